@@ -1,0 +1,210 @@
+"""Configs in: ModelConfig says what a model is, RunConfig what a user asked; strict, no torch in here."""
+
+from typing import Annotated, Literal
+
+import msgspec
+
+from attnscope.errors import AttnscopeError
+
+Size = Annotated[int, msgspec.Meta(ge=1, le=1 << 24)]
+Activation = Literal["gelu", "gelu_tanh", "relu", "silu", "quick_gelu"]
+
+
+class RopeScaling(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How rotary frequencies are stretched for texts longer than those trained on.
+
+    Attributes:
+        kind: `linear` (Chen et al., 2023), `llama3` (Llama 3.1 release) or `yarn` (Peng et al., 2023).
+        factor: Ratio of the new length to the old.
+        original_max_positions: The length trained on (`llama3`, `yarn`).
+        low_freq_factor: `llama3`: wavelengths above original/low are divided by `factor`.
+        high_freq_factor: `llama3`: wavelengths below original/high are kept.
+        beta_fast: `yarn`: rotations over the original length above which a frequency is kept.
+        beta_slow: `yarn`: rotations below which it is divided by `factor`.
+        attention_factor: `yarn`: what cos and sin are multiplied by; None for 0.1·ln(factor) + 1.
+        truncate: `yarn`: round the bounds of the ramp to whole dimensions.
+    """
+
+    kind: Literal["linear", "llama3", "yarn"]
+    factor: float
+    original_max_positions: int | None = None
+    low_freq_factor: float = 1.0
+    high_freq_factor: float = 4.0
+    beta_fast: float = 32.0
+    beta_slow: float = 1.0
+    attention_factor: float | None = None
+    truncate: bool = True
+
+
+class Rope(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Rotary positions (Su et al., 2021), half-split layout.
+
+    Attributes:
+        theta: Base of the frequencies theta^(−2i/width).
+        fraction: Share of each head's width that is rotated.
+        scaling: Stretching for long texts; None for none.
+    """
+
+    theta: float = 10000.0
+    fraction: float = 1.0
+    scaling: RopeScaling | None = None
+
+
+class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A transformer stack as data; whatever a family or a TOML file describes becomes one of these.
+
+    Attributes:
+        vocab_size: Rows of the token embedding.
+        d_model: Width of the residual stream.
+        n_layers: Blocks.
+        n_heads: Query heads.
+        n_kv_heads: Key/value heads; each serves n_heads / n_kv_heads query heads.
+        d_head: Width of a query and a key.
+        d_value: Width of a value.
+        d_mlp: Hidden width of the MLP; 0 where there is none.
+        max_positions: Longest text the model takes; None where nothing limits it.
+        mask: Mask expression of every layer, such as `causal`.
+        windows: Per layer, N of an additional `window:N`, or None; empty where no layer has one.
+        scale: Factor on q·k; None for 1/√d_head.
+        softcap: c of c·tanh(x/c) on the scaled scores; None for none.
+        qkv_bias: Query, key and value projections have biases.
+        out_bias: The output projection has a bias.
+        qk_norm: Queries and keys are RMS-normed per head before positions are applied.
+        out_projection: Concatenated heads go through a linear layer.
+        positions: How position gets in.
+        position_offset: First row of the learned position table that is used.
+        rope: Rotary parameters, where positions is `rope`.
+        n_segments: Rows of the segment embedding; 0 where there is none.
+        embedding_norm: The embedding is normed before the first block.
+        embedding_scale: Factor on the token embedding; None for 1.
+        norm: Kind of norm; `none` leaves it out everywhere.
+        norm_eps: ε of every norm.
+        norm_plus_one: RMSNorm multiplies by 1 + weight (Gemma).
+        norm_order: `pre` norms what goes into attention and MLP, `post` norms after the residual sum, `sandwich` norms
+            what goes in and what comes out.
+        final_norm: The last block's output is normed.
+        residual: Attention and MLP add to their input.
+        parallel: Attention and MLP read the same input (GPT-NeoX).
+        activation: Non-linearity of the MLP.
+        gated: The MLP multiplies two branches (GLU).
+        mlp_bias: The MLP has biases.
+    """
+
+    vocab_size: Size
+    d_model: Size
+    n_layers: Size
+    n_heads: Size
+    n_kv_heads: Size
+    d_head: Size
+    d_value: Size
+    d_mlp: Annotated[int, msgspec.Meta(ge=0, le=1 << 24)] = 0
+    max_positions: Size | None = None
+    mask: str = "causal"
+    windows: tuple[Size | None, ...] = ()
+    scale: float | None = None
+    softcap: float | None = None
+    qkv_bias: bool = False
+    out_bias: bool = False
+    qk_norm: bool = False
+    out_projection: bool = True
+    positions: Literal["none", "learned", "sinusoidal", "rope", "alibi"] = "none"
+    position_offset: int = 0
+    rope: Rope = Rope()
+    n_segments: int = 0
+    embedding_norm: bool = False
+    embedding_scale: float | None = None
+    norm: Literal["layernorm", "rmsnorm", "none"] = "layernorm"
+    norm_eps: float = 1e-5
+    norm_plus_one: bool = False
+    norm_order: Literal["pre", "post", "sandwich"] = "pre"
+    final_norm: bool = True
+    residual: bool = True
+    parallel: bool = False
+    activation: Activation = "gelu"
+    gated: bool = False
+    mlp_bias: bool = False
+
+    @property
+    def attention_scale(self) -> float:
+        """Factor from scores to scaled."""
+        return self.d_head**-0.5 if self.scale is None else self.scale
+
+    def mask_of(self, layer: int) -> str:
+        """The mask expression of one layer."""
+        window = self.windows[layer] if self.windows else None
+        return self.mask if window is None else f"{self.mask}+window:{window}"
+
+
+def check_sizes(config: ModelConfig, where: str) -> None:
+    """Refuse sizes that contradict each other.
+
+    Raises:
+        AttnscopeError: Key/value heads that do not divide the heads, an odd rotary width, a wrong number of windows.
+    """
+    if config.n_heads % config.n_kv_heads:
+        found = f"{config.n_kv_heads} key/value heads do not divide {config.n_heads} heads"
+        raise AttnscopeError(found, where=where, hint="n_heads must be a multiple of n_kv_heads")
+    if config.positions == "rope" and round(config.d_head * config.rope.fraction) % 2:
+        found = f"rotary width {round(config.d_head * config.rope.fraction)} is odd"
+        raise AttnscopeError(found, where=where, hint="d_head × rope.fraction must be even")
+    if config.windows and len(config.windows) != config.n_layers:
+        found = f"{len(config.windows)} windows for {config.n_layers} layers"
+        raise AttnscopeError(found, where=where, hint="give one window per layer")
+
+
+class TextInput(msgspec.Struct, frozen=True):
+    """One text to look at.
+
+    Attributes:
+        text: The text.
+        pair: An encoder's second segment.
+        where: Where it came from, for errors: `TEXT`, or a file and a line.
+    """
+
+    text: str
+    pair: str | None = None
+    where: str = "TEXT"
+
+
+class RunConfig(msgspec.Struct, frozen=True):
+    """What the user asked of `attnscope run`.
+
+    Attributes:
+        texts: The texts.
+        model: HF-layout folder or name of a shipped sample; None where `config` is given.
+        config: TOML file, or name of a shipped config; None where `model` is given.
+        mask: Mask expression; `own` is the model's.
+        what_if: What a changed mask changes.
+        layer: Layers, as typed.
+        head: Heads, as typed.
+        query: Rows, as typed; None for all (or the first `window`).
+        key: Columns, as typed; None for all (or the first `window`).
+        stages: Stages whose matrices are kept.
+        top: Contributors per query.
+        by: What ranks them.
+        special: Special tokens and the first token take part in the ranking.
+        device: `auto`, `cpu`, `cuda`, `cuda:N`.
+        dtype: Type that the model runs in.
+        window: Rows and columns shown where the user names none; None for every one.
+        truncate: Cut texts that are longer than the model takes, and say so.
+        max_memory: Bytes that the run may take; None for half of what is free.
+    """
+
+    texts: tuple[TextInput, ...]
+    model: str | None = None
+    config: str | None = None
+    mask: str = "own"
+    what_if: Literal["stack", "same-scores"] = "stack"
+    layer: str = "auto"
+    head: str = "auto"
+    query: str | None = None
+    key: str | None = None
+    stages: tuple[str, ...] = ("scores", "masked", "weights")
+    top: int = 3
+    by: Literal["weight", "value", "projected"] = "weight"
+    special: bool = True
+    device: str = "auto"
+    dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+    window: int | None = None
+    truncate: bool = False
+    max_memory: int | None = None

@@ -1,0 +1,54 @@
+"""What can go wrong, in one line each, and the exit code that says so."""
+
+from enum import IntEnum
+from os import PathLike
+
+from attnscope.visible import visible
+
+
+class Exit(IntEnum):
+    """Exit codes of the command line; a signal ends with 128 plus its number."""
+
+    DONE = 0
+    FAILED = 1
+    USAGE = 2
+    SOME_RECORDS_FAILED = 3
+    BUG = 70
+    READER_GONE = 141
+
+
+class AttnscopeError(Exception):
+    """The work could not be done: bad data, a model that cannot be read, I/O, memory refused.
+
+    Attributes:
+        found: What happened, with the offending value.
+        where: The file, and the field in it, that it is about; None where there is none.
+        hint: What the user can do about it.
+        code: The exit code.
+    """
+
+    code = Exit.FAILED
+
+    def __init__(self, found: str, *, where: str | PathLike[str] | None = None, hint: str | None = None) -> None:
+        super().__init__(found)
+        self.found, self.hint = found, hint
+        self.where = None if where is None else str(where)
+
+    def __str__(self) -> str:
+        """One line: `<where>: <found>; <hint>`, with every control character made visible."""
+        parts = f"{self.where}: {self.found}" if self.where else self.found
+        return visible(f"{parts}; {self.hint}" if self.hint else parts)
+
+
+class UsageError(AttnscopeError):
+    """The command line itself is wrong: an unknown option value, a range that cannot be read."""
+
+    code = Exit.USAGE
+
+
+def did_you_mean(word: str, known: "list[str] | tuple[str, ...]") -> str:
+    """A hint that names the nearest of the known words, or lists them all."""
+    from difflib import get_close_matches  # a fifth of a millisecond that only an error pays
+
+    near = get_close_matches(word, known, n=1, cutoff=0.6)
+    return f"did you mean '{near[0]}'?" if near else f"known: {', '.join(known)}"
