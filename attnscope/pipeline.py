@@ -56,7 +56,7 @@ def _attend(run: RunConfig, request: Request, stack: "Stack", device: "torch.dev
     engine = Native(stack, request.terms, run.mask != "own" and run.what_if == "same-scores")
     mass = None
     if request.auto:
-        rows = [Rows(range(c.n_heads), range(max(batch.lengths)), batch.sources) for _ in range(c.n_layers)]
+        rows = [Rows(range(c.n_heads), range(max(batch.lengths)), batch.sources) for _ in range(request.deepest)]
         survey = {layer: [one] for layer, one in enumerate(rows)}
         engine.forward(batch, survey, lambda done, total: tell("choosing a head", done, total))
         mass = mass_on_others(rows, batch.sources.real & ~batch.sources.special).cpu()
