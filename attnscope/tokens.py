@@ -80,25 +80,29 @@ class FileTokenizer:
         for each in texts:
             check_text(each, where)
         encoding = quietly(lambda: self._rust.encode(*texts), self.path, f"fails on {where}")
+        self._check_types(encoding, len(texts))
         tokens = list(self._tokens(encoding, texts))
         if not tokens:
             raise AttnscopeError("the text gives no tokens", where=where, hint="give at least one word")
         return tokens
 
+    def _check_types(self, encoding: "Encoding", count: int) -> None:
+        """Refuse type ids that a model would be given, and that are neither all 0 nor the number of the text."""
+        types, texts = encoding.type_ids, encoding.sequence_ids
+        odd = [t for t, s in zip(types, texts, strict=True) if (t >= count if s is None else t != s)]
+        if odd and any(types):
+            found = f"gives type id {odd[0]} where the number of the text is expected"
+            raise AttnscopeError(found, where=self.path, hint="expected 0 in the first text, 1 in its pair")
+
     def _tokens(self, encoding: "Encoding", texts: tuple[str, ...]) -> Iterator[Token]:
         rows = zip(
-            encoding.ids,
-            encoding.tokens,
-            encoding.offsets,
-            encoding.sequence_ids,
-            encoding.special_tokens_mask,
-            encoding.type_ids,
-            strict=True,
-        )
+            encoding.ids, encoding.tokens, encoding.offsets, encoding.sequence_ids, encoding.special_tokens_mask,
+            encoding.type_ids, strict=True,
+        )  # fmt: skip
         for number, piece, (start, end), sequence, added, type_id in rows:
             special = bool(added) or number in self._special
             if sequence is None or added:
-                yield Token(number, piece, piece, special=special, segment=min(type_id, len(texts) - 1))
+                yield Token(number, piece, piece, special=special, segment=type_id)
                 continue
             shown, first, last = self._readable(piece, texts[sequence], start, end)
             yield Token(number, piece, shown, first, last, special, sequence)

@@ -15,6 +15,7 @@ from attnscope.errors import AttnscopeError
 from attnscope.folder import open_folder
 from attnscope.model.tensors import read_tensors
 from attnscope.tokens import load_tokenizer
+from attnscope.visible import visible
 from tests.folders import TENSORS, safetensors, within, write_folder, write_sharded
 from tests.tokenfiles import content
 
@@ -82,6 +83,10 @@ def damaged(draw: st.DrawFn, original: bytes, reach: int) -> bytes:
     return bytes(data)
 
 
+def _is_one_clean_line(text: str) -> bool:
+    return len(text) < 800 and visible(text.replace("\\", "")) == text.replace("\\", "")
+
+
 def _check(path: Path) -> None:
     """The one oracle: success or AttnscopeError, within seconds."""
     with within(5):
@@ -93,8 +98,7 @@ def _check(path: Path) -> None:
             refusal = str(e)
         else:
             refusal = ""
-    assert refusal.isprintable()
-    assert len(refusal) < 800
+    assert _is_one_clean_line(refusal)
 
 
 WEIGHTS = safetensors(TENSORS, {"format": "pt"})
@@ -155,8 +159,7 @@ def _check_tokenizer(data: bytes) -> None:
             refusal = str(e)
         else:
             refusal = ""
-    assert refusal.isprintable()
-    assert len(refusal) < 800
+    assert _is_one_clean_line(refusal)
 
 
 @pytest.mark.parametrize("kind", ["byte-level", "roberta", "wordpiece", "unigram", "byte-fallback"])

@@ -103,6 +103,21 @@ def _nested(levels: int) -> dict[str, Any]:
     return value
 
 
+@pytest.mark.parametrize(("cls", "text"), [(0, 1), (1, 0), (2, 0)])
+def test_type_ids_that_are_not_the_number_of_the_text(tmp_path: Path, cls: int, text: int) -> None:
+    value = content("wordpiece")
+    value["post_processor"] = {
+        "type": "TemplateProcessing",
+        "single": [{"SpecialToken": {"id": "[CLS]", "type_id": cls}}, {"Sequence": {"id": "A", "type_id": text}}],
+        "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}}],
+        "special_tokens": {"[CLS]": {"id": "[CLS]", "ids": [1], "tokens": ["[CLS]"]}},
+    }
+    write(tmp_path, value)
+    error = _refusal(tmp_path)
+    assert error.found == f"gives type id {max(cls, text)} where the number of the text is expected"
+    assert error.hint == "expected 0 in the first text, 1 in its pair"
+
+
 @pytest.mark.parametrize(
     ("data", "found"),
     [
