@@ -6,7 +6,7 @@ import msgspec
 
 from attnscope.errors import AttnscopeError
 
-Size = Annotated[int, msgspec.Meta(ge=1, le=1 << 24)]
+Size = Annotated[int, msgspec.Meta(ge=1)]
 Activation = Literal["gelu", "gelu_tanh", "relu", "silu", "quick_gelu"]
 
 
@@ -97,7 +97,7 @@ class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     n_kv_heads: Size
     d_head: Size
     d_value: Size
-    d_mlp: Annotated[int, msgspec.Meta(ge=0, le=1 << 24)] = 0
+    d_mlp: Annotated[int, msgspec.Meta(ge=0)] = 0
     max_positions: Size | None = None
     mask: str = "causal"
     windows: tuple[Size | None, ...] = ()

@@ -1,0 +1,47 @@
+"""Llama (Touvron et al., 2023): causal, pre-RMSNorm, rotary positions, grouped queries, gated MLP."""
+
+from attnscope.families.rope import rope
+from attnscope.families.spec import ACTIVATIONS, Family, Same, head_width, key
+
+_LAYER = "layers.{l}"
+
+LLAMA = Family(
+    name="llama",
+    model_types=("llama",),
+    config={
+        "vocab_size": key("vocab_size"),
+        "d_model": key("hidden_size"),
+        "n_layers": key("num_hidden_layers"),
+        "n_heads": key("num_attention_heads"),
+        "n_kv_heads": key("num_key_value_heads", default=Same("n_heads")),
+        "d_head": head_width("head_dim"),
+        "d_value": Same("d_head"),
+        "d_mlp": key("intermediate_size"),
+        "max_positions": key("max_position_embeddings"),
+        "qkv_bias": key("attention_bias", default=False),
+        "out_bias": key("attention_bias", default=False),
+        "positions": "rope",
+        "rope": rope(),
+        "norm": "rmsnorm",
+        "norm_eps": key("rms_norm_eps", default=1e-6),
+        "activation": key("hidden_act", default="silu", map=ACTIVATIONS),
+        "gated": True,
+        "mlp_bias": key("mlp_bias", default=False),
+    },
+    modules={
+        "embed.tokens": "embed_tokens",
+        "blocks.{l}.norm_attention": f"{_LAYER}.input_layernorm",
+        "blocks.{l}.attention.q": f"{_LAYER}.self_attn.q_proj",
+        "blocks.{l}.attention.k": f"{_LAYER}.self_attn.k_proj",
+        "blocks.{l}.attention.v": f"{_LAYER}.self_attn.v_proj",
+        "blocks.{l}.attention.out": f"{_LAYER}.self_attn.o_proj",
+        "blocks.{l}.norm_mlp": f"{_LAYER}.post_attention_layernorm",
+        "blocks.{l}.mlp.gate": f"{_LAYER}.mlp.gate_proj",
+        "blocks.{l}.mlp.up": f"{_LAYER}.mlp.up_proj",
+        "blocks.{l}.mlp.down": f"{_LAYER}.mlp.down_proj",
+        "final_norm": "norm",
+    },
+    prefixes=("", "model."),
+    inert=frozenset({"attention_dropout", "pretraining_tp"}),
+    leftover=(r"lm_head\..*", r"score\..*", r"(model\.)?layers\.\d+\.self_attn\.rotary_emb\.inv_freq"),
+)

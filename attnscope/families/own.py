@@ -1,0 +1,12 @@
+"""Our own parameter names, as a checkpoint of a TOML stack holds them."""
+
+from attnscope.families.spec import Family
+
+_ATTENTION = ("q", "k", "v", "out", "q_norm", "k_norm")
+_BLOCK = (
+    *(f"attention.{name}" for name in _ATTENTION),
+    *("norm_attention", "norm_attention_out", "norm_mlp", "norm_mlp_out", "mlp.up", "mlp.gate", "mlp.down"),
+)
+_NAMES = ("embed.tokens", "embed.positions", "embed.segments", "embed.norm", *(f"blocks.{{l}}.{n}" for n in _BLOCK))
+
+OWN = Family(name="config", model_types=(), config={}, modules={name: name for name in _NAMES})

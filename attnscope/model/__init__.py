@@ -1,0 +1,1 @@
+"""Tokens in, tiles of attention out: the part of the program where torch lives."""

@@ -1,0 +1,157 @@
+"""The parts of a block: linear maps and norms without random initial values, MLPs, attention, and the block itself."""
+
+from typing import TYPE_CHECKING
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from attnscope.config import ModelConfig
+from attnscope.model.attention import Call, Rule
+from attnscope.model.positions import rotate
+
+if TYPE_CHECKING:
+    from attnscope.model.stack import Watch
+
+
+class Linear(nn.Linear):
+    """nn.Linear that leaves its weights as they are made: the checkpoint, or a seed, fills them."""
+
+    def reset_parameters(self) -> None:
+        """Do nothing."""
+
+
+class Embedding(nn.Embedding):
+    """nn.Embedding that leaves its weights as they are made."""
+
+    def reset_parameters(self) -> None:
+        """Do nothing."""
+
+
+class LayerNorm(nn.LayerNorm):
+    """nn.LayerNorm that leaves its weights as they are made."""
+
+    def reset_parameters(self) -> None:
+        """Do nothing."""
+
+
+class RMSNorm(nn.Module):
+    """x / √(mean x² + ε) · weight, computed in float32 (Zhang and Sennrich, 2019); · (1 + weight) for Gemma."""
+
+    def __init__(self, width: int, eps: float, plus_one: bool = False) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(width))
+        self.eps, self.plus_one = eps, plus_one
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Norm the last dimension."""
+        wide = x.float()
+        wide = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + self.eps)
+        if self.plus_one:
+            return (wide * (1.0 + self.weight.float())).to(x.dtype)
+        return self.weight * wide.to(x.dtype)
+
+
+def make_norm(config: ModelConfig, width: int | None = None) -> nn.Module:
+    """A norm of the configured kind, over the model's width unless told otherwise."""
+    width = width or config.d_model
+    if config.norm == "layernorm":
+        return LayerNorm(width, config.norm_eps)
+    return RMSNorm(width, config.norm_eps, config.norm_plus_one) if config.norm == "rmsnorm" else nn.Identity()
+
+
+def activate(name: str, x: Tensor) -> Tensor:
+    """The non-linearity of this name."""
+    match name:
+        case "gelu":
+            return F.gelu(x)
+        case "gelu_tanh":
+            return F.gelu(x, approximate="tanh")
+        case "quick_gelu":
+            return x * torch.sigmoid(1.702 * x)
+        case "relu":
+            return F.relu(x)
+        case _:
+            return F.silu(x)
+
+
+class MLP(nn.Module):
+    """down(act(up(x))), or down(act(gate(x)) · up(x)) where it is gated (Shazeer, 2020)."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.activation = config.activation
+        self.up = Linear(config.d_model, config.d_mlp, config.mlp_bias)
+        self.gate = Linear(config.d_model, config.d_mlp, config.mlp_bias) if config.gated else None
+        self.down = Linear(config.d_mlp, config.d_model, config.mlp_bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, T, D) to (B, T, D)."""
+        if self.gate is None:
+            hidden: Tensor = self.down(activate(self.activation, self.up(x)))
+        else:
+            hidden = self.down(activate(self.activation, self.gate(x)) * self.up(x))
+        return hidden
+
+
+class Attention(nn.Module):
+    """Projections to queries, keys and values, attention itself (by the watch), and the output projection."""
+
+    def __init__(self, config: ModelConfig, layer: int) -> None:
+        super().__init__()
+        self.layer, self.config = layer, config
+        d, h, g, bias = config.d_model, config.n_heads, config.n_kv_heads, config.qkv_bias
+        self.q = Linear(d, h * config.d_head, bias)
+        self.k = Linear(d, g * config.d_head, bias)
+        self.v = Linear(d, g * config.d_value, bias)
+        self.q_norm = make_norm(config, config.d_head) if config.qk_norm else None
+        self.k_norm = make_norm(config, config.d_head) if config.qk_norm else None
+        self.out = Linear(h * config.d_value, d, config.out_bias) if config.out_projection else None
+
+    def forward(self, x: Tensor, rule: Rule, rotary: tuple[Tensor, Tensor] | None, watch: "Watch") -> Tensor | None:
+        """(B, T, D) to (B, T, D), or (B, T, H·Ev) without output projection; None after the last watched layer."""
+        c = self.config
+        q = self.q(x).unflatten(-1, (c.n_heads, c.d_head)).transpose(1, 2)  # (B, H, T, E)
+        k = self.k(x).unflatten(-1, (c.n_kv_heads, c.d_head)).transpose(1, 2)  # (B, G, T, E)
+        v = self.v(x).unflatten(-1, (c.n_kv_heads, c.d_value)).transpose(1, 2)  # (B, G, T, Ev)
+        if self.q_norm is not None and self.k_norm is not None:
+            q, k = self.q_norm(q), self.k_norm(k)
+        if rotary is not None:
+            q, k = rotate(q, *rotary), rotate(k, *rotary)
+        heads = watch.attend(Call(self.layer, q, k, v, rule, None if self.out is None else self.out.weight))
+        if heads is None:
+            return None
+        joined = heads.transpose(1, 2).flatten(2)  # (B, T, H·Ev)
+        return joined if self.out is None else self.out(joined)
+
+
+class Block(nn.Module):
+    """Attention and MLP with their norms and residuals, in the configured order."""
+
+    def __init__(self, config: ModelConfig, layer: int) -> None:
+        super().__init__()
+        self.config = config
+        self.attention = Attention(config, layer)
+        self.mlp = MLP(config) if config.d_mlp else None
+        sandwich = config.norm_order == "sandwich"
+        self.norm_attention = make_norm(config)
+        self.norm_attention_out = make_norm(config) if sandwich else nn.Identity()
+        self.norm_mlp = make_norm(config) if self.mlp is not None else None
+        self.norm_mlp_out = make_norm(config) if sandwich and self.mlp is not None else nn.Identity()
+
+    def forward(self, x: Tensor, rule: Rule, rotary: tuple[Tensor, Tensor] | None, watch: "Watch") -> Tensor | None:
+        """(B, T, D) to (B, T, D); None after the last watched layer."""
+        post = self.config.norm_order == "post"
+        attended = self.attention(x if post else self.norm_attention(x), rule, rotary, watch)
+        if attended is None:
+            return None
+        attended = self.norm_attention_out(attended)
+        middle = x + attended if self.config.residual else attended
+        if post:
+            middle = self.norm_attention(middle)
+        if self.mlp is None or self.norm_mlp is None:
+            return middle  # type: ignore[no-any-return]
+        source = x if self.config.parallel else middle
+        changed = self.norm_mlp_out(self.mlp(source if post else self.norm_mlp(source)))
+        result = middle + changed if self.config.residual else changed
+        return self.norm_mlp(result) if post else result  # type: ignore[no-any-return]

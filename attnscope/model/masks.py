@@ -1,0 +1,168 @@
+"""Positions in, permission out: small predicates that say which keys a query may see, and that compose.
+
+One polarity everywhere: `allowed`, True where a query may attend. No mask holds a Q×K tensor of its own; each
+answers for the tile that it is asked about, and says which range of keys a block of queries can reach at all.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from attnscope.selection import MaskTerm
+
+
+class Mask:
+    """Everything is allowed; other masks narrow this."""
+
+    def allowed(self, q: Tensor, k: Tensor) -> Tensor | None:
+        """Which keys each query may see.
+
+        Args:
+            q: Query positions, (Q, 1), int64.
+            k: Key positions, (1, K), int64.
+
+        Returns:
+            Bool, (Q, K) or (B, 1, Q, K), True where allowed; None where everything is.
+        """
+        return None
+
+    def span(self, q0: int, q1: int, n_keys: int) -> tuple[int, int]:
+        """A range [k0, k1) that holds every key that the queries q0 … q1 − 1 may see."""
+        return 0, n_keys
+
+
+class Bidirectional(Mask):
+    """Every query sees every key."""
+
+
+class Causal(Mask):
+    """A query sees itself and what stands before it."""
+
+    def allowed(self, q: Tensor, k: Tensor) -> Tensor:
+        """See Mask.allowed."""
+        return k <= q
+
+    def span(self, q0: int, q1: int, n_keys: int) -> tuple[int, int]:
+        """See Mask.span."""
+        return 0, min(q1, n_keys)
+
+
+@dataclass(frozen=True)
+class Window(Mask):
+    """A query sees keys less than `size` positions away, on both sides."""
+
+    size: int
+
+    def allowed(self, q: Tensor, k: Tensor) -> Tensor:
+        """See Mask.allowed."""
+        return (q - k).abs() < self.size
+
+    def span(self, q0: int, q1: int, n_keys: int) -> tuple[int, int]:
+        """See Mask.span."""
+        return min(max(0, q0 - self.size + 1), n_keys), min(n_keys, q1 + self.size - 1)
+
+
+@dataclass(frozen=True)
+class Prefix(Mask):
+    """Everyone sees the first `size` keys; beyond them, causal (a prefix language model)."""
+
+    size: int
+
+    def allowed(self, q: Tensor, k: Tensor) -> Tensor:
+        """See Mask.allowed."""
+        return (k <= q) | (k < self.size)
+
+    def span(self, q0: int, q1: int, n_keys: int) -> tuple[int, int]:
+        """See Mask.span."""
+        return 0, min(n_keys, max(q1, self.size))
+
+
+@dataclass(frozen=True)
+class Padding(Mask):
+    """In text b only the first `lengths[b]` keys exist.
+
+    Attributes:
+        lengths: Real keys of every text, (B,), int64.
+    """
+
+    lengths: Tensor
+
+    def allowed(self, q: Tensor, k: Tensor) -> Tensor:
+        """See Mask.allowed."""
+        return (k < self.lengths[:, None, None])[:, None]  # (B, 1, 1, K)
+
+    def span(self, q0: int, q1: int, n_keys: int) -> tuple[int, int]:
+        """See Mask.span."""
+        return 0, min(n_keys, int(self.lengths.max()))
+
+
+@dataclass(frozen=True)
+class Matrix(Mask):
+    """A boolean matrix that somebody else made: (Q, K) or (B, 1, Q, K), True where allowed."""
+
+    matrix: Tensor
+
+    def allowed(self, q: Tensor, k: Tensor) -> Tensor:
+        """See Mask.allowed."""
+        return self.matrix[..., q, k]
+
+
+@dataclass(frozen=True)
+class All(Mask):
+    """A key is visible where every one of the parts lets it be seen."""
+
+    parts: tuple[Mask, ...]
+
+    def allowed(self, q: Tensor, k: Tensor) -> Tensor | None:
+        """See Mask.allowed."""
+        result: Tensor | None = None
+        for part in self.parts:
+            one = part.allowed(q, k)
+            if one is not None:
+                result = one if result is None else result & one
+        return result
+
+    def span(self, q0: int, q1: int, n_keys: int) -> tuple[int, int]:
+        """See Mask.span."""
+        spans = [part.span(q0, q1, n_keys) for part in self.parts]
+        low = max((s[0] for s in spans), default=0)
+        return low, max(low, min((s[1] for s in spans), default=n_keys))
+
+
+def compose(parts: Sequence[Mask]) -> Mask:
+    """The mask that allows what every part allows; parts that allow everything fall away."""
+    real = [p for part in parts for p in (part.parts if isinstance(part, All) else (part,))]
+    real = [p for p in dict.fromkeys(real) if type(p) not in (Mask, Bidirectional)]
+    return real[0] if len(real) == 1 else All(tuple(real)) if real else Bidirectional()
+
+
+def build(terms: Sequence[MaskTerm], own: Mask | None = None) -> Mask:
+    """The mask that a parsed expression stands for.
+
+    Args:
+        terms: From `selection.parse_mask`.
+        own: What the word `own` stands for.
+    """
+    made: list[Mask] = []
+    for term in terms:
+        match term.kind:
+            case "own":
+                made.append(own or Bidirectional())
+            case "bidirectional":
+                made.append(Bidirectional())
+            case "causal":
+                made.append(Causal())
+            case "window":
+                made.append(Window(term.size))
+            case "prefix":
+                made.append(Prefix(term.size))
+    return compose(made)
+
+
+def padding(lengths: Sequence[int], longest: int, device: torch.device) -> Mask:
+    """What keeps padded keys out of sight; allows everything where no text is padded."""
+    if all(n == longest for n in lengths):
+        return Bidirectional()
+    return Padding(torch.tensor(lengths, device=device))

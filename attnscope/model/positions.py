@@ -1,0 +1,123 @@
+"""Positions in; what they add to embeddings, queries and keys, or scores out."""
+
+import math
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from attnscope.config import ModelConfig, Rope, RopeScaling
+
+
+def sinusoidal(n: int, width: int, device: torch.device) -> Tensor:
+    """Fixed position vectors (Vaswani et al., 2017, section 3.5): sine at even, cosine at odd dimensions.
+
+    Returns:
+        (n, width), float32.
+    """
+    rates = torch.exp(torch.arange(0, width, 2, device=device) * (-math.log(10000.0) / width))
+    angles = torch.arange(n, device=device)[:, None] * rates  # (n, width / 2, rounded up)
+    table = torch.zeros(n, width, device=device)
+    table[:, 0::2], table[:, 1::2] = angles.sin(), angles[:, : width // 2].cos()
+    return table
+
+
+def alibi_slopes(n_heads: int) -> list[float]:
+    """One slope per head (Press et al., 2022): geometric from 2^(−8/n); between powers of two, interleaved."""
+    power = 2 ** math.floor(math.log2(n_heads))
+    slopes = [2 ** (-8 * (i + 1) / power) for i in range(power)]
+    return slopes + [2 ** (-4 * (2 * i + 1) / power) for i in range(n_heads - power)]
+
+
+def alibi(q: Tensor, k: Tensor, heads: Tensor, n_heads: int) -> Tensor:
+    """Linear bias −slope · |query − key| on the scaled scores (Press et al., 2022).
+
+    Args:
+        q: Query positions, (Q, 1).
+        k: Key positions, (1, K).
+        heads: Numbers of the heads wanted, (H,).
+        n_heads: Heads in the layer.
+
+    Returns:
+        (H, Q, K), float32.
+    """
+    slopes = torch.tensor(alibi_slopes(n_heads), device=q.device)[heads]
+    return -slopes[:, None, None] * (q - k).abs()
+
+
+def bias_for(config: ModelConfig) -> "partial[Tensor] | None":
+    """The position bias on scores: a function of (q, k, heads), or None where the architecture has none."""
+    return partial(alibi, n_heads=config.n_heads) if config.positions == "alibi" else None
+
+
+def rotary_width(config: ModelConfig) -> int:
+    """How many dimensions of each head are rotated."""
+    return round(config.d_head * config.rope.fraction)
+
+
+def rotary_frequencies(rope: Rope, width: int, device: torch.device) -> tuple[Tensor, float]:
+    """Angular frequency of each rotated pair, in radians a token, and the factor on cos and sin.
+
+    Returns:
+        (width / 2,) float32, and YaRN's attention factor (1.0 elsewhere).
+    """
+    exponents = torch.arange(0, width, 2, device=device, dtype=torch.int64).float() / width
+    base = 1.0 / (rope.theta**exponents)
+    if rope.scaling is None:
+        return base, 1.0
+    match rope.scaling.kind:
+        case "linear":
+            return base / rope.scaling.factor, 1.0
+        case "llama3":
+            return _llama3(base, rope.scaling), 1.0
+        case "yarn":
+            return _yarn(base, rope, rope.scaling)
+
+
+def _llama3(base: Tensor, s: RopeScaling) -> Tensor:
+    """Llama 3.1: long wavelengths are divided by the factor, short ones kept, those between blended."""
+    original = s.original_max_positions or 1
+    rotations = original * base / (2 * math.pi)
+    keep = ((rotations - s.low_freq_factor) / (s.high_freq_factor - s.low_freq_factor)).clamp(0, 1)
+    return (1 - keep) * base / s.factor + keep * base
+
+
+def _yarn(base: Tensor, rope: Rope, s: RopeScaling) -> tuple[Tensor, float]:
+    """YaRN (Peng et al., 2023, section 3): a ramp from kept to divided frequencies, and a temperature."""
+    width, original = 2 * len(base), s.original_max_positions or 1
+
+    def dimension(rotations: float) -> float:
+        return width * math.log(original / (rotations * 2 * math.pi)) / (2 * math.log(rope.theta))
+
+    low, high = dimension(s.beta_fast), dimension(s.beta_slow)
+    if s.truncate:
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, width - 1)
+    ramp = (torch.arange(len(base), device=base.device) - low) / max(high - low, 0.001)
+    keep = 1 - ramp.clamp(0, 1)
+    temperature = 0.1 * math.log(s.factor) + 1.0 if s.factor > 1 else 1.0
+    factor = temperature if s.attention_factor is None else s.attention_factor
+    return (1 - keep) * base / s.factor + keep * base, factor
+
+
+def rotary_table(rope: Rope, width: int, n: int, device: torch.device, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Cos and sin of every position and rotated dimension, (n, width) each, in the half-split layout."""
+    frequencies, factor = rotary_frequencies(rope, width, device)
+    angles = torch.arange(n, device=device, dtype=torch.float32)[:, None] * frequencies  # (n, width / 2)
+    angles = torch.cat((angles, angles), dim=-1)  # (n, width)
+    return (angles.cos() * factor).to(dtype), (angles.sin() * factor).to(dtype)
+
+
+def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Rotate the first dimensions of queries or keys by their positions (Su et al., 2021); the rest passes through.
+
+    Args:
+        x: (B, H, T, E).
+        cos: (T, R) with R ≤ E.
+        sin: (T, R).
+    """
+    width = cos.shape[-1]
+    turned, rest = x[..., :width], x[..., width:]
+    first, second = turned.chunk(2, dim=-1)
+    turned = turned * cos + torch.cat((-second, first), dim=-1) * sin
+    return torch.cat((turned, rest), dim=-1) if rest.shape[-1] else turned

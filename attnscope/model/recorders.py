@@ -1,0 +1,236 @@
+"""Tiles in; what is kept of them out. What recorders keep, not the length of the text, decides memory.
+
+Every recorder keeps float32 on the model's device, in the order of its own heads and rows, for the whole batch. A fully
+masked row is NaN in whatever a recorder keeps of weights, contributions and output: there is no number to show.
+"""
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import log
+
+import torch
+from torch import Tensor
+
+from attnscope.model.attention import Tile
+
+_EMPTY = {"scores": torch.nan, "scaled": torch.nan, "masked": -torch.inf}  # elsewhere 0: weight on a key out of reach
+
+
+@dataclass(frozen=True)
+class Sources:
+    """What recorders need to know about the key side of a batch.
+
+    Attributes:
+        special: Special tokens, (B, K), bool.
+        real: Tokens that are not padding, (B, K), bool.
+        same: Queries and keys are the same tokens (no cross-attention).
+    """
+
+    special: Tensor
+    real: Tensor
+    same: bool = True
+
+    def content(self) -> Tensor:
+        """Tokens that are neither special, nor padding, nor the first: (B, K), bool."""
+        keep = self.real & ~self.special
+        keep[:, 0] = False
+        return keep
+
+
+class _Base:
+    """Heads and rows of a recorder, and where a tile's share of them lies."""
+
+    def __init__(self, heads: Sequence[int], rows: Sequence[int]) -> None:
+        self.heads, self.rows = list(heads), list(rows)
+
+    def reach(self) -> tuple[int, int] | None:
+        """No raw scores beyond what is allowed."""
+        return None
+
+    def _share(self, tile: Tile) -> tuple[list[int], list[int], slice, Tensor] | None:
+        """Heads within the tile and here, rows here and within the tile; None where the tile has none of them."""
+        at = {head: i for i, head in enumerate(tile.heads.tolist())}
+        heads = [h for h in self.heads if h in at]
+        rows = slice(bisect_left(self.rows, tile.q0), bisect_left(self.rows, tile.q1))
+        if not heads or rows.start == rows.stop:
+            return None
+        inside = torch.tensor(self.rows[rows], device=tile.scores.device) - tile.q0
+        return [at[h] for h in heads], [self.heads.index(h) for h in heads], rows, inside
+
+
+def _dead_rows(tile: Tile, inside: Tensor, shape: torch.Size) -> Tensor | None:
+    """Fully masked rows among these, (B, h, r), for a part of this shape (B, h, r, …)."""
+    if tile.dead is None:
+        return None
+    return tile.dead.expand(shape[0], shape[1], tile.q1 - tile.q0)[:, :, inside]
+
+
+class Matrices(_Base):
+    """Whole matrices of the wanted stages, for the selected rows and columns.
+
+    Args:
+        stages: Stages, or contributions (`value`, `projected`).
+        heads: Query heads.
+        rows: Query positions, sorted.
+        columns: Key positions, sorted; `output` is kept in its whole width.
+        mean: Sum over heads (and over every layer that it is shown) instead of keeping each apart.
+    """
+
+    def __init__(
+        self,
+        stages: Sequence[str],
+        heads: Sequence[int],
+        rows: Sequence[int],
+        columns: Sequence[int],
+        *,
+        mean: bool = False,
+    ) -> None:
+        super().__init__(heads, rows)
+        self.stages, self.columns, self.mean = list(stages), list(columns), mean
+        self.kept: dict[str, Tensor] = {}
+        self.layers: set[int] = set()
+
+    def reach(self) -> tuple[int, int] | None:
+        """Raw scores are shown for keys that are not allowed, too."""
+        if self.columns and {"scores", "scaled"} & set(self.stages):
+            return self.columns[0], self.columns[-1] + 1
+        return None
+
+    def see(self, tile: Tile) -> None:
+        """Copy the selected cells."""
+        self.layers.add(tile.call.layer)
+        share = self._share(tile)
+        if share is None:
+            return
+        there, here, rows, inside = share
+        columns = slice(bisect_left(self.columns, tile.k0), bisect_left(self.columns, tile.k1))
+        picked = torch.tensor(self.columns[columns], device=inside.device, dtype=torch.int64) - tile.k0
+        for stage in self.stages:
+            part = tile.stage(stage)[:, there][:, :, inside]
+            if stage != "output":
+                part = part[..., picked]
+            if stage not in _EMPTY and (dead := _dead_rows(tile, inside, part.shape)) is not None:
+                part = part.masked_fill(dead[..., None], torch.nan)
+            self._put(stage, part, here, rows, slice(None) if stage == "output" else columns)
+
+    def _put(self, stage: str, part: Tensor, here: list[int], rows: slice, columns: slice) -> None:
+        if stage not in self.kept:
+            width = part.shape[-1] if stage == "output" else len(self.columns)
+            shape = (part.shape[0], 1 if self.mean else len(self.heads), len(self.rows), width)
+            self.kept[stage] = part.new_full(shape, 0.0 if self.mean else _EMPTY.get(stage, 0.0))
+        if self.mean:
+            self.kept[stage][:, 0, rows, columns] += part.sum(1)
+        else:
+            self.kept[stage][:, here, rows, columns] = part
+
+    def result(self) -> dict[str, Tensor]:
+        """Stage to (B, heads, rows, columns); one head, the mean, where `mean` was asked for."""
+        if not self.mean:
+            return self.kept
+        count = len(self.heads) * max(1, len(self.layers))
+        return {stage: total / count for stage, total in self.kept.items()}
+
+
+class Top(_Base):
+    """The strongest sources of every row.
+
+    Args:
+        count: Sources a row.
+        by: `weight`, `value` or `projected`.
+        heads: Query heads.
+        rows: Query positions, sorted.
+        eligible: Keys that take part, (B, K), bool.
+    """
+
+    def __init__(self, count: int, by: str, heads: Sequence[int], rows: Sequence[int], eligible: Tensor) -> None:
+        super().__init__(heads, rows)
+        self.count, self.by, self.eligible = min(count, eligible.shape[1]), by, eligible
+        shape = (eligible.shape[0], len(self.heads), len(self.rows), self.count)
+        self.keys = torch.full(shape, -1, dtype=torch.int64, device=eligible.device)
+        self.measures = {name: torch.full(shape, torch.nan, device=eligible.device) for name in self._names()}
+
+    def _names(self) -> tuple[str, ...]:
+        return ("weight", "value", "projected") if self.by == "projected" else ("weight", "value")
+
+    def see(self, tile: Tile) -> None:
+        """Rank the keys that are allowed and eligible."""
+        share = self._share(tile)
+        if share is None or tile.k0 == tile.k1:
+            return
+        there, here, rows, inside = share
+        measures = {n: tile.stage("weights" if n == "weight" else n)[:, there][:, :, inside] for n in self._names()}
+        barred = (tile.masked[:, there][:, :, inside] == -torch.inf) | ~self.eligible[:, None, None, tile.k0 : tile.k1]
+        keys, found = strongest(measures[self.by].masked_fill(barred, -torch.inf), self.count)
+        none = found == -torch.inf
+        n = keys.shape[-1]
+        self.keys[:, here, rows, :n] = (keys + tile.k0).masked_fill(none, -1)
+        for name, measure in measures.items():
+            self.measures[name][:, here, rows, :n] = measure.gather(-1, keys).masked_fill(none, torch.nan)
+
+
+def strongest(measure: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """Places and values of the `count` largest entries of the last dimension; among equals the first places win.
+
+    `topk` leaves the order of equals open; rows in which that shows are sorted instead, so that a result never depends
+    on how a text was cut into tiles.
+    """
+    count = min(count, measure.shape[-1])
+    values, places = measure.topk(count, dim=-1)
+    tied = (measure == values[..., -1:]).sum(-1) > (values == values[..., -1:]).sum(-1)  # equals left outside
+    if count > 1:
+        tied |= (values[..., 1:] == values[..., :-1]).any(-1)  # equals in any order inside
+    if tied.any():
+        exact = measure[tied].sort(dim=-1, descending=True, stable=True)
+        values[tied], places[tied] = exact.values[:, :count], exact.indices[:, :count]
+    return places, values
+
+
+class Rows(_Base):
+    """Statistics of every row: entropy, and how much weight goes where (see report.Rows).
+
+    Args:
+        heads: Query heads.
+        rows: Query positions, sorted.
+        sources: The key side.
+    """
+
+    NAMES = ("entropy", "first", "special", "self", "other", "distance")
+
+    def __init__(self, heads: Sequence[int], rows: Sequence[int], sources: Sources) -> None:
+        super().__init__(heads, rows)
+        self.sources, self.content = sources, sources.content()
+        shape = (sources.special.shape[0], len(self.heads), len(self.rows))
+        self.kept = {name: torch.full(shape, torch.nan, device=sources.special.device) for name in self.NAMES}
+
+    def see(self, tile: Tile) -> None:
+        """Reduce each row to its statistics."""
+        share = self._share(tile)
+        if share is None:
+            return
+        there, here, rows, inside = share
+        weights = tile.weights[:, there][:, :, inside]  # (B, h, r, k)
+        found = self._reduce(weights, inside + tile.q0, slice(tile.k0, tile.k1))
+        dead = _dead_rows(tile, inside, weights.shape)
+        for name, values in found.items():
+            self.kept[name][:, here, rows] = values if dead is None else values.masked_fill(dead, torch.nan)
+
+    def _reduce(self, weights: Tensor, at: Tensor, keys: slice) -> dict[str, Tensor]:
+        """Each statistic, (B, h, r), of these rows of weights over this range of keys."""
+        special = self.sources.special[:, keys].float()[:, None, :, None]  # (B, 1, k, 1)
+        content = self.content[:, keys].float()
+        nothing = weights.new_zeros(weights.shape[:3])
+        found = {
+            "entropy": torch.special.entr(weights).sum(-1) / log(2),
+            "first": weights[..., 0] if keys.start == 0 else nothing,
+            "special": (weights @ special).squeeze(-1),
+            "other": (weights @ content[:, None, :, None]).squeeze(-1),
+        }
+        if self.sources.same:
+            places = torch.arange(keys.start, keys.stop, device=at.device)
+            onto = places[None] == at[:, None]  # (r, k)
+            own = (weights * onto).sum(-1)
+            found["self"] = own
+            found["other"] = found["other"] - own * (onto & (content[:, None] > 0)).any(-1)[:, None].float()
+            found["distance"] = (weights * (places[None] - at[:, None]).abs()).sum(-1)
+        return found

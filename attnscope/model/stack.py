@@ -1,0 +1,114 @@
+"""Token ids in; attention of every watched layer, shown to its recorders, out. Embedding, then blocks."""
+
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from attnscope.config import ModelConfig
+from attnscope.model.attention import TILE_ELEMENTS, Call, Recorder, Rule, attend
+from attnscope.model.layers import Block, Embedding, make_norm
+from attnscope.model.masks import Mask, compose
+from attnscope.model.positions import bias_for, rotary_table, rotary_width, sinusoidal
+
+
+class Watch:
+    """Who watches which layer; any source of queries, keys and values hands its attention to `attend`.
+
+    Attributes:
+        recorders: Layer to the recorders that watch it.
+        observed: Layer to a mask that recorders see instead of the layer's own (`same-scores`); empty otherwise.
+    """
+
+    def __init__(
+        self,
+        recorders: Mapping[int, Sequence[Recorder]],
+        observed: Mapping[int, Mask] | None = None,
+        tile_elements: int = TILE_ELEMENTS,
+    ) -> None:
+        self.recorders, self.observed, self.tile_elements = recorders, observed or {}, tile_elements
+
+    @property
+    def last(self) -> int:
+        """The last layer that anyone watches; what comes after it need not run."""
+        return max(self.recorders, default=-1)
+
+    def attend(self, call: Call) -> Tensor | None:
+        """Attention of one layer, shown to whoever watches it; None where no later layer is watched."""
+        return attend(
+            call,
+            self.recorders.get(call.layer, ()),
+            observed=self.observed.get(call.layer),
+            need_output=call.layer < self.last,
+            tile_elements=self.tile_elements,
+        )
+
+
+class Embed(nn.Module):
+    """Token, position and segment vectors, summed, scaled and normed as configured."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.tokens = Embedding(config.vocab_size, config.d_model)
+        rows = (config.max_positions or 0) + config.position_offset
+        self.positions = Embedding(rows, config.d_model) if config.positions == "learned" else None
+        self.segments = Embedding(config.n_segments, config.d_model) if config.n_segments else None
+        self.norm = make_norm(config) if config.embedding_norm else nn.Identity()
+
+    def forward(self, ids: Tensor, segments: Tensor) -> Tensor:
+        """(B, T) ids and segments to (B, T, D)."""
+        x = self.tokens(ids)  # (B, T, D)
+        if self.config.embedding_scale is not None:
+            x = x * torch.tensor(self.config.embedding_scale, dtype=x.dtype, device=x.device)
+        n = ids.shape[1]
+        if self.segments is not None:
+            x = x + self.segments(segments)
+        if self.positions is not None:
+            first = self.config.position_offset
+            x = x + self.positions.weight[first : first + n]
+        if self.config.positions == "sinusoidal":
+            x = x + sinusoidal(n, self.config.d_model, x.device).to(x.dtype)
+        return self.norm(x)  # type: ignore[no-any-return]
+
+
+class Stack(nn.Module):
+    """The transformer that a ModelConfig describes, up to and including `n_layers` blocks.
+
+    Made under `torch.device("meta")` it takes no memory; `checkpoint.load` or `checkpoint.randomize` fills it.
+    """
+
+    def __init__(self, config: ModelConfig, n_layers: int | None = None) -> None:
+        super().__init__()
+        self.config = config
+        self.embed = Embed(config)
+        self.blocks = nn.ModuleList(Block(config, layer) for layer in range(n_layers or config.n_layers))
+
+    @torch.inference_mode()
+    def run(
+        self, ids: Tensor, segments: Tensor, masks: Sequence[Mask], padding: Mask, watch: Watch,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> None:  # fmt: skip
+        """Show the attention of every watched layer to its recorders.
+
+        Args:
+            ids: (B, T), int64, padded on the right.
+            segments: (B, T), int64.
+            masks: The mask of every layer.
+            padding: What keeps padded keys out of sight.
+            watch: Who watches what.
+            progress: Called with layers done and layers to do.
+        """
+        c = self.config
+        x: Tensor | None = self.embed(ids, segments)  # (B, T, D)
+        assert x is not None
+        rotary = None
+        if c.positions == "rope":
+            rotary = rotary_table(c.rope, rotary_width(c), ids.shape[1], ids.device, x.dtype)
+        last = watch.last
+        for layer in range(last + 1):
+            block, mask = self.blocks[layer], masks[layer]
+            rule = Rule(c.attention_scale, compose((mask, padding)), c.softcap, bias_for(c))
+            x = block(x, rule, rotary, watch)
+            if progress is not None:
+                progress(layer + 1, last + 1)

@@ -1,0 +1,149 @@
+"""A folder's or TOML file's name in; something that turns texts into tokens and can load its stack out.
+
+Everything that can be refused without torch is refused here, before torch is imported.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from attnscope.config import ModelConfig, TextInput
+from attnscope.errors import AttnscopeError
+from attnscope.families import OWN, family_for, read_config
+from attnscope.folder import Folder, find_config, find_model, open_folder, open_weights
+from attnscope.report import Token
+from attnscope.stackfile import Described, read_stack
+from attnscope.tokens import FileTokenizer, WordTokenizer, load_tokenizer
+
+if TYPE_CHECKING:
+    import torch
+
+    from attnscope.model.stack import Stack
+
+DEFAULT_MODEL = "riverbank"
+
+
+@dataclass(frozen=True)
+class Source:
+    """A model that has been described, checked as far as that goes without torch, and not loaded.
+
+    Attributes:
+        name: What the user named.
+        family: `model_type`, or `config`.
+        config: The model.
+        weights: `trained` or `random`.
+        fingerprint: See report.Provenance.
+        tokenizer: Text to tokens.
+        load: Builds the first n layers with this dtype on this device.
+        folder: The checkpoint; None where there is none.
+        notes: What was switched off or ignored while opening it.
+    """
+
+    name: str
+    family: str
+    config: ModelConfig
+    weights: str
+    fingerprint: str
+    tokenizer: FileTokenizer | WordTokenizer
+    load: "Callable[[int, torch.dtype, torch.device], Stack]"
+    folder: Folder | None
+    notes: tuple[str, ...] = ()
+
+
+def open_source(model: str | None, config: str | None, texts: Sequence[TextInput]) -> Source:
+    """Open what `--model` or `--config` names.
+
+    Args:
+        model: Folder or shipped sample; None for the default where `config` is None, too.
+        config: TOML file or shipped config.
+        texts: What a tokenizer made from words is made of.
+
+    Raises:
+        AttnscopeError: It cannot be read, or is not supported.
+    """
+    if config is not None:
+        return _from_stack(read_stack(find_config(config)), config, texts)
+    return _from_folder(find_model(model or DEFAULT_MODEL), model or DEFAULT_MODEL)
+
+
+def _from_folder(path: Path, name: str) -> Source:
+    folder = open_folder(path)
+    where = str(folder.path / "config.json")
+    family = family_for(folder.config, where)
+    config = read_config(family, folder.config, where)
+    tokenizer = load_tokenizer(folder.path / "tokenizer.json")
+
+    def load(n_layers: int, dtype: "torch.dtype", device: "torch.device") -> "Stack":
+        from attnscope.model.checkpoint import load as load_checkpoint
+
+        return load_checkpoint(family, config, folder, n_layers, dtype, device)
+
+    random = bool(folder.config.get("attnscope", {}).get("random_weights", False))
+    notes = (*folder.notes, *tokenizer.notes)
+    weights = "random" if random else "trained"
+    return Source(name, family.name, config, weights, folder.fingerprint, tokenizer, load, folder, notes)
+
+
+def _from_stack(described: Described, name: str, texts: Sequence[TextInput]) -> Source:
+    file = described.file
+    tokenizer = _tokenizer(described, texts)
+    config = described.config(tokenizer.vocab_size)
+    weights = None if file.weights is None else open_weights(described.path.parent / file.weights)
+
+    def load(n_layers: int, dtype: "torch.dtype", device: "torch.device") -> "Stack":
+        from attnscope.model.checkpoint import load as load_checkpoint
+        from attnscope.model.randomize import make_random
+
+        if weights is None:
+            return make_random(config, file.seed, n_layers, dtype, device)
+        return load_checkpoint(OWN, config, weights, n_layers, dtype, device)
+
+    digest = sha256(described.data + (weights.fingerprint.encode() if weights else b"")).hexdigest()[:16]
+    return Source(
+        name, "config", config, "random" if weights is None else "trained", digest, tokenizer, load, weights,
+        tuple(tokenizer.notes),
+    )  # fmt: skip
+
+
+def _tokenizer(described: Described, texts: Sequence[TextInput]) -> FileTokenizer | WordTokenizer:
+    file = described.file
+    if file.tokenizer == "words":
+        return WordTokenizer([t for text in texts for t in (text.text, text.pair) if t], punctuation=file.punctuation)
+    return load_tokenizer(described.path.parent / file.tokenizer)
+
+
+def tokenize(source: Source, text: TextInput, *, truncate: bool) -> tuple[list[Token], list[str]]:
+    """The tokens of one text, checked against what the model can take, and notes on what was done to them.
+
+    Raises:
+        AttnscopeError: There are none, an id is beyond the embedding, or there are more than the model has positions.
+    """
+    tokens, notes = source.tokenizer.encode(text.text, text.pair, where=text.where), list[str]()
+    c = source.config
+    if any(t.segment >= max(c.n_segments, 1) for t in tokens) and c.n_segments:
+        raise AttnscopeError(f"the model has {c.n_segments} segments", where=text.where, hint="leave --pair out")
+    worst = max(tokens, key=lambda t: t.id, default=None)
+    if worst is None:
+        raise AttnscopeError("no tokens", where=text.where, hint="give a text with at least one word")
+    if worst.id >= c.vocab_size:
+        found = f"token '{worst.piece}' has id {worst.id}, the embedding has {c.vocab_size} rows"
+        raise AttnscopeError(found, where=text.where, hint="tokenizer and weights are not of one model")
+    if c.max_positions is not None and len(tokens) > c.max_positions:
+        if not truncate:
+            found = f"{len(tokens)} tokens, the model takes {c.max_positions}"
+            raise AttnscopeError(found, where=text.where, hint="--truncate cuts the text")
+        notes.append(f"cut from {len(tokens)} to {c.max_positions} tokens")
+        tokens = _cut(tokens, c.max_positions)
+    if all(t.special for t in tokens):
+        notes.append("the text has special tokens only")
+    return tokens, notes
+
+
+def _cut(tokens: list[Token], longest: int) -> list[Token]:
+    """The first tokens, with the special tokens that closed the text still closing it."""
+    closing = 0
+    while closing < min(len(tokens), longest) and tokens[-1 - closing].special:
+        closing += 1
+    return tokens[: longest - closing] + (tokens[-closing:] if closing else [])
