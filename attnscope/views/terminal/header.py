@@ -8,7 +8,7 @@ from rich.text import Text
 
 from attnscope.report import STAGES, HeadReport, Report, TextReport
 from attnscope.views.terminal.labels import spans
-from attnscope.views.terminal.screen import Screen
+from attnscope.views.terminal.screen import ROOMY, Screen
 
 LONGEST_TEXT = 400  # Characters of a text that its header repeats in full; of a longer one it has the first half.
 _RANDOM = "bold white on red"
@@ -111,6 +111,10 @@ def put_more(screen: Screen, report: Report) -> None:
 
 def put_facts(screen: Screen, lines: list[tuple[str, Text]]) -> None:
     """Print `name  value` lines with the values in one column, wrapped inside it."""
+    if screen.width < ROOMY:
+        for name, value in lines:
+            screen.say((f"{name}: ", "dim"), value)
+        return
     if not lines:
         return
     names = max(7, *(len(name) for name, _ in lines))
