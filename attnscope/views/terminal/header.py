@@ -8,8 +8,9 @@ from rich.text import Text
 
 from attnscope.report import STAGES, HeadReport, Report, TextReport
 from attnscope.views.terminal.labels import spans
-from attnscope.views.terminal.screen import ROOMY, Screen
+from attnscope.views.terminal.screen import ROOMY, Screen, flow
 
+NAMES = 9  # Cells of the names that stand before values.
 LONGEST_TEXT = 400  # Characters of a text that its header repeats in full; of a longer one it has the first half.
 _RANDOM = "bold white on red"
 _WHAT_IF = {
@@ -64,7 +65,7 @@ def put_head_header(screen: Screen, report: Report, text: TextReport, head: Head
         parts.append((f"  {screen.safe(head.chosen)}", ""))
     screen.say(*parts)
     if facts := _row_facts(text, head):
-        screen.say((f"a row on average: {', '.join(facts)}", "dim"))
+        screen.put(flow([Text(fact, "dim") for fact in facts], screen.width, ", "))
 
 
 def head_name(head: HeadReport) -> str:
@@ -84,7 +85,8 @@ def _row_facts(text: TextReport, head: HeadReport) -> list[str]:
     if any(token.special for token in text.sources):
         named.append((rows.special, "{:.2f} on special tokens"))
     named += [(rows.entropy, "entropy {:.2f} bits"), (rows.distance, "{:.1f} tokens away")]
-    return [said.format(values[np.isfinite(values)].mean()) for values, said in named if np.isfinite(values).any()]
+    facts = [said.format(values[np.isfinite(values)].mean()) for values, said in named if np.isfinite(values).any()]
+    return [f"a row on average: {facts[0]}", *facts[1:]] if facts else []
 
 
 def put_notes(screen: Screen, notes: Iterable[str]) -> None:
@@ -106,7 +108,7 @@ def put_more(screen: Screen, report: Report) -> None:
     if missing := [stage for stage in STAGES if stage not in stages]:
         more.append(f"--stage {','.join(missing)}")
     more += ["--top K", "--format json (every digit)"]
-    put_facts(screen, [("more", Text(" · ".join(more)))])
+    put_facts(screen, [("more", flow(map(Text, more), screen.width - NAMES, " · "))])
 
 
 def put_facts(screen: Screen, lines: list[tuple[str, Text]]) -> None:
@@ -117,9 +119,9 @@ def put_facts(screen: Screen, lines: list[tuple[str, Text]]) -> None:
         return
     if not lines:
         return
-    names = max(7, *(len(name) for name, _ in lines))
+    names = max(NAMES, *(len(name) + 2 for name, _ in lines))
     table = Table.grid(padding=0)
-    table.add_column(width=names + 2, no_wrap=True)
+    table.add_column(width=names, no_wrap=True)
     table.add_column(overflow="fold")
     for name, value in lines:
         table.add_row(Text(name, "dim"), value)

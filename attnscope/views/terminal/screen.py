@@ -78,6 +78,23 @@ class Screen:
         return [segment._replace(text=piece) for piece in pieces]
 
 
+def flow(items: Iterable[Text], width: int, between: str) -> Text:
+    """Items one after the other, with line breaks between items and never inside one that fits the width."""
+    flowed, used = Text(overflow="fold"), 0
+    width -= len(between.rstrip())  # it ends a line that is broken
+    for item in items:
+        cells = cell_len(item.plain)
+        if used and used + len(between) + cells > width:
+            flowed.append(between.rstrip() + "\n")
+            used = 0
+        elif used:
+            flowed.append(between)
+            used += len(between)
+        flowed.append_text(item)
+        used += cells
+    return flowed
+
+
 def _trim(line: Iterable[Segment]) -> list[Segment]:
     """The line without blanks at its end, as far as nobody would see them."""
     kept = list(line)
