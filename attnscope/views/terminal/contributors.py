@@ -67,8 +67,11 @@ def put_contributors(screen: Screen, text: TextReport, head: HeadReport, *, comp
         compact: One paragraph per query in place of one line per source.
     """
     top = head.top
-    left_out = f" · without {' and '.join(top.left_out)}" if top.left_out else ""
-    screen.say(("top contributors", "bold"), (f"  by {_NAMES.get(top.by, top.by)}{left_out}", "dim"))
+    left_out = f", without {' and '.join(top.left_out)}" if top.left_out else ""
+    norms = "α·‖v‖: weight × norm of the source's value"
+    if top.projected is not None:
+        norms += "; α·‖vW‖: after the output projection"
+    screen.say(("top contributors", "bold"), (f"  by {_NAMES.get(top.by, top.by)}{left_out}; {norms}", "dim"))
     ranking = rank(screen, text, head)
     names = [axis.name_cells(screen.width) for axis in (ranking.queries, ranking.sources)]
     if compact:

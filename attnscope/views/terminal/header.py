@@ -30,7 +30,8 @@ def put_report_header(screen: Screen, report: Report) -> None:
     mask = report.mask
     lines: list[tuple[str, Text]] = [("model", Text(screen.safe(" · ".join(parts))))]
     if mask.what_if is None:
-        lines.append(("mask", Text(screen.safe(f"{mask.used} (the model's own)"))))
+        whose = "the model's own" if mask.own == mask.used else f"one of the model's own: {mask.own}"
+        lines.append(("mask", Text(screen.safe(f"{mask.used} ({whose})"))))
     else:
         lines.append(("mask", Text(screen.safe(f"{mask.used}, where the model's own is {mask.own}"))))
         explained = _WHAT_IF.get(mask.what_if, "")

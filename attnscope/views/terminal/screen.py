@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 
 from rich.cells import cell_len
 from rich.console import Console, RenderableType
@@ -35,12 +36,12 @@ class Screen:
         """Columns that a layout may use."""
         return max(NARROWEST, self.console.width)
 
-    @property
+    @cached_property
     def ascii(self) -> bool:
         """The console's encoding knows ASCII only."""
         return self.console.options.ascii_only
 
-    @property
+    @cached_property
     def colours(self) -> int:
         """How many colours there are: 0, 16, 256 or 16,777,216."""
         if self.console.no_color:
