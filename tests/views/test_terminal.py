@@ -231,3 +231,19 @@ def test_several_texts_each_say_which_they_are(format):
     for i in (0, 1):
         assert f"text {i}   text number {i} · 2 tokens" in shown
         assert f"L2H1  text {i}" in shown
+
+
+def test_the_average_row_leaves_special_tokens_out_as_the_choice_of_a_head_does():
+    text = text_report(tokens(["[CLS]", "a", "b", "[SEP]"], special=(0, 3)))
+    other = text.heads[0].rows.other
+    assert f"a word's row on average: {other[1:3].mean():.2f} on other words" in draw(report(text), 120)
+    only_special = text_report(tokens(["[CLS]", "[SEP]"], special=(0, 1)))
+    assert "a row on average: 0.00 on other words" in draw(report(only_special), 120)
+    assert "special tokens" not in draw(sized(3), 120)
+
+
+def test_a_row_that_may_attend_to_nothing_does_not_count_in_the_average():
+    text = text_report(tokens(["a", "b"]), allowed=lambda query, key: query == 0)
+    assert f"a row on average: {text.heads[0].rows.other[0]:.2f} on other words" in draw(report(text), 120)
+    nothing = text_report(tokens(["a", "b"]), allowed=lambda query, key: False)
+    assert "on average" not in draw(report(nothing), 120)

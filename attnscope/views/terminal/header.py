@@ -80,14 +80,19 @@ def head_name(head: HeadReport) -> str:
 
 
 def _row_facts(text: TextReport, head: HeadReport) -> list[str]:
+    """Means over the shown rows; those of special tokens do not count, as they do not in the choice of a head."""
     rows = head.rows
     named = [(rows.other, "{:.2f} on other words"), (rows.self, "{:.2f} on itself")]
     named.append((rows.first, "{:.2f} on the first token"))
     if any(token.special for token in text.sources):
         named.append((rows.special, "{:.2f} on special tokens"))
     named += [(rows.entropy, "entropy {:.2f} bits"), (rows.distance, "{:.1f} tokens away")]
-    facts = [said.format(values[np.isfinite(values)].mean()) for values, said in named if np.isfinite(values).any()]
-    return [f"a row on average: {facts[0]}", *facts[1:]] if facts else []
+    words = np.array([not text.tokens[position].special for position in text.queries], dtype=bool)
+    counted = words if words.any() else ~words
+    known = [(values[counted & np.isfinite(values)], said) for values, said in named]
+    facts = [said.format(values.mean()) for values, said in known if values.size]
+    whose = "a row" if words.all() or not words.any() else "a word's row"
+    return [f"{whose} on average: {facts[0]}", *facts[1:]] if facts else []
 
 
 def put_notes(screen: Screen, notes: Iterable[str]) -> None:
