@@ -1,0 +1,53 @@
+"""A call into the Rust library `tokenizers` in; its result out, or one AttnscopeError for its errors and panics."""
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TypeVar
+
+from attnscope.errors import AttnscopeError
+
+_T = TypeVar("_T")
+_STDERR_LOCK = threading.RLock()
+
+
+def quietly(call: Callable[[], _T], path: Path, doing: str) -> _T:
+    """Call into `tokenizers`.
+
+    Args:
+        call: What to call.
+        path: The tokenizer's file, for errors.
+        doing: What the file is found to do where the call fails.
+
+    Raises:
+        AttnscopeError: The library raised or panicked; no backtrace reaches stderr.
+    """
+    try:
+        with _stderr_closed():
+            return call()
+    except (KeyboardInterrupt, SystemExit, GeneratorExit, MemoryError):
+        raise
+    except BaseException as e:  # pyo3_runtime.PanicException is no Exception
+        reason = " ".join(str(e).split())[:200]
+        raise AttnscopeError(f"{doing}: {reason}", where=path, hint="is it the file of this tokenizers version?") from e
+
+
+@contextmanager
+def _stderr_closed() -> Iterator[None]:
+    """Send file descriptor 2 to nowhere for a moment: Rust's panic hook writes there, past sys.stderr."""
+    with _STDERR_LOCK:
+        try:
+            kept = os.dup(2)
+        except OSError:  # there is no stderr to protect
+            yield
+            return
+        try:
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, 2)
+            os.close(nowhere)
+            yield
+        finally:
+            os.dup2(kept, 2)
+            os.close(kept)

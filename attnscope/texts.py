@@ -1,0 +1,75 @@
+"""A text file, or standard input, in; one TextInput per line out."""
+
+import os
+import sys
+from pathlib import Path
+from typing import BinaryIO
+
+from attnscope.config import TextInput
+from attnscope.errors import AttnscopeError
+from attnscope.folder.files import MB
+
+MAX_LINE = 4 * MB
+
+
+def read_texts(source: str | Path) -> tuple[list[TextInput], list[str]]:
+    """Read one text per line, as strict UTF-8; blank lines are left out.
+
+    Pipes are read too, so that `--file <(…)` works; one that nobody writes to counts as empty.
+
+    Args:
+        source: The file, or `-` for standard input.
+
+    Returns:
+        The texts, each with its place `FILE:LINE`, and notes on what was left out.
+
+    Raises:
+        AttnscopeError: It cannot be read, holds no text, a line is too long or not UTF-8.
+    """
+    if str(source) == "-":
+        return _texts(sys.stdin.buffer, "stdin")
+    try:
+        descriptor = os.open(source, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
+        with open(descriptor, "rb") as file:
+            os.set_blocking(descriptor, True)
+            return _texts(file, str(source))
+    except (OSError, ValueError) as e:
+        raise AttnscopeError(f"cannot be read: {getattr(e, 'strerror', None) or e}", where=source) from e
+
+
+def _texts(file: BinaryIO, name: str) -> tuple[list[TextInput], list[str]]:
+    texts: list[TextInput] = []
+    blank: list[int] = []
+    offset = number = 0
+    while line := file.readline(MAX_LINE + 1):
+        number += 1
+        text = _decoded(line, f"{name}:{number}", offset)
+        offset += len(line)
+        if text.strip():
+            texts.append(TextInput(text, where=f"{name}:{number}"))
+        else:
+            blank.append(number)
+    if not texts:
+        raise AttnscopeError("holds no text" if number else "is empty", where=name, hint="expected one text per line")
+    return texts, [f"{name}: {_lines(blank)} left out: blank"] if blank else []
+
+
+def _decoded(line: bytes, where: str, offset: int) -> str:
+    """The text of one line, its line end and a byte order mark at the start of the file taken off."""
+    if len(line) > MAX_LINE:
+        raise AttnscopeError(f"the line is longer than {MAX_LINE:,} bytes", where=where, hint="split it into texts")
+    try:
+        text = line.decode()
+    except UnicodeDecodeError as e:
+        found = (
+            f"byte 0x{line[e.start]:02x} at byte {e.start} of the line ({offset + e.start} of the file) is not UTF-8"
+        )
+        utf16 = offset == 0 and line.startswith((b"\xff\xfe", b"\xfe\xff"))
+        raise AttnscopeError(found, where=where, hint="it looks like UTF-16: save as UTF-8" if utf16 else None) from e
+    text = text.removesuffix("\n").removesuffix("\r")
+    return text.removeprefix("\ufeff") if offset == 0 else text
+
+
+def _lines(numbers: list[int]) -> str:
+    listed = ", ".join(map(str, numbers[:5])) + (", …" if len(numbers) > 5 else "")
+    return f"{'line' if len(numbers) == 1 else f'{len(numbers)} lines:'} {listed}"
