@@ -1,8 +1,8 @@
 """A Trace in, plain findings out: pure functions, the only place where kept tensors become a Report."""
 
 from collections.abc import Sequence
+from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -71,23 +71,29 @@ def mass_on_others(rows: Sequence[Rows], counted: Tensor) -> Tensor:
 
 
 def head_report(
-    unit: Unit, kept: Kept, wanted: Wanted, text: int, queries: list[int], keys: list[int], *,
-    scale: float, softcap: float | None, bias: str | None, left_out: list[str],
-) -> HeadReport:  # fmt: skip
+    unit: Unit,
+    kept: Kept,
+    wanted: Wanted,
+    place: tuple[int, list[int], list[int]],
+    *,
+    scale: float,
+    softcap: float | None,
+    bias: str | None,
+    left_out: list[str],
+) -> HeadReport:
     """One unit's findings about one text.
 
     Args:
         unit: What is shown.
         kept: Its recorders, filled.
         wanted: What they were asked for.
-        text: Number of the text in the batch.
-        queries: Rows of this text.
-        keys: Columns of this text.
+        place: Number of the text in the batch, its rows and its columns.
         scale: Factor from scores to scaled.
         softcap: See report.HeadReport.
         bias: See report.HeadReport.
         left_out: What does not take part in the ranking.
     """
+    text, queries, keys = place
     rows = [wanted.rows.index(q) for q in queries]
     columns = [wanted.columns.index(k) for k in keys]
     matrices = kept.matrices.result()
@@ -138,7 +144,6 @@ def _top_of_mean(kept: Kept, wanted: Wanted, text: int, rows: list[int]) -> tupl
     return keys.masked_fill(none, -1), {n: m.gather(-1, keys).masked_fill(none, torch.nan) for n, m in mean.items()}
 
 
-def to_numpy(tensor: Tensor) -> np.ndarray[tuple[int, int], np.dtype[np.float32]]:
+def to_numpy(tensor: Tensor) -> Any:
     """A float32 array of its own on the CPU."""
-    array: np.ndarray[tuple[int, int], np.dtype[np.float32]] = tensor.float().cpu().numpy()
-    return array
+    return tensor.float().cpu().numpy()

@@ -134,6 +134,15 @@ class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         window = self.windows[layer] if self.windows else None
         return self.mask if window is None else f"{self.mask}+window:{window}"
 
+    def mask_in_words(self) -> str:
+        """Every layer's mask: one expression, or how many layers have a window besides."""
+        expressions = {self.mask_of(layer) for layer in range(self.n_layers)}
+        if len(expressions) == 1:
+            return expressions.pop()
+        windows = [window for window in self.windows if window is not None]
+        sizes = "/".join(str(size) for size in sorted(set(windows)))
+        return f"{self.mask}, with window:{sizes} in {len(windows)} of {self.n_layers} layers"
+
 
 def check_sizes(config: ModelConfig, where: str) -> None:
     """Refuse sizes that contradict each other.

@@ -7,6 +7,7 @@ from attnscope.config import ModelConfig
 from attnscope.errors import AttnscopeError
 
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
+_TILE = 1 << 20  # scores in a tile, at least one row
 _BYTES_PER_CHARACTER = 200  # tokens, pieces and spans of a text as Python objects
 
 
@@ -47,7 +48,6 @@ class Demand:
         rows: Rows kept, over all texts, layers and heads.
         top: Contributors a row.
         as_text: The findings are turned into JSON as a whole.
-        tile: Scores in a tile.
     """
 
     layers: int
@@ -58,7 +58,6 @@ class Demand:
     rows: int
     top: int
     as_text: bool
-    tile: int
 
 
 def estimate(c: ModelConfig, dtype: str, d: Demand) -> dict[str, int]:
@@ -69,7 +68,7 @@ def estimate(c: ModelConfig, dtype: str, d: Demand) -> dict[str, int]:
     per_token = 6 * c.d_model + c.n_heads * (2 * c.d_head + c.d_value) + 2 * c.n_kv_heads * (c.d_head + c.d_value)
     per_token += (2 + c.gated) * c.d_mlp
     values = d.cells + d.rows * (6 + 4 * d.top)
-    tile = max(d.tile, d.batch * d.tokens)
+    tile = max(_TILE, d.batch * d.tokens)
     return {
         "weights": parameters * size + largest * 4,
         "activations": d.batch * d.tokens * (per_token * size + (c.d_head + c.d_value) * 4),

@@ -3,7 +3,7 @@
 Nothing that is read is executed, and no tensor's data is loaded here. No torch in here.
 """
 
-from attnscope.folder.checkpoint import Folder, open_folder
+from attnscope.folder.checkpoint import Folder, open_folder, open_weights
 from attnscope.folder.files import open_regular, parse_json, read_file, read_json, read_object
 from attnscope.folder.headers import DTYPE_BYTES, Header, Stamp, TensorInfo, read_header
 
@@ -15,6 +15,7 @@ __all__ = [
     "TensorInfo",
     "open_folder",
     "open_regular",
+    "open_weights",
     "parse_json",
     "read_file",
     "read_header",

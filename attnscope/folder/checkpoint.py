@@ -79,6 +79,24 @@ def open_folder(path: Path) -> Folder:
     )
 
 
+def open_weights(path: Path) -> Folder:
+    """Read the tensor headers of one safetensors file that has no config beside it.
+
+    Raises:
+        AttnscopeError: It is not a safetensors file, or damaged.
+    """
+    header = read_header(path)
+    return Folder(
+        path=path.parent,
+        config={},
+        tensors=header.tensors,
+        files={path.name: header.stamp.size},
+        fingerprint=header.digest.hex()[:16],
+        metadata=header.metadata,
+        stamps={path: header.stamp},
+    )
+
+
 def _listing(path: Path) -> set[str]:
     try:
         return set(os.listdir(path))

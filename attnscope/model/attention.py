@@ -1,8 +1,8 @@
 """Queries, keys and values in; attention out, and every stage of it to whoever watches. The file to read first.
 
 A layer that nobody watches goes through `scaled_dot_product_attention`. A watched one goes through tiles: a block of
-queries against every key that the block may see, small enough to stay in cache, with the stages as separate tensors. A row
-of a tile is whole, so its softmax is exact; one token and 100,000 go the same way.
+queries against every key that the block may see, small enough to stay in cache, with the stages as separate tensors. A
+row of a tile is whole, so its softmax is exact; one token and 100,000 go the same way.
 
     scores   q·k                                   (B, H, Q, K)
     scaled   scores × scale, soft-cap, + bias      (B, H, Q, K)
@@ -138,8 +138,13 @@ class Tile:
 class Recorder(Protocol):
     """Something that sees each tile of a layer once and keeps what it was asked for."""
 
-    heads: Sequence[int]
-    rows: Sequence[int]
+    @property
+    def heads(self) -> Sequence[int]:
+        """Query heads that it looks at."""
+
+    @property
+    def rows(self) -> Sequence[int]:
+        """Query positions that it looks at, sorted."""
 
     def reach(self) -> tuple[int, int] | None:
         """The range of keys whose raw scores must be computed although they are not allowed; None where none are."""

@@ -69,7 +69,7 @@ def load(
     wanted = {
         name: parts for name, parts in plan.items() if any(p.ours in dict(stack.named_parameters()) for p in parts)
     }
-    for name, tensor in read_tensors(folder, [folder.tensors[name] for name in wanted]):
+    for name, tensor in read_tensors(folder, wanted):
         for part in wanted[name]:
             state[part.ours] = part.take(tensor).to(device=device, dtype=dtype).contiguous()
     stack.load_state_dict(state, strict=True, assign=True)

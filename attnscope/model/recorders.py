@@ -42,7 +42,8 @@ class _Base:
     """Heads and rows of a recorder, and where a tile's share of them lies."""
 
     def __init__(self, heads: Sequence[int], rows: Sequence[int]) -> None:
-        self.heads, self.rows = list(heads), list(rows)
+        self.heads: Sequence[int] = list(heads)
+        self.rows: Sequence[int] = list(rows)
 
     def reach(self) -> tuple[int, int] | None:
         """No raw scores beyond what is allowed."""
