@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from attnscope.cli.process import (
     ReaderGone,
-    Signalled,
     complain,
     drop_stdout,
     one_line_warnings,
@@ -40,7 +39,9 @@ def main(argv: list[str] | None = None) -> int:
             code = _run(sys.argv[1:] if argv is None else argv)
             sys.stdout.flush()
         except BaseException as e:
-            code = _answer(e)
+            code = Exit.BUG if arrived else _answer(e)  # what a signal interrupted may call it an error: say nothing
+            if arrived:
+                drop_stdout()
             with suppress(BaseException):
                 sys.stdout.flush()
     return 128 + arrived[0] if arrived else code
@@ -69,9 +70,8 @@ def _answer(error: BaseException) -> int:
         return error.code if isinstance(error.code, int) else int(error.code is not None)
     if isinstance(error, ReaderGone):
         return Exit.READER_GONE
-    if isinstance(error, (Signalled, KeyboardInterrupt)):
-        drop_stdout()
-        return 128 + (error.number if isinstance(error, Signalled) else 2)
+    if isinstance(error, KeyboardInterrupt):
+        return 128 + 2
     if os.environ.get("ATTNSCOPE_DEBUG"):
         _show_traceback(error)
     known = _known(error)
