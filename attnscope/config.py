@@ -82,7 +82,6 @@ class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         norm_plus_one: RMSNorm multiplies by 1 + weight (Gemma).
         norm_order: `pre` norms what goes into attention and MLP, `post` norms after the residual sum, `sandwich` norms
             what goes in and what comes out.
-        final_norm: The last block's output is normed.
         residual: Attention and MLP add to their input.
         parallel: Attention and MLP read the same input (GPT-NeoX).
         activation: Non-linearity of the MLP.
@@ -117,7 +116,6 @@ class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     norm_eps: float = 1e-5
     norm_plus_one: bool = False
     norm_order: Literal["pre", "post", "sandwich"] = "pre"
-    final_norm: bool = True
     residual: bool = True
     parallel: bool = False
     activation: Activation = "gelu"

@@ -105,7 +105,7 @@ def _check_fields(raw: dict[str, Any], path: Path) -> None:
 
 def _filled(raw: dict[str, Any], path: Path) -> dict[str, Any]:
     """Sizes that follow from others, and `scale = true` or `false`."""
-    model = {"n_layers": 1, "n_heads": 1, "d_model": 32, "norm": "none", "final_norm": False, **raw}
+    model = {"n_layers": 1, "n_heads": 1, "d_model": 32, "norm": "none", **raw}
     model.setdefault("n_kv_heads", model["n_heads"])
     if "d_head" not in model:
         if model["d_model"] % model["n_heads"]:

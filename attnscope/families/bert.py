@@ -33,7 +33,6 @@ BERT = Family(
         "embedding_norm": True,
         "norm_eps": key("layer_norm_eps", default=1e-12),
         "norm_order": "post",
-        "final_norm": False,
         "activation": key("hidden_act", default="gelu", map=ACTIVATIONS),
         "mlp_bias": True,
     },

@@ -36,7 +36,6 @@ GPT2 = Family(
         "blocks.{l}.norm_mlp": f"{_LAYER}.ln_2",
         "blocks.{l}.mlp.up": f"{_LAYER}.mlp.c_fc",
         "blocks.{l}.mlp.down": f"{_LAYER}.mlp.c_proj",
-        "final_norm": "ln_f",
     },
     prefixes=("", "transformer."),
     transposed=frozenset({"q", "k", "v", "out", "up", "down"}),
@@ -56,5 +55,10 @@ GPT2 = Family(
             "n_ctx",
         ]
     ),
-    leftover=(r"(transformer\.)?h\.\d+\.attn\.(masked_)?bias", r"lm_head\..*", r"score\..*"),
+    leftover=(
+        r"(transformer\.)?h\.\d+\.attn\.(masked_)?bias",
+        r"lm_head\..*",
+        r"score\..*",
+        r"(transformer\.)?ln_f\..*",
+    ),
 )

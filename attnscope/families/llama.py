@@ -39,9 +39,13 @@ LLAMA = Family(
         "blocks.{l}.mlp.gate": f"{_LAYER}.mlp.gate_proj",
         "blocks.{l}.mlp.up": f"{_LAYER}.mlp.up_proj",
         "blocks.{l}.mlp.down": f"{_LAYER}.mlp.down_proj",
-        "final_norm": "norm",
     },
     prefixes=("", "model."),
     inert=frozenset({"attention_dropout", "pretraining_tp"}),
-    leftover=(r"lm_head\..*", r"score\..*", r"(model\.)?layers\.\d+\.self_attn\.rotary_emb\.inv_freq"),
+    leftover=(
+        r"lm_head\..*",
+        r"score\..*",
+        r"(model\.)?norm\.weight",
+        r"(model\.)?layers\.\d+\.self_attn\.rotary_emb\.inv_freq",
+    ),
 )
