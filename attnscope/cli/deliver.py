@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from attnscope.report import Report
 
 _DRAWN = (".txt", ".svg")
-_NARROWEST = 40
+_NARROWEST, _WIDEST = 40, 10_000
 
 
 def is_table(show: Show) -> bool:
@@ -109,13 +109,18 @@ def _colourful() -> bool:
 
 
 def _width() -> int:
-    """COLUMNS, else the terminal's width, else 80; a terminal wraps lines of 40 by itself, losing nothing."""
-    return max(_NARROWEST, _named_width() or shutil.get_terminal_size((80, 24)).columns)
+    """COLUMNS, else the terminal's width, else 80."""
+    return _named_width() or _bounded(shutil.get_terminal_size((80, 24)).columns)
 
 
 def _named_width() -> int | None:
     columns = os.environ.get("COLUMNS", "")
-    return max(_NARROWEST, int(columns)) if columns.isascii() and columns.isdigit() and int(columns) else None
+    return _bounded(int(columns[:9])) if columns.isascii() and columns.isdigit() and int(columns[:9]) else None
+
+
+def _bounded(columns: int) -> int:
+    """A narrower terminal wraps the lines by itself and loses nothing."""
+    return min(max(columns, _NARROWEST), _WIDEST)
 
 
 def _use(endings: tuple[str, ...]) -> str:

@@ -151,7 +151,7 @@ def one_line_warnings() -> Iterator[None]:
         complain("warning", visible(" ".join(str(message).split())))
 
     with warnings.catch_warnings():
-        warnings.showwarning = show  # type: ignore[assignment]
+        warnings.showwarning = show
         yield
 
 
@@ -162,4 +162,4 @@ def complain(kind: str, line: str) -> None:
             sys.stderr.write(f"attnscope: {kind}: {line}\n")
             sys.stderr.flush()
     except (OSError, ValueError):
-        sys.stderr = None  # type: ignore[assignment]
+        sys.stderr = None

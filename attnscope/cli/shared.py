@@ -11,7 +11,7 @@ def spread(command: Callable[..., Any]) -> Callable[..., Any]:
 
     So an option is declared once, in one dataclass, and every command that takes the dataclass has it.
     """
-    groups = {
+    groups: dict[str, Any] = {
         name: parameter.annotation
         for name, parameter in inspect.signature(command).parameters.items()
         if is_dataclass(parameter.annotation)

@@ -171,9 +171,9 @@ class TestStandardOutput:
 
 def test_head_in_a_shell():
     line = shlex.join(command("huge", "run", TEXT, "--format", "json"))
-    script = f"{line} | head -c 10; echo; echo ${{PIPESTATUS[0]}}"
+    script = f"{line} | head -c 10 >&2; echo ${{PIPESTATUS[0]}}"
     done = subprocess.run(["bash", "-c", script], capture_output=True, env=environment(), timeout=60, check=True)
-    assert (done.stderr, done.stdout.splitlines()[-1]) == (b"", b"141")
+    assert (done.stderr, done.stdout) == (b'{"provenan', b"141\n")
 
 
 def test_closed_stdout_is_not_needed_for_a_file(attnscope, tmp_path):
@@ -217,7 +217,7 @@ def test_any_width_loses_nothing(attnscope, columns):
     text = done.stdout.decode()
     for i in range(60):
         assert f"word{i}" in text
-    assert len(re.findall(r"-?\d\.\d\d\b", text)) >= 3 * 60 * 60
+    assert len(re.findall(r"-?\d\.\d\d", text)) >= 3 * 60 * 60
 
 
 @pytest.mark.parametrize("env", [{}, {"NO_COLOR": "1"}, {"TERM": "dumb"}])
