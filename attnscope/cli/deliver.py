@@ -41,7 +41,7 @@ def check_output(show: Show) -> None:
 
     ending = show.output.suffix.lower()
     if ending not in ENDINGS:
-        raise UsageError(f"no format has the ending '{ending}'", where=f"--output {show.output}", hint=_use(ENDINGS))
+        raise UsageError(f"'{show.output}' has no known ending", where="--output", hint=f"use {' '.join(ENDINGS)}")
     fitting = {None: ENDINGS, "json": (".json",), "table": _DRAWN, "heat": ()}[show.format]
     if ending not in fitting:
         hint = "leave --format out: the file's ending chooses"
@@ -121,7 +121,3 @@ def _named_width() -> int | None:
 def _bounded(columns: int) -> int:
     """A narrower terminal wraps the lines by itself and loses nothing."""
     return min(max(columns, _NARROWEST), _WIDEST)
-
-
-def _use(endings: tuple[str, ...]) -> str:
-    return f"use {' '.join(endings)}"

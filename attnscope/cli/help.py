@@ -1,11 +1,14 @@
-"""A command in; its help out, in plain text: Rich would double the time that help takes and box what one copies."""
+"""The commands' own help: plain text, because Rich would double its time and box what one wants to copy."""
 
 import inspect
 import os
 import sys
 from typing import Any
 
+from typer import TyperException
 from typer.core import TyperCommand, TyperGroup
+
+from attnscope.errors import UsageError, did_you_mean
 
 
 def _write_help(self: Any, ctx: Any, formatter: Any) -> None:
@@ -26,11 +29,26 @@ class Command(TyperCommand):
 
     format_help = _write_help
 
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse, and tell every usage error which command it is about."""
+        try:
+            return super().parse_args(ctx, args)
+        except TyperException as e:
+            if getattr(e, "ctx", ctx) is None:
+                e.ctx = ctx  # type: ignore[attr-defined]
+            raise
+
 
 class Group(TyperGroup):
     """The program itself, with the same help."""
 
     format_help = _write_help
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Find the command, or name the nearest one."""
+        if self.get_command(ctx, args[0]) is None and not ctx.resilient_parsing:
+            raise UsageError(f"no such command '{args[0]}'", hint=did_you_mean(args[0], self.list_commands(ctx)))
+        return super().resolve_command(ctx, args)
 
 
 def _by_group(command: Any, ctx: Any) -> dict[str, list[tuple[str, str]]]:

@@ -71,7 +71,7 @@ def mask(text: str) -> str:
 def device(text: str) -> str:
     """`auto`, `cpu`, `cuda` or `cuda:N`; whether it is there is known later."""
     if not _DEVICE.fullmatch(text):
-        hint = _unless_listed(did_you_mean(text, ("auto", "cpu", "cuda")))
+        hint = "use cuda" if text.startswith("gpu") else _unless_listed(did_you_mean(text, ("auto", "cpu", "cuda")))
         raise UsageError(f"'{text}' is none of auto, cpu, cuda, cuda:N", where="--device", hint=hint)
     return text
 

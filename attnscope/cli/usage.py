@@ -13,9 +13,14 @@ def in_our_words(error: TyperException) -> UsageError:
     option = getattr(error, "option_name", None)
     if option and message.startswith("No such option"):
         return UsageError(f"no such option '{option}'", hint=_near(option, error))
-    if message.startswith("Got unexpected extra argument"):
+    if message.startswith("Got unexpected extra argument") and _takes_text(error):
         return UsageError(_lower(message), hint='put a text of several words in quotes: "The bank by the river"')
     return UsageError(_lower(message), hint=_see_help(error))
+
+
+def _takes_text(error: TyperException) -> bool:
+    context: Any = getattr(error, "ctx", None)
+    return context is not None and any(p.name == "text" for p in context.command.params)
 
 
 def _near(option: str, error: TyperException) -> str:
