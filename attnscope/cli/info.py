@@ -27,7 +27,7 @@ def info(
             group="What to show",
             metavar="table|json",
             parser=one_of("--format", InfoFormat),
-            help="table (the default) or json.",
+            help="table, for reading, or json.",
         ),
     ] = "table",
 ) -> None:

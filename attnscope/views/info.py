@@ -37,7 +37,9 @@ def as_text(description: "Description", cost: Sequence[CostRow] | None) -> str:
 def _facts(d: "Description") -> list[tuple[str, str]]:
     c = d.config
     stored = ", ".join(f"{count:,} × {visible(dtype)}" for dtype, count in d.dtypes.items())
-    words = "as many words as the text has" if d.tokenizer_size is None else f"{d.tokenizer_size:,} words"
+    of_text = d.tokenizer_size is None
+    words = "made from the text itself" if of_text else f"{d.tokenizer_size:,} words"
+    rows = "one row per word of the text" if of_text else f"{c.vocab_size:,} rows"
     return [
         ("name", visible(d.name)),
         ("family", d.family),
@@ -51,7 +53,7 @@ def _facts(d: "Description") -> list[tuple[str, str]]:
         ("norm", "none" if c.norm == "none" else f"{c.norm} ({c.norm_order}), ε {c.norm_eps:g}"),
         ("MLP", f"{c.d_mlp} wide, {'gated ' * c.gated}{c.activation}" if c.d_mlp else "none"),
         ("residual", "yes" if c.residual else "no"),
-        ("vocabulary", f"{c.vocab_size:,} rows" + (f", {c.n_segments} segments" if c.n_segments else "")),
+        ("vocabulary", rows + (f", {c.n_segments} segments" if c.n_segments else "")),
         ("tokenizer", f"{visible(d.tokenizer)}, {words}"),
         ("parameters", f"{d.parameters:,} in embeddings and blocks"),
         ("checkpoint", f"{d.stored_parameters:,} numbers: {stored}" if d.stored_parameters is not None else ""),
