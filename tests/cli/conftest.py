@@ -3,9 +3,10 @@
 import subprocess
 import sys
 
-import fakes
 import pytest
-from runner import command, environment
+
+from tests.cli import fakes
+from tests.cli.runner import command, environment
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ ROOT = HERE.parent.parent
 PROGRAM = """
 import sys
 sys.path[:0] = {paths!r}
-import fakes
+from tests.cli import fakes
 if {kind!r}:
     fakes.install({kind!r})
 from attnscope.cli import main

@@ -11,7 +11,8 @@ import termios
 import time
 
 import pytest
-from runner import command, environment, on_terminal
+
+from tests.cli.runner import command, environment, on_terminal
 
 TEXT = "The bank by the river"
 

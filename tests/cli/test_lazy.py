@@ -5,7 +5,8 @@ import subprocess
 import sys
 
 import pytest
-from runner import ROOT, environment
+
+from tests.cli.runner import ROOT, environment
 
 HEAVY = {"torch", "numpy", "transformers", "tokenizers", "safetensors", "msgspec", "orjson", "rich", "pydantic"}
 LOADED = """

@@ -3,12 +3,12 @@
 import io
 import json
 
-import fakes
 import pytest
 
 from attnscope.cli import main
 from attnscope.config import RunConfig, TextInput
 from attnscope.report import from_json, to_json
+from tests.cli import fakes
 
 TEXT = "The bank by the river"
 
