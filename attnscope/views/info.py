@@ -89,9 +89,9 @@ def cost_lines(rows: Sequence[CostRow]) -> list[str]:
         "cost of attention, over all layers and heads of one text",
         *lines,
         *(["* longer than the model's positions"] if not all(row.fits for row in rows) else []),
-        "q·k, weights·v (of the pairs that the mask allows) and projections in FLOPs; scores and weights in bytes as",
-        f"float32; kept: what attnscope holds instead, the top {TOP} sources and six statistics of every row and a",
-        f"{WINDOW}×{WINDOW} window of scores, masked and weights",
+        "q·k and weights·v: FLOPs of the pairs that the mask allows; projections: FLOPs; scores and weights: bytes of T×T",
+        f"float32; kept: bytes that attnscope holds instead (top {TOP} sources and six statistics of every row, and scores,",
+        f"masked and weights of {WINDOW}×{WINDOW} tokens)",
     ]
 
 
