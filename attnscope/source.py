@@ -90,7 +90,7 @@ def _from_folder(path: Path, name: str) -> Source:
 def _from_stack(described: Described, name: str, texts: Sequence[TextInput]) -> Source:
     file = described.file
     tokenizer = _tokenizer(described, texts)
-    config = described.config(tokenizer.vocab_size)
+    config = described.config(max(1, tokenizer.vocab_size))  # a text without words is refused when it is tokenized
     weights = None if file.weights is None else open_weights(described.path.parent / file.weights)
 
     def load(n_layers: int, dtype: "torch.dtype", device: "torch.device") -> "Stack":
