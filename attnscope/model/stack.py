@@ -9,7 +9,7 @@ from attnscope.config import ModelConfig
 from attnscope.model.attention import TILE_ELEMENTS, Call, Recorder, Rule, attend
 from attnscope.model.layers import Block, Embedding, make_norm
 from attnscope.model.masks import Mask, compose
-from attnscope.model.positions import bias_for, rotary_table, rotary_width, sinusoidal
+from attnscope.model.positions import bias_for, learned_rows, rotary_table, sinusoidal
 
 
 class Watch:
@@ -65,8 +65,7 @@ class Embed(nn.Module):
         if self.segments is not None:
             x = x + self.segments(segments)
         if self.positions is not None:
-            first = self.config.position_offset
-            x = x + self.positions.weight[first : first + n]
+            x = x + self.positions(learned_rows(ids, self.config))
         if self.config.positions == "sinusoidal":
             x = x + sinusoidal(n, self.config.d_model, x.device).to(x.dtype)
         return self.norm(x)  # type: ignore[no-any-return]
@@ -104,7 +103,7 @@ class Stack(nn.Module):
         assert x is not None
         rotary = None
         if c.positions == "rope":
-            rotary = rotary_table(c.rope, rotary_width(c), ids.shape[1], ids.device, x.dtype)
+            rotary = rotary_table(c.rope, c.rotary_width, ids.shape[1], ids.device, x.dtype)
         last = watch.last
         for layer in range(last + 1):
             block, mask = self.blocks[layer], masks[layer]
