@@ -1,6 +1,8 @@
 """What the user asked in, a Report out: the whole program, in order."""
 
+import gc
 from collections.abc import Callable
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 from attnscope import __version__
@@ -34,14 +36,26 @@ def inspect(run: RunConfig, progress: Progress | None = None) -> Report:
     source = open_source(run.model, run.config, run.texts)
     request = resolve(run, source)
 
-    import torch  # everything that can be refused without it has been
-
+    torch = import_torch()  # everything that can be refused without it has been
     device = _device(run.device)
     tell("loading", 0, 1)
     stack = source.load(request.deepest, getattr(torch, run.dtype), device)
     trace = _attend(run, request, stack, device, tell)
     texts = [_text_report(run, request, i, trace, source.config) for i in range(len(request.pages))]
     return Report(_provenance(source, run, device), _mask_use(source.config, run), texts)
+
+
+def import_torch() -> ModuleType:
+    """Import torch with the garbage collector off, which would walk its lasting objects again and again (0.1 s)."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        import torch
+    finally:
+        if was_on:
+            gc.freeze()
+            gc.enable()
+    return torch
 
 
 def _attend(run: RunConfig, request: Request, stack: "Stack", device: "torch.device", tell: Progress) -> "Trace":
@@ -56,7 +70,7 @@ def _attend(run: RunConfig, request: Request, stack: "Stack", device: "torch.dev
     engine = Native(stack, request.terms, run.mask != "own" and run.what_if == "same-scores")
     mass = None
     if request.auto:
-        rows = [Rows(range(c.n_heads), range(max(batch.lengths)), batch.sources) for _ in range(c.n_layers)]
+        rows = [Rows(range(c.n_heads), range(max(batch.lengths)), batch.sources) for _ in range(request.deepest)]
         survey = {layer: [one] for layer, one in enumerate(rows)}
         engine.forward(batch, survey, lambda done, total: tell("choosing a head", done, total))
         mass = mass_on_others(rows, batch.sources.real & ~batch.sources.special).cpu()

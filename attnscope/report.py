@@ -253,3 +253,9 @@ def _decode_array(kind: Any, value: Any) -> Any:
     dtype = kind.__args__[1].__args__[0]
     array = np.array(value, dtype=dtype)
     return array.reshape(len(value), -1) if kind is not _Float1 and array.ndim == 1 else array
+
+
+if __name__ == "__main__":
+    import sys
+
+    sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(json_schema()), indent=1) + b"\n")

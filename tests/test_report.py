@@ -1,0 +1,81 @@
+import json
+from pathlib import Path
+
+import jsonschema
+import numpy as np
+import pytest
+
+import attnscope
+from attnscope.config import RunConfig, TextInput
+from attnscope.errors import AttnscopeError
+from attnscope.pipeline import inspect
+from attnscope.report import STAGES, from_json, json_schema, to_json
+
+SCHEMA_FILE = Path(attnscope.__file__).parent / "report.schema.json"
+
+
+def run(text="The bank by the river", **options):
+    return inspect(RunConfig(texts=(TextInput(text),), **options))
+
+
+@pytest.fixture(scope="module")
+def causal():
+    return run(config="causal", head="all", stages=STAGES)
+
+
+def test_the_published_schema_is_the_one_that_the_types_say():
+    assert json.loads(SCHEMA_FILE.read_text()) == json_schema(), (
+        "run: python -m attnscope.report > attnscope/report.schema.json"
+    )
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"head": "mean", "layer": "mean"}, {"by": "projected"}, {"mask": "causal", "what_if": "same-scores"}],
+    ids=["plain", "mean", "projected", "what-if"],
+)
+def test_real_output_keeps_to_the_published_schema(options):
+    schema = json.loads(SCHEMA_FILE.read_text())
+    jsonschema.validate(json.loads(to_json(run(config="bidirectional", stages=STAGES, **options))), schema)
+
+
+def test_the_schema_refuses_a_report_without_its_mask(causal):
+    broken = json.loads(to_json(causal))
+    del broken["mask"]
+    with pytest.raises(jsonschema.ValidationError, match="mask"):
+        jsonschema.validate(broken, json.loads(SCHEMA_FILE.read_text()))
+
+
+def test_every_float_survives_a_round_trip_to_the_last_bit(causal):
+    again = from_json(to_json(causal))
+    assert again.texts[0].heads and again.provenance == causal.provenance
+    for before, after in zip(causal.texts[0].heads, again.texts[0].heads, strict=True):
+        for stage in STAGES:
+            assert before.stages[stage].dtype == after.stages[stage].dtype == np.float32
+            np.testing.assert_array_equal(before.stages[stage], after.stages[stage])
+        np.testing.assert_array_equal(before.top.keys, after.top.keys)
+        np.testing.assert_array_equal(before.top.weight, after.top.weight)
+        np.testing.assert_array_equal(before.rows.entropy, after.rows.entropy)
+
+
+def test_floats_are_written_in_their_shortest_digits(causal):
+    text = to_json(causal).decode()
+    value = causal.texts[0].heads[0].stages["weights"][2, 0]
+    assert f"[{np.format_float_positional(value, trim='-')}," in text
+    assert "NaN" not in text and "Infinity" not in text
+
+
+def test_null_in_masked_means_not_allowed(causal):
+    masked = json.loads(to_json(causal))["texts"][0]["heads"][0]["stages"]["masked"]
+    assert [cell is None for cell in masked[1]] == [False, False, True, True, True]
+
+
+def test_another_version_is_refused(causal):
+    with pytest.raises(AttnscopeError, match=r"schema is 'attnscope\.report/0'; this version reads"):
+        from_json(to_json(causal).replace(b"attnscope.report/1", b"attnscope.report/0"))
+
+
+@pytest.mark.parametrize("data", [b"", b"{}", b"[1]", b'{"texts": 3}', b"\xff"])
+def test_what_is_no_report_is_refused(data):
+    with pytest.raises(AttnscopeError, match="not an attnscope report"):
+        from_json(data)

@@ -1,0 +1,107 @@
+import re
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from attnscope.config import RunConfig, TextInput
+from attnscope.description import describe
+from attnscope.errors import AttnscopeError
+from attnscope.memory import embedding_parameters, layer_parameters
+from attnscope.model.randomize import make_random
+from attnscope.model.stack import Stack
+from attnscope.pipeline import inspect
+from attnscope.shipped import names
+from attnscope.stackfile import read_stack
+
+TEXT = TextInput("The bank by the river, the bank")
+
+
+@pytest.mark.parametrize("name", names("configs"))
+def test_every_shipped_config_runs_and_says_that_its_weights_are_random(name):
+    report = inspect(RunConfig(texts=(TEXT,), config=name, head="all"))
+    assert report.provenance.weights == "random"
+    assert report.provenance.family == "config"
+    for head in report.texts[0].heads:
+        torch.testing.assert_close(torch.tensor(head.stages["weights"]).sum(-1), torch.ones(8))
+
+
+@pytest.mark.parametrize("name", names("configs"))
+def test_parameters_are_counted_as_torch_counts_them(name):
+    c = describe(None, name).config
+    with torch.device("meta"):
+        counted = sum(p.numel() for p in Stack(c).parameters())
+    assert embedding_parameters(c) + c.n_layers * layer_parameters(c) == counted
+
+
+def written(tmp_path, text):
+    path = tmp_path / "stack.toml"
+    path.write_text(text)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("d_modle = 8", "stack.toml: unknown key 'd_modle'; did you mean 'd_model'?"),
+        ('d_model = "8"', "stack.toml: d_model = '8': Expected int, got str"),
+        ("n_heads = 0", "stack.toml: n_heads = 0: Expected int >= 1"),
+        ("d_model = 1.5", "stack.toml: d_model = 1.5: Expected int, got float"),
+        ("d_model = 10\nn_heads = 3", "stack.toml: 3 heads do not divide the width 10; set d_head"),
+        ("d_model = 12\nn_heads = 4\nn_kv_heads = 3", "3 key/value heads do not divide 4 heads"),
+        ('positions = "rotary"', "stack.toml: positions = 'rotary': Invalid enum value"),
+        ('mask = "casual"', "stack.toml: mask: unknown mask 'casual'; did you mean 'causal'?"),
+        ('mask = "own"', "stack.toml: mask: 'own' has no meaning here"),
+        ('d_model = 6\nn_heads = 2\npositions = "rope"', "rotary width 3 is odd"),
+        ("n_layers = 2\nwindows = [4]", "1 windows for 2 layers"),
+        ("d_value = 8\nout_projection = false", "without an output projection the heads are 8 wide"),
+        ("[rope]\nteta = 3.0", "stack.toml: rope = {'teta': 3.0}: Object contains unknown field teta"),
+        ("seed = -1", "stack.toml: seed = -1: Expected int >= 0"),
+        ("= 3", "stack.toml: not TOML: "),
+    ],
+)
+def test_what_is_wrong_is_named_with_its_value(tmp_path, text, said):
+    with pytest.raises(AttnscopeError) as error:
+        read_stack(written(tmp_path, text))
+    assert said in str(error.value)
+
+
+def test_scale_can_be_switched_off(tmp_path):
+    on, off = (read_stack(written(tmp_path, f"d_model = 16\nscale = {word}")).config(5) for word in ("true", "false"))
+    assert (on.attention_scale, off.attention_scale) == (0.25, 1.0)
+
+
+def test_the_same_seed_makes_the_same_weights_and_another_one_others():
+    c = describe(None, "causal").config
+    one, same, other = (make_random(c, s, 2, torch.float32, torch.device("cpu")).state_dict() for s in (1, 1, 2))
+    name = "blocks.1.attention.q.weight"
+    assert torch.equal(one[name], same[name])
+    assert not torch.equal(one[name], other[name])
+
+
+def test_fewer_layers_have_the_same_weights():
+    c = describe(None, "causal").config
+    one, two = (make_random(c, 1, n, torch.float32, torch.device("cpu")).state_dict() for n in (1, 2))
+    assert len(one) < len(two)
+    assert all(torch.equal(one[name], two[name]) for name in one)
+
+
+def test_weights_from_a_checkpoint_are_used_and_not_called_random(tmp_path):
+    path = written(tmp_path, 'd_model = 8\nvocab_size = 6\nweights = "stack.safetensors"\n')
+    stack = make_random(read_stack(path).config(6), 3, 1, torch.float32, torch.device("cpu"))
+    state = {name: value.clone() for name, value in stack.state_dict().items()}
+    state["blocks.0.attention.q.weight"].zero_()
+    save_file(state, tmp_path / "stack.safetensors")
+    report = inspect(RunConfig(texts=(TEXT,), config=str(path), layer="0", head="0"))
+    assert report.provenance.weights == "trained"
+    assert (report.texts[0].heads[0].stages["scores"] == 0).all()
+
+
+def test_a_checkpoint_that_lacks_a_weight_is_refused(tmp_path):
+    path = written(tmp_path, 'd_model = 8\nvocab_size = 6\nweights = "stack.safetensors"\n')
+    state = dict(make_random(read_stack(path).config(6), 3, 1, torch.float32, torch.device("cpu")).state_dict())
+    del state["blocks.0.attention.k.weight"]
+    save_file(state, tmp_path / "stack.safetensors")
+    said = re.escape("the tensor 'blocks.0.attention.k.weight' is missing")
+    with pytest.raises(AttnscopeError, match=said):
+        inspect(RunConfig(texts=(TEXT,), config=str(path)))
