@@ -9,7 +9,7 @@ TOLERANCE = 1e-5
 
 
 def differences(ours: list[Stages], theirs: list[Stages], lengths: list[int]) -> dict[str, float]:
-    """Stage to its largest difference over all layers, heads, and the rows that are not padding.
+    """Stage to its largest difference over all layers, heads, and the rows and columns that are not padding.
 
     Weights lie between 0 and 1 and are compared as they are. Scores and outputs have no such bound, so each layer's
     difference is divided by that layer's largest magnitude where that is above 1: float32 has 7 digits, not 7 decimals.
@@ -22,7 +22,8 @@ def differences(ours: list[Stages], theirs: list[Stages], lengths: list[int]) ->
             a, b = getattr(mine, stage), getattr(its, stage)
             assert a.shape == b.shape
             for text, n in enumerate(lengths):
-                found[stage] = max(found[stage], _difference(a[text, :, :n], b[text, :, :n], stage == "weights"))
+                real = (text, slice(None), slice(n), slice(None if stage == "output" else n))
+                found[stage] = max(found[stage], _difference(a[real], b[real], stage == "weights"))
     return found
 
 

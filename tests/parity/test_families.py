@@ -1,6 +1,7 @@
 """Every family and variant equals eager transformers, stage by stage, on every layer and head."""
 
 import pytest
+import torch
 import transformers as hf
 
 from attnscope.families import FAMILIES
@@ -40,6 +41,7 @@ def test_every_stage_equals_eager_transformers(pair: Pair, lengths: list[int]) -
 def test_a_padded_key_gets_exactly_nothing(pair: Pair) -> None:
     b = _batch(pair, [4, 7])
     for layer in ours.run(pair[0], b.ids, b.lengths, b.segments):
+        assert (layer.masked[0, :, :, 4:] == -torch.inf).all()
         assert (layer.weights[0, :, :4, 4:] == 0).all()
 
 
