@@ -10,12 +10,13 @@ from rich.text import Text
 from attnscope.report import HeadReport, Matrix, TextReport, Top
 from attnscope.views.terminal.labels import Axis, say_shortened, token_axis
 from attnscope.views.terminal.numbers import MASKED, Digits, digits_for
-from attnscope.views.terminal.screen import Screen
+from attnscope.views.terminal.screen import Screen, flow
 from attnscope.views.terminal.stages import source_kind
 
 BAR = 10  # Cells of a full bar.
 SHARP = 4.0  # A source's share of weight over its share of content (or the reverse) that is worth a remark …
 MATTERS = 0.1  # … where the larger of the two is at least this, 1 being the row's strongest source.
+_QUERY, _SOURCE = "query", "  ← source"
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
 _LITTLE = ("▾", "more weight than content")
 _MUCH = ("▴", "more content than weight")
@@ -66,8 +67,11 @@ def put_contributors(screen: Screen, text: TextReport, head: HeadReport, *, comp
         compact: One paragraph per query in place of one line per source.
     """
     top = head.top
-    left_out = f" · without {' and '.join(top.left_out)}" if top.left_out else ""
-    screen.say(("top contributors", "bold"), (f"  by {_NAMES.get(top.by, top.by)}{left_out}", "dim"))
+    left_out = f", without {' and '.join(top.left_out)}" if top.left_out else ""
+    norms = "α·‖v‖: weight × norm of the source's value"
+    if top.projected is not None:
+        norms += "; α·‖vW‖: after the output projection"
+    screen.say(("top contributors", "bold"), (f"  by {_NAMES.get(top.by, top.by)}{left_out}; {norms}", "dim"))
     ranking = rank(screen, text, head)
     names = [axis.name_cells(screen.width) for axis in (ranking.queries, ranking.sources)]
     if compact:
@@ -135,10 +139,17 @@ def _largest(matrix: Matrix) -> float:
 
 def _width(ranking: Ranking, names: list[int], bar: int, remarks: bool) -> int:
     """Cells that the table needs with bars of this width, with remarks in words or as marks."""
-    labels = sum(names) + ranking.queries.digits + ranking.sources.digits + 2
+    labels = sum(_label_widths(ranking, names))
     said = [source.remark for row in ranking.rows for source in row or [] if source.remark]
     words = (2 + max(len(text) for _, text in said) if remarks else 2) if said else 0
-    return labels + len("  ← ") + (bar + 1 if bar else 0) + sum(w + 2 for w in _number_widths(ranking)) + words
+    return labels + (bar + 1 if bar else 0) + sum(w + 2 for w in _number_widths(ranking)) + words
+
+
+def _label_widths(ranking: Ranking, names: list[int]) -> tuple[int, int]:
+    """Cells of the queries' column and of the sources', headings and rows without sources included."""
+    query = max(len(_QUERY), names[0] + ranking.queries.digits + 1)
+    source = max(len(_SOURCE), len("  ← ") + names[1] + ranking.sources.digits + 1)
+    return query, max([source, *(len(_nothing(row)) for row in ranking.rows if not row)])
 
 
 def _number_widths(ranking: Ranking) -> list[int]:
@@ -150,8 +161,8 @@ def _number_widths(ranking: Ranking) -> list[int]:
 
 def _table(screen: Screen, ranking: Ranking, names: list[int], bar: int, remarks: bool) -> Table:
     table = Table(box=None, padding=0, pad_edge=False, header_style="dim")
-    table.add_column(Text("query"), width=names[0] + ranking.queries.digits + 1, no_wrap=True)
-    table.add_column(Text("  ← source"), width=names[1] + ranking.sources.digits + 5, no_wrap=True)
+    for heading, width in zip((_QUERY, _SOURCE), _label_widths(ranking, names), strict=True):
+        table.add_column(Text(heading), width=width, no_wrap=True)
     if bar:
         table.add_column("", width=bar + 1, no_wrap=True)
     for name, width in zip(ranking.measures, _number_widths(ranking), strict=True):
@@ -168,12 +179,12 @@ def _table(screen: Screen, ranking: Ranking, names: list[int], bar: int, remarks
             table.add_row(label, *cells, Text(f"  {words}" if remarks else f" {mark}", "yellow"))
             label = Text("")
         if not row:
-            table.add_row(label, Text(f"  {_nothing(row)}", "dim"))
+            table.add_row(label, Text(_nothing(row), "dim"))
     return table
 
 
 def _nothing(row: list[Source] | None) -> str:
-    return MASKED if row is None else "none to rank"
+    return f"  {MASKED}" if row is None else "  none to rank"
 
 
 def bar_text(share: float, cells: int) -> str:
@@ -186,11 +197,12 @@ def _put_compact(screen: Screen, ranking: Ranking, name: int) -> None:
     """One paragraph per query: `0 The  ← 4 river 0.602 1.31  ← 1 bank 0.141 0.40`."""
     screen.say((f"after each source: {', '.join(ranking.measures)}", "dim"))
     table = Table.grid(padding=0)
-    table.add_column(width=name + ranking.queries.digits + 3, no_wrap=True)
+    label = name + ranking.queries.digits + 3
+    table.add_column(width=label, no_wrap=True)
     table.add_column(overflow="fold")
     for q, row in enumerate(ranking.rows):
-        sources = Text("  ").join(_compact(ranking.sources, source) for source in row or [])
-        table.add_row(ranking.queries.label(q, name), sources if row else Text(_nothing(row), "dim"))
+        sources = flow((_compact(ranking.sources, source) for source in row or []), screen.width - label, "  ")
+        table.add_row(ranking.queries.label(q, name), sources if row else Text(_nothing(row).strip(), "dim"))
     screen.put(table)
     _put_marks(screen, ranking)
     _put_shortened(screen, ranking, [name, ranking.sources.widest])

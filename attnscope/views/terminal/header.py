@@ -8,8 +8,9 @@ from rich.text import Text
 
 from attnscope.report import STAGES, HeadReport, Report, TextReport
 from attnscope.views.terminal.labels import spans
-from attnscope.views.terminal.screen import Screen
+from attnscope.views.terminal.screen import ROOMY, Screen, flow
 
+NAMES = 9  # Cells of the names that stand before values.
 LONGEST_TEXT = 400  # Characters of a text that its header repeats in full; of a longer one it has the first half.
 _RANDOM = "bold white on red"
 _WHAT_IF = {
@@ -29,7 +30,8 @@ def put_report_header(screen: Screen, report: Report) -> None:
     mask = report.mask
     lines: list[tuple[str, Text]] = [("model", Text(screen.safe(" · ".join(parts))))]
     if mask.what_if is None:
-        lines.append(("mask", Text(screen.safe(f"{mask.used} (the model's own)"))))
+        whose = "the model's own" if mask.own == mask.used else f"one of the model's own: {mask.own}"
+        lines.append(("mask", Text(screen.safe(f"{mask.used} ({whose})"))))
     else:
         lines.append(("mask", Text(screen.safe(f"{mask.used}, where the model's own is {mask.own}"))))
         explained = _WHAT_IF.get(mask.what_if, "")
@@ -64,7 +66,7 @@ def put_head_header(screen: Screen, report: Report, text: TextReport, head: Head
         parts.append((f"  {screen.safe(head.chosen)}", ""))
     screen.say(*parts)
     if facts := _row_facts(text, head):
-        screen.say((f"a row on average: {', '.join(facts)}", "dim"))
+        screen.put(flow([Text(fact, "dim") for fact in facts], screen.width, ", "))
 
 
 def head_name(head: HeadReport) -> str:
@@ -78,13 +80,19 @@ def head_name(head: HeadReport) -> str:
 
 
 def _row_facts(text: TextReport, head: HeadReport) -> list[str]:
+    """Means over the shown rows; those of special tokens do not count, as they do not in the choice of a head."""
     rows = head.rows
     named = [(rows.other, "{:.2f} on other words"), (rows.self, "{:.2f} on itself")]
     named.append((rows.first, "{:.2f} on the first token"))
     if any(token.special for token in text.sources):
         named.append((rows.special, "{:.2f} on special tokens"))
     named += [(rows.entropy, "entropy {:.2f} bits"), (rows.distance, "{:.1f} tokens away")]
-    return [said.format(values[np.isfinite(values)].mean()) for values, said in named if np.isfinite(values).any()]
+    words = np.array([not text.tokens[position].special for position in text.queries], dtype=bool)
+    counted = words if words.any() else ~words
+    known = [(values[counted & np.isfinite(values)], said) for values, said in named]
+    facts = [said.format(values.mean()) for values, said in known if values.size]
+    whose = "a row" if words.all() or not words.any() else "a word's row"
+    return [f"{whose} on average: {facts[0]}", *facts[1:]] if facts else []
 
 
 def put_notes(screen: Screen, notes: Iterable[str]) -> None:
@@ -106,16 +114,20 @@ def put_more(screen: Screen, report: Report) -> None:
     if missing := [stage for stage in STAGES if stage not in stages]:
         more.append(f"--stage {','.join(missing)}")
     more += ["--top K", "--format json (every digit)"]
-    put_facts(screen, [("more", Text(" · ".join(more)))])
+    put_facts(screen, [("more", flow(map(Text, more), screen.width - NAMES, " · "))])
 
 
 def put_facts(screen: Screen, lines: list[tuple[str, Text]]) -> None:
     """Print `name  value` lines with the values in one column, wrapped inside it."""
+    if screen.width < ROOMY:
+        for name, value in lines:
+            screen.say((f"{name}: ", "dim"), value)
+        return
     if not lines:
         return
-    names = max(7, *(len(name) for name, _ in lines))
+    names = max(NAMES, *(len(name) + 2 for name, _ in lines))
     table = Table.grid(padding=0)
-    table.add_column(width=names + 2, no_wrap=True)
+    table.add_column(width=names, no_wrap=True)
     table.add_column(overflow="fold")
     for name, value in lines:
         table.add_row(Text(name, "dim"), value)

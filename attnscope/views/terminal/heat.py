@@ -7,7 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from attnscope.views.terminal.colours import ramp_style
-from attnscope.views.terminal.labels import Axis, say_shortened, spans
+from attnscope.views.terminal.labels import Axis, say_list, say_shortened, spans
 from attnscope.views.terminal.numbers import MASKED, NOT_ALLOWED
 from attnscope.views.terminal.screen import Screen
 from attnscope.views.terminal.stages import StageView
@@ -156,9 +156,7 @@ def _put_columns(screen: Screen, stages: list[StageView], name: int) -> None:
     """Name the columns that no row names, and what shortened row labels stand for."""
     rows, columns = stages[0].rows, stages[0].columns
     named = set(rows.positions) if columns.kind == "key" else set()
-    listed = [(p, n) for p, n in zip(columns.positions, columns.names, strict=True) if n and p not in named]
-    if listed:
-        what = "context" if columns.kind == "context" else "columns"
-        screen.say((f"{what}: ", "dim"), (" · ".join(f"{p} {n}" for p, n in listed), "dim"))
+    listed = [f"{p} {n}" for p, n in zip(columns.positions, columns.names, strict=True) if n and p not in named]
+    say_list(screen, "context" if columns.kind == "context" else "columns", listed)
     nothing = Axis(columns.kind, [], [], [], 0)
     say_shortened(screen, rows.shortened(name), nothing, 0)

@@ -9,7 +9,7 @@ from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
 from attnscope.report import Token
-from attnscope.views.terminal.screen import Screen
+from attnscope.views.terminal.screen import Screen, flow
 
 SPECIAL = "dim italic"
 
@@ -121,8 +121,14 @@ def say_shortened(screen: Screen, rows: dict[int, str], columns: Axis, cells: in
 
 
 def _say_whole(screen: Screen, title: str, whole: dict[int, str]) -> None:
-    if whole:
-        screen.say((f"{title}: ", "dim"), (" · ".join(f"{p} = {name}" for p, name in sorted(whole.items())), "dim"))
+    say_list(screen, title, [f"{position} = {name}" for position, name in sorted(whole.items())])
+
+
+def say_list(screen: Screen, title: str, items: list[str]) -> None:
+    """Print `title: item · item`, where there are any."""
+    if items:
+        items = [f"{title}: {items[0]}", *items[1:]]
+        screen.put(flow([Text(item, "dim") for item in items], screen.width, " · "))
 
 
 def spans(positions: Sequence[int]) -> str:

@@ -9,6 +9,7 @@ from attnscope.report import Matrix
 
 NOT_ALLOWED = "·"
 MASKED = "masked"
+ZERO = "0"
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,7 @@ def cell_text(stage: str, value: float, masked_row: bool, digits: Digits) -> str
     if stage == "masked" and value == -inf:
         return digits.units(NOT_ALLOWED)
     if stage == "weights" and value == 0:
-        return digits.units("0")
+        return digits.units(ZERO)
     return digits.text(value)
 
 

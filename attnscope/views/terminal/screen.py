@@ -1,7 +1,9 @@
 """Renderables in; lines on a console out, never wider than it and with nothing cut."""
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 
 from rich.cells import cell_len
 from rich.console import Console, RenderableType
@@ -12,7 +14,9 @@ from rich.text import Text
 from attnscope.visible import visible
 
 NARROWEST = 20  # Below this no table makes sense: lines are laid out for it, then folded as a terminal would.
+ROOMY = 40  # From here on there is room for what only helps: names of the axes, values in a column of their own.
 _ASCII = str.maketrans("·×…←→↓▾▴–−‖α░▒▓█▏▎▍▌▋▊▉", ".x~<>vv^--|a.:*#-=====#")
+_RUNS = re.compile(r" +|[^ ]+(?: [^ ]+)*")
 
 
 @dataclass(frozen=True)
@@ -32,12 +36,12 @@ class Screen:
         """Columns that a layout may use."""
         return max(NARROWEST, self.console.width)
 
-    @property
+    @cached_property
     def ascii(self) -> bool:
         """The console's encoding knows ASCII only."""
         return self.console.options.ascii_only
 
-    @property
+    @cached_property
     def colours(self) -> int:
         """How many colours there are: 0, 16, 256 or 16,777,216."""
         if self.console.no_color:
@@ -57,17 +61,39 @@ class Screen:
             width: Columns that it needs, where that is more than `self.width`.
         """
         options = self.console.options.update(width=max(width, self.width))
+        segments: list[Segment] = []
         for line in self.console.render_lines(renderable, options, pad=False):
             for part in _fold(_trim(line), self.console.width):
-                segments = [self._plain(segment) for segment in part]
-                self.console.print(Segments([*segments, Segment.line()]), end="", crop=False, soft_wrap=True)
+                segments += [piece for segment in part for piece in self._ready(segment)]
+                segments.append(Segment.line())
+        self.console.print(Segments(segments), end="", crop=False, soft_wrap=True)
 
     def say(self, *parts: str | tuple[str, str] | Text) -> None:
         """Print one paragraph of styled parts, wrapped at words."""
         self.put(Text.assemble(*parts, overflow="fold"))
 
-    def _plain(self, segment: Segment) -> Segment:
-        return segment._replace(text=segment.text.translate(_ASCII)) if self.ascii else segment
+    def _ready(self, segment: Segment) -> list[Segment]:
+        text = segment.text.translate(_ASCII) if self.ascii else segment.text
+        # In an SVG every segment is placed by itself, and some viewers drop the blanks that it starts or ends with.
+        pieces = _RUNS.findall(text) if self.console.record else [text]
+        return [segment._replace(text=piece) for piece in pieces]
+
+
+def flow(items: Iterable[Text], width: int, between: str) -> Text:
+    """Items one after the other, with line breaks between items and never inside one that fits the width."""
+    flowed, used = Text(overflow="fold"), 0
+    width -= len(between.rstrip())  # it ends a line that is broken
+    for item in items:
+        cells = cell_len(item.plain)
+        if used and used + len(between) + cells > width:
+            flowed.append(between.rstrip() + "\n")
+            used = 0
+        elif used:
+            flowed.append(between)
+            used += len(between)
+        flowed.append_text(item)
+        used += cells
+    return flowed
 
 
 def _trim(line: Iterable[Segment]) -> list[Segment]:

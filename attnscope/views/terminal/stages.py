@@ -48,7 +48,7 @@ def stage_views(screen: Screen, text: TextReport, head: HeadReport) -> list[Stag
         if name not in head.stages:
             continue
         matrix = head.stages[name]
-        digits = digits_for(matrix, screen.precision)
+        digits = digits_for(matrix, max(screen.precision, int(name == "weights")))  # 0 is not 0.3 without decimals
         columns = dim_axis(matrix.shape[1]) if name == "output" else keys
         cells = texts(name, matrix, masked_rows, digits)
         said = arithmetic(name, text, head)

@@ -8,12 +8,11 @@ from rich.table import Table
 from rich.text import Text
 
 from attnscope.views.terminal.labels import Axis, pad_left, say_shortened, shorten, spans
-from attnscope.views.terminal.numbers import MASKED
-from attnscope.views.terminal.screen import Screen
+from attnscope.views.terminal.numbers import MASKED, NOT_ALLOWED, ZERO
+from attnscope.views.terminal.screen import ROOMY, Screen
 from attnscope.views.terminal.stages import StageView
 
 LONGEST = 12  # Cells of a column's name, once one block does not do.
-ROOMY = 40  # Columns of a screen that has room to say which axis is which.
 DOWN = "query ↓"
 
 
@@ -37,6 +36,11 @@ class Layout:
     widths: list[int]
     blocks: list[range]
 
+    @property
+    def needed(self) -> int:
+        """Cells of the widest block."""
+        return self.label + max((sum(self.widths[i] for i in block) for block in self.blocks), default=0)
+
 
 def put_stage(screen: Screen, stage: StageView) -> None:
     """Print one stage: title, blocks, and what shortened labels stand for."""
@@ -47,7 +51,7 @@ def put_stage(screen: Screen, stage: StageView) -> None:
             screen.say("")
         if len(layout.blocks) > 1 or len(stage.columns.positions) < stage.columns.total:
             screen.say((block_title(stage.columns, block), "dim"))
-        screen.put(_table(screen, stage, layout, block), width=_needed(layout, block))
+        screen.put(_table(screen, stage, layout, block), width=layout.needed)
     say_shortened(screen, stage.rows.shortened(layout.row_name), stage.columns, layout.column_name)
 
 
@@ -67,19 +71,27 @@ def lay_out(width: int, stage: StageView) -> Layout:
         width: Columns of the screen.
         stage: The matrix.
     """
-    rows, columns = stage.rows, stage.columns
+    label = _label_cells(width, stage)
+    longest = min(LONGEST, width - label - 1)
+    whole = [_layout(stage, label, width, stage.columns.widest, gap) for gap in (2, 1)]
+    for layout in whole:
+        if len(layout.blocks) <= 1 and layout.needed <= width:
+            return layout
+    cut = [_layout(stage, label, width, longest, gap) for gap in (2, 1)]
+    return min(cut, key=lambda layout: (layout.needed > width, len(layout.blocks)))
+
+
+def _label_cells(width: int, stage: StageView) -> int:
+    label = stage.rows.name_cells(width) + stage.rows.digits + 1
+    return max(label, len(DOWN), len(stage.columns.across)) if width >= ROOMY else label
+
+
+def _layout(stage: StageView, label: int, width: int, longest: int, gap: int) -> Layout:
+    columns = stage.columns
     number = max((cell_len(text) for row in stage.texts for text in row), default=1)
-    row_name = rows.name_cells(width)
-    label = row_name + rows.digits + 1
-    if width >= ROOMY:
-        label = max(label, len(DOWN), len(columns.across))
-    candidates = []
-    for name, gap in ((columns.widest, 2), (columns.widest, 1), (LONGEST, 2), (LONGEST, 1)):
-        widths = [max(number, min(cell_len(n), name), columns.digits) + gap for n in columns.names]
-        blocks = _pack(widths, width - label)
-        candidates.append(Layout(row_name, label, max(number, name), gap, widths, blocks))
-    whole = [layout for layout in candidates if len(layout.blocks) == 1]
-    return whole[0] if whole else min(candidates[2:], key=lambda layout: len(layout.blocks))
+    widths = [max(number, min(cell_len(name), longest), columns.digits) + gap for name in columns.names]
+    blocks = _pack(widths, width - label)
+    return Layout(stage.rows.name_cells(width), label, max(number, longest), gap, widths, blocks)
 
 
 def _pack(widths: list[int], space: int) -> list[range]:
@@ -96,11 +108,7 @@ def _greedy(widths: list[int], space: int, most: int) -> list[range]:
             cuts.append(i)
             used = 0
         used += width
-    return [range(a, b) for a, b in pairwise([*cuts, len(widths)])]
-
-
-def _needed(layout: Layout, block: range) -> int:
-    return layout.label + sum(layout.widths[i] for i in block)
+    return [range(a, b) for a, b in pairwise([*cuts, len(widths)]) if b > a]
 
 
 def _table(screen: Screen, stage: StageView, layout: Layout, block: range) -> Table:
@@ -134,7 +142,6 @@ def _heading(columns: Axis, layout: Layout, i: int) -> Text:
 def _cell(screen: Screen, stage: StageView, layout: Layout, r: int, i: int, text: str) -> Text:
     after = layout.gap // 2
     shown = " " * (layout.widths[i] - cell_len(text) - after) + text + " " * after
-    if text == MASKED:
+    if text.strip() in (MASKED, NOT_ALLOWED, ZERO):
         return Text(shown, "dim")
-    style = stage.scale.style(float(stage.matrix[r, i]), screen.colours)
-    return Text(shown, style or ("dim" if not text[-1:].isdigit() else ""))
+    return Text(shown, stage.scale.style(float(stage.matrix[r, i]), screen.colours) or "")
