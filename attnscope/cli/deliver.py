@@ -39,6 +39,7 @@ def check_output(show: Show) -> None:
     from attnscope.output import check_target
     from attnscope.views.files import ENDINGS
 
+    check_target(show.output, force=show.force)
     ending = show.output.suffix.lower()
     if ending not in ENDINGS:
         raise UsageError(f"'{show.output}' has no known ending", where="--output", hint=f"use {' '.join(ENDINGS)}")
@@ -46,7 +47,6 @@ def check_output(show: Show) -> None:
     if ending not in fitting:
         hint = "leave --format out: the file's ending chooses"
         raise UsageError(f"--format {show.format} does not go into a {ending} file", hint=hint)
-    check_target(show.output, force=show.force)
 
 
 def deliver(report: "Report", show: Show) -> None:

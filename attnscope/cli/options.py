@@ -13,10 +13,8 @@ from typer import Argument, Option
 from attnscope.cli import complete, read
 from attnscope.errors import UsageError
 
-_TEXT, _MODEL, _SELECT, _SHOW, _MACHINE = "Text", "Model", "What to compute", "What to show", "Machine"
+_TEXT, _MODEL, _SHOW, _MACHINE = "Text", "Model", "What to show", "Machine"
 
-WhatIf = Literal["stack", "same-scores"]
-By = Literal["weight", "value", "projected"]
 Dtype = Literal["float32", "bfloat16", "float16"]
 Format = Literal["table", "heat", "json"]
 Color = Literal["auto", "always", "never"]
@@ -27,7 +25,8 @@ def option(*names: str, group: str, help: str, metavar: str | None = None, **mor
     return Option(*names, help=help, metavar=metavar, rich_help_panel=group, **more)
 
 
-def _choice(name: str, words: Any, *, group: str, help: str) -> Any:
+def choice(name: str, words: Any, *, group: str, help: str) -> Any:
+    """An option that takes one of the words of a Literal type."""
     metavar = "|".join(words.__args__)
     return option(name, group=group, help=help, metavar=metavar, parser=read.one_of(name, words))
 
@@ -133,7 +132,7 @@ class Machine:
     ] = "auto"
     dtype: Annotated[
         Dtype,
-        _choice("--dtype", Dtype, group=_MACHINE, help="Type the model runs in; scores and softmax stay float32."),
+        choice("--dtype", Dtype, group=_MACHINE, help="Type the model runs in; scores and softmax stay float32."),
     ] = "float32"
     truncate: Annotated[
         bool,
@@ -152,103 +151,6 @@ class Machine:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Selection:
-    """What to compute and keep.
-
-    Attributes:
-        mask: Mask expression.
-        what_if: What a changed mask changes.
-        layer: Layers, as typed.
-        head: Heads, as typed.
-        query: Rows, as typed.
-        key: Columns, as typed.
-        stage: Stages whose matrices are kept, joined by commas.
-        top: Contributors per token.
-        by: What ranks them.
-        no_special: Leave special tokens and the first token out of the ranking.
-    """
-
-    layer: Annotated[
-        str,
-        option(
-            "--layer",
-            group=_SELECT,
-            metavar="LAYERS",
-            parser=read.pick("--layer"),
-            autocompletion=complete.words("auto", "all", "mean"),
-            help="Layers, from 0: auto, all, mean, or numbers such as 3, 0,2,5-7 or -1 (the last).",
-        ),
-    ] = "auto"
-    head: Annotated[
-        str,
-        option(
-            "--head",
-            group=_SELECT,
-            metavar="HEADS",
-            parser=read.pick("--head"),
-            autocompletion=complete.words("auto", "all", "mean"),
-            help="Heads, likewise. auto takes the head that looks most at other words.",
-        ),
-    ] = "auto"
-    query: Annotated[
-        str | None,
-        option("--query", group=_SELECT, metavar="ROWS", help="Rows: positions such as 3, 3:8 or -1, or a word."),
-    ] = None
-    key: Annotated[
-        str | None,
-        option("--key", group=_SELECT, metavar="COLUMNS", help="Columns, likewise; 0: is every one of them."),
-    ] = None
-    mask: Annotated[
-        str,
-        option(
-            "--mask",
-            group=_SELECT,
-            metavar="MASK",
-            parser=read.mask,
-            autocompletion=complete.words("own", "causal", "bidirectional", "window:", "prefix:"),
-            help="own (the model's), causal, bidirectional, window:N, prefix:N, or several joined by +.",
-        ),
-    ] = "own"
-    what_if: Annotated[
-        WhatIf,
-        _choice(
-            "--what-if",
-            WhatIf,
-            group=_SELECT,
-            help="What another --mask changes: the whole stack, or only the softmax over the model's own scores.",
-        ),
-    ] = "stack"
-    stage: Annotated[
-        str,
-        option(
-            "--stage",
-            group=_SELECT,
-            metavar="STAGES",
-            parser=read.some_of("--stage", "stage", complete.STAGES),
-            autocompletion=complete.stages,
-            help=f"Some of {', '.join(complete.STAGES)}, joined by commas.",
-        ),
-    ] = "scores,masked,weights"
-    top: Annotated[
-        int,
-        option("--top", group=_SELECT, metavar="K", parser=read.number("--top", 1), help="Contributors per token."),
-    ] = 3
-    by: Annotated[
-        By,
-        _choice(
-            "--by",
-            By,
-            group=_SELECT,
-            help="What ranks them: the weight α, α·‖v‖, or α·‖v W‖ after the output projection.",
-        ),
-    ] = "weight"
-    no_special: Annotated[
-        bool,
-        option("--no-special", group=_SELECT, help="Leave special tokens and the first token out of the ranking."),
-    ] = False
-
-
-@dataclass(frozen=True, kw_only=True)
 class Show:
     """Where the findings go, and how they look.
 
@@ -263,7 +165,7 @@ class Show:
 
     format: Annotated[
         Format | None,
-        _choice("--format", Format, group=_SHOW, help="table (the default), heat (a picture), or json (exact)."),
+        choice("--format", Format, group=_SHOW, help="table (the default), heat (a picture), or json (exact)."),
     ] = None
     output: Annotated[
         Path | None,
@@ -285,6 +187,6 @@ class Show:
             help="Digits after the point in tables; json and .safetensors are exact.",
         ),
     ] = 2
-    color: Annotated[Color, _choice("--color", Color, group=_SHOW, help="When to colour.")] = "auto"
+    color: Annotated[Color, choice("--color", Color, group=_SHOW, help="When to colour.")] = "auto"
     force: Annotated[bool, option("--force", group=_SHOW, help="Replace the --output file if it exists.")] = False
     quiet: Annotated[bool, option("--quiet", group=_SHOW, help="No progress and no remarks on standard error.")] = False

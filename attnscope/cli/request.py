@@ -3,8 +3,9 @@
 import sys
 from typing import TYPE_CHECKING
 
-from attnscope.cli.options import Machine, Selection, Source, Stack
+from attnscope.cli.options import Machine, Source, Stack
 from attnscope.cli.process import complain
+from attnscope.cli.selection_options import Selection
 from attnscope.errors import AttnscopeError, UsageError
 from attnscope.visible import visible
 

@@ -1,6 +1,7 @@
 """A text and what to show of it in; the three matrices and the top contributors out: `attnscope run`."""
 
-from attnscope.cli.options import Machine, Selection, Show, Source, Stack
+from attnscope.cli.options import Machine, Show, Source, Stack
+from attnscope.cli.selection_options import Selection
 
 _WINDOW = 64  # rows and columns of a long text that a screen starts with
 

@@ -89,9 +89,11 @@ def cost_lines(rows: Sequence[CostRow]) -> list[str]:
         "cost of attention, over all layers and heads of one text",
         *lines,
         *(["* longer than the model's positions"] if not all(row.fits for row in rows) else []),
-        "q·k and weights·v: FLOPs of the pairs that the mask allows; projections: FLOPs; scores and weights: bytes of T×T",
-        f"float32; kept: bytes that attnscope holds instead (top {TOP} sources and six statistics of every row, and scores,",
-        f"masked and weights of {WINDOW}×{WINDOW} tokens)",
+        "q·k, weights·v  FLOPs for the pairs that the mask allows; projections: FLOPs",
+        "scores, weights bytes of all of them as float32",
+        f"kept            bytes that attnscope holds instead: the top {TOP} sources and six",
+        f"                statistics of every row, and scores, masked and weights of the {WINDOW}×{WINDOW}",
+        "                window that a screen starts with",
     ]
 
 

@@ -12,8 +12,9 @@ SIZES = dict(vocab_size=50257, d_model=64, n_layers=2, n_heads=4, n_kv_heads=2, 
 def describe(**config):
     return Description(
         name="my\x1b[2Jmodel", family="llama", weights="trained", fingerprint="0" * 16,
-        config=ModelConfig(**SIZES | config), mask="causal", attention_scale=0.25, parameters=1234567, stored_parameters=2000, dtypes={"F32": 2000},
-        tokenizer="BPE", tokenizer_size=50257, files={"a\nb.safetensors": 5 << 20}, notes=["x\x9b ignored"],
+        config=ModelConfig(**SIZES | config), mask="causal", attention_scale=0.25, parameters=1234567,
+        stored_parameters=2000, dtypes={"F32": 2000}, tokenizer="BPE", tokenizer_size=50257,
+        files={"a\nb.safetensors": 5 << 20}, notes=["x\x9b ignored"],
     )  # fmt: skip
 
 
