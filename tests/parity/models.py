@@ -68,7 +68,14 @@ def _rope(kind: str, **parameters: Any) -> dict[str, Any]:
     return {"rope_parameters": {"rope_type": kind, "rope_theta": 5000.0, **parameters}}
 
 
-_DISTIL = {"vocab_size": VOCAB, "dim": 24, "n_layers": 3, "n_heads": 4, "hidden_dim": 40, "max_position_embeddings": POSITIONS}
+_DISTIL = {
+    "vocab_size": VOCAB,
+    "dim": 24,
+    "n_layers": 3,
+    "n_heads": 4,
+    "hidden_dim": 40,
+    "max_position_embeddings": POSITIONS,
+}
 _GPT2 = {"vocab_size": VOCAB, "n_embd": 24, "n_layer": 3, "n_head": 4, "n_positions": POSITIONS,
          "bos_token_id": 1, "eos_token_id": 2}  # fmt: skip
 _LLAMA3 = _rope("llama3", factor=4.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=16)

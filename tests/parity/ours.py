@@ -26,11 +26,13 @@ def open_stack(path: Path, change: Callable[[ModelConfig], ModelConfig] = lambda
     return load(family, config, folder, config.n_layers, torch.float32, torch.device("cpu"))
 
 
-def run(stack: Stack, ids: Tensor, lengths: list[int], segments: Tensor | None = None, tile: int = 1 << 20) -> list[Stages]:
+def run(
+    stack: Stack, ids: Tensor, lengths: list[int], segments: Tensor | None = None, tile: int = 1 << 20
+) -> list[Stages]:
     """Every layer's stages over a batch padded on the right."""
     c, n = stack.config, ids.shape[1]
     recorders = {layer: [Matrices(STAGES, range(c.n_heads), range(n), range(n))] for layer in range(c.n_layers)}
     masks = [build(parse_mask(c.mask_of(layer))) for layer in range(c.n_layers)]
     segments = torch.zeros_like(ids) if segments is None else segments
-    stack.run(ids, segments, masks, padding(lengths, n, ids.device), Watch(recorders, tile_elements=tile))
+    stack.run(ids, segments, masks, padding(lengths, n, ids.device), Watch(recorders))
     return [Stages(**recorders[layer][0].result()) for layer in range(c.n_layers)]
