@@ -41,7 +41,9 @@ DISTILBERT = Family(
         "blocks.{l}.norm_mlp": f"{_LAYER}.output_layer_norm",
     },
     prefixes=("", "distilbert."),
-    inert=frozenset("dropout attention_dropout qa_dropout seq_classif_dropout sinusoidal_pos_embds".split()),
+    inert=frozenset(
+        "dropout attention_dropout qa_dropout seq_classif_dropout sinusoidal_pos_embds tie_weights_".split()
+    ),
     leftover=(
         r"embeddings\.position_ids",
         r"(vocab_transform|vocab_layer_norm|vocab_projector|pre_classifier|classifier|qa_outputs)\..*",

@@ -75,7 +75,7 @@ def _check_unknown(family: Family, reader: Reader, others: Iterable[Family]) -> 
     known = family.reads | family.inert | COMMON_INERT | COMMON_REQUIRES.keys()
     for name in reader.raw:
         if name not in known:
-            found = f"unknown key {shown(name)[1:-1]!r} for family '{family.name}'"
+            found = f"unknown key '{shown(name)[1:-1]}' for family '{family.name}'"
             raise AttnscopeError(found, where=reader.where, hint=_hint(name, family, others))
 
 

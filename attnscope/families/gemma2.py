@@ -30,7 +30,7 @@ GEMMA2 = replace(
         "embedding_scale": Computed(lambda _, done: done["d_model"] ** 0.5),
         "norm_plus_one": True,
         "norm_order": "sandwich",
-        "activation": key("hidden_activation", default="gelu_tanh", map=ACTIVATIONS),
+        "activation": key("hidden_activation", default="gelu_pytorch_tanh", map=ACTIVATIONS),
         "mlp_bias": False,
     },
     modules={

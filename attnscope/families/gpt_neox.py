@@ -40,7 +40,9 @@ GPT_NEOX = Family(
         "blocks.{l}.mlp.down": f"{_LAYER}.mlp.dense_4h_to_h",
     },
     prefixes=("", "gpt_neox."),
-    inert=frozenset("attention_dropout hidden_dropout classifier_dropout".split()),
+    inert=frozenset(
+        "attention_dropout hidden_dropout classifier_dropout attention_probs_dropout_prob hidden_dropout_prob".split()
+    ),
     leftover=(
         r"layers\.\d+\.attention\.((masked_)?bias|rotary_emb\.inv_freq)",
         r"(final_layer_norm|embed_out|lm_head|score|classifier|qa_outputs)\..*",

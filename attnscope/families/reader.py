@@ -1,9 +1,8 @@
 """A parsed config.json in; its values out, each refused by its own name where it cannot be used."""
 
+import json
 from collections.abc import Iterable, Mapping
 from typing import Any
-
-import msgspec
 
 from attnscope.errors import AttnscopeError
 
@@ -25,7 +24,7 @@ class Reader:
         given = [name for name in names if self.raw.get(name) is not None]
         if not given:
             if default is REQUIRED:
-                found = f"the key '{names[0]}' is missing"
+                found = f"the key '{names[0]}' is {'null' if names[0] in self.raw else 'missing'}"
                 raise AttnscopeError(found, where=self.where, hint="the family's attention depends on it")
             return default
         for other in given[1:]:
@@ -81,6 +80,6 @@ def whole(reader: Reader, name: str, value: Any, least: int = 1) -> int:
 
 
 def shown(value: Any) -> str:
-    """A value as it stands in JSON, cut to one short line."""
-    text = msgspec.json.encode(value).decode()
+    """A value as it stands in JSON, cut to one short line; the error that holds it makes control characters visible."""
+    text = f'"{value}"' if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     return text if len(text) <= 80 else text[:77] + "…"

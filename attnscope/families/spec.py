@@ -24,7 +24,7 @@ class Key:
 
     Attributes:
         names: Keys that may hold it; where several do, they must agree.
-        default: Value where none is there; `Same(field)` for another of our fields, REQUIRED to refuse.
+        default: Their value where none is there; `Same(field)` for another of our fields, REQUIRED to refuse.
         map: Their value to ours, where they differ.
     """
 
@@ -36,7 +36,7 @@ class Key:
         """The value for our field."""
         default = done[self.default.field] if isinstance(self.default, Same) else self.default
         value = reader.get(*self.names, default=default)
-        if self.map is None or value is default:
+        if self.map is None:
             return value
         if not isinstance(value, str) or value not in self.map:
             raise reader.wrong(reader.given(self.names) or "", value, "one of " + ", ".join(self.map))

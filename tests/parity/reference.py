@@ -40,7 +40,7 @@ def _recorded(
     softcap: float | None = None,
     **_: object,
 ) -> tuple[Tensor, Tensor]:
-    """The eager_attention_forward, with its steps kept."""
+    """The same as eager_attention_forward of transformers, with its steps kept."""
     assert scaling is not None
     groups = query.shape[1] // key.shape[1]
     key, value = (x[:, :, None].expand(-1, -1, groups, -1, -1).flatten(1, 2) for x in (key, value))  # repeat_kv
