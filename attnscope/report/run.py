@@ -38,7 +38,7 @@ class Provenance(msgspec.Struct, frozen=True):
         torch: Version of torch.
         model: What the user named: a folder, a shipped sample or a config file.
         family: `model_type` of the checkpoint, or `config` for a stack described in TOML.
-        fingerprint: SHA-256 (hex, first 16 digits) over config, tokenizer and tensor headers.
+        fingerprint: SHA-256 (hex, first 16 digits) over config, tokenizer, tensor headers and samples of the data.
         engine: `native` or `transformers`.
         dtype: Type that the model ran in; scores and softmax are float32 whatever it says.
         device: `cpu`, `cuda:0`.
