@@ -10,6 +10,7 @@ from attnscope.config import ModelConfig, RunConfig
 from attnscope.errors import AttnscopeError
 from attnscope.report import MaskUse, Provenance, Report, TextReport
 from attnscope.request import Request, resolve
+from attnscope.selection import Keep
 from attnscope.source import Source, open_source
 
 if TYPE_CHECKING:
@@ -36,13 +37,22 @@ def inspect(run: RunConfig, progress: Progress | None = None) -> Report:
     source = open_source(run.model, run.config, run.texts)
     request = resolve(run, source)
 
+    tell("loading", 0, 1)
+    stack, device = load(run, source, request.deepest)
+    trace = attend(run, request, stack, device, tell)
+    texts = [_text_report(run, request, i, trace, source.config) for i in range(len(request.pages))]
+    return Report(provenance(source, run, device), mask_use(source.config, run), texts)
+
+
+def load(run: RunConfig, source: Source, deepest: int) -> "tuple[Stack, torch.device]":
+    """The first layers of a model, ready to run, and where they lie.
+
+    Raises:
+        AttnscopeError: They cannot be loaded, or there is no such device.
+    """
     torch = import_torch()  # everything that can be refused without it has been
     device = _device(run.device)
-    tell("loading", 0, 1)
-    stack = source.load(request.deepest, getattr(torch, run.dtype), device)
-    trace = _attend(run, request, stack, device, tell)
-    texts = [_text_report(run, request, i, trace, source.config) for i in range(len(request.pages))]
-    return Report(_provenance(source, run, device), _mask_use(source.config, run), texts)
+    return source.load(deepest, getattr(torch, run.dtype), device), device
 
 
 def import_torch() -> ModuleType:
@@ -58,8 +68,27 @@ def import_torch() -> ModuleType:
     return torch
 
 
-def _attend(run: RunConfig, request: Request, stack: "Stack", device: "torch.device", tell: Progress) -> "Trace":
-    """Choose the heads, where that was left to us, and keep what was asked for of them."""
+def attend(
+    run: RunConfig,
+    request: Request,
+    stack: "Stack",
+    device: "torch.device",
+    tell: Progress,
+    keep: Keep | None = None,
+) -> "Trace":
+    """Choose the heads, where that was left to us, and keep what was asked for of them.
+
+    Args:
+        run: What the user asked; its texts are not looked at.
+        request: The same, held against the model and the texts.
+        stack: The model.
+        device: Where it lies.
+        tell: Called with layers done and layers to do.
+        keep: What is kept of every unit; None for what a Report holds.
+
+    Raises:
+        AttnscopeError: A score is not finite.
+    """
     from attnscope.analysis import choose, mass_on_others
     from attnscope.model.masks import from_matrix
     from attnscope.model.native import Native, make_batch
@@ -86,10 +115,22 @@ def _attend(run: RunConfig, request: Request, stack: "Stack", device: "torch.dev
         by=run.by,
         eligible=batch.sources.real if run.special else batch.sources.content(),
         sources=batch.sources,
+        keep=keep or Keep(),
+        shown=_shown(request, batch.tokens.real),
     )
     trace = prepare(choose(mass, request.layers, request.heads, c.n_layers, c.n_heads), wanted)
     engine.forward(batch, trace.recorders, lambda done, total: tell("attending", done, total))
     return trace
+
+
+def _shown(request: Request, real: "torch.Tensor") -> "torch.Tensor":
+    """The rows that each text shows, (B, Q), bool."""
+    import torch
+
+    shown = torch.zeros_like(real)
+    for mine, page in zip(shown, request.pages, strict=True):
+        mine[torch.tensor(page.queries, device=real.device)] = True
+    return shown
 
 
 def _text_report(run: RunConfig, request: Request, index: int, trace: "Trace", config: ModelConfig) -> TextReport:
@@ -114,7 +155,8 @@ def _text_report(run: RunConfig, request: Request, index: int, trace: "Trace", c
     )
 
 
-def _provenance(source: Source, run: RunConfig, device: "torch.device") -> Provenance:
+def provenance(source: Source, run: RunConfig, device: "torch.device") -> Provenance:
+    """What produces the numbers."""
     import torch
 
     return Provenance(
@@ -133,7 +175,8 @@ def _provenance(source: Source, run: RunConfig, device: "torch.device") -> Prove
     )
 
 
-def _mask_use(config: ModelConfig, run: RunConfig) -> MaskUse:
+def mask_use(config: ModelConfig, run: RunConfig) -> MaskUse:
+    """Which keys a query can see."""
     own = config.mask_in_words()
     return MaskUse(own, own) if run.mask == "own" else MaskUse(own, run.mask.replace("own", own), run.what_if)
 
