@@ -190,3 +190,15 @@ def _device(name: str) -> "torch.device":
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise AttnscopeError(f"no device '{name}' here", where="--device", hint="use --device cpu, or auto")
     return device
+
+
+def limit_threads(wanted: int) -> int:
+    """Let torch use so many threads, or as many as it likes for 0; how many it uses.
+
+    The number of threads decides the order of some sums, and so their last bits.
+    """
+    import torch
+
+    if wanted:
+        torch.set_num_threads(wanted)
+    return torch.get_num_threads()
