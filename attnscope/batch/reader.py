@@ -15,7 +15,7 @@ from hashlib import file_digest
 from itertools import islice
 from pathlib import PurePath
 from types import TracebackType
-from typing import IO, BinaryIO
+from typing import IO, Any, BinaryIO
 
 import numpy as np
 
@@ -44,7 +44,7 @@ class Input:
         self._packing = endings.pop() if endings and endings[-1].lower() in PACKED else ""
         self.format = format or _format(endings, name)
         self._column = column
-        self._file = _open(name)
+        self._file: Any = _open(name)
         self._state = os.fstat(self._file.fileno())
 
     def items(self) -> Iterator[Item]:

@@ -24,7 +24,7 @@ def _nested(depth: int, kind: Any) -> dict[str, Any]:
 
 
 _F = np.ndarray[Any, np.dtype[np.float32]]
-_I = np.ndarray[Any, np.dtype[np.int64]]
+_I = np.ndarray[Any, np.dtype[np.int32]]
 Floats2 = Annotated[_F, msgspec.Meta(extra_json_schema=_nested(2, ["number", "null"]))]
 Floats3 = Annotated[_F, msgspec.Meta(extra_json_schema=_nested(3, ["number", "null"]))]
 Places3 = Annotated[_I, msgspec.Meta(extra_json_schema=_nested(3, "integer"))]
@@ -185,6 +185,7 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
             averaged over a run of those queries that may attend to anything. At most as large as there are tokens.
         stages: Stage name to matrices, (unit, query, key), or (unit, query, value width) for `output`.
         shard: The .safetensors file that holds the arrays instead, under `<index>/<name>`.
+        shard_check: CRC-32 of that file.
     """
 
     index: int
@@ -209,6 +210,7 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
     pooled: Floats3 | None = None
     stages: dict[str, Floats3] = {}
     shard: str | None = None
+    shard_check: str | None = None
 
 
 class End(msgspec.Struct, frozen=True):

@@ -4,6 +4,7 @@ Records are taken in windows, sorted by length within one, and put through the m
 on the input and the header alone, never on where an earlier run stopped: the numbers come out with the same bits.
 """
 
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -15,7 +16,7 @@ from attnscope.batch.journal import Written
 from attnscope.batch.records import Grouping, Record
 from attnscope.errors import AttnscopeError
 
-_MOST = 4096  # records in a window, however little is kept of each
+MOST = 4096  # records in a window, however little is kept of each
 
 T = TypeVar("T")
 
@@ -59,18 +60,32 @@ class Summary:
         counts: Records in the dump by status.
         resumed: Records that were there before.
         tokens: Tokens looked into now.
-        failures: The first failures, `where: why` each.
+        failures: The first failures, `line: why` each.
+        started: When the run began, on the monotonic clock.
     """
 
     counts: "Counter[str]" = field(default_factory=Counter)
     resumed: int = 0
     tokens: int = 0
     failures: list[str] = field(default_factory=list)
+    started: float = field(default_factory=time.monotonic)
 
     @property
     def records(self) -> int:
         """Records in the dump."""
         return sum(self.counts.values())
+
+
+    @property
+    def rates(self) -> str:
+        """Texts and tokens per second of this run."""
+        seconds = max(time.monotonic() - self.started, 1e-3)
+        return f"{(self.records - self.resumed) / seconds:,.0f} texts/s · {self.tokens / seconds:,.0f} tokens/s"
+
+    @property
+    def speed(self) -> str:
+        """The same with the time it took, as the end of a sentence; nothing where nothing was done."""
+        return f"; {time.monotonic() - self.started:,.1f} s, {self.rates}" if self.tokens else ""
 
 
 Tell = Callable[[Summary], None]
@@ -118,7 +133,7 @@ class Runner(Generic[T]):
         for item in items:
             ready = self._prepared(item)
             size = Size(0, 0) if isinstance(ready, Record) else self._work.size(ready)
-            if window and (values + size.values > self._bounds.window or len(window) == _MOST):
+            if window and (values + size.values > self._bounds.window or len(window) == MOST):
                 yield window
                 window, values = [], 0
             window.append((item, ready, size))

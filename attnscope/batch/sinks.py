@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import msgspec
 import numpy as np
@@ -17,7 +18,7 @@ from attnscope.errors import AttnscopeError
 
 INDEX = "index.jsonl"
 _TEMPORARY, _SHARDS = ".shard.tmp", "[0-9]*.safetensors"
-_DTYPES = {"float32": "F32", "int64": "I64"}
+_DTYPES = {"float32": "F32", "int32": "I32"}
 _ARRAYS = ("top", "rows", "columns", "pooled", "stages")
 
 
@@ -59,24 +60,26 @@ class Shards:
     def put(self, records: Sequence[Record], new: int) -> None:
         """See runner.Sink."""
         found = [record for record in records if record.status == "ok"]
-        name = None
+        name = check = None
         if found:
             name = f"{found[0].index:09d}.safetensors"
             arrays = {f"{r.index}/{key}": array for r in found for key, array in arrays_of(r).items()}
-            self._write(self._folder / name, arrays)
+            check = f"{self._write(self._folder / name, arrays):08x}"
         for record in records[len(records) - new :]:
-            self._journal.append(encode(without_arrays(record, name if record.status == "ok" else None)))
+            named = (name, check) if record.status == "ok" else (None, None)
+            self._journal.append(encode(without_arrays(record, *named)))
         self._journal.sync()
 
-    def _write(self, path: Path, arrays: "dict[str, np.ndarray[Any, Any]]") -> None:
-        """A whole file or none; the lock on the index keeps others from the temporary name."""
-        temporary = path.parent / _TEMPORARY
+    def _write(self, path: Path, arrays: "dict[str, np.ndarray[Any, Any]]") -> int:
+        """A whole file or none, and its CRC-32; the lock on the index keeps others from the temporary name."""
+        crc, temporary = 0, path.parent / _TEMPORARY
         with naming(path):
             descriptor = self._files.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
             try:
                 try:
                     for part in _parts(arrays):
                         self._files.write_all(descriptor, part)
+                        crc = crc32(part, crc)
                     self._files.sync(descriptor)
                 finally:
                     self._files.close(descriptor)
@@ -86,6 +89,7 @@ class Shards:
                 with suppress(OSError):
                     self._files.remove(temporary)
                 raise
+        return crc
 
 
 def arrays_of(record: Record) -> "dict[str, np.ndarray[Any, Any]]":
@@ -100,10 +104,10 @@ def arrays_of(record: Record) -> "dict[str, np.ndarray[Any, Any]]":
     return found
 
 
-def without_arrays(record: Record, shard: str | None) -> Record:
+def without_arrays(record: Record, shard: str | None, check: str | None) -> Record:
     """A record whose arrays lie in a shard."""
     bare: dict[str, Any] = {part: {} if part == "stages" else None for part in _ARRAYS}
-    return msgspec.structs.replace(record, shard=shard, **bare)
+    return msgspec.structs.replace(record, shard=shard, shard_check=check, **bare)
 
 
 def _parts(arrays: "dict[str, np.ndarray[Any, Any]]") -> "Iterator[bytes | memoryview]":
@@ -118,7 +122,7 @@ def _parts(arrays: "dict[str, np.ndarray[Any, Any]]") -> "Iterator[bytes | memor
     yield len(text).to_bytes(8, "little") + text
     for array in arrays.values():
         if array.size:
-            yield memoryview(np.ascontiguousarray(array)).cast("B")
+            yield np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
 
 
 @contextmanager
@@ -133,7 +137,7 @@ def open_dump(target: Path, *, force: bool, files: Files) -> "Iterator[tuple[Jou
     Raises:
         AttnscopeError: It cannot be written, is something else or damaged, or another process writes to it.
     """
-    folder = not target.suffix
+    folder = target.is_dir() or not target.suffix
     if folder:
         _check_folder(target)
         with naming(target):

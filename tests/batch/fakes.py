@@ -55,7 +55,7 @@ class Work:
 
     def _record(self, item, longest, together):
         words = item.text.text.split()
-        keys = np.arange(len(words))[None, :, None].repeat(2, 2)
+        keys = np.arange(len(words))[None, :, None].repeat(2, 2).astype(np.int32)
         weight = np.full(keys.shape, 1 / longest + 1e-7 * together, dtype=np.float32)
         return Record(
             item.index,

@@ -53,7 +53,7 @@ def calls(source, name, tmp_path_factory):
 
 @pytest.mark.parametrize("how", ["refuse", "torn", "crash", "short"])
 def test_every_system_call_may_fail(source, name, whole, calls, tmp_path, how):
-    """Fail the Nth call, for every N: one error, a dump that is a beginning of the whole one, and a clean resumption."""
+    """Fail the Nth call, for every N: one error, and the same command completes the dump."""
     assert len(calls) > 30
     for at in range(len(calls)):
         target = tmp_path / f"{at}-{name}"
@@ -94,7 +94,7 @@ def test_truncated_anywhere(source, name, whole, tmp_path):
 
 
 def test_killed_at_any_time(source, name, whole, tmp_path):
-    """kill −9, thirty times over, after a random time; a dump is completed by as many processes as that takes."""
+    """Kill −9, thirty times over, after a random time; a dump is completed by as many processes as that takes."""
     luck, kills, target = random.Random(3), 0, tmp_path / name
     arguments = [sys.executable, "-m", "tests.batch.fakes", str(source), str(target), "0.03"]
     while kills < KILLS // 2:  # for lines and for shards: thirty together
