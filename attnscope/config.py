@@ -69,11 +69,12 @@ class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         softcap: c of c·tanh(x/c) on the scaled scores; None for none.
         qkv_bias: Query, key and value projections have biases.
         out_bias: The output projection has a bias.
-        qk_norm: Queries and keys are RMS-normed per head before positions are applied.
+        qk_norm: Queries and keys are normed per head before positions are applied.
         out_projection: Concatenated heads go through a linear layer.
         cross_attention: Keys and values come from a second text (`--context`), embedded once, in every layer.
         positions: How position gets in.
         position_offset: First row of the learned position table that is used.
+        padding_id: Id of a token that takes this row of the position table and is not counted (RoBERTa); None for none.
         rope: Rotary parameters, where positions is `rope`.
         n_segments: Rows of the segment embedding; 0 where there is none.
         embedding_norm: The embedding is normed before the first block.
@@ -102,20 +103,21 @@ class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     mask: str = "causal"
     windows: tuple[Size | None, ...] = ()
     scale: float | None = None
-    softcap: float | None = None
+    softcap: Annotated[float, msgspec.Meta(gt=0)] | None = None
     qkv_bias: bool = False
     out_bias: bool = False
     qk_norm: bool = False
     out_projection: bool = True
     cross_attention: bool = False
     positions: Literal["none", "learned", "sinusoidal", "rope", "alibi"] = "none"
-    position_offset: int = 0
+    position_offset: Annotated[int, msgspec.Meta(ge=0)] = 0
+    padding_id: Annotated[int, msgspec.Meta(ge=0)] | None = None
     rope: Rope = Rope()
-    n_segments: int = 0
+    n_segments: Annotated[int, msgspec.Meta(ge=0)] = 0
     embedding_norm: bool = False
     embedding_scale: float | None = None
     norm: Literal["layernorm", "rmsnorm", "none"] = "layernorm"
-    norm_eps: float = 1e-5
+    norm_eps: Annotated[float, msgspec.Meta(ge=0)] = 1e-5
     norm_plus_one: bool = False
     norm_order: Literal["pre", "post", "sandwich"] = "pre"
     residual: bool = True
@@ -128,6 +130,11 @@ class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def attention_scale(self) -> float:
         """Factor from scores to scaled."""
         return self.d_head**-0.5 if self.scale is None else self.scale
+
+    @property
+    def rotary_width(self) -> int:
+        """How many dimensions of each head are rotated, where positions is `rope`."""
+        return int(self.d_head * self.rope.fraction)
 
     def mask_of(self, layer: int) -> str:
         """The mask expression of one layer."""
@@ -153,8 +160,8 @@ def check_sizes(config: ModelConfig, where: str) -> None:
     if config.n_heads % config.n_kv_heads:
         found = f"{config.n_kv_heads} key/value heads do not divide {config.n_heads} heads"
         raise AttnscopeError(found, where=where, hint="n_heads must be a multiple of n_kv_heads")
-    if config.positions == "rope" and round(config.d_head * config.rope.fraction) % 2:
-        found = f"rotary width {round(config.d_head * config.rope.fraction)} is odd"
+    if config.positions == "rope" and config.rotary_width % 2:
+        found = f"rotary width {config.rotary_width} is odd"
         raise AttnscopeError(found, where=where, hint="d_head × rope.fraction must be even")
     if config.windows and len(config.windows) != config.n_layers:
         found = f"{len(config.windows)} windows for {config.n_layers} layers"

@@ -27,6 +27,7 @@ ROOMS = {
     "pieces": "errors",
     "maskfile": "errors folder",
     "memory": "config errors",
+    "maskfile": "errors folder",
     "cost": "config selection",
     "texts": "config errors folder",
     "tokens": "errors folder pieces quiet report",

@@ -3,16 +3,26 @@
 from collections.abc import Mapping
 from typing import Any
 
+from attnscope.config import ModelConfig
 from attnscope.errors import AttnscopeError
+from attnscope.families import engine
 from attnscope.families.bert import BERT
+from attnscope.families.distilbert import DISTILBERT
+from attnscope.families.gemma2 import GEMMA2
 from attnscope.families.gpt2 import GPT2
+from attnscope.families.gpt_neox import GPT_NEOX
 from attnscope.families.llama import LLAMA
+from attnscope.families.mistral import MISTRAL
 from attnscope.families.own import OWN
-from attnscope.families.spec import Family, read_config, shown
+from attnscope.families.qwen2 import QWEN2
+from attnscope.families.qwen3 import QWEN3
+from attnscope.families.reader import shown
+from attnscope.families.roberta import ROBERTA
+from attnscope.families.spec import Family
 
 __all__ = ["ALL", "FAMILIES", "OWN", "family_for", "read_config"]
 
-ALL: tuple[Family, ...] = (BERT, GPT2, LLAMA)
+ALL: tuple[Family, ...] = (BERT, ROBERTA, DISTILBERT, GPT2, GPT_NEOX, LLAMA, MISTRAL, QWEN2, QWEN3, GEMMA2)
 FAMILIES: Mapping[str, Family] = {model_type: family for family in ALL for model_type in family.model_types}
 
 
@@ -24,6 +34,16 @@ def family_for(raw: Mapping[str, Any], where: str) -> Family:
     """
     model_type = raw.get("model_type")
     if not isinstance(model_type, str) or model_type not in FAMILIES:
-        found = "the key 'model_type' is missing" if model_type is None else f"model_type is {shown(model_type)}"
+        missing = model_type is None
+        found = "the key 'model_type' is missing" if missing else f"model_type is {shown(model_type)}"
         raise AttnscopeError(found, where=where, hint=f"supported: {', '.join(FAMILIES)}")
     return FAMILIES[model_type]
+
+
+def read_config(family: Family, raw: Mapping[str, Any], where: str) -> ModelConfig:
+    """Turn a config.json into a ModelConfig; see `engine.read_config`.
+
+    Raises:
+        AttnscopeError: A key is missing, unknown, of the wrong type, or holds a value that the family does not support.
+    """
+    return engine.read_config(family, raw, where, others=ALL)

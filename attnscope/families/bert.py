@@ -1,13 +1,14 @@
-"""BERT (Devlin et al., 2019): bidirectional, post-norm, learned positions."""
+"""BERT (Devlin et al., 2019): bidirectional, post-norm, learned positions, segments."""
 
 from collections.abc import Mapping
 from typing import Any
 
-from attnscope.families.spec import ACTIVATIONS, HEAD_WIDTH, Computed, Family, Reader, Same, key
+from attnscope.families.reader import Reader
+from attnscope.families.spec import ACTIVATIONS, HEAD_WIDTH, Computed, Family, Same, key
 
 
 def _mask(reader: Reader, _: Mapping[str, Any]) -> str:
-    return "causal" if reader.get("is_decoder", default=False) is True else "bidirectional"
+    return "causal" if reader.flag("is_decoder", default=False) else "bidirectional"
 
 
 _LAYER = "encoder.layer.{l}"
@@ -25,7 +26,7 @@ BERT = Family(
         "d_value": Same("d_head"),
         "d_mlp": key("intermediate_size"),
         "max_positions": key("max_position_embeddings"),
-        "mask": Computed(_mask),
+        "mask": Computed(_mask, ("is_decoder",)),
         "qkv_bias": True,
         "out_bias": True,
         "positions": "learned",
@@ -51,13 +52,10 @@ BERT = Family(
         "blocks.{l}.norm_mlp": f"{_LAYER}.output.LayerNorm",
     },
     prefixes=("", "bert."),
-    requires={"position_embedding_type": "absolute"},
-    inert=frozenset({"hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout"}),
-    leftover=(
-        r"(bert\.)?embeddings\.position_ids",
-        r"(bert\.)?pooler\..*",
-        r"cls\..*",
-        r"classifier\..*",
-        r"qa_outputs\..*",
+    requires={"position_embedding_type": "absolute", "directionality": "bidi"},
+    inert=frozenset(
+        "hidden_dropout_prob attention_probs_dropout_prob classifier_dropout pooler_fc_size pooler_num_attention_heads "
+        "pooler_num_fc_layers pooler_size_per_head pooler_type".split()
     ),
+    leftover=(r"embeddings\.position_ids", r"(pooler|cls|classifier|qa_outputs)\..*"),
 )

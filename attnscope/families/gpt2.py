@@ -15,9 +15,12 @@ GPT2 = Family(
         "n_kv_heads": Same("n_heads"),
         "d_head": HEAD_WIDTH,
         "d_value": Same("d_head"),
-        "d_mlp": Computed(lambda reader, done: reader.number("n_inner", default=4 * done["d_model"])),
-        "max_positions": key("n_positions", "n_ctx"),
-        "scale": Computed(lambda reader, _: None if reader.get("scale_attn_weights", default=True) else 1.0),
+        "d_mlp": Computed(lambda reader, done: reader.number("n_inner", default=4 * done["d_model"]), ("n_inner",)),
+        "max_positions": key("n_positions"),
+        "scale": Computed(
+            lambda reader, _: None if reader.flag("scale_attn_weights", default=True) else 1.0,
+            ("scale_attn_weights",),
+        ),
         "qkv_bias": True,
         "out_bias": True,
         "positions": "learned",
@@ -41,24 +44,8 @@ GPT2 = Family(
     transposed=frozenset({"q", "k", "v", "out", "up", "down"}),
     requires={"scale_attn_by_inverse_layer_idx": False},
     inert=frozenset(
-        [
-            "attn_pdrop",
-            "embd_pdrop",
-            "resid_pdrop",
-            "reorder_and_upcast_attn",
-            "summary_activation",
-            "summary_first_dropout",
-            "summary_proj_to_labels",
-            "summary_type",
-            "summary_use_proj",
-            "classifier_dropout",
-            "n_ctx",
-        ]
+        "attn_pdrop embd_pdrop resid_pdrop reorder_and_upcast_attn summary_activation summary_first_dropout "
+        "summary_proj_to_labels summary_type summary_use_proj summary_hidden_size classifier_dropout n_ctx".split()
     ),
-    leftover=(
-        r"(transformer\.)?h\.\d+\.attn\.(masked_)?bias",
-        r"lm_head\..*",
-        r"score\..*",
-        r"(transformer\.)?ln_f\..*",
-    ),
+    leftover=(r"h\.\d+\.attn\.(masked_)?bias", r"(ln_f|lm_head|multiple_choice_head|score|classifier|qa_outputs)\..*"),
 )

@@ -1,7 +1,7 @@
 """Llama (Touvron et al., 2023): causal, pre-RMSNorm, rotary positions, grouped queries, gated MLP."""
 
 from attnscope.families.rope import rope
-from attnscope.families.spec import ACTIVATIONS, Family, Same, head_width, key
+from attnscope.families.spec import ACTIVATIONS, HEAD_DIM, Family, Same, key
 
 _LAYER = "layers.{l}"
 
@@ -14,12 +14,12 @@ LLAMA = Family(
         "n_layers": key("num_hidden_layers"),
         "n_heads": key("num_attention_heads"),
         "n_kv_heads": key("num_key_value_heads", default=Same("n_heads")),
-        "d_head": head_width("head_dim"),
+        "d_head": HEAD_DIM,
         "d_value": Same("d_head"),
         "d_mlp": key("intermediate_size"),
         "max_positions": key("max_position_embeddings"),
         "qkv_bias": key("attention_bias", default=False),
-        "out_bias": key("attention_bias", default=False),
+        "out_bias": Same("qkv_bias"),
         "positions": "rope",
         "rope": rope(),
         "norm": "rmsnorm",
@@ -40,12 +40,8 @@ LLAMA = Family(
         "blocks.{l}.mlp.up": f"{_LAYER}.mlp.up_proj",
         "blocks.{l}.mlp.down": f"{_LAYER}.mlp.down_proj",
     },
-    prefixes=("", "model."),
-    inert=frozenset({"attention_dropout", "pretraining_tp"}),
-    leftover=(
-        r"lm_head\..*",
-        r"score\..*",
-        r"(model\.)?norm\.weight",
-        r"(model\.)?layers\.\d+\.self_attn\.rotary_emb\.inv_freq",
-    ),
+    prefixes=("", "model.", "transformer."),
+    requires={"rope_interleaved": False},
+    inert=frozenset({"attention_dropout", "pretraining_tp", "is_llama_config", "max_sequence_length"}),
+    leftover=(r"layers\.\d+\.self_attn\.rotary_emb\.inv_freq", r"(norm|lm_head|score|classifier|qa_outputs)\..*"),
 )

@@ -1,74 +1,97 @@
 """config.json in, Rope out: both dialects of Hugging Face's rotary parameters."""
 
 from collections.abc import Mapping
+from math import log
 from typing import Any
 
 from attnscope.config import Rope, RopeScaling
-from attnscope.families.spec import Computed, Reader
+from attnscope.families.reader import Reader, positive, whole
+from attnscope.families.spec import Computed
 
-_SCALING_KEYS = {
-    "linear": {"factor"},
-    "llama3": {"factor", "original_max_position_embeddings", "low_freq_factor", "high_freq_factor"},
-    "yarn": {
-        "factor", "original_max_position_embeddings", "beta_fast", "beta_slow", "attention_factor", "mscale",
-        "mscale_all_dim", "truncate",
-    },
+_TABLES = ("rope_parameters", "rope_scaling")
+_REQUIRED_KEYS = {
+    "default": (),
+    "linear": ("factor",),
+    "llama3": ("factor", "low_freq_factor", "high_freq_factor"),
+    "yarn": ("factor",),
+}
+_OPTIONAL_KEYS = {
+    "llama3": ("original_max_position_embeddings",),
+    "yarn": ("original_max_position_embeddings", "beta_fast", "beta_slow", "attention_factor", "mscale",
+             "mscale_all_dim", "truncate"),
 }  # fmt: skip
-_BASE_KEYS = {"rope_theta", "partial_rotary_factor", "rope_type", "type"}
 
 
-def rope(*, theta: tuple[str, ...] = ("rope_theta",), fraction: tuple[str, ...] = (), full: float = 1.0) -> Computed:
+def rope(*, theta: str = "rope_theta", fraction: tuple[str, ...] = (), full: float = 1.0) -> Computed:
     """Reads `rope_parameters`, or the older top-level keys with `rope_scaling`.
 
     Args:
-        theta: Top-level names of the base in the older dialect.
-        fraction: Top-level names of the rotated share of the head in the older dialect.
+        theta: Name of the base in the older dialect, besides `rope_theta`.
+        fraction: Names of the rotated share of the head in the older dialect; without, all of it is rotated.
         full: The share where nothing says.
     """
+    bases = tuple(dict.fromkeys((theta, "rope_theta")))
 
     def read(reader: Reader, done: Mapping[str, Any]) -> Rope:
-        table = dict(reader.get("rope_parameters", "rope_scaling", default={}))
-        base = table.get("rope_theta", reader.number(*theta, default=10000.0))
-        share = table.get("partial_rotary_factor", reader.number(*fraction, default=full) if fraction else full)
-        for name, value in (("rope_theta", base), ("partial_rotary_factor", share)):
-            _positive(reader, name, value)
-        return Rope(theta=float(base), fraction=float(share), scaling=_scaling(reader, table, done))
+        table = reader.get(*_TABLES, default={})
+        if not isinstance(table, dict):
+            raise reader.wrong(reader.given(_TABLES) or "", table, "an object")
+        given = {name: value for name, value in table.items() if value is not None}
+        base = _either(reader, given, "rope_theta", bases, 10000.0)
+        share = _either(reader, given, "partial_rotary_factor", fraction, full)
+        if share > 1 or (not fraction and share != 1):
+            raise reader.wrong("partial_rotary_factor", share, "at most 1" if fraction else "1 in this family")
+        return Rope(theta=float(base), fraction=float(share), scaling=_scaling(reader, given, done))
 
-    return Computed(read)
+    return Computed(read, (*_TABLES, *bases, *fraction))
 
 
-def _positive(reader: Reader, name: str, value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0:
-        raise reader.wrong(name, value, "a number above 0")
-    return float(value)
+def _either(reader: Reader, table: Mapping[str, Any], name: str, older: tuple[str, ...], default: float) -> float:
+    """A number that stands in the table, or at the top level under an older name; where in both, they must agree."""
+    outside = reader.number(*older, default=None) if older else None
+    if name not in table:
+        return default if outside is None else outside
+    inside = positive(reader, name, table[name])
+    if outside is not None and outside != inside:
+        raise reader.wrong(reader.given(older) or "", outside, f"the {inside} of the rotary parameters' {name}")
+    return inside
 
 
 def _scaling(reader: Reader, table: Mapping[str, Any], done: Mapping[str, Any]) -> RopeScaling | None:
     kind = table.get("rope_type", table.get("type", "default"))
-    if kind != "default" and kind not in _SCALING_KEYS:
-        raise reader.wrong("rope_type", kind, "one of default, " + ", ".join(_SCALING_KEYS))
-    unknown = [k for k in table if k not in _BASE_KEYS | _SCALING_KEYS.get(kind, set())]
-    if unknown:
-        raise reader.wrong(f"rope key '{unknown[0]}'", table[unknown[0]], f"only keys of rope_type '{kind}'")
+    if not isinstance(kind, str) or kind not in _REQUIRED_KEYS:
+        raise reader.wrong("rope_type", kind, "one of " + ", ".join(_REQUIRED_KEYS))
+    known = (*_REQUIRED_KEYS[kind], *_OPTIONAL_KEYS.get(kind, ()))
+    rest = {k: v for k, v in table.items() if k not in ("rope_theta", "partial_rotary_factor", "rope_type", "type")}
+    for name in rest.keys() - known:
+        raise reader.wrong(f"the rotary key '{name}'", rest[name], f"only keys of rope_type '{kind}'")
+    for name in _REQUIRED_KEYS[kind]:
+        if name not in rest:
+            raise reader.wrong(f"the rotary key '{name}'", None, f"a number for rope_type '{kind}'")
     if kind == "default":
         return None
-    given = {k: v for k, v in table.items() if k not in _BASE_KEYS and v is not None}
-    numbers = {k: _positive(reader, k, v) for k, v in given.items() if k != "truncate"}
-    original = numbers.pop(
-        "original_max_position_embeddings", reader.number("original_max_position_embeddings", default=None)
-    )
-    if original is None:
-        original = done["max_positions"]
-    mscale, mscale_all = numbers.pop("mscale", None), numbers.pop("mscale_all_dim", None)
-    if "attention_factor" not in numbers and mscale and mscale_all:
-        numbers["attention_factor"] = _mscale(numbers["factor"], mscale) / _mscale(numbers["factor"], mscale_all)
+    truncate = rest.pop("truncate", True)
+    if not isinstance(truncate, bool):
+        raise reader.wrong("truncate", truncate, "true or false")
+    original = rest.pop("original_max_position_embeddings", done["max_positions"])
+    numbers = {name: float(positive(reader, name, value)) for name, value in rest.items()}
+    _temper(numbers)
     return RopeScaling(
-        kind=kind, original_max_positions=int(original), truncate=bool(given.get("truncate", True)), **numbers
+        kind=kind,  # type: ignore[arg-type]  # one of the keys above
+        original_max_positions=whole(reader, "original_max_position_embeddings", original),
+        truncate=truncate,
+        **numbers,
     )
 
 
-def _mscale(factor: float, mscale: float) -> float:
-    """YaRN's temperature, 0.1·m·ln(factor) + 1 (Peng et al., 2023, eq. 22)."""
-    from math import log
+def _temper(numbers: dict[str, float]) -> None:
+    """Turn YaRN's `mscale` and `mscale_all_dim`, where both are given, into the attention factor that they mean."""
+    mscale, mscale_all = numbers.pop("mscale", None), numbers.pop("mscale_all_dim", None)
+    if mscale and mscale_all:
+        factor = numbers["factor"]
+        numbers.setdefault("attention_factor", _temperature(factor, mscale) / _temperature(factor, mscale_all))
 
+
+def _temperature(factor: float, mscale: float) -> float:
+    """0.1·m·ln(factor) + 1 (Peng et al., 2023, equation 22)."""
     return 0.1 * mscale * log(factor) + 1.0 if factor > 1 else 1.0

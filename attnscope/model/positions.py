@@ -22,6 +22,14 @@ def sinusoidal(n: int, width: int, device: torch.device) -> Tensor:
     return table
 
 
+def learned_rows(ids: Tensor, config: ModelConfig) -> Tensor:
+    """The row of the position table that each token takes, (B, T) or (1, T)."""
+    if config.padding_id is None:
+        return torch.arange(ids.shape[1], device=ids.device)[None] + config.position_offset
+    counted = ids != config.padding_id
+    return torch.where(counted, counted.cumsum(1) - 1 + config.position_offset, config.padding_id)
+
+
 def alibi_slopes(n_heads: int) -> list[float]:
     """One slope per head (Press et al., 2022): geometric from 2^(−8/n); between powers of two, interleaved."""
     power = 2 ** math.floor(math.log2(n_heads))
@@ -48,11 +56,6 @@ def alibi(q: Tensor, k: Tensor, heads: Tensor, n_heads: int) -> Tensor:
 def bias_for(config: ModelConfig) -> "partial[Tensor] | None":
     """The position bias on scores: a function of (q, k, heads), or None where the architecture has none."""
     return partial(alibi, n_heads=config.n_heads) if config.positions == "alibi" else None
-
-
-def rotary_width(config: ModelConfig) -> int:
-    """How many dimensions of each head are rotated."""
-    return round(config.d_head * config.rope.fraction)
 
 
 def rotary_frequencies(rope: Rope, width: int, device: torch.device) -> tuple[Tensor, float]:
@@ -93,7 +96,7 @@ def _yarn(base: Tensor, rope: Rope, s: RopeScaling) -> tuple[Tensor, float]:
     if s.truncate:
         low, high = math.floor(low), math.ceil(high)
     low, high = max(low, 0), min(high, width - 1)
-    ramp = (torch.arange(len(base), device=base.device) - low) / max(high - low, 0.001)
+    ramp = (torch.arange(len(base), device=base.device) - low) / (high - low or 0.001)
     keep = 1 - ramp.clamp(0, 1)
     temperature = 0.1 * math.log(s.factor) + 1.0 if s.factor > 1 else 1.0
     factor = temperature if s.attention_factor is None else s.attention_factor

@@ -9,7 +9,7 @@ from attnscope.config import ModelConfig
 from attnscope.model.attention import TILE_ELEMENTS, Call, Recorder, Rule, attend
 from attnscope.model.layers import Block, Embedding, Setting, make_norm
 from attnscope.model.masks import Mask, compose
-from attnscope.model.positions import bias_for, rotary_table, rotary_width, sinusoidal
+from attnscope.model.positions import bias_for, learned_rows, rotary_table, sinusoidal
 
 Ids = tuple[Tensor, Tensor]  # token ids and segments, (B, T) each, int64, padded on the right
 
@@ -67,8 +67,7 @@ class Embed(nn.Module):
         if self.segments is not None:
             x = x + self.segments(segments)
         if self.positions is not None:
-            first = self.config.position_offset
-            x = x + self.positions.weight[first : first + n]
+            x = x + self.positions(learned_rows(ids, self.config))
         if self.config.positions == "sinusoidal":
             x = x + sinusoidal(n, self.config.d_model, x.device).to(x.dtype)
         return self.norm(x)  # type: ignore[no-any-return]
@@ -112,7 +111,7 @@ class Stack(nn.Module):
         source = None if context is None else self.embed(*context)  # (B, K, D)
         rotary, longest = None, max(ids.shape[1] for ids, _ in (tokens, context or tokens))
         if c.positions == "rope":
-            rotary = rotary_table(c.rope, rotary_width(c), longest, tokens[0].device, self.embed.tokens.weight.dtype)
+            rotary = rotary_table(c.rope, c.rotary_width, longest, tokens[0].device, self.embed.tokens.weight.dtype)
         for layer in range(watch.last + 1):
             rule = Rule(c.attention_scale, compose((masks[layer], padding)), c.softcap, bias_for(c))
             x = self.blocks[layer](x, Setting(rule, rotary, source, watch))

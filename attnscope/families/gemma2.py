@@ -1,0 +1,44 @@
+"""Gemma 2 (Riviere et al., 2024): soft-capped scores, a scale of its own, every other layer windowed, more norms."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from attnscope.families.llama import LLAMA
+from attnscope.families.reader import Reader
+from attnscope.families.spec import ACTIVATIONS, Computed, key
+from attnscope.families.windows import by_layer
+
+
+def _softcap(reader: Reader, _: Mapping[str, Any]) -> float | None:
+    if "attn_logit_softcapping" in reader.raw and reader.raw["attn_logit_softcapping"] is None:
+        return None
+    return float(reader.number("attn_logit_softcapping"))
+
+
+GEMMA2 = replace(
+    LLAMA,
+    name="gemma2",
+    model_types=("gemma2",),
+    config={
+        **LLAMA.config,
+        "n_kv_heads": key("num_key_value_heads"),
+        "d_head": key("head_dim"),
+        "windows": by_layer(lambda _, layer: layer % 2 == 0),
+        "scale": Computed(lambda reader, _: reader.number("query_pre_attn_scalar") ** -0.5, ("query_pre_attn_scalar",)),
+        "softcap": Computed(_softcap, ("attn_logit_softcapping",)),
+        "embedding_scale": Computed(lambda _, done: done["d_model"] ** 0.5),
+        "norm_plus_one": True,
+        "norm_order": "sandwich",
+        "activation": key("hidden_activation", default="gelu_pytorch_tanh", map=ACTIVATIONS),
+        "mlp_bias": False,
+    },
+    modules={
+        **LLAMA.modules,
+        "blocks.{l}.norm_attention_out": "layers.{l}.post_attention_layernorm",
+        "blocks.{l}.norm_mlp": "layers.{l}.pre_feedforward_layernorm",
+        "blocks.{l}.norm_mlp_out": "layers.{l}.post_feedforward_layernorm",
+    },
+    requires={"use_bidirectional_attention": False},
+    inert=frozenset({"attention_dropout", "final_logit_softcapping", "hidden_act", "sliding_window_size"}),
+)

@@ -1,0 +1,31 @@
+"""Qwen2 (Yang et al., 2024): Llama with biases on queries, keys and values, and windows in the upper layers, if any."""
+
+from dataclasses import replace
+
+from attnscope.families.llama import LLAMA
+from attnscope.families.reader import Reader, whole
+from attnscope.families.spec import key
+from attnscope.families.windows import by_layer
+
+
+def _slides(reader: Reader, layer: int) -> bool:
+    return layer >= whole(reader, "max_window_layers", reader.get("max_window_layers"), least=0)
+
+
+QWEN_WINDOWS = by_layer(_slides, "max_window_layers", switch="use_sliding_window")
+
+QWEN2 = replace(
+    LLAMA,
+    name="qwen2",
+    model_types=("qwen2",),
+    config={
+        **LLAMA.config,
+        "n_kv_heads": key("num_key_value_heads"),
+        "windows": QWEN_WINDOWS,
+        "qkv_bias": True,
+        "out_bias": False,
+        "mlp_bias": False,
+    },
+    requires={"use_mrope": False},
+    inert=frozenset({"attention_dropout"}),
+)

@@ -1,0 +1,85 @@
+"""A parsed config.json in; its values out, each refused by its own name where it cannot be used."""
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from attnscope.errors import AttnscopeError
+
+REQUIRED: Any = object()
+
+
+class Reader:
+    """A config.json with its place, for errors."""
+
+    def __init__(self, raw: Mapping[str, Any], where: str) -> None:
+        self.raw, self.where = raw, where
+
+    def get(self, *names: str, default: Any = REQUIRED) -> Any:
+        """The value under whichever of these names is there and not null.
+
+        Raises:
+            AttnscopeError: None is there, and there is no default; or two are, and they differ.
+        """
+        given = [name for name in names if self.raw.get(name) is not None]
+        if not given:
+            if default is REQUIRED:
+                found = f"the key '{names[0]}' is {'null' if names[0] in self.raw else 'missing'}"
+                raise AttnscopeError(found, where=self.where, hint="the family's attention depends on it")
+            return default
+        for other in given[1:]:
+            if self.raw[other] != self.raw[given[0]]:
+                raise self.wrong(other, self.raw[other], f"the {shown(self.raw[given[0]])} of '{given[0]}'")
+        return self.raw[given[0]]
+
+    def number(self, *names: str, default: Any = REQUIRED) -> Any:
+        """The same, refused unless it is a number above 0 (or the default)."""
+        value = self.get(*names, default=default)
+        return value if value is default else positive(self, self.given(names) or names[0], value)
+
+    def flag(self, name: str, *, default: bool) -> bool:
+        """A yes or no.
+
+        Raises:
+            AttnscopeError: It is something else.
+        """
+        value = self.get(name, default=default)
+        if not isinstance(value, bool):
+            raise self.wrong(name, value, "true or false")
+        return value
+
+    def given(self, names: Iterable[str]) -> str | None:
+        """The first of these names that is there and not null."""
+        return next((name for name in names if self.raw.get(name) is not None), None)
+
+    def wrong(self, name: str, value: Any, expected: str) -> AttnscopeError:
+        """The error for a value that cannot be used."""
+        return AttnscopeError(f"{name} is {shown(value)}", where=self.where, hint=f"expected {expected}")
+
+
+def positive(reader: Reader, name: str, value: Any) -> int | float:
+    """The value, where it is a number above 0.
+
+    Raises:
+        AttnscopeError: It is something else.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
+        raise reader.wrong(name, value, "a number above 0")
+    return value
+
+
+def whole(reader: Reader, name: str, value: Any, least: int = 1) -> int:
+    """The value, where it is a whole number of at least this.
+
+    Raises:
+        AttnscopeError: It is something else.
+    """
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise reader.wrong(name, value, f"a whole number of at least {least}")
+    return value
+
+
+def shown(value: Any) -> str:
+    """A value as it stands in JSON, cut to one short line; the error that holds it makes control characters visible."""
+    text = f'"{value}"' if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= 80 else text[:77] + "…"

@@ -1,0 +1,51 @@
+"""Published configs are read, and mean what their authors say."""
+
+import pytest
+
+from attnscope.config import ModelConfig, Rope, RopeScaling
+from attnscope.families import FAMILIES, family_for, read_config
+from tests.families.published import PUBLISHED
+
+
+def _read(name: str) -> ModelConfig:
+    return read_config(family_for(PUBLISHED[name], name), PUBLISHED[name], name)
+
+
+EXPECTED = {
+    "bert-base-multilingual-cased": {
+        "mask": "bidirectional", "vocab_size": 119547, "d_head": 64, "n_segments": 2, "norm_order": "post",
+        "embedding_norm": True, "norm_eps": 1e-12, "positions": "learned", "max_positions": 512,
+    },
+    "roberta-base": {"max_positions": 512, "position_offset": 2, "padding_id": 1, "n_segments": 1, "norm_eps": 1e-5},
+    "distilbert-base-uncased-finetuned-sst-2-english": {"n_layers": 6, "d_mlp": 3072, "n_segments": 0},
+    "gpt2": {"d_mlp": 3072, "activation": "gelu_tanh", "scale": None, "max_positions": 1024, "norm_order": "pre"},
+    "pythia-6.9b": {"rope": Rope(fraction=0.25), "rotary_width": 32, "parallel": True, "qkv_bias": True},
+    "Llama-3.1-8B": {
+        "n_kv_heads": 8, "gated": True, "norm": "rmsnorm",
+        "rope": Rope(500000.0, 1.0, RopeScaling("llama3", 8.0, 8192, low_freq_factor=1.0, high_freq_factor=4.0)),
+    },
+    "SmolLM2-135M": {"n_heads": 9, "n_kv_heads": 3, "d_head": 64, "rope": Rope(100000.0)},
+    "Mistral-7B-v0.1": {"windows": (4096,) * 32, "mask": "causal"},
+    "Qwen2.5-0.5B": {"windows": (), "qkv_bias": True, "out_bias": False},
+    "Qwen3-0.6B": {"d_head": 128, "d_model": 1024, "n_heads": 16, "qk_norm": True, "qkv_bias": False},
+    "gemma-2-9b": {
+        "scale": 1 / 16, "softcap": 50.0, "windows": (4096, None) * 21, "norm_order": "sandwich",
+        "norm_plus_one": True, "embedding_scale": 3584**0.5, "activation": "gelu_tanh", "d_head": 256,
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_a_published_config_means_what_it_says(name: str) -> None:
+    config = _read(name)
+    assert {field: getattr(config, field) for field in EXPECTED[name]} == EXPECTED[name]
+
+
+def test_every_family_has_a_published_config() -> None:
+    assert {raw["model_type"] for raw in PUBLISHED.values()} == set(FAMILIES)
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_no_key_that_a_family_reads_is_inert(name: str) -> None:
+    family = family_for(PUBLISHED[name], name)
+    assert not family.reads & family.inert

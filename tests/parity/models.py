@@ -1,0 +1,123 @@
+"""The table: one tiny random transformers model per family and variant, saved as its authors would."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers as hf
+
+VOCAB, POSITIONS = 60, 48
+_SIZES = {
+    "vocab_size": VOCAB, "hidden_size": 24, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 40,
+    "max_position_embeddings": POSITIONS, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0,
+}  # fmt: skip
+_GQA = {**_SIZES, "hidden_size": 32, "num_key_value_heads": 2}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row of the parity table.
+
+    Attributes:
+        name: Family and variant.
+        model: Class of transformers.
+        config: What differs from its defaults.
+    """
+
+    name: str
+    model: type[hf.PreTrainedModel]
+    config: dict[str, Any] = field(default_factory=dict)
+
+    def make(self) -> hf.PreTrainedModel:
+        """The model, with weights large enough that every part of the architecture shows."""
+        torch.manual_seed(sum(map(ord, self.name)))
+        config = self.model.config_class(**self.config)
+        return raise_weights(self.model._from_config(config, attn_implementation="eager").eval())
+
+    def save(self, path: Path) -> hf.PreTrainedModel:
+        """The same, also written into a folder."""
+        model = self.make()
+        model.save_pretrained(path)
+        return model
+
+
+def raise_weights(model: hf.PreTrainedModel) -> hf.PreTrainedModel:
+    """Init 0.3 for matrices; norms around their neutral value and biases around 0, so that a forgotten one shows.
+
+    At the usual 0.02 even swapped queries and keys pass a comparison of logits.
+    """
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim >= 2:
+                parameter.normal_(0.0, 0.3)
+            else:
+                parameter.add_(torch.randn_like(parameter) * 0.3)
+    return model
+
+
+def _bert(name: str, model: type[hf.PreTrainedModel], **changes: Any) -> Row:
+    return Row(name, model, {**_SIZES, **changes})
+
+
+def _gqa(name: str, model: type[hf.PreTrainedModel], **changes: Any) -> Row:
+    return Row(name, model, {**_GQA, **changes})
+
+
+def _rope(kind: str, **parameters: Any) -> dict[str, Any]:
+    return {"rope_parameters": {"rope_type": kind, "rope_theta": 5000.0, **parameters}}
+
+
+_DISTIL = {
+    "vocab_size": VOCAB,
+    "dim": 24,
+    "n_layers": 3,
+    "n_heads": 4,
+    "hidden_dim": 40,
+    "max_position_embeddings": POSITIONS,
+}
+_GPT2 = {"vocab_size": VOCAB, "n_embd": 24, "n_layer": 3, "n_head": 4, "n_positions": POSITIONS,
+         "bos_token_id": 1, "eos_token_id": 2}  # fmt: skip
+_LLAMA3 = _rope("llama3", factor=4.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=16)
+_YARN = _rope("yarn", factor=4.0, original_max_position_embeddings=12)
+_SLIDING = {"use_sliding_window": True, "sliding_window": 5, "max_window_layers": 1}
+
+TABLE = (
+    _bert("bert", hf.BertModel),
+    _bert("bert with heads", hf.BertForPreTraining),
+    _bert("bert decoder", hf.BertLMHeadModel, is_decoder=True),
+    _bert("bert relu, one segment", hf.BertModel, hidden_act="relu", type_vocab_size=1, layer_norm_eps=1e-3),
+    _bert("roberta", hf.RobertaForMaskedLM, pad_token_id=1, type_vocab_size=1),
+    _bert("roberta decoder, other padding", hf.RobertaModel, pad_token_id=4, is_decoder=True),
+    Row("distilbert", hf.DistilBertForMaskedLM, _DISTIL),
+    Row("distilbert sinusoidal", hf.DistilBertModel, {**_DISTIL, "sinusoidal_pos_embds": True, "activation": "relu"}),
+    Row("gpt2", hf.GPT2LMHeadModel, _GPT2),
+    Row("gpt2 unscaled, inner width", hf.GPT2Model, {**_GPT2, "scale_attn_weights": False, "n_inner": 36}),
+    _bert("gpt_neox", hf.GPTNeoXForCausalLM, hidden_size=32),
+    _bert("gpt_neox sequential, no bias", hf.GPTNeoXModel, hidden_size=32, use_parallel_residual=False,
+          attention_bias=False, rope_parameters={"rope_theta": 500.0, "partial_rotary_factor": 0.5}),
+    _bert("gpt_neox all rotated, linear", hf.GPTNeoXModel, hidden_size=32,
+          rope_parameters={"rope_type": "linear", "factor": 2.0, "partial_rotary_factor": 1.0}),
+    _gqa("llama", hf.LlamaForCausalLM),
+    _gqa("llama one kv head, tied", hf.LlamaForCausalLM, num_key_value_heads=1, tie_word_embeddings=True),
+    _gqa("llama ungrouped, biases", hf.LlamaModel, num_key_value_heads=4, attention_bias=True, mlp_bias=True),
+    _gqa("llama head_dim", hf.LlamaModel, head_dim=12, rms_norm_eps=1e-2),
+    _gqa("llama linear", hf.LlamaModel, **_rope("linear", factor=3.0)),
+    _gqa("llama llama3", hf.LlamaModel, **_LLAMA3),
+    _gqa("llama yarn", hf.LlamaModel, **_YARN),
+    _gqa("llama yarn with every key", hf.LlamaModel, **_rope("yarn", factor=8.0, original_max_position_embeddings=24,
+         beta_fast=3.5, beta_slow=0.3, truncate=False, mscale=1.5, mscale_all_dim=0.5)),
+    _gqa("mistral", hf.MistralForCausalLM, sliding_window=4),
+    _gqa("mistral no window, head_dim", hf.MistralModel, sliding_window=None, head_dim=12),
+    _gqa("qwen2", hf.Qwen2ForCausalLM),
+    _gqa("qwen2 windows", hf.Qwen2Model, **_SLIDING),
+    _gqa("qwen2 layer types", hf.Qwen2Model, use_sliding_window=True, sliding_window=3,
+         layer_types=["full_attention", "sliding_attention", "full_attention"]),
+    _gqa("qwen3", hf.Qwen3ForCausalLM, head_dim=12),
+    _gqa("qwen3 windows, biases", hf.Qwen3Model, head_dim=8, attention_bias=True, **_SLIDING),
+    _gqa("gemma2", hf.Gemma2ForCausalLM, head_dim=12, sliding_window=4, query_pre_attn_scalar=20,
+         attn_logit_softcapping=2.0),
+    _gqa("gemma2 no cap, layer types", hf.Gemma2Model, head_dim=8, sliding_window=3, query_pre_attn_scalar=8,
+         attn_logit_softcapping=None, attention_bias=True,
+         layer_types=["full_attention", "full_attention", "sliding_attention"]),
+)  # fmt: skip

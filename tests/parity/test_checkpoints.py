@@ -1,0 +1,119 @@
+"""Every head that transformers puts on a family, and every name that older checkpoints used, is read all the same."""
+
+import json
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers as hf
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from attnscope.families import FAMILIES, read_config
+from attnscope.folder import open_folder
+from attnscope.model.checkpoint import load
+from tests.parity import ours
+from tests.parity.models import POSITIONS, TABLE, Row
+from tests.parity.texts import INPUTS
+
+_ROWS = {name: next(row for row in TABLE if row.model.config_class.model_type == name) for name in FAMILIES}
+
+
+def _classes(model_type: str) -> list[type[hf.PreTrainedModel]]:
+    module = import_module(f"transformers.models.{model_type}.modeling_{model_type}")
+    found = [getattr(module, name) for name in module.__all__ if not name.endswith("PreTrainedModel")]
+    return [c for c in found if isinstance(c, type) and issubclass(c, hf.PreTrainedModel)]
+
+
+@pytest.mark.parametrize("model", [c for name in FAMILIES for c in _classes(name)], ids=lambda c: c.__name__)
+def test_a_checkpoint_with_any_head_is_read(model: type[hf.PreTrainedModel], tmp_path: Path) -> None:
+    row = _ROWS[model.config_class.model_type]
+    Row(row.name, model, row.config).save(tmp_path)
+    assert ours.open_stack(tmp_path).config.n_layers == 3
+
+
+def _rewrite(folder: Path, change: Any) -> None:
+    file = folder / "model.safetensors"
+    save_file(change(load_file(file)), file)
+
+
+_BUFFERS: dict[str, dict[str, Tensor]] = {
+    "bert": {"bert.embeddings.position_ids": torch.arange(POSITIONS)[None]},
+    "roberta": {"roberta.embeddings.position_ids": torch.arange(POSITIONS)[None]},
+    "distilbert": {"distilbert.embeddings.position_ids": torch.arange(POSITIONS)[None]},
+    "gpt2": {
+        f"transformer.h.{layer}.attn.{name}": torch.ones(1) for layer in range(3) for name in ("bias", "masked_bias")
+    },
+    "gpt_neox": {
+        f"gpt_neox.layers.{layer}.attention.{name}": torch.ones(1)
+        for layer in range(3)
+        for name in ("bias", "masked_bias", "rotary_emb.inv_freq")
+    },
+    "llama": {f"model.layers.{layer}.self_attn.rotary_emb.inv_freq": torch.ones(4) for layer in range(3)},
+}
+
+
+@pytest.mark.parametrize("family", _BUFFERS)
+def test_buffers_of_older_versions_are_left_over(family: str, tmp_path: Path) -> None:
+    with_head = ("ForPreTraining", "ForMaskedLM", "LMHeadModel", "ForCausalLM")
+    rows = [row for row in TABLE if row.model.config_class.model_type == family]
+    row = next(row for row in rows if row.model.__name__.endswith(with_head))
+    row.save(tmp_path)
+    _rewrite(tmp_path, lambda tensors: {**tensors, **_BUFFERS[family]})
+    assert ours.open_stack(tmp_path).config.n_layers == 3
+
+
+def test_norms_named_gamma_and_beta_are_read(tmp_path: Path) -> None:
+    _ROWS["bert"].save(tmp_path)
+    before = ours.open_stack(tmp_path).state_dict()
+    old = {"LayerNorm.weight": "LayerNorm.gamma", "LayerNorm.bias": "LayerNorm.beta"}
+
+    def rename(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+        return {name.replace(*next((pair for pair in old.items() if pair[0] in name), ("", ""))): tensor
+                for name, tensor in tensors.items()}  # fmt: skip
+
+    _rewrite(tmp_path, rename)
+    assert not any("LayerNorm.weight" in name for name in load_file(tmp_path / "model.safetensors"))
+    after = ours.open_stack(tmp_path).state_dict()
+    assert all(torch.equal(before[name], after[name]) for name in before)
+
+
+def test_only_the_layers_that_run_are_loaded(tmp_path: Path) -> None:
+    _ROWS["llama"].save(tmp_path)
+    folder = open_folder(tmp_path)
+    config = read_config(FAMILIES["llama"], folder.config, "config.json")
+    stack = load(FAMILIES["llama"], config, folder, 1, torch.float32, torch.device("cpu"))
+    whole = ours.open_stack(tmp_path).state_dict()
+    assert len(stack.blocks) == 1
+    assert all(torch.equal(tensor, whole[name]) for name, tensor in stack.state_dict().items())
+
+
+def _older(raw: dict[str, Any]) -> dict[str, Any]:
+    """The same config in the dialect of transformers 4."""
+    older = {name: value for name, value in raw.items() if name != "rope_parameters"}
+    table = dict(raw["rope_parameters"])
+    neox = raw["model_type"] == "gpt_neox"
+    older["rotary_emb_base" if neox else "rope_theta"] = table.pop("rope_theta")
+    if neox:
+        older["rotary_pct"] = table.pop("partial_rotary_factor")
+    kind = table.pop("rope_type")
+    older["rope_scaling"] = None if kind == "default" else {"type": kind, **table}
+    return older
+
+
+@pytest.mark.parametrize(
+    "row", [r for r in TABLE if hasattr(r.model.config_class, "rope_parameters")], ids=lambda row: row.name
+)
+def test_both_dialects_of_rotary_parameters_mean_the_same(row: Row, tmp_path: Path) -> None:
+    row.model.config_class(**row.config).save_pretrained(tmp_path)
+    raw = json.loads((tmp_path / "config.json").read_text())
+    family = FAMILIES[raw["model_type"]]
+    assert read_config(family, _older(raw), "old") == read_config(family, raw, "new")
+
+
+def test_inputs_reach_beyond_every_window_of_the_table() -> None:
+    windows = [row.config["sliding_window"] for row in TABLE if row.config.get("sliding_window")]
+    assert windows
+    assert max(INPUTS["longer than every window"]) > 2 * max(windows)

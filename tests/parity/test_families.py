@@ -1,0 +1,49 @@
+"""Every family and variant equals eager transformers, stage by stage, on every layer and head."""
+
+import pytest
+import torch
+import transformers as hf
+
+from attnscope.families import FAMILIES
+from attnscope.model.stack import Stack
+from tests.parity import ours, reference
+from tests.parity.compare import TOLERANCE, differences
+from tests.parity.models import TABLE, VOCAB, Row
+from tests.parity.texts import INPUTS, Batch, batch
+
+Pair = tuple[Stack, hf.PreTrainedModel]
+
+
+@pytest.fixture(scope="module", params=TABLE, ids=lambda row: row.name)
+def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Pair:
+    row: Row = request.param
+    folder = tmp_path_factory.mktemp("model")
+    theirs = row.save(folder)
+    return ours.open_stack(folder), theirs
+
+
+def _batch(pair: Pair, lengths: list[int]) -> Batch:
+    stack, theirs = pair
+    padding = getattr(theirs.config, "pad_token_id", None) or 0
+    return batch(lengths, vocabulary=VOCAB, padding=padding, segments=stack.config.n_segments)
+
+
+@pytest.mark.parametrize("lengths", INPUTS.values(), ids=INPUTS)
+def test_every_stage_equals_eager_transformers(pair: Pair, lengths: list[int]) -> None:
+    stack, theirs = pair
+    b = _batch(pair, lengths)
+    found = differences(
+        ours.run(stack, b.ids, b.lengths, b.segments), reference.run(theirs, b.ids, b.lengths, b.segments), b.lengths
+    )
+    assert max(found.values()) < TOLERANCE, found
+
+
+def test_a_padded_key_gets_exactly_nothing(pair: Pair) -> None:
+    b = _batch(pair, [4, 7])
+    for layer in ours.run(pair[0], b.ids, b.lengths, b.segments):
+        assert (layer.masked[0, :, :, 4:] == -torch.inf).all()
+        assert (layer.weights[0, :, :4, 4:] == 0).all()
+
+
+def test_the_table_has_a_row_for_every_family() -> None:
+    assert {row.model.config_class.model_type for row in TABLE} == set(FAMILIES)

@@ -1,0 +1,130 @@
+"""Bugs that have been made in tools like this one, planted on purpose: each fails the parity check by a wide margin."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import msgspec
+import pytest
+from torch import Tensor
+
+from attnscope.config import ModelConfig, Rope
+from attnscope.families import FAMILIES
+from attnscope.families.spec import Chunk
+from attnscope.model.attention import Call
+from attnscope.model.stack import Stack
+from tests.parity import ours, reference
+from tests.parity.compare import TOLERANCE, differences
+from tests.parity.models import TABLE, VOCAB
+from tests.parity.texts import batch
+
+LARGE = 0.01  # a thousand times what parity allows
+
+
+def _same(config: ModelConfig) -> ModelConfig:
+    return config
+
+
+def _untouched(stack: Stack) -> None:
+    """Leave the loaded model as it is."""
+
+
+@dataclass(frozen=True)
+class Bug:
+    """A mistake in the config that a family makes, or in the model that a loader fills."""
+
+    row: str
+    config: Callable[[ModelConfig], ModelConfig] = _same
+    stack: Callable[[Stack], None] = _untouched
+
+
+def _set(**fields: object) -> Callable[[ModelConfig], ModelConfig]:
+    return lambda config: msgspec.structs.replace(config, **fields)
+
+
+def _swap_queries_and_keys(stack: Stack) -> None:
+    for block in stack.blocks:
+        block.attention.q, block.attention.k = block.attention.k, block.attention.q
+
+
+def _zero(*names: str) -> Callable[[Stack], None]:
+    def spoil(stack: Stack) -> None:
+        for name, parameter in stack.named_parameters():
+            if name.endswith(names):
+                parameter.data.zero_()
+
+    return spoil
+
+
+def _forget_qk_norm(stack: Stack) -> None:
+    for block in stack.blocks:
+        block.attention.q_norm = block.attention.k_norm = None
+
+
+BUGS = {
+    "queries and keys swapped (bert)": Bug("bert", stack=_swap_queries_and_keys),
+    "queries and keys swapped (gpt2)": Bug("gpt2", stack=_swap_queries_and_keys),
+    "queries and keys swapped (llama)": Bug("llama ungrouped, biases", stack=_swap_queries_and_keys),
+    "rope removed": Bug("llama", _set(positions="none")),
+    "wrong theta": Bug("llama", _set(rope=Rope(theta=500000.0))),
+    "rope scaling forgotten (linear)": Bug("llama linear", _set(rope=Rope(theta=5000.0))),
+    "rope scaling forgotten (llama3)": Bug("llama llama3", _set(rope=Rope(theta=5000.0))),
+    "rope scaling forgotten (yarn)": Bug("llama yarn", _set(rope=Rope(theta=5000.0))),
+    "whole head rotated": Bug("gpt_neox", _set(rope=Rope(fraction=1.0))),
+    "residual in sequence": Bug("gpt_neox", _set(parallel=False)),
+    "no scale": Bug("llama", _set(scale=1.0)),
+    "scale of the head's width": Bug("gemma2", _set(scale=None)),
+    "no soft-cap": Bug("gemma2", _set(softcap=None)),
+    "norm without plus one": Bug("gemma2", _set(norm_plus_one=False)),
+    "embedding not scaled": Bug("gemma2", _set(embedding_scale=None)),
+    "window one too long": Bug("mistral", _set(windows=(5, 5, 5))),
+    "window one too short": Bug("mistral", _set(windows=(3, 3, 3))),
+    "windows on the wrong layers": Bug("gemma2", _set(windows=(None, 4, None))),
+    "causal mask forgotten": Bug("bert decoder", _set(mask="bidirectional")),
+    "segments forgotten": Bug("bert", stack=_zero("embed.segments.weight")),
+    "positions forgotten": Bug("distilbert", stack=_zero("embed.positions.weight")),
+    "positions not offset": Bug("roberta", _set(padding_id=None, position_offset=0, max_positions=48)),
+    "biases forgotten": Bug("qwen2", stack=_zero("q.bias", "k.bias")),
+    "norm forgotten on queries and keys": Bug("qwen3", stack=_forget_qk_norm),
+    "norm after, not before": Bug("gpt2", _set(norm_order="post")),
+}
+
+
+def _difference(row_name: str, folder: Path, bug: Bug) -> float:
+    row = next(row for row in TABLE if row.name == row_name)
+    theirs = row.save(folder)
+    stack = ours.open_stack(folder, bug.config)
+    bug.stack(stack)
+    padding = getattr(theirs.config, "pad_token_id", None) or 0
+    b = batch([14, 9], vocabulary=VOCAB, padding=padding, segments=stack.config.n_segments)
+    found = differences(
+        ours.run(stack, b.ids, b.lengths, b.segments), reference.run(theirs, b.ids, b.lengths, b.segments), b.lengths
+    )
+    return max(found.values())
+
+
+@pytest.mark.parametrize("bug", BUGS.values(), ids=BUGS)
+def test_a_planted_bug_fails_parity(bug: Bug, tmp_path: Path) -> None:
+    assert _difference(bug.row, tmp_path, bug) > LARGE
+
+
+def test_wrong_order_of_grouped_heads_fails_parity(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interleaved(call: Call, heads: Tensor) -> Tensor:
+        return heads % call.k.shape[1]
+
+    monkeypatch.setattr(Call, "group", interleaved)
+    assert _difference("llama", tmp_path, Bug("llama")) > LARGE
+
+
+def test_reading_interleaved_chunks_as_plain_thirds_fails_parity(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    family = FAMILIES["gpt_neox"]
+    plain = {n: Chunk(e.module, e.part) if isinstance(e, Chunk) else e for n, e in family.modules.items()}
+    monkeypatch.setattr("tests.parity.ours.family_for", lambda *_: replace(family, modules=plain))
+    assert _difference("gpt_neox", tmp_path, Bug("gpt_neox")) > LARGE
+
+
+def test_without_a_bug_the_same_check_passes(tmp_path: Path) -> None:
+    """The margin above means something only if nothing planted is nothing found."""
+    assert _difference("gemma2", tmp_path, Bug("gemma2")) < TOLERANCE
