@@ -25,7 +25,6 @@ ROOMS = {
     "quiet": "errors",
     "output": "errors",
     "pieces": "errors",
-    "maskfile": "errors folder",
     "memory": "config errors",
     "maskfile": "errors folder",
     "cost": "config selection",
