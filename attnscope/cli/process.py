@@ -130,17 +130,27 @@ def signals_raise() -> Iterator[list[int]]:
         arrived.append(number)
         raise Signalled(number)
 
-    outer = {}
+    outer_hook, outer = sys.unraisablehook, {}
     if threading.current_thread() is threading.main_thread():
         numbers = (getattr(signal, name, None) for name in ("SIGINT", "SIGTERM", "SIGHUP"))
         outer = {n: signal.getsignal(n) for n in numbers if n and signal.getsignal(n) != signal.SIG_IGN}
     try:
+        sys.unraisablehook = _again
         for number in outer:
             signal.signal(number, raise_)
         yield arrived
     finally:
+        sys.unraisablehook = outer_hook
         for number, handler in outer.items():
             signal.signal(number, handler)
+
+
+def _again(lost: Any) -> None:
+    """Send a signal once more whose exception met a destructor, where Python prints exceptions and goes on."""
+    if isinstance(lost.exc_value, Signalled):
+        threading.Timer(0.01, os.kill, (os.getpid(), lost.exc_value.number)).start()
+    else:
+        sys.__unraisablehook__(lost)
 
 
 @contextmanager

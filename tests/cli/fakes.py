@@ -75,6 +75,18 @@ def _deaf(run, progress):
         raise AttnscopeError("something failed") from e
 
 
+def _destructor(run, progress):
+    """The signal arrives in a destructor, where an exception is printed and forgotten."""
+
+    class Slow:
+        def __del__(self):
+            _sleep(run, progress)
+
+    Slow()
+    time.sleep(30)
+    raise AssertionError("nobody interrupted")
+
+
 def _slow(run, progress):
     for done in range(8):
         if progress:
@@ -95,6 +107,7 @@ KINDS = {
     "warn": _warn,
     "sleep": _sleep,
     "deaf": _deaf,
+    "destructor": _destructor,
     "slow": _slow,
 }
 

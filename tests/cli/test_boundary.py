@@ -76,7 +76,7 @@ def test_a_library_warning_is_one_line(attnscope):
     assert one_line(done.stderr) == "attnscope: warning: a driver is too old"
 
 
-@pytest.mark.parametrize("kind", ["sleep", "deaf"])
+@pytest.mark.parametrize("kind", ["sleep", "deaf", "destructor"])
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_signals(tmp_path, kind, number):
     """Also where a library swallowed the exception: nothing is said, and the code is the signal's."""
