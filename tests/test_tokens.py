@@ -65,6 +65,13 @@ def test_byte_fallback_shows_bytes_only_where_a_character_is_cut(tmp_path: Path)
     ]
 
 
+def test_a_byte_piece_that_stands_in_the_text_is_itself(tmp_path: Path) -> None:
+    value = content("wordpiece")
+    flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": False}
+    value["added_tokens"].append({"id": 99, "content": "<0xF0>", **flags})
+    assert _seen(load_tokenizer(write(tmp_path, value)).encode("The <0xF0>"))[-2] == ("<0xF0>", "<0xF0>", 4, 10)
+
+
 def test_wordpiece_shows_the_text_as_written(tmp_path: Path) -> None:
     tokens = _load(tmp_path, "wordpiece").encode("The RIVERS")
     assert [t.text for t in tokens] == ["[CLS]", "The", *[t.text for t in tokens[2:-1]], "[SEP]"]
