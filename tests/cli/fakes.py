@@ -1,5 +1,6 @@
 """A stand-in for the pipeline, so that the command line is tested without torch and in any state one likes."""
 
+import os
 import sys
 import time
 import types
@@ -87,6 +88,12 @@ def _destructor(run, progress):
     raise AssertionError("nobody interrupted")
 
 
+def _stray(run, progress):
+    """A library in C that prints."""
+    os.write(1, b"stray")
+    return small_report()
+
+
 def _slow(run, progress):
     for done in range(8):
         if progress:
@@ -109,6 +116,7 @@ KINDS = {
     "deaf": _deaf,
     "destructor": _destructor,
     "slow": _slow,
+    "stray": _stray,
 }
 
 
