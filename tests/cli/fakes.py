@@ -1,5 +1,6 @@
 """A stand-in for the pipeline, so that the command line is tested without torch and in any state one likes."""
 
+import contextlib
 import os
 import sys
 import time
@@ -88,6 +89,17 @@ def _destructor(run, progress):
     raise AssertionError("nobody interrupted")
 
 
+def _full_pipe(run, progress):
+    """Nobody reads, and a little is still buffered."""
+    os.set_blocking(1, False)
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            os.write(1, b"x" * 512)
+    os.set_blocking(1, True)
+    sys.stdout.write("a little")
+    _sleep(run, progress)
+
+
 def _stray(run, progress):
     """A library in C that prints."""
     os.write(1, b"stray")
@@ -117,6 +129,7 @@ KINDS = {
     "destructor": _destructor,
     "slow": _slow,
     "stray": _stray,
+    "full-pipe": _full_pipe,
 }
 
 

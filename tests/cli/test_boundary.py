@@ -119,9 +119,34 @@ def test_interrupted_while_the_reader_sleeps(format):
         with process:
             wait_until_full(read)
             process.send_signal(signal.SIGINT)
-            assert process.wait(timeout=10) == 130
+            assert ends(process) == 130
     finally:
         os.close(read)
+
+
+def test_interrupted_with_a_little_left_to_write():
+    read, write = os.pipe()
+    process = subprocess.Popen(
+        command("full-pipe", "run", TEXT), stdout=write, stderr=subprocess.PIPE, env=environment(),
+        preexec_fn=default_signals,
+    )  # fmt: skip
+    os.close(write)
+    try:
+        with process:
+            assert process.stderr.readline() == b"ready\n"
+            process.send_signal(signal.SIGINT)
+            assert ends(process) == 130
+    finally:
+        os.close(read)
+
+
+def ends(process):
+    """The exit code; a process that hangs is killed, so that a failing test does not hang, too."""
+    try:
+        return process.wait(timeout=10)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        raise
 
 
 def wait_until_full(pipe):
