@@ -71,6 +71,7 @@ class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         out_bias: The output projection has a bias.
         qk_norm: Queries and keys are normed per head before positions are applied.
         out_projection: Concatenated heads go through a linear layer.
+        cross_attention: Keys and values come from a second text (`--context`), embedded once, in every layer.
         positions: How position gets in.
         position_offset: First row of the learned position table that is used.
         padding_id: Id of a token that takes this row of the position table and is not counted (RoBERTa); None for none.
@@ -107,6 +108,7 @@ class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     out_bias: bool = False
     qk_norm: bool = False
     out_projection: bool = True
+    cross_attention: bool = False
     positions: Literal["none", "learned", "sinusoidal", "rope", "alibi"] = "none"
     position_offset: Annotated[int, msgspec.Meta(ge=0)] = 0
     padding_id: Annotated[int, msgspec.Meta(ge=0)] | None = None
@@ -172,11 +174,13 @@ class TextInput(msgspec.Struct, frozen=True):
     Attributes:
         text: The text.
         pair: An encoder's second segment.
+        context: Where keys and values come from under cross-attention.
         where: Where it came from, for errors: `TEXT`, or a file and a line.
     """
 
     text: str
     pair: str | None = None
+    context: str | None = None
     where: str = "TEXT"
 
 

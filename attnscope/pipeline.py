@@ -61,19 +61,23 @@ def import_torch() -> ModuleType:
 def _attend(run: RunConfig, request: Request, stack: "Stack", device: "torch.device", tell: Progress) -> "Trace":
     """Choose the heads, where that was left to us, and keep what was asked for of them."""
     from attnscope.analysis import choose, mass_on_others
+    from attnscope.model.masks import from_matrix
     from attnscope.model.native import Native, make_batch
     from attnscope.model.recorders import Rows
     from attnscope.model.trace import Wanted, prepare
 
     c = stack.config
-    batch = make_batch([page.tokens for page in request.pages], device)
-    engine = Native(stack, request.terms, run.mask != "own" and run.what_if == "same-scores")
+    contexts = [page.context for page in request.pages if page.context is not None]
+    batch = make_batch([page.tokens for page in request.pages], contexts or None, device, c.n_segments)
+    same_scores = run.mask != "own" and run.what_if == "same-scores"
+    files = {path: from_matrix(matrix, device) for path, matrix in request.matrices.items()}
+    engine = Native(stack, request.terms, same_scores, files)
     mass = None
     if request.auto:
-        rows = [Rows(range(c.n_heads), range(max(batch.lengths)), batch.sources) for _ in range(request.deepest)]
+        rows = [Rows(range(c.n_heads), range(max(batch.tokens.lengths)), batch.sources) for _ in range(request.deepest)]
         survey = {layer: [one] for layer, one in enumerate(rows)}
         engine.forward(batch, survey, lambda done, total: tell("choosing a head", done, total))
-        mass = mass_on_others(rows, batch.sources.real & ~batch.sources.special).cpu()
+        mass = mass_on_others(rows, batch.tokens.real & ~batch.tokens.special).cpu()
     wanted = Wanted(
         stages=request.stages,
         rows=sorted({query for page in request.pages for query in page.queries}),
@@ -105,7 +109,9 @@ def _text_report(run: RunConfig, request: Request, index: int, trace: "Trace", c
         )
         for unit, kept in trace.kept
     ]
-    return TextReport(index, text.text, text.pair, page.tokens, None, page.queries, page.keys, heads, page.notes)
+    return TextReport(
+        index, text.text, text.pair, page.tokens, page.context, page.queries, page.keys, heads, page.notes
+    )
 
 
 def _provenance(source: Source, run: RunConfig, device: "torch.device") -> Provenance:

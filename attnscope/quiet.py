@@ -31,7 +31,9 @@ def quietly(call: Callable[[], _T], path: Path, doing: str) -> _T:
         raise
     except BaseException as e:  # pyo3_runtime.PanicException is no Exception
         reason = " ".join(str(e).split())[:200]
-        raise AttnscopeError(f"{doing}: {reason}", where=path, hint="is it the file of this tokenizers version?") from e
+        raise AttnscopeError(
+            f"{doing}: {reason}", where=path, hint="fetch it again, or save it anew with transformers"
+        ) from e
 
 
 @contextmanager

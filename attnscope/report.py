@@ -36,7 +36,7 @@ class Token(msgspec.Struct, frozen=True):
         text: The readable piece: what stands in the text, or the piece where nothing does.
         start: Where it starts in its text, in characters; None for a token that stands for no text.
         end: Where it ends, exclusive.
-        special: Added by the tokenizer (such as `[CLS]`), not written by the user.
+        special: Added by the tokenizer (such as `[CLS]`), or a special token that the user wrote, which has a span.
         segment: 0, or 1 for the second text of a pair; `start` and `end` count in that text.
     """
 

@@ -1,12 +1,19 @@
 """What the user typed and a described model in; which layers, heads, rows and columns it means out. No torch here."""
 
 from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from attnscope.config import RunConfig
+from attnscope.errors import AttnscopeError, UsageError
+from attnscope.maskfile import read_mask
 from attnscope.memory import Demand, available, estimate, require
 from attnscope.report import STAGES, Token
 from attnscope.selection import MaskTerm, Pick, parse_mask, parse_pick, positions
 from attnscope.source import Source, tokenize
+
+if TYPE_CHECKING:
+    import numpy as np
 
 
 @dataclass(frozen=True)
@@ -15,12 +22,14 @@ class Page:
 
     Attributes:
         tokens: Its tokens.
+        context: Tokens of the text that keys and values come from; None where they come from the text itself.
         queries: Rows, sorted.
         keys: Columns, sorted.
         notes: What was cut or left out.
     """
 
     tokens: list[Token]
+    context: list[Token] | None
     queries: list[int]
     keys: list[int]
     notes: list[str]
@@ -37,6 +46,7 @@ class Request:
         stages: Stages in their order.
         pages: The texts.
         deepest: How many layers have to run.
+        matrices: The matrices of the mask's files, (queries, keys), bool, True where allowed.
     """
 
     layers: Pick
@@ -45,6 +55,7 @@ class Request:
     stages: tuple[str, ...]
     pages: list[Page]
     deepest: int
+    matrices: "dict[str, np.ndarray[Any, np.dtype[np.bool_]]]"
 
     @property
     def auto(self) -> bool:
@@ -63,10 +74,12 @@ def resolve(run: RunConfig, source: Source) -> Request:
     c = source.config
     picked = layers.numbers(c.n_layers, "layer")
     heads.numbers(c.n_heads, "head")
+    _check_context(run, source)
     pages = [_page(run, source, i) for i in range(len(run.texts))]
     deepest = c.n_layers if layers.word else 1 + max(picked)
     stages = tuple(stage for stage in STAGES if stage in run.stages)
-    request = Request(layers, heads, parse_mask(run.mask), stages, pages, deepest)
+    terms = parse_mask(run.mask)
+    request = Request(layers, heads, terms, stages, pages, deepest, _matrices(terms, pages))
     limit, what = run.max_memory, "--max-memory"
     if limit is None:
         limit, what = available() // 2, "half of what is free"
@@ -75,18 +88,48 @@ def resolve(run: RunConfig, source: Source) -> Request:
 
 
 def _page(run: RunConfig, source: Source, index: int) -> Page:
-    tokens, notes = tokenize(source, run.texts[index], truncate=run.truncate)
-    words, every = [t.text for t in tokens], list(range(len(tokens)))
+    text = run.texts[index]
+    tokens, notes = tokenize(source, text.text, text.pair, text.where, truncate=run.truncate)
+    context = None
+    if text.context is not None:
+        context, more = tokenize(source, text.context, None, "--context", truncate=run.truncate)
+        notes += [f"--context: {note}" for note in more]
 
-    def chosen(option: str, typed: str | None, what: str) -> list[int]:
+    def chosen(option: str, typed: str | None, what: str, shown: list[Token]) -> list[int]:
+        every = list(range(len(shown)))
         if typed is not None:
-            return sorted(positions(typed, words, option))
+            return sorted(positions(typed, [token.text for token in shown], option))
         if run.window is None or len(every) <= run.window:
             return every
         notes.append(f"{what} 0–{run.window - 1} of {len(every)} shown; {option} 0:{len(every)} shows all")
         return every[: run.window]
 
-    return Page(tokens, chosen("--query", run.query, "rows"), chosen("--key", run.key, "columns"), notes)
+    queries = chosen("--query", run.query, "rows", tokens)
+    return Page(tokens, context, queries, chosen("--key", run.key, "columns", context or tokens), notes)
+
+
+def _check_context(run: RunConfig, source: Source) -> None:
+    """Cross-attention needs a context, and nothing else takes one."""
+    given = [text.context is not None for text in run.texts]
+    if source.config.cross_attention and not all(given):
+        hint = "give the text that keys and values come from"
+        raise UsageError("the model attends to a second text", where="--context", hint=hint)
+    if any(given) and not source.config.cross_attention:
+        hint = "leave it out, or take a config with cross_attention = true"
+        raise UsageError("the model has no cross-attention", where="--context", hint=hint)
+
+
+def _matrices(terms: tuple[MaskTerm, ...], pages: list[Page]) -> "dict[str, np.ndarray[Any, np.dtype[np.bool_]]]":
+    """The matrices that a mask expression names, each of the size of every text's matrix."""
+    found = {term.path: read_mask(Path(term.path)) for term in terms if term.kind == "file"}
+    for path, matrix in found.items():
+        for page in pages:
+            shape = len(page.tokens), len(page.context or page.tokens)
+            if matrix.shape != shape:
+                sizes = f"{matrix.shape[0]} × {matrix.shape[1]}, the text needs {shape[0]} × {shape[1]}"
+                hint = "a row per query token and a column per key token"
+                raise AttnscopeError(f"the matrix is {sizes}", where=path, hint=hint)
+    return found
 
 
 def demand(run: RunConfig, source: Source, request: Request) -> Demand:
@@ -94,7 +137,7 @@ def demand(run: RunConfig, source: Source, request: Request) -> Demand:
     c, pages = source.config, request.pages
     layers = 1 if request.layers.word in ("auto", "mean") else len(request.layers.numbers(c.n_layers, "layer"))
     heads = 1 if request.heads.word in ("auto", "mean") else len(request.heads.numbers(c.n_heads, "head"))
-    longest = max(len(page.tokens) for page in pages)
+    longest = max(len(tokens) for page in pages for tokens in (page.tokens, page.context or page.tokens))
     rows = len(pages) * len({q for page in pages for q in page.queries})
     columns = len({k for page in pages for k in page.keys})
     width = sum(c.d_value if stage == "output" else columns for stage in request.stages)

@@ -115,18 +115,21 @@ class MaskTerm:
     """One part of a mask expression.
 
     Attributes:
-        kind: The word.
-        size: N of `window:N` and `prefix:N`; 0 elsewhere.
+        kind: The word, or `file`.
+        size: N of `window:N`, `prefix:N` and `block:N`; 0 elsewhere.
+        path: The file of `file`; empty elsewhere.
     """
 
-    kind: Literal["own", "bidirectional", "causal", "window", "prefix"]
+    kind: Literal["own", "bidirectional", "causal", "window", "prefix", "block", "file"]
     size: int = 0
+    path: str = ""
 
     def __str__(self) -> str:
-        return f"{self.kind}:{self.size}" if self.kind in ("window", "prefix") else self.kind
+        return self.path or (f"{self.kind}:{self.size}" if self.size else self.kind)
 
 
-MASK_WORDS = ("own", "causal", "bidirectional", "window:N", "prefix:N")
+MASK_WORDS = ("own", "causal", "bidirectional", "window:N", "prefix:N", "block:N", "FILE.json")
+MASK_FILES = (".json", ".npy", ".safetensors")
 
 
 def parse_mask(text: str, where: str = "--mask") -> tuple[MaskTerm, ...]:
@@ -134,7 +137,8 @@ def parse_mask(text: str, where: str = "--mask") -> tuple[MaskTerm, ...]:
 
     `causal`: the query and what stands before it. `bidirectional`: everything. `window:N`: keys less than N
     positions away, on both sides (so `causal+window:4` is the query and the three before it). `prefix:N`: the first
-    N keys for everyone, the rest causally. `own`: the model's own mask.
+    N keys for everyone, the rest causally. `block:N`: only keys of the query's own stretch of N tokens (documents
+    packed one after the other). `own`: the model's own mask. A file holds a boolean matrix (queries, keys).
 
     Raises:
         UsageError: A term is none of these.
@@ -144,10 +148,12 @@ def parse_mask(text: str, where: str = "--mask") -> tuple[MaskTerm, ...]:
 
 def _mask_term(part: str, where: str) -> MaskTerm:
     kind, colon, size = part.partition(":")
-    if kind in ("window", "prefix"):
+    if part.endswith(MASK_FILES):
+        return MaskTerm("file", path=part)
+    if kind in ("window", "prefix", "block"):
         if not colon or not size.isascii() or not size.isdigit() or int(size) < 1:
             raise UsageError(f"'{part}' has no size", where=where, hint=f"use {kind}:N with N of 1 or more")
-        return MaskTerm("window" if kind == "window" else "prefix", size=int(size))
+        return MaskTerm(kind, size=int(size))  # type: ignore[arg-type]
     if part in ("own", "causal", "bidirectional"):
         return MaskTerm(part)  # type: ignore[arg-type]
     raise UsageError(f"unknown mask '{part}'", where=where, hint=did_you_mean(part, MASK_WORDS))

@@ -32,7 +32,7 @@ def find_model(name_or_path: str) -> Path:
         AttnscopeError: It is neither.
     """
     path = Path(name_or_path)
-    if _exists(path, folder=True):
+    if name_or_path and _exists(path, folder=True):  # "", as of an unset variable, is not the current folder
         return path
     if _exists(path, folder=False):
         raise AttnscopeError("is a file, not a model's folder", where=path, hint=f"try its folder: {path.parent}")

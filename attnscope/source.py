@@ -90,7 +90,7 @@ def _from_folder(path: Path, name: str) -> Source:
 def _from_stack(described: Described, name: str, texts: Sequence[TextInput]) -> Source:
     file = described.file
     tokenizer = _tokenizer(described, texts)
-    config = described.config(tokenizer.vocab_size)
+    config = described.config(max(1, tokenizer.vocab_size))  # a text without words is refused when it is tokenized
     weights = None if file.weights is None else open_weights(described.path.parent / file.weights)
 
     def load(n_layers: int, dtype: "torch.dtype", device: "torch.device") -> "Stack":
@@ -111,30 +111,30 @@ def _from_stack(described: Described, name: str, texts: Sequence[TextInput]) -> 
 def _tokenizer(described: Described, texts: Sequence[TextInput]) -> FileTokenizer | WordTokenizer:
     file = described.file
     if file.tokenizer == "words":
-        return WordTokenizer([t for text in texts for t in (text.text, text.pair) if t], punctuation=file.punctuation)
+        return WordTokenizer(
+            [t for text in texts for t in (text.text, text.pair, text.context) if t], punctuation=file.punctuation
+        )
     return load_tokenizer(described.path.parent / file.tokenizer)
 
 
-def tokenize(source: Source, text: TextInput, *, truncate: bool) -> tuple[list[Token], list[str]]:
+def tokenize(
+    source: Source, text: str, pair: str | None, where: str, *, truncate: bool
+) -> tuple[list[Token], list[str]]:
     """The tokens of one text, checked against what the model can take, and notes on what was done to them.
 
     Raises:
         AttnscopeError: There are none, an id is beyond the embedding, or there are more than the model has positions.
     """
-    tokens, notes = source.tokenizer.encode(text.text, text.pair, where=text.where), list[str]()
+    tokens, notes = source.tokenizer.encode(text, pair, where=where), list[str]()
     c = source.config
-    if any(t.segment >= max(c.n_segments, 1) for t in tokens) and c.n_segments:
-        raise AttnscopeError(f"the model has {c.n_segments} segments", where=text.where, hint="leave --pair out")
-    worst = max(tokens, key=lambda t: t.id, default=None)
-    if worst is None:
-        raise AttnscopeError("no tokens", where=text.where, hint="give a text with at least one word")
+    worst = max(tokens, key=lambda t: t.id)
     if worst.id >= c.vocab_size:
         found = f"token '{worst.piece}' has id {worst.id}, the embedding has {c.vocab_size} rows"
-        raise AttnscopeError(found, where=text.where, hint="tokenizer and weights are not of one model")
+        raise AttnscopeError(found, where=where, hint="tokenizer and weights are not of one model")
     if c.max_positions is not None and len(tokens) > c.max_positions:
         if not truncate:
             found = f"{len(tokens)} tokens, the model takes {c.max_positions}"
-            raise AttnscopeError(found, where=text.where, hint="--truncate cuts the text")
+            raise AttnscopeError(found, where=where, hint="--truncate cuts the text")
         notes.append(f"cut from {len(tokens)} to {c.max_positions} tokens")
         tokens = _cut(tokens, c.max_positions)
     if all(t.special for t in tokens):

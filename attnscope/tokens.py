@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from attnscope.errors import AttnscopeError
-from attnscope.folder.files import MB, as_object, read_object
+from attnscope.folder.files import MB, read_object
 from attnscope.pieces import bytes_of, part_of_character, readable, trimmed
 from attnscope.quiet import quietly
 from attnscope.report import Token
@@ -62,15 +62,15 @@ class FileTokenizer:
         from tokenizers import Tokenizer as RustTokenizer
 
         self.path, self.notes = path, notes
-        model = as_object(content.get("model"), f"{path}: model")
+        self._rust = quietly(lambda: RustTokenizer.from_str(json.dumps(content)), path, "cannot be used")
+        model = content["model"]
         self._byte_level = "ByteLevel" in _types(content.get("pre_tokenizer"), content.get("decoder"))
-        serialized = json.dumps(content)
-        self._rust = quietly(lambda: RustTokenizer.from_str(serialized), path, "cannot be used")
-        self.name = str(model.get("type") or type(self._rust.model).__name__)
+        self.name: str = model.get("type") or type(self._rust.model).__name__
         self.vocab_size: int = self._rust.get_vocab_size(with_added_tokens=True)
-        unknown = model.get("unk_token")
-        by_name = self._rust.token_to_id(unknown) if isinstance(unknown, str) else None
-        self.unknown_id: int | None = model.get("unk_id", by_name)
+        named = model.get("unk_token")
+        self.unknown_id: int | None = self._rust.token_to_id(named) if isinstance(named, str) else None
+        if self.name == "Unigram":
+            self.unknown_id = model.get("unk_id")
         added = self._rust.get_added_tokens_decoder()
         self._special = {number for number, token in added.items() if token.special}
 
@@ -80,25 +80,29 @@ class FileTokenizer:
         for each in texts:
             check_text(each, where)
         encoding = quietly(lambda: self._rust.encode(*texts), self.path, f"fails on {where}")
+        self._check_types(encoding, len(texts))
         tokens = list(self._tokens(encoding, texts))
         if not tokens:
             raise AttnscopeError("the text gives no tokens", where=where, hint="give at least one word")
         return tokens
 
+    def _check_types(self, encoding: "Encoding", count: int) -> None:
+        """Refuse type ids that a model would be given, and that are neither all 0 nor the number of the text."""
+        types, texts = encoding.type_ids, encoding.sequence_ids
+        odd = [t for t, s in zip(types, texts, strict=True) if (t >= count if s is None else t != s)]
+        if odd and any(types):
+            found = f"gives type id {odd[0]} where the number of the text is expected"
+            raise AttnscopeError(found, where=self.path, hint="expected 0 in the first text, 1 in its pair")
+
     def _tokens(self, encoding: "Encoding", texts: tuple[str, ...]) -> Iterator[Token]:
         rows = zip(
-            encoding.ids,
-            encoding.tokens,
-            encoding.offsets,
-            encoding.sequence_ids,
-            encoding.special_tokens_mask,
-            encoding.type_ids,
-            strict=True,
-        )
+            encoding.ids, encoding.tokens, encoding.offsets, encoding.sequence_ids, encoding.special_tokens_mask,
+            encoding.type_ids, strict=True,
+        )  # fmt: skip
         for number, piece, (start, end), sequence, added, type_id in rows:
             special = bool(added) or number in self._special
             if sequence is None or added:
-                yield Token(number, piece, piece, special=special, segment=min(type_id, len(texts) - 1))
+                yield Token(number, piece, piece, special=special, segment=type_id)
                 continue
             shown, first, last = self._readable(piece, texts[sequence], start, end)
             yield Token(number, piece, shown, first, last, special, sequence)
@@ -122,7 +126,7 @@ def load_tokenizer(path: Path) -> FileTokenizer:
         AttnscopeError: There is no such file, or the `tokenizers` library refuses it.
     """
     content = read_object(path, cap=MAX_TOKENIZER)
-    return FileTokenizer(path, content, _switch_off(content))
+    return FileTokenizer(path, content, quietly(lambda: _switch_off(content), path, "cannot be used"))
 
 
 def _switch_off(content: dict[str, Any]) -> list[str]:
@@ -223,18 +227,21 @@ def _class(c: str) -> str:
     return "w" if c in "_\u200c\u200d" or unicodedata.category(c)[0] in "LMN" else "p"
 
 
-def as_batch(texts: Sequence[Sequence[Token]], pad_id: int = 0) -> tuple[list[list[int]], list[list[int]], list[int]]:
+def as_batch(
+    texts: Sequence[Sequence[Token]], pad_id: int = 0, n_segments: int = 2
+) -> tuple[list[list[int]], list[list[int]], list[int]]:
     """Ids and segments of several texts, padded on the right to one length.
 
     Args:
         texts: Tokens of each text.
         pad_id: The id that fills up; no query may attend to it, so any valid id does.
+        n_segments: Rows of the model's segment table. Where it has one (RoBERTa), that row stands for both texts.
 
     Returns:
         Ids (texts, longest), segments (texts, longest), length of each text without padding.
     """
     lengths = [len(tokens) for tokens in texts]
-    longest = max(lengths, default=0)
+    longest, last = max(lengths, default=0), max(n_segments - 1, 0)
     ids = [[t.id for t in tokens] + [pad_id] * (longest - len(tokens)) for tokens in texts]
-    segments = [[t.segment for t in tokens] + [0] * (longest - len(tokens)) for tokens in texts]
+    segments = [[min(t.segment, last) for t in tokens] + [0] * (longest - len(tokens)) for tokens in texts]
     return ids, segments, lengths

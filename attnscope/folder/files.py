@@ -157,10 +157,10 @@ def parse_json(data: bytes, where: str) -> Any:
         found = f"byte 0x{data[e.start]:02x} at offset {e.start} is not UTF-8"
         raise AttnscopeError(found, where=where, hint="save it as UTF-8") from e
     except json.JSONDecodeError as e:
-        place = f"line {e.lineno}, column {e.colno}"
+        place = f"line {e.lineno}, column {e.colno}: {e.msg.removesuffix(' starting at')}"
         if e.pos >= len(text.rstrip()) or e.msg.startswith("Unterminated"):
-            raise AttnscopeError(f"ends in the middle: {e.msg} at {place}", where=where, hint="fetch it again") from e
-        raise AttnscopeError(f"is not JSON at {place}: {e.msg}", where=where) from e
+            raise AttnscopeError(f"ends in the middle, at {place}", where=where, hint="fetch it again") from e
+        raise AttnscopeError(f"is not JSON at {place}", where=where) from e
     except RecursionError as e:
         raise AttnscopeError("is nested too deeply", where=where, hint="no model file needs as many levels") from e
     except ValueError as e:  # the limit on digits of Python's own integers

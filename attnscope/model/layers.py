@@ -1,5 +1,6 @@
 """The parts of a block: linear maps and norms without random initial values, MLPs, attention, and the block itself."""
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
@@ -94,6 +95,23 @@ class MLP(nn.Module):
         return hidden
 
 
+@dataclass(frozen=True)
+class Setting:
+    """What a block needs besides its input.
+
+    Attributes:
+        rule: How scores become weights in this layer.
+        rotary: cos and sin of every position, (T, R) each; None where positions are not rotary.
+        context: What keys and values are made of under cross-attention, (B, K, D); None for the block's own input.
+        watch: Who looks at attention.
+    """
+
+    rule: Rule
+    rotary: tuple[Tensor, Tensor] | None
+    context: Tensor | None
+    watch: "Watch"
+
+
 class Attention(nn.Module):
     """Projections to queries, keys and values, attention itself (by the watch), and the output projection."""
 
@@ -108,20 +126,22 @@ class Attention(nn.Module):
         self.k_norm = make_norm(config, config.d_head) if config.qk_norm else None
         self.out = Linear(h * config.d_value, d, config.out_bias) if config.out_projection else None
 
-    def forward(self, x: Tensor, rule: Rule, rotary: tuple[Tensor, Tensor] | None, watch: "Watch") -> Tensor | None:
-        """(B, T, D) to (B, T, D), or (B, T, H·Ev) without output projection; None after the last watched layer."""
+    def forward(self, x: Tensor, setting: Setting) -> Tensor | None:
+        """(B, Q, D) to (B, Q, D), or (B, Q, H·Ev) without output projection; None after the last watched layer."""
         c = self.config
-        q = self.q(x).unflatten(-1, (c.n_heads, c.d_head)).transpose(1, 2)  # (B, H, T, E)
-        k = self.k(x).unflatten(-1, (c.n_kv_heads, c.d_head)).transpose(1, 2)  # (B, G, T, E)
-        v = self.v(x).unflatten(-1, (c.n_kv_heads, c.d_value)).transpose(1, 2)  # (B, G, T, Ev)
+        source = x if setting.context is None else setting.context  # (B, K, D)
+        q = self.q(x).unflatten(-1, (c.n_heads, c.d_head)).transpose(1, 2)  # (B, H, Q, E)
+        k = self.k(source).unflatten(-1, (c.n_kv_heads, c.d_head)).transpose(1, 2)  # (B, G, K, E)
+        v = self.v(source).unflatten(-1, (c.n_kv_heads, c.d_value)).transpose(1, 2)  # (B, G, K, Ev)
         if self.q_norm is not None and self.k_norm is not None:
             q, k = self.q_norm(q), self.k_norm(k)
-        if rotary is not None:
-            q, k = rotate(q, *rotary), rotate(k, *rotary)
-        heads = watch.attend(Call(self.layer, q, k, v, rule, None if self.out is None else self.out.weight))
+        if setting.rotary is not None:
+            q, k = rotate(q, *setting.rotary), rotate(k, *setting.rotary)
+        out_weight = None if self.out is None else self.out.weight
+        heads = setting.watch.attend(Call(self.layer, q, k, v, setting.rule, out_weight))
         if heads is None:
             return None
-        joined = heads.transpose(1, 2).flatten(2)  # (B, T, H·Ev)
+        joined = heads.transpose(1, 2).flatten(2)  # (B, Q, H·Ev)
         return joined if self.out is None else self.out(joined)
 
 
@@ -139,10 +159,10 @@ class Block(nn.Module):
         self.norm_mlp = make_norm(config) if self.mlp is not None else None
         self.norm_mlp_out = make_norm(config) if sandwich and self.mlp is not None else nn.Identity()
 
-    def forward(self, x: Tensor, rule: Rule, rotary: tuple[Tensor, Tensor] | None, watch: "Watch") -> Tensor | None:
+    def forward(self, x: Tensor, setting: Setting) -> Tensor | None:
         """(B, T, D) to (B, T, D); None after the last watched layer."""
         post = self.config.norm_order == "post"
-        attended = self.attention(x if post else self.norm_attention(x), rule, rotary, watch)
+        attended = self.attention(x if post else self.norm_attention(x), setting)
         if attended is None:
             return None
         attended = self.norm_attention_out(attended)

@@ -4,9 +4,11 @@ One polarity everywhere: `allowed`, True where a query may attend. No mask holds
 answers for the tile that it is asked about, and says which range of keys a block of queries can reach at all.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -80,6 +82,21 @@ class Prefix(Mask):
 
 
 @dataclass(frozen=True)
+class Block(Mask):
+    """A query sees the keys of its own stretch of `size` tokens: documents packed one after the other."""
+
+    size: int
+
+    def allowed(self, q: Tensor, k: Tensor) -> Tensor:
+        """See Mask.allowed."""
+        return q // self.size == k // self.size
+
+    def span(self, q0: int, q1: int, n_keys: int) -> tuple[int, int]:
+        """See Mask.span."""
+        return min(q0 // self.size * self.size, n_keys), min(n_keys, -(-q1 // self.size) * self.size)
+
+
+@dataclass(frozen=True)
 class Padding(Mask):
     """In text b only the first `lengths[b]` keys exist.
 
@@ -138,12 +155,13 @@ def compose(parts: Sequence[Mask]) -> Mask:
     return real[0] if len(real) == 1 else All(tuple(real)) if real else Bidirectional()
 
 
-def build(terms: Sequence[MaskTerm], own: Mask | None = None) -> Mask:
+def build(terms: Sequence[MaskTerm], own: Mask | None = None, files: Mapping[str, Mask] | None = None) -> Mask:
     """The mask that a parsed expression stands for.
 
     Args:
         terms: From `selection.parse_mask`.
         own: What the word `own` stands for.
+        files: The masks that the expression's files hold.
     """
     made: list[Mask] = []
     for term in terms:
@@ -158,7 +176,16 @@ def build(terms: Sequence[MaskTerm], own: Mask | None = None) -> Mask:
                 made.append(Window(term.size))
             case "prefix":
                 made.append(Prefix(term.size))
+            case "block":
+                made.append(Block(term.size))
+            case "file":
+                made.append((files or {})[term.path])
     return compose(made)
+
+
+def from_matrix(matrix: "np.ndarray[Any, np.dtype[np.bool_]]", device: torch.device) -> Mask:
+    """The mask that a boolean matrix (queries, keys) says."""
+    return Matrix(torch.from_numpy(matrix).to(device))
 
 
 def padding(lengths: Sequence[int], longest: int, device: torch.device) -> Mask:

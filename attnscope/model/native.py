@@ -9,41 +9,68 @@ from torch import Tensor
 from attnscope.model.attention import Recorder
 from attnscope.model.masks import Mask, build, compose, padding
 from attnscope.model.recorders import Sources
-from attnscope.model.stack import Stack, Watch
+from attnscope.model.stack import Ids, Stack, Watch
 from attnscope.report import Token
 from attnscope.selection import MaskTerm, parse_mask
 from attnscope.tokens import as_batch
 
 
 @dataclass(frozen=True)
-class Batch:
+class Texts:
     """Texts as tensors, padded on the right.
 
     Attributes:
-        ids: (B, T), int64.
-        segments: (B, T), int64.
+        ids: Token ids and segments, (B, T) each, int64.
         lengths: Real tokens of every text.
-        sources: What recorders need to know about the tokens.
+        special: Special tokens, (B, T), bool.
+        real: Tokens that are not padding, (B, T), bool.
     """
 
-    ids: Tensor
-    segments: Tensor
+    ids: Ids
     lengths: list[int]
-    sources: Sources
+    special: Tensor
+    real: Tensor
 
 
-def make_batch(texts: Sequence[Sequence[Token]], device: torch.device) -> Batch:
-    """Put texts side by side."""
+def _side_by_side(texts: Sequence[Sequence[Token]], device: torch.device, n_segments: int) -> Texts:
     ids, segments, lengths = as_batch(texts)
     longest = max(lengths)
     special = [[t.special for t in tokens] + [False] * (longest - len(tokens)) for tokens in texts]
     real = torch.arange(longest, device=device)[None] < torch.tensor(lengths, device=device)[:, None]  # (B, T)
-    return Batch(
-        torch.tensor(ids, device=device),
-        torch.tensor(segments, device=device),
-        lengths,
-        Sources(torch.tensor(special, device=device), real),
-    )
+    both = torch.tensor(ids, device=device), torch.tensor(segments, device=device)
+    return Texts(both, lengths, torch.tensor(special, device=device), real)
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What goes through a model at once.
+
+    Attributes:
+        tokens: The texts that queries are made of.
+        context: The texts that keys and values are made of under cross-attention; None where they are the same.
+        sources: What recorders need to know about the keys.
+    """
+
+    tokens: Texts
+    context: Texts | None
+    sources: Sources
+
+
+def make_batch(
+    texts: Sequence[Sequence[Token]], contexts: Sequence[Sequence[Token]] | None, device: torch.device, n_segments: int
+) -> Batch:
+    """Put texts side by side.
+
+    Args:
+        texts: Tokens of every text.
+        contexts: Tokens of every text's context under cross-attention.
+        device: Where the tensors go.
+        n_segments: Rows of the model's segment table.
+    """
+    tokens = _side_by_side(texts, device, n_segments)
+    context = None if contexts is None else _side_by_side(contexts, device, n_segments)
+    keys = context or tokens
+    return Batch(tokens, context, Sources(keys.special, keys.real, same=context is None))
 
 
 @dataclass(frozen=True)
@@ -55,11 +82,13 @@ class Native:
         terms: The mask that the user asked for; `own` is the model's.
         same_scores: Recorders see the asked-for mask on the scores that the model computed under its own; otherwise the
             whole model runs under the asked-for one.
+        files: The masks that the expression's files hold.
     """
 
     stack: Stack
     terms: tuple[MaskTerm, ...]
     same_scores: bool
+    files: Mapping[str, Mask]
 
     def forward(
         self,
@@ -68,12 +97,18 @@ class Native:
         progress: Callable[[int, int], None] | None = None,
     ) -> None:
         """Show every watched layer's attention over a batch to its recorders."""
-        config = self.stack.config
+        config, keys = self.stack.config, batch.context or batch.tokens
         own = [build(parse_mask(config.mask_of(layer))) for layer in range(config.n_layers)]
-        used = [build(self.terms, mask) for mask in own]
-        pad = padding(batch.lengths, max(batch.lengths), batch.ids.device)
+        used = [build(self.terms, mask, self.files) for mask in own]
+        pad = padding(keys.lengths, max(keys.lengths), keys.real.device)
         observed: dict[int, Mask] = {}
         if self.same_scores:
             observed = {layer: compose((mask, pad)) for layer, mask in enumerate(used)}
-        masks = own if self.same_scores else used
-        self.stack.run(batch.ids, batch.segments, masks, pad, Watch(recorders, observed), progress)
+        self.stack.run(
+            batch.tokens.ids,
+            own if self.same_scores else used,
+            pad,
+            Watch(recorders, observed),
+            context=None if batch.context is None else batch.context.ids,
+            progress=progress,
+        )

@@ -116,10 +116,11 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
     Args:
         x: (B, H, T, E).
-        cos: (T, R) with R ≤ E.
-        sin: (T, R).
+        cos: (T or more, R) with R ≤ E.
+        sin: Likewise.
     """
     width = cos.shape[-1]
+    cos, sin = cos[: x.shape[2]], sin[: x.shape[2]]
     turned, rest = x[..., :width], x[..., width:]
     first, second = turned.chunk(2, dim=-1)
     turned = turned * cos + torch.cat((-second, first), dim=-1) * sin

@@ -7,9 +7,11 @@ from torch import Tensor, nn
 
 from attnscope.config import ModelConfig
 from attnscope.model.attention import TILE_ELEMENTS, Call, Recorder, Rule, attend
-from attnscope.model.layers import Block, Embedding, make_norm
+from attnscope.model.layers import Block, Embedding, Setting, make_norm
 from attnscope.model.masks import Mask, compose
 from attnscope.model.positions import bias_for, learned_rows, rotary_table, sinusoidal
+
+Ids = tuple[Tensor, Tensor]  # token ids and segments, (B, T) each, int64, padded on the right
 
 
 class Watch:
@@ -85,29 +87,33 @@ class Stack(nn.Module):
 
     @torch.inference_mode()
     def run(
-        self, ids: Tensor, segments: Tensor, masks: Sequence[Mask], padding: Mask, watch: Watch,
+        self,
+        tokens: Ids,
+        masks: Sequence[Mask],
+        padding: Mask,
+        watch: Watch,
+        *,
+        context: Ids | None = None,
         progress: Callable[[int, int], None] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Show the attention of every watched layer to its recorders.
 
         Args:
-            ids: (B, T), int64, padded on the right.
-            segments: (B, T), int64.
+            tokens: The texts.
             masks: The mask of every layer.
             padding: What keeps padded keys out of sight.
             watch: Who watches what.
+            context: The texts that keys and values are made of under cross-attention.
             progress: Called with layers done and layers to do.
         """
         c = self.config
-        x: Tensor | None = self.embed(ids, segments)  # (B, T, D)
-        assert x is not None
-        rotary = None
+        x: Tensor | None = self.embed(*tokens)  # (B, Q, D)
+        source = None if context is None else self.embed(*context)  # (B, K, D)
+        rotary, longest = None, max(ids.shape[1] for ids, _ in (tokens, context or tokens))
         if c.positions == "rope":
-            rotary = rotary_table(c.rope, c.rotary_width, ids.shape[1], ids.device, x.dtype)
-        last = watch.last
-        for layer in range(last + 1):
-            block, mask = self.blocks[layer], masks[layer]
-            rule = Rule(c.attention_scale, compose((mask, padding)), c.softcap, bias_for(c))
-            x = block(x, rule, rotary, watch)
+            rotary = rotary_table(c.rope, c.rotary_width, longest, tokens[0].device, self.embed.tokens.weight.dtype)
+        for layer in range(watch.last + 1):
+            rule = Rule(c.attention_scale, compose((masks[layer], padding)), c.softcap, bias_for(c))
+            x = self.blocks[layer](x, Setting(rule, rotary, source, watch))
             if progress is not None:
-                progress(layer + 1, last + 1)
+                progress(layer + 1, watch.last + 1)

@@ -1,0 +1,7 @@
+"""`python -m attnscope`: the same as `attnscope`."""
+
+import sys
+
+from attnscope.cli import main
+
+sys.exit(main())

@@ -1,0 +1,116 @@
+"""argv in, exit code out: the one place where anything that went wrong becomes a line on stderr and a number.
+
+Nothing heavy is imported before it is needed, so that `--help` and a mistyped option answer at once.
+"""
+
+import os
+import sys
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from attnscope.cli.process import (
+    ReaderGone,
+    complain,
+    drop_stdout,
+    one_line_warnings,
+    own_stdout,
+    signals_raise,
+)
+from attnscope.errors import AttnscopeError, Exit
+from attnscope.visible import visible
+
+if TYPE_CHECKING:
+    from typer import TyperException
+
+_NO_MEMORY = ("can't allocate memory", "not enough memory", "out of memory")
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the command line.
+
+    Args:
+        argv: Arguments after the program's name; None for those of the process.
+
+    Returns:
+        The exit code, as `errors.Exit` and 128 plus the number of a signal say.
+    """
+    with own_stdout(), one_line_warnings(), signals_raise() as arrived:
+        try:
+            code = _run(sys.argv[1:] if argv is None else argv)
+            sys.stdout.flush()
+        except BaseException as e:
+            code = Exit.BUG if arrived else _answer(e)  # what a signal interrupted may call it an error: say nothing
+            if arrived:
+                drop_stdout()
+            with suppress(BaseException):
+                sys.stdout.flush()
+    return 128 + arrived[0] if arrived else code
+
+
+def _run(argv: list[str]) -> int:
+    """Parse and run, without Typer's own boundary: it reads a closed pipe as 1 and drops returned numbers."""
+    import typer
+
+    from attnscope.cli.app import app
+
+    command = typer.main.get_command(app)
+    if "_ATTNSCOPE_COMPLETE" in os.environ:
+        command.main(argv, prog_name="attnscope")
+    try:
+        with command.make_context("attnscope", argv) as context:
+            command.invoke(context)
+    except typer.Exit as e:
+        return e.exit_code
+    return Exit.DONE
+
+
+def _answer(error: BaseException) -> int:
+    """Say what went wrong, once, and give its exit code."""
+    if isinstance(error, SystemExit):
+        return error.code if isinstance(error.code, int) else int(error.code is not None)
+    if isinstance(error, ReaderGone):
+        return Exit.READER_GONE
+    if isinstance(error, KeyboardInterrupt):
+        return 128 + 2
+    if os.environ.get("ATTNSCOPE_DEBUG"):
+        _show_traceback(error)
+    known = _known(error)
+    complain("error", str(known or _bug(error)))
+    return known.code if known else Exit.BUG
+
+
+def _known(error: BaseException) -> AttnscopeError | None:
+    """The error in our own words, or None for a bug."""
+    if isinstance(error, AttnscopeError):
+        return error
+    if isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and _no_memory(str(error))):
+        hint = "choose fewer layers and heads, a shorter text or a smaller --dtype"
+        return AttnscopeError("out of memory", hint=hint)
+    if isinstance(error, _typer_exception()):
+        from attnscope.cli.usage import in_our_words
+
+        return in_our_words(error)
+    return None
+
+
+def _typer_exception() -> "type[TyperException]":
+    from typer import TyperException
+
+    return TyperException
+
+
+def _no_memory(message: str) -> bool:
+    return any(words in message for words in _NO_MEMORY)
+
+
+def _bug(error: BaseException) -> str:
+    first = (str(error).splitlines() or [""])[0]
+    what = visible(f"{type(error).__name__}: {first}" if first else type(error).__name__)
+    return f"a bug in attnscope ({what}); ATTNSCOPE_DEBUG=1 shows the traceback, please report it"
+
+
+def _show_traceback(error: BaseException) -> None:
+    import traceback
+
+    for line in "".join(traceback.format_exception(error)).splitlines():
+        complain("debug", visible(line))

@@ -1,0 +1,44 @@
+"""The commands in; one Typer application out. A new command is one file and one line here."""
+
+from typing import Annotated
+
+import typer
+
+from attnscope import __version__
+from attnscope.cli import info, run
+from attnscope.cli.help import Command, Group
+from attnscope.cli.shared import spread
+
+_EXAMPLES = """
+attnscope run "The bank by the river"
+attnscope run "The bank by the river" --head all --format heat
+attnscope info
+"""
+
+app = typer.Typer(
+    cls=Group,
+    epilog=_EXAMPLES,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+for command, examples in ((run.run, run.EXAMPLES), (info.info, info.EXAMPLES)):
+    app.command(cls=Command, epilog=examples)(spread(command))
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"attnscope {__version__}")
+        raise typer.Exit
+
+
+@app.callback(invoke_without_command=True)
+def root(
+    context: typer.Context,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    """See what attention does inside a transformer: scores, masked scores, weights, and who contributed what."""
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help(), err=True)
+        raise typer.Exit(2)

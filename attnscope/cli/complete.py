@@ -1,0 +1,59 @@
+"""What stands on the command line so far in; the values that could follow out, for the shell's completion."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+STAGES = ("scores", "scaled", "masked", "weights", "output")
+
+
+def samples(incomplete: str) -> list[str]:
+    """Shipped checkpoints by name, and folders."""
+    from attnscope.shipped import names
+
+    return _starting(names("sample_weights"), incomplete) + _paths(incomplete, folders_only=True)
+
+
+def configs(incomplete: str) -> list[str]:
+    """Shipped configs by name, and TOML files."""
+    from attnscope.shipped import names
+
+    return _starting(names("configs"), incomplete) + _paths(incomplete, ending=".toml")
+
+
+def files(incomplete: str) -> list[str]:
+    """Files and folders."""
+    return _paths(incomplete)
+
+
+def stages(incomplete: str) -> list[str]:
+    """Stages, also after a comma."""
+    done, comma, last = incomplete.rpartition(",")
+    used = done.split(",")
+    return [f"{done}{comma}{stage}" for stage in STAGES if stage.startswith(last) and stage not in used]
+
+
+def words(*known: str) -> Callable[[str], list[str]]:
+    """A completion out of fixed words."""
+
+    def complete(incomplete: str) -> list[str]:
+        return _starting(list(known), incomplete)
+
+    return complete
+
+
+def _starting(known: list[str], incomplete: str) -> list[str]:
+    return [word for word in known if word.startswith(incomplete)]
+
+
+def _paths(incomplete: str, *, folders_only: bool = False, ending: str = "") -> list[str]:
+    """Paths below what is typed so far; a folder ends in `/`, so that the next one goes on from there."""
+    folder, _, start = incomplete.rpartition("/")
+    try:
+        found = sorted(Path(f"{folder}/" if folder or incomplete.startswith("/") else ".").iterdir())
+    except OSError:
+        return []
+    prefix = incomplete[: len(incomplete) - len(start)]
+    visible_names = [p for p in found if p.name.startswith(start) and (start or not p.name.startswith("."))]
+    folders = [f"{prefix}{p.name}/" for p in visible_names if p.is_dir()]
+    rest = [] if folders_only else [p.name for p in visible_names if not p.is_dir() and p.name.endswith(ending)]
+    return folders + [prefix + name for name in rest]

@@ -1,0 +1,123 @@
+"""A Report and how to show it in; a screen, JSON on standard output, or a file out."""
+
+import os
+import shutil
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from attnscope.cli.options import Show
+from attnscope.cli.process import complain
+from attnscope.errors import UsageError
+from attnscope.visible import visible
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from attnscope.report import Report
+
+_DRAWN = (".txt", ".svg")
+_NARROWEST, _WIDEST = 40, 10_000
+
+
+def is_table(show: Show) -> bool:
+    """The findings are drawn, for eyes, so that a window of a long text is enough."""
+    if show.output is not None:
+        return show.output.suffix.lower() in _DRAWN
+    return show.format != "json"
+
+
+def check_output(show: Show) -> None:
+    """Refuse an output that cannot be written before any work is done.
+
+    Raises:
+        UsageError: The file's ending names no format, or another than `--format`.
+        AttnscopeError: The file cannot be written, or exists and `--force` is off.
+    """
+    if show.output is None:
+        return
+    from attnscope.output import check_target
+    from attnscope.views.files import ENDINGS
+
+    check_target(show.output, force=show.force)
+    ending = show.output.suffix.lower()
+    if ending not in ENDINGS:
+        raise UsageError(f"'{show.output}' has no known ending", where="--output", hint=f"use {' '.join(ENDINGS)}")
+    fitting = {None: ENDINGS, "json": (".json",), "table": _DRAWN, "heat": ()}[show.format]
+    if ending not in fitting:
+        hint = "leave --format out: the file's ending chooses"
+        raise UsageError(f"--format {show.format} does not go into a {ending} file", hint=hint)
+
+
+def deliver(report: "Report", show: Show) -> None:
+    """Send a report where the user wants it.
+
+    Raises:
+        AttnscopeError: It cannot be written.
+    """
+    if show.output is not None:
+        _to_file(report, show)
+    elif show.format == "json":
+        from attnscope.report import to_json
+
+        write_bytes(to_json(report) + b"\n")
+    else:
+        from attnscope.views.terminal import render
+
+        render(report, console(show.color), format=show.format or "table", precision=show.precision)
+
+
+def _to_file(report: "Report", show: Show) -> None:
+    from attnscope.output import write_atomic
+    from attnscope.views.files import export
+
+    path = Path(str(show.output))
+    data = export(report, path, precision=show.precision, width=_named_width())
+    write_atomic(path, data, force=show.force)
+    if not show.quiet:
+        complain("wrote", f"{visible(str(path))} ({len(data):,} bytes)")
+
+
+def write_bytes(data: bytes) -> None:
+    """Bytes to standard output, whatever its encoding is."""
+    sys.stdout.flush()
+    sys.stdout.buffer.write(data)
+
+
+def console(color: str) -> "Console":
+    """A terminal as wide as the real one, and without a single escape where none is wanted.
+
+    Args:
+        color: `auto` (colour on a terminal, unless NO_COLOR or TERM=dumb ask for none), `always` or `never`.
+    """
+    from rich.console import Console
+
+    plain = color == "never" or (color == "auto" and not _colourful())
+    return Console(
+        file=sys.stdout,
+        width=_width(),
+        color_system=None if plain else "auto",
+        force_terminal=not plain,
+        markup=False,
+        emoji=False,
+        highlight=False,
+    )
+
+
+def _colourful() -> bool:
+    return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") not in (None, "dumb")
+
+
+def _width() -> int:
+    """COLUMNS, else the terminal's width, else 80."""
+    return _named_width() or _bounded(shutil.get_terminal_size((80, 24)).columns)
+
+
+def _named_width() -> int | None:
+    columns = os.environ.get("COLUMNS", "")
+    return _bounded(int(columns[:9])) if columns.isascii() and columns.isdigit() and int(columns[:9]) else None
+
+
+def _bounded(columns: int) -> int:
+    """A narrower terminal wraps the lines by itself and loses nothing."""
+    return min(max(columns, _NARROWEST), _WIDEST)

@@ -1,0 +1,87 @@
+"""The commands' own help: plain text, because Rich would double its time and box what one wants to copy."""
+
+import inspect
+import os
+import sys
+from typing import Any
+
+from typer import TyperException
+from typer.core import TyperCommand, TyperGroup
+
+from attnscope.errors import UsageError, did_you_mean
+
+
+def _write_help(self: Any, ctx: Any, formatter: Any) -> None:
+    """Write usage, description, commands, options by group, and examples."""
+    _style_headings(formatter)
+    self.format_usage(ctx, formatter)
+    self.format_help_text(ctx, formatter)
+    if isinstance(self, TyperGroup):
+        self.format_commands(ctx, formatter)
+    for title, rows in _by_group(self, ctx).items():
+        with formatter.section(title):
+            formatter.write_dl(rows, col_max=26)
+    _write_examples(formatter, self.epilog)
+
+
+class Command(TyperCommand):
+    """A command whose help shows its options in groups and ends with worked examples."""
+
+    format_help = _write_help
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse, and tell every usage error which command it is about."""
+        try:
+            return super().parse_args(ctx, args)
+        except TyperException as e:
+            if getattr(e, "ctx", ctx) is None:
+                e.ctx = ctx  # type: ignore[attr-defined]
+            raise
+
+
+class Group(TyperGroup):
+    """The program itself, with the same help."""
+
+    format_help = _write_help
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Find the command, or name the nearest one."""
+        if self.get_command(ctx, args[0]) is None and not ctx.resilient_parsing:
+            raise UsageError(f"no such command '{args[0]}'", hint=did_you_mean(args[0], self.list_commands(ctx)))
+        return super().resolve_command(ctx, args)
+
+
+def _by_group(command: Any, ctx: Any) -> dict[str, list[tuple[str, str]]]:
+    groups: dict[str, list[tuple[str, str]]] = {}
+    for parameter in command.get_params(ctx):
+        record = _record(parameter, ctx)
+        if record:
+            title = getattr(parameter, "rich_help_panel", None) or "Options"
+            groups.setdefault(title, []).append(record)
+    return groups
+
+
+def _record(parameter: Any, ctx: Any) -> tuple[str, str] | None:
+    if parameter.param_type_name == "argument":
+        return parameter.metavar, parameter.help
+    record: tuple[str, str] | None = parameter.get_help_record(ctx)
+    return record
+
+
+def _write_examples(formatter: Any, epilog: str | None) -> None:
+    if epilog:
+        with formatter.section("Examples"):
+            for line in inspect.cleandoc(epilog).splitlines():
+                formatter.write(f"  {line}\n" if line else "\n")
+
+
+def _style_headings(formatter: Any) -> None:
+    """Bold headings where a terminal reads them and nobody asked for none."""
+    plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") in (None, "dumb")
+    if plain or sys.stdout is None or not sys.stdout.isatty():
+        return
+
+    def write_heading(heading: str) -> None:
+        formatter.write(f"{'':>{formatter.current_indent}}\x1b[1m{heading}\x1b[0m\n")
+
+    formatter.write_heading = write_heading

@@ -1,0 +1,54 @@
+"""A model in; what is in it out: `attnscope info`."""
+
+from typing import Annotated, Literal
+
+from attnscope.cli.options import Stack, option
+from attnscope.cli.read import one_of
+
+EXAMPLES = """
+attnscope info
+attnscope info --model ./my-bert --cost
+attnscope info --config sliding-window --cost
+attnscope info --model ./my-bert --format json | jq .parameters
+"""
+
+InfoFormat = Literal["table", "json"]
+
+
+def info(
+    stack: Stack,
+    cost: Annotated[
+        bool, option("--cost", group="What to show", help="FLOPs and bytes of attention as the text grows.")
+    ] = False,
+    format: Annotated[
+        InfoFormat,
+        option(
+            "--format",
+            group="What to show",
+            metavar="table|json",
+            parser=one_of("--format", InfoFormat),
+            help="table, for reading, or json.",
+        ),
+    ] = "table",
+) -> None:
+    """Show what is in a checkpoint or config.
+
+    Architecture, sizes, parameters, mask, positions, tokenizer and files; with --cost, what its attention takes.
+    """
+    import sys
+
+    from attnscope.description import describe
+    from attnscope.views import info as view
+
+    description = describe(**stack.chosen())
+    rows = None
+    if cost:
+        from attnscope.cost import table
+
+        rows = table(description.config)
+    if format == "json":
+        from attnscope.cli.deliver import write_bytes
+
+        write_bytes(view.as_json(description, rows))
+    else:
+        sys.stdout.write(view.as_text(description, rows))

@@ -1,0 +1,192 @@
+"""The options that commands share, each declared once: its names, its meaning, how its value is read and completed.
+
+A command takes the dataclasses below as parameters; `shared.spread` turns their fields into options.
+"""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from typer import Argument, Option
+
+from attnscope.cli import complete, read
+from attnscope.errors import UsageError
+
+_TEXT, _MODEL, _SHOW, _MACHINE = "Text", "Model", "What to show", "Machine"
+
+Dtype = Literal["float32", "bfloat16", "float16"]
+Format = Literal["table", "heat", "json"]
+Color = Literal["auto", "always", "never"]
+
+
+def option(*names: str, group: str, help: str, metavar: str | None = None, **more: Any) -> Any:
+    """An option of Typer whose default, where it shows one, stands in its help text."""
+    return Option(*names, help=help, metavar=metavar, rich_help_panel=group, **more)
+
+
+def choice(name: str, words: Any, *, group: str, help: str) -> Any:
+    """An option that takes one of the words of a Literal type."""
+    metavar = "|".join(words.__args__)
+    return option(name, group=group, help=help, metavar=metavar, parser=read.one_of(name, words))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """The texts to look at.
+
+    Attributes:
+        text: The text, or `-` for standard input.
+        file: A file with one text per line.
+        pair: An encoder's second segment.
+    """
+
+    text: Annotated[
+        str | None,
+        Argument(
+            metavar="TEXT", help="The text to look at; - reads standard input as one text.", rich_help_panel=_TEXT
+        ),
+    ] = None
+    file: Annotated[
+        Path | None,
+        option(
+            "--file",
+            group=_TEXT,
+            metavar="PATH",
+            autocompletion=complete.files,
+            help="Take one text from every line of a file instead.",
+        ),
+    ] = None
+    pair: Annotated[
+        str | None,
+        option("--pair", group=_TEXT, metavar="TEXT", help="A second segment, for encoders such as BERT."),
+    ] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stack:
+    """The model to run, or to describe.
+
+    Attributes:
+        model: HF-layout folder or name of a shipped sample.
+        config: TOML file or name of a shipped config.
+    """
+
+    model: Annotated[
+        str | None,
+        option(
+            "--model",
+            group=_MODEL,
+            metavar="PATH|NAME",
+            envvar="ATTNSCOPE_MODEL",
+            autocompletion=complete.samples,
+            help="A checkpoint folder (config.json, tokenizer.json, *.safetensors), or a shipped sample by name; "
+            "without it, the shipped sample.",
+        ),
+    ] = None
+    config: Annotated[
+        str | None,
+        option(
+            "--config",
+            group=_MODEL,
+            metavar="FILE|NAME",
+            autocompletion=complete.configs,
+            help="A stack described in TOML, or a shipped config by name. Its weights are random unless it names some.",
+        ),
+    ] = None
+
+    def chosen(self) -> dict[str, str | None]:
+        """`model` and `config`, of which one is None; a model named by the environment gives way to `--config`.
+
+        Raises:
+            UsageError: Both were typed.
+        """
+        if self.config is None:
+            return {"model": self.model, "config": None}
+        if self.model is not None and self.model != os.environ.get("ATTNSCOPE_MODEL"):
+            raise UsageError("--model and --config exclude each other", hint="give one of them")
+        return {"model": None, "config": self.config}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Machine:
+    """How the model runs.
+
+    Attributes:
+        device: Where.
+        dtype: In which type.
+        truncate: Cut texts that are too long for the model.
+        max_memory: Bytes that the run may take.
+    """
+
+    device: Annotated[
+        str,
+        option(
+            "--device",
+            group=_MACHINE,
+            metavar="auto|cpu|cuda[:N]",
+            parser=read.device,
+            autocompletion=complete.words("auto", "cpu", "cuda"),
+            help="Where to run; auto takes CUDA where there is one.",
+        ),
+    ] = "auto"
+    dtype: Annotated[
+        Dtype,
+        choice("--dtype", Dtype, group=_MACHINE, help="Type the model runs in; scores and softmax stay float32."),
+    ] = "float32"
+    truncate: Annotated[
+        bool,
+        option("--truncate", group=_MACHINE, help="Cut texts that are longer than the model takes, and say so."),
+    ] = False
+    max_memory: Annotated[
+        int | None,
+        option(
+            "--max-memory",
+            group=_MACHINE,
+            metavar="SIZE",
+            parser=read.size,
+            help="Refuse to take more memory than this, such as 800M or 1.5G; without it, half of what is free.",
+        ),
+    ] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Show:
+    """Where the findings go, and how they look.
+
+    Attributes:
+        format: On standard output.
+        output: A file instead.
+        precision: Digits after the point in tables.
+        color: When to colour.
+        quiet: No progress and no remarks on standard error.
+        force: Replace an existing file.
+    """
+
+    format: Annotated[
+        Format | None,
+        choice("--format", Format, group=_SHOW, help="table (the default), heat (a picture), or json (exact)."),
+    ] = None
+    output: Annotated[
+        Path | None,
+        option(
+            "--output",
+            group=_SHOW,
+            metavar="FILE",
+            autocompletion=complete.files,
+            help="Write to a file; its ending chooses: .json .safetensors .svg .txt",
+        ),
+    ] = None
+    precision: Annotated[
+        int,
+        option(
+            "--precision",
+            group=_SHOW,
+            metavar="DIGITS",
+            parser=read.number("--precision", 0, 9),
+            help="Digits after the point in tables; json and .safetensors are exact.",
+        ),
+    ] = 2
+    color: Annotated[Color, choice("--color", Color, group=_SHOW, help="When to colour.")] = "auto"
+    force: Annotated[bool, option("--force", group=_SHOW, help="Replace the --output file if it exists.")] = False
+    quiet: Annotated[bool, option("--quiet", group=_SHOW, help="No progress and no remarks on standard error.")] = False

@@ -1,0 +1,108 @@
+"""Options in; the RunConfig that the pipeline takes out."""
+
+import sys
+from typing import TYPE_CHECKING
+
+from attnscope.cli.options import Machine, Source, Stack
+from attnscope.cli.process import complain
+from attnscope.cli.selection_options import Selection
+from attnscope.errors import AttnscopeError, UsageError
+from attnscope.visible import visible
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from attnscope.config import RunConfig, TextInput
+
+_LONGEST = 16 << 20  # bytes of standard input; an endless one must not fill the memory
+
+
+def run_config(
+    source: Source, stack: Stack, selection: Selection, machine: Machine, *, window: int | None, quiet: bool
+) -> "RunConfig":
+    """What the user asked for.
+
+    Args:
+        source: Where the texts are.
+        stack: Which model.
+        selection: What to compute.
+        machine: How to run it.
+        window: Rows and columns shown where the user names none; None for every one.
+        quiet: No remarks on standard error.
+
+    Raises:
+        UsageError: There is no text, or there are two sources of one.
+        AttnscopeError: The text cannot be read.
+    """
+    from attnscope.config import RunConfig
+
+    chosen = stack.chosen()
+    return RunConfig(
+        texts=texts(source, quiet=quiet),
+        model=chosen["model"],
+        config=chosen["config"],
+        mask=selection.mask,
+        what_if=selection.what_if,
+        layer=selection.layer,
+        head=selection.head,
+        query=selection.query,
+        key=selection.key,
+        stages=tuple(selection.stage.split(",")),
+        top=selection.top,
+        by=selection.by,
+        special=not selection.no_special,
+        device=machine.device,
+        dtype=machine.dtype,
+        window=window,
+        truncate=machine.truncate,
+        max_memory=machine.max_memory,
+    )
+
+
+def texts(source: Source, *, quiet: bool) -> "tuple[TextInput, ...]":
+    """The texts that the user named.
+
+    Args:
+        source: Where they are.
+        quiet: Say nothing about blank lines.
+
+    Raises:
+        UsageError: There is no text, or there are two sources of one.
+        AttnscopeError: The file or standard input cannot be read, or is not UTF-8.
+    """
+    from attnscope.config import TextInput
+
+    if source.text is None and source.file is None:
+        raise UsageError("there is no text", hint="give TEXT, - for standard input, or --file PATH")
+    if source.file is not None:
+        if source.text is not None or source.pair is not None:
+            other = "TEXT" if source.text is not None else "--pair"
+            raise UsageError(f"--file and {other} exclude each other", hint="give one of them")
+        return _from_file(source.file, quiet=quiet)
+    if source.text == "-":
+        return (TextInput(_standard_input(), source.pair, where="standard input"),)
+    return (TextInput(str(source.text), source.pair),)
+
+
+def _from_file(path: "Path", *, quiet: bool) -> "tuple[TextInput, ...]":
+    from attnscope.texts import read_texts
+
+    found, notes = read_texts(path)
+    for note in notes if not quiet else []:
+        complain("note", visible(note))
+    return tuple(found)
+
+
+def _standard_input() -> str:
+    if sys.stdin is None:
+        raise AttnscopeError("standard input is closed", hint="give TEXT, or --file PATH")
+    data = sys.stdin.buffer.read(_LONGEST + 1)
+    if len(data) > _LONGEST:
+        raise AttnscopeError(f"is longer than {_LONGEST:,} bytes", where="standard input", hint="split the text")
+    try:
+        return data.decode().removesuffix("\n")
+    except UnicodeDecodeError as e:
+        before = data[: e.start]
+        line, column = before.count(b"\n") + 1, e.start - (before.rfind(b"\n") + 1)
+        found = f"byte 0x{data[e.start]:02x} at byte {column} of line {line} is not UTF-8"
+        raise AttnscopeError(found, where="standard input", hint="convert it to UTF-8") from e

@@ -1,0 +1,109 @@
+"""The options that say what to compute and keep of a text, shared by every command that looks into one."""
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from attnscope.cli import complete, read
+from attnscope.cli.options import choice, option
+
+_SELECT = "What to compute"
+
+WhatIf = Literal["stack", "same-scores"]
+By = Literal["weight", "value", "projected"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Selection:
+    """What to compute and keep.
+
+    Attributes:
+        mask: Mask expression.
+        what_if: What a changed mask changes.
+        layer: Layers, as typed.
+        head: Heads, as typed.
+        query: Rows, as typed.
+        key: Columns, as typed.
+        stage: Stages whose matrices are kept, joined by commas.
+        top: Contributors per token.
+        by: What ranks them.
+        no_special: Leave special tokens and the first token out of the ranking.
+    """
+
+    layer: Annotated[
+        str,
+        option(
+            "--layer",
+            group=_SELECT,
+            metavar="LAYERS",
+            parser=read.pick("--layer"),
+            autocompletion=complete.words("auto", "all", "mean"),
+            help="Layers, from 0: auto, all, mean, or numbers such as 3, 0,2,5-7 or -1 (the last).",
+        ),
+    ] = "auto"
+    head: Annotated[
+        str,
+        option(
+            "--head",
+            group=_SELECT,
+            metavar="HEADS",
+            parser=read.pick("--head"),
+            autocompletion=complete.words("auto", "all", "mean"),
+            help="Heads, likewise. auto takes the head that looks most at other words.",
+        ),
+    ] = "auto"
+    query: Annotated[
+        str | None,
+        option("--query", group=_SELECT, metavar="ROWS", help="Rows: positions such as 3, 3:8 or -1, or a word."),
+    ] = None
+    key: Annotated[
+        str | None,
+        option("--key", group=_SELECT, metavar="COLUMNS", help="Columns, likewise; 0: is every one of them."),
+    ] = None
+    mask: Annotated[
+        str,
+        option(
+            "--mask",
+            group=_SELECT,
+            metavar="MASK",
+            parser=read.mask,
+            autocompletion=complete.words("own", "causal", "bidirectional", "window:", "prefix:"),
+            help="own (the model's), causal, bidirectional, window:N, prefix:N, or several joined by +.",
+        ),
+    ] = "own"
+    what_if: Annotated[
+        WhatIf,
+        choice(
+            "--what-if",
+            WhatIf,
+            group=_SELECT,
+            help="What another --mask changes: the whole stack, or only the softmax over the model's own scores.",
+        ),
+    ] = "stack"
+    stage: Annotated[
+        str,
+        option(
+            "--stage",
+            group=_SELECT,
+            metavar="STAGES",
+            parser=read.some_of("--stage", "stage", complete.STAGES),
+            autocompletion=complete.stages,
+            help=f"Some of {', '.join(complete.STAGES)}, joined by commas.",
+        ),
+    ] = "scores,masked,weights"
+    top: Annotated[
+        int,
+        option("--top", group=_SELECT, metavar="K", parser=read.number("--top", 1), help="Contributors per token."),
+    ] = 3
+    by: Annotated[
+        By,
+        choice(
+            "--by",
+            By,
+            group=_SELECT,
+            help="What ranks them: the weight α, α·‖v‖, or α·‖v W‖ after the output projection.",
+        ),
+    ] = "weight"
+    no_special: Annotated[
+        bool,
+        option("--no-special", group=_SELECT, help="Leave special tokens and the first token out of the ranking."),
+    ] = False

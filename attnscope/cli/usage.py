@@ -1,0 +1,41 @@
+"""An exception of Typer's parser in; one line of ours with a hint out."""
+
+from typing import Any
+
+from typer import TyperException
+
+from attnscope.errors import UsageError, did_you_mean
+
+
+def in_our_words(error: TyperException) -> UsageError:
+    """The usage error that says the same on one line, with what to do about it."""
+    message = " ".join(error.format_message().split()).rstrip(".")
+    option = getattr(error, "option_name", None)
+    if option and message.startswith("No such option"):
+        return UsageError(f"no such option '{option}'", hint=_near(option, error))
+    if message.startswith("Got unexpected extra argument") and _takes_text(error):
+        return UsageError(_lower(message), hint='put a text of several words in quotes: "The bank by the river"')
+    return UsageError(_lower(message), hint=_see_help(error))
+
+
+def _takes_text(error: TyperException) -> bool:
+    context: Any = getattr(error, "ctx", None)
+    return context is not None and any(p.name == "text" for p in context.command.params)
+
+
+def _near(option: str, error: TyperException) -> str:
+    context: Any = getattr(error, "ctx", None)
+    known = [name for p in context.command.get_params(context) for name in p.opts] if context else []
+    hint = did_you_mean(option, [name for name in known if name.startswith("--")])
+    if hint.startswith("known"):
+        return f"{_see_help(error)}; a text that starts with '-' goes after --"
+    return hint
+
+
+def _see_help(error: TyperException) -> str:
+    context: Any = getattr(error, "ctx", None)
+    return f"see {context.command_path if context else 'attnscope'} --help"
+
+
+def _lower(message: str) -> str:
+    return message[:1].lower() + message[1:]

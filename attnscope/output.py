@@ -1,0 +1,120 @@
+"""Bytes and a path in; the whole file or nothing out: a reader never sees half of it, a failure leaves no trace."""
+
+import errno
+import os
+import secrets
+import stat
+from contextlib import suppress
+from pathlib import Path
+
+from attnscope.errors import AttnscopeError
+
+
+def check_target(path: Path, *, force: bool) -> None:
+    """Refuse a target that `write_atomic` would refuse, before hours of work go into it.
+
+    A symbolic link is refused even with `force`: replacing it would leave the file it points to as it was, and writing
+    through it would put the temporary file, and the rename, in a folder that the user did not name.
+
+    Args:
+        path: Where the file shall stand.
+        force: An existing regular file may be replaced.
+
+    Raises:
+        AttnscopeError: The folder is missing, or the target is a folder, a symbolic link, a device, read-only, or
+            exists and `force` is off.
+    """
+    try:
+        found = path.lstat()
+    except FileNotFoundError:
+        _check_folder(path)
+        return
+    except OSError as e:
+        raise _refused(path, e) from e
+    _check_existing(path, found.st_mode, force=force)
+
+
+def write_atomic(path: Path, data: bytes, *, force: bool) -> None:
+    """Put a whole file in place: temporary file in the same folder, fsync, rename, fsync of the folder.
+
+    Args:
+        path: Where the file shall stand.
+        data: All of its content.
+        force: An existing regular file may be replaced; it keeps its permissions.
+
+    Raises:
+        AttnscopeError: As `check_target`, or the disk is full or fails. The old file is then still there, whole.
+    """
+    check_target(path, force=force)
+    temporary = path.parent / f".attnscope-{secrets.token_hex(6)}.tmp"
+    try:
+        _write(temporary, data, like=path)
+        _place(temporary, path, force=force)
+        _sync_folder(path.parent)
+    except OSError as e:
+        raise _refused(path, e) from e
+    finally:  # also where a signal ends the work
+        with suppress(OSError):
+            temporary.unlink()
+
+
+def _check_folder(path: Path) -> None:
+    folder = path.parent
+    if not folder.is_dir():
+        found = "is not a folder" if folder.exists() else "there is no such folder"
+        raise AttnscopeError(found, where=folder, hint="name a file in a folder that exists")
+
+
+def _check_existing(path: Path, mode: int, *, force: bool) -> None:
+    if stat.S_ISDIR(mode):
+        raise AttnscopeError("is a folder", where=path, hint="name a file in it")
+    if stat.S_ISLNK(mode):
+        found = f"is a symbolic link to '{os.readlink(path)}'"
+        raise AttnscopeError(found, where=path, hint="name the file itself, or remove the link")
+    if not stat.S_ISREG(mode):
+        raise AttnscopeError("is not a regular file", where=path, hint="name a file")
+    if not force:
+        raise AttnscopeError("exists", where=path, hint="give --force to replace it")
+    # A rename would replace a read-only file, for the folder's permissions decide that; its owner meant otherwise.
+    if not mode & 0o222:
+        raise AttnscopeError("is read-only", where=path, hint="make it writable, or name another file")
+
+
+def _write(temporary: Path, data: bytes, *, like: Path) -> None:
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+    with open(descriptor, "wb") as file:
+        if like.exists():
+            os.fchmod(descriptor, stat.S_IMODE(like.stat().st_mode))
+        file.write(data)
+        file.flush()
+        os.fsync(descriptor)
+
+
+def _place(temporary: Path, path: Path, *, force: bool) -> None:
+    if force:
+        os.replace(temporary, path)
+        return
+    try:
+        os.link(temporary, path)  # unlike a rename, never replaces a file that appeared in the meantime
+    except FileExistsError:
+        raise AttnscopeError("exists", where=path, hint="give --force to replace it") from None
+    except OSError as e:
+        if e.errno not in (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK):
+            raise
+        os.rename(temporary, path)  # FAT and some network file systems have no hard links
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError as e:
+        if e.errno not in (errno.EINVAL, errno.EOPNOTSUPP):  # some file systems cannot sync a folder
+            raise
+    finally:
+        os.close(descriptor)
+
+
+def _refused(path: Path, error: OSError) -> AttnscopeError:
+    reason = error.strerror or type(error).__name__
+    return AttnscopeError(f"cannot be written ({reason})", where=path, hint="name a file in a folder you may write to")

@@ -1,0 +1,1 @@
+"""Reports in; terminal screens and files out. Nothing here imports torch."""

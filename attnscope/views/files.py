@@ -1,0 +1,117 @@
+"""A Report and a file name in; the bytes of that file out, in the format that its ending names."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from attnscope.errors import UsageError
+from attnscope.report import HeadReport, Report, TextReport, to_json
+
+WIDTH = 120
+
+
+def export(report: Report, path: Path, *, precision: int = 2, width: int | None = None) -> bytes:
+    """What a file of this name holds; writing it is the caller's business.
+
+    Args:
+        report: What to export.
+        path: The file's name; its ending chooses `.json`, `.txt` (the table view), `.svg` (the same in colour) or
+            `.safetensors` (every array by name, such as `text0.L2H1.weights`).
+        precision: Digits after the point in `.txt` and `.svg`; the others are exact.
+        width: Columns of `.txt` and `.svg`; None for 120.
+
+    Raises:
+        UsageError: The ending is none of these.
+    """
+    write = _WRITERS.get(path.suffix.lower())
+    if write is None:
+        found = f"no format has the ending '{path.suffix}'" if path.suffix else "the name has no ending"
+        raise UsageError(found, where=path, hint=f"use {', '.join(ENDINGS)}")
+    return write(report, precision, width or WIDTH)
+
+
+def tensors(report: Report) -> dict[str, np.ndarray[Any, Any]]:
+    """Every array of a report by name.
+
+    `text0.queries` and `text0.keys` are the positions of rows and columns, `text0.ids` and `text0.context_ids` the
+    tokens; `text0.L2H1.weights` a stage, `text0.L2H1.top.keys` the sources and `text0.L2H1.rows.entropy` a statistic.
+    """
+    found: dict[str, np.ndarray[Any, Any]] = {}
+    for text in report.texts:
+        name = f"text{text.index}"
+        found[f"{name}.queries"] = np.array(text.queries, dtype=np.int64)
+        found[f"{name}.keys"] = np.array(text.keys, dtype=np.int64)
+        found[f"{name}.ids"] = np.array([token.id for token in text.tokens], dtype=np.int64)
+        if text.context is not None:
+            found[f"{name}.context_ids"] = np.array([token.id for token in text.context], dtype=np.int64)
+        for head in text.heads:
+            found.update(_head_tensors(f"{name}.{_head_key(head)}", head))
+    return {name: np.ascontiguousarray(array) for name, array in found.items()}
+
+
+def _head_key(head: HeadReport) -> str:
+    return f"L{head.layer}H{head.head}"
+
+
+def _head_tensors(name: str, head: HeadReport) -> dict[str, np.ndarray[Any, Any]]:
+    found: dict[str, np.ndarray[Any, Any]] = {f"{name}.{stage}": matrix for stage, matrix in head.stages.items()}
+    for part, struct in (("top", head.top), ("rows", head.rows)):
+        for field in struct.__struct_fields__:
+            array = getattr(struct, field)
+            if isinstance(array, np.ndarray):
+                found[f"{name}.{part}.{field}"] = array
+    return found
+
+
+def _metadata(report: Report) -> dict[str, str]:
+    """Everything of the report that is no array, as JSON under one key: the order of several is not kept."""
+    texts = {f"text{text.index}": _text_facts(text) for text in report.texts}
+    facts = {"schema": report.schema, "provenance": report.provenance, "mask": report.mask, "texts": texts}
+    return {"attnscope": msgspec.json.encode(facts).decode()}
+
+
+def _text_facts(text: TextReport) -> dict[str, Any]:
+    heads = {
+        _head_key(head): {
+            **{field: getattr(head, field) for field in ("chosen", "scale", "softcap", "bias", "fully_masked")},
+            "by": head.top.by,
+            "left_out": head.top.left_out,
+        }
+        for head in text.heads
+    }
+    facts = {field: getattr(text, field) for field in ("text", "pair", "tokens", "context", "notes")}
+    return {**facts, "heads": heads}
+
+
+def _json(report: Report, _precision: int, _width: int) -> bytes:
+    return to_json(report) + b"\n"
+
+
+def _txt(report: Report, precision: int, width: int) -> bytes:
+    from attnscope.views.terminal.recorded import as_text  # rich is only needed for drawing
+
+    return as_text(report, width=width, precision=precision).encode()
+
+
+def _svg(report: Report, precision: int, width: int) -> bytes:
+    from attnscope.views.terminal.recorded import as_svg
+
+    return as_svg(report, width=width, precision=precision).encode()
+
+
+def _safetensors(report: Report, _precision: int, _width: int) -> bytes:
+    from safetensors.numpy import save
+
+    return save(tensors(report), metadata=_metadata(report))
+
+
+_WRITERS: dict[str, Callable[[Report, int, int], bytes]] = {
+    ".json": _json,
+    ".txt": _txt,
+    ".svg": _svg,
+    ".safetensors": _safetensors,
+}
+ENDINGS = tuple(_WRITERS)

@@ -1,0 +1,119 @@
+"""What is in a model, and what its attention takes, in; text for a terminal, or JSON, out."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from attnscope.cost import TOP, WINDOW, CostRow
+from attnscope.visible import visible
+
+if TYPE_CHECKING:
+    from attnscope.config import ModelConfig
+    from attnscope.description import Description
+
+BINARY = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+DECIMAL = ("", "k", "M", "G", "T", "P", "E")
+_HEADINGS = ("tokens", "q·k", "weights·v", "projections", "scores", "weights", "kept")
+
+
+def as_json(description: "Description", cost: Sequence[CostRow] | None) -> bytes:
+    """The description as strict JSON on one line, with the rows of the cost table under `cost` where there are any."""
+    facts: dict[str, Any] = msgspec.to_builtins(description)
+    return msgspec.json.encode(facts if cost is None else {**facts, "cost": cost}) + b"\n"
+
+
+def as_text(description: "Description", cost: Sequence[CostRow] | None) -> str:
+    """The description, a fact per line, and the cost table below it."""
+    facts = [(name, value) for name, value in _facts(description) if value]
+    facts += [("file", f"{visible(name)}  {scaled(size, 1024, BINARY)}") for name, size in description.files.items()]
+    facts += [("note", visible(note)) for note in description.notes]
+    lines = [f"{name:<12}{value}" for name, value in facts]
+    if cost is not None:
+        lines += ["", *cost_lines(cost)]
+    return "\n".join(lines) + "\n"
+
+
+def _facts(d: "Description") -> list[tuple[str, str]]:
+    c = d.config
+    stored = ", ".join(f"{count:,} × {visible(dtype)}" for dtype, count in d.dtypes.items())
+    of_text = d.tokenizer_size is None
+    words = "made from the text itself" if of_text else f"{d.tokenizer_size:,} words"
+    rows = "one row per word of the text" if of_text else f"{c.vocab_size:,} rows"
+    return [
+        ("name", visible(d.name)),
+        ("family", d.family),
+        ("weights", f"{d.weights}; nobody trained this model" if d.weights == "random" else d.weights),
+        ("fingerprint", d.fingerprint),
+        ("layers", f"{c.n_layers}, {c.d_model} wide" + (", each reading attention and MLP in parallel" * c.parallel)),
+        ("heads", _heads(c)),
+        ("scores", _scores(c, d.attention_scale)),
+        ("mask", d.mask),
+        ("positions", _positions(c)),
+        ("norm", "none" if c.norm == "none" else f"{c.norm} ({c.norm_order}), ε {c.norm_eps:g}"),
+        ("MLP", f"{c.d_mlp} wide, {'gated ' * c.gated}{c.activation}" if c.d_mlp else "none"),
+        ("residual", "yes" if c.residual else "no"),
+        ("vocabulary", rows + (f", {c.n_segments} segments" if c.n_segments else "")),
+        ("tokenizer", f"{visible(d.tokenizer)}, {words}"),
+        ("parameters", f"{d.parameters:,} in embeddings and blocks"),
+        ("checkpoint", f"{d.stored_parameters:,} numbers: {stored}" if d.stored_parameters is not None else ""),
+    ]
+
+
+def _heads(c: "ModelConfig") -> str:
+    shared = f" that share {c.n_kv_heads} key/value heads" if c.n_kv_heads != c.n_heads else ""
+    return f"{c.n_heads}{shared}, queries and keys {c.d_head} wide, values {c.d_value} wide"
+
+
+def _scores(c: "ModelConfig", scale: float) -> str:
+    how = f" (1/√{c.d_head})" if c.scale is None else ""
+    capped = f", soft-capped at {c.softcap:g}" if c.softcap is not None else ""
+    return f"q·k × {scale:.4g}{how}{capped}" + ", q and k normed per head" * c.qk_norm
+
+
+def _positions(c: "ModelConfig") -> str:
+    turned = ""
+    if c.positions == "rope":
+        turned = f" (theta {c.rope.theta:g}" + (f", {c.rope.fraction:g} of each head" if c.rope.fraction < 1 else "")
+        turned += f", {c.rope.scaling.kind} × {c.rope.scaling.factor:g})" if c.rope.scaling else ")"
+    return f"{c.positions}{turned}, " + (f"up to {c.max_positions:,} tokens" if c.max_positions else "of any length")
+
+
+def cost_lines(rows: Sequence[CostRow]) -> list[str]:
+    """The cost table: one line for every length of text, and what its columns mean."""
+    cells = [_HEADINGS, *(_cost_cells(row) for row in rows)]
+    widths = [max(len(row[column]) for row in cells) for column in range(len(_HEADINGS))]
+    lines = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in cells]
+    lines = [line + ("" if row.fits else "  *") for line, row in zip(lines, [_FITS, *rows], strict=True)]
+    return [
+        "cost of attention, over all layers and heads of one text",
+        *lines,
+        *(["* longer than the model's positions"] if not all(row.fits for row in rows) else []),
+        "q·k, weights·v  FLOPs for the pairs that the mask allows; projections: FLOPs",
+        "scores, weights bytes of all of them as float32",
+        f"kept            bytes that attnscope holds instead: the top {TOP} sources and six",
+        f"                statistics of every row, and scores, masked and weights of the {WINDOW}×{WINDOW}",
+        "                window that a screen starts with",
+    ]
+
+
+_FITS = CostRow(0, 0, 0, 0, 0, 0, 0, fits=True)
+
+
+def _cost_cells(row: CostRow) -> tuple[str, ...]:
+    flops = (row.qk_flops, row.av_flops, row.projection_flops)
+    sizes = (row.scores_bytes, row.weights_bytes, row.kept_bytes)
+    return (
+        f"{row.tokens:,}",
+        *(scaled(n, 1000, DECIMAL) for n in flops),
+        *(scaled(n, 1024, BINARY) for n in sizes),
+    )
+
+
+def scaled(number: int, step: int, units: Sequence[str]) -> str:
+    """Three digits and a unit: 1048576 as `1.00 MiB`."""
+    value, unit = float(number), 0
+    while value >= 999.5 and unit < len(units) - 1:
+        value, unit = value / step, unit + 1
+    digits = 0 if unit == 0 else max(0, 3 - len(str(int(value))))
+    return f"{value:.{digits}f} {units[unit]}".rstrip()

@@ -1,0 +1,59 @@
+"""A Report in; a screen out: a header, then per text, layer and head the matrices and the top contributors.
+
+This package is the only view that knows rich. Nothing is ever cut in silence: tables go in column blocks, shortened
+labels are spelled out below, and text from strangers reaches the terminal only with its control characters visible.
+"""
+
+from typing import Literal
+
+from rich.console import Console
+
+from attnscope.report import HeadReport, Report, TextReport
+from attnscope.views.terminal.contributors import put_contributors
+from attnscope.views.terminal.header import (
+    put_head_header,
+    put_more,
+    put_notes,
+    put_report_header,
+    put_text_header,
+)
+from attnscope.views.terminal.heat import put_heat
+from attnscope.views.terminal.screen import Screen
+from attnscope.views.terminal.stages import stage_views
+from attnscope.views.terminal.tables import put_stage
+
+
+def render(report: Report, console: Console, *, format: Literal["table", "heat"] = "table", precision: int = 2) -> None:
+    """Print a report.
+
+    Args:
+        report: What to show.
+        console: Where to. Its width, colours and encoding are taken as they are; for no escapes at all, give it
+            `color_system=None`.
+        format: `table` has every number; `heat` is a picture of the same.
+        precision: Digits after the point in matrices; weights of contributors have one more.
+    """
+    screen = Screen(console, precision)
+    put_report_header(screen, report)
+    for text in report.texts:
+        put_text_header(screen, text, len(report.texts))
+        for head in text.heads:
+            screen.say("")
+            _put_head(screen, report, text, head, format)
+        screen.say("")
+        put_notes(screen, text.notes)
+    put_more(screen, report)
+
+
+def _put_head(screen: Screen, report: Report, text: TextReport, head: HeadReport, format: str) -> None:
+    put_head_header(screen, report, text, head)
+    screen.say("")
+    stages = stage_views(screen, text, head)
+    if format == "heat":
+        put_heat(screen, stages)
+        screen.say("")
+    else:
+        for stage in stages:
+            put_stage(screen, stage)
+            screen.say("")
+    put_contributors(screen, text, head, compact=format == "heat")

@@ -1,0 +1,83 @@
+"""Values in; styles out: heat that reads the same on dark and light terminals.
+
+Every coloured cell brings its own background and a foreground that contrasts with it, so that nothing depends on the
+terminal's. In both ramps brighter means stronger: viridis (van der Walt and Smith, 2015) for weights, and blue to dark
+to orange, centred at 0, for what has a sign; both are safe for the colour-blind.
+"""
+
+from dataclasses import dataclass
+from functools import lru_cache
+from math import isfinite
+
+import numpy as np
+from rich.color import Color
+from rich.style import Style
+
+from attnscope.report import Matrix
+
+_STEPS = 64
+_SEQUENTIAL = "440154 482878 3e4989 31688e 26828e 1f9e89 35b779 6ece58 b5de2b fde725"
+_DIVERGING = "a6d5ff 4f9bea 2c62ac 24406b 23262e 6b3c1e ac5a1d e88a35 ffd09a"
+_SEQUENTIAL_16 = "black blue cyan yellow bright_yellow"
+_DIVERGING_16 = "bright_cyan cyan blue black red yellow bright_yellow"
+_DARK_16 = ("black", "blue", "red")
+
+
+@dataclass(frozen=True)
+class Scale:
+    """The range that a ramp is stretched over.
+
+    Attributes:
+        low: The value of the ramp's first colour.
+        high: The value of its last.
+        signed: Centred at 0.
+    """
+
+    low: float
+    high: float
+    signed: bool
+
+    def place(self, value: float) -> float | None:
+        """Where a value stands, from 0 to 1; None where it stands nowhere."""
+        if not isfinite(value):
+            return None
+        return (value - self.low) / (self.high - self.low) if self.high > self.low else 0.5 if self.signed else 0.0
+
+    def style(self, value: float, colours: int) -> Style | None:
+        """Background and foreground of a value; None where it has none."""
+        place = self.place(value)
+        return None if place is None or not colours else ramp_style(place, self.signed, colours)
+
+
+def scale_for(stage: str, matrix: Matrix) -> Scale:
+    """The scale of one stage: weights from 0 to the largest, everything else centred at 0."""
+    finite = matrix[np.isfinite(matrix)]
+    if stage == "weights":
+        return Scale(0.0, float(finite.max()) if finite.size else 0.0, signed=False)
+    largest = float(np.abs(finite).max()) if finite.size else 0.0
+    return Scale(-largest, largest, signed=True)
+
+
+def ramp_style(place: float, signed: bool, colours: int) -> Style:
+    """The style at a place from 0 to 1 of a ramp, for a console of so many colours."""
+    return _style(round(min(1.0, max(0.0, place)) * _STEPS), signed, colours <= 16)
+
+
+@lru_cache(maxsize=4 * _STEPS)
+def _style(step: int, signed: bool, few: bool) -> Style:
+    if few:
+        names = (_DIVERGING_16 if signed else _SEQUENTIAL_16).split()
+        name = names[min(len(names) - 1, step * len(names) // _STEPS)]
+        return Style(bgcolor=name, color="bright_white" if name in _DARK_16 else "black")
+    stops = [bytes.fromhex(stop) for stop in (_DIVERGING if signed else _SEQUENTIAL).split()]
+    at = step / _STEPS * (len(stops) - 1)
+    left = min(int(at), len(stops) - 2)
+    red, green, blue = (round(a + (b - a) * (at - left)) for a, b in zip(stops[left], stops[left + 1], strict=True))
+    return Style(bgcolor=Color.from_rgb(red, green, blue), color=_readable_on(red, green, blue))
+
+
+def _readable_on(*rgb: int) -> Color:
+    """Black or white, whichever has the higher contrast (WCAG 2.1, relative luminance)."""
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in (v / 255 for v in rgb)]
+    luminance = sum(a * b for a, b in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+    return Color.from_rgb(0, 0, 0) if luminance > 0.179 else Color.from_rgb(255, 255, 255)

@@ -1,0 +1,141 @@
+"""A Report in; the lines around its matrices out: what produced them, which head this is, where to see more."""
+
+from collections.abc import Iterable
+
+import numpy as np
+from rich.table import Table
+from rich.text import Text
+
+from attnscope.report import STAGES, HeadReport, Report, TextReport
+from attnscope.views.terminal.labels import spans
+from attnscope.views.terminal.screen import ROOMY, Screen, flow
+
+NAMES = 9  # Cells of the names that stand before values.
+LONGEST_TEXT = 400  # Characters of a text that its header repeats in full; of a longer one it has the first half.
+_RANDOM = "bold white on red"
+_WHAT_IF = {
+    "stack": "the whole model ran under it, so later layers see changed inputs",
+    "same-scores": "q·k are those of the model's own mask; only the softmax changes",
+}
+
+
+def put_report_header(screen: Screen, report: Report) -> None:
+    """Print what produced the numbers: model, mask, device; random weights first of all."""
+    made = report.provenance
+    if made.weights == "random":
+        screen.say((" RANDOM WEIGHTS ", _RANDOM), " nobody trained this model: real arithmetic, meaningless patterns")
+    engine = [] if made.engine == "native" else [f"engine {made.engine}"]
+    sizes = f"{made.n_layers} layers × {made.n_heads} heads"
+    parts = [f"{made.model} ({made.family})", sizes, made.device, made.dtype, *engine]
+    mask = report.mask
+    lines: list[tuple[str, Text]] = [("model", Text(screen.safe(" · ".join(parts))))]
+    if mask.what_if is None:
+        whose = "the model's own" if mask.own == mask.used else f"one of the model's own: {mask.own}"
+        lines.append(("mask", Text(screen.safe(f"{mask.used} ({whose})"))))
+    else:
+        lines.append(("mask", Text(screen.safe(f"{mask.used}, where the model's own is {mask.own}"))))
+        explained = _WHAT_IF.get(mask.what_if, "")
+        what_if = Text.assemble((screen.safe(mask.what_if), "bold yellow"), f": {explained}" if explained else "")
+        lines.append(("what if", what_if))
+    put_facts(screen, [*lines, *(("note", Text(screen.safe(note))) for note in made.notes)])
+
+
+def put_text_header(screen: Screen, text: TextReport, count: int) -> None:
+    """Print which text this is and how many tokens it has."""
+    name = "text" if count == 1 else f"text {text.index}"
+    tokens = f"{len(text.tokens)} tokens" if len(text.tokens) != 1 else "1 token"
+    lines = [(name, Text(f"{_quoted(screen, text.text)} · {tokens}"))]
+    if text.pair is not None:
+        second = [i for i, token in enumerate(text.tokens) if token.segment == 1]
+        lines.append(("pair", Text(f"{_quoted(screen, text.pair)} · tokens {spans(second)}")))
+    if text.context is not None:
+        lines.append(("context", Text(f"keys and values are {len(text.context)} tokens of another text")))
+    if len(text.queries) < len(text.tokens):
+        lines.append(("rows", Text(f"{spans(text.queries)} of {len(text.tokens)}")))
+    put_facts(screen, lines)
+
+
+def put_head_header(screen: Screen, report: Report, text: TextReport, head: HeadReport) -> None:
+    """Print which layer and head this is, how it came to be shown, and what its rows look like on average."""
+    parts: list[tuple[str, str]] = [(head_name(head), "bold reverse")]
+    if report.provenance.weights == "random":
+        parts += [(" ", ""), (" random weights ", _RANDOM)]
+    if len(report.texts) > 1:
+        parts.append((f"  text {text.index}", ""))
+    if head.chosen:
+        parts.append((f"  {screen.safe(head.chosen)}", ""))
+    screen.say(*parts)
+    if facts := _row_facts(text, head):
+        screen.put(flow([Text(fact, "dim") for fact in facts], screen.width, ", "))
+
+
+def head_name(head: HeadReport) -> str:
+    """`L2H1`, or what a mean is over."""
+    layer, which = str(head.layer), str(head.head)
+    if "mean" not in (layer, which):
+        return f"L{layer}H{which}"
+    if layer == which:
+        return "mean of layers and heads"
+    return f"L{layer}, mean of heads" if which == "mean" else f"H{which}, mean of layers"
+
+
+def _row_facts(text: TextReport, head: HeadReport) -> list[str]:
+    """Means over the shown rows; those of special tokens do not count, as they do not in the choice of a head."""
+    rows = head.rows
+    named = [(rows.other, "{:.2f} on other words"), (rows.self, "{:.2f} on itself")]
+    named.append((rows.first, "{:.2f} on the first token"))
+    if any(token.special for token in text.sources):
+        named.append((rows.special, "{:.2f} on special tokens"))
+    named += [(rows.entropy, "entropy {:.2f} bits"), (rows.distance, "{:.1f} tokens away")]
+    words = np.array([not text.tokens[position].special for position in text.queries], dtype=bool)
+    counted = words if words.any() else ~words
+    known = [(values[counted & np.isfinite(values)], said) for values, said in named]
+    facts = [said.format(values.mean()) for values, said in known if values.size]
+    whose = "a row" if words.all() or not words.any() else "a word's row"
+    return [f"{whose} on average: {facts[0]}", *facts[1:]] if facts else []
+
+
+def put_notes(screen: Screen, notes: Iterable[str]) -> None:
+    """Print what was left out, and which option shows it."""
+    put_facts(screen, [("note", Text(screen.safe(note))) for note in notes])
+
+
+def put_more(screen: Screen, report: Report) -> None:
+    """Print the options that show what this screen does not."""
+    heads = [head for text in report.texts for head in text.heads]
+    stages = {stage for head in heads for stage in head.stages}
+    more = []
+    if len({head.layer for head in heads}) < report.provenance.n_layers:
+        more.append("--layer all")
+    if len({head.head for head in heads}) < report.provenance.n_heads:
+        more.append("--head all")
+    if any(len(text.queries) > 1 for text in report.texts):
+        more.append("--query WORD")
+    if missing := [stage for stage in STAGES if stage not in stages]:
+        more.append(f"--stage {','.join(missing)}")
+    more += ["--top K", "--format json (every digit)"]
+    put_facts(screen, [("more", flow(map(Text, more), screen.width - NAMES, " · "))])
+
+
+def put_facts(screen: Screen, lines: list[tuple[str, Text]]) -> None:
+    """Print `name  value` lines with the values in one column, wrapped inside it."""
+    if screen.width < ROOMY:
+        for name, value in lines:
+            screen.say((f"{name}: ", "dim"), value)
+        return
+    if not lines:
+        return
+    names = max(NAMES, *(len(name) + 2 for name, _ in lines))
+    table = Table.grid(padding=0)
+    table.add_column(width=names, no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, value in lines:
+        table.add_row(Text(name, "dim"), value)
+    screen.put(table)
+
+
+def _quoted(screen: Screen, text: str) -> str:
+    if len(text) <= LONGEST_TEXT:
+        return screen.safe(text)
+    first = LONGEST_TEXT // 2
+    return f"{screen.safe(text[:first])}… (the first {first} of {len(text):,} characters)"

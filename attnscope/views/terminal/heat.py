@@ -1,0 +1,162 @@
+"""One head's stages in; compact pictures out, two characters a cell, side by side where the screen has room."""
+
+from dataclasses import dataclass
+
+from rich.style import Style
+from rich.table import Table
+from rich.text import Text
+
+from attnscope.views.terminal.colours import ramp_style
+from attnscope.views.terminal.labels import Axis, say_list, say_shortened, spans
+from attnscope.views.terminal.numbers import MASKED, NOT_ALLOWED
+from attnscope.views.terminal.screen import Screen
+from attnscope.views.terminal.stages import StageView
+
+SHADES = " ░▒▓█"
+BETWEEN = 2  # Blanks between two pictures.
+LEGEND = 16  # Cells of a legend's ramp.
+
+
+@dataclass(frozen=True)
+class Panel:
+    """Some columns of one stage.
+
+    Attributes:
+        stage: The stage.
+        columns: Which of its columns.
+        title: What stands above.
+    """
+
+    stage: StageView
+    columns: range
+    title: str
+
+    @property
+    def width(self) -> int:
+        """Cells that the picture takes; a title or the word `masked` may need more than its columns."""
+        return max(2 * len(self.columns), len(self.title))
+
+
+def put_heat(screen: Screen, stages: list[StageView]) -> None:
+    """Print every stage as a picture, then what its colours or shades mean."""
+    if not stages:
+        return
+    rows = stages[0].rows
+    name = rows.name_cells(screen.width)
+    label = name + rows.digits + 1
+    space = screen.width - label - BETWEEN
+    for number, band in enumerate(_bands([panel for stage in stages for panel in _panels(stage, space)], space)):
+        if number:
+            screen.say("")
+        needed = label + sum(panel.width + BETWEEN for panel in band)
+        screen.put(_table(screen, band, rows, name, label), width=needed)
+    screen.say("")
+    for stage in stages:
+        _put_legend(screen, stage)
+    _put_columns(screen, stages, name)
+
+
+def _panels(stage: StageView, space: int) -> list[Panel]:
+    """A stage in as few pieces as fit the space, as even as they can be."""
+    count = len(stage.columns.positions)
+    most = max(1, space // 2)
+    pieces = -(-count // most)
+    if pieces == 1 and count == stage.columns.total:
+        return [Panel(stage, range(count), stage.name)]
+    size = -(-count // pieces)
+    cut = [range(start, min(start + size, count)) for start in range(0, count, size)]
+    return [Panel(stage, part, _piece_title(stage, part)) for part in cut]
+
+
+def _piece_title(stage: StageView, part: range) -> str:
+    return f"{stage.name} {spans([stage.columns.positions[i] for i in part])} of {stage.columns.total}"
+
+
+def _bands(panels: list[Panel], space: int) -> list[list[Panel]]:
+    """Panels that stand side by side."""
+    bands: list[list[Panel]] = []
+    for panel in panels:
+        used = sum(p.width + BETWEEN for p in bands[-1]) if bands else 0
+        if bands and used + panel.width <= space:
+            bands[-1].append(panel)
+        else:
+            bands.append([panel])
+    return bands
+
+
+def _table(screen: Screen, band: list[Panel], rows: Axis, name: int, label: int) -> Table:
+    table = Table(box=None, padding=0, pad_edge=False, header_style="")
+    digits = max(panel.stage.columns.digits for panel in band)
+    table.add_column(Text("\n" * digits), width=label, no_wrap=True)
+    for panel in band:
+        table.add_column(_heading(panel, digits), width=panel.width + BETWEEN, no_wrap=True)
+    for r in range(len(rows.positions)):
+        table.add_row(rows.label(r, name), *(_row(screen, panel, r) for panel in band))
+    return table
+
+
+def _heading(panel: Panel, digits: int) -> Text:
+    """The title over the columns' positions, which are read downwards."""
+    heading = Text.assemble(" " * BETWEEN, (panel.title, "bold"))
+    positions = [f"{panel.stage.columns.positions[i]:>{digits}}" for i in panel.columns]
+    for d in range(digits):
+        heading.append("\n" + " " * BETWEEN)
+        heading.append("".join(f" {p[d]}" for p in positions), "dim")
+    return heading
+
+
+def _row(screen: Screen, panel: Panel, r: int) -> Text:
+    stage = panel.stage
+    row = Text(" " * BETWEEN)
+    if stage.masked_rows[r] and stage.name in ("weights", "output"):
+        return row.append(MASKED, "dim")
+    for i in panel.columns:
+        text, style = _pixel(screen, stage, float(stage.matrix[r, i]), stage.texts[r][i])
+        row.append(text, style)
+    return row
+
+
+def _pixel(screen: Screen, stage: StageView, value: float, text: str) -> tuple[str, Style | str]:
+    if text.strip() == NOT_ALLOWED or (stage.name == "weights" and value == 0):
+        return f" {NOT_ALLOWED}", "dim"
+    place = stage.scale.place(value)
+    if place is None:
+        return " !", "bold"
+    if screen.colours:
+        return "  ", ramp_style(place, stage.scale.signed, screen.colours)
+    return SHADES[_shade(place)] * 2, ""
+
+
+def _shade(place: float) -> int:
+    return min(len(SHADES) - 1, int(place * len(SHADES)))
+
+
+def _put_legend(screen: Screen, stage: StageView) -> None:
+    """Smallest and largest of the scale with what lies between, and what was computed."""
+    low, high = stage.digits.text(stage.scale.low), stage.digits.text(stage.scale.high)
+    legend = Text.assemble((f"{stage.name:<7}", "bold"), f"  {low} ")
+    if screen.colours:
+        for i in range(LEGEND):
+            legend.append(" ", ramp_style(i / (LEGEND - 1), stage.scale.signed, screen.colours))
+    else:
+        width = (stage.scale.high - stage.scale.low) / len(SHADES)
+        bounds = [stage.digits.text(stage.scale.low + width * i) for i in range(1, len(SHADES))]
+        legend.append("".join(f"[{shade * 2}] {bound} " for shade, bound in zip(SHADES, bounds, strict=False)))
+        legend.append(f"[{SHADES[-1] * 2}]")
+    legend.append(f" {high}")
+    legend.append(f"  {_said(stage)}", "dim")
+    screen.say(legend)
+
+
+def _said(stage: StageView) -> str:
+    return stage.arithmetic.replace("a bare 0 is exactly zero", f"{NOT_ALLOWED} is exactly zero")
+
+
+def _put_columns(screen: Screen, stages: list[StageView], name: int) -> None:
+    """Name the columns that no row names, and what shortened row labels stand for."""
+    rows, columns = stages[0].rows, stages[0].columns
+    named = set(rows.positions) if columns.kind == "key" else set()
+    listed = [f"{p} {n}" for p, n in zip(columns.positions, columns.names, strict=True) if n and p not in named]
+    say_list(screen, "context" if columns.kind == "context" else "columns", listed)
+    nothing = Axis(columns.kind, [], [], [], 0)
+    say_shortened(screen, rows.shortened(name), nothing, 0)

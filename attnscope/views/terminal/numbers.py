@@ -1,0 +1,79 @@
+"""Numbers in; text out that is aligned within a matrix and readable whatever their size."""
+
+from dataclasses import dataclass
+from math import floor, inf, isfinite, isnan, log10
+
+import numpy as np
+
+from attnscope.report import Matrix
+
+NOT_ALLOWED = "·"
+MASKED = "masked"
+ZERO = "0"
+
+
+@dataclass(frozen=True)
+class Digits:
+    """How the numbers of one matrix are written.
+
+    Attributes:
+        decimals: Digits after the point.
+        scientific: As `1.5e+07`, where no number of decimals would do.
+    """
+
+    decimals: int
+    scientific: bool = False
+
+    def text(self, value: float) -> str:
+        """A number; one that rounds to zero has no sign."""
+        if isnan(value):
+            return "nan"
+        if not isfinite(value):
+            return "inf" if value == inf else "-inf"
+        return f"{value:z.{self.decimals}{'e' if self.scientific else 'f'}}"
+
+    def units(self, mark: str) -> str:
+        """A mark that stands right-aligned under the digit before the point."""
+        return mark if self.scientific or not self.decimals else mark + " " * (self.decimals + 1)
+
+
+def digits_for(matrix: Matrix, precision: int) -> Digits:
+    """Digits so that the largest number keeps two places and a column stays narrow.
+
+    Args:
+        matrix: The numbers; what is not finite does not count.
+        precision: Decimals of ordinary numbers. Large ones get fewer, small ones more, by up to four.
+    """
+    finite = np.abs(matrix[np.isfinite(matrix)])
+    largest = float(finite.max()) if finite.size else 0.0
+    if largest == 0:
+        return Digits(precision)
+    magnitude = floor(log10(largest))
+    if magnitude >= precision + 5 or magnitude < -precision - 3:
+        return Digits(max(1, precision - 1), scientific=True)
+    if magnitude < 0:
+        return Digits(max(precision, 1 - magnitude) if precision else -magnitude)
+    return Digits(max(0, min(precision, precision + 3 - magnitude)))
+
+
+def cell_text(stage: str, value: float, masked_row: bool, digits: Digits) -> str:
+    """What one cell of a stage says.
+
+    Not allowed is `·`; a row that may attend to nothing is `masked`, never a number; a weight of exactly 0 is `0`,
+    whereas `0.00` is a small one.
+    """
+    if masked_row and stage in ("weights", "output"):
+        return MASKED
+    if stage == "masked" and value == -inf:
+        return digits.units(NOT_ALLOWED)
+    if stage == "weights" and value == 0:
+        return digits.units(ZERO)
+    return digits.text(value)
+
+
+def texts(stage: str, matrix: Matrix, masked_rows: list[bool], digits: Digits) -> list[list[str]]:
+    """Every cell of a matrix as text."""
+    return [
+        [cell_text(stage, value, masked, digits) for value in row]
+        for row, masked in zip(matrix.tolist(), masked_rows, strict=True)
+    ]

@@ -1,0 +1,128 @@
+"""Renderables in; lines on a console out, never wider than it and with nothing cut."""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+
+from rich.cells import cell_len
+from rich.console import Console, RenderableType
+from rich.segment import Segment, Segments
+from rich.style import Style
+from rich.text import Text
+
+from attnscope.visible import visible
+
+NARROWEST = 20  # Below this no table makes sense: lines are laid out for it, then folded as a terminal would.
+ROOMY = 40  # From here on there is room for what only helps: names of the axes, values in a column of their own.
+_ASCII = str.maketrans("·×…←→↓▾▴–−‖α░▒▓█▏▎▍▌▋▊▉", ".x~<>vv^--|a.:*#-=====#")
+_RUNS = re.compile(r" +|[^ ]+(?: [^ ]+)*")
+
+
+@dataclass(frozen=True)
+class Screen:
+    """A console and how to draw on it.
+
+    Attributes:
+        console: Where the lines go; its width, colours and encoding are its own business.
+        precision: Digits after the point in matrices.
+    """
+
+    console: Console
+    precision: int
+
+    @property
+    def width(self) -> int:
+        """Columns that a layout may use."""
+        return max(NARROWEST, self.console.width)
+
+    @cached_property
+    def ascii(self) -> bool:
+        """The console's encoding knows ASCII only."""
+        return self.console.options.ascii_only
+
+    @cached_property
+    def colours(self) -> int:
+        """How many colours there are: 0, 16, 256 or 16,777,216."""
+        if self.console.no_color:
+            return 0
+        return {None: 0, "standard": 16, "windows": 16, "256": 256}.get(self.console.color_system, 1 << 24)
+
+    def safe(self, text: str) -> str:
+        """A stranger's text with every control character visible, in characters that the console has."""
+        text = visible(text)
+        return text.encode("ascii", "backslashreplace").decode() if self.ascii else text
+
+    def put(self, renderable: RenderableType, width: int = 0) -> None:
+        """Print; a line that is wider than the console goes on in the next, and trailing blanks are left out.
+
+        Args:
+            renderable: What to print. Strings from strangers must already be `safe` and inside a `Text`.
+            width: Columns that it needs, where that is more than `self.width`.
+        """
+        options = self.console.options.update(width=max(width, self.width))
+        segments: list[Segment] = []
+        for line in self.console.render_lines(renderable, options, pad=False):
+            for part in _fold(_trim(line), self.console.width):
+                segments += [piece for segment in part for piece in self._ready(segment)]
+                segments.append(Segment.line())
+        self.console.print(Segments(segments), end="", crop=False, soft_wrap=True)
+
+    def say(self, *parts: str | tuple[str, str] | Text) -> None:
+        """Print one paragraph of styled parts, wrapped at words."""
+        self.put(Text.assemble(*parts, overflow="fold"))
+
+    def _ready(self, segment: Segment) -> list[Segment]:
+        text = segment.text.translate(_ASCII) if self.ascii else segment.text
+        # In an SVG every segment is placed by itself, and some viewers drop the blanks that it starts or ends with.
+        pieces = _RUNS.findall(text) if self.console.record else [text]
+        return [segment._replace(text=piece) for piece in pieces]
+
+
+def flow(items: Iterable[Text], width: int, between: str) -> Text:
+    """Items one after the other, with line breaks between items and never inside one that fits the width."""
+    flowed, used = Text(overflow="fold"), 0
+    width -= len(between.rstrip())  # it ends a line that is broken
+    for item in items:
+        cells = cell_len(item.plain)
+        if used and used + len(between) + cells > width:
+            flowed.append(between.rstrip() + "\n")
+            used = 0
+        elif used:
+            flowed.append(between)
+            used += len(between)
+        flowed.append_text(item)
+        used += cells
+    return flowed
+
+
+def _trim(line: Iterable[Segment]) -> list[Segment]:
+    """The line without blanks at its end, as far as nobody would see them."""
+    kept = list(line)
+    while kept and not (kept[-1].style and kept[-1].style.bgcolor):
+        text = kept[-1].text.rstrip(" ")
+        if text:
+            kept[-1] = kept[-1]._replace(text=text)
+            break
+        kept.pop()
+    return kept
+
+
+def _fold(line: list[Segment], width: int) -> list[list[Segment]]:
+    """The line in pieces of at most `width` cells; a character wider than that stands alone."""
+    if sum(cell_len(segment.text) for segment in line) <= width:
+        return [line]
+    pieces: list[list[Segment]] = [[]]
+    used = 0
+    for text, style in _characters(line):
+        cells = cell_len(text)
+        if used and used + cells > width:
+            pieces.append([])
+            used = 0
+        pieces[-1].append(Segment(text, style))
+        used += cells
+    return pieces
+
+
+def _characters(line: list[Segment]) -> Iterable[tuple[str, Style | None]]:
+    return ((character, segment.style) for segment in line for character in segment.text)

@@ -1,0 +1,147 @@
+"""One stage of one head in; a Rich table out, in as many column blocks as the screen's width needs."""
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+from rich.cells import cell_len
+from rich.table import Table
+from rich.text import Text
+
+from attnscope.views.terminal.labels import Axis, pad_left, say_shortened, shorten, spans
+from attnscope.views.terminal.numbers import MASKED, NOT_ALLOWED, ZERO
+from attnscope.views.terminal.screen import ROOMY, Screen
+from attnscope.views.terminal.stages import StageView
+
+LONGEST = 12  # Cells of a column's name, once one block does not do.
+DOWN = "query ↓"
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where everything goes.
+
+    Attributes:
+        row_name: Cells of a row's name.
+        label: Cells of the whole row label.
+        column_name: Cells of a column's name.
+        gap: Blanks before a column; one of two stands behind it.
+        widths: Cells of every column, gap included.
+        blocks: The columns of each block.
+    """
+
+    row_name: int
+    label: int
+    column_name: int
+    gap: int
+    widths: list[int]
+    blocks: list[range]
+
+    @property
+    def needed(self) -> int:
+        """Cells of the widest block."""
+        return self.label + max((sum(self.widths[i] for i in block) for block in self.blocks), default=0)
+
+
+def put_stage(screen: Screen, stage: StageView) -> None:
+    """Print one stage: title, blocks, and what shortened labels stand for."""
+    screen.say((f"{stage.name:<7}", "bold"), "  ", (stage.arithmetic, "dim"))
+    layout = lay_out(screen.width, stage)
+    for number, block in enumerate(layout.blocks):
+        if number:
+            screen.say("")
+        if len(layout.blocks) > 1 or len(stage.columns.positions) < stage.columns.total:
+            screen.say((block_title(stage.columns, block), "dim"))
+        screen.put(_table(screen, stage, layout, block), width=layout.needed)
+    say_shortened(screen, stage.rows.shortened(layout.row_name), stage.columns, layout.column_name)
+
+
+def block_title(columns: Axis, block: range) -> str:
+    """Which columns a block shows: `columns 0–11 of 40: The … river`."""
+    shown = [columns.positions[i] for i in block]
+    ends = [columns.names[i] for i in (block[0], block[-1])]
+    names = f": {shorten(ends[0], LONGEST)} … {shorten(ends[1], LONGEST)}" if ends[0] and len(block) > 1 else ""
+    what = "dimensions" if columns.kind == "dim" else "columns" if len(block) > 1 else "column"
+    return f"{what} {spans(shown)} of {columns.total}{names}"
+
+
+def lay_out(width: int, stage: StageView) -> Layout:
+    """The layout with the fewest blocks; names are shortened, and columns moved together, only where one is too few.
+
+    Args:
+        width: Columns of the screen.
+        stage: The matrix.
+    """
+    label = _label_cells(width, stage)
+    longest = min(LONGEST, width - label - 1)
+    whole = [_layout(stage, label, width, stage.columns.widest, gap) for gap in (2, 1)]
+    for layout in whole:
+        if len(layout.blocks) <= 1 and layout.needed <= width:
+            return layout
+    cut = [_layout(stage, label, width, longest, gap) for gap in (2, 1)]
+    return min(cut, key=lambda layout: (layout.needed > width, len(layout.blocks)))
+
+
+def _label_cells(width: int, stage: StageView) -> int:
+    label = stage.rows.name_cells(width) + stage.rows.digits + 1
+    return max(label, len(DOWN), len(stage.columns.across)) if width >= ROOMY else label
+
+
+def _layout(stage: StageView, label: int, width: int, longest: int, gap: int) -> Layout:
+    columns = stage.columns
+    number = max((cell_len(text) for row in stage.texts for text in row), default=1)
+    widths = [max(number, min(cell_len(name), longest), columns.digits) + gap for name in columns.names]
+    blocks = _pack(widths, width - label)
+    return Layout(stage.rows.name_cells(width), label, max(number, longest), gap, widths, blocks)
+
+
+def _pack(widths: list[int], space: int) -> list[range]:
+    """Consecutive blocks that fit the space, as even as the fewest possible allow; never an empty one."""
+    blocks = _greedy(widths, space, len(widths))
+    even = _greedy(widths, space, -(-len(widths) // max(1, len(blocks))))
+    return even if len(even) == len(blocks) else blocks
+
+
+def _greedy(widths: list[int], space: int, most: int) -> list[range]:
+    cuts, used = [0], 0
+    for i, width in enumerate(widths):
+        if i > cuts[-1] and (used + width > space or i - cuts[-1] >= most):
+            cuts.append(i)
+            used = 0
+        used += width
+    return [range(a, b) for a, b in pairwise([*cuts, len(widths)]) if b > a]
+
+
+def _table(screen: Screen, stage: StageView, layout: Layout, block: range) -> Table:
+    table = Table(box=None, padding=0, pad_edge=False, header_style="")
+    table.add_column(_corner(stage, layout), width=layout.label, no_wrap=True)
+    for i in block:
+        table.add_column(_heading(stage.columns, layout, i), width=layout.widths[i], no_wrap=True)
+    for r, row in enumerate(stage.texts):
+        cells = [_cell(screen, stage, layout, r, i, row[i]) for i in block]
+        table.add_row(stage.rows.label(r, layout.row_name), *cells)
+    return table
+
+
+def _corner(stage: StageView, layout: Layout) -> Text:
+    """Which axis is which, where there is room to say it."""
+    across, down = (f"{text:{side}{layout.label}}" for text, side in ((stage.columns.across, ">"), (DOWN, "<")))
+    lines = [across, down] if stage.columns.widest else [down]
+    return Text("\n".join(line if len(line) == layout.label else "" for line in lines), "dim")
+
+
+def _heading(columns: Axis, layout: Layout, i: int) -> Text:
+    """A column's name over its position, above the right edge of its numbers."""
+    cells = layout.widths[i] - layout.gap // 2
+    position = pad_left(Text(str(columns.positions[i]), "dim"), cells)
+    if not columns.widest:
+        return position
+    name = columns.label(i, layout.column_name, position=False)
+    return pad_left(name, cells) + Text("\n") + position
+
+
+def _cell(screen: Screen, stage: StageView, layout: Layout, r: int, i: int, text: str) -> Text:
+    after = layout.gap // 2
+    shown = " " * (layout.widths[i] - cell_len(text) - after) + text + " " * after
+    if text.strip() in (MASKED, NOT_ALLOWED, ZERO):
+        return Text(shown, "dim")
+    return Text(shown, stage.scale.style(float(stage.matrix[r, i]), screen.colours) or "")

@@ -1,0 +1,190 @@
+"""Valid files, damaged at random: they still open, or are refused with an AttnscopeError; nothing else, and soon."""
+
+import json
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from attnscope.errors import AttnscopeError
+from attnscope.folder import open_folder
+from attnscope.model.tensors import read_tensors
+from attnscope.tokens import load_tokenizer
+from attnscope.visible import visible
+from tests.folders import TENSORS, safetensors, within, write_folder, write_sharded
+from tests.tokenfiles import content
+
+ODD = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.sampled_from(
+        [0, -1, 1, 2**31, 2**32, 2**63, 2**64, 10**30, 0.5, 1e308, "", "a", "\0", "[CLS]", "\ud800", "../x"]
+    ),
+    st.text(max_size=5),
+    st.just([]),
+    st.just({}),
+    st.lists(st.integers(-1, 5), max_size=3),
+)
+
+
+def _paths(value: Any, prefix: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """The place of every value within a JSON value; of long lists and objects, the first few."""
+    yield prefix
+    children = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for _, (key, child) in zip(range(12), children, strict=False):
+        yield from _paths(child, (*prefix, key))
+
+
+@st.composite
+def mutated(draw: st.DrawFn, original: Any) -> Any:
+    """A JSON value with one to three places replaced, removed, or copied over another."""
+    value = json.loads(json.dumps(original))
+    for _ in range(draw(st.integers(1, 3))):
+        paths = [path for path in _paths(value) if path]
+        if not paths:
+            break
+        *parents, last = draw(st.sampled_from(paths))
+        holder = value
+        for key in parents:
+            holder = holder[key]
+        action = draw(st.sampled_from(["replace", "remove", "copy"]))
+        if action == "remove":
+            del holder[last]
+        elif action == "replace":
+            holder[last] = draw(ODD)
+        else:
+            source = value
+            for key in draw(st.sampled_from(paths)):
+                source = source[key]
+            holder[last] = json.loads(json.dumps(source))
+    return value
+
+
+@st.composite
+def damaged(draw: st.DrawFn, original: bytes, reach: int) -> bytes:
+    """Bytes with flips, insertions, deletions among the first `reach`, and perhaps cut."""
+    data = bytearray(original)
+    for _ in range(draw(st.integers(1, 4))):
+        at = draw(st.integers(0, min(reach, len(data)) - 1)) if data else 0
+        action = draw(st.sampled_from(["flip", "insert", "delete", "cut"]))
+        if action == "flip" and data:
+            data[at] ^= 1 << draw(st.integers(0, 7))
+        elif action == "insert":
+            data[at:at] = draw(st.binary(min_size=1, max_size=4))
+        elif action == "delete":
+            del data[at : at + draw(st.integers(1, 8))]
+        elif action == "cut":
+            del data[at:]
+    return bytes(data)
+
+
+def _is_one_clean_line(text: str) -> bool:
+    return len(text) < 800 and visible(text.replace("\\", "")) == text.replace("\\", "")
+
+
+def _check(path: Path) -> None:
+    """The one oracle: success or AttnscopeError, within seconds."""
+    with within(5):
+        try:
+            folder = open_folder(path)
+            for name, tensor in read_tensors(folder, folder.tensors):
+                assert tuple(tensor.shape) == folder.tensors[name].shape
+        except AttnscopeError as e:
+            refusal = str(e)
+        else:
+            refusal = ""
+    assert _is_one_clean_line(refusal)
+
+
+WEIGHTS = safetensors(TENSORS, {"format": "pt"})
+HEADER = json.loads(WEIGHTS[8 : 8 + int.from_bytes(WEIGHTS[:8], "little")])
+DATA = WEIGHTS[8 + int.from_bytes(WEIGHTS[:8], "little") :]
+RANDOMLY = settings(max_examples=80, deadline=None, derandomize=True)
+
+
+@RANDOMLY
+@given(damaged(WEIGHTS, len(WEIGHTS)))
+def test_damaged_weights(weights: bytes) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        _check(write_folder(Path(folder), weights=weights))
+
+
+@RANDOMLY
+@given(mutated(HEADER))
+def test_mutated_headers(header: Any) -> None:
+    text = json.dumps(header).encode()
+    with tempfile.TemporaryDirectory() as folder:
+        _check(write_folder(Path(folder), weights=len(text).to_bytes(8, "little") + text + DATA))
+
+
+CONFIG_BYTES = b'{"model_type": "bert", "hidden_size": 4, "rope": {"theta": 1e4}, "layers": ["a", "b"]}'
+
+
+@RANDOMLY
+@given(damaged(CONFIG_BYTES, len(CONFIG_BYTES)))
+def test_damaged_configs(config: bytes) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        _check(write_folder(Path(folder), config))
+
+
+INDEX = {
+    "metadata": {"total_size": 66},
+    "weight_map": {"embed.weight": "a.safetensors", "scalar": "a.safetensors", "blocks.0.bias": "b.safetensors"},
+}
+
+
+@RANDOMLY
+@given(mutated(INDEX))
+def test_mutated_indexes(index: Any) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = write_sharded(Path(folder))
+        (path / "model.safetensors.index.json").write_text(json.dumps(index))
+        _check(path)
+
+
+def _check_tokenizer(data: bytes) -> None:
+    with tempfile.TemporaryDirectory() as folder, within(5):
+        file = Path(folder) / "tokenizer.json"
+        file.write_bytes(data)
+        try:
+            tokenizer = load_tokenizer(file)
+            for text in ("The bank [CLS] 😀", "é"):
+                assert all(t.text is not None for t in tokenizer.encode(text, "by the river"))
+        except AttnscopeError as e:
+            refusal = str(e)
+        else:
+            refusal = ""
+    assert _is_one_clean_line(refusal)
+
+
+@pytest.mark.parametrize("kind", ["byte-level", "roberta", "wordpiece", "unigram", "byte-fallback"])
+@RANDOMLY
+@given(st.data())
+def test_mutated_tokenizers(kind: str, data: st.DataObject) -> None:
+    _check_tokenizer(json.dumps(data.draw(mutated(content(kind)))).encode())
+
+
+@RANDOMLY
+@given(damaged(json.dumps(content("unigram")).encode(), 2000))
+def test_damaged_tokenizers(data: bytes) -> None:
+    _check_tokenizer(data)
+
+
+@RANDOMLY
+@given(st.lists(st.floats(width=32), min_size=1, max_size=30))
+def test_values_that_are_not_finite_never_get_in(values: list[float]) -> None:
+    array = np.array(values, np.float32)
+    with tempfile.TemporaryDirectory() as path:
+        folder = open_folder(write_folder(Path(path), weights=safetensors({"w": array})))
+        if np.isfinite(array).all():
+            ((_, tensor),) = read_tensors(folder, ["w"])
+            assert np.array_equal(tensor.numpy(), array)
+        else:
+            first = int(np.flatnonzero(~np.isfinite(array))[0])
+            with pytest.raises(AttnscopeError, match=rf" at \[{first}\]; "):
+                list(read_tensors(folder, ["w"]))

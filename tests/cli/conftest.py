@@ -1,0 +1,40 @@
+"""How the tests of the command line run it: as a process, or in this one."""
+
+import subprocess
+import sys
+
+import pytest
+
+from tests.cli import fakes
+from tests.cli.runner import command, environment
+
+
+@pytest.fixture
+def attnscope():
+    """A function that runs attnscope as a process: kind of fake, arguments, env, and options of subprocess.run."""
+
+    def run(kind, *args, env=None, **options):
+        options = {"stdout": subprocess.PIPE, "stdin": subprocess.DEVNULL, **options}
+        return subprocess.run(
+            command(kind, *args),
+            stderr=subprocess.PIPE,
+            env=environment(**(env or {})),
+            timeout=60,
+            check=False,
+            **options,
+        )
+
+    return run
+
+
+@pytest.fixture
+def pipeline(monkeypatch):
+    """A function that puts a fake of some kind into this process, and gives the list of what it will be asked."""
+
+    def install(kind):
+        asked = []
+        monkeypatch.setitem(sys.modules, "attnscope.pipeline", None)
+        fakes.install(kind, asked)
+        return asked
+
+    return install

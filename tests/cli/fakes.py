@@ -1,0 +1,113 @@
+"""A stand-in for the pipeline, so that the command line is tested without torch and in any state one likes."""
+
+import sys
+import time
+import types
+
+import numpy as np
+
+WORDS = ["The", "bank", "by", "the", "river"]
+
+
+def small_report(words=WORDS, notes=()):
+    from attnscope.report import HeadReport, MaskUse, Provenance, Report, Rows, TextReport, Token, Top
+
+    n = len(words)
+    scores = (np.arange(n * n, dtype=np.float32).reshape(n, n) * 7 % 11 - 5) / 4
+    e = np.exp(scores)
+    weights = e / e.sum(axis=1, keepdims=True)
+    row = np.full(n, 0.25, dtype=np.float32)
+    keys = np.argsort(-weights, axis=1)[:, :2]
+    best = np.take_along_axis(weights, keys, 1)
+    head = HeadReport(
+        layer=0, head=1, chosen="auto: most mass on other words (0.71)", scale=0.5, softcap=None, bias=None,
+        stages={"scores": scores, "masked": scores / 2, "weights": weights}, fully_masked=[],
+        top=Top("weight", keys, best, best * 2), rows=Rows(row, row, row, row, row, row),
+    )  # fmt: skip
+    tokens = [Token(100 + i, word, word, i, i + 1) for i, word in enumerate(words)]
+    text = TextReport(0, " ".join(words), None, tokens, None, list(range(n)), list(range(n)), [head], list(notes))
+    made_by = Provenance("0.1.0", "2", "fake", "bert", "0" * 16, "native", "float32", "cpu", "random", 1, 2)
+    return Report(made_by, MaskUse("bidirectional", "bidirectional"), [text])
+
+
+class PanicException(BaseException):
+    """As pyo3_runtime.PanicException: no Exception."""
+
+
+def _refuse(run, progress):
+    from attnscope.errors import AttnscopeError
+
+    raise AttnscopeError("unknown\x1b[2J key", where="a\u202eb/config.json", hint="remove it")
+
+
+def _bug(run, progress):
+    raise KeyError("an\x1b[31m internal\nthing")
+
+
+def _panic(run, progress):
+    raise PanicException("index out of range")
+
+
+def _no_memory(run, progress):
+    raise RuntimeError("[enforce fail at alloc_cpu.cpp:124] DefaultCPUAllocator: can't allocate memory: 44 bytes")
+
+
+def _warn(run, progress):
+    import warnings
+
+    warnings.warn("a driver\n is too old", UserWarning, stacklevel=1)
+    return small_report()
+
+
+def _sleep(run, progress):
+    print("ready", file=sys.stderr, flush=True)
+    time.sleep(30)
+    raise AssertionError("nobody interrupted")
+
+
+def _deaf(run, progress):
+    """A library that takes every exception for its own."""
+    from attnscope.errors import AttnscopeError
+
+    try:
+        _sleep(run, progress)
+    except BaseException as e:
+        raise AttnscopeError("something failed") from e
+
+
+def _slow(run, progress):
+    for done in range(8):
+        if progress:
+            progress("attending", done, 8)
+        time.sleep(0.15)
+    return small_report()
+
+
+KINDS = {
+    "fine": lambda run, progress: small_report(),
+    "long": lambda run, progress: small_report([f"word{i}" for i in range(60)]),
+    "huge": lambda run, progress: small_report([f"word{i}" for i in range(200)]),
+    "unicode": lambda run, progress: small_report(["é", "漢字", "by", "the", "river"]),
+    "refuse": _refuse,
+    "bug": _bug,
+    "panic": _panic,
+    "no-memory": _no_memory,
+    "warn": _warn,
+    "sleep": _sleep,
+    "deaf": _deaf,
+    "slow": _slow,
+}
+
+
+def install(kind, asked=None):
+    """Put a fake in the pipeline's place; `asked` collects the RunConfigs it gets."""
+
+    def inspect(run, progress=None):
+        if asked is not None:
+            asked.append(run)
+        return KINDS[kind](run, progress)
+
+    module = types.ModuleType("attnscope.pipeline")
+    module.inspect = inspect
+    sys.modules["attnscope.pipeline"] = module
+    return module

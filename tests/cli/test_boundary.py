@@ -1,0 +1,267 @@
+"""main() is the only error boundary: every way to end has its exit code, and at most one clean line on stderr."""
+
+import fcntl
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import termios
+import time
+
+import pytest
+
+from tests.cli.runner import command, environment, on_terminal
+
+TEXT = "The bank by the river"
+
+
+def one_line(stderr):
+    text = stderr.decode()
+    assert text.endswith("\n")
+    assert text.count("\n") == 1, text
+    assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e]", text)
+    return text[:-1]
+
+
+def test_done(attnscope):
+    done = attnscope("fine", "run", TEXT)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert b"river" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("kind", "code", "line"),
+    [
+        ("refuse", 1, "attnscope: error: a\\u202eb/config.json: unknown\\x1b[2J key; remove it"),
+        (
+            "no-memory",
+            1,
+            "attnscope: error: out of memory; choose fewer layers and heads, a shorter text or a smaller --dtype",
+        ),
+        (
+            "bug",
+            70,
+            "attnscope: error: a bug in attnscope (KeyError: 'an\\\\x1b[31m internal\\\\nthing'); "
+            "ATTNSCOPE_DEBUG=1 shows the traceback, please report it",
+        ),
+        (
+            "panic",
+            70,
+            "attnscope: error: a bug in attnscope (PanicException: index out of range); "
+            "ATTNSCOPE_DEBUG=1 shows the traceback, please report it",
+        ),
+    ],
+)  # fmt: skip
+def test_what_went_wrong_is_one_line(attnscope, kind, code, line):
+    done = attnscope(kind, "run", TEXT)
+    assert done.returncode == code
+    assert done.stdout == b""
+    assert one_line(done.stderr) == line
+
+
+@pytest.mark.parametrize(("kind", "code"), [("bug", 70), ("refuse", 1)])
+def test_debug_shows_the_traceback(attnscope, kind, code):
+    done = attnscope(kind, "run", TEXT, env={"ATTNSCOPE_DEBUG": "1"})
+    assert done.returncode == code
+    assert b"Traceback" in done.stderr
+    assert b"fakes.py" in done.stderr
+    assert b"\x1b" not in done.stderr
+
+
+def test_a_library_warning_is_one_line(attnscope):
+    done = attnscope("warn", "run", TEXT)
+    assert done.returncode == 0
+    assert one_line(done.stderr) == "attnscope: warning: a driver is too old"
+
+
+@pytest.mark.parametrize("kind", ["sleep", "deaf"])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_signals(tmp_path, kind, number):
+    """Also where a library swallowed the exception: nothing is said, and the code is the signal's."""
+    process = subprocess.Popen(
+        command(kind, "run", TEXT, "--output", str(tmp_path / "out.json")),
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment(), preexec_fn=default_signals,
+    )  # fmt: skip
+    with process:
+        assert process.stderr.readline() == b"ready\n"
+        process.send_signal(number)
+        out, err = process.communicate(timeout=20)
+    assert (process.returncode, out, err) == (128 + number, b"", b"")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_nohup_keeps_running():
+    process = subprocess.Popen(
+        command("sleep", "run", TEXT), stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment(),
+        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN),
+    )  # fmt: skip
+    with process:
+        assert process.stderr.readline() == b"ready\n"
+        process.send_signal(signal.SIGHUP)
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(timeout=0.5)
+        process.terminate()
+        assert process.wait(timeout=20) == 128 + signal.SIGTERM
+
+
+def test_interrupted_while_the_reader_sleeps():
+    """A full pipe must not hold up the end: what is buffered for it is dropped."""
+    read, write = os.pipe()
+    process = subprocess.Popen(
+        command("huge", "run", TEXT, "--format", "json"), stdout=write, stderr=subprocess.PIPE,
+        env=environment(), preexec_fn=default_signals,
+    )  # fmt: skip
+    os.close(write)
+    try:
+        with process:
+            wait_until_full(read)
+            process.send_signal(signal.SIGINT)
+            assert process.wait(timeout=10) == 130
+    finally:
+        os.close(read)
+
+
+def wait_until_full(pipe):
+    held = -1
+    for _ in range(200):
+        time.sleep(0.05)
+        before, held = held, int.from_bytes(fcntl.ioctl(pipe, termios.FIONREAD, b"    "), sys.byteorder)
+        if held == before > 0:
+            return
+    raise AssertionError("the pipe never filled")
+
+
+def default_signals():
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # a test runner in the background ignores it
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ("run", TEXT),
+        ("run", TEXT, "--format", "json"),
+        ("run", TEXT, "--format", "heat"),
+        ("run", "--help"),
+        ("--version",),
+    ],
+)
+class TestStandardOutput:
+    def test_reader_gone(self, attnscope, args):
+        read, write = os.pipe()
+        os.close(read)
+        try:
+            done = attnscope("long", *args, stdout=write)
+        finally:
+            os.close(write)
+        assert (done.returncode, done.stderr) == (141, b"")
+
+    def test_closed(self, attnscope, args):
+        done = attnscope("fine", *args, preexec_fn=lambda: os.close(1), stdout=None)
+        assert done.returncode == 1
+        assert one_line(done.stderr) == "attnscope: error: standard output is closed; --output FILE writes to a file"
+
+    def test_full(self, attnscope, args):
+        with open("/dev/full", "wb") as full:
+            done = attnscope("long", *args, stdout=full)
+        assert done.returncode == 1
+        expected = "standard output cannot be written (No space left on device); --output FILE writes to a file"
+        assert one_line(done.stderr) == f"attnscope: error: {expected}"
+
+
+def test_head_in_a_shell():
+    line = shlex.join(command("huge", "run", TEXT, "--format", "json"))
+    script = f"{line} | head -c 10 >&2; echo ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", script], capture_output=True, env=environment(), timeout=60, check=True)
+    assert (done.stderr, done.stdout) == (b'{"provenan', b"141\n")
+
+
+def test_closed_stdout_is_not_needed_for_a_file(attnscope, tmp_path):
+    """With 1 closed, the next file opened would become standard output and get what is printed there."""
+    target = tmp_path / "out.json"
+    done = attnscope("fine", "run", TEXT, "--output", str(target), preexec_fn=lambda: os.close(1), stdout=None)
+    assert done.returncode == 0
+    assert target.read_bytes().startswith(b'{"provenance"')
+
+
+@pytest.mark.parametrize(("kind", "code"), [("fine", 0), ("refuse", 1), ("bug", 70)])
+def test_stderr_may_be_closed_or_full(kind, code):
+    for close in (lambda: os.close(2), lambda: os.dup2(os.open("/dev/full", os.O_WRONLY), 2)):
+        done = subprocess.run(
+            command(kind, "run", TEXT),
+            stdout=subprocess.PIPE,
+            env=environment(),
+            preexec_fn=close,
+            timeout=60,
+            check=False,
+        )
+        assert done.returncode == code
+
+
+def test_ascii_loses_nothing(attnscope):
+    env = {"PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0", "LC_ALL": "C"}
+    done = attnscope("unicode", "run", TEXT, env=env)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert done.stdout.isascii()
+    assert b"\\xe9" in done.stdout
+    assert b"\\u6f22\\u5b57" in done.stdout
+    as_json = attnscope("unicode", "run", TEXT, "--format", "json", env=env)
+    assert as_json.returncode == 0
+    assert "漢字" in as_json.stdout.decode()
+
+
+@pytest.mark.parametrize("columns", ["0", "1", "20", "80", "100000", "-3", "x", "9" * 40])
+def test_any_width_loses_nothing(attnscope, columns):
+    done = attnscope("long", "run", TEXT, env={"COLUMNS": columns})
+    assert (done.returncode, done.stderr) == (0, b"")
+    text = done.stdout.decode()
+    for i in range(60):
+        assert f"word{i}" in text
+    assert len(re.findall(r"-?\d\.\d\d", text)) >= 3 * 60 * 60
+
+
+@pytest.mark.parametrize("env", [{}, {"NO_COLOR": "1"}, {"TERM": "dumb"}])
+@pytest.mark.parametrize("format", ["table", "heat"])
+def test_no_escapes_in_a_pipe(attnscope, env, format):
+    done = attnscope("fine", "run", TEXT, "--format", format, env=env)
+    assert done.returncode == 0
+    assert b"\x1b" not in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("env", "args", "colour"),
+    [
+        ({}, (), True),
+        ({"NO_COLOR": "1"}, (), False),
+        ({"NO_COLOR": ""}, (), True),
+        ({"TERM": "dumb"}, (), False),
+        ({"TERM": None}, (), False),
+        ({}, ("--color", "never"), False),
+        ({"NO_COLOR": "1"}, ("--color", "always"), True),
+    ],
+)
+def test_colour_on_a_terminal(env, args, colour):
+    code, out = on_terminal("fine", "run", TEXT, *args, env={"TERM": "xterm-256color", **env})
+    assert code == 0
+    assert (b"\x1b[" in out) == colour
+
+
+def test_always_colours_a_pipe(attnscope):
+    assert b"\x1b[" in attnscope("fine", "run", TEXT, "--color", "always").stdout
+
+
+def test_progress_on_a_terminal():
+    code, out = on_terminal("slow", "run", TEXT, env={"TERM": "xterm"})
+    assert code == 0
+    assert b"attending" in out
+
+
+def test_quiet_shows_no_progress():
+    code, out = on_terminal("slow", "run", TEXT, "--quiet", env={"TERM": "xterm"})
+    assert code == 0
+    assert b"attending" not in out
+
+
+def test_no_progress_in_a_pipe(attnscope):
+    assert attnscope("slow", "run", TEXT).stderr == b""

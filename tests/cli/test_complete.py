@@ -1,0 +1,83 @@
+"""What the shell offers: option values by name, and folders and files as one types."""
+
+import pytest
+
+from attnscope.cli import complete
+from attnscope.report import STAGES
+from attnscope.shipped import names
+
+
+def test_stages_are_those_of_the_report():
+    assert complete.STAGES == STAGES
+
+
+@pytest.mark.parametrize(
+    ("typed", "offered"),
+    [
+        ("", list(STAGES)),
+        ("sc", ["scores", "scaled"]),
+        ("weights,", ["weights,scores", "weights,scaled", "weights,masked", "weights,output"]),
+        ("weights,scores,o", ["weights,scores,output"]),
+        ("x", []),
+    ],
+)
+def test_stages(typed, offered):
+    assert complete.stages(typed) == offered
+
+
+def test_samples_and_configs_by_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert complete.configs("") == names("configs")
+    assert complete.configs("sl") == ["sliding-window"]
+    assert complete.samples("") == names("sample_weights")
+
+
+def test_paths(tmp_path, monkeypatch):
+    for name in ("models/bert", "models/.hidden"):
+        (tmp_path / name).mkdir(parents=True)
+    for name in ("my.toml", "models/my.toml", "models/readme"):
+        (tmp_path / name).touch()
+    monkeypatch.chdir(tmp_path)
+    assert complete.samples("mo") == ["models/"]
+    assert complete.samples("models/") == ["models/bert/"]
+    assert complete.configs("m") == [*[n for n in names("configs") if n.startswith("m")], "models/", "my.toml"]
+    assert complete.files("models/") == ["models/bert/", "models/my.toml", "models/readme"]
+    assert complete.files("models/.") == ["models/.hidden/"]
+    assert complete.files(f"{tmp_path}/my") == [f"{tmp_path}/my.toml"]
+    assert complete.files("gone/") == []
+
+
+@pytest.mark.parametrize(
+    ("line", "offered"),
+    [
+        ("attnscope ", {"run", "info"}),
+        ("attnscope run --wh", {"--what-if"}),
+        ("attnscope run --what-if ", {"stack", "same-scores"}),
+        ("attnscope run --by v", {"value"}),
+        ("attnscope run --stage weights,o", {"weights,output"}),
+        ("attnscope run --config sli", {"sliding-window"}),
+        ("attnscope info --format ", {"table", "json"}),
+        ("attnscope run x --layer a", {"auto", "all"}),
+    ],
+)
+def test_bash(attnscope, line, offered):
+    words = line.split(" ")
+    env = {"_ATTNSCOPE_COMPLETE": "complete_bash", "COMP_WORDS": line, "COMP_CWORD": str(len(words) - 1)}
+    done = attnscope("", env=env)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert set(done.stdout.decode().split()) == offered
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_the_script_can_be_shown(attnscope, shell):
+    done = attnscope("", "--show-completion", shell, env={"_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"})
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert b"_ATTNSCOPE_COMPLETE" in done.stdout
+
+
+def test_the_script_can_be_installed(attnscope, tmp_path):
+    env = {"_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1", "HOME": str(tmp_path)}
+    done = attnscope("", "--install-completion", "bash", env=env)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert "attnscope" in (tmp_path / ".bashrc").read_text()
+    assert "_ATTNSCOPE_COMPLETE" in (tmp_path / ".bash_completions" / "attnscope.sh").read_text()

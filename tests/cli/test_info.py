@@ -1,0 +1,49 @@
+"""`attnscope info` on shipped configs: facts, cost, and JSON that says the same."""
+
+import json
+
+import pytest
+
+from attnscope.cli import main
+from attnscope.shipped import names
+
+
+@pytest.fixture(autouse=True)
+def no_model(monkeypatch):
+    monkeypatch.delenv("ATTNSCOPE_MODEL", raising=False)
+
+
+def info(capfdbinary, *args):
+    assert main(["info", *args]) == 0
+    out, err = capfdbinary.readouterr()
+    assert err == b""
+    return out.decode()
+
+
+@pytest.mark.parametrize("name", names("configs"))
+def test_every_shipped_config(capfdbinary, name):
+    facts = dict(line.split(maxsplit=1) for line in info(capfdbinary, "--config", name).splitlines())
+    found = json.loads(info(capfdbinary, "--config", name, "--format", "json"))
+    assert facts["name"] == found["name"] == name
+    assert facts["weights"] == "random; nobody trained this model"
+    assert found["weights"] == "random"
+    assert facts["mask"] == found["mask"]
+    assert facts["layers"].startswith(f"{found['config']['n_layers']}, {found['config']['d_model']} wide")
+    assert facts["parameters"] == f"{found['parameters']:,} in embeddings and blocks"
+    assert "cost" not in found
+
+
+def test_grouped_heads(capfdbinary):
+    assert "share 2 key/value heads" in info(capfdbinary, "--config", "grouped-query")
+
+
+def test_cost(capfdbinary):
+    lines = info(capfdbinary, "--config", "causal", "--cost").splitlines()
+    rows = json.loads(info(capfdbinary, "--config", "causal", "--cost", "--format", "json"))["cost"]
+    table = [line for line in lines if line.lstrip()[:1].isdigit()]
+    assert len(table) == len(rows) == 11
+    assert table[0].split()[0] == "128"
+    assert table[-1].split()[0] == f"{rows[-1]['tokens']:,}" == "131,072"
+    assert [line.endswith("*") for line in table] == [not row["fits"] for row in rows]
+    assert "* longer than the model's positions" in lines
+    assert all(len(line) <= 120 for line in lines)

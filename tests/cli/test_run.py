@@ -1,0 +1,153 @@
+"""`attnscope run`: what the options become, where the texts come from, and where the findings go."""
+
+import io
+import json
+
+import pytest
+
+from attnscope.cli import main
+from attnscope.config import RunConfig, TextInput
+from attnscope.report import from_json, to_json
+from tests.cli import fakes
+
+TEXT = "The bank by the river"
+
+
+def run_config(pipeline, *args):
+    asked = pipeline("fine")
+    assert main(["run", *args]) == 0
+    return asked[0]
+
+
+@pytest.fixture(autouse=True)
+def plain_environment(monkeypatch):
+    for name in ("ATTNSCOPE_MODEL", "COLUMNS", "ATTNSCOPE_DEBUG"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def test_defaults_are_those_of_run_config(pipeline):
+    assert run_config(pipeline, TEXT) == RunConfig((TextInput(TEXT),), window=64)
+
+
+def test_every_option_arrives(pipeline):
+    got = run_config(
+        pipeline, TEXT, "--pair", "It was flooded", "--model", "m", "--mask", "causal+window:4",
+        "--what-if", "same-scores", "--layer", "0,2-3", "--head", "-1", "--query", "bank", "--key", "1:4",
+        "--stage", "output,scores", "--top", "5", "--by", "projected", "--no-special", "--device", "cuda:1",
+        "--dtype", "bfloat16", "--truncate", "--max-memory", "1.5G",
+    )  # fmt: skip
+    assert got == RunConfig(
+        (TextInput(TEXT, "It was flooded"),), model="m", mask="causal+window:4", what_if="same-scores", layer="0,2-3",
+        head="-1", query="bank", key="1:4", stages=("scores", "output"), top=5, by="projected", special=False,
+        device="cuda:1", dtype="bfloat16", window=64, truncate=True, max_memory=3 << 29,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("typed", "count"),
+    [("800M", 800 << 20), ("1k", 1024), ("2gib", 2 << 30), ("4096", 4096), ("0.5 T", 1 << 39), ("10B", 10)],
+)
+def test_sizes(pipeline, typed, count):
+    assert run_config(pipeline, TEXT, "--max-memory", typed).max_memory == count
+
+
+@pytest.mark.parametrize(
+    ("environment", "args", "model", "config"),
+    [
+        (None, (), None, None),
+        ("m", (), "m", None),
+        ("m", ("--model", "n"), "n", None),
+        ("m", ("--config", "c"), None, "c"),
+        (None, ("--config", "c"), None, "c"),
+    ],
+)
+def test_model_or_config(pipeline, monkeypatch, environment, args, model, config):
+    if environment:
+        monkeypatch.setenv("ATTNSCOPE_MODEL", environment)
+    got = run_config(pipeline, TEXT, *args)
+    assert (got.model, got.config) == (model, config)
+
+
+@pytest.mark.parametrize(
+    ("args", "window"), [((), 64), (("--format", "heat"), 64), (("--format", "json"), None), (("--query", "0:9"), 64)]
+)
+def test_only_screens_have_a_window(pipeline, args, window):
+    assert run_config(pipeline, TEXT, *args).window == window
+
+
+@pytest.mark.parametrize(("ending", "window"), [(".txt", 64), (".svg", 64), (".json", None), (".safetensors", None)])
+def test_only_drawn_files_have_a_window(pipeline, tmp_path, ending, window):
+    target = tmp_path / f"out{ending}"
+    assert run_config(pipeline, TEXT, "--output", str(target)).window == window
+    assert target.stat().st_size > 100
+
+
+def test_json_is_the_report(pipeline, capfdbinary):
+    run_config(pipeline, TEXT, "--format", "json")
+    out, err = capfdbinary.readouterr()
+    assert out == to_json(fakes.small_report()) + b"\n"
+    assert err == b""
+    assert to_json(from_json(out)) + b"\n" == out
+
+
+def test_file_is_announced_unless_quiet(pipeline, tmp_path, capsys):
+    target = tmp_path / "out.json"
+    run_config(pipeline, TEXT, "--output", str(target))
+    written = target.read_bytes()
+    assert json.loads(written)["schema"] == "attnscope.report/1"
+    assert capsys.readouterr() == ("", f"attnscope: wrote: {target} ({len(written):,} bytes)\n")
+    run_config(pipeline, TEXT, "--output", str(target), "--force", "--quiet")
+    assert capsys.readouterr() == ("", "")
+
+
+def test_an_output_that_cannot_be_written_is_refused_before_the_work(pipeline, tmp_path, capsys):
+    asked = pipeline("fine")
+    (tmp_path / "old.json").write_text("old")
+    for target in ("old.json", ""):
+        assert main(["run", TEXT, "--output", str(tmp_path / target)]) == 1
+    errors = [f"{tmp_path}/old.json: exists; give --force to replace it", f"{tmp_path}: is a folder; name a file in it"]
+    assert capsys.readouterr() == ("", "".join(f"attnscope: error: {error}\n" for error in errors))
+    assert asked == []
+    assert (tmp_path / "old.json").read_text() == "old"
+
+
+@pytest.mark.parametrize("data", [b"The bank\nby the river\n", b"The bank\nby the river"])
+def test_dash_is_standard_input_as_one_text(pipeline, monkeypatch, data):
+    stdin(monkeypatch, data)
+    assert run_config(pipeline, "-", "--pair", "b").texts == (
+        TextInput("The bank\nby the river", pair="b", where="standard input"),
+    )
+
+
+def test_standard_input_that_is_not_utf8(pipeline, monkeypatch, capsys):
+    pipeline("fine")
+    stdin(monkeypatch, b"good\nb\xe9d\n")
+    assert main(["run", "-"]) == 1
+    error = "standard input: byte 0xe9 at byte 1 of line 2 is not UTF-8; convert it to UTF-8"
+    assert capsys.readouterr() == ("", f"attnscope: error: {error}\n")
+
+
+def test_standard_input_without_end(pipeline, capsys, monkeypatch):
+    pipeline("fine")
+    with open("/dev/zero", "rb") as endless:
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(endless))
+        assert main(["run", "-"]) == 1
+    assert "standard input: is longer than 16,777,216 bytes; split the text" in capsys.readouterr().err
+
+
+def stdin(monkeypatch, data):
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(data)))
+
+
+def test_file_has_one_text_per_line(pipeline, tmp_path, capsys):
+    path = tmp_path / "texts"
+    path.write_bytes("The bank\n\nby the riverä\n".encode())
+    assert [text.text for text in run_config(pipeline, "--file", str(path)).texts] == ["The bank", "by the riverä"]
+    assert capsys.readouterr().err == f"attnscope: note: {path}: line 2 left out: blank\n"
+    run_config(pipeline, "--file", str(path), "--quiet")
+    assert capsys.readouterr().err == ""
+
+
+def test_a_text_that_is_no_text(pipeline, tmp_path, capsys):
+    assert main(["run", "--file", str(tmp_path / "missing")]) == 1
+    assert capsys.readouterr().err.startswith(f"attnscope: error: {tmp_path}/missing: cannot be read: ")

@@ -1,0 +1,89 @@
+"""A command line that cannot be read: exit code 2, one line with a hint, and nothing is run."""
+
+import pytest
+
+from attnscope.cli import main
+
+TEXT = "The bank by the river"
+DASHES = "see attnscope run --help; a text that starts with '-' goes after --"
+QUOTES = 'put a text of several words in quotes: "The bank by the river"'
+ENDING = "leave --format out: the file's ending chooses"
+CASES = [
+    ((), "--haed=1", "no such option '--haed'; did you mean '--head'?"),
+    ((), "-5", f"no such option '-5'; {DASHES}"),
+    ((), "by", f"got unexpected extra argument(s) (by); {QUOTES}"),
+    ((), "--layer", "option '--layer' requires an argument; see attnscope run --help"),
+    ((), "--head=1x", "--head: cannot read '1x'; use auto, all, mean, 3, 0,2,5-7 or -1"),
+    ((), "--layer=7-2", "--layer: the range '7-2' runs backwards; use 2-7"),
+    ((), "--mask=casual", "--mask: unknown mask 'casual'; did you mean 'causal'?"),
+    ((), "--mask=window:0", "--mask: 'window:0' has no size; use window:N with N of 1 or more"),
+    ((), "--what-if=stakc", "--what-if: 'stakc' is none of stack, same-scores; did you mean 'stack'?"),
+    ((), "--by=norm", "--by: 'norm' is none of weight, value, projected"),
+    ((), "--stage=weights,soft", "--stage: unknown stage 'soft'; known: scores, scaled, masked, weights, output"),
+    ((), "--stage=", "--stage: unknown stage ''; known: scores, scaled, masked, weights, output"),
+    ((), "--top=0", "--top: 0 is out of range; use 1 or more"),
+    ((), "--top=1.5", "--top: '1.5' is not a number of 1 or more"),
+    ((), "--top=٣", "--top: '٣' is not a number of 1 or more"),
+    ((), "--precision=10", "--precision: 10 is out of range; use 0 to 9"),
+    ((), "--device=gpu", "--device: 'gpu' is none of auto, cpu, cuda, cuda:N; use cuda"),
+    ((), "--device=cud", "--device: 'cud' is none of auto, cpu, cuda, cuda:N; did you mean 'cuda'?"),
+    ((), "--dtype=float61", "--dtype: 'float61' is none of float32, bfloat16, float16; did you mean 'float16'?"),
+    ((), "--format=tabel", "--format: 'tabel' is none of table, heat, json; did you mean 'table'?"),
+    ((), "--color=on", "--color: 'on' is none of auto, always, never"),
+    ((), "--max-memory=1.5Q", "--max-memory: '1.5Q' is not a size; use 1.5G, 800M or a number of bytes"),
+    ((), "--max-memory=0", "--max-memory: no memory at all is too little"),
+    (("--format=heat",), "--output=a.svg", f"--format heat does not go into a .svg file; {ENDING}"),
+    ((), "--output=a.png", "--output: 'a.png' has no known ending; use .json .txt .svg .safetensors"),
+    ((), "--output=json", "--output: 'json' has no known ending; use .json .txt .svg .safetensors"),
+    (("--model=a",), "--config=b", "--model and --config exclude each other; give one of them"),
+    ((), "--file=a.txt", "--file and TEXT exclude each other; give one of them"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("before", "last", "line"), CASES, ids=[case[1] for case in CASES])
+def test_refused(before, last, line, pipeline, capsys):
+    asked = pipeline("fine")
+    assert main(["run", TEXT, *before, last]) == 2
+    assert capsys.readouterr() == ("", f"attnscope: error: {line}\n")
+    assert asked == []
+
+
+@pytest.mark.parametrize(
+    ("args", "line"),
+    [
+        (["rnu"], "no such command 'rnu'; did you mean 'run'?"),
+        (["x\x1b[2J\u202e"], "no such command 'x\\x1b[2J\\u202e'; known: run, info"),
+        (["run"], "there is no text; give TEXT, - for standard input, or --file PATH"),
+        (["run", "--file=a", "--pair=b"], "--file and --pair exclude each other; give one of them"),
+        (["run", TEXT, "--\x1b[2J"], f"no such option '--\\x1b[2J'; {DASHES}"),
+        (["info", "x"], "got unexpected extra argument(s) (x); see attnscope info --help"),
+        (["info", "--cst"], "no such option '--cst'; did you mean '--cost'?"),
+        (["info", "--format=heat"], "--format: 'heat' is none of table, json"),
+        (["--verison"], "no such option '--verison'; did you mean '--version'?"),
+        (["run", TEXT, "--quiet=1"], "option '--quiet' does not take a value; see attnscope run --help"),
+    ],
+)  # fmt: skip
+def test_refused_elsewhere(args, line, capsys):
+    assert main(args) == 2
+    assert capsys.readouterr() == ("", f"attnscope: error: {line}\n")
+
+
+def test_without_arguments_the_help_is_shown(capsys):
+    assert main([]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("Usage: attnscope")
+
+
+@pytest.mark.parametrize("args", [["--version"], ["-h"], ["--help"], ["run", "-h"], ["info", "--help"]])
+def test_what_only_prints_is_done(args, capsys):
+    assert main(args) == 0
+    out, err = capsys.readouterr()
+    assert out.startswith(("Usage: attnscope", "attnscope 0."))
+    assert err == ""
+
+
+def test_a_text_may_start_with_a_dash(pipeline):
+    asked = pipeline("fine")
+    assert main(["run", "--quiet", "--", "-5 degrees"]) == 0
+    assert asked[0].texts[0].text == "-5 degrees"

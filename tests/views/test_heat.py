@@ -1,0 +1,87 @@
+import re
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from attnscope.report import STAGES
+from tests.views.reports import causal, report, sized, text_report, tokens
+from tests.views.screens import draw
+
+SHADES = " ░▒▓█"
+
+
+def picture(screen, count):
+    """The rows of the last band of pictures, cut into two-character cells behind the labels."""
+    lines = screen.split("\n")
+    start = next(i for i, line in enumerate(lines) if re.match(r" *0 ", line) and any(s in line for s in "·░▒▓█"))
+    heading = lines[start - 1]
+    first = heading.index("0") - 1
+    return [
+        [line.ljust(first + 2 * count)[first + 2 * i : first + 2 * i + 2] for i in range(count)]
+        for line in lines[start : start + count]
+    ]
+
+
+@pytest.mark.parametrize("count", [2, 5, 12, 40, 64])
+def test_every_weight_is_one_cell_whose_shade_is_its_fifth_of_the_range(count):
+    made = sized(count, stages=("weights",))
+    weights = made.texts[0].heads[0].stages["weights"]
+    cells = picture(draw(made, 200, format="heat"), count)
+    for r in range(count):
+        for c in range(count):
+            fifth = min(4, int(float(weights[r, c]) / float(weights.max()) * 5))
+            assert cells[r][c] == (" ·" if c > r else SHADES[fifth] * 2), (r, c)
+
+
+@pytest.mark.parametrize("count", [2, 5, 12])
+def test_every_colour_is_that_of_its_value(count):
+    made = sized(count, stages=("weights",))
+    weights = made.texts[0].heads[0].stages["weights"]
+    screen = draw(made, 200, colour="truecolor", format="heat")
+    blues = [
+        int(m[1]) for m in re.finditer(r"\x1b\[[0-9;]*48;2;\d+;(\d+);\d+m  \x1b", screen)
+    ]  # green rises in viridis
+    values = [float(weights[r, c]) for r in range(count) for c in range(count) if c <= r]
+    assert len(blues) == len(values)
+    order = np.argsort(values)
+    assert all(blues[a] <= blues[b] for a, b in pairwise(order))
+
+
+@pytest.mark.parametrize("width", [40, 80, 120, 200])
+@pytest.mark.parametrize("count", [2, 12, 64])
+def test_every_column_of_every_stage_is_drawn_once(count, width):
+    screen = draw(sized(count, stages=STAGES, d_value=count), width, format="heat").split("top contributors")[0]
+    lines = screen.split("\n")
+    total = 0
+    for n, line in enumerate(lines):
+        # Positions are read downwards: the last line of a heading is all digits, and rows follow.
+        if re.fullmatch(r" +(?:\d ?| )+", line) and re.match(r" *0 the", lines[n + 1]):
+            total += len(line.split())
+    assert total == count * len(STAGES)
+
+
+def test_stages_stand_side_by_side_where_there_is_room_and_below_each_other_where_not():
+    made = sized(12)
+    wide, narrow = (draw(made, width, format="heat") for width in (120, 40))
+    assert re.search(r"scores +masked +weights", wide)
+    assert not re.search(r"scores +masked", narrow)
+
+
+def test_the_legend_holds_the_ends_of_the_scale():
+    made = sized(5, stages=("weights",))
+    largest = float(made.texts[0].heads[0].stages["weights"].max())
+    assert f"weights  0.00 [  ] {largest / 5:.2f} [░░]" in draw(made, 120, format="heat")
+    assert f"[██] {largest:.2f}" in draw(made, 120, format="heat")
+
+
+def test_columns_that_no_row_names_are_named_below():
+    made = sized(12, queries=[1, 2], keys=[0, 1, 2, 8])
+    assert "columns: 0 the · 8 internationalization" in draw(made, 80, format="heat")
+    crossed = report(text_report(tokens(["a", "b"]), context=tokens(["x", "y", "z"])))
+    assert "context: 0 x · 1 y · 2 z" in draw(crossed, 80, format="heat")
+
+
+def test_a_row_that_may_attend_to_nothing_says_so():
+    made = report(text_report(tokens(["a", "b"]), allowed=lambda q, k: q == 0 and causal(q, k), stages=("weights",)))
+    assert re.search(r"^1 b +masked$", draw(made, 80, format="heat"), re.MULTILINE)

@@ -1,0 +1,76 @@
+"""Reviewed screens. `ATTNSCOPE_SNAPSHOTS=write pytest tests/views/test_snapshots.py` rewrites them; read the diff."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from attnscope.report import STAGES
+from tests.views.reports import HOSTILE, bank, report, sized, text_report, tokens
+from tests.views.screens import draw
+
+FOLDER = Path(__file__).parent / "snapshots"
+WIDTHS = (40, 80, 120, 200)
+SPECIAL = ["[CLS]", "cats", "sat", "[SEP]", "they", "purr", "[SEP]"]
+
+
+def pair():
+    spelled = tokens(SPECIAL, special=(0, 3, 6), second=(4, 5, 6))
+    return text_report(
+        spelled,
+        text="cats sat",
+        pair="they purr",
+        allowed=lambda query, key: query != 6 and key != 5,
+        stages=STAGES,
+        projected=True,
+        softcap=30.0,
+        bias="alibi",
+        notes=["special tokens take part in the ranking; --no-special leaves them out"],
+    )
+
+
+SIZES = {
+    2: sized(2),
+    5: bank(),
+    12: sized(12),
+    40: sized(40, queries=list(range(30, 36)), stages=("weights",)),
+    64: sized(64, queries=[60, 61, 62, 63], stages=("weights",)),
+}
+SCREENS = {f"table-{count}-{width}": (made, width, {}) for count, made in SIZES.items() for width in WIDTHS} | {
+    "heat-5-80": (SIZES[5], 80, {"format": "heat"}),
+    "heat-12-40": (SIZES[12], 40, {"format": "heat"}),
+    "heat-12-120": (SIZES[12], 120, {"format": "heat"}),
+    "heat-40-80": (sized(40), 80, {"format": "heat"}),
+    "heat-64-200": (sized(64), 200, {"format": "heat"}),
+    "pair-80": (report(pair(), own="bidirectional", used="bidirectional"), 80, {}),
+    "pair-heat-80": (report(pair(), own="bidirectional", used="bidirectional"), 80, {"format": "heat"}),
+    "random-what-if-80": (
+        report(pair(), weights="random", own="bidirectional", used="causal", what_if="same-scores"),
+        80,
+        {},
+    ),
+    "hostile-80": (report(text_report(tokens(HOSTILE), stages=("weights",))), 80, {}),
+    "hostile-ascii-80": (report(text_report(tokens(HOSTILE), stages=("weights",))), 80, {"encoding": "ascii"}),
+    "window-80": (sized(40, queries=[3, 4, 20], keys=[0, 1, 2, 30], projected=True, by="value"), 80, {}),
+    "context-80": (report(text_report(tokens(["Wo", "ist"]), context=tokens("where is the river".split()))), 80, {}),
+    "bank-20": (bank(), 20, {}),
+    "bank-colour-80": (bank(), 80, {"colour": "truecolor"}),
+    "bank-heat-colour-80": (bank(), 80, {"colour": "truecolor", "format": "heat"}),
+    "bank-heat-256-80": (bank(), 80, {"colour": "256", "format": "heat"}),
+    "bank-heat-16-80": (bank(), 80, {"colour": "standard", "format": "heat"}),
+}
+
+
+@pytest.mark.parametrize("name", SCREENS)
+def test_a_screen_is_as_reviewed(name):
+    made, width, how = SCREENS[name]
+    shown = draw(made, width, **how).replace("\x1b", "␛")  # so that a diff shows escapes and no pager obeys them
+    path = FOLDER / f"{name}.txt"
+    if os.environ.get("ATTNSCOPE_SNAPSHOTS") == "write":
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(shown, encoding="utf-8")
+    assert shown == path.read_text(encoding="utf-8")
+
+
+def test_no_snapshot_is_left_over():
+    assert {path.stem for path in FOLDER.iterdir()} == set(SCREENS)
