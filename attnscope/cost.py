@@ -99,5 +99,7 @@ def _intervals(query: int, terms: tuple[MaskTerm, ...]) -> Iterator[tuple[int, i
             yield 0, query + 1
         elif term.kind == "prefix":
             yield 0, max(query + 1, term.size)
+        elif term.kind == "block":
+            yield query - query % term.size, query - query % term.size + term.size
         elif term.kind == "window":
             yield query - term.size + 1, query + term.size

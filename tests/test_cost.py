@@ -15,6 +15,8 @@ def sees(query, key, mask):
             return key <= query
         if term.kind == "window":
             return abs(query - key) < term.size
+        if term.kind == "block":
+            return query // term.size == key // term.size
         if term.kind == "prefix":
             return key < term.size or key <= query
         return True
@@ -23,7 +25,17 @@ def sees(query, key, mask):
 
 
 @pytest.mark.parametrize(
-    "mask", ["causal", "bidirectional", "window:3", "causal+window:4", "prefix:5", "prefix:5+window:2", "window:100"]
+    "mask",
+    [
+        "causal",
+        "bidirectional",
+        "window:3",
+        "causal+window:4",
+        "prefix:5",
+        "prefix:5+window:2",
+        "window:100",
+        "causal+block:4",
+    ],
 )
 @pytest.mark.parametrize("tokens", [1, 2, 17])
 def test_pairs_one_by_one(mask, tokens):

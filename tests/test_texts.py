@@ -3,6 +3,7 @@
 import io
 import os
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -52,6 +53,17 @@ def test_a_pipe_as_the_shell_makes_it() -> None:
     os.write(writer, b"one\ntwo\n")
     os.close(writer)
     texts, _ = read_texts(f"/dev/fd/{reader}")
+    os.close(reader)
+    assert [t.text for t in texts] == ["one", "two"]
+
+
+def test_a_pipe_whose_writer_is_slow() -> None:
+    reader, writer = os.pipe()
+    later = threading.Timer(0.2, lambda: (os.write(writer, b"one\ntwo\n"), os.close(writer)))
+    later.start()
+    with within(5):
+        texts, _ = read_texts(f"/dev/fd/{reader}")
+    later.join()
     os.close(reader)
     assert [t.text for t in texts] == ["one", "two"]
 

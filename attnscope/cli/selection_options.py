@@ -66,8 +66,9 @@ class Selection:
             group=_SELECT,
             metavar="MASK",
             parser=read.mask,
-            autocompletion=complete.words("own", "causal", "bidirectional", "window:", "prefix:"),
-            help="own (the model's), causal, bidirectional, window:N, prefix:N, or several joined by +.",
+            autocompletion=complete.masks,
+            help="own (the model's), causal, bidirectional, window:N, prefix:N, block:N, or a file with a boolean "
+            "matrix (.json .npy .safetensors); several are joined by +.",
         ),
     ] = "own"
     what_if: Annotated[

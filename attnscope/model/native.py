@@ -33,7 +33,7 @@ class Texts:
 
 
 def _side_by_side(texts: Sequence[Sequence[Token]], device: torch.device, n_segments: int) -> Texts:
-    ids, segments, lengths = as_batch(texts)
+    ids, segments, lengths = as_batch(texts, n_segments=n_segments)
     longest = max(lengths)
     special = [[t.special for t in tokens] + [False] * (longest - len(tokens)) for tokens in texts]
     real = torch.arange(longest, device=device)[None] < torch.tensor(lengths, device=device)[:, None]  # (B, T)

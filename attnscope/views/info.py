@@ -62,6 +62,7 @@ def _facts(d: "Description") -> list[tuple[str, str]]:
 
 def _heads(c: "ModelConfig") -> str:
     shared = f" that share {c.n_kv_heads} key/value heads" if c.n_kv_heads != c.n_heads else ""
+    shared += ", keys and values from --context" * c.cross_attention
     return f"{c.n_heads}{shared}, queries and keys {c.d_head} wide, values {c.d_value} wide"
 
 

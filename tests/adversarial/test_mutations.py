@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from attnscope.errors import AttnscopeError
@@ -104,17 +104,14 @@ def _check(path: Path) -> None:
 WEIGHTS = safetensors(TENSORS, {"format": "pt"})
 HEADER = json.loads(WEIGHTS[8 : 8 + int.from_bytes(WEIGHTS[:8], "little")])
 DATA = WEIGHTS[8 + int.from_bytes(WEIGHTS[:8], "little") :]
-RANDOMLY = settings(max_examples=80, deadline=None, derandomize=True)
 
 
-@RANDOMLY
 @given(damaged(WEIGHTS, len(WEIGHTS)))
 def test_damaged_weights(weights: bytes) -> None:
     with tempfile.TemporaryDirectory() as folder:
         _check(write_folder(Path(folder), weights=weights))
 
 
-@RANDOMLY
 @given(mutated(HEADER))
 def test_mutated_headers(header: Any) -> None:
     text = json.dumps(header).encode()
@@ -125,7 +122,6 @@ def test_mutated_headers(header: Any) -> None:
 CONFIG_BYTES = b'{"model_type": "bert", "hidden_size": 4, "rope": {"theta": 1e4}, "layers": ["a", "b"]}'
 
 
-@RANDOMLY
 @given(damaged(CONFIG_BYTES, len(CONFIG_BYTES)))
 def test_damaged_configs(config: bytes) -> None:
     with tempfile.TemporaryDirectory() as folder:
@@ -138,7 +134,6 @@ INDEX = {
 }
 
 
-@RANDOMLY
 @given(mutated(INDEX))
 def test_mutated_indexes(index: Any) -> None:
     with tempfile.TemporaryDirectory() as folder:
@@ -163,19 +158,16 @@ def _check_tokenizer(data: bytes) -> None:
 
 
 @pytest.mark.parametrize("kind", ["byte-level", "roberta", "wordpiece", "unigram", "byte-fallback"])
-@RANDOMLY
 @given(st.data())
 def test_mutated_tokenizers(kind: str, data: st.DataObject) -> None:
     _check_tokenizer(json.dumps(data.draw(mutated(content(kind)))).encode())
 
 
-@RANDOMLY
 @given(damaged(json.dumps(content("unigram")).encode(), 2000))
 def test_damaged_tokenizers(data: bytes) -> None:
     _check_tokenizer(data)
 
 
-@RANDOMLY
 @given(st.lists(st.floats(width=32), min_size=1, max_size=30))
 def test_values_that_are_not_finite_never_get_in(values: list[float]) -> None:
     array = np.array(values, np.float32)

@@ -166,12 +166,15 @@ def test_what_goes_to_stderr_afterwards_arrives_and_nothing_leaks(
 
 
 def test_threads_leave_stderr_as_it_was(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    tokenizer = load_tokenizer(write(tmp_path, content("wordpiece")))
-    threads = [threading.Thread(target=lambda: [tokenizer.encode("The bank") for _ in range(200)]) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    second_is_in, first_is_out = threading.Event(), threading.Event()
+
+    def second() -> None:
+        quietly(lambda: (second_is_in.set(), first_is_out.wait(5)), tmp_path, "fails")
+
+    thread = threading.Thread(target=second)
+    quietly(lambda: (thread.start(), second_is_in.wait(0.2)), tmp_path, "fails")  # must not come in meanwhile
+    first_is_out.set()
+    thread.join()
     os.write(2, b"still here")
     assert capfd.readouterr().err == "still here"
 

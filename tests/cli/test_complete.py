@@ -25,6 +25,14 @@ def test_stages(typed, offered):
     assert complete.stages(typed) == offered
 
 
+def test_masks(tmp_path, monkeypatch):
+    (tmp_path / "corner.json").touch()
+    monkeypatch.chdir(tmp_path)
+    assert complete.masks("") == ["own", "causal", "bidirectional", "window:", "prefix:", "block:"]
+    assert complete.masks("causal+w") == ["causal+window:"]
+    assert complete.masks("own+c") == ["own+causal", "own+corner.json"]
+
+
 def test_samples_and_configs_by_name(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert complete.configs("") == names("configs")

@@ -28,7 +28,9 @@ def test_help_at_any_width_has_every_option(monkeypatch, capsys, columns):
     monkeypatch.setenv("COLUMNS", columns)
     assert main(["run", "--help"]) == 0
     out = capsys.readouterr().out
-    for name in "file pair model config mask what-if layer head query key stage top by no-special device".split():
+    for (
+        name
+    ) in "file pair context model config mask what-if layer head query key stage top by no-special device".split():
         assert f"--{name}" in out
     for name in "dtype format output precision truncate max-memory force quiet color help".split():
         assert f"--{name}" in out

@@ -31,15 +31,15 @@ def test_defaults_are_those_of_run_config(pipeline):
 
 def test_every_option_arrives(pipeline):
     got = run_config(
-        pipeline, TEXT, "--pair", "It was flooded", "--model", "m", "--mask", "causal+window:4",
+        pipeline, TEXT, "--pair", "It was flooded", "--context", "Le quai", "--model", "m", "--mask", "causal+window:4",
         "--what-if", "same-scores", "--layer", "0,2-3", "--head", "-1", "--query", "bank", "--key", "1:4",
         "--stage", "output,scores", "--top", "5", "--by", "projected", "--no-special", "--device", "cuda:1",
         "--dtype", "bfloat16", "--truncate", "--max-memory", "1.5G",
     )  # fmt: skip
     assert got == RunConfig(
-        (TextInput(TEXT, "It was flooded"),), model="m", mask="causal+window:4", what_if="same-scores", layer="0,2-3",
-        head="-1", query="bank", key="1:4", stages=("scores", "output"), top=5, by="projected", special=False,
-        device="cuda:1", dtype="bfloat16", window=64, truncate=True, max_memory=3 << 29,
+        (TextInput(TEXT, "It was flooded", "Le quai"),), model="m", mask="causal+window:4",
+        what_if="same-scores", layer="0,2-3", head="-1", query="bank", key="1:4", stages=("scores", "output"), top=5,
+        by="projected", special=False, device="cuda:1", dtype="bfloat16", window=64, truncate=True, max_memory=3 << 29,
     )  # fmt: skip
 
 
@@ -144,7 +144,8 @@ def test_file_has_one_text_per_line(pipeline, tmp_path, capsys):
     path.write_bytes("The bank\n\nby the riverä\n".encode())
     assert [text.text for text in run_config(pipeline, "--file", str(path)).texts] == ["The bank", "by the riverä"]
     assert capsys.readouterr().err == f"attnscope: note: {path}: line 2 left out: blank\n"
-    run_config(pipeline, "--file", str(path), "--quiet")
+    texts = run_config(pipeline, "--file", str(path), "--quiet", "--context", "Le quai").texts
+    assert {text.context for text in texts} == {"Le quai"}
     assert capsys.readouterr().err == ""
 
 

@@ -346,5 +346,7 @@ def test_a_weight_that_is_not_a_number_is_named_with_its_place(saved: Saved, tmp
     spoilt = tensors[name].clone()
     spoilt[3, 5] = torch.nan
     _write(tmp_path, raw, {**tensors, name: spoilt})
-    with pytest.raises(AttnscopeError, match=rf"{name}: holds nan at \[3, 5\], 1 of 1,024 in all; the checkpoint is "):
+    with pytest.raises(
+        AttnscopeError, match=rf"{name}: holds nan at \[3, 5\]; 1 of 1,024 are not finite; the checkpoint is "
+    ):
         ours.open_stack(tmp_path)

@@ -90,7 +90,7 @@ def test_linear_scaling_divides_every_frequency() -> None:
 
 
 def test_llama3_keeps_short_waves_divides_long_ones_and_blends_between() -> None:
-    """Frequencies 1, 0.1, 0.01, 0.001 turn 15.9, 1.59, 0.159 and 0.0159 times in 100 tokens; above 4 kept, below 1 / 8."""
+    """Frequencies 1, 0.1, 0.01, 0.001 turn 15.9, 1.59, 0.159 and 0.0159 times in 100 tokens: kept above 4."""
     scaling = RopeScaling("llama3", 8.0, 100, low_freq_factor=1.0, high_freq_factor=4.0)
     found, factor = rotary_frequencies(Rope(theta=10000.0, scaling=scaling), 8, CPU)
     share = (100 * 0.1 / (2 * math.pi) - 1) / 3

@@ -107,3 +107,11 @@ def test_a_file_that_is_replaced_while_being_read_is_refused(tmp_path: Path, how
         os.utime(file, ns=(0, 1))
     with pytest.raises(AttnscopeError, match="changed while it was being read"):
         list(reading)
+
+
+def test_a_file_that_was_replaced_after_opening_is_not_read_at_all(tmp_path: Path) -> None:
+    folder = open_folder(write_folder(tmp_path))
+    (tmp_path / "new").write_bytes((tmp_path / "model.safetensors").read_bytes())
+    os.replace(tmp_path / "new", tmp_path / "model.safetensors")
+    with pytest.raises(AttnscopeError, match="changed while it was being read"):
+        next(read_tensors(folder, TENSORS))

@@ -60,6 +60,7 @@ def test_a_query_whose_every_source_is_left_out_says_so():
     [
         ([0.6, 0.3, 0.1], [1.2, 0.6, 0.2], [None, None, None]),
         ([0.6, 0.3, 0.1], [0.05, 0.6, 0.2], [MORE_WEIGHT, None, None]),
+        ([0.6, 0.3, 0.1], [1.2, 0.12, 0.01], [None, None, None]),
         ([0.9, 0.05, 0.01], [0.9, 0.8, 0.01], [None, None, None]),
         ([0.9, 0.05, 0.01], [0.7, 0.8, 0.01], [None, MORE_CONTENT, None]),
         ([0.9, 0.02, 0.01], [0.9, 0.001, 0.02], [None, None, None]),

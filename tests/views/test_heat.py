@@ -48,8 +48,8 @@ def test_every_colour_is_that_of_its_value(count):
     assert all(blues[a] <= blues[b] for a, b in pairwise(order))
 
 
-@pytest.mark.parametrize("width", [40, 80, 120, 200])
-@pytest.mark.parametrize("count", [2, 12, 64])
+@pytest.mark.parametrize("width", [20, 40, 80, 120, 200])
+@pytest.mark.parametrize("count", [1, 2, 7, 12, 13, 64])
 def test_every_column_of_every_stage_is_drawn_once(count, width):
     screen = draw(sized(count, stages=STAGES, d_value=count), width, format="heat").split("top contributors")[0]
     lines = screen.split("\n")

@@ -8,6 +8,8 @@ from attnscope.views.info import BINARY, as_text, scaled
 
 SIZES = dict(vocab_size=50257, d_model=64, n_layers=2, n_heads=4, n_kv_heads=2, d_head=16, d_value=16)
 
+SHARED, WIDE = "4 that share 2 key/value heads", "queries and keys 16 wide, values 16 wide"
+
 
 def describe(**config):
     return Description(
@@ -68,6 +70,7 @@ note        x\x9b ignored
         (dict(d_mlp=256, gated=True, activation="silu"), "MLP", "256 wide, gated silu"),
         (dict(parallel=True), "layers", "2, 64 wide, each reading attention and MLP in parallel"),
         (dict(n_kv_heads=4), "heads", "4, queries and keys 16 wide, values 16 wide"),
+        (dict(cross_attention=True), "heads", SHARED + ", keys and values from --context, " + WIDE),
         (dict(n_segments=2), "vocabulary", "50,257 rows, 2 segments"),
         (dict(residual=False), "residual", "no"),
     ],

@@ -15,7 +15,7 @@ from attnscope.views.terminal.stages import source_kind
 
 BAR = 10  # Cells of a full bar.
 SHARP = 4.0  # A source's share of weight over its share of content (or the reverse) that is worth a remark …
-MATTERS = 0.1  # … where the larger of the two is at least this, 1 being the row's strongest source.
+MATTERS = 0.2  # … where the larger of the two is at least this, 1 being the row's strongest source.
 _QUERY, _SOURCE = "query", "  ← source"
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
 _LITTLE = ("▾", "more weight than content")

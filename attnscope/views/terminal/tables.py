@@ -58,8 +58,8 @@ def put_stage(screen: Screen, stage: StageView) -> None:
 def block_title(columns: Axis, block: range) -> str:
     """Which columns a block shows: `columns 0–11 of 40: The … river`."""
     shown = [columns.positions[i] for i in block]
-    ends = [columns.names[i] for i in (block[0], block[-1])]
-    names = f": {shorten(ends[0], LONGEST)} … {shorten(ends[1], LONGEST)}" if ends[0] and len(block) > 1 else ""
+    ends = [shorten(columns.names[i], LONGEST) for i in (block[0], block[-1])][: len(block)]
+    names = f": {' … '.join(ends)}" if columns.widest else ""
     what = "dimensions" if columns.kind == "dim" else "columns" if len(block) > 1 else "column"
     return f"{what} {spans(shown)} of {columns.total}{names}"
 

@@ -1,30 +1,11 @@
-"""Findings as plain data: what every view and export reads, and nothing else. No torch in here.
-
-A Report is versioned (`SCHEMA`), survives a round trip through JSON to the last bit of every float32, and can be
-opened again without the model. Arrays are NumPy arrays in memory and nested lists in JSON.
-"""
-
-from typing import Annotated, Any
+"""What `attnscope run` found, as plain data: tokens, provenance, masks, matrices, top contributors, row statistics."""
 
 import msgspec
-import numpy as np
-import orjson
 
-from attnscope.errors import AttnscopeError
+from attnscope.report.arrays import Floats, Matrix, Places
 
 SCHEMA = "attnscope.report/1"
 STAGES = ("scores", "scaled", "masked", "weights", "output")
-
-_ROW = {"type": "array", "items": {"type": ["number", "null"]}}
-_Float1 = np.ndarray[tuple[int], np.dtype[np.float32]]
-_Float2 = np.ndarray[tuple[int, int], np.dtype[np.float32]]
-_Int2 = np.ndarray[tuple[int, int], np.dtype[np.int64]]
-Floats = Annotated[_Float1, msgspec.Meta(extra_json_schema=_ROW)]
-Matrix = Annotated[_Float2, msgspec.Meta(extra_json_schema={"type": "array", "items": _ROW})]
-Places = Annotated[
-    _Int2,
-    msgspec.Meta(extra_json_schema={"type": "array", "items": {"type": "array", "items": {"type": "integer"}}}),
-]
 
 
 class Token(msgspec.Struct, frozen=True):
@@ -57,7 +38,7 @@ class Provenance(msgspec.Struct, frozen=True):
         torch: Version of torch.
         model: What the user named: a folder, a shipped sample or a config file.
         family: `model_type` of the checkpoint, or `config` for a stack described in TOML.
-        fingerprint: SHA-256 (hex, first 16 digits) over config, tokenizer and tensor headers.
+        fingerprint: SHA-256 (hex, first 16 digits) over config, tokenizer, tensor headers and samples of the data.
         engine: `native` or `transformers`.
         dtype: Type that the model ran in; scores and softmax are float32 whatever it says.
         device: `cpu`, `cuda:0`.
@@ -213,49 +194,3 @@ class Report(msgspec.Struct, frozen=True):
     mask: MaskUse
     texts: list[TextReport]
     schema: str = SCHEMA
-
-
-def to_json(report: Report) -> bytes:
-    """The Report as strict JSON on one line: float32 in shortest exact digits, null for −inf and for "none"."""
-    return msgspec.json.encode(report, enc_hook=_encode_array)
-
-
-def from_json(data: bytes) -> Report:
-    """Read a Report that `to_json` wrote.
-
-    Raises:
-        AttnscopeError: It is not a Report, or one of another version.
-    """
-    try:
-        report = msgspec.json.decode(data, type=Report, dec_hook=_decode_array)
-    except (msgspec.DecodeError, ValueError) as e:
-        raise AttnscopeError(f"not an attnscope report ({e})", hint="save one with --format json") from e
-    if report.schema != SCHEMA:
-        raise AttnscopeError(f"schema is '{report.schema}'", hint=f"this version reads '{SCHEMA}'")
-    for text in report.texts:
-        for head in text.heads:
-            if "masked" in head.stages:
-                masked = head.stages["masked"]
-                masked[np.isnan(masked)] = -np.inf
-    return report
-
-
-def json_schema() -> dict[str, Any]:
-    """JSON Schema of the Report, generated from the types above."""
-    return msgspec.json.schema(Report, schema_hook=lambda _: {})
-
-
-def _encode_array(value: Any) -> msgspec.Raw:
-    return msgspec.Raw(orjson.dumps(np.ascontiguousarray(value), option=orjson.OPT_SERIALIZE_NUMPY))
-
-
-def _decode_array(kind: Any, value: Any) -> Any:
-    dtype = kind.__args__[1].__args__[0]
-    array = np.array(value, dtype=dtype)
-    return array.reshape(len(value), -1) if kind is not _Float1 and array.ndim == 1 else array
-
-
-if __name__ == "__main__":
-    import sys
-
-    sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(json_schema()), indent=1) + b"\n")

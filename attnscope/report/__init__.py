@@ -1,0 +1,39 @@
+"""Findings as plain data: what every view and export reads, and nothing else. No torch in here.
+
+A Report is versioned (`SCHEMA`), survives a round trip through JSON to the last bit of every float32, and can be
+opened again without the model. The JSON Schemas of all findings lie beside the types and are held against them by test.
+"""
+
+from attnscope.report.arrays import Floats, Matrix, Places
+from attnscope.report.codec import from_json, json_schema, to_json
+from attnscope.report.run import (
+    SCHEMA,
+    STAGES,
+    HeadReport,
+    MaskUse,
+    Provenance,
+    Report,
+    Rows,
+    TextReport,
+    Token,
+    Top,
+)
+
+__all__ = [
+    "SCHEMA",
+    "STAGES",
+    "Floats",
+    "HeadReport",
+    "MaskUse",
+    "Matrix",
+    "Places",
+    "Provenance",
+    "Report",
+    "Rows",
+    "TextReport",
+    "Token",
+    "Top",
+    "from_json",
+    "json_schema",
+    "to_json",
+]

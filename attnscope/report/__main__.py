@@ -1,0 +1,25 @@
+"""Write the JSON Schema of every kind of findings beside its type: `python -m attnscope.report`."""
+
+from pathlib import Path
+
+import msgspec
+
+from attnscope.report import Report, json_schema
+
+KINDS: dict[str, type[msgspec.Struct]] = {"report": Report}
+
+
+def schema_file(name: str) -> Path:
+    """Where the schema of one kind lies."""
+    return Path(__file__).parent / f"{name}.schema.json"
+
+
+def main() -> None:
+    """Write them all."""
+    for name, kind in KINDS.items():
+        text = msgspec.json.format(msgspec.json.encode(json_schema(kind)), indent=1)
+        schema_file(name).write_bytes(text + b"\n")
+
+
+if __name__ == "__main__":
+    main()

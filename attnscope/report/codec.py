@@ -1,0 +1,69 @@
+"""Plain data in, strict JSON out, and back: float32 in shortest exact digits, null for what is no number."""
+
+from typing import Any, TypeVar
+
+import msgspec
+import numpy as np
+import orjson
+
+from attnscope.errors import AttnscopeError
+from attnscope.report.arrays import Float1
+from attnscope.report.run import SCHEMA, Report
+
+_Data = TypeVar("_Data", bound=msgspec.Struct)
+
+
+def to_json(data: msgspec.Struct) -> bytes:
+    """Any of our findings as strict JSON on one line."""
+    return msgspec.json.encode(data, enc_hook=_encode_array)
+
+
+def read_json_as(kind: type[_Data], data: bytes, schema: str, what: str) -> _Data:
+    """Read what `to_json` wrote.
+
+    Args:
+        kind: The type that it must be.
+        data: The JSON.
+        schema: The version that this program reads.
+        what: What the type is called, for errors.
+
+    Raises:
+        AttnscopeError: It is of another type or version.
+    """
+    try:
+        found = msgspec.json.decode(data, type=kind, dec_hook=_decode_array)
+    except (msgspec.DecodeError, ValueError) as e:
+        raise AttnscopeError(f"not an attnscope {what} ({e})", hint="save one with --format json") from e
+    if found.schema != schema:  # type: ignore[attr-defined]
+        raise AttnscopeError(f"schema is '{found.schema}'", hint=f"this version reads '{schema}'")  # type: ignore[attr-defined]
+    return found
+
+
+def from_json(data: bytes) -> Report:
+    """Read a Report that `to_json` wrote.
+
+    Raises:
+        AttnscopeError: It is not a Report, or one of another version.
+    """
+    report = read_json_as(Report, data, SCHEMA, "report")
+    for text in report.texts:
+        for head in text.heads:
+            if "masked" in head.stages:
+                masked = head.stages["masked"]
+                masked[np.isnan(masked)] = -np.inf
+    return report
+
+
+def json_schema(kind: type[msgspec.Struct] = Report) -> dict[str, Any]:
+    """JSON Schema of findings, generated from their types."""
+    return msgspec.json.schema(kind, schema_hook=lambda _: {})
+
+
+def _encode_array(value: Any) -> msgspec.Raw:
+    return msgspec.Raw(orjson.dumps(np.ascontiguousarray(value), option=orjson.OPT_SERIALIZE_NUMPY))
+
+
+def _decode_array(kind: Any, value: Any) -> Any:
+    dtype = kind.__args__[1].__args__[0]
+    array = np.array(value, dtype=dtype)
+    return array.reshape(len(value), -1) if kind is not Float1 and array.ndim == 1 else array
