@@ -138,7 +138,9 @@ def unit_arrays(trace: Trace) -> dict[str, Any]:
     for name in ("columns", "pooled"):
         recorders = [getattr(one, name) for one in kept]
         if recorders[0] is not None:
-            found[name] = to_numpy(torch.stack([r.result()[:, one.head] for r, one in zip(recorders, kept, strict=True)], 1))
+            found[name] = to_numpy(
+                torch.stack([r.result()[:, one.head] for r, one in zip(recorders, kept, strict=True)], 1)
+            )
     for stage in w.stages:
         found[f"stages.{stage}"] = to_numpy(torch.stack([one.matrices.result()[stage][:, one.head] for one in kept], 1))
     return found

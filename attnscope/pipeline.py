@@ -1,12 +1,11 @@
 """What the user asked in, a Report out: the whole program, in order."""
 
 import gc
-from collections.abc import Callable
-from types import ModuleType
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from attnscope import __version__
-from attnscope.config import ModelConfig, RunConfig
+from attnscope.config import ModelConfig, RunConfig, TextInput
 from attnscope.errors import AttnscopeError
 from attnscope.report import MaskUse, Provenance, Report, TextReport
 from attnscope.request import Request, resolve
@@ -33,62 +32,88 @@ def inspect(run: RunConfig, progress: Progress | None = None) -> Report:
         AttnscopeError: The model, the texts or the memory do not allow it.
         UsageError: A selection does not fit the model or the text.
     """
-    tell = progress or (lambda what, done, total: None)
-    source = open_source(run.model, run.config, run.texts)
-    request = resolve(run, source)
-
-    tell("loading", 0, 1)
-    stack, device = load(run, source, request.deepest)
-    trace = attend(run, request, stack, device, tell)
-    texts = [_text_report(run, request, i, trace, source.config) for i in range(len(request.pages))]
-    return Report(provenance(source, run, device), mask_use(source.config, run), texts)
+    return Session(run.texts, progress).inspect(run)
 
 
-def load(run: RunConfig, source: Source, deepest: int) -> "tuple[Stack, torch.device]":
-    """The first layers of a model, ready to run, and where they lie.
+class Session:
+    """Several runs that share what they open and load.
 
-    Raises:
-        AttnscopeError: They cannot be loaded, or there is no such device.
+    Args:
+        texts: The texts of all of them: a vocabulary that is made from the texts is made from these.
+        progress: See inspect.
     """
-    torch = import_torch()  # everything that can be refused without it has been
-    device = _device(run.device)
-    return source.load(deepest, getattr(torch, run.dtype), device), device
+
+    def __init__(self, texts: Iterable[TextInput], progress: Progress | None = None) -> None:
+        self.texts, self.tell = texts, progress or (lambda what, done, total: None)
+        self.sources: dict[tuple[str | None, str | None], Source] = {}
+        self.stacks: dict[tuple[str, ...], Stack] = {}
+
+    def inspect(self, run: RunConfig) -> Report:
+        """See inspect."""
+        source = self.source(run)
+        request = resolve(run, source)
+        trace = self.attend(run, request)
+        texts = [_text_report(run, request, i, trace, source.config) for i in range(len(request.pages))]
+        return Report(*self.facts(run), texts)
+
+    def attend(self, run: RunConfig, request: Request, keep: Keep | None = None) -> "Trace":
+        """Run the model over some texts.
+
+        Args:
+            run: What the user asked; its texts are not looked at.
+            request: The same, held against the model and the texts.
+            keep: What is kept of every unit besides stages; None for what a Report holds.
+
+        Raises:
+            AttnscopeError: The model cannot be loaded, or a score is not finite.
+        """
+        source = self.source(run)
+        import_torch()  # everything that can be refused without it has been
+        device = _device(run.device)
+        stack = self._stack(run, source, request.deepest, device)
+        return _attend(run, request, stack, device, self.tell, keep or Keep())
+
+    def facts(self, run: RunConfig) -> tuple[Provenance, MaskUse]:
+        """What produces a run's numbers, and which keys its queries see."""
+        import_torch()
+        source = self.source(run)
+        return _provenance(source, run, _device(run.device)), _mask_use(source, run)
+
+    def source(self, run: RunConfig) -> Source:
+        """The model that a run names, opened once."""
+        name = run.model, run.config
+        if name not in self.sources:
+            self.sources[name] = open_source(run.model, run.config, self.texts)
+        return self.sources[name]
+
+    def _stack(self, run: RunConfig, source: Source, deepest: int, device: "torch.device") -> "Stack":
+        """The stack that a run needs, loaded once where it is deep enough."""
+        import torch
+
+        key = run.model or "", run.config or "", run.dtype, str(device)
+        stack = self.stacks.get(key)
+        if stack is None or len(stack.blocks) < deepest:
+            self.tell("loading", 0, 1)
+            stack = self.stacks[key] = source.load(deepest, getattr(torch, run.dtype), device)
+        return stack
 
 
-def import_torch() -> ModuleType:
+def import_torch() -> None:
     """Import torch with the garbage collector off, which would walk its lasting objects again and again (0.1 s)."""
     was_on = gc.isenabled()
     gc.disable()
     try:
-        import torch
+        import torch  # noqa: F401
     finally:
         if was_on:
             gc.freeze()
             gc.enable()
-    return torch
 
 
-def attend(
-    run: RunConfig,
-    request: Request,
-    stack: "Stack",
-    device: "torch.device",
-    tell: Progress,
-    keep: Keep | None = None,
+def _attend(
+    run: RunConfig, request: Request, stack: "Stack", device: "torch.device", tell: Progress, keep: Keep
 ) -> "Trace":
-    """Choose the heads, where that was left to us, and keep what was asked for of them.
-
-    Args:
-        run: What the user asked; its texts are not looked at.
-        request: The same, held against the model and the texts.
-        stack: The model.
-        device: Where it lies.
-        tell: Called with layers done and layers to do.
-        keep: What is kept of every unit; None for what a Report holds.
-
-    Raises:
-        AttnscopeError: A score is not finite.
-    """
+    """Choose the heads, where that was left to us, and keep what was asked for of them."""
     from attnscope.analysis import choose, mass_on_others
     from attnscope.model.masks import from_matrix
     from attnscope.model.native import Native, make_batch
@@ -115,7 +140,7 @@ def attend(
         by=run.by,
         eligible=batch.sources.real if run.special else batch.sources.content(),
         sources=batch.sources,
-        keep=keep or Keep(),
+        keep=keep,
         shown=_shown(request, batch.tokens.real),
     )
     trace = prepare(choose(mass, request.layers, request.heads, c.n_layers, c.n_heads), wanted)
@@ -155,8 +180,7 @@ def _text_report(run: RunConfig, request: Request, index: int, trace: "Trace", c
     )
 
 
-def provenance(source: Source, run: RunConfig, device: "torch.device") -> Provenance:
-    """What produces the numbers."""
+def _provenance(source: Source, run: RunConfig, device: "torch.device") -> Provenance:
     import torch
 
     return Provenance(
@@ -175,10 +199,12 @@ def provenance(source: Source, run: RunConfig, device: "torch.device") -> Proven
     )
 
 
-def mask_use(config: ModelConfig, run: RunConfig) -> MaskUse:
-    """Which keys a query can see."""
-    own = config.mask_in_words()
-    return MaskUse(own, own) if run.mask == "own" else MaskUse(own, run.mask.replace("own", own), run.what_if)
+def _mask_use(source: Source, run: RunConfig) -> MaskUse:
+    """Whose mask it is; one that the model was trained under is not a what-if."""
+    own = source.config.mask_in_words()
+    used = own if run.mask == "own" else run.mask.replace("own", own)
+    whose = " or ".join((own, *(mask for mask in source.trained_masks if mask != own)))
+    return MaskUse(whose, used, None if used in (own, *source.trained_masks) else run.what_if)
 
 
 def _device(name: str) -> "torch.device":

@@ -17,8 +17,9 @@ from attnscope.batch.work import Model, how_many_units, run_config
 from attnscope.config import RunConfig
 from attnscope.errors import AttnscopeError
 from attnscope.memory import Demand, estimate, require
+from attnscope.pipeline import Session, limit_threads
 from attnscope.request import memory_limit
-from attnscope.source import Source, open_source
+from attnscope.source import Source
 
 _TOKENS, _VALUES, _WINDOW = 2048, 1 << 22, 1 << 24
 _BYTES = 40  # of memory for a number: in a recorder, as an array of its own, in a line, and what lies between
@@ -67,10 +68,11 @@ def write_dump(order: Order, tell: Tell, files: Files | None = None) -> Summary:
         open_dump(order.output, force=order.force, files=files or Files()) as (journal, sink),
     ):
         texts = (item.text for item in given.items() if item.text is not None)
-        source = open_source(run.model, run.config, texts)
+        session = Session(texts)
+        session.source(run)
         facts = given.facts()
         total = how_many(facts.records, order.settings)
-        model, header = _load(order.settings, run, source, facts, journal)
+        model, header = _load(order.settings, run, session, facts, journal)
         if journal.written.header is None:
             journal.start(encode(header))
         tell(Summary(Counter(journal.written.counts), resumed=len(journal.written.indices)), total)
@@ -95,21 +97,17 @@ def _run(
 
 
 def _load(
-    settings: Settings, run: RunConfig, source: Source, facts: InputFacts, journal: Journal
+    settings: Settings, run: RunConfig, session: Session, facts: InputFacts, journal: Journal
 ) -> tuple[Model, Header]:
     """The model, and the header of a new dump or of the one that is there, which must ask for the same."""
-    from attnscope.pipeline import limit_threads, load, mask_use, provenance
-
     old = None if journal.written.header is None else decode(journal.written.header, Header)
-    bounds = _bounds(settings, run, source) if old is None else old.grouping
-    loaded = load(run, source, source.config.n_layers)
+    bounds = _bounds(settings, run, session.source(run)) if old is None else old.grouping
+    provenance, mask = session.facts(run)
     bounds = msgspec.structs.replace(bounds, threads=limit_threads(bounds.threads))
-    new = Header(
-        SCHEMA, provenance(source, run, loaded[1]), mask_use(source.config, run), settings, facts, bounds
-    )  # fmt: skip
+    new = Header(SCHEMA, provenance, mask, settings, facts, bounds)
     if old is not None:
         _check_same(old, new, journal.path)
-    return Model(run, settings, source, loaded), new
+    return Model(run, settings, session), new
 
 
 def _bounds(settings: Settings, run: RunConfig, source: Source) -> Grouping:

@@ -46,7 +46,9 @@ class Dump:
             raise AttnscopeError("is not a dump", where=self.path, hint="attnscope batch writes one")
         self.header = _decoded(first, Header, self.path)
         if self.header.schema != SCHEMA:
-            raise AttnscopeError(f"schema is '{self.header.schema}'", where=self.path, hint=f"this version reads '{SCHEMA}'")
+            raise AttnscopeError(
+                f"schema is '{self.header.schema}'", where=self.path, hint=f"this version reads '{SCHEMA}'"
+            )
 
     def bodies(self) -> Iterator[bytes]:
         """The JSON of every record, as it stands there.

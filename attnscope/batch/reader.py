@@ -1,7 +1,7 @@
 """The name of an input in; its items, as often as wanted, and what it is, out.
 
-The input is read twice: once to hash it, count its records and find ids that occur twice, once to work on it. What can be
-read only once (a pipe, standard input) goes into a temporary file first.
+The input is read twice: once to hash it, count its records and find ids that occur twice, once to work on it. What can
+be read only once (a pipe, standard input) goes into a temporary file first.
 """
 
 import os

@@ -1,7 +1,7 @@
 """Items and something that looks into texts in; every record, in the order of the input, in a sink out.
 
-Records are taken in windows, sorted by length within one, and put through the model in groups. Windows and groups depend
-on the input and the header alone, never on where an earlier run stopped: the numbers come out with the same bits.
+Records are taken in windows, sorted by length within one, and put through the model in groups. Windows and groups
+depend on the input and the header alone, never on where an earlier run stopped: the numbers come out with the same bits.
 """
 
 import time
@@ -74,7 +74,6 @@ class Summary:
     def records(self) -> int:
         """Records in the dump."""
         return sum(self.counts.values())
-
 
     @property
     def rates(self) -> str:
@@ -192,7 +191,9 @@ class Runner(Generic[T]):
             self._note(record, item)
         self._tell(self.summary)
         if end < len(records):
-            raise AttnscopeError(str(records[end].error), where=_place(items[end]), hint="without --strict the rest goes on")
+            raise AttnscopeError(
+                str(records[end].error), where=_place(items[end]), hint="without --strict the rest goes on"
+            )
 
     def _note(self, record: Record, item: Item) -> None:
         self.summary.counts[record.status] += 1

@@ -80,7 +80,7 @@ def _cells(values: Any) -> Any:
 
 
 def arrow() -> tuple[Any, Any]:
-    """pyarrow and its Parquet module.
+    """Pyarrow and its Parquet module.
 
     Raises:
         AttnscopeError: The extra is missing.

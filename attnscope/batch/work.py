@@ -12,14 +12,12 @@ from attnscope.batch.records import Record, RowArrays, Settings, TopArrays
 from attnscope.batch.runner import without_findings
 from attnscope.config import RunConfig
 from attnscope.errors import UsageError
+from attnscope.pipeline import Session
 from attnscope.request import Page, make_page, request_for
 from attnscope.selection import Keep, parse_pick
 from attnscope.source import Source
 
 if TYPE_CHECKING:
-    import torch
-
-    from attnscope.model.stack import Stack
     from attnscope.model.trace import Unit
 
 MEASURES = {"weight": ("weight",), "value": ("weight", "value"), "projected": ("weight", "value", "projected")}
@@ -82,16 +80,13 @@ class Model:
     Args:
         run: From `run_config`.
         settings: What to keep.
-        source: The model, described.
-        loaded: The model, loaded, and where it lies.
+        session: Has the model open.
     """
 
-    def __init__(
-        self, run: RunConfig, settings: Settings, source: Source, loaded: "tuple[Stack, torch.device]"
-    ) -> None:
-        self._run, self._settings, self._source = run, settings, source
-        self._stack, self._device = loaded
-        self._units = how_many_units(settings, source)
+    def __init__(self, run: RunConfig, settings: Settings, session: Session) -> None:
+        self._run, self._settings, self._session = run, settings, session
+        self._source = session.source(run)
+        self._units = how_many_units(settings, self._source)
         kept = settings.keep
         self._keep = Keep(
             top="top" in kept,
@@ -121,10 +116,9 @@ class Model:
     def look(self, ready: Sequence[Ready]) -> list[Record]:
         """See runner.Work."""
         from attnscope.analysis import unit_arrays
-        from attnscope.pipeline import attend
 
         request = request_for(self._run, self._source, [one.page for one in ready])
-        trace = attend(self._run, request, self._stack, self._device, lambda what, done, total: None, self._keep)
+        trace = self._session.attend(self._run, request, self._keep)
         arrays = unit_arrays(trace)
         units = [_named(unit) for unit, _ in trace.kept]
         rows, columns = np.array(trace.wanted.rows), np.array(trace.wanted.columns)

@@ -5,30 +5,31 @@ from typing import Annotated
 import typer
 
 from attnscope import __version__
-from attnscope.cli import batch, convert, info, run
+from attnscope.cli import batch, compare, convert, info, run
 from attnscope.cli.help import Command, Group
 from attnscope.cli.shared import spread
 
 _EXAMPLES = """
 attnscope run "The bank by the river"
 attnscope run "The bank by the river" --head all --format heat
+attnscope compare "The bank by the river"
 attnscope batch texts.txt -o dump.jsonl
 attnscope info
 """
 
-_COMMANDS = (
-    (run.run, run.EXAMPLES),
-    (batch.batch, batch.EXAMPLES),
-    (convert.convert, convert.EXAMPLES),
-    (info.info, info.EXAMPLES),
-)
 app = typer.Typer(
     cls=Group,
     epilog=_EXAMPLES,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command, examples in _COMMANDS:
+for command, examples in (
+    (run.run, run.EXAMPLES),
+    (compare.compare, compare.EXAMPLES),
+    (batch.batch, batch.EXAMPLES),
+    (convert.convert, convert.EXAMPLES),
+    (info.info, info.EXAMPLES),
+):
     app.command(cls=Command, epilog=examples)(spread(command))
 
 

@@ -39,10 +39,8 @@ def batch(texts: Texts, stack: Stack, selection: DumpSelection, target: Target, 
     from attnscope.batch.dump import write_dump
 
     with progress(quiet=target.quiet) as tell:
-        if target.output.suffix == ".json":
-            summary = write_document(order, tell)
-        else:
-            summary = write_dump(order, tell)
+        write = write_document if target.output.suffix == ".json" else write_dump
+        summary = write(order, tell)
     if not target.quiet:
         _report(summary, target.output, texts.file)
     if summary.counts["failed"]:

@@ -26,7 +26,9 @@ def _shard(text: str) -> str:
     number, _, count = text.partition("/")
     low = read.number("--shard", 1)
     if low(number) > low(count):
-        raise UsageError(f"there is no shard {number} of {count}", where="--shard", hint=f"use 1/{count} to {count}/{count}")
+        raise UsageError(
+            f"there is no shard {number} of {count}", where="--shard", hint=f"use 1/{count} to {count}/{count}"
+        )
     return text
 
 
@@ -70,9 +72,7 @@ class Texts:
     ] = None
     shard: Annotated[
         str,
-        option(
-            "--shard", group=_INPUT, metavar="I/N", parser=_shard, help="Take every N-th record, from the I-th on."
-        ),
+        option("--shard", group=_INPUT, metavar="I/N", parser=_shard, help="Take every N-th record, from the I-th on."),
     ] = "1/1"
 
 
@@ -172,6 +172,6 @@ class Target:
     force: Annotated[
         bool, option("--force", group=_OUTPUT, help="Start anew instead of going on with a dump that is there.")
     ] = False
-    quiet: Annotated[
-        bool, option("--quiet", group=_OUTPUT, help="No progress and no remarks on standard error.")
-    ] = False
+    quiet: Annotated[bool, option("--quiet", group=_OUTPUT, help="No progress and no remarks on standard error.")] = (
+        False
+    )

@@ -37,10 +37,11 @@ class Columns(_Base):
         share = self._share(tile)
         if share is None:
             return
-        there, here, _, inside = share
-        shown = self._shown[:, inside + tile.q0].float()[:, None, None]  # (B, 1, 1, r)
-        part = (shown @ tile.weights[:, there][:, :, inside]).squeeze(2)  # (B, h, k)
-        self._sum[:, [0] if self.mean else here, tile.k0 : tile.k1] += part.sum(1, keepdim=True) if self.mean else part
+        shown = self._shown[:, self.rows[share.rows]].float()[:, None, None]  # (B, 1, 1, r)
+        part = (shown @ share.cut(tile.weights)).squeeze(2)  # (B, h, k)
+        self._sum[:, [0] if self.mean else share.here, tile.k0 : tile.k1] += (
+            part.sum(1, keepdim=True) if self.mean else part
+        )
 
     def result(self) -> Tensor:
         """(B, heads, K); one head, the mean, where `mean` was asked for."""
@@ -61,9 +62,7 @@ class Pooled(_Base):
         mean: Mean over heads (and over every layer that it is shown) instead of each apart.
     """
 
-    def __init__(
-        self, heads: Sequence[int], size: int, shown: Tensor, sources: Sources, *, mean: bool = False
-    ) -> None:
+    def __init__(self, heads: Sequence[int], size: int, shown: Tensor, sources: Sources, *, mean: bool = False) -> None:
         super().__init__(heads, range(shown.shape[1]))
         self.mean = mean
         # Runs of queries are counted over the whole text, whatever rows of it are shown.
@@ -80,9 +79,8 @@ class Pooled(_Base):
         share = self._share(tile)
         if share is None:
             return
-        there, here, _, inside = share
-        weights = tile.weights[:, there][:, :, inside]  # (B, h, r, k)
-        queries = self._queries[:, None, :, inside + tile.q0]  # (B, 1, n, r)
+        here, weights = share.here, share.cut(tile.weights)  # (B, h, r, k)
+        queries = self._queries[:, None, :, self.rows[share.rows]]  # (B, 1, n, r)
         part = queries @ weights @ self._keys[:, None, tile.k0 : tile.k1]  # (B, h, n, n)
         # What a row sums to says whether it may see anything.
         live = weights.sum(-1, keepdim=True).round()  # (B, h, r, 1)

@@ -15,8 +15,8 @@ class Crash(BaseException):
 class Faulty(Files):
     """Fail one call, in one of several ways.
 
-    `refuse` raises; `torn` writes half, then raises; `short` writes a byte and says so; `crash` does half of a write and
-    ends there, as kill −9 does.
+    `refuse` raises; `torn` writes half, then raises; `short` writes a byte and says so; `crash` does half of a write
+    and ends there, as kill −9 does.
     """
 
     def __init__(self, at=None, how="refuse", code=errno.ENOSPC):
