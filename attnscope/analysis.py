@@ -117,6 +117,14 @@ def head_report(
     )
 
 
+def unit_names(trace: Trace) -> list[tuple[int | str, int | str]]:
+    """Layer and head of every unit: numbers, or `mean`."""
+    return [
+        ("mean" if unit.mean_layer else unit.layers[0], "mean" if unit.mean_head else unit.heads[0])
+        for unit, _ in trace.kept
+    ]
+
+
 def unit_arrays(trace: Trace) -> dict[str, Any]:
     """Everything kept of a batch as NumPy arrays whose axes are text, unit, row and whatever follows.
 

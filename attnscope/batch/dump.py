@@ -50,13 +50,16 @@ class Order:
     strict: bool = False
 
 
-def write_dump(order: Order, tell: Tell, files: Files | None = None) -> Summary:
+def write_dump(
+    order: Order, tell: Tell, files: Files | None = None, session: Session | None = None
+) -> Summary:
     """Write a dump, or go on with one.
 
     Args:
         order: What the user asked.
         tell: Called with how far it is and how many records there will be, whenever records are safe.
         files: The system.
+        session: Has the model open already.
 
     Raises:
         AttnscopeError: The input, the model, the memory or the output do not allow it, or with `strict` a text failed.
@@ -68,7 +71,7 @@ def write_dump(order: Order, tell: Tell, files: Files | None = None) -> Summary:
         open_dump(order.output, force=order.force, files=files or Files()) as (journal, sink),
     ):
         texts = (item.text for item in given.items() if item.text is not None)
-        session = Session(texts)
+        session = session or Session(texts)
         session.source(run)
         facts = given.facts()
         total = how_many(facts.records, order.settings)

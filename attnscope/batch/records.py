@@ -1,8 +1,8 @@
 """The lines of a dump as plain data: a header, one record a text, an end line; no torch in here.
 
 Arrays of a record have the unit (a layer and head) as their first axis. They are NumPy arrays in memory and nested
-lists in JSON, float32 in shortest exact digits; null stands for "none" (fewer sources than ranks, a fully masked row), and in
-the stage `masked` for "not allowed".
+lists in JSON, float32 in shortest exact digits; null stands for "none" (fewer sources than ranks, a fully masked
+row), and in the stage `masked` for "not allowed".
 """
 
 from typing import Annotated, Any, Literal

@@ -1,7 +1,8 @@
 """Items and something that looks into texts in; every record, in the order of the input, in a sink out.
 
 Records are taken in windows, sorted by length within one, and put through the model in groups. Windows and groups
-depend on the input and the header alone, never on where an earlier run stopped: the numbers come out with the same bits.
+depend on the input and the header alone, never on where an earlier run stopped: the numbers come out with the same
+bits.
 """
 
 import time

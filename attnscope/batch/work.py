@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -16,9 +16,6 @@ from attnscope.pipeline import Session
 from attnscope.request import Page, make_page, request_for
 from attnscope.selection import Keep, parse_pick
 from attnscope.source import Source
-
-if TYPE_CHECKING:
-    from attnscope.model.trace import Unit
 
 MEASURES = {"weight": ("weight",), "value": ("weight", "value"), "projected": ("weight", "value", "projected")}
 
@@ -115,22 +112,18 @@ class Model:
 
     def look(self, ready: Sequence[Ready]) -> list[Record]:
         """See runner.Work."""
-        from attnscope.analysis import unit_arrays
+        from attnscope.analysis import unit_arrays, unit_names
 
         request = request_for(self._run, self._source, [one.page for one in ready])
         trace = self._session.attend(self._run, request, self._keep)
         arrays = unit_arrays(trace)
-        units = [_named(unit) for unit, _ in trace.kept]
+        units = unit_names(trace)
         rows, columns = np.array(trace.wanted.rows), np.array(trace.wanted.columns)
         found = []
         for place, one in enumerate(ready):
             mine = _of_text(arrays, place, one.page, rows, columns)
             found.append(_record(one, mine, units, self._settings))
         return found
-
-
-def _named(unit: "Unit") -> tuple[int | str, int | str]:
-    return "mean" if unit.mean_layer else unit.layers[0], "mean" if unit.mean_head else unit.heads[0]
 
 
 def _of_text(arrays: dict[str, Any], place: int, page: Page, rows: Any, columns: Any) -> dict[str, Any]:
