@@ -16,7 +16,7 @@ from attnscope.model.tensors import read_tensors
 
 _OLD_NAMES = {"weight": "gamma", "bias": "beta"}  # norms in checkpoints converted from TensorFlow
 _FLOATS = ("F64", "F32", "F16", "BF16")  # anything else is quantised, and means nothing without its scales
-_NOT_ONE_MODEL = "config.json and the weights are not of one model"
+_NOT_ONE_MODEL = "config and weights are not of one model"
 
 
 @dataclass(frozen=True)
@@ -149,7 +149,7 @@ def _prefix(family: Family, folder: Folder) -> str:
 
 def _check_counts(config: ModelConfig, names: _Names) -> None:
     """Layers and vocabulary, the two numbers that must not be believed before anything is made from them."""
-    where = names.folder.path / "config.json"
+    where = names.folder.path / "config.json" if names.folder.config else names.folder.path
     blocks = next(_theirs(entry) for ours, entry in names.family.modules.items() if "{l}" in ours)
     layer = re.compile(re.escape(names.prefix + blocks.partition("{l}")[0]) + r"(\d+)\.")
     held = 1 + max((int(m[1]) for m in map(layer.match, names.folder.tensors) if m), default=-1)
