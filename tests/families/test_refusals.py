@@ -294,8 +294,8 @@ def _with(name: str, tensor: Tensor) -> Change:
         (
             "llama",
             _without("model.embed_tokens.weight"),
-            "config.json: the tensor 'embed_tokens.weight' or 'model.embed_tokens.weight' or 'transformer.embed_tokens.weight' is "
-            "missing; family 'llama' needs its token embedding",
+            "config.json: the tensor 'embed_tokens.weight' or 'model.embed_tokens.weight' or "
+            "'transformer.embed_tokens.weight' is missing; family 'llama' needs its token embedding",
         ),
         (
             "llama",
