@@ -1,0 +1,1 @@
+"""How the shipped weights were trained. Not part of the installed package."""
