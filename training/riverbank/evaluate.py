@@ -3,6 +3,8 @@
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from training.riverbank.attention import MASKS, Model, load, word_attention
 from training.riverbank.disambiguation import auto_head, disambiguation, head_name, read_sentences
 from training.riverbank.language import language_numbers
@@ -41,13 +43,17 @@ def readme_sentence(model: Model, mask: str) -> dict[str, Any]:
 
 
 def evaluate(folder: Path) -> dict[str, Any]:
-    """Measure the weights in a folder."""
+    """Measure the weights in a folder, in one thread: a text at a time is too little work for two."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
     model = load(folder)
     sentences = read_sentences(SENTENCES)
     numbers = language_numbers(model, held_out_ids(model))
-    return {
+    found = {
         "language": {key: round(value, 4) for key, value in numbers.items()},
         "disambiguation": {mask: disambiguation(model, sentences, mask) for mask in MASKS},
         "readme_sentence": {mask: readme_sentence(model, mask) for mask in MASKS},
         "roles": roles(model, held_out_texts()[:ROLE_DOCUMENTS]),
     }
+    torch.set_num_threads(threads)
+    return found

@@ -16,6 +16,8 @@ MASK_ID = 2
 MASKED_SHARE = 0.2
 TEMPERATURE = 0.1
 FREQUENT = 1e-3
+RELATION_WEIGHT = 3.0
+LEAST_ROW = 0.2
 
 
 @dataclass(frozen=True)
@@ -38,7 +40,7 @@ class Losses:
 
     def total(self) -> torch.Tensor:
         """What is minimised."""
-        return self.prediction + self.relation_both + self.relation_past
+        return self.prediction + RELATION_WEIGHT * (self.relation_both + self.relation_past)
 
 
 def key_weights(counts: torch.Tensor) -> torch.Tensor:
@@ -76,12 +78,14 @@ def losses(
     attention = torch.stack([out.attentions[layer][:, head] for layer, head in heads]).float()  # (H, 2B, Q, K)
     seen = real & (shown != MASK_ID)
     target = batch.cosine / TEMPERATURE + (weights[batch.ids] - pieces_per_word(batch.words).log())[:, None]
+    other = (batch.words[:, :, None] != batch.words[:, None]) & (batch.ids[:, :, None] != batch.ids[:, None])
+    rows = weights[batch.ids].exp().clamp_min(LEAST_ROW) * real
     return Losses(
         prediction,
         nats[:hidden].mean(),
         nats[hidden:].mean(),
-        relation_loss(attention[:, : len(real)], target, both & seen[:, None] & seen[:, :, None], batch.words),
-        relation_loss(attention[:, len(real) :], target, past, batch.words),
+        relation_loss(attention[:, : len(real)], target, both & other & seen[:, None] & seen[:, :, None], rows),
+        relation_loss(attention[:, len(real) :], target, past & other, rows),
     )
 
 
@@ -91,16 +95,18 @@ def pieces_per_word(words: torch.Tensor) -> torch.Tensor:
 
 
 def relation_loss(
-    attention: torch.Tensor, target: torch.Tensor, allowed: torch.Tensor, words: torch.Tensor
+    attention: torch.Tensor, target: torch.Tensor, others: torch.Tensor, rows: torch.Tensor
 ) -> torch.Tensor:
-    """Kullback-Leibler divergence from the teacher's distribution over *other* words to each head's rows.
+    """Kullback-Leibler divergence from the teacher's distribution over other words to each head's rows.
 
-    Rows that may see no other word (the first word under the causal mask) don't count.
+    Args:
+        attention: `(H, B, Q, K)`.
+        target: logits, `(B, Q, K)`.
+        others: the keys that count: visible, real, and another word than the query, `(B, Q, K)`.
+        rows: weight of each query; those that see no other word don't count, `(B, Q)`.
     """
-    others = allowed & (words[:, :, None] != words[:, None])  # (B, Q, K)
-    rows = others.any(-1) & (words >= 0)
-    wanted = target.masked_fill(~others, -1e4).log_softmax(-1)
-    share = wanted.exp() * others
-    given = attention.clamp_min(1e-7).log()  # (H, B, Q, K)
-    divergence = (share * (wanted - given)).sum(-1)  # (H, B, Q)
-    return divergence[:, rows].mean()
+    share = target.masked_fill(~others, -1e4).softmax(-1) * others
+    given = attention.clamp_min(1e-7).log()
+    divergence = (share * (share.clamp_min(1e-7).log() - given)).sum(-1)  # (H, B, Q)
+    counted = rows * others.any(-1)
+    return (divergence * counted).sum() / (counted.sum() * len(attention))
