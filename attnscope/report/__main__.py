@@ -4,9 +4,9 @@ from pathlib import Path
 
 import msgspec
 
-from attnscope.report import Report, json_schema
+from attnscope.report import Explanation, Report, json_schema
 
-KINDS: dict[str, type[msgspec.Struct]] = {"report": Report}
+KINDS: dict[str, type[msgspec.Struct]] = {"report": Report, "explain": Explanation}
 
 
 def schema_file(name: str) -> Path:
