@@ -4,11 +4,10 @@ from msgspec.structs import replace
 
 from attnscope.config import RunConfig
 from attnscope.errors import UsageError
-from attnscope.pipeline import Progress, load, mask_use, prepare_engine, provenance, units_for
+from attnscope.pipeline import Progress, Session, mask_use, prepare_engine, provenance, units_for
 from attnscope.report import Explanation
 from attnscope.request import Page, resolve
 from attnscope.selection import parse_pick
-from attnscope.source import open_source
 
 __all__ = ["explain"]
 
@@ -24,16 +23,15 @@ def explain(run: RunConfig, progress: Progress | None = None) -> Explanation:
         UsageError: It is not one text, one query and one head, or they are not there.
         AttnscopeError: The model, the text or the memory do not allow it.
     """
-    tell = progress or (lambda what, done, total: None)
     _check_one(run)
-    source = open_source(run.model, run.config, run.texts)
+    session = Session(run.texts, progress)
+    source, tell = session.source(run), session.tell
     whole = replace(run, window=None, stages=())
     request = resolve(whole, source)
     page = request.pages[0]
     query = _one_query(run, page)
 
-    tell("loading", 0, 1)
-    stack, device = load(run, source, request.deepest)
+    stack, device = session.load(run, source, request.deepest)
     from attnscope.explanation.build import Place, build
     from attnscope.model.walk import Walk
 
@@ -43,7 +41,7 @@ def explain(run: RunConfig, progress: Progress | None = None) -> Explanation:
     walk = Walk(stack, place.layer, place.head, query, len(page.context or page.tokens))
     with walk.listening():
         engine.forward(batch, {place.layer: [walk]}, lambda done, total: tell("attending", done, total))
-    made = provenance(source, run, device), mask_use(source.config, run)
+    made = provenance(source, run, device), mask_use(source, run)
     return build(run, made, place, stack, walk, batch.tokens.ids)
 
 

@@ -11,87 +11,20 @@ row of a tile is whole, so its softmax is exact; one token and 100,000 go the sa
     output   weights · v                           (B, H, Q, E)
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Protocol
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from attnscope.errors import AttnscopeError
-from attnscope.model.masks import Bidirectional, Causal, Mask
+from attnscope.model.call import Call, Rule
+from attnscope.model.kernel import fused
+from attnscope.model.masks import Mask
 
 TILE_ELEMENTS = 1 << 20  # 4 MiB a stage: two or three of them fit in a core's share of the last cache
 _MIN_ROWS = 32
-
-
-@dataclass(frozen=True)
-class Rule:
-    """How scores become weights.
-
-    Attributes:
-        scale: Factor on q·k.
-        mask: Which keys a query may see.
-        softcap: c of c·tanh(x/c) on the scaled scores (Gemma 2); None for none.
-        bias: Function of query positions (Q, 1), key positions (1, K) and head numbers (H,) to what is added to the
-            scaled scores, (H, Q, K); None for none.
-    """
-
-    scale: float
-    mask: Mask
-    softcap: float | None = None
-    bias: Callable[[Tensor, Tensor, Tensor], Tensor] | None = None
-
-
-@dataclass(frozen=True)
-class Call:
-    """One layer's attention over one batch.
-
-    Attributes:
-        layer: Number of the layer.
-        q: (B, H, Q, E).
-        k: (B, G, K, E); H is a multiple of G.
-        v: (B, G, K, Ev).
-        rule: How scores become weights.
-        out_weight: The output projection, (D, H·Ev); None where the layer has none.
-    """
-
-    layer: int
-    q: Tensor
-    k: Tensor
-    v: Tensor
-    rule: Rule
-    out_weight: Tensor | None = None
-
-    def group(self, heads: Tensor) -> Tensor:
-        """The key/value head that serves each of these query heads."""
-        return heads // (self.q.shape[1] // self.k.shape[1])
-
-    @cached_property
-    def value_norms(self) -> Tensor:
-        """‖v_j‖ for every query head, (B, H, K), float32."""
-        norms = self.v.float().norm(dim=-1)  # (B, G, K)
-        wide: Tensor = norms.repeat_interleave(self.q.shape[1] // norms.shape[1], dim=1)
-        return wide
-
-    @cached_property
-    def projected_norms(self) -> Tensor:
-        """‖v_j W_O^h‖ for every query head, (B, H, K), float32 (Kobayashi et al., 2020).
-
-        ‖v W‖² = v (W Wᵀ) vᵀ, so each head needs only its (Ev, Ev) Gram matrix, never a vector per query and source.
-        """
-        if self.out_weight is None:
-            return self.value_norms
-        heads = self.q.shape[1]
-        w = self.out_weight.float().reshape(len(self.out_weight), heads, -1).transpose(0, 1)  # (H, D, Ev)
-        gram = w.mT @ w  # (H, Ev, Ev)
-        norms = []
-        for head in range(heads):
-            v = self.v[:, head // (heads // self.v.shape[1])].float()  # (B, K, Ev)
-            norms.append(((v @ gram[head]) * v).sum(-1).clamp_min(0).sqrt())  # (B, K)
-        return torch.stack(norms, dim=1)
 
 
 @dataclass(frozen=True)
@@ -174,20 +107,16 @@ def attend(
         (B, H, Q, Ev) in v's dtype, 0 where a query may see nothing; None where it is not needed.
 
     Raises:
-        AttnscopeError: A score is not finite.
+        AttnscopeError: A score, or an output that somebody sees, is not finite.
     """
     watched = sorted({head for recorder in recorders for head in recorder.heads})
-    if not watched:
-        return _plain(call, range(call.q.shape[1]), tile_elements) if need_output else None
-    if observed is not None:
-        _show(call, watched, observed, recorders, tile_elements, None)
-        return _plain(call, range(call.q.shape[1]), tile_elements) if need_output else None
-    if not need_output:
-        _show(call, watched, call.rule.mask, recorders, tile_elements, None)
-        return None
+    every = range(call.q.shape[1])
+    if not watched or not need_output or observed is not None:
+        if watched:
+            _show(call, watched, observed or call.rule.mask, recorders, tile_elements, None)
+        return _plain(call, every, tile_elements) if need_output else None
     output = call.v.new_empty(*call.q.shape[:3], call.v.shape[-1])  # (B, H, Q, Ev)
-    rest = sorted(set(range(call.q.shape[1])) - set(watched))
-    if rest:
+    if rest := [head for head in every if head not in watched]:
         output[:, rest] = _plain(call, rest, tile_elements)
     _show(call, watched, call.rule.mask, recorders, tile_elements, output)
     return output
@@ -262,7 +191,7 @@ def _tile(call: Call, mask: Mask, heads: Tensor, k: Tensor, v: Tensor, box: tupl
     allowed = mask.allowed(q_at, k_at)  # (q, k) or (B, 1, q, k)
 
     scores = call.q[:, heads, q0:q1].float() @ k.mT  # (B, h, q, k)
-    _check_finite(scores, call.layer, heads)
+    _check_finite(scores, "scores", call.layer, heads)
     scaled = _scaled(scores, call.rule, q_at, k_at, heads)
     masked = scaled if allowed is None else scaled.masked_fill(~allowed, -torch.inf)
     dead = None if allowed is None else ~allowed.any(-1)  # (q,) or (B, 1, q)
@@ -270,6 +199,7 @@ def _tile(call: Call, mask: Mask, heads: Tensor, k: Tensor, v: Tensor, box: tupl
     if dead is not None and dead.any():
         weights = weights.masked_fill(dead[..., None], 0.0)
     output = weights @ v  # (B, h, q, Ev)
+    _check_finite(output, "outputs", call.layer, heads)
     return Tile(call, heads, *box, scores, scaled, masked, weights, output, dead)
 
 
@@ -280,59 +210,24 @@ def _scaled(scores: Tensor, rule: Rule, q_at: Tensor, k_at: Tensor, heads: Tenso
     return scaled if rule.bias is None else scaled + rule.bias(q_at, k_at, heads)
 
 
-def _check_finite(scores: Tensor, layer: int, heads: Tensor) -> None:
-    if torch.isfinite(scores.sum()):  # one cheap pass; only a bad sum is worth a closer look
+def _check_finite(numbers: Tensor, what: str, layer: int, heads: Tensor) -> None:
+    """Refuse NaN and infinity in (B, h, q, …), naming the first head that has any."""
+    if torch.isfinite(numbers.sum()):  # one cheap pass; only a bad sum is worth a closer look
         return
-    bad = (~torch.isfinite(scores)).sum(dim=(0, 2, 3))  # (h,)
+    bad = (~torch.isfinite(numbers)).sum(dim=(0, 2, 3))  # (h,)
     if bad.any():
         i = int(bad.argmax())
-        found = f"{int(bad[i])} scores are not finite"
+        found = f"{int(bad[i])} {what} are not finite"
         hint = "the model overflows in this dtype; try --dtype float32"
         raise AttnscopeError(found, where=f"L{layer}H{int(heads[i])}", hint=hint)
 
 
 def _plain(call: Call, heads: Sequence[int], elements: int) -> Tensor:
-    """The output alone, by torch's own kernel wherever it can do the layer's rule; (B, heads, Q, Ev)."""
-    chosen = torch.tensor(heads, device=call.q.device)
-    if call.rule.softcap is not None:
-        parts = [(t.heads, t.q0, t.q1, t.output) for t in tiles(call, heads, call.rule.mask, elements)]
-        output = call.v.new_empty(call.q.shape[0], call.q.shape[1], call.q.shape[2], call.v.shape[-1])
-        for at, q0, q1, part in parts:
-            output[:, at, q0:q1] = part.to(output.dtype)
-        return output[:, chosen]
-    whole = len(heads) == call.q.shape[1]
-    q = call.q if whole else call.q[:, chosen]
-    k, v = (call.k, call.v) if whole else (call.k[:, call.group(chosen)], call.v[:, call.group(chosen)])
-    grouped = k.shape[1] != q.shape[1]
-    mask, bias = call.rule.mask, call.rule.bias
-    n_queries, n_keys = q.shape[2], k.shape[2]
-    if bias is None and (isinstance(mask, Bidirectional) or (isinstance(mask, Causal) and n_queries == n_keys)):
-        return F.scaled_dot_product_attention(
-            q, k, v, is_causal=isinstance(mask, Causal), scale=call.rule.scale, enable_gqa=grouped
-        )
-    output = torch.empty_like(q[..., :1]).expand(*q.shape[:3], v.shape[-1]).contiguous()
-    for q0, q1 in _blocks(n_queries, max(1, elements // n_keys), None):
-        k0, k1 = mask.span(q0, q1, n_keys)
-        allow = _kernel_mask(mask, bias, (q0, q1, k0, k1), chosen, q)
-        block = F.scaled_dot_product_attention(
-            q[:, :, q0:q1], k[:, :, k0:k1], v[:, :, k0:k1], attn_mask=allow, scale=call.rule.scale, enable_gqa=grouped
-        )
-        output[:, :, q0:q1] = block.nan_to_num(0.0) if allow is not None else block
+    """The output of some heads alone, (B, heads, Q, Ev); through tiles where a soft-cap bars kernels."""
+    if call.rule.softcap is None:
+        return fused(call, heads, elements)
+    output = call.v.new_empty(call.q.shape[0], len(heads), call.q.shape[2], call.v.shape[-1])
+    for tile in tiles(call, heads, call.rule.mask, elements):
+        here = [heads.index(head) for head in tile.heads.tolist()]
+        output[:, here, tile.q0 : tile.q1] = tile.output.to(output.dtype)
     return output
-
-
-def _kernel_mask(
-    mask: Mask,
-    bias: Callable[[Tensor, Tensor, Tensor], Tensor] | None,
-    box: tuple[int, int, int, int],
-    heads: Tensor,
-    q: Tensor,
-) -> Tensor | None:
-    """What scaled_dot_product_attention takes as attn_mask: bool where allowed, or the bias with −inf elsewhere."""
-    q_at = torch.arange(box[0], box[1], device=q.device)[:, None]
-    k_at = torch.arange(box[2], box[3], device=q.device)[None]
-    allowed = mask.allowed(q_at, k_at)
-    if bias is None:
-        return allowed
-    added = bias(q_at, k_at, heads)[None]  # (1, H, q, k)
-    return (added if allowed is None else added.masked_fill(~allowed, -torch.inf)).to(q.dtype)
