@@ -171,7 +171,7 @@ def _rest(found: dict[str, Numbers], weigh: tuple[Numbers, float, float] | None,
         return None
     allowed = left & np.isfinite(found["masked"])
     exponentials = 0.0 if weigh is None else float(weigh[0][allowed].sum())
-    blend = float(np.linalg.norm(found["weights"][allowed] @ found["v"][allowed]))
+    blend = (found["weights"][allowed] @ found["v"][allowed]).astype(np.float32)
     weight = float(found["weights"][allowed].sum())
     return Rest(int(allowed.sum()), int((left & ~allowed).sum()), exponentials, weight, blend)
 
@@ -228,5 +228,5 @@ def _output_checks(found: dict[str, Numbers], weigh: tuple[Numbers, float, float
     blend, sizes = found["weights"] @ found["v"], found["weights"] @ np.abs(found["v"])
     return [
         check("weights", "exponential / sum = weight", exponentials / total, found["weights"], np.ones(1)),
-        check("output", "Σ α·v = the output", blend, found["output"], sizes),
+        check("output", "the sum of α·v = the output", blend, found["output"], sizes),
     ]

@@ -81,14 +81,14 @@ class Rest(msgspec.Struct, frozen=True):
         barred: How many it does not.
         exponentials: Sum of their exponentials.
         weight: Sum of their weights.
-        blend: Norm of Σ α·v over them.
+        blend: Σ α·v over them, (Ev,).
     """
 
     allowed: int
     barred: int
     exponentials: float
     weight: float
-    blend: float
+    blend: Floats
 
 
 class Part(msgspec.Struct, frozen=True):
