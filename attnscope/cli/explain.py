@@ -34,7 +34,8 @@ class Token:
     """
 
     query: Annotated[
-        str | None, option("--query", group=_SELECT, metavar="TOKEN", help="The token: a position such as 3, or a word.")
+        str | None,
+        option("--query", group=_SELECT, metavar="TOKEN", help="The token: a position such as 3, or a word."),
     ] = None
     key: Annotated[
         str | None,
@@ -67,7 +68,8 @@ class Shown(Show):
     """
 
     format: Annotated[
-        ExplainFormat | None, choice("--format", ExplainFormat, group=_SHOW, help="table (the default), or json (exact).")
+        ExplainFormat | None,
+        choice("--format", ExplainFormat, group=_SHOW, help="table (the default), or json (exact)."),
     ] = None
     precision: Annotated[
         int,

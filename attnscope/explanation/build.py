@@ -201,7 +201,7 @@ def _checks(
     said = "W_q x + b = q" if bias is not None else "W_q x = q"
     checks.append(check("query", said, again, found["q"], sizes, dtype))
     checks += _position_checks(found, place.query, dtype)
-    products = sum(abs(part.product) for part in cells[0].parts)
+    products = max(sum(abs(part.product) for part in cell.parts) for cell in cells)
     totals, scores = np.array([cell.total for cell in cells]), np.array([cell.score for cell in cells])
     checks.append(check("parts", "the parts' sum = q·k", totals, scores, np.array(products)))
     times_scale, _, whole = arithmetic.scaled(found["scores"], c.attention_scale, c.softcap, found.get("bias"))

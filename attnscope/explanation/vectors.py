@@ -83,7 +83,9 @@ def chain(config: ModelConfig, letter: str, position: int, rows: Mapping[str, Nu
     bias = " + b" if config.qkv_bias else ""
     made = [vector(letter, f"W_{letter} x{bias}", rows["projected"])]
     if "normed" in rows:
-        made.append(vector(letter, f"{config.norm} over the head's {config.d_head} dimensions", rows["normed"]))
+        made.append(
+            vector(f"{letter} normed", f"{config.norm} over the head's {config.d_head} dimensions", rows["normed"])
+        )
     if config.positions == "rope":
-        made.append(vector(letter, f"rotated by position {position}", rows["used"]))
+        made.append(vector(f"{letter} rotated", f"rotated by position {position}", rows["used"]))
     return made

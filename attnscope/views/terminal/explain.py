@@ -5,6 +5,7 @@ from rich.text import Text
 
 from attnscope.report import Check, Explanation, Report, TextReport, Vector
 from attnscope.views.terminal.explain_rows import (
+    in_one_line,
     put_blend,
     put_cell,
     put_keys,
@@ -18,7 +19,8 @@ from attnscope.views.terminal.labels import Axis, say_shortened, token_axis, tok
 from attnscope.views.terminal.numbers import MASKED
 from attnscope.views.terminal.screen import Screen, flow
 
-_NAME = 10
+_NAME = 11  # cells of a vector's name
+_STREAM = 4  # residuals up to which each has its vector shown
 
 
 def render_explanation(explanation: Explanation, console: Console, *, precision: int = 4) -> None:
@@ -35,15 +37,15 @@ def render_explanation(explanation: Explanation, console: Console, *, precision:
     put_text_header(screen, TextReport(0, e.text, e.pair, e.tokens, e.context, [*range(len(e.tokens))], [], []), 1)
     put_facts(screen, [("query", Text(f"{e.query} {token_name(screen, e.tokens[e.query])}"))])
     screen.say("")
-    random = (" random weights ", "bold white on red") if e.provenance.weights == "random" else ""
-    parts = [(f"L{e.layer}H{e.head}", "bold reverse"), " " * bool(random), random]
-    screen.say(*(part for part in parts if part), f"  {screen.safe(e.chosen)}" if e.chosen else "")
+    random = [(" ", ""), (" random weights ", "bold white on red")] if e.provenance.weights == "random" else []
+    screen.say((f"L{e.layer}H{e.head}", "bold reverse"), *random, f"  {screen.safe(e.chosen)}" if e.chosen else "")
     _put_inputs(screen, e)
     _put_query_and_keys(screen, e, axis)
     _put_scores(screen, e, axis)
     _put_scaled(screen, e, axis)
     _put_weights(screen, e, axis)
     _put_output(screen, e, axis)
+    _put_cells(screen, e)
     screen.say("")
     say_shortened(screen, {}, axis, axis.name_cells(screen.width))
     put_notes(screen, e.notes)
@@ -53,8 +55,15 @@ def render_explanation(explanation: Explanation, console: Console, *, precision:
 
 def _put_inputs(screen: Screen, e: Explanation) -> None:
     _title(screen, 1, f"what enters layer {e.layer}", "the vector that the query is made of")
+    residual = [vector for vector in e.inputs if vector.name == "residual"]
+    between = residual[1:-1] if len(residual) > _STREAM else []
     for vector in e.inputs:
-        _put_vector(screen, vector)
+        if vector not in between:
+            _put_vector(screen, vector)
+        elif vector is between[-1]:
+            norms = [Text(f"{v.made} {number(v.norm, screen.precision)}", "dim") for v in between]
+            norms[0] = Text.assemble(f"{'':<{_NAME}}‖·‖ ", norms[0])
+            put_indented(screen, flow(norms, screen.width - INDENT, ", "))
     _put_check(screen, e.check("embedding"))
 
 
@@ -64,8 +73,8 @@ def _put_query_and_keys(screen: Screen, e: Explanation, axis: Axis) -> None:
         _put_vector(screen, vector)
     _put_check(screen, e.check("query"))
     _put_check(screen, e.check("position"))
-    made = e.cells[0].key_steps[-1].made.partition(" by position")[0] if e.cells else ""
-    steps = ["W_k x", *(["rotated, each by its own position"] if made == "rotated" else [])]
+    own = {"k rotated": "rotated, each by its own position"}
+    steps = [own.get(vector.name, vector.made) for vector in e.cells[0].key_steps]
     shared = "" if e.group == e.head else f", of key/value head {e.group}"
     of = "" if e.context is None else " from the embedded context"
     screen.say("")
@@ -112,10 +121,19 @@ def _put_output(screen: Screen, e: Explanation, axis: Axis) -> None:
         _put_vector(screen, e.projected)
 
 
+def _put_cells(screen: Screen, e: Explanation) -> None:
+    """The whole way of each cell in depth, on one line."""
+    if not e.fully_masked:
+        _title(screen, 7, "in one line", "")
+        for cell in e.cells:
+            put_indented(screen, in_one_line(screen, e, cell))
+
+
 def _title(screen: Screen, step: int, title: str, said: str) -> None:
     screen.say("")
     screen.say((f"{step}  {title}", "bold"))
-    _say(screen, said, "dim")
+    if said:
+        _say(screen, said, "dim")
 
 
 def _say(screen: Screen, said: str, style: str = "") -> None:

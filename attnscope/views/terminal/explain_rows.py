@@ -5,9 +5,9 @@ from rich.text import Text
 
 from attnscope.report import Cell, Explanation, Part
 from attnscope.views.terminal.contributors import bar_text
-from attnscope.views.terminal.grid import INDENT, Column, leading, number, numbers, put_grid
+from attnscope.views.terminal.grid import INDENT, Column, dimensions, label_cells, number, numbers, put_grid
 from attnscope.views.terminal.labels import Axis, token_name
-from attnscope.views.terminal.numbers import NOT_ALLOWED
+from attnscope.views.terminal.numbers import NOT_ALLOWED, ZERO
 from attnscope.views.terminal.screen import Screen
 
 PARTS = 8  # parts of a dot product that are shown before the rest is summed
@@ -17,12 +17,8 @@ _BAR = 10
 def put_keys(screen: Screen, e: Explanation, axis: Axis) -> None:
     """Every key with its norm and first numbers."""
     labels = _labels(screen, axis)
-    norms = numbers(e.row.key_norms.tolist(), screen.precision)
-    used = INDENT + max(len("token"), *(len(text.plain) for text in labels)) + max(map(len, norms)) + 4
-    values = [leading(vector, screen.width - used, screen.precision) for vector in e.key_vectors]
-    width = max(map(len, values))
-    columns = [Column("‖k‖", norms), Column("first numbers".ljust(width), [v.ljust(width) for v in values], "dim")]
-    put_grid(screen, "token", labels, columns)
+    columns = [Column("‖k‖", numbers(e.row.key_norms.tolist(), screen.precision))]
+    _put_with_dimensions(screen, "token", labels, columns, e.key_vectors, "k")
     if e.rest is not None:
         _say_rest(screen, e)
 
@@ -64,7 +60,7 @@ def put_cell(screen: Screen, e: Explanation, cell: Cell) -> None:
     blank = [""] * (len(labels) - len(shown))
     columns = [*(_band_columns if bands else _dim_columns)(screen, shown)]
     columns = [Column(c.heading, [*c.cells, *blank], c.style) for c in columns]
-    columns.append(Column("q × k" if not bands else "adds", numbers(products, screen.precision)))
+    columns.append(Column("adds" if bands else "q × k", numbers(products, screen.precision)))
     columns.append(Column("so far", numbers(sums, screen.precision), "dim"))
     put_grid(screen, "pair" if bands else "dimension", labels, columns)
 
@@ -86,6 +82,28 @@ def _band_columns(screen: Screen, shown: list[Part]) -> list[Column]:
         Column("whole turn in", lengths),
         Column("unrotated", numbers([part.before for part in shown], screen.precision), "dim"),
     ]
+
+
+def in_one_line(screen: Screen, e: Explanation, cell: Cell) -> Text:
+    """A cell's way from its score to what it gives."""
+
+    def said(value: float) -> str:
+        return number(float(value), screen.precision)
+
+    row, at = e.row, e.keys.index(cell.key)
+    names = f"{e.query} {token_name(screen, e.tokens[e.query])} ← {cell.key} {token_name(screen, e.sources[cell.key])}"
+    steps = [f"{said(cell.score)} × {e.scale:.4g} = {said(row.times_scale[at])}"]
+    if row.capped is not None:
+        steps.append(f"soft-capped {said(row.capped[at])}")
+    if row.bias is not None:
+        steps.append(f"with the bias {said(row.bias[at])} it is {said(row.scaled[at])}")
+    if not cell.allowed:
+        steps.append("not allowed, so its weight is exactly 0")
+    else:
+        steps.append(f"e to the {said(row.masked[at] - (e.maximum or 0.0))} is {said(row.exponentials[at])}")
+        steps.append(f"/ {said(e.exponential_sum or 1.0)} = weight {said(row.weights[at])}")
+        steps.append(f"× ‖v‖ {said(row.value_norms[at])} = {said(row.weights[at] * row.value_norms[at])}")
+    return Text.assemble((names, "bold"), f": {'; '.join(steps)}")
 
 
 def put_scaled(screen: Screen, e: Explanation, axis: Axis) -> None:
@@ -113,7 +131,7 @@ def put_softmax(screen: Screen, e: Explanation, axis: Axis) -> None:
         exponentials.append(e.rest.exponentials)
         weights.append(e.rest.weight)
     total = float(sum(weight for weight in weights if weight is not None))
-    bars = [bar_text(weight or 0.0, _BAR).ljust(_BAR) for weight in weights]
+    bars = [bar_text(weight or 0.0, _BAR) for weight in weights]
     labels.append(Text("sum", "bold"))
     blank = [""] * (len(labels) - len(e.keys))
     with np.errstate(invalid="ignore"):
@@ -121,9 +139,9 @@ def put_softmax(screen: Screen, e: Explanation, axis: Axis) -> None:
     columns = [
         Column("masked", [*_masked(screen, e), *blank]),
         Column("− largest", [*numbers(shifted, screen.precision), *blank]),
-        Column("e to that", numbers([*exponentials, e.exponential_sum], screen.precision)),
-        Column("weight", numbers([*weights, total], screen.precision)),
-        Column("", [*bars, " " * _BAR], "cyan"),
+        Column("e to that", numbers([*exponentials, e.exponential_sum], screen.precision, zero=ZERO)),
+        Column("weight", numbers([*weights, total], screen.precision, zero=ZERO)),
+        Column("", [*bars, ""], "cyan", left=True),
     ]
     put_grid(screen, "key", labels, columns)
 
@@ -141,29 +159,24 @@ def put_blend(screen: Screen, e: Explanation, axis: Axis) -> None:
     labels += [Text("sum", "bold"), Text("output", "bold")]
     shares += [e.blend.astype(np.float64), e.output.astype(np.float64)]
     columns = [
-        Column("weight", numbers([*given, None, None], screen.precision)),
+        Column("weight", numbers([*given, None, None], screen.precision, zero=ZERO)),
         Column("‖v‖", numbers([*norms, None, None], screen.precision)),
-        Column("α·‖v‖", numbers([float(np.linalg.norm(share)) for share in shares], screen.precision)),
+        Column("α·‖v‖", numbers([float(np.linalg.norm(share)) for share in shares], screen.precision, zero=ZERO)),
     ]
-    used = INDENT + max(len(label.plain) for label in labels) + sum(column.width + 2 for column in columns)
-    columns += _dimensions(screen, np.stack(shares), screen.width - used)
-    put_grid(screen, "key", labels, columns)
-    shown = len(columns) - 3
-    if shown < len(e.output):
-        said = f"dimensions 0–{shown - 1} of {len(e.output)}" if shown else f"{len(e.output)} dimensions, none fits"
-        screen.say((f"{' ' * INDENT}[n] is dimension n of α·v: {said}".replace("[n]", "dim n"), "dim"))
+    _put_with_dimensions(screen, "key", labels, columns, np.stack(shares), "α·v")
 
 
-def _dimensions(screen: Screen, shares: "np.ndarray", room: int) -> list[Column]:
-    """As many dimensions of α·v as there is room for."""
-    columns: list[Column] = []
-    for i in range(shares.shape[1]):
-        column = Column(f"dim {i}", numbers(shares[:, i].tolist(), screen.precision), "dim")
-        room -= column.width + 2
-        if room < 0:
-            break
-        columns.append(column)
-    return columns
+def _put_with_dimensions(
+    screen: Screen, heading: str, labels: list[Text], columns: list[Column], matrix: "np.ndarray", name: str
+) -> None:
+    """A grid, with as many dimensions of each row's vector as there is room for, and a line on the others."""
+    used = INDENT + label_cells(heading, labels) + sum(column.width for column in columns)
+    shown = dimensions(matrix, screen.width - used, screen.precision)
+    put_grid(screen, heading, labels, [*columns, *shown])
+    if len(shown) < matrix.shape[1]:
+        which = f"the first {len(shown)} of" if shown else "none of the"
+        said = f"{which} {matrix.shape[1]} dimensions of {name}; --format json has all"
+        screen.say((f"{' ' * INDENT}{said}", "dim"))
 
 
 def _column(values: "np.ndarray") -> list[float | None]:
@@ -172,7 +185,7 @@ def _column(values: "np.ndarray") -> list[float | None]:
 
 def _masked(screen: Screen, e: Explanation) -> list[str]:
     allowed = [None if np.isneginf(value) else value for value in e.row.masked.tolist()]
-    return [text or NOT_ALLOWED for text in numbers(allowed, screen.precision)]
+    return numbers(allowed, screen.precision, none=NOT_ALLOWED)
 
 
 def _labels(screen: Screen, axis: Axis) -> list[Text]:
