@@ -200,7 +200,7 @@ def _checks(
         again, sizes = again + bias, sizes + np.abs(bias)
     said = "W_q x + b = q" if bias is not None else "W_q x = q"
     checks.append(check("query", said, again, found["q"], sizes, dtype))
-    checks += _position_checks(found, place.query, dtype)
+    checks.append(_position_check(found, place.query, dtype))
     products = max(sum(abs(part.product) for part in cell.parts) for cell in cells)
     totals, scores = np.array([cell.total for cell in cells]), np.array([cell.score for cell in cells])
     checks.append(check("parts", "the parts' sum = q·k", totals, scores, np.array(products)))
@@ -211,15 +211,17 @@ def _checks(
     return checks if weigh is None else checks + _output_checks(found, weigh)
 
 
-def _position_checks(found: dict[str, Numbers], query: int, dtype: str) -> list[Check]:
-    """The rotation of the query and of every key, where there is one."""
-    if "cos" not in found:
-        return []
-    cos, sin, n = found["cos"], found["sin"], len(found["scores"])
+def _position_check(found: dict[str, Numbers], query: int, dtype: str) -> Check:
+    """The query and every key above are those that attention took, rotated where positions are rotary."""
+    n = len(found["scores"])
     q, k = found.get("q_norm", found["q"]), found.get("k_norm", found["k"])
-    again = np.vstack((arithmetic.rotate(q, cos[query], sin[query]), arithmetic.rotate(k, cos[:n], sin[:n])))
+    said = "q and k above = those in q·k"
+    if "cos" in found:
+        cos, sin = found["cos"], found["sin"]
+        q, k = arithmetic.rotate(q, cos[query], sin[query]), arithmetic.rotate(k, cos[:n], sin[:n])
+        said = "q and k, rotated = those in q·k"
     held = np.vstack((found["q_used"], found["k_used"]))
-    return [check("position", "the rotated q and k = those in q·k", again, held, 2 * np.abs(again), dtype)]
+    return check("position", said, np.vstack((q, k)), held, 2 * np.abs(held), dtype)
 
 
 def _output_checks(found: dict[str, Numbers], weigh: tuple[Numbers, float, float]) -> list[Check]:
