@@ -15,8 +15,9 @@ from attnscope.source import Source, open_source
 if TYPE_CHECKING:
     import torch
 
+    from attnscope.model.native import Batch, Native
     from attnscope.model.stack import Stack
-    from attnscope.model.trace import Trace
+    from attnscope.model.trace import Trace, Unit
 
 Progress = Callable[[str, int, int], None]
 
@@ -52,32 +53,10 @@ class Session:
         """See inspect."""
         source = self.source(run)
         request = resolve(run, source)
-        trace = self.attend(run, request)
+        stack, device = self.load(run, source, request.deepest)
+        trace = attend(run, request, stack, device, self.tell)
         texts = [_text_report(run, request, i, trace, source.config) for i in range(len(request.pages))]
-        return Report(*self.facts(run), texts)
-
-    def attend(self, run: RunConfig, request: Request, keep: Keep | None = None) -> "Trace":
-        """Run the model over some texts.
-
-        Args:
-            run: What the user asked; its texts are not looked at.
-            request: The same, held against the model and the texts.
-            keep: What is kept of every unit besides stages; None for what a Report holds.
-
-        Raises:
-            AttnscopeError: The model cannot be loaded, or a score is not finite.
-        """
-        source = self.source(run)
-        import_torch()  # everything that can be refused without it has been
-        device = _device(run.device)
-        stack = self._stack(run, source, request.deepest, device)
-        return _attend(run, request, stack, device, self.tell, keep or Keep())
-
-    def facts(self, run: RunConfig) -> tuple[Provenance, MaskUse]:
-        """What produces a run's numbers, and which keys its queries see."""
-        import_torch()
-        source = self.source(run)
-        return _provenance(source, run, _device(run.device)), _mask_use(source, run)
+        return Report(provenance(source, run, device), mask_use(source, run), texts)
 
     def source(self, run: RunConfig) -> Source:
         """The model that a run names, opened once."""
@@ -86,16 +65,22 @@ class Session:
             self.sources[name] = open_source(run.model, run.config, self.texts)
         return self.sources[name]
 
-    def _stack(self, run: RunConfig, source: Source, deepest: int, device: "torch.device") -> "Stack":
-        """The stack that a run needs, loaded once where it is deep enough."""
+    def load(self, run: RunConfig, source: Source, deepest: int) -> "tuple[Stack, torch.device]":
+        """The first layers of a model, loaded once where they are deep enough, and where they lie.
+
+        Raises:
+            AttnscopeError: They cannot be loaded, or there is no such device.
+        """
+        import_torch()  # everything that can be refused without it has been
         import torch
 
+        device = _device(run.device)
         key = run.model or "", run.config or "", run.dtype, str(device)
         stack = self.stacks.get(key)
         if stack is None or len(stack.blocks) < deepest:
             self.tell("loading", 0, 1)
             stack = self.stacks[key] = source.load(deepest, getattr(torch, run.dtype), device)
-        return stack
+        return stack, device
 
 
 def import_torch() -> None:
@@ -110,28 +95,56 @@ def import_torch() -> None:
             gc.enable()
 
 
-def _attend(
-    run: RunConfig, request: Request, stack: "Stack", device: "torch.device", tell: Progress, keep: Keep
-) -> "Trace":
-    """Choose the heads, where that was left to us, and keep what was asked for of them."""
-    from attnscope.analysis import choose, mass_on_others
+def prepare_engine(run: RunConfig, request: Request, stack: "Stack", device: "torch.device") -> "tuple[Batch, Native]":
+    """The texts side by side, and the model under the mask that was asked for."""
     from attnscope.model.masks import from_matrix
     from attnscope.model.native import Native, make_batch
-    from attnscope.model.recorders import Rows
-    from attnscope.model.trace import Wanted, prepare
 
-    c = stack.config
     contexts = [page.context for page in request.pages if page.context is not None]
-    batch = make_batch([page.tokens for page in request.pages], contexts or None, device, c.n_segments)
+    batch = make_batch([page.tokens for page in request.pages], contexts or None, device, stack.config.n_segments)
     same_scores = run.mask != "own" and run.what_if == "same-scores"
     files = {path: from_matrix(matrix, device) for path, matrix in request.matrices.items()}
-    engine = Native(stack, request.terms, same_scores, files)
-    mass = None
+    return batch, Native(stack, request.terms, same_scores, files)
+
+
+def units_for(request: Request, batch: "Batch", engine: "Native", tell: Progress) -> "list[Unit]":
+    """The layers and heads that were asked for; where that was left to us, chosen by what they do."""
+    from attnscope.analysis import choose, mass_on_others
+    from attnscope.model.recorders import Rows
+
+    c, mass = engine.stack.config, None
     if request.auto:
         rows = [Rows(range(c.n_heads), range(max(batch.tokens.lengths)), batch.sources) for _ in range(request.deepest)]
         survey = {layer: [one] for layer, one in enumerate(rows)}
         engine.forward(batch, survey, lambda done, total: tell("choosing a head", done, total))
         mass = mass_on_others(rows, batch.tokens.real & ~batch.tokens.special).cpu()
+    return choose(mass, request.layers, request.heads, c.n_layers, c.n_heads)
+
+
+def attend(
+    run: RunConfig,
+    request: Request,
+    stack: "Stack",
+    device: "torch.device",
+    tell: Progress,
+    keep: Keep | None = None,
+) -> "Trace":
+    """Choose the heads, where that was left to us, and keep what was asked for of them.
+
+    Args:
+        run: What the user asked; its texts are not looked at.
+        request: The same, held against the model and the texts.
+        stack: The model.
+        device: Where it lies.
+        tell: Called with layers done and layers to do.
+        keep: What is kept of every unit besides stages; None for what a Report holds.
+
+    Raises:
+        AttnscopeError: A score is not finite.
+    """
+    from attnscope.model.trace import Wanted, prepare
+
+    batch, engine = prepare_engine(run, request, stack, device)
     wanted = Wanted(
         stages=request.stages,
         rows=sorted({query for page in request.pages for query in page.queries}),
@@ -140,10 +153,10 @@ def _attend(
         by=run.by,
         eligible=batch.sources.real if run.special else batch.sources.content(),
         sources=batch.sources,
-        keep=keep,
+        keep=keep or Keep(),
         shown=_shown(request, batch.tokens.real),
     )
-    trace = prepare(choose(mass, request.layers, request.heads, c.n_layers, c.n_heads), wanted)
+    trace = prepare(units_for(request, batch, engine, tell), wanted)
     engine.forward(batch, trace.recorders, lambda done, total: tell("attending", done, total))
     return trace
 
@@ -180,7 +193,8 @@ def _text_report(run: RunConfig, request: Request, index: int, trace: "Trace", c
     )
 
 
-def _provenance(source: Source, run: RunConfig, device: "torch.device") -> Provenance:
+def provenance(source: Source, run: RunConfig, device: "torch.device") -> Provenance:
+    """What produces the numbers."""
     import torch
 
     return Provenance(
@@ -199,7 +213,7 @@ def _provenance(source: Source, run: RunConfig, device: "torch.device") -> Prove
     )
 
 
-def _mask_use(source: Source, run: RunConfig) -> MaskUse:
+def mask_use(source: Source, run: RunConfig) -> MaskUse:
     """Whose mask it is; one that the model was trained under is not a what-if."""
     own = source.config.mask_in_words()
     used = own if run.mask == "own" else run.mask.replace("own", own)

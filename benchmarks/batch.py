@@ -130,7 +130,9 @@ def matrices(count: int, folder: Path) -> bool:
         tensors = {f"{i}": torch.zeros(shard.stat().st_size // 4) + 1 for i, shard in enumerate(shards)}
         alone += seconds(lambda: save_file(tensors, folder / "alone.safetensors"))  # noqa: B023
     ratio = alone / (dumped - forward)
-    print(f"{size / 1e6:.0f} MB of matrices: {size / 1e6 / (dumped - forward):.0f} MB/s; save_file {size / 1e6 / alone:.0f} MB/s")
+    print(
+        f"{size / 1e6:.0f} MB of matrices: {size / 1e6 / (dumped - forward):.0f} MB/s; save_file {size / 1e6 / alone:.0f} MB/s"
+    )
     print(f"ratio {ratio:.2f} (at least 0.6)")
     return ratio >= 0.6
 

@@ -17,7 +17,7 @@ from attnscope.batch.work import Model, how_many_units, run_config
 from attnscope.config import RunConfig
 from attnscope.errors import AttnscopeError
 from attnscope.memory import Demand, estimate, require
-from attnscope.pipeline import Session, limit_threads
+from attnscope.pipeline import Session, limit_threads, mask_use, provenance
 from attnscope.request import memory_limit
 from attnscope.source import Source
 
@@ -50,9 +50,7 @@ class Order:
     strict: bool = False
 
 
-def write_dump(
-    order: Order, tell: Tell, files: Files | None = None, session: Session | None = None
-) -> Summary:
+def write_dump(order: Order, tell: Tell, files: Files | None = None, session: Session | None = None) -> Summary:
     """Write a dump, or go on with one.
 
     Args:
@@ -105,12 +103,13 @@ def _load(
     """The model, and the header of a new dump or of the one that is there, which must ask for the same."""
     old = None if journal.written.header is None else decode(journal.written.header, Header)
     bounds = _bounds(settings, run, session.source(run)) if old is None else old.grouping
-    provenance, mask = session.facts(run)
+    source = session.source(run)
+    model = Model(run, settings, session)
     bounds = msgspec.structs.replace(bounds, threads=limit_threads(bounds.threads))
-    new = Header(SCHEMA, provenance, mask, settings, facts, bounds)
+    new = Header(SCHEMA, provenance(source, run, model.device), mask_use(source, run), settings, facts, bounds)
     if old is not None:
         _check_same(old, new, journal.path)
-    return Model(run, settings, session), new
+    return model, new
 
 
 def _bounds(settings: Settings, run: RunConfig, source: Source) -> Grouping:

@@ -12,7 +12,7 @@ from attnscope.batch.records import Record, RowArrays, Settings, TopArrays
 from attnscope.batch.runner import without_findings
 from attnscope.config import RunConfig
 from attnscope.errors import UsageError
-from attnscope.pipeline import Session
+from attnscope.pipeline import Session, attend
 from attnscope.request import Page, make_page, request_for
 from attnscope.selection import Keep, parse_pick
 from attnscope.source import Source
@@ -71,6 +71,10 @@ def how_many_units(settings: Settings, source: Source) -> int:
     return (1 if layers.word == "mean" else counts[0]) * (1 if heads.word == "mean" else counts[1])
 
 
+def _deepest(settings: Settings, source: Source) -> int:
+    return 1 + max(parse_pick(settings.layer, "--layer").numbers(source.config.n_layers, "layer"))
+
+
 class Model:
     """A model that looks into texts; see runner.Work.
 
@@ -81,8 +85,8 @@ class Model:
     """
 
     def __init__(self, run: RunConfig, settings: Settings, session: Session) -> None:
-        self._run, self._settings, self._session = run, settings, session
-        self._source = session.source(run)
+        self._run, self._settings, self._source = run, settings, session.source(run)
+        self._stack, self.device = session.load(run, self._source, _deepest(settings, self._source))
         self._units = how_many_units(settings, self._source)
         kept = settings.keep
         self._keep = Keep(
@@ -114,8 +118,11 @@ class Model:
         """See runner.Work."""
         from attnscope.analysis import unit_arrays, unit_names
 
+        def quiet(what: str, done: int, total: int) -> None:
+            """A group takes too short to tell of."""
+
         request = request_for(self._run, self._source, [one.page for one in ready])
-        trace = self._session.attend(self._run, request, self._keep)
+        trace = attend(self._run, request, self._stack, self.device, quiet, self._keep)
         arrays = unit_arrays(trace)
         units = unit_names(trace)
         rows, columns = np.array(trace.wanted.rows), np.array(trace.wanted.columns)
