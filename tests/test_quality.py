@@ -43,7 +43,8 @@ ROOMS = {
     "explanation": "config errors model pipeline report request selection",
     "batch": "analysis config errors memory output pipeline report request selection source texts",
     "views": "config cost description errors report",
-    "cli": "__init__ batch config cost description errors explanation output pipeline report selection shipped sides texts views",
+    "cli": "__init__ batch config cost description errors explanation output pipeline report selection shipped sides "
+    "texts views",
 }
 AT_ONCE = {"cli": "__init__ cli errors selection visible"}  # what it may import before it knows what is wanted
 OTHERS = {
