@@ -3,8 +3,8 @@
     python benchmarks/batch.py [speed|matrices|memory ...] [--texts N]
 
 `speed`: 2,000 glosses of WordNet (5 to 120 tokens) through MiniLM, top-5 and row statistics of all 72 heads to .jsonl:
-at least 4 times the texts/s of one text at a time, and twice those of 32 padded ones. `matrices`: all heads' matrices to
-.safetensors, at 60 % of the speed of `safetensors.torch.save_file` alone. `memory`: flat from 1,000 to 100,000 texts.
+at least 4 times the texts/s of one text at a time, and twice those of 32 padded ones. `matrices`: all heads' matrices
+to .safetensors, at 60 % of the speed of `safetensors.torch.save_file` alone. `memory`: flat from 1,000 to 100,000 texts.
 The contenders take turns over parts of the texts, so that a busy moment hits them alike. Exits with 1 where one misses.
 """
 

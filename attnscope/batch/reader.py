@@ -148,6 +148,7 @@ def _spooled(file: IO[bytes], name: str) -> BinaryIO:
     copy = tempfile.TemporaryFile(prefix="attnscope-")  # noqa: SIM115
     try:
         shutil.copyfileobj(file, copy, 1 << 20)
+        copy.flush()
     except OSError as e:
         copy.close()
         hint = "TMPDIR names a folder with more room"
