@@ -124,7 +124,7 @@ def _bounds(settings: Settings, run: RunConfig, source: Source) -> Grouping:
     require(need, limit, what)
     spare = limit - sum(need.values())
     numbers = max(1, spare // _BYTES)
-    window = min(_WINDOW, _power_of_two(numbers // 2))
+    window = min(_WINDOW, _power_of_two(numbers // 4))
     tokens = min(_TOKENS, _power_of_two(max(1, spare // 4 // (need["activations"] // 256))))
     return Grouping(tokens, min(_VALUES, window), window, _power_of_two(numbers // 4), 0)
 

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
+from attnscope.batch.behind import Behind, Sink
 from attnscope.batch.groups import Size, groups
 from attnscope.batch.items import Item
-from attnscope.batch.journal import Written
 from attnscope.batch.records import Grouping, Record
 from attnscope.errors import AttnscopeError
 
@@ -41,16 +41,6 @@ class Work(Protocol[T]):
         Raises:
             AttnscopeError: One of them at least cannot be done.
         """
-
-
-class Sink(Protocol):
-    """Where records go."""
-
-    written: Written
-    whole: bool  # needs every record of a window, also those that it has written already
-
-    def put(self, records: Sequence[Record], new: int) -> None:
-        """Write a window's records, of which the last `new` are not written yet, and make them safe."""
 
 
 @dataclass
@@ -117,12 +107,14 @@ class Runner(Generic[T]):
         Raises:
             AttnscopeError: The dump belongs to another input, cannot be written, or with `strict` a record failed.
         """
-        for window in self._windows(items):
-            done = min(max(0, self._done - self._place), len(window))
-            self._check_same(window[:done])
-            if done < len(window):
-                self._flush(window, done)
-            self._place += len(window)
+        with Behind(self._sink) as behind:
+            for window in self._windows(items):
+                done = min(max(0, self._done - self._place), len(window))
+                self._check_same(window[:done])
+                if done < len(window):
+                    self._flush(window, done, behind)
+                self._place += len(window)
+            behind.wait()
         if self._place < self._done:
             raise AttnscopeError("the dump has more records than the input", hint="give --force to start anew")
         return self.summary
@@ -160,7 +152,7 @@ class Runner(Generic[T]):
                 found = f"record {item.index} of the dump belongs to another text"
                 raise AttnscopeError(found, hint="give --force to start anew")
 
-    def _flush(self, window: "list[tuple[Item, T | Record, Size]]", done: int) -> None:
+    def _flush(self, window: "list[tuple[Item, T | Record, Size]]", done: int, behind: Behind) -> None:
         first = 0 if self._sink.whole else done
         found = {place: ready for place, (_, ready, _) in enumerate(window) if isinstance(ready, Record)}
         places = [place for place in range(len(window)) if place not in found]
@@ -168,7 +160,8 @@ class Runner(Generic[T]):
             chosen = [places[i] for i in group]
             if max(chosen) >= first:
                 found |= dict(zip(chosen, self._looked([window[place] for place in chosen]), strict=True))
-        self._write([found[place] for place in range(first, len(window))], len(window) - done, window)
+        items = [item for item, _, _ in window[first:]]
+        self._write([found[place] for place in range(first, len(window))], items, len(window) - done, behind)
 
     def _looked(self, group: "list[tuple[Item, T | Record, Size]]") -> list[Record]:
         """A group's records; where one text spoils it, each text alone."""
@@ -180,21 +173,22 @@ class Runner(Generic[T]):
                 return [failed(group[0][0], _without_place(e, group[0][0]))]
         return [self._looked([one])[0] for one in group]
 
-    def _write(self, records: list[Record], new: int, window: "list[tuple[Item, T | Record, Size]]") -> None:
+    def _write(self, records: list[Record], items: list[Item], new: int, behind: Behind) -> None:
         """Hand a window's last records on, and stop before a failure that may not be."""
-        items = [item for item, _, _ in window[len(window) - len(records) :]]
-        fresh = len(records) - new
-        end = len(records)
+        fresh, end = len(records) - new, len(records)
         if self._strict:
             end = next((i for i in range(fresh, end) if records[i].status == "failed"), end)
-        self._sink.put(records[:end], end - fresh)
-        for record, item in zip(records[fresh:end], items[fresh:end], strict=True):
-            self._note(record, item)
-        self._tell(self.summary)
+
+        def then() -> None:
+            for record, item in zip(records[fresh:end], items[fresh:end], strict=True):
+                self._note(record, item)
+            self._tell(self.summary)
+
+        behind.put(records[:end], end - fresh, then)
         if end < len(records):
-            raise AttnscopeError(
-                str(records[end].error), where=_place(items[end]), hint="without --strict the rest goes on"
-            )
+            behind.wait()
+            hint = "without --strict the rest goes on"
+            raise AttnscopeError(str(records[end].error), where=_place(items[end]), hint=hint)
 
     def _note(self, record: Record, item: Item) -> None:
         self.summary.counts[record.status] += 1
