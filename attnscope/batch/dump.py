@@ -143,7 +143,7 @@ def _check_same(old: Header, new: Header, path: Path) -> None:
     was, now = ({**_flat(msgspec.to_builtins(header))} for header in (old, new))
     for name in ("provenance.model", "input.name"):
         was.pop(name), now.pop(name)
-    for name in was.keys() | now.keys():
+    for name in was | now:
         if was.get(name) != now.get(name):
             found = f"was begun with {name} = {was.get(name)!r}, now it is {now.get(name)!r}"
             raise AttnscopeError(found, where=path, hint="name another output, or give --force to start anew")

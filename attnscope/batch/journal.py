@@ -135,7 +135,8 @@ class Journal:
                 files.lock(self._descriptor)
             self.written = Written() if force else self._scan()
             with naming(path):
-                files.truncate(self._descriptor, self.written.size)
+                if os.fstat(self._descriptor).st_size > self.written.size:
+                    files.truncate(self._descriptor, self.written.size)
         except BaseException:
             files.close(self._descriptor)
             raise

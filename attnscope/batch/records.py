@@ -5,6 +5,7 @@ lists in JSON, float32 in shortest exact digits; null stands for "none" (fewer s
 row), and in the stage `masked` for "not allowed".
 """
 
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -13,6 +14,7 @@ import orjson
 
 from attnscope.report import MaskUse, Provenance, Token
 
+HERE = Path(__file__).parent
 SCHEMA = "attnscope.dump/1"
 MAGIC = b'{"schema":"attnscope.dump/'
 STATUSES = ("ok", "skipped", "failed")
