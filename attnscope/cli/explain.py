@@ -91,7 +91,7 @@ def explain(
     show: Shown,
     machine: Machine,
 ) -> None:
-    """Walk one token through attention, step by step, with the model's own numbers.
+    """Walk one token through attention, step by step.
 
     What enters the layer, the query and every key, the dot products and what makes the largest of them, scale, mask,
     softmax, and the blend of the values; every step is done again and held against the model.
