@@ -63,8 +63,8 @@ def compare(
 ) -> None:
     """Show what changes between masks, layers, heads, texts or models.
 
-    Give one option, or the text, several times; without, the causal and the bidirectional mask are compared. Every other side
-    is held against the first. Two saved reports (.json) are compared without a model.
+    Give one option, or the text, several times; without, the causal and the bidirectional mask are compared. Every
+    other side is held against the first. Two saved reports (.json) are compared without a model.
     """
     from attnscope.cli.deliver import check_output, deliver
 
