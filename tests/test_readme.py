@@ -1,12 +1,14 @@
 """The README says what the program does: its examples are those of the help, and its screen is a real one."""
 
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from attnscope.cli import main
 from attnscope.cli.app import app
 
 README = (Path(__file__).parent.parent / "README.md").read_text()
@@ -30,3 +32,22 @@ def test_the_first_screen_is_what_a_terminal_of_80_columns_shows():
     argv = [sys.executable, "-m", "attnscope", "run", "The bank by the river"]
     ran = subprocess.run(argv, capture_output=True, text=True, env=environment, check=True)
     assert re.sub("(?m)^    ", "", screen).strip() == ran.stdout.strip()
+
+
+SHOWN = [line.strip() for line in README.splitlines() if re.match(r"    (attnscope|printf) ", line)]
+NEEDS_FILES = ("./my-bert", "before.json", "--file texts.txt", "jq")
+
+
+@pytest.mark.parametrize("line", [line for line in dict.fromkeys(SHOWN) if not any(w in line for w in NEEDS_FILES)])
+def test_every_command_that_is_shown_runs(line, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    if line.startswith("attnscope "):
+        assert main(shlex.split(line)[1:]) == 0, capsys.readouterr().err
+
+
+def test_the_padded_batch_of_the_walkthrough_runs(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "texts.txt").write_text("the cat sleeps\nthe small dog runs fast\n")
+    for line in (line for line in SHOWN if "--file texts.txt" in line):
+        assert main(shlex.split(line)[1:]) == 0
+        assert capsys.readouterr().out.count("L0H0") == 2

@@ -7,6 +7,7 @@ from attnscope.config import ModelConfig
 from attnscope.errors import AttnscopeError
 from attnscope.families import engine
 from attnscope.families.bert import BERT
+from attnscope.families.counts import check_counts
 from attnscope.families.distilbert import DISTILBERT
 from attnscope.families.gemma2 import GEMMA2
 from attnscope.families.gpt2 import GPT2
@@ -20,7 +21,7 @@ from attnscope.families.reader import shown
 from attnscope.families.roberta import ROBERTA
 from attnscope.families.spec import Family
 
-__all__ = ["ALL", "FAMILIES", "OWN", "family_for", "read_config"]
+__all__ = ["ALL", "FAMILIES", "OWN", "check_counts", "family_for", "read_config"]
 
 ALL: tuple[Family, ...] = (BERT, ROBERTA, DISTILBERT, GPT2, GPT_NEOX, LLAMA, MISTRAL, QWEN2, QWEN3, GEMMA2)
 FAMILIES: Mapping[str, Family] = {model_type: family for family in ALL for model_type in family.model_types}
