@@ -13,7 +13,7 @@ from attnscope.views.terminal.explain_rows import (
     put_scores,
     put_softmax,
 )
-from attnscope.views.terminal.grid import INDENT, leading, number
+from attnscope.views.terminal.grid import INDENT, leading, number, put_indented
 from attnscope.views.terminal.header import put_facts, put_notes, put_report_header, put_text_header
 from attnscope.views.terminal.labels import Axis, say_shortened, token_axis, token_name
 from attnscope.views.terminal.numbers import MASKED
@@ -61,9 +61,8 @@ def _put_inputs(screen: Screen, e: Explanation) -> None:
         if vector not in between:
             _put_vector(screen, vector)
         elif vector is between[-1]:
-            norms = [Text(f"{v.made} {number(v.norm, screen.precision)}", "dim") for v in between]
-            norms[0] = Text.assemble(f"{'':<{_NAME}}‖·‖ ", norms[0])
-            put_indented(screen, flow(norms, screen.width - INDENT, ", "))
+            norms = [Text(f"{v.made} ‖·‖ {number(v.norm, screen.precision)}", "dim") for v in between]
+            put_indented(screen, flow(norms, screen.width - INDENT - _NAME, ", "), INDENT + _NAME)
     _put_check(screen, e.check("embedding"))
 
 
@@ -140,20 +139,13 @@ def _say(screen: Screen, said: str, style: str = "") -> None:
     put_indented(screen, Text(said, style))
 
 
-def put_indented(screen: Screen, text: Text) -> None:
-    """Print a paragraph under a step's title."""
-    lines = text.wrap(screen.console, screen.width - INDENT)
-    for line in lines:
-        screen.put(Text.assemble(" " * INDENT, line))
-
-
 def _put_vector(screen: Screen, vector: Vector) -> None:
     """Two lines: how it was made; its norm and first numbers."""
     put_indented(screen, Text.assemble((f"{vector.name:<{_NAME}}", "bold"), (vector.made, "dim")))
     norm = f"‖·‖ {number(vector.norm, screen.precision)}   "
     room = screen.width - INDENT - _NAME - len(norm)
     values = leading(vector.values, room, screen.precision)
-    put_indented(screen, Text.assemble(" " * _NAME, norm, (values, "dim")))
+    put_indented(screen, Text.assemble(norm, (values, "dim")), INDENT + _NAME)
 
 
 def _put_check(screen: Screen, check: Check | None) -> None:
