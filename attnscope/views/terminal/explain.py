@@ -63,7 +63,7 @@ def _put_inputs(screen: Screen, e: Explanation) -> None:
         elif vector is between[-1]:
             norms = [Text(f"{v.made} ‖·‖ {number(v.norm, screen.precision)}", "dim") for v in between]
             put_indented(screen, flow(norms, screen.width - INDENT - _NAME, ", "), INDENT + _NAME)
-    _put_check(screen, e.check("embedding"))
+    _put_check(screen, e.check("embedding"), trivial=len(e.inputs) == 1 or e.inputs[1].name == "normed")
 
 
 def _put_query_and_keys(screen: Screen, e: Explanation, axis: Axis) -> None:
@@ -71,7 +71,7 @@ def _put_query_and_keys(screen: Screen, e: Explanation, axis: Axis) -> None:
     for vector in e.query_steps:
         _put_vector(screen, vector)
     _put_check(screen, e.check("query"))
-    _put_check(screen, e.check("position"))
+    _put_check(screen, e.check("position"), trivial=e.query_steps[-1].name != "q rotated")
     own = {"k rotated": "rotated, each by its own position"}
     steps = [own.get(vector.name, vector.made) for vector in e.cells[0].key_steps]
     shared = "" if e.group == e.head else f", of key/value head {e.group}"
@@ -148,9 +148,9 @@ def _put_vector(screen: Screen, vector: Vector) -> None:
     put_indented(screen, Text.assemble(norm, (values, "dim")), INDENT + _NAME)
 
 
-def _put_check(screen: Screen, check: Check | None) -> None:
-    """Whether a step holds when it is done again."""
-    if check is None:
+def _put_check(screen: Screen, check: Check | None, *, trivial: bool = False) -> None:
+    """Whether a step holds when it is done again; where nothing was to be done, only if it does not."""
+    if check is None or (trivial and check.holds):
         return
     if check.holds:
         said = f"holds to {check.difference:.1e}" if check.difference else "holds exactly"
