@@ -190,9 +190,9 @@ def _checks(
 
     found, c = walk.found, stack.config
     checks = []
-    if place.layer == 0 and len(embedding) > 1:
+    if place.layer == 0:
         rows = np.stack(list(embedding.values()))
-        said, sizes = f"{' + '.join(embedding)} = the sum", np.abs(rows).sum(0)
+        said, sizes = f"{' + '.join(embedding)} = what is embedded", np.abs(rows).sum(0)
         checks.append(check("embedding", said, rows.sum(0), found["embedded"], sizes, dtype))
     weight, bias = projection(stack, place.layer, place.head)
     again, sizes = weight @ found["x"], np.abs(weight) @ np.abs(found["x"])
