@@ -31,7 +31,7 @@ def explain(run: RunConfig, progress: Progress | None = None) -> Explanation:
     page = request.pages[0]
     query = _one_query(run, page)
 
-    stack, device = session.load(run, source, request.deepest)
+    stack, device = session.load(run, source, request)
     from attnscope.explanation.build import Place, build
     from attnscope.model.walk import Walk
 
