@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from attnscope.comparison import compare
 from attnscope.report import STAGES
+from attnscope.report.compare import Side
 from tests.views.explanations import explanation, residuals
 from tests.views.reports import HOSTILE, bank, report, sized, text_report, tokens
 from tests.views.screens import draw
@@ -85,6 +87,26 @@ EXPLAINED = {
     "explain-40": (explanation(allowed=lambda query, key: key <= query), 40, {}),
 }
 SCREENS |= EXPLAINED
+
+
+def compared(*sides, axis="mask"):
+    return compare(axis, [Side(label, made) for label, made in sides])
+
+
+FORWARD = bank(allowed=lambda query, key: key <= query)
+SAVINGS = report(text_report(tokens("She sat by the savings bank".split()), text="She sat by the savings bank"))
+RIVER = report(text_report(tokens("She sat by the river bank".split()), text="She sat by the river bank"))
+BLIND = bank(allowed=lambda query, key: query != 2)
+COMPARED = {
+    "compare-80": (compared(("causal", FORWARD), ("bidirectional", bank())), 80, {}),
+    "compare-40": (compared(("causal", FORWARD), ("bidirectional", bank())), 40, {}),
+    "compare-120": (compared(("causal", FORWARD), ("own", bank()), ("blind", BLIND)), 120, {}),
+    "compare-heat-80": (compared(("causal", FORWARD), ("bidirectional", bank())), 80, {"format": "heat"}),
+    "compare-colour-80": (compared(("causal", FORWARD), ("bidirectional", bank())), 80, {"colour": "truecolor"}),
+    "compare-texts-80": (compared(("river", RIVER), ("savings", SAVINGS), axis="text"), 80, {}),
+    "compare-masked-80": (compared(("own", bank()), ("blind", BLIND)), 80, {}),
+}
+SCREENS |= COMPARED
 
 
 @pytest.mark.parametrize("name", SCREENS)
