@@ -177,6 +177,15 @@ def test_real_output_keeps_to_the_published_schema(config, window):
         jsonschema.validate(data, SCHEMA)
 
 
+def test_more_than_the_memory_allows_is_refused_with_the_formula():
+    text = " ".join(["river"] * 9000)
+    with pytest.raises(AttnscopeError, match=r"needs about .* \+ walk 5\.5 MiB\), --max-memory is 72\.0 MiB"):
+        walk(text, query="0", config="grouped-query", max_memory=72 << 20, window=16)
+    assert walk(text, query="0", config="grouped-query", max_memory=77 << 20, window=16).rest.barred == 8984
+    with pytest.raises(AttnscopeError, match=r"--max-memory is 77\.0 MiB"):
+        walk(text, query="0", config="grouped-query", max_memory=77 << 20)
+
+
 def test_listening_ends_with_the_walk():
     """Hooks are taken away again, also where the walk fails."""
 
