@@ -17,7 +17,7 @@ def pinned(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("args", "name"), [([], "attnscope"), *(([name], name) for name in ("run", "explain", "info"))]
+    ("args", "name"), [([], "attnscope"), *(([name], name) for name in ("run", "compare", "explain", "info"))]
 )
 def test_help_is_as_reviewed(args, name, capsys):
     """To accept a change: write what is shown to the file, and read the difference."""
