@@ -199,20 +199,14 @@ def _checks(
     weigh: tuple[Numbers, float, float] | None,
 ) -> list[Check]:
     """Every step, done again in float64 from what went into it."""
-    from attnscope.model.walk import projection
-
     found, c = walk.found, stack.config
     checks = []
     if place.layer == 0:
         rows = np.stack(list(embedding.values()))
         said, sizes = f"{' + '.join(embedding)} = what is embedded", np.abs(rows).sum(0)
         checks.append(check("embedding", said, rows.sum(0), found["embedded"], sizes, dtype))
-    weight, bias = projection(stack, place.layer, place.head)
-    again, sizes = weight @ found["x"], np.abs(weight) @ np.abs(found["x"])
-    if bias is not None:
-        again, sizes = again + bias, sizes + np.abs(bias)
-    said = "W_q x + b = q" if bias is not None else "W_q x = q"
-    checks.append(check("query", said, again, found["q"], sizes, dtype))
+    checks += _norm_checks(dtype, place.layer, stack, found)
+    checks += _projection_checks(dtype, place, stack, walk, [cell.key for cell in cells])
     checks.append(_position_check(found, place.query, dtype))
     products = max(sum(abs(part.product) for part in cell.parts) for cell in cells)
     totals, scores = np.array([cell.total for cell in cells]), np.array([cell.score for cell in cells])
@@ -222,6 +216,42 @@ def _checks(
     said = " ".join(["q·k × scale", *["soft-capped"] * bool(c.softcap), *["+ bias"] * ("bias" in found), "= scaled"])
     checks.append(check("scaled", said, whole, found["scaled"], sizes))
     return checks if weigh is None else checks + _output_checks(found, weigh)
+
+
+def _norm_checks(dtype: str, layer: int, stack: "Stack", found: dict[str, Numbers]) -> list[Check]:
+    """The norms on the way into the layer's queries."""
+    from attnscope.model.walk import norm_parameters
+
+    c, checks = stack.config, []
+    if c.norm == "none":
+        return []
+    if layer == 0 and c.embedding_norm:
+        again = arithmetic.norm(c, found["embedded"], *norm_parameters(stack, None))
+        checks.append(
+            check("embedding norm", "the sum, normed = the embedding", again, found["stream"][0], again, dtype)
+        )
+    if c.norm_order != "post":
+        again = arithmetic.norm(c, found["stream"][-1], *norm_parameters(stack, layer))
+        sizes = np.abs(again) + 1
+        checks.append(check("norm", "the residual, normed = x", again, found["x"], sizes, dtype))
+    return checks
+
+
+def _projection_checks(dtype: str, place: Place, stack: "Stack", walk: "Walk", keys: list[int]) -> list[Check]:
+    """The query, and the keys that are taken apart, as projected."""
+    from attnscope.model.walk import projection
+
+    found, checks = walk.found, []
+    of_query = [(walk.found["x"], found["q"])]
+    of_keys = [(walk.source(key), found["k"][key]) for key in keys]
+    for letter, head, pairs in (("q", place.head, of_query), ("k", walk.group, of_keys)):
+        weight, bias = projection(stack, place.layer, letter, head)
+        made = [arithmetic.project(x, weight, bias) for x, _ in pairs]
+        again, sizes = (np.stack(part) for part in zip(*made, strict=True))
+        said = f"W_{letter} x{' + b' if bias is not None else ''} = {letter}"
+        name = {"q": "query", "k": "key"}[letter]
+        checks.append(check(name, said, again, np.stack([held for _, held in pairs]), sizes, dtype))
+    return checks
 
 
 def _position_check(found: dict[str, Numbers], query: int, dtype: str) -> Check:
