@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from attnscope.config import RunConfig
 from attnscope.errors import AttnscopeError, UsageError
 from attnscope.maskfile import read_mask
-from attnscope.memory import Demand, available, estimate, require
+from attnscope.memory import Demand, available, estimate, layer_parameters, require
 from attnscope.report import STAGES, Token
 from attnscope.selection import MaskTerm, Pick, parse_mask, parse_pick, positions
 from attnscope.source import Source, tokenize
@@ -47,6 +47,7 @@ class Request:
         pages: The texts.
         deepest: How many layers have to run.
         matrices: The matrices of the mask's files, (queries, keys), bool, True where allowed.
+        multiplications: About how many multiplications the layers that run take.
     """
 
     layers: Pick
@@ -56,6 +57,8 @@ class Request:
     pages: list[Page]
     deepest: int
     matrices: "dict[str, np.ndarray[Any, np.dtype[np.bool_]]]"
+
+    multiplications: int
 
     @property
     def auto(self) -> bool:
@@ -79,7 +82,8 @@ def resolve(run: RunConfig, source: Source) -> Request:
     deepest = c.n_layers if layers.word else 1 + max(picked)
     stages = tuple(stage for stage in STAGES if stage in run.stages)
     terms = parse_mask(run.mask)
-    request = Request(layers, heads, terms, stages, pages, deepest, _matrices(terms, pages))
+    work = deepest * layer_parameters(c) * sum(len(page.tokens) for page in pages)
+    request = Request(layers, heads, terms, stages, pages, deepest, _matrices(terms, pages), work)
     limit, what = run.max_memory, "--max-memory"
     if limit is None:
         limit, what = available() // 2, "half of what is free"

@@ -34,7 +34,7 @@ def explain(run: RunConfig, progress: Progress | None = None) -> Explanation:
     query = _one_query(run, page)
     _check_memory(whole, source, request, run.window)
 
-    stack, device = session.load(run, source, request.deepest)
+    stack, device = session.load(run, source, request)
     from attnscope.explanation.build import Place, build
     from attnscope.model.walk import Walk
 
