@@ -33,7 +33,7 @@ def test_a_walk_from_top_to_bottom(capsys):
         "6  output: the values, blended",
         "7  in one line",
     ]
-    assert out.count("check: ") == 6
+    assert out.count("check: ") == 8
     assert "DOES NOT HOLD" not in out
 
 

@@ -36,10 +36,11 @@ def masked(tmp_path):
     return str(path)
 
 
-@pytest.fixture
-def cross(tmp_path):
+@pytest.fixture(params=["none", "rope", "sinusoidal"])
+def cross(tmp_path, request):
     path = tmp_path / "cross.toml"
-    path.write_text('d_model = 16\nn_heads = 2\nmask = "bidirectional"\ncross_attention = true\nseed = 4\n')
+    lines = ["d_model = 16", "n_heads = 2", 'mask = "bidirectional"', "cross_attention = true", "seed = 4"]
+    path.write_text("\n".join([*lines, f'positions = "{request.param}"', ""]))
     return str(path)
 
 
@@ -107,7 +108,7 @@ def test_a_query_that_sees_nothing(masked):
     assert e.fully_masked and e.exponential_sum is None and e.projected is None and len(e.output) == 0
     assert np.isneginf(e.row.masked).all() and np.isnan(e.row.weights).all()
     assert e.cells[0].chosen == "the largest of the barred ones" and not e.cells[0].allowed
-    assert {check.name for check in e.checks} == {"query", "position", "parts", "scaled"}
+    assert {check.name for check in e.checks} == {"norm", "query", "key", "position", "parts", "scaled"}
     assert_sums(e)
     seen = walk("The bank by the river", mask=masked, query="by")
     assert not seen.fully_masked and not failed(seen)
@@ -175,6 +176,15 @@ def test_real_output_keeps_to_the_published_schema(config, window):
     del data["cells"][0]["parts"]
     with pytest.raises(jsonschema.ValidationError, match="parts"):
         jsonschema.validate(data, SCHEMA)
+
+
+def test_more_than_the_memory_allows_is_refused_with_the_formula():
+    text = " ".join(["river"] * 9000)
+    with pytest.raises(AttnscopeError, match=r"needs about .* \+ walk 5\.5 MiB\), --max-memory is 72\.0 MiB"):
+        walk(text, query="0", config="grouped-query", max_memory=72 << 20, window=16)
+    assert walk(text, query="0", config="grouped-query", max_memory=77 << 20, window=16).rest.barred == 8984
+    with pytest.raises(AttnscopeError, match=r"--max-memory is 77\.0 MiB"):
+        walk(text, query="0", config="grouped-query", max_memory=77 << 20)
 
 
 def test_listening_ends_with_the_walk():

@@ -13,6 +13,7 @@ from tests.parity.models import TABLE
 
 ARITHMETIC = "attnscope.explanation.arithmetic"
 _parts, _projection, _rotate = walk.embedding_parts, walk.projection, arithmetic.rotate
+_norm_of = walk.norm_parameters
 
 
 def _scaled(*, scale=True, cap=True, bias=True):
@@ -33,8 +34,16 @@ def _without(name):
     return forgetful
 
 
-def _no_bias(stack, layer, head):
-    return _projection(stack, layer, head)[0], None
+def _no_bias(stack, layer, letter, head):
+    weight, bias = _projection(stack, layer, letter, head)
+    return weight, None if letter == "q" else bias
+
+
+def _neighbour(wrong):
+    def mistaken(stack, layer, letter, head):
+        return _projection(stack, layer, letter, head ^ (letter == wrong))
+
+    return mistaken
 
 
 def _unscaled(scores, rule, q_at, k_at, heads):
@@ -52,8 +61,14 @@ BUGS = {
     "position vector forgotten": ("gpt2", "attnscope.model.walk.embedding_parts", _without("position"), "embedding"),
     "segment vector forgotten": ("bert", "attnscope.model.walk.embedding_parts", _without("segment"), "embedding"),
     "bias of q forgotten": ("qwen2", "attnscope.model.walk.projection", _no_bias, "query"),
-    "head of another": ("bert", "attnscope.model.walk.projection",
-                        lambda stack, layer, head: _projection(stack, layer, head ^ 1), "query"),
+    "q of another head": ("bert", "attnscope.model.walk.projection", _neighbour("q"), "query"),
+    "k of another head": ("llama", "attnscope.model.walk.projection", _neighbour("k"), "key"),
+    "mean not taken off": ("gpt2", f"{ARITHMETIC}.norm", lambda c, x, weight, bias: x / x.std() * weight + bias,
+                           "norm"),
+    "one not added": ("gemma2", "attnscope.model.walk.norm_parameters", lambda *at: (_norm_of(*at)[0] - 1, None),
+                      "norm"),
+    "embedding norm without its bias": ("bert", "attnscope.model.walk.norm_parameters",
+                                        lambda *at: (_norm_of(*at)[0], None), "embedding norm"),
 }  # fmt: skip
 
 

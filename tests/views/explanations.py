@@ -119,7 +119,9 @@ def _steps(letter, position, values, rotated):
 def _checks(layer, rotated, broken, dead):
     said = {
         **({} if layer else {"embedding": "token + position = what is embedded"}),
+        "norm": "the residual, normed = x",
         "query": "W_q x + b = q",
+        "key": "W_k x + b = k",
         "position": "q and k, rotated = those in q·k" if rotated else "q and k above = those in q·k",
         "parts": "the parts' sum = q·k",
         "scaled": "q·k × scale = scaled",

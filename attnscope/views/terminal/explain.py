@@ -64,6 +64,8 @@ def _put_inputs(screen: Screen, e: Explanation) -> None:
             norms = [Text(f"{v.made} ‖·‖ {number(v.norm, screen.precision)}", "dim") for v in between]
             put_indented(screen, flow(norms, screen.width - INDENT - _NAME, ", "), INDENT + _NAME)
     _put_check(screen, e.check("embedding"), trivial=len(e.inputs) == 1 or e.inputs[1].name == "normed")
+    _put_check(screen, e.check("embedding norm"))
+    _put_check(screen, e.check("norm"))
 
 
 def _put_query_and_keys(screen: Screen, e: Explanation, axis: Axis) -> None:
@@ -79,6 +81,7 @@ def _put_query_and_keys(screen: Screen, e: Explanation, axis: Axis) -> None:
     screen.say("")
     _say(screen, f"k of every token{of}{shared}: {', '.join(steps)}")
     put_keys(screen, e, axis)
+    _put_check(screen, e.check("key"))
 
 
 def _put_scores(screen: Screen, e: Explanation, axis: Axis) -> None:
