@@ -190,7 +190,8 @@ def _top_of_mean(kept: Kept, wanted: Wanted, text: int, rows: list[int]) -> tupl
     assert kept.contributions is not None
     mean = {name: values[text, 0][rows] for name, values in kept.contributions.result().items()}  # (r, K)
     mean["weight"] = mean.pop("weights")
-    barred = (mean.pop("masked") == -torch.inf) | ~wanted.eligible[text]
+    # a mean is −inf where any of the layers masks the key; where another lets it be seen it has weight
+    barred = ((mean.pop("masked") == -torch.inf) & (mean["weight"] == 0)) | ~wanted.eligible[text]
     keys, values = strongest(mean[wanted.by].masked_fill(barred, -torch.inf), wanted.top)
     none = (values == -torch.inf) | values.isnan()
     return keys.masked_fill(none, -1), {n: m.gather(-1, keys).masked_fill(none, torch.nan) for n, m in mean.items()}

@@ -21,7 +21,7 @@ class Description(msgspec.Struct, frozen=True):
         weights: `trained` or `random`.
         fingerprint: See report.Provenance.
         config: Every size and switch, in our names.
-        mask: The model's own mask, in words.
+        mask: The model's own mask, in words; or all that it was trained under.
         attention_scale: Factor from scores to scaled.
         parameters: Parameters that attention depends on: embeddings and blocks.
         stored_parameters: Numbers in the checkpoint, heads and buffers included; None where there is no checkpoint.
@@ -66,7 +66,7 @@ def describe(model: str | None, config: str | None) -> Description:
         weights=source.weights,
         fingerprint=source.fingerprint,
         config=c,
-        mask=c.mask_in_words(),
+        mask=" or ".join(dict.fromkeys((c.mask_in_words(), *source.trained_masks))),
         attention_scale=c.attention_scale,
         parameters=embedding_parameters(c) + c.n_layers * layer_parameters(c),
         stored_parameters=sum(dtypes.values()) if folder else None,

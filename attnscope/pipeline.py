@@ -2,6 +2,7 @@
 
 import gc
 from collections.abc import Callable, Iterable
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from attnscope import __version__
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from attnscope.model.native import Batch, Native
     from attnscope.model.stack import Stack
     from attnscope.model.trace import Trace, Unit
+
+_WORTH_A_THREAD = 1 << 30  # multiplications; for less, waking a second thread costs more than it saves
 
 Progress = Callable[[str, int, int], None]
 
@@ -53,7 +56,7 @@ class Session:
         """See inspect."""
         source = self.source(run)
         request = resolve(run, source)
-        stack, device = self.load(run, source, request.deepest)
+        stack, device = self.load(run, source, request)
         trace = attend(run, request, stack, device, self.tell)
         texts = [_text_report(run, request, i, trace, source.config) for i in range(len(request.pages))]
         return Report(provenance(source, run, device), mask_use(source, run), texts)
@@ -65,8 +68,8 @@ class Session:
             self.sources[name] = open_source(run.model, run.config, self.texts)
         return self.sources[name]
 
-    def load(self, run: RunConfig, source: Source, deepest: int) -> "tuple[Stack, torch.device]":
-        """The first layers of a model, loaded once where they are deep enough, and where they lie.
+    def load(self, run: RunConfig, source: Source, request: Request) -> "tuple[Stack, torch.device]":
+        """The layers of a model that a request needs, loaded once where that is deep enough, and where they lie.
 
         Raises:
             AttnscopeError: They cannot be loaded, or there is no such device.
@@ -74,13 +77,21 @@ class Session:
         import_torch()  # everything that can be refused without it has been
         import torch
 
+        torch.set_num_threads(1 if request.multiplications < _WORTH_A_THREAD else self._threads)
         device = _device(run.device)
         key = run.model or "", run.config or "", run.dtype, str(device)
         stack = self.stacks.get(key)
-        if stack is None or len(stack.blocks) < deepest:
+        if stack is None or len(stack.blocks) < request.deepest:
             self.tell("loading", 0, 1)
-            stack = self.stacks[key] = source.load(deepest, getattr(torch, run.dtype), device)
+            stack = self.stacks[key] = source.load(request.deepest, getattr(torch, run.dtype), device)
         return stack, device
+
+    @cached_property
+    def _threads(self) -> int:
+        """As many threads as torch was given."""
+        import torch
+
+        return torch.get_num_threads()
 
 
 def import_torch() -> None:

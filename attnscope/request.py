@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from attnscope.config import RunConfig, TextInput
 from attnscope.errors import AttnscopeError, UsageError
 from attnscope.maskfile import read_mask
-from attnscope.memory import Demand, available, estimate, require
+from attnscope.memory import Demand, available, estimate, layer_parameters, require
 from attnscope.report import STAGES, Token
 from attnscope.selection import MaskTerm, Pick, parse_mask, parse_pick, positions
 from attnscope.source import Source, tokenize
@@ -47,6 +47,7 @@ class Request:
         pages: The texts.
         deepest: How many layers have to run.
         matrices: The matrices of the mask's files, (queries, keys), bool, True where allowed.
+        multiplications: About how many multiplications the layers that run take.
     """
 
     layers: Pick
@@ -56,6 +57,8 @@ class Request:
     pages: list[Page]
     deepest: int
     matrices: "dict[str, np.ndarray[Any, np.dtype[np.bool_]]]"
+
+    multiplications: int
 
     @property
     def auto(self) -> bool:
@@ -97,7 +100,8 @@ def request_for(run: RunConfig, source: Source, pages: list[Page]) -> Request:
     deepest = c.n_layers if layers.word else 1 + max(picked)
     stages = tuple(stage for stage in STAGES if stage in run.stages)
     terms = parse_mask(run.mask)
-    return Request(layers, heads, terms, stages, pages, deepest, _matrices(terms, pages))
+    work = deepest * layer_parameters(c) * sum(len(page.tokens) for page in pages)
+    return Request(layers, heads, terms, stages, pages, deepest, _matrices(terms, pages), work)
 
 
 def make_page(run: RunConfig, source: Source, text: TextInput) -> Page:

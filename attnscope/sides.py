@@ -26,7 +26,8 @@ def compare_runs(
 ) -> Comparison:
     """Run every side and hold it against the first.
 
-    A layer or head that is left to us is chosen on the first side, and the others take the same.
+    A layer or head that is left to us is chosen on the side with the model's own mask, else on the first, and the
+    others take the same.
 
     Args:
         axis: What differs between the runs.
@@ -40,16 +41,25 @@ def compare_runs(
         UsageError: A selection does not fit.
     """
     session = Session([text for _, run in runs for text in run.texts], progress)
-    sides = [Side(runs[0][0], session.inspect(runs[0][1]))]
-    chosen = _chosen(sides[0].report)
-    for label, run in runs[1:]:
-        kept = {name: number for name, number in chosen.items() if getattr(run, name) == "auto"}
-        sides.append(Side(label, session.inspect(msgspec.structs.replace(run, **kept))))
+    leader = _leader(axis, runs, session)
+    reports = {leader: session.inspect(runs[leader][1])}
+    chosen = _chosen(reports[leader])
+    for number, (_, run) in enumerate(runs):
+        if number != leader:
+            kept = {name: numbers for name, numbers in chosen.items() if getattr(run, name) == "auto"}
+            reports[number] = session.inspect(msgspec.structs.replace(run, **kept))
+    sides = [Side(label, reports[number]) for number, (label, _) in enumerate(runs)]
     sources = sides[0].report.texts[0].sources
     shown = None if window is None or len(sources) <= window else list(range(window))
     if key is not None:
         shown = positions(key, [token.text for token in sources], "--key")
     return compare(axis, sides, shown)
+
+
+def _leader(axis: str, runs: Sequence[tuple[str, RunConfig]], session: Session) -> int:
+    """The side on which `auto` chooses."""
+    own = [run.mask in ("own", session.source(run).config.mask_in_words()) for _, run in runs]
+    return own.index(True) if axis == "mask" and True in own else 0
 
 
 def _chosen(report: Report) -> dict[str, str]:

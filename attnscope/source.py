@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from attnscope.config import ModelConfig, TextInput
 from attnscope.errors import AttnscopeError
-from attnscope.families import OWN, family_for, read_config
+from attnscope.families import OWN, check_counts, family_for, read_config
 from attnscope.folder import Folder, open_folder, open_weights
 from attnscope.report import Token
 from attnscope.shipped import find_config, find_model
@@ -76,6 +76,7 @@ def _from_folder(path: Path, name: str) -> Source:
     where = str(folder.path / "config.json")
     family = family_for(folder.config, where)
     config = read_config(family, folder.config, where)
+    check_counts(family, config, {name: tensor.shape for name, tensor in folder.tensors.items()}, where)
     tokenizer = load_tokenizer(folder.path / "tokenizer.json")
 
     def load(n_layers: int, dtype: "torch.dtype", device: "torch.device") -> "Stack":

@@ -133,9 +133,11 @@ def test_jensen_shannon_is_symmetric_and_between_0_and_1_bit(a, b):
 
 def test_a_layer_or_head_that_is_left_to_us_is_the_same_on_every_side():
     found = masks(layer="auto", head="auto")
-    one, other = (side.report.texts[0].heads for side in found.sides)
-    assert [(h.layer, h.head) for h in one] == [(h.layer, h.head) for h in other]
-    assert one[0].chosen.startswith("auto")
+    causal, own = (side.report.texts[0].heads for side in found.sides)
+    assert [(h.layer, h.head) for h in causal] == [(h.layer, h.head) for h in own]
+    assert own[0].chosen.startswith("auto"), "the side with the model's own mask chooses, wherever it stands"
+    alone = inspect(config(layer="auto", head="auto")).texts[0].heads[0]
+    assert (alone.layer, alone.head) == (own[0].layer, own[0].head)
 
 
 def test_layers_and_heads_are_paired_in_order():

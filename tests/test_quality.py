@@ -40,7 +40,7 @@ ROOMS = {
     "pipeline": "__init__ analysis config errors memory model report request selection source tokens",
     "comparison": "errors report",
     "sides": "comparison config errors folder pipeline report selection",
-    "explanation": "config errors model pipeline report request selection",
+    "explanation": "config errors memory model pipeline report request selection source",
     "batch": "analysis config errors memory output pipeline report request selection source texts",
     "views": "config cost description errors report",
     "cli": "__init__ batch config cost description errors explanation output pipeline report selection shipped sides "

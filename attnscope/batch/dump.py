@@ -104,7 +104,7 @@ def _load(
     old = None if journal.written.header is None else decode(journal.written.header, Header)
     bounds = _bounds(settings, run, session.source(run)) if old is None else old.grouping
     source = session.source(run)
-    model = Model(run, settings, session)
+    model = Model(run, settings, session, bounds.tokens)
     bounds = msgspec.structs.replace(bounds, threads=limit_threads(bounds.threads))
     new = Header(SCHEMA, provenance(source, run, model.device), mask_use(source, run), settings, facts, bounds)
     if old is not None:

@@ -1,9 +1,10 @@
 """Items in, records out: a loaded model that looks into texts for a dump."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from attnscope.batch.groups import Size, values_of
@@ -12,8 +13,9 @@ from attnscope.batch.records import Record, RowArrays, Settings, TopArrays
 from attnscope.batch.runner import without_findings
 from attnscope.config import RunConfig
 from attnscope.errors import UsageError
+from attnscope.memory import layer_parameters
 from attnscope.pipeline import Session, attend
-from attnscope.request import Page, make_page, request_for
+from attnscope.request import Page, Request, make_page, request_for
 from attnscope.selection import Keep, parse_pick
 from attnscope.source import Source
 
@@ -42,9 +44,7 @@ def run_config(settings: Settings, given: RunConfig) -> RunConfig:
     for option, typed in (("--layer", settings.layer), ("--head", settings.head)):
         if parse_pick(typed, option).word == "auto":
             raise UsageError("auto chooses anew for every text", where=option, hint="use all, mean or numbers")
-    from msgspec.structs import replace
-
-    return replace(
+    return msgspec.structs.replace(
         given,
         texts=(),
         layer=settings.layer,
@@ -71,8 +71,11 @@ def how_many_units(settings: Settings, source: Source) -> int:
     return (1 if layers.word == "mean" else counts[0]) * (1 if heads.word == "mean" else counts[1])
 
 
-def _deepest(settings: Settings, source: Source) -> int:
-    return 1 + max(parse_pick(settings.layer, "--layer").numbers(source.config.n_layers, "layer"))
+def _request(run: RunConfig, source: Source, group: int) -> Request:
+    """What a whole group will ask for."""
+    request = request_for(run, source, [])
+    work = request.deepest * layer_parameters(source.config) * group
+    return replace(request, multiplications=work)
 
 
 class Model:
@@ -82,11 +85,15 @@ class Model:
         run: From `run_config`.
         settings: What to keep.
         session: Has the model open.
+        group: Tokens of a group, which decide how many threads are worth it.
+
+    Attributes:
+        device: Where the model lies.
     """
 
-    def __init__(self, run: RunConfig, settings: Settings, session: Session) -> None:
+    def __init__(self, run: RunConfig, settings: Settings, session: Session, group: int) -> None:
         self._run, self._settings, self._source = run, settings, session.source(run)
-        self._stack, self.device = session.load(run, self._source, _deepest(settings, self._source))
+        self._stack, self.device = session.load(run, self._source, _request(run, self._source, group))
         self._units = how_many_units(settings, self._source)
         kept = settings.keep
         self._keep = Keep(

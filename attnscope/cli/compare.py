@@ -61,10 +61,10 @@ def compare(
     machine: Machines,  # type: ignore[valid-type]
     judge: Judge,
 ) -> None:
-    """Show what changes between two or more masks, layers, heads, texts, checkpoints or dtypes.
+    """Show what changes between masks, layers, heads, texts or models.
 
-    Give one option several times; without any, the causal and the bidirectional mask are compared. Every other side
-    is held against the first. Two saved reports (.json) are compared without a model.
+    Give one option, or the text, several times; without, the causal and the bidirectional mask are compared. Every
+    other side is held against the first. Two saved reports (.json) are compared without a model.
     """
     from attnscope.cli.deliver import check_output, deliver
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from attnscope.cli import read
+from attnscope.cli import complete, read
 from attnscope.cli.options import Machine, Show, Source, Stack, choice, option
 from attnscope.cli.selection_options import Selection
 from attnscope.cli.shared import part_of
@@ -20,14 +20,16 @@ attnscope explain "The bank by the river" --query bank --format json | jq .cells
 """
 
 ExplainFormat = Literal["table", "json"]
-Where = part_of(Selection, "layer", "head", "mask", "what_if")
+Masking = part_of(Selection, "mask", "what_if")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Token:
-    """Which token is walked through.
+    """Which token is walked through, and where.
 
     Attributes:
+        layer: Its layer, as typed.
+        head: Its head, as typed.
         query: Its position, or the word.
         key: Cells in depth.
         top: Keys shown.
@@ -46,6 +48,28 @@ class Token:
             help="The key whose dot product is taken apart; without it, the one with the largest.",
         ),
     ] = None
+    layer: Annotated[
+        str,
+        option(
+            "--layer",
+            group=_SELECT,
+            metavar="LAYER",
+            parser=read.pick("--layer"),
+            autocompletion=complete.words("auto"),
+            help="A layer, from 0; -1 is the last.",
+        ),
+    ] = "auto"
+    head: Annotated[
+        str,
+        option(
+            "--head",
+            group=_SELECT,
+            metavar="HEAD",
+            parser=read.pick("--head"),
+            autocompletion=complete.words("auto"),
+            help="A head, likewise. auto takes the one that looks most at other words.",
+        ),
+    ] = "auto"
     top: Annotated[
         int | None,
         option(
@@ -87,14 +111,15 @@ def explain(
     source: Source,
     stack: Stack,
     token: Token,
-    where: Where,  # type: ignore[valid-type]
+    masking: Masking,  # type: ignore[valid-type]
     show: Shown,
     machine: Machine,
 ) -> None:
-    """Walk one token through attention, step by step, with the model's own numbers.
+    """Walk one token through attention, step by step.
 
-    What enters the layer, the query and every key, the dot products and what makes the largest of them, scale, mask,
-    softmax, and the blend of the values; every step is done again and held against the model.
+    With the model's own numbers: what enters the layer, the query and every key, the dot products and what makes the
+    largest of them, scale, mask, softmax, and the blend of the values; every step is done again and held against the
+    model.
     """
     from attnscope.cli.deliver import check_output, deliver, is_table
     from attnscope.cli.progress import progress
@@ -102,7 +127,7 @@ def explain(
 
     check_output(show, (".json", ".txt", ".svg"))
     window = token.top or (_WINDOW if is_table(show) else None)
-    selection = Selection(query=token.query, key=token.key, **vars(where))
+    selection = Selection(layer=token.layer, head=token.head, query=token.query, key=token.key, **vars(masking))
     asked = run_config(source, stack, selection, machine, window=window, quiet=show.quiet)
     from attnscope.explanation import explain as walk
 

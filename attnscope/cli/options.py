@@ -184,7 +184,7 @@ class Show:
             group=_SHOW,
             metavar="FILE",
             autocompletion=complete.files,
-            help="Write to a file; its ending chooses: .json .safetensors .svg .txt",
+            help="Write to a file; its ending chooses: .json .txt .svg, and .safetensors for run.",
         ),
     ] = None
     precision: Annotated[

@@ -4,10 +4,12 @@ from msgspec.structs import replace
 
 from attnscope.config import RunConfig
 from attnscope.errors import UsageError
+from attnscope.memory import available, estimate, require
 from attnscope.pipeline import Progress, Session, mask_use, prepare_engine, provenance, units_for
 from attnscope.report import Explanation
-from attnscope.request import Page, resolve
+from attnscope.request import Page, Request, demand, resolve
 from attnscope.selection import parse_pick
+from attnscope.source import Source
 
 __all__ = ["explain"]
 
@@ -30,8 +32,9 @@ def explain(run: RunConfig, progress: Progress | None = None) -> Explanation:
     request = resolve(whole, source)
     page = request.pages[0]
     query = _one_query(run, page)
+    _check_memory(whole, source, request, run.window)
 
-    stack, device = session.load(run, source, request.deepest)
+    stack, device = session.load(run, source, request)
     from attnscope.explanation.build import Place, build
     from attnscope.model.walk import Walk
 
@@ -43,6 +46,19 @@ def explain(run: RunConfig, progress: Progress | None = None) -> Explanation:
         engine.forward(batch, {place.layer: [walk]}, lambda done, total: tell("attending", done, total))
     made = provenance(source, run, device), mask_use(source, run)
     return build(run, made, place, stack, walk, batch.tokens.ids)
+
+
+def _check_memory(run: RunConfig, source: Source, request: Request, window: int | None) -> None:
+    """What a walk keeps comes on top of the run: keys, values and rotary tables of one head, in float64."""
+    c, page = source.config, request.pages[0]
+    n_keys = len(page.context or page.tokens)
+    kept = n_keys * (5 * c.d_head + 3 * c.d_value + 16)
+    shown = min(n_keys, window or n_keys) * (c.d_head + c.d_value + 16)
+    need = estimate(c, run.dtype, demand(run, source, request))
+    need |= {"walk": 8 * kept, "kept": need["kept"] + 20 * shown}
+    named = run.max_memory is not None
+    limit = run.max_memory if run.max_memory is not None else available() // 2
+    require(need, limit, "--max-memory" if named else "half of what is free")
 
 
 def _check_one(run: RunConfig) -> None:

@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 
+from attnscope.config import ModelConfig
 from attnscope.report import Check, Part
 
 Numbers = np.ndarray[Any, np.dtype[np.float64]]
@@ -25,6 +26,21 @@ def check(name: str, said: str, made: Numbers, held: Numbers, terms: Numbers, dt
     size = float(np.max(terms, initial=0.0))
     difference = float(np.max(np.abs(made - held), initial=0.0))
     return Check(name, said, difference, _ROUNDINGS * EPSILON[dtype] * max(size, 2.0**-100))
+
+
+def norm(config: ModelConfig, x: Numbers, weight: Numbers, bias: Numbers | None) -> Numbers:
+    """The configured norm of one vector, (D,)."""
+    if config.norm == "layernorm":
+        normed: Numbers = (x - x.mean()) / np.sqrt(x.var() + config.norm_eps) * weight
+        return normed if bias is None else normed + bias
+    found: Numbers = x / np.sqrt((x**2).mean() + config.norm_eps) * (weight + config.norm_plus_one)
+    return found
+
+
+def project(x: Numbers, weight: Numbers, bias: Numbers | None) -> tuple[Numbers, Numbers]:
+    """W x + b, (E,), and the sum of its terms' magnitudes."""
+    made, sizes = weight @ x, np.abs(weight) @ np.abs(x)
+    return (made, sizes) if bias is None else (made + bias, sizes + np.abs(bias))
 
 
 def rotate(x: Numbers, cos: Numbers, sin: Numbers) -> Numbers:

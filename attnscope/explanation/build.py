@@ -1,7 +1,7 @@
 """What a walk found in; the Explanation, each step held against the one computed again, out."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -9,7 +9,7 @@ from attnscope.config import RunConfig
 from attnscope.explanation import arithmetic
 from attnscope.explanation.arithmetic import Numbers, check
 from attnscope.explanation.vectors import chain, inputs, vector
-from attnscope.report import Cell, Check, Explanation, MaskUse, Provenance, Rest, Row
+from attnscope.report import Cell, Check, Explanation, MaskUse, Provenance, Rest, Row, Vector
 from attnscope.request import Page
 
 if TYPE_CHECKING:
@@ -51,28 +51,17 @@ def build(
     """
     from attnscope.model.walk import embedding_parts
 
-    c, found, page = stack.config, walk.found, place.page
+    c, found = stack.config, walk.found
     embedding = embedding_parts(stack, ids, place.query)
     cells = _cells(run, place, stack, walk)
     keys = _shown(found, run.window, [cell.key for cell in cells])
     weigh = _weigh(found)
-    projected = None
-    if "out" in found and weigh is not None:
-        said = f"W_O of head {place.head} × output: what this head adds to the residual stream"
-        projected = vector("projected", said, found["out"] @ found["output"])
-    nothing = np.zeros(0)
+    output = np.zeros(0) if weigh is None else found["output"]
+    token = place.page.tokens[place.query]
     return Explanation(
         *made,
-        text=run.texts[0].text,
-        pair=run.texts[0].pair,
-        tokens=page.tokens,
-        context=page.context,
-        query=place.query,
-        layer=place.layer,
-        head=place.head,
-        group=walk.group,
-        chosen=place.chosen,
-        inputs=inputs(c, place.layer, page.tokens[place.query], place.query, embedding, found),
+        **_about(run, place, walk),
+        inputs=inputs(c, place.layer, token, place.query, embedding, found),
         query_steps=chain(c, "q", place.query, _steps(found, "q")),
         scale=c.attention_scale,
         softcap=c.softcap,
@@ -86,12 +75,36 @@ def build(
         exponential_sum=None if weigh is None else weigh[2],
         fully_masked=weigh is None,
         cells=cells,
-        blend=(nothing if weigh is None else found["weights"] @ found["v"]).astype(np.float32),
-        output=(nothing if weigh is None else found["output"]).astype(np.float32),
-        projected=projected,
+        blend=(output if weigh is None else found["weights"] @ found["v"]).astype(np.float32),
+        output=output.astype(np.float32),
+        projected=None if weigh is None else _projected(found, place.head),
         checks=_checks(run.dtype, place, stack, walk, embedding, cells, weigh),
-        notes=page.notes,
     )
+
+
+def _about(run: RunConfig, place: Place, walk: "Walk") -> dict[str, Any]:
+    """Which query of which head of which text."""
+    text, page = run.texts[0], place.page
+    return {
+        "text": text.text,
+        "pair": text.pair,
+        "tokens": page.tokens,
+        "context": page.context,
+        "notes": page.notes,
+        "query": place.query,
+        "layer": place.layer,
+        "head": place.head,
+        "group": walk.group,
+        "chosen": place.chosen,
+    }
+
+
+def _projected(found: dict[str, Numbers], head: int) -> Vector | None:
+    """The output after this head's part of the output projection, where there is one."""
+    if "out" not in found:
+        return None
+    said = f"W_O of head {head} × output: what this head adds to the residual stream"
+    return vector("projected", said, found["out"] @ found["output"])
 
 
 def _weigh(found: dict[str, Numbers]) -> tuple[Numbers, float, float] | None:
@@ -186,20 +199,14 @@ def _checks(
     weigh: tuple[Numbers, float, float] | None,
 ) -> list[Check]:
     """Every step, done again in float64 from what went into it."""
-    from attnscope.model.walk import projection
-
     found, c = walk.found, stack.config
     checks = []
-    if place.layer == 0 and len(embedding) > 1:
+    if place.layer == 0:
         rows = np.stack(list(embedding.values()))
-        said, sizes = f"{' + '.join(embedding)} = the sum", np.abs(rows).sum(0)
+        said, sizes = f"{' + '.join(embedding)} = what is embedded", np.abs(rows).sum(0)
         checks.append(check("embedding", said, rows.sum(0), found["embedded"], sizes, dtype))
-    weight, bias = projection(stack, place.layer, place.head)
-    again, sizes = weight @ found["x"], np.abs(weight) @ np.abs(found["x"])
-    if bias is not None:
-        again, sizes = again + bias, sizes + np.abs(bias)
-    said = "W_q x + b = q" if bias is not None else "W_q x = q"
-    checks.append(check("query", said, again, found["q"], sizes, dtype))
+    checks += _norm_checks(dtype, place.layer, stack, found)
+    checks += _projection_checks(dtype, place, stack, walk, [cell.key for cell in cells])
     checks.append(_position_check(found, place.query, dtype))
     products = max(sum(abs(part.product) for part in cell.parts) for cell in cells)
     totals, scores = np.array([cell.total for cell in cells]), np.array([cell.score for cell in cells])
@@ -209,6 +216,42 @@ def _checks(
     said = " ".join(["q·k × scale", *["soft-capped"] * bool(c.softcap), *["+ bias"] * ("bias" in found), "= scaled"])
     checks.append(check("scaled", said, whole, found["scaled"], sizes))
     return checks if weigh is None else checks + _output_checks(found, weigh)
+
+
+def _norm_checks(dtype: str, layer: int, stack: "Stack", found: dict[str, Numbers]) -> list[Check]:
+    """The norms on the way into the layer's queries."""
+    from attnscope.model.walk import norm_parameters
+
+    c, checks = stack.config, []
+    if c.norm == "none":
+        return []
+    if layer == 0 and c.embedding_norm:
+        again = arithmetic.norm(c, found["embedded"], *norm_parameters(stack, None))
+        checks.append(
+            check("embedding norm", "the sum, normed = the embedding", again, found["stream"][0], again, dtype)
+        )
+    if c.norm_order != "post":
+        again = arithmetic.norm(c, found["stream"][-1], *norm_parameters(stack, layer))
+        sizes = np.abs(again) + 1
+        checks.append(check("norm", "the residual, normed = x", again, found["x"], sizes, dtype))
+    return checks
+
+
+def _projection_checks(dtype: str, place: Place, stack: "Stack", walk: "Walk", keys: list[int]) -> list[Check]:
+    """The query, and the keys that are taken apart, as projected."""
+    from attnscope.model.walk import projection
+
+    found, checks = walk.found, []
+    of_query = [(walk.found["x"], found["q"])]
+    of_keys = [(walk.source(key), found["k"][key]) for key in keys]
+    for letter, head, pairs in (("q", place.head, of_query), ("k", walk.group, of_keys)):
+        weight, bias = projection(stack, place.layer, letter, head)
+        made = [arithmetic.project(x, weight, bias) for x, _ in pairs]
+        again, sizes = (np.stack(part) for part in zip(*made, strict=True))
+        said = f"W_{letter} x{' + b' if bias is not None else ''} = {letter}"
+        name = {"q": "query", "k": "key"}[letter]
+        checks.append(check(name, said, again, np.stack([held for _, held in pairs]), sizes, dtype))
+    return checks
 
 
 def _position_check(found: dict[str, Numbers], query: int, dtype: str) -> Check:
@@ -229,6 +272,6 @@ def _output_checks(found: dict[str, Numbers], weigh: tuple[Numbers, float, float
     exponentials, _, total = weigh
     blend, sizes = found["weights"] @ found["v"], found["weights"] @ np.abs(found["v"])
     return [
-        check("weights", "exponential / sum = weight", exponentials / total, found["weights"], np.ones(1)),
+        check("weights", "exponential / sum = weight", exponentials / total, found["weights"], found["weights"]),
         check("output", "the sum of α·v = the output", blend, found["output"], sizes),
     ]

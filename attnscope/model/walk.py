@@ -36,6 +36,7 @@ class Walk:
             `cos`, `sin` (n, R) of every position, all where there are such; `q_used` (E,), `k_used` (K, E) and `v`
             (K, Ev) as attention took them. The row: `scores`, `scaled`, `masked`, `weights`, `bias` (K,), `output`
             (Ev,). `out` (D, Ev): this head's part of the output projection.
+        sources: What keys are made of, (K, D), on the model's device.
     """
 
     def __init__(self, stack: Stack, layer: int, head: int, query: int, n_keys: int) -> None:
@@ -45,6 +46,7 @@ class Walk:
         self.heads: Sequence[int] = [head]
         self.rows: Sequence[int] = [query]
         self.found: dict[str, Numbers] = {}
+        self.sources: Tensor | None = None
 
     def reach(self) -> tuple[int, int] | None:
         """Raw scores are shown for every key, allowed or not."""
@@ -67,7 +69,12 @@ class Walk:
             self._take("out", call.out_weight[:, self.head * width : (self.head + 1) * width])
 
     def _take(self, name: str, tensor: Tensor) -> None:
-        self.found[name] = tensor.detach().double().cpu().numpy()
+        self.found[name] = _numbers(tensor)
+
+    def source(self, key: int) -> Numbers:
+        """What one key is made of, (D,)."""
+        assert self.sources is not None
+        return _numbers(self.sources[key])
 
     @contextmanager
     def listening(self) -> Iterator[None]:
@@ -94,12 +101,13 @@ class Walk:
             self._take("embedded", given[0][0, self.query])
 
     def _stream(self, module: nn.Module, given: tuple[Any, ...]) -> None:
-        row = given[0][0, self.query].double().cpu().numpy()[None]
+        row = _numbers(given[0][0, self.query])[None]
         self.found["stream"] = np.concatenate([self.found["stream"], row]) if "stream" in self.found else row
 
     def _entered(self, module: nn.Module, given: tuple[Tensor, Setting]) -> None:
         x, setting = given
         self._take("x", x[0, self.query])
+        self.sources = (x if setting.context is None else setting.context)[0]
         if setting.rotary is not None:
             for name, table in zip(("cos", "sin"), setting.rotary, strict=True):
                 self._take(name, table)
@@ -150,16 +158,34 @@ def embedding_parts(stack: Stack, tokens: Ids, query: int) -> dict[str, Numbers]
             parts["position"] = embed.positions(rows[0, query])
         if embed.config.positions == "sinusoidal":
             parts["position"] = sinusoidal(query + 1, embed.config.d_model, ids.device)[query].to(parts["token"].dtype)
-    return {name: part.double().cpu().numpy() for name, part in parts.items()}
+    return {name: _numbers(part) for name, part in parts.items()}
 
 
-def projection(stack: Stack, layer: int, head: int) -> tuple[Numbers, Numbers | None]:
-    """The rows of W_q, (E, D), and of its bias, (E,), that make one head's queries."""
+def projection(stack: Stack, layer: int, letter: str, head: int) -> tuple[Numbers, Numbers | None]:
+    """The rows of W_q or W_k, (E, D), and of its bias, (E,), that make one head's queries or keys.
+
+    Args:
+        stack: The model.
+        layer: Number of the layer.
+        letter: `q` or `k`.
+        head: Number of the query head, or of the key/value head.
+    """
     attention, width = attention_of(stack, layer), stack.config.d_head
+    module = attention.q if letter == "q" else attention.k
     rows = slice(head * width, (head + 1) * width)
-    bias = attention.q.bias
-    weight = attention.q.weight.detach()[rows].double().cpu().numpy()
-    return weight, None if bias is None else bias.detach()[rows].double().cpu().numpy()
+    return _numbers(module.weight[rows]), None if module.bias is None else _numbers(module.bias[rows])
+
+
+def norm_parameters(stack: Stack, layer: int | None) -> tuple[Numbers, Numbers | None]:
+    """Weight and bias, (D,) each, of the norm in front of a layer's attention, or of the embedding's (None)."""
+    module = stack.embed.norm if layer is None else stack.blocks[layer].get_submodule("norm_attention")
+    named = {name: _numbers(parameter) for name, parameter in module.named_parameters()}
+    return named["weight"], named.get("bias")
+
+
+def _numbers(tensor: Tensor) -> Numbers:
+    found: Numbers = tensor.detach().double().cpu().numpy()
+    return found
 
 
 def wavelengths(stack: Stack) -> Numbers | None:

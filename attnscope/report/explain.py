@@ -28,7 +28,8 @@ class Check(msgspec.Struct, frozen=True):
     """A step of the arithmetic done again in float64 and held against what the model has.
 
     Attributes:
-        name: `embedding`, `query`, `position`, `parts`, `scaled`, `weights` or `output`.
+        name: `embedding`, `embedding norm`, `norm`, `query`, `key` (those in depth), `position`, `parts`, `scaled`,
+            `weights` or `output`; each where the model has the step.
         said: What equals what.
         difference: The largest absolute difference.
         tolerance: What rounding may make of it in the type that the step ran in.

@@ -53,7 +53,7 @@ def _facts(d: "Description") -> list[tuple[str, str]]:
         ("norm", "none" if c.norm == "none" else f"{c.norm} ({c.norm_order}), ε {c.norm_eps:g}"),
         ("MLP", f"{c.d_mlp} wide, {'gated ' * c.gated}{c.activation}" if c.d_mlp else "none"),
         ("residual", "yes" if c.residual else "no"),
-        ("vocabulary", rows + (f", {c.n_segments} segments" if c.n_segments else "")),
+        ("vocabulary", rows + (f", segments: {c.n_segments}" if c.n_segments else "")),
         ("tokenizer", f"{visible(d.tokenizer)}, {words}"),
         ("parameters", f"{d.parameters:,} in embeddings and blocks"),
         ("checkpoint", f"{d.stored_parameters:,} numbers: {stored}" if d.stored_parameters is not None else ""),

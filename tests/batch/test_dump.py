@@ -30,7 +30,9 @@ TEXTS = (
 )
 
 
-def dump(tmp_path, texts=TEXTS, name="dump.jsonl", *, files=None, strict=False, force=False, settings=None, total=None, **run):
+def dump(
+    tmp_path, texts=TEXTS, name="dump.jsonl", *, files=None, strict=False, force=False, settings=None, total=None, **run
+):
     source = tmp_path / "texts.txt"
     source.write_text("".join(f"{text}\n" for text in texts))
     given = RunConfig(texts=(), **({"config": "bidirectional"} if "model" not in run else {}) | run)
@@ -122,7 +124,9 @@ def test_every_line_keeps_to_the_published_schema(tmp_path):
     schema = json_schema()
     jsonschema.Draft202012Validator.check_schema(schema)
     published = json.loads((records.HERE / "dump.schema.json").read_bytes())
-    assert json.loads(msgspec.json.encode(schema)) == published, "python -m attnscope.batch.records > attnscope/batch/dump.schema.json"
+    assert json.loads(msgspec.json.encode(schema)) == published, (
+        "python -m attnscope.batch.records > attnscope/batch/dump.schema.json"
+    )
     validator = jsonschema.Draft202012Validator(schema)
     for path in (tmp_path / "dump.jsonl", tmp_path / "folder" / "index.jsonl"):
         for line in path.read_bytes().splitlines():

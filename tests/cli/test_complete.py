@@ -58,7 +58,7 @@ def test_paths(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("line", "offered"),
     [
-        ("attnscope ", {"run", "info"}),
+        ("attnscope ", {"run", "compare", "explain", "info"}),
         ("attnscope run --wh", {"--what-if"}),
         ("attnscope run --what-if ", {"stack", "same-scores"}),
         ("attnscope run --by v", {"value"}),

@@ -52,7 +52,7 @@ def test_refused(before, last, line, pipeline, capsys):
     ("args", "line"),
     [
         (["rnu"], "no such command 'rnu'; did you mean 'run'?"),
-        (["x\x1b[2J\u202e"], "no such command 'x\\x1b[2J\\u202e'; known: run, info"),
+        (["x\x1b[2J\u202e"], "no such command 'x\\x1b[2J\\u202e'; known: run, compare, explain, info"),
         (["run"], "there is no text; give TEXT, - for standard input, or --file PATH"),
         (["run", "--file=a", "--pair=b"], "--file and --pair exclude each other; give one of them"),
         (["run", TEXT, "--\x1b[2J"], f"no such option '--\\x1b[2J'; {DASHES}"),

@@ -62,7 +62,7 @@ def test_parts_sum_to_wholes_and_agree_with_run(folder, layer):
     assert_sums(e)
     assert_agrees(e, head)
     assert not failed(e), [check for check in e.checks if not check.holds]
-    assert {check.name for check in e.checks} >= {"query", "position", "parts", "scaled", "weights", "output"}
+    assert {check.name for check in e.checks} >= {"query", "key", "position", "parts", "scaled", "weights", "output"}
     if layer == 0:
         assert_inputs_sum(e)
     assert len(e.inputs) >= layer + 1

@@ -7,7 +7,7 @@ from io import StringIO
 from rich.console import Console
 
 from attnscope.report import STAGES
-from attnscope.views.terminal import render
+from attnscope.views.terminal import draw as put
 
 
 def draw(report, width, *, colour=None, encoding="utf-8", **kw):
@@ -21,7 +21,7 @@ def draw(report, width, *, colour=None, encoding="utf-8", **kw):
         legacy_windows=False,
         _environ={},
     )
-    render(report, console, **kw)
+    put(report, console, **kw)
     return file.getvalue()
 
 

@@ -71,7 +71,7 @@ note        x\x9b ignored
         (dict(parallel=True), "layers", "2, 64 wide, each reading attention and MLP in parallel"),
         (dict(n_kv_heads=4), "heads", "4, queries and keys 16 wide, values 16 wide"),
         (dict(cross_attention=True), "heads", SHARED + ", keys and values from --context, " + WIDE),
-        (dict(n_segments=2), "vocabulary", "50,257 rows, 2 segments"),
+        (dict(n_segments=2), "vocabulary", "50,257 rows, segments: 2"),
         (dict(residual=False), "residual", "no"),
     ],
 )

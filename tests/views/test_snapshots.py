@@ -5,7 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from attnscope.comparison import compare
 from attnscope.report import STAGES
+from attnscope.report.compare import Side
+from tests.views.explanations import explanation, residuals
 from tests.views.reports import HOSTILE, bank, report, sized, text_report, tokens
 from tests.views.screens import draw
 
@@ -59,6 +62,51 @@ SCREENS = {f"table-{count}-{width}": (made, width, {}) for count, made in SIZES.
     "bank-heat-256-80": (bank(), 80, {"colour": "256", "format": "heat"}),
     "bank-heat-16-80": (bank(), 80, {"colour": "standard", "format": "heat"}),
 }
+
+LONG = tokens([f"word{i}" for i in range(40)])
+EXPLAINED = {
+    "explain-80": (explanation(allowed=lambda query, key: key <= query), 80, {"precision": 4}),
+    "explain-120": (explanation(allowed=lambda query, key: key <= query), 120, {"precision": 4}),
+    "explain-colour-80": (explanation(weights="random"), 80, {"colour": "truecolor"}),
+    "explain-rotated-80": (explanation(rotated=20, width=24, cells=[4], group=0, head=3), 80, {}),
+    "explain-capped-80": (explanation(softcap=2.0, bias=True, cells=[0, 4], inputs=residuals(7), layer=6), 80, {}),
+    "explain-masked-80": (explanation(allowed=lambda query, key: False), 80, {}),
+    "explain-broken-80": (explanation(broken="parts", what_if="same-scores"), 80, {}),
+    "explain-window-80": (
+        explanation(spelled=LONG, query=30, keys=[0, 3, 9, 30], allowed=lambda query, key: key <= query),
+        80,
+        {"precision": 2},
+    ),
+    "explain-context-80": (
+        explanation(spelled=tokens(["Wo", "ist"]), context=tokens("where is the internationalization".split())),
+        80,
+        {},
+    ),
+    "explain-hostile-80": (explanation(spelled=tokens(HOSTILE), query=4), 80, {}),
+    "explain-hostile-ascii-80": (explanation(spelled=tokens(HOSTILE), query=4), 80, {"encoding": "ascii"}),
+    "explain-40": (explanation(allowed=lambda query, key: key <= query), 40, {}),
+}
+SCREENS |= EXPLAINED
+
+
+def compared(*sides, axis="mask"):
+    return compare(axis, [Side(label, made) for label, made in sides])
+
+
+FORWARD = bank(allowed=lambda query, key: key <= query)
+SAVINGS = report(text_report(tokens("She sat by the savings bank".split()), text="She sat by the savings bank"))
+RIVER = report(text_report(tokens("She sat by the river bank".split()), text="She sat by the river bank"))
+BLIND = bank(allowed=lambda query, key: query != 2)
+COMPARED = {
+    "compare-80": (compared(("causal", FORWARD), ("bidirectional", bank())), 80, {}),
+    "compare-40": (compared(("causal", FORWARD), ("bidirectional", bank())), 40, {}),
+    "compare-120": (compared(("causal", FORWARD), ("own", bank()), ("blind", BLIND)), 120, {}),
+    "compare-heat-80": (compared(("causal", FORWARD), ("bidirectional", bank())), 80, {"format": "heat"}),
+    "compare-colour-80": (compared(("causal", FORWARD), ("bidirectional", bank())), 80, {"colour": "truecolor"}),
+    "compare-texts-80": (compared(("river", RIVER), ("savings", SAVINGS), axis="text"), 80, {}),
+    "compare-masked-80": (compared(("own", bank()), ("blind", BLIND)), 80, {}),
+}
+SCREENS |= COMPARED
 
 
 @pytest.mark.parametrize("name", SCREENS)

@@ -69,8 +69,11 @@ def _put_change(screen: Screen, sides: tuple[Side, Side], head: HeadChange, form
     texts = [side.report.texts[head.text] for side in sides]
     which = head.first if head.first == head.second else f"{head.first} → {head.second}"
     where = f"  text {head.text}" if len(sides[0].report.texts) > 1 else ""
-    found = next((h for h in texts[0].heads if f"L{h.layer}H{h.head}" == head.first), None)
-    chosen = f"  {screen.safe(found.chosen)}" if found is not None and found.chosen else ""
+    names = head.first, head.second
+    found = [
+        h.chosen for text, name in zip(texts, names, strict=True) for h in text.heads if _name(h.layer, h.head) == name
+    ]
+    chosen = next((f"  {screen.safe(said)}" for said in found if said), "")
     labels = [screen.safe(side.label) for side in sides]
     screen.say((which, "bold reverse"), f"{where}  {labels[0]} → {labels[1]}{chosen}")
     _put_alone(screen, texts, head, labels)
@@ -150,7 +153,7 @@ def _move(screen: Screen, texts: Sequence[TextReport], head: HeadChange, n: int)
         return (name, "masked", "", "", "", "", "")
 
     def both(values: Matrix) -> str:
-        return "" if np.isnan(values[:, n]).any() else f"{values[0, n]:.2f}→{values[1, n]:.2f}"
+        return "" if np.isnan(values[:, n]).any() else f"{values[0, n]:z.2f}→{values[1, n]:z.2f}"
 
     gains = _side_of_move(screen, texts[1], head.gained[n], float(head.gain[n]), "+")
     loses = _side_of_move(screen, texts[0], head.lost[n], float(head.loss[n]), "−")
@@ -177,7 +180,8 @@ def _put_top(screen: Screen, texts: Sequence[TextReport], head: HeadChange) -> N
             old = [f"−{token_name(screen, texts[0].sources[p])} {p}" for p in left]
             items.append(Text(f"{position} {token_name(screen, texts[0].tokens[position])}: {' '.join(new + old)}"))
     if items:
-        screen.put(flow([Text("top contributors:", "dim"), *items], screen.width, " · "))
+        items[0] = Text.assemble(("top contributors: ", "dim"), items[0])
+        screen.put(flow(items, screen.width, " · "))
 
 
 def _name(layer: int | str, head: int | str) -> str:

@@ -13,7 +13,7 @@ from attnscope.views.terminal.explain_rows import (
     put_scores,
     put_softmax,
 )
-from attnscope.views.terminal.grid import INDENT, leading, number
+from attnscope.views.terminal.grid import INDENT, leading, number, put_indented
 from attnscope.views.terminal.header import put_facts, put_notes, put_report_header, put_text_header
 from attnscope.views.terminal.labels import Axis, say_shortened, token_axis, token_name
 from attnscope.views.terminal.numbers import MASKED
@@ -61,10 +61,11 @@ def _put_inputs(screen: Screen, e: Explanation) -> None:
         if vector not in between:
             _put_vector(screen, vector)
         elif vector is between[-1]:
-            norms = [Text(f"{v.made} {number(v.norm, screen.precision)}", "dim") for v in between]
-            norms[0] = Text.assemble(f"{'':<{_NAME}}‖·‖ ", norms[0])
-            put_indented(screen, flow(norms, screen.width - INDENT, ", "))
-    _put_check(screen, e.check("embedding"))
+            norms = [Text(f"{v.made} ‖·‖ {number(v.norm, screen.precision)}", "dim") for v in between]
+            put_indented(screen, flow(norms, screen.width - INDENT - _NAME, ", "), INDENT + _NAME)
+    _put_check(screen, e.check("embedding"), trivial=len(e.inputs) == 1 or e.inputs[1].name == "normed")
+    _put_check(screen, e.check("embedding norm"))
+    _put_check(screen, e.check("norm"))
 
 
 def _put_query_and_keys(screen: Screen, e: Explanation, axis: Axis) -> None:
@@ -72,7 +73,7 @@ def _put_query_and_keys(screen: Screen, e: Explanation, axis: Axis) -> None:
     for vector in e.query_steps:
         _put_vector(screen, vector)
     _put_check(screen, e.check("query"))
-    _put_check(screen, e.check("position"))
+    _put_check(screen, e.check("position"), trivial=e.query_steps[-1].name != "q rotated")
     own = {"k rotated": "rotated, each by its own position"}
     steps = [own.get(vector.name, vector.made) for vector in e.cells[0].key_steps]
     shared = "" if e.group == e.head else f", of key/value head {e.group}"
@@ -80,6 +81,7 @@ def _put_query_and_keys(screen: Screen, e: Explanation, axis: Axis) -> None:
     screen.say("")
     _say(screen, f"k of every token{of}{shared}: {', '.join(steps)}")
     put_keys(screen, e, axis)
+    _put_check(screen, e.check("key"))
 
 
 def _put_scores(screen: Screen, e: Explanation, axis: Axis) -> None:
@@ -140,25 +142,18 @@ def _say(screen: Screen, said: str, style: str = "") -> None:
     put_indented(screen, Text(said, style))
 
 
-def put_indented(screen: Screen, text: Text) -> None:
-    """Print a paragraph under a step's title."""
-    lines = text.wrap(screen.console, screen.width - INDENT)
-    for line in lines:
-        screen.put(Text.assemble(" " * INDENT, line))
-
-
 def _put_vector(screen: Screen, vector: Vector) -> None:
     """Two lines: how it was made; its norm and first numbers."""
     put_indented(screen, Text.assemble((f"{vector.name:<{_NAME}}", "bold"), (vector.made, "dim")))
     norm = f"‖·‖ {number(vector.norm, screen.precision)}   "
     room = screen.width - INDENT - _NAME - len(norm)
     values = leading(vector.values, room, screen.precision)
-    put_indented(screen, Text.assemble(" " * _NAME, norm, (values, "dim")))
+    put_indented(screen, Text.assemble(norm, (values, "dim")), INDENT + _NAME)
 
 
-def _put_check(screen: Screen, check: Check | None) -> None:
-    """Whether a step holds when it is done again."""
-    if check is None:
+def _put_check(screen: Screen, check: Check | None, *, trivial: bool = False) -> None:
+    """Whether a step holds when it is done again; where nothing was to be done, only if it does not."""
+    if check is None or (trivial and check.holds):
         return
     if check.holds:
         said = f"holds to {check.difference:.1e}" if check.difference else "holds exactly"

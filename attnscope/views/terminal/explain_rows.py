@@ -5,7 +5,16 @@ from rich.text import Text
 
 from attnscope.report import Cell, Explanation, Part
 from attnscope.views.terminal.contributors import bar_text
-from attnscope.views.terminal.grid import INDENT, Column, dimensions, label_cells, number, numbers, put_grid
+from attnscope.views.terminal.grid import (
+    INDENT,
+    Column,
+    dimensions,
+    label_cells,
+    number,
+    numbers,
+    put_grid,
+    put_indented,
+)
 from attnscope.views.terminal.labels import Axis, token_name
 from attnscope.views.terminal.numbers import NOT_ALLOWED, ZERO
 from attnscope.views.terminal.screen import Screen
@@ -42,11 +51,9 @@ def put_cell(screen: Screen, e: Explanation, cell: Cell) -> None:
     bands = any(part.wavelength is not None for part in cell.parts)
     kind = "rotated pairs of dimensions" if bands else "dimensions"
     barred = "" if cell.allowed else "; the mask does not allow it"
-    title = Text.assemble(
-        " " * INDENT, (f"{e.query} {names[0]} · {cell.key} {names[1]}", "bold"), (f"  ({cell.chosen}{barred})", "dim")
-    )
-    screen.say(title)
-    screen.say((f"{' ' * INDENT}the {kind} that make it, largest first", "dim"))
+    pair = f"{e.query} {names[0]} · {cell.key} {names[1]}"
+    put_indented(screen, Text.assemble((pair, "bold"), (f"  ({cell.chosen}{barred})", "dim")))
+    put_indented(screen, Text(f"the {kind} that make it, largest first", "dim"))
     shown = cell.parts if len(cell.parts) <= PARTS + 2 else cell.parts[:PARTS]
     left = sum(part.product for part in cell.parts[len(shown) :])
     products: list[float | None] = [part.product for part in shown]
@@ -119,7 +126,7 @@ def put_scaled(screen: Screen, e: Explanation, axis: Axis) -> None:
     columns.append(Column("masked", _masked(screen, e)))
     put_grid(screen, "key", _labels(screen, axis), columns)
     if np.isneginf(row.masked).any():
-        screen.say((f"{' ' * INDENT}{NOT_ALLOWED} is not allowed: minus infinity", "dim"))
+        put_indented(screen, Text(f"{NOT_ALLOWED} is not allowed: minus infinity", "dim"))
 
 
 def put_softmax(screen: Screen, e: Explanation, axis: Axis) -> None:
@@ -176,7 +183,7 @@ def _put_with_dimensions(
     if len(shown) < matrix.shape[1]:
         which = f"the first {len(shown)} of" if shown else "none of the"
         said = f"{which} {matrix.shape[1]} dimensions of {name}; --format json has all"
-        screen.say((f"{' ' * INDENT}{said}", "dim"))
+        put_indented(screen, Text(said, "dim"))
 
 
 def _column(values: "np.ndarray") -> list[float | None]:
@@ -204,4 +211,4 @@ def _say_rest(screen: Screen, e: Explanation) -> None:
     parts += [f"{e.rest.barred} that it does not"] if e.rest.barred else []
     share = f", together {number(e.rest.weight, screen.precision)} of the weight" if e.rest.allowed else ""
     said = f"the heaviest keys are shown; {' and '.join(parts)} are left out{share}; --top K shows more"
-    screen.say((f"{' ' * INDENT}{said}", "dim"))
+    put_indented(screen, Text(said, "dim"))

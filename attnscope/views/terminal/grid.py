@@ -9,7 +9,7 @@ from rich.cells import cell_len
 from rich.table import Table
 from rich.text import Text
 
-from attnscope.views.terminal.numbers import ZERO, digits_for
+from attnscope.views.terminal.numbers import ZERO, Digits, digits_for
 from attnscope.views.terminal.screen import Screen
 
 INDENT = 3
@@ -47,7 +47,10 @@ def numbers(values: Sequence[float | None], precision: int, *, zero: str = "", n
         none: What stands where there is no number.
     """
     known = np.array([value for value in values if value is not None], dtype=np.float64)
-    digits = digits_for(known, precision)  # type: ignore[arg-type]
+    return _written(values, digits_for(known, precision), zero, none)  # type: ignore[arg-type]
+
+
+def _written(values: Sequence[float | None], digits: Digits, zero: str = "", none: str = "") -> list[str]:
     return [
         (digits.units(none) if none else "")
         if value is None
@@ -70,8 +73,9 @@ def dimensions(matrix: "np.ndarray", room: int, precision: int) -> list[Column]:
         precision: Digits after the point.
     """
     columns: list[Column] = []
+    digits = digits_for(matrix, precision)
     for i in range(matrix.shape[1]):
-        column = Column(f"dim {i}", numbers(matrix[:, i].tolist(), precision, zero=ZERO), "dim")
+        column = Column(f"dim {i}", _written(matrix[:, i].tolist(), digits, ZERO), "dim")
         room -= column.width
         if room < 0:
             break
@@ -80,7 +84,7 @@ def dimensions(matrix: "np.ndarray", room: int, precision: int) -> list[Column]:
 
 
 def put_grid(screen: Screen, heading: str, labels: Sequence[Text], columns: Sequence[Column]) -> None:
-    """Print rows of numbers.
+    """Print rows of numbers, in as many blocks of columns as the width needs.
 
     Args:
         screen: Where to.
@@ -88,8 +92,18 @@ def put_grid(screen: Screen, heading: str, labels: Sequence[Text], columns: Sequ
         labels: A label for every row.
         columns: The numbers.
     """
-    table = Table(box=None, padding=0, pad_edge=False, header_style="dim")
     label = label_cells(heading, labels)
+    block: list[Column] = []
+    for column in columns:
+        if block and INDENT + label + sum(each.width for each in (*block, column)) > screen.width:
+            _put_block(screen, heading, labels, label, block)
+            block = []
+        block.append(column)
+    _put_block(screen, heading, labels, label, block)
+
+
+def _put_block(screen: Screen, heading: str, labels: Sequence[Text], label: int, columns: Sequence[Column]) -> None:
+    table = Table(box=None, padding=0, pad_edge=False, header_style="dim")
     table.add_column("", width=INDENT)
     table.add_column(Text(heading), width=label, no_wrap=True)
     for column in columns:
@@ -97,14 +111,19 @@ def put_grid(screen: Screen, heading: str, labels: Sequence[Text], columns: Sequ
         justify: Literal["left", "right"] = "left" if column.left else "right"
         table.add_column(Text(blanks + column.heading), width=column.width, justify=justify, no_wrap=True)
     for r, text in enumerate(labels):
-        cells = [Text("  " * column.left + column.cells[r], column.style) for column in columns]
-        table.add_row("", text, *cells)
+        table.add_row("", text, *(Text("  " * column.left + column.cells[r], column.style) for column in columns))
     screen.put(table, width=INDENT + label + sum(column.width for column in columns))
 
 
 def label_cells(heading: str, labels: Sequence[Text]) -> int:
     """Cells of the labels' column."""
     return max(cell_len(heading), *(cell_len(text.plain) for text in labels))
+
+
+def put_indented(screen: Screen, text: Text, indent: int = INDENT) -> None:
+    """Print a paragraph that keeps its distance from the left edge."""
+    for line in text.wrap(screen.console, screen.width - indent):
+        screen.put(Text.assemble(" " * indent, line))
 
 
 def leading(values: np.ndarray, width: int, precision: int) -> str:

@@ -54,7 +54,7 @@ def put_text_header(screen: Screen, text: TextReport, count: int) -> None:
     if text.context is not None:
         lines.append(("context", Text(f"keys and values are {len(text.context)} tokens of another text")))
     if len(text.queries) < len(text.tokens):
-        lines.append(("rows", Text(f"{spans(text.queries)} of {len(text.tokens)}")))
+        lines.append(("rows", Text(f"{spans(text.queries)} of 0–{len(text.tokens) - 1}")))
     put_facts(screen, lines)
 
 

@@ -1,0 +1,117 @@
+"""`attnscope explain` from argv to screen, JSON, files and errors."""
+
+import json
+import shlex
+
+import jsonschema
+import pytest
+from rich.cells import cell_len
+
+from attnscope.cli import explain, main
+from attnscope.report.__main__ import schema_file
+
+TEXT = "The bank by the river"
+STACK = ["--config", "grouped-query", "--layer", "1", "--head", "5"]
+
+
+def run(capsys, *argv):
+    code = main(["explain", *argv])
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+def test_a_walk_from_top_to_bottom(capsys):
+    code, out, err = run(capsys, TEXT, "--query", "river", *STACK)
+    assert (code, err) == (0, "")
+    steps = [line for line in out.splitlines() if line[:1].isdigit()]
+    assert steps == [
+        "1  what enters layer 1",
+        "2  query and keys",
+        "3  scores: q·k",
+        "4  scaled: × 0.3536; then masked",
+        "5  weights: softmax",
+        "6  output: the values, blended",
+        "7  in one line",
+    ]
+    assert out.count("check: ") == 8
+    assert "DOES NOT HOLD" not in out
+
+
+def test_json_gives_the_numbers_of_the_screen(capsys):
+    _, out, _ = run(capsys, TEXT, "--query", "river", "--key", "bank", *STACK, "--format", "json")
+    data = json.loads(out)
+    jsonschema.validate(data, json.loads(schema_file("explain").read_text()))
+    _, screen, _ = run(capsys, TEXT, "--query", "river", "--key", "bank", *STACK)
+    rows = [line.split() for line in screen.splitlines() if line.startswith("   1 bank ")]
+    _, scores, scaled, softmax, blend = rows
+    row = {name: values[1] for name, values in data["row"].items() if values}
+    assert scores[2:] == [f"{row['key_norms']:.4f}", scores[3], f"{row['scores']:.4f}"]
+    assert scaled[2:] == [f"{row[name]:.4f}" for name in ("scores", "times_scale", "masked")]
+    assert softmax[4:6] == [f"{row['exponentials']:.4f}", f"{row['weights']:.4f}"]
+    assert blend[2:4] == [f"{row['weights']:.4f}", f"{row['value_norms']:.4f}"]
+    for part in data["cells"][0]["parts"]:
+        assert f"{part['product']:.4f}" in screen
+        assert f"{part['wavelength']:,.4g} tokens" in screen
+
+
+@pytest.mark.parametrize("options", [[], ["--format", "json"]])
+def test_keys_of_a_long_text(capsys, options):
+    text = " ".join(f"word{i}" for i in range(40))
+    argv = [text, "--query", "39", *STACK, *options]
+    _, out, _ = run(capsys, *argv)
+    _, few, _ = run(capsys, *argv, "--top", "3")
+    if options:
+        assert len(json.loads(out)["keys"]) == 40 and json.loads(out)["rest"] is None
+        assert len(json.loads(few)["keys"]) == 3 and json.loads(few)["rest"]["allowed"] == 37
+    else:
+        assert "24 more that the mask allows are left out" in " ".join(out.split())
+        assert "37 more that the mask allows are left out" in " ".join(few.split())
+
+
+def test_files(capsys, tmp_path):
+    for ending in ("json", "txt", "svg"):
+        target = tmp_path / f"out.{ending}"
+        assert run(capsys, TEXT, "--query", "bank", *STACK, "--output", str(target), "--quiet")[0] == 0
+        assert target.stat().st_size > 1000
+    assert json.loads((tmp_path / "out.json").read_text())["schema"] == "attnscope.explain/1"
+    assert "7  in one line" in (tmp_path / "out.txt").read_text()
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        ([], "--query: explain walks through one token; none is named"),
+        (["--query", "boat"], "--query: 'boat' is not in the text"),
+        (["--query", "bank", "--head", "mean"], "--head: a mean has no one head to walk through"),
+        (["--query", "bank", "--format", "heat"], "--format: 'heat' is none of table, json"),
+        (["--query", "bank", "--top", "0"], "--top: 0 is out of range; use 1 or more"),
+        (["--query", "bank", "--stage", "scores"], "no such option '--stage'"),
+        (["--query", "bank", "--output", "x.safetensors"], "'x.safetensors' has no known ending; use .json .txt .svg"),
+    ],
+)
+def test_what_cannot_be_explained_is_a_usage_error(capsys, argv, said):
+    code, out, err = run(capsys, TEXT, "--config", "grouped-query", *argv)
+    assert (code, out) == (2, "")
+    assert said in err
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize("width", [20, 40, 80, 120])
+@pytest.mark.parametrize("config", ["causal", "grouped-query", "sliding-window"])
+def test_no_line_is_wider_than_the_terminal(capsys, monkeypatch, width, config):
+    monkeypatch.setenv("COLUMNS", str(width))
+    _, out, _ = run(capsys, TEXT, "--config", config, "--query", "river", "--key", "0:")
+    assert max(map(cell_len, out.splitlines())) <= max(width, 40)
+
+
+def test_hostile_tokens_are_harmless(capsys):
+    code, out, _ = run(capsys, "a [red]b[/red] \x1b[2J \u202e", "--config", "causal", "--query", "-1", "--key", "0:")
+    assert code == 0
+    assert not {c for c in out if ord(c) < 32} - {"\n"}
+    assert "\u202e" not in out
+
+
+@pytest.mark.parametrize("line", [line for line in explain.EXAMPLES.splitlines() if line])
+def test_examples_run(capsys, line):
+    name, *argv = shlex.split(line.split(" | ")[0])
+    assert name == "attnscope" and main(argv) == 0

@@ -1,0 +1,198 @@
+"""What is asked of explain, and what it refuses: one query of one head, cells in depth, windows, masks, contexts."""
+
+import json
+
+import jsonschema
+import numpy as np
+import pytest
+import torch
+
+from attnscope.config import RunConfig, TextInput
+from attnscope.errors import AttnscopeError, UsageError
+from attnscope.explanation import explain
+from attnscope.model.walk import Walk
+from attnscope.pipeline import inspect
+from attnscope.report import STAGES, to_json
+from attnscope.report.__main__ import schema_file
+from attnscope.source import open_source
+from tests.explanation.again import assert_sums, failed
+
+TEXT = "The bank by the river was eroded by the river"
+SCHEMA = json.loads(schema_file("explain").read_text())
+
+
+def walk(text=TEXT, context=None, pair=None, **options):
+    options = {"config": "causal", "query": "bank", "layer": "1", "head": "2", **options}
+    return explain(RunConfig((TextInput(text, pair, context),), **options))
+
+
+@pytest.fixture
+def masked(tmp_path):
+    """A mask file under which token 1 sees nothing."""
+    allowed = np.tril(np.ones((5, 5), dtype=bool))
+    allowed[1] = False
+    path = tmp_path / "mask.json"
+    path.write_text(json.dumps(allowed.tolist()))
+    return str(path)
+
+
+@pytest.fixture(params=["none", "rope", "sinusoidal"])
+def cross(tmp_path, request):
+    path = tmp_path / "cross.toml"
+    lines = ["d_model = 16", "n_heads = 2", 'mask = "bidirectional"', "cross_attention = true", "seed = 4"]
+    path.write_text("\n".join([*lines, f'positions = "{request.param}"', ""]))
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"query": None}, r"--query: explain walks through one token; none is named; --query WORD .* 0 The, 1 bank"),
+        ({"query": "the"}, r"--query: 'the' is 2 tokens: 3 the, 8 the; take one by its position, such as --query 8"),
+        ({"query": "1:3"}, r"--query: '1:3' is 2 tokens: 1 bank, 2 by"),
+        ({"query": "boat"}, r"--query: 'boat' is not in the text"),
+        ({"key": "boat"}, r"--key: 'boat' is not in the text"),
+        ({"head": "mean"}, r"--head: a mean has no one head to walk through; name one, such as --head 0"),
+        ({"layer": "mean"}, r"--layer: a mean has no one layer"),
+        ({"head": "all"}, r"--head: 'all' is no single head"),
+        ({"layer": "0,1"}, r"--layer: '0,1' is no single layer"),
+        ({"head": "0-1"}, r"--head: '0-1' is no single head"),
+        ({"head": "9"}, r"--head: there is no head 9"),
+    ],
+)  # fmt: skip
+def test_what_is_no_single_walk_is_refused(options, said):
+    with pytest.raises(UsageError, match=said):
+        walk(**options)
+
+
+def test_one_text_at_a_time():
+    with pytest.raises(UsageError, match="2 texts; explain takes one"):
+        explain(RunConfig((TextInput("a b"), TextInput("c d")), config="causal", query="0"))
+
+
+def test_without_a_key_the_largest_visible_dot_product_is_taken_apart():
+    e = walk(query="5")
+    (cell,) = e.cells
+    assert cell.allowed and cell.chosen == "the largest of the visible ones"
+    assert cell.score == e.row.scores[:6].max() == e.row.scores[cell.key]
+
+
+def test_keys_that_are_named_are_taken_apart():
+    e = walk(query="5", key="river,0")
+    assert [(cell.key, cell.allowed) for cell in e.cells] == [(0, True), (4, True), (9, False)]
+    assert {cell.chosen for cell in e.cells} == {"--key"}
+    assert_sums(e)
+    assert not failed(e)
+
+
+@pytest.mark.parametrize("query", ["2", "8"])
+@pytest.mark.parametrize("window", [1, 3, 7])
+def test_a_window_keeps_the_heaviest_keys_and_the_sums_of_the_rest(query, window):
+    whole, part = walk(query=query, key="7"), walk(query=query, key="7", window=window)
+    assert len(part.keys) == window and 7 in part.keys and part.keys == sorted(part.keys)
+    left = [key for key in whole.keys if key not in part.keys]
+    allowed = [key for key in left if np.isfinite(whole.row.masked[key])]
+    assert (part.rest.allowed, part.rest.barred) == (len(allowed), len(left) - len(allowed))
+    others = [key for key in part.keys if key != 7]
+    assert not others or not allowed or whole.row.weights[others].min() >= whole.row.weights[allowed].max()
+    assert part.rest.weight + part.row.weights.sum() == pytest.approx(1, abs=1e-6)
+    assert part.rest.exponentials + part.row.exponentials.sum() == pytest.approx(part.exponential_sum, rel=1e-6)
+    np.testing.assert_allclose(part.row.weights @ part.value_vectors + part.rest.blend, part.output, atol=1e-6)
+    for name in ("scores", "weights", "key_norms"):
+        np.testing.assert_array_equal(getattr(part.row, name), getattr(whole.row, name)[part.keys])
+    assert not failed(part)
+
+
+def test_a_query_that_sees_nothing(masked):
+    e = walk("The bank by the river", mask=masked)
+    assert e.fully_masked and e.exponential_sum is None and e.projected is None and len(e.output) == 0
+    assert np.isneginf(e.row.masked).all() and np.isnan(e.row.weights).all()
+    assert e.cells[0].chosen == "the largest of the barred ones" and not e.cells[0].allowed
+    assert {check.name for check in e.checks} == {"norm", "query", "key", "position", "parts", "scaled"}
+    assert_sums(e)
+    seen = walk("The bank by the river", mask=masked, query="by")
+    assert not seen.fully_masked and not failed(seen)
+    jsonschema.validate(json.loads(to_json(e)), SCHEMA)
+
+
+@pytest.mark.parametrize("what_if", ["stack", "same-scores"])
+def test_another_mask_is_that_of_run(what_if):
+    options = {"mask": "bidirectional", "what_if": what_if, "config": "causal", "layer": "1", "head": "2"}
+    e = walk(query="2", **options)
+    (head,) = inspect(RunConfig((TextInput(TEXT),), query="2", stages=STAGES, **options)).texts[0].heads
+    np.testing.assert_array_equal(e.row.weights, head.stages["weights"][0])
+    assert e.mask.what_if == what_if and (e.row.weights > 0).all()
+    assert_sums(e)
+    assert not failed(e)
+
+
+def test_queries_of_one_text_and_keys_of_another(cross):
+    context = "eat the dessert first today"
+    e = walk("life is short", context, config=cross, layer="0", head="1", query="is", key="dessert")
+    asked = RunConfig((TextInput("life is short", None, context),), config=cross, head="1", query="1", stages=STAGES)
+    (head,) = inspect(asked).texts[0].heads
+    assert [token.text for token in e.sources] == context.split() and e.cells[0].key == 2
+    np.testing.assert_array_equal(e.row.weights, head.stages["weights"][0])
+    np.testing.assert_array_equal(e.output, head.stages["output"][0])
+    assert_sums(e)
+    assert not failed(e)
+
+
+def test_deeper_layers_show_the_residual_stream():
+    e = walk(layer="1")
+    assert [(vector.name, vector.made) for vector in e.inputs[:2]] == [
+        ("residual", "the embedding"),
+        ("residual", "after layer 0"),
+    ]
+    first = walk(layer="0")
+    (embedding,) = [vector for vector in first.inputs if vector.name == "sum"]
+    np.testing.assert_array_equal(e.inputs[0].values, embedding.values)
+    assert e.inputs[0].norm == pytest.approx(float(np.linalg.norm(embedding.values)), rel=1e-6)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("config", ["causal", "grouped-query"])
+def test_half_precision_rounds_more_and_still_holds(dtype, config):
+    e = walk(config=config, dtype=dtype, query="5")
+    assert not failed(e), [check for check in e.checks if not check.holds]
+    assert_sums(e)
+
+
+def test_the_projected_output_is_what_the_head_adds():
+    """With one head, the attention module's own output without its bias."""
+    e = walk(config="single-head", layer="0", head="0")
+    source = open_source(None, "single-head", [TextInput(TEXT)])
+    stack = source.load(1, torch.float32, torch.device("cpu"))
+    expected = stack.blocks[0].attention.out.weight @ torch.from_numpy(e.output)
+    np.testing.assert_allclose(e.projected.values, expected.detach(), atol=1e-6)
+
+
+@pytest.mark.parametrize("config", ["causal", "bidirectional", "grouped-query", "sliding-window"])
+@pytest.mark.parametrize("window", [None, 3])
+def test_real_output_keeps_to_the_published_schema(config, window):
+    data = json.loads(to_json(walk(config=config, window=window)))
+    jsonschema.validate(data, SCHEMA)
+    assert data["schema"] == "attnscope.explain/1"
+    del data["cells"][0]["parts"]
+    with pytest.raises(jsonschema.ValidationError, match="parts"):
+        jsonschema.validate(data, SCHEMA)
+
+
+def test_more_than_the_memory_allows_is_refused_with_the_formula():
+    text = " ".join(["river"] * 9000)
+    with pytest.raises(AttnscopeError, match=r"needs about .* \+ walk 5\.5 MiB\), --max-memory is 72\.0 MiB"):
+        walk(text, query="0", config="grouped-query", max_memory=72 << 20, window=16)
+    assert walk(text, query="0", config="grouped-query", max_memory=77 << 20, window=16).rest.barred == 8984
+    with pytest.raises(AttnscopeError, match=r"--max-memory is 77\.0 MiB"):
+        walk(text, query="0", config="grouped-query", max_memory=77 << 20)
+
+
+def test_listening_ends_with_the_walk():
+    """Hooks are taken away again, also where the walk fails."""
+
+    from attnscope.source import open_source
+
+    stack = open_source(None, "causal", [TextInput(TEXT)]).load(1, torch.float32, torch.device("cpu"))
+    with pytest.raises(AttnscopeError), Walk(stack, 0, 0, 0, 5).listening():
+        raise AttnscopeError("interrupted")
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in stack.modules())

@@ -1,0 +1,117 @@
+"""Mistakes planted in the walk, or in the model behind it: the check of that step fails, and only with the mistake."""
+
+import numpy as np
+import pytest
+
+from attnscope.config import RunConfig, TextInput
+from attnscope.explanation import arithmetic, explain
+from attnscope.model import attention, walk
+from attnscope.model.attention import Call
+from tests.explanation.again import failed
+from tests.explanation.test_families import QUERY, TEXT, save
+from tests.parity.models import TABLE
+
+ARITHMETIC = "attnscope.explanation.arithmetic"
+_parts, _projection, _rotate = walk.embedding_parts, walk.projection, arithmetic.rotate
+_norm_of = walk.norm_parameters
+
+
+def _scaled(*, scale=True, cap=True, bias=True):
+    """The arithmetic from scores to scaled, with a step forgotten."""
+
+    def forgetful(scores, factor, softcap, added):
+        times_scale = scores * (factor if scale else 1.0)
+        capped = softcap * np.tanh(times_scale / softcap) if softcap and cap else times_scale
+        return times_scale, capped, capped if added is None or not bias else capped + added
+
+    return forgetful
+
+
+def _without(name):
+    def forgetful(*args):
+        return {part: values for part, values in _parts(*args).items() if part != name}
+
+    return forgetful
+
+
+def _no_bias(stack, layer, letter, head):
+    weight, bias = _projection(stack, layer, letter, head)
+    return weight, None if letter == "q" else bias
+
+
+def _neighbour(wrong):
+    def mistaken(stack, layer, letter, head):
+        return _projection(stack, layer, letter, head ^ (letter == wrong))
+
+    return mistaken
+
+
+def _unscaled(scores, rule, q_at, k_at, heads):
+    return scores
+
+
+BUGS = {
+    "rotation forgotten": ("llama", f"{ARITHMETIC}.rotate", lambda x, cos, sin: x, "position"),
+    "rotation forgotten by the model": ("llama", "attnscope.model.layers.rotate", lambda x, cos, sin: x, "position"),
+    "rotated the other way": ("gpt_neox", f"{ARITHMETIC}.rotate",
+                              lambda x, cos, sin: _rotate(x, cos, -sin), "position"),
+    "scale forgotten": ("bert", f"{ARITHMETIC}.scaled", _scaled(scale=False), "scaled"),
+    "scale forgotten by the model": ("bert", "attnscope.model.attention._scaled", _unscaled, "scaled"),
+    "soft-cap forgotten": ("gemma2", f"{ARITHMETIC}.scaled", _scaled(cap=False), "scaled"),
+    "position vector forgotten": ("gpt2", "attnscope.model.walk.embedding_parts", _without("position"), "embedding"),
+    "segment vector forgotten": ("bert", "attnscope.model.walk.embedding_parts", _without("segment"), "embedding"),
+    "bias of q forgotten": ("qwen2", "attnscope.model.walk.projection", _no_bias, "query"),
+    "q of another head": ("bert", "attnscope.model.walk.projection", _neighbour("q"), "query"),
+    "k of another head": ("llama", "attnscope.model.walk.projection", _neighbour("k"), "key"),
+    "mean not taken off": ("gpt2", f"{ARITHMETIC}.norm", lambda c, x, weight, bias: x / x.std() * weight + bias,
+                           "norm"),
+    "one not added": ("gemma2", "attnscope.model.walk.norm_parameters", lambda *at: (_norm_of(*at)[0] - 1, None),
+                      "norm"),
+    "embedding norm without its bias": ("bert", "attnscope.model.walk.norm_parameters",
+                                        lambda *at: (_norm_of(*at)[0], None), "embedding norm"),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    made = {}
+    for name in {row for row, *_ in BUGS.values()} | {"llama"}:
+        made[name] = tmp_path_factory.mktemp("model")
+        save(next(row for row in TABLE if row.name == name), made[name])
+    return made
+
+
+def _explain(folder):
+    return explain(RunConfig((TextInput(TEXT),), model=str(folder), layer="0", head="3", query=str(QUERY)))
+
+
+@pytest.mark.parametrize(("row", "target", "bug", "check"), BUGS.values(), ids=BUGS)
+def test_a_planted_bug_fails_its_check(folders, monkeypatch, row, target, bug, check):
+    assert failed(_explain(folders[row])) == set()
+    monkeypatch.setattr(target, bug)
+    e = _explain(folders[row])
+    assert failed(e) == {check}
+    assert e.check(check).difference > 1000 * e.check(check).tolerance
+
+
+def test_a_key_head_of_another_group_fails(folders, monkeypatch):
+    monkeypatch.setattr(Call, "group", lambda call, heads: heads % call.k.shape[1] ^ 1)
+    assert failed(_explain(folders["llama"])) == {"position"}
+
+
+def test_weights_and_output_that_are_not_those_of_the_row_fail(folders, monkeypatch):
+    tile = attention._tile
+
+    def warm(*args):
+        made = tile(*args)
+        made.weights.mul_(0.99)
+        return made
+
+    monkeypatch.setattr(attention, "_tile", warm)
+    assert failed(_explain(folders["llama"])) == {"weights", "output"}
+
+
+def test_a_lost_part_fails(folders, monkeypatch):
+    parts = arithmetic.parts
+    monkeypatch.setattr(arithmetic, "parts", lambda *args: parts(*args)[:-1])
+    assert failed(_explain(folders["llama"])) == {"parts"}
