@@ -1,4 +1,4 @@
-"""Dumps of real models: the numbers are those of each text alone, and resuming, refusing and failing work end to end."""
+"""Dumps of real models: numbers are those of each text alone; resuming, refusing and failing work end to end."""
 
 import json
 import shutil

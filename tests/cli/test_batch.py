@@ -1,14 +1,16 @@
 """`attnscope batch` and `convert` as a user meets them: exit codes, one line each, signals, a bar where one watches."""
 
+import gzip
 import json
 import os
+import shlex
 import signal
 import subprocess
 import time
 
 import pytest
 
-from attnscope.cli import main
+from attnscope.cli import batch, convert, main
 from tests.cli.runner import command, environment, on_terminal
 
 CONFIG = ["--config", "single-head"]
@@ -19,6 +21,19 @@ def texts(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "texts.txt").write_text("the bank\n\nby the river\n")
     return tmp_path
+
+
+def test_the_examples_of_the_help_run(texts, capsys):
+    """In their order, so that there are dumps to convert; those that need a BERT or a shell are left out."""
+    (texts / "texts.txt.gz").write_bytes(gzip.compress(b"the bank\n"))
+    (texts / "reviews.csv").write_text("review\nthe bank\n")
+    for line in (batch.EXAMPLES + convert.EXAMPLES).strip().splitlines():
+        if not line or any(word in line for word in ("./my-bert", "zcat", "parquet")):
+            continue
+        stale = texts / "dump.jsonl"
+        if line.startswith("attnscope batch") and stale.exists():
+            stale.unlink()  # another example's
+        assert main(shlex.split(line)[1:]) == 0, capsys.readouterr().err
 
 
 def lines(path):
