@@ -30,10 +30,8 @@ def test_the_examples_of_the_help_run(texts, capsys):
     for line in (batch.EXAMPLES + convert.EXAMPLES).strip().splitlines():
         if not line or any(word in line for word in ("./my-bert", "zcat", "parquet")):
             continue
-        stale = texts / "dump.jsonl"
-        if line.startswith("attnscope batch") and stale.exists():
-            stale.unlink()  # another example's
-        assert main(shlex.split(line)[1:]) == 0, capsys.readouterr().err
+        again = ["--force"]  # another example's dump is there
+        assert main([*shlex.split(line)[1:], *again]) == 0, capsys.readouterr().err
 
 
 def lines(path):
