@@ -1,15 +1,19 @@
 """Weights and held-out documents → where each head's attention goes, and a name for what it does.
 
-The weight of every row is divided among six places that don't overlap; the rows' means are the head's shares.
+The weight of a content word's row is divided among six places that don't overlap; the rows' means are the head's
+shares. Nearly half of all tokens are content words, so that uniform attention already gives them a large share: a
+head is named after the place that exceeds uniform attention most, if it does so by 0.15.
 """
 
 import torch
 from tokenizers import Encoding
 
-from training.riverbank.attention import MASKS, Model, piece_attention
+from training.riverbank.attention import MASKS, Model, allowed, piece_attention
 from training.riverbank.disambiguation import head_name
 
-PLACES = ("previous token", "next token", "same word", "first token", "content", "other")
+PLACES = ("previous token", "next token", "same word", "first token", "content", "function words")
+SPREAD = "spread"
+EXCESS = 0.15
 FUNCTION_WORDS = frozenset(
     """a an the this that these those my your his her its our their he she it we they i you him me us them who whom
     whose which what one two three four each every all most many some any no other another such same both few of
@@ -21,16 +25,19 @@ FUNCTION_WORDS = frozenset(
 )
 
 
-def head_shares(model: Model, texts: list[str], mask: str) -> torch.Tensor:
-    """Mean share of each place in the rows of each head: `(L, H, 6)`, summing to 1 over the places."""
-    total, rows = torch.zeros(0), 0
+def head_shares(model: Model, texts: list[str], mask: str) -> tuple[torch.Tensor, torch.Tensor]:
+    """Mean share of each place in content words' rows: of each head, `(L, H, 6)`, and of uniform attention, `(6,)`."""
+    shares, uniform, rows = [], [], 0
     for text in texts:
         encoding = model.tokenizer.encode(text)
         weights = piece_attention(model.student, encoding.ids, mask)  # (L, H, T, T)
-        shares = torch.einsum("lhqk,pqk->lhp", weights, places(encoding))
-        total = shares if not rows else total + shares
-        rows += len(encoding.ids)
-    return total / rows
+        claimed = places(encoding)  # (6, T, T)
+        even = allowed(len(encoding.ids), mask)[0, 0].softmax(-1)  # (T, T)
+        query = content_pieces(encoding)  # (T,)
+        shares.append(torch.einsum("lhqk,pqk,q->lhp", weights, claimed, query))
+        uniform.append(torch.einsum("qk,pqk,q->p", even, claimed, query))
+        rows += int(query.sum())
+    return torch.stack(shares).sum(0) / rows, torch.stack(uniform).sum(0) / rows
 
 
 def places(encoding: Encoding) -> torch.Tensor:
@@ -38,7 +45,7 @@ def places(encoding: Encoding) -> torch.Tensor:
     words, ids = torch.tensor(encoding.word_ids), torch.tensor(encoding.ids)
     spot = torch.arange(len(ids))
     apart = spot[None] - spot[:, None]  # key less query
-    content = torch.tensor([is_content(piece) for piece in encoding.tokens])
+    content = content_pieces(encoding) > 0
     same = (words[:, None] == words) | (ids[:, None] == ids)
     anywhere = torch.ones_like(same)
     claims = [apart == -1, apart == 1, same, (spot == 0) & anywhere, content & anywhere, anywhere]
@@ -49,6 +56,11 @@ def places(encoding: Encoding) -> torch.Tensor:
     return torch.stack(claims).float()
 
 
+def content_pieces(encoding: Encoding) -> torch.Tensor:
+    """1 for each piece of a content word: `(T,)`."""
+    return torch.tensor([float(is_content(piece)) for piece in encoding.tokens])
+
+
 def is_content(piece: str) -> bool:
     """Whether a piece belongs to a content word: letters, and not a function word."""
     letters = piece.removeprefix("##")
@@ -56,16 +68,19 @@ def is_content(piece: str) -> bool:
 
 
 def roles(model: Model, texts: list[str]) -> dict[str, dict[str, dict[str, float | str]]]:
-    """For each mask and head, the six shares and the place that has the largest."""
+    """For each mask, the six shares of uniform attention and of each head, and each head's name."""
     report: dict[str, dict[str, dict[str, float | str]]] = {}
     for mask in MASKS:
-        shares = head_shares(model, texts, mask)
-        report[mask] = {
-            head_name(layer, head): {
-                "role": PLACES[int(shares[layer, head].argmax())],
-                **{place: round(float(shares[layer, head, number]), 4) for number, place in enumerate(PLACES)},
-            }
-            for layer in range(shares.shape[0])
-            for head in range(shares.shape[1])
-        }
+        shares, uniform = head_shares(model, texts, mask)
+        report[mask] = {"uniform": {"role": SPREAD, **rounded(uniform)}}
+        for layer, heads in enumerate(shares):
+            for head, share in enumerate(heads):
+                excess, place = (share - uniform).max(0)
+                role = PLACES[int(place)] if excess >= EXCESS else SPREAD
+                report[mask][head_name(layer, head)] = {"role": role, **rounded(share)}
     return report
+
+
+def rounded(share: torch.Tensor) -> dict[str, float]:
+    """The six shares by their names."""
+    return {place: round(float(share[number]), 4) for number, place in enumerate(PLACES)}

@@ -30,7 +30,7 @@ class Settings:
     d_mlp: int = 768
     max_positions: int = 128
     relation_heads: tuple[tuple[int, int], ...] = ((2, 0), (3, 0))
-    steps: int = 4_000
+    steps: int = 2_500
     batch_tokens: int = 4_000
     learning_rate: float = 1.5e-3
     warmup: int = 200
