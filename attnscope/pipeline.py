@@ -1,7 +1,7 @@
 """What the user asked in, a Report out: the whole program, in order."""
 
 import gc
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -10,6 +10,7 @@ from attnscope.config import ModelConfig, RunConfig, TextInput
 from attnscope.errors import AttnscopeError
 from attnscope.report import MaskUse, Provenance, Report, TextReport
 from attnscope.request import Request, resolve
+from attnscope.selection import Keep
 from attnscope.source import Source, open_source
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ class Session:
         progress: See inspect.
     """
 
-    def __init__(self, texts: Sequence[TextInput], progress: Progress | None = None) -> None:
+    def __init__(self, texts: Iterable[TextInput], progress: Progress | None = None) -> None:
         self.texts, self.tell = texts, progress or (lambda what, done, total: None)
         self.sources: dict[tuple[str | None, str | None], Source] = {}
         self.stacks: dict[tuple[str, ...], Stack] = {}
@@ -56,7 +57,7 @@ class Session:
         source = self.source(run)
         request = resolve(run, source)
         stack, device = self.load(run, source, request)
-        trace = _attend(run, request, stack, device, self.tell)
+        trace = attend(run, request, stack, device, self.tell)
         texts = [_text_report(run, request, i, trace, source.config) for i in range(len(request.pages))]
         return Report(provenance(source, run, device), mask_use(source, run), texts)
 
@@ -131,8 +132,27 @@ def units_for(request: Request, batch: "Batch", engine: "Native", tell: Progress
     return choose(mass, request.layers, request.heads, c.n_layers, c.n_heads)
 
 
-def _attend(run: RunConfig, request: Request, stack: "Stack", device: "torch.device", tell: Progress) -> "Trace":
-    """Choose the heads, where that was left to us, and keep what was asked for of them."""
+def attend(
+    run: RunConfig,
+    request: Request,
+    stack: "Stack",
+    device: "torch.device",
+    tell: Progress,
+    keep: Keep | None = None,
+) -> "Trace":
+    """Choose the heads, where that was left to us, and keep what was asked for of them.
+
+    Args:
+        run: What the user asked; its texts are not looked at.
+        request: The same, held against the model and the texts.
+        stack: The model.
+        device: Where it lies.
+        tell: Called with layers done and layers to do.
+        keep: What is kept of every unit besides stages; None for what a Report holds.
+
+    Raises:
+        AttnscopeError: A score is not finite.
+    """
     from attnscope.model.trace import Wanted, prepare
 
     batch, engine = prepare_engine(run, request, stack, device)
@@ -144,10 +164,22 @@ def _attend(run: RunConfig, request: Request, stack: "Stack", device: "torch.dev
         by=run.by,
         eligible=batch.sources.real if run.special else batch.sources.content(),
         sources=batch.sources,
+        keep=keep or Keep(),
+        shown=_shown(request, batch.tokens.real),
     )
     trace = prepare(units_for(request, batch, engine, tell), wanted)
     engine.forward(batch, trace.recorders, lambda done, total: tell("attending", done, total))
     return trace
+
+
+def _shown(request: Request, real: "torch.Tensor") -> "torch.Tensor":
+    """The rows that each text shows, (B, Q), bool."""
+    import torch
+
+    shown = torch.zeros_like(real)
+    for mine, page in zip(shown, request.pages, strict=True):
+        mine[torch.tensor(page.queries, device=real.device)] = True
+    return shown
 
 
 def _text_report(run: RunConfig, request: Request, index: int, trace: "Trace", config: ModelConfig) -> TextReport:
@@ -209,3 +241,15 @@ def _device(name: str) -> "torch.device":
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise AttnscopeError(f"no device '{name}' here", where="--device", hint="use --device cpu, or auto")
     return device
+
+
+def limit_threads(wanted: int) -> int:
+    """Let torch use so many threads, or as many as it likes for 0; how many it uses.
+
+    The number of threads decides the order of some sums, and so their last bits.
+    """
+    import torch
+
+    if wanted:
+        torch.set_num_threads(wanted)
+    return torch.get_num_threads()

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attnscope.config import RunConfig
+from attnscope.config import RunConfig, TextInput
 from attnscope.errors import AttnscopeError, UsageError
 from attnscope.maskfile import read_mask
 from attnscope.memory import Demand, available, estimate, layer_parameters, require
@@ -73,26 +73,45 @@ def resolve(run: RunConfig, source: Source) -> Request:
         UsageError: A layer, head, position or word is not there.
         AttnscopeError: A text does not fit the model, or what was asked for does not fit into memory.
     """
+    request = request_for(run, source, [make_page(run, source, text) for text in run.texts])
+    limit, what = memory_limit(run)
+    require(estimate(source.config, run.dtype, demand(run, source, request)), limit, what)
+    return request
+
+
+def memory_limit(run: RunConfig) -> tuple[int, str]:
+    """Bytes that a run may take, and where the limit comes from."""
+    if run.max_memory is None:
+        return available() // 2, "half of what is free"
+    return run.max_memory, "--max-memory"
+
+
+def request_for(run: RunConfig, source: Source, pages: list[Page]) -> Request:
+    """What the user asked, of texts that are tokens already; `run.texts` is not looked at.
+
+    Raises:
+        UsageError: A layer or head is not there.
+        AttnscopeError: A mask's file does not fit the texts.
+    """
     layers, heads = parse_pick(run.layer, "--layer"), parse_pick(run.head, "--head")
     c = source.config
     picked = layers.numbers(c.n_layers, "layer")
     heads.numbers(c.n_heads, "head")
-    _check_context(run, source)
-    pages = [_page(run, source, i) for i in range(len(run.texts))]
     deepest = c.n_layers if layers.word else 1 + max(picked)
     stages = tuple(stage for stage in STAGES if stage in run.stages)
     terms = parse_mask(run.mask)
     work = deepest * layer_parameters(c) * sum(len(page.tokens) for page in pages)
-    request = Request(layers, heads, terms, stages, pages, deepest, _matrices(terms, pages), work)
-    limit, what = run.max_memory, "--max-memory"
-    if limit is None:
-        limit, what = available() // 2, "half of what is free"
-    require(estimate(c, run.dtype, demand(run, source, request)), limit, what)
-    return request
+    return Request(layers, heads, terms, stages, pages, deepest, _matrices(terms, pages), work)
 
 
-def _page(run: RunConfig, source: Source, index: int) -> Page:
-    text = run.texts[index]
+def make_page(run: RunConfig, source: Source, text: TextInput) -> Page:
+    """One text as tokens, with the rows and columns that are shown of it.
+
+    Raises:
+        UsageError: A position or word is not there, or a context is missing or too many.
+        AttnscopeError: The text does not fit the model.
+    """
+    _check_context(text, source)
     tokens, notes = tokenize(source, text.text, text.pair, text.where, truncate=run.truncate)
     context = None
     if text.context is not None:
@@ -112,13 +131,13 @@ def _page(run: RunConfig, source: Source, index: int) -> Page:
     return Page(tokens, context, queries, chosen("--key", run.key, "columns", context or tokens), notes)
 
 
-def _check_context(run: RunConfig, source: Source) -> None:
+def _check_context(text: TextInput, source: Source) -> None:
     """Cross-attention needs a context, and nothing else takes one."""
-    given = [text.context is not None for text in run.texts]
-    if source.config.cross_attention and not all(given):
+    given = text.context is not None
+    if source.config.cross_attention and not given:
         hint = "give the text that keys and values come from"
         raise UsageError("the model attends to a second text", where="--context", hint=hint)
-    if any(given) and not source.config.cross_attention:
+    if given and not source.config.cross_attention:
         hint = "leave it out, or take a config with cross_attention = true"
         raise UsageError("the model has no cross-attention", where="--context", hint=hint)
 

@@ -12,6 +12,25 @@ _NUMBER = re.compile(r"-?\d+")
 
 
 @dataclass(frozen=True)
+class Keep:
+    """What is kept of every unit besides stages.
+
+    Attributes:
+        top: The strongest sources.
+        measures: What is kept of them; None for weight and value, and projected where that ranks.
+        rows: Row statistics.
+        columns: Weight that every source gets.
+        pool: Rows and columns of a pooled map; None for no map.
+    """
+
+    top: bool = True
+    measures: tuple[str, ...] | None = None
+    rows: bool = True
+    columns: bool = False
+    pool: int | None = None
+
+
+@dataclass(frozen=True)
 class Pick:
     """Layers or heads: one of the words `auto`, `all`, `mean`, or numbers.
 

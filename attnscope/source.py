@@ -3,7 +3,7 @@
 Everything that can be refused without torch is refused here, before torch is imported.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -55,7 +55,7 @@ class Source:
     trained_masks: tuple[str, ...] = ()
 
 
-def open_source(model: str | None, config: str | None, texts: Sequence[TextInput]) -> Source:
+def open_source(model: str | None, config: str | None, texts: Iterable[TextInput]) -> Source:
     """Open what `--model` or `--config` names.
 
     Args:
@@ -102,7 +102,7 @@ def _card(folder: Folder) -> tuple[str, tuple[str, ...]]:
     return "random" if random else "trained", tuple(masks)
 
 
-def _from_stack(described: Described, name: str, texts: Sequence[TextInput]) -> Source:
+def _from_stack(described: Described, name: str, texts: Iterable[TextInput]) -> Source:
     file = described.file
     tokenizer = _tokenizer(described, texts)
     config = described.config(max(1, tokenizer.vocab_size))  # a text without words is refused when it is tokenized
@@ -130,11 +130,11 @@ def _from_stack(described: Described, name: str, texts: Sequence[TextInput]) -> 
     )
 
 
-def _tokenizer(described: Described, texts: Sequence[TextInput]) -> FileTokenizer | WordTokenizer:
+def _tokenizer(described: Described, texts: Iterable[TextInput]) -> FileTokenizer | WordTokenizer:
     file = described.file
     if file.tokenizer == "words":
         return WordTokenizer(
-            [t for text in texts for t in (text.text, text.pair, text.context) if t], punctuation=file.punctuation
+            (t for text in texts for t in (text.text, text.pair, text.context) if t), punctuation=file.punctuation
         )
     return load_tokenizer(described.path.parent / file.tokenizer)
 

@@ -41,9 +41,10 @@ ROOMS = {
     "comparison": "errors report",
     "sides": "comparison config errors folder pipeline report selection",
     "explanation": "config errors memory model pipeline report request selection source",
+    "batch": "analysis config errors memory output pipeline report request selection source texts",
     "views": "config cost description errors report",
-    "cli": "__init__ config cost description errors explanation output pipeline report selection shipped sides texts "
-    "views",
+    "cli": "__init__ batch config cost description errors explanation output pipeline report selection shipped sides "
+    "texts views",
 }
 AT_ONCE = {"cli": "__init__ cli errors selection visible"}  # what it may import before it knows what is wanted
 OTHERS = {

@@ -174,24 +174,31 @@ class Top(_Base):
         heads: Query heads.
         rows: Query positions, sorted.
         eligible: Keys that take part, (B, K), bool.
+        names: Measures that are kept; None for weight and value, and projected where that ranks.
     """
 
-    def __init__(self, count: int, by: str, heads: Sequence[int], rows: Sequence[int], eligible: Tensor) -> None:
+    def __init__(
+        self,
+        count: int,
+        by: str,
+        heads: Sequence[int],
+        rows: Sequence[int],
+        eligible: Tensor,
+        names: tuple[str, ...] | None = None,
+    ) -> None:
         super().__init__(heads, rows)
+        self._names = names or (("weight", "value", "projected") if by == "projected" else ("weight", "value"))
         self.count, self.by, self.eligible = min(count, eligible.shape[1]), by, eligible
         shape = (eligible.shape[0], len(self.heads), len(self.rows), self.count)
         self.keys = torch.full(shape, -1, dtype=torch.int64, device=eligible.device)
-        self.measures = {name: torch.full(shape, torch.nan, device=eligible.device) for name in self._names()}
-
-    def _names(self) -> tuple[str, ...]:
-        return ("weight", "value", "projected") if self.by == "projected" else ("weight", "value")
+        self.measures = {name: torch.full(shape, torch.nan, device=eligible.device) for name in self._names}
 
     def see(self, tile: Tile) -> None:
         """Rank the keys that are allowed and eligible."""
         share = self._share(tile)
         if share is None or tile.k0 == tile.k1:
             return
-        measures = {name: share.cut(tile.stage("weights" if name == "weight" else name)) for name in self._names()}
+        measures = {name: share.cut(tile.stage("weights" if name == "weight" else name)) for name in self._names}
         barred = (share.cut(tile.masked) == -torch.inf) | ~self.eligible[:, None, None, tile.k0 : tile.k1]
         keys, found = strongest(measures[self.by].masked_fill(barred, -torch.inf), self.count)
         none = found == -torch.inf

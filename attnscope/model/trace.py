@@ -1,12 +1,14 @@
 """What to look at in, what was kept of it out: recorders for every selected layer and head, in one place."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from torch import Tensor
 
 from attnscope.model.attention import Recorder
 from attnscope.model.recorders import Matrices, Rows, Sources, Top
+from attnscope.model.sums import Columns, Pooled
+from attnscope.selection import Keep
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,8 @@ class Wanted:
         by: What ranks them.
         eligible: Keys that take part in the ranking, (B, K), bool.
         sources: The key side.
+        keep: What is kept besides stages.
+        shown: Rows that each text shows, (B, Q), bool.
     """
 
     stages: tuple[str, ...]
@@ -54,6 +58,8 @@ class Wanted:
     by: str
     eligible: Tensor
     sources: Sources
+    keep: Keep
+    shown: Tensor
 
 
 @dataclass
@@ -65,6 +71,8 @@ class Kept:
         top: Strongest sources; None for a mean, whose ranking follows from `contributions`.
         contributions: Mean contributions over every key; None where nothing is averaged.
         rows: Row statistics of each layer.
+        columns: Weight that every source gets.
+        pooled: The pooled map.
         head: Which of the recorders' heads is this unit's; 0 for a mean.
     """
 
@@ -72,6 +80,8 @@ class Kept:
     top: Top | None
     contributions: Matrices | None
     rows: list[Rows]
+    columns: Columns | None = None
+    pooled: Pooled | None = None
     head: int = 0
 
 
@@ -98,16 +108,24 @@ def prepare(units: Sequence[Unit], wanted: Wanted) -> Trace:
         else:
             one = shared[unit.layers[0]]
             head = one.matrices.heads.index(unit.heads[0])
-            trace.kept.append((unit, Kept(one.matrices, one.top, None, one.rows, head)))
+            trace.kept.append((unit, replace(one, head=head)))
     return trace
 
 
 def _single(layer: int, heads: list[int], trace: Trace) -> Kept:
     w = trace.wanted
     matrices = Matrices(w.stages, heads, w.rows, w.columns)
-    top, rows = Top(w.top, w.by, heads, w.rows, w.eligible), Rows(heads, w.rows, w.sources)
-    trace.recorders.setdefault(layer, []).extend([matrices, top, rows])
-    return Kept(matrices, top, None, [rows])
+    top = Top(w.top, w.by, heads, w.rows, w.eligible, w.keep.measures) if w.keep.top else None
+    rows = [Rows(heads, w.rows, w.sources)] if w.keep.rows else []
+    columns, pooled = _sums(heads, w, mean=False)
+    every: list[Recorder | None] = [matrices if w.stages else None, top, *rows, columns, pooled]
+    trace.recorders.setdefault(layer, []).extend(one for one in every if one is not None)
+    return Kept(matrices, top, None, rows, columns, pooled)
+
+
+def _sums(heads: Sequence[int], w: Wanted, *, mean: bool) -> tuple[Columns | None, Pooled | None]:
+    columns = Columns(heads, w.rows, w.shown, w.sources, mean=mean) if w.keep.columns else None
+    return columns, Pooled(heads, w.keep.pool, w.shown, w.sources, mean=mean) if w.keep.pool else None
 
 
 def _mean(unit: Unit, trace: Trace) -> Kept:
@@ -115,8 +133,10 @@ def _mean(unit: Unit, trace: Trace) -> Kept:
     every_key = list(range(w.eligible.shape[1]))
     names = ("masked", "weights", "value", "projected") if w.by == "projected" else ("masked", "weights", "value")
     matrices = Matrices(w.stages, unit.heads, w.rows, w.columns, mean=True)
-    contributions = Matrices(names, unit.heads, w.rows, every_key, mean=True)
-    rows = [Rows(unit.heads, w.rows, w.sources) for _ in unit.layers]
-    for layer, one in zip(unit.layers, rows, strict=True):
-        trace.recorders.setdefault(layer, []).extend([matrices, contributions, one])
-    return Kept(matrices, None, contributions, rows)
+    contributions = Matrices(names, unit.heads, w.rows, every_key, mean=True) if w.keep.top else None
+    rows = [Rows(unit.heads, w.rows, w.sources) for _ in unit.layers if w.keep.rows]
+    columns, pooled = _sums(unit.heads, w, mean=True)
+    for place, layer in enumerate(unit.layers):
+        every = [matrices, contributions, *rows[place : place + 1], columns, pooled]
+        trace.recorders.setdefault(layer, []).extend(one for one in every if one is not None)
+    return Kept(matrices, None, contributions, rows, columns, pooled)

@@ -16,9 +16,10 @@ def pinned(monkeypatch):
     monkeypatch.delenv("ATTNSCOPE_MODEL", raising=False)
 
 
-@pytest.mark.parametrize(
-    ("args", "name"), [([], "attnscope"), *(([name], name) for name in ("run", "compare", "explain", "info"))]
-)
+COMMANDS = ("run", "compare", "explain", "batch", "convert", "info")
+
+
+@pytest.mark.parametrize(("args", "name"), [([], "attnscope"), *(([name], name) for name in COMMANDS)])
 def test_help_is_as_reviewed(args, name, capsys):
     """To accept a change: write what is shown to the file, and read the difference."""
     assert main([*args, "--help"]) == 0

@@ -1,0 +1,68 @@
+"""Windows of records in; a sink that takes them in a thread of its own, while the model looks into the next, out."""
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from types import TracebackType
+from typing import Protocol
+
+from attnscope.batch.journal import Written
+from attnscope.batch.records import Record
+
+
+class Sink(Protocol):
+    """Where records go.
+
+    Attributes:
+        written: What was there before.
+        whole: It needs every record of a window, also those that it has written already.
+    """
+
+    written: Written
+    whole: bool
+
+    def put(self, records: Sequence[Record], new: int) -> None:
+        """Write a window's records, of which the last `new` are not written yet, and make them safe."""
+
+
+class Behind:
+    """One window at a time, so that memory holds two at most; whatever goes wrong is raised where the next one comes.
+
+    Encoding, check sums, writing and waiting for the disk take as long as a fifth of the forward pass.
+
+    Args:
+        sink: Takes the records.
+    """
+
+    def __init__(self, sink: Sink) -> None:
+        self._sink, self._pool = sink, ThreadPoolExecutor(1, "attnscope-writer")
+        self._pending: tuple[Future[None], Callable[[], None]] | None = None
+
+    def put(self, records: Sequence[Record], new: int, then: Callable[[], None]) -> None:
+        """Hand a window on.
+
+        Args:
+            records: See Sink.put.
+            new: See Sink.put.
+            then: Called here, in the caller's thread, once the records are safe.
+        """
+        self.wait()
+        self._pending = self._pool.submit(self._sink.put, records, new), then
+
+    def wait(self) -> None:
+        """Wait for the last window.
+
+        Raises:
+            AttnscopeError: It could not be written.
+        """
+        if self._pending is not None:
+            future, then = self._pending
+            self._pending = None
+            future.result()
+            then()
+
+    def __enter__(self) -> "Behind":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        """Let what is being written end, also where the work was interrupted: no line is torn by a signal."""
+        self._pool.shutdown(wait=True)

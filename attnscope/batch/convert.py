@@ -1,0 +1,175 @@
+"""A finished dump or table in; the same as another kind of file out, whole or not at all."""
+
+import os
+import secrets
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+
+from attnscope.batch import tables
+from attnscope.batch.dump import Order, Tell, write_dump
+from attnscope.batch.dumps import Dump
+from attnscope.batch.files import Files, naming
+from attnscope.batch.journal import Journal
+from attnscope.batch.records import Record, encode
+from attnscope.batch.runner import MOST, Summary
+from attnscope.batch.sinks import INDEX, Lines, Shards, arrays_of
+from attnscope.errors import AttnscopeError, UsageError
+from attnscope.output import check_target
+
+TABLES, LINES = (".csv", ".parquet"), (".jsonl", ".json")
+
+
+def kind(path: Path, option: str) -> str:
+    """The ending that says what a file is; empty for a folder.
+
+    Raises:
+        UsageError: The ending says nothing.
+    """
+    if path.is_dir() or path.suffix in ("", *LINES, *TABLES):
+        return "" if path.is_dir() else path.suffix
+    hint = f"use {' '.join(LINES + TABLES)}, or a name without ending for a folder"
+    raise UsageError(f"'{path}' has no known ending", where=option, hint=hint)
+
+
+def convert(source: Path, target: Path, *, force: bool) -> tuple[int, str]:
+    """Make another kind of file of a finished dump.
+
+    Args:
+        source: .jsonl, .json, a folder, .parquet or .csv.
+        target: Likewise; a table becomes only another table, for it holds less.
+        force: Replace an existing file.
+
+    Returns:
+        How many, and whether these are `records` or `rows`.
+
+    Raises:
+        AttnscopeError: The source is damaged or not finished, or the target cannot be written.
+        UsageError: An ending says nothing, or a table shall become a dump.
+    """
+    there, here = kind(source, "IN"), kind(target, "OUT")
+    if there in TABLES and here not in TABLES:
+        raise UsageError("a table holds less than a dump", where="OUT", hint="convert to .csv or .parquet")
+    if not source.exists():
+        raise AttnscopeError("there is no such file", where=source)
+    with _replacing(target, force=force) as temporary:
+        if here in TABLES:
+            return _write_table(source, there, temporary, here), "rows"
+        return _write_dump(Dump(source), temporary, here), "records"
+
+
+def write_document(order: Order, tell: Tell) -> Summary:
+    """Write a dump as one JSON document; unlike the other kinds, it is there as a whole or not at all.
+
+    Args:
+        order: What the user asked; its output ends in .json.
+        tell: See `write_dump`.
+
+    Raises:
+        AttnscopeError: As `write_dump`, or the output cannot be written.
+    """
+    with _replacing(order.output, force=order.force) as temporary, tempfile.TemporaryDirectory() as folder:
+        lines = Path(folder) / "dump.jsonl"
+        summary = write_dump(replace(order, output=lines), tell)
+        _write_document(Dump(lines), temporary)
+    return summary
+
+
+def _write_table(source: Path, there: str, target: Path, here: str) -> int:
+    count = Counter[str]()
+
+    def counted(parts: Iterator[tables.Table]) -> Iterator[tables.Table]:
+        for part in parts:
+            count["rows"] += len(part["index"])
+            yield part
+
+    if there in TABLES:
+        names, parts = tables.read_table(source)
+    else:
+        dump = Dump(source)
+        names = tables.columns(dump.header.settings)
+        parts = (tables.table(record) for record in dump.records() if record.status == "ok")
+    if here == ".parquet":
+        tables.write_parquet(target, names, counted(parts))
+    else:
+        with naming(target), open(target, "wb") as file:
+            file.writelines(tables.csv_bytes(names, counted(parts)))
+    return count["rows"]
+
+
+def _write_dump(dump: Dump, target: Path, here: str) -> int:
+    if here == ".json":
+        return _write_document(dump, target)
+    files = Files()
+    if here == "":
+        files.make_folder(target)
+    path = target / INDEX if here == "" else target
+    with Journal(path, force=True, files=files) as journal:
+        journal.start(encode(dump.header))
+        sink = Shards(journal, files) if here == "" else Lines(journal)
+        counts = Counter[str]()
+        for records in _windows(dump):
+            sink.put(records, len(records))
+            counts.update(record.status for record in records)
+        journal.finish(counts)
+    return counts.total()
+
+
+def _windows(dump: Dump) -> Iterator[list[Record]]:
+    """As many records at a time as the dump itself was written by."""
+    window: list[Record] = []
+    values = 0
+    for record in dump.records():
+        size = sum(array.size for array in arrays_of(record).values())
+        if window and (values + size > dump.header.grouping.window or len(window) == MOST):
+            yield window
+            window, values = [], 0
+        window.append(record)
+        values += size
+    if window:
+        yield window
+
+
+def _write_document(dump: Dump, target: Path) -> int:
+    """One JSON document: header, records, end."""
+    count = 0
+    with naming(target), open(target, "wb") as file:
+        file.write(b'{"header":' + encode(dump.header) + b',"records":[')
+        for record in dump.records():
+            file.write((b",\n" if count else b"\n") + encode(record))
+            count += 1
+        assert dump.end is not None
+        file.write(b'\n],"end":' + encode(dump.end) + b"}\n")
+    return count
+
+
+@contextmanager
+def _replacing(target: Path, *, force: bool) -> Iterator[Path]:
+    """A name to write to that becomes the target once everything is safe on disk."""
+    if target.is_dir() or (target.suffix == "" and target.exists()):
+        raise AttnscopeError("exists", where=target, hint="name a new folder")
+    check_target(target, force=force)
+    temporary = target.parent / f".attnscope-{secrets.token_hex(6)}{target.suffix}"
+    files = Files()
+    try:
+        yield temporary
+        with naming(target):
+            for path in [*temporary.iterdir(), temporary] if temporary.is_dir() else [temporary]:
+                _sync(path)
+            files.replace(temporary, target)
+            files.sync_folder(target.parent)
+    finally:
+        with suppress(OSError):
+            shutil.rmtree(temporary) if temporary.is_dir() else temporary.unlink()
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,90 @@
+"""A path in; the system calls that a dump is made of out, one method each, so that a test can make every one fail."""
+
+import errno
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from attnscope.errors import AttnscopeError
+
+try:
+    import fcntl
+except ImportError:  # Windows: no lock, so a second writer is not noticed there
+    fcntl = None  # type: ignore[assignment]
+
+
+class Files:
+    """What the operating system does for us."""
+
+    def open(self, path: Path, flags: int) -> int:
+        """Open a file, never through a symbolic link, and never waiting for the other end of a pipe."""
+        careful = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+        return os.open(path, flags | careful, 0o666)
+
+    def lock(self, descriptor: int) -> None:
+        """Take the file for this process; the system gives it back when the process ends, however that happens.
+
+        Raises:
+            BlockingIOError: Another process has it.
+        """
+        if fcntl is not None:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+    def write(self, descriptor: int, data: memoryview) -> int:
+        """Write some of the data; how much."""
+        return os.write(descriptor, data)
+
+    def truncate(self, descriptor: int, size: int) -> None:
+        """Cut a file off."""
+        os.ftruncate(descriptor, size)
+
+    def sync(self, descriptor: int) -> None:
+        """Wait until a file is safe on disk."""
+        os.fsync(descriptor)
+
+    def sync_folder(self, folder: Path) -> None:
+        """Wait until the names in a folder are safe on disk, where the file system can say so."""
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        except OSError as e:
+            if e.errno not in (errno.EINVAL, errno.EOPNOTSUPP):
+                raise
+        finally:
+            os.close(descriptor)
+
+    def close(self, descriptor: int) -> None:
+        """Close a file."""
+        os.close(descriptor)
+
+    def replace(self, old: Path, new: Path) -> None:
+        """Rename, over whatever is there."""
+        os.replace(old, new)
+
+    def remove(self, path: Path) -> None:
+        """Remove a file."""
+        os.unlink(path)
+
+    def make_folder(self, path: Path) -> None:
+        """Make a folder, unless it is there."""
+        path.mkdir(exist_ok=True)
+
+    def write_all(self, descriptor: int, data: bytes | memoryview) -> None:
+        """Write, in one call unless the system takes less at once."""
+        rest = memoryview(data).cast("B")
+        while len(rest):
+            rest = rest[self.write(descriptor, rest) :]
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Turn what the system refuses into an error that names the file."""
+    try:
+        yield
+    except BlockingIOError as e:
+        raise AttnscopeError("another process writes to it", where=path, hint="wait for it, or name another") from e
+    except OSError as e:
+        reason = e.strerror or type(e).__name__
+        hint = "what is written stays; the same command goes on from there"
+        raise AttnscopeError(f"cannot be written ({reason})", where=path, hint=hint) from e

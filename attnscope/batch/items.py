@@ -1,0 +1,176 @@
+"""One line or row of an input in; the text that it holds, or why it holds none, out."""
+
+import csv
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from hashlib import sha256
+from typing import IO, Any
+
+import msgspec
+
+from attnscope.batch.lines import decoded, lines
+from attnscope.config import TextInput
+from attnscope.errors import AttnscopeError, UsageError, did_you_mean
+from attnscope.texts import MAX_LINE
+
+FORMATS = ("txt", "jsonl", "csv", "tsv", "parquet")
+
+
+@dataclass(frozen=True)
+class Item:
+    """One record of an input.
+
+    Attributes:
+        index: Its number, from 0.
+        line: Its line, from 1; its row in a .parquet file.
+        id: What the input calls it; the number of its line where it has no name.
+        hash: See records.Record.
+        text: What to look at; None where it cannot be read.
+        fields: Everything else that the input says about it.
+        error: Why there is no text.
+    """
+
+    index: int
+    line: int
+    id: int | str
+    hash: str
+    text: TextInput | None
+    fields: dict[str, Any] = field(default_factory=dict)
+    error: str | None = None
+
+
+def _digest(data: bytes) -> str:
+    return sha256(data).hexdigest()[:16]
+
+
+def _good(index: int, line: int, name: str, values: dict[str, Any], fields: dict[str, Any]) -> Item:
+    text = TextInput(values["text"], values.get("pair"), values.get("context"), where=f"{name}:{line}")
+    given = values.get("id")
+    number = _digest(msgspec.json.encode((text.text, text.pair, text.context)))
+    return Item(index, line, line if given in (None, "") else given, number, text, fields)
+
+
+def _bad(index: int, line: int, raw: bytes, error: AttnscopeError) -> Item:
+    return Item(index, line, line, _digest(raw), None, error=str(error))
+
+
+def from_txt(file: IO[bytes], name: str) -> Iterator[Item]:
+    """One text a line, blank ones included."""
+    for number, start, line in lines(file):
+        try:
+            yield _good(number - 1, number, name, {"text": decoded(line, start)}, {})
+        except AttnscopeError as e:
+            yield _bad(number - 1, number, line or b"", e)
+
+
+def from_jsonl(file: IO[bytes], name: str, column: str) -> Iterator[Item]:
+    """One JSON object a line, blank lines left out."""
+    index = 0
+    for number, start, line in lines(file):
+        if line is not None and not line.strip():
+            continue
+        try:
+            item = _good(index, number, name, *_object(decoded(line, start), column))
+        except AttnscopeError as e:
+            item = _bad(index, number, line or b"", e)
+        yield item
+        index += 1
+
+
+def _object(text: str, column: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The members that we know, and the others as they stand there."""
+    members = _member(text, dict[str, msgspec.Raw], None)
+    if column not in members:
+        raise AttnscopeError(f"there is no '{column}'", hint="--column names the member that holds the text")
+    kinds = {"id": int | str | None, "pair": str | None, "context": str | None}
+    known = {"text": _member(members.pop(column), str, column)}
+    for key in [key for key in kinds if key in members]:
+        known[key] = _member(members.pop(key), kinds[key], key)
+    return known, members
+
+
+def _member(data: Any, kind: Any, key: str | None) -> Any:
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError) as e:
+        found = f"{e}".replace("`", "'")
+        raise AttnscopeError(f"not valid JSON ({found})" if key is None else f"{key}: {found}") from e
+
+
+def from_table(file: IO[bytes], name: str, column: str, delimiter: str) -> Iterator[Item]:
+    """One row of a CSV or TSV file with a header row.
+
+    Raises:
+        AttnscopeError: There is no header, or it has no such column.
+    """
+    csv.field_size_limit(MAX_LINE)
+    texts = ((line or b"\xff").decode(errors="surrogateescape") + "\n" for _, _, line in lines(file))
+    reader = csv.reader(texts, delimiter=delimiter, strict=True)
+    header = [title.removeprefix("\ufeff") for title in next(reader, [])]
+    _check_header(header, column, name)
+    index = 0
+    while True:
+        number = reader.line_num + 1
+        try:
+            cells = next(reader, None)
+        except csv.Error as e:
+            yield _bad(index, number, str(e).encode(), AttnscopeError(f"not valid CSV ({e})"))
+        else:
+            if cells is None:
+                return
+            if not cells:
+                continue  # a blank line
+            yield _row(index, number, name, header, cells, column)
+        index += 1
+
+
+def _check_header(header: list[str], column: str, name: str) -> None:
+    if not header:
+        raise AttnscopeError("is empty", where=name, hint="expected a row of column names")
+    if column not in header:
+        raise UsageError(f"{name} has no column '{column}'", where="--column", hint=did_you_mean(column, header))
+
+
+def _row(index: int, number: int, name: str, header: list[str], cells: list[str], column: str) -> Item:
+    raw = "\0".join(cells).encode(errors="surrogateescape")
+    if len(cells) != len(header):
+        found = f"{len(cells)} cells, the header has {len(header)}"
+        return _bad(index, number, raw, AttnscopeError(found, hint="quote cells that hold the separator"))
+    try:
+        raw.decode()
+    except UnicodeDecodeError as e:
+        return _bad(index, number, raw, AttnscopeError(f"byte 0x{raw[e.start]:02x} is not UTF-8"))
+    return from_row(index, number, name, dict(zip(header, cells, strict=True)), column)
+
+
+def from_row(index: int, number: int, name: str, row: dict[str, Any], column: str) -> Item:
+    """A row of a table."""
+    known = {"text": row.pop(column)}
+    if not isinstance(known["text"], str):
+        return _bad(index, number, repr(known["text"]).encode(), AttnscopeError(f"{column}: there is no text"))
+    known |= {key: row.pop(key) or None for key in ("pair", "context") if key in row}
+    known["id"] = row.pop("id", None)
+    return _good(index, number, name, known, row)
+
+
+def from_parquet(file: IO[bytes], name: str, column: str) -> Iterator[Item]:
+    """One row of a .parquet file.
+
+    Raises:
+        AttnscopeError: The extra is missing, the file is damaged, or has no such column.
+    """
+    try:
+        import pyarrow
+        from pyarrow import parquet
+    except ImportError as e:
+        raise AttnscopeError("reading .parquet needs pyarrow", where=name, hint="install attnscope[parquet]") from e
+    index = 0
+    try:
+        table = parquet.ParquetFile(file)
+        _check_header(table.schema_arrow.names, column, name)
+        for part in table.iter_batches(batch_size=1024):
+            for row in part.to_pylist():
+                yield from_row(index, index + 1, name, row, column)
+                index += 1
+    except pyarrow.ArrowException as e:
+        raise AttnscopeError(f"damaged .parquet file ({str(e).splitlines()[0]})", where=name) from e

@@ -1,0 +1,156 @@
+"""The name of an input in; its items, as often as wanted, and what it is, out.
+
+The input is read twice: once to hash it, count its records and find ids that occur twice, once to work on it. What can
+be read only once (a pipe, standard input) goes into a temporary file first.
+"""
+
+import os
+import shutil
+import stat
+import sys
+import tempfile
+from array import array
+from collections.abc import Iterator
+from hashlib import file_digest
+from itertools import islice
+from pathlib import PurePath
+from types import TracebackType
+from typing import IO, Any, BinaryIO
+
+import numpy as np
+
+from attnscope.batch.items import FORMATS, Item, from_jsonl, from_parquet, from_table, from_txt
+from attnscope.batch.lines import PACKED, unpacked
+from attnscope.batch.records import InputFacts, Settings
+from attnscope.errors import AttnscopeError, UsageError
+
+
+class Input:
+    """An input that is open.
+
+    Args:
+        name: The file, or `-` for standard input.
+        format: One of FORMATS; None for what the file's ending says.
+        column: Column or member that holds the texts.
+
+    Raises:
+        UsageError: The ending says nothing.
+        AttnscopeError: It cannot be read.
+    """
+
+    def __init__(self, name: str, format: str | None, column: str) -> None:
+        self.name = "standard input" if name == "-" else name
+        endings = [] if name == "-" else PurePath(name).suffixes
+        self._packing = endings.pop() if endings and endings[-1].lower() in PACKED else ""
+        self.format = format or _format(endings, name)
+        self._column = column
+        self._file: Any = _open(name)
+        self._state = os.fstat(self._file.fileno())
+
+    def items(self) -> Iterator[Item]:
+        """Every record, from the first.
+
+        Raises:
+            AttnscopeError: It is damaged as a whole, or changes while it is being read.
+        """
+        self._file.seek(0)
+        with unpacked(self._file, self._packing.lower(), self.name) as file:
+            yield from self._parsed(file)
+        now = os.fstat(self._file.fileno())
+        if (now.st_size, now.st_mtime_ns) != (self._state.st_size, self._state.st_mtime_ns):
+            raise AttnscopeError("changed while it was read", where=self.name, hint="start again")
+
+    def _parsed(self, file: IO[bytes]) -> Iterator[Item]:
+        if self.format == "txt":
+            return from_txt(file, self.name)
+        if self.format == "jsonl":
+            return from_jsonl(file, self.name, self._column)
+        if self.format == "parquet":
+            return from_parquet(file, self.name, self._column)
+        return from_table(file, self.name, self._column, "\t" if self.format == "tsv" else ",")
+
+    def facts(self) -> InputFacts:
+        """Read everything once.
+
+        Raises:
+            AttnscopeError: An id occurs twice.
+        """
+        self._file.seek(0)
+        digest = file_digest(self._file, "sha256").hexdigest()
+        ids = array("q", (hash(item.id) for item in self.items()))
+        self._check_ids(np.frombuffer(ids, dtype=np.int64))
+        return InputFacts(self.name, self.format, digest, len(ids))
+
+    def _check_ids(self, hashes: "np.ndarray[tuple[int], np.dtype[np.int64]]") -> None:
+        """Eight bytes an id are kept; where two are equal, a second look says which ids these are."""
+        if self.format == "txt" or len(hashes) < 2:
+            return
+        ordered = np.sort(hashes)
+        twice = set(ordered[1:][ordered[1:] == ordered[:-1]].tolist())
+        seen: dict[int | str, int] = {}
+        for item in self.items() if twice else ():
+            if hash(item.id) not in twice:
+                continue
+            if item.id in seen:
+                found = f"the id {item.id!r} stands in line {seen[item.id]}, too"
+                raise AttnscopeError(found, where=f"{self.name}:{item.line}", hint="give every record its own id")
+            seen[item.id] = item.line
+
+    def __enter__(self) -> "Input":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._file.close()
+
+
+def selected(items: Iterator[Item], settings: Settings) -> Iterator[Item]:
+    """The items that `--skip`, `--limit` and `--shard` leave."""
+    number, count = settings.shard
+    end = None if settings.limit is None else settings.skip + settings.limit
+    return (item for item in islice(items, settings.skip, end) if item.index % count == number - 1)
+
+
+def how_many(records: int, settings: Settings) -> int:
+    """How many items `selected` leaves of so many."""
+    number, count = settings.shard
+    end = records if settings.limit is None else min(records, settings.skip + settings.limit)
+    return len(range(settings.skip + (number - 1 - settings.skip) % count, end, count))
+
+
+def _format(endings: list[str], name: str) -> str:
+    ending = endings[-1].lower().removeprefix(".") if endings else ""
+    if ending in FORMATS:
+        return ending
+    if name == "-":
+        return "txt"
+    hint = f"--from names it: {', '.join(FORMATS)}"
+    raise UsageError(f"'{name}' does not say what it holds", where="FILE", hint=hint)
+
+
+def _open(name: str) -> BinaryIO:
+    if name == "-":
+        if sys.stdin is None:
+            raise AttnscopeError("standard input is closed", hint="name a file")
+        return _spooled(sys.stdin.buffer, "standard input")
+    try:
+        descriptor = os.open(name, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
+        file = open(descriptor, "rb")  # noqa: SIM115
+        if stat.S_ISREG(os.fstat(descriptor).st_mode):
+            return file
+        os.set_blocking(descriptor, True)
+        with file:
+            return _spooled(file, name)
+    except (OSError, ValueError) as e:
+        raise AttnscopeError(f"cannot be read ({getattr(e, 'strerror', None) or e})", where=name) from e
+
+
+def _spooled(file: IO[bytes], name: str) -> BinaryIO:
+    copy = tempfile.TemporaryFile(prefix="attnscope-")  # noqa: SIM115
+    try:
+        shutil.copyfileobj(file, copy, 1 << 20)
+        copy.flush()
+    except OSError as e:
+        copy.close()
+        hint = "TMPDIR names a folder with more room"
+        raise AttnscopeError(f"cannot be kept ({e.strerror or e})", where=name, hint=hint) from e
+    return copy

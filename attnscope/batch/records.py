@@ -1,0 +1,269 @@
+"""The lines of a dump as plain data: a header, one record a text, an end line; no torch in here.
+
+Arrays of a record have the unit (a layer and head) as their first axis. They are NumPy arrays in memory and nested
+lists in JSON, float32 in shortest exact digits; null stands for "none" (fewer sources than ranks, a fully masked
+row), and in the stage `masked` for "not allowed".
+"""
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import msgspec
+import numpy as np
+import orjson
+
+from attnscope.report import MaskUse, Provenance, Token
+
+HERE = Path(__file__).parent
+SCHEMA = "attnscope.dump/1"
+MAGIC = b'{"schema":"attnscope.dump/'
+STATUSES = ("ok", "skipped", "failed")
+Keep = Literal["top", "rows", "columns", "pooled", "stages"]
+
+
+def _nested(depth: int, kind: Any) -> dict[str, Any]:
+    return {"type": "array", "items": _nested(depth - 1, kind)} if depth else {"type": kind}
+
+
+_F = np.ndarray[Any, np.dtype[np.float32]]
+_I = np.ndarray[Any, np.dtype[np.int32]]
+Floats2 = Annotated[_F, msgspec.Meta(extra_json_schema=_nested(2, ["number", "null"]))]
+Floats3 = Annotated[_F, msgspec.Meta(extra_json_schema=_nested(3, ["number", "null"]))]
+Places3 = Annotated[_I, msgspec.Meta(extra_json_schema=_nested(3, "integer"))]
+
+
+class Settings(msgspec.Struct, frozen=True):
+    """Every option that changes what a dump holds.
+
+    Attributes:
+        layer: Layers, as typed.
+        head: Heads, as typed.
+        query: Rows, as typed; None for all.
+        key: Columns of stages, as typed; None for all.
+        keep: What is kept of every unit.
+        stages: Stages whose matrices are kept.
+        top: Contributors a query.
+        by: What ranks them.
+        special: Special tokens and the first token take part in the ranking.
+        pool: Rows and columns of a pooled map.
+        truncate: Texts that are too long for the model are cut.
+        column: Column of a table that holds the texts.
+        skip: Records left out at the start.
+        limit: Records taken after these; None for all.
+        shard: Number and count: of these, every count-th from the number-th on (from 1).
+    """
+
+    layer: str = "all"
+    head: str = "all"
+    query: str | None = None
+    key: str | None = None
+    keep: tuple[Keep, ...] = ("top", "rows")
+    stages: tuple[str, ...] = ()
+    top: int = 3
+    by: Literal["weight", "value", "projected"] = "weight"
+    special: bool = True
+    pool: int = 16
+    truncate: bool = False
+    column: str = "text"
+    skip: int = 0
+    limit: int | None = None
+    shard: tuple[int, int] = (1, 1)
+
+
+class InputFacts(msgspec.Struct, frozen=True):
+    """What was read.
+
+    Attributes:
+        name: The file, as the user named it.
+        format: `txt`, `jsonl`, `csv`, `tsv` or `parquet`.
+        sha256: Of its bytes, as they lie on disk.
+        records: Records in it, before any are left out.
+    """
+
+    name: str
+    format: str
+    sha256: str
+    records: int
+
+
+class Grouping(msgspec.Struct, frozen=True):
+    """How texts went through the model together: it decides the last bits of the numbers, so a resumed run keeps to it.
+
+    Attributes:
+        tokens: Tokens of a group, padding included, at most (at least one text).
+        values: Numbers kept of a group, at most (at least one text).
+        window: Numbers kept of the texts that are sorted by length at once, at most.
+        cells: Numbers that one text may need.
+        threads: Of torch.
+    """
+
+    tokens: int
+    values: int
+    window: int
+    cells: int
+    threads: int
+
+
+class Header(msgspec.Struct, frozen=True):
+    """The first line of a dump.
+
+    Attributes:
+        schema: Name and version of this format.
+        provenance: What produced the numbers.
+        mask: Which keys a query could see.
+        settings: What was asked for.
+        input: What was read.
+        grouping: How texts went through the model together.
+    """
+
+    schema: str
+    provenance: Provenance
+    mask: MaskUse
+    settings: Settings
+    input: InputFacts
+    grouping: Grouping
+
+
+class TopArrays(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The strongest sources of every query, (unit, query, rank) each, strongest first.
+
+    Attributes:
+        keys: Position of the source; −1 where there are fewer sources than ranks.
+        weight: α_ij, the attention weight.
+        value: α_ij·‖v_j‖; with `--by value` and `--by projected`.
+        projected: α_ij·‖v_j W_O^h‖ (Kobayashi et al., 2020); with `--by projected`.
+    """
+
+    keys: Places3
+    weight: Floats3
+    value: Floats3 | None = None
+    projected: Floats3 | None = None
+
+
+class RowArrays(msgspec.Struct, frozen=True):
+    """Statistics of every query's whole row of weights, (unit, query) each; see report.Rows.
+
+    Attributes:
+        entropy: −Σ α log₂ α, in bits.
+        first: Weight on the first token.
+        special: Weight on special tokens.
+        self: Weight on the query's own position; null under cross-attention.
+        other: Weight on the rest.
+        distance: Mean |query − key| in tokens, weighted by α; null under cross-attention.
+    """
+
+    entropy: Floats2
+    first: Floats2
+    special: Floats2
+    self: Floats2
+    other: Floats2
+    distance: Floats2
+
+
+class Record(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One text.
+
+    Attributes:
+        index: Number of the record in the input, from 0.
+        id: What the input calls it; the number of its line (or row of a table) where it has no name.
+        line: Its line, from 1; its row in a .parquet file.
+        hash: First 16 hex digits of the SHA-256 of its texts (of its bytes where they cannot be read).
+        status: `ok`, `skipped` (nothing to look at) or `failed`.
+        error: Why it failed or was skipped.
+        text: The text.
+        pair: The second text of an encoder's pair.
+        context: The text that keys and values come from under cross-attention.
+        fields: Everything else that the input says about it.
+        notes: What was cut or left out.
+        tokens: Its tokens.
+        sources: Tokens of the context under cross-attention.
+        queries: Positions that rows stand for.
+        keys: Positions that columns of stages stand for; absent where no stage is kept.
+        units: Layer and head of every unit: numbers, or `mean`.
+        top: Strongest sources.
+        rows: Row statistics.
+        columns: Weight that every source gets, summed over the shown queries: (unit, source).
+        pooled: Weights between runs of neighbouring tokens, (unit, rows, columns): summed over a run of keys, and
+            averaged over a run of those queries that may attend to anything. At most as large as there are tokens.
+        stages: Stage name to matrices, (unit, query, key), or (unit, query, value width) for `output`.
+        shard: The .safetensors file that holds the arrays instead, under `<index>/<name>`.
+        shard_check: CRC-32 of that file.
+    """
+
+    index: int
+    id: int | str
+    line: int
+    hash: str
+    status: Literal["ok", "skipped", "failed"]
+    error: str | None = None
+    text: str | None = None
+    pair: str | None = None
+    context: str | None = None
+    fields: dict[str, Any] = {}
+    notes: list[str] = []
+    tokens: list[Token] = []
+    sources: list[Token] | None = None
+    queries: list[int] = []
+    keys: list[int] = []
+    units: list[tuple[int | str, int | str]] = []
+    top: TopArrays | None = None
+    rows: RowArrays | None = None
+    columns: Floats2 | None = None
+    pooled: Floats3 | None = None
+    stages: dict[str, Floats3] = {}
+    shard: str | None = None
+    shard_check: str | None = None
+
+
+class End(msgspec.Struct, frozen=True):
+    """The last line of a dump: without it, the dump is not finished.
+
+    Attributes:
+        end: True.
+        records: Records in the dump.
+        ok: Those with findings.
+        skipped: Those with nothing to look at.
+        failed: Those that could not be done.
+    """
+
+    end: Literal[True]
+    records: int
+    ok: int
+    skipped: int
+    failed: int
+
+
+def encode(line: Header | Record | End) -> bytes:
+    """One line as strict JSON, without its check and newline."""
+    return msgspec.json.encode(line, enc_hook=_encode_array)
+
+
+def decode(line: bytes, kind: Any) -> Any:
+    """A line as the Header, Record or End that `kind` names."""
+    return msgspec.json.decode(line, type=kind, dec_hook=_decode_array)
+
+
+def json_schema() -> dict[str, Any]:
+    """JSON Schema of a line of a dump, generated from the types above."""
+    lines, parts = msgspec.json.schema_components(
+        (Header, Record, End), schema_hook=lambda _: {}, ref_template="#/$defs/{name}"
+    )
+    check = {"type": "string", "pattern": "^[0-9a-f]{8}$", "description": "CRC-32 of the file up to here."}
+    for part in ("Header", "Record", "End"):
+        parts[part]["properties"]["check"] = check
+        parts[part]["required"].append("check")
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "anyOf": list(lines), "$defs": parts}
+
+
+def _encode_array(value: Any) -> msgspec.Raw:
+    return msgspec.Raw(orjson.dumps(np.ascontiguousarray(value), option=orjson.OPT_SERIALIZE_NUMPY))
+
+
+def _decode_array(kind: Any, value: Any) -> Any:
+    return np.array(value, dtype=kind.__args__[1].__args__[0])
+
+
+if __name__ == "__main__":
+    import sys
+
+    sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(json_schema()), indent=1) + b"\n")

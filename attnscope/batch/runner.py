@@ -1,0 +1,229 @@
+"""Items and something that looks into texts in; every record, in the order of the input, in a sink out.
+
+Records are taken in windows, sorted by length within one, and put through the model in groups. Windows and groups
+depend on the input and the header alone, never on where an earlier run stopped: the numbers come out with the same
+bits.
+"""
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Generic, Protocol, TypeVar
+
+from attnscope.batch.behind import Behind, Sink
+from attnscope.batch.groups import Size, groups
+from attnscope.batch.items import Item
+from attnscope.batch.records import Grouping, Record
+from attnscope.errors import AttnscopeError
+
+MOST = 4096  # records in a window, however little is kept of each
+
+T = TypeVar("T")
+
+
+class Work(Protocol[T]):
+    """What looks into texts."""
+
+    def prepare(self, item: Item) -> "T | Record":
+        """A text made ready, or the record that says why there is nothing to look at.
+
+        Raises:
+            AttnscopeError: The text cannot be looked into.
+        """
+
+    def size(self, ready: T) -> Size:
+        """How large it is."""
+
+    def look(self, ready: Sequence[T]) -> list[Record]:
+        """The records of some texts that go through the model together.
+
+        Raises:
+            AttnscopeError: One of them at least cannot be done.
+        """
+
+
+@dataclass
+class Summary:
+    """How a run went.
+
+    Attributes:
+        counts: Records in the dump by status.
+        resumed: Records that were there before.
+        tokens: Tokens looked into now.
+        failures: The first failures, `line: why` each.
+        started: When the run began, on the monotonic clock.
+    """
+
+    counts: "Counter[str]" = field(default_factory=Counter)
+    resumed: int = 0
+    tokens: int = 0
+    failures: list[str] = field(default_factory=list)
+    started: float = field(default_factory=time.monotonic)
+
+    @property
+    def records(self) -> int:
+        """Records in the dump."""
+        return sum(self.counts.values())
+
+    @property
+    def rates(self) -> str:
+        """Texts and tokens per second of this run."""
+        seconds = max(time.monotonic() - self.started, 1e-3)
+        return f"{(self.records - self.resumed) / seconds:,.0f} texts/s · {self.tokens / seconds:,.0f} tokens/s"
+
+    @property
+    def speed(self) -> str:
+        """The same with the time it took, as the end of a sentence; nothing where nothing was done."""
+        return f"; {time.monotonic() - self.started:,.1f} s, {self.rates}" if self.tokens else ""
+
+
+Tell = Callable[[Summary], None]
+_LISTED = 20
+
+
+class Runner(Generic[T]):
+    """One run over an input.
+
+    Args:
+        work: Looks into texts.
+        sink: Takes records.
+        bounds: How large groups and windows may be.
+        strict: Stop at the first failure.
+        tell: Called whenever records have been written.
+    """
+
+    def __init__(self, work: Work[T], sink: Sink, bounds: Grouping, *, strict: bool, tell: Tell) -> None:
+        self._work, self._sink, self._bounds = work, sink, bounds
+        self._strict, self._tell = strict, tell
+        written = sink.written
+        self._done = len(written.indices)
+        self._place = 0  # of the next window's first record among those of this run
+        self.summary = Summary(Counter(written.counts), resumed=self._done)
+
+    def run(self, items: Iterable[Item]) -> Summary:
+        """Look into every item that is not written yet.
+
+        Raises:
+            AttnscopeError: The dump belongs to another input, cannot be written, or with `strict` a record failed.
+        """
+        with Behind(self._sink) as behind:
+            for window in self._windows(items):
+                done = min(max(0, self._done - self._place), len(window))
+                self._check_same(window[:done])
+                if done < len(window):
+                    self._flush(window, done, behind)
+                self._place += len(window)
+            behind.wait()
+        if self._place < self._done:
+            raise AttnscopeError("the dump has more records than the input", hint="give --force to start anew")
+        return self.summary
+
+    def _windows(self, items: Iterable[Item]) -> "Iterator[list[tuple[Item, T | Record, Size]]]":
+        window: list[tuple[Item, T | Record, Size]] = []
+        values = 0
+        for item in items:
+            ready = self._prepared(item)
+            size = Size(0, 0) if isinstance(ready, Record) else self._work.size(ready)
+            if window and (values + size.values > self._bounds.window or len(window) == MOST):
+                yield window
+                window, values = [], 0
+            window.append((item, ready, size))
+            values += size.values
+        if window:
+            yield window
+
+    def _prepared(self, item: Item) -> "T | Record":
+        if item.text is None:
+            return failed(item, str(item.error))
+        try:
+            ready = self._work.prepare(item)
+        except AttnscopeError as e:
+            return failed(item, _without_place(e, item))
+        if not isinstance(ready, Record) and self._work.size(ready).values > self._bounds.cells:
+            return failed(item, f"{self._work.size(ready).values:,} numbers, memory holds {self._bounds.cells:,}")
+        return ready
+
+    def _check_same(self, window: "Sequence[tuple[Item, T | Record, Size]]") -> None:
+        """Refuse to go on with a dump of other texts."""
+        written = self._sink.written
+        for place, (item, _, _) in enumerate(window, self._place):
+            if (item.index, int(item.hash, 16)) != (written.indices[place], written.hashes[place]):
+                found = f"record {item.index} of the dump belongs to another text"
+                raise AttnscopeError(found, hint="give --force to start anew")
+
+    def _flush(self, window: "list[tuple[Item, T | Record, Size]]", done: int, behind: Behind) -> None:
+        first = 0 if self._sink.whole else done
+        found = {place: ready for place, (_, ready, _) in enumerate(window) if isinstance(ready, Record)}
+        places = [place for place in range(len(window)) if place not in found]
+        for group in groups([window[place][2] for place in places], self._bounds):
+            chosen = [places[i] for i in group]
+            if max(chosen) >= first:
+                found |= dict(zip(chosen, self._looked([window[place] for place in chosen]), strict=True))
+        items = [item for item, _, _ in window[first:]]
+        self._write([found[place] for place in range(first, len(window))], items, len(window) - done, behind)
+
+    def _looked(self, group: "list[tuple[Item, T | Record, Size]]") -> list[Record]:
+        """A group's records; where one text spoils it, each text alone."""
+        ready = [one for _, one, _ in group if not isinstance(one, Record)]
+        try:
+            return self._work.look(ready)
+        except AttnscopeError as e:
+            if len(group) == 1:
+                return [failed(group[0][0], _without_place(e, group[0][0]))]
+        return [self._looked([one])[0] for one in group]
+
+    def _write(self, records: list[Record], items: list[Item], new: int, behind: Behind) -> None:
+        """Hand a window's last records on, and stop before a failure that may not be."""
+        fresh, end = len(records) - new, len(records)
+        if self._strict:
+            end = next((i for i in range(fresh, end) if records[i].status == "failed"), end)
+
+        def then() -> None:
+            for record, item in zip(records[fresh:end], items[fresh:end], strict=True):
+                self._note(record, item)
+            self._tell(self.summary)
+
+        behind.put(records[:end], end - fresh, then)
+        if end < len(records):
+            behind.wait()
+            hint = "without --strict the rest goes on"
+            raise AttnscopeError(str(records[end].error), where=_place(items[end]), hint=hint)
+
+    def _note(self, record: Record, item: Item) -> None:
+        self.summary.counts[record.status] += 1
+        self.summary.tokens += len(record.tokens)
+        if record.status == "failed" and len(self.summary.failures) < _LISTED:
+            self.summary.failures.append(f"{item.line}: {record.error}")
+
+
+def failed(item: Item, why: str) -> Record:
+    """The record of a text that could not be done."""
+    return without_findings(item, "failed", why)
+
+
+def without_findings(item: Item, status: str, why: str) -> Record:
+    """The record of a text without findings."""
+    text = item.text
+    return Record(
+        item.index,
+        item.id,
+        item.line,
+        item.hash,
+        "skipped" if status == "skipped" else "failed",
+        error=why,
+        text=None if text is None else text.text,
+        pair=None if text is None else text.pair,
+        context=None if text is None else text.context,
+        fields=item.fields,
+    )
+
+
+def _place(item: Item) -> str:
+    return item.text.where if item.text is not None else f"line {item.line}"
+
+
+def _without_place(error: AttnscopeError, item: Item) -> str:
+    """The error, without repeating where the item stands."""
+    where = None if error.where == _place(item) else error.where
+    return str(AttnscopeError(error.found, where=where, hint=error.hint))

@@ -1,0 +1,169 @@
+"""Records in; lines of a journal, with their arrays in them or in .safetensors shards beside it, out."""
+
+import json
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+from zlib import crc32
+
+import msgspec
+import numpy as np
+
+from attnscope.batch.files import Files, naming
+from attnscope.batch.journal import Journal
+from attnscope.batch.records import Record, encode
+from attnscope.errors import AttnscopeError
+
+INDEX = "index.jsonl"
+_TEMPORARY, _SHARDS = ".shard.tmp", "[0-9]*.safetensors"
+_DTYPES = {"float32": "F32", "int32": "I32"}
+_ARRAYS = ("top", "rows", "columns", "pooled", "stages")
+
+
+class Lines:
+    """Everything of a record in its line: `dump.jsonl`.
+
+    Args:
+        journal: Open for writing.
+    """
+
+    whole = False
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal, self.written = journal, journal.written
+
+    def put(self, records: Sequence[Record], new: int) -> None:
+        """See runner.Sink."""
+        for record in records[len(records) - new :]:
+            self._journal.append(encode(record))
+        self._journal.sync()
+
+
+class Shards:
+    """Arrays in .safetensors files, one a window, everything else in `index.jsonl` beside them.
+
+    A shard is whole and safe on disk before the first line that names it.
+
+    Args:
+        journal: The index, open for writing.
+        files: The system.
+    """
+
+    whole = True
+
+    def __init__(self, journal: Journal, files: Files) -> None:
+        self._journal, self._files, self.written = journal, files, journal.written
+        self._folder = journal.path.parent
+
+    def put(self, records: Sequence[Record], new: int) -> None:
+        """See runner.Sink."""
+        found = [record for record in records if record.status == "ok"]
+        name = check = None
+        if found:
+            name = f"{found[0].index:09d}.safetensors"
+            arrays = {f"{r.index}/{key}": array for r in found for key, array in arrays_of(r).items()}
+            check = f"{self._write(self._folder / name, arrays):08x}"
+        for record in records[len(records) - new :]:
+            named = (name, check) if record.status == "ok" else (None, None)
+            self._journal.append(encode(without_arrays(record, *named)))
+        self._journal.sync()
+
+    def _write(self, path: Path, arrays: "dict[str, np.ndarray[Any, Any]]") -> int:
+        """A whole file or none, and its CRC-32; the lock on the index keeps others from the temporary name."""
+        crc, temporary = 0, path.parent / _TEMPORARY
+        with naming(path):
+            descriptor = self._files.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+            try:
+                try:
+                    for part in _parts(arrays):
+                        self._files.write_all(descriptor, part)
+                        crc = crc32(part, crc)
+                    self._files.sync(descriptor)
+                finally:
+                    self._files.close(descriptor)
+                self._files.replace(temporary, path)
+                self._files.sync_folder(path.parent)
+            except BaseException:
+                with suppress(OSError):
+                    self._files.remove(temporary)
+                raise
+        return crc
+
+
+def arrays_of(record: Record) -> "dict[str, np.ndarray[Any, Any]]":
+    """Every array of a record: `top.keys`, `rows.entropy`, `columns`, `pooled`, `stages.weights` and so on."""
+    found: dict[str, Any] = {}
+    for part in _ARRAYS:
+        value = getattr(record, part)
+        if isinstance(value, msgspec.Struct):
+            value = {name: getattr(value, name) for name in value.__struct_fields__}
+        named = {f"{part}.{key}": array for key, array in value.items()} if isinstance(value, dict) else {part: value}
+        found |= {key: array for key, array in named.items() if array is not None}
+    return found
+
+
+def without_arrays(record: Record, shard: str | None, check: str | None) -> Record:
+    """A record whose arrays lie in a shard."""
+    bare: dict[str, Any] = {part: {} if part == "stages" else None for part in _ARRAYS}
+    return msgspec.structs.replace(record, shard=shard, shard_check=check, **bare)
+
+
+def _parts(arrays: "dict[str, np.ndarray[Any, Any]]") -> "Iterator[bytes | memoryview]":
+    """The bytes of a .safetensors file, array by array, so that there is no second copy of them all."""
+    header: dict[str, Any] = {}
+    end = 0
+    for name, array in arrays.items():
+        start, end = end, end + array.nbytes
+        header[name] = {"dtype": _DTYPES[array.dtype.name], "shape": list(array.shape), "data_offsets": [start, end]}
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    yield len(text).to_bytes(8, "little") + text
+    for array in arrays.values():
+        if array.size:
+            yield np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+
+
+@contextmanager
+def open_dump(target: Path, *, force: bool, files: Files) -> "Iterator[tuple[Journal, Lines | Shards]]":
+    """A dump that is open for writing, and locked: a .jsonl file, or a folder where the name has no ending.
+
+    Args:
+        target: The file or folder.
+        force: Start anew, whatever dump is there.
+        files: The system.
+
+    Raises:
+        AttnscopeError: It cannot be written, is something else or damaged, or another process writes to it.
+    """
+    folder = target.is_dir() or not target.suffix
+    if folder:
+        _check_folder(target)
+        with naming(target):
+            files.make_folder(target)
+    with Journal(target / INDEX if folder else target, force=force, files=files) as journal:
+        if folder:
+            _tidy(journal, files, force=force)
+        yield journal, Shards(journal, files) if folder else Lines(journal)
+
+
+def _check_folder(target: Path) -> None:
+    if target.is_symlink() or (target.exists() and not target.is_dir()):
+        raise AttnscopeError("exists, and is not a folder", where=target, hint="name another")
+    if target.is_dir() and any(target.iterdir()) and not (target / INDEX).is_file():
+        raise AttnscopeError("is a folder that holds something else", where=target, hint="name a new folder")
+
+
+def _tidy(journal: Journal, files: Files, *, force: bool) -> None:
+    """Remove what a killed process left, and with `force` every shard; refuse to go on where a named shard is gone."""
+    folder = journal.path.parent
+    stale = [folder / _TEMPORARY, *(folder.glob(_SHARDS) if force else ())]
+    for path in stale:
+        if path.exists():
+            with naming(path):
+                files.remove(path)
+    for name in journal.written.shards:
+        if not (folder / name).is_file():
+            hint = "restore it from a copy, or give --force to start anew"
+            raise AttnscopeError(f"the shard {name} is missing", where=journal.path, hint=hint)

@@ -1,0 +1,107 @@
+"""A file of texts in; a dump of what attention does in each of them out: `attnscope batch`."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from attnscope.cli.batch_options import DumpSelection, Target, Texts
+from attnscope.cli.options import Machine, Stack
+from attnscope.cli.process import complain
+from attnscope.errors import Exit, UsageError
+from attnscope.visible import visible
+
+if TYPE_CHECKING:
+    from attnscope.batch.dump import Order
+    from attnscope.batch.runner import Summary
+
+EXAMPLES = """
+attnscope batch texts.txt -o dump.jsonl
+attnscope batch texts.jsonl -o dump.jsonl --top 5 --model ./my-bert
+attnscope batch reviews.csv --column review -o dump.jsonl --limit 1000
+attnscope batch texts.txt.gz -o matrices --stage weights --layer -1
+zcat texts.jsonl.gz | attnscope batch - --from jsonl -o dump.jsonl --shard 1/4
+"""
+_ENDINGS = (".jsonl", ".json")
+
+
+def batch(texts: Texts, stack: Stack, selection: DumpSelection, target: Target, machine: Machine) -> None:
+    """Dump what attention does in many texts, to a file.
+
+    The default is small: the top contributors and the row statistics of every head. Whatever interrupts it, the same
+    command goes on where it stopped.
+    """
+    from attnscope.cli.batch_progress import progress
+
+    _check_ending(target.output)
+    order = _order(texts, stack, selection, target, machine)
+    from attnscope.batch.convert import write_document
+    from attnscope.batch.dump import write_dump
+
+    with progress(quiet=target.quiet) as tell:
+        write = write_document if target.output.suffix == ".json" else write_dump
+        summary = write(order, tell)
+    if not target.quiet:
+        _report(summary, target.output, texts.file)
+    if summary.counts["failed"]:
+        raise typer.Exit(Exit.SOME_RECORDS_FAILED)
+
+
+def _check_ending(output: Path) -> None:
+    if output.is_dir() or output.suffix in ("", *_ENDINGS):
+        return
+    hint = "write a .jsonl file, or name a folder"
+    if output.suffix in (".csv", ".parquet"):
+        hint = f"write a .jsonl file, then: attnscope convert dump.jsonl dump{output.suffix}"
+    raise UsageError(f"'{output}' cannot be a dump", where="--output", hint=hint)
+
+
+def _order(texts: Texts, stack: Stack, selection: DumpSelection, target: Target, machine: Machine) -> "Order":
+    from attnscope.batch.dump import Order
+    from attnscope.batch.records import Settings
+    from attnscope.config import RunConfig
+
+    stages = () if selection.stage == "none" else tuple(selection.stage.split(","))
+    number, count = map(int, texts.shard.split("/"))
+    settings = Settings(
+        layer=selection.layer,
+        head=selection.head,
+        query=selection.query,
+        key=selection.key,
+        keep=(*selection.keep.split(","), *(["stages"] if stages else [])),  # type: ignore[arg-type]
+        stages=stages,
+        top=selection.top,
+        by=selection.by,
+        special=not selection.no_special,
+        pool=selection.pool,
+        truncate=machine.truncate,
+        column=texts.column,
+        skip=texts.skip,
+        limit=texts.limit,
+        shard=(number, count),
+    )
+    chosen = stack.chosen()
+    run = RunConfig(
+        texts=(),
+        model=chosen["model"],
+        config=chosen["config"],
+        mask=selection.mask,
+        what_if=selection.what_if,
+        device=machine.device,
+        dtype=machine.dtype,
+        max_memory=machine.max_memory,
+    )
+    return Order(texts.file, texts.format, target.output, settings, run, force=target.force, strict=target.strict)
+
+
+def _report(summary: "Summary", output: Path, name: str) -> None:
+    """What went wrong, and what there is now."""
+    name = "standard input" if name == "-" else name
+    for failure in summary.failures:
+        complain("failed", visible(f"{name}:{failure}"))
+    more = summary.counts["failed"] - len(summary.failures)
+    if more > 0:
+        complain("failed", f"{more:,} more; their records in the dump have the status 'failed'")
+    counts = [f"{summary.counts[s]:,} {s}" for s in ("ok", "skipped", "failed") if summary.counts[s]]
+    before = f"; {summary.resumed:,} were there before" if summary.resumed else ""
+    complain("wrote", f"{visible(str(output))} ({', '.join(counts) or 'no records'}{before}{summary.speed})")

@@ -1,0 +1,177 @@
+"""The options of `attnscope batch` that no other command has, or whose defaults are its own."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+from typer import Argument
+
+from attnscope.cli import complete, read
+from attnscope.cli.options import choice, option
+from attnscope.cli.selection_options import Selection
+from attnscope.errors import UsageError
+
+_INPUT, _SELECT, _OUTPUT = "Input", "What to compute", "Output"
+KEPT = ("top", "rows", "columns", "pooled")
+Format = Literal["txt", "jsonl", "csv", "tsv", "parquet"]
+
+
+def _stages(text: str) -> str:
+    """Stages joined by commas, or `none`."""
+    return text if text == "none" else read.some_of("--stage", "stage", complete.STAGES)(text)
+
+
+def _shard(text: str) -> str:
+    """`i/n`, left as typed."""
+    number, _, count = text.partition("/")
+    low = read.number("--shard", 1)
+    if low(number) > low(count):
+        raise UsageError(
+            f"there is no shard {number} of {count}", where="--shard", hint=f"use 1/{count} to {count}/{count}"
+        )
+    return text
+
+
+@dataclass(frozen=True, kw_only=True)
+class Texts:
+    """What to read.
+
+    Attributes:
+        file: The input, or `-` for standard input.
+        format: What it holds.
+        column: Column or member that holds the text.
+        skip: Records left out at the start.
+        limit: Records taken after these.
+        shard: Which part of them, `i/n`.
+    """
+
+    file: Annotated[
+        str,
+        Argument(
+            metavar="FILE",
+            help="The texts: .txt (one a line), .jsonl, .csv, .tsv or .parquet, also packed as .gz or .zst; - reads "
+            "standard input.",
+            rich_help_panel=_INPUT,
+        ),
+    ]
+    format: Annotated[
+        Format | None,
+        choice("--from", Format, group=_INPUT, help="What the input holds, where its name does not say it."),
+    ] = None
+    column: Annotated[
+        str,
+        option("--column", group=_INPUT, metavar="NAME", help="The column, or JSON member, that holds the text."),
+    ] = "text"
+    skip: Annotated[
+        int,
+        option("--skip", group=_INPUT, metavar="N", parser=read.number("--skip", 0), help="Leave out the first N."),
+    ] = 0
+    limit: Annotated[
+        int | None,
+        option("--limit", group=_INPUT, metavar="N", parser=read.number("--limit", 1), help="Take N at most."),
+    ] = None
+    shard: Annotated[
+        str,
+        option("--shard", group=_INPUT, metavar="I/N", parser=_shard, help="Take every N-th record, from the I-th on."),
+    ] = "1/1"
+
+
+@dataclass(frozen=True, kw_only=True)
+class DumpSelection(Selection):
+    """What to compute and keep: as for one text, with small defaults over every head.
+
+    Attributes:
+        layer: Layers, as typed.
+        head: Heads, as typed.
+        stage: Stages whose matrices are kept, joined by commas, or `none`.
+        keep: What is kept besides stages.
+        pool: Rows and columns of a pooled map.
+    """
+
+    layer: Annotated[
+        str,
+        option(
+            "--layer",
+            group=_SELECT,
+            metavar="LAYERS",
+            parser=read.pick("--layer"),
+            autocompletion=complete.words("all", "mean"),
+            help="Layers, from 0: all, mean, or numbers such as 3, 0,2,5-7 or -1 (the last).",
+        ),
+    ] = "all"
+    head: Annotated[
+        str,
+        option(
+            "--head",
+            group=_SELECT,
+            metavar="HEADS",
+            parser=read.pick("--head"),
+            autocompletion=complete.words("all", "mean"),
+            help="Heads, likewise.",
+        ),
+    ] = "all"
+    stage: Annotated[
+        str,
+        option(
+            "--stage",
+            group=_SELECT,
+            metavar="STAGES",
+            parser=_stages,
+            autocompletion=complete.stages,
+            help=f"Whole matrices, which are large: none, or some of {', '.join(complete.STAGES)}, joined by commas.",
+        ),
+    ] = "none"
+    keep: Annotated[
+        str,
+        option(
+            "--keep",
+            group=_SELECT,
+            metavar="WHAT",
+            parser=read.some_of("--keep", "part", KEPT),
+            autocompletion=complete.words(*KEPT),
+            help="Some of top (contributors), rows (statistics of every row), columns (weight that every token gets) "
+            "and pooled (a map of fixed size), joined by commas.",
+        ),
+    ] = "top,rows"
+    pool: Annotated[
+        int,
+        option(
+            "--pool",
+            group=_SELECT,
+            metavar="N",
+            parser=read.number("--pool", 1, 1024),
+            help="Rows and columns of a pooled map.",
+        ),
+    ] = 16
+
+
+@dataclass(frozen=True, kw_only=True)
+class Target:
+    """Where the dump goes.
+
+    Attributes:
+        output: The dump.
+        strict: Stop at the first record that fails.
+        force: Start anew, whatever dump is there.
+        quiet: No progress and no remarks on standard error.
+    """
+
+    output: Annotated[
+        Path,
+        option(
+            "--output",
+            "-o",
+            group=_OUTPUT,
+            metavar="OUT",
+            autocompletion=complete.files,
+            help="The dump: .jsonl (goes on after an interruption), .json (one document), or a name without ending for "
+            "a folder of .safetensors shards (goes on, too).",
+        ),
+    ]
+    strict: Annotated[bool, option("--strict", group=_OUTPUT, help="Stop at the first record that fails.")] = False
+    force: Annotated[
+        bool, option("--force", group=_OUTPUT, help="Start anew instead of going on with a dump that is there.")
+    ] = False
+    quiet: Annotated[bool, option("--quiet", group=_OUTPUT, help="No progress and no remarks on standard error.")] = (
+        False
+    )

@@ -1,0 +1,51 @@
+"""How far a dump is, in; a bar with rates, time left and failures on standard error out, where somebody watches."""
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from attnscope.batch.runner import Summary
+
+
+@contextmanager
+def progress(*, quiet: bool) -> "Iterator[Callable[[Summary, int], None]]":
+    """A bar that vanishes when the work ends.
+
+    Args:
+        quiet: Show none.
+
+    Yields:
+        What takes how far the dump is, and how many records it will have.
+    """
+    if quiet or sys.stderr is None or not sys.stderr.isatty():
+        yield lambda summary, total: None
+        return
+    bar = _rich_bar()
+    task = bar.add_task("", total=None, rates="", failed="")
+
+    def tell(summary: "Summary", total: int) -> None:
+        bad = summary.counts["failed"]
+        failed = f"{bad:,} failed" if bad else ""
+        bar.update(task, completed=summary.records, total=total, rates=summary.rates, failed=failed)
+
+    bar.start()
+    try:
+        yield tell
+    finally:
+        bar.stop()
+
+
+def _rich_bar() -> Any:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[rates]}", markup=False),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[failed]}", markup=False),
+    )
+    return Progress(*columns, console=Console(file=sys.stderr), transient=True, refresh_per_second=4)

@@ -1,0 +1,104 @@
+"""Tiles in; what sources, and runs of neighbouring tokens, get in sum, out: recorders of a size that rows don't grow.
+
+Under a fully masked row there is no weight to count: it is left out of sums and means.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from attnscope.model.attention import Tile
+from attnscope.model.recorders import Sources, _Base
+
+
+class Columns(_Base):
+    """The weight that every source gets, summed over queries: the mass of a column.
+
+    Args:
+        heads: Query heads.
+        rows: Query positions that any text shows, sorted.
+        shown: Those that each text shows, (B, Q), bool.
+        sources: The key side.
+        mean: Mean over heads (and over every layer that it is shown) instead of each apart.
+    """
+
+    def __init__(
+        self, heads: Sequence[int], rows: Sequence[int], shown: Tensor, sources: Sources, *, mean: bool = False
+    ) -> None:
+        super().__init__(heads, rows)
+        self.mean, self._shown, self._layers = mean, shown, set[int]()
+        shape = (shown.shape[0], 1 if mean else len(self.heads), sources.real.shape[1])
+        self._sum = torch.zeros(shape, device=shown.device)
+
+    def see(self, tile: Tile) -> None:
+        """Add each column up."""
+        self._layers.add(tile.call.layer)
+        share = self._share(tile)
+        if share is None:
+            return
+        shown = self._shown[:, self.rows[share.rows]].float()[:, None, None]  # (B, 1, 1, r)
+        part = (shown @ share.cut(tile.weights)).squeeze(2)  # (B, h, k)
+        self._sum[:, [0] if self.mean else share.here, tile.k0 : tile.k1] += (
+            part.sum(1, keepdim=True) if self.mean else part
+        )
+
+    def result(self) -> Tensor:
+        """(B, heads, K); one head, the mean, where `mean` was asked for."""
+        return self._sum / (len(self.heads) * max(1, len(self._layers))) if self.mean else self._sum
+
+
+class Pooled(_Base):
+    """A map of fixed size: weights summed over runs of keys, and averaged over runs of queries.
+
+    A row of the map sums to 1, as a row of weights does. Token i of n lies in run i·size // n; a text with fewer tokens
+    than `size` has a run for every token.
+
+    Args:
+        heads: Query heads.
+        size: Runs, at most.
+        shown: Queries of each text that count, (B, Q), bool.
+        sources: The key side.
+        mean: Mean over heads (and over every layer that it is shown) instead of each apart.
+    """
+
+    def __init__(self, heads: Sequence[int], size: int, shown: Tensor, sources: Sources, *, mean: bool = False) -> None:
+        super().__init__(heads, range(shown.shape[1]))
+        self.mean = mean
+        # Runs of queries are counted over the whole text, whatever rows of it are shown.
+        lengths = sources.real.sum(1) if sources.same else shown.flip(1).int().argmax(1).neg() + shown.shape[1]
+        self._queries = _runs(lengths, shown.shape[1], size) * shown.float()[:, None]  # (B, n, Q)
+        self._keys = _runs(sources.real.sum(1), sources.real.shape[1], size).mT  # (B, K, n)
+        heads_kept = 1 if mean else len(self.heads)
+        shape = (shown.shape[0], heads_kept, self._queries.shape[1], self._keys.shape[2])
+        self._sum = torch.zeros(shape, device=shown.device)
+        self._count = torch.zeros(*shape[:3], 1, device=shown.device)
+
+    def see(self, tile: Tile) -> None:
+        """Add each run of queries and keys up."""
+        share = self._share(tile)
+        if share is None:
+            return
+        here, weights = share.here, share.cut(tile.weights)  # (B, h, r, k)
+        queries = self._queries[:, None, :, self.rows[share.rows]]  # (B, 1, n, r)
+        part = queries @ weights @ self._keys[:, None, tile.k0 : tile.k1]  # (B, h, n, n)
+        # What a row sums to says whether it may see anything.
+        live = weights.sum(-1, keepdim=True).round()  # (B, h, r, 1)
+        count = queries @ live  # (B, h, n, 1)
+        if self.mean:
+            part, count, here = part.sum(1, keepdim=True), count.sum(1, keepdim=True), [0]
+        self._sum[:, here] += part
+        self._count[:, here] += count
+
+    def result(self) -> Tensor:
+        """(B, heads, n, n); NaN where a run has no query that may see anything."""
+        return self._sum / self._count
+
+
+def _runs(lengths: Tensor, width: int, size: int) -> Tensor:
+    """1 where a token lies in a run, (B, size, width), float32; 0 for padding."""
+    n = torch.clamp(lengths, max=size)[:, None]  # (B, 1)
+    at = torch.arange(width, device=lengths.device)[None]  # (1, width)
+    run = at * n // lengths[:, None].clamp_min(1)  # (B, width)
+    inside = (at < lengths[:, None])[:, None]  # (B, 1, width)
+    return ((run[:, None] == torch.arange(min(size, width), device=lengths.device)[:, None]) & inside).float()

@@ -1,0 +1,279 @@
+"""Dumps of real models: numbers are those of each text alone; resuming, refusing and failing work end to end."""
+
+import json
+import shutil
+
+import jsonschema
+import msgspec
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from attnscope.batch import records
+from attnscope.batch.dump import Order, write_dump
+from attnscope.batch.dumps import Dump
+from attnscope.batch.records import Settings, json_schema
+from attnscope.batch.sinks import arrays_of
+from attnscope.config import RunConfig, TextInput
+from attnscope.errors import AttnscopeError, UsageError
+from attnscope.pipeline import inspect
+from attnscope.report import STAGES
+from tests.batch.faults import Crash, Faulty
+
+TEXTS = (
+    "The bank by the river was eroded",
+    "bank",
+    "A bank that lends money by the river is still a bank, by and large, and the river does not mind it at all",
+    "the the the the",
+    "",
+    "Rivers erode banks",
+)
+
+
+def dump(
+    tmp_path, texts=TEXTS, name="dump.jsonl", *, files=None, strict=False, force=False, settings=None, total=None, **run
+):
+    source = tmp_path / "texts.txt"
+    source.write_text("".join(f"{text}\n" for text in texts))
+    given = RunConfig(texts=(), **({"config": "bidirectional"} if "model" not in run else {}) | run)
+    order = Order(str(source), None, tmp_path / name, settings or Settings(), given, force=force, strict=strict)
+    told = []
+    summary = write_dump(order, lambda summary, total: told.append((summary.records, total)), files)
+    assert told[-1] == (summary.records, total or len(texts))
+    return summary
+
+
+def found(tmp_path, name="dump.jsonl"):
+    return list(Dump(tmp_path / name).records())
+
+
+FULL = Settings(keep=("top", "rows", "columns", "pooled", "stages"), stages=STAGES, top=5, by="projected", pool=4)
+
+
+def test_padded_texts_have_the_numbers_of_each_text_alone(tmp_path, minilm):
+    """To 1e-6, but for what float32 leaves open: six layers of it, whose sums run in another order for other sizes."""
+    dump(tmp_path, settings=FULL, model=str(minilm))
+    for record, text in zip(found(tmp_path), TEXTS, strict=True):
+        if not text:
+            assert record.status == "skipped"
+            continue
+        alone = RunConfig((TextInput(text),), model=str(minilm), layer="all", head="all", stages=STAGES, top=5)
+        (report,) = inspect(msgspec.structs.replace(alone, by="projected")).texts
+        assert record.tokens == report.tokens
+        assert record.units == [(head.layer, head.head) for head in report.heads]
+        for unit, head in enumerate(report.heads):
+            near = {"rtol": 1e-5, "atol": 1e-6}
+            for stage in STAGES:
+                loose = 1e-6 if stage == "weights" else 5e-5  # scores are up to fifty
+                np.testing.assert_allclose(record.stages[stage][unit], head.stages[stage], rtol=1e-5, atol=loose)
+            for measure in ("weight", "value", "projected"):
+                np.testing.assert_allclose(getattr(record.top, measure)[unit], getattr(head.top, measure), **near)
+            for name in records.RowArrays.__struct_fields__:
+                np.testing.assert_allclose(getattr(record.rows, name)[unit], getattr(head.rows, name), **near)
+            weights = head.stages["weights"]
+            np.testing.assert_allclose(record.columns[unit], weights.sum(0), **near)
+            keys = record.top.keys[unit]
+            picked = np.take_along_axis(weights, np.maximum(keys, 0), 1)
+            np.testing.assert_allclose(picked[keys >= 0], record.top.weight[unit][keys >= 0], **near)
+
+
+@pytest.mark.parametrize("config", ["bidirectional", "causal", "sliding-window", "grouped-query"])
+def test_padding_changes_nothing(tmp_path, config):
+    """Words are numbered by the whole input, so that each text alone is run with all the others skipped."""
+    dump(tmp_path, name="together.jsonl", settings=FULL, config=config)
+    together = found(tmp_path, "together.jsonl")
+    for i, text in enumerate(TEXTS):
+        if text:
+            settings = msgspec.structs.replace(FULL, skip=i, limit=1)
+            dump(tmp_path, name=f"{i}.jsonl", settings=settings, config=config, total=1)
+            (alone,) = found(tmp_path, f"{i}.jsonl")
+            for name, array in arrays_of(alone).items():
+                scale = max(1.0, np.abs(array[np.isfinite(array)]).max())  # 1 for weights and their sums
+                found_here = arrays_of(together[i])[name]
+                np.testing.assert_allclose(found_here, array, rtol=0, atol=1e-6 * scale, err_msg=name)
+
+
+@pytest.mark.parametrize(("layer", "head"), [("mean", "mean"), ("0", "mean"), ("mean", "1,3"), ("1,0", "-1")])
+def test_selections_are_those_of_run(tmp_path, layer, head):
+    text = TEXTS[0]
+    settings = Settings(
+        layer=layer, head=head, keep=("top", "rows", "stages"), stages=("weights",), top=2, query="bank,4:6", key="0:2"
+    )
+    dump(tmp_path, [text], settings=settings)
+    (record,) = found(tmp_path)
+    run = RunConfig((TextInput(text),), config="bidirectional", layer=layer, head=head, stages=("weights",), top=2)
+    (report,) = inspect(msgspec.structs.replace(run, query="bank,4:6", key="0:2")).texts
+    assert record.queries == report.queries
+    assert record.keys == report.keys
+    assert record.units == [(one.layer, one.head) for one in report.heads]
+    for unit, one in enumerate(report.heads):
+        np.testing.assert_allclose(record.stages["weights"][unit], one.stages["weights"], atol=1e-6)
+        np.testing.assert_array_equal(record.top.keys[unit], one.top.keys)
+        np.testing.assert_allclose(record.rows.entropy[unit], one.rows.entropy, atol=1e-6)
+
+
+def test_a_word_that_some_texts_lack_fails_those_alone(tmp_path):
+    summary = dump(tmp_path, settings=Settings(query="river"))
+    assert summary.counts == {"ok": 2, "failed": 3, "skipped": 1}
+    assert "river" in found(tmp_path)[1].error
+
+
+def test_every_line_keeps_to_the_published_schema(tmp_path):
+    dump(tmp_path, settings=FULL)
+    dump(tmp_path, name="folder", settings=FULL)
+    schema = json_schema()
+    jsonschema.Draft202012Validator.check_schema(schema)
+    published = json.loads((records.HERE / "dump.schema.json").read_bytes())
+    assert json.loads(msgspec.json.encode(schema)) == published, (
+        "python -m attnscope.batch.records > attnscope/batch/dump.schema.json"
+    )
+    validator = jsonschema.Draft202012Validator(schema)
+    for path in (tmp_path / "dump.jsonl", tmp_path / "folder" / "index.jsonl"):
+        for line in path.read_bytes().splitlines():
+            kind = {"schema": "Header", "index": "Record", "end": "End"}[next(iter(json.loads(line)))]
+            validator.evolve(schema={"$ref": f"#/$defs/{kind}", "$defs": schema["$defs"]}).validate(json.loads(line))
+
+
+def test_shards_load_in_one_line_and_hold_the_same(tmp_path):
+    dump(tmp_path, settings=FULL)
+    dump(tmp_path, name="folder", settings=FULL)
+    (shard,) = (tmp_path / "folder").glob("*.safetensors")
+    arrays = load_file(shard)
+    for record, other in zip(found(tmp_path), found(tmp_path, "folder"), strict=True):
+        assert records.encode(record) == records.encode(other)
+        if record.status == "ok":
+            np.testing.assert_array_equal(arrays[f"{record.index}/stages.weights"], record.stages["weights"])
+
+
+@pytest.mark.parametrize("name", ["dump.jsonl", "folder"])
+@pytest.mark.parametrize("at", [9, 14, 16])
+def test_a_crashed_dump_goes_on_to_the_same_bytes(tmp_path, name, at):
+    dump(tmp_path, name="whole" + name[4:] if name != "folder" else "whole")
+    whole = tmp_path / ("whole" + name[4:] if name != "folder" else "whole")
+    with pytest.raises(Crash):
+        dump(tmp_path, name=name, files=Faulty(at - (name != "folder") * 4, "crash"))
+    dump(tmp_path, name=name)
+    target = tmp_path / name
+    for path in [target] if name != "folder" else sorted(target.iterdir()):
+        other = whole if name != "folder" else whole / path.name
+        assert path.read_bytes() == other.read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"settings": Settings(top=4)}, "begun with settings.top = 3, now it is 4"),
+        ({"settings": Settings(layer="0")}, "settings.layer = 'all', now it is '0'"),
+        ({"mask": "causal"}, "mask.used = 'bidirectional', now it is 'causal'"),
+        ({"dtype": "bfloat16"}, "provenance.dtype = 'float32', now it is 'bfloat16'"),
+        ({"config": "causal"}, "was begun with"),
+        ({"texts": (*TEXTS[:-1], "Rivers erode")}, "input.sha256"),
+    ],
+)
+def test_a_changed_setting_is_refused(tmp_path, change, message):
+    dump(tmp_path)
+    before = (tmp_path / "dump.jsonl").read_bytes()
+    with pytest.raises(AttnscopeError, match=message):
+        dump(tmp_path, **change)
+    assert (tmp_path / "dump.jsonl").read_bytes() == before
+    dump(tmp_path, **change, force=True)
+    assert (tmp_path / "dump.jsonl").read_bytes() != before
+
+
+def test_the_same_dump_again_is_left_as_it_is(tmp_path):
+    first = dump(tmp_path)
+    before = (tmp_path / "dump.jsonl").stat().st_mtime_ns
+    again = dump(tmp_path)
+    assert again.counts == first.counts
+    assert again.resumed == len(TEXTS)
+    assert (tmp_path / "dump.jsonl").stat().st_mtime_ns == before
+
+
+def test_a_model_elsewhere_with_the_same_fingerprint_is_the_same(tmp_path, minilm):
+    dump(tmp_path, TEXTS[:2], model=str(minilm), settings=Settings(layer="0"))
+    copy = shutil.copytree(minilm, tmp_path / "copy")
+    dump(tmp_path, TEXTS[:2], model=str(copy), settings=Settings(layer="0"))
+
+
+def test_a_text_that_is_too_long_fails_alone(tmp_path, minilm):
+    long = "bank " * 600
+    summary = dump(tmp_path, [TEXTS[0], long, TEXTS[1]], model=str(minilm), settings=Settings(layer="0"))
+    assert summary.counts == {"ok": 2, "failed": 1}
+    assert summary.failures == ["2: 602 tokens, the model takes 512; --truncate cuts the text"]
+    settings = Settings(layer="0", truncate=True)
+    summary = dump(tmp_path, [TEXTS[0], long, TEXTS[1]], name="cut.jsonl", model=str(minilm), settings=settings)
+    assert summary.counts == {"ok": 3}
+    assert found(tmp_path, "cut.jsonl")[1].notes == ["cut from 602 to 512 tokens"]
+
+
+def test_strict_stops_at_the_first_failure_and_keeps_what_came_before(tmp_path, minilm):
+    texts = [TEXTS[0], "bank " * 600, TEXTS[1]]
+    with pytest.raises(AttnscopeError, match=r"texts.txt:2: 602 tokens"):
+        dump(tmp_path, texts, model=str(minilm), strict=True, settings=Settings(layer="0"))
+    assert (tmp_path / "dump.jsonl").read_bytes().count(b'"status":"ok"') == 1
+    summary = dump(tmp_path, texts, model=str(minilm), settings=Settings(layer="0"))
+    assert summary.counts == {"ok": 2, "failed": 1}
+
+
+def test_overflow_in_one_text_fails_that_text_alone(tmp_path, monkeypatch):
+    """A group whose scores are not finite is done text by text."""
+    from attnscope.batch import work
+
+    real, spoilt = work.attend, []
+
+    def attend(run, request, *rest):
+        if any(page.tokens[0].text == "Rivers" for page in request.pages):
+            spoilt.append(len(request.pages))
+            raise AttnscopeError("7 scores are not finite", where="L0H0")
+        return real(run, request, *rest)
+
+    monkeypatch.setattr(work, "attend", attend)
+    summary = dump(tmp_path)
+    assert summary.counts == {"ok": 4, "failed": 1, "skipped": 1}
+    assert spoilt == [5, 1]
+    assert summary.failures == ["6: L0H0: 7 scores are not finite"]
+
+
+def test_memory_bounds_the_groups_and_refuses_what_never_fits(tmp_path, minilm):
+    with pytest.raises(AttnscopeError, match=r"needs about .* --max-memory is 10.0 MiB"):
+        dump(tmp_path, model=str(minilm), max_memory=10 << 20)
+    dump(tmp_path, ["the " * 12] * 9, max_memory=32 << 20, settings=Settings(top=1))
+    small = Dump(tmp_path / "dump.jsonl").header.grouping
+    dump(tmp_path, ["the " * 12] * 9, name="roomy.jsonl", max_memory=4 << 30, settings=Settings(top=1))
+    roomy = Dump(tmp_path / "roomy.jsonl").header.grouping
+    assert small.window < roomy.window
+    assert small.cells < roomy.cells
+
+
+@pytest.mark.parametrize("option", ["layer", "head"])
+def test_auto_is_refused(tmp_path, option):
+    with pytest.raises(UsageError, match="auto chooses anew for every text"):
+        dump(tmp_path, settings=Settings(**{option: "auto"}))
+
+
+def test_a_second_writer_is_refused(tmp_path):
+    from attnscope.batch.files import Files
+    from attnscope.batch.sinks import open_dump
+
+    dump(tmp_path)
+    with (
+        open_dump(tmp_path / "dump.jsonl", force=False, files=Files()),
+        pytest.raises(AttnscopeError, match="another process writes to it"),
+    ):
+        dump(tmp_path, force=True)
+
+
+@pytest.mark.parametrize("kind", ["link", "something", "folder"])
+def test_a_target_that_is_something_else_is_refused(tmp_path, kind):
+    target = tmp_path / "dump.jsonl"
+    if kind == "link":
+        target.symlink_to(tmp_path / "elsewhere")
+    elif kind == "something":
+        target.write_text("precious")
+    else:
+        target = tmp_path / "dump"
+        target.mkdir()
+        (target / "precious.txt").write_text("precious")
+    with pytest.raises(AttnscopeError, match=r"symbolic link|is not a dump|holds something else"):
+        dump(tmp_path, name=target.name)
+    assert kind != "something" or target.read_text() == "precious"

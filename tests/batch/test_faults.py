@@ -1,0 +1,180 @@
+"""Whatever interrupts a dump, the same command goes on, and the file comes out as if nothing had happened."""
+
+import errno
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from attnscope.errors import AttnscopeError
+from tests.batch.fakes import TEXTS, dump
+from tests.batch.faults import Crash, Faulty
+
+ROOT = Path(__file__).parent.parent.parent
+KILLS = 30
+
+
+def content(target):
+    """What lies at a path: a file's bytes, or the bytes of every file in a folder."""
+    if target.is_dir():
+        return {path.name: path.read_bytes() for path in target.iterdir()}
+    return target.read_bytes()
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory):
+    path = tmp_path_factory.mktemp("input") / "texts.txt"
+    path.write_text("".join(f"{text}\n" for text in TEXTS))
+    return path
+
+
+@pytest.fixture(scope="module", params=["dump.jsonl", "dump"], ids=["lines", "shards"])
+def name(request):
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def whole(source, name, tmp_path_factory):
+    target = tmp_path_factory.mktemp("whole") / name
+    dump(source, target)
+    return content(target)
+
+
+@pytest.fixture(scope="module")
+def calls(source, name, tmp_path_factory):
+    files = Faulty()
+    dump(source, tmp_path_factory.mktemp("calls") / name, files=files)
+    return files.calls
+
+
+@pytest.mark.parametrize("how", ["refuse", "torn", "crash", "short"])
+def test_every_system_call_may_fail(source, name, whole, calls, tmp_path, how):
+    """Fail the Nth call, for every N: one error, and the same command completes the dump."""
+    assert len(calls) > 30
+    for at in range(len(calls)):
+        target = tmp_path / f"{at}-{name}"
+        files = Faulty(at, how, errno.EIO if at % 2 else errno.ENOSPC)
+        if how == "short":
+            dump(source, target, files=files)
+        else:
+            with pytest.raises((Crash, AttnscopeError)):
+                dump(source, target, files=files)
+            dump(source, target)
+        assert content(target) == whole, f"call {at}: {calls[at]}"
+
+
+def test_failing_again_and_again(source, name, whole, tmp_path):
+    """A disk that fails every few calls, until the dump is done."""
+    target, luck = tmp_path / name, random.Random(1)
+    for _ in range(500):
+        try:
+            dump(source, target, files=Faulty(luck.randrange(4, 30), luck.choice(["torn", "crash"])))
+            break
+        except (Crash, AttnscopeError):
+            continue
+    assert content(target) == whole
+
+
+def test_truncated_anywhere(source, name, whole, tmp_path):
+    """A file that was cut off at any byte is completed to the same bytes."""
+    luck = random.Random(2)
+    target = tmp_path / name
+    dump(source, target)
+    journal = target / "index.jsonl" if target.is_dir() else target
+    data = journal.read_bytes()
+    edges = [i for i, byte in enumerate(data) if byte == 10]
+    for size in {0, 1, *edges, *(e + 1 for e in edges), *(luck.randrange(len(data)) for _ in range(60))}:
+        journal.write_bytes(data[:size])
+        dump(source, target)
+        assert content(target) == whole, size
+
+
+def test_killed_at_any_time(source, name, whole, tmp_path):
+    """Kill −9, thirty times over, after a random time; a dump is completed by as many processes as that takes."""
+    luck, kills, target = random.Random(3), 0, tmp_path / name
+    arguments = [sys.executable, "-m", "tests.batch.fakes", str(source), str(target), "0.03"]
+    while kills < KILLS // 2:  # for lines and for shards: thirty together
+        process = subprocess.Popen(arguments, cwd=ROOT)
+        deadline = time.monotonic() + 20
+        while process.poll() is None and not target.exists() and time.monotonic() < deadline:
+            time.sleep(0.002)  # start-up is not what is under test
+        time.sleep(luck.random() * 0.25)
+        process.kill()
+        kills += process.wait() == -signal.SIGKILL
+        if process.returncode == 0:
+            assert content(target) == whole
+            for path in sorted(target.iterdir()) if target.is_dir() else [target]:
+                path.unlink()
+            if target.is_dir():
+                target.rmdir()
+    dump(source, target)
+    assert content(target) == whole
+
+
+def test_a_damaged_line_is_refused(source, tmp_path):
+    """One flipped bit anywhere in a whole line is found before anything is written."""
+    target, luck = tmp_path / "dump.jsonl", random.Random(4)
+    dump(source, target)
+    data = target.read_bytes()
+    for _ in range(40):
+        at = luck.randrange(30, len(data) - 1)
+        damaged = bytearray(data[: data.rindex(b"\n", 0, -1) + 1] if luck.random() < 0.5 else data)
+        damaged[at % len(damaged)] ^= 1 << luck.randrange(7)
+        target.write_bytes(damaged)
+        with pytest.raises(AttnscopeError, match=r"damaged|not a dump"):
+            dump(source, target)
+        assert target.read_bytes() == damaged
+
+
+@pytest.mark.parametrize("change", ["drop", "repeat", "swap"])
+def test_moved_lines_are_refused(source, tmp_path, change):
+    target = tmp_path / "dump.jsonl"
+    dump(source, target)
+    lines = target.read_bytes().splitlines(keepends=True)
+    changed = {
+        "drop": lines[:3] + lines[4:],
+        "repeat": lines[:4] + lines[3:],
+        "swap": [*lines[:3], lines[4], lines[3], *lines[5:]],
+    }[change]
+    target.write_bytes(b"".join(changed))
+    with pytest.raises(AttnscopeError, match="damaged"):
+        dump(source, target)
+
+
+def test_another_input_is_refused(source, tmp_path):
+    target, other = tmp_path / "dump.jsonl", tmp_path / "other.txt"
+    dump(source, target)
+    data = target.read_bytes()
+    target.write_bytes(data[: data.index(b"\n", len(data) // 2) + 1])
+    other.write_text(source.read_text().replace("word 1\n", "bird 1\n").replace("word word", "bird word"))
+    with pytest.raises(AttnscopeError, match="belongs to another text"):
+        dump(other, target)
+    other.write_text("\n".join(TEXTS[:2]))
+    with pytest.raises(AttnscopeError, match=r"another text|more records"):
+        dump(other, target)
+
+
+def test_a_missing_shard_is_refused(source, tmp_path):
+    target = tmp_path / "dump"
+    dump(source, target)
+    index = target / "index.jsonl"
+    index.write_bytes(b"".join(index.read_bytes().splitlines(keepends=True)[:-1]))
+    next(target.glob("*.safetensors")).unlink()
+    with pytest.raises(AttnscopeError, match="is missing"):
+        dump(source, target)
+
+
+def test_what_is_there_already_is_not_done_again(source, name, tmp_path):
+    target = tmp_path / name
+    with pytest.raises(Crash):
+        dump(source, target, files=Faulty({"dump.jsonl": 22, "dump": 48}[name], "crash"))
+    summary, work = dump(source, target)
+    assert summary.resumed > 0
+    assert summary.records == len(TEXTS)
+    first = min(min(group) for group in work.looked)
+    assert first > 0
+    assert dump(source, target) is None

@@ -1,0 +1,176 @@
+"""Inputs of every kind: what is read of them, what is refused, and what is only counted as bad."""
+
+import gzip
+import io
+import sys
+
+import msgspec
+import pytest
+
+from attnscope.batch.reader import Input, how_many, selected
+from attnscope.batch.records import Settings
+from attnscope.errors import AttnscopeError, UsageError
+
+
+def read(path, format=None, column="text"):
+    with Input(str(path), format, column) as given:
+        facts, items = given.facts(), list(given.items())
+        assert facts.records == len(items)
+        return items
+
+
+def texts(items):
+    return [(item.id, item.text and item.text.text) for item in items]
+
+
+def write(tmp_path, name, content):
+    path = tmp_path / name
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return path
+
+
+def test_lines_of_text(tmp_path):
+    items = read(write(tmp_path, "a.txt", "\ufeffone\r\n\n two \nthree"))
+    assert texts(items) == [(1, "one"), (2, ""), (3, " two "), (4, "three")]
+    assert [item.index for item in items] == [0, 1, 2, 3]
+    assert items[2].text.where.endswith("a.txt:3")
+
+
+def test_json_lines(tmp_path):
+    content = '{"text":"a","id":"x","score":1.50,"deep":{"k":[1]}}\n\n{"pair":"p","text":"b","context":"c"}\n'
+    first, second = read(write(tmp_path, "a.jsonl", content))
+    assert (first.id, first.text.text, first.line) == ("x", "a", 1)
+    assert msgspec.json.encode(first.fields) == b'{"score":1.50,"deep":{"k":[1]}}'  # as it stood there
+    assert (second.id, second.text.pair, second.text.context, second.index) == (3, "p", "c", 1)
+
+
+@pytest.mark.parametrize(("name", "mark"), [("a.csv", ","), ("a.TSV", "\t")])
+def test_tables(tmp_path, name, mark):
+    content = f'id{mark}review{mark}stars\n7{mark}"two\nlines"{mark}5\n{mark}plain{mark}\n'
+    first, second = read(write(tmp_path, name, content), column="review")
+    assert (first.id, first.text.text, first.fields) == ("7", "two\nlines", {"stars": "5"})
+    assert (second.id, second.line, second.text.text) == (4, 4, "plain")
+
+
+def test_gzip_and_what_is_under_it(tmp_path):
+    path = write(tmp_path, "a.jsonl.gz", gzip.compress(b'{"text":"a"}\n'))
+    assert texts(read(path)) == [(1, "a")]
+    path.write_bytes(path.read_bytes()[:-9])
+    with pytest.raises(AttnscopeError, match=r"damaged .gz file"):
+        read(path)
+
+
+def test_zstandard_says_what_is_missing_or_reads(tmp_path, monkeypatch):
+    path = write(tmp_path, "a.txt.zst", b"(\xb5/\xfd$\x04!\x00\x00one\n\x00\x00\x00\x00")
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    monkeypatch.setitem(sys.modules, "compression", None)
+    with pytest.raises(AttnscopeError, match=r"install attnscope\[parquet\], use Python 3.14, or unpack it"):
+        read(path)
+
+
+def test_parquet(tmp_path):
+    pa = pytest.importorskip("pyarrow", reason="the extra parquet is not installed")
+    from pyarrow import parquet
+
+    table = pa.table({"text": ["a", None], "id": [7, 8], "stars": [1.5, 2.5]})
+    parquet.write_table(table, tmp_path / "a.parquet")
+    first, second = read(tmp_path / "a.parquet")
+    assert (first.id, first.text.text, first.fields) == (7, "a", {"stars": 1.5})
+    assert second.error == "text: there is no text"
+
+
+def test_parquet_without_pyarrow(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(AttnscopeError, match=r"install attnscope\[parquet\]"):
+        read(write(tmp_path, "a.parquet", b"PAR1"))
+
+
+def test_standard_input_is_kept_so_that_it_can_be_read_twice(monkeypatch):
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b'{"text":"a"}\n{"text":"b"}\n')))
+    assert texts(read("-", "jsonl")) == [(1, "a"), (2, "b")]
+
+
+@pytest.mark.parametrize(
+    ("line", "error"),
+    [
+        (b"x" * (10 << 20), "the line is longer than 4,000,000 bytes"),
+        (b'{"text":"caf\xe9"}', "byte 0xe9 at byte 12 of the line (30 of the file) is not UTF-8"),
+        (b'{"text":"\\ud800"}', "not valid JSON"),
+        (b'{"text":', "not valid JSON"),
+        (b"[1]", "not valid JSON"),
+        (b'{"txt":"a"}', "there is no 'text'"),
+        (b'{"text":7}', "text: Expected 'str', got 'int'"),
+        (b'{"text":null}', "text: Expected 'str', got 'null'"),
+        (b'{"text":"a","id":1.5}', "id: Expected 'int | str | null', got 'float'"),
+        (b'{"text":"a","pair":["b"]}', "pair: Expected 'str | null', got 'array'"),
+    ],
+)
+def test_a_bad_line_is_one_bad_record(tmp_path, line, error):
+    good = b'{"text":"a good"}\n'
+    items = read(write(tmp_path, "a.jsonl", good + line + b"\n" + good))
+    assert [item.text is None for item in items] == [False, True, False]
+    assert error in items[1].error
+    assert (items[1].line, items[2].line) == (2, 3)
+
+
+def test_bad_rows_of_a_table(tmp_path):
+    content = b'text,n\nok,1\ntoo,many,cells\n\xff,2\n"odd"quote,3\nok,4\n'
+    items = read(write(tmp_path, "a.csv", content))
+    assert [item.error and item.error.split(";")[0] for item in items] == [
+        None,
+        "3 cells, the header has 2",
+        "byte 0xff is not UTF-8",
+        "not valid CSV (',' expected after '\"')",
+        None,
+    ]
+    assert [item.line for item in items] == [2, 3, 4, 5, 6]
+
+
+@pytest.mark.parametrize("ids", ['"x"', "7"])
+def test_an_id_that_occurs_twice_is_refused(tmp_path, ids):
+    content = f'{{"text":"a","id":{ids}}}\n{{"text":"b","id":"y"}}\n{{"text":"c","id":{ids}}}\n'
+    with pytest.raises(AttnscopeError, match=r"a.jsonl:3: the id .* stands in line 1, too"):
+        read(write(tmp_path, "a.jsonl", content))
+
+
+@pytest.mark.parametrize(
+    ("options", "left"),
+    [
+        ({}, range(10)),
+        ({"skip": 3}, range(3, 10)),
+        ({"limit": 4}, range(4)),
+        ({"skip": 8, "limit": 4}, [8, 9]),
+        ({"shard": (1, 3)}, [0, 3, 6, 9]),
+        ({"shard": (3, 3)}, [2, 5, 8]),
+        ({"skip": 1, "limit": 5, "shard": (2, 2)}, [1, 3, 5]),
+        ({"skip": 20}, []),
+    ],
+)
+def test_parts_of_an_input(tmp_path, options, left):
+    path = write(tmp_path, "a.txt", "".join(f"{i}\n" for i in range(10)))
+    settings = Settings(**options)
+    with Input(str(path), None, "text") as given:
+        assert [item.index for item in selected(given.items(), settings)] == list(left)
+    assert how_many(10, settings) == len(left)
+
+
+def test_what_is_refused(tmp_path):
+    with pytest.raises(UsageError, match=r"'a.doc' does not say what it holds; --from names it"):
+        Input("a.doc", None, "text")
+    with pytest.raises(AttnscopeError, match=r"cannot be read \(No such file"):
+        Input(str(tmp_path / "missing.txt"), None, "text")
+    with pytest.raises(UsageError, match=r"has no column 'txt'; did you mean 'text'"):
+        read(write(tmp_path, "a.csv", "id,text\n1,a\n"), column="txt")
+    with pytest.raises(AttnscopeError, match="is empty"):
+        read(write(tmp_path, "b.csv", ""))
+
+
+def test_a_file_that_changes_while_it_is_read_is_refused(tmp_path):
+    path = write(tmp_path, "a.txt", "one\ntwo\n")
+    with Input(str(path), None, "text") as given:
+        items = given.items()
+        next(items)
+        with open(path, "a") as file:
+            file.write("three\n")
+        with pytest.raises(AttnscopeError, match="changed while it was read"):
+            list(items)

@@ -1,0 +1,148 @@
+"""`attnscope batch` and `convert` as a user meets them: exit codes, one line each, signals, a bar where one watches."""
+
+import gzip
+import json
+import os
+import shlex
+import signal
+import subprocess
+import time
+
+import pytest
+
+from attnscope.cli import batch, convert, main
+from tests.cli.runner import command, environment, on_terminal
+
+CONFIG = ["--config", "single-head"]
+
+
+@pytest.fixture
+def texts(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "texts.txt").write_text("the bank\n\nby the river\n")
+    return tmp_path
+
+
+def test_the_examples_of_the_help_run(texts, capsys):
+    """In their order, so that there are dumps to convert; those that need a BERT or a shell are left out."""
+    (texts / "texts.txt.gz").write_bytes(gzip.compress(b"the bank\n"))
+    (texts / "reviews.csv").write_text("review\nthe bank\n")
+    for line in (batch.EXAMPLES + convert.EXAMPLES).strip().splitlines():
+        if not line or any(word in line for word in ("./my-bert", "zcat", "parquet")):
+            continue
+        again = ["--force"]  # another example's dump is there
+        assert main([*shlex.split(line)[1:], *again]) == 0, capsys.readouterr().err
+
+
+def lines(path):
+    return [json.loads(line) for line in path.read_bytes().splitlines()]
+
+
+def test_a_dump_and_a_table_of_it(texts, capsys):
+    assert main(["batch", "texts.txt", "-o", "dump.jsonl", *CONFIG]) == 0
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("attnscope: wrote: dump.jsonl (2 ok, 1 skipped; ")
+    assert "tokens/s" in err
+    header, *records, end = lines(texts / "dump.jsonl")
+    assert header["settings"]["keep"] == ["top", "rows"]
+    assert [record["status"] for record in records] == ["ok", "skipped", "ok"]
+    assert end["end"] is True
+    assert main(["convert", "dump.jsonl", "dump.csv"]) == 0
+    assert capsys.readouterr().err == "attnscope: wrote: dump.csv (13 rows)\n"
+    assert main(["batch", "texts.txt", "-o", "dump.jsonl", *CONFIG]) == 0
+    assert capsys.readouterr().err == "attnscope: wrote: dump.jsonl (2 ok, 1 skipped; 3 were there before)\n"
+
+
+def test_options_reach_the_dump(texts, capsys):
+    (texts / "in.csv").write_text("review,id\nthe bank,a\nby the river,b\nriver,c\n")
+    options = "--column review --skip 1 --limit 2 --shard 1/2 --stage weights --keep columns,pooled --pool 2".split()
+    assert main(["batch", "in.csv", "-o", "dump.json", "--quiet", *options, *CONFIG]) == 0
+    assert capsys.readouterr().err == ""
+    document = json.loads((texts / "dump.json").read_bytes())
+    (record,) = document["records"]
+    assert (record["id"], record["text"]) == ("c", "river")
+    assert {"columns", "pooled", "stages"} <= set(record)
+    assert not {"top", "rows"} & set(record)
+
+
+def test_one_bad_record_in_a_thousand_is_3(texts, capsys):
+    (texts / "in.jsonl").write_text("".join('{"text":"the bank"}\n' if i != 500 else "{\n" for i in range(1000)))
+    assert main(["batch", "in.jsonl", "-o", "dump.jsonl", *CONFIG]) == 3
+    err = capsys.readouterr().err.splitlines()
+    assert err[0].startswith("attnscope: failed: in.jsonl:501: not valid JSON (")
+    assert err[1].startswith("attnscope: wrote: dump.jsonl (999 ok, 1 failed; ")
+    assert len(err) == 2
+    assert main(["batch", "in.jsonl", "-o", "dump.jsonl", *CONFIG, "--quiet"]) == 3  # finished, and still not all well
+    assert main(["batch", "in.jsonl", "-o", "strict.jsonl", *CONFIG, "--strict"]) == 1
+    assert "without --strict the rest goes on" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["texts.txt"], 2, "missing option '--output'"),
+        (["texts.txt", "-o", "a.parquet"], 2, "then: attnscope convert dump.jsonl dump.parquet"),
+        (["texts.txt", "-o", "a.doc"], 2, "'a.doc' cannot be a dump"),
+        (["texts.doc", "-o", "a.jsonl"], 2, "--from names it: txt, jsonl, csv, tsv, parquet"),
+        (["texts.txt", "-o", "a.jsonl", "--layer", "auto"], 2, "auto chooses anew for every text"),
+        (["texts.txt", "-o", "a.jsonl", "--shard", "3/2"], 2, "there is no shard 3 of 2"),
+        (["texts.txt", "-o", "a.jsonl", "--keep", "colums"], 2, "did you mean 'columns'"),
+        (["missing.txt", "-o", "a.jsonl"], 1, "missing.txt: cannot be read (No such file or directory)"),
+        (["texts.txt", "-o", "no/a.jsonl"], 1, "no: there is no such folder"),
+        (["texts.txt", "-o", "texts.txt.jsonl", "--layer", "9"], 2, "there is no layer 9"),
+    ],
+)
+def test_what_is_refused(texts, capsys, arguments, code, message):
+    assert main(["batch", *arguments, *CONFIG]) == code
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.count("\n") == 1
+    assert message.lower() in err.lower()
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+def test_a_signal_ends_with_whole_lines_and_the_same_command_goes_on(texts, number, code):
+    (texts / "many.txt").write_text("".join(f"the bank by the river {i % 9} {'and on ' * 40}\n" for i in range(600)))
+    arguments = command("", "batch", "many.txt", "-o", "dump.jsonl", *CONFIG, "--quiet", "--top", "40")
+    process = subprocess.Popen(arguments, stderr=subprocess.PIPE, env=environment(), cwd=texts)
+    target, deadline = texts / "dump.jsonl", time.monotonic() + 50
+    while time.monotonic() < deadline and not (target.exists() and target.stat().st_size > 5000):
+        time.sleep(0.01)
+    process.send_signal(number)
+    assert process.wait(timeout=30) == code
+    assert process.stderr.read() == b""
+    process.stderr.close()
+    data = target.read_bytes()
+    assert data.endswith(b"\n")
+    assert b'{"end":' not in data
+    subprocess.run(arguments, env=environment(), cwd=texts, check=True, timeout=60)
+    assert target.read_bytes().startswith(data)
+    assert lines(target)[-1] == {"end": True, "records": 600, "ok": 600, "skipped": 0, "failed": 0} | {
+        "check": lines(target)[-1]["check"]
+    }
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no /dev/full here")
+def test_a_device_is_no_dump(texts, capsys):
+    (texts / "full.jsonl").symlink_to("/dev/full")
+    assert main(["batch", "texts.txt", "-o", "full.jsonl", *CONFIG]) == 1
+    assert "is a symbolic link" in capsys.readouterr().err
+
+
+def test_a_bar_shows_on_a_terminal_only(texts):
+    """Rates and failures while it runs; the summary stays when the bar is gone."""
+    (texts / "in.jsonl").write_text('{"text":"the bank"}\n{\n')
+    arguments = ["batch", str(texts / "in.jsonl"), "-o", str(texts / "dump.jsonl"), *CONFIG]
+    code, seen = on_terminal("", *arguments, env={"TERM": "xterm", "COLUMNS": "120"})
+    assert code == 3
+    assert b"texts/s" in seen
+    assert b"1 failed" in seen
+    assert b"2/2" in seen
+
+
+def test_standard_input(texts):
+    arguments = command("", "batch", "-", "--from", "jsonl", "-o", "dump.jsonl", *CONFIG, "--quiet")
+    for _ in range(2):  # the second time it finds its own dump
+        subprocess.run(arguments, input=b'{"text":"the bank"}\n', env=environment(), cwd=texts, check=True, timeout=60)
+    assert lines(texts / "dump.jsonl")[0]["input"]["name"] == "standard input"

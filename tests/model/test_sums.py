@@ -1,0 +1,64 @@
+"""Sums over columns and runs equal what plain loops over the weights give, however the text is cut into tiles."""
+
+import numpy as np
+import pytest
+import torch
+
+from attnscope.model.attention import Call, Rule, attend
+from attnscope.model.masks import Bidirectional, Causal, build, compose, padding
+from attnscope.model.recorders import Matrices, Sources
+from attnscope.model.sums import Columns, Pooled
+from attnscope.selection import parse_mask
+
+LENGTHS, HEADS, WIDTH = [11, 4, 1], 3, 11
+
+
+def seen(recorders, mask, elements=1 << 20):
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(len(LENGTHS), HEADS, WIDTH, 4) for _ in range(3))
+    rule = Rule(0.5, compose((mask, padding(LENGTHS, WIDTH, q.device))))
+    attend(Call(0, q, k, v, rule), recorders, tile_elements=elements)
+
+
+@pytest.fixture
+def sources():
+    real = torch.arange(WIDTH)[None] < torch.tensor(LENGTHS)[:, None]
+    return Sources(torch.zeros_like(real), real)
+
+
+MASKS = {"bidirectional": Bidirectional(), "causal": Causal(), "dead rows": build(parse_mask("window:2"), Causal())}
+
+
+@pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS)
+@pytest.mark.parametrize("elements", [1, 40, 1 << 20])
+@pytest.mark.parametrize("mean", [False, True], ids=["heads", "mean"])
+def test_sums_are_those_of_the_weights(sources, mask, elements, mean):
+    shown = sources.real.clone()
+    shown[0, 3:6] = False
+    every = list(range(WIDTH))
+    matrices = Matrices(["weights"], range(HEADS), every, every)
+    columns = Columns(range(HEADS), every, shown, sources, mean=mean)
+    pooled = Pooled(range(HEADS), 4, shown, sources, mean=mean)
+    seen([matrices, columns, pooled], mask, elements)
+    weights = matrices.result()["weights"].nan_to_num(0.0).numpy()
+    for b, length in enumerate(LENGTHS):
+        n = min(4, length)
+        run = np.arange(length) * n // length
+        sums, maps = np.zeros((HEADS, length)), np.zeros((HEADS, n, n))
+        for head in range(HEADS):
+            rows = [row for row in range(length) if shown[b, row]]
+            sums[head] = weights[b, head, rows, :length].sum(0)
+            for i in range(n):
+                mine = [row for row in rows if run[row] == i and weights[b, head, row].sum() > 0.5]
+                for j in range(n):
+                    if not mine:
+                        maps[head, i, j] = np.nan
+                        continue
+                    maps[head, i, j] = weights[b, head][mine][:, :length][:, run == j].sum() / len(mine)
+        found, small = columns.result()[b].numpy(), pooled.result()[b, :, :n, :n].numpy()
+        np.testing.assert_allclose(found[:, :length], sums.mean(0)[None] if mean else sums, atol=1e-5)
+        assert not found[:, length:].any()
+        expected = np.nanmean(maps, axis=0)[None] if mean and not np.isnan(maps).any() else maps
+        if not (mean and np.isnan(maps).any()):
+            np.testing.assert_allclose(small, expected, atol=1e-5)
+            np.testing.assert_allclose(small.sum(-1)[~np.isnan(small.sum(-1))], 1.0, atol=1e-5)
