@@ -1,6 +1,7 @@
 """The parts of a block: linear maps and norms without random initial values, MLPs, attention, and the block itself."""
 
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING
 
 import torch
@@ -15,8 +16,17 @@ if TYPE_CHECKING:
     from attnscope.model.stack import Watch
 
 
-# torch multiplies float32 by MKL, which leaves AVX-512 unused on AMD; oneDNN is 2.2 times as fast there, and as exact.
-_ONEDNN = torch._C._has_mkldnn and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+@cache
+def _onednn() -> bool:
+    """Whether torch's oneDNN product is here and takes its arguments as we give them (it is no public function).
+
+    torch multiplies float32 by MKL, which leaves AVX-512 unused on AMD; oneDNN is 2.2 times as fast there, and as exact.
+    """
+    try:
+        found = torch.ops.mkldnn._linear_pointwise(torch.ones(1, 2), torch.ones(3, 2), None, "none", [], "")
+    except (AttributeError, RuntimeError, TypeError):
+        return False
+    return bool((found == 2).all())
 
 
 class Linear(nn.Linear):
@@ -25,7 +35,7 @@ class Linear(nn.Linear):
     def forward(self, input: Tensor) -> Tensor:
         """As nn.Linear, by oneDNN where that can do it."""
         plain = input.dtype == torch.float32 and input.device.type == "cpu" and not torch.is_grad_enabled()
-        if _ONEDNN and plain and input.numel():
+        if plain and input.numel() and _onednn():
             product: Tensor = torch.ops.mkldnn._linear_pointwise(input, self.weight, self.bias, "none", [], "")
             return product
         return super().forward(input)
