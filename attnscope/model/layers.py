@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def _onednn() -> bool:
     """Whether torch's oneDNN product is here and takes its arguments as we give them (it is no public function).
 
-    torch multiplies float32 by MKL, which leaves AVX-512 unused on AMD; oneDNN is 2.2 times as fast there, and as exact.
+    torch multiplies float32 by MKL, which leaves AVX-512 unused on AMD; oneDNN is 2.2 times as fast there, as exact.
     """
     try:
         found = torch.ops.mkldnn._linear_pointwise(torch.ones(1, 2), torch.ones(3, 2), None, "none", [], "")
