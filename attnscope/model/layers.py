@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
@@ -11,9 +10,7 @@ from torch import Tensor, nn
 from attnscope.config import ModelConfig
 from attnscope.model.call import Call, Rule
 from attnscope.model.positions import rotate
-
-if TYPE_CHECKING:
-    from attnscope.model.stack import Watch
+from attnscope.model.watch import Watch
 
 
 @cache
@@ -131,7 +128,7 @@ class Setting:
     rule: Rule
     rotary: tuple[Tensor, Tensor] | None
     context: Tensor | None
-    watch: "Watch"
+    watch: Watch
 
 
 class Attention(nn.Module):

@@ -9,7 +9,8 @@ from torch import Tensor
 from attnscope.model.attention import Recorder
 from attnscope.model.masks import Mask, build, compose, padding
 from attnscope.model.recorders import Sources
-from attnscope.model.stack import Ids, Stack, Watch
+from attnscope.model.stack import Ids, Stack
+from attnscope.model.watch import Watch
 from attnscope.report import Token
 from attnscope.selection import MaskTerm, parse_mask
 from attnscope.tokens import as_batch

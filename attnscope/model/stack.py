@@ -1,50 +1,18 @@
 """Token ids in; attention of every watched layer, shown to its recorders, out. Embedding, then blocks."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
 
 from attnscope.config import ModelConfig
-from attnscope.model.attention import TILE_ELEMENTS, Recorder, attend
-from attnscope.model.call import Call, Rule
+from attnscope.model.call import Rule
 from attnscope.model.layers import Block, Embedding, Setting, make_norm
 from attnscope.model.masks import Mask, compose
 from attnscope.model.positions import bias_for, learned_rows, rotary_table, sinusoidal
+from attnscope.model.watch import Watch
 
 Ids = tuple[Tensor, Tensor]  # token ids and segments, (B, T) each, int64, padded on the right
-
-
-class Watch:
-    """Who watches which layer; any source of queries, keys and values hands its attention to `attend`.
-
-    Attributes:
-        recorders: Layer to the recorders that watch it.
-        observed: Layer to a mask that recorders see instead of the layer's own (`same-scores`); empty otherwise.
-    """
-
-    def __init__(
-        self,
-        recorders: Mapping[int, Sequence[Recorder]],
-        observed: Mapping[int, Mask] | None = None,
-        tile_elements: int = TILE_ELEMENTS,
-    ) -> None:
-        self.recorders, self.observed, self.tile_elements = recorders, observed or {}, tile_elements
-
-    @property
-    def last(self) -> int:
-        """The last layer that anyone watches; what comes after it need not run."""
-        return max(self.recorders, default=-1)
-
-    def attend(self, call: Call) -> Tensor | None:
-        """Attention of one layer, shown to whoever watches it; None where no later layer is watched."""
-        return attend(
-            call,
-            self.recorders.get(call.layer, ()),
-            observed=self.observed.get(call.layer),
-            need_output=call.layer < self.last,
-            tile_elements=self.tile_elements,
-        )
 
 
 class Embed(nn.Module):

@@ -10,7 +10,7 @@ from attnscope.config import ModelConfig, Rope
 from attnscope.model.masks import Bidirectional, Causal
 from attnscope.model.randomize import make_random
 from attnscope.model.recorders import Matrices, Rows, Sources, Top
-from attnscope.model.stack import Watch
+from attnscope.model.watch import Watch
 
 LONG = 16_384
 MINILM = ModelConfig(

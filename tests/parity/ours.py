@@ -13,7 +13,8 @@ from attnscope.folder import open_folder
 from attnscope.model.checkpoint import load
 from attnscope.model.masks import build, padding
 from attnscope.model.recorders import Matrices
-from attnscope.model.stack import Stack, Watch
+from attnscope.model.stack import Stack
+from attnscope.model.watch import Watch
 from attnscope.selection import parse_mask
 from tests.parity.reference import STAGES, Stages
 

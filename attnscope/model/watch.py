@@ -1,0 +1,41 @@
+"""Who watches which layer in; every layer's attention, shown to them on its way, out."""
+
+from collections.abc import Mapping, Sequence
+
+from torch import Tensor
+
+from attnscope.model.attention import TILE_ELEMENTS, Recorder, attend
+from attnscope.model.call import Call
+from attnscope.model.masks import Mask
+
+
+class Watch:
+    """Who watches which layer; any source of queries, keys and values hands its attention to `attend`.
+
+    Attributes:
+        recorders: Layer to the recorders that watch it.
+        observed: Layer to a mask that recorders see instead of the layer's own (`same-scores`); empty otherwise.
+    """
+
+    def __init__(
+        self,
+        recorders: Mapping[int, Sequence[Recorder]],
+        observed: Mapping[int, Mask] | None = None,
+        tile_elements: int = TILE_ELEMENTS,
+    ) -> None:
+        self.recorders, self.observed, self.tile_elements = recorders, observed or {}, tile_elements
+
+    @property
+    def last(self) -> int:
+        """The last layer that anyone watches; what comes after it need not run."""
+        return max(self.recorders, default=-1)
+
+    def attend(self, call: Call) -> Tensor | None:
+        """Attention of one layer, shown to whoever watches it; None where no later layer is watched."""
+        return attend(
+            call,
+            self.recorders.get(call.layer, ()),
+            observed=self.observed.get(call.layer),
+            need_output=call.layer < self.last,
+            tile_elements=self.tile_elements,
+        )
