@@ -3,8 +3,11 @@
 import pytest
 
 from attnscope.cli import complete
+from attnscope.cli.app import app
 from attnscope.report import STAGES
 from attnscope.shipped import names
+
+COMMANDS = [command.callback.__name__ for command in app.registered_commands]
 
 
 def test_stages_are_those_of_the_report():
@@ -58,7 +61,7 @@ def test_paths(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("line", "offered"),
     [
-        ("attnscope ", {"run", "compare", "explain", "info"}),
+        ("attnscope ", set(COMMANDS)),
         ("attnscope run --wh", {"--what-if"}),
         ("attnscope run --what-if ", {"stack", "same-scores"}),
         ("attnscope run --by v", {"value"}),

@@ -3,7 +3,9 @@
 import pytest
 
 from attnscope.cli import main
+from attnscope.cli.app import app
 
+COMMANDS = [command.callback.__name__ for command in app.registered_commands]
 TEXT = "The bank by the river"
 DASHES = "see attnscope run --help; a text that starts with '-' goes after --"
 QUOTES = 'put a text of several words in quotes: "The bank by the river"'
@@ -52,7 +54,7 @@ def test_refused(before, last, line, pipeline, capsys):
     ("args", "line"),
     [
         (["rnu"], "no such command 'rnu'; did you mean 'run'?"),
-        (["x\x1b[2J\u202e"], "no such command 'x\\x1b[2J\\u202e'; known: run, compare, explain, info"),
+        (["x\x1b[2J\u202e"], f"no such command 'x\\x1b[2J\\u202e'; known: {', '.join(COMMANDS)}"),
         (["run"], "there is no text; give TEXT, - for standard input, or --file PATH"),
         (["run", "--file=a", "--pair=b"], "--file and --pair exclude each other; give one of them"),
         (["run", TEXT, "--\x1b[2J"], f"no such option '--\\x1b[2J'; {DASHES}"),
