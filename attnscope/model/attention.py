@@ -13,7 +13,7 @@ row of a tile is whole, so its softmax is exact; one token and 100,000 go the sa
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Protocol
 
 import torch
@@ -262,7 +262,7 @@ def _tile(call: Call, mask: Mask, heads: Tensor, k: Tensor, v: Tensor, box: tupl
     allowed = mask.allowed(q_at, k_at)  # (q, k) or (B, 1, q, k)
 
     scores = call.q[:, heads, q0:q1].float() @ k.mT  # (B, h, q, k)
-    _check_finite(scores, call.layer, heads)
+    _check_finite(scores, "scores", call.layer, heads)
     scaled = _scaled(scores, call.rule, q_at, k_at, heads)
     masked = scaled if allowed is None else scaled.masked_fill(~allowed, -torch.inf)
     dead = None if allowed is None else ~allowed.any(-1)  # (q,) or (B, 1, q)
@@ -270,6 +270,7 @@ def _tile(call: Call, mask: Mask, heads: Tensor, k: Tensor, v: Tensor, box: tupl
     if dead is not None and dead.any():
         weights = weights.masked_fill(dead[..., None], 0.0)
     output = weights @ v  # (B, h, q, Ev)
+    _check_finite(output, "outputs", call.layer, heads)
     return Tile(call, heads, *box, scores, scaled, masked, weights, output, dead)
 
 
@@ -280,59 +281,68 @@ def _scaled(scores: Tensor, rule: Rule, q_at: Tensor, k_at: Tensor, heads: Tenso
     return scaled if rule.bias is None else scaled + rule.bias(q_at, k_at, heads)
 
 
-def _check_finite(scores: Tensor, layer: int, heads: Tensor) -> None:
-    if torch.isfinite(scores.sum()):  # one cheap pass; only a bad sum is worth a closer look
+def _check_finite(numbers: Tensor, what: str, layer: int, heads: Tensor) -> None:
+    """Refuse NaN and infinity in (B, h, q, …), naming the first head that has any."""
+    if torch.isfinite(numbers.sum()):  # one cheap pass; only a bad sum is worth a closer look
         return
-    bad = (~torch.isfinite(scores)).sum(dim=(0, 2, 3))  # (h,)
+    bad = (~torch.isfinite(numbers)).sum(dim=(0, 2, 3))  # (h,)
     if bad.any():
         i = int(bad.argmax())
-        found = f"{int(bad[i])} scores are not finite"
+        found = f"{int(bad[i])} {what} are not finite"
         hint = "the model overflows in this dtype; try --dtype float32"
         raise AttnscopeError(found, where=f"L{layer}H{int(heads[i])}", hint=hint)
 
 
 def _plain(call: Call, heads: Sequence[int], elements: int) -> Tensor:
     """The output alone, by torch's own kernel wherever it can do the layer's rule; (B, heads, Q, Ev)."""
-    chosen = torch.tensor(heads, device=call.q.device)
     if call.rule.softcap is not None:
-        parts = [(t.heads, t.q0, t.q1, t.output) for t in tiles(call, heads, call.rule.mask, elements)]
-        output = call.v.new_empty(call.q.shape[0], call.q.shape[1], call.q.shape[2], call.v.shape[-1])
-        for at, q0, q1, part in parts:
-            output[:, at, q0:q1] = part.to(output.dtype)
-        return output[:, chosen]
-    whole = len(heads) == call.q.shape[1]
-    q = call.q if whole else call.q[:, chosen]
-    k, v = (call.k, call.v) if whole else (call.k[:, call.group(chosen)], call.v[:, call.group(chosen)])
-    grouped = k.shape[1] != q.shape[1]
-    mask, bias = call.rule.mask, call.rule.bias
-    n_queries, n_keys = q.shape[2], k.shape[2]
-    if bias is None and (isinstance(mask, Bidirectional) or (isinstance(mask, Causal) and n_queries == n_keys)):
-        return F.scaled_dot_product_attention(
-            q, k, v, is_causal=isinstance(mask, Causal), scale=call.rule.scale, enable_gqa=grouped
-        )
-    output = torch.empty_like(q[..., :1]).expand(*q.shape[:3], v.shape[-1]).contiguous()
-    for q0, q1 in _blocks(n_queries, max(1, elements // n_keys), None):
-        k0, k1 = mask.span(q0, q1, n_keys)
-        allow = _kernel_mask(mask, bias, (q0, q1, k0, k1), chosen, q)
-        block = F.scaled_dot_product_attention(
-            q[:, :, q0:q1], k[:, :, k0:k1], v[:, :, k0:k1], attn_mask=allow, scale=call.rule.scale, enable_gqa=grouped
-        )
-        output[:, :, q0:q1] = block.nan_to_num(0.0) if allow is not None else block
+        return _by_tiles(call, heads, elements)
+    chosen = torch.tensor(heads, device=call.q.device)
+    q, k, v = _for_kernel(call, chosen)
+    rule, n_keys = call.rule, k.shape[2]
+    attention = partial(F.scaled_dot_product_attention, scale=rule.scale, enable_gqa=k.shape[1] != q.shape[1])
+    fused = q.shape[-1] == v.shape[-1]  # otherwise the kernel makes a whole Q×K matrix for every head
+    causal = isinstance(rule.mask, Causal) and q.shape[2] == n_keys
+    if fused and rule.bias is None and (causal or isinstance(rule.mask, Bidirectional)):
+        return attention(q, k, v, is_causal=causal)
+    rows = elements // (n_keys if fused else n_keys * q.shape[0] * q.shape[1])
+    blocks = []
+    for q0, q1 in _blocks(q.shape[2], max(1, rows), None):
+        k0, k1 = rule.mask.span(q0, q1, n_keys)
+        added, dead = _kernel_mask(rule, (q0, q1, k0, k1), chosen, q)
+        block = attention(q[:, :, q0:q1], k[:, :, k0:k1], v[:, :, k0:k1], attn_mask=added)
+        blocks.append(block if dead is None else block.masked_fill(dead, 0.0))
+    return torch.cat(blocks, dim=2)
+
+
+def _by_tiles(call: Call, heads: Sequence[int], elements: int) -> Tensor:
+    """The output alone, through the same tiles that recorders see."""
+    output = call.v.new_empty(call.q.shape[0], len(heads), call.q.shape[2], call.v.shape[-1])
+    for tile in tiles(call, heads, call.rule.mask, elements):
+        here = [heads.index(head) for head in tile.heads.tolist()]
+        output[:, here, tile.q0 : tile.q1] = tile.output.to(output.dtype)
     return output
 
 
+def _for_kernel(call: Call, heads: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Queries, keys and values of some heads; keys and values stay grouped where the kernel can share them."""
+    grouped = call.k.shape[1] != call.q.shape[1]
+    shares = not (call.q.is_cuda and call.q.dtype == torch.float32)  # no fused CUDA kernel takes groups in float32
+    if len(heads) == call.q.shape[1] and (shares or not grouped):
+        return call.q, call.k, call.v
+    group = call.group(heads)
+    return call.q[:, heads], call.k[:, group], call.v[:, group]
+
+
 def _kernel_mask(
-    mask: Mask,
-    bias: Callable[[Tensor, Tensor, Tensor], Tensor] | None,
-    box: tuple[int, int, int, int],
-    heads: Tensor,
-    q: Tensor,
-) -> Tensor | None:
-    """What scaled_dot_product_attention takes as attn_mask: bool where allowed, or the bias with −inf elsewhere."""
-    q_at = torch.arange(box[0], box[1], device=q.device)[:, None]
-    k_at = torch.arange(box[2], box[3], device=q.device)[None]
-    allowed = mask.allowed(q_at, k_at)
-    if bias is None:
-        return allowed
-    added = bias(q_at, k_at, heads)[None]  # (1, H, q, k)
-    return (added if allowed is None else added.masked_fill(~allowed, -torch.inf)).to(q.dtype)
+    rule: Rule, box: tuple[int, int, int, int], heads: Tensor, q: Tensor
+) -> tuple[Tensor | None, Tensor | None]:
+    """What the kernel takes as attn_mask (where allowed, or the bias with −inf elsewhere), and where nothing is."""
+    q_at = torch.arange(box[0], box[1], device=q.device)[:, None]  # (q, 1)
+    k_at = torch.arange(box[2], box[3], device=q.device)[None]  # (1, k)
+    allowed = rule.mask.allowed(q_at, k_at)
+    dead = None if allowed is None else ~allowed.any(-1, keepdim=True)  # (q, 1) or (B, 1, q, 1)
+    if rule.bias is None:
+        return allowed, dead
+    bias = rule.bias(q_at, k_at, heads)[None]  # (1, H, q, k)
+    return (bias if allowed is None else bias.masked_fill(~allowed, -torch.inf)).to(q.dtype), dead

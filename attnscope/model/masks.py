@@ -15,6 +15,7 @@ from torch import Tensor
 from attnscope.selection import MaskTerm
 
 
+@dataclass(frozen=True)
 class Mask:
     """Everything is allowed; other masks narrow this."""
 
@@ -35,10 +36,12 @@ class Mask:
         return 0, n_keys
 
 
+@dataclass(frozen=True)
 class Bidirectional(Mask):
     """Every query sees every key."""
 
 
+@dataclass(frozen=True)
 class Causal(Mask):
     """A query sees itself and what stands before it."""
 

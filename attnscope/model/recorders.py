@@ -49,22 +49,45 @@ class _Base:
         """No raw scores beyond what is allowed."""
         return None
 
-    def _share(self, tile: Tile) -> tuple[list[int], list[int], slice, Tensor] | None:
-        """Heads within the tile and here, rows here and within the tile; None where the tile has none of them."""
+    def _share(self, tile: Tile) -> "_Share | None":
+        """What the tile and the recorder have in common; None for nothing."""
         at = {head: i for i, head in enumerate(tile.heads.tolist())}
         heads = [h for h in self.heads if h in at]
         rows = slice(bisect_left(self.rows, tile.q0), bisect_left(self.rows, tile.q1))
         if not heads or rows.start == rows.stop:
             return None
-        inside = torch.tensor(self.rows[rows], device=tile.scores.device) - tile.q0
-        return [at[h] for h in heads], [self.heads.index(h) for h in heads], rows, inside
+        here = [self.heads.index(h) for h in heads]
+        return _Share([at[h] for h in heads], here, [row - tile.q0 for row in self.rows[rows]], rows)
 
 
-def _dead_rows(tile: Tile, inside: Tensor, shape: torch.Size) -> Tensor | None:
-    """Fully masked rows among these, (B, h, r), for a part of this shape (B, h, r, …)."""
-    if tile.dead is None:
-        return None
-    return tile.dead.expand(shape[0], shape[1], tile.q1 - tile.q0)[:, :, inside]
+@dataclass(frozen=True)
+class _Share:
+    """The heads and rows that a tile and a recorder have in common.
+
+    Attributes:
+        heads: Their places in the tile.
+        here: Their places in the recorder.
+        inside: Rows' places in the tile.
+        rows: Rows' places in the recorder.
+    """
+
+    heads: list[int]
+    here: list[int]
+    inside: list[int]
+    rows: slice
+
+    def cut(self, stage: Tensor) -> Tensor:
+        """These heads and rows of a stage of the tile, (B, h, r, …); a view where they are all or neighbours."""
+        if self.heads != list(range(stage.shape[1])):
+            stage = stage[:, self.heads]
+        first, last = self.inside[0], self.inside[-1]
+        return stage[:, :, first : last + 1] if last - first + 1 == len(self.inside) else stage[:, :, self.inside]
+
+    def dead(self, tile: Tile) -> Tensor | None:
+        """Fully masked rows among these, (B, 1, r)."""
+        if tile.dead is None:
+            return None
+        return tile.dead.expand(tile.scores.shape[0], 1, tile.q1 - tile.q0)[:, :, self.inside]
 
 
 class Matrices(_Base):
@@ -104,26 +127,32 @@ class Matrices(_Base):
         share = self._share(tile)
         if share is None:
             return
-        there, here, rows, inside = share
         columns = slice(bisect_left(self.columns, tile.k0), bisect_left(self.columns, tile.k1))
-        picked = torch.tensor(self.columns[columns], device=inside.device, dtype=torch.int64) - tile.k0
+        picked = [column - tile.k0 for column in self.columns[columns]]
+        whole = picked == list(range(tile.k1 - tile.k0))
+        dead = share.dead(tile)
         for stage in self.stages:
-            part = tile.stage(stage)[:, there][:, :, inside]
-            if stage != "output":
+            part = share.cut(tile.stage(stage))
+            if stage != "output" and not whole:
                 part = part[..., picked]
-            if stage not in _EMPTY and (dead := _dead_rows(tile, inside, part.shape)) is not None:
+            if stage not in _EMPTY and dead is not None:
                 part = part.masked_fill(dead[..., None], torch.nan)
-            self._put(stage, part, here, rows, slice(None) if stage == "output" else columns)
+            self._put(stage, part, share, slice(0, part.shape[-1]) if stage == "output" else columns)
 
-    def _put(self, stage: str, part: Tensor, here: list[int], rows: slice, columns: slice) -> None:
+    def _put(self, stage: str, part: Tensor, share: _Share, columns: slice) -> None:
+        empty = _EMPTY.get(stage, 0.0)
         if stage not in self.kept:
             width = part.shape[-1] if stage == "output" else len(self.columns)
             shape = (part.shape[0], 1 if self.mean else len(self.heads), len(self.rows), width)
-            self.kept[stage] = part.new_full(shape, 0.0 if self.mean else _EMPTY.get(stage, 0.0))
-        if self.mean:
-            self.kept[stage][:, 0, rows, columns] += part.sum(1)
-        else:
-            self.kept[stage][:, here, rows, columns] = part
+            self.kept[stage] = part.new_full(shape, 0.0 if self.mean else empty)
+        kept = self.kept[stage]
+        if not self.mean:
+            kept[:, share.here, share.rows, columns] = part
+            return
+        kept[:, 0, share.rows, columns] += part.sum(1)
+        if stage in _EMPTY:  # keys out of this tile's reach
+            kept[:, 0, share.rows, : columns.start] += empty
+            kept[:, 0, share.rows, columns.stop :] += empty
 
     def result(self) -> dict[str, Tensor]:
         """Stage to (B, heads, rows, columns); one head, the mean, where `mean` was asked for."""
@@ -159,28 +188,27 @@ class Top(_Base):
         share = self._share(tile)
         if share is None or tile.k0 == tile.k1:
             return
-        there, here, rows, inside = share
-        measures = {n: tile.stage("weights" if n == "weight" else n)[:, there][:, :, inside] for n in self._names()}
-        barred = (tile.masked[:, there][:, :, inside] == -torch.inf) | ~self.eligible[:, None, None, tile.k0 : tile.k1]
+        measures = {name: share.cut(tile.stage("weights" if name == "weight" else name)) for name in self._names()}
+        barred = (share.cut(tile.masked) == -torch.inf) | ~self.eligible[:, None, None, tile.k0 : tile.k1]
         keys, found = strongest(measures[self.by].masked_fill(barred, -torch.inf), self.count)
         none = found == -torch.inf
         n = keys.shape[-1]
-        self.keys[:, here, rows, :n] = (keys + tile.k0).masked_fill(none, -1)
+        self.keys[:, share.here, share.rows, :n] = (keys + tile.k0).masked_fill(none, -1)
         for name, measure in measures.items():
-            self.measures[name][:, here, rows, :n] = measure.gather(-1, keys).masked_fill(none, torch.nan)
+            self.measures[name][:, share.here, share.rows, :n] = measure.gather(-1, keys).masked_fill(none, torch.nan)
 
 
 def strongest(measure: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """Places and values of the `count` largest entries of the last dimension; among equals the first places win.
 
     `topk` leaves the order of equals open; rows in which that shows are sorted instead, so that a result never depends
-    on how a text was cut into tiles.
+    on how a text was cut into tiles. The order of entries of −inf is left open: they stand for nothing.
     """
-    count = min(count, measure.shape[-1])
-    values, places = measure.topk(count, dim=-1)
-    tied = (measure == values[..., -1:]).sum(-1) > (values == values[..., -1:]).sum(-1)  # equals left outside
-    if count > 1:
-        tied |= (values[..., 1:] == values[..., :-1]).any(-1)  # equals in any order inside
+    size = measure.shape[-1]
+    count = min(count, size)
+    values, places = measure.topk(min(count + 1, size), dim=-1)  # one more, to see equals that were left outside
+    tied = ((values[..., 1:] == values[..., :-1]) & (values[..., 1:] > -torch.inf)).any(-1)
+    values, places = values[..., :count].clone(), places[..., :count].clone()
     if tied.any():
         exact = measure[tied].sort(dim=-1, descending=True, stable=True)
         values[tied], places[tied] = exact.values[:, :count], exact.indices[:, :count]
@@ -209,12 +237,12 @@ class Rows(_Base):
         share = self._share(tile)
         if share is None:
             return
-        there, here, rows, inside = share
-        weights = tile.weights[:, there][:, :, inside]  # (B, h, r, k)
-        found = self._reduce(weights, inside + tile.q0, slice(tile.k0, tile.k1))
-        dead = _dead_rows(tile, inside, weights.shape)
-        for name, values in found.items():
-            self.kept[name][:, here, rows] = values if dead is None else values.masked_fill(dead, torch.nan)
+        weights = share.cut(tile.weights)  # (B, h, r, k)
+        at = torch.tensor(self.rows[share.rows], device=weights.device)
+        dead = share.dead(tile)
+        for name, values in self._reduce(weights, at, slice(tile.k0, tile.k1)).items():
+            kept = values if dead is None else values.masked_fill(dead, torch.nan)
+            self.kept[name][:, share.here, share.rows] = kept
 
     def _reduce(self, weights: Tensor, at: Tensor, keys: slice) -> dict[str, Tensor]:
         """Each statistic, (B, h, r), of these rows of weights over this range of keys."""
@@ -223,7 +251,7 @@ class Rows(_Base):
         nothing = weights.new_zeros(weights.shape[:3])
         found = {
             "entropy": torch.special.entr(weights).sum(-1) / log(2),
-            "first": weights[..., 0] if keys.start == 0 else nothing,
+            "first": weights[..., 0] if keys.start == 0 < keys.stop else nothing,
             "special": (weights @ special).squeeze(-1),
             "other": (weights @ content[:, None, :, None]).squeeze(-1),
         }
