@@ -1,12 +1,11 @@
 """What the user asked in, a Report out: the whole program, in order."""
 
 import gc
-from collections.abc import Callable
-from types import ModuleType
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from attnscope import __version__
-from attnscope.config import ModelConfig, RunConfig
+from attnscope.config import ModelConfig, RunConfig, TextInput
 from attnscope.errors import AttnscopeError
 from attnscope.report import MaskUse, Provenance, Report, TextReport
 from attnscope.request import Request, resolve
@@ -32,30 +31,61 @@ def inspect(run: RunConfig, progress: Progress | None = None) -> Report:
         AttnscopeError: The model, the texts or the memory do not allow it.
         UsageError: A selection does not fit the model or the text.
     """
-    tell = progress or (lambda what, done, total: None)
-    source = open_source(run.model, run.config, run.texts)
-    request = resolve(run, source)
-
-    torch = import_torch()  # everything that can be refused without it has been
-    device = _device(run.device)
-    tell("loading", 0, 1)
-    stack = source.load(request.deepest, getattr(torch, run.dtype), device)
-    trace = _attend(run, request, stack, device, tell)
-    texts = [_text_report(run, request, i, trace, source.config) for i in range(len(request.pages))]
-    return Report(_provenance(source, run, device), _mask_use(source.config, run), texts)
+    return Session(run.texts, progress).inspect(run)
 
 
-def import_torch() -> ModuleType:
+class Session:
+    """Several runs that share what they open and load.
+
+    Args:
+        texts: The texts of all of them: a vocabulary that is made from the texts is made from these.
+        progress: See inspect.
+    """
+
+    def __init__(self, texts: Sequence[TextInput], progress: Progress | None = None) -> None:
+        self.texts, self.tell = texts, progress or (lambda what, done, total: None)
+        self.sources: dict[tuple[str | None, str | None], Source] = {}
+        self.stacks: dict[tuple[str, ...], Stack] = {}
+
+    def inspect(self, run: RunConfig) -> Report:
+        """See inspect."""
+        source = self.source(run)
+        request = resolve(run, source)
+        import_torch()  # everything that can be refused without it has been
+        device = _device(run.device)
+        trace = _attend(run, request, self._stack(run, source, request.deepest, device), device, self.tell)
+        texts = [_text_report(run, request, i, trace, source.config) for i in range(len(request.pages))]
+        return Report(_provenance(source, run, device), _mask_use(source, run), texts)
+
+    def source(self, run: RunConfig) -> Source:
+        """The model that a run names, opened once."""
+        name = run.model, run.config
+        if name not in self.sources:
+            self.sources[name] = open_source(run.model, run.config, self.texts)
+        return self.sources[name]
+
+    def _stack(self, run: RunConfig, source: Source, deepest: int, device: "torch.device") -> "Stack":
+        """The stack that a run needs, loaded once where it is deep enough."""
+        import torch
+
+        key = run.model or "", run.config or "", run.dtype, str(device)
+        stack = self.stacks.get(key)
+        if stack is None or len(stack.blocks) < deepest:
+            self.tell("loading", 0, 1)
+            stack = self.stacks[key] = source.load(deepest, getattr(torch, run.dtype), device)
+        return stack
+
+
+def import_torch() -> None:
     """Import torch with the garbage collector off, which would walk its lasting objects again and again (0.1 s)."""
     was_on = gc.isenabled()
     gc.disable()
     try:
-        import torch
+        import torch  # noqa: F401
     finally:
         if was_on:
             gc.freeze()
             gc.enable()
-    return torch
 
 
 def _attend(run: RunConfig, request: Request, stack: "Stack", device: "torch.device", tell: Progress) -> "Trace":
@@ -133,9 +163,12 @@ def _provenance(source: Source, run: RunConfig, device: "torch.device") -> Prove
     )
 
 
-def _mask_use(config: ModelConfig, run: RunConfig) -> MaskUse:
-    own = config.mask_in_words()
-    return MaskUse(own, own) if run.mask == "own" else MaskUse(own, run.mask.replace("own", own), run.what_if)
+def _mask_use(source: Source, run: RunConfig) -> MaskUse:
+    """Whose mask it is; one that the model was trained under is not a what-if."""
+    own = source.config.mask_in_words()
+    used = own if run.mask == "own" else run.mask.replace("own", own)
+    whose = " or ".join((own, *(mask for mask in source.trained_masks if mask != own)))
+    return MaskUse(whose, used, None if used in (own, *source.trained_masks) else run.what_if)
 
 
 def _device(name: str) -> "torch.device":

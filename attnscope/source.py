@@ -40,6 +40,7 @@ class Source:
         load: Builds the first n layers with this dtype on this device.
         folder: The checkpoint; None where there is none.
         notes: What was switched off or ignored while opening it.
+        trained_masks: Masks that it was trained under, where that is more than its own.
     """
 
     name: str
@@ -51,6 +52,7 @@ class Source:
     load: "Callable[[int, torch.dtype, torch.device], Stack]"
     folder: Folder | None
     notes: tuple[str, ...] = ()
+    trained_masks: tuple[str, ...] = ()
 
 
 def open_source(model: str | None, config: str | None, texts: Sequence[TextInput]) -> Source:
@@ -81,10 +83,22 @@ def _from_folder(path: Path, name: str) -> Source:
 
         return load_checkpoint(family, config, folder, n_layers, dtype, device)
 
-    random = bool(folder.config.get("attnscope", {}).get("random_weights", False))
+    trained, masks = _card(folder)
     notes = (*folder.notes, *tokenizer.notes)
-    weights = "random" if random else "trained"
-    return Source(name, family.name, config, weights, folder.fingerprint, tokenizer, load, folder, notes)
+    return Source(name, family.name, config, trained, folder.fingerprint, tokenizer, load, folder, notes, masks)
+
+
+def _card(folder: Folder) -> tuple[str, tuple[str, ...]]:
+    """What config.json says of its training under our own key: `trained` or `random`, and the masks trained under."""
+    where = f"{folder.path / 'config.json'}: attnscope"
+    card = folder.config.get("attnscope", {})
+    if not isinstance(card, dict) or not set(card) <= {"random_weights", "trained_masks"}:
+        raise AttnscopeError("is not understood", where=where, hint="expected random_weights and trained_masks")
+    random, masks = card.get("random_weights", False), card.get("trained_masks", [])
+    if not isinstance(random, bool) or not isinstance(masks, list) or not all(isinstance(m, str) for m in masks):
+        hint = "expected random_weights true or false, trained_masks a list of masks"
+        raise AttnscopeError("holds a value of the wrong type", where=where, hint=hint)
+    return "random" if random else "trained", tuple(masks)
 
 
 def _from_stack(described: Described, name: str, texts: Sequence[TextInput]) -> Source:

@@ -38,8 +38,10 @@ ROOMS = {
     "request": "config errors maskfile memory report selection source",
     "description": "config errors memory source",
     "pipeline": "__init__ analysis config errors memory model report request selection source tokens",
+    "comparison": "errors report",
+    "sides": "comparison config errors folder pipeline report selection",
     "views": "config cost description errors report",
-    "cli": "__init__ config cost description errors output pipeline report selection shipped texts views",
+    "cli": "__init__ config cost description errors output pipeline report selection shipped sides texts views",
 }
 AT_ONCE = {"cli": "__init__ cli errors selection visible"}  # what it may import before it knows what is wanted
 OTHERS = {

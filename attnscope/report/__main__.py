@@ -5,8 +5,9 @@ from pathlib import Path
 import msgspec
 
 from attnscope.report import Report, json_schema
+from attnscope.report.compare import Comparison
 
-KINDS: dict[str, type[msgspec.Struct]] = {"report": Report}
+KINDS: dict[str, type[msgspec.Struct]] = {"report": Report, "compare": Comparison}
 
 
 def schema_file(name: str) -> Path:
