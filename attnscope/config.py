@@ -206,6 +206,9 @@ class RunConfig(msgspec.Struct, frozen=True):
         window: Rows and columns shown where the user names none; None for every one.
         truncate: Cut texts that are longer than the model takes, and say so.
         max_memory: Bytes that the run may take; None for half of what is free.
+        engine: Who computes queries, keys and values: attnscope itself, or `transformers`.
+        part: Which attention of a model with two halves is looked at; None where there is only one.
+        hash_weights: The Report carries a hash over the whole weights.
     """
 
     texts: tuple[TextInput, ...]
@@ -226,3 +229,6 @@ class RunConfig(msgspec.Struct, frozen=True):
     window: int | None = None
     truncate: bool = False
     max_memory: int | None = None
+    engine: Literal["native", "transformers"] = "native"
+    part: Literal["encoder", "decoder", "cross"] | None = None
+    hash_weights: bool = False

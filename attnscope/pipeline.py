@@ -2,11 +2,14 @@
 
 import gc
 from collections.abc import Callable, Sequence
+from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 from attnscope import __version__
 from attnscope.config import ModelConfig, RunConfig, TextInput
-from attnscope.errors import AttnscopeError
+from attnscope.errors import AttnscopeError, UsageError
+from attnscope.folder import hash_weights
+from attnscope.guest import open_guest
 from attnscope.report import MaskUse, Provenance, Report, TextReport
 from attnscope.request import Request, resolve
 from attnscope.source import Source, open_source
@@ -14,6 +17,8 @@ from attnscope.source import Source, open_source
 if TYPE_CHECKING:
     import torch
 
+    from attnscope.hosted import Guest, Hosted
+    from attnscope.model.native import Batch, Native
     from attnscope.model.stack import Stack
     from attnscope.model.trace import Trace
 
@@ -44,8 +49,8 @@ class Session:
 
     def __init__(self, texts: Sequence[TextInput], progress: Progress | None = None) -> None:
         self.texts, self.tell = texts, progress or (lambda what, done, total: None)
-        self.sources: dict[tuple[str | None, str | None], Source] = {}
-        self.stacks: dict[tuple[str, ...], Stack] = {}
+        self.sources: dict[tuple[str | None, ...], Source] = {}
+        self.stacks: dict[tuple[str, ...], Stack | Guest] = {}
 
     def inspect(self, run: RunConfig) -> Report:
         """See inspect."""
@@ -53,27 +58,36 @@ class Session:
         request = resolve(run, source)
         import_torch()  # everything that can be refused without it has been
         device = _device(run.device)
-        trace = _attend(run, request, self._stack(run, source, request.deepest, device), device, self.tell)
-        texts = [_text_report(run, request, i, trace, source.config) for i in range(len(request.pages))]
-        return Report(_provenance(source, run, device), _mask_use(source, run), texts)
+        batch = _batch(request, source, device)
+        engine = _engine(run, request, source, self._stack(run, source, request.deepest, device), device)
+        trace = _attend(run, request, engine, batch, source.config, self.tell)
+        texts = [_text_report(run, request, i, trace) for i in range(len(request.pages))]
+        return Report(_provenance(source, run, device), _mask_use(source, run, engine.mask_in_words()), texts)
 
     def source(self, run: RunConfig) -> Source:
         """The model that a run names, opened once."""
-        name = run.model, run.config
+        guest = run.engine == "transformers"
+        name = (run.model, run.config, *((run.part, run.dtype) if guest else ()))
+        if run.part is not None and not guest:
+            raise UsageError("only --engine transformers knows parts", where="--part", hint="add --engine transformers")
         if name not in self.sources:
-            self.sources[name] = open_source(run.model, run.config, self.texts)
+            self.sources[name] = open_guest(run) if guest else open_source(run.model, run.config, self.texts)
         return self.sources[name]
 
-    def _stack(self, run: RunConfig, source: Source, deepest: int, device: "torch.device") -> "Stack":
+    def _stack(self, run: RunConfig, source: Source, deepest: int, device: "torch.device") -> "Stack | Guest":
         """The stack that a run needs, loaded once where it is deep enough."""
         import torch
 
+        from attnscope.model.stack import Stack
+
         key = run.model or "", run.config or "", run.dtype, str(device)
-        stack = self.stacks.get(key)
-        if stack is None or len(stack.blocks) < deepest:
+        if source.engine == "transformers":
+            return source.load(deepest, getattr(torch, run.dtype), device)
+        found = self.stacks.get(key)
+        if not isinstance(found, Stack) or len(found.blocks) < deepest:
             self.tell("loading", 0, 1)
-            stack = self.stacks[key] = source.load(deepest, getattr(torch, run.dtype), device)
-        return stack
+            found = self.stacks[key] = source.load(deepest, getattr(torch, run.dtype), device)
+        return found
 
 
 def import_torch() -> None:
@@ -88,20 +102,40 @@ def import_torch() -> None:
             gc.enable()
 
 
-def _attend(run: RunConfig, request: Request, stack: "Stack", device: "torch.device", tell: Progress) -> "Trace":
+def _batch(request: Request, source: Source, device: "torch.device") -> "Batch":
+    from attnscope.model.native import make_batch
+
+    contexts = [page.context for page in request.pages if page.context is not None]
+    return make_batch([page.tokens for page in request.pages], contexts or None, device, source.config.n_segments)
+
+
+def _engine(
+    run: RunConfig, request: Request, source: Source, loaded: "Stack | Guest", device: "torch.device"
+) -> "Native | Hosted":
+    """What shows the attention of a loaded model to recorders, under the mask that was asked for."""
+    from attnscope.model.masks import from_matrix
+    from attnscope.model.native import Native, side_by_side
+    from attnscope.model.stack import Stack
+
+    same_scores = run.mask != "own" and run.what_if == "same-scores"
+    files = {path: from_matrix(matrix, device) for path, matrix in request.matrices.items()}
+    if isinstance(loaded, Stack):
+        return Native(loaded, request.terms, same_scores, files)
+    from attnscope.hosted import Hosted
+
+    given = [page.given for page in request.pages if page.given is not None]
+    read = side_by_side(given, device, source.config.n_segments) if given else None
+    return Hosted(loaded, source.part or "", request.terms, same_scores, files, read)
+
+
+def _attend(
+    run: RunConfig, request: Request, engine: "Native | Hosted", batch: "Batch", c: ModelConfig, tell: Progress
+) -> "Trace":
     """Choose the heads, where that was left to us, and keep what was asked for of them."""
     from attnscope.analysis import choose, mass_on_others
-    from attnscope.model.masks import from_matrix
-    from attnscope.model.native import Native, make_batch
     from attnscope.model.recorders import Rows
     from attnscope.model.trace import Wanted, prepare
 
-    c = stack.config
-    contexts = [page.context for page in request.pages if page.context is not None]
-    batch = make_batch([page.tokens for page in request.pages], contexts or None, device, c.n_segments)
-    same_scores = run.mask != "own" and run.what_if == "same-scores"
-    files = {path: from_matrix(matrix, device) for path, matrix in request.matrices.items()}
-    engine = Native(stack, request.terms, same_scores, files)
     mass = None
     if request.auto:
         rows = [Rows(range(c.n_heads), range(max(batch.tokens.lengths)), batch.sources) for _ in range(request.deepest)]
@@ -122,7 +156,7 @@ def _attend(run: RunConfig, request: Request, stack: "Stack", device: "torch.dev
     return trace
 
 
-def _text_report(run: RunConfig, request: Request, index: int, trace: "Trace", config: ModelConfig) -> TextReport:
+def _text_report(run: RunConfig, request: Request, index: int, trace: "Trace") -> TextReport:
     from attnscope.analysis import head_report
 
     page, text = request.pages[index], run.texts[index]
@@ -132,9 +166,6 @@ def _text_report(run: RunConfig, request: Request, index: int, trace: "Trace", c
             kept,
             trace.wanted,
             (index, page.queries, page.keys),
-            scale=config.attention_scale,
-            softcap=config.softcap,
-            bias="alibi" if config.positions == "alibi" else None,
             left_out=[] if run.special else ["special tokens", "first token"],
         )
         for unit, kept in trace.kept
@@ -153,19 +184,27 @@ def _provenance(source: Source, run: RunConfig, device: "torch.device") -> Prove
         model=source.name,
         family=source.family,
         fingerprint=source.fingerprint,
-        engine="native",
+        engine=source.engine,
         dtype=run.dtype,
         device=str(device),
         weights=source.weights,
         n_layers=source.config.n_layers,
         n_heads=source.config.n_heads,
         notes=list(source.notes),
+        part=source.part,
+        versions=_versions(source),
+        weights_hash=hash_weights(source.folder) if run.hash_weights and source.folder is not None else None,
     )
 
 
-def _mask_use(source: Source, run: RunConfig) -> MaskUse:
+def _versions(source: Source) -> dict[str, str]:
+    """Of the libraries that made the tokens and ran the model."""
+    used = {"tokenizers": source.tokenizer.name != "words", "transformers": source.engine == "transformers"}
+    return {name: version(name) for name, took_part in used.items() if took_part}
+
+
+def _mask_use(source: Source, run: RunConfig, own: str) -> MaskUse:
     """Whose mask it is; one that the model was trained under is not a what-if."""
-    own = source.config.mask_in_words()
     used = own if run.mask == "own" else run.mask.replace("own", own)
     whose = " or ".join((own, *(mask for mask in source.trained_masks if mask != own)))
     return MaskUse(whose, used, None if used in (own, *source.trained_masks) else run.what_if)

@@ -36,7 +36,10 @@ def family_for(raw: Mapping[str, Any], where: str) -> Family:
     if not isinstance(model_type, str) or model_type not in FAMILIES:
         missing = model_type is None
         found = "the key 'model_type' is missing" if missing else f"model_type is {shown(model_type)}"
-        raise AttnscopeError(found, where=where, hint=f"supported: {', '.join(FAMILIES)}")
+        hint = f"supported: {', '.join(FAMILIES)}"
+        if not missing:
+            hint = f"install attnscope[transformers] and add --engine transformers; without it, {hint}"
+        raise AttnscopeError(found, where=where, hint=hint)
     return FAMILIES[model_type]
 
 

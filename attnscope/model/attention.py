@@ -7,7 +7,7 @@ row of a tile is whole, so its softmax is exact; one token and 100,000 go the sa
     scores   q·k                                   (B, H, Q, K)
     scaled   scores × scale, soft-cap, + bias      (B, H, Q, K)
     masked   scaled, −inf where not allowed        (B, H, Q, K)
-    weights  softmax of masked                     (B, H, Q, K)
+    weights  softmax of masked (and of the sink)   (B, H, Q, K)
     output   weights · v                           (B, H, Q, E)
 """
 
@@ -36,13 +36,17 @@ class Rule:
         mask: Which keys a query may see.
         softcap: c of c·tanh(x/c) on the scaled scores (Gemma 2); None for none.
         bias: Function of query positions (Q, 1), key positions (1, K) and head numbers (H,) to what is added to the
-            scaled scores, (H, Q, K); None for none.
+            scaled scores, (H, Q, K) or (B, H, Q, K); None for none.
+        bias_name: What the bias is called; None where there is none.
+        sinks: A logit per head, (H,), that takes part in the softmax and belongs to no key (gpt-oss); None for none.
     """
 
     scale: float
     mask: Mask
     softcap: float | None = None
     bias: Callable[[Tensor, Tensor, Tensor], Tensor] | None = None
+    bias_name: str | None = None
+    sinks: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -111,6 +115,7 @@ class Tile:
         weights: See scores.
         output: (B, h, q, Ev).
         dead: True where a query may see nothing, broadcastable to (B, h, q); None where nothing is masked.
+        sink: What each row gives to no key at all, (B, h, q); None where the layer has no sinks.
     """
 
     call: Call
@@ -125,6 +130,7 @@ class Tile:
     weights: Tensor
     output: Tensor
     dead: Tensor | None
+    sink: Tensor | None = None
 
     def stage(self, name: str) -> Tensor:
         """A stage, or a contribution (`value`: α_ij·‖v_j‖, `projected`: α_ij·‖v_j W_O^h‖), by name."""
@@ -266,12 +272,21 @@ def _tile(call: Call, mask: Mask, heads: Tensor, k: Tensor, v: Tensor, box: tupl
     scaled = _scaled(scores, call.rule, q_at, k_at, heads)
     masked = scaled if allowed is None else scaled.masked_fill(~allowed, -torch.inf)
     dead = None if allowed is None else ~allowed.any(-1)  # (q,) or (B, 1, q)
-    weights = masked.softmax(-1)
+    weights, sink = _softmax(masked, call.rule.sinks, heads)
     if dead is not None and dead.any():
         weights = weights.masked_fill(dead[..., None], 0.0)
     output = weights @ v  # (B, h, q, Ev)
     _check_finite(output, "outputs", call.layer, heads)
-    return Tile(call, heads, *box, scores, scaled, masked, weights, output, dead)
+    return Tile(call, heads, *box, scores, scaled, masked, weights, output, dead, sink)
+
+
+def _softmax(masked: Tensor, sinks: Tensor | None, heads: Tensor) -> tuple[Tensor, Tensor | None]:
+    """Weights, and what the sink takes of each row where there is one: a logit more, and no value behind it."""
+    if sinks is None:
+        return masked.softmax(-1), None
+    logit = sinks[heads].float()[None, :, None, None].expand(*masked.shape[:3], 1)  # (B, h, q, 1)
+    shares = torch.cat((masked, logit), dim=-1).softmax(-1)
+    return shares[..., :-1], shares[..., -1]
 
 
 def _scaled(scores: Tensor, rule: Rule, q_at: Tensor, k_at: Tensor, heads: Tensor) -> Tensor:
@@ -295,7 +310,7 @@ def _check_finite(numbers: Tensor, what: str, layer: int, heads: Tensor) -> None
 
 def _plain(call: Call, heads: Sequence[int], elements: int) -> Tensor:
     """The output alone, by torch's own kernel wherever it can do the layer's rule; (B, heads, Q, Ev)."""
-    if call.rule.softcap is not None:
+    if call.rule.softcap is not None or call.rule.sinks is not None:
         return _by_tiles(call, heads, elements)
     chosen = torch.tensor(heads, device=call.q.device)
     q, k, v = _for_kernel(call, chosen)
@@ -344,5 +359,6 @@ def _kernel_mask(
     dead = None if allowed is None else ~allowed.any(-1, keepdim=True)  # (q, 1) or (B, 1, q, 1)
     if rule.bias is None:
         return allowed, dead
-    bias = rule.bias(q_at, k_at, heads)[None]  # (1, H, q, k)
+    bias = rule.bias(q_at, k_at, heads)
+    bias = bias if bias.ndim == 4 else bias[None]  # (1, H, q, k)
     return (bias if allowed is None else bias.masked_fill(~allowed, -torch.inf)).to(q.dtype), dead

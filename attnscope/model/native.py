@@ -32,7 +32,8 @@ class Texts:
     real: Tensor
 
 
-def _side_by_side(texts: Sequence[Sequence[Token]], device: torch.device, n_segments: int) -> Texts:
+def side_by_side(texts: Sequence[Sequence[Token]], device: torch.device, n_segments: int) -> Texts:
+    """Tokens of several texts as tensors."""
     ids, segments, lengths = as_batch(texts, n_segments=n_segments)
     longest = max(lengths)
     special = [[t.special for t in tokens] + [False] * (longest - len(tokens)) for tokens in texts]
@@ -67,8 +68,8 @@ def make_batch(
         device: Where the tensors go.
         n_segments: Rows of the model's segment table.
     """
-    tokens = _side_by_side(texts, device, n_segments)
-    context = None if contexts is None else _side_by_side(contexts, device, n_segments)
+    tokens = side_by_side(texts, device, n_segments)
+    context = None if contexts is None else side_by_side(contexts, device, n_segments)
     keys = context or tokens
     return Batch(tokens, context, Sources(keys.special, keys.real, same=context is None))
 
@@ -112,3 +113,7 @@ class Native:
             context=None if batch.context is None else batch.context.ids,
             progress=progress,
         )
+
+    def mask_in_words(self) -> str:
+        """The model's own mask."""
+        return self.stack.config.mask_in_words()

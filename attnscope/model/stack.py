@@ -113,7 +113,8 @@ class Stack(nn.Module):
         if c.positions == "rope":
             rotary = rotary_table(c.rope, c.rotary_width, longest, tokens[0].device, self.embed.tokens.weight.dtype)
         for layer in range(watch.last + 1):
-            rule = Rule(c.attention_scale, compose((masks[layer], padding)), c.softcap, bias_for(c))
+            mask, bias = compose((masks[layer], padding)), bias_for(c)
+            rule = Rule(c.attention_scale, mask, c.softcap, bias, "alibi" if bias else None)
             x = self.blocks[layer](x, Setting(rule, rotary, source, watch))
             if progress is not None:
                 progress(layer + 1, watch.last + 1)
