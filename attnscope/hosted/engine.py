@@ -67,7 +67,7 @@ class Hosted:
                 raise Enough
             return output
 
-        session = Session(self.guest.names, self.guest.model.config.is_encoder_decoder, watch)
+        session = Session(self.guest.model, watch)
         try:
             with torch.inference_mode(), running(session):
                 self._run(batch)
@@ -108,9 +108,13 @@ class Hosted:
         by_words: dict[str, list[int]] = {}
         for layer, words in sorted(self.own.items()):
             by_words.setdefault(words, []).append(layer)
+        rest = "" if len(self.own) == self.guest.parts[self.part].n_layers else ", in the layers that ran"
         if len(by_words) == 1:
-            return next(iter(by_words))
-        return ", ".join(f"{words} in {len(layers)} of {len(self.own)} layers" for words, layers in by_words.items())
+            return next(iter(by_words)) + rest
+        return (
+            ", ".join(f"{words} in {len(layers)} of {len(self.own)} layers" for words, layers in by_words.items())
+            + rest
+        )
 
 
 def _inputs(texts: Texts) -> dict[str, Any]:

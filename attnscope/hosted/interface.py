@@ -17,7 +17,7 @@ from attnscope.model.masks import Bidirectional, Mask
 
 NAME = "attnscope"  # under which `transformers` knows us
 _CROSS = re.compile(r"(?i)\.(encoder_?attn|encdecattention|cross_?attn|cross_?attention|encoder_attention)\b")
-_OUT = re.compile(r"(o_proj|out_proj|c_proj|o|out|wo|Wo|out_lin|dense|output\.dense)")
+_OUT = re.compile(r"o_proj|out_proj|c_proj|o|Wo|out_lin|dense|output\.dense")
 # What models pass along besides, and what eager attention does not read either, or reads as we do.
 _INERT = frozenset(
     "position_ids cache_position position_embeddings past_key_values past_key_value token_type_ids cu_seq_lens_q "
@@ -59,14 +59,14 @@ class Session:
     """One run of a model: which module is which layer, and who gets its calls.
 
     Args:
-        names: Module's id to its name in the model.
-        encoder_decoder: The model has two halves.
+        model: The model.
         watcher: Gets the part (`encoder`, `decoder`, `cross`; empty where there is only one), the module and the call;
             gives the output, (B, H, Q, Ev).
     """
 
-    def __init__(self, names: dict[int, str], encoder_decoder: bool, watcher: Watcher) -> None:
-        self._names, self._halves, self._watcher = names, encoder_decoder, watcher
+    def __init__(self, model: Any, watcher: Watcher) -> None:
+        self._model, self._watcher = model, watcher
+        self._names = {id(module): name for name, module in model.named_modules()}
         self._seen: Counter[str] = Counter()
         self._layers: set[tuple[str, int]] = set()
         self._biased: dict[int, tuple[Tensor, bool]] = {}
@@ -79,18 +79,31 @@ class Session:
         if q.ndim != 4 or q.shape[1] % k.shape[1]:
             raise _unlike(f"queries of shape {list(q.shape)} and keys of shape {list(k.shape)}", layer)
         rule = self._rule(q, k, mask, more, layer)
-        return self._watcher(part, module, Call(layer, q, k, v, rule, out_weight(self._names, module, q, v)))
+        weight = self._out_weight(module, q.shape[1] * v.shape[-1])
+        return self._watcher(part, module, Call(layer, q, k, v, rule, weight))
 
     def _place(self, module: nn.Module) -> tuple[str, int]:
         """Part and layer: the module's own number; where it has none, or is used again, the order of calls."""
         name = self._names.get(id(module), "")
-        part = _part(name) if self._halves else ""
+        part = _part(name) if self._model.config.is_encoder_decoder else ""
         number = getattr(module, "layer_idx", None)
         if not isinstance(number, int) or (part, number) in self._layers:
             number = self._seen[part]
         self._seen[part] += 1
         self._layers.add((part, number))
         return part, number
+
+    def _out_weight(self, module: nn.Module, width: int) -> Tensor | None:
+        """The output projection, (D, H·Ev), under one of its usual names: in the module, or beside it as in BERT."""
+        parent = self._names.get(id(module), "").rpartition(".")[0]
+        for place in (module, self._model.get_submodule(parent)):
+            for name, child in place.named_modules():
+                weight = getattr(child, "weight", None) if _OUT.fullmatch(name) else None
+                if isinstance(weight, Tensor) and weight.ndim == 2:
+                    laid = weight.T if type(child).__name__ == "Conv1D" else weight
+                    if laid.shape[1] == width:
+                        return laid
+        return None
 
     def _rule(self, q: Tensor, k: Tensor, mask: Tensor | None, more: dict[str, Any], layer: int) -> Rule:
         known = dict(more)
@@ -157,17 +170,6 @@ def _sum(parts: list[Callable[[Tensor, Tensor, Tensor], Tensor]]) -> Callable[[T
 def _unlike(what: str, layer: int) -> AttnscopeError:
     hint = "attnscope shows attention only where it knows all of its parts"
     return AttnscopeError(f"layer {layer} hands {what} to its attention", where="--engine transformers", hint=hint)
-
-
-def out_weight(names: dict[int, str], module: nn.Module, q: Tensor, v: Tensor) -> Tensor | None:
-    """The output projection of an attention module, (D, H·Ev), where it is found under one of the usual names."""
-    width = q.shape[1] * v.shape[-1]
-    for name, child in module.named_modules():
-        if _OUT.fullmatch(name) and isinstance(weight := getattr(child, "weight", None), Tensor) and weight.ndim == 2:
-            laid = weight.T if type(child).__name__ == "Conv1D" else weight
-            if laid.shape[1] == width:
-                return laid
-    return None
 
 
 _running: ContextVar[Session] = ContextVar("attnscope_session")

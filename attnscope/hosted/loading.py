@@ -54,7 +54,6 @@ class Guest:
     Attributes:
         model: The model of transformers, without heads for tasks.
         parts: Its attention by part; under an empty name where there is only one.
-        names: Module's id to its name.
         vocab_size: Rows of the token embedding.
         d_model: Width of the token embedding.
         max_positions: Longest text; None where nothing limits it.
@@ -65,7 +64,6 @@ class Guest:
 
     model: Any
     parts: dict[str, Part]
-    names: dict[int, str]
     vocab_size: int
     d_model: int
     max_positions: int | None
@@ -103,13 +101,11 @@ def load_guest(folder: Folder, dtype: torch.dtype) -> Guest:
     hf = _transformers()
     config = _config(hf, folder)
     model, notes = _model(hf, config, folder, dtype)
-    names = {id(module): name for name, module in model.named_modules()}
     table = model.get_input_embeddings()
     text = config.get_text_config()
     return Guest(
         model=model,
-        parts=_probe(model, names, folder),
-        names=names,
+        parts=_probe(model, folder),
         vocab_size=table.num_embeddings,
         d_model=table.embedding_dim,
         max_positions=_longest(model, text),
@@ -200,7 +196,7 @@ def _hidden(family: str, folder: Folder) -> AttnscopeError:
     return AttnscopeError(found, where=folder.path, hint=hint)
 
 
-def _probe(model: Any, names: dict[int, str], folder: Folder) -> dict[str, Part]:
+def _probe(model: Any, folder: Folder) -> dict[str, Part]:
     """Run two tokens, and see which parts, layers and heads there are."""
     seen: dict[str, dict[int, tuple[Call, bool]]] = {}
 
@@ -212,7 +208,7 @@ def _probe(model: Any, names: dict[int, str], folder: Folder) -> dict[str, Part]
 
     ids = torch.full((1, 2), min(5, model.get_input_embeddings().num_embeddings - 1))
     more = {"decoder_input_ids": ids} if model.config.is_encoder_decoder else {}
-    session = Session(names, model.config.is_encoder_decoder, watch)
+    session = Session(model, watch)
     try:
         with torch.inference_mode(), running(session):
             model(input_ids=ids, attention_mask=torch.ones_like(ids), **more)

@@ -5,33 +5,10 @@ import pytest
 import torch
 import transformers as hf
 
-from attnscope.config import RunConfig, TextInput
 from attnscope.families import FAMILIES
-from attnscope.pipeline import inspect
-from attnscope.report import STAGES, HeadReport, Report
-from tests.hosted.architectures import ONE_PART, TWO_PARTS, WORDS, make, save
-
-TEXTS = ("the bank by the river was old", "we sat on it all day while the water ran by")
-SOURCE = "water ran all day"
-
-
-@pytest.fixture(scope="module")
-def folders(tmp_path_factory):
-    """A function that gives the folder of an architecture, made once."""
-    made = {}
-
-    def folder(name):
-        if name not in made:
-            path = tmp_path_factory.mktemp(name)
-            made[name] = save(path, make(name, {**ONE_PART, **TWO_PARTS}[name]))
-        return made[name]
-
-    return folder
-
-
-def run(folder, texts=TEXTS, context=None, **options) -> Report:
-    asked = {"engine": "transformers", "layer": "all", "head": "all", "stages": STAGES, **options}
-    return inspect(RunConfig(tuple(TextInput(t, context=context) for t in texts), str(folder), **asked))
+from attnscope.report import STAGES, HeadReport
+from tests.hosted.architectures import ONE_PART, TWO_PARTS, WORDS
+from tests.hosted.running import SOURCE, run
 
 
 def eager(folder, report, part=None):
