@@ -117,6 +117,16 @@ class _Half:
             raise AttnscopeError("the report holds no weights", where=name(self.head), hint=hint)
         return self.head.stages["weights"][self.at].astype(np.float64)
 
+    @cached_property
+    def own_keys(self) -> list[int]:
+        """Positions of the shown keys without a counterpart."""
+        return [k for k in self.text.keys if k not in self.keys]
+
+    @cached_property
+    def own(self) -> _Array:
+        """Weights of the aligned queries on those, (queries, own keys)."""
+        return np.delete(self.weights, self.columns, axis=1)
+
     @property
     def future(self) -> _Array:
         """Weight on keys after the query, (queries,)."""
@@ -134,16 +144,16 @@ def _head_change(number: int, one: _Half, other: _Half, shown_keys: Sequence[int
     p, q = _outcomes(one, other)
     shown = [n for n, key in enumerate(one.keys) if shown_keys is None or key in shown_keys]
     moved = other.weights[:, other.columns] - one.weights[:, one.columns]  # over aligned keys
-    gained, gain = _largest(moved, other.keys)
-    lost, loss = _largest(-moved, one.keys)
+    gained, gain = _largest(np.hstack([moved, other.own]), other.keys + other.own_keys)
+    lost, loss = _largest(np.hstack([-moved, one.own]), one.keys + one.own_keys)
     return HeadChange(
         text=number,
         first=name(one.head),
         second=name(other.head),
         queries=list(zip(one.queries, other.queries, strict=True)),
         keys=[(one.keys[n], other.keys[n]) for n in shown],
-        only_first=_alone(one.text.sources, one.keys, one.text.keys),
-        only_second=_alone(other.text.sources, other.keys, other.text.keys),
+        only_first=one.own_keys,
+        only_second=other.own_keys,
         difference=moved[:, shown].astype(np.float32),
         total_variation=(0.5 * np.abs(q - p).sum(-1)).astype(np.float32),
         jensen_shannon=jensen_shannon(p, q).astype(np.float32),
@@ -168,9 +178,8 @@ def _head_change(number: int, one: _Half, other: _Half, shown_keys: Sequence[int
 def _outcomes(one: _Half, other: _Half) -> tuple[_Array, _Array]:
     """Both sides' rows over the same outcomes: aligned keys, then the first side's own, then the second's own."""
     a, b = one.weights, other.weights
-    own_a, own_b = np.delete(a, one.columns, axis=1), np.delete(b, other.columns, axis=1)
-    p = np.concatenate([a[:, one.columns], own_a, np.zeros_like(own_b)], axis=1)
-    q = np.concatenate([b[:, other.columns], np.zeros_like(own_a), own_b], axis=1)
+    p = np.hstack([a[:, one.columns], one.own, np.zeros_like(other.own)])
+    q = np.hstack([b[:, other.columns], np.zeros_like(one.own), other.own])
     return p, q
 
 
@@ -210,11 +219,6 @@ def _carried(positions: list[int], source: _Half, target: _Half) -> list[int]:
     """Positions of one side as positions of the other; what has no counterpart falls away."""
     there = dict(zip(source.keys, target.keys, strict=True))
     return [there[p] for p in positions if p in there]
-
-
-def _alone(tokens: Sequence[Token], aligned: list[int], shown: list[int]) -> list[int]:
-    """Shown positions without a counterpart."""
-    return sorted(set(range(len(tokens))) & set(shown) - set(aligned))
 
 
 def _worst(stage: str, one: _Half, other: _Half) -> Cell:

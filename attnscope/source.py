@@ -131,9 +131,16 @@ def _from_stack(described: Described, name: str, texts: Sequence[TextInput]) -> 
 
     digest = sha256(described.data + (weights.fingerprint.encode() if weights else b"")).hexdigest()[:16]
     return Source(
-        name, "config", config, "random" if weights is None else "trained", digest, tokenizer, load, weights,
-        tuple(tokenizer.notes),
-    )  # fmt: skip
+        name=name,
+        family="config",
+        config=config,
+        weights="random" if weights is None or file.random_weights else "trained",
+        fingerprint=digest,
+        tokenizer=tokenizer,
+        load=load,
+        folder=weights,
+        notes=tuple(tokenizer.notes),
+    )
 
 
 def _tokenizer(described: Described, texts: Sequence[TextInput]) -> FileTokenizer | WordTokenizer:

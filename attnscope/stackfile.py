@@ -21,6 +21,7 @@ class StackFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         description: One line for the reader.
         seed: Seed of the random weights, where there is no checkpoint.
         weights: A safetensors file with our own parameter names, relative to the TOML file; None for random weights.
+        random_weights: The file's weights were drawn, not trained; every view then says so.
         tokenizer: `words` (made from the texts themselves), or a tokenizer.json relative to the TOML file.
         punctuation: Whether `words` keeps punctuation marks as tokens.
         vocab_size: Rows of the token embedding; None for as many as the tokenizer has words.
@@ -29,6 +30,7 @@ class StackFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     description: str = ""
     seed: Annotated[int, msgspec.Meta(ge=0)] = 0
     weights: str | None = None
+    random_weights: bool = False
     tokenizer: str = "words"
     punctuation: Literal["keep", "drop"] = "keep"
     vocab_size: Annotated[int, msgspec.Meta(ge=1)] | None = None
@@ -75,6 +77,9 @@ def read_stack(path: Path) -> Described:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as e:
         raise AttnscopeError(f"not TOML: {e}", where=path) from e
     _check_fields(raw, path)
+    if "weights" in raw and raw.get("tokenizer", "words") == "words":
+        hint = "name a tokenizer.json: words of a text have no fixed ids"
+        raise AttnscopeError("weights were given, but no tokenizer", where=path, hint=hint)
     own = {name: raw.pop(name) for name in StackFile.__struct_fields__ if name in raw}
     try:
         described = Described(path, data, msgspec.convert(own, StackFile), _filled(raw, path))

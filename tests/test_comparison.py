@@ -1,4 +1,5 @@
 import json
+from itertools import pairwise
 
 import jsonschema
 import numpy as np
@@ -96,6 +97,9 @@ def test_weight_on_tokens_without_counterpart_counts_as_moved():
     rows = [side.report.texts[0].heads[0].stages["weights"][1] for side in found.sides]
     expected = 0.5 * (abs(rows[1][1] - rows[0][1]) + rows[0][0] + rows[1][0])
     assert head.total_variation[0] == pytest.approx(expected, abs=1e-6)
+    gain, loss = rows[1][0], max(rows[0][0], rows[0][1] - rows[1][1])
+    assert head.gain[0] == pytest.approx(max(gain, rows[1][1] - rows[0][1]), abs=1e-6)
+    assert head.loss[0] == pytest.approx(loss, abs=1e-6)
     assert found.notes == ["tokens that only one side has are not in the matrix; their weight counts as moved"]
 
 
@@ -115,7 +119,7 @@ def test_alignment_is_a_longest_common_subsequence(a, b):
     pairs = align([Token(0, p, p) for p in a], [Token(0, p, p) for p in b])
     assert len(pairs) == longest(tuple(a), tuple(b))
     assert all(a[i] == b[j] for i, j in pairs)
-    assert all(x[0] < y[0] and x[1] < y[1] for x, y in zip(pairs, pairs[1:], strict=False))
+    assert all(x[0] < y[0] and x[1] < y[1] for x, y in pairwise(pairs))
 
 
 @given(st.lists(st.floats(0, 1), min_size=3, max_size=3), st.lists(st.floats(0, 1), min_size=3, max_size=3))

@@ -11,19 +11,30 @@ from attnscope.memory import embedding_parameters, layer_parameters
 from attnscope.model.randomize import make_random
 from attnscope.model.stack import Stack
 from attnscope.pipeline import inspect
-from attnscope.shipped import names
+from attnscope.shipped import find_config, names
 from attnscope.stackfile import read_stack
+from training.walkthroughs import word_tokenizer
 
 TEXT = TextInput("The bank by the river, the bank")
+LIFE = "Life is short, eat dessert first"
+KNOWN = {"four-tokens": "t0 t1 t2 t3"} | dict.fromkeys(
+    ("life-is-short", "life-is-short-three-heads", "life-is-short-cross"), LIFE
+)
 
 
 @pytest.mark.parametrize("name", names("configs"))
 def test_every_shipped_config_runs_and_says_that_its_weights_are_random(name):
-    report = inspect(RunConfig(texts=(TEXT,), config=name, head="all"))
-    assert report.provenance.weights == "random"
+    described = read_stack(find_config(name))
+    cross = described.model.get("cross_attention", False)
+    text = KNOWN.get(described.file.tokenizer.split("/")[-2] if "/" in described.file.tokenizer else "", TEXT.text)
+    given = TextInput(text, context="s0 s1 s2 s3 s4 s5 s6 s7" if cross else None)
+    report = inspect(RunConfig(texts=(given,), config=name, head="all"))
+    assert report.provenance.weights == "random", "none of them was trained"
     assert report.provenance.family == "config"
     for head in report.texts[0].heads:
-        torch.testing.assert_close(torch.tensor(head.stages["weights"]).sum(-1), torch.ones(8))
+        torch.testing.assert_close(
+            torch.tensor(head.stages["weights"]).sum(-1), torch.ones(len(report.texts[0].tokens))
+        )
 
 
 @pytest.mark.parametrize("name", names("configs"))
@@ -34,7 +45,11 @@ def test_parameters_are_counted_as_torch_counts_them(name):
     assert embedding_parameters(c) + c.n_layers * layer_parameters(c) == counted
 
 
+CHECKPOINT = 'd_model = 8\nweights = "stack.safetensors"\ntokenizer = "tokenizer.json"\n'
+
+
 def written(tmp_path, text):
+    (tmp_path / "tokenizer.json").write_text(word_tokenizer(["The", "bank", "by", "the", "river", "x"]))
     path = tmp_path / "stack.toml"
     path.write_text(text)
     return path
@@ -86,8 +101,14 @@ def test_fewer_layers_have_the_same_weights():
     assert all(torch.equal(one[name], two[name]) for name in one)
 
 
+def test_weights_without_a_tokenizer_are_refused(tmp_path):
+    said = "weights were given, but no tokenizer; name a tokenizer.json: words of a text have no fixed ids"
+    with pytest.raises(AttnscopeError, match=said):
+        read_stack(written(tmp_path, 'weights = "stack.safetensors"'))
+
+
 def test_weights_from_a_checkpoint_are_used_and_not_called_random(tmp_path):
-    path = written(tmp_path, 'd_model = 8\nvocab_size = 6\nweights = "stack.safetensors"\n')
+    path = written(tmp_path, CHECKPOINT)
     stack = make_random(read_stack(path).config(6), 3, 1, torch.float32, torch.device("cpu"))
     state = {name: value.clone() for name, value in stack.state_dict().items()}
     state["blocks.0.attention.q.weight"].zero_()
@@ -98,7 +119,7 @@ def test_weights_from_a_checkpoint_are_used_and_not_called_random(tmp_path):
 
 
 def test_a_checkpoint_that_lacks_a_weight_is_refused(tmp_path):
-    path = written(tmp_path, 'd_model = 8\nvocab_size = 6\nweights = "stack.safetensors"\n')
+    path = written(tmp_path, CHECKPOINT)
     state = dict(make_random(read_stack(path).config(6), 3, 1, torch.float32, torch.device("cpu")).state_dict())
     del state["blocks.0.attention.k.weight"]
     save_file(state, tmp_path / "stack.safetensors")

@@ -5,13 +5,14 @@ from typing import Annotated
 import typer
 
 from attnscope import __version__
-from attnscope.cli import info, run
+from attnscope.cli import compare, info, run
 from attnscope.cli.help import Command, Group
 from attnscope.cli.shared import spread
 
 _EXAMPLES = """
 attnscope run "The bank by the river"
 attnscope run "The bank by the river" --head all --format heat
+attnscope compare "The bank by the river"
 attnscope info
 """
 
@@ -21,7 +22,11 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command, examples in ((run.run, run.EXAMPLES), (info.info, info.EXAMPLES)):
+for command, examples in (
+    (run.run, run.EXAMPLES),
+    (compare.compare, compare.EXAMPLES),
+    (info.info, info.EXAMPLES),
+):
     app.command(cls=Command, epilog=examples)(spread(command))
 
 

@@ -1,4 +1,4 @@
-"""A Report and how to show it in; a screen, JSON on standard output, or a file out."""
+"""Findings and how to show them in; a screen, JSON on standard output, or a file out."""
 
 import os
 import shutil
@@ -14,7 +14,7 @@ from attnscope.visible import visible
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from attnscope.report import Report
+    from attnscope.views.terminal import Findings
 
 _DRAWN = (".txt", ".svg")
 _NARROWEST, _WIDEST = 40, 10_000
@@ -27,8 +27,12 @@ def is_table(show: Show) -> bool:
     return show.format != "json"
 
 
-def check_output(show: Show) -> None:
+def check_output(show: Show, endings: tuple[str, ...] | None = None) -> None:
     """Refuse an output that cannot be written before any work is done.
+
+    Args:
+        show: What the user asked.
+        endings: Formats that the findings have; None for all.
 
     Raises:
         UsageError: The file's ending names no format, or another than `--format`.
@@ -40,39 +44,40 @@ def check_output(show: Show) -> None:
     from attnscope.views.files import ENDINGS
 
     check_target(show.output, force=show.force)
+    known = endings or ENDINGS
     ending = show.output.suffix.lower()
-    if ending not in ENDINGS:
-        raise UsageError(f"'{show.output}' has no known ending", where="--output", hint=f"use {' '.join(ENDINGS)}")
-    fitting = {None: ENDINGS, "json": (".json",), "table": _DRAWN, "heat": ()}[show.format]
+    if ending not in known:
+        raise UsageError(f"'{show.output}' has no known ending", where="--output", hint=f"use {' '.join(known)}")
+    fitting = {None: known, "json": (".json",), "table": _DRAWN, "heat": ()}[show.format]
     if ending not in fitting:
         hint = "leave --format out: the file's ending chooses"
         raise UsageError(f"--format {show.format} does not go into a {ending} file", hint=hint)
 
 
-def deliver(report: "Report", show: Show) -> None:
-    """Send a report where the user wants it.
+def deliver(findings: "Findings", show: Show) -> None:
+    """Send findings where the user wants it.
 
     Raises:
         AttnscopeError: It cannot be written.
     """
     if show.output is not None:
-        _to_file(report, show)
+        _to_file(findings, show)
     elif show.format == "json":
         from attnscope.report import to_json
 
-        write_bytes(to_json(report) + b"\n")
+        write_bytes(to_json(findings) + b"\n")
     else:
-        from attnscope.views.terminal import render
+        from attnscope.views.terminal import draw
 
-        render(report, console(show.color), format=show.format or "table", precision=show.precision)
+        draw(findings, console(show.color), format=show.format or "table", precision=show.precision)
 
 
-def _to_file(report: "Report", show: Show) -> None:
+def _to_file(findings: "Findings", show: Show) -> None:
     from attnscope.output import write_atomic
     from attnscope.views.files import export
 
     path = Path(str(show.output))
-    data = export(report, path, precision=show.precision, width=_named_width())
+    data = export(findings, path, precision=show.precision, width=_named_width())
     write_atomic(path, data, force=show.force)
     if not show.quiet:
         complain("wrote", f"{visible(str(path))} ({len(data):,} bytes)")

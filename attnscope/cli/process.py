@@ -34,14 +34,15 @@ class ReaderGone(BaseException):
 
 
 class _Output(io.RawIOBase):
-    """Standard output that says what went wrong, and after that takes whatever is still buffered and drops it.
+    """Standard output that says what went wrong with it.
 
-    Without the second half Python would flush the rest when it exits, fail again, and end with code 120.
+    Attributes:
+        dropped: Whatever is still to be written is not wanted any more.
     """
 
     def __init__(self, descriptor: int | None) -> None:
         self._descriptor = descriptor
-        self.lost = False
+        self.dropped = False
 
     def writable(self) -> bool:
         return True
@@ -55,15 +56,8 @@ class _Output(io.RawIOBase):
         return self._descriptor is not None and os.isatty(self._descriptor)
 
     def write(self, data: Any) -> int:
-        if self.lost:
+        if self.dropped:
             return len(data)
-        try:
-            return self._write(data)
-        except BaseException:
-            self.lost = True
-            raise
-
-    def _write(self, data: Any) -> int:
         if self._descriptor is None:
             raise AttnscopeError("standard output is closed", hint="--output FILE writes to a file")
         while True:
@@ -94,18 +88,15 @@ def own_stdout() -> Iterator[None]:
     sys.stdout = io.TextIOWrapper(io.BufferedWriter(raw), encoding, "backslashreplace", line_buffering=raw.isatty())
     try:
         yield
-    except BaseException:
-        raw.lost = True
-        raise
     finally:
-        sys.stdout = outer
+        sys.stdout = outer  # with nothing in its buffer that Python would flush when it exits, fail at, and return 120
 
 
 def drop_stdout() -> None:
     """Forget what is buffered for standard output: a full pipe must not hold up the end after a signal."""
     raw = getattr(getattr(sys.stdout, "buffer", None), "raw", None)
     if isinstance(raw, _Output):
-        raw.lost = True
+        raw.dropped = True
 
 
 def _hold_descriptors() -> None:
@@ -130,17 +121,27 @@ def signals_raise() -> Iterator[list[int]]:
         arrived.append(number)
         raise Signalled(number)
 
-    outer = {}
+    outer_hook, outer = sys.unraisablehook, {}
     if threading.current_thread() is threading.main_thread():
         numbers = (getattr(signal, name, None) for name in ("SIGINT", "SIGTERM", "SIGHUP"))
         outer = {n: signal.getsignal(n) for n in numbers if n and signal.getsignal(n) != signal.SIG_IGN}
     try:
+        sys.unraisablehook = _again
         for number in outer:
             signal.signal(number, raise_)
         yield arrived
     finally:
+        sys.unraisablehook = outer_hook
         for number, handler in outer.items():
             signal.signal(number, handler)
+
+
+def _again(lost: Any) -> None:
+    """Send a signal once more whose exception met a destructor, where Python prints exceptions and goes on."""
+    if isinstance(lost.exc_value, Signalled):
+        threading.Timer(0.01, os.kill, (os.getpid(), lost.exc_value.number)).start()
+    else:
+        sys.__unraisablehook__(lost)
 
 
 @contextmanager

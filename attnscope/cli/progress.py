@@ -1,14 +1,15 @@
 """Steps of the work in; a bar on standard error out, where somebody watches and it takes long enough to see."""
 
 import sys
-import time
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from attnscope.visible import visible
 
-_PATIENCE = 0.5  # seconds before a bar appears: shorter work would only flicker
+_PATIENCE = 0.5  # seconds that a step may take before a bar appears: for less it would only flicker
+_START = 2.5  # the same before the first step, where importing torch takes more than a second at the best of times
 
 Tell = Callable[[str, int, int], None]
 
@@ -34,29 +35,58 @@ def progress(*, quiet: bool) -> Iterator[Tell | None]:
 
 
 class _Bar:
+    """One line for the step that is being done; a timer draws it, for a step that takes long may say nothing."""
+
     def __init__(self) -> None:
-        self._started = time.monotonic()
+        self._lock = threading.Lock()
         self._bar: Any = None
-        self._tasks: dict[str, Any] = {}
+        self._task: Any = None
+        self._closed = False
+        self._step: tuple[str, int, int | None] = ("starting", 0, None)
+        self._timer = self._wait(_START)
 
     def tell(self, what: str, done: int, total: int) -> None:
-        if self._bar is None and time.monotonic() - self._started < _PATIENCE:
-            return
-        if self._bar is None:
-            self._bar = _rich_bar()
-            self._bar.start()
-        if what not in self._tasks:
-            self._tasks[what] = self._bar.add_task(visible(what), total=total)
-        self._bar.update(self._tasks[what], completed=done, total=total)
+        """Take note of a step; see `progress`."""
+        with self._lock:
+            is_new = what != self._step[0]
+            self._step = (what, done, total)
+            if self._bar is not None:
+                self._draw()
+            elif is_new:
+                self._timer.cancel()
+                self._timer = self._wait(_PATIENCE)
 
     def close(self) -> None:
-        if self._bar is not None:
-            self._bar.stop()
+        """Wipe the line."""
+        with self._lock:
+            self._closed = True
+            self._timer.cancel()
+            if self._bar is not None:
+                self._bar.stop()
+
+    def _wait(self, seconds: float) -> threading.Timer:
+        timer = threading.Timer(seconds, self._show)
+        timer.daemon = True
+        timer.start()
+        return timer
+
+    def _show(self) -> None:
+        with self._lock:
+            if self._bar is None and not self._closed:
+                self._bar = _rich_bar()
+                self._task = self._bar.add_task("", total=None)
+                self._draw()
+                self._bar.start()
+
+    def _draw(self) -> None:
+        what, done, total = self._step
+        self._bar.update(self._task, description=visible(what), completed=done, total=total)
 
 
 def _rich_bar() -> Any:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+    console = Console(file=sys.stderr, markup=False, highlight=False)
     columns = TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
-    return Progress(*columns, console=Console(file=sys.stderr), transient=True)
+    return Progress(*columns, console=console, transient=True)

@@ -2,8 +2,8 @@
 
 import inspect
 from collections.abc import Callable
-from dataclasses import MISSING, Field, fields, is_dataclass
-from typing import Any
+from dataclasses import MISSING, Field, field, fields, is_dataclass, make_dataclass
+from typing import Annotated, Any, get_args
 
 
 def spread(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -32,9 +32,33 @@ def spread(command: Callable[..., Any]) -> Callable[..., Any]:
     return spread_command
 
 
-def _parameter(field: "Field[Any]") -> inspect.Parameter:
-    default = inspect.Parameter.empty if field.default is MISSING else field.default
-    return inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=field.type)
+def several(group: type, *names: str) -> type:
+    """The same dataclass of options with these given as often as one likes; each is then a list, or None."""
+    made: list[tuple[str, Any, Any]] = []
+    for each in fields(group):
+        _, *rest = get_args(each.type)
+        kind = Annotated[list[str] | None, *rest] if each.name in names else each.type
+        made.append((each.name, kind, field(default=None if each.name in names else each.default)))
+    return make_dataclass(f"Several{group.__name__}", made, frozen=True, kw_only=True)
+
+
+def one_of_several(group: type, many: Any, chosen: dict[str, Any]) -> Any:
+    """The dataclass itself: the chosen values, the only one of those given once, the default of those not given."""
+    values: dict[str, Any] = {}
+    for each in fields(group):
+        value = getattr(many, each.name)
+        if each.name in chosen:
+            values[each.name] = chosen[each.name]
+        elif isinstance(value, list):
+            values[each.name] = value[0] if value else each.default
+        else:
+            values[each.name] = each.default if value is None else value
+    return group(**values)
+
+
+def _parameter(each: "Field[Any]") -> inspect.Parameter:
+    default = inspect.Parameter.empty if each.default is MISSING else each.default
+    return inspect.Parameter(each.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=each.type)
 
 
 def _keyword(parameter: inspect.Parameter) -> inspect.Parameter:

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from attnscope.errors import AttnscopeError
 from attnscope.hosted.interface import Enough, Session, running
 from attnscope.hosted.loading import Guest
-from attnscope.model.attention import Call, Recorder, attend
+from attnscope.model.attention import Recorder, attend
+from attnscope.model.call import Call
 from attnscope.model.masks import Mask, build, compose, padding
 from attnscope.model.native import Batch, Texts
 from attnscope.selection import MaskTerm

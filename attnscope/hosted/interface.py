@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from attnscope.errors import AttnscopeError
-from attnscope.model.attention import Call, Rule
+from attnscope.model.call import Call, Rule
 from attnscope.model.masks import Bidirectional, Mask
 
 NAME = "attnscope"  # under which `transformers` knows us

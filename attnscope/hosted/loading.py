@@ -17,7 +17,8 @@ from torch import Tensor, nn
 from attnscope.errors import AttnscopeError, UsageError, did_you_mean
 from attnscope.folder import Folder
 from attnscope.hosted.interface import NAME, Session, register, running
-from attnscope.model.attention import Call, attend
+from attnscope.model.attention import attend
+from attnscope.model.call import Call
 from attnscope.model.tensors import read_tensors
 
 PARTS = ("encoder", "decoder", "cross")

@@ -11,91 +11,20 @@ row of a tile is whole, so its softmax is exact; one token and 100,000 go the sa
     output   weights · v                           (B, H, Q, E)
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
 from typing import Protocol
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from attnscope.errors import AttnscopeError
-from attnscope.model.masks import Bidirectional, Causal, Mask
+from attnscope.model.call import Call, Rule
+from attnscope.model.kernel import fused
+from attnscope.model.masks import Mask
 
 TILE_ELEMENTS = 1 << 20  # 4 MiB a stage: two or three of them fit in a core's share of the last cache
 _MIN_ROWS = 32
-
-
-@dataclass(frozen=True)
-class Rule:
-    """How scores become weights.
-
-    Attributes:
-        scale: Factor on q·k.
-        mask: Which keys a query may see.
-        softcap: c of c·tanh(x/c) on the scaled scores (Gemma 2); None for none.
-        bias: Function of query positions (Q, 1), key positions (1, K) and head numbers (H,) to what is added to the
-            scaled scores, (H, Q, K) or (B, H, Q, K); None for none.
-        bias_name: What the bias is called; None where there is none.
-        sinks: A logit per head, (H,), that takes part in the softmax and belongs to no key (gpt-oss); None for none.
-    """
-
-    scale: float
-    mask: Mask
-    softcap: float | None = None
-    bias: Callable[[Tensor, Tensor, Tensor], Tensor] | None = None
-    bias_name: str | None = None
-    sinks: Tensor | None = None
-
-
-@dataclass(frozen=True)
-class Call:
-    """One layer's attention over one batch.
-
-    Attributes:
-        layer: Number of the layer.
-        q: (B, H, Q, E).
-        k: (B, G, K, E); H is a multiple of G.
-        v: (B, G, K, Ev).
-        rule: How scores become weights.
-        out_weight: The output projection, (D, H·Ev); None where the layer has none.
-    """
-
-    layer: int
-    q: Tensor
-    k: Tensor
-    v: Tensor
-    rule: Rule
-    out_weight: Tensor | None = None
-
-    def group(self, heads: Tensor) -> Tensor:
-        """The key/value head that serves each of these query heads."""
-        return heads // (self.q.shape[1] // self.k.shape[1])
-
-    @cached_property
-    def value_norms(self) -> Tensor:
-        """‖v_j‖ for every query head, (B, H, K), float32."""
-        norms = self.v.float().norm(dim=-1)  # (B, G, K)
-        wide: Tensor = norms.repeat_interleave(self.q.shape[1] // norms.shape[1], dim=1)
-        return wide
-
-    @cached_property
-    def projected_norms(self) -> Tensor:
-        """‖v_j W_O^h‖ for every query head, (B, H, K), float32 (Kobayashi et al., 2020).
-
-        ‖v W‖² = v (W Wᵀ) vᵀ, so each head needs only its (Ev, Ev) Gram matrix, never a vector per query and source.
-        """
-        if self.out_weight is None:
-            return self.value_norms
-        heads = self.q.shape[1]
-        w = self.out_weight.float().reshape(len(self.out_weight), heads, -1).transpose(0, 1)  # (H, D, Ev)
-        gram = w.mT @ w  # (H, Ev, Ev)
-        norms = []
-        for head in range(heads):
-            v = self.v[:, head // (heads // self.v.shape[1])].float()  # (B, K, Ev)
-            norms.append(((v @ gram[head]) * v).sum(-1).clamp_min(0).sqrt())  # (B, K)
-        return torch.stack(norms, dim=1)
 
 
 @dataclass(frozen=True)
@@ -180,20 +109,16 @@ def attend(
         (B, H, Q, Ev) in v's dtype, 0 where a query may see nothing; None where it is not needed.
 
     Raises:
-        AttnscopeError: A score is not finite.
+        AttnscopeError: A score, or an output that somebody sees, is not finite.
     """
     watched = sorted({head for recorder in recorders for head in recorder.heads})
-    if not watched:
-        return _plain(call, range(call.q.shape[1]), tile_elements) if need_output else None
-    if observed is not None:
-        _show(call, watched, observed, recorders, tile_elements, None)
-        return _plain(call, range(call.q.shape[1]), tile_elements) if need_output else None
-    if not need_output:
-        _show(call, watched, call.rule.mask, recorders, tile_elements, None)
-        return None
+    every = range(call.q.shape[1])
+    if not watched or not need_output or observed is not None:
+        if watched:
+            _show(call, watched, observed or call.rule.mask, recorders, tile_elements, None)
+        return _plain(call, every, tile_elements) if need_output else None
     output = call.v.new_empty(*call.q.shape[:3], call.v.shape[-1])  # (B, H, Q, Ev)
-    rest = sorted(set(range(call.q.shape[1])) - set(watched))
-    if rest:
+    if rest := [head for head in every if head not in watched]:
         output[:, rest] = _plain(call, rest, tile_elements)
     _show(call, watched, call.rule.mask, recorders, tile_elements, output)
     return output
@@ -309,56 +234,11 @@ def _check_finite(numbers: Tensor, what: str, layer: int, heads: Tensor) -> None
 
 
 def _plain(call: Call, heads: Sequence[int], elements: int) -> Tensor:
-    """The output alone, by torch's own kernel wherever it can do the layer's rule; (B, heads, Q, Ev)."""
-    if call.rule.softcap is not None or call.rule.sinks is not None:
-        return _by_tiles(call, heads, elements)
-    chosen = torch.tensor(heads, device=call.q.device)
-    q, k, v = _for_kernel(call, chosen)
-    rule, n_keys = call.rule, k.shape[2]
-    attention = partial(F.scaled_dot_product_attention, scale=rule.scale, enable_gqa=k.shape[1] != q.shape[1])
-    fused = q.shape[-1] == v.shape[-1]  # otherwise the kernel makes a whole Q×K matrix for every head
-    causal = isinstance(rule.mask, Causal) and q.shape[2] == n_keys
-    if fused and rule.bias is None and (causal or isinstance(rule.mask, Bidirectional)):
-        return attention(q, k, v, is_causal=causal)
-    rows = elements // (n_keys if fused else n_keys * q.shape[0] * q.shape[1])
-    blocks = []
-    for q0, q1 in _blocks(q.shape[2], max(1, rows), None):
-        k0, k1 = rule.mask.span(q0, q1, n_keys)
-        added, dead = _kernel_mask(rule, (q0, q1, k0, k1), chosen, q)
-        block = attention(q[:, :, q0:q1], k[:, :, k0:k1], v[:, :, k0:k1], attn_mask=added)
-        blocks.append(block if dead is None else block.masked_fill(dead, 0.0))
-    return torch.cat(blocks, dim=2)
-
-
-def _by_tiles(call: Call, heads: Sequence[int], elements: int) -> Tensor:
-    """The output alone, through the same tiles that recorders see."""
+    """The output of some heads alone, (B, heads, Q, Ev); through tiles where a soft-cap or sinks bar kernels."""
+    if call.rule.softcap is None and call.rule.sinks is None:
+        return fused(call, heads, elements)
     output = call.v.new_empty(call.q.shape[0], len(heads), call.q.shape[2], call.v.shape[-1])
     for tile in tiles(call, heads, call.rule.mask, elements):
         here = [heads.index(head) for head in tile.heads.tolist()]
         output[:, here, tile.q0 : tile.q1] = tile.output.to(output.dtype)
     return output
-
-
-def _for_kernel(call: Call, heads: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Queries, keys and values of some heads; keys and values stay grouped where the kernel can share them."""
-    grouped = call.k.shape[1] != call.q.shape[1]
-    shares = not (call.q.is_cuda and call.q.dtype == torch.float32)  # no fused CUDA kernel takes groups in float32
-    if len(heads) == call.q.shape[1] and (shares or not grouped):
-        return call.q, call.k, call.v
-    group = call.group(heads)
-    return call.q[:, heads], call.k[:, group], call.v[:, group]
-
-
-def _kernel_mask(
-    rule: Rule, box: tuple[int, int, int, int], heads: Tensor, q: Tensor
-) -> tuple[Tensor | None, Tensor | None]:
-    """What the kernel takes as attn_mask (where allowed, or the bias with −inf elsewhere), and where nothing is."""
-    q_at = torch.arange(box[0], box[1], device=q.device)[:, None]  # (q, 1)
-    k_at = torch.arange(box[2], box[3], device=q.device)[None]  # (1, k)
-    allowed = rule.mask.allowed(q_at, k_at)
-    dead = None if allowed is None else ~allowed.any(-1, keepdim=True)  # (q, 1) or (B, 1, q, 1)
-    if rule.bias is None:
-        return allowed, dead
-    bias = rule.bias(q_at, k_at, heads)
-    bias = bias if bias.ndim == 4 else bias[None]  # (1, H, q, k)
-    return (bias if allowed is None else bias.masked_fill(~allowed, -torch.inf)).to(q.dtype), dead

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from attnscope.config import ModelConfig
-from attnscope.model.attention import Call, Rule
+from attnscope.model.call import Call, Rule
 from attnscope.model.positions import rotate
 
 if TYPE_CHECKING:

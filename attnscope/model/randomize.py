@@ -1,6 +1,7 @@
 """A config and a seed in, a Stack with random weights out."""
 
 import torch
+from torch import nn
 
 from attnscope.config import ModelConfig
 from attnscope.model.stack import Stack
@@ -10,18 +11,18 @@ def randomize(stack: Stack, seed: int) -> Stack:
     """Fill a Stack with random weights, the same for the same seed.
 
     Embeddings are standard normal, linear weights normal with variance 1/inputs, so that scaled scores have a
-    spread of about 1; biases are 0, norms 1.
+    spread of about 1; linear biases are normal with standard deviation 0.1; norms start at 1 and 0.
     """
     generator = torch.Generator().manual_seed(seed)
-    for name, parameter in stack.named_parameters():
-        kind = name.rsplit(".", 1)[1]
-        if parameter.ndim == 2:
-            std = 1.0 if name.startswith("embed.") else parameter.shape[1] ** -0.5
-            value = torch.empty(parameter.shape).normal_(0.0, std, generator=generator)
-        else:
-            norm = kind == "weight" and not stack.config.norm_plus_one
-            value = torch.full(parameter.shape, 1.0 if norm else 0.0)
-        parameter.data.copy_(value)
+    for module in stack.modules():
+        own = dict(module.named_parameters(recurse=False))
+        if isinstance(module, (nn.Linear, nn.Embedding)):
+            spread = 1.0 if isinstance(module, nn.Embedding) else module.in_features**-0.5
+            for name, parameter in own.items():
+                parameter.data.normal_(0.0, spread if name == "weight" else 0.1, generator=generator)
+        else:  # norms
+            for name, parameter in own.items():
+                parameter.data.fill_(1.0 if name == "weight" and not stack.config.norm_plus_one else 0.0)
     return stack.eval()
 
 

@@ -12,7 +12,8 @@ from math import log
 import torch
 from torch import Tensor
 
-from attnscope.model.attention import Rule, Tile
+from attnscope.model.attention import Tile
+from attnscope.model.call import Rule
 
 _EMPTY = {"scores": torch.nan, "scaled": torch.nan, "masked": -torch.inf}  # elsewhere 0: weight on a key out of reach
 

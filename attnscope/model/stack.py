@@ -6,7 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from attnscope.config import ModelConfig
-from attnscope.model.attention import TILE_ELEMENTS, Call, Recorder, Rule, attend
+from attnscope.model.attention import TILE_ELEMENTS, Recorder, attend
+from attnscope.model.call import Call, Rule
 from attnscope.model.layers import Block, Embedding, Setting, make_norm
 from attnscope.model.masks import Mask, compose
 from attnscope.model.positions import bias_for, learned_rows, rotary_table, sinusoidal

@@ -1,4 +1,4 @@
-"""A Report and a file name in; the bytes of that file out, in the format that its ending names."""
+"""Findings and a file name in; the bytes of that file out, in the format that its ending names."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -9,17 +9,18 @@ import numpy as np
 
 from attnscope.errors import UsageError
 from attnscope.report import HeadReport, Report, TextReport, to_json
+from attnscope.report.compare import Comparison
 
 WIDTH = 120
 
 
-def export(report: Report, path: Path, *, precision: int = 2, width: int | None = None) -> bytes:
+def export(findings: Report | Comparison, path: Path, *, precision: int = 2, width: int | None = None) -> bytes:
     """What a file of this name holds; writing it is the caller's business.
 
     Args:
-        report: What to export.
+        findings: What to export.
         path: The file's name; its ending chooses `.json`, `.txt` (the table view), `.svg` (the same in colour) or
-            `.safetensors` (every array by name, such as `text0.L2H1.weights`).
+            `.safetensors` (every array of a Report by name, such as `text0.L2H1.weights`).
         precision: Digits after the point in `.txt` and `.svg`; the others are exact.
         width: Columns of `.txt` and `.svg`; None for 120.
 
@@ -30,7 +31,9 @@ def export(report: Report, path: Path, *, precision: int = 2, width: int | None 
     if write is None:
         found = f"no format has the ending '{path.suffix}'" if path.suffix else "the name has no ending"
         raise UsageError(found, where=path, hint=f"use {', '.join(ENDINGS)}")
-    return write(report, precision, width or WIDTH)
+    if write is _safetensors and not isinstance(findings, Report):
+        raise UsageError("only reports of run go into .safetensors", where=path, hint="use .json, .txt or .svg")
+    return write(findings, precision, width or WIDTH)
 
 
 def tensors(report: Report) -> dict[str, np.ndarray[Any, Any]]:
@@ -88,29 +91,29 @@ def _text_facts(text: TextReport) -> dict[str, Any]:
     return {**facts, "heads": heads}
 
 
-def _json(report: Report, _precision: int, _width: int) -> bytes:
-    return to_json(report) + b"\n"
+def _json(findings: Any, _precision: int, _width: int) -> bytes:
+    return to_json(findings) + b"\n"
 
 
-def _txt(report: Report, precision: int, width: int) -> bytes:
+def _txt(findings: Any, precision: int, width: int) -> bytes:
     from attnscope.views.terminal.recorded import as_text  # rich is only needed for drawing
 
-    return as_text(report, width=width, precision=precision).encode()
+    return as_text(findings, width=width, precision=precision).encode()
 
 
-def _svg(report: Report, precision: int, width: int) -> bytes:
+def _svg(findings: Any, precision: int, width: int) -> bytes:
     from attnscope.views.terminal.recorded import as_svg
 
-    return as_svg(report, width=width, precision=precision).encode()
+    return as_svg(findings, width=width, precision=precision).encode()
 
 
-def _safetensors(report: Report, _precision: int, _width: int) -> bytes:
+def _safetensors(findings: Any, _precision: int, _width: int) -> bytes:
     from safetensors.numpy import save
 
-    return save(tensors(report), metadata=_metadata(report))
+    return save(tensors(findings), metadata=_metadata(findings))
 
 
-_WRITERS: dict[str, Callable[[Report, int, int], bytes]] = {
+_WRITERS: dict[str, Callable[[Any, int, int], bytes]] = {
     ".json": _json,
     ".txt": _txt,
     ".svg": _svg,

@@ -95,6 +95,9 @@ def cost_lines(rows: Sequence[CostRow]) -> list[str]:
         f"kept            bytes that attnscope holds instead: the top {TOP} sources and six",
         f"                statistics of every row, and scores, masked and weights of the {WINDOW}×{WINDOW}",
         "                window that a screen starts with",
+        "growth          attention costs O(B·T²·D) and holds O(B·T²) weights, because every token",
+        "                looks at every other in one step: the path between any two tokens is 1",
+        "                step long; a recurrent network costs O(B·T·D²), but its path is T steps",
     ]
 
 

@@ -1,5 +1,7 @@
 """A stand-in for the pipeline, so that the command line is tested without torch and in any state one likes."""
 
+import contextlib
+import os
 import sys
 import time
 import types
@@ -75,6 +77,35 @@ def _deaf(run, progress):
         raise AttnscopeError("something failed") from e
 
 
+def _destructor(run, progress):
+    """The signal arrives in a destructor, where an exception is printed and forgotten."""
+
+    class Slow:
+        def __del__(self):
+            _sleep(run, progress)
+
+    Slow()
+    time.sleep(30)
+    raise AssertionError("nobody interrupted")
+
+
+def _full_pipe(run, progress):
+    """Nobody reads, and a little is still buffered."""
+    os.set_blocking(1, False)
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            os.write(1, b"x" * 512)
+    os.set_blocking(1, True)
+    sys.stdout.write("a little")
+    _sleep(run, progress)
+
+
+def _stray(run, progress):
+    """A library in C that prints."""
+    os.write(1, b"stray")
+    return small_report()
+
+
 def _slow(run, progress):
     for done in range(8):
         if progress:
@@ -95,7 +126,10 @@ KINDS = {
     "warn": _warn,
     "sleep": _sleep,
     "deaf": _deaf,
+    "destructor": _destructor,
     "slow": _slow,
+    "stray": _stray,
+    "full-pipe": _full_pipe,
 }
 
 

@@ -76,7 +76,7 @@ def test_a_library_warning_is_one_line(attnscope):
     assert one_line(done.stderr) == "attnscope: warning: a driver is too old"
 
 
-@pytest.mark.parametrize("kind", ["sleep", "deaf"])
+@pytest.mark.parametrize("kind", ["sleep", "deaf", "destructor"])
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_signals(tmp_path, kind, number):
     """Also where a library swallowed the exception: nothing is said, and the code is the signal's."""
@@ -106,11 +106,12 @@ def test_nohup_keeps_running():
         assert process.wait(timeout=20) == 128 + signal.SIGTERM
 
 
-def test_interrupted_while_the_reader_sleeps():
+@pytest.mark.parametrize("format", ["json", "table"])
+def test_interrupted_while_the_reader_sleeps(format):
     """A full pipe must not hold up the end: what is buffered for it is dropped."""
     read, write = os.pipe()
     process = subprocess.Popen(
-        command("huge", "run", TEXT, "--format", "json"), stdout=write, stderr=subprocess.PIPE,
+        command("huge", "run", TEXT, "--format", format), stdout=write, stderr=subprocess.PIPE,
         env=environment(), preexec_fn=default_signals,
     )  # fmt: skip
     os.close(write)
@@ -118,9 +119,34 @@ def test_interrupted_while_the_reader_sleeps():
         with process:
             wait_until_full(read)
             process.send_signal(signal.SIGINT)
-            assert process.wait(timeout=10) == 130
+            assert ends(process) == 130
     finally:
         os.close(read)
+
+
+def test_interrupted_with_a_little_left_to_write():
+    read, write = os.pipe()
+    process = subprocess.Popen(
+        command("full-pipe", "run", TEXT), stdout=write, stderr=subprocess.PIPE, env=environment(),
+        preexec_fn=default_signals,
+    )  # fmt: skip
+    os.close(write)
+    try:
+        with process:
+            assert process.stderr.readline() == b"ready\n"
+            process.send_signal(signal.SIGINT)
+            assert ends(process) == 130
+    finally:
+        os.close(read)
+
+
+def ends(process):
+    """The exit code; a process that hangs is killed, so that a failing test does not hang, too."""
+    try:
+        return process.wait(timeout=10)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        raise
 
 
 def wait_until_full(pipe):
@@ -180,7 +206,7 @@ def test_head_in_a_shell():
 def test_closed_stdout_is_not_needed_for_a_file(attnscope, tmp_path):
     """With 1 closed, the next file opened would become standard output and get what is printed there."""
     target = tmp_path / "out.json"
-    done = attnscope("fine", "run", TEXT, "--output", str(target), preexec_fn=lambda: os.close(1), stdout=None)
+    done = attnscope("stray", "run", TEXT, "--output", str(target), preexec_fn=lambda: os.close(1), stdout=None)
     assert done.returncode == 0
     assert target.read_bytes().startswith(b'{"provenance"')
 
@@ -206,6 +232,9 @@ def test_ascii_loses_nothing(attnscope):
     assert done.stdout.isascii()
     assert b"\\xe9" in done.stdout
     assert b"\\u6f22\\u5b57" in done.stdout
+    info = attnscope("", "info", "--config", "causal", env=env)
+    assert (info.returncode, info.stderr) == (0, b"")
+    assert b"q\\xb7k \\xd7 0.3536 (1/\\u221a8)" in info.stdout
     as_json = attnscope("unicode", "run", TEXT, "--format", "json", env=env)
     assert as_json.returncode == 0
     assert "漢字" in as_json.stdout.decode()

@@ -34,5 +34,5 @@ def run(
     recorders = {layer: [Matrices(STAGES, range(c.n_heads), range(n), range(n))] for layer in range(c.n_layers)}
     masks = [build(parse_mask(c.mask_of(layer))) for layer in range(c.n_layers)]
     segments = torch.zeros_like(ids) if segments is None else segments
-    stack.run((ids, segments), masks, padding(lengths, n, ids.device), Watch(recorders, tile_elements=tile))
+    stack.run((ids, segments), masks, padding(lengths, n, ids.device), Watch(recorders))
     return [Stages(**recorders[layer][0].result()) for layer in range(c.n_layers)]

@@ -11,7 +11,7 @@ from torch import Tensor
 from attnscope.config import ModelConfig, Rope
 from attnscope.families import FAMILIES
 from attnscope.families.spec import Chunk
-from attnscope.model.attention import Call
+from attnscope.model.call import Call
 from attnscope.model.stack import Stack
 from tests.parity import ours, reference
 from tests.parity.compare import TOLERANCE, differences

@@ -9,6 +9,8 @@ from typing import Literal
 from rich.console import Console
 
 from attnscope.report import HeadReport, Report, TextReport
+from attnscope.report.compare import Comparison
+from attnscope.views.terminal.compare import render_comparison
 from attnscope.views.terminal.contributors import put_contributors
 from attnscope.views.terminal.header import (
     put_head_header,
@@ -21,6 +23,16 @@ from attnscope.views.terminal.heat import put_heat
 from attnscope.views.terminal.screen import Screen
 from attnscope.views.terminal.stages import stage_views
 from attnscope.views.terminal.tables import put_stage
+
+Findings = Report | Comparison
+
+
+def draw(
+    findings: Findings, console: Console, *, format: Literal["table", "heat"] = "table", precision: int = 2
+) -> None:
+    """Print findings of any kind; see render and render_comparison."""
+    show = render if isinstance(findings, Report) else render_comparison
+    show(findings, console, format=format, precision=precision)  # type: ignore[arg-type]
 
 
 def render(report: Report, console: Console, *, format: Literal["table", "heat"] = "table", precision: int = 2) -> None:

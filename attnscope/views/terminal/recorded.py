@@ -1,38 +1,37 @@
-"""A Report in; its screen as the text of a file out, plain or as SVG."""
+"""Findings in; their screen as the text of a file out, plain or as SVG."""
 
 import re
 from io import StringIO
 
 from rich.console import Console
 
-from attnscope.report import Report
-from attnscope.views.terminal import render
+from attnscope.views.terminal import Findings, draw
 
 
-def as_text(report: Report, *, width: int, precision: int) -> str:
+def as_text(findings: Findings, *, width: int, precision: int) -> str:
     """The table view without colour.
 
     Args:
-        report: What to show.
+        findings: What to show.
         width: Columns.
         precision: Digits after the point.
     """
     file = StringIO()
-    render(report, Console(file=file, width=width, color_system=None, legacy_windows=False), precision=precision)
+    draw(findings, Console(file=file, width=width, color_system=None, legacy_windows=False), precision=precision)
     return file.getvalue()
 
 
-def as_svg(report: Report, *, width: int, precision: int) -> str:
+def as_svg(findings: Findings, *, width: int, precision: int) -> str:
     """The table view in colour, as a picture that loads nothing from anywhere.
 
     Args:
-        report: What to show.
+        findings: What to show.
         width: Columns.
         precision: Digits after the point.
     """
     console = Console(
         file=StringIO(), width=width, color_system="truecolor", force_terminal=True, record=True, legacy_windows=False
     )
-    render(report, console, precision=precision)
+    draw(findings, console, precision=precision)
     # Rich names a web font; the picture must need no network, and falls back to the viewer's monospace font.
     return re.sub(r"@font-face\s*\{.*?\}\s*", "", console.export_svg(title="attnscope"), flags=re.DOTALL)

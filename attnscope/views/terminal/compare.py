@@ -1,0 +1,187 @@
+"""A Comparison in; a screen out: both sides' weights, their difference, and per token what moved and where to."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from attnscope.report import Matrix, TextReport
+from attnscope.report.compare import Comparison, HeadChange, Side
+from attnscope.views.terminal.colours import scale_for
+from attnscope.views.terminal.header import put_facts, put_notes, put_report_header, put_text_header
+from attnscope.views.terminal.heat import put_heat
+from attnscope.views.terminal.labels import Axis, token_axis, token_name
+from attnscope.views.terminal.numbers import digits_for
+from attnscope.views.terminal.numbers import texts as cell_texts
+from attnscope.views.terminal.screen import Screen, flow
+from attnscope.views.terminal.stages import StageView, source_kind
+from attnscope.views.terminal.tables import put_stage
+
+_TABLE_FROM = 72  # columns that the table of moved weight needs
+_NAME = 10
+
+
+def render_comparison(comparison: Comparison, console: Console, *, format: str = "table", precision: int = 2) -> None:
+    """Print a comparison.
+
+    Args:
+        comparison: What to show.
+        console: Where to.
+        format: `table` or `heat`.
+        precision: Digits after the point.
+    """
+    screen = Screen(console, precision)
+    _put_sides(screen, comparison)
+    for change in comparison.changes:
+        first, second = comparison.sides[0], comparison.sides[change.side]
+        for head in change.heads:
+            screen.say("")
+            _put_change(screen, (first, second), head, format)
+    screen.say("")
+    put_notes(screen, comparison.notes)
+    facts = "moved: share of the weight that changes place (total variation) · JS: Jensen–Shannon divergence in bits"
+    put_facts(
+        screen, [("legend", Text(facts)), ("more", Text("--head all · --query WORD · --format json (every digit)"))]
+    )
+
+
+def _put_sides(screen: Screen, comparison: Comparison) -> None:
+    """What produced the first side, and what differs in the others."""
+    first = comparison.sides[0].report
+    put_report_header(screen, first)
+    for side in comparison.sides[1:]:
+        if side.report.provenance.weights == "random" != first.provenance.weights:
+            screen.say((" RANDOM WEIGHTS ", "bold white on red"), f" in {screen.safe(side.label)}")
+    labels = [screen.safe(side.label) for side in comparison.sides]
+    lines = [("compare", Text(f"{comparison.axis}: {labels[0]} → {', '.join(labels[1:])}"))]
+    used = {side.report.mask.what_if for side in comparison.sides} - {None}
+    if used and first.mask.what_if is None:
+        lines.append(("what if", Text(f"{used.pop()}; the model's own mask is {screen.safe(first.mask.own)}")))
+    put_facts(screen, lines)
+    for side in comparison.sides if comparison.axis == "text" else comparison.sides[:1]:
+        for text in side.report.texts:
+            put_text_header(screen, text, len(side.report.texts))
+
+
+def _put_change(screen: Screen, sides: tuple[Side, Side], head: HeadChange, format: str) -> None:
+    texts = [side.report.texts[head.text] for side in sides]
+    which = head.first if head.first == head.second else f"{head.first} → {head.second}"
+    where = f"  text {head.text}" if len(sides[0].report.texts) > 1 else ""
+    found = next((h for h in texts[0].heads if f"L{h.layer}H{h.head}" == head.first), None)
+    chosen = f"  {screen.safe(found.chosen)}" if found is not None and found.chosen else ""
+    labels = [screen.safe(side.label) for side in sides]
+    screen.say((which, "bold reverse"), f"{where}  {labels[0]} → {labels[1]}{chosen}")
+    _put_alone(screen, texts, head, labels)
+    screen.say("")
+    stages = [_weights(screen, text, head, n, labels[n]) for n, text in enumerate(texts)]
+    stages.append(_difference(screen, texts[0], head, labels))
+    if format == "heat":
+        put_heat(screen, stages)
+    else:
+        for stage in stages:
+            put_stage(screen, stage)
+            screen.say("")
+    _put_moves(screen, texts, head)
+
+
+def _put_alone(screen: Screen, texts: Sequence[TextReport], head: HeadChange, labels: Sequence[str]) -> None:
+    """Tokens that only one side has."""
+    for text, alone, label in zip(texts, (head.only_first, head.only_second), labels, strict=True):
+        if alone:
+            names = [Text(f"{p} {token_name(screen, text.sources[p])}", "dim") for p in alone]
+            screen.put(flow([Text(f"only in {label}:", "dim"), *names], screen.width, " "))
+
+
+def _weights(screen: Screen, text: TextReport, head: HeadChange, side: int, label: str) -> StageView:
+    """The weights of one side, over the aligned tokens."""
+    name = (head.first, head.second)[side]
+    report = next(h for h in text.heads if _name(h.layer, h.head) == name)
+    queries, keys = [pair[side] for pair in head.queries], [pair[side] for pair in head.keys]
+    rows, columns = [text.queries.index(q) for q in queries], [text.keys.index(k) for k in keys]
+    matrix = report.stages["weights"][rows][:, columns]
+    masked = [q in report.fully_masked for q in queries]
+    axes = token_axis(screen, "query", text.tokens, queries), token_axis(screen, source_kind(text), text.sources, keys)
+    return _stage(screen, "weights", label, matrix, masked, axes)
+
+
+def _difference(screen: Screen, text: TextReport, head: HeadChange, labels: Sequence[str]) -> StageView:
+    rows = token_axis(screen, "query", text.tokens, [q for q, _ in head.queries])
+    columns = token_axis(screen, source_kind(text), text.sources, [k for k, _ in head.keys])
+    said = f"{labels[1]} − {labels[0]}"
+    masked = np.isnan(head.total_variation).tolist()
+    return _stage(screen, "difference", said, head.difference, masked, (rows, columns))
+
+
+def _stage(
+    screen: Screen, stage: str, said: str, matrix: Matrix, masked: list[bool], axes: tuple[Axis, Axis]
+) -> StageView:
+    digits = digits_for(matrix, max(screen.precision, 1))
+    cells = cell_texts("weights", matrix, masked, digits)
+    return StageView(stage, said, matrix, cells, masked, scale_for(stage, matrix), digits, *axes)
+
+
+def _put_moves(screen: Screen, texts: Sequence[TextReport], head: HeadChange) -> None:
+    """Per token: how much weight moved, from where to where, and which contributors are new."""
+    screen.say(("what moved", "bold"))
+    rows = [_move(screen, texts, head, n) for n in range(len(head.queries))]
+    if screen.width >= _TABLE_FROM:
+        table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
+        for title, justify in zip(_TITLES, ("left", "right", "right", "right", "right", "left", "left"), strict=True):
+            table.add_column(Text(title), justify=justify, overflow="fold")  # type: ignore[arg-type]
+        for row in rows:
+            table.add_row(*(Text(cell) for cell in row))
+        screen.put(table)
+    else:
+        for row in rows:
+            named = [f"{title} {cell}" for title, cell in zip(_TITLES[1:], row[1:], strict=True) if cell]
+            screen.put(flow([Text(row[0], "bold"), *map(Text, named)], screen.width, "  "))
+    _put_top(screen, texts, head)
+
+
+_TITLES = ("query", "moved", "JS", "future", "entropy", "gains", "loses")
+
+
+def _move(screen: Screen, texts: Sequence[TextReport], head: HeadChange, n: int) -> tuple[str, ...]:
+    position = head.queries[n][0]
+    name = f"{position} {_short(token_name(screen, texts[0].tokens[position]))}"
+    if np.isnan(head.total_variation[n]):
+        return (name, "masked", "", "", "", "", "")
+
+    def both(values: Matrix) -> str:
+        return "" if np.isnan(values[:, n]).any() else f"{values[0, n]:.2f}→{values[1, n]:.2f}"
+
+    gains = _side_of_move(screen, texts[1], head.gained[n], float(head.gain[n]), "+")
+    loses = _side_of_move(screen, texts[0], head.lost[n], float(head.loss[n]), "−")
+    moved, divergence = f"{head.total_variation[n]:.2f}", f"{head.jensen_shannon[n]:.2f}"
+    return name, moved, divergence, both(head.future), both(head.entropy), gains, loses
+
+
+def _side_of_move(screen: Screen, text: TextReport, position: int, amount: float, sign: str) -> str:
+    if position < 0:
+        return ""
+    return f"{sign}{amount:.2f} {position} {_short(token_name(screen, text.sources[position]))}"
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= _NAME else name[: _NAME - 1] + "…"
+
+
+def _put_top(screen: Screen, texts: Sequence[TextReport], head: HeadChange) -> None:
+    """Which tokens entered and left each query's top contributors."""
+    items = []
+    for (position, _), entered, left in zip(head.queries, head.entered, head.left, strict=True):
+        if entered or left:
+            new = [f"+{token_name(screen, texts[1].sources[p])} {p}" for p in entered]
+            old = [f"−{token_name(screen, texts[0].sources[p])} {p}" for p in left]
+            items.append(Text(f"{position} {token_name(screen, texts[0].tokens[position])}: {' '.join(new + old)}"))
+    if items:
+        screen.put(flow([Text("top contributors:", "dim"), *items], screen.width, " · "))
+
+
+def _name(layer: int | str, head: int | str) -> str:
+    which = "mean" if layer == "mean" else f"L{layer}"
+    if head == "mean":
+        return which if which == "mean" else f"{which} mean"
+    return f"mean H{head}" if which == "mean" else f"{which}H{head}"

@@ -1,0 +1,99 @@
+"""`attnscope compare` from argv to screen, JSON and exit code."""
+
+import json
+
+import pytest
+
+from attnscope.cli import main
+
+TEXT = "The bank by the river"
+STACK = ["--config", "bidirectional"]
+
+
+def run(capsys, *argv):
+    code = main(["compare", *argv])
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+def test_without_any_side_the_two_masks_are_compared(capsys):
+    code, out, _ = run(capsys, TEXT, *STACK)
+    assert code == 0
+    assert "compare  mask: causal → bidirectional" in out
+    assert "what if  stack" in out
+    assert "difference  bidirectional − causal" in out
+
+
+@pytest.mark.parametrize(
+    ("options", "axis", "labels"),
+    [
+        (
+            ["--mask", "own", "--mask", "own+window:2", "--mask", "prefix:2"],
+            "mask",
+            ["own", "own+window:2", "prefix:2"],
+        ),
+        (["--layer", "0", "--layer", "-1", "--head", "all"], "layer", ["0", "-1"]),
+        (["--head", "0", "--head", "1"], "head", ["0", "1"]),
+        (["--dtype", "float32", "--dtype", "bfloat16"], "dtype", ["float32", "bfloat16"]),
+    ],
+)
+def test_whatever_is_given_several_times_is_compared(capsys, options, axis, labels):
+    code, out, _ = run(capsys, TEXT, *STACK, *options, "--format", "json")
+    found = json.loads(out)
+    assert (code, found["axis"], [side["label"] for side in found["sides"]]) == (0, axis, labels)
+    assert [change["side"] for change in found["changes"]] == list(range(1, len(labels)))
+
+
+def test_configs_and_texts_are_sides_too(capsys):
+    code, out, _ = run(capsys, TEXT, "--config", "causal", "--config", "multi-head", "--layer", "0", "--head", "0")
+    assert (code, "config: causal → multi-head" in out) == (0, True)
+    code, out, _ = run(capsys, "the river bank", "the savings bank", *STACK)
+    assert (code, "only in the river bank: 1 river" in out) == (0, True)
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (["--mask", "own", "--mask", "causal", "--layer", "0", "--layer", "1"], "--layer and --mask are given several"),
+        (["--mask", "causal"], "there is nothing to compare causal with; give --mask twice"),
+        (["--tolerance", "-1"], "--tolerance: '-1' is not a number of 0 or more"),
+        (["--mask", "casual", "--mask", "own"], "--mask: unknown mask 'casual'; did you mean 'causal'?"),
+        (["--output", "x.safetensors"], "'x.safetensors' has no known ending; use .json .txt .svg"),
+    ],
+)
+def test_what_cannot_be_compared_is_a_usage_error(capsys, argv, said):
+    code, out, err = run(capsys, TEXT, *STACK, *argv)
+    assert (code, out) == (2, "")
+    assert said in err
+    assert err.count("\n") == 1
+
+
+def test_saved_reports_and_the_tolerance_of_a_check(capsys, tmp_path):
+    paths = [str(tmp_path / name) for name in ("a.json", "b.json")]
+    for path, mask in zip(paths, ("own", "causal"), strict=True):
+        assert main(["run", TEXT, *STACK, "--mask", mask, "--output", path, "--layer", "0", "--head", "0"]) == 0
+    capsys.readouterr()
+    code, _, err = run(capsys, paths[0], paths[0], "--tolerance", "0")
+    assert (code, err) == (0, "")
+    code, out, err = run(capsys, *paths, "--tolerance", "1e-3")
+    assert code == 1
+    assert "difference" in out
+    assert err.startswith("attnscope: error: text 0, L0H0, masked, query 0 'The', key 1 'bank': ")
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize("width", [20, 40, 80, 120])
+@pytest.mark.parametrize("format", ["table", "heat"])
+def test_no_line_is_wider_than_the_terminal(capsys, monkeypatch, width, format):
+    from rich.cells import cell_len
+
+    monkeypatch.setenv("COLUMNS", str(width))
+    _, out, _ = run(capsys, "She sat by the river bank", "She sat by the savings bank", *STACK, "--format", format)
+    assert max(map(cell_len, out.splitlines())) <= max(width, 40)
+
+
+def test_hostile_tokens_are_harmless(capsys):
+    code, out, _ = run(capsys, "a [red]b[/red] \x1b[2J \u202e", "a [/] c", *STACK)
+    assert code == 0
+    assert not {c for c in out if ord(c) < 32} - {"\n"}
+    assert "\u202e" not in out

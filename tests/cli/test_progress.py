@@ -1,0 +1,82 @@
+"""A bar appears on a terminal, for what takes long, and vanishes."""
+
+import io
+import time
+
+import pytest
+
+from attnscope.cli import progress as module
+from attnscope.cli.progress import progress
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+@pytest.fixture
+def terminal(monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(module, "_PATIENCE", 0.05)
+    monkeypatch.setattr(module, "_START", 0.1)
+
+    def install():  # in the test itself, for pytest replaces sys.stderr after the fixtures are made
+        screen = Terminal()
+        monkeypatch.setattr("sys.stderr", screen)
+        return screen
+
+    return install
+
+
+def wait_for(screen, text):
+    for _ in range(100):
+        if text in screen.getvalue():
+            return
+        time.sleep(0.02)
+    raise AssertionError(f"{text!r} never appeared in {screen.getvalue()!r}")
+
+
+def test_a_step_that_says_nothing(terminal):
+    screen = terminal()
+    with progress(quiet=False) as tell:
+        tell("load\x1b[31ming", 0, 1)
+        wait_for(screen, r"load\x1b[31ming")
+
+
+def test_steps(terminal):
+    screen = terminal()
+    with progress(quiet=False) as tell:
+        tell("attending", 1, 8)
+        wait_for(screen, "1/8")
+        tell("attending", 3, 8)
+        wait_for(screen, "3/8")
+        tell("writing", 1, 2)
+        wait_for(screen, "writing")
+    assert screen.getvalue().endswith("\x1b[2K")  # the line is wiped
+
+
+def test_a_slow_start(terminal):
+    screen = terminal()
+    with progress(quiet=False):
+        wait_for(screen, "starting")
+
+
+def test_nothing_for_quick_work(terminal):
+    screen = terminal()
+    with progress(quiet=False) as tell:
+        for done in range(9):
+            tell("attending", done, 8)
+    time.sleep(0.2)
+    assert screen.getvalue() == ""
+
+
+def test_nothing_where_nobody_looks(terminal, monkeypatch):
+    terminal()
+    with progress(quiet=True) as tell:
+        assert tell is None
+    monkeypatch.setattr("sys.stderr", io.StringIO())
+    with progress(quiet=False) as tell:
+        assert tell is None
+    monkeypatch.setattr("sys.stderr", None)
+    with progress(quiet=False) as tell:
+        assert tell is None

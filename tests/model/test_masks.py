@@ -1,0 +1,79 @@
+"""Masks: what each predicate allows, by hand; and that a span never leaves an allowed key out."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from attnscope.model.masks import Bidirectional, Causal, Mask, Padding, build, compose, padding
+from attnscope.selection import parse_mask
+from tests.model.cases import masks, whole
+
+
+def _picture(mask: Mask, n: int, batch: int = 1) -> list[str]:
+    cells = whole(mask, batch, n, n)
+    return ["".join("x" if cell else "." for cell in row) for text in cells.tolist() for row in text]
+
+
+@pytest.mark.parametrize(
+    ("expression", "picture"),
+    [
+        ("bidirectional", ["xxxx", "xxxx", "xxxx", "xxxx"]),
+        ("causal", ["x...", "xx..", "xxx.", "xxxx"]),
+        ("window:2", ["xx..", "xxx.", ".xxx", "..xx"]),
+        ("causal+window:2", ["x...", "xx..", ".xx.", "..xx"]),
+        ("causal+window:1", ["x...", ".x..", "..x.", "...x"]),
+        ("prefix:2", ["xx..", "xx..", "xxx.", "xxxx"]),
+        ("prefix:2+window:3", ["xx..", "xx..", "xxx.", ".xxx"]),
+        ("block:2", ["xx..", "xx..", "..xx", "..xx"]),
+        ("causal+block:3", ["x...", "xx..", "xxx.", "...x"]),
+    ],
+)
+def test_what_an_expression_allows(expression: str, picture: list[str]) -> None:
+    assert _picture(build(parse_mask(expression)), 4) == picture
+
+
+def test_own_stands_for_the_models_own_mask() -> None:
+    assert build(parse_mask("own"), Causal()) == Causal()
+    assert _picture(build(parse_mask("own+window:1"), Causal()), 2) == ["x.", ".x"]
+
+
+def test_padding_hides_what_lies_behind_each_text() -> None:
+    assert _picture(padding([1, 2], 2, torch.device("cpu")), 2, batch=2) == ["x.", "x.", "xx", "xx"]
+    assert padding([2, 2], 2, torch.device("cpu")) == Bidirectional()
+
+
+def test_compose_drops_what_says_nothing_or_repeats_itself() -> None:
+    assert compose(()) == Bidirectional()
+    assert compose((Bidirectional(), Mask())) == Bidirectional()
+    assert compose((Causal(), Bidirectional(), Causal(), compose((Causal(), Mask())))) == Causal()
+
+
+@given(st.data(), st.integers(1, 2), st.integers(1, 8), st.integers(1, 8))
+def test_a_span_leaves_no_allowed_key_out(data: st.DataObject, batch: int, n_queries: int, n_keys: int) -> None:
+    mask = data.draw(masks(batch, n_queries, n_keys))
+    cells = whole(mask, batch, n_queries, n_keys)
+    for q0 in range(n_queries):
+        for q1 in range(q0 + 1, n_queries + 1):
+            k0, k1 = mask.span(q0, q1, n_keys)
+            assert 0 <= k0 <= k1 <= n_keys
+            assert not cells[:, q0:q1, :k0].any()
+            assert not cells[:, q0:q1, k1:].any()
+
+
+@given(st.data(), st.integers(1, 2), st.integers(1, 8), st.integers(1, 8))
+def test_a_mask_says_the_same_of_a_block_as_of_each_cell(
+    data: st.DataObject, batch: int, n_queries: int, n_keys: int
+) -> None:
+    mask = data.draw(masks(batch, n_queries, n_keys))
+    at_once = mask.allowed(torch.arange(n_queries)[:, None], torch.arange(n_keys)[None])
+    cells = whole(mask, batch, n_queries, n_keys)
+    if at_once is None:
+        assert cells.all()
+    else:
+        assert torch.equal(at_once.expand(batch, 1, n_queries, n_keys)[:, 0], cells)
+
+
+def test_a_composition_that_nothing_passes_has_an_empty_span() -> None:
+    behind = compose((Padding(torch.tensor([1])), build(parse_mask("window:1"))))
+    assert behind.span(3, 4, 5) == (3, 3)

@@ -1,0 +1,177 @@
+"""What recorders keep equals what whole tensors say: cells, means, rankings, statistics of rows."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from attnscope.model.attention import attend
+from attnscope.model.call import Call, Rule
+from attnscope.model.masks import Bidirectional, Causal, Window, compose
+from attnscope.model.recorders import Matrices, Rows, Sources, Top, strongest
+from tests.model import oracle
+from tests.model.cases import Case, cases
+from tests.model.test_attention import close
+
+CELLS = ("scores", "scaled", "masked", "weights", "output", "value", "projected")
+
+
+def truth(case: Case) -> dict[str, Tensor]:
+    """Every stage and contribution, whole, from three loops and an explicit projection."""
+    found = oracle.attention(case.call, case.allowed, alibi=case.alibi)
+    heads, share = case.sizes[1], case.call.q.shape[1] // case.call.k.shape[1]
+    v = case.call.v.double().repeat_interleave(share, dim=1)  # (B, H, K, Ev)
+    out = case.call.out_weight.double().unflatten(1, (heads, -1))  # (D, H, Ev)
+    vectors = torch.einsum("bhqk,bhke,dhe->bhqkd", found.weights, v, out)  # the tensor that must never be built
+    return {
+        **{name: getattr(found, name) for name in ("scores", "scaled", "masked", "weights", "output")},
+        "value": found.weights * v.norm(dim=-1)[:, :, None],
+        "projected": vectors.norm(dim=-1),
+    }
+
+
+def some(data: st.DataObject, count: int) -> list[int]:
+    """One or more numbers below `count`, sorted."""
+    return sorted(data.draw(st.sets(st.integers(0, count - 1), min_size=1)))
+
+
+def run(case: Case, *recorders: Matrices | Top | Rows) -> None:
+    assert attend(case.call, recorders, need_output=False, tile_elements=case.tile) is None
+
+
+@given(cases(), st.data())
+def test_matrices_are_the_whole_tensors_indexed(case: Case, data: st.DataObject) -> None:
+    _, n_heads, n_queries, n_keys = case.sizes
+    heads = data.draw(st.permutations(some(data, n_heads)))
+    rows, columns = some(data, n_queries), some(data, n_keys)
+    recorder = Matrices(CELLS, heads, rows, columns)
+    run(case, recorder)
+    for stage, whole in truth(case).items():
+        wanted = whole[:, heads][:, :, rows]
+        close(recorder.result()[stage], wanted if stage == "output" else wanted[..., columns])
+
+
+@given(cases(), st.data())
+def test_stages_alone_say_the_same_as_stages_together(case: Case, data: st.DataObject) -> None:
+    """A recorder of raw scores makes tiles wider; nobody else's numbers may depend on that."""
+    _, n_heads, n_queries, n_keys = case.sizes
+    stage = data.draw(st.sampled_from(CELLS))
+    alone = Matrices([stage], range(n_heads), range(n_queries), range(n_keys))
+    run(case, alone)
+    close(alone.result()[stage], truth(case)[stage])
+
+
+@given(cases(), st.data())
+def test_a_mean_is_the_mean(case: Case, data: st.DataObject) -> None:
+    _, n_heads, n_queries, n_keys = case.sizes
+    heads, rows, columns = some(data, n_heads), some(data, n_queries), some(data, n_keys)
+    stages = sorted(data.draw(st.sets(st.sampled_from(CELLS), min_size=1)))
+    recorder = Matrices(stages, heads, rows, columns, mean=True)
+    run(case, recorder)
+    for stage in stages:
+        whole = truth(case)[stage]
+        wanted = whole[:, heads].mean(1, keepdim=True)[:, :, rows]
+        close(recorder.result()[stage], wanted if stage == "output" else wanted[..., columns])
+
+
+@given(cases(), cases())
+def test_a_mean_over_layers_counts_each_layer_once(first: Case, second: Case) -> None:
+    other = Call(3, first.call.q * 0.5, first.call.k, first.call.v, first.call.rule, first.call.out_weight)
+    _, n_heads, n_queries, n_keys = first.sizes
+    both = Matrices(["weights"], range(n_heads), range(n_queries), range(n_keys), mean=True)
+    apart = [Matrices(["weights"], range(n_heads), range(n_queries), range(n_keys), mean=True) for _ in range(2)]
+    for call, one in ((first.call, apart[0]), (other, apart[1])):
+        attend(call, [both, one], need_output=False, tile_elements=second.tile)
+    close(both.result()["weights"], (apart[0].result()["weights"] + apart[1].result()["weights"]) / 2)
+
+
+def test_a_mean_of_masked_scores_is_masked_beyond_the_reach_of_a_tile() -> None:
+    """With one-row tiles the keys behind a window are in no tile at all."""
+    ones = torch.ones(1, 2, 6, 2)
+    call = Call(0, ones, ones, ones, Rule(1.0, compose((Causal(), Window(2)))))
+    recorder = Matrices(["masked"], range(2), range(6), range(6), mean=True)
+    attend(call, [recorder], need_output=False, tile_elements=1)
+    allowed = torch.ones(6, 6).tril().bool() & ~torch.ones(6, 6).tril(-2).bool()
+    assert torch.equal(recorder.result()["masked"][0, 0], torch.where(allowed, 2.0, -torch.inf))
+
+
+@given(cases(), st.data(), st.sampled_from(["weight", "value", "projected"]), st.integers(1, 8))
+def test_top_is_the_whole_rows_sorted(case: Case, data: st.DataObject, by: str, count: int) -> None:
+    _, n_heads, n_queries, n_keys = case.sizes
+    heads, rows = some(data, n_heads), some(data, n_queries)
+    eligible = case.sources.content() if data.draw(st.booleans()) else case.sources.real
+    top = Top(count, by, heads, rows, eligible)
+    whole = Matrices(("weights", "value", "projected"), heads, rows, range(n_keys))
+    run(case, top, whole)
+    kept = {**whole.result(), "weight": whole.result()["weights"]}
+    for b in range(case.sizes[0]):
+        for h in range(len(heads)):
+            for r, row in enumerate(rows):
+                may = [j for j in range(n_keys) if eligible[b, j] and case.allowed[b, row, j]]
+                ranked = sorted(may, key=lambda j: (-float(kept[by][b, h, r, j]), j))[: top.count]
+                blank = [-1] * (top.count - len(ranked))
+                assert top.keys[b, h, r].tolist() == ranked + blank
+                for name, measure in top.measures.items():
+                    wanted = torch.tensor([float(kept[name][b, h, r, j]) for j in ranked] + [math.nan] * len(blank))
+                    torch.testing.assert_close(measure[b, h, r], wanted, rtol=0, atol=0, equal_nan=True)
+
+
+def test_among_equals_the_first_places_win_however_the_text_is_cut() -> None:
+    ones = torch.ones(1, 1, 40, 2)
+    call = Call(0, ones, ones, ones, Rule(1.0, Bidirectional()))
+    for tile in (1, 7, 1 << 20):
+        top = Top(3, "weight", [0], range(40), torch.ones(1, 40, dtype=torch.bool))
+        attend(call, [top], need_output=False, tile_elements=tile)
+        assert (top.keys == torch.tensor([0, 1, 2])).all()
+
+
+@given(
+    st.lists(st.sampled_from([0.0, 1.0, 2.0, 2.5, -math.inf]), min_size=1, max_size=12),
+    st.integers(1, 6),
+)
+def test_strongest_sorts_and_lets_the_first_of_equals_win(row: list[float], count: int) -> None:
+    places, values = strongest(torch.tensor([row]), count)
+    ranked = sorted(range(len(row)), key=lambda j: (-row[j], j))[:count]
+    finite = [j for j in ranked if row[j] > -math.inf]
+    assert values[0].tolist() == [row[j] for j in ranked]
+    assert places[0].tolist()[: len(finite)] == finite
+
+
+def _entropy(row: list[float]) -> float:
+    return -sum(p * math.log2(p) for p in row if p > 0)
+
+
+@given(cases(), st.data())
+def test_rows_equal_their_formulas(case: Case, data: st.DataObject) -> None:
+    _, n_heads, n_queries, n_keys = case.sizes
+    heads, rows, sources = some(data, n_heads), some(data, n_queries), case.sources
+    recorder, whole = Rows(heads, rows, sources), Matrices(["weights"], heads, rows, range(n_keys))
+    run(case, recorder, whole)
+    special, real = sources.special.tolist(), sources.real.tolist()
+    for b in range(case.sizes[0]):
+        words = [j for j in range(n_keys) if real[b][j] and not special[b][j] and j > 0]
+        for h in range(len(heads)):
+            for r, i in enumerate(rows):
+                p = whole.result()["weights"][b, h, r].tolist()
+                wanted = {
+                    "entropy": _entropy(p),
+                    "first": p[0],
+                    "special": sum(p[j] for j in range(n_keys) if special[b][j]),
+                    "self": p[i] if sources.same else math.nan,
+                    "other": sum(p[j] for j in words if not (sources.same and j == i)),
+                    "distance": sum(p[j] * abs(i - j) for j in range(n_keys)) if sources.same else math.nan,
+                }
+                if not case.allowed[b, i].any():
+                    wanted = dict.fromkeys(wanted, math.nan)
+                found = {name: float(kept[b, h, r]) for name, kept in recorder.kept.items()}
+                assert found == pytest.approx(wanted, abs=1e-5, nan_ok=True)
+
+
+def test_content_is_neither_special_nor_padding_nor_first() -> None:
+    special = torch.tensor([[True, False, False, True, False]])
+    real = torch.tensor([[True, True, True, True, False]])
+    assert Sources(special, real).content().tolist() == [[False, True, True, False, False]]
+    assert Sources(torch.zeros(1, 2, dtype=torch.bool), real[:, :2]).content().tolist() == [[False, True]]

@@ -1,0 +1,1 @@
+"""Where shipped weights come from. Not part of the installed package."""
