@@ -3,6 +3,7 @@
 What such a model looks like is seen only once it is loaded: opening one imports torch and reads its weights.
 """
 
+from dataclasses import replace
 from math import prod
 from typing import TYPE_CHECKING
 
@@ -43,7 +44,7 @@ def open_guest(run: RunConfig) -> Source:
 
     def load(n_layers: int, dtype: "torch.dtype", device: "torch.device") -> "Guest":
         guest.model.to(device)
-        return guest
+        return replace(guest, chosen=chosen)
 
     starts = chosen in ("decoder", "cross") and guest.start is not None
     return Source(

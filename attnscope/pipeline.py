@@ -6,7 +6,7 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 from attnscope import __version__
-from attnscope.config import ModelConfig, RunConfig, TextInput
+from attnscope.config import RunConfig, TextInput
 from attnscope.errors import AttnscopeError, UsageError
 from attnscope.folder import hash_weights
 from attnscope.guest import open_guest
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from attnscope.hosted import Guest, Hosted
     from attnscope.model.native import Batch, Native
     from attnscope.model.stack import Stack
-    from attnscope.model.trace import Trace
+    from attnscope.model.trace import Trace, Unit
 
 Progress = Callable[[str, int, int], None]
 
@@ -56,13 +56,11 @@ class Session:
         """See inspect."""
         source = self.source(run)
         request = resolve(run, source)
-        import_torch()  # everything that can be refused without it has been
-        device = _device(run.device)
-        batch = _batch(request, source, device)
-        engine = _engine(run, request, source, self._stack(run, source, request.deepest, device), device)
-        trace = _attend(run, request, engine, batch, source.config, self.tell)
+        loaded, device = self.load(run, source, request.deepest)
+        batch, engine = prepare_engine(run, request, loaded, device)
+        trace = _attend(run, request, batch, engine, self.tell)
         texts = [_text_report(run, request, i, trace) for i in range(len(request.pages))]
-        return Report(_provenance(source, run, device), _mask_use(source, run, engine.mask_in_words()), texts)
+        return Report(provenance(source, run, device), mask_use(source, run, engine.mask_in_words()), texts)
 
     def source(self, run: RunConfig) -> Source:
         """The model that a run names, opened once."""
@@ -74,20 +72,26 @@ class Session:
             self.sources[name] = open_guest(run) if guest else open_source(run.model, run.config, self.texts)
         return self.sources[name]
 
-    def _stack(self, run: RunConfig, source: Source, deepest: int, device: "torch.device") -> "Stack | Guest":
-        """The stack that a run needs, loaded once where it is deep enough."""
+    def load(self, run: RunConfig, source: Source, deepest: int) -> "tuple[Stack | Guest, torch.device]":
+        """The first layers of a model, loaded once where they are deep enough, and where they lie.
+
+        Raises:
+            AttnscopeError: They cannot be loaded, or there is no such device.
+        """
+        import_torch()  # everything that can be refused without it has been
         import torch
 
         from attnscope.model.stack import Stack
 
+        device = _device(run.device)
         key = run.model or "", run.config or "", run.dtype, str(device)
         if source.engine == "transformers":
-            return source.load(deepest, getattr(torch, run.dtype), device)
+            return source.load(deepest, getattr(torch, run.dtype), device), device
         found = self.stacks.get(key)
         if not isinstance(found, Stack) or len(found.blocks) < deepest:
             self.tell("loading", 0, 1)
             found = self.stacks[key] = source.load(deepest, getattr(torch, run.dtype), device)
-        return found
+        return found, device
 
 
 def import_torch() -> None:
@@ -102,46 +106,46 @@ def import_torch() -> None:
             gc.enable()
 
 
-def _batch(request: Request, source: Source, device: "torch.device") -> "Batch":
-    from attnscope.model.native import make_batch
-
-    contexts = [page.context for page in request.pages if page.context is not None]
-    return make_batch([page.tokens for page in request.pages], contexts or None, device, source.config.n_segments)
-
-
-def _engine(
-    run: RunConfig, request: Request, source: Source, loaded: "Stack | Guest", device: "torch.device"
-) -> "Native | Hosted":
-    """What shows the attention of a loaded model to recorders, under the mask that was asked for."""
+def prepare_engine(
+    run: RunConfig, request: Request, loaded: "Stack | Guest", device: "torch.device"
+) -> "tuple[Batch, Native | Hosted]":
+    """The texts side by side, and the model under the mask that was asked for."""
     from attnscope.model.masks import from_matrix
-    from attnscope.model.native import Native, side_by_side
+    from attnscope.model.native import Native, make_batch, side_by_side
     from attnscope.model.stack import Stack
 
+    n_segments = loaded.config.n_segments if isinstance(loaded, Stack) else loaded.n_segments
+    contexts = [page.context for page in request.pages if page.context is not None]
+    batch = make_batch([page.tokens for page in request.pages], contexts or None, device, n_segments)
     same_scores = run.mask != "own" and run.what_if == "same-scores"
     files = {path: from_matrix(matrix, device) for path, matrix in request.matrices.items()}
     if isinstance(loaded, Stack):
-        return Native(loaded, request.terms, same_scores, files)
+        return batch, Native(loaded, request.terms, same_scores, files)
     from attnscope.hosted import Hosted
 
     given = [page.given for page in request.pages if page.given is not None]
-    read = side_by_side(given, device, source.config.n_segments) if given else None
-    return Hosted(loaded, source.part or "", request.terms, same_scores, files, read)
+    read = side_by_side(given, device, n_segments) if given else None
+    return batch, Hosted(loaded, request.terms, same_scores, files, read)
 
 
-def _attend(
-    run: RunConfig, request: Request, engine: "Native | Hosted", batch: "Batch", c: ModelConfig, tell: Progress
-) -> "Trace":
-    """Choose the heads, where that was left to us, and keep what was asked for of them."""
+def units_for(request: Request, batch: "Batch", engine: "Native | Hosted", tell: Progress) -> "list[Unit]":
+    """The layers and heads that were asked for; where that was left to us, chosen by what they do."""
     from attnscope.analysis import choose, mass_on_others
     from attnscope.model.recorders import Rows
-    from attnscope.model.trace import Wanted, prepare
 
-    mass = None
+    (n_layers, n_heads), mass = engine.sizes, None
     if request.auto:
-        rows = [Rows(range(c.n_heads), range(max(batch.tokens.lengths)), batch.sources) for _ in range(request.deepest)]
+        rows = [Rows(range(n_heads), range(max(batch.tokens.lengths)), batch.sources) for _ in range(request.deepest)]
         survey = {layer: [one] for layer, one in enumerate(rows)}
         engine.forward(batch, survey, lambda done, total: tell("choosing a head", done, total))
         mass = mass_on_others(rows, batch.tokens.real & ~batch.tokens.special).cpu()
+    return choose(mass, request.layers, request.heads, n_layers, n_heads)
+
+
+def _attend(run: RunConfig, request: Request, batch: "Batch", engine: "Native | Hosted", tell: Progress) -> "Trace":
+    """Choose the heads, where that was left to us, and keep what was asked for of them."""
+    from attnscope.model.trace import Wanted, prepare
+
     wanted = Wanted(
         stages=request.stages,
         rows=sorted({query for page in request.pages for query in page.queries}),
@@ -151,7 +155,7 @@ def _attend(
         eligible=batch.sources.real if run.special else batch.sources.content(),
         sources=batch.sources,
     )
-    trace = prepare(choose(mass, request.layers, request.heads, c.n_layers, c.n_heads), wanted)
+    trace = prepare(units_for(request, batch, engine, tell), wanted)
     engine.forward(batch, trace.recorders, lambda done, total: tell("attending", done, total))
     return trace
 
@@ -175,7 +179,8 @@ def _text_report(run: RunConfig, request: Request, index: int, trace: "Trace") -
     )
 
 
-def _provenance(source: Source, run: RunConfig, device: "torch.device") -> Provenance:
+def provenance(source: Source, run: RunConfig, device: "torch.device") -> Provenance:
+    """What produces the numbers."""
     import torch
 
     return Provenance(
@@ -203,8 +208,15 @@ def _versions(source: Source) -> dict[str, str]:
     return {name: version(name) for name, took_part in used.items() if took_part}
 
 
-def _mask_use(source: Source, run: RunConfig, own: str) -> MaskUse:
-    """Whose mask it is; one that the model was trained under is not a what-if."""
+def mask_use(source: Source, run: RunConfig, seen: str | None = None) -> MaskUse:
+    """Whose mask it is; one that the model was trained under is not a what-if.
+
+    Args:
+        source: The model.
+        run: What the user asked.
+        seen: The model's own mask, where only running it shows that; None where its config says it.
+    """
+    own = source.config.mask_in_words() if seen is None else seen
     used = own if run.mask == "own" else run.mask.replace("own", own)
     whose = " or ".join((own, *(mask for mask in source.trained_masks if mask != own)))
     return MaskUse(whose, used, None if used in (own, *source.trained_masks) else run.what_if)

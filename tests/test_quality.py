@@ -42,8 +42,9 @@ ROOMS = {
     "pipeline": "__init__ analysis config errors folder guest hosted model report request selection source",
     "comparison": "errors report",
     "sides": "comparison config errors folder pipeline report selection",
+    "explanation": "config errors model pipeline report request selection",
     "views": "config cost description errors report",
-    "cli": "__init__ config cost description errors output pipeline report selection shipped sides texts views",
+    "cli": "__init__ config cost description errors explanation output pipeline report selection shipped sides texts views",
 }
 AT_ONCE = {"cli": "__init__ cli errors selection visible"}  # what it may import before it knows what is wanted
 OTHERS = {

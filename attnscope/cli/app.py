@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from attnscope import __version__
-from attnscope.cli import compare, info, run
+from attnscope.cli import compare, explain, info, run
 from attnscope.cli.help import Command, Group
 from attnscope.cli.shared import spread
 
@@ -13,6 +13,7 @@ _EXAMPLES = """
 attnscope run "The bank by the river"
 attnscope run "The bank by the river" --head all --format heat
 attnscope compare "The bank by the river"
+attnscope explain "The bank by the river" --query bank
 attnscope info
 """
 
@@ -25,6 +26,7 @@ app = typer.Typer(
 for command, examples in (
     (run.run, run.EXAMPLES),
     (compare.compare, compare.EXAMPLES),
+    (explain.explain, explain.EXAMPLES),
     (info.info, info.EXAMPLES),
 ):
     app.command(cls=Command, epilog=examples)(spread(command))

@@ -32,6 +32,12 @@ def spread(command: Callable[..., Any]) -> Callable[..., Any]:
     return spread_command
 
 
+def part_of(group: type, *names: str) -> type:
+    """A dataclass of some of another's options."""
+    made = [(each.name, each.type, field(default=each.default)) for each in fields(group) if each.name in names]
+    return make_dataclass(f"PartOf{group.__name__}", made, frozen=True, kw_only=True)
+
+
 def several(group: type, *names: str) -> type:
     """The same dataclass of options with these given as often as one likes; each is then a list, or None."""
     made: list[tuple[str, Any, Any]] = []

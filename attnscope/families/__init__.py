@@ -7,6 +7,7 @@ from attnscope.config import ModelConfig
 from attnscope.errors import AttnscopeError
 from attnscope.families import engine
 from attnscope.families.bert import BERT
+from attnscope.families.counts import check_counts
 from attnscope.families.distilbert import DISTILBERT
 from attnscope.families.gemma2 import GEMMA2
 from attnscope.families.gemma3 import GEMMA3
@@ -24,7 +25,7 @@ from attnscope.families.roberta import ROBERTA
 from attnscope.families.smollm3 import SMOLLM3
 from attnscope.families.spec import Family
 
-__all__ = ["ALL", "FAMILIES", "OWN", "family_for", "read_config"]
+__all__ = ["ALL", "FAMILIES", "OWN", "check_counts", "family_for", "read_config"]
 
 ALL: tuple[Family, ...] = (
     BERT,

@@ -3,6 +3,7 @@
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 from attnscope.errors import AttnscopeError
 from attnscope.hosted.interface import Enough, Session, running
 from attnscope.hosted.loading import Guest
-from attnscope.model.attention import Recorder, attend
+from attnscope.model.attention import TILE_ELEMENTS, Recorder, attend
 from attnscope.model.call import Call
 from attnscope.model.masks import Mask, build, compose, padding
 from attnscope.model.native import Batch, Texts
@@ -23,22 +24,26 @@ class Hosted:
     """A model of transformers that runs under a mask.
 
     Attributes:
-        guest: The model.
-        part: Which part's attention recorders see.
+        guest: The model, and which part's attention recorders see.
         terms: The mask that the user asked for; `own` is the model's.
         same_scores: See `native.Native`.
         files: The masks that the expression's files hold.
         given: What an encoder reads where the decoder's own attention is looked at; None elsewhere.
         own: In words, the masks that the model itself was seen to use, by layer.
+        projections: The output projections that were found, by layer.
+        tile_elements: See `attend`.
+        whole: Every layer's output is computed, also where nobody goes on with it.
     """
 
     guest: Guest
-    part: str
     terms: tuple[MaskTerm, ...]
     same_scores: bool
     files: Mapping[str, Mask]
     given: Texts | None = None
     own: dict[int, str] = field(default_factory=dict)
+    projections: dict[int, nn.Module] = field(default_factory=dict)
+    tile_elements: int = TILE_ELEMENTS
+    whole: bool = False
 
     def forward(
         self,
@@ -56,12 +61,14 @@ class Hosted:
         pad = padding(keys.lengths, max(keys.lengths), keys.real.device)
 
         def watch(part: str, _: nn.Module, call: Call) -> Tensor:
-            if part != self.part:
+            if part != self.guest.chosen:
                 return _whole(attend(call))
             if call.layer not in self.own:
                 self.own[call.layer] = in_words(call.rule.mask, batch.tokens.lengths[0], keys.lengths[0])
             left.discard(call.layer)
-            output = self._attend(call, pad, recorders.get(call.layer, ()), call.layer < last)
+            if session.projection is not None:
+                self.projections[call.layer] = session.projection
+            output = self._attend(call, pad, recorders.get(call.layer, ()), self.whole or call.layer < last)
             if progress is not None:
                 progress(call.layer + 1, last + 1)
             if output is None:
@@ -80,22 +87,22 @@ class Hosted:
             raise AttnscopeError(f"layer {min(left)} has no attention over tokens", where="--layer", hint=hint)
 
     def _attend(self, call: Call, pad: Mask, recorders: Sequence[Recorder], need_output: bool) -> Tensor | None:
-        own = call.rule.mask
+        own, show = call.rule.mask, partial(attend, need_output=need_output, tile_elements=self.tile_elements)
         if all(term.kind == "own" for term in self.terms):
-            return attend(call, recorders, need_output=need_output)
+            return show(call, recorders)
         used = compose((build(self.terms, own, self.files), pad))
         if self.same_scores:
-            return attend(call, recorders, observed=used, need_output=need_output)
-        return attend(replace(call, rule=replace(call.rule, mask=used)), recorders, need_output=need_output)
+            return show(call, recorders, observed=used)
+        return show(replace(call, rule=replace(call.rule, mask=used)), recorders)
 
     def _run(self, batch: Batch) -> None:
         model, source = self.guest.model, batch.context or self.given
-        if self.part in ("decoder", "cross"):
+        if self.guest.chosen in ("decoder", "cross"):
             assert source is not None
             inputs = _inputs(source) | {f"decoder_{name}": value for name, value in _inputs(batch.tokens).items()}
         else:
             inputs = _inputs(batch.tokens)
-        if self.part == "encoder":
+        if self.guest.chosen == "encoder":
             model = model.get_encoder()
         takes = inspect.signature(model.forward).parameters
         if self.guest.n_segments:
@@ -104,12 +111,18 @@ class Hosted:
             inputs["use_cache"] = False
         model(**inputs)
 
+    @property
+    def sizes(self) -> tuple[int, int]:
+        """Layers, and query heads in each."""
+        part = self.guest.parts[self.guest.chosen]
+        return part.n_layers, part.n_heads
+
     def mask_in_words(self) -> str:
         """The model's own mask as it was seen: one expression, or the layers of each."""
         by_words: dict[str, list[int]] = {}
         for layer, words in sorted(self.own.items()):
             by_words.setdefault(words, []).append(layer)
-        rest = "" if len(self.own) == self.guest.parts[self.part].n_layers else ", in the layers that ran"
+        rest = "" if len(self.own) == self.sizes[0] else ", in the layers that ran"
         if len(by_words) == 1:
             return next(iter(by_words)) + rest
         return (

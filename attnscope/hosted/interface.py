@@ -62,10 +62,14 @@ class Session:
         model: The model.
         watcher: Gets the part (`encoder`, `decoder`, `cross`; empty where there is only one), the module and the call;
             gives the output, (B, H, Q, Ev).
+
+    Attributes:
+        projection: The output projection of the layer that was last taken; None where it was not found.
     """
 
     def __init__(self, model: Any, watcher: Watcher) -> None:
         self._model, self._watcher = model, watcher
+        self.projection: nn.Module | None = None
         self._names = {id(module): name for name, module in model.named_modules()}
         self._seen: Counter[str] = Counter()
         self._layers: set[tuple[str, int]] = set()
@@ -102,7 +106,9 @@ class Session:
                 if isinstance(weight, Tensor) and weight.ndim == 2:
                     laid = weight.T if type(child).__name__ == "Conv1D" else weight
                     if laid.shape[1] == width:
+                        self.projection = child
                         return laid
+        self.projection = None
         return None
 
     def _rule(self, q: Tensor, k: Tensor, mask: Tensor | None, more: dict[str, Any], layer: int) -> Rule:

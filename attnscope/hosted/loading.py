@@ -61,6 +61,7 @@ class Guest:
         n_segments: Rows of the segment embedding; 0 where there is none.
         start: The id that a decoder starts with; None where there is none.
         notes: What was left out of the folder.
+        chosen: The part whose attention is looked at; empty where there is only one.
     """
 
     model: Any
@@ -71,6 +72,7 @@ class Guest:
     n_segments: int
     start: int | None
     notes: tuple[str, ...]
+    chosen: str = ""
 
     def part(self, name: str | None) -> str:
         """The part that the user means.

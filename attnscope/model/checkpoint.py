@@ -9,6 +9,7 @@ from torch import Tensor
 
 from attnscope.config import ModelConfig
 from attnscope.errors import AttnscopeError
+from attnscope.families.counts import NOT_ONE_MODEL, check_counts, find_prefix, theirs
 from attnscope.families.spec import Chunk, Family
 from attnscope.folder import Folder, TensorInfo
 from attnscope.model.stack import Stack
@@ -16,7 +17,6 @@ from attnscope.model.tensors import read_tensors
 
 _OLD_NAMES = {"weight": "gamma", "bias": "beta"}  # norms in checkpoints converted from TensorFlow
 _FLOATS = ("F64", "F32", "F16", "BF16")  # anything else is quantised, and means nothing without its scales
-_NOT_ONE_MODEL = "config.json and the weights are not of one model"
 
 
 @dataclass(frozen=True)
@@ -86,8 +86,9 @@ def check(family: Family, config: ModelConfig, folder: Folder) -> dict[str, list
         AttnscopeError: The config promises layers, words or widths that the weights do not hold; a tensor is missing,
             unknown or of the wrong shape.
     """
-    names = _Names(family, folder, _prefix(family, folder))
-    _check_counts(config, names)
+    where = str(folder.path / "config.json" if folder.config else folder.path)
+    check_counts(family, config, {name: info.shape for name, info in folder.tensors.items()}, where)
+    names = _Names(family, folder, find_prefix(family, folder.tensors, where))
     plan: dict[str, list[_Part]] = {}
     for part, info in _parts(config, names):
         if info.dtype not in _FLOATS:
@@ -95,7 +96,7 @@ def check(family: Family, config: ModelConfig, folder: Folder) -> dict[str, list
             raise AttnscopeError(f"is stored as {info.dtype}", where=f"{info.file}: {info.name}", hint=hint)
         if info.shape != part.source_shape():
             found = f"has shape {list(info.shape)}, '{part.ours}' needs {list(part.source_shape())}"
-            raise AttnscopeError(found, where=f"{info.file}: {info.name}", hint=_NOT_ONE_MODEL)
+            raise AttnscopeError(found, where=f"{info.file}: {info.name}", hint=NOT_ONE_MODEL)
         plan.setdefault(info.name, []).append(part)
     _account(names, plan)
     return plan
@@ -125,42 +126,12 @@ class _Names:
     def tensor(self, module: str, kind: str) -> TensorInfo:
         """The header entry for one of our parameters, under its new or its old name."""
         layer = re.search(r"\.(\d+)\.", module)
-        base = self.prefix + _theirs(self.entry(module)).replace("{l}", layer[1] if layer else "")
+        base = self.prefix + theirs(self.entry(module)).replace("{l}", layer[1] if layer else "")
         for name in (f"{base}.{kind}", f"{base}.{_OLD_NAMES.get(kind, kind)}"):
             if name in self.folder.tensors:
                 return self.folder.tensors[name]
         hint = f"it is needed for '{module}.{kind}'; weights are never made up"
         raise AttnscopeError(f"the tensor '{base}.{kind}' is missing", where=self.folder.path, hint=hint)
-
-
-def _theirs(entry: str | Chunk) -> str:
-    return entry.module if isinstance(entry, Chunk) else entry
-
-
-def _prefix(family: Family, folder: Folder) -> str:
-    name = _theirs(family.modules["embed.tokens"]) + ".weight"
-    for prefix in family.prefixes:
-        if prefix + name in folder.tensors:
-            return prefix
-    tried = " or ".join(f"'{prefix}{name}'" for prefix in family.prefixes)
-    hint = f"family '{family.name}' needs its token embedding"
-    raise AttnscopeError(f"the tensor {tried} is missing", where=folder.path, hint=hint)
-
-
-def _check_counts(config: ModelConfig, names: _Names) -> None:
-    """Layers and vocabulary, the two numbers that must not be believed before anything is made from them."""
-    where = names.folder.path / "config.json"
-    blocks = next(_theirs(entry) for ours, entry in names.family.modules.items() if "{l}" in ours)
-    layer = re.compile(re.escape(names.prefix + blocks.partition("{l}")[0]) + r"(\d+)\.")
-    held = 1 + max((int(m[1]) for m in map(layer.match, names.folder.tensors) if m), default=-1)
-    if config.n_layers != held:
-        found = f"config says {config.n_layers} layers, the weights hold {held}"
-        raise AttnscopeError(found, where=where, hint=_NOT_ONE_MODEL)
-    words = names.tensor("embed.tokens", "weight")
-    if words.shape != (config.vocab_size, config.d_model):
-        found = f"config says a vocabulary of {config.vocab_size} and a width of {config.d_model}"
-        found = f"{found}, the weights hold {list(words.shape)} in '{words.name}'"
-        raise AttnscopeError(found, where=where, hint=_NOT_ONE_MODEL)
 
 
 def _parts(config: ModelConfig, names: _Names) -> Iterator[tuple[_Part, TensorInfo]]:

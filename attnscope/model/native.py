@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from attnscope.model.attention import Recorder
+from attnscope.model.attention import TILE_ELEMENTS, Recorder
 from attnscope.model.masks import Mask, build, compose, padding
 from attnscope.model.recorders import Sources
 from attnscope.model.stack import Ids, Stack, Watch
@@ -84,12 +84,16 @@ class Native:
         same_scores: Recorders see the asked-for mask on the scores that the model computed under its own; otherwise the
             whole model runs under the asked-for one.
         files: The masks that the expression's files hold.
+        tile_elements: See `attend`.
+        whole: Every layer's output is computed, also where nobody goes on with it.
     """
 
     stack: Stack
     terms: tuple[MaskTerm, ...]
     same_scores: bool
     files: Mapping[str, Mask]
+    tile_elements: int = TILE_ELEMENTS
+    whole: bool = False
 
     def forward(
         self,
@@ -109,10 +113,15 @@ class Native:
             batch.tokens.ids,
             own if self.same_scores else used,
             pad,
-            Watch(recorders, observed),
+            Watch(recorders, observed, self.tile_elements, self.whole),
             context=None if batch.context is None else batch.context.ids,
             progress=progress,
         )
+
+    @property
+    def sizes(self) -> tuple[int, int]:
+        """Layers, and query heads in each."""
+        return self.stack.config.n_layers, self.stack.config.n_heads
 
     def mask_in_words(self) -> str:
         """The model's own mask."""

@@ -128,32 +128,35 @@ class Matrices(_Base):
         share = self._share(tile)
         if share is None:
             return
-        columns = slice(bisect_left(self.columns, tile.k0), bisect_left(self.columns, tile.k1))
-        picked = [column - tile.k0 for column in self.columns[columns]]
-        whole = picked == list(range(tile.k1 - tile.k0))
         dead = share.dead(tile)
         for stage in self.stages:
-            part = share.cut(tile.stage(stage))
-            if stage != "output" and not whole:
-                part = part[..., picked]
+            part = share.cut(tile.stage(stage))  # (B, h, r, k)
+            if stage != "output":
+                part = self._spread(stage, part, tile)  # (B, h, r, columns)
             if stage not in _EMPTY and dead is not None:
                 part = part.masked_fill(dead[..., None], torch.nan)
-            self._put(stage, part, share, slice(0, part.shape[-1]) if stage == "output" else columns)
+            self._keep(stage, part, share)
 
-    def _put(self, stage: str, part: Tensor, share: _Share, columns: slice) -> None:
-        empty = _EMPTY.get(stage, 0.0)
+    def _spread(self, stage: str, part: Tensor, tile: Tile) -> Tensor:
+        """The wanted columns of a part, with what stands for keys that are out of the tile's reach."""
+        columns = slice(bisect_left(self.columns, tile.k0), bisect_left(self.columns, tile.k1))
+        inside = [column - tile.k0 for column in self.columns[columns]]
+        if inside != list(range(part.shape[-1])):
+            part = part[..., inside]
+        if len(inside) == len(self.columns):
+            return part
+        spread = part.new_full((*part.shape[:-1], len(self.columns)), _EMPTY.get(stage, 0.0))
+        spread[..., columns] = part
+        return spread
+
+    def _keep(self, stage: str, part: Tensor, share: _Share) -> None:
         if stage not in self.kept:
-            width = part.shape[-1] if stage == "output" else len(self.columns)
-            shape = (part.shape[0], 1 if self.mean else len(self.heads), len(self.rows), width)
-            self.kept[stage] = part.new_full(shape, 0.0 if self.mean else empty)
-        kept = self.kept[stage]
-        if not self.mean:
-            kept[:, share.here, share.rows, columns] = part
-            return
-        kept[:, 0, share.rows, columns] += part.sum(1)
-        if stage in _EMPTY:  # keys out of this tile's reach
-            kept[:, 0, share.rows, : columns.start] += empty
-            kept[:, 0, share.rows, columns.stop :] += empty
+            shape = (part.shape[0], 1 if self.mean else len(self.heads), len(self.rows), part.shape[-1])
+            self.kept[stage] = part.new_zeros(shape)
+        if self.mean:
+            self.kept[stage][:, 0, share.rows] += part.sum(1)
+        else:
+            self.kept[stage][:, share.here, share.rows] = part
 
     def result(self) -> dict[str, Tensor]:
         """Stage to (B, heads, rows, columns); one head, the mean, where `mean` was asked for."""

@@ -6,6 +6,7 @@ opened again without the model. The JSON Schemas of all findings lie beside the 
 
 from attnscope.report.arrays import Floats, Matrix, Places
 from attnscope.report.codec import from_json, json_schema, to_json
+from attnscope.report.explain import EXPLAIN_SCHEMA, Cell, Check, Explanation, Part, Rest, Row, Vector
 from attnscope.report.run import (
     SCHEMA,
     STAGES,
@@ -20,19 +21,27 @@ from attnscope.report.run import (
 )
 
 __all__ = [
+    "EXPLAIN_SCHEMA",
     "SCHEMA",
     "STAGES",
+    "Cell",
+    "Check",
+    "Explanation",
     "Floats",
     "HeadReport",
     "MaskUse",
     "Matrix",
+    "Part",
     "Places",
     "Provenance",
     "Report",
+    "Rest",
+    "Row",
     "Rows",
     "TextReport",
     "Token",
     "Top",
+    "Vector",
     "from_json",
     "json_schema",
     "to_json",

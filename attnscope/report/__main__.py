@@ -4,10 +4,10 @@ from pathlib import Path
 
 import msgspec
 
-from attnscope.report import Report, json_schema
+from attnscope.report import Explanation, Report, json_schema
 from attnscope.report.compare import Comparison
 
-KINDS: dict[str, type[msgspec.Struct]] = {"report": Report, "compare": Comparison}
+KINDS: dict[str, type[msgspec.Struct]] = {"report": Report, "compare": Comparison, "explain": Explanation}
 
 
 def schema_file(name: str) -> Path:

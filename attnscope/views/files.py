@@ -8,13 +8,15 @@ import msgspec
 import numpy as np
 
 from attnscope.errors import UsageError
-from attnscope.report import HeadReport, Report, TextReport, to_json
+from attnscope.report import Explanation, HeadReport, Report, TextReport, to_json
 from attnscope.report.compare import Comparison
 
 WIDTH = 120
 
 
-def export(findings: Report | Comparison, path: Path, *, precision: int = 2, width: int | None = None) -> bytes:
+def export(
+    findings: Report | Comparison | Explanation, path: Path, *, precision: int = 2, width: int | None = None
+) -> bytes:
     """What a file of this name holds; writing it is the caller's business.
 
     Args:

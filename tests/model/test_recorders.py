@@ -65,6 +65,19 @@ def test_stages_alone_say_the_same_as_stages_together(case: Case, data: st.DataO
 
 
 @given(cases(), st.data())
+def test_recorders_of_different_heads_and_rows_do_not_disturb_each_other(case: Case, data: st.DataObject) -> None:
+    _, n_heads, n_queries, n_keys = case.sizes
+    stages = ["weights", "masked", "output"]
+    together = [Matrices(stages, some(data, n_heads), some(data, n_queries), some(data, n_keys)) for _ in range(3)]
+    run(case, *together)
+    whole = truth(case)
+    for one in together:
+        for stage in stages:
+            wanted = whole[stage][:, one.heads][:, :, one.rows]
+            close(one.result()[stage], wanted if stage == "output" else wanted[..., one.columns])
+
+
+@given(cases(), st.data())
 def test_a_mean_is_the_mean(case: Case, data: st.DataObject) -> None:
     _, n_heads, n_queries, n_keys = case.sizes
     heads, rows, columns = some(data, n_heads), some(data, n_queries), some(data, n_keys)

@@ -8,10 +8,11 @@ from typing import Literal
 
 from rich.console import Console
 
-from attnscope.report import HeadReport, Report, TextReport
+from attnscope.report import Explanation, HeadReport, Report, TextReport
 from attnscope.report.compare import Comparison
 from attnscope.views.terminal.compare import render_comparison
 from attnscope.views.terminal.contributors import put_contributors
+from attnscope.views.terminal.explain import render_explanation
 from attnscope.views.terminal.header import (
     put_head_header,
     put_more,
@@ -24,13 +25,16 @@ from attnscope.views.terminal.screen import Screen
 from attnscope.views.terminal.stages import stage_views
 from attnscope.views.terminal.tables import put_stage
 
-Findings = Report | Comparison
+Findings = Report | Comparison | Explanation
 
 
 def draw(
     findings: Findings, console: Console, *, format: Literal["table", "heat"] = "table", precision: int = 2
 ) -> None:
-    """Print findings of any kind; see render and render_comparison."""
+    """Print findings of any kind; see render, render_comparison and render_explanation."""
+    if isinstance(findings, Explanation):
+        render_explanation(findings, console, precision=precision)
+        return
     show = render if isinstance(findings, Report) else render_comparison
     show(findings, console, format=format, precision=precision)  # type: ignore[arg-type]
 

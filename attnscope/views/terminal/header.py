@@ -25,15 +25,9 @@ def put_report_header(screen: Screen, report: Report) -> None:
     if made.weights == "random":
         screen.say((" RANDOM WEIGHTS ", _RANDOM), " nobody trained this model: real arithmetic, meaningless patterns")
     engine = [] if made.engine == "native" else [f"engine {made.engine}"]
-    sizes = f"{made.n_layers} layers × {made.n_heads} heads"
-    parts = [
-        f"{made.model} ({made.family})",
-        *([made.part] if made.part else []),
-        sizes,
-        made.device,
-        made.dtype,
-        *engine,
-    ]
+    sizes = f"{_counted(made.n_layers, 'layer')} × {_counted(made.n_heads, 'head')}"
+    part = [made.part] if made.part else []
+    parts = [f"{made.model} ({made.family})", *part, sizes, made.device, made.dtype, *engine]
     mask = report.mask
     lines: list[tuple[str, Text]] = [("model", Text(screen.safe(" · ".join(parts))))]
     if mask.what_if is None:
@@ -51,11 +45,14 @@ def put_report_header(screen: Screen, report: Report) -> None:
     put_facts(screen, [*lines, *(("note", Text(screen.safe(note))) for note in made.notes)])
 
 
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+
+
 def put_text_header(screen: Screen, text: TextReport, count: int) -> None:
     """Print which text this is and how many tokens it has."""
     name = "text" if count == 1 else f"text {text.index}"
-    tokens = f"{len(text.tokens)} tokens" if len(text.tokens) != 1 else "1 token"
-    lines = [(name, Text(f"{_quoted(screen, text.text)} · {tokens}"))]
+    lines = [(name, Text(f"{_quoted(screen, text.text)} · {_counted(len(text.tokens), 'token')}"))]
     if text.pair is not None:
         second = [i for i, token in enumerate(text.tokens) if token.segment == 1]
         lines.append(("pair", Text(f"{_quoted(screen, text.pair)} · tokens {spans(second)}")))

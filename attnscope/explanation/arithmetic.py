@@ -1,0 +1,80 @@
+"""Numbers of one query in; the same arithmetic done again in float64, and its checks, out. NumPy only."""
+
+from typing import Any
+
+import numpy as np
+
+from attnscope.report import Check, Part
+
+Numbers = np.ndarray[Any, np.dtype[np.float64]]
+EPSILON = {"float32": 2.0**-23, "bfloat16": 2.0**-7, "float16": 2.0**-10}
+_ROUNDINGS = 8  # ε of the sum's terms: what a sum in blocks may lose, several times over
+
+
+def check(name: str, said: str, made: Numbers, held: Numbers, terms: Numbers, dtype: str = "float32") -> Check:
+    """Hold what was computed again against what the model has.
+
+    Args:
+        name: See report.Check.
+        said: What equals what.
+        made: Computed again.
+        held: The model's.
+        terms: Sum of the magnitudes of what was added up to get there; rounding is proportional to it.
+        dtype: The type that the model's own step ran in.
+    """
+    size = float(np.max(terms, initial=0.0))
+    difference = float(np.max(np.abs(made - held), initial=0.0))
+    return Check(name, said, difference, _ROUNDINGS * EPSILON[dtype] * max(size, 2.0**-100))
+
+
+def rotate(x: Numbers, cos: Numbers, sin: Numbers) -> Numbers:
+    """Rotate the first dimensions of queries or keys by their positions (Su et al., 2021), half-split layout.
+
+    Args:
+        x: (E,) or (K, E).
+        cos: (R,) or (K, R) with R ≤ E.
+        sin: Likewise.
+    """
+    half = cos.shape[-1] // 2
+    first, second, rest = x[..., :half], x[..., half : 2 * half], x[..., 2 * half :]
+    turned = first * cos[..., :half] - second * sin[..., :half], second * cos[..., half:] + first * sin[..., half:]
+    return np.concatenate((*turned, rest), axis=-1)
+
+
+def parts(q: Numbers, k: Numbers, lengths: Numbers | None, before: tuple[Numbers, Numbers]) -> list[Part]:
+    """What every dimension, or every rotated pair of them, adds to q·k: largest magnitude first.
+
+    Args:
+        q: The query as attention takes it, (E,).
+        k: The key likewise.
+        lengths: Wavelength of each rotated pair, (R / 2,); None where nothing is rotated.
+        before: Both before the rotation.
+    """
+    half = 0 if lengths is None else len(lengths)
+    plain = before[0] * before[1]
+    found = []
+    for i in range(half):
+        dims = [i, i + half]
+        product, unturned = float((q[dims] * k[dims]).sum()), float(plain[dims].sum())
+        length = None if lengths is None else float(lengths[i])
+        found.append(Part(dims, q[dims].tolist(), k[dims].tolist(), product, length, unturned))
+    for i in range(2 * half, len(q)):
+        found.append(Part([i], [float(q[i])], [float(k[i])], float(q[i] * k[i])))
+    return sorted(found, key=lambda part: -abs(part.product))
+
+
+def scaled(
+    scores: Numbers, scale: float, softcap: float | None, bias: Numbers | None
+) -> tuple[Numbers, Numbers | None, Numbers]:
+    """Scores × scale, the same soft-capped (None without a cap), and what becomes of them with the bias: (K,) each."""
+    times_scale = scores * scale
+    capped = None if softcap is None else softcap * np.tanh(times_scale / softcap)
+    so_far = times_scale if capped is None else capped
+    return times_scale, capped, so_far if bias is None else so_far + bias
+
+
+def exponentials(masked: Numbers) -> tuple[Numbers, float, float]:
+    """exp(masked − maximum) of a row that is not fully masked, (K,), the maximum, and their sum."""
+    maximum = float(masked.max())
+    found: Numbers = np.exp(masked - maximum)
+    return found, maximum, float(found.sum())

@@ -1,0 +1,91 @@
+"""What a walk found in; the vectors that enter a layer and become queries and keys, named and with norms, out."""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from attnscope.config import ModelConfig
+from attnscope.explanation.arithmetic import Numbers
+from attnscope.report import Token, Vector
+
+
+def vector(name: str, made: str, values: Numbers) -> Vector:
+    """A vector as plain data, with its norm in float64."""
+    return Vector(name, made, float(np.linalg.norm(values)), values.astype(np.float32))
+
+
+def inputs(
+    config: ModelConfig,
+    layer: int,
+    token: Token,
+    query: int,
+    embedding: Mapping[str, Numbers],
+    found: Mapping[str, Numbers],
+) -> list[Vector]:
+    """What enters a layer, in order; the last one is what queries are made of.
+
+    Args:
+        config: The model.
+        layer: Number of the layer.
+        token: The query's token.
+        query: Its position.
+        embedding: The parts that the embedding sums.
+        found: See model.walk.Walk.
+    """
+    made = _embedded(config, token, query, embedding, found) if layer == 0 else _stream(found["stream"])
+    if config.norm_order in ("pre", "sandwich") and config.norm != "none":
+        made.append(vector("normed", _norm_made(config, found["stream"][-1]), found["x"]))
+    return made
+
+
+def _embedded(
+    config: ModelConfig, token: Token, query: int, embedding: Mapping[str, Numbers], found: Mapping[str, Numbers]
+) -> list[Vector]:
+    scale = "" if config.embedding_scale is None else f" × {config.embedding_scale:.4g}"
+    said = {
+        "token": f"row {token.id} of the token table{scale}",
+        "segment": f"row {token.segment} of the segment table",
+        "position": f"{'sines and cosines of' if config.positions == 'sinusoidal' else 'learned for'} position {query}",
+    }
+    made = [vector(name, said[name], values) for name, values in embedding.items()]
+    if len(made) > 1:
+        made.append(vector("sum", " + ".join(embedding), found["embedded"]))
+    if config.embedding_norm and config.norm != "none":
+        made.append(vector("embedding", _norm_made(config, found["embedded"]), found["stream"][0]))
+    return made
+
+
+def _stream(stream: Numbers) -> list[Vector]:
+    """The residual stream as each layer found it."""
+    made = ["the embedding", *(f"after layer {layer}" for layer in range(len(stream) - 1))]
+    return [vector("residual", said, values) for said, values in zip(made, stream, strict=True)]
+
+
+def _norm_made(config: ModelConfig, x: Numbers) -> str:
+    """What a norm does to this vector, with its numbers."""
+    weight = "(1 + weight)" if config.norm_plus_one else "weight"
+    if config.norm == "layernorm":
+        deviation = float(np.sqrt(x.var() + config.norm_eps))
+        return f"(x − mean {x.mean():.4g}) / deviation {deviation:.4g} × weight + bias"
+    root = float(np.sqrt((x**2).mean() + config.norm_eps))
+    return f"x / its root mean square {root:.4g} × {weight}"
+
+
+def chain(config: ModelConfig, layer: int, letter: str, position: int, rows: Mapping[str, Numbers]) -> list[Vector]:
+    """A query or key as projected, normed and rotated, each where the model does so.
+
+    Args:
+        config: The model.
+        layer: Number of the layer.
+        letter: `q` or `k`.
+        position: Of the query or key.
+        rows: `projected`, `used`, and `normed` where there is one, (E,) each.
+    """
+    bias = " + b" if config.qkv_bias else ""
+    made = [vector(letter, f"W_{letter} x{bias}", rows["projected"])]
+    if "normed" in rows:
+        over = "all heads" if config.qk_norm == "whole" else f"the head's {config.d_head} dimensions"
+        made.append(vector(f"{letter} normed", f"{config.norm} over {over}", rows["normed"]))
+    if config.rope_of(layer) is not None:
+        made.append(vector(f"{letter} rotated", f"rotated by position {position}", rows["used"]))
+    return made

@@ -1,0 +1,123 @@
+"""Labelled rows of numbers in; a table whose columns are as wide as their numbers, out."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from rich.cells import cell_len
+from rich.table import Table
+from rich.text import Text
+
+from attnscope.views.terminal.numbers import ZERO, digits_for
+from attnscope.views.terminal.screen import Screen
+
+INDENT = 3
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column of a grid.
+
+    Attributes:
+        heading: What stands above it.
+        cells: A text for every row.
+        style: How its cells look.
+        left: They start at the left edge; numbers end at the right one.
+    """
+
+    heading: str
+    cells: list[str]
+    style: str = ""
+    left: bool = False
+
+    @property
+    def width(self) -> int:
+        """Cells that it needs, with two blanks in front."""
+        return 2 + max(map(cell_len, (self.heading, *self.cells)))
+
+
+def numbers(values: Sequence[float | None], precision: int, *, zero: str = "", none: str = "") -> list[str]:
+    """The cells of one column, alike in their digits.
+
+    Args:
+        values: The numbers.
+        precision: Digits after the point of ordinary ones.
+        zero: What stands for exactly 0; empty for the number itself.
+        none: What stands where there is no number.
+    """
+    known = np.array([value for value in values if value is not None], dtype=np.float64)
+    digits = digits_for(known, precision)  # type: ignore[arg-type]
+    return [
+        (digits.units(none) if none else "")
+        if value is None
+        else digits.units(zero) if zero and value == 0 else digits.text(float(value))
+        for value in values
+    ]  # fmt: skip
+
+
+def number(value: float, precision: int) -> str:
+    """One number with as many digits as a column of its size would have."""
+    return numbers([value], precision)[0]
+
+
+def dimensions(matrix: "np.ndarray", room: int, precision: int) -> list[Column]:
+    """The first dimensions of some vectors, as many as there is room for.
+
+    Args:
+        matrix: A vector a row.
+        room: Cells that the columns may take.
+        precision: Digits after the point.
+    """
+    columns: list[Column] = []
+    for i in range(matrix.shape[1]):
+        column = Column(f"dim {i}", numbers(matrix[:, i].tolist(), precision, zero=ZERO), "dim")
+        room -= column.width
+        if room < 0:
+            break
+        columns.append(column)
+    return columns
+
+
+def put_grid(screen: Screen, heading: str, labels: Sequence[Text], columns: Sequence[Column]) -> None:
+    """Print rows of numbers.
+
+    Args:
+        screen: Where to.
+        heading: What stands above the labels.
+        labels: A label for every row.
+        columns: The numbers.
+    """
+    table = Table(box=None, padding=0, pad_edge=False, header_style="dim")
+    label = label_cells(heading, labels)
+    table.add_column("", width=INDENT)
+    table.add_column(Text(heading), width=label, no_wrap=True)
+    for column in columns:
+        blanks = "  " if column.left else ""
+        justify: Literal["left", "right"] = "left" if column.left else "right"
+        table.add_column(Text(blanks + column.heading), width=column.width, justify=justify, no_wrap=True)
+    for r, text in enumerate(labels):
+        cells = [Text("  " * column.left + column.cells[r], column.style) for column in columns]
+        table.add_row("", text, *cells)
+    screen.put(table, width=INDENT + label + sum(column.width for column in columns))
+
+
+def label_cells(heading: str, labels: Sequence[Text]) -> int:
+    """Cells of the labels' column."""
+    return max(cell_len(heading), *(cell_len(text.plain) for text in labels))
+
+
+def leading(values: np.ndarray, width: int, precision: int) -> str:
+    """The first numbers of a vector, as many as fit, and how many more there are."""
+    digits = digits_for(values, precision)
+    shown: list[str] = []
+    used = 0
+    for i, value in enumerate(values.tolist()):
+        text = digits.text(value)
+        more = f"  … {len(values) - i - 1} more" if i + 1 < len(values) else ""
+        if shown and used + 2 + len(text) + len(more) > width:
+            break
+        shown.append(text)
+        used += len(text) + 2 * bool(i)
+    left = len(values) - len(shown)
+    return "  ".join(shown) + (f"  … {left} more" if left else "")

@@ -1,0 +1,120 @@
+"""Every family and position scheme, and every shipped config: parts sum to wholes, and the numbers are those of run."""
+
+import json
+import tomllib
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tokenizers import Tokenizer, models, pre_tokenizers
+
+from attnscope.config import RunConfig, TextInput
+from attnscope.explanation import explain
+from attnscope.pipeline import Session, inspect
+from attnscope.report import STAGES
+from tests.explanation.again import assert_inputs_sum, assert_sums, failed
+from tests.parity.models import TABLE, VOCAB
+
+CONFIGS = sorted((Path(__file__).parent.parent.parent / "configs").glob("*.toml"))
+TEXT = "w7 w21 w9 w40 w9 w33 w12 w8 w50"
+QUERY = 5
+
+
+def save(row, folder):
+    """The row's model with a tokenizer of words w0 … w59."""
+    model = row.save(folder)
+    tokenizer = Tokenizer(models.WordLevel({f"w{i}": i for i in range(VOCAB)}, unk_token="w3"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.save(str(folder / "tokenizer.json"))
+    return model
+
+
+@pytest.fixture(scope="module", params=TABLE, ids=lambda row: row.name)
+def folder(request, tmp_path_factory):
+    path = tmp_path_factory.mktemp("model")
+    save(request.param, path)
+    return str(path)
+
+
+def both(session, **options):
+    """The explanation, and what run says about the same row."""
+    asked = RunConfig(texts=tuple(session.texts), **options)
+    explained = explain(asked)
+    text = session.inspect(RunConfig(texts=asked.texts, stages=STAGES, top=1, **options)).texts[0]
+    return explained, text.heads[0]
+
+
+def assert_agrees(e, head):
+    """The same numbers as in run's matrices, to the last bit, and in its ranking."""
+    assert (e.layer, e.head, e.scale, e.softcap, e.bias) == (head.layer, head.head, head.scale, head.softcap, head.bias)
+    for stage in ("scores", "scaled", "masked", "weights"):
+        np.testing.assert_array_equal(getattr(e.row, stage), head.stages[stage][0])
+    np.testing.assert_array_equal(e.output, head.stages["output"][0])
+    best = int(head.top.keys[0, 0])
+    assert e.row.weights[best] == head.top.weight[0, 0]
+    assert e.row.weights[best] * e.row.value_norms[best] == pytest.approx(head.top.value[0, 0], rel=1e-6)
+
+
+@pytest.mark.parametrize("layer", [0, 1, 2])
+def test_parts_sum_to_wholes_and_agree_with_run(folder, layer):
+    session = Session((TextInput(TEXT),))
+    e, head = both(session, model=folder, layer=str(layer), head=str(3 - layer), query=str(QUERY))
+    assert_sums(e)
+    assert_agrees(e, head)
+    assert not failed(e), [check for check in e.checks if not check.holds]
+    assert {check.name for check in e.checks} >= {"query", "position", "parts", "scaled", "weights", "output"}
+    if layer == 0:
+        assert_inputs_sum(e)
+    assert len(e.inputs) >= layer + 1
+
+
+def test_rotated_pairs_are_named_with_their_wavelengths(folder):
+    config = json.loads((Path(folder) / "config.json").read_text())
+    (cell,) = explain(RunConfig((TextInput(TEXT),), model=folder, layer="0", head="0", query=str(QUERY))).cells
+    lengths = [part.wavelength for part in cell.parts if part.wavelength is not None]
+    if config["model_type"] in ("bert", "roberta", "distilbert", "gpt2"):
+        assert not lengths and all(len(part.dims) == 1 for part in cell.parts)
+        return
+    assert len(lengths) == len(set(lengths)) and min(lengths) >= 2 * np.pi * (1 - 1e-6)
+    pairs = sorted(part.dims for part in cell.parts if part.wavelength is not None)
+    assert pairs == [[i, i + len(pairs)] for i in range(len(pairs))]
+
+
+def words_for(path):
+    """A text that the config's tokenizer knows."""
+    file = tomllib.loads(path.read_text())
+    if file.get("tokenizer", "words") == "words":
+        return "The bank by the river", file
+    known = Tokenizer.from_file(str(path.parent / file["tokenizer"])).get_vocab()
+    plain = [word for word, _ in sorted(known.items(), key=lambda item: item[1]) if word.isalnum()]
+    return " ".join(plain[:5]), file
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+def test_every_config(path):
+    text, file = words_for(path)
+    context = text if file.get("cross_attention") else None
+    session = Session((TextInput(text, context=context),))
+    for layer in range(file.get("n_layers", 1)):
+        e, head = both(session, config=str(path), layer=str(layer), head="-1", query="2")
+        assert_sums(e)
+        assert_agrees(e, head)
+        assert not failed(e)
+
+
+def test_auto_takes_the_head_that_run_takes():
+    texts = (TextInput("The bank by the river was eroded"),)
+    e = explain(RunConfig(texts, config="causal", query="river"))
+    (head,) = inspect(RunConfig(texts, config="causal")).texts[0].heads
+    assert (e.layer, e.head, e.chosen) == (head.layer, head.head, head.chosen)
+
+
+def test_a_real_bert(minilm):
+    """L0H4 gives "river" about 0.70 of "bank"."""
+    texts = (TextInput("The bank by the river was eroded"),)
+    e = explain(RunConfig(texts, model=str(minilm), layer="0", head="4", query="bank", key="river"))
+    assert_sums(e)
+    assert_inputs_sum(e)
+    assert not failed(e)
+    assert e.sources[e.cells[0].key].text == "river"
+    assert e.row.weights[e.cells[0].key] == pytest.approx(0.70, abs=0.005)

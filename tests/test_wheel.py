@@ -1,0 +1,35 @@
+"""The wheel holds what it needs: it runs from any folder, without the checkout."""
+
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory):
+    """The wheel's files, without the checkout; what it depends on is this environment's."""
+    folder = tmp_path_factory.mktemp("wheel")
+    pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(folder), str(ROOT)]
+    subprocess.run(pip, check=True, capture_output=True)
+    (wheel,) = folder.glob("*.whl")
+    zipfile.ZipFile(wheel).extractall(folder / "site")
+    return folder / "site"
+
+
+@pytest.mark.parametrize("options", [[], ["--config", "causal"], ["--model", "riverbank", "--mask", "causal"]])
+def test_samples_and_configs_travel_in_the_wheel(installed, tmp_path, options):
+    argv = [sys.executable, "-m", "attnscope", "run", "The bank by the river", *options]
+    environment = {**os.environ, "PYTHONPATH": str(installed), "PYTHONSAFEPATH": "1"}
+    ran = subprocess.run(argv, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert "top contributors" in ran.stdout
+
+
+def test_the_wheel_holds_no_training_and_no_tests(installed):
+    assert sorted(path.name for path in installed.iterdir() if "dist-info" not in path.name) == ["attnscope"]

@@ -1,0 +1,1 @@
+"""The recipe of the sample weights: `python -m training.riverbank`."""
