@@ -43,12 +43,14 @@ ROOMS = {
     "comparison": "errors report",
     "sides": "comparison config errors folder pipeline report selection",
     "explanation": "config errors model pipeline report request selection",
+    "checks": "config errors hosted model pipeline report request selection source",
     "views": "config cost description errors report",
-    "cli": "__init__ config cost description errors explanation output pipeline report selection shipped sides texts views",
+    "cli": "__init__ checks config cost description errors explanation output pipeline report selection shipped sides "
+    "texts views",
 }
 AT_ONCE = {"cli": "__init__ cli errors selection visible"}  # what it may import before it knows what is wanted
 OTHERS = {
-    "torch": "guest hosted analysis model pipeline source",
+    "torch": "checks guest hosted analysis model pipeline source",
     "transformers": "hosted",
     "typer": "cli",
     "rich": "cli views/terminal",

@@ -29,7 +29,7 @@ def laws(layers: Sequence[Seen], limit: float) -> list[Check]:
     ]
 
 
-def _allowed(one: Seen) -> Tensor:
+def allowed_keys(one: Seen) -> Tensor:
     """Which keys the rule allows, (B, H, Q, K): asked for the whole matrix at once, which no tile does."""
     scores = one.stages["scores"]
     q = torch.arange(scores.shape[2], device=scores.device)[:, None]
@@ -58,11 +58,11 @@ def _row_sums(one: Seen) -> Tensor:
 
 
 def _leaked(one: Seen) -> Tensor:
-    return _per_head(one.stages["weights"].double().abs().masked_fill(_allowed(one), 0.0).nan_to_num(nan=torch.inf))
+    return _per_head(one.stages["weights"].double().abs().masked_fill(allowed_keys(one), 0.0).nan_to_num(nan=torch.inf))
 
 
 def _masked(one: Seen) -> Tensor:
-    expected = one.stages["scaled"].masked_fill(~_allowed(one), -torch.inf)
+    expected = one.stages["scaled"].masked_fill(~allowed_keys(one), -torch.inf)
     return apart(one.stages["masked"], expected)
 
 

@@ -38,17 +38,24 @@ class Seen:
 
 
 class Whole:
-    """A recorder that keeps everything, and that knows nothing of how others keep it."""
+    """A recorder that keeps everything, and that knows nothing of how others keep it.
 
-    def __init__(self, n_heads: int, n_queries: int, n_keys: int) -> None:
+    Args:
+        n_heads: Query heads.
+        n_queries: Rows.
+        n_keys: Columns.
+        barred: Scores of keys that are not allowed are wanted, too; without, a tile is as narrow as its mask lets it.
+    """
+
+    def __init__(self, n_heads: int, n_queries: int, n_keys: int, *, barred: bool = True) -> None:
         self.heads: Sequence[int] = list(range(n_heads))
         self.rows: Sequence[int] = list(range(n_queries))
-        self._keys = n_keys
+        self._keys, self._barred = n_keys, barred
         self.seen: Seen | None = None
 
     def reach(self) -> tuple[int, int] | None:
-        """Scores of every key."""
-        return 0, self._keys
+        """Scores of every key, where those that are not allowed are wanted."""
+        return (0, self._keys) if self._barred else None
 
     def see(self, tile: Tile) -> None:
         """Put a tile in its place."""
@@ -66,7 +73,8 @@ class Whole:
     def _empty(self, tile: Tile) -> Seen:
         shape = (len(tile.scores), len(self.heads), len(self.rows))
         like = tile.scores
-        stages = {stage: like.new_full((*shape, self._keys), torch.nan) for stage in STAGES[:4]}
+        beyond = {"masked": -torch.inf, "weights": 0.0} if not self._barred else {}
+        stages = {stage: like.new_full((*shape, self._keys), beyond.get(stage, torch.nan)) for stage in STAGES[:4]}
         stages["output"] = like.new_full((*shape, tile.output.shape[-1]), torch.nan)
         return Seen(tile.call, stages, like.new_zeros(shape, dtype=torch.bool), like.new_zeros(shape))
 
@@ -90,8 +98,14 @@ class Look:
     context: list[Token] | None
 
 
-def observe(engine: Engine, texts: Sequence[list[Token]], look: Look) -> list[Seen]:
+def observe(engine: Engine, texts: Sequence[list[Token]], look: Look, *, barred: bool = True) -> list[Seen]:
     """Every layer's attention over these texts, padded on the right to one length.
+
+    Args:
+        engine: The model.
+        texts: The tokens of each.
+        look: What to look at.
+        barred: See Whole.
 
     Raises:
         AttnscopeError: A score is not finite.
@@ -99,6 +113,6 @@ def observe(engine: Engine, texts: Sequence[list[Token]], look: Look) -> list[Se
     contexts = None if look.context is None else [look.context] * len(texts)
     batch = make_batch(texts, contexts, look.device, look.n_segments)
     sizes = look.n_heads, batch.tokens.ids[0].shape[1], batch.sources.real.shape[1]
-    recorders = [Whole(*sizes) for _ in range(look.n_layers)]
+    recorders = [Whole(*sizes, barred=barred) for _ in range(look.n_layers)]
     engine.forward(batch, {layer: [one] for layer, one in enumerate(recorders)})
     return [one.seen for one in recorders if one.seen is not None]

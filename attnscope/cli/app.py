@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from attnscope import __version__
-from attnscope.cli import compare, explain, info, run
+from attnscope.cli import check, compare, explain, info, run
 from attnscope.cli.help import Command, Group
 from attnscope.cli.shared import spread
 
@@ -14,6 +14,7 @@ attnscope run "The bank by the river"
 attnscope run "The bank by the river" --head all --format heat
 attnscope compare "The bank by the river"
 attnscope explain "The bank by the river" --query bank
+attnscope check
 attnscope info
 """
 
@@ -27,6 +28,7 @@ for command, examples in (
     (run.run, run.EXAMPLES),
     (compare.compare, compare.EXAMPLES),
     (explain.explain, explain.EXAMPLES),
+    (check.check, check.EXAMPLES),
     (info.info, info.EXAMPLES),
 ):
     app.command(cls=Command, epilog=examples)(spread(command))

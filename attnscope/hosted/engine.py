@@ -78,7 +78,7 @@ class Hosted:
         session = Session(self.guest.model, watch)
         try:
             with torch.inference_mode(), running(session):
-                self._run(batch)
+                self.run(batch)
         except IndexError as e:
             found = f"the model cannot take a text of {max(batch.tokens.lengths)} tokens ({e})"
             raise AttnscopeError(found, where="TEXT", hint="--truncate cuts the text") from e
@@ -95,7 +95,8 @@ class Hosted:
             return show(call, recorders, observed=used)
         return show(replace(call, rule=replace(call.rule, mask=used)), recorders)
 
-    def _run(self, batch: Batch) -> None:
+    def run(self, batch: Batch, **more: Any) -> Any:
+        """What the model gives for a batch; `more` goes to it as it is."""
         model, source = self.guest.model, batch.context or self.given
         if self.guest.chosen in ("decoder", "cross"):
             assert source is not None
@@ -109,7 +110,7 @@ class Hosted:
             inputs["token_type_ids"] = batch.tokens.ids[1]
         if "use_cache" in takes:
             inputs["use_cache"] = False
-        model(**inputs)
+        return model(**inputs, **more)
 
     @property
     def sizes(self) -> tuple[int, int]:

@@ -119,7 +119,7 @@ class Walk:
         def listen(module: nn.Module, given: Any, made: Tensor) -> None:
             if self.stack.config.qk_norm == "whole":
                 width = self.stack.config.d_head
-                made = made.unflatten(-1, (-1, width)).transpose(1, 2)
+                made = made.reshape(*made.shape[:2], -1, width).transpose(1, 2)
             self._take(name, made[0, head, rows])
 
         return listen

@@ -17,7 +17,8 @@ def as_text(report: CheckReport) -> str:
     made = report.provenance
     part = f" {made.part}" if made.part else ""
     lines = [
-        f"model    {visible(made.model)} ({visible(made.family)}){part} · {made.n_layers} layers × {made.n_heads} heads · "
+        f"model    {visible(made.model)} ({visible(made.family)}){part} · "
+        f"{made.n_layers} layers × {made.n_heads} heads · "
         f"engine {made.engine} · {made.device} {made.dtype} · {made.weights} weights",
         f"mask     {visible(report.mask)}",
         f"text     {visible(report.text[:200])} · {len(report.tokens)} tokens",
