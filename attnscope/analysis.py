@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from attnscope.errors import UsageError
 from attnscope.model.recorders import Rows, strongest
 from attnscope.model.trace import Kept, Trace, Unit, Wanted
 from attnscope.report import HeadReport, Top
@@ -76,9 +77,6 @@ def head_report(
     wanted: Wanted,
     place: tuple[int, list[int], list[int]],
     *,
-    scale: float,
-    softcap: float | None,
-    bias: str | None,
     left_out: list[str],
 ) -> HeadReport:
     """One unit's findings about one text.
@@ -88,10 +86,10 @@ def head_report(
         kept: Its recorders, filled.
         wanted: What they were asked for.
         place: Number of the text in the batch, its rows and its columns.
-        scale: Factor from scores to scaled.
-        softcap: See report.HeadReport.
-        bias: See report.HeadReport.
         left_out: What does not take part in the ranking.
+
+    Raises:
+        UsageError: A mean over layers that do not scale alike.
     """
     text, queries, keys = place
     rows = [wanted.rows.index(q) for q in queries]
@@ -103,6 +101,7 @@ def head_report(
         stages[stage] = to_numpy(matrix if stage == "output" else matrix[:, columns])
     facts = {name: _row_fact(kept, name, text)[rows] for name in Rows.NAMES}
     dead = [q for q, entropy in zip(queries, facts["entropy"].tolist(), strict=True) if entropy != entropy]
+    scale, softcap, bias = _rule(kept)
     return HeadReport(
         layer="mean" if unit.mean_layer else unit.layers[0],
         head="mean" if unit.mean_head else unit.heads[0],
@@ -114,6 +113,7 @@ def head_report(
         fully_masked=dead,
         top=_top(kept, wanted, text, rows, left_out),
         rows=RowFacts(**{name: to_numpy(values) for name, values in facts.items()}),
+        sink=_sink(kept, text, rows),
     )
 
 
@@ -167,6 +167,23 @@ def _whole_top(kept: Kept, wanted: Wanted) -> tuple[Tensor, dict[str, Tensor]]:
     each = [_top_of_mean(kept, wanted, text, rows) for text in range(len(wanted.eligible))]
     names = wanted.keep.measures or tuple(each[0][1])
     return torch.stack([keys for keys, _ in each]), {n: torch.stack([m[n] for _, m in each]) for n in names}
+
+
+def _rule(kept: Kept) -> tuple[float, float | None, str | None]:
+    """Scale, soft-cap and bias, which a unit's layers share."""
+    rules = {(rule.scale, rule.softcap, rule.bias_name) for one in kept.rows for rule in one.rules.values()}
+    if len(rules) > 1:
+        raise UsageError("these layers scale their scores differently", where="--layer", hint="choose one layer")
+    return rules.pop()
+
+
+def _sink(kept: Kept, text: int, rows: list[int]) -> Any:
+    sinks = [one.sink for one in kept.rows if one.sink is not None]
+    if not sinks:
+        return None
+    if kept.contributions is None:
+        return to_numpy(sinks[0][text, kept.head][rows])
+    return to_numpy(torch.stack([sink[text].mean(0) for sink in sinks]).mean(0)[rows])
 
 
 def _row_fact(kept: Kept, name: str, text: int) -> Tensor:

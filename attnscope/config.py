@@ -69,21 +69,23 @@ class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         softcap: c of c·tanh(x/c) on the scaled scores; None for none.
         qkv_bias: Query, key and value projections have biases.
         out_bias: The output projection has a bias.
-        qk_norm: Queries and keys are normed per head before positions are applied.
+        qk_norm: Queries and keys are normed before positions are applied, per head or all heads as a `whole`.
         out_projection: Concatenated heads go through a linear layer.
         cross_attention: Keys and values come from a second text (`--context`), embedded once, in every layer.
         positions: How position gets in.
         position_offset: First row of the learned position table that is used.
         padding_id: Id of a token that takes this row of the position table and is not counted (RoBERTa); None for none.
         rope: Rotary parameters, where positions is `rope`.
+        rope_local: Those of layers with a window, where they have their own; None elsewhere.
+        rope_layers: Per layer, whether positions get in at all, where positions is `rope`; empty where all do.
         n_segments: Rows of the segment embedding; 0 where there is none.
         embedding_norm: The embedding is normed before the first block.
         embedding_scale: Factor on the token embedding; None for 1.
         norm: Kind of norm; `none` leaves it out everywhere.
         norm_eps: ε of every norm.
         norm_plus_one: RMSNorm multiplies by 1 + weight (Gemma).
-        norm_order: `pre` norms what goes into attention and MLP, `post` norms after the residual sum, `sandwich` norms
-            what goes in and what comes out.
+        norm_order: `pre` norms what goes into attention and MLP, `post` norms after the residual sum, `output` what
+            comes out before it, `sandwich` what goes in and what comes out.
         residual: Attention and MLP add to their input.
         parallel: Attention and MLP read the same input (GPT-NeoX).
         activation: Non-linearity of the MLP.
@@ -106,20 +108,22 @@ class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     softcap: Annotated[float, msgspec.Meta(gt=0)] | None = None
     qkv_bias: bool = False
     out_bias: bool = False
-    qk_norm: bool = False
+    qk_norm: bool | Literal["whole"] = False
     out_projection: bool = True
     cross_attention: bool = False
     positions: Literal["none", "learned", "sinusoidal", "rope", "alibi"] = "none"
     position_offset: Annotated[int, msgspec.Meta(ge=0)] = 0
     padding_id: Annotated[int, msgspec.Meta(ge=0)] | None = None
     rope: Rope = Rope()
+    rope_local: Rope | None = None
+    rope_layers: tuple[bool, ...] = ()
     n_segments: Annotated[int, msgspec.Meta(ge=0)] = 0
     embedding_norm: bool = False
     embedding_scale: float | None = None
     norm: Literal["layernorm", "rmsnorm", "none"] = "layernorm"
     norm_eps: Annotated[float, msgspec.Meta(ge=0)] = 1e-5
     norm_plus_one: bool = False
-    norm_order: Literal["pre", "post", "sandwich"] = "pre"
+    norm_order: Literal["pre", "post", "output", "sandwich"] = "pre"
     residual: bool = True
     parallel: bool = False
     activation: Activation = "gelu"
@@ -135,6 +139,12 @@ class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def rotary_width(self) -> int:
         """How many dimensions of each head are rotated, where positions is `rope`."""
         return int(self.d_head * self.rope.fraction)
+
+    def rope_of(self, layer: int) -> Rope | None:
+        """The rotary parameters of one layer; None where positions do not get in that way."""
+        if self.positions != "rope" or (self.rope_layers and not self.rope_layers[layer]):
+            return None
+        return self.rope_local if self.rope_local and self.windows and self.windows[layer] else self.rope
 
     def mask_of(self, layer: int) -> str:
         """The mask expression of one layer."""
@@ -166,6 +176,9 @@ def check_sizes(config: ModelConfig, where: str) -> None:
     if config.windows and len(config.windows) != config.n_layers:
         found = f"{len(config.windows)} windows for {config.n_layers} layers"
         raise AttnscopeError(found, where=where, hint="give one window per layer")
+    if config.rope_layers and len(config.rope_layers) != config.n_layers:
+        found = f"{len(config.rope_layers)} of rope_layers for {config.n_layers} layers"
+        raise AttnscopeError(found, where=where, hint="give one per layer")
 
 
 class TextInput(msgspec.Struct, frozen=True):
@@ -206,6 +219,9 @@ class RunConfig(msgspec.Struct, frozen=True):
         window: Rows and columns shown where the user names none; None for every one.
         truncate: Cut texts that are longer than the model takes, and say so.
         max_memory: Bytes that the run may take; None for half of what is free.
+        engine: Who computes queries, keys and values: attnscope itself, or `transformers`.
+        part: Which attention of a model with two halves is looked at; None where there is only one.
+        hash_weights: The Report carries a hash over the whole weights.
     """
 
     texts: tuple[TextInput, ...]
@@ -226,3 +242,6 @@ class RunConfig(msgspec.Struct, frozen=True):
     window: int | None = None
     truncate: bool = False
     max_memory: int | None = None
+    engine: Literal["native", "transformers"] = "native"
+    part: Literal["encoder", "decoder", "cross"] | None = None
+    hash_weights: bool = False

@@ -20,7 +20,10 @@ def layer_parameters(c: ModelConfig) -> int:
     if c.d_mlp:
         count += (2 + c.gated) * c.d_model * c.d_mlp + ((1 + c.gated) * c.d_mlp + c.d_model) * c.mlp_bias
     norms = (2 if c.norm_order == "sandwich" else 1) * (1 + bool(c.d_mlp)) * norm_parameters(c, c.d_model)
-    return count + norms + 2 * c.qk_norm * norm_parameters(c, c.d_head)
+    if c.qk_norm:
+        whole = c.qk_norm == "whole"
+        norms += sum(norm_parameters(c, c.d_head * (n if whole else 1)) for n in (c.n_heads, c.n_kv_heads))
+    return count + norms
 
 
 def norm_parameters(c: ModelConfig, width: int) -> int:

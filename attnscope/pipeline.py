@@ -3,11 +3,14 @@
 import gc
 from collections.abc import Callable, Iterable
 from functools import cached_property
+from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 from attnscope import __version__
-from attnscope.config import ModelConfig, RunConfig, TextInput
-from attnscope.errors import AttnscopeError
+from attnscope.config import RunConfig, TextInput
+from attnscope.errors import AttnscopeError, UsageError
+from attnscope.folder import hash_weights
+from attnscope.guest import open_guest
 from attnscope.report import MaskUse, Provenance, Report, TextReport
 from attnscope.request import Request, resolve
 from attnscope.selection import Keep
@@ -16,6 +19,7 @@ from attnscope.source import Source, open_source
 if TYPE_CHECKING:
     import torch
 
+    from attnscope.hosted import Guest, Hosted
     from attnscope.model.native import Batch, Native
     from attnscope.model.stack import Stack
     from attnscope.model.trace import Trace, Unit
@@ -49,26 +53,30 @@ class Session:
 
     def __init__(self, texts: Iterable[TextInput], progress: Progress | None = None) -> None:
         self.texts, self.tell = texts, progress or (lambda what, done, total: None)
-        self.sources: dict[tuple[str | None, str | None], Source] = {}
-        self.stacks: dict[tuple[str, ...], Stack] = {}
+        self.sources: dict[tuple[str | None, ...], Source] = {}
+        self.stacks: dict[tuple[str, ...], Stack | Guest] = {}
 
     def inspect(self, run: RunConfig) -> Report:
         """See inspect."""
         source = self.source(run)
         request = resolve(run, source)
-        stack, device = self.load(run, source, request)
-        trace = attend(run, request, stack, device, self.tell)
-        texts = [_text_report(run, request, i, trace, source.config) for i in range(len(request.pages))]
-        return Report(provenance(source, run, device), mask_use(source, run), texts)
+        loaded, device = self.load(run, source, request)
+        batch, engine = prepare_engine(run, request, loaded, device)
+        trace = attend(run, request, batch, engine, self.tell)
+        texts = [_text_report(run, request, i, trace) for i in range(len(request.pages))]
+        return Report(provenance(source, run, device), mask_use(source, run, engine.mask_in_words()), texts)
 
     def source(self, run: RunConfig) -> Source:
         """The model that a run names, opened once."""
-        name = run.model, run.config
+        guest = run.engine == "transformers"
+        name = (run.model, run.config, *((run.part, run.dtype) if guest else ()))
+        if run.part is not None and not guest:
+            raise UsageError("only --engine transformers knows parts", where="--part", hint="add --engine transformers")
         if name not in self.sources:
-            self.sources[name] = open_source(run.model, run.config, self.texts)
+            self.sources[name] = open_guest(run) if guest else open_source(run.model, run.config, self.texts)
         return self.sources[name]
 
-    def load(self, run: RunConfig, source: Source, request: Request) -> "tuple[Stack, torch.device]":
+    def load(self, run: RunConfig, source: Source, request: Request) -> "tuple[Stack | Guest, torch.device]":
         """The layers of a model that a request needs, loaded once where that is deep enough, and where they lie.
 
         Raises:
@@ -77,14 +85,18 @@ class Session:
         import_torch()  # everything that can be refused without it has been
         import torch
 
+        from attnscope.model.stack import Stack
+
         torch.set_num_threads(1 if request.multiplications < _WORTH_A_THREAD else self._threads)
         device = _device(run.device)
+        if source.engine == "transformers":
+            return source.load(request.deepest, getattr(torch, run.dtype), device), device
         key = run.model or "", run.config or "", run.dtype, str(device)
-        stack = self.stacks.get(key)
-        if stack is None or len(stack.blocks) < request.deepest:
+        found = self.stacks.get(key)
+        if not isinstance(found, Stack) or len(found.blocks) < request.deepest:
             self.tell("loading", 0, 1)
-            stack = self.stacks[key] = source.load(request.deepest, getattr(torch, run.dtype), device)
-        return stack, device
+            found = self.stacks[key] = source.load(request.deepest, getattr(torch, run.dtype), device)
+        return found, device
 
     @cached_property
     def _threads(self) -> int:
@@ -106,37 +118,47 @@ def import_torch() -> None:
             gc.enable()
 
 
-def prepare_engine(run: RunConfig, request: Request, stack: "Stack", device: "torch.device") -> "tuple[Batch, Native]":
+def prepare_engine(
+    run: RunConfig, request: Request, loaded: "Stack | Guest", device: "torch.device"
+) -> "tuple[Batch, Native | Hosted]":
     """The texts side by side, and the model under the mask that was asked for."""
     from attnscope.model.masks import from_matrix
-    from attnscope.model.native import Native, make_batch
+    from attnscope.model.native import Native, make_batch, side_by_side
+    from attnscope.model.stack import Stack
 
+    n_segments = loaded.config.n_segments if isinstance(loaded, Stack) else loaded.n_segments
     contexts = [page.context for page in request.pages if page.context is not None]
-    batch = make_batch([page.tokens for page in request.pages], contexts or None, device, stack.config.n_segments)
+    batch = make_batch([page.tokens for page in request.pages], contexts or None, device, n_segments)
     same_scores = run.mask != "own" and run.what_if == "same-scores"
     files = {path: from_matrix(matrix, device) for path, matrix in request.matrices.items()}
-    return batch, Native(stack, request.terms, same_scores, files)
+    if isinstance(loaded, Stack):
+        return batch, Native(loaded, request.terms, same_scores, files)
+    from attnscope.hosted import Hosted
+
+    given = [page.given for page in request.pages if page.given is not None]
+    read = side_by_side(given, device, n_segments) if given else None
+    return batch, Hosted(loaded, request.terms, same_scores, files, read)
 
 
-def units_for(request: Request, batch: "Batch", engine: "Native", tell: Progress) -> "list[Unit]":
+def units_for(request: Request, batch: "Batch", engine: "Native | Hosted", tell: Progress) -> "list[Unit]":
     """The layers and heads that were asked for; where that was left to us, chosen by what they do."""
     from attnscope.analysis import choose, mass_on_others
     from attnscope.model.recorders import Rows
 
-    c, mass = engine.stack.config, None
+    (n_layers, n_heads), mass = engine.sizes, None
     if request.auto:
-        rows = [Rows(range(c.n_heads), range(max(batch.tokens.lengths)), batch.sources) for _ in range(request.deepest)]
+        rows = [Rows(range(n_heads), range(max(batch.tokens.lengths)), batch.sources) for _ in range(request.deepest)]
         survey = {layer: [one] for layer, one in enumerate(rows)}
         engine.forward(batch, survey, lambda done, total: tell("choosing a head", done, total))
         mass = mass_on_others(rows, batch.tokens.real & ~batch.tokens.special).cpu()
-    return choose(mass, request.layers, request.heads, c.n_layers, c.n_heads)
+    return choose(mass, request.layers, request.heads, n_layers, n_heads)
 
 
 def attend(
     run: RunConfig,
     request: Request,
-    stack: "Stack",
-    device: "torch.device",
+    batch: "Batch",
+    engine: "Native | Hosted",
     tell: Progress,
     keep: Keep | None = None,
 ) -> "Trace":
@@ -145,8 +167,8 @@ def attend(
     Args:
         run: What the user asked; its texts are not looked at.
         request: The same, held against the model and the texts.
-        stack: The model.
-        device: Where it lies.
+        batch: The texts side by side.
+        engine: The model under its mask.
         tell: Called with layers done and layers to do.
         keep: What is kept of every unit besides stages; None for what a Report holds.
 
@@ -155,7 +177,6 @@ def attend(
     """
     from attnscope.model.trace import Wanted, prepare
 
-    batch, engine = prepare_engine(run, request, stack, device)
     wanted = Wanted(
         stages=request.stages,
         rows=sorted({query for page in request.pages for query in page.queries}),
@@ -182,7 +203,7 @@ def _shown(request: Request, real: "torch.Tensor") -> "torch.Tensor":
     return shown
 
 
-def _text_report(run: RunConfig, request: Request, index: int, trace: "Trace", config: ModelConfig) -> TextReport:
+def _text_report(run: RunConfig, request: Request, index: int, trace: "Trace") -> TextReport:
     from attnscope.analysis import head_report
 
     page, text = request.pages[index], run.texts[index]
@@ -192,9 +213,6 @@ def _text_report(run: RunConfig, request: Request, index: int, trace: "Trace", c
             kept,
             trace.wanted,
             (index, page.queries, page.keys),
-            scale=config.attention_scale,
-            softcap=config.softcap,
-            bias="alibi" if config.positions == "alibi" else None,
             left_out=[] if run.special else ["special tokens", "first token"],
         )
         for unit, kept in trace.kept
@@ -214,19 +232,34 @@ def provenance(source: Source, run: RunConfig, device: "torch.device") -> Proven
         model=source.name,
         family=source.family,
         fingerprint=source.fingerprint,
-        engine="native",
+        engine=source.engine,
         dtype=run.dtype,
         device=str(device),
         weights=source.weights,
         n_layers=source.config.n_layers,
         n_heads=source.config.n_heads,
         notes=list(source.notes),
+        part=source.part,
+        versions=_versions(source),
+        weights_hash=hash_weights(source.folder) if run.hash_weights and source.folder is not None else None,
     )
 
 
-def mask_use(source: Source, run: RunConfig) -> MaskUse:
-    """Whose mask it is; one that the model was trained under is not a what-if."""
-    own = source.config.mask_in_words()
+def _versions(source: Source) -> dict[str, str]:
+    """Of the libraries that made the tokens and ran the model."""
+    used = {"tokenizers": source.tokenizer.name != "words", "transformers": source.engine == "transformers"}
+    return {name: version(name) for name, took_part in used.items() if took_part}
+
+
+def mask_use(source: Source, run: RunConfig, seen: str | None = None) -> MaskUse:
+    """Whose mask it is; one that the model was trained under is not a what-if.
+
+    Args:
+        source: The model.
+        run: What the user asked.
+        seen: The model's own mask, where only running it shows that; None where its config says it.
+    """
+    own = source.config.mask_in_words() if seen is None else seen
     used = own if run.mask == "own" else run.mask.replace("own", own)
     whose = " or ".join((own, *(mask for mask in source.trained_masks if mask != own)))
     return MaskUse(whose, used, None if used in (own, *source.trained_masks) else run.what_if)

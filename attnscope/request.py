@@ -23,6 +23,7 @@ class Page:
     Attributes:
         tokens: Its tokens.
         context: Tokens of the text that keys and values come from; None where they come from the text itself.
+        given: Tokens of the text that the encoder reads where a decoder's attention to itself is shown; None elsewhere.
         queries: Rows, sorted.
         keys: Columns, sorted.
         notes: What was cut or left out.
@@ -30,6 +31,7 @@ class Page:
 
     tokens: list[Token]
     context: list[Token] | None
+    given: list[Token] | None
     queries: list[int]
     keys: list[int]
     notes: list[str]
@@ -57,7 +59,6 @@ class Request:
     pages: list[Page]
     deepest: int
     matrices: "dict[str, np.ndarray[Any, np.dtype[np.bool_]]]"
-
     multiplications: int
 
     @property
@@ -75,7 +76,11 @@ def resolve(run: RunConfig, source: Source) -> Request:
     """
     request = request_for(run, source, [make_page(run, source, text) for text in run.texts])
     limit, what = memory_limit(run)
-    require(estimate(source.config, run.dtype, demand(run, source, request)), limit, what)
+    asked = demand(run, source, request)
+    need = estimate(source.config, run.dtype, asked)
+    if source.engine == "transformers":
+        need |= {"weights": 0, "masks": 2 * 5 * asked.batch * asked.tokens**2}  # loaded; masks as bool and as float
+    require(need, limit, what)
     return request
 
 
@@ -97,6 +102,9 @@ def request_for(run: RunConfig, source: Source, pages: list[Page]) -> Request:
     c = source.config
     picked = layers.numbers(c.n_layers, "layer")
     heads.numbers(c.n_heads, "head")
+    if run.by == "projected" and not source.projects:
+        hint = "rank by weight or by value"
+        raise UsageError("the model's output projection was not found", where="--by projected", hint=hint)
     deepest = c.n_layers if layers.word else 1 + max(picked)
     stages = tuple(stage for stage in STAGES if stage in run.stages)
     terms = parse_mask(run.mask)
@@ -117,6 +125,10 @@ def make_page(run: RunConfig, source: Source, text: TextInput) -> Page:
     if text.context is not None:
         context, more = tokenize(source, text.context, None, "--context", truncate=run.truncate)
         notes += [f"--context: {note}" for note in more]
+    given = None
+    if context is not None and not source.config.cross_attention:
+        given, context = context, None
+        notes.append(f"the encoder reads --context: {text.context}")
 
     def chosen(option: str, typed: str | None, what: str, shown: list[Token]) -> list[int]:
         every = list(range(len(shown)))
@@ -128,16 +140,18 @@ def make_page(run: RunConfig, source: Source, text: TextInput) -> Page:
         return every[: run.window]
 
     queries = chosen("--query", run.query, "rows", tokens)
-    return Page(tokens, context, queries, chosen("--key", run.key, "columns", context or tokens), notes)
+    return Page(tokens, context, given, queries, chosen("--key", run.key, "columns", context or tokens), notes)
 
 
 def _check_context(text: TextInput, source: Source) -> None:
     """Cross-attention needs a context, and nothing else takes one."""
     given = text.context is not None
-    if source.config.cross_attention and not given:
-        hint = "give the text that keys and values come from"
+    if source.needs_context and not given:
+        hint = "give the text that the encoder reads" if source.part else "give the text that keys and values come from"
         raise UsageError("the model attends to a second text", where="--context", hint=hint)
-    if given and not source.config.cross_attention:
+    if given and source.part == "encoder":
+        raise UsageError("an encoder reads TEXT alone", where="--context", hint="leave it out, or take --part cross")
+    if given and not source.needs_context:
         hint = "leave it out, or take a config with cross_attention = true"
         raise UsageError("the model has no cross-attention", where="--context", hint=hint)
 
@@ -160,7 +174,7 @@ def demand(run: RunConfig, source: Source, request: Request) -> Demand:
     c, pages = source.config, request.pages
     layers = 1 if request.layers.word in ("auto", "mean") else len(request.layers.numbers(c.n_layers, "layer"))
     heads = 1 if request.heads.word in ("auto", "mean") else len(request.heads.numbers(c.n_heads, "head"))
-    longest = max(len(tokens) for page in pages for tokens in (page.tokens, page.context or page.tokens))
+    longest = max(len(tokens) for page in pages for tokens in (page.tokens, page.context or page.given or page.tokens))
     rows = len(pages) * len({q for page in pages for q in page.queries})
     columns = len({k for page in pages for k in page.keys})
     width = sum(c.d_value if stage == "output" else columns for stage in request.stages)

@@ -21,6 +21,7 @@ from attnscope.tokens import FileTokenizer, WordTokenizer, load_tokenizer
 if TYPE_CHECKING:
     import torch
 
+    from attnscope.hosted import Guest
     from attnscope.model.stack import Stack
 
 DEFAULT_MODEL = "riverbank"
@@ -41,6 +42,10 @@ class Source:
         folder: The checkpoint; None where there is none.
         notes: What was switched off or ignored while opening it.
         trained_masks: Masks that it was trained under, where that is more than its own.
+        engine: `native` or `transformers`.
+        part: `encoder`, `decoder` or `cross` of a model with two halves; None elsewhere.
+        start: What a decoder's text begins with; None where nothing is put before it.
+        projects: The output projection is known, which `projected` contributions need.
     """
 
     name: str
@@ -49,10 +54,19 @@ class Source:
     weights: str
     fingerprint: str
     tokenizer: FileTokenizer | WordTokenizer
-    load: "Callable[[int, torch.dtype, torch.device], Stack]"
+    load: "Callable[[int, torch.dtype, torch.device], Stack | Guest]"
     folder: Folder | None
     notes: tuple[str, ...] = ()
     trained_masks: tuple[str, ...] = ()
+    engine: str = "native"
+    part: str | None = None
+    start: Token | None = None
+    projects: bool = True
+
+    @property
+    def needs_context(self) -> bool:
+        """A second text goes into the model."""
+        return self.config.cross_attention or self.part == "decoder"
 
 
 def open_source(model: str | None, config: str | None, texts: Iterable[TextInput]) -> Source:
@@ -84,12 +98,12 @@ def _from_folder(path: Path, name: str) -> Source:
 
         return load_checkpoint(family, config, folder, n_layers, dtype, device)
 
-    trained, masks = _card(folder)
+    trained, masks = card(folder)
     notes = (*folder.notes, *tokenizer.notes)
     return Source(name, family.name, config, trained, folder.fingerprint, tokenizer, load, folder, notes, masks)
 
 
-def _card(folder: Folder) -> tuple[str, tuple[str, ...]]:
+def card(folder: Folder) -> tuple[str, tuple[str, ...]]:
     """What config.json says of its training under our own key: `trained` or `random`, and the masks trained under."""
     where = f"{folder.path / 'config.json'}: attnscope"
     card = folder.config.get("attnscope", {})
@@ -149,6 +163,9 @@ def tokenize(
     """
     tokens, notes = source.tokenizer.encode(text, pair, where=where), list[str]()
     c = source.config
+    if source.start is not None and where != "--context":
+        tokens = shifted(tokens, source.start)
+        notes.append(f"a decoder's text: '{source.start.piece}' goes before it, and no end of sentence after it")
     worst = max(tokens, key=lambda t: t.id)
     if worst.id >= c.vocab_size:
         found = f"token '{worst.piece}' has id {worst.id}, the embedding has {c.vocab_size} rows"
@@ -162,6 +179,11 @@ def tokenize(
     if all(t.special for t in tokens):
         notes.append("the text has special tokens only")
     return tokens, notes
+
+
+def shifted(tokens: list[Token], start: Token) -> list[Token]:
+    """A decoder's input as in training: the start, then the text, without the special token that ends it."""
+    return [start, *(tokens[:-1] if tokens[-1].special else tokens)]
 
 
 def _cut(tokens: list[Token], longest: int) -> list[Token]:

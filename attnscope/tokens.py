@@ -74,6 +74,11 @@ class FileTokenizer:
         added = self._rust.get_added_tokens_decoder()
         self._special = {number for number, token in added.items() if token.special}
 
+    def special(self, number: int) -> Token:
+        """The special token of this id, as something other than a text puts it there."""
+        piece = self._rust.id_to_token(number) or f"<{number}>"
+        return Token(number, piece, piece, special=True)
+
     def encode(self, text: str, pair: str | None = None, *, where: str = "TEXT") -> list[Token]:
         """As `Tokenizer.encode`; special tokens are added as the file says."""
         texts = (text,) if pair is None else (text, pair)

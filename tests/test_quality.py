@@ -32,24 +32,27 @@ ROOMS = {
     "tokens": "errors folder pieces quiet report",
     "stackfile": "config errors folder selection",
     "families": "config errors",
+    "hosted": "errors folder model selection",
+    "guest": "config errors folder hosted memory shipped source tokens",
     "model": "config errors families folder report selection tokens",
     "analysis": "errors model report selection tokens",
-    "source": "config errors families folder model report shipped stackfile tokens",
+    "source": "config errors families folder hosted model report shipped stackfile tokens",
     "request": "config errors maskfile memory report selection source",
     "description": "config errors memory source",
-    "pipeline": "__init__ analysis config errors memory model report request selection source tokens",
+    "pipeline": "__init__ analysis config errors folder guest hosted model report request selection source",
     "comparison": "errors report",
     "sides": "comparison config errors folder pipeline report selection",
     "explanation": "config errors memory model pipeline report request selection source",
     "batch": "analysis config errors memory output pipeline report request selection source texts",
+    "checks": "config errors hosted model pipeline report request selection source",
     "views": "config cost description errors report",
-    "cli": "__init__ batch config cost description errors explanation output pipeline report selection shipped sides "
-    "texts views",
+    "cli": "__init__ batch checks config cost description errors explanation output pipeline report selection shipped "
+    "sides texts views",
 }
 AT_ONCE = {"cli": "__init__ cli errors selection visible"}  # what it may import before it knows what is wanted
 OTHERS = {
-    "torch": "analysis model pipeline source",
-    "transformers": "",
+    "torch": "checks guest hosted analysis model pipeline source",
+    "transformers": "hosted",
     "typer": "cli",
     "rich": "cli views/terminal",
 }

@@ -35,7 +35,7 @@ def test_the_first_screen_is_what_a_terminal_of_80_columns_shows():
 
 
 SHOWN = [line.strip() for line in README.splitlines() if re.match(r"    (attnscope|printf) ", line)]
-NEEDS_FILES = ("./my-bert", "before.json", "--file texts.txt", "jq", "attnscope batch", "attnscope convert")
+NEEDS_FILES = ("./my-", "./my-bert", "before.json", "--file texts.txt", "jq", "attnscope batch", "attnscope convert")
 
 
 @pytest.mark.parametrize("line", [line for line in dict.fromkeys(SHOWN) if not any(w in line for w in NEEDS_FILES)])

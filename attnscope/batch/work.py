@@ -14,7 +14,7 @@ from attnscope.batch.runner import without_findings
 from attnscope.config import RunConfig
 from attnscope.errors import UsageError
 from attnscope.memory import layer_parameters
-from attnscope.pipeline import Session, attend
+from attnscope.pipeline import Session, attend, prepare_engine
 from attnscope.request import Page, Request, make_page, request_for
 from attnscope.selection import Keep, parse_pick
 from attnscope.source import Source
@@ -129,7 +129,8 @@ class Model:
             """A group takes too short to tell of."""
 
         request = request_for(self._run, self._source, [one.page for one in ready])
-        trace = attend(self._run, request, self._stack, self.device, quiet, self._keep)
+        batch, engine = prepare_engine(self._run, request, self._stack, self.device)
+        trace = attend(self._run, request, batch, engine, quiet, self._keep)
         arrays = unit_arrays(trace)
         units = unit_names(trace)
         rows, columns = np.array(trace.wanted.rows), np.array(trace.wanted.columns)

@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from attnscope import __version__
-from attnscope.cli import batch, compare, convert, explain, info, run
+from attnscope.cli import batch, check, compare, convert, explain, info, run
 from attnscope.cli.help import Command, Group
 from attnscope.cli.shared import spread
 
@@ -15,6 +15,7 @@ attnscope run "The bank by the river" --head all --format heat
 attnscope compare "The bank by the river"
 attnscope explain "The bank by the river" --query bank
 attnscope batch texts.txt -o dump.jsonl
+attnscope check
 attnscope info
 """
 
@@ -30,6 +31,7 @@ for command, examples in (
     (explain.explain, explain.EXAMPLES),
     (batch.batch, batch.EXAMPLES),
     (convert.convert, convert.EXAMPLES),
+    (check.check, check.EXAMPLES),
     (info.info, info.EXAMPLES),
 ):
     app.command(cls=Command, epilog=examples)(spread(command))

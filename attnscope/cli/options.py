@@ -16,6 +16,8 @@ from attnscope.errors import UsageError
 _TEXT, _MODEL, _SHOW, _MACHINE = "Text", "Model", "What to show", "Machine"
 
 Dtype = Literal["float32", "bfloat16", "float16"]
+Engine = Literal["native", "transformers"]
+Part = Literal["encoder", "decoder", "cross"]
 Format = Literal["table", "heat", "json"]
 Color = Literal["auto", "always", "never"]
 
@@ -127,6 +129,9 @@ class Machine:
         dtype: In which type.
         truncate: Cut texts that are too long for the model.
         max_memory: Bytes that the run may take.
+        engine: Who computes queries, keys and values.
+        part: Which attention of a model with two halves.
+        hash_weights: Put a hash over the whole weights into the findings.
     """
 
     device: Annotated[
@@ -158,6 +163,30 @@ class Machine:
             help="Refuse to take more memory than this, such as 800M or 1.5G; without it, half of what is free.",
         ),
     ] = None
+    engine: Annotated[
+        Engine,
+        choice(
+            "--engine",
+            Engine,
+            group=_MACHINE,
+            help="Who runs the model: attnscope itself, or transformers (install attnscope[transformers]), which knows "
+            "nearly every architecture.",
+        ),
+    ] = "native"
+    part: Annotated[
+        Part | None,
+        choice(
+            "--part",
+            Part,
+            group=_MACHINE,
+            help="Which attention of an encoder-decoder, with --engine transformers; for decoder and cross, TEXT goes "
+            "into the decoder and --context into the encoder.",
+        ),
+    ] = None
+    hash_weights: Annotated[
+        bool,
+        option("--hash-weights", group=_MACHINE, help="Hash the whole weights, and put that into the findings."),
+    ] = False
 
 
 @dataclass(frozen=True, kw_only=True)

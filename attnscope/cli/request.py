@@ -56,6 +56,9 @@ def run_config(
         window=window,
         truncate=machine.truncate,
         max_memory=machine.max_memory,
+        engine=machine.engine,
+        part=machine.part,
+        hash_weights=machine.hash_weights,
     )
 
 

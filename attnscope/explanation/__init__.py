@@ -27,6 +27,9 @@ def explain(run: RunConfig, progress: Progress | None = None) -> Explanation:
         AttnscopeError: The model, the text or the memory do not allow it.
     """
     _check_one(run)
+    if run.engine != "native":
+        found = "explain needs a model that attnscope itself runs"
+        raise UsageError(found, where="--engine", hint="leave --engine out, or see the same numbers with run")
     session = Session(run.texts, progress)
     source, tell = session.source(run), session.tell
     whole = replace(run, window=None, stages=())
@@ -37,8 +40,10 @@ def explain(run: RunConfig, progress: Progress | None = None) -> Explanation:
 
     stack, device = session.load(run, source, request)
     from attnscope.explanation.build import build
+    from attnscope.model.stack import Stack
     from attnscope.model.walk import Walk
 
+    assert isinstance(stack, Stack)
     batch, engine = prepare_engine(run, request, stack, device)
     (unit,) = units_for(request, batch, engine, tell)
     place = Place(page, query, unit.layers[0], unit.heads[0], unit.chosen)

@@ -43,7 +43,7 @@ def build(
         *made,
         **_about(run, place, walk),
         inputs=inputs(c, place.layer, token, place.query, embedding, found),
-        query_steps=chain(c, "q", place.query, _steps(found, "q")),
+        query_steps=chain(c, place.layer, "q", place.query, _steps(found, "q")),
         scale=c.attention_scale,
         softcap=c.softcap,
         bias="alibi" if c.positions == "alibi" else None,
@@ -104,7 +104,7 @@ def _cells(run: RunConfig, place: Place, stack: "Stack", walk: "Walk") -> list[C
     """The cells in depth: those that the user named, or that of the largest dot product."""
     from attnscope.model.walk import wavelengths
 
-    found, lengths = walk.found, wavelengths(stack)
+    found, lengths = walk.found, wavelengths(stack, place.layer)
     allowed = np.isfinite(found["masked"])
     if run.key is not None:
         named = dict.fromkeys(place.page.keys, "--key")
@@ -117,7 +117,7 @@ def _cells(run: RunConfig, place: Place, stack: "Stack", walk: "Walk") -> list[C
         unturned = found.get("q_norm", found["q"]), steps.get("normed", steps["projected"])
         parts = arithmetic.parts(found["q_used"], steps["used"], lengths, unturned)
         total = float(sum(part.product for part in parts))
-        chained = chain(stack.config, "k", key, steps)
+        chained = chain(stack.config, place.layer, "k", key, steps)
         cells.append(Cell(key, why, bool(allowed[key]), float(found["scores"][key]), chained, parts, total))
     return cells
 

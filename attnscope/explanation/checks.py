@@ -65,7 +65,7 @@ def _norm_checks(dtype: str, layer: int, stack: "Stack", found: dict[str, Number
         checks.append(
             check("embedding norm", "the sum, normed = the embedding", again, found["stream"][0], again, dtype)
         )
-    if c.norm_order != "post":
+    if c.norm_order not in ("post", "output"):
         again = arithmetic.norm(c, found["stream"][-1], *norm_parameters(stack, layer))
         sizes = np.abs(again) + 1
         checks.append(check("norm", "the residual, normed = x", again, found["x"], sizes, dtype))

@@ -33,7 +33,7 @@ def inputs(
         found: See model.walk.Walk.
     """
     made = _embedded(config, token, query, embedding, found) if layer == 0 else _stream(found["stream"])
-    if config.norm_order != "post" and config.norm != "none":
+    if config.norm_order in ("pre", "sandwich") and config.norm != "none":
         made.append(vector("normed", _norm_made(config, found["stream"][-1]), found["x"]))
     return made
 
@@ -71,11 +71,12 @@ def _norm_made(config: ModelConfig, x: Numbers) -> str:
     return f"x / its root mean square {root:.4g} × {weight}"
 
 
-def chain(config: ModelConfig, letter: str, position: int, rows: Mapping[str, Numbers]) -> list[Vector]:
+def chain(config: ModelConfig, layer: int, letter: str, position: int, rows: Mapping[str, Numbers]) -> list[Vector]:
     """A query or key as projected, normed and rotated, each where the model does so.
 
     Args:
         config: The model.
+        layer: Number of the layer.
         letter: `q` or `k`.
         position: Of the query or key.
         rows: `projected`, `used`, and `normed` where there is one, (E,) each.
@@ -83,9 +84,8 @@ def chain(config: ModelConfig, letter: str, position: int, rows: Mapping[str, Nu
     bias = " + b" if config.qkv_bias else ""
     made = [vector(letter, f"W_{letter} x{bias}", rows["projected"])]
     if "normed" in rows:
-        made.append(
-            vector(f"{letter} normed", f"{config.norm} over the head's {config.d_head} dimensions", rows["normed"])
-        )
-    if config.positions == "rope":
+        over = "all heads" if config.qk_norm == "whole" else f"the head's {config.d_head} dimensions"
+        made.append(vector(f"{letter} normed", f"{config.norm} over {over}", rows["normed"]))
+    if config.rope_of(layer) is not None:
         made.append(vector(f"{letter} rotated", f"rotated by position {position}", rows["used"]))
     return made

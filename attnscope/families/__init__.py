@@ -10,20 +10,39 @@ from attnscope.families.bert import BERT
 from attnscope.families.counts import check_counts
 from attnscope.families.distilbert import DISTILBERT
 from attnscope.families.gemma2 import GEMMA2
+from attnscope.families.gemma3 import GEMMA3
 from attnscope.families.gpt2 import GPT2
 from attnscope.families.gpt_neox import GPT_NEOX
 from attnscope.families.llama import LLAMA
 from attnscope.families.mistral import MISTRAL
+from attnscope.families.olmo2 import OLMO2
 from attnscope.families.own import OWN
+from attnscope.families.phi3 import PHI3
 from attnscope.families.qwen2 import QWEN2
 from attnscope.families.qwen3 import QWEN3
 from attnscope.families.reader import shown
 from attnscope.families.roberta import ROBERTA
+from attnscope.families.smollm3 import SMOLLM3
 from attnscope.families.spec import Family
 
 __all__ = ["ALL", "FAMILIES", "OWN", "check_counts", "family_for", "read_config"]
 
-ALL: tuple[Family, ...] = (BERT, ROBERTA, DISTILBERT, GPT2, GPT_NEOX, LLAMA, MISTRAL, QWEN2, QWEN3, GEMMA2)
+ALL: tuple[Family, ...] = (
+    BERT,
+    ROBERTA,
+    DISTILBERT,
+    GPT2,
+    GPT_NEOX,
+    LLAMA,
+    MISTRAL,
+    QWEN2,
+    QWEN3,
+    GEMMA2,
+    GEMMA3,
+    PHI3,
+    OLMO2,
+    SMOLLM3,
+)
 FAMILIES: Mapping[str, Family] = {model_type: family for family in ALL for model_type in family.model_types}
 
 
@@ -37,7 +56,10 @@ def family_for(raw: Mapping[str, Any], where: str) -> Family:
     if not isinstance(model_type, str) or model_type not in FAMILIES:
         missing = model_type is None
         found = "the key 'model_type' is missing" if missing else f"model_type is {shown(model_type)}"
-        raise AttnscopeError(found, where=where, hint=f"supported: {', '.join(FAMILIES)}")
+        hint = f"supported: {', '.join(FAMILIES)}"
+        if not missing:
+            hint = f"install attnscope[transformers] and add --engine transformers; without it, {hint}"
+        raise AttnscopeError(found, where=where, hint=hint)
     return FAMILIES[model_type]
 
 

@@ -22,13 +22,16 @@ _OPTIONAL_KEYS = {
 }  # fmt: skip
 
 
-def rope(*, theta: str = "rope_theta", fraction: tuple[str, ...] = (), full: float = 1.0) -> Computed:
+def rope(
+    *, theta: str = "rope_theta", fraction: tuple[str, ...] = (), full: float = 1.0, base: float = 10000.0
+) -> Computed:
     """Reads `rope_parameters`, or the older top-level keys with `rope_scaling`.
 
     Args:
         theta: Name of the base in the older dialect, besides `rope_theta`.
         fraction: Names of the rotated share of the head in the older dialect; without, all of it is rotated.
         full: The share where nothing says.
+        base: The base where nothing says.
     """
     bases = tuple(dict.fromkeys((theta, "rope_theta")))
 
@@ -37,11 +40,11 @@ def rope(*, theta: str = "rope_theta", fraction: tuple[str, ...] = (), full: flo
         if not isinstance(table, dict):
             raise reader.wrong(reader.given(_TABLES) or "", table, "an object")
         given = {name: value for name, value in table.items() if value is not None}
-        base = _either(reader, given, "rope_theta", bases, 10000.0)
+        turns = _either(reader, given, "rope_theta", bases, base)
         share = _either(reader, given, "partial_rotary_factor", fraction, full)
         if share > 1 or (not fraction and share != 1):
             raise reader.wrong("partial_rotary_factor", share, "at most 1" if fraction else "1 in this family")
-        return Rope(theta=float(base), fraction=float(share), scaling=_scaling(reader, given, done))
+        return Rope(theta=float(turns), fraction=float(share), scaling=_scaling(reader, given, done))
 
     return Computed(read, (*_TABLES, *bases, *fraction))
 

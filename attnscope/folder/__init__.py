@@ -3,7 +3,7 @@
 Nothing that is read is executed, and no tensor's data is loaded here. No torch in here.
 """
 
-from attnscope.folder.checkpoint import Folder, open_folder, open_weights
+from attnscope.folder.checkpoint import Folder, hash_weights, open_folder, open_weights
 from attnscope.folder.files import open_regular, parse_json, read_file, read_json, read_object
 from attnscope.folder.headers import DTYPE_BYTES, Header, Stamp, TensorInfo, read_header
 
@@ -13,6 +13,7 @@ __all__ = [
     "Header",
     "Stamp",
     "TensorInfo",
+    "hash_weights",
     "open_folder",
     "open_regular",
     "open_weights",

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from attnscope.errors import AttnscopeError
-from attnscope.folder.files import MB, as_object, parse_json, read_file, read_object, shown
+from attnscope.folder.files import MB, as_object, open_regular, parse_json, read_file, read_object, shown
 from attnscope.folder.headers import Header, Stamp, TensorInfo, read_header
 
 CONFIG, TOKENIZER, SINGLE, INDEX = "config.json", "tokenizer.json", "model.safetensors", "model.safetensors.index.json"
@@ -95,6 +95,21 @@ def open_weights(path: Path) -> Folder:
         metadata=header.metadata,
         stamps={path: header.stamp},
     )
+
+
+def hash_weights(folder: Folder) -> str:
+    """SHA-256 (hex) over every byte of the files with tensors, in the order of their names.
+
+    Raises:
+        AttnscopeError: A file cannot be read any more, or has changed since its header was read.
+    """
+    digest = hashlib.sha256()
+    for path in sorted(folder.stamps):
+        with open_regular(path) as (file, status):
+            if Stamp.of(status) != folder.stamps[path]:
+                raise AttnscopeError("changed while it was being read", where=path, hint="run again")
+            digest.update(hashlib.file_digest(file, "sha256").digest())  # type: ignore[arg-type]  # it can readinto
+    return digest.hexdigest()
 
 
 def _listing(path: Path) -> set[str]:

@@ -7,7 +7,7 @@ row of a tile is whole, so its softmax is exact; one token and 100,000 go the sa
     scores   q·k                                   (B, H, Q, K)
     scaled   scores × scale, soft-cap, + bias      (B, H, Q, K)
     masked   scaled, −inf where not allowed        (B, H, Q, K)
-    weights  softmax of masked                     (B, H, Q, K)
+    weights  softmax of masked (and of the sink)   (B, H, Q, K)
     output   weights · v                           (B, H, Q, E)
 """
 
@@ -44,6 +44,7 @@ class Tile:
         weights: See scores.
         output: (B, h, q, Ev).
         dead: True where a query may see nothing, broadcastable to (B, h, q); None where nothing is masked.
+        sink: What each row gives to no key at all, (B, h, q); None where the layer has no sinks.
     """
 
     call: Call
@@ -58,6 +59,7 @@ class Tile:
     weights: Tensor
     output: Tensor
     dead: Tensor | None
+    sink: Tensor | None = None
 
     def stage(self, name: str) -> Tensor:
         """A stage, or a contribution (`value`: α_ij·‖v_j‖, `projected`: α_ij·‖v_j W_O^h‖), by name."""
@@ -195,12 +197,21 @@ def _tile(call: Call, mask: Mask, heads: Tensor, k: Tensor, v: Tensor, box: tupl
     scaled = _scaled(scores, call.rule, q_at, k_at, heads)
     masked = scaled if allowed is None else scaled.masked_fill(~allowed, -torch.inf)
     dead = None if allowed is None else ~allowed.any(-1)  # (q,) or (B, 1, q)
-    weights = masked.softmax(-1)
+    weights, sink = _softmax(masked, call.rule.sinks, heads)
     if dead is not None and dead.any():
         weights = weights.masked_fill(dead[..., None], 0.0)
     output = weights @ v  # (B, h, q, Ev)
     _check_finite(output, "outputs", call.layer, heads)
-    return Tile(call, heads, *box, scores, scaled, masked, weights, output, dead)
+    return Tile(call, heads, *box, scores, scaled, masked, weights, output, dead, sink)
+
+
+def _softmax(masked: Tensor, sinks: Tensor | None, heads: Tensor) -> tuple[Tensor, Tensor | None]:
+    """Weights, and what the sink takes of each row where there is one: a logit more, and no value behind it."""
+    if sinks is None:
+        return masked.softmax(-1), None
+    logit = sinks[heads].float()[None, :, None, None].expand(*masked.shape[:3], 1)  # (B, h, q, 1)
+    shares = torch.cat((masked, logit), dim=-1).softmax(-1)
+    return shares[..., :-1], shares[..., -1]
 
 
 def _scaled(scores: Tensor, rule: Rule, q_at: Tensor, k_at: Tensor, heads: Tensor) -> Tensor:
@@ -223,8 +234,8 @@ def _check_finite(numbers: Tensor, what: str, layer: int, heads: Tensor) -> None
 
 
 def _plain(call: Call, heads: Sequence[int], elements: int) -> Tensor:
-    """The output of some heads alone, (B, heads, Q, Ev); through tiles where a soft-cap bars kernels."""
-    if call.rule.softcap is None:
+    """The output of some heads alone, (B, heads, Q, Ev); through tiles where a soft-cap or sinks bar kernels."""
+    if call.rule.softcap is None and call.rule.sinks is None:
         return fused(call, heads, elements)
     output = call.v.new_empty(call.q.shape[0], len(heads), call.q.shape[2], call.v.shape[-1])
     for tile in tiles(call, heads, call.rule.mask, elements):

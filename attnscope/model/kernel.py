@@ -62,5 +62,6 @@ def _kernel_mask(
     dead = None if allowed is None else ~allowed.any(-1, keepdim=True)  # (q, 1) or (B, 1, q, 1)
     if rule.bias is None:
         return allowed, dead
-    bias = rule.bias(q_at, k_at, heads)[None]  # (1, H, q, k)
+    bias = rule.bias(q_at, k_at, heads)
+    bias = bias if bias.ndim == 4 else bias[None]  # (1, H, q, k)
     return (bias if allowed is None else bias.masked_fill(~allowed, -torch.inf)).to(q.dtype), dead

@@ -141,18 +141,22 @@ class Attention(nn.Module):
         self.q = Linear(d, h * config.d_head, bias)
         self.k = Linear(d, g * config.d_head, bias)
         self.v = Linear(d, g * config.d_value, bias)
-        self.q_norm = make_norm(config, config.d_head) if config.qk_norm else None
-        self.k_norm = make_norm(config, config.d_head) if config.qk_norm else None
+        self.whole = config.qk_norm == "whole"
+        self.q_norm = make_norm(config, config.d_head * (h if self.whole else 1)) if config.qk_norm else None
+        self.k_norm = make_norm(config, config.d_head * (g if self.whole else 1)) if config.qk_norm else None
         self.out = Linear(h * config.d_value, d, config.out_bias) if config.out_projection else None
 
     def forward(self, x: Tensor, setting: Setting) -> Tensor | None:
         """(B, Q, D) to (B, Q, D), or (B, Q, H·Ev) without output projection; None after the last watched layer."""
         c = self.config
         source = x if setting.context is None else setting.context  # (B, K, D)
-        q = self.q(x).unflatten(-1, (c.n_heads, c.d_head)).transpose(1, 2)  # (B, H, Q, E)
-        k = self.k(source).unflatten(-1, (c.n_kv_heads, c.d_head)).transpose(1, 2)  # (B, G, K, E)
+        q, k = self.q(x), self.k(source)  # (B, Q, H·E), (B, K, G·E)
+        if self.whole and self.q_norm is not None and self.k_norm is not None:
+            q, k = self.q_norm(q), self.k_norm(k)
+        q = q.unflatten(-1, (c.n_heads, c.d_head)).transpose(1, 2)  # (B, H, Q, E)
+        k = k.unflatten(-1, (c.n_kv_heads, c.d_head)).transpose(1, 2)  # (B, G, K, E)
         v = self.v(source).unflatten(-1, (c.n_kv_heads, c.d_value)).transpose(1, 2)  # (B, G, K, Ev)
-        if self.q_norm is not None and self.k_norm is not None:
+        if not self.whole and self.q_norm is not None and self.k_norm is not None:
             q, k = self.q_norm(q), self.k_norm(k)
         if setting.rotary is not None:
             q, k = rotate(q, *setting.rotary), rotate(k, *setting.rotary)
@@ -172,11 +176,11 @@ class Block(nn.Module):
         self.config = config
         self.attention = Attention(config, layer)
         self.mlp = MLP(config) if config.d_mlp else None
-        sandwich = config.norm_order == "sandwich"
-        self.norm_attention = make_norm(config)
-        self.norm_attention_out = make_norm(config) if sandwich else nn.Identity()
-        self.norm_mlp = make_norm(config) if self.mlp is not None else None
-        self.norm_mlp_out = make_norm(config) if sandwich and self.mlp is not None else nn.Identity()
+        before, after = config.norm_order != "output", config.norm_order in ("output", "sandwich")
+        self.norm_attention = make_norm(config) if before else nn.Identity()
+        self.norm_attention_out = make_norm(config) if after else nn.Identity()
+        self.norm_mlp = (make_norm(config) if before else nn.Identity()) if self.mlp is not None else None
+        self.norm_mlp_out = make_norm(config) if after and self.mlp is not None else nn.Identity()
 
     def forward(self, x: Tensor, setting: Setting) -> Tensor | None:
         """(B, T, D) to (B, T, D); None after the last watched layer."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from attnscope.model.attention import Recorder
+from attnscope.model.attention import TILE_ELEMENTS, Recorder
 from attnscope.model.masks import Mask, build, compose, padding
 from attnscope.model.recorders import Sources
 from attnscope.model.stack import Ids, Stack
@@ -33,7 +33,8 @@ class Texts:
     real: Tensor
 
 
-def _side_by_side(texts: Sequence[Sequence[Token]], device: torch.device, n_segments: int) -> Texts:
+def side_by_side(texts: Sequence[Sequence[Token]], device: torch.device, n_segments: int) -> Texts:
+    """Tokens of several texts as tensors."""
     ids, segments, lengths = as_batch(texts, n_segments=n_segments)
     longest = max(lengths)
     special = [[t.special for t in tokens] + [False] * (longest - len(tokens)) for tokens in texts]
@@ -68,8 +69,8 @@ def make_batch(
         device: Where the tensors go.
         n_segments: Rows of the model's segment table.
     """
-    tokens = _side_by_side(texts, device, n_segments)
-    context = None if contexts is None else _side_by_side(contexts, device, n_segments)
+    tokens = side_by_side(texts, device, n_segments)
+    context = None if contexts is None else side_by_side(contexts, device, n_segments)
     keys = context or tokens
     return Batch(tokens, context, Sources(keys.special, keys.real, same=context is None))
 
@@ -84,12 +85,16 @@ class Native:
         same_scores: Recorders see the asked-for mask on the scores that the model computed under its own; otherwise the
             whole model runs under the asked-for one.
         files: The masks that the expression's files hold.
+        tile_elements: See `attend`.
+        whole: Every layer's output is computed, also where nobody goes on with it.
     """
 
     stack: Stack
     terms: tuple[MaskTerm, ...]
     same_scores: bool
     files: Mapping[str, Mask]
+    tile_elements: int = TILE_ELEMENTS
+    whole: bool = False
 
     def forward(
         self,
@@ -109,7 +114,16 @@ class Native:
             batch.tokens.ids,
             own if self.same_scores else used,
             pad,
-            Watch(recorders, observed),
+            Watch(recorders, observed, self.tile_elements, self.whole),
             context=None if batch.context is None else batch.context.ids,
             progress=progress,
         )
+
+    @property
+    def sizes(self) -> tuple[int, int]:
+        """Layers, and query heads in each."""
+        return self.stack.config.n_layers, self.stack.config.n_heads
+
+    def mask_in_words(self) -> str:
+        """The model's own mask."""
+        return self.stack.config.mask_in_words()

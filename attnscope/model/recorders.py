@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from attnscope.model.attention import Tile
+from attnscope.model.call import Rule
 
 _EMPTY = {"scores": torch.nan, "scaled": torch.nan, "masked": -torch.inf}  # elsewhere 0: weight on a key out of reach
 
@@ -232,6 +233,11 @@ class Rows(_Base):
         heads: Query heads.
         rows: Query positions, sorted.
         sources: The key side.
+
+    Attributes:
+        kept: Statistic to (B, heads, rows).
+        sink: What each row gives to the head's sink, likewise; None where the layer has none.
+        rules: How scores became weights, by layer.
     """
 
     NAMES = ("entropy", "first", "special", "self", "other", "distance")
@@ -241,9 +247,12 @@ class Rows(_Base):
         self.sources, self.content = sources, sources.content()
         shape = (sources.special.shape[0], len(self.heads), len(self.rows))
         self.kept = {name: torch.full(shape, torch.nan, device=sources.special.device) for name in self.NAMES}
+        self.sink: Tensor | None = None
+        self.rules: dict[int, Rule] = {}
 
     def see(self, tile: Tile) -> None:
         """Reduce each row to its statistics."""
+        self.rules[tile.call.layer] = tile.call.rule
         share = self._share(tile)
         if share is None:
             return
@@ -253,6 +262,10 @@ class Rows(_Base):
         for name, values in self._reduce(weights, at, slice(tile.k0, tile.k1)).items():
             kept = values if dead is None else values.masked_fill(dead, torch.nan)
             self.kept[name][:, share.here, share.rows] = kept
+        if tile.sink is not None:
+            if self.sink is None:
+                self.sink = torch.full_like(self.kept["entropy"], torch.nan)
+            self.sink[:, share.here, share.rows] = share.cut(tile.sink[..., None])[..., 0]
 
     def _reduce(self, weights: Tensor, at: Tensor, keys: slice) -> dict[str, Tensor]:
         """Each statistic, (B, h, r), of these rows of weights over this range of keys."""

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 
-from attnscope.config import ModelConfig
+from attnscope.config import ModelConfig, Rope
 from attnscope.model.call import Rule
 from attnscope.model.layers import Block, Embedding, Setting, make_norm
 from attnscope.model.masks import Mask, compose
@@ -78,11 +78,15 @@ class Stack(nn.Module):
         c = self.config
         x: Tensor | None = self.embed(*tokens)  # (B, Q, D)
         source = None if context is None else self.embed(*context)  # (B, K, D)
-        rotary, longest = None, max(ids.shape[1] for ids, _ in (tokens, context or tokens))
-        if c.positions == "rope":
-            rotary = rotary_table(c.rope, c.rotary_width, longest, tokens[0].device, self.embed.tokens.weight.dtype)
+        longest = max(ids.shape[1] for ids, _ in (tokens, context or tokens))
+        tables: dict[Rope | None, tuple[Tensor, Tensor] | None] = {None: None}
         for layer in range(watch.last + 1):
-            rule = Rule(c.attention_scale, compose((masks[layer], padding)), c.softcap, bias_for(c))
-            x = self.blocks[layer](x, Setting(rule, rotary, source, watch))
+            mask, bias = compose((masks[layer], padding)), bias_for(c)
+            rule = Rule(c.attention_scale, mask, c.softcap, bias, "alibi" if bias else None)
+            turned = c.rope_of(layer)
+            if turned is not None and turned not in tables:
+                like = self.embed.tokens.weight
+                tables[turned] = rotary_table(turned, int(c.d_head * turned.fraction), longest, like.device, like.dtype)
+            x = self.blocks[layer](x, Setting(rule, tables[turned], source, watch))
             if progress is not None:
                 progress(layer + 1, watch.last + 1)

@@ -125,6 +125,9 @@ class Walk:
         """Take one head of what a norm over queries or keys makes."""
 
         def listen(module: nn.Module, given: Any, made: Tensor) -> None:
+            if self.stack.config.qk_norm == "whole":
+                width = self.stack.config.d_head
+                made = made.reshape(*made.shape[:2], -1, width).transpose(1, 2)
             self._take(name, made[0, head, rows])
 
         return listen
@@ -188,11 +191,11 @@ def _numbers(tensor: Tensor) -> Numbers:
     return found
 
 
-def wavelengths(stack: Stack) -> Numbers | None:
-    """Tokens that each rotated pair takes for a whole turn, (R / 2,); None where positions are not rotary."""
-    c = stack.config
-    if c.positions != "rope":
+def wavelengths(stack: Stack, layer: int) -> Numbers | None:
+    """Tokens that each rotated pair takes for a whole turn, (R / 2,); None where the layer rotates nothing."""
+    rope = stack.config.rope_of(layer)
+    if rope is None:
         return None
-    frequencies, _ = rotary_frequencies(c.rope, c.rotary_width, torch.device("cpu"))
+    frequencies, _ = rotary_frequencies(rope, int(stack.config.d_head * rope.fraction), torch.device("cpu"))
     found: Numbers = 2 * np.pi / frequencies.double().numpy()
     return found

@@ -15,6 +15,8 @@ class Watch:
     Attributes:
         recorders: Layer to the recorders that watch it.
         observed: Layer to a mask that recorders see instead of the layer's own (`same-scores`); empty otherwise.
+        tile_elements: See `attend`.
+        whole: Every layer's output is computed, also where nobody goes on with it.
     """
 
     def __init__(
@@ -22,8 +24,10 @@ class Watch:
         recorders: Mapping[int, Sequence[Recorder]],
         observed: Mapping[int, Mask] | None = None,
         tile_elements: int = TILE_ELEMENTS,
+        whole: bool = False,
     ) -> None:
         self.recorders, self.observed, self.tile_elements = recorders, observed or {}, tile_elements
+        self.whole = whole
 
     @property
     def last(self) -> int:
@@ -36,6 +40,6 @@ class Watch:
             call,
             self.recorders.get(call.layer, ()),
             observed=self.observed.get(call.layer),
-            need_output=call.layer < self.last,
+            need_output=self.whole or call.layer < self.last,
             tile_elements=self.tile_elements,
         )

@@ -5,9 +5,15 @@ from pathlib import Path
 import msgspec
 
 from attnscope.report import Explanation, Report, json_schema
+from attnscope.report.check import CheckReport
 from attnscope.report.compare import Comparison
 
-KINDS: dict[str, type[msgspec.Struct]] = {"report": Report, "compare": Comparison, "explain": Explanation}
+KINDS: dict[str, type[msgspec.Struct]] = {
+    "report": Report,
+    "compare": Comparison,
+    "check": CheckReport,
+    "explain": Explanation,
+}
 
 
 def schema_file(name: str) -> Path:

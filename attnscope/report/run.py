@@ -46,6 +46,10 @@ class Provenance(msgspec.Struct, frozen=True):
         n_layers: Layers in the model.
         n_heads: Query heads in a layer.
         notes: Anything else that changes how the numbers are read.
+        part: `encoder`, `decoder` or `cross` of a model with two halves; None elsewhere.
+        values: `exact`, or `pooled` where a number stands for a block of them.
+        versions: Of the libraries that had a part in the numbers, besides torch.
+        weights_hash: SHA-256 (hex) over every byte of the weights' files; None where it was not asked for.
     """
 
     attnscope: str
@@ -60,6 +64,10 @@ class Provenance(msgspec.Struct, frozen=True):
     n_layers: int
     n_heads: int
     notes: list[str] = []
+    part: str | None = None
+    values: str = "exact"
+    versions: dict[str, str] = {}
+    weights_hash: str | None = None
 
 
 class MaskUse(msgspec.Struct, frozen=True):
@@ -135,6 +143,8 @@ class HeadReport(msgspec.Struct, frozen=True):
         fully_masked: Positions of the queries that may attend to nothing; their weights and output are null.
         top: Strongest sources per query.
         rows: Statistics per query.
+        sink: What each query gives to the head's sink, a logit that takes part in the softmax and belongs to no token:
+            a row of weights sums to 1 minus this. None where the model has none.
     """
 
     layer: int | str
@@ -147,6 +157,7 @@ class HeadReport(msgspec.Struct, frozen=True):
     fully_masked: list[int]
     top: Top
     rows: Rows
+    sink: Floats | None = None
 
 
 class TextReport(msgspec.Struct, frozen=True):

@@ -63,6 +63,8 @@ def _head_key(head: HeadReport) -> str:
 
 def _head_tensors(name: str, head: HeadReport) -> dict[str, np.ndarray[Any, Any]]:
     found: dict[str, np.ndarray[Any, Any]] = {f"{name}.{stage}": matrix for stage, matrix in head.stages.items()}
+    if head.sink is not None:
+        found[f"{name}.sink"] = head.sink
     for part, struct in (("top", head.top), ("rows", head.rows)):
         for field in struct.__struct_fields__:
             array = getattr(struct, field)

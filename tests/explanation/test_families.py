@@ -72,7 +72,8 @@ def test_rotated_pairs_are_named_with_their_wavelengths(folder):
     config = json.loads((Path(folder) / "config.json").read_text())
     (cell,) = explain(RunConfig((TextInput(TEXT),), model=folder, layer="0", head="0", query=str(QUERY))).cells
     lengths = [part.wavelength for part in cell.parts if part.wavelength is not None]
-    if config["model_type"] in ("bert", "roberta", "distilbert", "gpt2"):
+    unturned = config.get("no_rope_layers", [1])[0] == 0
+    if config["model_type"] in ("bert", "roberta", "distilbert", "gpt2") or unturned:
         assert not lengths and all(len(part.dims) == 1 for part in cell.parts)
         return
     assert len(lengths) == len(set(lengths)) and min(lengths) >= 2 * np.pi * (1 - 1e-6)

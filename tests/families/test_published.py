@@ -32,6 +32,13 @@ EXPECTED = {
         "scale": 1 / 16, "softcap": 50.0, "windows": (4096, None) * 21, "norm_order": "sandwich",
         "norm_plus_one": True, "embedding_scale": 3584**0.5, "activation": "gelu_tanh", "d_head": 256,
     },
+    "gemma-3-1b-pt": {
+        "windows": ((512,) * 5 + (None,)) * 4 + (512, 512), "rope": Rope(1e6), "rope_local": Rope(1e4),
+        "softcap": None, "qk_norm": True, "scale": 1 / 16, "embedding_scale": 1152**0.5, "n_kv_heads": 1,
+    },
+    "Phi-3-mini-4k-instruct": {"windows": (2047,) * 32, "d_head": 96, "rope": Rope(1e4), "qkv_bias": False},
+    "OLMo-2-1124-7B": {"norm_order": "output", "qk_norm": "whole", "rope": Rope(500000.0)},
+    "SmolLM3-3B": {"rope_layers": (True, True, True, False) * 9, "windows": (), "rope": Rope(5000000.0)},
 }  # fmt: skip
 
 

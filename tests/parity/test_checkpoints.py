@@ -22,9 +22,10 @@ _ROWS = {name: next(row for row in TABLE if row.model.config_class.model_type ==
 
 
 def _classes(model_type: str) -> list[type[hf.PreTrainedModel]]:
-    module = import_module(f"transformers.models.{model_type}.modeling_{model_type}")
+    module = import_module(_ROWS[model_type].model.__module__)
     found = [getattr(module, name) for name in module.__all__ if not name.endswith("PreTrainedModel")]
-    return [c for c in found if isinstance(c, type) and issubclass(c, hf.PreTrainedModel)]
+    models = [c for c in found if isinstance(c, type) and issubclass(c, hf.PreTrainedModel)]
+    return [c for c in models if c.config_class is not None and c.config_class.model_type == model_type]
 
 
 @pytest.mark.parametrize("model", [c for name in FAMILIES for c in _classes(name)], ids=lambda c: c.__name__)
@@ -94,10 +95,15 @@ def _older(raw: dict[str, Any]) -> dict[str, Any]:
     """The same config in the dialect of transformers 4."""
     older = {name: value for name, value in raw.items() if name != "rope_parameters"}
     table = dict(raw["rope_parameters"])
+    if "full_attention" in table:
+        older["rope_local_base_freq"] = table["sliding_attention"]["rope_theta"]
+        table = dict(table["full_attention"])
     neox = raw["model_type"] == "gpt_neox"
     older["rotary_emb_base" if neox else "rope_theta"] = table.pop("rope_theta")
     if neox:
         older["rotary_pct"] = table.pop("partial_rotary_factor")
+    if "partial_rotary_factor" in table:
+        older["partial_rotary_factor"] = table.pop("partial_rotary_factor")
     kind = table.pop("rope_type")
     older["rope_scaling"] = None if kind == "default" else {"type": kind, **table}
     return older

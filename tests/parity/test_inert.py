@@ -16,6 +16,8 @@ from tests.parity.texts import batch
 _ROWS = {name: next(row for row in TABLE if row.model.config_class.model_type == name) for name in FAMILIES}
 _OTHER_VALUES: dict[str, Any] = {
     "architectures": ["Other"],
+    "attn_logit_softcapping": 0.7,
+    "final_logit_softcapping": 0.7,
     "chunk_size_feed_forward": 3,  # divides the text's nine tokens, as transformers demands
     "id2label": {0: "a", 1: "b", 2: "c"},
     "label2id": {"a": 0, "b": 1, "c": 2},

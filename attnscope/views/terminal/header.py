@@ -26,7 +26,8 @@ def put_report_header(screen: Screen, report: Report) -> None:
         screen.say((" RANDOM WEIGHTS ", _RANDOM), " nobody trained this model: real arithmetic, meaningless patterns")
     engine = [] if made.engine == "native" else [f"engine {made.engine}"]
     sizes = f"{_counted(made.n_layers, 'layer')} × {_counted(made.n_heads, 'head')}"
-    parts = [f"{made.model} ({made.family})", sizes, made.device, made.dtype, *engine]
+    part = [made.part] if made.part else []
+    parts = [f"{made.model} ({made.family})", *part, sizes, made.device, made.dtype, *engine]
     mask = report.mask
     lines: list[tuple[str, Text]] = [("model", Text(screen.safe(" · ".join(parts))))]
     if mask.what_if is None:
@@ -37,6 +38,10 @@ def put_report_header(screen: Screen, report: Report) -> None:
         explained = _WHAT_IF.get(mask.what_if, "")
         what_if = Text.assemble((screen.safe(mask.what_if), "bold yellow"), f": {explained}" if explained else "")
         lines.append(("what if", what_if))
+    if made.values != "exact":
+        lines.append(("values", Text(screen.safe(made.values))))
+    if made.weights_hash is not None:
+        lines.append(("weights", Text(f"SHA-256 {made.weights_hash}")))
     put_facts(screen, [*lines, *(("note", Text(screen.safe(note))) for note in made.notes)])
 
 
@@ -89,6 +94,8 @@ def _row_facts(text: TextReport, head: HeadReport) -> list[str]:
     named.append((rows.first, "{:.2f} on the first token"))
     if any(token.special for token in text.sources):
         named.append((rows.special, "{:.2f} on special tokens"))
+    if head.sink is not None:
+        named.append((head.sink, "{:.2f} on the sink"))
     named += [(rows.entropy, "entropy {:.2f} bits"), (rows.distance, "{:.1f} tokens away")]
     words = np.array([not text.tokens[position].special for position in text.queries], dtype=bool)
     counted = words if words.any() else ~words

@@ -7,7 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from attnscope.views.terminal.colours import ramp_style
-from attnscope.views.terminal.labels import Axis, say_list, say_shortened, spans
+from attnscope.views.terminal.labels import SINK, Axis, say_list, say_shortened, spans
 from attnscope.views.terminal.numbers import MASKED, NOT_ALLOWED
 from attnscope.views.terminal.screen import Screen
 from attnscope.views.terminal.stages import StageView
@@ -61,7 +61,7 @@ def _panels(stage: StageView, space: int) -> list[Panel]:
     count = len(stage.columns.positions)
     most = max(1, space // 2)
     pieces = -(-count // most)
-    if pieces == 1 and count == stage.columns.total:
+    if pieces == 1 and stage.columns.count == stage.columns.total:
         return [Panel(stage, range(count), stage.name)]
     size = -(-count // pieces)
     cut = [range(start, min(start + size, count)) for start in range(0, count, size)]
@@ -69,7 +69,8 @@ def _panels(stage: StageView, space: int) -> list[Panel]:
 
 
 def _piece_title(stage: StageView, part: range) -> str:
-    return f"{stage.name} {spans([stage.columns.positions[i] for i in part])} of {stage.columns.total}"
+    shown = [stage.columns.positions[i] for i in part if stage.columns.positions[i] != SINK]
+    return f"{stage.name} {spans(shown)} of {stage.columns.total}"
 
 
 def _bands(panels: list[Panel], space: int) -> list[list[Panel]]:
@@ -98,7 +99,7 @@ def _table(screen: Screen, band: list[Panel], rows: Axis, name: int, label: int)
 def _heading(panel: Panel, digits: int) -> Text:
     """The title over the columns' positions, which are read downwards."""
     heading = Text.assemble(" " * BETWEEN, (panel.title, "bold"))
-    positions = [f"{panel.stage.columns.positions[i]:>{digits}}" for i in panel.columns]
+    positions = [f"{panel.stage.columns.number(i) or '+':>{digits}}" for i in panel.columns]
     for d in range(digits):
         heading.append("\n" + " " * BETWEEN)
         heading.append("".join(f" {p[d]}" for p in positions), "dim")

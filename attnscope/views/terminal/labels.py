@@ -1,7 +1,7 @@
 """Tokens in; labels out that fit a column and from which every token can be found again."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from unicodedata import category
 
@@ -12,6 +12,7 @@ from attnscope.report import Token
 from attnscope.views.terminal.screen import Screen, flow
 
 SPECIAL = "dim italic"
+SINK = -1  # the position of the column that stands for no key
 
 
 @dataclass(frozen=True)
@@ -20,7 +21,7 @@ class Axis:
 
     Attributes:
         kind: What one entry is: `query`, `key`, `context` (a key of another text) or `dim`.
-        positions: Position of each entry, as `--query` and `--key` count.
+        positions: Position of each entry, as `--query` and `--key` count; SINK for the column of a head's sink.
         names: Visible spelling of each entry; empty for value dimensions.
         special: Which entries are special tokens.
         total: How many entries there would be if none were left out.
@@ -43,6 +44,15 @@ class Axis:
         return max((cell_len(name) for name in self.names), default=0)
 
     @property
+    def count(self) -> int:
+        """How many entries stand for a token or a dimension."""
+        return sum(p != SINK for p in self.positions)
+
+    def number(self, index: int) -> str:
+        """The position of an entry; nothing for the sink."""
+        return str(self.positions[index]) if self.positions[index] != SINK else ""
+
+    @property
     def across(self) -> str:
         """What stands over the row labels: this axis runs to the right."""
         return f"{self.kind} →"
@@ -58,7 +68,8 @@ class Axis:
 
     def shortened(self, cells: int) -> dict[int, str]:
         """Position to whole name of the entries that do not fit in so many cells."""
-        return {p: name for p, name in zip(self.positions, self.names, strict=True) if cell_len(name) > cells}
+        named = zip(self.positions, self.names, strict=True)
+        return {p: name for p, name in named if cell_len(name) > cells and p != SINK}
 
 
 def token_axis(screen: Screen, kind: str, tokens: Sequence[Token], positions: Sequence[int] | None = None) -> Axis:
@@ -66,6 +77,13 @@ def token_axis(screen: Screen, kind: str, tokens: Sequence[Token], positions: Se
     chosen = range(len(tokens)) if positions is None else positions
     names = [token_name(screen, tokens[p]) for p in chosen]
     return Axis(kind, chosen, names, [tokens[p].special for p in chosen], len(tokens))
+
+
+def with_sink(keys: Axis) -> Axis:
+    """The keys, and behind them a column for what goes to no key."""
+    return replace(
+        keys, positions=[*keys.positions, SINK], names=[*keys.names, "(sink)"], special=[*keys.special, True]
+    )
 
 
 def dim_axis(size: int) -> Axis:

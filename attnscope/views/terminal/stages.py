@@ -6,7 +6,7 @@ import numpy as np
 
 from attnscope.report import STAGES, HeadReport, Matrix, TextReport
 from attnscope.views.terminal.colours import Scale, scale_for
-from attnscope.views.terminal.labels import Axis, dim_axis, token_axis
+from attnscope.views.terminal.labels import Axis, dim_axis, token_axis, with_sink
 from attnscope.views.terminal.numbers import Digits, digits_for, texts
 from attnscope.views.terminal.screen import Screen
 
@@ -48,8 +48,12 @@ def stage_views(screen: Screen, text: TextReport, head: HeadReport) -> list[Stag
         if name not in head.stages:
             continue
         matrix = head.stages[name]
+        columns = keys
+        if name == "weights" and head.sink is not None:
+            matrix, columns = np.column_stack((matrix, head.sink)), with_sink(keys)
         digits = digits_for(matrix, max(screen.precision, int(name == "weights")))  # 0 is not 0.3 without decimals
-        columns = dim_axis(matrix.shape[1]) if name == "output" else keys
+        if name == "output":
+            columns = dim_axis(matrix.shape[1])
         cells = texts(name, matrix, masked_rows, digits)
         said = arithmetic(name, text, head)
         views.append(StageView(name, said, matrix, cells, masked_rows, scale_for(name, matrix), digits, rows, columns))
@@ -77,7 +81,9 @@ def arithmetic(stage: str, text: TextReport, head: HeadReport) -> str:
         return f"{mean}weights · v{masked}"
     whole = "" if len(text.keys) == len(text.sources) else f" over all {len(text.sources)} keys"
     zeros = "; a bare 0 is exactly zero" if (head.stages[stage] == 0).any() else ""
-    return f"{mean}softmax of masked; each row sums to 1{whole}{zeros}{masked}"
+    of = "softmax of masked and the head's sink" if head.sink is not None else "softmax of masked"
+    one = "each row with its sink sums to 1" if head.sink is not None else "each row sums to 1"
+    return f"{mean}{of}; {one}{whole}{zeros}{masked}"
 
 
 def _scaled(head: HeadReport) -> str:

@@ -7,7 +7,7 @@ from rich.cells import cell_len
 from rich.table import Table
 from rich.text import Text
 
-from attnscope.views.terminal.labels import Axis, pad_left, say_shortened, shorten, spans
+from attnscope.views.terminal.labels import SINK, Axis, pad_left, say_shortened, shorten, spans
 from attnscope.views.terminal.numbers import MASKED, NOT_ALLOWED, ZERO
 from attnscope.views.terminal.screen import ROOMY, Screen
 from attnscope.views.terminal.stages import StageView
@@ -49,7 +49,7 @@ def put_stage(screen: Screen, stage: StageView) -> None:
     for number, block in enumerate(layout.blocks):
         if number:
             screen.say("")
-        if len(layout.blocks) > 1 or len(stage.columns.positions) < stage.columns.total:
+        if len(layout.blocks) > 1 or stage.columns.count < stage.columns.total:
             screen.say((block_title(stage.columns, block), "dim"))
         screen.put(_table(screen, stage, layout, block), width=layout.needed)
     say_shortened(screen, stage.rows.shortened(layout.row_name), stage.columns, layout.column_name)
@@ -57,7 +57,7 @@ def put_stage(screen: Screen, stage: StageView) -> None:
 
 def block_title(columns: Axis, block: range) -> str:
     """Which columns a block shows: `columns 0–11 of 40: The … river`."""
-    shown = [columns.positions[i] for i in block]
+    shown = [columns.positions[i] for i in block if columns.positions[i] != SINK]
     ends = [shorten(columns.names[i], LONGEST) for i in (block[0], block[-1])][: len(block)]
     names = f": {' … '.join(ends)}" if columns.widest else ""
     what = "dimensions" if columns.kind == "dim" else "columns" if len(block) > 1 else "column"
@@ -132,7 +132,7 @@ def _corner(stage: StageView, layout: Layout) -> Text:
 def _heading(columns: Axis, layout: Layout, i: int) -> Text:
     """A column's name over its position, above the right edge of its numbers."""
     cells = layout.widths[i] - layout.gap // 2
-    position = pad_left(Text(str(columns.positions[i]), "dim"), cells)
+    position = pad_left(Text(columns.number(i), "dim"), cells)
     if not columns.widest:
         return position
     name = columns.label(i, layout.column_name, position=False)

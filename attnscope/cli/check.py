@@ -1,0 +1,104 @@
+"""A model in; whether its attention obeys the laws, and equals what others compute, out: `attnscope check`."""
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from typer import Argument, Exit
+
+from attnscope.cli import read
+from attnscope.cli.options import Machine, Stack, option
+from attnscope.errors import Exit as Failed
+
+CheckFormat = Literal["table", "json"]
+_SENTENCE = "The bank by the river was eroded"
+
+EXAMPLES = """
+attnscope check
+attnscope check --model ./my-bert
+attnscope check "Water ran over the old stones" --model ./my-llama --dtype bfloat16
+attnscope check --model ./my-t5 --engine transformers --part cross --context "Wasser"
+attnscope check --model ./my-bert --format json | jq .checks
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checked:
+    """What is checked, and when it fails.
+
+    Attributes:
+        text: The text.
+        context: Where keys and values come from under cross-attention.
+        format: On standard output.
+        tolerance: What a deviation may be.
+        quiet: No progress on standard error.
+    """
+
+    text: Annotated[str, Argument(metavar="TEXT", help="The text to check with; a sentence where none is given.")] = (
+        _SENTENCE
+    )
+    context: Annotated[
+        str | None,
+        option("--context", group="Text", metavar="TEXT", help="The text that keys and values come from; a decoder's."),
+    ] = None
+    format: Annotated[
+        CheckFormat,
+        option(
+            "--format",
+            group="What to show",
+            metavar="table|json",
+            parser=read.one_of("--format", CheckFormat),
+            help="table, for reading, or json.",
+        ),
+    ] = "table"
+    tolerance: Annotated[
+        float | None,
+        option(
+            "--tolerance",
+            group="What to show",
+            metavar="X",
+            parser=read.tolerance,
+            help="What a deviation may be; without it, what the --dtype allows.",
+        ),
+    ] = None
+    quiet: Annotated[bool, option("--quiet", group="What to show", help="No progress on standard error.")] = False
+
+
+def check(checked: Checked, stack: Stack, machine: Machine) -> None:
+    """Check whether what attnscope shows for a model can be trusted.
+
+    Laws of attention on every layer and head, and, where transformers is installed, its own eager attention. Exits
+    with 0 where every check passes, with 1 where one fails.
+    """
+    import sys
+
+    from attnscope.cli.deliver import write_bytes
+    from attnscope.cli.progress import progress
+    from attnscope.config import RunConfig, TextInput
+
+    chosen = stack.chosen()
+    run = RunConfig(
+        texts=(TextInput(checked.text, context=checked.context),),
+        model=chosen["model"],
+        config=chosen["config"],
+        device=machine.device,
+        dtype=machine.dtype,
+        truncate=machine.truncate,
+        max_memory=machine.max_memory,
+        engine=machine.engine,
+        part=machine.part,
+        hash_weights=machine.hash_weights,
+    )
+    from attnscope.pipeline import import_torch
+
+    import_torch()
+    from attnscope.checks import check as check_model
+    from attnscope.views import check as view
+
+    with progress(quiet=checked.quiet) as tell:
+        report = check_model(run, checked.tolerance, tell)
+    if checked.format == "json":
+        write_bytes(view.as_json(report))
+    else:
+        sys.stdout.write(view.as_text(report))
+    if not report.passed:
+        raise Exit(Failed.FAILED)

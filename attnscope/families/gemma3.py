@@ -1,0 +1,59 @@
+"""Gemma 3, the text model (Kamath et al., 2025): Gemma 2 with normed queries and keys, and two rotaries."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from attnscope.config import Rope
+from attnscope.families.gemma2 import GEMMA2
+from attnscope.families.reader import Reader, whole
+from attnscope.families.rope import rope
+from attnscope.families.spec import Computed
+from attnscope.families.windows import by_layer
+
+_PATTERN = ("sliding_window_pattern", "_sliding_window_pattern")
+
+
+def _slides(reader: Reader, layer: int) -> bool:
+    every = whole(reader, _PATTERN[0], reader.get(*_PATTERN, default=6))
+    return (layer + 1) % every != 0
+
+
+def _rotary(kind: str, base: float, *older: tuple[str, str]) -> Computed:
+    """Of the layers of one kind: a table of their own, or older keys at the top, under the names that `rope` knows."""
+
+    def read(reader: Reader, done: Mapping[str, Any]) -> Rope:
+        tables = reader.get("rope_parameters", default=None)
+        raw = {name: reader.raw.get(theirs) for theirs, name in older}
+        if tables is not None:
+            if not isinstance(tables, dict) or set(tables) != {"full_attention", "sliding_attention"}:
+                raise reader.wrong(
+                    "rope_parameters", tables, "a table for full_attention and one for sliding_attention"
+                )
+            raw["rope_parameters"] = tables[kind]
+        found: Rope = rope(base=base).rule(Reader(raw, reader.where), done)
+        return found
+
+    return Computed(read, ("rope_parameters", *(theirs for theirs, _ in older)))
+
+
+GEMMA3 = replace(
+    GEMMA2,
+    name="gemma3",
+    model_types=("gemma3_text",),
+    config={
+        **{name: entry for name, entry in GEMMA2.config.items() if name != "softcap"},
+        "windows": by_layer(_slides, *_PATTERN),
+        "qk_norm": True,
+        "rope": _rotary("full_attention", 1e6, ("rope_theta", "rope_theta"), ("rope_scaling", "rope_scaling")),
+        "rope_local": _rotary("sliding_attention", 1e4, ("rope_local_base_freq", "rope_theta")),
+    },
+    modules={
+        **GEMMA2.modules,
+        "blocks.{l}.attention.q_norm": "layers.{l}.self_attn.q_norm",
+        "blocks.{l}.attention.k_norm": "layers.{l}.self_attn.k_norm",
+    },
+    requires={"use_bidirectional_attention": False},
+    # transformers reads `attn_logit_softcapping`, and hands it to nobody
+    inert=frozenset({"attention_dropout", "attn_logit_softcapping", "final_logit_softcapping", "hidden_act"}),
+)

@@ -1,0 +1,169 @@
+"""Tokens and a Guest in; recorders filled out: the engine that lets `transformers` run the model."""
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from attnscope.errors import AttnscopeError
+from attnscope.hosted.interface import Enough, Session, running
+from attnscope.hosted.loading import Guest
+from attnscope.model.attention import TILE_ELEMENTS, Recorder, attend
+from attnscope.model.call import Call
+from attnscope.model.masks import Mask, build, compose, padding
+from attnscope.model.native import Batch, Texts
+from attnscope.selection import MaskTerm
+
+
+@dataclass
+class Hosted:
+    """A model of transformers that runs under a mask.
+
+    Attributes:
+        guest: The model, and which part's attention recorders see.
+        terms: The mask that the user asked for; `own` is the model's.
+        same_scores: See `native.Native`.
+        files: The masks that the expression's files hold.
+        given: What an encoder reads where the decoder's own attention is looked at; None elsewhere.
+        own: In words, the masks that the model itself was seen to use, by layer.
+        projections: The output projections that were found, by layer.
+        tile_elements: See `attend`.
+        whole: Every layer's output is computed, also where nobody goes on with it.
+    """
+
+    guest: Guest
+    terms: tuple[MaskTerm, ...]
+    same_scores: bool
+    files: Mapping[str, Mask]
+    given: Texts | None = None
+    own: dict[int, str] = field(default_factory=dict)
+    projections: dict[int, nn.Module] = field(default_factory=dict)
+    tile_elements: int = TILE_ELEMENTS
+    whole: bool = False
+
+    def forward(
+        self,
+        batch: Batch,
+        recorders: Mapping[int, Sequence[Recorder]],
+        progress: Callable[[int, int], None] | None = None,
+    ) -> None:
+        """Show every watched layer's attention over a batch to its recorders.
+
+        Raises:
+            AttnscopeError: A watched layer has no attention that can be seen, or the model refuses the text.
+        """
+        last, left = max(recorders, default=-1), set(recorders)
+        keys = batch.context or batch.tokens
+        pad = padding(keys.lengths, max(keys.lengths), keys.real.device)
+
+        def watch(part: str, _: nn.Module, call: Call) -> Tensor:
+            if part != self.guest.chosen:
+                return _whole(attend(call))
+            if call.layer not in self.own:
+                self.own[call.layer] = in_words(call.rule.mask, batch.tokens.lengths[0], keys.lengths[0])
+            left.discard(call.layer)
+            if session.projection is not None:
+                self.projections[call.layer] = session.projection
+            output = self._attend(call, pad, recorders.get(call.layer, ()), self.whole or call.layer < last)
+            if progress is not None:
+                progress(call.layer + 1, last + 1)
+            if output is None:
+                raise Enough
+            return output
+
+        session = Session(self.guest.model, watch)
+        try:
+            with torch.inference_mode(), running(session):
+                self.run(batch)
+        except IndexError as e:
+            found = f"the model cannot take a text of {max(batch.tokens.lengths)} tokens ({e})"
+            raise AttnscopeError(found, where="TEXT", hint="--truncate cuts the text") from e
+        if left:
+            hint = "choose layers that have, with --layer"
+            raise AttnscopeError(f"layer {min(left)} has no attention over tokens", where="--layer", hint=hint)
+
+    def _attend(self, call: Call, pad: Mask, recorders: Sequence[Recorder], need_output: bool) -> Tensor | None:
+        own, show = call.rule.mask, partial(attend, need_output=need_output, tile_elements=self.tile_elements)
+        if all(term.kind == "own" for term in self.terms):
+            return show(call, recorders)
+        used = compose((build(self.terms, own, self.files), pad))
+        if self.same_scores:
+            return show(call, recorders, observed=used)
+        return show(replace(call, rule=replace(call.rule, mask=used)), recorders)
+
+    def run(self, batch: Batch, **more: Any) -> Any:
+        """What the model gives for a batch; `more` goes to it as it is."""
+        model, source = self.guest.model, batch.context or self.given
+        if self.guest.chosen in ("decoder", "cross"):
+            assert source is not None
+            inputs = _inputs(source) | {f"decoder_{name}": value for name, value in _inputs(batch.tokens).items()}
+        else:
+            inputs = _inputs(batch.tokens)
+        if self.guest.chosen == "encoder":
+            model = model.get_encoder()
+        takes = inspect.signature(model.forward).parameters
+        if self.guest.n_segments:
+            inputs["token_type_ids"] = batch.tokens.ids[1]
+        if "use_cache" in takes:
+            inputs["use_cache"] = False
+        return model(**inputs, **more)
+
+    @property
+    def sizes(self) -> tuple[int, int]:
+        """Layers, and query heads in each."""
+        part = self.guest.parts[self.guest.chosen]
+        return part.n_layers, part.n_heads
+
+    def mask_in_words(self) -> str:
+        """The model's own mask as it was seen: one expression, or the layers of each."""
+        by_words: dict[str, list[int]] = {}
+        for layer, words in sorted(self.own.items()):
+            by_words.setdefault(words, []).append(layer)
+        rest = "" if len(self.own) == self.sizes[0] else ", in the layers that ran"
+        if len(by_words) == 1:
+            return next(iter(by_words)) + rest
+        return (
+            ", ".join(f"{words} in {len(layers)} of {len(self.own)} layers" for words, layers in by_words.items())
+            + rest
+        )
+
+
+def _inputs(texts: Texts) -> dict[str, Any]:
+    return {"input_ids": texts.ids[0], "attention_mask": texts.real.long()}
+
+
+def _whole(output: Tensor | None) -> Tensor:
+    assert output is not None
+    return output
+
+
+def in_words(mask: Mask, n_queries: int, n_keys: int) -> str:
+    """A mask expression that says what a mask does to one text, or that there is none for it."""
+    q = torch.arange(n_queries, device=_device(mask))[:, None]
+    k = torch.arange(n_keys, device=q.device)[None]
+    found = mask.allowed(q, k)
+    if found is None:
+        return "bidirectional"
+    allowed = found if found.ndim == 2 else found[0, 0]
+    if allowed.all():
+        return "bidirectional"
+    if n_queries == n_keys:
+        window = int(allowed[-1].sum())
+        near = (q - k).abs() < max(window, int(allowed[0].sum()))
+        for words, same in (
+            ("causal", k <= q),
+            (f"causal+window:{window}", (k <= q) & (q - k < window)),
+            (f"window:{max(window, int(allowed[0].sum()))}", near),
+        ):
+            if torch.equal(allowed, same.expand_as(allowed)):
+                return words
+    return "its own, which no expression says"
+
+
+def _device(mask: Mask) -> torch.device:
+    tensor = getattr(mask, "tensor", None)
+    return tensor.device if isinstance(tensor, Tensor) else torch.device("cpu")

@@ -1,0 +1,210 @@
+"""One call of a `transformers` model's attention in; the same as a Call of ours, and the output handed back, out."""
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from attnscope.errors import AttnscopeError
+from attnscope.model.call import Call, Rule
+from attnscope.model.masks import Bidirectional, Mask
+
+NAME = "attnscope"  # under which `transformers` knows us
+_CROSS = re.compile(r"(?i)\.(encoder_?attn|encdecattention|cross_?attn|cross_?attention|encoder_attention)\b")
+_OUT = re.compile(r"o_proj|out_proj|c_proj|o|Wo|out_lin|dense|output\.dense")
+# What models pass along besides, and what eager attention does not read either, or reads as we do.
+_INERT = frozenset(
+    "position_ids cache_position position_embeddings past_key_values past_key_value token_type_ids cu_seq_lens_q "
+    "cu_seq_lens_k cu_seqlens max_seqlen max_length_q max_length_k seq_idx input_ids indices padding_mask".split()
+)
+
+
+class Enough(Exception):
+    """The last watched layer has been seen; the rest of the model need not run."""
+
+
+@dataclass(frozen=True)
+class Given(Mask):
+    """A mask that `transformers` made: (B or 1, 1, Q, K), True where allowed, or added to the scores.
+
+    Attributes:
+        tensor: The mask.
+        floor: Where it is added: what lies at or below this bars a key.
+    """
+
+    tensor: Tensor
+    floor: float | None
+
+    def allowed(self, q: Tensor, k: Tensor) -> Tensor:
+        """See Mask.allowed."""
+        part = self.tensor[..., q, k]
+        return part if self.floor is None else part > self.floor
+
+    def bias(self, q: Tensor, k: Tensor, heads: Tensor) -> Tensor:
+        """What is added where a key is allowed, (B or 1, 1, Q, K); see Rule.bias."""
+        part = self.tensor[..., q, k]
+        return part.masked_fill(part <= (self.floor or 0.0), 0.0).float()
+
+
+Watcher = Callable[[str, nn.Module, Call], Tensor]
+
+
+class Session:
+    """One run of a model: which module is which layer, and who gets its calls.
+
+    Args:
+        model: The model.
+        watcher: Gets the part (`encoder`, `decoder`, `cross`; empty where there is only one), the module and the call;
+            gives the output, (B, H, Q, Ev).
+
+    Attributes:
+        projection: The output projection of the layer that was last taken; None where it was not found.
+    """
+
+    def __init__(self, model: Any, watcher: Watcher) -> None:
+        self._model, self._watcher = model, watcher
+        self.projection: nn.Module | None = None
+        self._names = {id(module): name for name, module in model.named_modules()}
+        self._seen: Counter[str] = Counter()
+        self._layers: set[tuple[str, int]] = set()
+        self._biased: dict[int, tuple[Tensor, bool]] = {}
+
+    def take(
+        self, module: nn.Module, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, more: dict[str, Any]
+    ) -> Tensor:
+        """One layer's attention; the arguments are those of the attention interface of transformers."""
+        part, layer = self._place(module)
+        if q.ndim != 4 or q.shape[1] % k.shape[1]:
+            raise _unlike(f"queries of shape {list(q.shape)} and keys of shape {list(k.shape)}", layer)
+        rule = self._rule(q, k, mask, more, layer)
+        weight = self._out_weight(module, q.shape[1] * v.shape[-1])
+        return self._watcher(part, module, Call(layer, q, k, v, rule, weight))
+
+    def _place(self, module: nn.Module) -> tuple[str, int]:
+        """Part and layer: the module's own number; where it has none, or is used again, the order of calls."""
+        name = self._names.get(id(module), "")
+        part = _part(name) if self._model.config.is_encoder_decoder else ""
+        number = getattr(module, "layer_idx", None)
+        if not isinstance(number, int) or (part, number) in self._layers:
+            number = self._seen[part]
+        self._seen[part] += 1
+        self._layers.add((part, number))
+        return part, number
+
+    def _out_weight(self, module: nn.Module, width: int) -> Tensor | None:
+        """The output projection, (D, H·Ev), under one of its usual names: in the module, or beside it as in BERT."""
+        parent = self._names.get(id(module), "").rpartition(".")[0]
+        for place in (module, self._model.get_submodule(parent)):
+            for name, child in place.named_modules():
+                weight = getattr(child, "weight", None) if _OUT.fullmatch(name) else None
+                if isinstance(weight, Tensor) and weight.ndim == 2:
+                    laid = weight.T if type(child).__name__ == "Conv1D" else weight
+                    if laid.shape[1] == width:
+                        self.projection = child
+                        return laid
+        self.projection = None
+        return None
+
+    def _rule(self, q: Tensor, k: Tensor, mask: Tensor | None, more: dict[str, Any], layer: int) -> Rule:
+        known = dict(more)
+        scale, cap = known.pop("scaling", None), known.pop("softcap", None)
+        sinks, position = known.pop("s_aux", None), known.pop("position_bias", None)
+        for name, value in known.items():
+            if isinstance(value, Tensor) and name not in _INERT:
+                raise _unlike(f"a tensor '{name}'", layer)
+        given = None if mask is None else self._given(mask, k, layer)
+        parts = [] if position is None else [_table(position)]
+        if given is not None and self._is_biased(given):
+            parts.append(given.bias)
+        return Rule(
+            scale=float(q.shape[-1] ** -0.5 if scale is None else scale),
+            mask=given or Bidirectional(),
+            softcap=cap,
+            bias=_sum(parts) if parts else None,
+            bias_name="relative position" if position is not None else "position" if parts else None,
+            sinks=sinks,
+        )
+
+    def _given(self, mask: Tensor, k: Tensor, layer: int) -> Given:
+        if mask.ndim != 4 or mask.shape[1] != 1:
+            raise _unlike(f"a mask of shape {list(mask.shape)}", layer)
+        floor = None if mask.dtype == torch.bool else torch.finfo(mask.dtype).min / 2
+        return Given(mask[..., : k.shape[2]], floor)
+
+    def _is_biased(self, given: Given) -> bool:
+        """The mask holds numbers besides 0 and "never": looked up once for a mask that many layers share."""
+        if given.floor is None:
+            return False
+        tensor, key = given.tensor, given.tensor.data_ptr()
+        if key not in self._biased:
+            self._biased[key] = tensor, bool(((tensor != 0) & (tensor > given.floor)).any())
+        return self._biased[key][1]
+
+
+def _part(name: str) -> str:
+    halves = [half for half in name.split(".") if half in ("encoder", "decoder")]
+    if halves[:1] != ["decoder"]:
+        return "encoder"
+    return "cross" if _CROSS.search("." + name) else "decoder"
+
+
+def _table(position: Tensor) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
+    """A Rule's bias out of one that is ready for every position, (B or 1, H, Q, K)."""
+
+    def bias(q: Tensor, k: Tensor, heads: Tensor) -> Tensor:
+        return position[:, heads][..., q, k].float()
+
+    return bias
+
+
+def _sum(parts: list[Callable[[Tensor, Tensor, Tensor], Tensor]]) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
+    def bias(q: Tensor, k: Tensor, heads: Tensor) -> Tensor:
+        found = parts[0](q, k, heads)
+        for part in parts[1:]:
+            found = found + part(q, k, heads)
+        return found
+
+    return bias
+
+
+def _unlike(what: str, layer: int) -> AttnscopeError:
+    hint = "attnscope shows attention only where it knows all of its parts"
+    return AttnscopeError(f"layer {layer} hands {what} to its attention", where="--engine transformers", hint=hint)
+
+
+_running: ContextVar[Session] = ContextVar("attnscope_session")
+
+
+@contextmanager
+def running(session: Session) -> Iterator[None]:
+    """Whatever a model does inside, its attention goes to this session."""
+    token = _running.set(session)
+    try:
+        yield
+    except Enough:
+        pass
+    finally:
+        _running.reset(token)
+
+
+def register() -> None:
+    """Make ourselves known to transformers, with the masks of its eager attention."""
+    from transformers import AttentionInterface, AttentionMaskInterface
+    from transformers.masking_utils import eager_mask
+
+    AttentionInterface.register(NAME, _attention)
+    AttentionMaskInterface.register(NAME, eager_mask)
+
+
+def _attention(
+    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **more: Any
+) -> tuple[Tensor, None]:
+    """What transformers calls in the place of its own attention; (B, Q, H, Ev)."""
+    output = _running.get().take(module, query, key, value, attention_mask, more)
+    return output.transpose(1, 2).contiguous(), None

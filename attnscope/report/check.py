@@ -1,0 +1,72 @@
+"""What `attnscope check` found, as plain data. No torch in here."""
+
+from typing import Literal
+
+import msgspec
+
+from attnscope.report.run import Provenance, Token
+
+CHECK_SCHEMA = "attnscope.check/1"
+Verdict = Literal["pass", "fail", "skipped"]
+
+
+class Check(msgspec.Struct, frozen=True):
+    """One law or comparison, over every layer and head.
+
+    Attributes:
+        name: Short name, such as `rows sum to 1`.
+        verdict: `pass`, `fail`, or `skipped` where it has no meaning for this model.
+        measured: The largest deviation; None where none was measured, or it is not finite.
+        limit: What it may be; None where nothing was measured.
+        where: Layer and head of the largest deviation, such as `L3H7`; None where there is none.
+        note: Why it was skipped, or what else there is to know.
+    """
+
+    name: str
+    verdict: Verdict
+    measured: float | None = None
+    limit: float | None = None
+    where: str | None = None
+    note: str | None = None
+
+
+class Differences(msgspec.Struct, frozen=True):
+    """How far attnscope is from somebody else who computed the same.
+
+    Attributes:
+        reference: Who: `scaled_dot_product_attention`, or `transformers`.
+        stage: What: a stage.
+        limit: What a difference may be.
+        by_head: The largest difference of every layer (outer) and head (inner); null where it is not finite.
+    """
+
+    reference: str
+    stage: str
+    limit: float
+    by_head: list[list[float | None]]
+
+
+class CheckReport(msgspec.Struct, frozen=True):
+    """What `attnscope check` found.
+
+    Attributes:
+        provenance: What produced the numbers.
+        mask: The model's own mask.
+        text: The text.
+        tokens: Its tokens.
+        checks: Every check, in order.
+        differences: What the comparisons measured, by layer and head.
+        fully_masked: Positions of the queries that may attend to nothing in some layer.
+        passed: No check failed.
+        schema: Name and version of this format.
+    """
+
+    provenance: Provenance
+    mask: str
+    text: str
+    tokens: list[Token]
+    checks: list[Check]
+    differences: list[Differences]
+    fully_masked: list[int]
+    passed: bool
+    schema: str = CHECK_SCHEMA

@@ -1,0 +1,116 @@
+"""What `check` says of models that are in order, in each of its forms."""
+
+import json
+import sys
+
+import jsonschema
+import pytest
+
+from attnscope.checks import check
+from attnscope.cli import main
+from attnscope.config import RunConfig, TextInput
+from attnscope.report.__main__ import schema_file
+from attnscope.report.check import Check, CheckReport, Differences
+from attnscope.report.codec import to_json
+from attnscope.views.check import as_text
+from tests.hosted.running import SOURCE
+
+TEXT = "the bank by the river was old"
+
+
+def checked(folder=None, context=None, text=TEXT, **options) -> CheckReport:
+    return check(RunConfig((TextInput(text, context=context),), None if folder is None else str(folder), **options))
+
+
+def verdicts(report):
+    return {one.name: one.verdict for one in report.checks}
+
+
+@pytest.mark.parametrize("name", ["gpt2", "gemma2", "gemma3_text", "olmo2", "smollm3", "phi3", "distilbert"])
+def test_our_own_engine_passes(folders, name):
+    assert checked(folders(name)).passed
+
+
+@pytest.mark.parametrize("name", ["albert", "modernbert", "gpt_oss", "mixtral", "deepseek_v3"])
+def test_the_transformers_engine_passes(folders, name):
+    report = checked(folders(name), engine="transformers")
+    assert report.passed and report.provenance.engine == "transformers"
+    assert "fail" not in verdicts(report).values()
+
+
+@pytest.mark.parametrize("part", ["encoder", "decoder", "cross"])
+@pytest.mark.parametrize("name", ["t5", "bart"])
+def test_every_part_passes(folders, name, part):
+    report = checked(folders(name), None if part == "encoder" else SOURCE, engine="transformers", part=part)
+    assert report.passed
+    assert verdicts(report)["equals eager transformers: weights"] == "pass"
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_smaller_types_have_their_own_tolerance(folders, dtype):
+    assert checked(folders("llama"), dtype=dtype).passed
+
+
+def test_the_shipped_sample_passes():
+    assert checked().passed
+
+
+def test_what_has_no_meaning_is_skipped_and_says_why(folders):
+    bert, gemma2 = verdicts(checked(folders("bert"))), verdicts(checked(folders("gemma2")))
+    assert bert["a prefix does not see what follows"] == "skipped"
+    assert gemma2["equals scaled_dot_product_attention"] == "skipped"
+    stack = checked(config="causal", text="The bank")
+    assert verdicts(stack)["equals eager transformers"] == "skipped" and stack.passed
+    one = checked(folders("gpt2"), text="bank", truncate=True)
+    assert one.passed
+
+
+def test_without_transformers_the_rest_is_checked(folders, monkeypatch):
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    report = checked(folders("llama"))
+    (skipped,) = [one for one in report.checks if one.verdict == "skipped"]
+    assert report.passed and "install attnscope[transformers]" in skipped.note
+
+
+def test_differences_have_a_number_for_every_layer_and_head(folders):
+    report = checked(folders("llama"))
+    for one in report.differences:
+        assert len(one.by_head) == 2 and all(len(heads) == 4 for heads in one.by_head)
+    assert {one.stage for one in report.differences if one.reference == "eager transformers"} == {
+        "scores", "scaled", "masked", "weights", "output"
+    }  # fmt: skip
+
+
+def test_fully_masked_rows_are_named(tmp_path):
+    (tmp_path / "a.toml").write_text('n_layers = 1\nd_model = 8\nmask = "causal+window:1"\n')
+    assert checked(config=str(tmp_path / "a.toml"), text="The bank by").fully_masked == []
+
+
+def test_real_output_keeps_to_the_published_schema(folders):
+    schema = json.loads(schema_file("check").read_text())
+    jsonschema.validate(json.loads(to_json(checked(folders("llama")))), schema)
+
+
+def test_the_command_line(folders, capsys):
+    folder = str(folders("llama"))
+    assert main(["check", TEXT, "--model", folder, "--quiet"]) == 0
+    assert "all 17 checks passed" in capsys.readouterr().out
+    assert main(["check", TEXT, "--model", folder, "--quiet", "--format", "json"]) == 0
+    assert json.loads(capsys.readouterr().out)["schema"] == "attnscope.check/1"
+    assert main(["check", TEXT, "--model", folder, "--quiet", "--tolerance", "1e-12"]) == 1
+    assert "checks failed: do not trust" in capsys.readouterr().out
+    assert main(["check", "--tolerance", "-1"]) == 2
+
+
+def test_a_failure_is_told_with_its_place():
+    made = checked(config="causal", text="The bank").provenance
+    failed = Check("rows sum to 1", "fail", 0.02, 1e-5, "L3H1")
+    endless = Check("tiled equals whole", "fail", None, 1e-4, "L0H0")
+    left = Check("equals eager transformers", "skipped", note="no\x1b[2J such")
+    gaps = Differences("eager transformers", "weights", 1e-4, [[0.0, 0.5], [None, 0.1]])
+    shown = as_text(CheckReport(made, "causal", "The\x1bbank", [], [failed, endless, left], [gaps], [], False))
+    lines = shown.splitlines()
+    assert any(line.split() == ["rows", "sum", "to", "1", "2.0e-02", "1e-05", "L3H1", "FAIL"] for line in lines)
+    assert any("not finite" in line and "FAIL" in line for line in lines)
+    assert "5.0e-01 H1" in shown and "\x1b" not in shown
+    assert lines[-1].startswith("2 of 2 checks failed, 1 skipped: do not trust")

@@ -1,0 +1,18 @@
+"""Folders of tiny models, each made once."""
+
+import pytest
+
+from tests.hosted.architectures import HIDDEN, ONE_PART, TWO_PARTS, make, save
+
+
+@pytest.fixture(scope="session")
+def folders(tmp_path_factory):
+    """A function that gives the folder of an architecture."""
+    made = {}
+
+    def folder(name):
+        if name not in made:
+            made[name] = save(tmp_path_factory.mktemp(name), make(name, {**ONE_PART, **TWO_PARTS, **HIDDEN}[name]))
+        return made[name]
+
+    return folder

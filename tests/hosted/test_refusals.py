@@ -1,0 +1,125 @@
+"""What the transformers engine refuses, and in which words."""
+
+import json
+import shutil
+import subprocess
+import sys
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from attnscope.errors import AttnscopeError, UsageError
+from tests.hosted.architectures import HIDDEN
+from tests.hosted.running import SOURCE, run
+
+
+def refused(folder, kind=AttnscopeError, **options) -> str:
+    with pytest.raises(kind) as caught:
+        run(folder, **options)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+@pytest.fixture
+def copied(folders, tmp_path):
+    """A function that copies an architecture's folder, with changes to its config and its tensors."""
+
+    def copy(name, config=None, change=None):
+        shutil.copytree(folders(name), tmp_path / name)
+        file = tmp_path / name / "config.json"
+        file.write_text(json.dumps({**json.loads(file.read_text()), **(config or {})}))
+        if change is not None:
+            tensors = load_file(tmp_path / name / "model.safetensors")
+            save_file(change(tensors), tmp_path / name / "model.safetensors", metadata={"format": "pt"})
+        return tmp_path / name
+
+    return copy
+
+
+@pytest.mark.parametrize("name", HIDDEN)
+def test_architectures_that_hide_their_attention(folders, name):
+    assert "does not run through transformers' attention interface" in refused(folders(name))
+
+
+def test_a_family_of_neither_says_how_to_see_it(folders):
+    assert "install attnscope[transformers] and add --engine transformers" in refused(folders("t5"), engine="native")
+
+
+def test_without_the_package(folders, monkeypatch):
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    assert refused(folders("llama")).endswith("install attnscope[transformers]")
+
+
+def test_missing_weights_are_not_made_up(copied):
+    folder = copied("llama", change=lambda t: {n: x for n, x in t.items() if "layers.1.self_attn.q_proj" not in n})
+    assert "'layers.1.self_attn.q_proj.weight' is missing" in refused(folder)
+
+
+def test_a_pooler_may_be_missing(copied, folders):
+    folder = copied("bert", change=lambda t: {n: x for n, x in t.items() if "pooler" not in n})
+    assert run(folder).texts[0].heads
+
+
+def test_weights_that_are_not_finite(copied):
+    def spoil(tensors):
+        tensors["norm.weight"] = torch.full_like(tensors["norm.weight"], torch.nan)
+        return tensors
+
+    assert "norm.weight: holds nan at [0]" in refused(copied("llama", change=spoil))
+
+
+def test_tensors_of_another_shape(copied):
+    assert "transformers cannot load it" in refused(copied("llama", {"intermediate_size": 44}))
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        ({"model_type": "no_such_thing"}, "has no such model"),
+        ({"model_type": None}, "the key 'model_type' is missing"),
+        ({"quantization_config": {"bits": 4}}, "is quantised"),
+        ({"num_hidden_layers": "two"}, "transformers "),
+    ],
+    ids=["unknown", "none", "quantised", "odd"],
+)
+def test_configs(copied, config, expected):
+    assert expected in refused(copied("llama", config))
+
+
+def test_code_of_the_folder_is_not_run(copied):
+    folder = copied("llama", {"auto_map": {"AutoModel": "evil.Model", "AutoConfig": "evil.Config"}})
+    (folder / "evil.py").write_text("raise SystemExit('run')")
+    assert "it was not run" in " ".join(run(folder).provenance.notes)
+
+
+def test_parts(folders):
+    assert "name one of encoder, decoder, cross" in refused(folders("t5"), UsageError)
+    assert "has no part 'cross'" in refused(folders("llama"), UsageError, part="cross")
+    assert "only --engine transformers" in refused(folders("llama"), UsageError, part="cross", engine="native")
+    assert "the text that the encoder reads" in refused(folders("t5"), UsageError, part="decoder")
+    assert "reads TEXT alone" in refused(folders("t5"), UsageError, part="encoder", context=SOURCE)
+    assert "has no cross-attention" in refused(folders("llama"), UsageError, context=SOURCE)
+
+
+def test_a_text_longer_than_the_positions(folders):
+    assert "61 tokens, the model takes 48" in refused(folders("bert"), texts=("the " * 60,))
+    # RoBERTa counts its positions from behind the padding's
+    assert "47 tokens, the model takes 46" in refused(folders("roberta"), texts=("the " * 46,))
+    assert run(folders("roberta"), texts=("the " * 45,), head="0").texts[0].heads
+
+
+def test_memory_is_refused_before_it_is_taken(folders):
+    assert "tensors" in refused(folders("llama"), max_memory=1000)
+    assert "masks" in refused(folders("t5"), part="encoder", max_memory=30_000_000, texts=("the " * 3000,))
+
+
+def test_our_own_engine_leaves_transformers_alone(folders):
+    script = f"""
+import sys
+from attnscope.config import RunConfig, TextInput
+from attnscope.pipeline import inspect
+inspect(RunConfig((TextInput("the bank"),), {str(folders("llama"))!r}))
+assert "transformers" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", script], check=True)
