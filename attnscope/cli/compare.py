@@ -24,13 +24,14 @@ attnscope compare "The bank by the river" --layer 0 --layer 1 --head all
 attnscope compare "The bank by the river" --head 0 --head 1 --query bank
 attnscope compare "She sat by the river bank" "She sat by the savings bank" --query bank
 attnscope compare "The bank by the river" --dtype float32 --dtype bfloat16 --format json
+attnscope compare "The bank by the river" --engine native --engine transformers --tolerance 1e-5
 attnscope compare before.json after.json --tolerance 1e-5
 """
 
 Texts = several(Source, "text")
 Stacks = several(Stack, "model", "config")
 Selections = several(Selection, "mask", "layer", "head")
-Machines = several(Machine, "dtype")
+Machines = several(Machine, "dtype", "engine")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -44,6 +44,13 @@ def test_whatever_is_given_several_times_is_compared(capsys, options, axis, labe
     assert [change["side"] for change in found["changes"]] == list(range(1, len(labels)))
 
 
+def test_both_engines_say_the_same(capsys):
+    sides = ["--engine", "native", "--engine", "transformers"]
+    code, out, err = run(capsys, TEXT, "--model", "riverbank", *sides, "--head", "all", "--tolerance", "1e-5")
+    assert (code, err) == (0, "")
+    assert "compare  engine: native → transformers" in out
+
+
 def test_configs_and_texts_are_sides_too(capsys):
     code, out, _ = run(capsys, TEXT, "--config", "causal", "--config", "multi-head", "--layer", "0", "--head", "0")
     assert (code, "config: causal → multi-head" in out) == (0, True)
