@@ -105,7 +105,8 @@ class Comparison(msgspec.Struct, frozen=True):
     """What `attnscope compare` found.
 
     Attributes:
-        axis: What differs between the sides: `mask`, `layer`, `head`, `text`, `model`, `config`, `dtype`, `engine` or `report`.
+        axis: What differs between the sides: `mask`, `layer`, `head`, `text`, `model`, `config`, `dtype`, `engine` or
+            `report`.
         sides: The sides; every other one is held against the first.
         changes: One entry per side after the first.
         notes: What was left out, and how to see it.
