@@ -6,8 +6,7 @@ from dataclasses import dataclass, field, replace
 from torch import Tensor
 
 from attnscope.model.attention import Recorder
-from attnscope.model.recorders import Matrices, Rows, Sources, Top
-from attnscope.model.sums import Columns, Pooled
+from attnscope.model.recorders import Columns, Matrices, Pooled, Rows, Sources, Top
 from attnscope.selection import Keep
 
 

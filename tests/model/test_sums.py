@@ -6,8 +6,7 @@ import torch
 
 from attnscope.model.attention import Call, Rule, attend
 from attnscope.model.masks import Bidirectional, Causal, build, compose, padding
-from attnscope.model.recorders import Matrices, Sources
-from attnscope.model.sums import Columns, Pooled
+from attnscope.model.recorders import Columns, Matrices, Pooled, Sources
 from attnscope.selection import parse_mask
 
 LENGTHS, HEADS, WIDTH = [11, 4, 1], 3, 11

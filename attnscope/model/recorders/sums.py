@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from attnscope.model.attention import Tile
-from attnscope.model.recorders import Sources, _Base
+from attnscope.model.recorders.base import Base, Sources
 
 
-class Columns(_Base):
+class Columns(Base):
     """The weight that every source gets, summed over queries: the mass of a column.
 
     Args:
@@ -34,7 +34,7 @@ class Columns(_Base):
     def see(self, tile: Tile) -> None:
         """Add each column up."""
         self._layers.add(tile.call.layer)
-        share = self._share(tile)
+        share = self.share(tile)
         if share is None:
             return
         shown = self._shown[:, self.rows[share.rows]].float()[:, None, None]  # (B, 1, 1, r)
@@ -48,7 +48,7 @@ class Columns(_Base):
         return self._sum / (len(self.heads) * max(1, len(self._layers))) if self.mean else self._sum
 
 
-class Pooled(_Base):
+class Pooled(Base):
     """A map of fixed size: weights summed over runs of keys, and averaged over runs of queries.
 
     A row of the map sums to 1, as a row of weights does. Token i of n lies in run i·size // n; a text with fewer tokens
@@ -76,7 +76,7 @@ class Pooled(_Base):
 
     def see(self, tile: Tile) -> None:
         """Add each run of queries and keys up."""
-        share = self._share(tile)
+        share = self.share(tile)
         if share is None:
             return
         here, weights = share.here, share.cut(tile.weights)  # (B, h, r, k)

@@ -1,0 +1,87 @@
+"""Tiles in; whole matrices of selected rows and columns out."""
+
+from bisect import bisect_left
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from attnscope.model.attention import Tile
+from attnscope.model.recorders.base import Base, Share
+
+_EMPTY = {"scores": torch.nan, "scaled": torch.nan, "masked": -torch.inf}  # elsewhere 0: weight on a key out of reach
+
+
+class Matrices(Base):
+    """Whole matrices of the wanted stages, for the selected rows and columns.
+
+    Args:
+        stages: Stages, or contributions (`value`, `projected`).
+        heads: Query heads.
+        rows: Query positions, sorted.
+        columns: Key positions, sorted; `output` is kept in its whole width.
+        mean: Sum over heads (and over every layer that it is shown) instead of keeping each apart.
+    """
+
+    def __init__(
+        self,
+        stages: Sequence[str],
+        heads: Sequence[int],
+        rows: Sequence[int],
+        columns: Sequence[int],
+        *,
+        mean: bool = False,
+    ) -> None:
+        super().__init__(heads, rows)
+        self.stages, self.columns, self.mean = list(stages), list(columns), mean
+        self.kept: dict[str, Tensor] = {}
+        self.layers: set[int] = set()
+
+    def reach(self) -> tuple[int, int] | None:
+        """Raw scores are shown for keys that are not allowed, too."""
+        if self.columns and {"scores", "scaled"} & set(self.stages):
+            return self.columns[0], self.columns[-1] + 1
+        return None
+
+    def see(self, tile: Tile) -> None:
+        """Copy the selected cells."""
+        self.layers.add(tile.call.layer)
+        share = self.share(tile)
+        if share is None:
+            return
+        dead = share.dead(tile)
+        for stage in self.stages:
+            part = share.cut(tile.stage(stage))  # (B, h, r, k)
+            if stage != "output":
+                part = self._spread(stage, part, tile)  # (B, h, r, columns)
+            if stage not in _EMPTY and dead is not None:
+                part = part.masked_fill(dead[..., None], torch.nan)
+            self._keep(stage, part, share)
+
+    def _spread(self, stage: str, part: Tensor, tile: Tile) -> Tensor:
+        """The wanted columns of a part, with what stands for keys that are out of the tile's reach."""
+        columns = slice(bisect_left(self.columns, tile.k0), bisect_left(self.columns, tile.k1))
+        inside = [column - tile.k0 for column in self.columns[columns]]
+        if inside != list(range(part.shape[-1])):
+            part = part[..., inside]
+        if len(inside) == len(self.columns):
+            return part
+        spread = part.new_full((*part.shape[:-1], len(self.columns)), _EMPTY.get(stage, 0.0))
+        spread[..., columns] = part
+        return spread
+
+    def _keep(self, stage: str, part: Tensor, share: Share) -> None:
+        if stage not in self.kept:
+            shape = (part.shape[0], 1 if self.mean else len(self.heads), len(self.rows), part.shape[-1])
+            self.kept[stage] = part.new_zeros(shape)
+        if self.mean:
+            self.kept[stage][:, 0, share.rows] += part.sum(1)
+        else:
+            self.kept[stage][:, share.here, share.rows] = part
+
+    def result(self) -> dict[str, Tensor]:
+        """Stage to (B, heads, rows, columns); one head, the mean, where `mean` was asked for."""
+        if not self.mean:
+            return self.kept
+        count = len(self.heads) * max(1, len(self.layers))
+        return {stage: total / count for stage, total in self.kept.items()}
