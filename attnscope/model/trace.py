@@ -5,8 +5,8 @@ from dataclasses import dataclass, field, replace
 
 from torch import Tensor
 
-from attnscope.model.attention import Recorder
 from attnscope.model.recorders import Columns, Matrices, Pooled, Rows, Sources, Top
+from attnscope.model.tile import Recorder
 from attnscope.selection import Keep
 
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from attnscope.model.attention import Tile
 from attnscope.model.recorders.base import Base, Share
+from attnscope.model.tile import Tile
 
 _EMPTY = {"scores": torch.nan, "scaled": torch.nan, "masked": -torch.inf}  # elsewhere 0: weight on a key out of reach
 
@@ -37,9 +37,14 @@ class Matrices(Base):
         self.kept: dict[str, Tensor] = {}
         self.layers: set[int] = set()
 
+    @property
+    def raw(self) -> bool:
+        """Some stage comes before the masked one."""
+        return bool({"scores", "scaled"} & set(self.stages))
+
     def reach(self) -> tuple[int, int] | None:
         """Raw scores are shown for keys that are not allowed, too."""
-        if self.columns and {"scores", "scaled"} & set(self.stages):
+        if self.columns and self.raw:
             return self.columns[0], self.columns[-1] + 1
         return None
 
