@@ -1,20 +1,16 @@
 """What the user asked in, a Report out: the whole program, in order."""
 
-import gc
-from collections.abc import Callable, Iterable
-from functools import cached_property
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 from attnscope import __version__
-from attnscope.config import RunConfig, TextInput
-from attnscope.errors import AttnscopeError, UsageError
+from attnscope.config import RunConfig
 from attnscope.folder import hash_weights
-from attnscope.guest import open_guest
+from attnscope.loading import Loader, Progress
 from attnscope.report import MaskUse, Provenance, Report, TextReport
 from attnscope.request import Request, resolve
 from attnscope.selection import Keep
-from attnscope.source import Source, open_source
+from attnscope.source import Source
 
 if TYPE_CHECKING:
     import torch
@@ -23,10 +19,6 @@ if TYPE_CHECKING:
     from attnscope.model.native import Batch, Native
     from attnscope.model.stack import Stack
     from attnscope.model.trace import Trace, Unit
-
-_WORTH_A_THREAD = 1 << 30  # multiplications; for less, waking a second thread costs more than it saves
-
-Progress = Callable[[str, int, int], None]
 
 
 def inspect(run: RunConfig, progress: Progress | None = None) -> Report:
@@ -43,18 +35,8 @@ def inspect(run: RunConfig, progress: Progress | None = None) -> Report:
     return Session(run.texts, progress).inspect(run)
 
 
-class Session:
-    """Several runs that share what they open and load.
-
-    Args:
-        texts: The texts of all of them: a vocabulary that is made from the texts is made from these.
-        progress: See inspect.
-    """
-
-    def __init__(self, texts: Iterable[TextInput], progress: Progress | None = None) -> None:
-        self.texts, self.tell = texts, progress or (lambda what, done, total: None)
-        self.sources: dict[tuple[str | None, ...], Source] = {}
-        self.stacks: dict[tuple[str, ...], Stack | Guest] = {}
+class Session(Loader):
+    """Several runs that share what they open and load."""
 
     def inspect(self, run: RunConfig) -> Report:
         """See inspect."""
@@ -65,57 +47,6 @@ class Session:
         trace = attend(run, request, batch, engine, self.tell)
         texts = [_text_report(run, request, i, trace) for i in range(len(request.pages))]
         return Report(provenance(source, run, device), mask_use(source, run, engine.mask_in_words()), texts)
-
-    def source(self, run: RunConfig) -> Source:
-        """The model that a run names, opened once."""
-        guest = run.engine == "transformers"
-        name = (run.model, run.config, *((run.part, run.dtype) if guest else ()))
-        if run.part is not None and not guest:
-            raise UsageError("only --engine transformers knows parts", where="--part", hint="add --engine transformers")
-        if name not in self.sources:
-            self.sources[name] = open_guest(run) if guest else open_source(run.model, run.config, self.texts)
-        return self.sources[name]
-
-    def load(self, run: RunConfig, source: Source, request: Request) -> "tuple[Stack | Guest, torch.device]":
-        """The layers of a model that a request needs, loaded once where that is deep enough, and where they lie.
-
-        Raises:
-            AttnscopeError: They cannot be loaded, or there is no such device.
-        """
-        import_torch()  # everything that can be refused without it has been
-        import torch
-
-        from attnscope.model.stack import Stack
-
-        torch.set_num_threads(1 if request.multiplications < _WORTH_A_THREAD else self._threads)
-        device = _device(run.device)
-        if source.engine == "transformers":
-            return source.load(request.deepest, getattr(torch, run.dtype), device), device
-        key = run.model or "", run.config or "", run.dtype, str(device)
-        found = self.stacks.get(key)
-        if not isinstance(found, Stack) or len(found.blocks) < request.deepest:
-            self.tell("loading", 0, 1)
-            found = self.stacks[key] = source.load(request.deepest, getattr(torch, run.dtype), device)
-        return found, device
-
-    @cached_property
-    def _threads(self) -> int:
-        """As many threads as torch was given."""
-        import torch
-
-        return torch.get_num_threads()
-
-
-def import_torch() -> None:
-    """Import torch with the garbage collector off, which would walk its lasting objects again and again (0.1 s)."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        import torch  # noqa: F401
-    finally:
-        if was_on:
-            gc.freeze()
-            gc.enable()
 
 
 def prepare_engine(
@@ -263,26 +194,3 @@ def mask_use(source: Source, run: RunConfig, seen: str | None = None) -> MaskUse
     used = own if run.mask == "own" else run.mask.replace("own", own)
     whose = " or ".join((own, *(mask for mask in source.trained_masks if mask != own)))
     return MaskUse(whose, used, None if used in (own, *source.trained_masks) else run.what_if)
-
-
-def _device(name: str) -> "torch.device":
-    import torch
-
-    if name == "auto":
-        return torch.device("cuda:0" if torch.cuda.is_available() else "cpu")
-    device = torch.device("cuda:0" if name == "cuda" else name)
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise AttnscopeError(f"no device '{name}' here", where="--device", hint="use --device cpu, or auto")
-    return device
-
-
-def limit_threads(wanted: int) -> int:
-    """Let torch use so many threads, or as many as it likes for 0; how many it uses.
-
-    The number of threads decides the order of some sums, and so their last bits.
-    """
-    import torch
-
-    if wanted:
-        torch.set_num_threads(wanted)
-    return torch.get_num_threads()

@@ -39,19 +39,20 @@ ROOMS = {
     "source": "config errors families folder hosted model report shipped stackfile tokens",
     "request": "config errors maskfile memory report selection source",
     "description": "config errors memory source",
-    "pipeline": "__init__ analysis config errors folder guest hosted model report request selection source",
+    "loading": "config errors guest hosted model request source",
+    "pipeline": "__init__ analysis config folder hosted loading model report request selection source",
     "comparison": "errors report",
-    "sides": "comparison config errors folder pipeline report selection",
-    "explanation": "config errors memory model pipeline report request selection source",
-    "batch": "analysis config errors memory output pipeline report request selection source texts",
-    "checks": "config errors hosted model pipeline report request selection source",
+    "sides": "comparison config errors folder loading pipeline report selection",
+    "explanation": "config errors loading memory model pipeline report request selection source",
+    "batch": "analysis config errors loading memory output pipeline report request selection source texts",
+    "checks": "config errors hosted loading model pipeline report request selection source",
     "views": "config cost description errors report",
-    "cli": "__init__ batch checks config cost description errors explanation output pipeline report selection shipped "
-    "sides texts views",
+    "cli": "__init__ batch checks config cost description errors explanation loading output pipeline report selection "
+    "shipped sides texts views",
 }
 AT_ONCE = {"cli": "__init__ cli errors selection visible"}  # what it may import before it knows what is wanted
 OTHERS = {
-    "torch": "checks guest hosted analysis model pipeline source",
+    "torch": "checks guest hosted analysis loading model pipeline source",
     "transformers": "hosted",
     "typer": "cli",
     "rich": "cli views/terminal",

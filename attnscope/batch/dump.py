@@ -16,8 +16,9 @@ from attnscope.batch.sinks import Lines, Shards, open_dump
 from attnscope.batch.work import Model, how_many_units, run_config
 from attnscope.config import RunConfig
 from attnscope.errors import AttnscopeError
+from attnscope.loading import limit_threads
 from attnscope.memory import Demand, estimate, require
-from attnscope.pipeline import Session, limit_threads, mask_use, provenance
+from attnscope.pipeline import Session, mask_use, provenance
 from attnscope.request import memory_limit
 from attnscope.source import Source
 

@@ -5,8 +5,9 @@ from msgspec.structs import replace
 from attnscope.config import RunConfig
 from attnscope.errors import UsageError
 from attnscope.explanation.place import Place
+from attnscope.loading import Progress
 from attnscope.memory import available, estimate, require
-from attnscope.pipeline import Progress, Session, mask_use, prepare_engine, provenance, units_for
+from attnscope.pipeline import Session, mask_use, prepare_engine, provenance, units_for
 from attnscope.report import Explanation
 from attnscope.request import Page, Request, demand, resolve
 from attnscope.selection import parse_pick
