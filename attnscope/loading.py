@@ -31,7 +31,8 @@ class Loader:
     """
 
     def __init__(self, texts: Iterable[TextInput], progress: Progress | None = None) -> None:
-        self.texts, self.tell = texts, progress or (lambda what, done, total: None)
+        self.texts, self.progress = texts, progress
+        self.tell: Progress = progress or (lambda what, done, total: None)
         self.sources: dict[tuple[str | None, ...], Source] = {}
         self.stacks: dict[tuple[str, ...], Stack | Guest] = {}
 

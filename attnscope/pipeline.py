@@ -1,12 +1,15 @@
 """What the user asked in, a Report out: the whole program, in order."""
 
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 from attnscope import __version__
 from attnscope.config import RunConfig
+from attnscope.cost import about_pairs
 from attnscope.folder import hash_weights
 from attnscope.loading import Loader, Progress
+from attnscope.memory import layer_parameters
 from attnscope.report import MaskUse, Provenance, Report, TextReport
 from attnscope.request import Request, resolve
 from attnscope.selection import Keep
@@ -16,6 +19,7 @@ if TYPE_CHECKING:
     import torch
 
     from attnscope.hosted import Guest, Hosted
+    from attnscope.model.attention import Recorder
     from attnscope.model.native import Batch, Native
     from attnscope.model.stack import Stack
     from attnscope.model.trace import Trace, Unit
@@ -44,9 +48,11 @@ class Session(Loader):
         request = resolve(run, source)
         loaded, device = self.load(run, source, request)
         batch, engine = prepare_engine(run, request, loaded, device)
-        trace = attend(run, request, batch, engine, self.tell)
+        trace = attend(run, request, batch, engine, self.progress)
         texts = [_text_report(run, request, i, trace) for i in range(len(request.pages))]
-        return Report(provenance(source, run, device), mask_use(source, run, engine.mask_in_words()), texts)
+        values = "pooled" if any(page.pool for page in request.pages) else "exact"
+        made = provenance(source, run, device, values)
+        return Report(made, mask_use(source, run, engine.mask_in_words()), texts)
 
 
 def prepare_engine(
@@ -71,7 +77,7 @@ def prepare_engine(
     return batch, Hosted(loaded, request.terms, same_scores, files, read)
 
 
-def units_for(request: Request, batch: "Batch", engine: "Native | Hosted", tell: Progress) -> "list[Unit]":
+def units_for(request: Request, batch: "Batch", engine: "Native | Hosted", tell: Progress | None) -> "list[Unit]":
     """The layers and heads that were asked for; where that was left to us, chosen by what they do."""
     from attnscope.analysis import choose, mass_on_others
     from attnscope.model.recorders import Rows
@@ -80,7 +86,7 @@ def units_for(request: Request, batch: "Batch", engine: "Native | Hosted", tell:
     if request.auto:
         rows = [Rows(range(n_heads), range(max(batch.tokens.lengths)), batch.sources) for _ in range(request.deepest)]
         survey = {layer: [one] for layer, one in enumerate(rows)}
-        engine.forward(batch, survey, lambda done, total: tell("choosing a head", done, total))
+        forward(request, batch, engine, survey, ("choosing a head", tell))
         mass = mass_on_others(rows, batch.tokens.real & ~batch.tokens.special).cpu()
     return choose(mass, request.layers, request.heads, n_layers, n_heads)
 
@@ -90,7 +96,7 @@ def attend(
     request: Request,
     batch: "Batch",
     engine: "Native | Hosted",
-    tell: Progress,
+    tell: Progress | None,
     keep: Keep | None = None,
 ) -> "Trace":
     """Choose the heads, where that was left to us, and keep what was asked for of them.
@@ -100,7 +106,7 @@ def attend(
         request: The same, held against the model and the texts.
         batch: The texts side by side.
         engine: The model under its mask.
-        tell: Called with layers done and layers to do.
+        tell: Told how far it is; None where nobody wants to know.
         keep: What is kept of every unit besides stages; None for what a Report holds.
 
     Raises:
@@ -108,53 +114,93 @@ def attend(
     """
     from attnscope.model.trace import Wanted, prepare
 
+    pooled = any(page.pool for page in request.pages)
+    rows = sorted({query for page in request.pages for query in page.queries})
     wanted = Wanted(
         stages=request.stages,
-        rows=sorted({query for page in request.pages for query in page.queries}),
+        rows=rows,
+        counted=list(range(max(batch.tokens.lengths))) if pooled else rows,
         columns=sorted({key for page in request.pages for key in page.keys}),
         top=run.top,
         by=run.by,
         eligible=batch.sources.real if run.special else batch.sources.content(),
         sources=batch.sources,
-        keep=keep or Keep(),
+        keep=keep or Keep(columns=pooled, pool=max((page.pool or 0 for page in request.pages), default=0) or None),
         shown=_shown(request, batch.tokens.real),
     )
     trace = prepare(units_for(request, batch, engine, tell), wanted)
-    engine.forward(batch, trace.recorders, lambda done, total: tell("attending", done, total))
+    forward(request, batch, engine, trace.recorders, ("attending", tell))
     return trace
 
 
+def forward(
+    request: Request,
+    batch: "Batch",
+    engine: "Native | Hosted",
+    recorders: "Mapping[int, Sequence[Recorder]]",
+    told: tuple[str, Progress | None],
+) -> None:
+    """Run the model under the eyes of recorders, and tell how far it is.
+
+    Args:
+        request: What was asked.
+        batch: The texts side by side.
+        engine: The model under its mask.
+        recorders: Layer to those who watch it.
+        told: What this is called, and who is told; None for nobody.
+    """
+    what, tell = told
+    if tell is None:
+        engine.forward(batch, recorders)
+        return
+    from attnscope.model.meter import Load, Meter
+
+    c, tokens = request.config, sum(batch.tokens.lengths)
+    pairs = {mask: about_pairs(mask, max(batch.tokens.lengths)) * len(batch.tokens.lengths) for mask in _masks(request)}
+    width = c.d_head + c.d_value
+    loads = [Load(tokens * layer_parameters(c), width * pairs[mask]) for mask in _masks(request)]
+    meter = Meter(what, tell, loads, c.n_heads, recorders)
+    engine.forward(batch, meter.recorders, meter.layer)
+
+
+def _masks(request: Request) -> list[str]:
+    """The mask of every layer, in words."""
+    c = request.config
+    return [request.mask.replace("own", c.mask_of(layer)) for layer in range(c.n_layers)]
+
+
 def _shown(request: Request, real: "torch.Tensor") -> "torch.Tensor":
-    """The rows that each text shows, (B, Q), bool."""
+    """The rows of each text that sums count, (B, Q), bool: those that are shown, or all."""
     import torch
 
     shown = torch.zeros_like(real)
-    for mine, page in zip(shown, request.pages, strict=True):
-        mine[torch.tensor(page.queries, device=real.device)] = True
+    for number, page in enumerate(request.pages):
+        rows = real[number] if page.pool else torch.tensor(page.queries, dtype=torch.int64, device=real.device)
+        shown[number, rows] = True
     return shown
 
 
 def _text_report(run: RunConfig, request: Request, index: int, trace: "Trace") -> TextReport:
-    from attnscope.analysis import head_report
+    import torch
+
+    from attnscope.analysis import Place, Whole, head_report
 
     page, text = request.pages[index], run.texts[index]
-    heads = [
-        head_report(
-            unit,
-            kept,
-            trace.wanted,
-            (index, page.queries, page.keys),
-            left_out=[] if run.special else ["special tokens", "first token"],
-        )
-        for unit, kept in trace.kept
-    ]
+    whole = None
+    if page.pool:
+        words = [not token.special for token in page.tokens]
+        counted = torch.tensor([word or not any(words) for word in words])
+        whole = Whole(len(page.tokens), len(page.context or page.tokens), counted)
+    place = Place(index, page.queries, page.keys, whole)
+    left_out = [] if run.special else ["special tokens", "first token"]
+    heads = [head_report(unit, kept, trace.wanted, place, left_out=left_out) for unit, kept in trace.kept]
     return TextReport(
         index, text.text, text.pair, page.tokens, page.context, page.queries, page.keys, heads, page.notes
     )
 
 
-def provenance(source: Source, run: RunConfig, device: "torch.device") -> Provenance:
-    """What produces the numbers."""
+def provenance(source: Source, run: RunConfig, device: "torch.device", values: str = "exact") -> Provenance:
+    """What produces the numbers, and what they are: see report.Provenance."""
     import torch
 
     return Provenance(
@@ -171,6 +217,7 @@ def provenance(source: Source, run: RunConfig, device: "torch.device") -> Proven
         n_heads=source.config.n_heads,
         notes=list(source.notes),
         part=source.part,
+        values=values,
         versions=_versions(source),
         weights_hash=hash_weights(source.folder) if run.hash_weights and source.folder is not None else None,
     )

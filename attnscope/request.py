@@ -4,12 +4,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attnscope.config import RunConfig, TextInput
+from attnscope.config import ModelConfig, RunConfig, TextInput
 from attnscope.errors import AttnscopeError, UsageError
 from attnscope.maskfile import read_mask
 from attnscope.memory import Demand, available, estimate, layer_parameters, require
 from attnscope.report import STAGES, Token
-from attnscope.selection import MaskTerm, Pick, parse_mask, parse_pick, positions
+from attnscope.selection import MaskTerm, Pick, parse_mask, parse_pick
+from attnscope.shown import choose
 from attnscope.source import Source, tokenize
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ class Page:
         given: Tokens of the text that the encoder reads where a decoder's attention to itself is shown; None elsewhere.
         queries: Rows, sorted.
         keys: Columns, sorted.
+        pool: Runs, each way, of the pooled map that is shown; None where there is none.
         notes: What was cut or left out.
     """
 
@@ -34,6 +36,7 @@ class Page:
     given: list[Token] | None
     queries: list[int]
     keys: list[int]
+    pool: int | None
     notes: list[str]
 
 
@@ -50,6 +53,8 @@ class Request:
         deepest: How many layers have to run.
         matrices: The matrices of the mask's files, (queries, keys), bool, True where allowed.
         multiplications: About how many multiplications the layers that run take.
+        config: The model.
+        mask: The mask as it was typed.
     """
 
     layers: Pick
@@ -60,6 +65,8 @@ class Request:
     deepest: int
     matrices: "dict[str, np.ndarray[Any, np.dtype[np.bool_]]]"
     multiplications: int
+    config: ModelConfig
+    mask: str
 
     @property
     def auto(self) -> bool:
@@ -109,7 +116,7 @@ def request_for(run: RunConfig, source: Source, pages: list[Page]) -> Request:
     stages = tuple(stage for stage in STAGES if stage in run.stages)
     terms = parse_mask(run.mask)
     work = deepest * layer_parameters(c) * sum(len(page.tokens) for page in pages)
-    return Request(layers, heads, terms, stages, pages, deepest, _matrices(terms, pages), work)
+    return Request(layers, heads, terms, stages, pages, deepest, _matrices(terms, pages), work, c, run.mask)
 
 
 def make_page(run: RunConfig, source: Source, text: TextInput) -> Page:
@@ -130,17 +137,13 @@ def make_page(run: RunConfig, source: Source, text: TextInput) -> Page:
         given, context = context, None
         notes.append(f"the encoder reads --context: {text.context}")
 
-    def chosen(option: str, typed: str | None, what: str, shown: list[Token]) -> list[int]:
-        every = list(range(len(shown)))
-        if typed is not None:
-            return sorted(positions(typed, [token.text for token in shown], option))
-        if run.window is None or len(every) <= run.window:
-            return every
-        notes.append(f"{what} 0–{run.window - 1} of {len(every)} shown; {option} 0:{len(every)} shows all")
-        return every[: run.window]
+    shown = choose(run, tokens, context, causal=_causal(run, source))
+    return Page(tokens, context, given, shown.queries, shown.keys, shown.pool, notes + shown.notes)
 
-    queries = chosen("--query", run.query, "rows", tokens)
-    return Page(tokens, context, given, queries, chosen("--key", run.key, "columns", context or tokens), notes)
+
+def _causal(run: RunConfig, source: Source) -> bool:
+    """Most queries see only what stands before them."""
+    return "causal" in run.mask.replace("own", source.config.mask) or "prefix" in run.mask
 
 
 def _check_context(text: TextInput, source: Source) -> None:

@@ -8,12 +8,12 @@ from attnscope.cli.options import Machine, Show, Source, Stack, option
 from attnscope.cli.selection_options import Selection
 from attnscope.cli.shared import one_of_several, several
 from attnscope.errors import UsageError
+from attnscope.selection import PRINTED
 
 if TYPE_CHECKING:
     from attnscope.config import RunConfig
     from attnscope.report.compare import Comparison
 
-_WINDOW = 64  # rows and columns of a long text that a screen starts with
 _LONGEST = 30  # characters of a text that stands for itself
 _MASKS = ["causal", "bidirectional"]
 
@@ -100,7 +100,7 @@ def _run(given: dict[str, Any], source: Any, stack: Any, selection: Any, machine
     from attnscope.cli.progress import progress
 
     axis, values = _axis(given)
-    window = _WINDOW if is_table(show) else None
+    window = PRINTED if is_table(show) else None
     groups = {"source": (Source, source), "stack": (Stack, stack), "selection": (Selection, selection)}
     groups["machine"] = (Machine, machine)
     runs: list[tuple[str, RunConfig]] = []
