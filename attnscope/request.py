@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 from attnscope.config import ModelConfig, RunConfig, TextInput
 from attnscope.errors import AttnscopeError, UsageError
+from attnscope.estimate import Demand, estimate
 from attnscope.maskfile import read_mask
-from attnscope.memory import Demand, available, estimate, layer_parameters, require
+from attnscope.memory import HINT, layer_parameters, limit, require
 from attnscope.report import STAGES, Token
-from attnscope.selection import MaskTerm, Pick, parse_mask, parse_pick
+from attnscope.selection import POOL, PRINTED, MaskTerm, Pick, parse_mask, parse_pick
 from attnscope.shown import choose
 from attnscope.source import Source, tokenize
 
@@ -82,20 +83,20 @@ def resolve(run: RunConfig, source: Source) -> Request:
         AttnscopeError: A text does not fit the model, or what was asked for does not fit into memory.
     """
     request = request_for(run, source, [make_page(run, source, text) for text in run.texts])
-    limit, what = memory_limit(run)
+    hint = HINT
+    if run.pool is None and any(page.keys and len(page.tokens) > PRINTED for page in request.pages):
+        hint = f"--pool {POOL} makes a map in place of matrices; or {HINT}"
+    require(needed(run, source, request), *limit(run.max_memory), hint)
+    return request
+
+
+def needed(run: RunConfig, source: Source, request: Request) -> dict[str, int]:
+    """Bytes that a run takes, by purpose; see estimate.estimate."""
     asked = demand(run, source, request)
     need = estimate(source.config, run.dtype, asked)
     if source.engine == "transformers":
         need |= {"weights": 0, "masks": 2 * 5 * asked.batch * asked.tokens**2}  # loaded; masks as bool and as float
-    require(need, limit, what)
-    return request
-
-
-def memory_limit(run: RunConfig) -> tuple[int, str]:
-    """Bytes that a run may take, and where the limit comes from."""
-    if run.max_memory is None:
-        return available() // 2, "half of what is free"
-    return run.max_memory, "--max-memory"
+    return need
 
 
 def request_for(run: RunConfig, source: Source, pages: list[Page]) -> Request:
@@ -180,6 +181,7 @@ def demand(run: RunConfig, source: Source, request: Request) -> Demand:
     longest = max(len(tokens) for page in pages for tokens in (page.tokens, page.context or page.given or page.tokens))
     rows = len(pages) * len({q for page in pages for q in page.queries})
     columns = len({k for page in pages for k in page.keys})
+    pool = max(page.pool or 0 for page in pages)
     width = sum(c.d_value if stage == "output" else columns for stage in request.stages)
     if "mean" in (request.layers.word, request.heads.word):
         width += 4 * longest  # mean contributions over every key
@@ -192,4 +194,8 @@ def demand(run: RunConfig, source: Source, request: Request) -> Demand:
         rows=layers * heads * rows,
         top=run.top,
         as_text=run.window is None,
+        counted=layers * heads * len(pages) * longest if pool else 0,
+        pool=pool,
+        heads=c.n_heads if request.auto or request.heads.word == "mean" else heads,
+        words=source.tokenizer.name == "words",
     )
