@@ -20,6 +20,7 @@ DIGITS = 13  # bytes of a float32 in JSON
 COPIES = 2.5  # of a JSON text while it is written
 TOKEN_TEXT = 130  # bytes of a token in JSON
 PART = 1024  # tokens that an MLP takes at a time
+SPARE = 1.06  # what lies between tensors that come and go
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,7 @@ def estimate(c: ModelConfig, dtype: str, d: Demand) -> dict[str, int]:
     size, everything = DTYPE_BYTES[dtype], d.batch * d.tokens
     parameters = embedding_parameters(c) + d.layers * layer_parameters(c)
     largest = max(c.vocab_size * c.d_model, (c.d_mlp or c.d_model) * c.d_model)
-    running = everything * _per_token(c, d) * size + PART * (1 + c.gated) * c.d_mlp * 4
+    running = int(SPARE * everything * _per_token(c, d) * size) + PART * (1 + c.gated) * c.d_mlp * 4
     tile = STAGES * 4 * max(TILE, d.batch * TILE_ROWS * d.tokens) + BUFFERS
     values = d.cells + d.rows * 4 * d.top + max(d.rows, d.counted) * STATISTICS
     pooled = 2 * d.batch * d.pool * d.tokens + d.heads * everything if d.pool else 0
@@ -85,6 +86,7 @@ def _per_token(c: ModelConfig, d: Demand) -> int:
     """Numbers that a layer holds of a token where it holds most."""
     q, k, v, o = c.n_heads * c.d_head, c.n_kv_heads * c.d_head, c.n_kv_heads * c.d_value, c.n_heads * c.d_value
     watched = min(d.heads, c.n_heads) * (c.d_head + c.d_value)
-    attending = 2 * c.d_model + 2 * (q + k) + v + o + watched
+    unwatched = c.d_model + o if d.layers > 1 else 0  # a layer whose output goes on, put together of its parts
+    attending = 2 * c.d_model + 2 * (q + k) + v + o + watched + unwatched
     rotary = 2 * c.d_head * (c.positions == "rope")
     return max(attending, 4 * c.d_model) + rotary

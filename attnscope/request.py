@@ -84,7 +84,7 @@ def resolve(run: RunConfig, source: Source) -> Request:
     """
     request = request_for(run, source, [make_page(run, source, text) for text in run.texts])
     hint = HINT
-    if run.pool is None and any(page.keys and len(page.tokens) > PRINTED for page in request.pages):
+    if request.stages and run.pool is None and any(page.keys and len(page.tokens) > PRINTED for page in request.pages):
         hint = f"--pool {POOL} makes a map in place of matrices; or {HINT}"
     require(needed(run, source, request), *limit(run.max_memory), hint)
     return request
