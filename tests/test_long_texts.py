@@ -98,6 +98,13 @@ def test_named_rows_and_columns_are_exact_and_alone(look):
     assert text.notes == ["--pool 64 adds a map of the whole text"]
 
 
+def test_named_rows_cost_no_more_than_themselves(look, config):
+    told = []
+    asked = RunConfig((TextInput(LONG),), config=str(config), window=PRINTED, layer="0", head="2", query="5,149")
+    inspect(asked, lambda what, done, total: told.append(what))
+    assert [what for what in told if "tile" in what] == [f"attending · layer 1 of 1 · tile {n}" for n in (1, 2)]
+
+
 def test_rows_and_a_map_where_both_were_asked_for(look):
     text = look(query="3,149", pool=8).texts[0]
     head = text.heads[0]

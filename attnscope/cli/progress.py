@@ -103,10 +103,11 @@ def _rich_bar() -> Any:
 
     return Progress(
         TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        TaskProgressColumn(markup=False),
+        BarColumn(bar_width=20),
+        TaskProgressColumn("{task.percentage:>3.0f}%", markup=False),
         TimeElapsedColumn(),
-        TimeRemainingColumn(),
+        TimeRemainingColumn(compact=True),
+        TextColumn("left", markup=False),
         console=Console(file=sys.stderr, markup=False, highlight=False),
         transient=True,
     )

@@ -91,6 +91,7 @@ class _Ticks:
 
     heads: Sequence[int] = ()
     rows: Sequence[int] = ()
+    raw = False
 
     def __init__(self, meter: Meter, heads: set[int], rows: set[int] | None) -> None:
         self._meter, self._heads, self._rows = meter, len(heads), rows

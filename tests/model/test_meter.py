@@ -4,7 +4,6 @@ import pytest
 import torch
 
 from attnscope.config import ModelConfig
-from attnscope.model import attention
 from attnscope.model.masks import Bidirectional, Causal, Window
 from attnscope.model.meter import Load, Meter
 from attnscope.model.randomize import make_random
@@ -61,14 +60,24 @@ def test_a_tile_counts_as_much_as_it_holds():
     assert max(tiles) > 3 * tiles[0]
 
 
-def test_only_what_somebody_else_wants_is_computed(monkeypatch):
-    made = []
-    tile = attention._tile
-    monkeypatch.setattr(attention, "_tile", lambda *args: made.append(args[-1]) or tile(*args))
-    wanted = {2: [Matrices(["weights"], [1], [7, 200], range(T))]}
-    run(wanted, Causal())
-    metered = list(made)
-    made.clear()
-    run(wanted, Causal(), metered=False)
-    assert metered == made
-    assert len(made) == 2
+class Spy:
+    """A recorder of nothing that remembers where tiles lie."""
+
+    heads, rows, raw = (), (), False
+
+    def __init__(self):
+        self.tiles = []
+
+    def reach(self):
+        return None
+
+    def see(self, tile):
+        self.tiles.append((tile.q0, tile.q1, tile.k0, tile.k1, tile.heads.tolist()))
+
+
+def test_only_what_somebody_else_wants_is_computed():
+    alone, metered = Spy(), Spy()
+    for spy, with_meter in ((alone, False), (metered, True)):
+        run({2: [Matrices(["weights"], [1], [7, 200], range(T)), spy]}, Causal(), metered=with_meter)
+    assert metered.tiles == alone.tiles
+    assert [(q0, q1, heads) for q0, q1, _, _, heads in alone.tiles] == [(7, 8, [1]), (200, 201, [1])]
