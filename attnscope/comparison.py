@@ -7,8 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from attnscope.alignment import align
 from attnscope.errors import AttnscopeError
-from attnscope.report import STAGES, HeadReport, TextReport, Token
+from attnscope.overviews import pooled_change
+from attnscope.report import STAGES, HeadReport, TextReport
 from attnscope.report.compare import Cell, Change, Comparison, HeadChange, Side
 
 _Array = np.ndarray[Any, np.dtype[Any]]
@@ -23,7 +25,8 @@ def compare(axis: str, sides: Sequence[Side], shown_keys: Sequence[int] | None =
         shown_keys: Columns of the first side that the difference matrix has; None for all.
 
     Raises:
-        AttnscopeError: A side lacks a text, a layer and head, or the weights that it needs.
+        AttnscopeError: A side lacks a text, a layer and head, or the weights or maps that it needs, or texts are too
+            long and too different.
     """
     changes = [
         Change(number, list(_head_changes(axis, sides[0], side, shown_keys)))
@@ -43,12 +46,21 @@ def _head_changes(axis: str, first: Side, second: Side, shown_keys: Sequence[int
             pairs = list(zip(a.heads, b.heads, strict=True))
         else:
             pairs = [(head, _counterpart(head, b, second.label)) for head in a.heads]
-        queries = [(i, j) for i, j in align(a.tokens, b.tokens) if i in a.queries and j in b.queries]
-        keys = [(i, j) for i, j in align(a.sources, b.sources) if i in a.keys and j in b.keys]
+        if not a.queries or not b.queries:
+            yield from (pooled_change(number, (a, x, name(x)), (b, y, name(y))) for x, y in pairs)
+            continue
+        queries = _both(align(a.tokens, b.tokens), a.queries, b.queries)
+        keys = _both(align(a.sources, b.sources), a.keys, b.keys)
         for x, y in pairs:
             one_half = _Half(a, x, [q for q, _ in queries], [k for k, _ in keys])
             other_half = _Half(b, y, [q for _, q in queries], [k for _, k in keys])
             yield _head_change(number, one_half, other_half, shown_keys)
+
+
+def _both(pairs: list[tuple[int, int]], first: list[int], second: list[int]) -> list[tuple[int, int]]:
+    """The pairs whose positions both sides show."""
+    here, there = set(first), set(second)
+    return [(i, j) for i, j in pairs if i in here and j in there]
 
 
 def _counterpart(head: HeadReport, text: TextReport, label: str) -> HeadReport:
@@ -67,29 +79,6 @@ def name(head: HeadReport) -> str:
     return f"mean H{head.head}" if layer == "mean" else f"{layer}H{head.head}"
 
 
-def align(first: Sequence[Token], second: Sequence[Token]) -> list[tuple[int, int]]:
-    """Positions of the pieces that two texts share: a longest common subsequence (Wagner and Fischer, 1974)."""
-    a, b = [t.piece for t in first], [t.piece for t in second]
-    if a == b:
-        return [(i, i) for i in range(len(a))]
-    longest = np.zeros((len(a) + 1, len(b) + 1), dtype=np.int32)  # of what is left from (i, j) on
-    codes = {piece: n for n, piece in enumerate({*a, *b})}
-    same = np.array([codes[p] for p in a])[:, None] == np.array([codes[p] for p in b])[None]
-    for i in range(len(a) - 1, -1, -1):
-        taken = np.where(same[i], longest[i + 1, 1:] + 1, longest[i + 1, :-1])
-        longest[i, :-1] = np.maximum.accumulate(taken[::-1])[::-1]
-    pairs, i, j = [], 0, 0
-    while i < len(a) and j < len(b):
-        if same[i, j]:
-            pairs.append((i, j))
-            i, j = i + 1, j + 1
-        elif longest[i + 1, j] >= longest[i, j + 1]:
-            i += 1
-        else:
-            j += 1
-    return pairs
-
-
 @dataclass(frozen=True)
 class _Half:
     """One side's share of a comparison: a text and head, and the positions that have a counterpart."""
@@ -102,12 +91,12 @@ class _Half:
     @cached_property
     def at(self) -> list[int]:
         """Rows of the aligned queries within the report's matrices."""
-        return [self.text.queries.index(q) for q in self.queries]
+        return _places(self.queries, self.text.queries)
 
     @cached_property
     def columns(self) -> list[int]:
         """Columns of the aligned keys within the report's matrices."""
-        return [self.text.keys.index(k) for k in self.keys]
+        return _places(self.keys, self.text.keys)
 
     @cached_property
     def weights(self) -> _Array:
@@ -120,7 +109,7 @@ class _Half:
     @cached_property
     def own_keys(self) -> list[int]:
         """Positions of the shown keys without a counterpart."""
-        return [k for k in self.text.keys if k not in self.keys]
+        return sorted(set(self.text.keys).difference(self.keys))
 
     @cached_property
     def own(self) -> _Array:
@@ -140,9 +129,16 @@ class _Half:
         return [[int(k) for k in row if k >= 0] for row in self.head.top.keys[self.at]]
 
 
+def _places(chosen: Sequence[int], among: Sequence[int]) -> list[int]:
+    """Where each of these stands among those."""
+    place = {position: n for n, position in enumerate(among)}
+    return [place[position] for position in chosen]
+
+
 def _head_change(number: int, one: _Half, other: _Half, shown_keys: Sequence[int] | None) -> HeadChange:
     p, q = _outcomes(one, other)
-    shown = [n for n, key in enumerate(one.keys) if shown_keys is None or key in shown_keys]
+    wanted = set(one.keys if shown_keys is None else shown_keys)
+    shown = [n for n, key in enumerate(one.keys) if key in wanted]
     moved = other.weights[:, other.columns] - one.weights[:, one.columns]  # over aligned keys
     gained, gain = _largest(np.hstack([moved, other.own]), other.keys + other.own_keys)
     lost, loss = _largest(np.hstack([-moved, one.own]), one.keys + one.own_keys)
@@ -163,12 +159,8 @@ def _head_change(number: int, one: _Half, other: _Half, shown_keys: Sequence[int
         gain=gain,
         lost=lost,
         loss=loss,
-        entered=[
-            [k for k in new if k not in _carried(old, one, other)] for old, new in zip(one.top, other.top, strict=True)
-        ],
-        left=[
-            [k for k in old if k not in _carried(new, other, one)] for old, new in zip(one.top, other.top, strict=True)
-        ],
+        entered=_newcomers(one, other),
+        left=_newcomers(other, one),
         worst=[
             _worst(stage, one, other) for stage in STAGES if stage in one.head.stages and stage in other.head.stages
         ],
@@ -215,10 +207,11 @@ def _largest(change: _Array, positions: list[int]) -> tuple[list[int], _Array]:
     )
 
 
-def _carried(positions: list[int], source: _Half, target: _Half) -> list[int]:
-    """Positions of one side as positions of the other; what has no counterpart falls away."""
-    there = dict(zip(source.keys, target.keys, strict=True))
-    return [there[p] for p in positions if p in there]
+def _newcomers(before: _Half, after: _Half) -> list[list[int]]:
+    """Of every row: top contributors of one side that the other side's top does not hold."""
+    there = dict(zip(before.keys, after.keys, strict=True))
+    carried = [{there[p] for p in row if p in there} for row in before.top]
+    return [[p for p in row if p not in old] for row, old in zip(after.top, carried, strict=True)]
 
 
 def _worst(stage: str, one: _Half, other: _Half) -> Cell:
@@ -243,8 +236,10 @@ def _worst(stage: str, one: _Half, other: _Half) -> Cell:
 
 
 def _notes(changes: Sequence[Change]) -> list[str]:
-    """What a reader must know of tokens without counterpart."""
+    """What a reader must know of maps, and of tokens without counterpart."""
     heads = [head for change in changes for head in change.heads]
+    if any(head.mass is not None for head in heads):
+        return ["maps stand for matrices that are too large; --query ROWS compares those rows cell by cell"]
     if not any(head.only_first or head.only_second for head in heads):
         return []
     return ["tokens that only one side has are not in the matrix; their weight counts as moved"]

@@ -216,7 +216,9 @@ class RunConfig(msgspec.Struct, frozen=True):
         special: Special tokens and the first token take part in the ranking.
         device: `auto`, `cpu`, `cuda`, `cuda:N`.
         dtype: Type that the model runs in.
-        window: Rows and columns shown where the user names none; None for every one.
+        window: Tokens of the longest text whose matrices are shown, and rows and columns next to those that the user
+            names; None for every one.
+        pool: Runs, each way, of a pooled map that is shown; None for one only where a text is longer than `window`.
         truncate: Cut texts that are longer than the model takes, and say so.
         max_memory: Bytes that the run may take; None for half of what is free.
         engine: Who computes queries, keys and values: attnscope itself, or `transformers`.
@@ -240,6 +242,7 @@ class RunConfig(msgspec.Struct, frozen=True):
     device: str = "auto"
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
     window: int | None = None
+    pool: int | None = None
     truncate: bool = False
     max_memory: int | None = None
     engine: Literal["native", "transformers"] = "native"

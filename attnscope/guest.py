@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from attnscope.config import ModelConfig, RunConfig
 from attnscope.errors import UsageError
 from attnscope.folder import Folder, open_folder
-from attnscope.memory import DTYPE_BYTES, available, require
+from attnscope.memory import DTYPE_BYTES, limit, require
 from attnscope.shipped import find_model
 from attnscope.source import DEFAULT_MODEL, Source, card
 from attnscope.tokens import load_tokenizer
@@ -87,7 +87,4 @@ def _require_memory(folder: Folder, run: RunConfig) -> None:
     """Every tensor as it is read, and again in the type that the model runs in."""
     numbers = sum(prod(tensor.shape) for tensor in folder.tensors.values())
     need = {"tensors": numbers * 4, "weights": numbers * DTYPE_BYTES[run.dtype]}
-    if run.max_memory is None:
-        require(need, available() // 2, "half of what is free")
-    else:
-        require(need, run.max_memory, "--max-memory")
+    require(need, *limit(run.max_memory))

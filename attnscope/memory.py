@@ -1,14 +1,12 @@
-"""Sizes in; the bytes that a run will take, before anything is allocated, out. No torch in here."""
+"""Parameters of a model, counted; bytes needed and bytes there in, a refusal out. No torch in here."""
 
-from dataclasses import dataclass
 from pathlib import Path
 
 from attnscope.config import ModelConfig
 from attnscope.errors import AttnscopeError
 
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
-_TILE = 1 << 20  # scores in a tile, at least one row
-_BYTES_PER_CHARACTER = 200  # tokens, pieces and spans of a text as Python objects
+HINT = "select fewer cells with --layer, --head, --query, --key or --stage, or raise --max-memory"
 
 
 def layer_parameters(c: ModelConfig) -> int:
@@ -38,56 +36,23 @@ def embedding_parameters(c: ModelConfig) -> int:
     return rows * c.d_model + c.embedding_norm * norm_parameters(c, c.d_model)
 
 
-@dataclass(frozen=True)
-class Demand:
-    """What a run asks for.
+def limit(named: int | None) -> tuple[int, str]:
+    """Bytes that a run may take, and where that limit comes from.
 
-    Attributes:
-        layers: Blocks that are loaded.
-        batch: Texts.
-        tokens: Tokens of the longest text.
-        characters: Characters of all texts.
-        cells: Matrix cells kept, over all texts, stages, layers and heads.
-        rows: Rows kept, over all texts, layers and heads.
-        top: Contributors a row.
-        as_text: The findings are turned into JSON as a whole.
+    Args:
+        named: What `--max-memory` says; None where it was not given.
     """
-
-    layers: int
-    batch: int
-    tokens: int
-    characters: int
-    cells: int
-    rows: int
-    top: int
-    as_text: bool
+    return (available() // 2, "half of what is free") if named is None else (named, "--max-memory")
 
 
-def estimate(c: ModelConfig, dtype: str, d: Demand) -> dict[str, int]:
-    """Bytes by purpose: `weights`, `activations`, `tile`, `kept` and `text`."""
-    size = DTYPE_BYTES[dtype]
-    parameters = embedding_parameters(c) + d.layers * layer_parameters(c)
-    largest = max(c.vocab_size * c.d_model, (c.d_mlp or c.d_model) * c.d_model)
-    per_token = 6 * c.d_model + c.n_heads * (2 * c.d_head + c.d_value) + 2 * c.n_kv_heads * (c.d_head + c.d_value)
-    per_token += (2 + c.gated) * c.d_mlp
-    values = d.cells + d.rows * (6 + 4 * d.top)
-    tile = max(_TILE, d.batch * d.tokens)
-    return {
-        "weights": parameters * size + largest * 4,
-        "activations": d.batch * d.tokens * (per_token * size + (c.d_head + c.d_value) * 4),
-        "tile": 6 * tile * 4,
-        "kept": values * (4 + 16 * d.as_text),
-        "text": d.characters * _BYTES_PER_CHARACTER,
-    }
-
-
-def require(need: dict[str, int], limit: int, what: str) -> None:
+def require(need: dict[str, int], limit: int, what: str, hint: str = HINT) -> None:
     """Refuse what would not fit.
 
     Args:
-        need: From `estimate`.
+        need: Bytes by purpose, such as from `estimate.estimate`.
         limit: Bytes that may be taken.
         what: Where the limit comes from, for the error.
+        hint: What makes it fit, for the error.
 
     Raises:
         AttnscopeError: The sum is above the limit; the message holds the formula and the numbers.
@@ -95,7 +60,6 @@ def require(need: dict[str, int], limit: int, what: str) -> None:
     total = sum(need.values())
     if total > limit:
         parts = " + ".join(f"{name} {readable(size)}" for name, size in need.items())
-        hint = "select fewer cells with --layer, --head, --query, --key or --stage, or raise --max-memory"
         raise AttnscopeError(f"needs about {readable(total)} ({parts}), {what} is {readable(limit)}", hint=hint)
 
 

@@ -1,32 +1,28 @@
 """What the user asked in, a Report out: the whole program, in order."""
 
-import gc
-from collections.abc import Callable, Iterable
-from functools import cached_property
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 from attnscope import __version__
-from attnscope.config import RunConfig, TextInput
-from attnscope.errors import AttnscopeError, UsageError
+from attnscope.config import RunConfig
+from attnscope.cost import about_pairs
 from attnscope.folder import hash_weights
-from attnscope.guest import open_guest
+from attnscope.loading import Loader, Progress
+from attnscope.memory import layer_parameters
 from attnscope.report import MaskUse, Provenance, Report, TextReport
 from attnscope.request import Request, resolve
 from attnscope.selection import Keep
-from attnscope.source import Source, open_source
+from attnscope.source import Source
 
 if TYPE_CHECKING:
     import torch
 
     from attnscope.hosted import Guest, Hosted
+    from attnscope.model.attention import Recorder
     from attnscope.model.native import Batch, Native
     from attnscope.model.stack import Stack
     from attnscope.model.trace import Trace, Unit
-
-_WORTH_A_THREAD = 1 << 30  # multiplications; for less, waking a second thread costs more than it saves
-
-Progress = Callable[[str, int, int], None]
 
 
 def inspect(run: RunConfig, progress: Progress | None = None) -> Report:
@@ -43,18 +39,8 @@ def inspect(run: RunConfig, progress: Progress | None = None) -> Report:
     return Session(run.texts, progress).inspect(run)
 
 
-class Session:
-    """Several runs that share what they open and load.
-
-    Args:
-        texts: The texts of all of them: a vocabulary that is made from the texts is made from these.
-        progress: See inspect.
-    """
-
-    def __init__(self, texts: Iterable[TextInput], progress: Progress | None = None) -> None:
-        self.texts, self.tell = texts, progress or (lambda what, done, total: None)
-        self.sources: dict[tuple[str | None, ...], Source] = {}
-        self.stacks: dict[tuple[str, ...], Stack | Guest] = {}
+class Session(Loader):
+    """Several runs that share what they open and load."""
 
     def inspect(self, run: RunConfig) -> Report:
         """See inspect."""
@@ -62,60 +48,11 @@ class Session:
         request = resolve(run, source)
         loaded, device = self.load(run, source, request)
         batch, engine = prepare_engine(run, request, loaded, device)
-        trace = attend(run, request, batch, engine, self.tell)
+        trace = attend(run, request, batch, engine, self.progress)
         texts = [_text_report(run, request, i, trace) for i in range(len(request.pages))]
-        return Report(provenance(source, run, device), mask_use(source, run, engine.mask_in_words()), texts)
-
-    def source(self, run: RunConfig) -> Source:
-        """The model that a run names, opened once."""
-        guest = run.engine == "transformers"
-        name = (run.model, run.config, *((run.part, run.dtype) if guest else ()))
-        if run.part is not None and not guest:
-            raise UsageError("only --engine transformers knows parts", where="--part", hint="add --engine transformers")
-        if name not in self.sources:
-            self.sources[name] = open_guest(run) if guest else open_source(run.model, run.config, self.texts)
-        return self.sources[name]
-
-    def load(self, run: RunConfig, source: Source, request: Request) -> "tuple[Stack | Guest, torch.device]":
-        """The layers of a model that a request needs, loaded once where that is deep enough, and where they lie.
-
-        Raises:
-            AttnscopeError: They cannot be loaded, or there is no such device.
-        """
-        import_torch()  # everything that can be refused without it has been
-        import torch
-
-        from attnscope.model.stack import Stack
-
-        torch.set_num_threads(1 if request.multiplications < _WORTH_A_THREAD else self._threads)
-        device = _device(run.device)
-        if source.engine == "transformers":
-            return source.load(request.deepest, getattr(torch, run.dtype), device), device
-        key = run.model or "", run.config or "", run.dtype, str(device)
-        found = self.stacks.get(key)
-        if not isinstance(found, Stack) or len(found.blocks) < request.deepest:
-            self.tell("loading", 0, 1)
-            found = self.stacks[key] = source.load(request.deepest, getattr(torch, run.dtype), device)
-        return found, device
-
-    @cached_property
-    def _threads(self) -> int:
-        """As many threads as torch was given."""
-        import torch
-
-        return torch.get_num_threads()
-
-
-def import_torch() -> None:
-    """Import torch with the garbage collector off, which would walk its lasting objects again and again (0.1 s)."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        import torch  # noqa: F401
-    finally:
-        if was_on:
-            gc.freeze()
-            gc.enable()
+        values = "pooled" if any(page.pool for page in request.pages) else "exact"
+        made = provenance(source, run, device, values)
+        return Report(made, mask_use(source, run, engine.mask_in_words()), texts)
 
 
 def prepare_engine(
@@ -140,7 +77,7 @@ def prepare_engine(
     return batch, Hosted(loaded, request.terms, same_scores, files, read)
 
 
-def units_for(request: Request, batch: "Batch", engine: "Native | Hosted", tell: Progress) -> "list[Unit]":
+def units_for(request: Request, batch: "Batch", engine: "Native | Hosted", tell: Progress | None) -> "list[Unit]":
     """The layers and heads that were asked for; where that was left to us, chosen by what they do."""
     from attnscope.analysis import choose, mass_on_others
     from attnscope.model.recorders import Rows
@@ -149,7 +86,7 @@ def units_for(request: Request, batch: "Batch", engine: "Native | Hosted", tell:
     if request.auto:
         rows = [Rows(range(n_heads), range(max(batch.tokens.lengths)), batch.sources) for _ in range(request.deepest)]
         survey = {layer: [one] for layer, one in enumerate(rows)}
-        engine.forward(batch, survey, lambda done, total: tell("choosing a head", done, total))
+        forward(request, batch, engine, survey, ("choosing a head", tell))
         mass = mass_on_others(rows, batch.tokens.real & ~batch.tokens.special).cpu()
     return choose(mass, request.layers, request.heads, n_layers, n_heads)
 
@@ -159,7 +96,7 @@ def attend(
     request: Request,
     batch: "Batch",
     engine: "Native | Hosted",
-    tell: Progress,
+    tell: Progress | None,
     keep: Keep | None = None,
 ) -> "Trace":
     """Choose the heads, where that was left to us, and keep what was asked for of them.
@@ -169,7 +106,7 @@ def attend(
         request: The same, held against the model and the texts.
         batch: The texts side by side.
         engine: The model under its mask.
-        tell: Called with layers done and layers to do.
+        tell: Told how far it is; None where nobody wants to know.
         keep: What is kept of every unit besides stages; None for what a Report holds.
 
     Raises:
@@ -177,53 +114,93 @@ def attend(
     """
     from attnscope.model.trace import Wanted, prepare
 
+    pooled = any(page.pool for page in request.pages)
+    rows = sorted({query for page in request.pages for query in page.queries})
     wanted = Wanted(
         stages=request.stages,
-        rows=sorted({query for page in request.pages for query in page.queries}),
+        rows=rows,
+        counted=list(range(max(batch.tokens.lengths))) if pooled else rows,
         columns=sorted({key for page in request.pages for key in page.keys}),
         top=run.top,
         by=run.by,
         eligible=batch.sources.real if run.special else batch.sources.content(),
         sources=batch.sources,
-        keep=keep or Keep(),
+        keep=keep or Keep(columns=pooled, pool=max((page.pool or 0 for page in request.pages), default=0) or None),
         shown=_shown(request, batch.tokens.real),
     )
     trace = prepare(units_for(request, batch, engine, tell), wanted)
-    engine.forward(batch, trace.recorders, lambda done, total: tell("attending", done, total))
+    forward(request, batch, engine, trace.recorders, ("attending", tell))
     return trace
 
 
+def forward(
+    request: Request,
+    batch: "Batch",
+    engine: "Native | Hosted",
+    recorders: "Mapping[int, Sequence[Recorder]]",
+    told: tuple[str, Progress | None],
+) -> None:
+    """Run the model under the eyes of recorders, and tell how far it is.
+
+    Args:
+        request: What was asked.
+        batch: The texts side by side.
+        engine: The model under its mask.
+        recorders: Layer to those who watch it.
+        told: What this is called, and who is told; None for nobody.
+    """
+    what, tell = told
+    if tell is None:
+        engine.forward(batch, recorders)
+        return
+    from attnscope.model.meter import Load, Meter
+
+    c, tokens = request.config, sum(batch.tokens.lengths)
+    pairs = {mask: about_pairs(mask, max(batch.tokens.lengths)) * len(batch.tokens.lengths) for mask in _masks(request)}
+    width = c.d_head + c.d_value
+    loads = [Load(tokens * layer_parameters(c), width * pairs[mask]) for mask in _masks(request)]
+    meter = Meter(what, tell, loads, c.n_heads, recorders)
+    engine.forward(batch, meter.recorders, meter.layer)
+
+
+def _masks(request: Request) -> list[str]:
+    """The mask of every layer, in words."""
+    c = request.config
+    return [request.mask.replace("own", c.mask_of(layer)) for layer in range(c.n_layers)]
+
+
 def _shown(request: Request, real: "torch.Tensor") -> "torch.Tensor":
-    """The rows that each text shows, (B, Q), bool."""
+    """The rows of each text that sums count, (B, Q), bool: those that are shown, or all."""
     import torch
 
     shown = torch.zeros_like(real)
-    for mine, page in zip(shown, request.pages, strict=True):
-        mine[torch.tensor(page.queries, device=real.device)] = True
+    for number, page in enumerate(request.pages):
+        rows = real[number] if page.pool else torch.tensor(page.queries, dtype=torch.int64, device=real.device)
+        shown[number, rows] = True
     return shown
 
 
 def _text_report(run: RunConfig, request: Request, index: int, trace: "Trace") -> TextReport:
-    from attnscope.analysis import head_report
+    import torch
+
+    from attnscope.analysis import Place, Whole, head_report
 
     page, text = request.pages[index], run.texts[index]
-    heads = [
-        head_report(
-            unit,
-            kept,
-            trace.wanted,
-            (index, page.queries, page.keys),
-            left_out=[] if run.special else ["special tokens", "first token"],
-        )
-        for unit, kept in trace.kept
-    ]
+    whole = None
+    if page.pool:
+        words = [not token.special for token in page.tokens]
+        counted = torch.tensor([word or not any(words) for word in words])
+        whole = Whole(len(page.tokens), len(page.context or page.tokens), counted)
+    place = Place(index, page.queries, page.keys, whole)
+    left_out = [] if run.special else ["special tokens", "first token"]
+    heads = [head_report(unit, kept, trace.wanted, place, left_out=left_out) for unit, kept in trace.kept]
     return TextReport(
         index, text.text, text.pair, page.tokens, page.context, page.queries, page.keys, heads, page.notes
     )
 
 
-def provenance(source: Source, run: RunConfig, device: "torch.device") -> Provenance:
-    """What produces the numbers."""
+def provenance(source: Source, run: RunConfig, device: "torch.device", values: str = "exact") -> Provenance:
+    """What produces the numbers, and what they are: see report.Provenance."""
     import torch
 
     return Provenance(
@@ -240,6 +217,7 @@ def provenance(source: Source, run: RunConfig, device: "torch.device") -> Proven
         n_heads=source.config.n_heads,
         notes=list(source.notes),
         part=source.part,
+        values=values,
         versions=_versions(source),
         weights_hash=hash_weights(source.folder) if run.hash_weights and source.folder is not None else None,
     )
@@ -263,26 +241,3 @@ def mask_use(source: Source, run: RunConfig, seen: str | None = None) -> MaskUse
     used = own if run.mask == "own" else run.mask.replace("own", own)
     whose = " or ".join((own, *(mask for mask in source.trained_masks if mask != own)))
     return MaskUse(whose, used, None if used in (own, *source.trained_masks) else run.what_if)
-
-
-def _device(name: str) -> "torch.device":
-    import torch
-
-    if name == "auto":
-        return torch.device("cuda:0" if torch.cuda.is_available() else "cpu")
-    device = torch.device("cuda:0" if name == "cuda" else name)
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise AttnscopeError(f"no device '{name}' here", where="--device", hint="use --device cpu, or auto")
-    return device
-
-
-def limit_threads(wanted: int) -> int:
-    """Let torch use so many threads, or as many as it likes for 0; how many it uses.
-
-    The number of threads decides the order of some sums, and so their last bits.
-    """
-    import torch
-
-    if wanted:
-        torch.set_num_threads(wanted)
-    return torch.get_num_threads()

@@ -4,12 +4,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attnscope.config import RunConfig, TextInput
+from attnscope.config import ModelConfig, RunConfig, TextInput
 from attnscope.errors import AttnscopeError, UsageError
+from attnscope.estimate import Demand, estimate
 from attnscope.maskfile import read_mask
-from attnscope.memory import Demand, available, estimate, layer_parameters, require
+from attnscope.memory import HINT, layer_parameters, limit, require
 from attnscope.report import STAGES, Token
-from attnscope.selection import MaskTerm, Pick, parse_mask, parse_pick, positions
+from attnscope.selection import POOL, PRINTED, MaskTerm, Pick, parse_mask, parse_pick
+from attnscope.shown import choose
 from attnscope.source import Source, tokenize
 
 if TYPE_CHECKING:
@@ -26,6 +28,7 @@ class Page:
         given: Tokens of the text that the encoder reads where a decoder's attention to itself is shown; None elsewhere.
         queries: Rows, sorted.
         keys: Columns, sorted.
+        pool: Runs, each way, of the pooled map that is shown; None where there is none.
         notes: What was cut or left out.
     """
 
@@ -34,6 +37,7 @@ class Page:
     given: list[Token] | None
     queries: list[int]
     keys: list[int]
+    pool: int | None
     notes: list[str]
 
 
@@ -50,6 +54,8 @@ class Request:
         deepest: How many layers have to run.
         matrices: The matrices of the mask's files, (queries, keys), bool, True where allowed.
         multiplications: About how many multiplications the layers that run take.
+        config: The model.
+        mask: The mask as it was typed.
     """
 
     layers: Pick
@@ -60,6 +66,8 @@ class Request:
     deepest: int
     matrices: "dict[str, np.ndarray[Any, np.dtype[np.bool_]]]"
     multiplications: int
+    config: ModelConfig
+    mask: str
 
     @property
     def auto(self) -> bool:
@@ -75,20 +83,20 @@ def resolve(run: RunConfig, source: Source) -> Request:
         AttnscopeError: A text does not fit the model, or what was asked for does not fit into memory.
     """
     request = request_for(run, source, [make_page(run, source, text) for text in run.texts])
-    limit, what = memory_limit(run)
+    hint = HINT
+    if request.stages and run.pool is None and any(page.keys and len(page.tokens) > PRINTED for page in request.pages):
+        hint = f"--pool {POOL} makes a map in place of matrices; or {HINT}"
+    require(needed(run, source, request), *limit(run.max_memory), hint)
+    return request
+
+
+def needed(run: RunConfig, source: Source, request: Request) -> dict[str, int]:
+    """Bytes that a run takes, by purpose; see estimate.estimate."""
     asked = demand(run, source, request)
     need = estimate(source.config, run.dtype, asked)
     if source.engine == "transformers":
         need |= {"weights": 0, "masks": 2 * 5 * asked.batch * asked.tokens**2}  # loaded; masks as bool and as float
-    require(need, limit, what)
-    return request
-
-
-def memory_limit(run: RunConfig) -> tuple[int, str]:
-    """Bytes that a run may take, and where the limit comes from."""
-    if run.max_memory is None:
-        return available() // 2, "half of what is free"
-    return run.max_memory, "--max-memory"
+    return need
 
 
 def request_for(run: RunConfig, source: Source, pages: list[Page]) -> Request:
@@ -109,7 +117,7 @@ def request_for(run: RunConfig, source: Source, pages: list[Page]) -> Request:
     stages = tuple(stage for stage in STAGES if stage in run.stages)
     terms = parse_mask(run.mask)
     work = deepest * layer_parameters(c) * sum(len(page.tokens) for page in pages)
-    return Request(layers, heads, terms, stages, pages, deepest, _matrices(terms, pages), work)
+    return Request(layers, heads, terms, stages, pages, deepest, _matrices(terms, pages), work, c, run.mask)
 
 
 def make_page(run: RunConfig, source: Source, text: TextInput) -> Page:
@@ -130,17 +138,13 @@ def make_page(run: RunConfig, source: Source, text: TextInput) -> Page:
         given, context = context, None
         notes.append(f"the encoder reads --context: {text.context}")
 
-    def chosen(option: str, typed: str | None, what: str, shown: list[Token]) -> list[int]:
-        every = list(range(len(shown)))
-        if typed is not None:
-            return sorted(positions(typed, [token.text for token in shown], option))
-        if run.window is None or len(every) <= run.window:
-            return every
-        notes.append(f"{what} 0–{run.window - 1} of {len(every)} shown; {option} 0:{len(every)} shows all")
-        return every[: run.window]
+    shown = choose(run, tokens, context, causal=_causal(run, source))
+    return Page(tokens, context, given, shown.queries, shown.keys, shown.pool, notes + shown.notes)
 
-    queries = chosen("--query", run.query, "rows", tokens)
-    return Page(tokens, context, given, queries, chosen("--key", run.key, "columns", context or tokens), notes)
+
+def _causal(run: RunConfig, source: Source) -> bool:
+    """Most queries see only what stands before them."""
+    return "causal" in run.mask.replace("own", source.config.mask) or "prefix" in run.mask
 
 
 def _check_context(text: TextInput, source: Source) -> None:
@@ -177,6 +181,7 @@ def demand(run: RunConfig, source: Source, request: Request) -> Demand:
     longest = max(len(tokens) for page in pages for tokens in (page.tokens, page.context or page.given or page.tokens))
     rows = len(pages) * len({q for page in pages for q in page.queries})
     columns = len({k for page in pages for k in page.keys})
+    pool = max(page.pool or 0 for page in pages)
     width = sum(c.d_value if stage == "output" else columns for stage in request.stages)
     if "mean" in (request.layers.word, request.heads.word):
         width += 4 * longest  # mean contributions over every key
@@ -189,4 +194,8 @@ def demand(run: RunConfig, source: Source, request: Request) -> Demand:
         rows=layers * heads * rows,
         top=run.top,
         as_text=run.window is None,
+        counted=layers * heads * len(pages) * longest if pool else 0,
+        pool=pool,
+        heads=c.n_heads if request.auto or request.heads.word == "mean" else heads,
+        words=source.tokenizer.name == "words",
     )

@@ -9,6 +9,8 @@ from attnscope.errors import UsageError, did_you_mean
 _RANGE = re.compile(r"(-?\d+)(?:-(\d+))?")
 _SLICE = re.compile(r"(-?\d+)?:(-?\d+)?")
 _NUMBER = re.compile(r"-?\d+")
+PRINTED = 64  # tokens: of a longer text nobody reads matrices on a screen, and a pooled map stands for them
+POOL = 64  # runs of tokens that such a map has each way, unless --pool says otherwise
 
 
 @dataclass(frozen=True)

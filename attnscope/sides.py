@@ -9,7 +9,8 @@ from attnscope.comparison import compare
 from attnscope.config import RunConfig
 from attnscope.errors import AttnscopeError
 from attnscope.folder import read_file
-from attnscope.pipeline import Progress, Session
+from attnscope.loading import Progress
+from attnscope.pipeline import Session
 from attnscope.report import Report, from_json
 from attnscope.report.compare import Comparison, Side
 from attnscope.selection import positions

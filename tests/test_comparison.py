@@ -7,7 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attnscope.comparison import align, compare, jensen_shannon
+from attnscope import alignment
+from attnscope.alignment import align
+from attnscope.comparison import compare, jensen_shannon
 from attnscope.config import RunConfig, TextInput
 from attnscope.errors import AttnscopeError
 from attnscope.pipeline import inspect
@@ -120,6 +122,45 @@ def test_alignment_is_a_longest_common_subsequence(a, b):
     assert len(pairs) == longest(tuple(a), tuple(b))
     assert all(a[i] == b[j] for i, j in pairs)
     assert all(x[0] < y[0] and x[1] < y[1] for x, y in pairwise(pairs))
+
+
+def test_texts_that_are_too_long_and_too_different_are_refused_and_a_common_part_costs_nothing(monkeypatch):
+    monkeypatch.setattr(alignment, "CELLS", 12)
+    same = [Token(0, str(i), str(i)) for i in range(100)]
+    other = [*same[:40], Token(0, "x", "x"), *same[41:]]
+    assert align(same, other) == [(i, i) for i in range(100) if i != 40]
+    with pytest.raises(AttnscopeError, match="stretches of 4 and 4 tokens differ, which is too much to align"):
+        align(same[:4], same[50:54])
+
+
+LONG = " ".join(f"w{i * i % 83}" for i in range(150))
+
+
+def pooled(**options):
+    runs = [(mask, config(LONG, mask=mask, pool=8, stages=("weights",), **options)) for mask in ("own", "causal")]
+    return compare_runs("mask", runs, None, 64)
+
+
+def test_maps_are_compared_where_no_row_was_named():
+    found = pooled()
+    for head, one, other in zip(
+        found.changes[0].heads, *(side.report.texts[0].heads for side in found.sides), strict=True
+    ):
+        np.testing.assert_array_equal(head.mass, [one.columns.mass, other.columns.mass])
+        (worst,) = head.worst
+        size = np.abs(other.pooled.weights - one.pooled.weights)
+        assert worst.difference == pytest.approx(float(size.max()))
+        assert size[one.pooled.queries.index(worst.query), one.pooled.keys.index(worst.key)] == size.max()
+    jsonschema.validate(json.loads(to_json(found)), json.loads(schema_file("compare").read_text()))
+    assert "pooled, query" in str(beyond(found, 1e-3))
+
+
+def test_maps_of_different_texts_do_not_go_together():
+    one, other = (inspect(config(text, pool=8)) for text in (LONG, LONG.replace("w4", "x")))
+    with pytest.raises(AttnscopeError, match="maps of different tokens or runs cannot be compared; name rows"):
+        compare("report", [Side("a", one), Side("b", other)])
+    with pytest.raises(AttnscopeError, match="only one side has a map"):
+        compare("report", [Side("a", one), Side("b", inspect(config(LONG)))])
 
 
 @given(st.lists(st.floats(0, 1), min_size=3, max_size=3), st.lists(st.floats(0, 1), min_size=3, max_size=3))

@@ -16,9 +16,10 @@ from attnscope.batch.sinks import Lines, Shards, open_dump
 from attnscope.batch.work import Model, how_many_units, run_config
 from attnscope.config import RunConfig
 from attnscope.errors import AttnscopeError
-from attnscope.memory import Demand, estimate, require
-from attnscope.pipeline import Session, limit_threads, mask_use, provenance
-from attnscope.request import memory_limit
+from attnscope.estimate import Demand, estimate
+from attnscope.loading import limit_threads
+from attnscope.memory import limit, require
+from attnscope.pipeline import Session, mask_use, provenance
 from attnscope.source import Source
 
 _TOKENS, _VALUES, _WINDOW = 1024, 1 << 22, 1 << 24
@@ -118,11 +119,11 @@ def _bounds(settings: Settings, run: RunConfig, source: Source) -> Grouping:
     Raises:
         AttnscopeError: Not even a small group fits.
     """
-    limit, what = memory_limit(run)
+    most, what = limit(run.max_memory)
     units = how_many_units(settings, source)
     need = estimate(source.config, run.dtype, Demand(source.config.n_layers, 1, 256, 1000, units * 256, 0, 0, False))
-    require(need, limit, what)
-    spare = limit - sum(need.values())
+    require(need, most, what)
+    spare = most - sum(need.values())
     numbers = max(1, spare // _BYTES)
     window = min(_WINDOW, _power_of_two(numbers // 4))
     tokens = min(_TOKENS, _power_of_two(max(1, spare // 4 // (need["activations"] // 256))))

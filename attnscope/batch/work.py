@@ -125,12 +125,9 @@ class Model:
         """See runner.Work."""
         from attnscope.analysis import unit_arrays, unit_names
 
-        def quiet(what: str, done: int, total: int) -> None:
-            """A group takes too short to tell of."""
-
         request = request_for(self._run, self._source, [one.page for one in ready])
         batch, engine = prepare_engine(self._run, request, self._stack, self.device)
-        trace = attend(self._run, request, batch, engine, quiet, self._keep)
+        trace = attend(self._run, request, batch, engine, None, self._keep)
         arrays = unit_arrays(trace)
         units = unit_names(trace)
         rows, columns = np.array(trace.wanted.rows), np.array(trace.wanted.columns)

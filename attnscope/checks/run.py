@@ -16,10 +16,11 @@ from attnscope.checks.references import from_kernel, passed_on, same_rows
 from attnscope.config import RunConfig
 from attnscope.errors import AttnscopeError
 from attnscope.hosted import Guest, Hosted
+from attnscope.loading import Progress
 from attnscope.model.native import Native, make_batch, side_by_side
 from attnscope.model.stack import Stack
 from attnscope.model.walk import attention_of
-from attnscope.pipeline import Progress, Session, provenance
+from attnscope.pipeline import Session, provenance
 from attnscope.report import STAGES, Token
 from attnscope.report.check import Check, CheckReport, Differences
 from attnscope.request import Page, resolve

@@ -88,7 +88,7 @@ def check(checked: Checked, stack: Stack, machine: Machine) -> None:
         part=machine.part,
         hash_weights=machine.hash_weights,
     )
-    from attnscope.pipeline import import_torch
+    from attnscope.loading import import_torch
 
     import_torch()
     from attnscope.checks import check as check_model

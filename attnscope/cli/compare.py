@@ -5,15 +5,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from attnscope.cli import read
 from attnscope.cli.options import Machine, Show, Source, Stack, option
-from attnscope.cli.selection_options import Selection
+from attnscope.cli.selection_options import Overview, Selection
 from attnscope.cli.shared import one_of_several, several
 from attnscope.errors import UsageError
+from attnscope.selection import PRINTED
 
 if TYPE_CHECKING:
     from attnscope.config import RunConfig
     from attnscope.report.compare import Comparison
 
-_WINDOW = 64  # rows and columns of a long text that a screen starts with
 _LONGEST = 30  # characters of a text that stands for itself
 _MASKS = ["causal", "bidirectional"]
 
@@ -58,6 +58,7 @@ def compare(
     source: Texts,  # type: ignore[valid-type]
     stack: Stacks,  # type: ignore[valid-type]
     selection: Selections,  # type: ignore[valid-type]
+    overview: Overview,
     show: Show,
     machine: Machines,  # type: ignore[valid-type]
     judge: Judge,
@@ -71,9 +72,11 @@ def compare(
 
     check_output(show, (".json", ".txt", ".svg"))
     given: dict[str, Any] = {}
-    for group in (source, stack, selection, machine):
+    groups = {"source": (Source, source), "stack": (Stack, stack), "selection": (Selection, selection)}
+    groups["machine"] = (Machine, machine)
+    for _, group in groups.values():
         given |= {name: values for name, values in vars(group).items() if isinstance(values, list)}
-    comparison = _saved(given) if _are_reports(given) else _run(given, source, stack, selection, machine, show)
+    comparison = _saved(given) if _are_reports(given) else _run(given, groups, overview.pool, show)
     deliver(comparison, show)
     if judge.tolerance is not None:
         from attnscope.sides import beyond
@@ -95,19 +98,18 @@ def _saved(given: dict[str, Any]) -> "Comparison":
     return compare_files([Path(path) for path in given["text"]])
 
 
-def _run(given: dict[str, Any], source: Any, stack: Any, selection: Any, machine: Any, show: Show) -> "Comparison":
+def _run(given: dict[str, Any], groups: dict[str, tuple[type, Any]], pool: int | None, show: Show) -> "Comparison":
     from attnscope.cli.deliver import is_table
     from attnscope.cli.progress import progress
 
     axis, values = _axis(given)
-    window = _WINDOW if is_table(show) else None
-    groups = {"source": (Source, source), "stack": (Stack, stack), "selection": (Selection, selection)}
-    groups["machine"] = (Machine, machine)
+    window = PRINTED if is_table(show) else None
+    selection = groups["selection"][1]
     runs: list[tuple[str, RunConfig]] = []
     for value in values:
         sides = {name: one_of_several(kind, many, {axis: value}) for name, (kind, many) in groups.items()}
         label = value if len(value) <= _LONGEST or axis != "text" else f"text {len(runs)}"
-        runs.append((label, _side(sides, window, quiet=show.quiet)))
+        runs.append((label, _side(sides, window, pool, maps=axis != "text", quiet=show.quiet)))
     from attnscope.sides import compare_runs
 
     with progress(quiet=show.quiet) as tell:
@@ -127,12 +129,13 @@ def _axis(given: dict[str, Any]) -> tuple[str, list[str]]:
     return "mask", _MASKS
 
 
-def _side(groups: dict[str, Any], window: int | None, *, quiet: bool) -> "RunConfig":
-    """The run of one side: whole rows of weights, whatever columns are shown."""
+def _side(groups: dict[str, Any], window: int | None, pool: int | None, *, maps: bool, quiet: bool) -> "RunConfig":
+    """The run of one side: whole rows of weights, whatever columns are shown; or a map, where no cell was named."""
     from msgspec.structs import replace
 
     from attnscope.cli.request import run_config
 
-    run = run_config(**groups, window=window, quiet=quiet)
+    run = run_config(**groups, window=window, quiet=quiet, pool=pool)
     stages = tuple(dict.fromkeys((*run.stages, "weights")))
-    return replace(run, key="0:", stages=stages)
+    maps = maps and run.query is None and run.key is None and (window is not None or pool is not None)
+    return replace(run, key=None if maps else "0:", stages=stages)

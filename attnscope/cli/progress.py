@@ -22,7 +22,8 @@ def progress(*, quiet: bool) -> Iterator[Tell | None]:
         quiet: Show none.
 
     Yields:
-        What takes (what is done, steps done, steps in all), or None where nobody would see it.
+        What takes (what is done, parts done, parts in all), or None where nobody would see it; behind ` · ` stands how
+        far it is in words.
     """
     if quiet or sys.stderr is None or not sys.stderr.isatty():
         yield None
@@ -48,7 +49,7 @@ class _Bar:
     def tell(self, what: str, done: int, total: int) -> None:
         """Take note of a step; see `progress`."""
         with self._lock:
-            is_new = what != self._step[0]
+            is_new = _named(what) != _named(self._step[0])
             self._step = (what, done, total)
             if self._bar is not None:
                 self._draw()
@@ -80,13 +81,33 @@ class _Bar:
 
     def _draw(self) -> None:
         what, done, total = self._step
+        total = None if total == 1 else total  # a step of one part says nothing on its way
         self._bar.update(self._task, description=visible(what), completed=done, total=total)
+
+
+def _named(what: str) -> str:
+    """What is being done, without how far it is."""
+    return what.partition(" · ")[0]
 
 
 def _rich_bar() -> Any:
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+    from rich.progress import (
+        BarColumn,
+        Progress,
+        TaskProgressColumn,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
 
-    console = Console(file=sys.stderr, markup=False, highlight=False)
-    columns = TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
-    return Progress(*columns, console=console, transient=True)
+    return Progress(
+        TextColumn("{task.description}", markup=False),
+        BarColumn(bar_width=20),
+        TaskProgressColumn("{task.percentage:>3.0f}%", markup=False),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(compact=True),
+        TextColumn("left", markup=False),
+        console=Console(file=sys.stderr, markup=False, highlight=False),
+        transient=True,
+    )

@@ -18,7 +18,14 @@ _LONGEST = 16 << 20  # bytes of standard input; an endless one must not fill the
 
 
 def run_config(
-    source: Source, stack: Stack, selection: Selection, machine: Machine, *, window: int | None, quiet: bool
+    source: Source,
+    stack: Stack,
+    selection: Selection,
+    machine: Machine,
+    *,
+    window: int | None,
+    quiet: bool,
+    pool: int | None = None,
 ) -> "RunConfig":
     """What the user asked for.
 
@@ -27,8 +34,9 @@ def run_config(
         stack: Which model.
         selection: What to compute.
         machine: How to run it.
-        window: Rows and columns shown where the user names none; None for every one.
+        window: See config.RunConfig.
         quiet: No remarks on standard error.
+        pool: Runs of a pooled map, as typed; None where none was asked for.
 
     Raises:
         UsageError: There is no text, or there are two sources of one.
@@ -54,6 +62,7 @@ def run_config(
         device=machine.device,
         dtype=machine.dtype,
         window=window,
+        pool=pool,
         truncate=machine.truncate,
         max_memory=machine.max_memory,
         engine=machine.engine,

@@ -1,9 +1,8 @@
 """A text and what to show of it in; the three matrices and the top contributors out: `attnscope run`."""
 
 from attnscope.cli.options import Machine, Show, Source, Stack
-from attnscope.cli.selection_options import Selection
-
-_WINDOW = 64  # rows and columns of a long text that a screen starts with
+from attnscope.cli.selection_options import Overview, Selection
+from attnscope.selection import PRINTED
 
 EXAMPLES = """
 attnscope run "The bank by the river"
@@ -16,7 +15,7 @@ echo "The bank by the river" | attnscope run - --format json | jq .texts[0].toke
 """
 
 
-def run(source: Source, stack: Stack, selection: Selection, show: Show, machine: Machine) -> None:
+def run(source: Source, stack: Stack, selection: Selection, overview: Overview, show: Show, machine: Machine) -> None:
     """Show what attention does with a text.
 
     For each chosen layer and head: the scores (q·k), the masked scores, the weights (their softmax), and the tokens
@@ -27,8 +26,8 @@ def run(source: Source, stack: Stack, selection: Selection, show: Show, machine:
     from attnscope.cli.request import run_config
 
     check_output(show)
-    window = _WINDOW if is_table(show) else None
-    asked = run_config(source, stack, selection, machine, window=window, quiet=show.quiet)
+    window = PRINTED if is_table(show) else None
+    asked = run_config(source, stack, selection, machine, window=window, pool=overview.pool, quiet=show.quiet)
     from attnscope.pipeline import inspect
 
     with progress(quiet=show.quiet) as tell:

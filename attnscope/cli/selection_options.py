@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 
 from attnscope.cli import complete, read
 from attnscope.cli.options import choice, option
+from attnscope.selection import POOL, PRINTED
 
 _SELECT = "What to compute"
 
@@ -108,3 +109,24 @@ class Selection:
         bool,
         option("--no-special", group=_SELECT, help="Leave special tokens and the first token out of the ranking."),
     ] = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Overview:
+    """What stands for matrices that are too large.
+
+    Attributes:
+        pool: Runs of tokens that a pooled map has each way.
+    """
+
+    pool: Annotated[
+        int | None,
+        option(
+            "--pool",
+            group=_SELECT,
+            metavar="N",
+            parser=read.number("--pool", 1, 1024),
+            help=f"Show a map of N × N runs of tokens, and who is attended to most, in place of matrices; on a screen, "
+            f"texts of more than {PRINTED} tokens have one of {POOL} × {POOL}, unless --query or --key are named.",
+        ),
+    ] = None

@@ -5,10 +5,11 @@ from msgspec.structs import replace
 from attnscope.config import RunConfig
 from attnscope.errors import UsageError
 from attnscope.explanation.place import Place
-from attnscope.memory import available, estimate, require
-from attnscope.pipeline import Progress, Session, mask_use, prepare_engine, provenance, units_for
+from attnscope.loading import Progress
+from attnscope.memory import limit, require
+from attnscope.pipeline import Session, mask_use, prepare_engine, provenance, units_for
 from attnscope.report import Explanation
-from attnscope.request import Page, Request, demand, resolve
+from attnscope.request import Page, Request, needed, resolve
 from attnscope.selection import parse_pick
 from attnscope.source import Source
 
@@ -60,11 +61,8 @@ def _check_memory(run: RunConfig, source: Source, request: Request, window: int 
     n_keys = len(page.context or page.tokens)
     kept = n_keys * (5 * c.d_head + 3 * c.d_value + 16)
     shown = min(n_keys, window or n_keys) * (c.d_head + c.d_value + 16)
-    need = estimate(c, run.dtype, demand(run, source, request))
-    need |= {"walk": 8 * kept, "kept": need["kept"] + 20 * shown}
-    named = run.max_memory is not None
-    limit = run.max_memory if run.max_memory is not None else available() // 2
-    require(need, limit, "--max-memory" if named else "half of what is free")
+    need = needed(run, source, request)
+    require(need | {"walk": 8 * kept, "kept": need["kept"] + 20 * shown}, *limit(run.max_memory))
 
 
 def _check_one(run: RunConfig) -> None:

@@ -41,17 +41,19 @@ class Wanted:
     Attributes:
         stages: Stages whose matrices are kept.
         rows: Query positions, sorted: all that any text of the batch shows.
+        counted: Query positions, sorted, that row statistics and sums look at: `rows`, or all where a text is pooled.
         columns: Key positions, sorted, likewise.
         top: Contributors a row.
         by: What ranks them.
         eligible: Keys that take part in the ranking, (B, K), bool.
         sources: The key side.
         keep: What is kept besides stages.
-        shown: Rows that each text shows, (B, Q), bool.
+        shown: Rows that each text's sums count, (B, Q), bool.
     """
 
     stages: tuple[str, ...]
     rows: list[int]
+    counted: list[int]
     columns: list[int]
     top: int
     by: str
@@ -115,15 +117,16 @@ def _single(layer: int, heads: list[int], trace: Trace) -> Kept:
     w = trace.wanted
     matrices = Matrices(w.stages, heads, w.rows, w.columns)
     top = Top(w.top, w.by, heads, w.rows, w.eligible, w.keep.measures) if w.keep.top else None
-    rows = [Rows(heads, w.rows, w.sources)] if w.keep.rows else []
+    exact: list[Recorder | None] = [matrices if w.stages else None, top]
+    rows = [Rows(heads, w.counted, w.sources)] if w.keep.rows else []
     columns, pooled = _sums(heads, w, mean=False)
-    every: list[Recorder | None] = [matrices if w.stages else None, top, *rows, columns, pooled]
+    every = [*(exact if w.rows else ()), *rows, columns, pooled]
     trace.recorders.setdefault(layer, []).extend(one for one in every if one is not None)
     return Kept(matrices, top, None, rows, columns, pooled)
 
 
 def _sums(heads: Sequence[int], w: Wanted, *, mean: bool) -> tuple[Columns | None, Pooled | None]:
-    columns = Columns(heads, w.rows, w.shown, w.sources, mean=mean) if w.keep.columns else None
+    columns = Columns(heads, w.counted, w.shown, w.sources, mean=mean) if w.keep.columns else None
     return columns, Pooled(heads, w.keep.pool, w.shown, w.sources, mean=mean) if w.keep.pool else None
 
 
@@ -133,9 +136,10 @@ def _mean(unit: Unit, trace: Trace) -> Kept:
     names = ("masked", "weights", "value", "projected") if w.by == "projected" else ("masked", "weights", "value")
     matrices = Matrices(w.stages, unit.heads, w.rows, w.columns, mean=True)
     contributions = Matrices(names, unit.heads, w.rows, every_key, mean=True) if w.keep.top else None
-    rows = [Rows(unit.heads, w.rows, w.sources) for _ in unit.layers if w.keep.rows]
+    rows = [Rows(unit.heads, w.counted, w.sources) for _ in unit.layers if w.keep.rows]
     columns, pooled = _sums(unit.heads, w, mean=True)
     for place, layer in enumerate(unit.layers):
-        every = [matrices, contributions, *rows[place : place + 1], columns, pooled]
+        exact = [matrices, contributions] if w.rows else []
+        every = [*exact, *rows[place : place + 1], columns, pooled]
         trace.recorders.setdefault(layer, []).extend(one for one in every if one is not None)
     return Kept(matrices, None, contributions, rows, columns, pooled)

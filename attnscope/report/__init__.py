@@ -7,6 +7,7 @@ opened again without the model. The JSON Schemas of all findings lie beside the 
 from attnscope.report.arrays import Floats, Matrix, Places
 from attnscope.report.codec import from_json, json_schema, to_json
 from attnscope.report.explain import EXPLAIN_SCHEMA, Cell, Check, Explanation, Part, Rest, Row, Vector
+from attnscope.report.overview import Columns, Means, Pooled
 from attnscope.report.run import (
     SCHEMA,
     STAGES,
@@ -26,13 +27,16 @@ __all__ = [
     "STAGES",
     "Cell",
     "Check",
+    "Columns",
     "Explanation",
     "Floats",
     "HeadReport",
     "MaskUse",
     "Matrix",
+    "Means",
     "Part",
     "Places",
+    "Pooled",
     "Provenance",
     "Report",
     "Rest",

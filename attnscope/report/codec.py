@@ -66,4 +66,4 @@ def _encode_array(value: Any) -> msgspec.Raw:
 def _decode_array(kind: Any, value: Any) -> Any:
     dtype = kind.__args__[1].__args__[0]
     array = np.array(value, dtype=dtype)
-    return array.reshape(len(value), -1) if kind is not Float1 and array.ndim == 1 else array
+    return array.reshape(len(value), -1 if value else 0) if kind is not Float1 and array.ndim == 1 else array

@@ -24,9 +24,9 @@ class Cell(msgspec.Struct, frozen=True):
     """One cell of a matrix in which two sides differ most.
 
     Attributes:
-        stage: The matrix.
-        query: Position of the query in the first side.
-        key: Position of the key in the first side; a dimension of the value for `output`.
+        stage: The matrix; `pooled` for a map.
+        query: Position of the query in the first side; in a map, of the first query of its run.
+        key: Position of the key in the first side, likewise; a dimension of the value for `output`.
         first: Value in the first side; null where it is −inf.
         second: Value in the second side.
         difference: |second − first|; null where only one of them is −inf, which no tolerance forgives.
@@ -66,6 +66,8 @@ class HeadChange(msgspec.Struct, frozen=True):
         entered: Top contributors of the second side (positions there) that the first side's top did not hold.
         left: Top contributors of the first side (positions there) that the second side's top does not hold.
         worst: Of every stage that both sides have: the cell in which they differ most.
+        mass: Weight that every source gets from all queries, in the first side and in the second, (2, sources), where
+            maps stand for the matrices (everything about rows is empty then); None elsewhere.
     """
 
     text: int
@@ -87,6 +89,7 @@ class HeadChange(msgspec.Struct, frozen=True):
     entered: list[list[int]]
     left: list[list[int]]
     worst: list[Cell]
+    mass: Matrix | None = None
 
 
 class Change(msgspec.Struct, frozen=True):

@@ -3,6 +3,7 @@
 import msgspec
 
 from attnscope.report.arrays import Floats, Matrix, Places
+from attnscope.report.overview import Columns, Means, Pooled
 
 SCHEMA = "attnscope.report/1"
 STAGES = ("scores", "scaled", "masked", "weights", "output")
@@ -47,7 +48,7 @@ class Provenance(msgspec.Struct, frozen=True):
         n_heads: Query heads in a layer.
         notes: Anything else that changes how the numbers are read.
         part: `encoder`, `decoder` or `cross` of a model with two halves; None elsewhere.
-        values: `exact`, or `pooled` where a number stands for a block of them.
+        values: `exact`, or `pooled` where a map of fixed size stands for the matrices of some text.
         versions: Of the libraries that had a part in the numbers, besides torch.
         weights_hash: SHA-256 (hex) over every byte of the weights' files; None where it was not asked for.
     """
@@ -145,6 +146,9 @@ class HeadReport(msgspec.Struct, frozen=True):
         rows: Statistics per query.
         sink: What each query gives to the head's sink, a logit that takes part in the softmax and belongs to no token:
             a row of weights sums to 1 minus this. None where the model has none.
+        pooled: The whole matrix of weights as a map of fixed size; None where that was not asked for, nor needed.
+        columns: Who is attended to, over the whole text; None likewise.
+        means: Averages over every query of the text; None likewise.
     """
 
     layer: int | str
@@ -158,6 +162,9 @@ class HeadReport(msgspec.Struct, frozen=True):
     top: Top
     rows: Rows
     sink: Floats | None = None
+    pooled: Pooled | None = None
+    columns: Columns | None = None
+    means: Means | None = None
 
 
 class TextReport(msgspec.Struct, frozen=True):

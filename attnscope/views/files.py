@@ -42,7 +42,9 @@ def tensors(report: Report) -> dict[str, np.ndarray[Any, Any]]:
     """Every array of a report by name.
 
     `text0.queries` and `text0.keys` are the positions of rows and columns, `text0.ids` and `text0.context_ids` the
-    tokens; `text0.L2H1.weights` a stage, `text0.L2H1.top.keys` the sources and `text0.L2H1.rows.entropy` a statistic.
+    tokens; `text0.L2H1.weights` a stage, `text0.L2H1.top.keys` the sources and `text0.L2H1.rows.entropy` a statistic;
+    `text0.L2H1.pooled.weights` a map whose runs start at `text0.L2H1.pooled.queries` and `.keys`, and
+    `text0.L2H1.columns.mass` what every source gets.
     """
     found: dict[str, np.ndarray[Any, Any]] = {}
     for text in report.texts:
@@ -65,11 +67,12 @@ def _head_tensors(name: str, head: HeadReport) -> dict[str, np.ndarray[Any, Any]
     found: dict[str, np.ndarray[Any, Any]] = {f"{name}.{stage}": matrix for stage, matrix in head.stages.items()}
     if head.sink is not None:
         found[f"{name}.sink"] = head.sink
-    for part, struct in (("top", head.top), ("rows", head.rows)):
-        for field in struct.__struct_fields__:
-            array = getattr(struct, field)
-            if isinstance(array, np.ndarray):
-                found[f"{name}.{part}.{field}"] = array
+    for part in ("top", "rows", "pooled", "columns"):
+        struct = getattr(head, part)
+        for field in () if struct is None else struct.__struct_fields__:
+            value = getattr(struct, field)
+            if isinstance(value, np.ndarray | list) and field != "left_out":
+                found[f"{name}.{part}.{field}"] = np.asarray(value)
     return found
 
 
@@ -86,6 +89,7 @@ def _text_facts(text: TextReport) -> dict[str, Any]:
             **{field: getattr(head, field) for field in ("chosen", "scale", "softcap", "bias", "fully_masked")},
             "by": head.top.by,
             "left_out": head.top.left_out,
+            "means": head.means,
         }
         for head in text.heads
     }

@@ -104,3 +104,21 @@ def test_hostile_tokens_are_harmless(capsys):
     assert code == 0
     assert not {c for c in out if ord(c) < 32} - {"\n"}
     assert "\u202e" not in out
+
+
+def test_a_text_that_is_too_long_to_print_is_compared_through_maps(capsys):
+    long = " ".join(f"w{i % 17}" for i in range(200))
+    code, out, err = run(capsys, long, *STACK, "--layer", "0", "--head", "1")
+    assert (code, err) == (0, "")
+    assert out.count("a map of 64 × 64 runs of tokens") == 2
+    assert "what moved  the sources whose weight from all queries changes most" in out
+    code, out, _ = run(capsys, long, *STACK, "--layer", "0", "--head", "1", "--tolerance", "1e-6")
+    assert code == 1
+    code, out, _ = run(capsys, long, *STACK, "--layer", "0", "--head", "1", "--query", "150:152", "--key", "0:3")
+    assert (code, "a map of" in out, "difference  bidirectional − causal" in out) == (0, False, True)
+
+
+def test_two_long_texts_are_compared_row_by_row(capsys):
+    texts = [" ".join(f"w{i % n}" for i in range(count)) for n, count in ((17, 80), (13, 60))]
+    code, out, err = run(capsys, *texts, *STACK, "--layer", "0", "--head", "0")
+    assert (code, err, "a map of" in out) == (0, "", False)

@@ -1,6 +1,7 @@
 """A bar appears on a terminal, for what takes long, and vanishes."""
 
 import io
+import re
 import time
 
 import pytest
@@ -47,9 +48,9 @@ def test_steps(terminal):
     screen = terminal()
     with progress(quiet=False) as tell:
         tell("attending", 1, 8)
-        wait_for(screen, "1/8")
+        wait_for(screen, "12%")
         tell("attending", 3, 8)
-        wait_for(screen, "3/8")
+        wait_for(screen, "38%")
         tell("writing", 1, 2)
         wait_for(screen, "writing")
     assert screen.getvalue().endswith("\x1b[2K")  # the line is wiped
@@ -80,3 +81,24 @@ def test_nothing_where_nobody_looks(terminal, monkeypatch):
     monkeypatch.setattr("sys.stderr", None)
     with progress(quiet=False) as tell:
         assert tell is None
+
+
+def test_how_far_a_step_is_stands_in_words_and_as_time_left(terminal):
+    screen = terminal()
+    with progress(quiet=False) as tell:
+        for done in range(1, 40):
+            tell(f"attending · layer 2 of 4 · tile {done}", done, 1000)
+            time.sleep(0.01)
+        wait_for(screen, "layer 2 of 4 · tile 39")
+        wait_for(screen, " 4%")
+        assert re.search(r"0:00:0\d [\d:-]+ left", screen.getvalue())
+
+
+def test_a_step_whose_words_change_is_still_one_step(terminal):
+    """Otherwise every tile would put the bar off again."""
+    screen = terminal()
+    with progress(quiet=False) as tell:
+        for done in range(40):
+            tell(f"attending · tile {done}", done, 40)
+            time.sleep(0.01)
+        wait_for(screen, "tile 39")

@@ -179,12 +179,20 @@ def test_real_output_keeps_to_the_published_schema(config, window):
 
 
 def test_more_than_the_memory_allows_is_refused_with_the_formula():
+    from attnscope.request import needed, resolve
+    from attnscope.source import open_source
+
     text = " ".join(["river"] * 9000)
-    with pytest.raises(AttnscopeError, match=r"needs about .* \+ walk 5\.5 MiB\), --max-memory is 72\.0 MiB"):
-        walk(text, query="0", config="grouped-query", max_memory=72 << 20, window=16)
-    assert walk(text, query="0", config="grouped-query", max_memory=77 << 20, window=16).rest.barred == 8984
-    with pytest.raises(AttnscopeError, match=r"--max-memory is 77\.0 MiB"):
-        walk(text, query="0", config="grouped-query", max_memory=77 << 20)
+    asked = {"config": "grouped-query", "query": "0", "layer": "1", "head": "2"}
+    run = RunConfig((TextInput(text),), stages=(), max_memory=1 << 40, **asked)
+    source = open_source(None, run.config, run.texts)
+    without_walk = sum(needed(run, source, resolve(run, source)).values())
+    with pytest.raises(AttnscopeError, match=r"needs about .* \+ walk 5\.5 MiB\), --max-memory is .* MiB; select"):
+        walk(text, query="0", config="grouped-query", max_memory=without_walk + (2 << 20), window=16)
+    enough = without_walk + (7 << 20)
+    assert walk(text, query="0", config="grouped-query", max_memory=enough, window=16).rest.barred == 8984
+    with pytest.raises(AttnscopeError, match=r"walk 5\.5 MiB"):
+        walk(text, query="0", config="grouped-query", max_memory=enough)
 
 
 def test_listening_ends_with_the_walk():

@@ -9,6 +9,7 @@ from attnscope.comparison import compare
 from attnscope.report import STAGES
 from attnscope.report.compare import Side
 from tests.views.explanations import explanation, residuals
+from tests.views.overviews import overview
 from tests.views.reports import HOSTILE, bank, report, sized, text_report, tokens
 from tests.views.screens import draw
 
@@ -87,6 +88,14 @@ EXPLAINED = {
     "explain-40": (explanation(allowed=lambda query, key: key <= query), 40, {}),
 }
 SCREENS |= EXPLAINED
+SCREENS |= {
+    "overview-80": (overview(1000, notes=["more than 64 tokens are too long to print"]), 80, {}),
+    "overview-140": (overview(1000), 140, {}),
+    "overview-40": (overview(200, bidirectional=True, near=0.2), 40, {}),
+    "overview-ascii-80": (overview(1000), 80, {"encoding": "ascii"}),
+    "overview-colour-80": (overview(200), 80, {"colour": "truecolor"}),
+    "overview-hostile-80": (overview(90, size=8, spelled=HOSTILE * 5, left_out=["first token"]), 80, {}),
+}
 
 
 def compared(*sides, axis="mask"):

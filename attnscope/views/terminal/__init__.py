@@ -21,6 +21,7 @@ from attnscope.views.terminal.header import (
     put_text_header,
 )
 from attnscope.views.terminal.heat import put_heat
+from attnscope.views.terminal.overview import put_overview
 from attnscope.views.terminal.screen import Screen
 from attnscope.views.terminal.stages import stage_views
 from attnscope.views.terminal.tables import put_stage
@@ -64,6 +65,11 @@ def render(report: Report, console: Console, *, format: Literal["table", "heat"]
 def _put_head(screen: Screen, report: Report, text: TextReport, head: HeadReport, format: str) -> None:
     put_head_header(screen, report, text, head)
     screen.say("")
+    put_overview(screen, text, head)
+    if not text.queries:
+        return
+    if head.pooled is not None:
+        screen.say("")
     stages = stage_views(screen, text, head)
     if format == "heat":
         put_heat(screen, stages)

@@ -9,12 +9,14 @@ from rich.text import Text
 
 from attnscope.report import Matrix, TextReport
 from attnscope.report.compare import Comparison, HeadChange, Side
+from attnscope.views.terminal.attended import put_moved_mass
 from attnscope.views.terminal.colours import scale_for
 from attnscope.views.terminal.header import put_facts, put_notes, put_report_header, put_text_header
 from attnscope.views.terminal.heat import put_heat
 from attnscope.views.terminal.labels import Axis, token_axis, token_name
 from attnscope.views.terminal.numbers import digits_for
 from attnscope.views.terminal.numbers import texts as cell_texts
+from attnscope.views.terminal.overview import put_map
 from attnscope.views.terminal.screen import Screen, flow
 from attnscope.views.terminal.stages import StageView, source_kind
 from attnscope.views.terminal.tables import put_stage
@@ -41,6 +43,10 @@ def render_comparison(comparison: Comparison, console: Console, *, format: str =
             _put_change(screen, (first, second), head, format)
     screen.say("")
     put_notes(screen, comparison.notes)
+    heads = [head for change in comparison.changes for head in change.heads]
+    if all(head.mass is not None for head in heads):
+        put_facts(screen, [("more", Text("--head all · --query ROWS · --pool N · --format json (every digit)"))])
+        return
     facts = "moved: share of the weight that changes place (total variation) · JS: Jensen–Shannon divergence in bits"
     put_facts(
         screen, [("legend", Text(facts)), ("more", Text("--head all · --query WORD · --format json (every digit)"))]
@@ -78,6 +84,9 @@ def _put_change(screen: Screen, sides: tuple[Side, Side], head: HeadChange, form
     screen.say((which, "bold reverse"), f"{where}  {labels[0]} → {labels[1]}{chosen}")
     _put_alone(screen, texts, head, labels)
     screen.say("")
+    if head.mass is not None:
+        _put_pooled(screen, texts, head, labels)
+        return
     stages = [_weights(screen, text, head, n, labels[n]) for n, text in enumerate(texts)]
     stages.append(_difference(screen, texts[0], head, labels))
     if format == "heat":
@@ -87,6 +96,18 @@ def _put_change(screen: Screen, sides: tuple[Side, Side], head: HeadChange, form
             put_stage(screen, stage)
             screen.say("")
     _put_moves(screen, texts, head)
+
+
+def _put_pooled(screen: Screen, texts: Sequence[TextReport], head: HeadChange, labels: Sequence[str]) -> None:
+    """Each side's map, and the sources whose weight changes most."""
+    for text, name, label in zip(texts, (head.first, head.second), labels, strict=True):
+        report = next(h for h in text.heads if _name(h.layer, h.head) == name)
+        if report.pooled is not None:
+            screen.say((label, "bold"), "")
+            put_map(screen, text, report.pooled)
+            screen.say("")
+    assert head.mass is not None
+    put_moved_mass(screen, texts[0].sources, head.mass, labels)
 
 
 def _put_alone(screen: Screen, texts: Sequence[TextReport], head: HeadChange, labels: Sequence[str]) -> None:

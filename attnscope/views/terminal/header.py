@@ -6,7 +6,7 @@ import numpy as np
 from rich.table import Table
 from rich.text import Text
 
-from attnscope.report import STAGES, HeadReport, Report, TextReport
+from attnscope.report import STAGES, HeadReport, Means, Report, TextReport
 from attnscope.views.terminal.labels import spans
 from attnscope.views.terminal.screen import ROOMY, Screen, flow
 
@@ -58,7 +58,7 @@ def put_text_header(screen: Screen, text: TextReport, count: int) -> None:
         lines.append(("pair", Text(f"{_quoted(screen, text.pair)} · tokens {spans(second)}")))
     if text.context is not None:
         lines.append(("context", Text(f"keys and values are {len(text.context)} tokens of another text")))
-    if len(text.queries) < len(text.tokens):
+    if 0 < len(text.queries) < len(text.tokens):
         lines.append(("rows", Text(f"{spans(text.queries)} of 0–{len(text.tokens) - 1}")))
     put_facts(screen, lines)
 
@@ -88,21 +88,26 @@ def head_name(head: HeadReport) -> str:
 
 
 def _row_facts(text: TextReport, head: HeadReport) -> list[str]:
-    """Means over the shown rows; those of special tokens do not count, as they do not in the choice of a head."""
-    rows = head.rows
-    named = [(rows.other, "{:.2f} on other words"), (rows.self, "{:.2f} on itself")]
-    named.append((rows.first, "{:.2f} on the first token"))
+    """Means over all rows, or over those shown; special tokens do not count, as they do not in the choice of a head."""
+    said = {"other": "{:.2f} on other words", "self": "{:.2f} on itself", "first": "{:.2f} on the first token"}
     if any(token.special for token in text.sources):
-        named.append((rows.special, "{:.2f} on special tokens"))
-    if head.sink is not None:
-        named.append((head.sink, "{:.2f} on the sink"))
-    named += [(rows.entropy, "entropy {:.2f} bits"), (rows.distance, "{:.1f} tokens away")]
-    words = np.array([not text.tokens[position].special for position in text.queries], dtype=bool)
-    counted = words if words.any() else ~words
-    known = [(values[counted & np.isfinite(values)], said) for values, said in named]
-    facts = [said.format(values.mean()) for values, said in known if values.size]
+        said["special"] = "{:.2f} on special tokens"
+    said |= {"sink": "{:.2f} on the sink", "entropy": "entropy {:.2f} bits", "distance": "{:.1f} tokens away"}
+    shown = range(len(text.tokens)) if head.means is not None else text.queries
+    words = np.array([not text.tokens[position].special for position in shown], dtype=bool)
+    found = _shown_means(head, words if words.any() else ~words) if head.means is None else head.means
+    facts = [form.format(getattr(found, name)) for name, form in said.items() if getattr(found, name) is not None]
     whose = "a row" if words.all() or not words.any() else "a word's row"
     return [f"{whose} on average: {facts[0]}", *facts[1:]] if facts else []
+
+
+def _shown_means(head: HeadReport, counted: np.ndarray) -> Means:
+    """Averages of the shown rows that count."""
+    values = {name: getattr(head.rows, name) for name in head.rows.__struct_fields__}
+    if head.sink is not None:
+        values["sink"] = head.sink
+    known = {name: each[counted & np.isfinite(each)] for name, each in values.items()}
+    return Means(**{name: float(each.mean()) if each.size else None for name, each in known.items()})
 
 
 def put_notes(screen: Screen, notes: Iterable[str]) -> None:
@@ -121,9 +126,13 @@ def put_more(screen: Screen, report: Report) -> None:
         more.append("--head all")
     if any(len(text.queries) > 1 for text in report.texts):
         more.append("--query WORD")
-    if missing := [stage for stage in STAGES if stage not in stages]:
-        more.append(f"--stage {','.join(missing)}")
-    more += ["--top K", "--format json (every digit)"]
+    if any(text.queries for text in report.texts):
+        if missing := [stage for stage in STAGES if stage not in stages]:
+            more.append(f"--stage {','.join(missing)}")
+        more.append("--top K")
+    else:
+        more += ["--query ROWS", "--query ROWS --key COLUMNS", "--pool N"]
+    more.append("--format json (every digit)")
     put_facts(screen, [("more", flow(map(Text, more), screen.width - NAMES, " · "))])
 
 

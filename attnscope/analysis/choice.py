@@ -1,0 +1,67 @@
+"""What heads do, or what was picked, in; the layers and heads that are shown out."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from attnscope.model.recorders import Rows
+from attnscope.model.trace import Unit
+from attnscope.selection import Pick
+
+MEASURE = "most mass on other words"
+
+
+def choose(mass: Tensor | None, layers: Pick, heads: Pick, n_layers: int, n_heads: int) -> list[Unit]:
+    """The units that a selection of layers and heads stands for.
+
+    Args:
+        mass: Mean weight on other, non-special tokens, (layers, heads); needed where a pick is `auto`.
+        layers: What the user picked.
+        heads: What the user picked.
+        n_layers: Layers in the model.
+        n_heads: Query heads in a layer.
+
+    Raises:
+        UsageError: A number is out of range.
+    """
+    all_layers, all_heads = layers.numbers(n_layers, "layer"), heads.numbers(n_heads, "head")
+    if layers.word == "mean":
+        return _over_mean_layer(mass, tuple(all_layers), heads, all_heads)
+    reason = None
+    if layers.word == "auto" and mass is not None:
+        best = mass[:, all_heads].amax(1) if heads.word == "auto" else mass[:, all_heads].mean(1)  # (layers,)
+        all_layers = [int(best.argmax())]
+        reason = f"auto: {MEASURE} ({float(best.max()):.2f})"
+    units = []
+    for layer in all_layers:
+        if heads.word == "mean":
+            units.append(Unit((layer,), tuple(all_heads), mean_head=True, chosen=reason))
+        elif heads.word == "auto" and mass is not None:
+            head = int(mass[layer].argmax())
+            units.append(Unit((layer,), (head,), chosen=f"auto: {MEASURE} ({float(mass[layer, head]):.2f})"))
+        else:
+            units += [Unit((layer,), (head,), chosen=reason) for head in all_heads]
+    return units
+
+
+def _over_mean_layer(mass: Tensor | None, layers: tuple[int, ...], pick: Pick, heads: list[int]) -> list[Unit]:
+    if pick.word == "mean":
+        return [Unit(layers, tuple(heads), mean_layer=True, mean_head=True)]
+    if pick.word == "auto" and mass is not None:
+        best = mass.mean(0)  # (heads,)
+        reason = f"auto: {MEASURE} ({float(best.max()):.2f})"
+        return [Unit(layers, (int(best.argmax()),), mean_layer=True, chosen=reason)]
+    return [Unit(layers, (head,), mean_layer=True) for head in heads]
+
+
+def mass_on_others(rows: Sequence[Rows], counted: Tensor) -> Tensor:
+    """Mean weight on other, non-special tokens, over the rows that count: (layers, heads).
+
+    Args:
+        rows: One recorder a layer, over all heads and rows.
+        counted: Rows that are real, non-special tokens, (B, Q), bool.
+    """
+    per_row = torch.stack([r.kept["other"] for r in rows])  # (L, B, H, Q)
+    use = counted[None, :, None] & ~per_row.isnan()
+    return (per_row.nan_to_num(0.0) * use).sum((1, 3)) / use.sum((1, 3)).clamp_min(1)

@@ -1,0 +1,119 @@
+"""A model's name and a request in; its layers on a device, opened and loaded once for several runs, out."""
+
+import gc
+import os
+from collections.abc import Callable, Iterable
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from attnscope.config import RunConfig, TextInput
+from attnscope.errors import AttnscopeError, UsageError
+from attnscope.guest import open_guest
+from attnscope.request import Request
+from attnscope.source import Source, open_source
+
+if TYPE_CHECKING:
+    import torch
+
+    from attnscope.hosted import Guest
+    from attnscope.model.stack import Stack
+
+_SHAPES = "16"  # a layer has about as many products
+_WORTH_A_THREAD = 1 << 30  # multiplications; for less, waking a second thread costs more than it saves
+
+Progress = Callable[[str, int, int], None]  # what is being done, how much of it is done, and how much there is
+
+
+class Loader:
+    """What several runs open and load, kept.
+
+    Args:
+        texts: The texts of all of them: a vocabulary that is made from the texts is made from these.
+        progress: Told what is being done.
+    """
+
+    def __init__(self, texts: Iterable[TextInput], progress: Progress | None = None) -> None:
+        self.texts, self.progress = texts, progress
+        self.tell: Progress = progress or (lambda what, done, total: None)
+        self.sources: dict[tuple[str | None, ...], Source] = {}
+        self.stacks: dict[tuple[str, ...], Stack | Guest] = {}
+
+    def source(self, run: RunConfig) -> Source:
+        """The model that a run names, opened once."""
+        guest = run.engine == "transformers"
+        name = (run.model, run.config, *((run.part, run.dtype) if guest else ()))
+        if run.part is not None and not guest:
+            raise UsageError("only --engine transformers knows parts", where="--part", hint="add --engine transformers")
+        if name not in self.sources:
+            self.sources[name] = open_guest(run) if guest else open_source(run.model, run.config, self.texts)
+        return self.sources[name]
+
+    def load(self, run: RunConfig, source: Source, request: Request) -> "tuple[Stack | Guest, torch.device]":
+        """The layers of a model that a request needs, loaded once where that is deep enough, and where they lie.
+
+        Raises:
+            AttnscopeError: They cannot be loaded, or there is no such device.
+        """
+        import_torch()  # everything that can be refused without it has been
+        import torch
+
+        from attnscope.model.stack import Stack
+
+        torch.set_num_threads(1 if request.multiplications < _WORTH_A_THREAD else self._threads)
+        device = _device(run.device)
+        if source.engine == "transformers":
+            return source.load(request.deepest, getattr(torch, run.dtype), device), device
+        key = run.model or "", run.config or "", run.dtype, str(device)
+        found = self.stacks.get(key)
+        if not isinstance(found, Stack) or len(found.blocks) < request.deepest:
+            self.tell("loading", 0, 1)
+            found = self.stacks[key] = source.load(request.deepest, getattr(torch, run.dtype), device)
+        return found, device
+
+    @cached_property
+    def _threads(self) -> int:
+        """As many threads as torch was given."""
+        import torch
+
+        return torch.get_num_threads()
+
+
+def import_torch() -> None:
+    """Import torch with the garbage collector off, which would walk its lasting objects again and again (0.1 s).
+
+    Its products remember what they prepared for every shape of matrices that they saw, a MiB and more for each of a
+    thousand; the tiles of a causal text have a shape each, so that only the last few are worth remembering.
+    """
+    for cache in ("LRU_CACHE_CAPACITY", "ONEDNN_PRIMITIVE_CACHE_CAPACITY"):
+        os.environ.setdefault(cache, _SHAPES)
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        import torch  # noqa: F401
+    finally:
+        if was_on:
+            gc.freeze()
+            gc.enable()
+
+
+def _device(name: str) -> "torch.device":
+    import torch
+
+    if name == "auto":
+        return torch.device("cuda:0" if torch.cuda.is_available() else "cpu")
+    device = torch.device("cuda:0" if name == "cuda" else name)
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise AttnscopeError(f"no device '{name}' here", where="--device", hint="use --device cpu, or auto")
+    return device
+
+
+def limit_threads(wanted: int) -> int:
+    """Let torch use so many threads, or as many as it likes for 0; how many it uses.
+
+    The number of threads decides the order of some sums, and so their last bits.
+    """
+    import torch
+
+    if wanted:
+        torch.set_num_threads(wanted)
+    return torch.get_num_threads()

@@ -1,0 +1,118 @@
+"""A forward pass on its way in; how much of its work is done, told layer by layer and tile by tile, out.
+
+It watches nothing: whatever is computed is computed for somebody else.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from attnscope.model.attention import Recorder, Tile
+from attnscope.model.masks import Mask
+
+_WATCHED = 3.0  # a watched head's work over one's that goes through scaled_dot_product_attention
+_SAMPLES = 256  # queries whose range of keys stands for that of all
+_PARTS = 1000  # of a bar
+
+Tell = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True)
+class Load:
+    """About what one layer takes, in multiplications.
+
+    Attributes:
+        linear: Projections and MLP.
+        head: Attention of one head.
+    """
+
+    linear: float
+    head: float
+
+
+class Meter:
+    """Tells how far a forward pass is.
+
+    Args:
+        what: What is being done.
+        tell: Told `what · layer 2 of 4 · tile 7`, how many thousandths of the work are done, and a thousand.
+        loads: What each layer takes, from the first.
+        n_heads: Heads in a layer.
+        recorders: Who watches which layer.
+
+    Attributes:
+        recorders: The same with one more in every watched layer, that counts its tiles.
+    """
+
+    def __init__(
+        self, what: str, tell: Tell, loads: Sequence[Load], n_heads: int, recorders: Mapping[int, Sequence[Recorder]]
+    ) -> None:
+        self._what, self._tell, self._last = what, tell, max(recorders, default=-1)
+        self._works = [_work(load, n_heads, recorders.get(layer, ())) for layer, load in enumerate(loads)]
+        self._total = sum(self._works[: self._last + 1]) or 1.0
+        self.recorders: dict[int, list[Recorder]] = {
+            layer: [*them, _Ticks(self, _heads(them), None if layer < self._last else _rows(them))]
+            for layer, them in recorders.items()
+        }
+
+    def layer(self, done: int, total: int) -> None:
+        """So many layers are done."""
+        self._say(f"layer {min(done + 1, total)} of {total}", sum(self._works[:done]))
+
+    def tile(self, layer: int, number: int, share: float) -> None:
+        """A tile of a layer is done: its number from 1, and the share of the layer's attention up to it."""
+        done = sum(self._works[:layer]) + share * self._works[layer]
+        self._say(f"layer {layer + 1} of {self._last + 1} · tile {number}", done)
+
+    def _say(self, where: str, done: float) -> None:
+        self._tell(f"{self._what} · {where}", round(_PARTS * min(1.0, done / self._total)), _PARTS)
+
+
+def _work(load: Load, n_heads: int, recorders: Sequence[Recorder]) -> float:
+    watched = len(_heads(recorders))
+    return load.linear + load.head * (n_heads - watched + _WATCHED * watched)
+
+
+def _heads(recorders: Sequence[Recorder]) -> set[int]:
+    return {head for recorder in recorders for head in recorder.heads}
+
+
+def _rows(recorders: Sequence[Recorder]) -> set[int]:
+    return {row for recorder in recorders for row in recorder.rows}
+
+
+class _Ticks:
+    """A recorder of no head and no row, which counts the cells of a layer's tiles.
+
+    Args:
+        meter: Told after every tile.
+        heads: Heads that tiles are made of.
+        rows: Rows that tiles are made of, where they are not all.
+    """
+
+    heads: Sequence[int] = ()
+    rows: Sequence[int] = ()
+    raw = False
+
+    def __init__(self, meter: Meter, heads: set[int], rows: set[int] | None) -> None:
+        self._meter, self._heads, self._rows = meter, len(heads), rows
+        self._tiles, self._cells, self._all = 0, 0.0, 0.0
+
+    def reach(self) -> tuple[int, int] | None:
+        """No raw scores."""
+        return None
+
+    def see(self, tile: Tile) -> None:
+        """Count a tile."""
+        if not self._tiles:
+            rows = sorted(self._rows) if self._rows is not None else range(tile.call.q.shape[2])
+            self._all = self._heads * _cells(tile.call.rule.mask, rows, tile.call.k.shape[2])
+        self._tiles += 1
+        self._cells += len(tile.heads) * (tile.q1 - tile.q0) * (tile.k1 - tile.k0)
+        self._meter.tile(tile.call.layer, self._tiles, min(1.0, self._cells / max(1.0, self._all)))
+
+
+def _cells(mask: Mask, rows: Sequence[int], n_keys: int) -> float:
+    """About how many keys these queries may see, taken together."""
+    step = max(1, len(rows) // _SAMPLES)
+    spans = [mask.span(row, row + 1, n_keys) for row in rows[::step]]
+    return sum(end - start for start, end in spans) / max(1, len(spans)) * len(rows)

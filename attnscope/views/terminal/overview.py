@@ -1,0 +1,174 @@
+"""A head's pooled map and columns in; a heat picture of the whole text, and who is attended to most, out."""
+
+from dataclasses import dataclass
+from math import log
+
+import numpy as np
+from rich.color import Color
+from rich.style import Style
+from rich.text import Text
+
+from attnscope.report import HeadReport, Matrix, Pooled, TextReport
+from attnscope.views.terminal.attended import put_attended
+from attnscope.views.terminal.colours import ramp_style
+from attnscope.views.terminal.screen import ROOMY, Screen
+from attnscope.views.terminal.stages import source_kind
+
+SHADES = "░▒▓█"  # of what is more than zero
+DECADES = 1000.0  # the largest weight over the smallest that has a shade of its own
+LEGEND = 16  # cells of a legend's ramp
+_UPPER, _LOWER = "▀", "▄"
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A map as it is drawn.
+
+    Attributes:
+        queries: Where runs of queries start, and the end.
+        keys: Where runs of keys start, and the end.
+        weights: (runs of queries, runs of keys).
+        cell: Characters of a run of keys: 2 where there is room.
+        lines: Runs of queries in a line: 2 where two colours share a character, for a character is twice as high as
+            wide.
+        low: The weight at the lower end of the scale, which is logarithmic.
+        high: The largest weight.
+    """
+
+    queries: list[int]
+    keys: list[int]
+    weights: Matrix
+    cell: int
+    lines: int
+    low: float
+    high: float
+
+    def place(self, weight: float) -> float:
+        """Where a weight above zero stands on the scale, from 0 to 1."""
+        if self.high <= self.low:
+            return 1.0
+        return min(1.0, max(0.0, log(weight / self.low) / log(self.high / self.low)))
+
+    def at(self, place: float) -> float:
+        """The weight at a place of the scale."""
+        return float(self.low * (self.high / self.low) ** place)
+
+
+def put_map(screen: Screen, text: TextReport, pooled: Pooled) -> None:
+    """Print a map, as wide as fits, with positions along both axes, and what its colours or shades mean."""
+    kind = source_kind(text)
+    digits = len(str(pooled.queries[-1]))
+    label = max(digits, len("query ↓"), len(f"{kind} →")) if screen.width >= ROOMY else digits
+    picture = lay_out(screen, pooled, screen.width - label - 1)
+    _put_title(screen, pooled, picture)
+    across, down = (f"{kind} →", "query ↓") if screen.width >= ROOMY else ("", "")
+    screen.put(Text(f"{across:>{label}} {ticks(picture, screen.width - label - 1)}", "dim"))
+    if down:
+        screen.say((down, "dim"))
+    for line in range(0, len(picture.weights), picture.lines):
+        row = Text.assemble((f"{picture.queries[line]:>{label}} ", "dim"), _line(screen, picture, line))
+        screen.put(row, width=label + 1 + picture.cell * len(picture.keys))
+    _put_legend(screen, picture)
+
+
+def lay_out(screen: Screen, pooled: Pooled, space: int) -> Picture:
+    """The map with as many runs as fit the space, neighbours taken together where there are too many."""
+    n_keys = len(pooled.keys) - 1
+    factor = -(-n_keys // space)
+    cell = 2 if factor == 1 and 2 * n_keys <= space else 1
+    halves = bool(screen.colours) and not screen.ascii
+    together = factor * (2 if cell == 1 and not halves else 1)
+    queries, weights = _merge_queries(pooled, together)
+    keys = [*pooled.keys[:-1:factor], pooled.keys[-1]]
+    weights = np.add.reduceat(weights, np.arange(0, n_keys, factor), axis=1)
+    known = weights[np.isfinite(weights) & (weights > 0)]
+    high = float(known.max()) if known.size else 1.0
+    low = max(high / DECADES, float(known.min())) if known.size else 1.0
+    lines = 2 if cell == 1 and halves else 1
+    return Picture(queries, keys, weights.astype(np.float32), cell, lines, low, high)
+
+
+def _merge_queries(pooled: Pooled, together: int) -> tuple[list[int], np.ndarray]:
+    """Neighbouring runs of queries averaged, each by the number of its queries; what has no number does not count."""
+    starts = pooled.queries
+    sizes = np.diff(np.array(starts, dtype=np.float64))[:, None]
+    counted = np.where(np.isnan(pooled.weights), 0.0, sizes)
+    cuts = np.arange(0, len(sizes), together)
+    total = np.add.reduceat(np.nan_to_num(pooled.weights.astype(np.float64)) * counted, cuts, axis=0)
+    with np.errstate(invalid="ignore"):
+        return [*starts[:-1:together], starts[-1]], total / np.add.reduceat(counted, cuts, axis=0)
+
+
+def _put_title(screen: Screen, pooled: Pooled, picture: Picture) -> None:
+    sizes = [f"{a} × {b}" for a, b in (pooled.weights.shape, picture.weights.shape)]
+    drawn = f", drawn as {sizes[1]}" if sizes[1] != sizes[0] else ""
+    said = f"a map of {sizes[0]} runs of tokens{drawn}: what a query gives a run of keys, on average over its run"
+    screen.say(("weights", "bold"), (f"  {said}; a row sums to 1", "dim"))
+
+
+def ticks(picture: Picture, space: int) -> str:
+    """Positions over the columns, each beginning above the first key of its run, as close as they can be read."""
+    digits = len(str(picture.keys[-1]))
+    step = next(step for step in (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024) if step * picture.cell > digits + 1)
+    line = ""
+    for run in range(0, len(picture.keys) - 1, step):
+        position = str(picture.keys[run])
+        if run * picture.cell + len(position) <= space:
+            line = f"{line:<{run * picture.cell}}{position}"
+    return line
+
+
+def _line(screen: Screen, picture: Picture, line: int) -> Text:
+    rows = picture.weights[line : line + picture.lines].tolist()
+    drawn = Text()
+    for column in range(len(rows[0])):
+        values = [row[column] for row in rows]
+        drawn.append(*_pixel(screen, picture, values))
+    return drawn
+
+
+def _pixel(screen: Screen, picture: Picture, values: list[float]) -> tuple[str, Style | str]:
+    """One character (or two) for one run of queries, or for two of them above each other."""
+    colours = [_colour(screen, picture, value) for value in values]
+    if not screen.colours:
+        shade = SHADES[min(3, int(picture.place(values[0]) * 4))] if values[0] > 0 else " "
+        return shade * picture.cell, ""
+    if picture.lines == 1:
+        return " " * picture.cell, Style(bgcolor=colours[0]) if colours[0] else ""
+    upper, lower = (*colours, None)[:2]
+    if upper and lower:
+        return (" ", Style(bgcolor=upper)) if upper == lower else (_UPPER, Style(color=upper, bgcolor=lower))
+    return (_UPPER, Style(color=upper)) if upper else (_LOWER, Style(color=lower)) if lower else (" ", "")
+
+
+def _colour(screen: Screen, picture: Picture, value: float) -> Color | None:
+    """The colour of a weight; none for exactly zero, and for what is no number."""
+    if not screen.colours or not value > 0:
+        return None
+    return ramp_style(picture.place(value), False, screen.colours).bgcolor
+
+
+def _put_legend(screen: Screen, picture: Picture) -> None:
+    """The scale, and what is blank."""
+    legend = Text(f"{picture.low:.2g} ")
+    if screen.colours:
+        for i in range(LEGEND):
+            legend.append(" ", ramp_style(i / (LEGEND - 1), False, screen.colours))
+    else:
+        bounds = [f"{picture.at(i / len(SHADES)):.2g}" for i in range(1, len(SHADES))]
+        legend.append("".join(f"[{shade * 2}] {bound} " for shade, bound in zip(SHADES, bounds, strict=False)))
+        legend.append(f"[{SHADES[-1] * 2}]")
+    legend.append(f" {picture.high:.2g}")
+    legend.append("  logarithmic; blank: exactly zero", "dim")
+    screen.say(legend)
+    if none := int(np.isnan(picture.weights).all(axis=1).sum()):
+        screen.say((f"{none} of {len(picture.weights)} rows are blank: their queries may attend to nothing", "dim"))
+
+
+def put_overview(screen: Screen, text: TextReport, head: HeadReport) -> None:
+    """Print what stands for the matrices of a head, where it has that."""
+    if head.pooled is not None:
+        put_map(screen, text, head.pooled)
+    if head.columns is not None:
+        screen.say("")
+        put_attended(screen, text, head, head.columns)

@@ -1,0 +1,71 @@
+"""What recorders keep depends neither on how a text is cut into tiles nor on how many threads work on it: 1e-6."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from attnscope.model.attention import attend
+from attnscope.model.call import Call, Rule
+from attnscope.model.masks import Mask, build
+from attnscope.model.recorders import Columns, Matrices, Pooled, Rows, Sources, Top
+from attnscope.selection import parse_mask
+
+N, HEADS = 300, 3
+TOLERANCE = 1e-6
+TILES = [1, 7_777, 1 << 24, None]  # one row; some; everything; what suits the device
+
+
+@pytest.fixture(params=[1, 2], ids=["one thread", "two threads"])
+def threads(request: Any) -> Iterator[int]:
+    """So many threads for a test."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(request.param)
+    yield request.param
+    torch.set_num_threads(before)
+
+
+def seen(mask: str, elements: int | None) -> dict[str, torch.Tensor]:
+    """Everything that recorders keep of one layer, whole and as a mean over heads."""
+    generator = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(1, HEADS, N, 16, generator=generator) for _ in range(3))
+    special = torch.arange(N)[None] % 47 == 5
+    real = torch.ones(1, N, dtype=torch.bool)
+    sources, heads, rows = Sources(special, real), range(HEADS), range(N)
+    columns, pooled = Columns(heads, rows, real, sources), Pooled(heads, 64, real, sources)
+    means = Columns(heads, rows, real, sources, mean=True), Pooled(heads, 64, real, sources, mean=True)
+    statistics = Rows(heads, rows, sources)
+    tops = {by: Top(5, by, heads, rows, real) for by in ("weight", "value")}
+    matrices = Matrices(["scores", "weights", "output"], heads, [0, 7, 200, N - 1], [0, 3, 199, 200, N - 1])
+    rule = Rule(16**-0.5, _mask(mask))
+    attend(Call(0, q, k, v, rule), [columns, pooled, *means, statistics, *tops.values(), matrices],
+           **({} if elements is None else {"tile_elements": elements}))  # fmt: skip
+    found = {"columns": columns.result() / N, "pooled": pooled.result(), "mean pooled": means[1].result()}
+    found["mean columns"] = means[0].result() / N
+    found |= {f"rows {name}": values / (N if name == "distance" else 1) for name, values in statistics.kept.items()}
+    found |= {f"matrix {stage}": values for stage, values in matrices.result().items()}
+    for by, top in tops.items():
+        found |= {f"top {by} {name}": values for name, values in top.measures.items()}
+        found[f"top {by} keys"] = top.keys.double()
+    return found
+
+
+def _mask(words: str) -> Mask:
+    return build(parse_mask(words))
+
+
+MASKS = ["causal", "bidirectional", "causal+window:100", "prefix:200", "window:3+block:7"]
+BASE = {mask: seen(mask, 1 << 20) for mask in MASKS}
+
+
+@pytest.mark.parametrize("elements", TILES)
+@pytest.mark.parametrize("mask", MASKS)
+def test_neither_tiles_nor_threads_show(mask: str, elements: int | None, threads: int) -> None:
+    assert torch.get_num_threads() == threads
+    for name, values in seen(mask, elements).items():
+        expected = BASE[mask][name]
+        assert torch.equal(values.isnan(), expected.isnan()), name
+        apart = (values - expected).nan_to_num(0.0, posinf=0.0, neginf=0.0).abs()
+        worst = (apart / expected.nan_to_num(0.0).abs().clamp_min(1.0)).max()
+        assert float(worst) <= TOLERANCE, (name, float(worst))

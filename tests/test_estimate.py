@@ -1,0 +1,55 @@
+"""The memory estimate against what runs take: never below, and never more than a quarter above."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from attnscope.config import RunConfig, TextInput
+from attnscope.errors import AttnscopeError
+from attnscope.request import needed, resolve
+from attnscope.source import open_source
+from benchmarks.memory import LENGTHS, STACKS, measure
+
+LINUX = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="only Linux tells the peak of a process")
+CASES = [
+    *(("windowed", "one head", tokens) for tokens in LENGTHS),
+    ("windowed", "last layer", 16_384),
+    ("windowed", "rows, as JSON", 65_536),
+    ("causal", "one head", 4_096),
+    ("wide", "one head", 128),
+    ("wide", "one head", 16_384),
+]
+
+
+@LINUX
+@pytest.mark.parametrize(("stack", "selection", "tokens"), CASES, ids=lambda case: str(case))
+def test_the_estimate_is_the_peak_or_up_to_a_quarter_more(stack, selection, tokens, tmp_path):
+    measured = measure(stack, selection, tokens, tmp_path)
+    assert 1.0 <= measured.ratio <= 1.25, measured
+
+
+def need(tmp_path, text="river " * 3000, **options):
+    (tmp_path / "stack.toml").write_text(STACKS["windowed"])
+    run = RunConfig((TextInput(text),), config=str(tmp_path / "stack.toml"), **{"max_memory": 1 << 62} | options)
+    source = open_source(None, run.config, run.texts)
+    return needed(run, source, resolve(run, source))
+
+
+def test_what_is_kept_decides_and_not_the_square_of_the_text(tmp_path):
+    rows = need(tmp_path, query="5", window=64)
+    every = need(tmp_path, window=None)
+    assert every["kept"] > 3 * 3000**2 * 4
+    assert rows["kept"] < 1 << 20
+    short, long = (sum(need(tmp_path, "river " * n, window=64).values()) for n in (8_000, 16_000))
+    assert long < 2 * short
+
+
+def test_a_refusal_has_the_formula_and_says_that_a_map_would_do(tmp_path):
+    with pytest.raises(AttnscopeError) as error:
+        need(tmp_path, "river " * 50_000, window=None, max_memory=1 << 30)
+    said = str(error.value)
+    parts = "program weights text activations tile kept report".split()
+    assert re.search(" \\+ ".join(rf"{part} [\d.,]+ [KMGT]?i?B" for part in parts), said)
+    assert "--max-memory is 1.0 GiB; --pool 64 makes a map in place of matrices; or select fewer cells" in said
+    assert sum(need(tmp_path, "river " * 50_000, window=None, pool=64).values()) < 1 << 30

@@ -1,0 +1,161 @@
+"""A text that is too long to print: what stands for its matrices says what they would have said."""
+
+import json
+
+import numpy as np
+import pytest
+
+from attnscope.config import RunConfig, TextInput
+from attnscope.pipeline import inspect
+from attnscope.report import from_json, to_json
+from attnscope.selection import POOL, PRINTED
+from attnscope.views.files import tensors
+
+STACK = """
+d_model = 32
+n_heads = 4
+n_layers = 2
+d_mlp = 32
+mask = "causal"
+positions = "rope"
+norm = "rmsnorm"
+seed = 3
+"""
+LONG = " ".join(f"w{i * i % 83}" for i in range(150))
+SHORT = " ".join(LONG.split()[:PRINTED])
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory):
+    """A causal stack whose positions end nowhere."""
+    path = tmp_path_factory.mktemp("long") / "stack.toml"
+    path.write_text(STACK)
+    return path
+
+
+@pytest.fixture
+def look(config):
+    def run(*texts, window=PRINTED, **options):
+        given = tuple(TextInput(text) for text in texts or (LONG,))
+        return inspect(RunConfig(given, config=str(config), window=window, **{"layer": "1", "head": "all"} | options))
+
+    return run
+
+
+def starts(count, size):
+    """The first token of every run, by the definition: token i lies in run i·size // count."""
+    run = np.arange(count) * min(size, count) // count
+    return [int(np.flatnonzero(run == i)[0]) for i in range(run[-1] + 1)] + [count]
+
+
+def test_the_longest_text_that_is_printed_has_its_matrices_and_one_token_more_has_a_map(look):
+    exact, pooled = look(SHORT), look(SHORT + " w1")
+    assert (exact.provenance.values, pooled.provenance.values) == ("exact", "pooled")
+    assert exact.texts[0].heads[0].stages["weights"].shape == (PRINTED, PRINTED)
+    assert exact.texts[0].heads[0].pooled is None
+    assert pooled.texts[0].heads[0].stages == {}
+    assert pooled.texts[0].heads[0].pooled.weights.shape == (POOL, POOL)
+    assert (pooled.texts[0].queries, pooled.texts[0].keys) == ([], [])
+
+
+@pytest.mark.parametrize("pool", [None, 7, 150])
+@pytest.mark.parametrize("head", ["all", "mean"])
+def test_map_columns_and_averages_are_those_of_the_matrices(look, pool, head):
+    exact, found = look(window=None, head=head).texts[0], look(pool=pool, head=head).texts[0]
+    assert len(exact.heads) == len(found.heads)
+    cuts = starts(150, pool or POOL)
+    for whole, short in zip(exact.heads, found.heads, strict=True):
+        weights = whole.stages["weights"].astype(np.float64)
+        runs = np.add.reduceat(weights, cuts[:-1], axis=1)
+        runs = np.add.reduceat(runs, cuts[:-1], axis=0) / np.diff(cuts)[:, None]
+        assert short.pooled.queries == short.pooled.keys == cuts
+        np.testing.assert_allclose(short.pooled.weights, runs, atol=1e-6)
+        np.testing.assert_allclose(short.pooled.weights.sum(1), 1.0, atol=1e-5)
+        np.testing.assert_allclose(short.columns.mass, weights.sum(0), atol=1e-4)
+        assert short.columns.total == pytest.approx(150, abs=1e-3)
+        for name in whole.rows.__struct_fields__:
+            assert getattr(short.means, name) == pytest.approx(getattr(whole.rows, name).mean(), abs=1e-5), name
+
+
+def test_texts_of_one_batch_are_each_shown_as_their_length_wants(look):
+    both = look(LONG, SHORT)
+    alone = look(SHORT)
+    assert [text.heads[0].pooled is None for text in both.texts] == [False, True]
+    np.testing.assert_allclose(
+        both.texts[1].heads[0].stages["weights"], alone.texts[0].heads[0].stages["weights"], atol=1e-6
+    )
+    np.testing.assert_allclose(
+        both.texts[0].heads[2].pooled.weights, look(LONG).texts[0].heads[2].pooled.weights, atol=1e-6
+    )
+
+
+def test_named_rows_and_columns_are_exact_and_alone(look):
+    whole = look(window=None).texts[0].heads[0]
+    text = look(query="140:144", key="130:150").texts[0]
+    assert text.heads[0].pooled is None
+    np.testing.assert_allclose(text.heads[0].stages["scores"], whole.stages["scores"][140:144, 130:150], atol=1e-6)
+    np.testing.assert_array_equal(text.heads[0].top.keys, whole.top.keys[140:144])
+    assert text.notes == ["--pool 64 adds a map of the whole text"]
+
+
+def test_named_rows_cost_no_more_than_themselves(look, config):
+    told = []
+    asked = RunConfig((TextInput(LONG),), config=str(config), window=PRINTED, layer="0", head="2", query="5,149")
+    inspect(asked, lambda what, done, total: told.append(what))
+    assert [what for what in told if "tile" in what] == [f"attending · layer 1 of 1 · tile {n}" for n in (1, 2)]
+
+
+def test_rows_and_a_map_where_both_were_asked_for(look):
+    text = look(query="3,149", pool=8).texts[0]
+    head = text.heads[0]
+    assert (text.queries, head.top.keys.shape, head.pooled.weights.shape) == ([3, 149], (2, 3), (8, 8))
+    assert head.means.entropy == pytest.approx(look().texts[0].heads[0].means.entropy)
+    assert head.rows.entropy.shape == (2,)
+
+
+@pytest.mark.parametrize(
+    ("mask", "options", "queries", "keys"),
+    [
+        ("own", {"query": "149"}, (149, 149), (86, 149)),
+        ("own", {"query": "100"}, (100, 100), (37, 100)),
+        ("own", {"query": "5"}, (5, 5), (0, 63)),
+        ("bidirectional", {"query": "100"}, (100, 100), (68, 131)),
+        ("own", {"key": "20"}, (20, 83), (20, 20)),
+        ("own", {"key": "149"}, (86, 149), (149, 149)),
+    ],
+)
+def test_a_window_lies_next_to_what_was_named(look, mask, options, queries, keys):
+    text = look(mask=mask, **options).texts[0]
+    assert (text.queries[0], text.queries[-1]) == queries
+    assert (text.keys[0], text.keys[-1]) == keys
+    assert any(
+        f"{keys[0]}–{keys[1]} of 150" in note or f"{queries[0]}–{queries[1]} of 150" in note for note in text.notes
+    )
+
+
+def test_data_is_exact_unless_a_map_was_asked_for(look):
+    assert look(window=None).texts[0].heads[0].stages["weights"].shape == (150, 150)
+    assert look(window=None, pool=4).texts[0].heads[0].pooled.weights.shape == (4, 4)
+
+
+def test_a_pooled_report_survives_json_and_has_its_arrays_in_files(look):
+    report = look(mask="own+window:2", pool=5)
+    again = from_json(to_json(report))
+    for before, after in zip(report.texts[0].heads, again.texts[0].heads, strict=True):
+        np.testing.assert_array_equal(before.pooled.weights, after.pooled.weights)
+        np.testing.assert_array_equal(before.columns.mass, after.columns.mass)
+        assert before.means == after.means
+    found = tensors(report)
+    np.testing.assert_array_equal(found["text0.L1H2.pooled.weights"], report.texts[0].heads[2].pooled.weights)
+    assert found["text0.L1H2.pooled.keys"].tolist() == starts(150, 5)
+    assert found["text0.L1H2.columns.mass"].shape == (150,)
+
+
+def test_queries_that_may_see_nothing_are_left_out_of_map_and_averages(tmp_path, config):
+    blind = [[key <= query and query % 3 != 0 for key in range(150)] for query in range(150)]
+    (tmp_path / "mask.json").write_text(json.dumps(blind))
+    made = RunConfig((TextInput(LONG),), config=str(config), window=PRINTED, pool=50, layer="0", head="0",
+                     mask=str(tmp_path / "mask.json"))  # fmt: skip
+    head = inspect(made).texts[0].heads[0]
+    np.testing.assert_allclose(head.pooled.weights.sum(1), 1.0, atol=1e-5)
+    assert head.columns.total == pytest.approx(100, abs=1e-3)

@@ -1,0 +1,128 @@
+"""The picture of a long text: every run of the map is where its position says, in the shade that its weight has."""
+
+import re
+from itertools import pairwise
+from math import log
+
+import numpy as np
+import pytest
+from rich.cells import cell_len
+
+from tests.views.overviews import overview, weights_of
+from tests.views.reports import HOSTILE
+from tests.views.screens import draw
+
+SHADES = "░▒▓█"
+
+
+def rows_of(screen):
+    """Position of the first query of every line of the picture, and the line behind its label."""
+    lines = screen.split("\n")
+    first = lines.index("query ↓") + 1
+    start = lines[first - 2].index("→") + 2
+    last = next(n for n in range(first, len(lines)) if not re.match(r" *\d+(?: |$)", lines[n]))
+    return [(int(line[: start - 1]), line[start:]) for line in lines[first:last]], lines[first - 2][start:]
+
+
+def merged(pooled, queries, keys):
+    """The map with neighbours taken together: mean over queries, sum over keys."""
+    sizes = np.diff(pooled.queries)[:, None]
+    cuts = np.arange(0, len(sizes), queries)
+    total = np.add.reduceat(pooled.weights * sizes, cuts) / np.add.reduceat(sizes, cuts)
+    return np.add.reduceat(total, np.arange(0, total.shape[1], keys), axis=1)
+
+
+def shade(value, low, high):
+    return SHADES[min(3, int(log(max(value, low) / low) / log(high / low) * 4))] if value > 0 else " "
+
+
+@pytest.mark.parametrize(
+    ("width", "queries", "keys", "cell"),
+    [(80, 2, 1, 1), (140, 1, 1, 2), (135, 2, 1, 1), (136, 1, 1, 2), (60, 4, 2, 1), (44, 4, 2, 1), (40, 4, 2, 1)],
+)
+def test_every_run_is_a_shade_of_its_weight(width, queries, keys, cell):
+    made = overview(1000)
+    pooled = made.texts[0].heads[0].pooled
+    rows, ticks = rows_of(draw(made, width))
+    expected = merged(pooled, queries, keys)
+    high = expected.max()
+    low = max(high / 1000, expected[expected > 0].min())
+    assert [position for position, _ in rows] == pooled.queries[:-1:queries]
+    for drawn, values in zip(rows, expected, strict=True):
+        assert drawn[1] == "".join(shade(v, low, high) * cell for v in values).rstrip(" ")
+    for match in re.finditer(r"\d+", ticks):
+        assert int(match[0]) == pooled.keys[:-1:keys][match.start() // cell]
+
+
+@pytest.mark.parametrize(("width", "lines"), [(80, 32), (140, 64)])
+def test_colours_say_the_same_with_two_runs_in_a_line_where_it_is_narrow(width, lines):
+    made = overview(640, bidirectional=True)
+    weights = made.texts[0].heads[0].pooled.weights
+    greens = {}  # green rises in viridis
+    screen = draw(made, width, colour="truecolor").split("\n")
+    rows = [line for line in screen if re.match(r"\x1b\[2m +\d+ \x1b\[0m\x1b\[[34]8;2", line)]
+    assert len(rows) == lines
+    for n, line in enumerate(rows):
+        cells = re.findall(r"\x1b\[(?:38;2;\d+;(\d+);\d+)?;?(?:48;2;\d+;(\d+);\d+)?m( +|▀)\x1b", line)
+        for column, (upper, lower, _) in enumerate(cells):
+            if lines == 64:
+                greens[weights[n, column]] = int(lower)
+            else:
+                greens[weights[2 * n, column]], greens[weights[2 * n + 1, column]] = int(upper or lower), int(lower)
+    assert len(greens) == weights.size
+    assert all(greens[a] <= greens[b] for a, b in pairwise(sorted(greens)))
+
+
+def test_what_is_exactly_zero_is_blank_and_what_sees_nothing_is_said():
+    made = overview(128, size=64, dead=(0, 1, 2, 3))
+    rows, _ = rows_of(draw(made, 140))
+    assert [bool(line) for _, line in rows[:3]] == [False, False, True]
+    assert len(rows[2][1]) == 6
+    assert "2 of 64 rows are blank: their queries may attend to nothing" in draw(made, 140)
+    assert "may attend to nothing" not in draw(overview(128), 140)
+
+
+def test_the_most_attended_are_listed_with_their_share_and_where_they_stand():
+    made = overview(300, spelled=[f"w{i}" for i in range(300)])
+    mass = weights_of(300).sum(0)
+    screen = draw(made, 120)
+    listed = re.findall(r"^ *(\d+) w\d+ +[█▉▊▋▌▍▎▏]+ +([\d.]+) +([\d.]+)%  (.*)$", screen, re.MULTILINE)
+    assert [int(key) for key, *_ in listed] == np.argsort(-mass, kind="stable")[:10].tolist()
+    for key, weight, share, where in listed:
+        assert float(weight) == pytest.approx(mass[int(key)], abs=0.051)
+        assert float(share) == pytest.approx(mass[int(key)] / 300 * 100, abs=0.051)
+        assert f"[w{key}]" in where
+    assert f"w{int(listed[1][0]) - 1} [w{listed[1][0]}] w{int(listed[1][0]) + 1}" in listed[1][3]
+    assert f"the 10 below get {sum(np.sort(mass)[-10:]) / 300:.0%} of it" in screen
+
+
+def test_what_takes_no_part_in_rankings_is_not_listed_either():
+    made = overview(100, special=(99,), left_out=["special tokens", "first token"])
+    screen = draw(made, 80)
+    assert "without special tokens and first token" in " ".join(screen.split())
+    assert not re.search(r"^ *(0|99) \w+ +[█▉▊▋▌▍▎▏]", screen, re.MULTILINE)
+    assert re.search(r"^ *0 the +██████████", draw(overview(100), 80), re.MULTILINE)
+
+
+def test_averages_are_those_of_all_rows():
+    assert "a row on average: 0.62 on other words, 0.12 on itself, 0.25 on the first token" in draw(overview(70), 120)
+
+
+@pytest.mark.parametrize("colour", [None, "standard", "truecolor"])
+@pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
+@pytest.mark.parametrize("size", [1, 64, 200])
+def test_no_line_is_wider_than_the_console_and_ascii_stays_ascii(colour, encoding, size):
+    made = overview(len(HOSTILE) * 12, spelled=HOSTILE * 12, size=size)
+    for width in (20, 21, 40, 80, 200):
+        screen = draw(made, width, colour=colour, encoding=encoding)
+        assert encoding != "ascii" or screen.isascii()
+        for line in re.sub(r"\x1b\[[0-9;]*m", "", screen).split("\n"):
+            assert cell_len(line) <= width, (width, line)
+            assert not re.search(r"[\x00-\x1f\x7f-\x9f\u200d\u202e]", line), line
+
+
+def test_the_screen_names_no_options_that_show_nothing():
+    screen = draw(overview(100), 200)
+    assert "--query ROWS --key COLUMNS · --pool N" in screen
+    assert "--top K" not in screen
+    assert "top contributors" not in screen
