@@ -124,7 +124,7 @@ class Runner(Generic[T]):
         values = 0
         for item in items:
             ready = self._prepared(item)
-            size = Size(0, 0) if isinstance(ready, Record) else self._work.size(ready)
+            size = Size(0, 0, 0) if isinstance(ready, Record) else self._work.size(ready)
             if window and (values + size.values > self._bounds.window or len(window) == MOST):
                 yield window
                 window, values = [], 0

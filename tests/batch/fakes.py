@@ -43,7 +43,7 @@ class Work:
 
     def size(self, item):
         words = len(item.text.text.split())
-        return Size(words, 4 * words)
+        return Size(words, words, 4 * words)
 
     def look(self, ready):
         self.looked.append([item.index for item in ready])
