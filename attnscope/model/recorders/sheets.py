@@ -9,6 +9,10 @@ from math import prod
 
 from torch import Tensor
 
+from attnscope.model.recorders.arena import Arena
+
+_ARENA = Arena()
+
 
 class Sheets:
     """Matrices of a batch, for every text (units, rows, columns), shared by the recorders of all layers.
@@ -48,7 +52,7 @@ class Sheets:
             for texts, rows, columns in self._runs
         ]
         ends = list(accumulate(prod(shape) for shape in shapes))
-        memory = like.new_empty(ends[-1])
+        memory = _ARENA.take(ends[-1]) if like.device.type == "cpu" else like.new_empty(ends[-1])
         for start, end, shape in zip([0, *ends], ends, shapes, strict=False):
             yield memory[start:end].view(shape)
 
