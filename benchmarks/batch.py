@@ -28,7 +28,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from attnscope.batch.dump import Order, write_dump
-from attnscope.batch.records import Settings
+from attnscope.batch.header import Settings
 from attnscope.batch.sinks import Shards
 from attnscope.config import RunConfig
 from attnscope.model.recorders import Sheets

@@ -8,7 +8,7 @@ goes only with texts of its own length.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from attnscope.batch.records import Grouping, Settings
+from attnscope.batch.header import Grouping, Settings
 
 PADDED = 16  # tokens of a text that may be padded, at least
 

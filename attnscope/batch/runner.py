@@ -13,8 +13,9 @@ from typing import Generic, Protocol, TypeVar
 
 from attnscope.batch.behind import Behind, Sink
 from attnscope.batch.groups import Size, groups
+from attnscope.batch.header import Grouping
 from attnscope.batch.items import Item
-from attnscope.batch.records import Grouping, Record
+from attnscope.batch.records import Record
 from attnscope.errors import AttnscopeError
 
 MOST = 4096  # records in a window, however little is kept of each

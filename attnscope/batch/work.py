@@ -8,8 +8,9 @@ import msgspec
 import numpy as np
 
 from attnscope.batch.groups import Size, values_of
+from attnscope.batch.header import Settings
 from attnscope.batch.items import Item
-from attnscope.batch.records import Record, RowArrays, Settings, TopArrays
+from attnscope.batch.records import Record, RowArrays, TopArrays
 from attnscope.batch.runner import without_findings
 from attnscope.config import RunConfig
 from attnscope.errors import UsageError
@@ -115,7 +116,7 @@ class Model:
         sources = page.context or page.tokens
         shown = len(page.queries), len(page.keys), len(sources)
         values = values_of(self._settings, self._units, shown, self._source.config.d_value)
-        return Ready(item, page, Size(len(page.tokens), len(sources), values))
+        return Ready(item, page, Size(len(page.tokens), len(page.given or sources), values))
 
     def size(self, ready: Ready) -> Size:
         """See runner.Work."""

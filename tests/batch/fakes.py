@@ -8,8 +8,9 @@ import numpy as np
 
 from attnscope.batch.files import Files
 from attnscope.batch.groups import Size
+from attnscope.batch.header import SCHEMA, Grouping, Header, InputFacts, Settings
 from attnscope.batch.items import from_txt
-from attnscope.batch.records import SCHEMA, Grouping, Header, InputFacts, Record, Settings, TopArrays, encode
+from attnscope.batch.records import Record, TopArrays, encode
 from attnscope.batch.runner import Runner, without_findings
 from attnscope.batch.sinks import open_dump
 from attnscope.errors import AttnscopeError

@@ -8,7 +8,7 @@ import pytest
 
 from attnscope.batch.convert import convert
 from attnscope.batch.dumps import Dump
-from attnscope.batch.records import Settings
+from attnscope.batch.header import Settings
 from attnscope.errors import AttnscopeError, UsageError
 from tests.batch.test_dump import dump, found
 

@@ -15,7 +15,8 @@ from attnscope.batch import records
 from attnscope.batch.dump import Order, write_dump
 from attnscope.batch.dumps import Dump
 from attnscope.batch.groups import PADDED as PADDABLE
-from attnscope.batch.records import Settings, json_schema
+from attnscope.batch.header import Settings
+from attnscope.batch.records import json_schema
 from attnscope.batch.sinks import arrays_of
 from attnscope.config import RunConfig, TextInput
 from attnscope.errors import AttnscopeError, UsageError

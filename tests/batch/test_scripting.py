@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from attnscope.batch.convert import convert
-from attnscope.batch.records import Settings
+from attnscope.batch.header import Settings
 from tests.batch.test_dump import dump, found
 
 README = (Path(__file__).parents[2] / "README.md").read_text()
