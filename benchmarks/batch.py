@@ -4,7 +4,7 @@
 
 `speed`: 2,000 glosses of WordNet (5 to 120 tokens) through MiniLM, top-5 and row statistics of all 72 heads to .jsonl:
 at least 4 times the texts/s of one text at a time, and twice those of 32 padded ones. `matrices`: all heads' matrices
-to .safetensors, safe on disk, at 60 % of the speed of `safetensors.torch.save_file` alone. `memory`: flat from 1,000 to 100,000.
+to .safetensors at 60 % of the speed of `safetensors.torch.save_file` alone. `memory`: flat from 1,000 to 100,000.
 The contenders take turns over parts of the texts, so that a busy moment hits them alike. Exits with 1 where one misses.
 """
 
