@@ -17,7 +17,8 @@ from zlib import crc32
 import msgspec
 
 from attnscope.batch.files import Files, naming
-from attnscope.batch.records import MAGIC, End, encode
+from attnscope.batch.header import MAGIC
+from attnscope.batch.records import End, encode
 from attnscope.errors import AttnscopeError
 from attnscope.output import check_target
 
