@@ -167,7 +167,8 @@ class Attention(nn.Module):
         if not self.whole and self.q_norm is not None and self.k_norm is not None:
             q, k = self.q_norm(q), self.k_norm(k)
         if setting.rotary is not None:
-            q, k = rotate(q, *setting.rotary), rotate(k, *setting.rotary)
+            q = rotate(q, *setting.rotary)  # one after the other, so that only one of them is there twice
+            k = rotate(k, *setting.rotary)
         out_weight = None if self.out is None else self.out.weight
         heads = setting.watch.attend(Call(self.layer, q, k, v, setting.rule, out_weight))
         if heads is None:
