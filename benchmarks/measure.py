@@ -145,4 +145,4 @@ class Table:
         if limit is None:
             return ""
         self.missed |= value > limit
-        return f"   at most {limit:.3g}{'' if value <= limit else ': MISSED'}"
+        return f"   at most {limit:.4g}{'' if value <= limit else ': MISSED'}"
