@@ -68,10 +68,11 @@ def load(
     wanted = {name: needed for name, parts in plan.items() if (needed := [p for p in parts if p.ours in ours])}
     state: dict[str, Tensor] = {}
     for name, tensor in read_tensors(folder, wanted):
+        whole = tensor.to(device=device, dtype=dtype)
         if wanted[name][0].transposed and tensor.ndim == 2:
-            tensor = tensor.T.contiguous()  # as a whole: torch turns parts of a matrix many times as slowly
+            whole = whole.T.contiguous()  # here, for torch turns parts of a matrix many times as slowly
         for part in wanted[name]:
-            state[part.ours] = part.take(tensor).to(device=device, dtype=dtype).contiguous()
+            state[part.ours] = part.take(whole).contiguous()
     stack.load_state_dict(state, strict=True, assign=True)
     return stack.eval()
 
