@@ -9,17 +9,24 @@ from torch import Tensor
 _WORTH_A_CALL = 1 << 19  # multiplications; many small products are faster side by side, as one batch
 
 
-def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+def fast(x: Tensor, weight: Tensor) -> bool:
+    """Whether oneDNN multiplies these."""
+    plain = x.dtype == torch.float32 == weight.dtype and x.device.type == "cpu" and not torch.is_grad_enabled()
+    return plain and x.numel() > 0 < weight.numel() and _onednn()
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, after: tuple[str, str] | None = None) -> Tensor:
     """x·weightᵀ + bias as `torch.nn.functional.linear`, by oneDNN where that can do it.
 
     Args:
         x: (…, E).
         weight: (N, E).
         bias: (N,).
+        after: A non-linearity in oneDNN's words, where it is `fast`; None for none.
     """
-    plain = x.dtype == torch.float32 == weight.dtype and x.device.type == "cpu" and not torch.is_grad_enabled()
-    if plain and x.numel() and weight.numel() and _onednn():
-        product: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
+    if fast(x, weight):
+        name, kind = after or ("none", "")
+        product: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, name, [], kind)
         return product
     return F.linear(x, weight, bias)
 
