@@ -18,7 +18,9 @@ def layer_parameters(c: ModelConfig) -> int:
     if c.out_projection:
         count += c.n_heads * c.d_value * c.d_model + c.d_model * c.out_bias
     if c.d_mlp:
-        count += (2 + c.gated) * c.d_model * c.d_mlp + ((1 + c.gated) * c.d_mlp + c.d_model) * c.mlp_bias
+        mlp = (2 + c.gated) * c.d_model * c.d_mlp + ((1 + c.gated) * c.d_mlp + c.d_model) * c.mlp_bias
+        count += c.n_experts * (mlp + c.d_model + c.router_bias) if c.n_experts else mlp
+    count += c.n_heads * c.sinks
     norms = (2 if c.norm_order == "sandwich" else 1) * (1 + bool(c.d_mlp)) * norm_parameters(c, c.d_model)
     if c.qk_norm:
         whole = c.qk_norm == "whole"
@@ -67,9 +69,10 @@ def estimate(c: ModelConfig, dtype: str, d: Demand) -> dict[str, int]:
     """Bytes by purpose: `weights`, `activations`, `tile`, `kept` and `text`."""
     size = DTYPE_BYTES[dtype]
     parameters = embedding_parameters(c) + d.layers * layer_parameters(c)
-    largest = max(c.vocab_size * c.d_model, (c.d_mlp or c.d_model) * c.d_model)
+    stacked = c.n_experts * (1 + c.gated) or 1  # one tensor may hold every expert's gate and up
+    largest = max(c.vocab_size * c.d_model, (c.d_mlp or c.d_model) * c.d_model * stacked)
     per_token = 6 * c.d_model + c.n_heads * (2 * c.d_head + c.d_value) + 2 * c.n_kv_heads * (c.d_head + c.d_value)
-    per_token += (2 + c.gated) * c.d_mlp
+    per_token += (2 + c.gated) * c.d_mlp + (c.n_experts + 2 * c.d_model) * bool(c.n_experts)
     values = d.cells + d.rows * (6 + 4 * d.top)
     tile = max(_TILE, d.batch * d.tokens)
     return {

@@ -1,44 +1,17 @@
-"""The parts of a block: linear maps and norms without random initial values, MLPs, attention, and the block itself."""
+"""A block's input in, its output out: norms without random initial values, attention, and the block itself."""
 
-from dataclasses import dataclass
-from functools import cache
+from dataclasses import dataclass, replace
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from attnscope.config import ModelConfig
 from attnscope.model.call import Call, Rule
+from attnscope.model.experts import Experts
+from attnscope.model.linear import Linear
+from attnscope.model.mlp import MLP
 from attnscope.model.positions import rotate
 from attnscope.model.watch import Watch
-
-
-@cache
-def _onednn() -> bool:
-    """Whether torch's oneDNN product is here and takes its arguments as we give them (it is no public function).
-
-    torch multiplies float32 by MKL, which leaves AVX-512 unused on AMD; oneDNN is 2.2 times as fast there, as exact.
-    """
-    try:
-        found = torch.ops.mkldnn._linear_pointwise(torch.ones(1, 2), torch.ones(3, 2), None, "none", [], "")
-    except (AttributeError, RuntimeError, TypeError):
-        return False
-    return bool((found == 2).all())
-
-
-class Linear(nn.Linear):
-    """nn.Linear that leaves its weights as they are made: the checkpoint, or a seed, fills them."""
-
-    def forward(self, input: Tensor) -> Tensor:
-        """As nn.Linear, by oneDNN where that can do it."""
-        plain = input.dtype == torch.float32 and input.device.type == "cpu" and not torch.is_grad_enabled()
-        if plain and input.numel() and _onednn():
-            product: Tensor = torch.ops.mkldnn._linear_pointwise(input, self.weight, self.bias, "none", [], "")
-            return product
-        return super().forward(input)
-
-    def reset_parameters(self) -> None:
-        """Do nothing."""
 
 
 class Embedding(nn.Embedding):
@@ -80,40 +53,6 @@ def make_norm(config: ModelConfig, width: int | None = None) -> nn.Module:
     return RMSNorm(width, config.norm_eps, config.norm_plus_one) if config.norm == "rmsnorm" else nn.Identity()
 
 
-def activate(name: str, x: Tensor) -> Tensor:
-    """The non-linearity of this name."""
-    match name:
-        case "gelu":
-            return F.gelu(x)
-        case "gelu_tanh":
-            return F.gelu(x, approximate="tanh")
-        case "quick_gelu":
-            return x * torch.sigmoid(1.702 * x)
-        case "relu":
-            return F.relu(x)
-        case _:
-            return F.silu(x)
-
-
-class MLP(nn.Module):
-    """down(act(up(x))), or down(act(gate(x)) · up(x)) where it is gated (Shazeer, 2020)."""
-
-    def __init__(self, config: ModelConfig) -> None:
-        super().__init__()
-        self.activation = config.activation
-        self.up = Linear(config.d_model, config.d_mlp, config.mlp_bias)
-        self.gate = Linear(config.d_model, config.d_mlp, config.mlp_bias) if config.gated else None
-        self.down = Linear(config.d_mlp, config.d_model, config.mlp_bias)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """(B, T, D) to (B, T, D)."""
-        if self.gate is None:
-            hidden: Tensor = self.down(activate(self.activation, self.up(x)))
-        else:
-            hidden = self.down(activate(self.activation, self.gate(x)) * self.up(x))
-        return hidden
-
-
 @dataclass(frozen=True)
 class Setting:
     """What a block needs besides its input.
@@ -145,6 +84,7 @@ class Attention(nn.Module):
         self.q_norm = make_norm(config, config.d_head * (h if self.whole else 1)) if config.qk_norm else None
         self.k_norm = make_norm(config, config.d_head * (g if self.whole else 1)) if config.qk_norm else None
         self.out = Linear(h * config.d_value, d, config.out_bias) if config.out_projection else None
+        self.sinks = nn.Parameter(torch.empty(h)) if config.sinks else None
 
     def forward(self, x: Tensor, setting: Setting) -> Tensor | None:
         """(B, Q, D) to (B, Q, D), or (B, Q, H·Ev) without output projection; None after the last watched layer."""
@@ -161,7 +101,8 @@ class Attention(nn.Module):
         if setting.rotary is not None:
             q, k = rotate(q, *setting.rotary), rotate(k, *setting.rotary)
         out_weight = None if self.out is None else self.out.weight
-        heads = setting.watch.attend(Call(self.layer, q, k, v, setting.rule, out_weight))
+        rule = setting.rule if self.sinks is None else replace(setting.rule, sinks=self.sinks)
+        heads = setting.watch.attend(Call(self.layer, q, k, v, rule, out_weight))
         if heads is None:
             return None
         joined = heads.transpose(1, 2).flatten(2)  # (B, Q, H·Ev)
@@ -175,7 +116,7 @@ class Block(nn.Module):
         super().__init__()
         self.config = config
         self.attention = Attention(config, layer)
-        self.mlp = MLP(config) if config.d_mlp else None
+        self.mlp = (Experts(config) if config.n_experts else MLP(config)) if config.d_mlp else None
         before, after = config.norm_order != "output", config.norm_order in ("output", "sandwich")
         self.norm_attention = make_norm(config) if before else nn.Identity()
         self.norm_attention_out = make_norm(config) if after else nn.Identity()
