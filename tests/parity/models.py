@@ -45,11 +45,13 @@ class Row:
 def raise_weights(model: hf.PreTrainedModel) -> hf.PreTrainedModel:
     """Init 0.3 for matrices; norms around their neutral value and biases around 0, so that a forgotten one shows.
 
-    At the usual 0.02 even swapped queries and keys pass a comparison of logits.
+    At the usual 0.02 even swapped queries and keys pass a comparison of logits. Sinks are as large as large scores.
     """
     with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.ndim >= 2:
+        for name, parameter in model.named_parameters():
+            if name.endswith("sinks"):
+                parameter.normal_(6.0, 3.0)
+            elif parameter.ndim >= 2:
                 parameter.normal_(0.0, 0.3)
             else:
                 parameter.add_(torch.randn_like(parameter) * 0.3)
