@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from importlib.metadata import version
 from typing import Any
 
 import torch
@@ -28,7 +29,7 @@ from attnscope.source import Source
 
 EXACT = 1e-5  # laws are about float32 arithmetic, whatever the model runs in
 LIMITS = {"float32": 1e-4, "bfloat16": 5e-2, "float16": 5e-3}  # two ways to the same numbers, in the model's own type
-_OWN = parse_mask("own")
+_OWN, _EAGER = parse_mask("own"), "eager transformers"
 
 
 @dataclass(frozen=True)
@@ -89,6 +90,8 @@ def check(run: RunConfig, tolerance: float | None = None, progress: Progress | N
     found, differing, dead, mask = _checks(job, session.tell)
     passed = all(one.verdict != "fail" for one in found)
     made = provenance(source, run, device)
+    if any(one.reference == _EAGER for one in differing):
+        made = replace(made, versions={**made.versions, "transformers": version("transformers")})
     return CheckReport(made, mask, run.texts[0].text, page.tokens, found, differing, dead, passed)
 
 
@@ -196,7 +199,7 @@ def _kernel(job: _Job, alone: Sequence[Seen]) -> tuple[Check, list[Differences]]
 
 
 def _transformers(job: _Job, alone: Sequence[Seen]) -> tuple[list[Check], list[Differences]]:
-    name, source = "equals eager transformers", job.source
+    name, source = f"equals {_EAGER}", job.source
     if source.folder is None or source.family == "config":
         return [skip(name, "a TOML stack is no model of transformers")], []
     try:
@@ -210,7 +213,7 @@ def _transformers(job: _Job, alone: Sequence[Seen]) -> tuple[list[Check], list[D
         pairs = zip(alone, theirs, strict=True)
         gaps = [apart(a.stages[stage], b[stage], absolute=stage == "weights") for a, b in pairs]
         checks.append(judge(f"{name}: {stage}", gaps, job.limit))
-        found.append(differences("eager transformers", stage, gaps, job.limit))
+        found.append(differences(_EAGER, stage, gaps, job.limit))
     return checks, found
 
 

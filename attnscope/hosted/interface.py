@@ -73,7 +73,7 @@ class Session:
         self._names = {id(module): name for name, module in model.named_modules()}
         self._seen: Counter[str] = Counter()
         self._layers: set[tuple[str, int]] = set()
-        self._biased: dict[int, tuple[Tensor, bool]] = {}
+        self._found: dict[tuple[int, str], tuple[Tensor, bool]] = {}
 
     def take(
         self, module: nn.Module, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, more: dict[str, Any]
@@ -119,6 +119,7 @@ class Session:
             if isinstance(value, Tensor) and name not in _INERT:
                 raise _unlike(f"a tensor '{name}'", layer)
         given = None if mask is None else self._given(mask, k, layer)
+        position = None if position is None or self._is_nothing(position) else position
         parts = [] if position is None else [_table(position)]
         if given is not None and self._is_biased(given):
             parts.append(given.bias)
@@ -139,12 +140,18 @@ class Session:
 
     def _is_biased(self, given: Given) -> bool:
         """The mask holds numbers besides 0 and "never": looked up once for a mask that many layers share."""
-        if given.floor is None:
-            return False
-        tensor, key = given.tensor, given.tensor.data_ptr()
-        if key not in self._biased:
-            self._biased[key] = tensor, bool(((tensor != 0) & (tensor > given.floor)).any())
-        return self._biased[key][1]
+        floor = given.floor
+        return floor is not None and self._once(given.tensor, "bias", lambda t: ((t != 0) & (t > floor)).any())
+
+    def _is_nothing(self, position: Tensor) -> bool:
+        """A position bias of 0 everywhere, as T5 has it between its halves."""
+        return self._once(position, "nothing", lambda t: ~t.any())
+
+    def _once(self, tensor: Tensor, question: str, answer: Callable[[Tensor], Tensor]) -> bool:
+        key = tensor.data_ptr(), question
+        if key not in self._found:
+            self._found[key] = tensor, bool(answer(tensor))  # kept, so that its memory is nobody else's meanwhile
+        return self._found[key][1]
 
 
 def _part(name: str) -> str:
