@@ -21,7 +21,7 @@ _OUT = re.compile(r"o_proj|out_proj|c_proj|o|Wo|out_lin|dense|output\.dense")
 # What models pass along besides, and what eager attention does not read either, or reads as we do.
 _INERT = frozenset(
     "position_ids cache_position position_embeddings past_key_values past_key_value token_type_ids cu_seq_lens_q "
-    "cu_seq_lens_k cu_seqlens max_seqlen max_length_q max_length_k seq_idx input_ids indices padding_mask".split()
+    "cu_seq_lens_k cu_seqlens max_seqlen max_length_q max_length_k seq_idx input_ids padding_mask".split()
 )
 
 
@@ -81,7 +81,7 @@ class Session:
         """One layer's attention; the arguments are those of the attention interface of transformers."""
         part, layer = self._place(module)
         if q.ndim != 4 or q.shape[1] % k.shape[1]:
-            raise _unlike(f"queries of shape {list(q.shape)} and keys of shape {list(k.shape)}", layer)
+            raise unlike(f"queries of shape {list(q.shape)} and keys of shape {list(k.shape)}", layer)
         rule = self._rule(q, k, mask, more, layer)
         weight = self._out_weight(module, q.shape[1] * v.shape[-1])
         return self._watcher(part, module, Call(layer, q, k, v, rule, weight))
@@ -117,7 +117,7 @@ class Session:
         sinks, position = known.pop("s_aux", None), known.pop("position_bias", None)
         for name, value in known.items():
             if isinstance(value, Tensor) and name not in _INERT:
-                raise _unlike(f"a tensor '{name}'", layer)
+                raise unlike(f"a tensor '{name}'", layer)
         given = None if mask is None else self._given(mask, k, layer)
         position = None if position is None or self._is_nothing(position) else position
         parts = [] if position is None else [_table(position)]
@@ -134,7 +134,7 @@ class Session:
 
     def _given(self, mask: Tensor, k: Tensor, layer: int) -> Given:
         if mask.ndim != 4 or mask.shape[1] != 1:
-            raise _unlike(f"a mask of shape {list(mask.shape)}", layer)
+            raise unlike(f"a mask of shape {list(mask.shape)}", layer)
         floor = None if mask.dtype == torch.bool else torch.finfo(mask.dtype).min / 2
         return Given(mask[..., : k.shape[2]], floor)
 
@@ -180,7 +180,8 @@ def _sum(parts: list[Callable[[Tensor, Tensor, Tensor], Tensor]]) -> Callable[[T
     return bias
 
 
-def _unlike(what: str, layer: int) -> AttnscopeError:
+def unlike(what: str, layer: int) -> AttnscopeError:
+    """The refusal of attention that is more, or something else, than what attnscope knows."""
     hint = "attnscope shows attention only where it knows all of its parts"
     return AttnscopeError(f"layer {layer} hands {what} to its attention", where="--engine transformers", hint=hint)
 

@@ -61,6 +61,9 @@ ONE_PART: dict[str, dict[str, Any]] = {
     "deepseek_v3": {**_SIZES, **_LATENT},
 }  # fmt: skip
 TWO_PARTS: dict[str, dict[str, Any]] = {"t5": _T5, "bart": _HALVES, "marian": _HALVES, "pegasus": _HALVES}
+SPARSE: dict[str, dict[str, Any]] = {
+    "deepseek_v32": {**_SIZES, **_LATENT, "index_n_heads": 2, "index_head_dim": 8, "index_topk": 2},
+}
 NO_TEXT: dict[str, dict[str, Any]] = {
     "vit": {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 40,
             "image_size": 16, "patch_size": 4},

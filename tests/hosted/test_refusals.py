@@ -12,6 +12,7 @@ from safetensors.torch import load_file, save_file
 from transformers import LlamaModel
 
 from attnscope.errors import AttnscopeError, UsageError
+from attnscope.hosted import interface
 from tests.hosted.architectures import HIDDEN
 from tests.hosted.running import SOURCE, run
 
@@ -42,6 +43,21 @@ def copied(folders, tmp_path):
 @pytest.mark.parametrize("name", HIDDEN)
 def test_architectures_that_hide_their_attention(folders, name):
     assert "does not run through transformers' attention interface" in refused(folders(name))
+
+
+def test_an_architecture_that_chooses_keys_in_a_way_of_its_own(folders):
+    assert "layer 0 hands a tensor 'indices' to its attention; attnscope shows" in refused(folders("deepseek_v32"))
+
+
+def test_queries_that_are_not_those_of_the_tokens(folders, monkeypatch):
+    take = interface.Session.take
+
+    def halved(self, module, q, k, v, mask, more):
+        return take(self, module, q[:, :, ::2], k, v, mask[:, :, ::2], more).repeat_interleave(2, dim=2)
+
+    monkeypatch.setattr(interface.Session, "take", halved)
+    expected = "layer 0 hands 4 queries and 8 keys, not one for each token, to its attention"
+    assert expected in refused(folders("llama"), texts=("the bank by the river was old",))
 
 
 @pytest.mark.parametrize(("name", "takes"), [("vit", "pixel_values"), ("whisper", "input_features")])
