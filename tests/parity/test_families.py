@@ -9,6 +9,7 @@ from attnscope.model.stack import Stack
 from tests.parity import ours, reference
 from tests.parity.compare import TOLERANCE, differences
 from tests.parity.models import TABLE, VOCAB, Row
+from tests.parity.reference import STAGES, Stages
 from tests.parity.texts import INPUTS, Batch, batch
 
 Pair = tuple[Stack, hf.PreTrainedModel]
@@ -35,6 +36,15 @@ def test_every_stage_equals_eager_transformers(pair: Pair, lengths: list[int]) -
     found = differences(
         ours.run(stack, b.ids, b.lengths, b.segments), reference.run(theirs, b.ids, b.lengths, b.segments), b.lengths
     )
+    assert max(found.values()) < TOLERANCE, found
+
+
+def test_heads_and_layers_that_nobody_watches_change_nothing(pair: Pair) -> None:
+    """They go another way through attention, which knows sinks, soft-caps and windows as well."""
+    b, some = _batch(pair, [9, 14]), {1: [0], 2: [1]}
+    every = ours.run(pair[0], b.ids, b.lengths, b.segments)
+    beside = [Stages(*(getattr(every[layer], stage)[:, heads] for stage in STAGES)) for layer, heads in some.items()]
+    found = differences(ours.run(pair[0], b.ids, b.lengths, b.segments, some), beside, b.lengths)
     assert max(found.values()) < TOLERANCE, found
 
 
