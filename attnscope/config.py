@@ -8,7 +8,7 @@ from attnscope.errors import AttnscopeError
 from attnscope.rotary import Rope as Rope
 from attnscope.rotary import RopeScaling as RopeScaling
 
-Size = Annotated[int, msgspec.Meta(ge=1)]
+Size = Annotated[int, msgspec.Meta(ge=1, le=1 << 62)]  # what torch can count to
 Activation = Literal["gelu", "gelu_tanh", "relu", "silu", "quick_gelu"]
 
 
@@ -97,7 +97,7 @@ class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     parallel: bool = False
     activation: Activation = "gelu"
     gated: bool = False
-    glu_limit: Annotated[float, msgspec.Meta(gt=0)] | None = None
+    glu_limit: Annotated[float, msgspec.Meta(gt=0, le=1e38)] | None = None
     glu_plus_one: bool = False
     mlp_bias: bool = False
     n_experts: Annotated[int, msgspec.Meta(ge=0)] = 0

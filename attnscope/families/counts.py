@@ -1,7 +1,7 @@
 """A config and the names and shapes of a checkpoint's tensors in; a refusal out where the config promises more.
 
-Layers, experts and vocabulary are the numbers from which everything is made, so they are held against the weights
-before anything is: a config of a billion layers costs no list of a billion entries. No torch in here.
+Layers, heads, experts and vocabulary are the numbers from which everything is made, so they are held against the
+weights before anything is: a config of a billion layers costs no list of a billion entries. No torch in here.
 """
 
 import re
@@ -16,7 +16,7 @@ NOT_ONE_MODEL = "config and weights are not of one model"
 
 
 def check_counts(family: Family, config: ModelConfig, shapes: Mapping[str, tuple[int, ...]], where: str) -> None:
-    """Hold a config's layers, experts, vocabulary and width against a checkpoint.
+    """Hold a config's layers, heads, experts, vocabulary and width against a checkpoint.
 
     Args:
         family: The family.
@@ -38,6 +38,11 @@ def check_counts(family: Family, config: ModelConfig, shapes: Mapping[str, tuple
     if shapes[words] != (config.vocab_size, config.d_model):
         found = f"config says a vocabulary of {config.vocab_size} and a width of {config.d_model}"
         found = f"{found}, the weights hold {list(shapes[words])} in '{words}'"
+        raise AttnscopeError(found, where=where, hint=NOT_ONE_MODEL)
+    queries = names.find("blocks.0.attention.q.weight").tensor
+    if config.n_heads * config.d_head > max(shapes[queries], default=0):
+        found = f"config says {config.n_heads} heads, {config.d_head} wide each"
+        found = f"{found}, the weights hold {list(shapes[queries])} in '{queries}'"
         raise AttnscopeError(found, where=where, hint=NOT_ONE_MODEL)
     if config.n_experts:
         router = names.find("blocks.0.mlp.router.weight").tensor

@@ -145,6 +145,12 @@ def _refusal(model_type: str, **changes: Any) -> str:
         ),
         ("gpt_oss", {"swiglu_alpha": 2.0}, "swiglu_alpha is 2.0; expected 1.702, the one value that family 'gpt_oss' "),
         ("gpt_oss", {"swiglu_limit": 0}, "swiglu_limit is 0; expected float > 0.0"),
+        ("gpt_oss", {"swiglu_limit": 1e300}, "swiglu_limit is 1e+300; expected float <= 1e+38"),
+        (
+            "mistral",
+            {"sliding_window": 10**30},
+            f"sliding_window is 1{'0' * 30}; expected at most 4,611,686,018,427,387,904",
+        ),
         ("gpt_oss", {"swiglu_limit": "7"}, 'swiglu_limit is "7"; expected float'),
         ("gpt_oss", {"sliding_window": None}, "sliding_window is null; expected a window for layer 0"),
         ("gpt_oss", {"num_local_experts": 0}, "4 of 0 experts for each token; n_experts must be at least "),

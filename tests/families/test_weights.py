@@ -70,6 +70,14 @@ def test_a_config_that_promises_what_the_weights_do_not_hold(
     _assert_refused_at_once(tmp_path, {**raw, field: value}, tensors, message)
 
 
+@pytest.mark.parametrize("model_type", ["llama", "gpt_oss"])
+def test_a_config_that_promises_more_heads(saved: Saved, tmp_path: Path, model_type: str) -> None:
+    raw, tensors = saved[model_type]
+    message = "config.json: config says 1099511627776 heads, 8 wide each, the weights hold ["
+    changed = {**raw, "num_attention_heads": 1 << 40, "head_dim": 8}
+    _assert_refused_at_once(tmp_path, changed, tensors, message)
+
+
 @pytest.mark.parametrize("model_type", ["mixtral", "gpt_oss"])
 @pytest.mark.parametrize("count", [10**9, 3])
 def test_a_config_that_promises_other_experts(saved: Saved, tmp_path: Path, model_type: str, count: int) -> None:
