@@ -1,12 +1,16 @@
 """An opened folder in; the class of `transformers` that its config means, out. Nothing is fetched, its code not run."""
 
 import os
+import re
 from dataclasses import dataclass
 from typing import Any
 
 from attnscope.errors import AttnscopeError
 from attnscope.folder import Folder
 from attnscope.hosted.interface import register
+
+_COUNTS = re.compile(r"(num|n)_.*(layer|expert|block)s?|n_layers?|(en|de)coder_layers|depth")
+_MOST = 10_000
 
 
 @dataclass(frozen=True)
@@ -28,8 +32,9 @@ def find_kind(folder: Folder) -> Kind:
     Raises:
         AttnscopeError: transformers is not installed or has no such model, it takes no text, or weights are quantised.
     """
-    hf = _transformers()
     where = folder.path / "config.json"
+    _check_counts(folder.config, str(where))
+    hf = _transformers()
     config = _config(hf, folder)
     if type(config) not in hf.MODEL_MAPPING:
         found = f"transformers has no model for '{config.model_type}'"
@@ -40,6 +45,15 @@ def find_kind(folder: Folder) -> Kind:
         found = f"'{config.model_type}' takes {kind.main_input_name}, not text"
         raise AttnscopeError(found, where=where, hint="attnscope shows attention between the tokens of a text")
     return Kind(kind, config)
+
+
+def _check_counts(config: dict[str, Any], where: str) -> None:
+    """Refuse layers and experts that would be built one by one for hours, before their weights are missed."""
+    for name, value in config.items():
+        if isinstance(value, dict):
+            _check_counts(value, f"{where}: {name}")
+        elif _COUNTS.fullmatch(name) and isinstance(value, int) and value > _MOST:
+            raise AttnscopeError(f"{name} is {value}", where=where, hint=f"expected at most {_MOST:,}")
 
 
 def _transformers() -> Any:

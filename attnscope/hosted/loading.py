@@ -104,7 +104,7 @@ def _model(kind: Kind, folder: Folder, dtype: torch.dtype) -> tuple[Any, tuple[s
         if e.args != (NAME,):
             raise AttnscopeError(f"transformers cannot load it ({first_line(e)})", where=folder.path) from e
         raise hidden(kind.config.model_type, folder) from e
-    except (RuntimeError, ValueError, TypeError, AttributeError, NotImplementedError) as e:
+    except Exception as e:  # whatever a class of transformers makes of a strange value
         raise AttnscopeError(f"transformers cannot load it ({first_line(e)})", where=folder.path) from e
     return model.eval(), _account(info, _unmentioned(model, folder), folder)
 

@@ -119,8 +119,11 @@ def test_tensors_of_another_shape(copied):
         ({"model_type": None}, "the key 'model_type' is missing"),
         ({"quantization_config": {"bits": 4}}, "is quantised"),
         ({"num_hidden_layers": "two"}, "transformers "),
+        ({"head_dim": 0}, "transformers cannot load it (ZeroDivisionError: "),
+        ({"num_hidden_layers": 1 << 40}, "config.json: num_hidden_layers is 1099511627776; expected at most 10,000"),
+        ({"text_config": {"num_experts": 10**9}}, "config.json: text_config: num_experts is 1000000000; expected at "),
     ],
-    ids=["unknown", "none", "quantised", "odd"],
+    ids=["unknown", "none", "quantised", "odd", "no width", "endless layers", "endless experts"],
 )
 def test_configs(copied, config, expected):
     assert expected in refused(copied("llama", config))
