@@ -82,9 +82,19 @@ def load_guest(folder: Folder, dtype: torch.dtype) -> Guest:
         d_model=table.embedding_dim,
         max_positions=longest(model, config.get_text_config()),
         n_segments=segments(model, config),
-        start=getattr(config, "decoder_start_token_id", None) if config.is_encoder_decoder else None,
+        start=_start(config, table.num_embeddings, folder),
         notes=notes,
     )
+
+
+def _start(config: Any, vocabulary: int, folder: Folder) -> int | None:
+    """The id that a decoder starts with."""
+    name = "decoder_start_token_id"
+    found = getattr(config, name, None) if config.is_encoder_decoder else None
+    if found is None or (type(found) is int and 0 <= found < vocabulary):
+        return found
+    hint = f"expected an id below {vocabulary}"
+    raise AttnscopeError(f"{name} is {str(found)[:80]!r}", where=folder.path / "config.json", hint=hint)
 
 
 def _model(kind: Kind, folder: Folder, dtype: torch.dtype) -> tuple[Any, tuple[str, ...]]:

@@ -129,6 +129,12 @@ def test_configs(copied, config, expected):
     assert expected in refused(copied("llama", config))
 
 
+@pytest.mark.parametrize("start", ["x", -1, 60, 1.5, [0]])
+def test_a_start_that_is_no_token(copied, start):
+    folder = copied("t5", {"decoder_start_token_id": start})
+    assert f"decoder_start_token_id is '{start}'; expected an id below 60" in refused(folder, part="encoder")
+
+
 def test_code_of_the_folder_is_not_run(copied):
     folder = copied("llama", {"auto_map": {"AutoModel": "evil.Model", "AutoConfig": "evil.Config"}})
     (folder / "evil.py").write_text("raise SystemExit('run')")
