@@ -47,6 +47,7 @@ class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         norm: Kind of norm; `none` leaves it out everywhere.
         norm_eps: ε of every norm.
         norm_plus_one: RMSNorm multiplies by 1 + weight (Gemma).
+        norm_wide: RMSNorm multiplies by its weight before it rounds to the model's type (OLMo 2, gpt-oss).
         norm_order: `pre` norms what goes into attention and MLP, `post` norms after the residual sum, `output` what
             comes out before it, `sandwich` what goes in and what comes out.
         residual: Attention and MLP add to their input.
@@ -92,6 +93,7 @@ class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     norm: Literal["layernorm", "rmsnorm", "none"] = "layernorm"
     norm_eps: Annotated[float, msgspec.Meta(ge=0)] = 1e-5
     norm_plus_one: bool = False
+    norm_wide: bool = False
     norm_order: Literal["pre", "post", "output", "sandwich"] = "pre"
     residual: bool = True
     parallel: bool = False

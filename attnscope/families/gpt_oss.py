@@ -33,6 +33,7 @@ GPT_OSS = replace(
         "qkv_bias": key("attention_bias", default=True),
         "rope": Computed(_rotary, _ROPE.names),
         "norm_eps": key("rms_norm_eps", default=1e-5),
+        "norm_wide": True,
         "activation": "quick_gelu",  # x·σ(1.702 x)
         "glu_limit": key("swiglu_limit", default=7.0),
         "glu_plus_one": True,

@@ -31,17 +31,17 @@ class LayerNorm(nn.LayerNorm):
 class RMSNorm(nn.Module):
     """x / √(mean x² + ε) · weight, computed in float32 (Zhang and Sennrich, 2019); · (1 + weight) for Gemma."""
 
-    def __init__(self, width: int, eps: float, plus_one: bool = False) -> None:
+    def __init__(self, width: int, eps: float, *, plus_one: bool = False, wide: bool = False) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.empty(width))
-        self.eps, self.plus_one = eps, plus_one
+        self.eps, self.plus_one, self.wide = eps, plus_one, wide
 
     def forward(self, x: Tensor) -> Tensor:
         """Norm the last dimension."""
         wide = x.float()
         wide = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + self.eps)
-        if self.plus_one:
-            return (wide * (1.0 + self.weight.float())).to(x.dtype)
+        if self.plus_one or self.wide:
+            return (wide * (self.weight.float() + self.plus_one)).to(x.dtype)
         return self.weight * wide.to(x.dtype)
 
 
@@ -50,7 +50,9 @@ def make_norm(config: ModelConfig, width: int | None = None) -> nn.Module:
     width = width or config.d_model
     if config.norm == "layernorm":
         return LayerNorm(width, config.norm_eps)
-    return RMSNorm(width, config.norm_eps, config.norm_plus_one) if config.norm == "rmsnorm" else nn.Identity()
+    if config.norm == "none":
+        return nn.Identity()
+    return RMSNorm(width, config.norm_eps, plus_one=config.norm_plus_one, wide=config.norm_wide)
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ import pytest
 import transformers as hf
 
 from attnscope.checks import check
+from attnscope.checks.run import LIMITS
 from attnscope.cli import main
 from attnscope.config import RunConfig, TextInput
 from attnscope.model.masks import Causal
@@ -52,8 +53,17 @@ def test_every_part_passes(folders, name, part):
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
-def test_smaller_types_have_their_own_tolerance(folders, dtype):
-    assert checked(folders("llama"), dtype=dtype).passed
+@pytest.mark.parametrize("name", ["llama", "gpt_oss", "mixtral"])
+def test_smaller_types_have_their_own_tolerance(folders, name, dtype):
+    report = checked(folders(name), dtype=dtype)
+    limits = {one.name.removeprefix("equals eager transformers: "): one.limit for one in report.checks}
+    assert report.passed
+    assert limits["scores"] == LIMITS[dtype] < limits["weights"] < 0.8, "scores of this size make more of a rounding"
+
+
+def test_a_tolerance_of_ones_own_is_that_of_every_comparison(folders):
+    report = check(RunConfig((TextInput(TEXT),), str(folders("gpt_oss")), dtype="bfloat16"), 0.3)
+    assert {one.limit for one in report.checks if one.name.startswith("equals eager")} == {0.3}
 
 
 def test_the_shipped_sample_passes():
