@@ -23,6 +23,7 @@ class Keep:
         rows: Row statistics.
         columns: Weight that every source gets.
         pool: Rows and columns of a pooled map; None for no map.
+        sheets: How many of the first rows and columns each text's matrices have; None for as many as the batch.
     """
 
     top: bool = True
@@ -30,6 +31,7 @@ class Keep:
     rows: bool = True
     columns: bool = False
     pool: int | None = None
+    sheets: tuple[tuple[int, int], ...] | None = None
 
 
 @dataclass(frozen=True)

@@ -1,15 +1,18 @@
 """Start-up as a user waits for it: whole processes against their floor, interleaved, medians of several runs.
 
     python benchmarks/startup.py [RUNS [OPTIONS OF RUN ...]]
+    python benchmarks/startup.py imports
 
 prints two ratios: `attnscope --help` against importing what it is made of (at most 3), and `attnscope run TEXT` against
-importing torch (at most 1.25). Exits with 1 where one of them is missed.
+importing torch (at most 1.25). Exits with 1 where one of them is missed. `imports` prints what is left instead: where
+`python -X importtime` sees the time go, each package's modules added up.
 """
 
 import os
 import subprocess
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 from statistics import median
 
@@ -20,13 +23,13 @@ PAIRS = (
     ("attnscope --help", [*ATTNSCOPE, "--help"], "import typer, rich.table", 3.0),
     ("attnscope run", [*ATTNSCOPE, "run", TEXT, *sys.argv[2:]], "import torch", 1.25),
 )
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}
 
 
 def seconds(command: list[str]) -> float:
     """How long a process takes, from start to end."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     started = time.perf_counter()
-    subprocess.run(command, stdout=subprocess.DEVNULL, env=environment, check=True)
+    subprocess.run(command, stdout=subprocess.DEVNULL, env=ENVIRONMENT, check=True)
     return time.perf_counter() - started
 
 
@@ -37,8 +40,32 @@ def measure(ours: list[str], floor: list[str], runs: int) -> tuple[float, float]
     return median(a for a, _ in pairs), median(b for _, b in pairs)
 
 
+def imports(arguments: list[str]) -> Counter[str]:
+    """Milliseconds that importing each top-level package's modules takes, without what these import in turn."""
+    command = [sys.executable, "-X", "importtime", "-m", "attnscope", *arguments]
+    done = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT)
+    found: Counter[str] = Counter()
+    for line in done.stderr.splitlines():
+        parts = line.removeprefix("import time:").split("|")
+        if len(parts) == 3 and parts[0].strip().isdigit():
+            found[parts[2].strip().split(".")[0]] += int(parts[0])
+    return Counter({name: round(micro / 1000) for name, micro in found.items()})
+
+
+def show_imports() -> None:
+    """The packages that take longest, for both commands."""
+    for arguments in (["--help"], ["run", TEXT]):
+        imports(arguments)  # compiles what is not compiled yet
+        found = imports(arguments)
+        print(f"attnscope {arguments[0]}: {found.total()} ms of imports, in")
+        print("   " + ", ".join(f"{name} {count}" for name, count in found.most_common(12)))
+
+
 def main() -> int:
     """Measure, print, and judge."""
+    if sys.argv[1:] == ["imports"]:
+        show_imports()
+        return 0
     runs = int(sys.argv[1]) if len(sys.argv) > 1 else 9
     missed = False
     for name, ours, floor, limit in PAIRS:

@@ -1,12 +1,12 @@
 """A Trace of many texts in; plain arrays over texts and units out."""
 
+from itertools import groupby
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from attnscope.analysis.heads import top_of_mean
-from attnscope.analysis.tensors import to_numpy
 from attnscope.model.recorders import Rows
 from attnscope.model.trace import Kept, Trace, Wanted
 
@@ -24,40 +24,49 @@ def unit_arrays(trace: Trace) -> dict[str, Any]:
 
     Returns:
         `top.keys` (int32), `top.weight` and so on, `rows.entropy` and so on, `columns`, `pooled`, `stages.weights` and
-        so on; rows and columns are those of `Wanted`.
+        so on; rows and columns are those of `Wanted`. With sheets, each of `stages` is a list of every text's own.
     """
-    w, kept = trace.wanted, [kept for _, kept in trace.kept]
-    found: dict[str, Any] = {}
-    if w.keep.top:
-        tops = [_whole_top(one, w) for one in kept]
-        found["top.keys"] = torch.stack([keys for keys, _ in tops], 1).int().cpu().numpy()
-        for name in tops[0][1]:
-            found[f"top.{name}"] = to_numpy(torch.stack([measures[name] for _, measures in tops], 1))
-    if w.keep.rows:
-        for name in Rows.NAMES:
-            each = [torch.stack([_of_head(r.kept[name], one) for r in one.rows]).mean(0) for one in kept]
-            found[f"rows.{name}"] = to_numpy(torch.stack(each, 1))
-    for name in ("columns", "pooled"):
-        recorders = [getattr(one, name) for one in kept]
-        if recorders[0] is not None:
-            found[name] = to_numpy(
-                torch.stack([r.result()[:, one.head] for r, one in zip(recorders, kept, strict=True)], 1)
-            )
-    for stage in w.stages:
-        found[f"stages.{stage}"] = to_numpy(torch.stack([one.matrices.result()[stage][:, one.head] for one in kept], 1))
+    parts = []
+    for _, together in groupby((kept for _, kept in trace.kept), key=lambda one: id(one.matrices)):
+        units = list(together)  # heads of one layer, which share their recorders
+        heads = [one.head for one in units]
+        whole = _whole(units[0], trace)
+        parts.append({n: x if heads == list(range(x.shape[1])) else x[:, heads] for n, x in whole.items()})
+    found: dict[str, Any] = {name: torch.cat([part[name] for part in parts], 1).cpu().numpy() for name in parts[0]}
+    if trace.sheets is not None:
+        for stage in trace.wanted.stages:
+            found[f"stages.{stage}"] = [text.numpy() for text in trace.sheets.texts(stage)]
     return found
 
 
-def _of_head(values: Tensor, kept: Kept) -> Tensor:
-    """One unit's share of a recorder's values (B, heads, …): a head, or the mean of them."""
-    return values.mean(1) if kept.matrices.mean else values[:, kept.head]
+def _whole(kept: Kept, trace: Trace) -> dict[str, Tensor]:
+    """All that a unit and those that share its recorders keep, (B, heads, …) each; one head over a mean."""
+    w, found = trace.wanted, dict[str, Tensor]()
+    if w.keep.top:
+        keys, measures = _whole_top(kept, w)
+        found |= {"top.keys": keys.int()} | {f"top.{name}": measure for name, measure in measures.items()}
+    if w.keep.rows:
+        found |= {f"rows.{name}": _whole_rows(kept, name) for name in Rows.NAMES}
+    if kept.columns is not None:
+        found["columns"] = kept.columns.result()
+    if kept.pooled is not None:
+        found["pooled"] = kept.pooled.result()
+    if trace.sheets is None:
+        found |= {f"stages.{stage}": kept.matrices.result()[stage] for stage in w.stages}
+    return found
+
+
+def _whole_rows(kept: Kept, name: str) -> Tensor:
+    """A statistic of every row, (B, heads, rows), or one head, the mean of all, over a mean."""
+    each = [one.kept[name] for one in kept.rows]
+    return torch.stack([one.mean(1, keepdim=True) for one in each]).mean(0) if kept.matrices.mean else each[0]
 
 
 def _whole_top(kept: Kept, wanted: Wanted) -> tuple[Tensor, dict[str, Tensor]]:
-    """One unit's strongest sources in every text, (B, rows, rank)."""
+    """The strongest sources in every text, (B, heads, rows, rank); one head over a mean."""
     if kept.top is not None:
-        return kept.top.keys[:, kept.head], {name: m[:, kept.head] for name, m in kept.top.measures.items()}
-    rows = slice(0, len(wanted.rows))
-    each = [top_of_mean(kept, wanted, text, rows) for text in range(len(wanted.eligible))]
+        return kept.top.keys, kept.top.measures
+    each = [top_of_mean(kept, wanted, text, slice(None)) for text in range(len(wanted.eligible))]
     names = wanted.keep.measures or tuple(each[0][1])
-    return torch.stack([keys for keys, _ in each]), {n: torch.stack([m[n] for _, m in each]) for n in names}
+    keys = torch.stack([keys for keys, _ in each])[:, None]
+    return keys, {n: torch.stack([m[n] for _, m in each])[:, None] for n in names}

@@ -16,10 +16,12 @@ from attnscope.batch.dumps import Dump
 from attnscope.batch.files import Files, naming
 from attnscope.batch.journal import Journal
 from attnscope.batch.records import Record, encode
+from attnscope.batch.reports import read_report, records_of, settings_of
 from attnscope.batch.runner import MOST, Summary
 from attnscope.batch.sinks import INDEX, Lines, Shards, arrays_of
 from attnscope.errors import AttnscopeError, UsageError
 from attnscope.output import check_target
+from attnscope.report import Report
 
 TABLES, LINES = (".csv", ".parquet"), (".jsonl", ".json")
 
@@ -40,8 +42,8 @@ def convert(source: Path, target: Path, *, force: bool) -> tuple[int, str]:
     """Make another kind of file of a finished dump.
 
     Args:
-        source: .jsonl, .json, a folder, .parquet or .csv.
-        target: Likewise; a table becomes only another table, for it holds less.
+        source: .jsonl, .json (a dump, or what `run` wrote), a folder, .parquet or .csv.
+        target: Likewise; a table, or what `run` wrote, becomes only another table, for it holds less.
         force: Replace an existing file.
 
     Returns:
@@ -56,9 +58,13 @@ def convert(source: Path, target: Path, *, force: bool) -> tuple[int, str]:
         raise UsageError("a table holds less than a dump", where="OUT", hint="convert to .csv or .parquet")
     if not source.exists():
         raise AttnscopeError("there is no such file", where=source)
+    report = read_report(source) if there == ".json" else None
+    if report is not None and here not in TABLES:
+        raise UsageError("a report of one run is no dump", where="OUT", hint="convert to .csv or .parquet")
     with _replacing(target, force=force) as temporary:
         if here in TABLES:
-            return _write_table(source, there, temporary, here), "rows"
+            names, parts = tables.read_table(source) if there in TABLES else _parts(report or Dump(source))
+            return _write_table(names, parts, temporary, here), "rows"
         return _write_dump(Dump(source), temporary, here), "records"
 
 
@@ -79,25 +85,27 @@ def write_document(order: Order, tell: Tell) -> Summary:
     return summary
 
 
-def _write_table(source: Path, there: str, target: Path, here: str) -> int:
+def _parts(source: Report | Dump) -> tuple[list[str], Iterator[tables.Table]]:
+    """Columns and parts of a table."""
+    if isinstance(source, Report):
+        return tables.columns(settings_of(source)), map(tables.table, records_of(source))
+    done = (record for record in source.records() if record.status == "ok")
+    return tables.columns(source.header.settings), map(tables.table, done)
+
+
+def _write_table(names: list[str], parts: Iterator[tables.Table], target: Path, here: str) -> int:
     count = Counter[str]()
 
-    def counted(parts: Iterator[tables.Table]) -> Iterator[tables.Table]:
+    def counted() -> Iterator[tables.Table]:
         for part in parts:
             count["rows"] += len(part["index"])
             yield part
 
-    if there in TABLES:
-        names, parts = tables.read_table(source)
-    else:
-        dump = Dump(source)
-        names = tables.columns(dump.header.settings)
-        parts = (tables.table(record) for record in dump.records() if record.status == "ok")
     if here == ".parquet":
-        tables.write_parquet(target, names, counted(parts))
+        tables.write_parquet(target, names, counted())
     else:
         with naming(target), open(target, "wb") as file:
-            file.writelines(tables.csv_bytes(names, counted(parts)))
+            file.writelines(tables.csv_bytes(names, counted()))
     return count["rows"]
 
 

@@ -8,9 +8,10 @@ from pathlib import Path
 import msgspec
 
 from attnscope.batch.files import Files
+from attnscope.batch.header import SCHEMA, Grouping, Header, InputFacts, Settings
 from attnscope.batch.journal import Journal
 from attnscope.batch.reader import Input, how_many, selected
-from attnscope.batch.records import SCHEMA, Grouping, Header, InputFacts, Settings, decode, encode
+from attnscope.batch.records import decode, encode
 from attnscope.batch.runner import Runner, Summary
 from attnscope.batch.sinks import Lines, Shards, open_dump
 from attnscope.batch.work import Model, how_many_units, run_config
@@ -22,7 +23,7 @@ from attnscope.memory import limit, require
 from attnscope.pipeline import Session, mask_use, provenance
 from attnscope.source import Source
 
-_TOKENS, _VALUES, _WINDOW = 1024, 1 << 22, 1 << 24
+_TOKENS, _VALUES, _WINDOW = 1024, 1 << 22, 1 << 25
 _BYTES = 40  # of memory for a number: in a recorder, as an array of its own, in a line, and what lies between
 
 Tell = Callable[[Summary, int], None]
@@ -107,7 +108,9 @@ def _load(
     source = session.source(run)
     model = Model(run, settings, session, bounds.tokens)
     bounds = msgspec.structs.replace(bounds, threads=limit_threads(bounds.threads))
-    new = Header(SCHEMA, provenance(source, run, model.device), mask_use(source, run), settings, facts, bounds)
+    seen = "own" if source.engine == "transformers" else None  # what that is, only running a text shows
+    mask = mask_use(source, run, seen)
+    new = Header(SCHEMA, provenance(source, run, model.device), mask, settings, facts, bounds)
     if old is not None:
         _check_same(old, new, journal.path)
     return model, new

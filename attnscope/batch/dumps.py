@@ -9,8 +9,9 @@ from zlib import crc32
 import msgspec
 import numpy as np
 
+from attnscope.batch.header import MAGIC, SCHEMA, Header
 from attnscope.batch.journal import opened
-from attnscope.batch.records import MAGIC, SCHEMA, End, Header, Record, RowArrays, TopArrays, decode
+from attnscope.batch.records import End, Record, RowArrays, TopArrays, decode
 from attnscope.batch.sinks import INDEX
 from attnscope.errors import AttnscopeError
 

@@ -1,9 +1,16 @@
-"""Sizes of texts in; which of them go through the model together out. Pure, so that a resumed run groups alike."""
+"""Sizes of texts in; which of them go through the model together out. Pure, so that a resumed run groups alike.
+
+Padding must not change a number. What multiplies small matrices, and what sums short rows, takes another order for
+another size; from 16 tokens on (a vector of AVX-512), a row comes out the same whatever is beside it. So a shorter text
+goes only with texts of its own length.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from attnscope.batch.records import Grouping, Settings
+from attnscope.batch.header import Grouping, Settings
+
+PADDED = 16  # tokens of a text that may be padded, at least
 
 
 @dataclass(frozen=True)
@@ -11,12 +18,24 @@ class Size:
     """How large a text is.
 
     Attributes:
-        tokens: Its tokens, or those of its context where these are more.
+        tokens: Its tokens.
+        sources: Tokens of its context, or again its own.
         values: Numbers kept of it.
     """
 
     tokens: int
+    sources: int
     values: int
+
+    @property
+    def longest(self) -> int:
+        """Tokens or sources, whichever are more: what a group is padded up to."""
+        return max(self.tokens, self.sources)
+
+    def goes_with(self, other: "Size") -> bool:
+        """Padding the shorter of the two changes no number of it."""
+        same = (self.tokens, self.sources) == (other.tokens, other.sources)
+        return same or min(self.tokens, self.sources, other.tokens, other.sources) >= PADDED
 
 
 def values_of(settings: Settings, units: int, sizes: tuple[int, int, int], d_value: int) -> int:
@@ -48,14 +67,16 @@ def groups(sizes: Sequence[Size], bounds: Grouping) -> list[list[int]]:
         bounds: How large a group may be.
     """
     found: list[list[int]] = []
-    values = 0
-    for place in sorted(range(len(sizes)), key=lambda i: sizes[i].tokens):
+    last, values = Size(0, 0, 0), 0
+    for place in sorted(range(len(sizes)), key=lambda i: (sizes[i].longest, sizes[i].tokens, sizes[i].sources)):
         size = sizes[place]
         # Sorted by length, so that the text that comes in is the longest: the others are padded up to it.
-        if found and (len(found[-1]) + 1) * size.tokens <= bounds.tokens and values + size.values <= bounds.values:
+        fits = found and (len(found[-1]) + 1) * size.longest <= bounds.tokens and values + size.values <= bounds.values
+        if fits and size.goes_with(last):
             found[-1].append(place)
             values += size.values
         else:
             found.append([place])
             values = size.values
+        last = size
     return found

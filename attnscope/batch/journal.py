@@ -17,7 +17,8 @@ from zlib import crc32
 import msgspec
 
 from attnscope.batch.files import Files, naming
-from attnscope.batch.records import MAGIC, End, encode
+from attnscope.batch.header import MAGIC
+from attnscope.batch.records import End, encode
 from attnscope.errors import AttnscopeError
 from attnscope.output import check_target
 
@@ -62,10 +63,10 @@ class Written:
 
 def seal(body: bytes, crc: int) -> tuple[bytes, int]:
     """A JSON object as a whole line with its check, and the CRC-32 of the file that ends in it."""
-    start = body[:-1]
+    start = memoryview(body)[:-1]  # a long text's line has hundreds of megabytes: one copy is enough
     check = crc32(start, crc)
     tail = _CHECK + b'%08x"}\n' % check
-    return start + tail, crc32(tail, check)
+    return b"".join((start, tail)), crc32(tail, check)
 
 
 def opened(line: bytes, crc: int) -> tuple[bytes, int] | None:

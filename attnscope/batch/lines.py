@@ -4,8 +4,9 @@ import gzip
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import IO, Any, BinaryIO
+from typing import IO, BinaryIO
 
+from attnscope.batch.zstandard import opened_zstandard
 from attnscope.errors import AttnscopeError
 from attnscope.texts import MAX_LINE
 
@@ -29,7 +30,7 @@ def unpacked(file: BinaryIO, ending: str, name: str) -> Iterator[IO[bytes]]:
             with gzip.GzipFile(fileobj=file) as content:
                 yield content  # type: ignore[misc]
         elif ending == ".zst":
-            with _zstandard(file, name) as content:
+            with opened_zstandard(file, name) as content:
                 yield content
         else:
             yield file
@@ -37,22 +38,6 @@ def unpacked(file: BinaryIO, ending: str, name: str) -> Iterator[IO[bytes]]:
         raise AttnscopeError(f"damaged {ending} file ({e})", where=name, hint="pack it anew") from e
     except OSError as e:
         raise AttnscopeError(f"cannot be read ({e.strerror or e})", where=name) from e
-
-
-def _zstandard(file: BinaryIO, name: str) -> Any:
-    try:
-        from compression import zstd  # type: ignore[import-not-found,unused-ignore]  # Python 3.14
-
-        return zstd.ZstdFile(file)
-    except ImportError:
-        pass
-    try:
-        import pyarrow
-
-        return pyarrow.CompressedInputStream(file, "zstd")
-    except ImportError as e:
-        hint = "install attnscope[parquet], use Python 3.14, or unpack it"
-        raise AttnscopeError("nothing here reads .zst", where=name, hint=hint) from e
 
 
 def lines(file: IO[bytes]) -> Iterator[tuple[int, int, bytes | None]]:

@@ -19,9 +19,9 @@ from typing import IO, Any, BinaryIO
 
 import numpy as np
 
+from attnscope.batch.header import InputFacts, Settings
 from attnscope.batch.items import FORMATS, Item, from_jsonl, from_parquet, from_table, from_txt
 from attnscope.batch.lines import PACKED, unpacked
-from attnscope.batch.records import InputFacts, Settings
 from attnscope.errors import AttnscopeError, UsageError
 
 

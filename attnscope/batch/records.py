@@ -1,4 +1,4 @@
-"""The lines of a dump as plain data: a header, one record a text, an end line; no torch in here.
+"""The lines of a dump as plain data, and as JSON: a header, one record a text, an end line; no torch in here.
 
 Arrays of a record have the unit (a layer and head) as their first axis. They are NumPy arrays in memory and nested
 lists in JSON, float32 in shortest exact digits; null stands for "none" (fewer sources than ranks, a fully masked
@@ -12,13 +12,11 @@ import msgspec
 import numpy as np
 import orjson
 
-from attnscope.report import MaskUse, Provenance, Token
+from attnscope.batch.header import Header
+from attnscope.report import Token
 
 HERE = Path(__file__).parent
-SCHEMA = "attnscope.dump/1"
-MAGIC = b'{"schema":"attnscope.dump/'
 STATUSES = ("ok", "skipped", "failed")
-Keep = Literal["top", "rows", "columns", "pooled", "stages"]
 
 
 def _nested(depth: int, kind: Any) -> dict[str, Any]:
@@ -30,98 +28,6 @@ _I = np.ndarray[Any, np.dtype[np.int32]]
 Floats2 = Annotated[_F, msgspec.Meta(extra_json_schema=_nested(2, ["number", "null"]))]
 Floats3 = Annotated[_F, msgspec.Meta(extra_json_schema=_nested(3, ["number", "null"]))]
 Places3 = Annotated[_I, msgspec.Meta(extra_json_schema=_nested(3, "integer"))]
-
-
-class Settings(msgspec.Struct, frozen=True):
-    """Every option that changes what a dump holds.
-
-    Attributes:
-        layer: Layers, as typed.
-        head: Heads, as typed.
-        query: Rows, as typed; None for all.
-        key: Columns of stages, as typed; None for all.
-        keep: What is kept of every unit.
-        stages: Stages whose matrices are kept.
-        top: Contributors a query.
-        by: What ranks them.
-        special: Special tokens and the first token take part in the ranking.
-        pool: Rows and columns of a pooled map.
-        truncate: Texts that are too long for the model are cut.
-        column: Column of a table that holds the texts.
-        skip: Records left out at the start.
-        limit: Records taken after these; None for all.
-        shard: Number and count: of these, every count-th from the number-th on (from 1).
-    """
-
-    layer: str = "all"
-    head: str = "all"
-    query: str | None = None
-    key: str | None = None
-    keep: tuple[Keep, ...] = ("top", "rows")
-    stages: tuple[str, ...] = ()
-    top: int = 3
-    by: Literal["weight", "value", "projected"] = "weight"
-    special: bool = True
-    pool: int = 16
-    truncate: bool = False
-    column: str = "text"
-    skip: int = 0
-    limit: int | None = None
-    shard: tuple[int, int] = (1, 1)
-
-
-class InputFacts(msgspec.Struct, frozen=True):
-    """What was read.
-
-    Attributes:
-        name: The file, as the user named it.
-        format: `txt`, `jsonl`, `csv`, `tsv` or `parquet`.
-        sha256: Of its bytes, as they lie on disk.
-        records: Records in it, before any are left out.
-    """
-
-    name: str
-    format: str
-    sha256: str
-    records: int
-
-
-class Grouping(msgspec.Struct, frozen=True):
-    """How texts went through the model together: it decides the last bits of the numbers, so a resumed run keeps to it.
-
-    Attributes:
-        tokens: Tokens of a group, padding included, at most (at least one text).
-        values: Numbers kept of a group, at most (at least one text).
-        window: Numbers kept of the texts that are sorted by length at once, at most.
-        cells: Numbers that one text may need.
-        threads: Of torch.
-    """
-
-    tokens: int
-    values: int
-    window: int
-    cells: int
-    threads: int
-
-
-class Header(msgspec.Struct, frozen=True):
-    """The first line of a dump.
-
-    Attributes:
-        schema: Name and version of this format.
-        provenance: What produced the numbers.
-        mask: Which keys a query could see.
-        settings: What was asked for.
-        input: What was read.
-        grouping: How texts went through the model together.
-    """
-
-    schema: str
-    provenance: Provenance
-    mask: MaskUse
-    settings: Settings
-    input: InputFacts
-    grouping: Grouping
 
 
 class TopArrays(msgspec.Struct, frozen=True, omit_defaults=True):

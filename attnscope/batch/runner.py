@@ -13,8 +13,9 @@ from typing import Generic, Protocol, TypeVar
 
 from attnscope.batch.behind import Behind, Sink
 from attnscope.batch.groups import Size, groups
+from attnscope.batch.header import Grouping
 from attnscope.batch.items import Item
-from attnscope.batch.records import Grouping, Record
+from attnscope.batch.records import Record
 from attnscope.errors import AttnscopeError
 
 MOST = 4096  # records in a window, however little is kept of each
@@ -124,7 +125,7 @@ class Runner(Generic[T]):
         values = 0
         for item in items:
             ready = self._prepared(item)
-            size = Size(0, 0) if isinstance(ready, Record) else self._work.size(ready)
+            size = Size(0, 0, 0) if isinstance(ready, Record) else self._work.size(ready)
             if window and (values + size.values > self._bounds.window or len(window) == MOST):
                 yield window
                 window, values = [], 0

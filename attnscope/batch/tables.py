@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from attnscope.batch.records import Record, RowArrays, Settings
+from attnscope.batch.header import Settings
+from attnscope.batch.records import Record, RowArrays
 from attnscope.errors import AttnscopeError
 
 Table = dict[str, Any]  # column name to a list or array, all of one length

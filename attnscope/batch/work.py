@@ -8,8 +8,9 @@ import msgspec
 import numpy as np
 
 from attnscope.batch.groups import Size, values_of
+from attnscope.batch.header import Settings
 from attnscope.batch.items import Item
-from attnscope.batch.records import Record, RowArrays, Settings, TopArrays
+from attnscope.batch.records import Record, RowArrays, TopArrays
 from attnscope.batch.runner import without_findings
 from attnscope.config import RunConfig
 from attnscope.errors import UsageError
@@ -115,7 +116,7 @@ class Model:
         sources = page.context or page.tokens
         shown = len(page.queries), len(page.keys), len(sources)
         values = values_of(self._settings, self._units, shown, self._source.config.d_value)
-        return Ready(item, page, Size(max(len(page.tokens), len(sources)), values))
+        return Ready(item, page, Size(len(page.tokens), len(page.given or sources), values))
 
     def size(self, ready: Ready) -> Size:
         """See runner.Work."""
@@ -127,7 +128,7 @@ class Model:
 
         request = request_for(self._run, self._source, [one.page for one in ready])
         batch, engine = prepare_engine(self._run, request, self._stack, self.device)
-        trace = attend(self._run, request, batch, engine, None, self._keep)
+        trace = attend(self._run, request, batch, engine, None, replace(self._keep, sheets=_sheets(request.pages)))
         arrays = unit_arrays(trace)
         units = unit_names(trace)
         rows, columns = np.array(trace.wanted.rows), np.array(trace.wanted.columns)
@@ -138,6 +139,15 @@ class Model:
         return found
 
 
+def _sheets(pages: Sequence[Page]) -> tuple[tuple[int, int], ...] | None:
+    """Rows and columns of every text's matrices; None where a text does not show the first of those that any shows."""
+    for shown in ([page.queries for page in pages], [page.keys for page in pages]):
+        every = sorted({place for places in shown for place in places})
+        if any(places != every[: len(places)] for places in shown):
+            return None
+    return tuple((len(page.queries), len(page.keys)) for page in pages)
+
+
 def _of_text(arrays: dict[str, Any], place: int, page: Page, rows: Any, columns: Any) -> dict[str, Any]:
     """One text's share of a group's arrays: its unit axis first, its own rows, columns and sources only."""
     at, across = _place(page.queries, rows), _place(page.keys, columns)
@@ -145,7 +155,9 @@ def _of_text(arrays: dict[str, Any], place: int, page: Page, rows: Any, columns:
     found = {}
     for name, array in arrays.items():
         mine = array[place]
-        if name == "columns":
+        if isinstance(array, list):
+            pass  # the text's own already
+        elif name == "columns":
             mine = mine[:, :sources]
         elif name == "pooled":
             mine = mine[:, : len(page.tokens), :sources]

@@ -7,9 +7,9 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from attnscope.model.attention import Recorder, Tile
 from attnscope.model.call import Call
 from attnscope.model.native import Batch, make_batch
+from attnscope.model.tile import Recorder, Tile
 from attnscope.report import STAGES, Token
 
 
@@ -53,6 +53,8 @@ class Whole:
         self._keys, self._barred = n_keys, barred
         self.seen: Seen | None = None
 
+    raw = True  # every stage is kept
+
     def reach(self) -> tuple[int, int] | None:
         """Scores of every key, where those that are not allowed are wanted."""
         return (0, self._keys) if self._barred else None
@@ -71,8 +73,8 @@ class Whole:
             self.seen.sink[:, tile.heads, rows] = tile.sink
 
     def _empty(self, tile: Tile) -> Seen:
-        shape = (len(tile.scores), len(self.heads), len(self.rows))
-        like = tile.scores
+        shape = (len(tile.masked), len(self.heads), len(self.rows))
+        like = tile.masked
         beyond = {"masked": -torch.inf, "weights": 0.0} if not self._barred else {}
         stages = {stage: like.new_full((*shape, self._keys), beyond.get(stage, torch.nan)) for stage in STAGES[:4]}
         stages["output"] = like.new_full((*shape, tile.output.shape[-1]), torch.nan)

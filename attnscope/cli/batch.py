@@ -58,7 +58,7 @@ def _check_ending(output: Path) -> None:
 
 def _order(texts: Texts, stack: Stack, selection: DumpSelection, target: Target, machine: Machine) -> "Order":
     from attnscope.batch.dump import Order
-    from attnscope.batch.records import Settings
+    from attnscope.batch.header import Settings
     from attnscope.config import RunConfig
 
     stages = () if selection.stage == "none" else tuple(selection.stage.split(","))
@@ -90,6 +90,9 @@ def _order(texts: Texts, stack: Stack, selection: DumpSelection, target: Target,
         device=machine.device,
         dtype=machine.dtype,
         max_memory=machine.max_memory,
+        engine=machine.engine,
+        part=machine.part,
+        hash_weights=machine.hash_weights,
     )
     return Order(texts.file, texts.format, target.output, settings, run, force=target.force, strict=target.strict)
 

@@ -14,6 +14,7 @@ EXAMPLES = """
 attnscope convert dump.jsonl dump.parquet
 attnscope convert dump.jsonl dump.csv
 attnscope convert matrices matrices.jsonl
+attnscope convert report.json report.csv
 """
 
 
@@ -22,7 +23,8 @@ def convert(
         Path,
         Argument(
             metavar="IN",
-            help="A finished dump (.jsonl, .json or a folder), or a table made of one (.csv, .parquet).",
+            help="A finished dump (.jsonl, .json or a folder), what run wrote as .json, or a table made of either "
+            "(.csv, .parquet).",
             autocompletion=complete.files,
         ),
     ],
@@ -39,7 +41,7 @@ def convert(
 ) -> None:
     """Make a table, or another kind of dump, of a finished dump.
 
-    A table has one row per text, layer, head, query and rank.
+    A table has one row per text, layer, head, query and rank; what run wrote as .json becomes one, too.
     """
     from attnscope.batch.convert import convert as make
 

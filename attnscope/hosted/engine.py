@@ -12,10 +12,11 @@ from torch import Tensor, nn
 from attnscope.errors import AttnscopeError
 from attnscope.hosted.interface import Enough, Session, running
 from attnscope.hosted.loading import Guest
-from attnscope.model.attention import TILE_ELEMENTS, Recorder, attend
+from attnscope.model.attention import attend
 from attnscope.model.call import Call
 from attnscope.model.masks import Mask, build, compose, padding
 from attnscope.model.native import Batch, Texts
+from attnscope.model.tile import Recorder
 from attnscope.selection import MaskTerm
 
 
@@ -42,7 +43,7 @@ class Hosted:
     given: Texts | None = None
     own: dict[int, str] = field(default_factory=dict)
     projections: dict[int, nn.Module] = field(default_factory=dict)
-    tile_elements: int = TILE_ELEMENTS
+    tile_elements: int | None = None
     whole: bool = False
 
     def forward(

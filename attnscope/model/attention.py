@@ -13,7 +13,7 @@ row of a tile is whole, so its softmax is exact; one token and 100,000 go the sa
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from math import isfinite
 
 import torch
 from torch import Tensor
@@ -22,70 +22,11 @@ from attnscope.errors import AttnscopeError
 from attnscope.model.call import Call, Rule
 from attnscope.model.kernel import fused
 from attnscope.model.masks import Mask
+from attnscope.model.products import product
+from attnscope.model.tile import Recorder, Tile, Workspace, run
+from attnscope.model.tiling import blocks, shape
 
-TILE_ELEMENTS = 1 << 20  # 4 MiB a stage: two or three of them fit in a core's share of the last cache
-_MIN_ROWS = 32
-
-
-@dataclass(frozen=True)
-class Tile:
-    """A block of queries of some heads against a range of keys, with every stage.
-
-    Attributes:
-        call: The layer that it belongs to.
-        heads: Query heads in the tile, (h,), int64.
-        q0: First query.
-        q1: End of the queries, exclusive.
-        k0: First key.
-        k1: End of the keys, exclusive; keys outside the range are not allowed for any of these queries.
-        scores: (B, h, q, k), as are scaled, masked and weights; weights of a fully masked row are 0.
-        scaled: See scores.
-        masked: See scores.
-        weights: See scores.
-        output: (B, h, q, Ev).
-        dead: True where a query may see nothing, broadcastable to (B, h, q); None where nothing is masked.
-        sink: What each row gives to no key at all, (B, h, q); None where the layer has no sinks.
-    """
-
-    call: Call
-    heads: Tensor
-    q0: int
-    q1: int
-    k0: int
-    k1: int
-    scores: Tensor
-    scaled: Tensor
-    masked: Tensor
-    weights: Tensor
-    output: Tensor
-    dead: Tensor | None
-    sink: Tensor | None = None
-
-    def stage(self, name: str) -> Tensor:
-        """A stage, or a contribution (`value`: α_ij·‖v_j‖, `projected`: α_ij·‖v_j W_O^h‖), by name."""
-        if name in ("value", "projected"):
-            norms = self.call.value_norms if name == "value" else self.call.projected_norms
-            return self.weights * norms[:, self.heads, None, self.k0 : self.k1]
-        found: Tensor = getattr(self, name)
-        return found
-
-
-class Recorder(Protocol):
-    """Something that sees each tile of a layer once and keeps what it was asked for."""
-
-    @property
-    def heads(self) -> Sequence[int]:
-        """Query heads that it looks at."""
-
-    @property
-    def rows(self) -> Sequence[int]:
-        """Query positions that it looks at, sorted."""
-
-    def reach(self) -> tuple[int, int] | None:
-        """The range of keys whose raw scores must be computed although they are not allowed; None where none are."""
-
-    def see(self, tile: Tile) -> None:
-        """Take what is wanted from a tile."""
+_KERNEL_CELLS = 1 << 20  # cells of a mask that is made for a kernel, block by block
 
 
 def attend(
@@ -94,7 +35,8 @@ def attend(
     *,
     observed: Mask | None = None,
     need_output: bool = True,
-    tile_elements: int = TILE_ELEMENTS,
+    tile_elements: int | None = None,
+    workspace: Workspace | None = None,
 ) -> Tensor | None:
     """Attention of one layer: the one place where it happens.
 
@@ -103,7 +45,8 @@ def attend(
         recorders: Who watches; without any, nothing but the output is computed.
         observed: A mask that recorders see instead of the layer's own (`same-scores`); the output keeps to the layer's.
         need_output: Whether anyone uses the result; without, only what recorders want is computed.
-        tile_elements: Scores in a tile, at most (at least one row).
+        tile_elements: Scores in a tile, at most (at least one row); None for what suits the device.
+        workspace: Memory that the layers of a model share; None for memory of its own.
 
     Returns:
         (B, H, Q, Ev) in v's dtype, 0 where a query may see nothing; None where it is not needed.
@@ -112,40 +55,49 @@ def attend(
         AttnscopeError: A score, or an output that somebody sees, is not finite.
     """
     watched = sorted({head for recorder in recorders for head in recorder.heads})
-    every = range(call.q.shape[1])
+    every, workspace = range(call.q.shape[1]), workspace or Workspace()
     if not watched or not need_output or observed is not None:
         if watched:
-            _show(call, watched, observed or call.rule.mask, recorders, tile_elements, None)
-        return _plain(call, every, tile_elements) if need_output else None
+            _show(call, watched, observed or call.rule.mask, recorders, tile_elements, workspace, None)
+        return _plain(call, every, tile_elements, workspace) if need_output else None
     output = call.v.new_empty(*call.q.shape[:3], call.v.shape[-1])  # (B, H, Q, Ev)
     if rest := [head for head in every if head not in watched]:
-        output[:, rest] = _plain(call, rest, tile_elements)
-    _show(call, watched, call.rule.mask, recorders, tile_elements, output)
+        output[:, rest] = _plain(call, rest, tile_elements, workspace)
+    _show(call, watched, call.rule.mask, recorders, tile_elements, workspace, output)
     return output
 
 
 def _show(
-    call: Call, heads: list[int], mask: Mask, recorders: Sequence[Recorder], elements: int, output: Tensor | None
+    call: Call,
+    heads: list[int],
+    mask: Mask,
+    recorders: Sequence[Recorder],
+    elements: int | None,
+    workspace: Workspace,
+    output: Tensor | None,
 ) -> None:
     """Walk over the tiles of some heads, show each to the recorders, and collect the output where it is wanted."""
     wanted = None if output is not None else sorted({row for recorder in recorders for row in recorder.rows})
     reaches = [r for r in (recorder.reach() for recorder in recorders) if r is not None]
     reach = (min(r[0] for r in reaches), max(r[1] for r in reaches)) if reaches else None
-    for tile in tiles(call, heads, mask, elements, wanted=wanted, reach=reach):
+    raw = any(recorder.raw for recorder in recorders)
+    for tile in tiles(call, heads, mask, elements, workspace, wanted=wanted, reach=reach, raw=raw):
         for recorder in recorders:
             recorder.see(tile)
         if output is not None:
-            output[:, tile.heads, tile.q0 : tile.q1] = tile.output.to(output.dtype)
+            output[:, tile.index, tile.q0 : tile.q1] = tile.output.to(output.dtype)
 
 
 def tiles(
     call: Call,
     heads: Sequence[int],
     mask: Mask,
-    elements: int = TILE_ELEMENTS,
+    elements: int | None,
+    workspace: Workspace,
     *,
     wanted: Sequence[int] | None = None,
     reach: tuple[int, int] | None = None,
+    raw: bool = False,
 ) -> Iterator[Tile]:
     """The tiles of some heads, in order.
 
@@ -153,77 +105,107 @@ def tiles(
         call: The layer.
         heads: Query heads.
         mask: Which keys a query may see.
-        elements: Scores in a tile, at most.
+        elements: Scores in a tile, at most; None for what suits the device.
+        workspace: Memory for a tile; the next one overwrites it.
         wanted: Rows that anyone looks at, sorted; blocks without any are passed over. None for all.
         reach: Keys that every tile must hold besides those that its queries may see.
+        raw: Someone reads `scores` or `scaled`.
     """
-    batch, _, n_queries, _ = call.q.shape
-    n_keys = call.k.shape[2]
-    at_once = max(1, min(len(heads), elements // max(1, batch * n_keys * min(n_queries, _MIN_ROWS))))
+    n_queries, n_keys = call.q.shape[2], call.k.shape[2]
+    at_once, rows = shape(call, len(heads), mask, elements)
     for first in range(0, len(heads), at_once):
-        chosen = torch.tensor(heads[first : first + at_once], device=call.q.device)
-        k, v = call.k[:, call.group(chosen)].float(), call.v[:, call.group(chosen)].float()  # (B, h, K, E)
-        rows = max(1, elements // (batch * len(chosen) * n_keys))
-        for q0, q1 in _blocks(n_queries, rows, wanted):
+        chosen = list(heads[first : first + at_once])
+        numbers, index = torch.tensor(chosen, device=call.q.device), run(chosen)
+        group = run(call.group(numbers).tolist())
+        k, v = call.k[:, group].float(), call.v[:, group].float()  # (B, h, K, E)
+        for q0, q1 in blocks(n_queries, rows, wanted):
             k0, k1 = mask.span(q0, q1, n_keys)
             if reach is not None:
                 k0, k1 = min(k0, reach[0]), max(k1, reach[1])
-            yield _tile(call, mask, chosen, k[:, :, k0:k1], v[:, :, k0:k1], (q0, q1, k0, k1))
+            a, b = mask.clear(q0, q1, n_keys)
+            clear = (max(a, k0), min(b, k1)) if max(a, k0) < min(b, k1) else (k0, k0)
+            part = _Part(call, mask, numbers, index, k[:, :, k0:k1], v[:, :, k0:k1], (q0, q1, k0, k1), clear)
+            yield _tile(part, workspace, raw)
 
 
-def _blocks(n_queries: int, rows: int, wanted: Sequence[int] | None) -> Iterator[tuple[int, int]]:
-    """Row ranges of at most `rows`, none of them without a wanted row."""
-    if wanted is None:
-        yield from ((q0, min(q0 + rows, n_queries)) for q0 in range(0, n_queries, rows))
-        return
-    i = 0
-    while i < len(wanted):
-        j = i
-        while j + 1 < len(wanted) and wanted[j + 1] == wanted[j] + 1 and wanted[j + 1] < wanted[i] + rows:
-            j += 1
-        yield wanted[i], wanted[j] + 1
-        i = j + 1
+@dataclass(frozen=True)
+class _Part:
+    """What a tile is made of: some heads, their keys and values (B, h, k, E), and which queries and keys they are.
+
+    Attributes:
+        box: First query, end of the queries, first key, end of the keys.
+        clear: The keys, from and to, that all of the queries may see; those on both sides are looked at one by one.
+    """
+
+    call: Call
+    mask: Mask
+    heads: Tensor
+    index: list[int] | slice
+    k: Tensor
+    v: Tensor
+    box: tuple[int, int, int, int]
+    clear: tuple[int, int]
 
 
-def _tile(call: Call, mask: Mask, heads: Tensor, k: Tensor, v: Tensor, box: tuple[int, int, int, int]) -> Tile:
-    """The stages, in order, each bound once."""
-    q0, q1, k0, k1 = box
-    q_at = torch.arange(q0, q1, device=k.device)[:, None]  # (q, 1)
-    k_at = torch.arange(k0, k1, device=k.device)[None]  # (1, k)
-    allowed = mask.allowed(q_at, k_at)  # (q, k) or (B, 1, q, k)
-
-    scores = call.q[:, heads, q0:q1].float() @ k.mT  # (B, h, q, k)
+def _tile(part: _Part, workspace: Workspace, raw: bool) -> Tile:
+    """The stages, in order; each takes the place of the one before where nobody reads that."""
+    call, heads, (q0, q1, _, _) = part.call, part.heads, part.box
+    q = call.q[:, part.index, q0:q1].float()
+    shape = (*q.shape[:3], part.k.shape[2])
+    scores = product(q, part.k, workspace.room("scores", shape, q.device))  # (B, h, q, k)
     _check_finite(scores, "scores", call.layer, heads)
-    scaled = _scaled(scores, call.rule, q_at, k_at, heads)
-    masked = scaled if allowed is None else scaled.masked_fill(~allowed, -torch.inf)
-    dead = None if allowed is None else ~allowed.any(-1)  # (q,) or (B, 1, q)
-    weights, sink = _softmax(masked, call.rule.sinks, heads)
-    if dead is not None and dead.any():
-        weights = weights.masked_fill(dead[..., None], 0.0)
-    output = weights @ v  # (B, h, q, Ev)
+    scaled = _scale(scores.clone() if raw else scores, call.rule, part.box, heads)
+    masked = scaled.clone() if raw else scaled
+    dead = _mask(masked, part)
+    weights, sink = _softmax(masked, call.rule.sinks, heads, workspace.room("weights", shape, q.device))
+    if dead is not None:
+        weights.masked_fill_(dead[..., None], 0.0)
+    output = product(weights, part.v.mT)  # (B, h, q, Ev)
     _check_finite(output, "outputs", call.layer, heads)
-    return Tile(call, heads, *box, scores, scaled, masked, weights, output, dead, sink)
+    early = (scores, scaled) if raw else (None, None)
+    return Tile(call, heads, part.index, *part.box, part.clear, *early, masked, weights, output, dead, workspace, sink)
 
 
-def _softmax(masked: Tensor, sinks: Tensor | None, heads: Tensor) -> tuple[Tensor, Tensor | None]:
+def _mask(scaled: Tensor, part: _Part) -> Tensor | None:
+    """Write −inf where a key is not allowed, and say which queries see nothing (None where all see something)."""
+    mask, (q0, q1, k0, k1), (a, b) = part.mask, part.box, part.clear
+    q_at = torch.arange(q0, q1, device=scaled.device)[:, None]  # (q, 1)
+    alive = torch.full((q1 - q0,), a < b, device=scaled.device)  # (q,), or (B, 1, q) below
+    for left, right in ((k0, a), (b, k1)):
+        if left < right:
+            allowed = mask.allowed(q_at, torch.arange(left, right, device=scaled.device)[None])
+            if allowed is None:
+                alive = torch.ones_like(alive)
+                continue
+            # adding is faster than a masked_fill_ of every head
+            scaled[..., left - k0 : right - k0] += torch.where(allowed, 0.0, -torch.inf)
+            alive = alive if a < b else alive | allowed.any(-1)
+    return None if a < b or bool(alive.all()) else ~alive
+
+
+def _softmax(masked: Tensor, sinks: Tensor | None, heads: Tensor, room: Tensor) -> tuple[Tensor, Tensor | None]:
     """Weights, and what the sink takes of each row where there is one: a logit more, and no value behind it."""
     if sinks is None:
-        return masked.softmax(-1), None
+        return torch.softmax(masked, -1, out=room), None
     logit = sinks[heads].float()[None, :, None, None].expand(*masked.shape[:3], 1)  # (B, h, q, 1)
     shares = torch.cat((masked, logit), dim=-1).softmax(-1)
     return shares[..., :-1], shares[..., -1]
 
 
-def _scaled(scores: Tensor, rule: Rule, q_at: Tensor, k_at: Tensor, heads: Tensor) -> Tensor:
-    scaled = scores * rule.scale
+def _scale(scores: Tensor, rule: Rule, box: tuple[int, int, int, int], heads: Tensor) -> Tensor:
+    """Raw scores, overwritten by the scaled ones."""
+    scores *= rule.scale
     if rule.softcap is not None:
-        scaled = rule.softcap * torch.tanh(scaled / rule.softcap)
-    return scaled if rule.bias is None else scaled + rule.bias(q_at, k_at, heads)
+        scores.div_(rule.softcap).tanh_().mul_(rule.softcap)
+    if rule.bias is not None:
+        q_at = torch.arange(box[0], box[1], device=scores.device)[:, None]
+        scores += rule.bias(q_at, torch.arange(box[2], box[3], device=scores.device)[None], heads)
+    return scores
 
 
 def _check_finite(numbers: Tensor, what: str, layer: int, heads: Tensor) -> None:
     """Refuse NaN and infinity in (B, h, q, …), naming the first head that has any."""
-    if torch.isfinite(numbers.sum()):  # one cheap pass; only a bad sum is worth a closer look
+    if isfinite(float(numbers.sum())):  # one cheap pass; only a bad sum is worth a closer look
         return
     bad = (~torch.isfinite(numbers)).sum(dim=(0, 2, 3))  # (h,)
     if bad.any():
@@ -233,12 +215,12 @@ def _check_finite(numbers: Tensor, what: str, layer: int, heads: Tensor) -> None
         raise AttnscopeError(found, where=f"L{layer}H{int(heads[i])}", hint=hint)
 
 
-def _plain(call: Call, heads: Sequence[int], elements: int) -> Tensor:
+def _plain(call: Call, heads: Sequence[int], elements: int | None, workspace: Workspace) -> Tensor:
     """The output of some heads alone, (B, heads, Q, Ev); through tiles where a soft-cap or sinks bar kernels."""
     if call.rule.softcap is None and call.rule.sinks is None:
-        return fused(call, heads, elements)
+        return fused(call, heads, elements or _KERNEL_CELLS)
     output = call.v.new_empty(call.q.shape[0], len(heads), call.q.shape[2], call.v.shape[-1])
-    for tile in tiles(call, heads, call.rule.mask, elements):
+    for tile in tiles(call, heads, call.rule.mask, elements, workspace):
         here = [heads.index(head) for head in tile.heads.tolist()]
         output[:, here, tile.q0 : tile.q1] = tile.output.to(output.dtype)
     return output

@@ -43,9 +43,7 @@ class _Part:
         return shape[::-1] if self.transposed else shape
 
     def take(self, tensor: Tensor) -> Tensor:
-        """Our parameter out of their tensor."""
-        if self.transposed and tensor.ndim == 2:
-            tensor = tensor.T
+        """Our parameter out of their tensor, laid (out, in)."""
         if self.rows is None:
             return tensor
         start, stop, _ = self.rows
@@ -70,8 +68,11 @@ def load(
     wanted = {name: needed for name, parts in plan.items() if (needed := [p for p in parts if p.ours in ours])}
     state: dict[str, Tensor] = {}
     for name, tensor in read_tensors(folder, wanted):
+        whole = tensor.to(device=device, dtype=dtype)
+        if wanted[name][0].transposed and tensor.ndim == 2:
+            whole = whole.T.contiguous()  # here, for torch turns parts of a matrix many times as slowly
         for part in wanted[name]:
-            state[part.ours] = part.take(tensor).to(device=device, dtype=dtype).contiguous()
+            state[part.ours] = part.take(whole).contiguous()
     stack.load_state_dict(state, strict=True, assign=True)
     return stack.eval()
 

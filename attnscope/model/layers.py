@@ -1,7 +1,7 @@
 """The parts of a block: linear maps and norms without random initial values, MLPs, attention, and the block itself."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
 
 import torch
 import torch.nn.functional as F
@@ -10,32 +10,23 @@ from torch import Tensor, nn
 from attnscope.config import ModelConfig
 from attnscope.model.call import Call, Rule
 from attnscope.model.positions import rotate
+from attnscope.model.products import fast, linear
 from attnscope.model.watch import Watch
 
+_ROWS = 1024  # positions that an MLP takes at a time: what lies between its products then stays in cache
 
-@cache
-def _onednn() -> bool:
-    """Whether torch's oneDNN product is here and takes its arguments as we give them (it is no public function).
 
-    torch multiplies float32 by MKL, which leaves AVX-512 unused on AMD; oneDNN is 2.2 times as fast there, as exact.
-    """
-    try:
-        found = torch.ops.mkldnn._linear_pointwise(torch.ones(1, 2), torch.ones(3, 2), None, "none", [], "")
-    except (AttributeError, RuntimeError, TypeError):
-        return False
-    return bool((found == 2).all())
+_FUSED = {"gelu": ("gelu", "none"), "gelu_tanh": ("gelu", "tanh"), "relu": ("relu", "")}  # oneDNN's names for them
 
 
 class Linear(nn.Linear):
     """nn.Linear that leaves its weights as they are made: the checkpoint, or a seed, fills them."""
 
-    def forward(self, input: Tensor) -> Tensor:
-        """As nn.Linear, by oneDNN where that can do it."""
-        plain = input.dtype == torch.float32 and input.device.type == "cpu" and not torch.is_grad_enabled()
-        if plain and input.numel() and _onednn():
-            product: Tensor = torch.ops.mkldnn._linear_pointwise(input, self.weight, self.bias, "none", [], "")
-            return product
-        return super().forward(input)
+    def forward(self, input: Tensor, activation: str | None = None) -> Tensor:
+        """As nn.Linear, then a non-linearity, by oneDNN where that can do it."""
+        after = _FUSED.get(activation or "") if fast(input, self.weight) else None  # spares a walk over a wide tensor
+        product = linear(input, self.weight, self.bias, after)
+        return product if activation is None or after else activate(activation, product)
 
     def reset_parameters(self) -> None:
         """Do nothing."""
@@ -108,9 +99,9 @@ class MLP(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """(B, T, D) to (B, T, D)."""
         if self.gate is None:
-            hidden: Tensor = self.down(activate(self.activation, self.up(x)))
+            hidden: Tensor = self.down(self.up(x, self.activation))
         else:
-            hidden = self.down(activate(self.activation, self.gate(x)) * self.up(x))
+            hidden = self.down(self.gate(x, self.activation) * self.up(x))
         return hidden
 
 
@@ -159,13 +150,19 @@ class Attention(nn.Module):
         if not self.whole and self.q_norm is not None and self.k_norm is not None:
             q, k = self.q_norm(q), self.k_norm(k)
         if setting.rotary is not None:
-            q, k = rotate(q, *setting.rotary), rotate(k, *setting.rotary)
+            q = rotate(q, *setting.rotary)  # one after the other, so that only one of them is there twice
+            k = rotate(k, *setting.rotary)
         out_weight = None if self.out is None else self.out.weight
         heads = setting.watch.attend(Call(self.layer, q, k, v, setting.rule, out_weight))
         if heads is None:
             return None
-        joined = heads.transpose(1, 2).flatten(2)  # (B, Q, H·Ev)
-        return joined if self.out is None else self.out(joined)
+        made, out = heads, self.out
+
+        def project(rows: slice) -> Tensor:
+            joined = made[:, :, rows].transpose(1, 2).flatten(2)  # (B, rows, H·Ev)
+            return joined if out is None else out(joined)
+
+        return by_rows(project, made.shape[0], made.shape[2])
 
 
 class Block(nn.Module):
@@ -194,7 +191,24 @@ class Block(nn.Module):
             middle = self.norm_attention(middle)
         if self.mlp is None or self.norm_mlp is None:
             return middle  # type: ignore[no-any-return]
-        source = x if self.config.parallel else middle
-        changed = self.norm_mlp_out(self.mlp(source if post else self.norm_mlp(source)))
-        result = middle + changed if self.config.residual else changed
-        return self.norm_mlp(result) if post else result  # type: ignore[no-any-return]
+        mlp, norm, source = self.mlp, self.norm_mlp, x if self.config.parallel else middle
+
+        def change(rows: slice) -> Tensor:
+            changed = self.norm_mlp_out(mlp(source[:, rows] if post else norm(source[:, rows])))
+            result = middle[:, rows] + changed if self.config.residual else changed
+            return norm(result) if post else result  # type: ignore[no-any-return]
+
+        return by_rows(change, middle.shape[0], middle.shape[1])
+
+
+def by_rows(work: Callable[[slice], Tensor], batch: int, n: int) -> Tensor:
+    """What `work` makes of each of n positions, (B, n, D): some at a time, so that what it needs stays small."""
+    step = max(1, _ROWS // batch)
+    if n <= step:
+        return work(slice(0, n))
+    first = work(slice(0, step))  # (B, step, D)
+    made = first.new_empty(batch, n, first.shape[-1])
+    made[:, :step] = first
+    for start in range(step, n, step):
+        made[:, start : start + step] = work(slice(start, start + step))
+    return made

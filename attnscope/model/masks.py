@@ -6,6 +6,7 @@ answers for the tile that it is asked about, and says which range of keys a bloc
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -35,10 +36,21 @@ class Mask:
         """A range [k0, k1) that holds every key that the queries q0 … q1 − 1 may see."""
         return 0, n_keys
 
+    def clear(self, q0: int, q1: int, n_keys: int) -> tuple[int, int]:
+        """A range [k0, k1) of keys every one of which each of the queries q0 … q1 − 1 may see; k0 ≥ k1 for none.
+
+        Cells outside it are asked for one by one, so a mask that knows none is slow but right.
+        """
+        return 0, 0
+
 
 @dataclass(frozen=True)
 class Bidirectional(Mask):
     """Every query sees every key."""
+
+    def clear(self, q0: int, q1: int, n_keys: int) -> tuple[int, int]:
+        """See Mask.clear."""
+        return 0, n_keys
 
 
 @dataclass(frozen=True)
@@ -52,6 +64,10 @@ class Causal(Mask):
     def span(self, q0: int, q1: int, n_keys: int) -> tuple[int, int]:
         """See Mask.span."""
         return 0, min(q1, n_keys)
+
+    def clear(self, q0: int, q1: int, n_keys: int) -> tuple[int, int]:
+        """See Mask.clear."""
+        return 0, min(q0 + 1, n_keys)
 
 
 @dataclass(frozen=True)
@@ -68,6 +84,10 @@ class Window(Mask):
         """See Mask.span."""
         return min(max(0, q0 - self.size + 1), n_keys), min(n_keys, q1 + self.size - 1)
 
+    def clear(self, q0: int, q1: int, n_keys: int) -> tuple[int, int]:
+        """See Mask.clear."""
+        return max(0, q1 - self.size), min(n_keys, q0 + self.size)
+
 
 @dataclass(frozen=True)
 class Prefix(Mask):
@@ -83,6 +103,10 @@ class Prefix(Mask):
         """See Mask.span."""
         return 0, min(n_keys, max(q1, self.size))
 
+    def clear(self, q0: int, q1: int, n_keys: int) -> tuple[int, int]:
+        """See Mask.clear."""
+        return 0, min(n_keys, max(q0 + 1, self.size))
+
 
 @dataclass(frozen=True)
 class Block(Mask):
@@ -97,6 +121,12 @@ class Block(Mask):
     def span(self, q0: int, q1: int, n_keys: int) -> tuple[int, int]:
         """See Mask.span."""
         return min(q0 // self.size * self.size, n_keys), min(n_keys, -(-q1 // self.size) * self.size)
+
+    def clear(self, q0: int, q1: int, n_keys: int) -> tuple[int, int]:
+        """See Mask.clear."""
+        if q0 // self.size != (q1 - 1) // self.size:
+            return 0, 0
+        return q0 // self.size * self.size, min(n_keys, (q0 // self.size + 1) * self.size)
 
 
 @dataclass(frozen=True)
@@ -115,7 +145,16 @@ class Padding(Mask):
 
     def span(self, q0: int, q1: int, n_keys: int) -> tuple[int, int]:
         """See Mask.span."""
-        return 0, min(n_keys, int(self.lengths.max()))
+        return 0, min(n_keys, self._ends[1])
+
+    def clear(self, q0: int, q1: int, n_keys: int) -> tuple[int, int]:
+        """See Mask.clear."""
+        return 0, min(n_keys, self._ends[0])
+
+    @cached_property
+    def _ends(self) -> tuple[int, int]:
+        """Keys of the shortest and of the longest text."""
+        return int(self.lengths.min()), int(self.lengths.max())
 
 
 @dataclass(frozen=True)
@@ -149,6 +188,11 @@ class All(Mask):
         spans = [part.span(q0, q1, n_keys) for part in self.parts]
         low = max((s[0] for s in spans), default=0)
         return low, max(low, min((s[1] for s in spans), default=n_keys))
+
+    def clear(self, q0: int, q1: int, n_keys: int) -> tuple[int, int]:
+        """See Mask.clear."""
+        ranges = [part.clear(q0, q1, n_keys) for part in self.parts]
+        return max((r[0] for r in ranges), default=0), min((r[1] for r in ranges), default=n_keys)
 
 
 def compose(parts: Sequence[Mask]) -> Mask:

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from attnscope.model.attention import TILE_ELEMENTS, Recorder
 from attnscope.model.masks import Mask, build, compose, padding
 from attnscope.model.recorders import Sources
 from attnscope.model.stack import Ids, Stack
+from attnscope.model.tile import Recorder
 from attnscope.model.watch import Watch
 from attnscope.report import Token
 from attnscope.selection import MaskTerm, parse_mask
@@ -93,7 +93,7 @@ class Native:
     terms: tuple[MaskTerm, ...]
     same_scores: bool
     files: Mapping[str, Mask]
-    tile_elements: int = TILE_ELEMENTS
+    tile_elements: int | None = None
     whole: bool = False
 
     def forward(

@@ -119,9 +119,14 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         cos: (T or more, R) with R ≤ E.
         sin: Likewise.
     """
-    width = cos.shape[-1]
+    width, half = cos.shape[-1], cos.shape[-1] // 2
     cos, sin = cos[: x.shape[2]], sin[: x.shape[2]]
-    turned, rest = x[..., :width], x[..., width:]
-    first, second = turned.chunk(2, dim=-1)
-    turned = turned * cos + torch.cat((-second, first), dim=-1) * sin
-    return torch.cat((turned, rest), dim=-1) if rest.shape[-1] else turned
+    first, second = x[..., :half], x[..., half:width]
+    if width == x.shape[-1]:
+        turned = x * cos
+    else:
+        turned = x.clone()
+        turned[..., :width] *= cos
+    turned[..., :half].addcmul_(second, sin[:, :half], value=-1)  # in place: long texts are slow to make room for
+    turned[..., half:width].addcmul_(first, sin[:, half:])
+    return turned

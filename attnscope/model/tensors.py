@@ -1,6 +1,8 @@
 """A Folder and tensor names in; the tensors out, one at a time, finite and exactly as their header says."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import zip_longest
 from pathlib import Path
 from typing import BinaryIO
 
@@ -28,7 +30,7 @@ def read_tensors(folder: Folder, names: Iterable[str]) -> Iterator[tuple[str, to
         names: Names among `folder.tensors`.
 
     Yields:
-        Name and CPU tensor. Whoever iterates decides how many are alive.
+        Name and CPU tensor. The next one is read meanwhile; whoever iterates decides how many others are alive.
 
     Raises:
         AttnscopeError: A file has changed since its header was read, or a tensor holds NaN or infinity.
@@ -40,12 +42,22 @@ def read_tensors(folder: Folder, names: Iterable[str]) -> Iterator[tuple[str, to
         with open_regular(path) as (file, status):
             if Stamp.of(status) != folder.stamps[path]:
                 raise _changed(path)
-            for info in infos:
-                yield info.name, _read(file, info)
+            yield from _read_ahead(file, infos)
             # the file that is open, and the one that now has its name
             with open_regular(path) as (_, now):
                 if Stamp.of(now) != folder.stamps[path]:
                     raise _changed(path)
+
+
+def _read_ahead(file: BinaryIO, infos: Sequence[TensorInfo]) -> Iterator[tuple[str, torch.Tensor]]:
+    """The tensors in order; a thread reads one while whoever iterates turns or converts the one before it."""
+    with ThreadPoolExecutor(1) as pool:
+        ahead = pool.submit(_read, file, infos[0])
+        for info, following in zip_longest(infos, infos[1:]):
+            tensor = ahead.result()
+            if following is not None:
+                ahead = pool.submit(_read, file, following)
+            yield info.name, tensor
 
 
 def _read(file: BinaryIO, info: TensorInfo) -> torch.Tensor:
@@ -59,7 +71,7 @@ def _read(file: BinaryIO, info: TensorInfo) -> torch.Tensor:
         rest = rest[count:]
     tensor = raw.view(_DTYPES[info.dtype]).reshape(info.shape)
     if tensor.is_floating_point():
-        _require_finite(tensor, info)
+        _require_finite(tensor, info)  # at once, while it is still in cache
     return tensor
 
 

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field, replace
 
 from torch import Tensor
 
-from attnscope.model.attention import Recorder
-from attnscope.model.recorders import Columns, Matrices, Pooled, Rows, Sources, Top
+from attnscope.model.recorders import Columns, Matrices, Pooled, Rows, Sheets, Sources, Top
+from attnscope.model.tile import Recorder
 from attnscope.selection import Keep
 
 
@@ -88,21 +88,33 @@ class Kept:
 
 @dataclass
 class Trace:
-    """Every unit with what was kept of it, and the recorders by layer that fill it."""
+    """Every unit with what was kept of it, and the recorders by layer that fill it.
+
+    Attributes:
+        wanted: What is kept of every unit.
+        kept: Every unit with its recorders.
+        recorders: The recorders of every layer.
+        sheets: Where matrices lie text by text; None where they lie in the recorders.
+    """
 
     wanted: Wanted
     kept: list[tuple[Unit, Kept]] = field(default_factory=list)
     recorders: dict[int, list[Recorder]] = field(default_factory=dict)
+    sheets: Sheets | None = None
 
 
 def prepare(units: Sequence[Unit], wanted: Wanted) -> Trace:
     """Recorders for these units: heads of one layer share theirs, a mean has its own."""
     trace = Trace(wanted)
+    if wanted.keep.sheets is not None and not any(unit.mean for unit in units):
+        trace.sheets = Sheets(len(units), wanted.keep.sheets)
     together: dict[int, list[int]] = {}
     for unit in units:
         if not unit.mean:
             together.setdefault(unit.layers[0], []).append(unit.heads[0])
-    shared = {layer: _single(layer, heads, trace) for layer, heads in together.items()}
+    shared: dict[int, Kept] = {}
+    for layer, heads in together.items():  # in the order of the units, whose places in the sheets follow from it
+        shared[layer] = _single(layer, heads, trace, sum(len(one.matrices.heads) for one in shared.values()))
     for unit in units:
         if unit.mean:
             trace.kept.append((unit, _mean(unit, trace)))
@@ -113,9 +125,10 @@ def prepare(units: Sequence[Unit], wanted: Wanted) -> Trace:
     return trace
 
 
-def _single(layer: int, heads: list[int], trace: Trace) -> Kept:
+def _single(layer: int, heads: list[int], trace: Trace, first: int) -> Kept:
     w = trace.wanted
-    matrices = Matrices(w.stages, heads, w.rows, w.columns)
+    into = None if trace.sheets is None else (trace.sheets, first)
+    matrices = Matrices(w.stages, heads, w.rows, w.columns, into=into)
     top = Top(w.top, w.by, heads, w.rows, w.eligible, w.keep.measures) if w.keep.top else None
     exact: list[Recorder | None] = [matrices if w.stages else None, top]
     rows = [Rows(heads, w.counted, w.sources)] if w.keep.rows else []

@@ -12,10 +12,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from attnscope.model.attention import Tile
 from attnscope.model.layers import Attention, Setting
 from attnscope.model.positions import learned_rows, rotary_frequencies, sinusoidal
 from attnscope.model.stack import Ids, Stack
+from attnscope.model.tile import Tile
 
 Numbers = np.ndarray[Any, np.dtype[np.float64]]
 
@@ -47,6 +47,8 @@ class Walk:
         self.rows: Sequence[int] = [query]
         self.found: dict[str, Numbers] = {}
         self.sources: Tensor | None = None
+
+    raw = True  # every stage is shown
 
     def reach(self) -> tuple[int, int] | None:
         """Raw scores are shown for every key, allowed or not."""

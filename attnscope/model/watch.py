@@ -4,9 +4,10 @@ from collections.abc import Mapping, Sequence
 
 from torch import Tensor
 
-from attnscope.model.attention import TILE_ELEMENTS, Recorder, attend
+from attnscope.model.attention import attend
 from attnscope.model.call import Call
 from attnscope.model.masks import Mask
+from attnscope.model.tile import Recorder, Workspace
 
 
 class Watch:
@@ -23,11 +24,12 @@ class Watch:
         self,
         recorders: Mapping[int, Sequence[Recorder]],
         observed: Mapping[int, Mask] | None = None,
-        tile_elements: int = TILE_ELEMENTS,
+        tile_elements: int | None = None,
         whole: bool = False,
     ) -> None:
         self.recorders, self.observed, self.tile_elements = recorders, observed or {}, tile_elements
         self.whole = whole
+        self._workspace = Workspace()
 
     @property
     def last(self) -> int:
@@ -42,4 +44,5 @@ class Watch:
             observed=self.observed.get(call.layer),
             need_output=self.whole or call.layer < self.last,
             tile_elements=self.tile_elements,
+            workspace=self._workspace,
         )

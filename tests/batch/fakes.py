@@ -8,8 +8,9 @@ import numpy as np
 
 from attnscope.batch.files import Files
 from attnscope.batch.groups import Size
+from attnscope.batch.header import SCHEMA, Grouping, Header, InputFacts, Settings
 from attnscope.batch.items import from_txt
-from attnscope.batch.records import SCHEMA, Grouping, Header, InputFacts, Record, Settings, TopArrays, encode
+from attnscope.batch.records import Record, TopArrays, encode
 from attnscope.batch.runner import Runner, without_findings
 from attnscope.batch.sinks import open_dump
 from attnscope.errors import AttnscopeError
@@ -43,7 +44,7 @@ class Work:
 
     def size(self, item):
         words = len(item.text.text.split())
-        return Size(words, 4 * words)
+        return Size(words, words, 4 * words)
 
     def look(self, ready):
         self.looked.append([item.index for item in ready])

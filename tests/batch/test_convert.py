@@ -8,8 +8,12 @@ import pytest
 
 from attnscope.batch.convert import convert
 from attnscope.batch.dumps import Dump
-from attnscope.batch.records import Settings
+from attnscope.batch.header import Settings
+from attnscope.batch.records import RowArrays
+from attnscope.config import RunConfig, TextInput
 from attnscope.errors import AttnscopeError, UsageError
+from attnscope.pipeline import inspect
+from attnscope.report import to_json
 from tests.batch.test_dump import dump, found
 
 SETTINGS = Settings(top=2, by="value", keep=("top", "rows", "columns", "pooled", "stages"), stages=("masked",))
@@ -121,3 +125,42 @@ def test_targets_that_are_there_stay_without_force(folder):
         convert(folder / "dump.jsonl", folder / "dump.doc", force=False)
     with pytest.raises(AttnscopeError, match="there is no such file"):
         convert(folder / "missing.jsonl", folder / "a.csv", force=False)
+
+
+def test_a_report_of_run_becomes_a_table(folder):
+    """The same rows as those of a dump of the same texts, but for what a dump calls them."""
+    texts = [text for text in TEXTS if text]
+    given = tuple(TextInput(text) for text in texts)
+    run = RunConfig(given, config="causal", layer="all", head="all", stages=("masked",), top=2, by="value")
+    (folder / "report.json").write_bytes(to_json(inspect(run)))
+    count, what = convert(folder / "report.json", folder / "report.csv", force=False)
+    dump(folder, texts, name="same.jsonl", settings=SETTINGS, config="causal")
+    assert convert(folder / "same.jsonl", folder / "same.csv", force=False) == (count, what)
+    tables = []
+    for name in ("report.csv", "same.csv"):
+        with open(folder / name, newline="") as file:
+            tables.append(list(csv.DictReader(file)))
+    assert count > 0
+    for one, other in zip(*tables, strict=True):
+        assert list(one) == list(other)
+        for name, cell in one.items():
+            if name in ("weight", "value", *RowArrays.__struct_fields__):
+                assert float(cell) == pytest.approx(float(other[name]), abs=1e-6)
+            elif name != "id":
+                assert cell == other[name]
+
+
+def test_a_report_is_no_dump(folder):
+    run = RunConfig((TextInput("bank"),), config="causal", layer="0", head="0", by="projected")
+    data = to_json(inspect(run))
+    (folder / "report.json").write_bytes(data)
+    with pytest.raises(UsageError, match="a report of one run is no dump"):
+        convert(folder / "report.json", folder / "b.jsonl", force=False)
+    convert(folder / "report.json", folder / "b.csv", force=False)
+    assert "weight,value,projected,entropy" in (folder / "b.csv").read_text()
+    (folder / "old.json").write_bytes(data.replace(b"attnscope.report/1", b"attnscope.report/0"))
+    with pytest.raises(AttnscopeError, match=r"old.json: schema is 'attnscope.report/0'"):
+        convert(folder / "old.json", folder / "c.csv", force=False)
+    (folder / "odd.json").write_text("[1")
+    with pytest.raises(AttnscopeError, match=r"odd.json: is not a dump"):
+        convert(folder / "odd.json", folder / "c.csv", force=False)

@@ -7,8 +7,8 @@ import sys
 import msgspec
 import pytest
 
+from attnscope.batch.header import Settings
 from attnscope.batch.reader import Input, how_many, selected
-from attnscope.batch.records import Settings
 from attnscope.errors import AttnscopeError, UsageError
 
 
@@ -60,12 +60,38 @@ def test_gzip_and_what_is_under_it(tmp_path):
         read(path)
 
 
-def test_zstandard_says_what_is_missing_or_reads(tmp_path, monkeypatch):
-    path = write(tmp_path, "a.txt.zst", b"(\xb5/\xfd$\x04!\x00\x00one\n\x00\x00\x00\x00")
-    monkeypatch.setitem(sys.modules, "pyarrow", None)
-    monkeypatch.setitem(sys.modules, "compression", None)
-    with pytest.raises(AttnscopeError, match=r"install attnscope\[parquet\], use Python 3.14, or unpack it"):
+def packed(content):
+    """Content as one frame, by whatever is there to make one."""
+    try:
+        from compression import zstd
+
+        return zstd.compress(content)
+    except ImportError:
+        return pytest.importorskip("zstandard", reason="the extra zst is not installed").compress(content)
+
+
+def test_zstandard(tmp_path):
+    many = "".join(f"text {i} {'word ' * (i % 50)}\n" for i in range(3000))
+    items = read(write(tmp_path, "a.txt.zst", packed(many.encode()) + packed(b"one\ntwo\n")))
+    assert [item.text.text for item in items] == [*many.splitlines(), "one", "two"]
+    (item,) = read(write(tmp_path, "b.jsonl.ZST", packed(b'{"text":"a","id":"x"}\n')))
+    assert (item.id, item.text.text) == ("x", "a")
+
+
+@pytest.mark.parametrize(
+    "damage", [lambda data: data[:-9], lambda data: b"PK" + data, lambda data: data + b"PK\3\4" * 9]
+)
+def test_damaged_zstandard(tmp_path, damage):
+    path = write(tmp_path, "a.txt.zst", damage(packed(b"one\ntwo\n" * 900)))
+    with pytest.raises(AttnscopeError, match=r"a.txt.zst: damaged .zst file \(.+\); pack it anew"):
         read(path)
+
+
+def test_zstandard_says_what_is_missing(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "zstandard", None)
+    monkeypatch.setitem(sys.modules, "compression", None)
+    with pytest.raises(AttnscopeError, match=r"install attnscope\[zst\], use Python 3.14, or unpack it"):
+        read(write(tmp_path, "a.txt.zst", b"(\xb5/\xfd"))
 
 
 def test_parquet(tmp_path):

@@ -1,10 +1,13 @@
 """The README's one-liners over a dump, run as they stand there, each with the tool that it is for."""
 
 import contextlib
+import importlib.util
 import io
+import json
 import re
 import shutil
 import subprocess
+import sys
 import textwrap
 from pathlib import Path
 
@@ -12,7 +15,7 @@ import numpy as np
 import pytest
 
 from attnscope.batch.convert import convert
-from attnscope.batch.records import Settings
+from attnscope.batch.header import Settings
 from tests.batch.test_dump import dump, found
 
 README = (Path(__file__).parents[2] / "README.md").read_text()
@@ -76,13 +79,26 @@ def test_pandas(folder):
 
 
 def test_polars(table):
-    pytest.importorskip("polars", reason="polars is not installed")
-    assert "entropy" in printed(snippet("polars"))
+    polars = pytest.importorskip("polars", reason="polars is not installed")
+    with polars.Config(tbl_rows=-1):
+        out = printed(snippet("polars"))
+    records = [record for record in found(table) if record.status == "ok"]
+    ranks = [(r.top.keys >= 0).sum(2) for r in records]
+    total = sum((r.rows.entropy * n).sum(1) for r, n in zip(records, ranks, strict=True))
+    for (layer, head), mean in zip(records[0].units, total / sum(n.sum(1) for n in ranks), strict=True):
+        (cell,) = re.findall(rf"│ {layer} +┆ {head} +┆ (\S+) +│", out)
+        assert float(cell) == pytest.approx(mean, abs=1e-6)
 
 
+ASK = "import duckdb, json, sys; print(json.dumps(duckdb.sql(sys.stdin.read()).fetchall()))"
+
+
+@pytest.mark.skipif(importlib.util.find_spec("duckdb") is None, reason="duckdb is not installed")
 def test_duckdb(table):
-    duckdb = pytest.importorskip("duckdb", reason="duckdb is not installed")
-    rows = duckdb.sql(snippet("DuckDB")).fetchall()
+    ran = subprocess.run(
+        [sys.executable, "-c", ASK], input=snippet("DuckDB"), capture_output=True, text=True, check=True
+    )  # a process of its own: what it leaves behind at its end it reports on standard error
+    rows = json.loads(ran.stdout)
     assert len(rows) == 10
     best = max(
         (r.top.weight[u, q, k], r.tokens[q].text, r.tokens[r.top.keys[u, q, k]].text)

@@ -27,6 +27,7 @@ def test_the_examples_of_the_help_run(texts, capsys):
     """In their order, so that there are dumps to convert; those that need a BERT or a shell are left out."""
     (texts / "texts.txt.gz").write_bytes(gzip.compress(b"the bank\n"))
     (texts / "reviews.csv").write_text("review\nthe bank\n")
+    assert main(["run", "the bank", "--output", "report.json", *CONFIG]) == 0
     for line in (batch.EXAMPLES + convert.EXAMPLES).strip().splitlines():
         if not line or any(word in line for word in ("./my-bert", "zcat", "parquet")):
             continue
@@ -64,6 +65,15 @@ def test_options_reach_the_dump(texts, capsys):
     assert (record["id"], record["text"]) == ("c", "river")
     assert {"columns", "pooled", "stages"} <= set(record)
     assert not {"top", "rows"} & set(record)
+
+
+def test_the_machine_is_that_of_run(texts, capsys):
+    assert main(["batch", "texts.txt", "-o", "dump.jsonl", "--hash-weights", "--layer", "0", "--quiet"]) == 0
+    assert len(lines(texts / "dump.jsonl")[0]["provenance"]["weights_hash"]) == 64
+    assert main(["batch", "texts.txt", "-o", "dump.jsonl", "--layer", "0"]) == 1
+    assert "was begun with provenance.weights_hash" in capsys.readouterr().err
+    assert main(["batch", "texts.txt", "-o", "b.jsonl", "--engine", "transformers", *CONFIG]) == 2
+    assert "a TOML stack is no model of transformers" in capsys.readouterr().err
 
 
 def test_one_bad_record_in_a_thousand_is_3(texts, capsys):

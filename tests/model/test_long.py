@@ -20,7 +20,7 @@ MINILM = ModelConfig(
 
 
 class Largest(TorchDispatchMode):
-    """The number of elements of the largest tensor that any operation made."""
+    """The number of float32 that the memory behind the largest tensor of any operation holds; a view takes none."""
 
     elements = 0
 
@@ -28,7 +28,7 @@ class Largest(TorchDispatchMode):
         made = func(*args, **(kwargs or {}))
         for one in made if isinstance(made, tuple | list) else (made,):
             if isinstance(one, torch.Tensor):
-                self.elements = max(self.elements, one.numel())
+                self.elements = max(self.elements, one.untyped_storage().nbytes() // 4)
         return made
 
 

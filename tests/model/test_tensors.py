@@ -9,6 +9,7 @@ import torch
 
 from attnscope.errors import AttnscopeError
 from attnscope.folder import DTYPE_BYTES, open_folder
+from attnscope.model import tensors
 from attnscope.model.tensors import _DTYPES, read_tensors
 from tests.folders import TENSORS, write_folder, write_sharded
 
@@ -23,17 +24,17 @@ def test_every_dtype_of_a_header_can_be_read() -> None:
 def test_tensors_equal_those_that_safetensors_reads(tmp_path: Path, code: str) -> None:
     dtype = _DTYPES[code]
     values = torch.arange(24).reshape(2, 3, 4).to(torch.float32).to(dtype)
-    tensors = {
+    written = {
         "b": values,
         "a": values[:, :2].contiguous(),
         "scalar": values[0, 0, 1].clone(),
         "none": values[:0].clone(),
     }
     write_folder(tmp_path)
-    safetensors.torch.save_file(tensors, tmp_path / "model.safetensors")
-    read = dict(read_tensors(open_folder(tmp_path), tensors))
-    assert read.keys() == tensors.keys()
-    for name, tensor in tensors.items():
+    safetensors.torch.save_file(written, tmp_path / "model.safetensors")
+    read = dict(read_tensors(open_folder(tmp_path), written))
+    assert read.keys() == written.keys()
+    for name, tensor in written.items():
         assert (read[name].dtype, read[name].shape) == (dtype, tensor.shape)
         assert (
             torch.equal(read[name].view(torch.uint8), tensor.view(torch.uint8)) if tensor.ndim else read[name] == tensor
@@ -46,6 +47,18 @@ def test_only_what_is_named_is_read_and_in_the_order_on_disk(tmp_path: Path) -> 
         "embed.weight",
         "blocks.0.bias",
     ]
+
+
+def test_one_tensor_is_read_ahead_and_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_folder(tmp_path)
+    names = [f"t{i}" for i in range(9)]
+    safetensors.torch.save_file({name: torch.zeros(3) for name in names}, tmp_path / "model.safetensors")
+    begun = []
+    read = tensors._read
+    monkeypatch.setattr(tensors, "_read", lambda file, info: (begun.append(info.name), read(file, info))[1])
+    for number, _ in enumerate(read_tensors(open_folder(tmp_path), names), 1):
+        assert number <= len(begun) <= number + 1
+    assert begun == names
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])

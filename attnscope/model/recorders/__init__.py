@@ -7,7 +7,8 @@ masked row is NaN in whatever a recorder keeps of weights, contributions and out
 from attnscope.model.recorders.base import Sources
 from attnscope.model.recorders.matrices import Matrices
 from attnscope.model.recorders.rows import Rows
+from attnscope.model.recorders.sheets import Sheets
 from attnscope.model.recorders.sums import Columns, Pooled
 from attnscope.model.recorders.top import Top, strongest
 
-__all__ = ["Columns", "Matrices", "Pooled", "Rows", "Sources", "Top", "strongest"]
+__all__ = ["Columns", "Matrices", "Pooled", "Rows", "Sheets", "Sources", "Top", "strongest"]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from attnscope.model.attention import Tile
+from attnscope.model.tile import Tile, run
 
 
 @dataclass(frozen=True)
@@ -37,6 +37,8 @@ class Base:
         self.heads: Sequence[int] = list(heads)
         self.rows: Sequence[int] = list(rows)
 
+    raw = False  # only what comes after `scaled` is read
+
     def reach(self) -> tuple[int, int] | None:
         """No raw scores beyond what is allowed."""
         return None
@@ -49,7 +51,7 @@ class Base:
         if not heads or rows.start == rows.stop:
             return None
         here = [self.heads.index(h) for h in heads]
-        return Share([at[h] for h in heads], here, [row - tile.q0 for row in self.rows[rows]], rows)
+        return Share([at[h] for h in heads], run(here), [row - tile.q0 for row in self.rows[rows]], rows)
 
 
 @dataclass(frozen=True)
@@ -64,7 +66,7 @@ class Share:
     """
 
     heads: list[int]
-    here: list[int]
+    here: list[int] | slice
     inside: list[int]
     rows: slice
 
@@ -75,8 +77,19 @@ class Share:
         first, last = self.inside[0], self.inside[-1]
         return stage[:, :, first : last + 1] if last - first + 1 == len(self.inside) else stage[:, :, self.inside]
 
+    def span(self, stage: Tensor) -> Tensor:
+        """These heads of a stage of the tile, and all rows from the first of these to the last: a view of rows."""
+        if self.heads != list(range(stage.shape[1])):
+            stage = stage[:, self.heads]
+        return stage[:, :, self.inside[0] : self.inside[-1] + 1]
+
+    def of_span(self, values: Tensor) -> Tensor:
+        """These rows of what was made of a span, (B, h, r)."""
+        first, last = self.inside[0], self.inside[-1]
+        return values if last - first + 1 == len(self.inside) else values[:, :, [row - first for row in self.inside]]
+
     def dead(self, tile: Tile) -> Tensor | None:
         """Fully masked rows among these, (B, 1, r)."""
         if tile.dead is None:
             return None
-        return tile.dead.expand(tile.scores.shape[0], 1, tile.q1 - tile.q0)[:, :, self.inside]
+        return tile.dead.expand(tile.masked.shape[0], 1, tile.q1 - tile.q0)[:, :, self.inside]

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from attnscope.model.attention import Tile
 from attnscope.model.recorders.base import Base, Share
+from attnscope.model.recorders.sheets import Sheets
+from attnscope.model.tile import Tile
 
 _EMPTY = {"scores": torch.nan, "scaled": torch.nan, "masked": -torch.inf}  # elsewhere 0: weight on a key out of reach
 
@@ -21,6 +22,7 @@ class Matrices(Base):
         rows: Query positions, sorted.
         columns: Key positions, sorted; `output` is kept in its whole width.
         mean: Sum over heads (and over every layer that it is shown) instead of keeping each apart.
+        into: Memory that other recorders fill, too, and the place of the first head in it; None for its own.
     """
 
     def __init__(
@@ -31,15 +33,22 @@ class Matrices(Base):
         columns: Sequence[int],
         *,
         mean: bool = False,
+        into: tuple[Sheets, int] | None = None,
     ) -> None:
         super().__init__(heads, rows)
         self.stages, self.columns, self.mean = list(stages), list(columns), mean
+        self._into = into
         self.kept: dict[str, Tensor] = {}
         self.layers: set[int] = set()
 
+    @property
+    def raw(self) -> bool:
+        """Some stage comes before the masked one."""
+        return bool({"scores", "scaled"} & set(self.stages))
+
     def reach(self) -> tuple[int, int] | None:
         """Raw scores are shown for keys that are not allowed, too."""
-        if self.columns and {"scores", "scaled"} & set(self.stages):
+        if self.columns and self.raw:
             return self.columns[0], self.columns[-1] + 1
         return None
 
@@ -54,7 +63,7 @@ class Matrices(Base):
             part = share.cut(tile.stage(stage))  # (B, h, r, k)
             if stage != "output":
                 part = self._spread(stage, part, tile)  # (B, h, r, columns)
-            if stage not in _EMPTY and dead is not None:
+            if stage not in _EMPTY and dead is not None and dead.any():
                 part = part.masked_fill(dead[..., None], torch.nan)
             self._keep(stage, part, share)
 
@@ -71,13 +80,17 @@ class Matrices(Base):
         return spread
 
     def _keep(self, stage: str, part: Tensor, share: Share) -> None:
+        if self._into is not None:
+            sheets, first = self._into
+            sheets.put(stage, part, _neighbours([first + place for place in share.here]), share.rows.start)
+            return
         if stage not in self.kept:
             shape = (part.shape[0], 1 if self.mean else len(self.heads), len(self.rows), part.shape[-1])
-            self.kept[stage] = part.new_zeros(shape)
+            self.kept[stage] = part.new_zeros(shape) if self.mean else part.new_empty(shape)
         if self.mean:
             self.kept[stage][:, 0, share.rows] += part.sum(1)
         else:
-            self.kept[stage][:, share.here, share.rows] = part
+            self.kept[stage][:, _neighbours(share.here), share.rows] = part
 
     def result(self) -> dict[str, Tensor]:
         """Stage to (B, heads, rows, columns); one head, the mean, where `mean` was asked for."""
@@ -85,3 +98,9 @@ class Matrices(Base):
             return self.kept
         count = len(self.heads) * max(1, len(self.layers))
         return {stage: total / count for stage, total in self.kept.items()}
+
+
+def _neighbours(places: list[int]) -> slice | list[int]:
+    """As a slice, which copies faster, where each follows the one before."""
+    first = places[0]
+    return slice(first, first + len(places)) if places == list(range(first, first + len(places))) else places

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from attnscope.model.attention import Tile
 from attnscope.model.recorders.base import Base, Sources
+from attnscope.model.tile import Tile
 
 
 class Columns(Base):

@@ -1,0 +1,106 @@
+"""What a dump says before its records, as plain data: what made it, what was asked, what was read, how it was grouped.
+
+A dump goes on only where all of this is as it was: it decides every number.
+"""
+
+from typing import Literal
+
+import msgspec
+
+from attnscope.report import MaskUse, Provenance
+
+SCHEMA = "attnscope.dump/1"
+MAGIC = b'{"schema":"attnscope.dump/'
+Keep = Literal["top", "rows", "columns", "pooled", "stages"]
+
+
+class Settings(msgspec.Struct, frozen=True):
+    """Every option that changes what a dump holds.
+
+    Attributes:
+        layer: Layers, as typed.
+        head: Heads, as typed.
+        query: Rows, as typed; None for all.
+        key: Columns of stages, as typed; None for all.
+        keep: What is kept of every unit.
+        stages: Stages whose matrices are kept.
+        top: Contributors a query.
+        by: What ranks them.
+        special: Special tokens and the first token take part in the ranking.
+        pool: Rows and columns of a pooled map.
+        truncate: Texts that are too long for the model are cut.
+        column: Column of a table that holds the texts.
+        skip: Records left out at the start.
+        limit: Records taken after these; None for all.
+        shard: Number and count: of these, every count-th from the number-th on (from 1).
+    """
+
+    layer: str = "all"
+    head: str = "all"
+    query: str | None = None
+    key: str | None = None
+    keep: tuple[Keep, ...] = ("top", "rows")
+    stages: tuple[str, ...] = ()
+    top: int = 3
+    by: Literal["weight", "value", "projected"] = "weight"
+    special: bool = True
+    pool: int = 16
+    truncate: bool = False
+    column: str = "text"
+    skip: int = 0
+    limit: int | None = None
+    shard: tuple[int, int] = (1, 1)
+
+
+class InputFacts(msgspec.Struct, frozen=True):
+    """What was read.
+
+    Attributes:
+        name: The file, as the user named it.
+        format: `txt`, `jsonl`, `csv`, `tsv` or `parquet`.
+        sha256: Of its bytes, as they lie on disk.
+        records: Records in it, before any are left out.
+    """
+
+    name: str
+    format: str
+    sha256: str
+    records: int
+
+
+class Grouping(msgspec.Struct, frozen=True):
+    """How texts went through the model together: it decides the last bits of the numbers, so a resumed run keeps to it.
+
+    Attributes:
+        tokens: Tokens of a group, padding included, at most (at least one text).
+        values: Numbers kept of a group, at most (at least one text).
+        window: Numbers kept of the texts that are sorted by length at once, at most.
+        cells: Numbers that one text may need.
+        threads: Of torch.
+    """
+
+    tokens: int
+    values: int
+    window: int
+    cells: int
+    threads: int
+
+
+class Header(msgspec.Struct, frozen=True):
+    """The first line of a dump.
+
+    Attributes:
+        schema: Name and version of this format.
+        provenance: What produced the numbers.
+        mask: Which keys a query could see.
+        settings: What was asked for.
+        input: What was read.
+        grouping: How texts went through the model together.
+    """
+
+    schema: str
+    provenance: Provenance
+    mask: MaskUse
+    settings: Settings
+    input: InputFacts
+    grouping: Grouping

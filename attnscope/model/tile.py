@@ -1,0 +1,112 @@
+"""What attention shows to those who watch: a block of queries against a range of keys, stage by stage.
+
+Its tensors are overwritten by the next tile: a recorder takes copies of what it keeps.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from attnscope.model.call import Call
+
+
+def run(places: list[int]) -> list[int] | slice:
+    """Neighbouring places as a slice, which costs less to write through."""
+    first, count = places[0], len(places)
+    return slice(first, first + count) if places == list(range(first, first + count)) else places
+
+
+class Workspace:
+    """Memory that tiles take turns in, over all layers: fresh pages cost more than what is computed in them."""
+
+    def __init__(self) -> None:
+        self._buffers: dict[str, Tensor] = {}
+
+    def room(self, name: str, shape: Sequence[int], device: torch.device) -> Tensor:
+        """A float32 tensor with whatever stands in it, until someone asks for room of the same name again."""
+        size, found = prod(shape), self._buffers.get(name)
+        if found is None or found.numel() < size or found.device != device:
+            found = None
+            self._buffers.pop(name, None)  # before its successor is made, not after
+            found = self._buffers[name] = torch.empty(size, device=device)
+        return found[:size].view(*shape)
+
+
+@dataclass(frozen=True)
+class Tile:
+    """A block of queries of some heads against a range of keys, with every stage.
+
+    Attributes:
+        call: The layer that it belongs to.
+        heads: Query heads in the tile, (h,), int64.
+        index: The same, as an index of a tensor of all heads.
+        q0: First query.
+        q1: End of the queries, exclusive.
+        k0: First key.
+        k1: End of the keys, exclusive; keys outside the range are not allowed for any of these queries.
+        clear: The keys, from and to, that each of the queries may see; (k0, k0) where there are none, or none is known.
+        scores: (B, h, q, k), as are scaled, masked and weights; None where no recorder reads it.
+        scaled: See scores.
+        masked: −inf where not allowed.
+        weights: 0 in a fully masked row.
+        output: (B, h, q, Ev).
+        dead: True where a query may see nothing, broadcastable to (B, h, q); None where every query sees something.
+        workspace: Memory for recorders' own work.
+        sink: What each row gives to no key at all, (B, h, q); None where the layer has no sinks.
+    """
+
+    call: Call
+    heads: Tensor
+    index: list[int] | slice
+    q0: int
+    q1: int
+    k0: int
+    k1: int
+    clear: tuple[int, int]
+    scores: Tensor | None
+    scaled: Tensor | None
+    masked: Tensor
+    weights: Tensor
+    output: Tensor
+    dead: Tensor | None
+    workspace: Workspace
+    sink: Tensor | None = None
+
+    def stage(self, name: str) -> Tensor:
+        """A stage, or a contribution (`value`: α_ij·‖v_j‖, `projected`: α_ij·‖v_j W_O^h‖), by name."""
+        if name in ("value", "projected"):
+            return self.weights * self.norms(name)[:, :, None]
+        found: Tensor | None = getattr(self, name)
+        assert found is not None, f"nobody said that {name} would be read"
+        return found
+
+    def norms(self, name: str) -> Tensor:
+        """What a weight is multiplied by in a contribution: ‖v_j‖ or ‖v_j W_O^h‖, (B, h, k)."""
+        norms = self.call.value_norms if name == "value" else self.call.projected_norms
+        return norms[:, self.index, self.k0 : self.k1]
+
+
+class Recorder(Protocol):
+    """Something that sees each tile of a layer once and keeps what it was asked for."""
+
+    @property
+    def heads(self) -> Sequence[int]:
+        """Query heads that it looks at."""
+
+    @property
+    def rows(self) -> Sequence[int]:
+        """Query positions that it looks at, sorted."""
+
+    @property
+    def raw(self) -> bool:
+        """It reads `scores` or `scaled`; where nobody does, they make room for the stages after them."""
+
+    def reach(self) -> tuple[int, int] | None:
+        """The range of keys whose raw scores must be computed although they are not allowed; None where none are."""
+
+    def see(self, tile: Tile) -> None:
+        """Take what is wanted from a tile."""

@@ -1,0 +1,59 @@
+"""A call and its mask in; the blocks of heads, queries and keys that its attention is worked through in out."""
+
+from collections.abc import Iterator, Sequence
+
+from attnscope.model.call import Call
+from attnscope.model.masks import Mask
+
+_ON_CPU = 1 << 20  # scores: 4 MiB a stage, two or three of which fit in a core's share of the last cache
+_ON_GPU = 1 << 26  # a kernel must be large to be worth its launch
+_MOST_ROWS = 256  # what recorders do beside the diagonal grows with the rows
+_FEWEST_ROWS = 32  # products of fewer rows are slow; memory still grows with the text, not with its square
+_NARROW_ROWS = 256
+_WASTE = 16  # a block's keys are those of all of its rows: rows beyond a sixteenth of them add what few can see
+
+
+def shape(call: Call, n_heads: int, mask: Mask, limit: int | None) -> tuple[int, int]:
+    """Heads and rows of a tile.
+
+    Args:
+        call: The layer.
+        n_heads: Heads that are wanted.
+        mask: Which keys a query may see.
+        limit: Scores in a tile, at most (at least one row); None for what suits the device.
+    """
+    batch, _, n_queries, _ = call.q.shape
+    n_keys = call.k.shape[2]
+    elements = limit or (_ON_GPU if call.q.is_cuda else _ON_CPU)
+    last = mask.span(n_queries - 1, n_queries, n_keys)
+    rows = min(n_queries, _MOST_ROWS)
+    if last != (0, n_keys) or mask.span(0, 1, n_keys) != last:
+        rows = min(rows, max(_NARROW_ROWS, (last[1] - last[0]) // _WASTE))
+    width = batch * max(1, *(_width(mask, q0, rows, n_keys) for q0 in (n_queries // 2, n_queries - rows)))
+    fewest = 1 if limit else min(_FEWEST_ROWS, rows)
+    return max(1, min(n_heads, elements // (width * rows))), max(fewest, min(rows, elements // width))
+
+
+def _width(mask: Mask, q0: int, rows: int, n_keys: int) -> int:
+    k0, k1 = mask.span(q0, q0 + rows, n_keys)
+    return k1 - k0
+
+
+def blocks(n_queries: int, rows: int, wanted: Sequence[int] | None) -> Iterator[tuple[int, int]]:
+    """Row ranges of at most `rows`, none of them without a wanted row.
+
+    Args:
+        n_queries: Rows in all.
+        rows: Rows of a block, at most.
+        wanted: Rows that anyone looks at, sorted; None for all.
+    """
+    if wanted is None:
+        yield from ((q0, min(q0 + rows, n_queries)) for q0 in range(0, n_queries, rows))
+        return
+    i = 0
+    while i < len(wanted):
+        j = i
+        while j + 1 < len(wanted) and wanted[j + 1] == wanted[j] + 1 and wanted[j + 1] < wanted[i] + rows:
+            j += 1
+        yield wanted[i], wanted[j] + 1
+        i = j + 1

@@ -1,0 +1,47 @@
+"""The benchmarks run: each as a process of its own, at sizes that take no time and prove nothing about speed."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+ROOT = Path(__file__).parent.parent
+BENCHMARKS = ROOT / "benchmarks"
+
+
+def run(name: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, BENCHMARKS / name, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120)
+
+
+def test_attention_has_the_numbers_of_its_peer_and_prints_ratios() -> None:
+    done = run("attention.py", "--sizes", "40,300", "--runs", "1")
+    assert not done.stderr  # other numbers end in a traceback; a missed limit, sure at these sizes, does not
+    rows = [line for line in done.stdout.splitlines() if "tokens" in line]
+    assert [row.split(" tokens")[0] for row in rows] == [
+        f"{m}, {n}" for m in ("causal", "bidirectional") for n in (40, 300)
+    ]
+    assert done.returncode == int("MISSED" in done.stdout)
+
+
+def test_a_long_text_goes_through_the_command_line() -> None:
+    done = run("long.py", "window", "--tokens", "300")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "300 tokens: peak" in done.stdout
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="says what happens without CUDA")
+def test_the_benchmark_of_cuda_says_that_there_is_none() -> None:
+    done = run("gpu.py")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "no CUDA device" in done.stderr
+
+
+def test_every_benchmark_is_described() -> None:
+    commands = {path.name for path in BENCHMARKS.glob("*.py") if "__main__" in path.read_text()} - {"stages.py"}
+    described = (BENCHMARKS / "README.md").read_text()
+    assert {name for name in commands if f"benchmarks/{name}" not in described} == set()
