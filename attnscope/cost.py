@@ -11,7 +11,7 @@ from attnscope.selection import POOL, PRINTED, MaskTerm, parse_mask
 LENGTHS = tuple(1 << power for power in range(7, 18))  # 128 … 131072
 TOP = 3
 _FLOAT, _POSITION = 4, 8  # bytes of a float32 and of a token position
-_STATISTICS = 6  # entropy, first, special, self, other, distance
+_STATISTICS = 10  # entropy, first, special, self, other, distance, and how much lies within 16, 64, 256, 1,024
 _STAGES = 3  # scores, masked and weights are shown
 
 
@@ -27,7 +27,7 @@ class CostRow(msgspec.Struct, frozen=True):
         projection_flops: Query, key, value and output projections of every token.
         scores_bytes: T×T scores as float32.
         weights_bytes: T×T weights as float32.
-        kept_bytes: What attnscope keeps in their place: the top 3 sources (position, weight, α·‖v‖) and six statistics
+        kept_bytes: What attnscope keeps in their place: the top 3 sources (position, weight, α·‖v‖) and ten statistics
             of every row, and a 64×64 map with the mass of every column; of up to 64 tokens, the matrices themselves.
         fits: T is not longer than the model's positions.
     """

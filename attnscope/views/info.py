@@ -97,7 +97,7 @@ def cost_lines(rows: Sequence[CostRow]) -> list[str]:
         *(["* longer than the model's positions"] if not all(row.fits for row in rows) else []),
         "q·k, weights·v  FLOPs for the pairs that the mask allows; projections: FLOPs",
         "scores, weights bytes of all of them as float32",
-        f"kept            bytes that attnscope holds instead: the top {TOP} sources and six",
+        f"kept            bytes that attnscope holds instead: the top {TOP} sources and ten",
         f"                statistics of every row, and a {POOL}×{POOL} map with what every token gets (up to",
         f"                {PRINTED} tokens: scores, masked and weights)",
         "growth          attention costs O(B·T²·D) and holds O(B·T²) weights, because every token",
