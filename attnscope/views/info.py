@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from attnscope.cost import TOP, WINDOW, CostRow
+from attnscope.cost import TOP, CostRow
+from attnscope.selection import POOL, PRINTED
 from attnscope.visible import visible
 
 if TYPE_CHECKING:
@@ -104,9 +105,9 @@ def cost_lines(rows: Sequence[CostRow]) -> list[str]:
         *(["* longer than the model's positions"] if not all(row.fits for row in rows) else []),
         "q·k, weights·v  FLOPs for the pairs that the mask allows; projections: FLOPs",
         "scores, weights bytes of all of them as float32",
-        f"kept            bytes that attnscope holds instead: the top {TOP} sources and six",
-        f"                statistics of every row, and scores, masked and weights of the {WINDOW}×{WINDOW}",
-        "                window that a screen starts with",
+        f"kept            bytes that attnscope holds instead: the top {TOP} sources and ten",
+        f"                statistics of every row, and a {POOL}×{POOL} map with what every token gets (up to",
+        f"                {PRINTED} tokens: scores, masked and weights)",
         "growth          attention costs O(B·T²·D) and holds O(B·T²) weights, because every token",
         "                looks at every other in one step: the path between any two tokens is 1",
         "                step long; a recurrent network costs O(B·T·D²), but its path is T steps",

@@ -83,6 +83,7 @@ def statistics(weights, special, cross):
         self=nothing if cross else total(own),
         other=total(~(own | special[None] | first[None])),
         distance=nothing if cross else np.where(empty, np.nan, (weights * away).sum(axis=1)).astype(np.float32),
+        **{f"within_{n}": nothing if cross else total(away <= n) for n in (16, 64, 256, 1024)},
     )
 
 
