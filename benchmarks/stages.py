@@ -22,11 +22,13 @@ STARTED = time.perf_counter()
 
 def ours(model: str, text: Path, output: Path) -> list[float]:
     """Session, Model and Lines are what batch.dump puts together."""
+    from attnscope.batch.header import Settings
     from attnscope.batch.items import Item
-    from attnscope.batch.records import Settings, encode
+    from attnscope.batch.records import encode
     from attnscope.batch.work import Model, Ready, run_config
     from attnscope.config import RunConfig, TextInput
-    from attnscope.pipeline import Session, import_torch
+    from attnscope.loading import import_torch
+    from attnscope.pipeline import Session
 
     import_torch()
     import tokenizers  # noqa: F401

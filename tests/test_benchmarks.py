@@ -1,5 +1,6 @@
 """The benchmarks run: each as a process of its own, at sizes that take no time and prove nothing about speed."""
 
+import json
 import os
 import subprocess
 import sys
@@ -26,6 +27,20 @@ def test_attention_has_the_numbers_of_its_peer_and_prints_ratios() -> None:
         f"{m}, {n}" for m in ("causal", "bidirectional") for n in (40, 300)
     ]
     assert done.returncode == int("MISSED" in done.stdout)
+
+
+def test_the_stages_of_a_run_are_those_of_the_command_line(tmp_path: Path) -> None:
+    write = "from models import *; write_gpt2(Path('gpt2'), layers=2, width=8, heads=2, positions=64)"
+    code = f"import sys; sys.path.insert(0, {str(BENCHMARKS)!r}); {write}; write_text(Path('text.txt'), 40)"
+    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True)
+    model, text = str(tmp_path / "gpt2"), str(tmp_path / "text.txt")
+    done = run("stages.py", "ours", model, text, str(tmp_path / "stages.jsonl"))
+    assert {"load", "forward", "write", "loaded", "peak"} == json.loads(done.stdout).keys(), done.stderr
+    typed = ["batch", text, "-o", str(tmp_path / "dump.jsonl"), "--model", model, "--top", "5", "--quiet"]
+    subprocess.run([sys.executable, "-m", "attnscope", *typed], cwd=ROOT, check=True)
+    dumped = json.loads((tmp_path / "dump.jsonl").read_text().splitlines()[1])
+    staged = json.loads((tmp_path / "stages.jsonl").read_text())
+    assert all(staged[name] == dumped[name] for name in ("tokens", "units", "top", "rows"))
 
 
 def test_a_long_text_goes_through_the_command_line() -> None:
