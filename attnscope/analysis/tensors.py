@@ -16,8 +16,8 @@ def to_numpy(tensor: Tensor) -> Any:
 def row_fact(kept: Kept, name: str, text: int) -> Tensor:
     """A statistic of every counted row, (rows,); over a mean, the mean of the heads' (and layers') statistics."""
     if kept.contributions is None:
-        fact: Tensor = kept.rows[0].kept[name][text, kept.head]
-        return fact
+        found: Tensor = kept.rows[0].kept[name][text, kept.head]
+        return found
     return torch.stack([r.kept[name][text].mean(0) for r in kept.rows]).mean(0)
 
 

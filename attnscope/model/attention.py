@@ -163,7 +163,9 @@ def _tile(part: _Part, workspace: Workspace, raw: bool) -> Tile:
     output = product(weights, part.v.mT)  # (B, h, q, Ev)
     _check_finite(output, "outputs", call.layer, heads)
     early = (scores, scaled) if raw else (None, None)
-    return Tile(call, heads, part.index, *part.box, part.clear, *early, masked, weights, output, dead, workspace, sink)
+    return Tile(
+        call, heads, part.index, *part.box, part.clear, *early, masked, weights, output, dead, workspace, sink
+    )  # fmt: skip
 
 
 def _mask(scaled: Tensor, part: _Part) -> Tensor | None:

@@ -52,7 +52,7 @@ def _facts(d: "Description") -> list[tuple[str, str]]:
         ("mask", d.mask),
         ("positions", _positions(c)),
         ("norm", "none" if c.norm == "none" else f"{c.norm} ({c.norm_order}), ε {c.norm_eps:g}"),
-        ("MLP", f"{c.d_mlp} wide, {'gated ' * c.gated}{c.activation}" if c.d_mlp else "none"),
+        ("MLP", _mlp(c)),
         ("residual", "yes" if c.residual else "no"),
         ("vocabulary", rows + (f", segments: {c.n_segments}" if c.n_segments else "")),
         ("tokenizer", f"{visible(d.tokenizer)}, {words}"),
@@ -70,11 +70,19 @@ def _heads(c: "ModelConfig") -> str:
 def _scores(c: "ModelConfig", scale: float) -> str:
     how = f" (1/√{c.d_head})" if c.scale is None else ""
     capped = f", soft-capped at {c.softcap:g}" if c.softcap is not None else ""
-    return f"q·k × {scale:.4g}{how}{capped}" + _normed(c)
+    return f"q·k × {scale:.4g}{how}{capped}" + _normed(c) + ", a sink in every head" * c.sinks
 
 
 def _normed(c: "ModelConfig") -> str:
     return {False: "", True: ", q and k normed per head", "whole": ", q and k normed over all heads"}[c.qk_norm]
+
+
+def _mlp(c: "ModelConfig") -> str:
+    if not c.d_mlp:
+        return "none"
+    bounded = f", bounded at {c.glu_limit:g}" if c.glu_limit is not None else ""
+    chosen = f"; {c.experts_per_token} of {c.n_experts} experts for each token" if c.n_experts else ""
+    return f"{c.d_mlp} wide, {'gated ' * c.gated}{c.activation}{bounded}{chosen}"
 
 
 def _positions(c: "ModelConfig") -> str:
