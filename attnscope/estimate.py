@@ -14,7 +14,7 @@ ENCODED = 850  # what `tokenizers` holds of a token besides, while it encodes
 TILE = 1 << 20  # scores in a tile, at least …
 TILE_ROWS = 32  # … so many rows of them
 STAGES = 4  # tensors of a tile's size: two stages, and what recorders make of them
-BUFFERS = 24 << 20  # what products of matrices need besides, whatever their size
+BUFFERS = 22 << 20  # what products of matrices need besides, whatever their size
 STATISTICS = 16  # numbers that row statistics keep of a row
 DIGITS = 13  # bytes of a float32 in JSON
 COPIES = 2.5  # of a JSON text while it is written
@@ -87,7 +87,7 @@ def _per_token(c: ModelConfig, d: Demand) -> int:
     """Numbers that a layer holds of a token where it holds most."""
     q, k, v, o = c.n_heads * c.d_head, c.n_kv_heads * c.d_head, c.n_kv_heads * c.d_value, c.n_heads * c.d_value
     watched = min(d.heads, c.n_heads) * (c.d_head + c.d_value)
-    unwatched = c.d_model + o if d.layers > 1 else 0  # a layer whose output goes on, put together of its parts
-    attending = 2 * c.d_model + 2 * (q + k) + v + o + watched + unwatched
+    going_on = c.d_model + 2 * o if d.layers > 1 else 0  # output of a layer that another one follows
+    attending = 2 * c.d_model + q + 2 * k + v + 2 * watched + going_on
     rotary = 2 * c.d_head * (c.positions == "rope")
     return max(attending, 4 * c.d_model) + rotary
