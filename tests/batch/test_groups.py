@@ -1,0 +1,27 @@
+"""Who goes through the model together: everyone once, within bounds, and nobody padded whose numbers that changes."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from attnscope.batch.groups import PADDED, Size, groups
+from attnscope.batch.header import Grouping
+
+SIZES = st.lists(st.builds(Size, st.integers(1, 40), st.integers(1, 40), st.integers(0, 50)), max_size=60)
+
+
+@given(SIZES, st.integers(1, 400), st.integers(1, 400))
+def test_groups(sizes, tokens, values):
+    found = groups(sizes, Grouping(tokens, values, 0, 0, 1))
+    assert sorted(place for group in found for place in group) == list(range(len(sizes)))
+    for group in found:
+        mine = [sizes[place] for place in group]
+        longest = max(size.longest for size in mine)
+        assert len(group) == 1 or len(group) * longest <= tokens
+        assert len(group) == 1 or sum(size.values for size in mine) <= values
+        alike = len({(size.tokens, size.sources) for size in mine}) == 1
+        assert alike or min(min(size.tokens, size.sources) for size in mine) >= PADDED
+
+
+def test_longer_texts_are_padded():
+    sizes = [Size(n, n, 1) for n in (20, 15, 16, 14, 15, 30)]
+    assert groups(sizes, Grouping(1000, 1000, 0, 0, 1)) == [[3], [1, 4], [2, 0, 5]]

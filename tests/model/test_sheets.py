@@ -1,0 +1,63 @@
+"""Matrices that lie text by text are those of a recorder of its own; memory that is held is never used again."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from attnscope.model.attention import attend
+from attnscope.model.recorders import Matrices, Sheets
+from attnscope.model.recorders.arena import CHUNK, Arena
+from tests.model.cases import Case, cases
+
+STAGES = ("scores", "masked", "weights", "output")
+
+
+@given(cases(), st.data())
+def test_sheets_hold_what_a_recorder_of_its_own_holds(case: Case, data: st.DataObject) -> None:
+    """Two layers of permuted heads, each text with its own share of the first rows and columns."""
+    batch, n_heads, n_queries, n_keys = case.sizes
+    heads = data.draw(st.permutations(range(n_heads)))[: data.draw(st.integers(1, n_heads))]
+    sizes = [(data.draw(st.integers(1, n_queries)), data.draw(st.integers(1, n_keys))) for _ in range(batch)]
+    every = STAGES, heads, range(n_queries), range(n_keys)
+    sheets, own = Sheets(2 * len(heads), sizes), Matrices(*every)
+    for first in (len(heads), 0):
+        recorder = Matrices(*every, into=(sheets, first))
+        attend(case.call, [recorder], need_output=False, tile_elements=case.tile)
+    attend(case.call, [own], need_output=False, tile_elements=case.tile)
+    for stage in STAGES:
+        for text, (rows, columns) in enumerate(sizes):
+            whole = own.result()[stage][text, :, :rows]
+            whole = whole if stage == "output" else whole[..., :columns]
+            found = sheets.texts(stage)[text]
+            assert found.is_contiguous()
+            torch.testing.assert_close(found, torch.cat((whole, whole)), rtol=0, atol=0, equal_nan=True)
+
+
+def test_memory_that_is_held_is_nobody_elses() -> None:
+    arena = Arena()
+    held = [arena.take(CHUNK // 3) for _ in range(9)]
+    for i, piece in enumerate(held):
+        piece[:] = i
+    assert [(piece == i).all().item() for i, piece in enumerate(held)] == [True] * 9
+    view = held[4][7:9].numpy()  # what is left of the chunk in the middle
+    del held, piece
+    taken = [arena.take(CHUNK) for _ in range(3)]
+    for other in taken:
+        other[:] = -1.0
+    assert view.tolist() == [4.0, 4.0]
+
+
+def test_memory_that_is_given_back_is_used_again() -> None:
+    arena = Arena()
+    places = set()
+    for _ in range(5):
+        held = [arena.take(CHUNK) for _ in range(2)]
+        places |= {piece.data_ptr() for piece in held}
+        del held
+    assert len(places) <= 3
+
+
+@pytest.mark.parametrize("count", [0, CHUNK + 1])
+def test_any_size(count: int) -> None:
+    assert Arena().take(count).shape == (count,)
