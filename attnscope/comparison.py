@@ -28,11 +28,7 @@ def compare(axis: str, sides: Sequence[Side], shown_keys: Sequence[int] | None =
         AttnscopeError: A side lacks a text, a layer and head, or the weights or maps that it needs, or texts are too
             long and too different.
     """
-    changes = [
-        Change(number, list(_head_changes(axis, sides[0], side, shown_keys)))
-        for number, side in enumerate(sides)
-        if number
-    ]
+    changes = [Change(n, list(_head_changes(axis, sides[0], side, shown_keys))) for n, side in enumerate(sides) if n]
     return Comparison(axis, list(sides), changes, _notes(changes))
 
 
@@ -117,6 +113,12 @@ class _Half:
         return np.delete(self.weights, self.columns, axis=1)
 
     @property
+    def sink(self) -> _Array:
+        """What the aligned queries give to the head's sink, (queries, 1); 0 where it has none."""
+        given = np.zeros(len(self.at)) if self.head.sink is None else self.head.sink[self.at].astype(np.float64)
+        return given[:, None]
+
+    @property
     def future(self) -> _Array:
         """Weight on keys after the query, (queries,)."""
         after = np.array(self.text.keys)[None] > np.array(self.queries, dtype=np.int64)[:, None]
@@ -168,10 +170,9 @@ def _head_change(number: int, one: _Half, other: _Half, shown_keys: Sequence[int
 
 
 def _outcomes(one: _Half, other: _Half) -> tuple[_Array, _Array]:
-    """Both sides' rows over the same outcomes: aligned keys, then the first side's own, then the second's own."""
-    a, b = one.weights, other.weights
-    p = np.hstack([a[:, one.columns], one.own, np.zeros_like(other.own)])
-    q = np.hstack([b[:, other.columns], np.zeros_like(one.own), other.own])
+    """Both sides' rows over the same outcomes: aligned keys, the first side's own, the second's own, and the sink."""
+    p = np.hstack([one.weights[:, one.columns], one.own, np.zeros_like(other.own), one.sink])
+    q = np.hstack([other.weights[:, other.columns], np.zeros_like(one.own), other.own, other.sink])
     return p, q
 
 
@@ -191,8 +192,7 @@ def jensen_shannon(p: _Array, q: _Array) -> _Array:
         ratio = np.divide(x, m, out=np.ones_like(x), where=x > 0)
         return np.where(np.isnan(x), np.nan, x * np.log2(ratio))
 
-    found: _Array = 0.5 * (parts(p) + parts(q)).sum(-1)
-    return np.maximum(found, 0.0)
+    return np.maximum(0.5 * (parts(p) + parts(q)).sum(-1), 0.0)  # type: ignore[no-any-return]
 
 
 def _largest(change: _Array, positions: list[int]) -> tuple[list[int], _Array]:
@@ -202,9 +202,8 @@ def _largest(change: _Array, positions: list[int]) -> tuple[list[int], _Array]:
     best = np.where(np.isnan(change), 0.0, change)
     at = best.argmax(-1)
     most = np.take_along_axis(best, at[:, None], axis=1)[:, 0]
-    return [positions[i] if value > 0 else -1 for i, value in zip(at, most, strict=True)], np.maximum(most, 0).astype(
-        np.float32
-    )
+    gained = [positions[i] if value > 0 else -1 for i, value in zip(at, most, strict=True)]
+    return gained, np.maximum(most, 0).astype(np.float32)
 
 
 def _newcomers(before: _Half, after: _Half) -> list[list[int]]:

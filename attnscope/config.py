@@ -5,49 +5,11 @@ from typing import Annotated, Literal
 import msgspec
 
 from attnscope.errors import AttnscopeError
+from attnscope.rotary import Rope as Rope
+from attnscope.rotary import RopeScaling as RopeScaling
 
-Size = Annotated[int, msgspec.Meta(ge=1)]
+Size = Annotated[int, msgspec.Meta(ge=1, le=1 << 62)]  # what torch can count to
 Activation = Literal["gelu", "gelu_tanh", "relu", "silu", "quick_gelu"]
-
-
-class RopeScaling(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How rotary frequencies are stretched for texts longer than those trained on.
-
-    Attributes:
-        kind: `linear` (Chen et al., 2023), `llama3` (Llama 3.1 release) or `yarn` (Peng et al., 2023).
-        factor: Ratio of the new length to the old.
-        original_max_positions: The length trained on (`llama3`, `yarn`).
-        low_freq_factor: `llama3`: wavelengths above original/low are divided by `factor`.
-        high_freq_factor: `llama3`: wavelengths below original/high are kept.
-        beta_fast: `yarn`: rotations over the original length above which a frequency is kept.
-        beta_slow: `yarn`: rotations below which it is divided by `factor`.
-        attention_factor: `yarn`: what cos and sin are multiplied by; None for 0.1·ln(factor) + 1.
-        truncate: `yarn`: round the bounds of the ramp to whole dimensions.
-    """
-
-    kind: Literal["linear", "llama3", "yarn"]
-    factor: float
-    original_max_positions: int | None = None
-    low_freq_factor: float = 1.0
-    high_freq_factor: float = 4.0
-    beta_fast: float = 32.0
-    beta_slow: float = 1.0
-    attention_factor: float | None = None
-    truncate: bool = True
-
-
-class Rope(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Rotary positions (Su et al., 2021), half-split layout.
-
-    Attributes:
-        theta: Base of the frequencies theta^(−2i/width).
-        fraction: Share of each head's width that is rotated.
-        scaling: Stretching for long texts; None for none.
-    """
-
-    theta: float = 10000.0
-    fraction: float = 1.0
-    scaling: RopeScaling | None = None
 
 
 class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -69,6 +31,7 @@ class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         softcap: c of c·tanh(x/c) on the scaled scores; None for none.
         qkv_bias: Query, key and value projections have biases.
         out_bias: The output projection has a bias.
+        sinks: A logit per head takes part in the softmax and belongs to no key (gpt-oss).
         qk_norm: Queries and keys are normed before positions are applied, per head or all heads as a `whole`.
         out_projection: Concatenated heads go through a linear layer.
         cross_attention: Keys and values come from a second text (`--context`), embedded once, in every layer.
@@ -84,13 +47,19 @@ class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         norm: Kind of norm; `none` leaves it out everywhere.
         norm_eps: ε of every norm.
         norm_plus_one: RMSNorm multiplies by 1 + weight (Gemma).
+        norm_wide: RMSNorm multiplies by its weight before it rounds to the model's type (OLMo 2, gpt-oss).
         norm_order: `pre` norms what goes into attention and MLP, `post` norms after the residual sum, `output` what
             comes out before it, `sandwich` what goes in and what comes out.
         residual: Attention and MLP add to their input.
         parallel: Attention and MLP read the same input (GPT-NeoX).
         activation: Non-linearity of the MLP.
         gated: The MLP multiplies two branches (GLU).
+        glu_limit: What bounds those branches, the activated one from above, the other on both sides; None for nothing.
+        glu_plus_one: 1 is added to the branch that is not activated (gpt-oss).
         mlp_bias: The MLP has biases.
+        n_experts: MLPs side by side, of which a router chooses some for each token; 0 where there is one for all.
+        experts_per_token: How many it chooses.
+        router_bias: The router has a bias.
     """
 
     vocab_size: Size
@@ -108,6 +77,7 @@ class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     softcap: Annotated[float, msgspec.Meta(gt=0)] | None = None
     qkv_bias: bool = False
     out_bias: bool = False
+    sinks: bool = False
     qk_norm: bool | Literal["whole"] = False
     out_projection: bool = True
     cross_attention: bool = False
@@ -123,12 +93,18 @@ class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     norm: Literal["layernorm", "rmsnorm", "none"] = "layernorm"
     norm_eps: Annotated[float, msgspec.Meta(ge=0)] = 1e-5
     norm_plus_one: bool = False
+    norm_wide: bool = False
     norm_order: Literal["pre", "post", "output", "sandwich"] = "pre"
     residual: bool = True
     parallel: bool = False
     activation: Activation = "gelu"
     gated: bool = False
+    glu_limit: Annotated[float, msgspec.Meta(gt=0, le=1e38)] | None = None
+    glu_plus_one: bool = False
     mlp_bias: bool = False
+    n_experts: Annotated[int, msgspec.Meta(ge=0)] = 0
+    experts_per_token: Annotated[int, msgspec.Meta(ge=0)] = 0
+    router_bias: bool = False
 
     @property
     def attention_scale(self) -> float:
@@ -165,7 +141,8 @@ def check_sizes(config: ModelConfig, where: str) -> None:
     """Refuse sizes that contradict each other.
 
     Raises:
-        AttnscopeError: Key/value heads that do not divide the heads, an odd rotary width, a wrong number of windows.
+        AttnscopeError: Key/value heads that do not divide the heads, an odd rotary width, a wrong number of windows,
+            more experts for a token than there are.
     """
     if config.n_heads % config.n_kv_heads:
         found = f"{config.n_kv_heads} key/value heads do not divide {config.n_heads} heads"
@@ -179,6 +156,12 @@ def check_sizes(config: ModelConfig, where: str) -> None:
     if config.rope_layers and len(config.rope_layers) != config.n_layers:
         found = f"{len(config.rope_layers)} of rope_layers for {config.n_layers} layers"
         raise AttnscopeError(found, where=where, hint="give one per layer")
+    if bool(config.n_experts) != bool(config.experts_per_token) or config.experts_per_token > config.n_experts:
+        found = f"{config.experts_per_token} of {config.n_experts} experts for each token"
+        raise AttnscopeError(found, where=where, hint="n_experts must be at least experts_per_token, both 0 or neither")
+    if config.n_experts and not config.d_mlp:
+        found = f"{config.n_experts} experts without a width"
+        raise AttnscopeError(found, where=where, hint="set d_mlp, the hidden width of each")
 
 
 class TextInput(msgspec.Struct, frozen=True):

@@ -6,13 +6,12 @@ from collections.abc import Iterator
 import msgspec
 
 from attnscope.config import ModelConfig
-from attnscope.selection import MaskTerm, parse_mask
+from attnscope.selection import POOL, PRINTED, MaskTerm, parse_mask
 
 LENGTHS = tuple(1 << power for power in range(7, 18))  # 128 … 131072
-WINDOW = 64
 TOP = 3
 _FLOAT, _POSITION = 4, 8  # bytes of a float32 and of a token position
-_STATISTICS = 6  # entropy, first, special, self, other, distance
+_STATISTICS = 10  # entropy, first, special, self, other, distance, and how much lies within 16, 64, 256, 1,024
 _STAGES = 3  # scores, masked and weights are shown
 
 
@@ -28,8 +27,8 @@ class CostRow(msgspec.Struct, frozen=True):
         projection_flops: Query, key, value and output projections of every token.
         scores_bytes: T×T scores as float32.
         weights_bytes: T×T weights as float32.
-        kept_bytes: What attnscope keeps in their place: the top 3 sources (position, weight, α·‖v‖) and six statistics
-            of every row, and the 64×64 window of the three stages that a screen starts with.
+        kept_bytes: What attnscope keeps in their place: the top 3 sources (position, weight, α·‖v‖) and ten statistics
+            of every row, and a 64×64 map with the mass of every column; of up to 64 tokens, the matrices themselves.
         fits: T is not longer than the model's positions.
     """
 
@@ -87,9 +86,10 @@ def _projection_flops(config: ModelConfig) -> int:
 
 def _kept(tokens: int) -> int:
     """Bytes that the recorders keep of one head."""
-    window = min(tokens, WINDOW)
     row = TOP * (_POSITION + 2 * _FLOAT) + _STATISTICS * _FLOAT
-    return tokens * row + _STAGES * window * window * _FLOAT
+    if tokens <= PRINTED:
+        return tokens * row + _STAGES * tokens * tokens * _FLOAT
+    return tokens * (row + _FLOAT) + POOL * POOL * _FLOAT  # a number more for the mass of a column
 
 
 def _visible(query: int, terms: tuple[MaskTerm, ...], tokens: int) -> int:

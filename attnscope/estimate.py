@@ -65,7 +65,8 @@ def estimate(c: ModelConfig, dtype: str, d: Demand) -> dict[str, int]:
     """
     size, everything = DTYPE_BYTES[dtype], d.batch * d.tokens
     parameters = embedding_parameters(c) + d.layers * layer_parameters(c)
-    largest = max(c.vocab_size * c.d_model, (c.d_mlp or c.d_model) * c.d_model)
+    stacked = c.n_experts * (1 + c.gated) or 1  # one tensor may hold every expert's gate and up
+    largest = max(c.vocab_size * c.d_model, (c.d_mlp or c.d_model) * c.d_model * stacked)
     running = int(SPARE * everything * _per_token(c, d) * size) + PART * (1 + c.gated) * c.d_mlp * 4
     tile = STAGES * 4 * max(TILE, d.batch * TILE_ROWS * d.tokens) + BUFFERS
     values = d.cells + d.rows * 4 * d.top + max(d.rows, d.counted) * STATISTICS

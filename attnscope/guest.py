@@ -32,13 +32,14 @@ def open_guest(run: RunConfig) -> Source:
         raise UsageError("a TOML stack is no model of transformers", where="--engine", hint="leave --engine out")
     name = run.model or DEFAULT_MODEL
     folder = open_folder(find_model(name))
-    tokenizer = load_tokenizer(folder.path / "tokenizer.json")
     weights, masks = card(folder)
     _require_memory(folder, run)
     import torch
 
-    from attnscope.hosted import load_guest
+    from attnscope.hosted import find_kind, load_guest
 
+    find_kind(folder)  # before its tokenizer is missed: a model of pictures has none
+    tokenizer = load_tokenizer(folder.path / "tokenizer.json")
     guest = load_guest(folder, getattr(torch, run.dtype))
     chosen = guest.part(run.part)
 

@@ -16,7 +16,9 @@ def layer_parameters(c: ModelConfig) -> int:
     if c.out_projection:
         count += c.n_heads * c.d_value * c.d_model + c.d_model * c.out_bias
     if c.d_mlp:
-        count += (2 + c.gated) * c.d_model * c.d_mlp + ((1 + c.gated) * c.d_mlp + c.d_model) * c.mlp_bias
+        mlp = (2 + c.gated) * c.d_model * c.d_mlp + ((1 + c.gated) * c.d_mlp + c.d_model) * c.mlp_bias
+        count += c.n_experts * (mlp + c.d_model + c.router_bias) if c.n_experts else mlp
+    count += c.n_heads * c.sinks
     norms = (2 if c.norm_order == "sandwich" else 1) * (1 + bool(c.d_mlp)) * norm_parameters(c, c.d_model)
     if c.qk_norm:
         whole = c.qk_norm == "whole"

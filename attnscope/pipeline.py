@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     import torch
 
     from attnscope.hosted import Guest, Hosted
-    from attnscope.model.attention import Recorder
     from attnscope.model.native import Batch, Native
     from attnscope.model.stack import Stack
+    from attnscope.model.tile import Recorder
     from attnscope.model.trace import Trace, Unit
 
 

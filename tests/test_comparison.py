@@ -17,6 +17,7 @@ from attnscope.report import STAGES, Token, to_json
 from attnscope.report.__main__ import schema_file
 from attnscope.report.compare import Side
 from attnscope.sides import beyond, compare_files, compare_runs
+from tests.views.reports import report, text_report, tokens
 
 TEXT = "The bank by the river was eroded"
 
@@ -46,6 +47,16 @@ def test_a_report_compared_with_itself_is_exactly_nothing():
         assert not any(head.left)
         assert all(cell.difference == 0 for cell in head.worst)
     assert beyond(found, 0.0) is None
+
+
+def test_what_a_sink_takes_has_moved_too():
+    words = tokens(["a", "b", "c"])
+    drained, whole = (report(text_report(words, sink=sink)) for sink in (1.5, None))
+    (head,) = compare("report", [Side("a", drained), Side("b", whole)]).changes[0].heads
+    np.testing.assert_allclose(head.total_variation, drained.texts[0].heads[0].sink, rtol=1e-6)
+    (same,) = compare("report", [Side("a", drained), Side("b", drained)]).changes[0].heads
+    assert not same.total_variation.any()
+    assert not same.jensen_shannon.any()
 
 
 def test_causal_against_bidirectional():

@@ -4,13 +4,14 @@ import json
 import os
 import subprocess
 import sys
+from hashlib import sha256
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from attnscope.errors import AttnscopeError
-from attnscope.folder import open_folder, parse_json, read_file, read_header, read_json, read_object
+from attnscope.folder import hash_weights, open_folder, parse_json, read_file, read_header, read_json, read_object
 from tests.folders import CONFIG, TENSORS, safetensors, write_folder, write_sharded
 from tests.tokenfiles import content, write
 
@@ -46,6 +47,21 @@ def test_shards_are_one_checkpoint(tmp_path: Path) -> None:
         "blocks.0.bias": "b.safetensors",
     }
     assert set(folder.files) == {"config.json", "a.safetensors", "b.safetensors"}
+
+
+def test_the_hash_of_the_weights_is_over_every_byte_of_them(tmp_path: Path) -> None:
+    one, several = write_folder(tmp_path / "one"), write_sharded(tmp_path / "several")
+    assert hash_weights(open_folder(one)) == sha256((one / "model.safetensors").read_bytes()).hexdigest()
+    whole = (several / "a.safetensors").read_bytes() + (several / "b.safetensors").read_bytes()
+    assert hash_weights(open_folder(several)) == sha256(whole).hexdigest()
+
+
+def test_weights_that_change_before_they_are_hashed_are_refused(tmp_path: Path) -> None:
+    folder = open_folder(write_folder(tmp_path))
+    with (tmp_path / "model.safetensors").open("ab") as file:
+        file.write(b"x")
+    with pytest.raises(AttnscopeError, match="changed while it was being read"):
+        hash_weights(folder)
 
 
 def test_shards_may_be_symbolic_links(tmp_path: Path) -> None:

@@ -18,7 +18,8 @@ ROOMS = {
     "visible": "",
     "errors": "",
     "report": "errors",
-    "config": "errors",
+    "rotary": "",
+    "config": "errors rotary",
     "selection": "errors",
     "shipped": "errors",
     "folder": "errors",
@@ -50,7 +51,7 @@ ROOMS = {
     "explanation": "config errors loading memory model pipeline report request selection source",
     "batch": "analysis config errors estimate loading memory output pipeline report request selection source texts",
     "checks": "config errors hosted loading model pipeline report request selection source",
-    "views": "config cost description errors report",
+    "views": "config cost description errors report selection",
     "cli": "__init__ batch checks config cost description errors explanation loading output pipeline report selection "
     "shipped sides texts views",
 }

@@ -1,5 +1,6 @@
 import re
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
@@ -45,6 +46,29 @@ def test_parameters_are_counted_as_torch_counts_them(name):
     assert embedding_parameters(c) + c.n_layers * layer_parameters(c) == counted
 
 
+EXPERTS = "d_model = 8\nd_mlp = 12\ngated = true\nn_experts = 6\nexperts_per_token = 2\nsinks = true\n"
+
+
+def test_parameters_of_experts_and_sinks_are_counted_too(tmp_path):
+    path = written(tmp_path, EXPERTS + "router_bias = true\nmlp_bias = true\nn_layers = 2\n")
+    c = describe(None, str(path)).config
+    with torch.device("meta"):
+        counted = sum(p.numel() for p in Stack(c).parameters())
+    assert embedding_parameters(c) + c.n_layers * layer_parameters(c) == counted
+
+
+def test_experts_that_do_not_fit_are_refused_before_any_is_made(tmp_path):
+    path = written(tmp_path, EXPERTS.replace("n_experts = 6", "n_experts = 1000000000"))
+    with pytest.raises(AttnscopeError, match=r"needs about 1\.8 TiB \(weights "):
+        inspect(RunConfig((TEXT,), config=str(path)))
+
+
+def test_a_stack_with_experts_and_sinks_runs(tmp_path):
+    (head,) = inspect(RunConfig((TEXT,), config=str(written(tmp_path, EXPERTS)))).texts[0].heads
+    np.testing.assert_allclose(head.stages["weights"].sum(1) + head.sink, 1, atol=1e-6)
+    assert (head.sink > 0.01).all()
+
+
 CHECKPOINT = 'd_model = 8\nweights = "stack.safetensors"\ntokenizer = "tokenizer.json"\n'
 
 
@@ -62,6 +86,11 @@ def written(tmp_path, text):
         ('d_model = "8"', "stack.toml: d_model = '8': Expected int, got str"),
         ("n_heads = 0", "stack.toml: n_heads = 0: Expected int >= 1"),
         ("d_model = 1.5", "stack.toml: d_model = 1.5: Expected int, got float"),
+        ("d_mlp = 8\nn_experts = 4", "stack.toml: 0 of 4 experts for each token; n_experts must be at least experts"),
+        ("d_mlp = 8\nexperts_per_token = 1", "stack.toml: 1 of 0 experts for each token; n_experts must be at "),
+        ("n_experts = 4\nexperts_per_token = 1", "stack.toml: 4 experts without a width; set d_mlp, the hidden "),
+        ("n_experts = -1", "stack.toml: n_experts = -1: Expected int >= 0"),
+        ("glu_limit = 0.0", "stack.toml: glu_limit = 0.0: Expected float > 0.0"),
         ("d_model = 10\nn_heads = 3", "stack.toml: 3 heads do not divide the width 10; set d_head"),
         ("d_model = 12\nn_heads = 4\nn_kv_heads = 3", "3 key/value heads do not divide 4 heads"),
         ('positions = "rotary"', "stack.toml: positions = 'rotary': Invalid enum value"),

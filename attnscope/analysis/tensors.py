@@ -16,7 +16,8 @@ def to_numpy(tensor: Tensor) -> Any:
 def row_fact(kept: Kept, name: str, text: int) -> Tensor:
     """A statistic of every counted row, (rows,); over a mean, the mean of the heads' (and layers') statistics."""
     if kept.contributions is None:
-        return kept.rows[0].kept[name][text, kept.head]
+        fact: Tensor = kept.rows[0].kept[name][text, kept.head]
+        return fact
     return torch.stack([r.kept[name][text].mean(0) for r in kept.rows]).mean(0)
 
 

@@ -56,6 +56,10 @@ class RowArrays(msgspec.Struct, frozen=True):
         self: Weight on the query's own position; null under cross-attention.
         other: Weight on the rest.
         distance: Mean |query − key| in tokens, weighted by α; null under cross-attention.
+        within_16: Weight on keys at most 16 tokens away; null under cross-attention, as are those that follow.
+        within_64: At most 64.
+        within_256: At most 256.
+        within_1024: At most 1,024.
     """
 
     entropy: Floats2
@@ -64,6 +68,10 @@ class RowArrays(msgspec.Struct, frozen=True):
     self: Floats2
     other: Floats2
     distance: Floats2
+    within_16: Floats2
+    within_64: Floats2
+    within_256: Floats2
+    within_1024: Floats2
 
 
 class Record(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from importlib.metadata import version
 from typing import Any
 
 import torch
@@ -29,7 +30,7 @@ from attnscope.source import Source
 
 EXACT = 1e-5  # laws are about float32 arithmetic, whatever the model runs in
 LIMITS = {"float32": 1e-4, "bfloat16": 5e-2, "float16": 5e-3}  # two ways to the same numbers, in the model's own type
-_OWN = parse_mask("own")
+_OWN, _EAGER = parse_mask("own"), "eager transformers"
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,7 @@ class _Job:
         dtype: Type that the model runs in.
         exact: Limit of laws.
         limit: Limit of comparisons.
+        given: The limits are the user's.
     """
 
     source: Source
@@ -53,6 +55,7 @@ class _Job:
     dtype: str
     exact: float
     limit: float
+    given: bool
 
     def engine(self, texts: int = 1, **more: Any) -> Native | Hosted:
         """The model under its own mask, for so many texts at once."""
@@ -86,10 +89,12 @@ def check(run: RunConfig, tolerance: float | None = None, progress: Progress | N
     page = request.pages[0]
     look = Look(source.config.n_layers, source.config.n_heads, source.config.n_segments, device, page.context)
     exact, limit = (tolerance, tolerance) if tolerance is not None else (EXACT, LIMITS[run.dtype])
-    job = _Job(source, loaded, page, look, run.dtype, exact, limit)
+    job = _Job(source, loaded, page, look, run.dtype, exact, limit, tolerance is not None)
     found, differing, dead, mask = _checks(job, session.tell)
     passed = all(one.verdict != "fail" for one in found)
     made = provenance(source, run, device)
+    if any(one.reference == _EAGER for one in differing):
+        made = replace(made, versions={**made.versions, "transformers": version("transformers")})
     return CheckReport(made, mask, run.texts[0].text, page.tokens, found, differing, dead, passed)
 
 
@@ -197,7 +202,7 @@ def _kernel(job: _Job, alone: Sequence[Seen]) -> tuple[Check, list[Differences]]
 
 
 def _transformers(job: _Job, alone: Sequence[Seen]) -> tuple[list[Check], list[Differences]]:
-    name, source = "equals eager transformers", job.source
+    name, source = f"equals {_EAGER}", job.source
     if source.folder is None or source.family == "config":
         return [skip(name, "a TOML stack is no model of transformers")], []
     try:
@@ -210,9 +215,23 @@ def _transformers(job: _Job, alone: Sequence[Seen]) -> tuple[list[Check], list[D
     for stage in STAGES:
         pairs = zip(alone, theirs, strict=True)
         gaps = [apart(a.stages[stage], b[stage], absolute=stage == "weights") for a, b in pairs]
-        checks.append(judge(f"{name}: {stage}", gaps, job.limit))
-        found.append(differences("eager transformers", stage, gaps, job.limit))
+        limit = _limit_of(stage, job, alone)
+        checks.append(judge(f"{name}: {stage}", gaps, limit))
+        found.append(differences(_EAGER, stage, gaps, limit))
     return checks, found
+
+
+def _limit_of(stage: str, job: _Job, alone: Sequence[Seen]) -> float:
+    """What a stage may differ by: weights and outputs in 16 bits, by what the limit on scores makes of them.
+
+    Scores may be apart by the limit times the largest of them, and softmax turns a difference of δ into one of δ/2 at
+    most: its slope is w(1 − w) ≤ ¼, to both sides.
+    """
+    if job.given or job.dtype == "float32" or stage not in ("weights", "output"):
+        return job.limit
+    masked = [one.stages["masked"] for one in alone]
+    largest = max(float(one[one.isfinite()].abs().max()) for one in masked if one.isfinite().any())
+    return job.limit * max(1.0, largest / 2)
 
 
 def _eager(job: _Job) -> list[dict[str, Tensor]]:

@@ -89,8 +89,13 @@ def scaled(
     return times_scale, capped, so_far if bias is None else so_far + bias
 
 
-def exponentials(masked: Numbers) -> tuple[Numbers, float, float]:
-    """exp(masked − maximum) of a row that is not fully masked, (K,), the maximum, and their sum."""
-    maximum = float(masked.max())
+def exponentials(masked: Numbers, sink: float | None = None) -> tuple[Numbers, float, float]:
+    """exp(masked − maximum) of a row that is not fully masked, (K,), the maximum, and their sum.
+
+    Args:
+        masked: The row.
+        sink: A logit more, whose exponential is in the sum alone; None for none.
+    """
+    maximum = float(masked.max() if sink is None else max(masked.max(), sink))
     found: Numbers = np.exp(masked - maximum)
-    return found, maximum, float(found.sum())
+    return found, maximum, float(found.sum() + (0.0 if sink is None else np.exp(sink - maximum)))

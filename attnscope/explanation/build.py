@@ -10,7 +10,7 @@ from attnscope.explanation.arithmetic import Numbers
 from attnscope.explanation.checks import all_checks
 from attnscope.explanation.place import Place
 from attnscope.explanation.vectors import chain, inputs, vector
-from attnscope.report import Cell, Explanation, MaskUse, Provenance, Rest, Row, Vector
+from attnscope.report import Cell, Explanation, MaskUse, Provenance, Rest, Row, Sink, Vector
 
 if TYPE_CHECKING:
     from attnscope.model.stack import Ids, Stack
@@ -60,6 +60,7 @@ def build(
         output=output.astype(np.float32),
         projected=None if weigh is None else _projected(found, place.head),
         checks=all_checks(run.dtype, place, stack, walk, embedding, cells, weigh),
+        sink=None if weigh is None else _sink(found, weigh[1]),
     )
 
 
@@ -90,7 +91,17 @@ def _projected(found: dict[str, Numbers], head: int) -> Vector | None:
 
 def _weigh(found: dict[str, Numbers]) -> tuple[Numbers, float, float] | None:
     """Exponentials, their maximum and sum; None in a fully masked row."""
-    return arithmetic.exponentials(found["masked"]) if np.isfinite(found["masked"]).any() else None
+    if not np.isfinite(found["masked"]).any():
+        return None
+    return arithmetic.exponentials(found["masked"], float(found["sink"][0]) if "sink" in found else None)
+
+
+def _sink(found: dict[str, Numbers], maximum: float) -> Sink | None:
+    """What the head's sink takes, where it has one."""
+    if "sink" not in found:
+        return None
+    logit, weight = found["sink"].tolist()
+    return Sink(logit, float(np.exp(logit - maximum)), weight)
 
 
 def _steps(found: dict[str, Numbers], letter: str, at: int | None = None) -> dict[str, Numbers]:

@@ -104,9 +104,13 @@ def _position_check(found: dict[str, Numbers], query: int, dtype: str) -> Check:
 
 def _output_checks(found: dict[str, Numbers], weigh: tuple[Numbers, float, float]) -> list[Check]:
     """Weights from exponentials, and the output from weights and values."""
-    exponentials, _, total = weigh
+    exponentials, maximum, total = weigh
+    held = found["weights"]
+    if "sink" in found:
+        exponentials = np.append(exponentials, np.exp(found["sink"][0] - maximum))
+        held = np.append(held, found["sink"][1])
     blend, sizes = found["weights"] @ found["v"], found["weights"] @ np.abs(found["v"])
     return [
-        check("weights", "exponential / sum = weight", exponentials / total, found["weights"], found["weights"]),
+        check("weights", "exponential / sum = weight", exponentials / total, held, held),
         check("output", "the sum of α·v = the output", blend, found["output"], sizes),
     ]

@@ -13,8 +13,10 @@ from attnscope.families.gemma2 import GEMMA2
 from attnscope.families.gemma3 import GEMMA3
 from attnscope.families.gpt2 import GPT2
 from attnscope.families.gpt_neox import GPT_NEOX
+from attnscope.families.gpt_oss import GPT_OSS
 from attnscope.families.llama import LLAMA
 from attnscope.families.mistral import MISTRAL
+from attnscope.families.mixtral import MIXTRAL
 from attnscope.families.olmo2 import OLMO2
 from attnscope.families.own import OWN
 from attnscope.families.phi3 import PHI3
@@ -35,6 +37,7 @@ ALL: tuple[Family, ...] = (
     GPT_NEOX,
     LLAMA,
     MISTRAL,
+    MIXTRAL,
     QWEN2,
     QWEN3,
     GEMMA2,
@@ -42,6 +45,7 @@ ALL: tuple[Family, ...] = (
     PHI3,
     OLMO2,
     SMOLLM3,
+    GPT_OSS,
 )
 FAMILIES: Mapping[str, Family] = {model_type: family for family in ALL for model_type in family.model_types}
 
@@ -58,7 +62,8 @@ def family_for(raw: Mapping[str, Any], where: str) -> Family:
         found = "the key 'model_type' is missing" if missing else f"model_type is {shown(model_type)}"
         hint = f"supported: {', '.join(FAMILIES)}"
         if not missing:
-            hint = f"install attnscope[transformers] and add --engine transformers; without it, {hint}"
+            extra = "pip install 'attnscope[transformers]' and add --engine transformers to run, compare or check"
+            hint = f"{extra}; without it, {hint}"
         raise AttnscopeError(found, where=where, hint=hint)
     return FAMILIES[model_type]
 

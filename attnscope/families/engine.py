@@ -27,8 +27,10 @@ COMMON_INERT = frozenset(
     "output_attentions output_hidden_states output_past output_scores pad_token_id prefix problem_type "
     "remove_invalid_values repetition_penalty return_dict return_dict_in_generate sep_token_id suppress_tokens "
     "task_specific_params temperature tf_legacy_loss tie_encoder_decoder tie_word_embeddings tokenizer_class top_k "
-    "top_p torch_dtype torchscript transformers.js_config transformers_version typical_p use_bfloat16 use_cache".split()
+    "top_p torch_dtype torchscript transformers.js_config transformers_version typical_p unsloth_fixed unsloth_version "
+    "use_bfloat16 use_cache".split()
 )
+_QUANTIZED = "quantization_config"
 COMMON_REQUIRES: Mapping[str, Any] = {"add_cross_attention": False, "is_encoder_decoder": False, "pruned_heads": {}}
 
 
@@ -45,6 +47,7 @@ def read_config(family: Family, raw: Mapping[str, Any], where: str, others: Iter
         AttnscopeError: A key is missing, unknown, of the wrong type, or holds a value that the family does not support.
     """
     reader = Reader(raw, where)
+    _check_quantized(reader)
     _check_unknown(family, reader, others)
     _check_requires(family, reader)
     done: dict[str, Any] = {}
@@ -64,6 +67,15 @@ def _checked(name: str, value: Any, entry: Any, reader: Reader) -> Any:
         raise reader.wrong(reader.given(getattr(entry, "names", ())) or name, value, expected) from e
 
 
+def _check_quantized(reader: Reader) -> None:
+    said = reader.get(_QUANTIZED, default=None)
+    if said is not None:
+        method = said.get("quant_method") if isinstance(said, dict) else None
+        found = "the weights are quantised" + (f" ({shown(method)[1:-1]})" if isinstance(method, str) else "")
+        hint = "take a checkpoint with floating-point weights, such as one converted to bfloat16"
+        raise AttnscopeError(found, where=f"{reader.where}: {_QUANTIZED}", hint=hint)
+
+
 def _check_requires(family: Family, reader: Reader) -> None:
     for name, wanted in {**COMMON_REQUIRES, **family.requires}.items():
         value = reader.raw.get(name)
@@ -72,7 +84,7 @@ def _check_requires(family: Family, reader: Reader) -> None:
 
 
 def _check_unknown(family: Family, reader: Reader, others: Iterable[Family]) -> None:
-    known = family.reads | family.inert | COMMON_INERT | COMMON_REQUIRES.keys()
+    known = family.reads | family.inert | COMMON_INERT | COMMON_REQUIRES.keys() | {_QUANTIZED}
     for name in reader.raw:
         if name not in known:
             found = f"unknown key '{shown(name)[1:-1]}' for family '{family.name}'"

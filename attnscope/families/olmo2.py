@@ -8,7 +8,7 @@ OLMO2 = replace(
     LLAMA,
     name="olmo2",
     model_types=("olmo2",),
-    config={**LLAMA.config, "mlp_bias": False, "qk_norm": "whole", "norm_order": "output"},
+    config={**LLAMA.config, "mlp_bias": False, "qk_norm": "whole", "norm_order": "output", "norm_wide": True},
     modules={
         **{ours: theirs for ours, theirs in LLAMA.modules.items() if "norm" not in ours},
         "blocks.{l}.attention.q_norm": "layers.{l}.self_attn.q_norm",

@@ -3,9 +3,11 @@
 from attnscope.families.spec import Family
 
 _ATTENTION = ("q", "k", "v", "out", "q_norm", "k_norm")
+_MLP = ("up", "gate", "down")
 _BLOCK = (
-    *(f"attention.{name}" for name in _ATTENTION),
-    *("norm_attention", "norm_attention_out", "norm_mlp", "norm_mlp_out", "mlp.up", "mlp.gate", "mlp.down"),
+    *("attention", *(f"attention.{name}" for name in _ATTENTION)),
+    *("norm_attention", "norm_attention_out", "norm_mlp", "norm_mlp_out"),
+    *("mlp.router", *(f"mlp.{name}" for name in _MLP), *(f"mlp.experts.{{x}}.{name}" for name in _MLP)),
 )
 _NAMES = ("embed.tokens", "embed.positions", "embed.segments", "embed.norm", *(f"blocks.{{l}}.{n}" for n in _BLOCK))
 

@@ -7,6 +7,7 @@ from typing import Any
 from attnscope.errors import AttnscopeError
 
 REQUIRED: Any = object()
+_MOST = 1 << 62
 
 
 class Reader:
@@ -69,13 +70,15 @@ def positive(reader: Reader, name: str, value: Any) -> int | float:
 
 
 def whole(reader: Reader, name: str, value: Any, least: int = 1) -> int:
-    """The value, where it is a whole number of at least this.
+    """The value, where it is a whole number of at least this, and no more than torch can count to.
 
     Raises:
         AttnscopeError: It is something else.
     """
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise reader.wrong(name, value, f"a whole number of at least {least}")
+    if value > _MOST:
+        raise reader.wrong(name, value, f"at most {_MOST:,}")
     return value
 
 

@@ -112,6 +112,28 @@ class Chunk:
 
 
 @dataclass(frozen=True)
+class Stacked:
+    """A module of every expert in one tensor (experts, …); biases lie in one whose name ends in `_bias`.
+
+    Attributes:
+        tensor: Their tensor of weights.
+        part: Which of `parts` this is; empty where it is the only one.
+        parts: Names of our sibling modules that share the tensor.
+        transposed: Each expert's weight is stored as (in, out).
+        alternating: Output rows of the parts take turns, not one part whole after the other.
+    """
+
+    tensor: str
+    part: str = ""
+    parts: tuple[str, ...] = ()
+    transposed: bool = False
+    alternating: bool = False
+
+
+Entry = str | Chunk | Stacked | tuple[str | Stacked, ...]
+
+
+@dataclass(frozen=True)
 class Family:
     """How checkpoints of one architecture are read.
 
@@ -119,7 +141,8 @@ class Family:
         name: The file's name in this folder.
         model_types: Values of config.json's `model_type` that it serves.
         config: Our field to a constant, a Key or a Computed, in reading order.
-        modules: Our module to theirs, with `{l}` for the layer; weight and bias follow.
+        modules: Our module to theirs, with `{l}` for the layer and `{x}` for the expert; weight and bias follow. Where
+            checkpoints name it in several ways, all of them.
         prefixes: What may stand before every tensor's name; the first under which the token embedding is found.
         transposed: Our modules (last part of the name) whose weight is stored as (in, out).
         requires: Keys that must hold the one value that we support, where they are there at all.
@@ -130,7 +153,7 @@ class Family:
     name: str
     model_types: tuple[str, ...]
     config: Mapping[str, Any]
-    modules: Mapping[str, str | Chunk]
+    modules: Mapping[str, Entry]
     prefixes: tuple[str, ...] = ("",)
     transposed: frozenset[str] = frozenset()
     requires: Mapping[str, Any] = field(default_factory=dict)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from attnscope.errors import AttnscopeError
-from attnscope.hosted.interface import Enough, Session, running
+from attnscope.hosted.interface import Enough, Session, running, unlike
 from attnscope.hosted.loading import Guest
 from attnscope.model.attention import attend
 from attnscope.model.call import Call
@@ -57,16 +57,18 @@ class Hosted:
         Raises:
             AttnscopeError: A watched layer has no attention that can be seen, or the model refuses the text.
         """
-        last, left = max(recorders, default=-1), set(recorders)
+        seen: set[int] = set()
         keys = batch.context or batch.tokens
         pad = padding(keys.lengths, max(keys.lengths), keys.real.device)
+        last, sizes = max(recorders, default=-1), (*batch.tokens.real.shape, keys.real.shape[1])
 
         def watch(part: str, _: nn.Module, call: Call) -> Tensor:
             if part != self.guest.chosen:
                 return _whole(attend(call))
+            _check_sizes(call, sizes)
+            seen.add(call.layer)
             if call.layer not in self.own:
                 self.own[call.layer] = in_words(call.rule.mask, batch.tokens.lengths[0], keys.lengths[0])
-            left.discard(call.layer)
             if session.projection is not None:
                 self.projections[call.layer] = session.projection
             output = self._attend(call, pad, recorders.get(call.layer, ()), self.whole or call.layer < last)
@@ -77,15 +79,18 @@ class Hosted:
             return output
 
         session = Session(self.guest.model, watch)
+        self._run(session, batch)
+        if missed := set(recorders) - seen:
+            hint = "choose layers that have, with --layer"
+            raise AttnscopeError(f"layer {min(missed)} has no attention over tokens", where="--layer", hint=hint)
+
+    def _run(self, session: Session, batch: Batch) -> None:
         try:
             with torch.inference_mode(), running(session):
                 self.run(batch)
         except IndexError as e:
             found = f"the model cannot take a text of {max(batch.tokens.lengths)} tokens ({e})"
             raise AttnscopeError(found, where="TEXT", hint="--truncate cuts the text") from e
-        if left:
-            hint = "choose layers that have, with --layer"
-            raise AttnscopeError(f"layer {min(left)} has no attention over tokens", where="--layer", hint=hint)
 
     def _attend(self, call: Call, pad: Mask, recorders: Sequence[Recorder], need_output: bool) -> Tensor | None:
         own, show = call.rule.mask, partial(attend, need_output=need_output, tile_elements=self.tile_elements)
@@ -131,6 +136,13 @@ class Hosted:
             ", ".join(f"{words} in {len(layers)} of {len(self.own)} layers" for words, layers in by_words.items())
             + rest
         )
+
+
+def _check_sizes(call: Call, expected: tuple[int, ...]) -> None:
+    """Refuse attention that is not between the tokens: texts, queries and keys are counted."""
+    _, _, queries, _ = call.q.shape
+    if (call.q.shape[0], queries, call.k.shape[2]) != expected:
+        raise unlike(f"{queries} queries and {call.k.shape[2]} keys, not one for each token,", call.layer)
 
 
 def _inputs(texts: Texts) -> dict[str, Any]:

@@ -21,7 +21,7 @@ _OUT = re.compile(r"o_proj|out_proj|c_proj|o|Wo|out_lin|dense|output\.dense")
 # What models pass along besides, and what eager attention does not read either, or reads as we do.
 _INERT = frozenset(
     "position_ids cache_position position_embeddings past_key_values past_key_value token_type_ids cu_seq_lens_q "
-    "cu_seq_lens_k cu_seqlens max_seqlen max_length_q max_length_k seq_idx input_ids indices padding_mask".split()
+    "cu_seq_lens_k cu_seqlens max_seqlen max_length_q max_length_k seq_idx input_ids padding_mask".split()
 )
 
 
@@ -73,7 +73,7 @@ class Session:
         self._names = {id(module): name for name, module in model.named_modules()}
         self._seen: Counter[str] = Counter()
         self._layers: set[tuple[str, int]] = set()
-        self._biased: dict[int, tuple[Tensor, bool]] = {}
+        self._found: dict[tuple[int, str], tuple[Tensor, bool]] = {}
 
     def take(
         self, module: nn.Module, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, more: dict[str, Any]
@@ -81,7 +81,7 @@ class Session:
         """One layer's attention; the arguments are those of the attention interface of transformers."""
         part, layer = self._place(module)
         if q.ndim != 4 or q.shape[1] % k.shape[1]:
-            raise _unlike(f"queries of shape {list(q.shape)} and keys of shape {list(k.shape)}", layer)
+            raise unlike(f"queries of shape {list(q.shape)} and keys of shape {list(k.shape)}", layer)
         rule = self._rule(q, k, mask, more, layer)
         weight = self._out_weight(module, q.shape[1] * v.shape[-1])
         return self._watcher(part, module, Call(layer, q, k, v, rule, weight))
@@ -117,8 +117,9 @@ class Session:
         sinks, position = known.pop("s_aux", None), known.pop("position_bias", None)
         for name, value in known.items():
             if isinstance(value, Tensor) and name not in _INERT:
-                raise _unlike(f"a tensor '{name}'", layer)
+                raise unlike(f"a tensor '{name}'", layer)
         given = None if mask is None else self._given(mask, k, layer)
+        position = None if position is None or self._is_nothing(position) else position
         parts = [] if position is None else [_table(position)]
         if given is not None and self._is_biased(given):
             parts.append(given.bias)
@@ -133,18 +134,24 @@ class Session:
 
     def _given(self, mask: Tensor, k: Tensor, layer: int) -> Given:
         if mask.ndim != 4 or mask.shape[1] != 1:
-            raise _unlike(f"a mask of shape {list(mask.shape)}", layer)
+            raise unlike(f"a mask of shape {list(mask.shape)}", layer)
         floor = None if mask.dtype == torch.bool else torch.finfo(mask.dtype).min / 2
         return Given(mask[..., : k.shape[2]], floor)
 
     def _is_biased(self, given: Given) -> bool:
         """The mask holds numbers besides 0 and "never": looked up once for a mask that many layers share."""
-        if given.floor is None:
-            return False
-        tensor, key = given.tensor, given.tensor.data_ptr()
-        if key not in self._biased:
-            self._biased[key] = tensor, bool(((tensor != 0) & (tensor > given.floor)).any())
-        return self._biased[key][1]
+        floor = given.floor
+        return floor is not None and self._once(given.tensor, "bias", lambda t: ((t != 0) & (t > floor)).any())
+
+    def _is_nothing(self, position: Tensor) -> bool:
+        """A position bias of 0 everywhere, as T5 has it between its halves."""
+        return self._once(position, "nothing", lambda t: ~t.any())
+
+    def _once(self, tensor: Tensor, question: str, answer: Callable[[Tensor], Tensor]) -> bool:
+        key = tensor.data_ptr(), question
+        if key not in self._found:
+            self._found[key] = tensor, bool(answer(tensor))  # kept, so that its memory is nobody else's meanwhile
+        return self._found[key][1]
 
 
 def _part(name: str) -> str:
@@ -173,7 +180,8 @@ def _sum(parts: list[Callable[[Tensor, Tensor, Tensor], Tensor]]) -> Callable[[T
     return bias
 
 
-def _unlike(what: str, layer: int) -> AttnscopeError:
+def unlike(what: str, layer: int) -> AttnscopeError:
+    """The refusal of attention that is more, or something else, than what attnscope knows."""
     hint = "attnscope shows attention only where it knows all of its parts"
     return AttnscopeError(f"layer {layer} hands {what} to its attention", where="--engine transformers", hint=hint)
 

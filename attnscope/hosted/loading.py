@@ -1,51 +1,22 @@
-"""An opened folder in; a `transformers` model that hands its attention to us, and what it looks like, out.
+"""An opened folder in; a `transformers` model that hands its attention to us, out.
 
-Nothing is fetched and no code of the folder runs: the config becomes the class that transformers itself has for it, and
-the tensors come through our own reader. What the folder does not hold is refused, where transformers would invent it.
+The tensors come through our own reader. What the folder does not hold is refused, where transformers would invent it.
 """
 
-import inspect
-import os
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
 
 from attnscope.errors import AttnscopeError, UsageError, did_you_mean
 from attnscope.folder import Folder
-from attnscope.hosted.interface import NAME, Session, register, running
-from attnscope.model.attention import attend
-from attnscope.model.call import Call
+from attnscope.hosted.interface import NAME
+from attnscope.hosted.library import Kind, find_kind, first_line
+from attnscope.hosted.probe import Part, hidden, longest, probe, segments
 from attnscope.model.tensors import read_tensors
 
-PARTS = ("encoder", "decoder", "cross")
 _AFTER = re.compile(r"(.*\.)?pooler\..*")  # what no attention depends on, and checkpoints leave out
-
-
-@dataclass(frozen=True)
-class Part:
-    """The attention of one part of a model: one stack of layers.
-
-    Attributes:
-        n_layers: Layers.
-        n_heads: Query heads in a layer.
-        n_kv_heads: Key/value heads.
-        d_head: Width of a query.
-        d_value: Width of a value.
-        scale: Factor on q·k in the first layer.
-        projects: The output projection of every layer was found.
-    """
-
-    n_layers: int
-    n_heads: int
-    n_kv_heads: int
-    d_head: int
-    d_value: int
-    scale: float
-    projects: bool
 
 
 @dataclass(frozen=True)
@@ -101,65 +72,37 @@ def load_guest(folder: Folder, dtype: torch.dtype) -> Guest:
         AttnscopeError: transformers is not installed, does not know the model, does not show its attention, or the
             folder lacks weights.
     """
-    hf = _transformers()
-    config = _config(hf, folder)
-    model, notes = _model(hf, config, folder, dtype)
-    table = model.get_input_embeddings()
-    text = config.get_text_config()
+    kind = find_kind(folder)
+    model, notes = _model(kind, folder, dtype)
+    table, config = model.get_input_embeddings(), kind.config
     return Guest(
         model=model,
-        parts=_probe(model, folder),
+        parts=probe(model, folder),
         vocab_size=table.num_embeddings,
         d_model=table.embedding_dim,
-        max_positions=_longest(model, text),
-        n_segments=_segments(model, config),
-        start=getattr(config, "decoder_start_token_id", None) if config.is_encoder_decoder else None,
+        max_positions=longest(model, config.get_text_config()),
+        n_segments=segments(model, config),
+        start=_start(config, table.num_embeddings, folder),
         notes=notes,
     )
 
 
-def _transformers() -> Any:
-    """The library, told never to use the network and to keep quiet."""
-    os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_OFFLINE="1", HF_HUB_DISABLE_TELEMETRY="1")
-    try:
-        import transformers
-        from transformers import AttentionInterface, AttentionMaskInterface  # noqa: F401  # too old without
-    except ImportError as e:
-        found = f"transformers cannot be imported ({str(e).splitlines()[0]})"
-        raise AttnscopeError(found, where="--engine transformers", hint="install attnscope[transformers]") from e
-    hf: Any = transformers
-    hf.logging.set_verbosity_error()
-    hf.logging.disable_progress_bar()
-    register()
-    return hf
+def _start(config: Any, vocabulary: int, folder: Folder) -> int | None:
+    """The id that a decoder starts with."""
+    name = "decoder_start_token_id"
+    found = getattr(config, name, None) if config.is_encoder_decoder else None
+    if found is None or (type(found) is int and 0 <= found < vocabulary):
+        return found
+    hint = f"expected an id below {vocabulary}"
+    raise AttnscopeError(f"{name} is {str(found)[:80]!r}", where=folder.path / "config.json", hint=hint)
 
 
-def _config(hf: Any, folder: Folder) -> Any:
-    where = folder.path / "config.json"
-    kind = folder.config.get("model_type")
-    if not isinstance(kind, str) or kind not in hf.CONFIG_MAPPING:
-        found = "the key 'model_type' is missing" if kind is None else f"model_type is {str(kind)[:80]!r}"
-        raise AttnscopeError(found, where=where, hint=f"transformers {hf.__version__} has no such model")
-    if folder.config.get("quantization_config") is not None:
-        raise AttnscopeError("the checkpoint is quantised", where=where, hint="take one with floating-point weights")
-    try:
-        return hf.CONFIG_MAPPING[kind].from_dict(folder.config)
-    except Exception as e:  # whatever a class of transformers makes of a strange value
-        raise AttnscopeError(f"transformers refuses it ({_first_line(e)})", where=where) from e
-
-
-def _model(hf: Any, config: Any, folder: Folder, dtype: torch.dtype) -> tuple[Any, tuple[str, ...]]:
-    where = folder.path / "config.json"
-    if type(config) not in hf.MODEL_MAPPING:
-        found = f"transformers has no model for '{config.model_type}'"
-        raise AttnscopeError(found, where=where, hint="attnscope needs one that takes text")
-    kind = hf.MODEL_MAPPING[type(config)]
-    kind = kind[0] if isinstance(kind, list | tuple) else kind
+def _model(kind: Kind, folder: Folder, dtype: torch.dtype) -> tuple[Any, tuple[str, ...]]:
     tensors = dict(read_tensors(folder, folder.tensors))
     try:
-        model, info = kind.from_pretrained(
+        model, info = kind.model.from_pretrained(
             None,
-            config=config,
+            config=kind.config,
             state_dict=tensors,
             dtype=dtype,
             attn_implementation=NAME,
@@ -169,16 +112,23 @@ def _model(hf: Any, config: Any, folder: Folder, dtype: torch.dtype) -> tuple[An
         )
     except KeyError as e:
         if e.args != (NAME,):
-            raise AttnscopeError(f"transformers cannot load it ({_first_line(e)})", where=folder.path) from e
-        raise _hidden(config.model_type, folder) from e
-    except (RuntimeError, ValueError, TypeError, AttributeError, NotImplementedError) as e:
-        raise AttnscopeError(f"transformers cannot load it ({_first_line(e)})", where=folder.path) from e
-    return model.eval(), _account(info, folder)
+            raise AttnscopeError(f"transformers cannot load it ({first_line(e)})", where=folder.path) from e
+        raise hidden(kind.config.model_type, folder) from e
+    except Exception as e:  # whatever a class of transformers makes of a strange value
+        raise AttnscopeError(f"transformers cannot load it ({first_line(e)})", where=folder.path) from e
+    return model.eval(), _account(info, _unmentioned(model, folder), folder)
 
 
-def _account(info: dict[str, Any], folder: Folder) -> tuple[str, ...]:
+def _unmentioned(model: Any, folder: Folder) -> set[str]:
+    """Missing tensors of which transformers says nothing, because the class of the model allows for it."""
+    allowed = re.compile("|".join(model._keys_to_ignore_on_load_missing or ()) or "(?!)")
+    names = [name for name in model.state_dict() if allowed.search(name)]
+    return {name for name in names if not any(f".{held}".endswith(f".{name}") for held in folder.tensors)}
+
+
+def _account(info: dict[str, Any], unmentioned: set[str], folder: Folder) -> tuple[str, ...]:
     """Refuse what transformers would make up; note what it does not use."""
-    missing = sorted(name for name in info["missing_keys"] if not _AFTER.fullmatch(name))
+    missing = sorted(name for name in info["missing_keys"] | unmentioned if not _AFTER.fullmatch(name))
     if missing:
         more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
         hint = "transformers would fill it with random numbers; fetch the checkpoint again"
@@ -191,65 +141,3 @@ def _account(info: dict[str, Any], folder: Folder) -> tuple[str, ...]:
         return ()
     shown = ", ".join(unused[:3]) + (f" and {len(unused) - 3} more" if len(unused) > 3 else "")
     return (f"tensors that attention does not use: {shown}",)
-
-
-def _hidden(family: str, folder: Folder) -> AttnscopeError:
-    found = f"'{family}' does not run through transformers' attention interface"
-    hint = "its scores cannot be seen from outside, and attnscope shows nothing else instead"
-    return AttnscopeError(found, where=folder.path, hint=hint)
-
-
-def _probe(model: Any, folder: Folder) -> dict[str, Part]:
-    """Run two tokens, and see which parts, layers and heads there are."""
-    seen: dict[str, dict[int, tuple[Call, bool]]] = {}
-
-    def watch(part: str, module: nn.Module, call: Call) -> Tensor:
-        seen.setdefault(part, {})[call.layer] = call, call.out_weight is not None
-        output = attend(call)
-        assert output is not None
-        return output
-
-    ids = torch.full((1, 2), min(5, model.get_input_embeddings().num_embeddings - 1))
-    more = {"decoder_input_ids": ids} if model.config.is_encoder_decoder else {}
-    session = Session(model, watch)
-    try:
-        with torch.inference_mode(), running(session):
-            model(input_ids=ids, attention_mask=torch.ones_like(ids), **more)
-    except AttnscopeError:
-        raise
-    except Exception as e:  # two tokens are a text that every language model takes
-        found = f"transformers cannot run two tokens through it ({_first_line(e)})"
-        raise AttnscopeError(found, where=folder.path, hint="attnscope needs a model that takes text") from e
-    if not seen:
-        raise _hidden(model.config.model_type, folder)
-    return {part: _facts(list(layers.values()), 1 + max(layers), folder) for part, layers in seen.items()}
-
-
-def _facts(calls: list[tuple[Call, bool]], n_layers: int, folder: Folder) -> Part:
-    shapes = {(c.q.shape[1], c.k.shape[1], c.q.shape[-1], c.v.shape[-1]) for c, _ in calls}
-    if len({heads for heads, *_ in shapes}) > 1:
-        raise AttnscopeError("its layers have different numbers of heads", where=folder.path)
-    first = calls[0][0]
-    heads, groups, width, value = first.q.shape[1], first.k.shape[1], first.q.shape[-1], first.v.shape[-1]
-    return Part(n_layers, heads, groups, width, value, first.rule.scale, all(projects for _, projects in calls))
-
-
-def _longest(model: Any, config: Any) -> int | None:
-    longest = getattr(config, "max_position_embeddings", None)
-    if not isinstance(longest, int) or longest < 1:
-        return None
-    counted = [m.padding_idx for n, m in _tables(model) if "position" in n and m.padding_idx is not None]
-    return longest - 1 - counted[0] if counted else longest  # positions that start behind the padding's (RoBERTa)
-
-
-def _tables(model: nn.Module) -> Iterable[tuple[str, nn.Embedding]]:
-    return ((name, module) for name, module in model.named_modules() if isinstance(module, nn.Embedding))
-
-
-def _segments(model: Any, config: Any) -> int:
-    takes = "token_type_ids" in inspect.signature(model.forward).parameters
-    return int(getattr(config, "type_vocab_size", 0) or 0) if takes else 0
-
-
-def _first_line(error: BaseException) -> str:
-    return f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')[:200]}"

@@ -149,7 +149,7 @@ class _Part:
 
 def _tile(part: _Part, workspace: Workspace, raw: bool) -> Tile:
     """The stages, in order; each takes the place of the one before where nobody reads that."""
-    call, heads, (q0, q1, _, _) = part.call, part.heads, part.box
+    call, heads, (q0, q1, k0, k1) = part.call, part.heads, part.box
     q = call.q[:, part.index, q0:q1].float()
     shape = (*q.shape[:3], part.k.shape[2])
     scores = product(q, part.k, workspace.room("scores", shape, q.device))  # (B, h, q, k)
@@ -162,8 +162,24 @@ def _tile(part: _Part, workspace: Workspace, raw: bool) -> Tile:
         weights.masked_fill_(dead[..., None], 0.0)
     output = product(weights, part.v.mT)  # (B, h, q, Ev)
     _check_finite(output, "outputs", call.layer, heads)
-    early = (scores, scaled) if raw else (None, None)
-    return Tile(call, heads, part.index, *part.box, part.clear, *early, masked, weights, output, dead, workspace, sink)
+    return Tile(
+        call=call,
+        heads=heads,
+        index=part.index,
+        q0=q0,
+        q1=q1,
+        k0=k0,
+        k1=k1,
+        clear=part.clear,
+        scores=scores if raw else None,
+        scaled=scaled if raw else None,
+        masked=masked,
+        weights=weights,
+        output=output,
+        dead=dead,
+        workspace=workspace,
+        sink=sink,
+    )
 
 
 def _mask(scaled: Tensor, part: _Part) -> Tensor | None:

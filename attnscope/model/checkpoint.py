@@ -9,13 +9,13 @@ from torch import Tensor
 
 from attnscope.config import ModelConfig
 from attnscope.errors import AttnscopeError
-from attnscope.families.counts import NOT_ONE_MODEL, check_counts, find_prefix, theirs
-from attnscope.families.spec import Chunk, Family
-from attnscope.folder import Folder, TensorInfo
+from attnscope.families.counts import NOT_ONE_MODEL, check_counts
+from attnscope.families.names import Names, Place, find_prefix
+from attnscope.families.spec import Chunk, Family, Stacked
+from attnscope.folder import Folder
 from attnscope.model.stack import Stack
 from attnscope.model.tensors import read_tensors
 
-_OLD_NAMES = {"weight": "gamma", "bias": "beta"}  # norms in checkpoints converted from TensorFlow
 _FLOATS = ("F64", "F32", "F16", "BF16")  # anything else is quantised, and means nothing without its scales
 
 
@@ -28,27 +28,34 @@ class _Part:
         shape: Its shape.
         transposed: The tensor is stored as (in, out).
         rows: Rows (start, stop, all) within the tensor once it is laid (out, in); None for the whole.
+        step: Every how many of them one of ours comes.
         per_head: Heads among whose rows the parts are interleaved; 0 where they are not.
+        expert: Which of how many experts, in a tensor that holds all; None elsewhere.
     """
 
     ours: str
     shape: tuple[int, ...]
     transposed: bool
     rows: tuple[int, int, int] | None = None
+    step: int = 1
     per_head: int = 0
+    expert: tuple[int, int] | None = None
 
     def source_shape(self) -> tuple[int, ...]:
         """The shape that their tensor must have."""
         shape = self.shape if self.rows is None else (self.rows[2], *self.shape[1:])
-        return shape[::-1] if self.transposed else shape
+        shape = shape[::-1] if self.transposed else shape
+        return shape if self.expert is None else (self.expert[1], *shape)
 
     def take(self, tensor: Tensor) -> Tensor:
-        """Our parameter out of their tensor, laid (out, in)."""
+        """Our parameter out of their tensor, whose matrices are laid (out, in)."""
+        if self.expert is not None:
+            tensor = tensor[self.expert[0]]
         if self.rows is None:
             return tensor
         start, stop, _ = self.rows
         if not self.per_head:
-            return tensor[start:stop]
+            return tensor[start : stop : self.step]
         by_head = tensor.reshape(self.per_head, -1, *tensor.shape[1:])  # (H, rows of a head, …)
         return by_head[:, start // self.per_head : stop // self.per_head].flatten(0, 1)
 
@@ -69,8 +76,8 @@ def load(
     state: dict[str, Tensor] = {}
     for name, tensor in read_tensors(folder, wanted):
         whole = tensor.to(device=device, dtype=dtype)
-        if wanted[name][0].transposed and tensor.ndim == 2:
-            whole = whole.T.contiguous()  # here, for torch turns parts of a matrix many times as slowly
+        if wanted[name][0].transposed and tensor.ndim > 1:
+            whole = whole.mT.contiguous()  # here, for torch turns parts of a matrix many times as slowly
         for part in wanted[name]:
             state[part.ours] = part.take(whole).contiguous()
     stack.load_state_dict(state, strict=True, assign=True)
@@ -89,9 +96,10 @@ def check(family: Family, config: ModelConfig, folder: Folder) -> dict[str, list
     """
     where = str(folder.path / "config.json" if folder.config else folder.path)
     check_counts(family, config, {name: info.shape for name, info in folder.tensors.items()}, where)
-    names = _Names(family, folder, find_prefix(family, folder.tensors, where))
+    names = Names(family, find_prefix(family, folder.tensors, where), folder.tensors, str(folder.path))
     plan: dict[str, list[_Part]] = {}
-    for part, info in _parts(config, names):
+    for part, tensor in _parts(config, names):
+        info = folder.tensors[tensor]
         if info.dtype not in _FLOATS:
             hint = "attnscope reads floating-point checkpoints only"
             raise AttnscopeError(f"is stored as {info.dtype}", where=f"{info.file}: {info.name}", hint=hint)
@@ -99,79 +107,47 @@ def check(family: Family, config: ModelConfig, folder: Folder) -> dict[str, list
             found = f"has shape {list(info.shape)}, '{part.ours}' needs {list(part.source_shape())}"
             raise AttnscopeError(found, where=f"{info.file}: {info.name}", hint=NOT_ONE_MODEL)
         plan.setdefault(info.name, []).append(part)
-    _account(names, plan)
+    _account(names, folder, plan)
     return plan
 
 
-@dataclass(frozen=True)
-class _Names:
-    """Their names for our modules, in one folder.
-
-    Attributes:
-        family: The family.
-        folder: The folder.
-        prefix: What stands before the names in this folder.
-    """
-
-    family: Family
-    folder: Folder
-    prefix: str
-
-    def entry(self, module: str) -> str | Chunk:
-        """What the family says of one of our modules."""
-        found = self.family.modules.get(re.sub(r"\.\d+\.", ".{l}.", module, count=1))
-        if found is None:
-            raise AttnscopeError(f"family '{self.family.name}' has no '{module}'", where=self.folder.path)
-        return found
-
-    def tensor(self, module: str, kind: str) -> TensorInfo:
-        """The header entry for one of our parameters, under its new or its old name."""
-        layer = re.search(r"\.(\d+)\.", module)
-        base = self.prefix + theirs(self.entry(module)).replace("{l}", layer[1] if layer else "")
-        for name in (f"{base}.{kind}", f"{base}.{_OLD_NAMES.get(kind, kind)}"):
-            if name in self.folder.tensors:
-                return self.folder.tensors[name]
-        hint = f"it is needed for '{module}.{kind}'; weights are never made up"
-        raise AttnscopeError(f"the tensor '{base}.{kind}' is missing", where=self.folder.path, hint=hint)
-
-
-def _parts(config: ModelConfig, names: _Names) -> Iterator[tuple[_Part, TensorInfo]]:
-    """Every parameter of the whole model, with the tensor that holds it."""
+def _parts(config: ModelConfig, names: Names) -> Iterator[tuple[_Part, str]]:
+    """Every parameter of the whole model, with the name of the tensor that holds it."""
     with torch.device("meta"):
         shapes = {name: tuple(p.shape) for name, p in Stack(config, 1).named_parameters()}
-    for first, shape in shapes.items():
+    for first in shapes:
         layers = range(config.n_layers) if first.startswith("blocks.0.") else range(1)
         for layer in layers:  # every block has the shapes of block 0
             ours = first.replace("blocks.0.", f"blocks.{layer}.", 1)
-            yield _part(config, names, ours, shape, first, shapes), names.tensor(*ours.rsplit(".", 1))
+            place = names.find(ours)
+            yield _part(config, names.family, ours, first, shapes, place), place.tensor
 
 
 def _part(
-    config: ModelConfig,
-    names: _Names,
-    ours: str,
-    shape: tuple[int, ...],
-    first: str,
-    shapes: Mapping[str, tuple[int, ...]],
+    config: ModelConfig, family: Family, ours: str, first: str, shapes: Mapping[str, tuple[int, ...]], place: Place
 ) -> _Part:
     """Where a parameter lies within its tensor; `first` is the same parameter of block 0, `shapes` are block 0's."""
     module, kind = first.rsplit(".", 1)
-    name = module.rsplit(".", 1)[-1]
-    transposed = kind == "weight" and name in names.family.transposed
-    entry = names.entry(module)
+    name, shape, entry = module.rsplit(".", 1)[-1], shapes[first], place.entry
+    transposed = kind == "weight" and (entry.transposed if isinstance(entry, Stacked) else name in family.transposed)
     if isinstance(entry, str):
         return _Part(ours, shape, transposed)
+    expert = (place.expert or 0, config.n_experts) if isinstance(entry, Stacked) else None
+    if not entry.part:
+        return _Part(ours, shape, transposed, expert=expert)
     sizes = [shapes[f"{module.removesuffix(name)}{sibling}.{kind}"][0] for sibling in entry.parts]
-    start = sum(sizes[: entry.parts.index(entry.part)])
-    return _Part(
-        ours, shape, transposed, (start, start + shape[0], sum(sizes)), config.n_heads if entry.per_head else 0
-    )
+    at = entry.parts.index(entry.part)
+    if isinstance(entry, Stacked) and entry.alternating:
+        return _Part(ours, shape, transposed, (at, sum(sizes), sum(sizes)), len(sizes), expert=expert)
+    rows = sum(sizes[:at]), sum(sizes[: at + 1]), sum(sizes)
+    per_head = config.n_heads if isinstance(entry, Chunk) and entry.per_head else 0
+    return _Part(ours, shape, transposed, rows, per_head=per_head, expert=expert)
 
 
-def _account(names: _Names, plan: Mapping[str, object]) -> None:
+def _account(names: Names, folder: Folder, plan: Mapping[str, object]) -> None:
     """Refuse a checkpoint with a tensor that the family neither uses nor expects to be left over."""
     leftover = re.compile("|".join(f"(?:{pattern})" for pattern in names.family.leftover) or "(?!)")
-    for name, info in names.folder.tensors.items():
+    for name, info in folder.tensors.items():
         if name not in plan and not leftover.fullmatch(name.removeprefix(names.prefix)):
             hint = f"family '{names.family.name}' does not know it, and it may change attention"
             raise AttnscopeError(f"unknown tensor '{name}'", where=info.file, hint=hint)

@@ -1,35 +1,20 @@
-"""The parts of a block: linear maps and norms without random initial values, MLPs, attention, and the block itself."""
+"""A block's input in, its output out: norms without random initial values, attention, and the block itself."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from attnscope.config import ModelConfig
 from attnscope.model.call import Call, Rule
+from attnscope.model.experts import Experts
+from attnscope.model.linear import Linear
+from attnscope.model.mlp import MLP
 from attnscope.model.positions import rotate
-from attnscope.model.products import fast, linear
 from attnscope.model.watch import Watch
 
 _ROWS = 1024  # positions that an MLP takes at a time: what lies between its products then stays in cache
-
-
-_FUSED = {"gelu": ("gelu", "none"), "gelu_tanh": ("gelu", "tanh"), "relu": ("relu", "")}  # oneDNN's names for them
-
-
-class Linear(nn.Linear):
-    """nn.Linear that leaves its weights as they are made: the checkpoint, or a seed, fills them."""
-
-    def forward(self, input: Tensor, activation: str | None = None) -> Tensor:
-        """As nn.Linear, then a non-linearity, by oneDNN where that can do it."""
-        after = _FUSED.get(activation or "") if fast(input, self.weight) else None  # spares a walk over a wide tensor
-        product = linear(input, self.weight, self.bias, after)
-        return product if activation is None or after else activate(activation, product)
-
-    def reset_parameters(self) -> None:
-        """Do nothing."""
 
 
 class Embedding(nn.Embedding):
@@ -49,17 +34,17 @@ class LayerNorm(nn.LayerNorm):
 class RMSNorm(nn.Module):
     """x / √(mean x² + ε) · weight, computed in float32 (Zhang and Sennrich, 2019); · (1 + weight) for Gemma."""
 
-    def __init__(self, width: int, eps: float, plus_one: bool = False) -> None:
+    def __init__(self, width: int, eps: float, *, plus_one: bool = False, wide: bool = False) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.empty(width))
-        self.eps, self.plus_one = eps, plus_one
+        self.eps, self.plus_one, self.wide = eps, plus_one, wide
 
     def forward(self, x: Tensor) -> Tensor:
         """Norm the last dimension."""
         wide = x.float()
         wide = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + self.eps)
-        if self.plus_one:
-            return (wide * (1.0 + self.weight.float())).to(x.dtype)
+        if self.plus_one or self.wide:
+            return (wide * (self.weight.float() + self.plus_one)).to(x.dtype)
         return self.weight * wide.to(x.dtype)
 
 
@@ -68,41 +53,9 @@ def make_norm(config: ModelConfig, width: int | None = None) -> nn.Module:
     width = width or config.d_model
     if config.norm == "layernorm":
         return LayerNorm(width, config.norm_eps)
-    return RMSNorm(width, config.norm_eps, config.norm_plus_one) if config.norm == "rmsnorm" else nn.Identity()
-
-
-def activate(name: str, x: Tensor) -> Tensor:
-    """The non-linearity of this name."""
-    match name:
-        case "gelu":
-            return F.gelu(x)
-        case "gelu_tanh":
-            return F.gelu(x, approximate="tanh")
-        case "quick_gelu":
-            return x * torch.sigmoid(1.702 * x)
-        case "relu":
-            return F.relu(x)
-        case _:
-            return F.silu(x)
-
-
-class MLP(nn.Module):
-    """down(act(up(x))), or down(act(gate(x)) · up(x)) where it is gated (Shazeer, 2020)."""
-
-    def __init__(self, config: ModelConfig) -> None:
-        super().__init__()
-        self.activation = config.activation
-        self.up = Linear(config.d_model, config.d_mlp, config.mlp_bias)
-        self.gate = Linear(config.d_model, config.d_mlp, config.mlp_bias) if config.gated else None
-        self.down = Linear(config.d_mlp, config.d_model, config.mlp_bias)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """(B, T, D) to (B, T, D)."""
-        if self.gate is None:
-            hidden: Tensor = self.down(self.up(x, self.activation))
-        else:
-            hidden = self.down(self.gate(x, self.activation) * self.up(x))
-        return hidden
+    if config.norm == "none":
+        return nn.Identity()
+    return RMSNorm(width, config.norm_eps, plus_one=config.norm_plus_one, wide=config.norm_wide)
 
 
 @dataclass(frozen=True)
@@ -136,6 +89,7 @@ class Attention(nn.Module):
         self.q_norm = make_norm(config, config.d_head * (h if self.whole else 1)) if config.qk_norm else None
         self.k_norm = make_norm(config, config.d_head * (g if self.whole else 1)) if config.qk_norm else None
         self.out = Linear(h * config.d_value, d, config.out_bias) if config.out_projection else None
+        self.sinks = nn.Parameter(torch.empty(h)) if config.sinks else None
 
     def forward(self, x: Tensor, setting: Setting) -> Tensor | None:
         """(B, Q, D) to (B, Q, D), or (B, Q, H·Ev) without output projection; None after the last watched layer."""
@@ -153,7 +107,8 @@ class Attention(nn.Module):
             q = rotate(q, *setting.rotary)  # one after the other, so that only one of them is there twice
             k = rotate(k, *setting.rotary)
         out_weight = None if self.out is None else self.out.weight
-        heads = setting.watch.attend(Call(self.layer, q, k, v, setting.rule, out_weight))
+        rule = setting.rule if self.sinks is None else replace(setting.rule, sinks=self.sinks)
+        heads = setting.watch.attend(Call(self.layer, q, k, v, rule, out_weight))
         if heads is None:
             return None
         made, out = heads, self.out
@@ -172,7 +127,7 @@ class Block(nn.Module):
         super().__init__()
         self.config = config
         self.attention = Attention(config, layer)
-        self.mlp = MLP(config) if config.d_mlp else None
+        self.mlp = (Experts(config) if config.n_experts else MLP(config)) if config.d_mlp else None
         before, after = config.norm_order != "output", config.norm_order in ("output", "sandwich")
         self.norm_attention = make_norm(config) if before else nn.Identity()
         self.norm_attention_out = make_norm(config) if after else nn.Identity()

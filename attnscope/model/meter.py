@@ -6,8 +6,8 @@ It watches nothing: whatever is computed is computed for somebody else.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from attnscope.model.attention import Recorder, Tile
 from attnscope.model.masks import Mask
+from attnscope.model.tile import Recorder, Tile
 
 _WATCHED = 3.0  # a watched head's work over one's that goes through scaled_dot_product_attention
 _SAMPLES = 256  # queries whose range of keys stands for that of all

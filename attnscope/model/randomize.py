@@ -11,7 +11,7 @@ def randomize(stack: Stack, seed: int) -> Stack:
     """Fill a Stack with random weights, the same for the same seed.
 
     Embeddings are standard normal, linear weights normal with variance 1/inputs, so that scaled scores have a
-    spread of about 1; linear biases are normal with standard deviation 0.1; norms start at 1 and 0.
+    spread of about 1, and so are sinks; linear biases are normal with standard deviation 0.1; norms start at 1 and 0.
     """
     generator = torch.Generator().manual_seed(seed)
     for module in stack.modules():
@@ -20,6 +20,8 @@ def randomize(stack: Stack, seed: int) -> Stack:
             spread = 1.0 if isinstance(module, nn.Embedding) else module.in_features**-0.5
             for name, parameter in own.items():
                 parameter.data.normal_(0.0, spread if name == "weight" else 0.1, generator=generator)
+        elif "sinks" in own:
+            own["sinks"].data.normal_(0.0, 1.0, generator=generator)
         else:  # norms
             for name, parameter in own.items():
                 parameter.data.fill_(1.0 if name == "weight" and not stack.config.norm_plus_one else 0.0)

@@ -35,7 +35,8 @@ class Walk:
             `x` (D,) what queries are made of. Queries and keys: `q`, `k` as projected, `q_norm`, `k_norm` as normed,
             `cos`, `sin` (n, R) of every position, all where there are such; `q_used` (E,), `k_used` (K, E) and `v`
             (K, Ev) as attention took them. The row: `scores`, `scaled`, `masked`, `weights`, `bias` (K,), `output`
-            (Ev,). `out` (D, Ev): this head's part of the output projection.
+            (Ev,), `sink` (2,) the head's logit and what it takes, where there are such. `out` (D, Ev): this head's part
+            of the output projection.
         sources: What keys are made of, (K, D), on the model's device.
     """
 
@@ -63,6 +64,8 @@ class Walk:
         self._take("v", call.v[0, group])
         for stage in ("scores", "scaled", "masked", "weights", "output"):
             self._take(stage, tile.stage(stage)[0, 0, row])
+        if call.rule.sinks is not None and tile.sink is not None:
+            self._take("sink", torch.stack((call.rule.sinks[self.head].float(), tile.sink[0, 0, row])))
         if call.rule.bias is not None:
             at = torch.arange(self.n_keys, device=call.q.device)[None]
             self._take("bias", call.rule.bias(torch.full_like(at[:, :1], self.query), at, tile.heads)[..., 0, 0, :])

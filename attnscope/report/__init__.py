@@ -6,7 +6,7 @@ opened again without the model. The JSON Schemas of all findings lie beside the 
 
 from attnscope.report.arrays import Floats, Matrix, Places
 from attnscope.report.codec import from_json, json_schema, to_json
-from attnscope.report.explain import EXPLAIN_SCHEMA, Cell, Check, Explanation, Part, Rest, Row, Vector
+from attnscope.report.explain import EXPLAIN_SCHEMA, Cell, Check, Explanation, Part, Rest, Row, Sink, Vector
 from attnscope.report.overview import Columns, Means, Pooled
 from attnscope.report.run import (
     SCHEMA,
@@ -42,6 +42,7 @@ __all__ = [
     "Rest",
     "Row",
     "Rows",
+    "Sink",
     "TextReport",
     "Token",
     "Top",

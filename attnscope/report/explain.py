@@ -92,6 +92,20 @@ class Rest(msgspec.Struct, frozen=True):
     blend: Floats
 
 
+class Sink(msgspec.Struct, frozen=True):
+    """A logit that takes part in the softmax and belongs to no token: no value stands behind what it takes.
+
+    Attributes:
+        logit: The head's; it stands beside the masked scores.
+        exponential: exp(logit − the row's maximum).
+        weight: Its share: the weights of all keys sum to 1 minus this.
+    """
+
+    logit: float
+    exponential: float
+    weight: float
+
+
 class Part(msgspec.Struct, frozen=True):
     """What one dimension, or one rotated pair of dimensions, adds to a dot product; float64.
 
@@ -160,8 +174,8 @@ class Explanation(msgspec.Struct, frozen=True):
         key_vectors: k_j as attention takes it, (keys, E).
         value_vectors: v_j, (keys, Ev).
         rest: The keys that are not shown; None where all are.
-        maximum: Largest masked score; None in a fully masked row.
-        exponential_sum: Sum of the exponentials over all keys; None likewise.
+        maximum: Largest masked score, or the sink's logit where that is larger; None in a fully masked row.
+        exponential_sum: Sum of the exponentials over all keys, and of the sink's; None likewise.
         fully_masked: The mask lets the query see nothing.
         cells: The cells in depth.
         blend: Σ α·v, float64 rounded to float32; empty in a fully masked row.
@@ -169,6 +183,7 @@ class Explanation(msgspec.Struct, frozen=True):
         projected: What the output projection makes of it; None where the layer has none, or nothing came out.
         checks: Every step, done again.
         notes: What was left out or cut.
+        sink: What the head's sink takes; None where the model has none, or in a fully masked row.
         schema: Name and version of this format.
     """
 
@@ -202,6 +217,7 @@ class Explanation(msgspec.Struct, frozen=True):
     projected: Vector | None
     checks: list[Check]
     notes: list[str] = []
+    sink: Sink | None = None
     schema: str = EXPLAIN_SCHEMA
 
     @property

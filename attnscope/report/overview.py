@@ -45,6 +45,10 @@ class Means(msgspec.Struct, frozen=True):
         self: Weight on the query's own position; None under cross-attention.
         other: Weight on the rest.
         distance: |query − key| in tokens; None under cross-attention.
+        within_16: Weight on keys at most 16 tokens away; None under cross-attention, as are those that follow.
+        within_64: At most 64.
+        within_256: At most 256.
+        within_1024: At most 1,024.
         sink: What goes to the head's sink; None where it has none.
     """
 
@@ -54,4 +58,8 @@ class Means(msgspec.Struct, frozen=True):
     self: float | None
     other: float | None
     distance: float | None
+    within_16: float | None
+    within_64: float | None
+    within_256: float | None
+    within_1024: float | None
     sink: float | None = None

@@ -118,6 +118,10 @@ class Rows(msgspec.Struct, frozen=True):
         self: Weight on the query's own position; null under cross-attention.
         other: Weight on the rest: not the query itself, not special, not the first token.
         distance: Mean |query − key| in tokens, weighted by α; null under cross-attention.
+        within_16: Weight on keys at most 16 tokens away; null under cross-attention, as are those that follow.
+        within_64: At most 64.
+        within_256: At most 256.
+        within_1024: At most 1,024.
     """
 
     entropy: Floats
@@ -126,6 +130,10 @@ class Rows(msgspec.Struct, frozen=True):
     self: Floats
     other: Floats
     distance: Floats
+    within_16: Floats
+    within_64: Floats
+    within_256: Floats
+    within_1024: Floats
 
 
 class HeadReport(msgspec.Struct, frozen=True):

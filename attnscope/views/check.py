@@ -4,6 +4,7 @@ from attnscope.report.check import Check, CheckReport, Differences
 from attnscope.report.codec import to_json
 from attnscope.visible import visible
 
+_NAMED = 20  # fully masked queries that are named one by one
 _VERDICTS = {"pass": "ok", "fail": "FAIL", "skipped": "skipped"}
 
 
@@ -22,6 +23,7 @@ def as_text(report: CheckReport) -> str:
         f"engine {made.engine} · {made.device} {made.dtype} · {made.weights} weights",
         f"mask     {visible(report.mask)}",
         f"text     {visible(report.text[:200])} · {len(report.tokens)} tokens",
+        *([f"masked   {_dead(report)}"] if report.fully_masked else []),
         *(f"note     {visible(note)}" for note in made.notes),
         "",
         *_table([("check", "measured", "limit", "worst", "verdict"), *(_cells(check) for check in report.checks)]),
@@ -31,6 +33,13 @@ def as_text(report: CheckReport) -> str:
         _verdict(report),
     ]
     return "\n".join(lines) + "\n"
+
+
+def _dead(report: CheckReport) -> str:
+    """The queries that see nothing, by name."""
+    names = ", ".join(f"{query} {visible(report.tokens[query].text)}" for query in report.fully_masked[:_NAMED])
+    more = len(report.fully_masked) - _NAMED
+    return names + (f" and {more} more" if more > 0 else "") + ": may attend to nothing in some layer"
 
 
 def _cells(check: Check) -> tuple[str, ...]:

@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from attnscope.cost import TOP, WINDOW, CostRow
+from attnscope.cost import TOP, CostRow
+from attnscope.selection import POOL, PRINTED
 from attnscope.visible import visible
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ def _facts(d: "Description") -> list[tuple[str, str]]:
         ("mask", d.mask),
         ("positions", _positions(c)),
         ("norm", "none" if c.norm == "none" else f"{c.norm} ({c.norm_order}), ε {c.norm_eps:g}"),
-        ("MLP", f"{c.d_mlp} wide, {'gated ' * c.gated}{c.activation}" if c.d_mlp else "none"),
+        ("MLP", _mlp(c)),
         ("residual", "yes" if c.residual else "no"),
         ("vocabulary", rows + (f", segments: {c.n_segments}" if c.n_segments else "")),
         ("tokenizer", f"{visible(d.tokenizer)}, {words}"),
@@ -69,11 +70,19 @@ def _heads(c: "ModelConfig") -> str:
 def _scores(c: "ModelConfig", scale: float) -> str:
     how = f" (1/√{c.d_head})" if c.scale is None else ""
     capped = f", soft-capped at {c.softcap:g}" if c.softcap is not None else ""
-    return f"q·k × {scale:.4g}{how}{capped}" + _normed(c)
+    return f"q·k × {scale:.4g}{how}{capped}" + _normed(c) + ", a sink in every head" * c.sinks
 
 
 def _normed(c: "ModelConfig") -> str:
     return {False: "", True: ", q and k normed per head", "whole": ", q and k normed over all heads"}[c.qk_norm]
+
+
+def _mlp(c: "ModelConfig") -> str:
+    if not c.d_mlp:
+        return "none"
+    bounded = f", bounded at {c.glu_limit:g}" if c.glu_limit is not None else ""
+    chosen = f"; {c.experts_per_token} of {c.n_experts} experts for each token" if c.n_experts else ""
+    return f"{c.d_mlp} wide, {'gated ' * c.gated}{c.activation}{bounded}{chosen}"
 
 
 def _positions(c: "ModelConfig") -> str:
@@ -96,9 +105,9 @@ def cost_lines(rows: Sequence[CostRow]) -> list[str]:
         *(["* longer than the model's positions"] if not all(row.fits for row in rows) else []),
         "q·k, weights·v  FLOPs for the pairs that the mask allows; projections: FLOPs",
         "scores, weights bytes of all of them as float32",
-        f"kept            bytes that attnscope holds instead: the top {TOP} sources and six",
-        f"                statistics of every row, and scores, masked and weights of the {WINDOW}×{WINDOW}",
-        "                window that a screen starts with",
+        f"kept            bytes that attnscope holds instead: the top {TOP} sources and ten",
+        f"                statistics of every row, and a {POOL}×{POOL} map with what every token gets (up to",
+        f"                {PRINTED} tokens: scores, masked and weights)",
         "growth          attention costs O(B·T²·D) and holds O(B·T²) weights, because every token",
         "                looks at every other in one step: the path between any two tokens is 1",
         "                step long; a recurrent network costs O(B·T·D²), but its path is T steps",

@@ -121,9 +121,10 @@ def test_without_a_bug_every_check_of_the_table_passes(folders):
     assert {one.name for one in report.checks} == BUGS.keys()
 
 
-def test_a_forgotten_sink_shows(folders, monkeypatch):
+@pytest.mark.parametrize("engine", ["native", "transformers"])
+def test_a_forgotten_sink_shows(folders, monkeypatch, engine):
     monkeypatch.setattr(*_softmax_as(lambda f, m, s, h: f(m, None, h)))
-    failed = outcome(folders("gpt_oss"), engine="transformers")[1]
+    failed = outcome(folders("gpt_oss"), engine=engine)[1]
     assert {"weights are the softmax of masked", "equals eager transformers: weights"} <= failed
 
 

@@ -24,7 +24,7 @@ def small_report(words=WORDS, notes=()):
     head = HeadReport(
         layer=0, head=1, chosen="auto: most mass on other words (0.71)", scale=0.5, softcap=None, bias=None,
         stages={"scores": scores, "masked": scores / 2, "weights": weights}, fully_masked=[],
-        top=Top("weight", keys, best, best * 2), rows=Rows(row, row, row, row, row, row),
+        top=Top("weight", keys, best, best * 2), rows=Rows(*[row] * 10),
     )  # fmt: skip
     tokens = [Token(100 + i, word, word, i, i + 1) for i, word in enumerate(words)]
     text = TextReport(0, " ".join(words), None, tokens, None, list(range(n)), list(range(n)), [head], list(notes))

@@ -7,10 +7,12 @@ import shlex
 import signal
 import subprocess
 import time
+from hashlib import sha256
 
 import pytest
 
 from attnscope.cli import batch, convert, main
+from attnscope.shipped import find_model
 from tests.cli.runner import command, environment, on_terminal
 
 CONFIG = ["--config", "single-head"]
@@ -53,6 +55,20 @@ def test_a_dump_and_a_table_of_it(texts, capsys):
     assert capsys.readouterr().err == "attnscope: wrote: dump.csv (13 rows)\n"
     assert main(["batch", "texts.txt", "-o", "dump.jsonl", *CONFIG]) == 0
     assert capsys.readouterr().err == "attnscope: wrote: dump.jsonl (2 ok, 1 skipped; 3 were there before)\n"
+
+
+def test_the_whole_weights_are_hashed_where_asked(texts, capsys):
+    assert main(["batch", "texts.txt", "-o", "dump.jsonl", "--hash-weights", "--quiet"]) == 0
+    weights = find_model("riverbank") / "model.safetensors"
+    assert lines(texts / "dump.jsonl")[0]["provenance"]["weights_hash"] == sha256(weights.read_bytes()).hexdigest()
+
+
+@pytest.mark.parametrize(("option", "value"), [("--engine", "transformers"), ("--part", "cross")])
+def test_another_engine_is_refused_and_not_left_aside(texts, capsys, option, value):
+    assert main(["batch", "texts.txt", "-o", "dump.jsonl", option, value]) == 2
+    said = f"attnscope: error: {option}: batch needs a model that attnscope itself runs; leave {option} out, or "
+    assert capsys.readouterr().err.startswith(said)
+    assert not (texts / "dump.jsonl").exists()
 
 
 def test_options_reach_the_dump(texts, capsys):

@@ -86,7 +86,7 @@ def test_too_much_memory_is_refused_with_the_sum(capfd, tmp_path):
     path = tmp_path / "long.txt"
     path.write_text("river bank " * 100_000)
     line = error(capfd, "run", "--file", str(path), "--config", "sliding-window", "--head", "all", "--format", "json")
-    assert re.match(r"needs about \d+\.\d TiB \(weights .* \+ kept .*\), half of what is free is ", line)
+    assert re.match(r"needs about \d+\.\d TiB \(program .* \+ kept .*\), half of what is free is ", line)
     assert "--key" in line
 
 

@@ -38,10 +38,19 @@ def assert_sums(e):
     if e.fully_masked:
         assert not allowed.any() and e.maximum is None and len(e.output) == 0
         return
-    exponentials = np.exp(row.masked.astype(np.float64) - row.masked.max())
+    logits = row.masked.astype(np.float64)
+    if e.sink is not None:
+        logits = np.append(logits, e.sink.logit)
+    exponentials = np.exp(logits - logits.max())
+    total = exponentials.sum()
+    if e.sink is not None:
+        assert close(exponentials[-1], e.sink.exponential, 1)
+        assert close(exponentials[-1] / total, e.sink.weight, e.sink.weight)
+        assert close(row.weights.sum(dtype=np.float64) + e.sink.weight, 1, 1)
+        exponentials = exponentials[:-1]
     assert close(exponentials, row.exponentials, 1)
-    assert close(exponentials.sum(), e.exponential_sum, exponentials.sum())
-    assert close(exponentials / exponentials.sum(), row.weights, row.weights.max())
+    assert close(total, e.exponential_sum, total)
+    assert close(exponentials / total, row.weights, row.weights.max())
     assert (row.weights[~allowed] == 0).all()
     v, weights = e.value_vectors.astype(np.float64), row.weights.astype(np.float64)
     assert close(weights @ v, e.output, weights @ np.abs(v))

@@ -13,7 +13,7 @@ from tests.parity.models import TABLE
 
 ARITHMETIC = "attnscope.explanation.arithmetic"
 _parts, _projection, _rotate = walk.embedding_parts, walk.projection, arithmetic.rotate
-_norm_of = walk.norm_parameters
+_norm_of, _exponentials, _softmax = walk.norm_parameters, arithmetic.exponentials, attention._softmax
 
 
 def _scaled(*, scale=True, cap=True, bias=True):
@@ -46,6 +46,11 @@ def _neighbour(wrong):
     return mistaken
 
 
+def _sinkless(masked, sinks, heads):
+    weights, _ = _softmax(masked, None, heads)
+    return weights, weights[..., 0] * 0
+
+
 def _unscaled(scores, rule, q_at, k_at, heads):
     return scores
 
@@ -58,6 +63,8 @@ BUGS = {
     "scale forgotten": ("bert", f"{ARITHMETIC}.scaled", _scaled(scale=False), "scaled"),
     "scale forgotten by the model": ("bert", "attnscope.model.attention._scaled", _unscaled, "scaled"),
     "soft-cap forgotten": ("gemma2", f"{ARITHMETIC}.scaled", _scaled(cap=False), "scaled"),
+    "sink forgotten": ("gpt_oss", f"{ARITHMETIC}.exponentials", lambda masked, sink: _exponentials(masked), "weights"),
+    "sink forgotten by the model": ("gpt_oss", "attnscope.model.attention._softmax", _sinkless, "weights"),
     "position vector forgotten": ("gpt2", "attnscope.model.walk.embedding_parts", _without("position"), "embedding"),
     "segment vector forgotten": ("bert", "attnscope.model.walk.embedding_parts", _without("segment"), "embedding"),
     "bias of q forgotten": ("qwen2", "attnscope.model.walk.projection", _no_bias, "query"),

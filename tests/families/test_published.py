@@ -4,6 +4,7 @@ import pytest
 
 from attnscope.config import ModelConfig, Rope, RopeScaling
 from attnscope.families import FAMILIES, family_for, read_config
+from attnscope.memory import embedding_parameters, layer_parameters
 from tests.families.published import PUBLISHED
 
 
@@ -38,6 +39,12 @@ EXPECTED = {
     },
     "Phi-3-mini-4k-instruct": {"windows": (2047,) * 32, "d_head": 96, "rope": Rope(1e4), "qkv_bias": False},
     "OLMo-2-1124-7B": {"norm_order": "output", "qk_norm": "whole", "rope": Rope(500000.0)},
+    "Mixtral-8x7B-v0.1": {"n_experts": 8, "experts_per_token": 2, "d_mlp": 14336, "windows": (), "rope": Rope(1e6)},
+    "gpt-oss-20b-BF16": {
+        "n_experts": 32, "experts_per_token": 4, "windows": (128, None) * 12, "sinks": True, "out_bias": True,
+        "glu_limit": 7.0, "glu_plus_one": True, "router_bias": True, "d_head": 64, "scale": None,
+        "rope": Rope(150000.0, 1.0, RopeScaling("yarn", 32.0, 4096, truncate=False)),
+    },
     "SmolLM3-3B": {"rope_layers": (True, True, True, False) * 9, "windows": (), "rope": Rope(5000000.0)},
 }  # fmt: skip
 
@@ -50,6 +57,14 @@ def test_a_published_config_means_what_it_says(name: str) -> None:
 
 def test_every_family_has_a_published_config() -> None:
     assert {raw["model_type"] for raw in PUBLISHED.values()} == set(FAMILIES)
+
+
+def test_published_sizes_add_up_to_the_published_number_of_parameters() -> None:
+    """46.7 and 20.9 billion, the last layer's norm and the output's words apart."""
+    for name, billions in {"Mixtral-8x7B-v0.1": 46.7, "gpt-oss-20b-BF16": 20.9, "Llama-3.1-8B": 8.03}.items():
+        c = _read(name)
+        whole = embedding_parameters(c) + c.n_layers * layer_parameters(c) + c.vocab_size * c.d_model
+        assert whole / 1e9 == pytest.approx(billions, abs=0.05)
 
 
 @pytest.mark.parametrize("name", PUBLISHED)

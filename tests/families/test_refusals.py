@@ -1,24 +1,12 @@
 """What a family does not understand is refused, in words that name file, key or tensor, value and a way on."""
 
-import json
-import time
-import tracemalloc
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from safetensors.torch import load_file, save_file
-from torch import Tensor
 
 from attnscope.errors import AttnscopeError
 from attnscope.families import FAMILIES, family_for, read_config
-from attnscope.folder import open_folder
-from attnscope.model.checkpoint import check
 from tests.families.published import PUBLISHED
-from tests.parity import ours
-from tests.parity.models import TABLE
 
 _BY_TYPE = {raw["model_type"]: raw for name, raw in PUBLISHED.items() if name != "SmolLM2-135M"}
 _ROPE = "rope_parameters"
@@ -138,13 +126,39 @@ def _refusal(model_type: str, **changes: Any) -> str:
         (
             "llama",
             {"sliding_window": 5},
-            "unknown key 'sliding_window' for family 'llama'; this looks like mistral or qwen2 or qwen3 or gemma2",
+            "unknown key 'sliding_window' for family 'llama'; this looks like mistral or mixtral or qwen2 or qwen3 or ",
         ),
         (
             "llama",
             {"quantization_config": {"bits": 4}},
-            "unknown key 'quantization_config' for family 'llama'; it may change attention, so attnscope refuses to ",
+            "quantization_config: the weights are quantised; take a checkpoint with floating-point weights, such as ",
         ),
+        (
+            "gpt_oss",
+            {"quantization_config": {"quant_method": "mxfp4", "modules_to_not_convert": ["lm_head"]}},
+            "quantization_config: the weights are quantised (mxfp4); take a checkpoint with floating-point weights, ",
+        ),
+        (
+            "gpt_oss",
+            {"rope_scaling": None},
+            "the key 'rope_parameters' is missing; the family's attention depends on it",
+        ),
+        ("gpt_oss", {"swiglu_alpha": 2.0}, "swiglu_alpha is 2.0; expected 1.702, the one value that family 'gpt_oss' "),
+        ("gpt_oss", {"swiglu_limit": 0}, "swiglu_limit is 0; expected float > 0.0"),
+        ("gpt_oss", {"swiglu_limit": 1e300}, "swiglu_limit is 1e+300; expected float <= 1e+38"),
+        (
+            "mistral",
+            {"sliding_window": 10**30},
+            f"sliding_window is 1{'0' * 30}; expected at most 4,611,686,018,427,387,904",
+        ),
+        ("gpt_oss", {"swiglu_limit": "7"}, 'swiglu_limit is "7"; expected float'),
+        ("gpt_oss", {"sliding_window": None}, "sliding_window is null; expected a window for layer 0"),
+        ("gpt_oss", {"num_local_experts": 0}, "4 of 0 experts for each token; n_experts must be at least "),
+        ("gpt_oss", {"num_local_experts": 3}, "4 of 3 experts for each token; n_experts must be at least "),
+        ("gpt_oss", {"num_experts_per_tok": 0}, "0 of 32 experts for each token; n_experts must be at least "),
+        ("gpt_oss", {"num_experts_per_tok": True}, "num_experts_per_tok is true; expected int"),
+        ("gpt_oss", {"num_local_experts": None}, "the key 'num_local_experts' is null; the family's attention "),
+        ("mixtral", {"num_experts_per_tok": 2.5}, "num_experts_per_tok is 2.5; expected int"),
         ("llama", {"\x1b[2J": 1}, r"unknown key '\x1b[2J' for family 'llama'; it may change attention, "),
         ("mistral", {"sliding_window": 0}, "sliding_window is 0; expected a whole number of at least 1"),
         ("mistral", {"sliding_window": 4.5}, "sliding_window is 4.5; expected a whole number of at least 1"),
@@ -194,7 +208,9 @@ def test_an_unknown_model_type_is_shown_without_its_control_characters() -> None
     with pytest.raises(AttnscopeError) as caught:
         family_for({"model_type": "evil\x1b[2J\x9b"}, "config.json")
     message = str(caught.value)
-    assert message.startswith(r'config.json: model_type is "evil\x1b[2J\x9b"; install attnscope[transformers]')
+    assert message.startswith(
+        r"""config.json: model_type is "evil\x1b[2J\x9b"; pip install 'attnscope[transformers]' and """
+    )
     assert message.endswith(f" supported: {', '.join(FAMILIES)}")
     assert message.isprintable()
 
@@ -208,145 +224,3 @@ def test_a_missing_model_type_is_refused(raw: dict[str, Any]) -> None:
 def test_gemma2_that_claims_to_be_llama_is_refused() -> None:
     with pytest.raises(AttnscopeError, match="for family 'llama'; this looks like gemma2"):
         read_config(FAMILIES["llama"], {**_BY_TYPE["gemma2"], "model_type": "llama"}, "config.json")
-
-
-@pytest.fixture(scope="module")
-def saved(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[dict[str, Any], dict[str, Tensor]]]:
-    """Config and tensors of one tiny checkpoint per family."""
-    found = {}
-    for model_type in ("bert", "llama", "gpt2"):
-        folder = tmp_path_factory.mktemp(model_type)
-        next(row for row in TABLE if row.name == model_type).save(folder)
-        raw = json.loads((folder / "config.json").read_text())
-        found[model_type] = (raw, load_file(folder / "model.safetensors"))
-    return found
-
-
-Saved = dict[str, tuple[dict[str, Any], dict[str, Tensor]]]
-
-
-def _write(folder: Path, raw: dict[str, Any], tensors: dict[str, Tensor]) -> None:
-    (folder / "config.json").write_text(json.dumps(raw))
-    save_file(tensors, folder / "model.safetensors")
-
-
-@pytest.mark.parametrize(
-    ("field", "value", "message"),
-    [
-        (
-            "num_hidden_layers",
-            10**9,
-            "config.json: config says 1000000000 layers, the weights hold 3; ",
-        ),
-        ("num_hidden_layers", 2, "config.json: config says 2 layers, the weights hold 3; config and weights "),
-        (
-            "vocab_size",
-            10**12,
-            "config.json: config says a vocabulary of 1000000000000 and a width of 24, ",
-        ),
-        (
-            "hidden_size",
-            10**9,
-            "config.json: config says a vocabulary of 60 and a width of 1000000000, ",
-        ),
-        ("intermediate_size", 10**12, "encoder.layer.0.intermediate.dense.weight: has shape [40, 24], "),
-        ("max_position_embeddings", 10**15, "embeddings.position_embeddings.weight: has shape [48, 24], "),
-    ],
-)
-def test_a_config_that_promises_what_the_weights_do_not_hold(
-    saved: Saved, tmp_path: Path, field: str, value: int, message: str
-) -> None:
-    raw, tensors = saved["bert"]
-    _write(tmp_path, {**raw, field: value}, tensors)
-    tracemalloc.start()
-    began = time.perf_counter()
-    with pytest.raises(AttnscopeError) as caught:
-        ours.open_stack(tmp_path)
-    took, most = time.perf_counter() - began, tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert message in str(caught.value)
-    assert str(tmp_path) in str(caught.value)
-    assert str(caught.value).endswith("config and weights are not of one model")
-    assert took < 1.0
-    assert most < 10_000_000
-
-
-Change = Callable[[dict[str, Tensor]], dict[str, Tensor]]
-
-
-def _without(name: str) -> Change:
-    return lambda tensors: {n: t for n, t in tensors.items() if n != name}
-
-
-def _with(name: str, tensor: Tensor) -> Change:
-    return lambda tensors: {**tensors, name: tensor}
-
-
-@pytest.mark.parametrize(
-    ("model_type", "change", "message"),
-    [
-        (
-            "llama",
-            _without("model.layers.1.self_attn.v_proj.weight"),
-            ": the tensor 'model.layers.1.self_attn.v_proj.weight' is missing; it is needed for "
-            "'blocks.1.attention.v.weight'; weights are never made up",
-        ),
-        (
-            "llama",
-            _without("model.embed_tokens.weight"),
-            "config.json: the tensor 'embed_tokens.weight' or 'model.embed_tokens.weight' or "
-            "'transformer.embed_tokens.weight' is missing; family 'llama' needs its token embedding",
-        ),
-        (
-            "llama",
-            _with("model.layers.2.self_attn.k_proj.weight", torch.zeros(32, 32)),
-            "model.safetensors: model.layers.2.self_attn.k_proj.weight: has shape [32, 32], "
-            "'blocks.2.attention.k.weight' needs [16, 32]; config and weights are not of one model",
-        ),
-        (
-            "gpt2",
-            _with("transformer.h.0.attn.c_attn.weight", torch.zeros(72, 24)),
-            "transformer.h.0.attn.c_attn.weight: has shape [72, 24], 'blocks.0.attention.q.weight' needs [24, 72]; ",
-        ),
-        (
-            "llama",
-            _with("model.layers.0.self_attn.q_norm.weight", torch.ones(8)),
-            "model.safetensors: unknown tensor 'model.layers.0.self_attn.q_norm.weight'; family 'llama' does not know "
-            "it, and it may change attention",
-        ),
-        (
-            "llama",
-            _with("model.layers.0.self_attn.q_proj.bias", torch.ones(32)),
-            "unknown tensor 'model.layers.0.self_attn.q_proj.bias'; family 'llama' does not know it",
-        ),
-        (
-            "llama",
-            _with("model.layers.0.self_attn.q_proj.weight", torch.zeros(32, 32, dtype=torch.int8)),
-            "model.layers.0.self_attn.q_proj.weight: is stored as I8; attnscope reads floating-point checkpoints only",
-        ),
-    ],
-)
-def test_weights_that_do_not_fit_the_family(
-    saved: Saved, tmp_path: Path, model_type: str, change: Change, message: str
-) -> None:
-    raw, tensors = saved[model_type]
-    _write(tmp_path, raw, change(tensors))
-    folder = open_folder(tmp_path)
-    family = FAMILIES[model_type]
-    config = read_config(family, folder.config, str(tmp_path / "config.json"))
-    with pytest.raises(AttnscopeError) as caught:
-        check(family, config, folder)
-    assert message in str(caught.value)
-    assert str(caught.value).startswith(str(tmp_path))
-
-
-def test_a_weight_that_is_not_a_number_is_named_with_its_place(saved: Saved, tmp_path: Path) -> None:
-    raw, tensors = saved["llama"]
-    name = "model.layers.0.self_attn.o_proj.weight"
-    spoilt = tensors[name].clone()
-    spoilt[3, 5] = torch.nan
-    _write(tmp_path, raw, {**tensors, name: spoilt})
-    with pytest.raises(
-        AttnscopeError, match=rf"{name}: holds nan at \[3, 5\]; 1 of 1,024 are not finite; the checkpoint is "
-    ):
-        ours.open_stack(tmp_path)

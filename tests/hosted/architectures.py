@@ -61,6 +61,17 @@ ONE_PART: dict[str, dict[str, Any]] = {
     "deepseek_v3": {**_SIZES, **_LATENT},
 }  # fmt: skip
 TWO_PARTS: dict[str, dict[str, Any]] = {"t5": _T5, "bart": _HALVES, "marian": _HALVES, "pegasus": _HALVES}
+SPARSE: dict[str, dict[str, Any]] = {
+    "deepseek_v32": {**_SIZES, **_LATENT, "index_n_heads": 2, "index_head_dim": 8, "index_topk": 2},
+}
+NO_TEXT: dict[str, dict[str, Any]] = {
+    "vit": {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 40,
+            "image_size": 16, "patch_size": 4},
+    "whisper": {"vocab_size": 60, "d_model": 32, "encoder_layers": 1, "decoder_layers": 1, "num_mel_bins": 8,
+                "encoder_attention_heads": 4, "decoder_attention_heads": 4, "encoder_ffn_dim": 40,
+                "decoder_ffn_dim": 40, "max_source_positions": 20, "max_target_positions": 20, **_IDS,
+                "pad_token_id": 0, "decoder_start_token_id": 2},
+}  # fmt: skip
 HIDDEN = {
     "bloom": {"vocab_size": 60, "hidden_size": 32, "n_layer": 2, "n_head": 4, **_IDS},
     "deberta": _SIZES,

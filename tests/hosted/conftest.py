@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.hosted.architectures import HIDDEN, ONE_PART, TWO_PARTS, make, save
+from tests.hosted.architectures import HIDDEN, NO_TEXT, ONE_PART, SPARSE, TWO_PARTS, make, save
 
 
 @pytest.fixture(scope="session")
@@ -12,7 +12,8 @@ def folders(tmp_path_factory):
 
     def folder(name):
         if name not in made:
-            made[name] = save(tmp_path_factory.mktemp(name), make(name, {**ONE_PART, **TWO_PARTS, **HIDDEN}[name]))
+            config = {**ONE_PART, **TWO_PARTS, **HIDDEN, **NO_TEXT, **SPARSE}[name]
+            made[name] = save(tmp_path_factory.mktemp(name), make(name, config))
         return made[name]
 
     return folder

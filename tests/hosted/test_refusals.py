@@ -1,6 +1,7 @@
 """What the transformers engine refuses, and in which words."""
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -8,8 +9,10 @@ import sys
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from transformers import LlamaModel
 
 from attnscope.errors import AttnscopeError, UsageError
+from attnscope.hosted import interface
 from tests.hosted.architectures import HIDDEN
 from tests.hosted.running import SOURCE, run
 
@@ -25,8 +28,8 @@ def refused(folder, kind=AttnscopeError, **options) -> str:
 def copied(folders, tmp_path):
     """A function that copies an architecture's folder, with changes to its config and its tensors."""
 
-    def copy(name, config=None, change=None):
-        shutil.copytree(folders(name), tmp_path / name)
+    def copy(kind, config=None, change=None, name="copy"):
+        shutil.copytree(folders(kind), tmp_path / name)
         file = tmp_path / name / "config.json"
         file.write_text(json.dumps({**json.loads(file.read_text()), **(config or {})}))
         if change is not None:
@@ -42,18 +45,54 @@ def test_architectures_that_hide_their_attention(folders, name):
     assert "does not run through transformers' attention interface" in refused(folders(name))
 
 
+def test_an_architecture_that_chooses_keys_in_a_way_of_its_own(folders):
+    assert "layer 0 hands a tensor 'indices' to its attention; attnscope shows" in refused(folders("deepseek_v32"))
+
+
+def test_queries_that_are_not_those_of_the_tokens(folders, monkeypatch):
+    take = interface.Session.take
+
+    def halved(self, module, q, k, v, mask, more):
+        return take(self, module, q[:, :, ::2], k, v, mask[:, :, ::2], more).repeat_interleave(2, dim=2)
+
+    monkeypatch.setattr(interface.Session, "take", halved)
+    expected = "layer 0 hands 4 queries and 8 keys, not one for each token, to its attention"
+    assert expected in refused(folders("llama"), texts=("the bank by the river was old",))
+
+
+@pytest.mark.parametrize(("name", "takes"), [("vit", "pixel_values"), ("whisper", "input_features")])
+def test_models_of_pictures_and_of_sound(copied, name, takes):
+    """Also without a tokenizer, which such a model does not have."""
+    folder = copied(name)
+    expected = f"'{name}' takes {takes}, not text; attnscope shows attention between the tokens of a text"
+    assert refused(folder).endswith(expected)
+    (folder / "tokenizer.json").unlink()
+    assert refused(folder).endswith(expected)
+
+
 def test_a_family_of_neither_says_how_to_see_it(folders):
-    assert "install attnscope[transformers] and add --engine transformers" in refused(folders("t5"), engine="native")
+    told = (
+        "; pip install 'attnscope[transformers]' and add --engine transformers to run, compare or check; without it, "
+    )
+    assert told in refused(folders("t5"), engine="native")
 
 
 def test_without_the_package(folders, monkeypatch):
     monkeypatch.setitem(sys.modules, "transformers", None)
-    assert refused(folders("llama")).endswith("install attnscope[transformers]")
+    assert refused(folders("llama")).endswith("pip install 'attnscope[transformers]'")
 
 
 def test_missing_weights_are_not_made_up(copied):
     folder = copied("llama", change=lambda t: {n: x for n, x in t.items() if "layers.1.self_attn.q_proj" not in n})
     assert "'layers.1.self_attn.q_proj.weight' is missing" in refused(folder)
+
+
+def test_weights_that_a_class_may_do_without_are_not_made_up_either(copied, monkeypatch):
+    quiet = [r"self_attn\.k_proj"]
+    monkeypatch.setattr(LlamaModel, "_keys_to_ignore_on_load_missing", quiet)
+    assert run(copied("llama")).texts
+    gone = copied("llama", name="gone", change=lambda t: {n: x for n, x in t.items() if "1.self_attn.k_proj" not in n})
+    assert "'layers.1.self_attn.k_proj.weight' is missing" in refused(gone)
 
 
 def test_a_pooler_may_be_missing(copied, folders):
@@ -80,11 +119,20 @@ def test_tensors_of_another_shape(copied):
         ({"model_type": None}, "the key 'model_type' is missing"),
         ({"quantization_config": {"bits": 4}}, "is quantised"),
         ({"num_hidden_layers": "two"}, "transformers "),
+        ({"head_dim": 0}, "transformers cannot load it (ZeroDivisionError: "),
+        ({"num_hidden_layers": 1 << 40}, "config.json: num_hidden_layers is 1099511627776; expected at most 10,000"),
+        ({"text_config": {"num_experts": 10**9}}, "config.json: text_config: num_experts is 1000000000; expected at "),
     ],
-    ids=["unknown", "none", "quantised", "odd"],
+    ids=["unknown", "none", "quantised", "odd", "no width", "endless layers", "endless experts"],
 )
 def test_configs(copied, config, expected):
     assert expected in refused(copied("llama", config))
+
+
+@pytest.mark.parametrize("start", ["x", -1, 60, 1.5, [0]])
+def test_a_start_that_is_no_token(copied, start):
+    folder = copied("t5", {"decoder_start_token_id": start})
+    assert f"decoder_start_token_id is '{start}'; expected an id below 60" in refused(folder, part="encoder")
 
 
 def test_code_of_the_folder_is_not_run(copied):
@@ -112,6 +160,22 @@ def test_a_text_longer_than_the_positions(folders):
 def test_memory_is_refused_before_it_is_taken(folders):
     assert "tensors" in refused(folders("llama"), max_memory=1000)
     assert "masks" in refused(folders("t5"), part="encoder", max_memory=30_000_000, texts=("the " * 3000,))
+
+
+def test_nothing_is_asked_of_the_network(folders):
+    """In a process of its own, whose first try to look up or to reach another machine would end it."""
+    script = f"""
+import os, socket
+def no(*given): os._exit(7)
+socket.getaddrinfo = socket.socket.connect = socket.socket.connect_ex = no
+from attnscope.config import RunConfig, TextInput
+from attnscope.pipeline import inspect
+inspect(RunConfig((TextInput("the bank"),), {str(folders("llama"))!r}, engine="transformers"))
+import huggingface_hub
+assert huggingface_hub.constants.HF_HUB_OFFLINE
+"""
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "TRANSFORMERS_"))}
+    subprocess.run([sys.executable, "-c", script], check=True, env=clean)
 
 
 def test_our_own_engine_leaves_transformers_alone(folders):

@@ -67,6 +67,13 @@ def test_the_models_own_mask_in_words(folders, name, part, words):
     assert run(folders(name), part=part, context=SOURCE if part else None).mask.own == words
 
 
+@pytest.mark.parametrize(("part", "bias"), [("encoder", "relative position"), ("cross", None)])
+def test_a_bias_is_named_where_there_is_one(folders, part, bias):
+    """T5 hands one of zeros to the attention between its halves."""
+    (text, _) = run(folders("t5"), part=part, context=SOURCE if part == "cross" else None).texts
+    assert {head.bias for head in text.heads} == {bias}
+
+
 def test_a_mask_that_no_expression_says():
     odd = torch.tensor([[1, 0, 1], [0, 1, 1], [1, 1, 0]], dtype=torch.bool)[None, None]
     assert in_words(interface.Given(odd, None), 3, 3) == "its own, which no expression says"

@@ -23,6 +23,10 @@ CONFIGS = {
         PLAIN, d_mlp=12, gated=True, mlp_bias=True, qkv_bias=True, out_bias=True, qk_norm=True, norm="rmsnorm",
         norm_order="sandwich", embedding_norm=True, n_segments=2, positions="learned", max_positions=5,
     ),
+    "experts and sinks": msgspec.structs.replace(
+        PLAIN, d_mlp=12, gated=True, glu_limit=7.0, glu_plus_one=True, n_experts=5, experts_per_token=2,
+        router_bias=True, sinks=True,
+    ),
     "no output projection": msgspec.structs.replace(PLAIN, out_projection=False, residual=False, norm="none"),
 }  # fmt: skip
 

@@ -45,11 +45,13 @@ class Row:
 def raise_weights(model: hf.PreTrainedModel) -> hf.PreTrainedModel:
     """Init 0.3 for matrices; norms around their neutral value and biases around 0, so that a forgotten one shows.
 
-    At the usual 0.02 even swapped queries and keys pass a comparison of logits.
+    At the usual 0.02 even swapped queries and keys pass a comparison of logits. Sinks are as large as large scores.
     """
     with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.ndim >= 2:
+        for name, parameter in model.named_parameters():
+            if name.endswith("sinks"):
+                parameter.normal_(6.0, 3.0)
+            elif parameter.ndim >= 2:
                 parameter.normal_(0.0, 0.3)
             else:
                 parameter.add_(torch.randn_like(parameter) * 0.3)
@@ -81,6 +83,8 @@ _GPT2 = {"vocab_size": VOCAB, "n_embd": 24, "n_layer": 3, "n_head": 4, "n_positi
 _LLAMA3 = _rope("llama3", factor=4.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=16)
 _YARN = _rope("yarn", factor=4.0, original_max_position_embeddings=12)
 _SLIDING = {"use_sliding_window": True, "sliding_window": 5, "max_window_layers": 1}
+_OSS = {"head_dim": 12, "sliding_window": 4, "num_local_experts": 4, "num_experts_per_tok": 2,
+        **_rope("yarn", factor=4.0, original_max_position_embeddings=12, truncate=False)}  # fmt: skip
 
 TABLE = (
     _bert("bert", hf.BertModel),
@@ -134,4 +138,12 @@ TABLE = (
     _gqa("smollm3", hf.SmolLM3ForCausalLM, no_rope_layer_interval=2),
     _gqa("smollm3 windows, listed layers", hf.SmolLM3Model, no_rope_layers=[0, 1, 0], use_sliding_window=True,
          sliding_window=4, attention_bias=True, mlp_bias=True),
+    _gqa("mixtral", hf.MixtralForCausalLM, num_local_experts=4),
+    _gqa("mixtral window, three of five", hf.MixtralModel, num_local_experts=5, num_experts_per_tok=3,
+         sliding_window=4, head_dim=12, hidden_act="relu"),
+    _gqa("gpt_oss", hf.GptOssForCausalLM, **_OSS),
+    _gqa("gpt_oss no biases, one of three, other limit", hf.GptOssModel, **{**_OSS, "num_local_experts": 3,
+         "num_experts_per_tok": 1, "attention_bias": False, "swiglu_limit": 0.4, "intermediate_size": 32,
+         "layer_types": ["full_attention", "sliding_attention", "sliding_attention"],
+         **_rope("linear", factor=2.0)}),
 )  # fmt: skip

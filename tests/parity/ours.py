@@ -1,6 +1,6 @@
 """What our own stack computes, through our own loader: folder, family, checkpoint."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -29,15 +29,20 @@ def open_stack(path: Path, change: Callable[[ModelConfig], ModelConfig] = lambda
 
 
 def run(
-    stack: Stack, ids: Tensor, lengths: list[int], segments: Tensor | None = None, tile: int = 1 << 20
+    stack: Stack,
+    ids: Tensor,
+    lengths: list[int],
+    segments: Tensor | None = None,
+    watched: Mapping[int, Sequence[int]] | None = None,
 ) -> list[Stages]:
-    """Every layer's stages over a batch padded on the right."""
+    """The stages of every layer, or of these heads of some, over a batch padded on the right."""
     c, n = stack.config, ids.shape[1]
-    recorders = {layer: [Matrices(STAGES, range(c.n_heads), range(n), range(n))] for layer in range(c.n_layers)}
+    heads = dict.fromkeys(range(c.n_layers), range(c.n_heads)) if watched is None else watched
+    recorders = {layer: [Matrices(STAGES, chosen, range(n), range(n))] for layer, chosen in heads.items()}
     masks = [build(parse_mask(c.mask_of(layer))) for layer in range(c.n_layers)]
     segments = torch.zeros_like(ids) if segments is None else segments
     stack.run((ids, segments), masks, padding(lengths, n, ids.device), Watch(recorders))
-    return [Stages(**recorders[layer][0].result()) for layer in range(c.n_layers)]
+    return [Stages(**recorders[layer][0].result()) for layer in heads]
 
 
 def with_mask(config: ModelConfig, mask: str) -> ModelConfig:

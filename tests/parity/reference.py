@@ -38,6 +38,7 @@ def _recorded(
     attention_mask: Tensor | None,
     scaling: float | None = None,
     softcap: float | None = None,
+    s_aux: Tensor | None = None,
     **_: object,
 ) -> tuple[Tensor, Tensor]:
     """The same as eager_attention_forward of transformers, with its steps kept."""
@@ -48,7 +49,11 @@ def _recorded(
     if softcap is not None:
         scaled = torch.tanh(scaled / softcap) * softcap
     masked = scaled if attention_mask is None else scaled + attention_mask
-    weights = torch.softmax(masked, dim=-1)
+    if s_aux is None:
+        weights = torch.softmax(masked, dim=-1)
+    else:  # a logit more, and no value behind it
+        sinks = s_aux[None, :, None, None].expand(*masked.shape[:3], 1)
+        weights = torch.softmax(torch.cat((masked, sinks), dim=-1), dim=-1)[..., :-1]
     output = torch.matmul(weights, value)
     barred = torch.zeros_like(scaled, dtype=torch.bool) if attention_mask is None else (attention_mask < -1e30)
     _seen.append(Stages(scaled, scaled.masked_fill(barred, -torch.inf), weights, output))

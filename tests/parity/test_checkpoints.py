@@ -66,6 +66,26 @@ def test_buffers_of_older_versions_are_left_over(family: str, tmp_path: Path) ->
     assert ours.open_stack(tmp_path).config.n_layers == 3
 
 
+def test_experts_are_the_same_one_by_one_and_in_one_tensor(tmp_path: Path) -> None:
+    model = _ROWS["mixtral"].save(tmp_path / "one by one")
+    model.save_pretrained(tmp_path / "in one", save_original_format=False)
+    names = [set(load_file(tmp_path / form / "model.safetensors")) for form in ("one by one", "in one")]
+    assert "model.layers.0.block_sparse_moe.experts.3.w1.weight" in names[0]
+    assert "model.layers.0.mlp.experts.gate_up_proj" in names[1]
+    one, other = (ours.open_stack(tmp_path / form).state_dict() for form in ("one by one", "in one"))
+    assert one.keys() == other.keys()
+    assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+@pytest.mark.parametrize("family", ["gpt_oss", "mixtral"])
+def test_weights_in_bfloat16_are_read(family: str, tmp_path: Path) -> None:
+    _ROWS[family].save(tmp_path)
+    before = ours.open_stack(tmp_path).state_dict()
+    _rewrite(tmp_path, lambda tensors: {name: tensor.bfloat16() for name, tensor in tensors.items()})
+    after = ours.open_stack(tmp_path).state_dict()
+    assert all(torch.equal(before[name].bfloat16().float(), after[name]) for name in before)
+
+
 def test_norms_named_gamma_and_beta_are_read(tmp_path: Path) -> None:
     _ROWS["bert"].save(tmp_path)
     before = ours.open_stack(tmp_path).state_dict()

@@ -1,14 +1,19 @@
 """Every family and variant equals eager transformers, stage by stage, on every layer and head."""
 
+from importlib import import_module
+
 import pytest
 import torch
 import transformers as hf
 
-from attnscope.families import FAMILIES
+from attnscope.families import FAMILIES, read_config
+from attnscope.model.layers import make_norm
 from attnscope.model.stack import Stack
+from tests.families.published import PUBLISHED
 from tests.parity import ours, reference
 from tests.parity.compare import TOLERANCE, differences
 from tests.parity.models import TABLE, VOCAB, Row
+from tests.parity.reference import STAGES, Stages
 from tests.parity.texts import INPUTS, Batch, batch
 
 Pair = tuple[Stack, hf.PreTrainedModel]
@@ -38,11 +43,37 @@ def test_every_stage_equals_eager_transformers(pair: Pair, lengths: list[int]) -
     assert max(found.values()) < TOLERANCE, found
 
 
+def test_heads_and_layers_that_nobody_watches_change_nothing(pair: Pair) -> None:
+    """They go another way through attention, which knows sinks, soft-caps and windows as well."""
+    b, some = _batch(pair, [9, 14]), {1: [0], 2: [1]}
+    every = ours.run(pair[0], b.ids, b.lengths, b.segments)
+    beside = [Stages(*(getattr(every[layer], stage)[:, heads] for stage in STAGES)) for layer, heads in some.items()]
+    found = differences(ours.run(pair[0], b.ids, b.lengths, b.segments, some), beside, b.lengths)
+    assert max(found.values()) < TOLERANCE, found
+
+
 def test_a_padded_key_gets_exactly_nothing(pair: Pair) -> None:
     b = _batch(pair, [4, 7])
     for layer in ours.run(pair[0], b.ids, b.lengths, b.segments):
         assert (layer.masked[0, :, :, 4:] == -torch.inf).all()
         assert (layer.weights[0, :, :4, 4:] == 0).all()
+
+
+_NORMS = {"llama": "Llama", "mixtral": "Mixtral", "gemma2": "Gemma2", "olmo2": "Olmo2", "gpt_oss": "GptOss"}
+
+
+@pytest.mark.parametrize("name", _NORMS)
+def test_norms_round_where_transformers_rounds(name: str) -> None:
+    """In 16 bits it matters whether the weight comes before the rounding or after it."""
+    raw = next(raw for raw in PUBLISHED.values() if raw["model_type"] == name)
+    ours_norm = make_norm(read_config(FAMILIES[name], raw, "config.json"), 64).bfloat16()
+    module = import_module(f"transformers.models.{name}.modeling_{name}")
+    norm = getattr(module, f"{_NORMS[name]}RMSNorm")(64, eps=ours_norm.eps).bfloat16()
+    generator = torch.Generator().manual_seed(1)
+    for parameter in (ours_norm.weight, norm.weight):
+        parameter.data.copy_(torch.randn(64, generator=generator.manual_seed(2)))
+    x = torch.randn(50, 64, generator=generator).bfloat16()
+    assert torch.equal(ours_norm(x), norm(x))
 
 
 def test_the_table_has_a_row_for_every_family() -> None:

@@ -6,12 +6,13 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from torch import Tensor
+from torch import Tensor, nn
 
 from attnscope.config import ModelConfig, Rope
 from attnscope.families import FAMILIES
-from attnscope.families.spec import Chunk
+from attnscope.families.spec import Chunk, Stacked
 from attnscope.model.call import Call
+from attnscope.model.mlp import MLP
 from attnscope.model.stack import Stack
 from tests.parity import ours, reference
 from tests.parity.compare import TOLERANCE, differences
@@ -61,6 +62,33 @@ def _forget_qk_norm(stack: Stack) -> None:
         block.attention.q_norm = block.attention.k_norm = None
 
 
+def _forget_sinks(stack: Stack) -> None:
+    for block in stack.blocks:
+        block.attention.sinks = None
+
+
+def _in_experts(change: Callable[[MLP], tuple[nn.Module, nn.Module, nn.Module]]) -> Callable[[Stack], None]:
+    def spoil(stack: Stack) -> None:
+        for block in stack.blocks:
+            for expert in block.mlp.experts:
+                expert.gate, expert.up, expert.down = change(expert)
+
+    return spoil
+
+
+def _reverse_experts(stack: Stack) -> None:
+    for block in stack.blocks:
+        block.mlp.experts = nn.ModuleList(reversed(block.mlp.experts))
+
+
+def _transpose_down(stack: Stack) -> None:
+    """Shapes do not show it where an expert is as wide as the model, as in gpt-oss."""
+    for block in stack.blocks:
+        for expert in block.mlp.experts:
+            expert.down.weight = nn.Parameter(expert.down.weight.T.contiguous())
+
+
+_BOUNDED = "gpt_oss no biases, one of three, other limit"
 BUGS = {
     "queries and keys swapped (bert)": Bug("bert", stack=_swap_queries_and_keys),
     "queries and keys swapped (gpt2)": Bug("gpt2", stack=_swap_queries_and_keys),
@@ -87,6 +115,16 @@ BUGS = {
     "biases forgotten": Bug("qwen2", stack=_zero("q.bias", "k.bias")),
     "norm forgotten on queries and keys": Bug("qwen3", stack=_forget_qk_norm),
     "norm after, not before": Bug("gpt2", _set(norm_order="post")),
+    "sinks forgotten": Bug("gpt_oss", stack=_forget_sinks),
+    "gate not bounded": Bug(_BOUNDED, _set(glu_limit=None)),
+    "no one added": Bug("gpt_oss", _set(glu_plus_one=False)),
+    "another activation": Bug("gpt_oss", _set(activation="silu")),
+    "router without its bias": Bug("gpt_oss", stack=_zero("router.bias")),
+    "an expert too few": Bug("mixtral", _set(experts_per_token=1)),
+    "an expert too many": Bug("mixtral", _set(experts_per_token=3)),
+    "gate and up swapped": Bug("mixtral", stack=_in_experts(lambda e: (e.up, e.gate, e.down))),
+    "experts in another order": Bug("gpt_oss", stack=_reverse_experts),
+    "down not transposed": Bug(_BOUNDED, stack=_transpose_down),
 }
 
 
@@ -123,6 +161,13 @@ def test_reading_interleaved_chunks_as_plain_thirds_fails_parity(
     plain = {n: Chunk(e.module, e.part) if isinstance(e, Chunk) else e for n, e in family.modules.items()}
     monkeypatch.setattr("tests.parity.ours.family_for", lambda *_: replace(family, modules=plain))
     assert _difference("gpt_neox", tmp_path, Bug("gpt_neox")) > LARGE
+
+
+def test_reading_alternating_rows_as_halves_fails_parity(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    family = FAMILIES["gpt_oss"]
+    halves = {n: replace(e, alternating=False) if isinstance(e, Stacked) else e for n, e in family.modules.items()}
+    monkeypatch.setattr("tests.parity.ours.family_for", lambda *_: replace(family, modules=halves))
+    assert _difference("gpt_oss", tmp_path, Bug("gpt_oss")) > LARGE
 
 
 def test_without_a_bug_the_same_check_passes(tmp_path: Path) -> None:

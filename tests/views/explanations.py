@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from attnscope.report import Cell, Check, Explanation, MaskUse, Part, Provenance, Rest, Row, Vector
+from attnscope.report import Cell, Check, Explanation, MaskUse, Part, Provenance, Rest, Row, Sink, Vector
 from tests.views.reports import BANK, tokens
 
 WIDTH, VALUES = 8, 6
@@ -26,6 +26,7 @@ def parts(q, k, rotated):
 def explanation(
     *, spelled=None, context=None, query=1, layer=0, head=1, group=1, allowed=None, cells=None, keys=None, rotated=0,
     width=WIDTH, softcap=None, bias=False, weights="trained", broken=None, notes=(), what_if=None, inputs=None,
+    sink=None,
 ):  # fmt: skip
     """One query: `allowed` is a function of (query, key) positions, `keys` are those shown, `cells` those in depth."""
     rng = np.random.default_rng(7)
@@ -41,9 +42,10 @@ def explanation(
     see = np.array([allowed is None or allowed(query, key) for key in range(n)])
     masked = np.where(see, scaled, -np.inf)
     dead = not see.any()
-    largest = None if dead else float(masked.max())
+    largest = None if dead else float(max(masked.max(), -np.inf if sink is None else sink))
     e = np.full(n, np.nan) if dead else np.exp(masked - largest)
-    total = None if dead else float(e.sum())
+    drained = 0.0 if dead or sink is None else float(np.exp(sink - largest))
+    total = None if dead else float(e.sum()) + drained
     alpha = e / (1.0 if dead else total)
     named = cells is not None
     cells = cells or [int(np.where(see | dead, scores, -np.inf).argmax())]
@@ -66,6 +68,7 @@ def explanation(
         output=(np.zeros(0) if dead else alpha @ v).astype(np.float32),
         projected=None if dead else vector("projected", f"W_O of head {head} × output", alpha @ v * 2),
         checks=_checks(layer, rotated, broken, dead), notes=list(notes),
+        sink=None if sink is None or dead else Sink(sink, drained, drained / total),
     )  # fmt: skip
 
 

@@ -49,10 +49,21 @@ def overview(count, *, size=64, spelled=None, left_out=(), special=(), notes=(),
         head_report(few, few, [0, 1], [0, 1]),
         stages={},
         top=Top("weight", empty.astype(np.int64), empty, empty, left_out=list(left_out)),
-        rows=Rows(NONE, NONE, NONE, NONE, NONE, NONE),
+        rows=Rows(*[NONE] * len(Rows.__struct_fields__)),
         pooled=pooled_of(weights, size),
         columns=Columns(mass, float(mass.sum())),
-        means=Means(entropy=3.25, first=0.25, special=0.0, self=0.125, other=0.625, distance=12.5),
+        means=Means(
+            entropy=3.25,
+            first=0.25,
+            special=0.0,
+            self=0.125,
+            other=0.625,
+            distance=12.5,
+            within_16=0.5,
+            within_64=0.75,
+            within_256=0.875,
+            within_1024=1.0,
+        ),
     )
     said = " ".join(token.text for token in text)
     made = report(TextReport(0, said, None, text, None, [], [], [head], list(notes)))

@@ -83,14 +83,15 @@ def statistics(weights, special, cross):
         self=nothing if cross else total(own),
         other=total(~(own | special[None] | first[None])),
         distance=nothing if cross else np.where(empty, np.nan, (weights * away).sum(axis=1)).astype(np.float32),
+        **{f"within_{n}": nothing if cross else total(away <= n) for n in (16, 64, 256, 1024)},
     )
 
 
 def head_report(
     query_tokens, key_tokens, queries, keys, *, layer=2, head=1, allowed=None, seed=0, size=2.0, stages=None, top=3,
-    by="weight", projected=False, softcap=None, bias=None, d_value=6, chosen=None, cross=False,
+    by="weight", projected=False, softcap=None, bias=None, d_value=6, chosen=None, cross=False, sink=None,
 ):  # fmt: skip
-    """One head: q·k of invented q and k; `allowed` is a function of (query, key) positions."""
+    """One head: q·k of invented q and k; `allowed` is a function of (query, key) positions, `sink` a logit."""
     rng = np.random.default_rng(seed)
     n, t = len(query_tokens), len(key_tokens)
     scores = (rng.standard_normal((n, 8)) @ rng.standard_normal((8, t)) * size).astype(np.float32)
@@ -100,7 +101,10 @@ def head_report(
         scaled = (softcap * np.tanh(scaled / softcap)).astype(np.float32)
     see = np.array([[allowed is None or allowed(i, j) for j in range(t)] for i in range(n)])
     masked = np.where(see, scaled, -np.inf).astype(np.float32)
-    weights = softmax(masked)
+    weights, drained = softmax(masked), None
+    if sink is not None:
+        weights = softmax(np.column_stack((masked, np.full(n, sink, dtype=np.float32))))
+        weights, drained = weights[:, :-1], weights[:, -1]
     v = rng.standard_normal((t, d_value)) * rng.choice([0.05, 1.0, 2.0], (t, 1))
     norms = np.linalg.norm(v, axis=1)
     cut = np.ix_(queries, keys)
@@ -118,6 +122,7 @@ def head_report(
         fully_masked=[i for i in queries if not see[i].any()],
         top=ranked(weights[queries], norms, norms * 1.5 if projected else None, top, by),
         rows=Rows(*(getattr(rows, name)[queries] for name in Rows.__struct_fields__)),
+        sink=None if drained is None else drained[queries],
     )
 
 

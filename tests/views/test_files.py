@@ -14,6 +14,17 @@ from tests.views.reports import HOSTILE, bank, report, text_report, tokens
 from tests.views.screens import draw
 
 
+def test_a_sink_goes_where_the_weights_go(tmp_path):
+    made = report(text_report(tokens(["a", "b", "c"]), sink=0.5))
+    head = json.loads(export(made, Path("x.json")))["texts"][0]["heads"][0]
+    assert [sum(row) + sink for row, sink in zip(head["stages"]["weights"], head["sink"], strict=True)] == (
+        pytest.approx([1.0] * 3)
+    )
+    (tmp_path / "x.safetensors").write_bytes(export(made, tmp_path / "x.safetensors"))
+    with safe_open(tmp_path / "x.safetensors", "numpy") as f:
+        assert f.get_tensor("text0.L2H1.sink").tolist() == made.texts[0].heads[0].sink.tolist()
+
+
 @pytest.fixture
 def made():
     return report(

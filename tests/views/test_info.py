@@ -54,6 +54,13 @@ note        x\x9b ignored
     ("config", "name", "line"),
     [
         (dict(scale=0.5, softcap=50.0), "scores", "q·k × 0.25, soft-capped at 50"),
+        (dict(sinks=True), "scores", "q·k × 0.25 (1/√16), a sink in every head"),
+        (dict(d_mlp=40), "MLP", "40 wide, gelu"),
+        (
+            dict(d_mlp=40, gated=True, activation="quick_gelu", glu_limit=7.0, n_experts=32, experts_per_token=4),
+            "MLP",
+            "40 wide, gated quick_gelu, bounded at 7; 4 of 32 experts for each token",
+        ),
         (dict(qk_norm=True), "scores", "q·k × 0.25 (1/√16), q and k normed per head"),
         (dict(positions="rope"), "positions", "rope (theta 10000), of any length"),
         (

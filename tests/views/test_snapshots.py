@@ -10,7 +10,7 @@ from attnscope.report import STAGES
 from attnscope.report.compare import Side
 from tests.views.explanations import explanation, residuals
 from tests.views.overviews import overview
-from tests.views.reports import HOSTILE, bank, report, sized, text_report, tokens
+from tests.views.reports import HOSTILE, bank, causal, report, sized, text_report, tokens
 from tests.views.screens import draw
 
 FOLDER = Path(__file__).parent / "snapshots"
@@ -57,6 +57,8 @@ SCREENS = {f"table-{count}-{width}": (made, width, {}) for count, made in SIZES.
     "hostile-ascii-80": (report(text_report(tokens(HOSTILE), stages=("weights",))), 80, {"encoding": "ascii"}),
     "window-80": (sized(40, queries=[3, 4, 20], keys=[0, 1, 2, 30], projected=True, by="value"), 80, {}),
     "context-80": (report(text_report(tokens(["Wo", "ist"]), context=tokens("where is the river".split()))), 80, {}),
+    "sink-80": (bank(allowed=causal, sink=0.5), 80, {}),
+    "sink-heat-80": (bank(allowed=causal, sink=0.5), 80, {"format": "heat"}),
     "bank-20": (bank(), 20, {}),
     "bank-colour-80": (bank(), 80, {"colour": "truecolor"}),
     "bank-heat-colour-80": (bank(), 80, {"colour": "truecolor", "format": "heat"}),
@@ -85,6 +87,8 @@ EXPLAINED = {
     ),
     "explain-hostile-80": (explanation(spelled=tokens(HOSTILE), query=4), 80, {}),
     "explain-hostile-ascii-80": (explanation(spelled=tokens(HOSTILE), query=4), 80, {"encoding": "ascii"}),
+    "explain-sink-80": (explanation(sink=0.7, allowed=causal), 80, {}),
+    "explain-sink-window-80": (explanation(spelled=LONG, query=30, keys=[0, 3, 9, 30], sink=4.0), 80, {}),
     "explain-40": (explanation(allowed=lambda query, key: key <= query), 40, {}),
 }
 SCREENS |= EXPLAINED

@@ -51,7 +51,7 @@ class Base:
         if not heads or rows.start == rows.stop:
             return None
         here = [self.heads.index(h) for h in heads]
-        return Share([at[h] for h in heads], run(here), [row - tile.q0 for row in self.rows[rows]], rows)
+        return Share([at[h] for h in heads], here, [row - tile.q0 for row in self.rows[rows]], rows)
 
 
 @dataclass(frozen=True)
@@ -66,9 +66,14 @@ class Share:
     """
 
     heads: list[int]
-    here: list[int] | slice
+    here: list[int]
     inside: list[int]
     rows: slice
+
+    @property
+    def index(self) -> list[int] | slice:
+        """`here`, as an index of a tensor of the recorder's heads."""
+        return run(self.here)
 
     def cut(self, stage: Tensor) -> Tensor:
         """These heads and rows of a stage of the tile, (B, h, r, …); a view where they are all or neighbours."""

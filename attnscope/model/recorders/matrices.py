@@ -8,7 +8,7 @@ from torch import Tensor
 
 from attnscope.model.recorders.base import Base, Share
 from attnscope.model.recorders.sheets import Sheets
-from attnscope.model.tile import Tile
+from attnscope.model.tile import Tile, run
 
 _EMPTY = {"scores": torch.nan, "scaled": torch.nan, "masked": -torch.inf}  # elsewhere 0: weight on a key out of reach
 
@@ -37,14 +37,10 @@ class Matrices(Base):
     ) -> None:
         super().__init__(heads, rows)
         self.stages, self.columns, self.mean = list(stages), list(columns), mean
+        self.raw = bool({"scores", "scaled"} & set(self.stages))
         self._into = into
         self.kept: dict[str, Tensor] = {}
         self.layers: set[int] = set()
-
-    @property
-    def raw(self) -> bool:
-        """Some stage comes before the masked one."""
-        return bool({"scores", "scaled"} & set(self.stages))
 
     def reach(self) -> tuple[int, int] | None:
         """Raw scores are shown for keys that are not allowed, too."""
@@ -82,7 +78,7 @@ class Matrices(Base):
     def _keep(self, stage: str, part: Tensor, share: Share) -> None:
         if self._into is not None:
             sheets, first = self._into
-            sheets.put(stage, part, _neighbours([first + place for place in share.here]), share.rows.start)
+            sheets.put(stage, part, run([first + place for place in share.here]), share.rows.start)
             return
         if stage not in self.kept:
             shape = (part.shape[0], 1 if self.mean else len(self.heads), len(self.rows), part.shape[-1])
@@ -90,7 +86,7 @@ class Matrices(Base):
         if self.mean:
             self.kept[stage][:, 0, share.rows] += part.sum(1)
         else:
-            self.kept[stage][:, _neighbours(share.here), share.rows] = part
+            self.kept[stage][:, share.index, share.rows] = part
 
     def result(self) -> dict[str, Tensor]:
         """Stage to (B, heads, rows, columns); one head, the mean, where `mean` was asked for."""
@@ -98,9 +94,3 @@ class Matrices(Base):
             return self.kept
         count = len(self.heads) * max(1, len(self.layers))
         return {stage: total / count for stage, total in self.kept.items()}
-
-
-def _neighbours(places: list[int]) -> slice | list[int]:
-    """As a slice, which copies faster, where each follows the one before."""
-    first = places[0]
-    return slice(first, first + len(places)) if places == list(range(first, first + len(places))) else places

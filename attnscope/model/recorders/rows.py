@@ -39,7 +39,7 @@ class Rows(Base):
         self.sources, self.content = sources, sources.content()
         shape = (sources.special.shape[0], len(self.heads), len(self.rows))
         self._all = torch.full((len(self.names), *shape), torch.nan, device=sources.special.device)
-        self.kept = dict(zip(self.names, self._all, strict=True))
+        self.kept: dict[str, Tensor] = dict(zip(self.names, self._all, strict=True))
         self.sink: Tensor | None = None
         self.rules: dict[int, Rule] = {}
 
@@ -53,7 +53,7 @@ class Rows(Base):
         if sink is not None:
             if self.sink is None:
                 self.sink = torch.full_like(self._all[0], torch.nan)
-            self.sink[:, share.here, share.rows] = share.of_span(sink)
+            self.sink[:, share.index, share.rows] = share.of_span(sink)
         if tile.k0 == tile.k1:
             return
         weights, masked, dead = share.span(tile.weights), share.span(tile.masked), share.dead(tile)  # (B, h, r, k)
@@ -68,7 +68,7 @@ class Rows(Base):
         values = share.of_span(torch.stack([found[self.names[i]] for i in at]))  # (names, B, h, r)
         if dead is not None:
             values = values.masked_fill(dead, torch.nan)
-        self._all[run(at), :, share.here, share.rows] = values
+        self._all[run(at), :, share.index, share.rows] = values
 
     def _where(self, weights: Tensor, box: tuple[int, int, int, int], workspace: Workspace) -> dict[str, Tensor]:
         """How much weight goes where, (B, h, r) each, of the rows and keys of this box."""
@@ -78,7 +78,7 @@ class Rows(Base):
         if self.sources.same:
             columns += [one.expand_as(special) for one in _beside(box, weights.device)]
         sums = product(weights.flatten(1, 2), torch.stack(columns, 1))  # (B, h·r, columns)
-        sums = sums.unflatten(1, weights.shape[1:3]).movedim(-1, 0)  # (columns, B, h, r)
+        sums = sums.view(*weights.shape[:3], -1).movedim(-1, 0)  # (columns, B, h, r)
         nothing = torch.zeros_like(sums[0])
         found = {"first": weights[..., 0] if k0 == 0 else nothing, "special": sums[0], "other": sums[1]}
         if self.sources.same:

@@ -57,8 +57,8 @@ class Top(Base):
         weights = share.cut(tile.weights)  # (B, h, r, k)
         keys, found = strongest(self._ranked(tile, share, weights), self.count)
         none, n = found == -torch.inf, keys.shape[-1]
-        self.keys[:, share.here, share.rows, :n] = (keys + tile.k0).masked_fill_(none, -1)
-        self._weight[:, share.here, share.rows, :n] = weights.gather(-1, keys).masked_fill_(none, torch.nan)
+        self.keys[:, share.index, share.rows, :n] = (keys + tile.k0).masked_fill_(none, -1)
+        self._weight[:, share.index, share.rows, :n] = weights.gather(-1, keys).masked_fill_(none, torch.nan)
 
     def _ranked(self, tile: Tile, share: Share, weights: Tensor) -> Tensor:
         """What keys are ranked by, (B, h, r, k); −inf for those that take no part."""
@@ -135,7 +135,7 @@ def _by_chunks(rows: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """What is among the `count` largest lies in one of the `count` chunks with the largest maxima."""
     n, size = rows.shape
     whole = size // _CHUNK * _CHUNK
-    peaks = rows[:, :whole].unflatten(-1, (-1, _CHUNK)).amax(-1)  # (n, size / chunk)
+    peaks = rows[:, :whole].view(n, -1, _CHUNK).amax(-1)  # (n, size / chunk)
     best = []
     for _ in range(count):
         best.append(peaks.max(-1, keepdim=True).indices)  # the first of equals

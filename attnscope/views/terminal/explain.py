@@ -103,7 +103,8 @@ def _put_scaled(screen: Screen, e: Explanation, axis: Axis) -> None:
 
 
 def _put_weights(screen: Screen, e: Explanation, axis: Axis) -> None:
-    _title(screen, 5, "weights: softmax", "e to the power of (masked − the largest), over their sum")
+    said = "; the head's sink takes part, as a score more that belongs to no token" if e.sink is not None else ""
+    _title(screen, 5, "weights: softmax", f"e to the power of (masked − the largest), over their sum{said}")
     if e.fully_masked:
         said = f"{MASKED}: the mask lets this query see nothing, so there is nothing to weigh and nothing comes out"
         _say(screen, said, "bold yellow")
@@ -117,6 +118,9 @@ def _put_output(screen: Screen, e: Explanation, axis: Axis) -> None:
         return
     _title(screen, 6, "output: the values, blended", "each value vector × its weight, summed")
     put_blend(screen, e, axis)
+    if e.sink is not None:
+        share = number(e.sink.weight, screen.precision)
+        _say(screen, f"the sink's {share} brings nothing: no value stands behind it", "dim")
     _put_check(screen, e.check("output"))
     if e.projected is not None:
         screen.say("")

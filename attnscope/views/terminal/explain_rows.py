@@ -130,27 +130,35 @@ def put_scaled(screen: Screen, e: Explanation, axis: Axis) -> None:
 
 
 def put_softmax(screen: Screen, e: Explanation, axis: Axis) -> None:
-    """Exponentials, their sum, and weights."""
+    """Exponentials, their sum, and weights: of every key, of those left out, and of the head's sink."""
     row, labels = e.row, _labels(screen, axis)
-    exponentials, weights = _column(row.exponentials), _column(row.weights)
+    exponentials, weights, logits = _column(row.exponentials), _column(row.weights), _allowed(e)
     if e.rest is not None:
         labels.append(Text(_rest_name(e), "dim"))
         exponentials.append(e.rest.exponentials)
         weights.append(e.rest.weight)
+    if e.sink is not None:
+        labels.append(Text("(sink)", "dim"))
+        exponentials.append(e.sink.exponential)
+        weights.append(e.sink.weight)
+        logits.append(e.sink.logit)
     total = float(sum(weight for weight in weights if weight is not None))
     bars = [bar_text(weight or 0.0, _BAR) for weight in weights]
     labels.append(Text("sum", "bold"))
-    blank = [""] * (len(labels) - len(e.keys))
-    with np.errstate(invalid="ignore"):
-        shifted = [None if np.isneginf(m) else m - (e.maximum or 0.0) for m in row.masked.tolist()]
+    shifted = [None if logit is None else logit - (e.maximum or 0.0) for logit in logits]
     columns = [
-        Column("masked", [*_masked(screen, e), *blank]),
-        Column("− largest", [*numbers(shifted, screen.precision), *blank]),
+        Column("masked", _spread(e, numbers(logits, screen.precision, none=NOT_ALLOWED))),
+        Column("− largest", _spread(e, numbers(shifted, screen.precision))),
         Column("e to that", numbers([*exponentials, e.exponential_sum], screen.precision, zero=ZERO)),
         Column("weight", numbers([*weights, total], screen.precision, zero=ZERO)),
         Column("", [*bars, ""], "cyan", left=True),
     ]
     put_grid(screen, "key", labels, columns)
+
+
+def _spread(e: Explanation, cells: list[str]) -> list[str]:
+    """The cells of the keys and of the sink, with blanks where the rest stands, and at the sum."""
+    return [*cells[: len(e.keys)], *[""] * (e.rest is not None), *cells[len(e.keys) :], ""]
 
 
 def put_blend(screen: Screen, e: Explanation, axis: Axis) -> None:
@@ -191,8 +199,12 @@ def _column(values: "np.ndarray") -> list[float | None]:
 
 
 def _masked(screen: Screen, e: Explanation) -> list[str]:
-    allowed = [None if np.isneginf(value) else value for value in e.row.masked.tolist()]
-    return numbers(allowed, screen.precision, none=NOT_ALLOWED)
+    return numbers(_allowed(e), screen.precision, none=NOT_ALLOWED)
+
+
+def _allowed(e: Explanation) -> list[float | None]:
+    """Masked scores; None where a key is not allowed."""
+    return [None if np.isneginf(value) else value for value in e.row.masked.tolist()]
 
 
 def _labels(screen: Screen, axis: Axis) -> list[Text]:

@@ -93,6 +93,9 @@ def _row_facts(text: TextReport, head: HeadReport) -> list[str]:
     if any(token.special for token in text.sources):
         said["special"] = "{:.2f} on special tokens"
     said |= {"sink": "{:.2f} on the sink", "entropy": "entropy {:.2f} bits", "distance": "{:.1f} tokens away"}
+    if head.means is not None:
+        near = [n for n in (16, 64, 256, 1024) if n < len(text.tokens)]
+        said |= {f"within_{n}": f"{{:.2f}} within {n:,}" for n in near}
     shown = range(len(text.tokens)) if head.means is not None else text.queries
     words = np.array([not text.tokens[position].special for position in shown], dtype=bool)
     found = _shown_means(head, words if words.any() else ~words) if head.means is None else head.means

@@ -150,7 +150,8 @@ def _put_legend(screen: Screen, stage: StageView) -> None:
 
 
 def _said(stage: StageView) -> str:
-    return stage.arithmetic.replace("a bare 0 is exactly zero", f"{NOT_ALLOWED} is exactly zero")
+    said = stage.arithmetic.replace("a bare 0 is exactly zero", f"{NOT_ALLOWED} is exactly zero")
+    return said.replace("the head's sink;", "the head's sink (column +);")
 
 
 def _put_columns(screen: Screen, stages: list[StageView], name: int) -> None:

@@ -1,0 +1,116 @@
+"""One of our parameters' names in; the tensor of a checkpoint that holds it, out. No torch in here."""
+
+import re
+from collections.abc import Container, Iterator
+from dataclasses import dataclass
+
+from attnscope.errors import AttnscopeError
+from attnscope.families.spec import Chunk, Entry, Family, Stacked
+
+_OLD_KINDS = {"weight": "gamma", "bias": "beta"}  # norms in checkpoints converted from TensorFlow
+_NUMBERS = re.compile(r"^blocks\.(\d+)(?:\.mlp\.experts\.(\d+))?")
+
+
+def their_name(entry: str | Chunk | Stacked) -> str:
+    """Their module, or tensor, in an entry of `Family.modules`."""
+    if isinstance(entry, Stacked):
+        return entry.tensor
+    return entry.module if isinstance(entry, Chunk) else entry
+
+
+def find_prefix(family: Family, names: Container[str], where: str) -> str:
+    """What stands before the names of this checkpoint's tensors.
+
+    Raises:
+        AttnscopeError: The token embedding is not there under any prefix.
+    """
+    name = f"{family.modules['embed.tokens']}.weight"
+    for prefix in family.prefixes:
+        if prefix + name in names:
+            return prefix
+    tried = " or ".join(f"'{prefix}{name}'" for prefix in family.prefixes)
+    hint = f"family '{family.name}' needs its token embedding"
+    raise AttnscopeError(f"the tensor {tried} is missing", where=where, hint=hint)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where one of our parameters lies.
+
+    Attributes:
+        tensor: Name of their tensor.
+        entry: What the family says of our module.
+        expert: Number of the expert; None outside of experts.
+    """
+
+    tensor: str
+    entry: str | Chunk | Stacked
+    expert: int | None
+
+
+@dataclass(frozen=True)
+class Names:
+    """Their names for our parameters, in one checkpoint.
+
+    Attributes:
+        family: The family.
+        prefix: What stands before the names in this checkpoint.
+        tensors: The names that are there.
+        where: The checkpoint, for errors.
+    """
+
+    family: Family
+    prefix: str
+    tensors: Container[str]
+    where: str
+
+    def find(self, ours: str) -> Place:
+        """The tensor that holds one of our parameters, under whichever of its names is there.
+
+        Raises:
+            AttnscopeError: None of them is.
+        """
+        tried = list(self._places(ours))
+        for place in tried:
+            if place.tensor in self.tensors:
+                return place
+        self._refuse_blocks(tried)
+        names = dict.fromkeys(place.tensor for place in tried if not place.tensor.endswith(tuple(_OLD_KINDS.values())))
+        hint = f"it is needed for '{ours}'; weights are never made up"
+        missing = " or ".join(f"'{name}'" for name in names)
+        raise AttnscopeError(f"the tensor {missing} is missing", where=self.where, hint=hint)
+
+    def any_block(self) -> str:
+        """Their name for a module in a block, with `{l}` for the layer."""
+        first = next(ours for ours in self.family.modules if "{l}" in ours)
+        return their_name(self._entries(first)[0])
+
+    def _places(self, ours: str) -> Iterator[Place]:
+        module, _, kind = ours.rpartition(".")
+        found = _NUMBERS.match(ours)
+        layer, expert = (found[1], found[2]) if found else ("", None)
+        for entry in self._entries(module):
+            base = self.prefix + their_name(entry).replace("{l}", layer).replace("{x}", expert or "")
+            number = None if expert is None else int(expert)
+            if isinstance(entry, Stacked):
+                yield Place(base if kind == "weight" else f"{base}_{kind}", entry, number)
+                continue
+            for spelled in dict.fromkeys((kind, _OLD_KINDS.get(kind, kind))):
+                yield Place(f"{base}.{spelled}", entry, number)
+
+    def _entries(self, module: str) -> tuple[str | Chunk | Stacked, ...]:
+        """What the family says of one of our modules."""
+        numberless = re.sub(r"^blocks\.\d+", "blocks.{l}", module)
+        numberless = re.sub(r"\.experts\.\d+", ".experts.{x}", numberless)
+        found: Entry | None = self.family.modules.get(numberless)
+        if found is None:
+            raise AttnscopeError(f"family '{self.family.name}' has no '{module}'", where=self.where)
+        return found if isinstance(found, tuple) else (found,)
+
+    def _refuse_blocks(self, tried: list[Place]) -> None:
+        """Weights in blocks of four-bit numbers with a scale each (MXFP4), under the tensor's name with an ending."""
+        for place in tried:
+            if f"{place.tensor}_blocks" in self.tensors:
+                found = f"'{place.tensor}' is quantised: it is stored as MXFP4 blocks and scales"
+                hint = "take a checkpoint with floating-point weights, such as one converted to bfloat16"
+                raise AttnscopeError(found, where=self.where, hint=hint)
