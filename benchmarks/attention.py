@@ -40,7 +40,8 @@ class Contest:
     def __init__(self, size: int, mask: str, heads: int = HEADS) -> None:
         torch.manual_seed(0)
         self.heads = heads
-        self.q, self.k, self.v = (torch.randn(1, heads, size, WIDTH) for _ in range(3))
+        made = (torch.randn(1, size, heads * WIDTH) for _ in range(3))  # as a model's projections lay them
+        self.q, self.k, self.v = (one.unflatten(-1, (heads, WIDTH)).transpose(1, 2) for one in made)
         self.causal, self.real = mask == "causal", torch.ones(1, size, dtype=torch.bool)
         self.call = Call(0, self.q, self.k, self.v, Rule(WIDTH**-0.5, MASKS[mask]))
         self.found: tuple[Top, Rows] | None = None

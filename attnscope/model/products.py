@@ -25,6 +25,10 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, after: tuple[s
         after: A non-linearity in oneDNN's words, where it is `fast`; None for none.
     """
     if fast(x, weight):
+        if not (weight.is_contiguous() or weight.mT.is_contiguous()):
+            weight = (
+                weight.contiguous()
+            )  # rows that do not lie side by side oneDNN takes one by one: 1,000 times slower
         name, kind = after or ("none", "")
         product: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, name, [], kind)
         return product

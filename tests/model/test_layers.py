@@ -8,8 +8,10 @@ from torch import Tensor
 
 from attnscope.config import ModelConfig
 from attnscope.model import layers
-from attnscope.model.layers import MLP, Linear, activate, by_rows
+from attnscope.model.layers import by_rows
+from attnscope.model.linear import Linear, activate
 from attnscope.model.masks import Bidirectional
+from attnscope.model.mlp import MLP
 from attnscope.model.randomize import make_random
 from attnscope.model.recorders import Matrices
 from attnscope.model.stack import Stack
