@@ -1,7 +1,6 @@
 """A model's name and a request in; its layers on a device, opened and loaded once for several runs, out."""
 
 import gc
-import os
 from collections.abc import Callable, Iterable
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -18,7 +17,6 @@ if TYPE_CHECKING:
     from attnscope.hosted import Guest
     from attnscope.model.stack import Stack
 
-_SHAPES = "16"  # a layer has about as many products
 _WORTH_A_THREAD = 1 << 30  # multiplications; for less, waking a second thread costs more than it saves
 
 Progress = Callable[[str, int, int], None]  # what is being done, how much of it is done, and how much there is
@@ -79,13 +77,7 @@ class Loader:
 
 
 def import_torch() -> None:
-    """Import torch with the garbage collector off, which would walk its lasting objects again and again (0.1 s).
-
-    Its products remember what they prepared for every shape of matrices that they saw, a MiB and more for each of a
-    thousand; the tiles of a causal text have a shape each, so that only the last few are worth remembering.
-    """
-    for cache in ("LRU_CACHE_CAPACITY", "ONEDNN_PRIMITIVE_CACHE_CAPACITY"):
-        os.environ.setdefault(cache, _SHAPES)
+    """Import torch with the garbage collector off, which would walk its lasting objects again and again (0.1 s)."""
     was_on = gc.isenabled()
     gc.disable()
     try:

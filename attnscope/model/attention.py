@@ -24,7 +24,7 @@ from attnscope.model.kernel import fused
 from attnscope.model.masks import Mask
 from attnscope.model.products import product
 from attnscope.model.tile import Recorder, Tile, Workspace, run
-from attnscope.model.tiling import blocks, shape
+from attnscope.model.tiling import blocks, round_up, shape
 
 _KERNEL_CELLS = 1 << 20  # cells of a mask that is made for a kernel, block by block
 
@@ -113,19 +113,23 @@ def tiles(
     """
     n_queries, n_keys = call.q.shape[2], call.k.shape[2]
     at_once, rows = shape(call, len(heads), mask, elements)
-    for first in range(0, len(heads), at_once):
-        chosen = list(heads[first : first + at_once])
-        numbers, index = torch.tensor(chosen, device=call.q.device), run(chosen)
-        group = run(call.group(numbers).tolist())
-        k, v = call.k[:, group].float(), call.v[:, group].float()  # (B, h, K, E)
-        for q0, q1 in blocks(n_queries, rows, wanted):
-            k0, k1 = mask.span(q0, q1, n_keys)
-            if reach is not None:
-                k0, k1 = min(k0, reach[0]), max(k1, reach[1])
-            a, b = mask.clear(q0, q1, n_keys)
-            clear = (max(a, k0), min(b, k1)) if max(a, k0) < min(b, k1) else (k0, k0)
-            part = _Part(call, mask, numbers, index, k[:, :, k0:k1], v[:, :, k0:k1], (q0, q1, k0, k1), clear)
-            yield _tile(part, workspace, raw)
+    groups = call.group(torch.tensor(heads)).tolist()
+    used = sorted(set(groups))
+    # products want each head's rows side by side
+    k, v = call.k[:, run(used)].float().contiguous(), call.v[:, run(used)].float().contiguous()  # (B, used, K, E)
+    for q0, q1 in blocks(n_queries, rows, wanted):
+        k0, k1 = mask.span(q0, q1, n_keys)
+        if reach is not None:
+            k0, k1 = min(k0, reach[0]), max(k1, reach[1])
+        k1 = min(n_keys, k0 + round_up(k1 - k0))
+        a, b = mask.clear(q0, q1, n_keys)
+        clear = (max(a, k0), min(b, k1)) if max(a, k0) < min(b, k1) else (k0, k0)
+        for first in range(0, len(heads), at_once):  # inside, for tiles of one shape after the other cost least
+            chosen = list(heads[first : first + at_once])
+            numbers = torch.tensor(chosen, device=call.q.device)
+            theirs = run([used.index(group) for group in groups[first : first + at_once]])
+            sides = k[:, theirs, k0:k1], v[:, theirs, k0:k1]
+            yield _tile(_Part(call, mask, numbers, run(chosen), *sides, (q0, q1, k0, k1), clear), workspace, raw)
 
 
 @dataclass(frozen=True)

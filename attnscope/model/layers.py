@@ -108,7 +108,6 @@ class Attention(nn.Module):
             k = rotate(k, *setting.rotary)
         out_weight = None if self.out is None else self.out.weight
         rule = setting.rule if self.sinks is None else replace(setting.rule, sinks=self.sinks)
-        k, v = k.contiguous(), v.contiguous()  # once a layer, for products want each head's rows side by side
         heads = setting.watch.attend(Call(self.layer, q, k, v, rule, out_weight))
         if heads is None:
             return None

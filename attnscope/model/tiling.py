@@ -57,3 +57,9 @@ def blocks(n_queries: int, rows: int, wanted: Sequence[int] | None) -> Iterator[
             j += 1
         yield wanted[i], wanted[j] + 1
         i = j + 1
+
+
+def round_up(width: int) -> int:
+    """So many keys or up to a sixteenth more: tiles of few different widths, as each costs a preparation."""
+    step = 1 << max(0, width.bit_length() - 5)
+    return -(-width // step) * step

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from attnscope.model.attention import attend
 from attnscope.model.call import Call, Rule
-from attnscope.model.masks import Bidirectional, Causal, Window, compose
+from attnscope.model.masks import Bidirectional, Causal, Mask, Window, compose
 from attnscope.model.recorders import Matrices, Rows, Sources, Top, strongest
 from tests.model import oracle
 from tests.model.cases import Case, cases
@@ -117,14 +117,16 @@ def test_top_is_the_whole_rows_sorted(case: Case, data: st.DataObject, by: str, 
     heads, rows = some(data, n_heads), some(data, n_queries)
     eligible = case.sources.content() if data.draw(st.booleans()) else case.sources.real
     top = Top(count, by, heads, rows, eligible)
-    whole = Matrices(("weights", "value", "projected"), heads, rows, range(n_keys))
+    whole = Matrices(("masked", "weights", "value", "projected"), heads, rows, range(n_keys))
     run(case, top, whole)
     kept = {**whole.result(), "weight": whole.result()["weights"]}
+    ranking = kept["masked" if by == "weight" else by]
     for b in range(case.sizes[0]):
         for h in range(len(heads)):
             for r, row in enumerate(rows):
                 may = [j for j in range(n_keys) if eligible[b, j] and case.allowed[b, row, j]]
-                ranked = sorted(may, key=lambda j: (-float(kept[by][b, h, r, j]), j))[: top.count]
+                ranked = sorted(may, key=lambda j: (-float(ranking[b, h, r, j]), j))[: top.count]
+                assert kept[by][b, h, r, ranked].diff().le(0).all()
                 blank = [-1] * (top.count - len(ranked))
                 assert top.keys[b, h, r].tolist() == ranked + blank
                 for name, measure in top.measures.items():
@@ -177,10 +179,54 @@ def test_rows_equal_their_formulas(case: Case, data: st.DataObject) -> None:
                     "other": sum(p[j] for j in words if not (sources.same and j == i)),
                     "distance": sum(p[j] * abs(i - j) for j in range(n_keys)) if sources.same else math.nan,
                 }
+                for n in Rows.WITHIN:
+                    near = sum(p[j] for j in range(n_keys) if abs(i - j) <= n)
+                    wanted[f"within_{n}"] = near if sources.same else math.nan
                 if not case.allowed[b, i].any():
                     wanted = dict.fromkeys(wanted, math.nan)
                 found = {name: float(kept[b, h, r]) for name, kept in recorder.kept.items()}
                 assert found == pytest.approx(wanted, abs=1e-5, nan_ok=True)
+
+
+@pytest.mark.parametrize("mask", [Bidirectional(), Causal(), compose((Causal(), Window(100))), Window(300)], ids=repr)
+@pytest.mark.parametrize("elements", [None, 9_000])
+def test_weight_near_a_query_and_its_mean_distance(mask: Mask, elements: int | None) -> None:
+    """A text long enough that near is not everywhere, and runs of rows that lie beside what they see."""
+    n = 700
+    generator = torch.Generator().manual_seed(3)
+    q, k, v = torch.randn(3, 1, 2, n, 8, generator=generator).unbind(0)
+    real = torch.ones(1, n, dtype=torch.bool)
+    rows = [0, 1, 2, 50, *range(300, 420), n - 1]
+    recorder = Rows([0, 1], rows, Sources(~real, real))
+    whole = Matrices(["weights"], [0, 1], rows, range(n))
+    attend(Call(0, q, k, v, Rule(0.5, mask)), [recorder, whole], need_output=False, tile_elements=elements)
+    weights = whole.result()["weights"].double()
+    apart = (torch.tensor(rows)[:, None] - torch.arange(n)).abs()
+    close(recorder.kept["distance"], (weights * apart).sum(-1))
+    for near in Rows.WITHIN:
+        close(recorder.kept[f"within_{near}"], (weights * (apart <= near)).sum(-1))
+
+
+@pytest.mark.parametrize("size", [2048, 2049, 2111, 5000])
+@pytest.mark.parametrize("count", [1, 5, 20])
+def test_strongest_of_long_rows(size: int, count: int) -> None:
+    """Few different values, so that equals meet within chunks, between them and in what is left over."""
+    generator = torch.Generator().manual_seed(size + count)
+    rows = torch.cat(
+        (
+            torch.randn(30, size, generator=generator),
+            torch.randint(0, 40, (30, size), generator=generator).float(),
+            torch.zeros(1, size),
+            torch.full((1, size), -torch.inf).index_fill(1, torch.tensor([7, size - 1]), 2.0),
+        )
+    )
+    before = rows.clone()
+    places, values = strongest(rows, count)
+    exact = before.sort(dim=-1, descending=True, stable=True)
+    assert torch.equal(rows, before)
+    assert torch.equal(values, exact.values[:, :count])
+    finite = values > -torch.inf
+    assert torch.equal(places[finite], exact.indices[:, :count][finite])
 
 
 def test_content_is_neither_special_nor_padding_nor_first() -> None:

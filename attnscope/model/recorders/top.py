@@ -75,10 +75,12 @@ class Top(Base):
     def measures(self) -> dict[str, Tensor]:
         """Weight and contributions of the strongest sources, (B, heads, rows, count); NaN where there are fewer."""
         keys = self.keys.clamp_min(0).flatten(2)
-        found = {
-            name: self._weight * norms.gather(-1, keys).view_as(self._weight) for name, norms in self._norms.items()
-        }
-        return {name: self._weight if name == "weight" else found[name] for name in self._names}
+
+        def measure(name: str) -> Tensor:
+            norms = self._norms.get(name)  # of no tile that held a key: every weight is NaN then
+            return self._weight if norms is None else self._weight * norms.gather(-1, keys).view_as(self._weight)
+
+        return {name: measure(name) for name in self._names}
 
 
 def strongest(measure: Tensor, count: int) -> tuple[Tensor, Tensor]:
@@ -96,39 +98,32 @@ def strongest(measure: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """
     size = measure.shape[-1]
     rows, count = measure.reshape(-1, size), min(count, size)  # (n, size)
-    if count > _FEW or (size < _LONG and rows.device.type != "cpu"):
-        places, values = _sorted(rows, count)
-    elif size < _LONG:
+    if count <= _FEW and size < _LONG and rows.device.type == "cpu":
         places, values = _one_by_one(rows, count)
     else:
-        places, values = _by_chunks(rows, count)
-    return places.view(*measure.shape[:-1], count), values.view(*measure.shape[:-1], count)
-
-
-def _sorted(rows: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """By `topk`, which leaves the order of equals open: rows in which that shows are sorted."""
-    values, places = rows.topk(min(count + 1, rows.shape[-1]), dim=-1)  # one more, to see equals that were left outside
-    tied = (values[:, 1:] == values[:, :-1]) & (values[:, 1:] > -torch.inf)
-    values, places = values[:, :count], places[:, :count]
-    if tied.any():
-        tied = tied.any(-1)
-        exact = rows[tied].sort(dim=-1, descending=True, stable=True)
-        values, places = values.clone(), places.clone()
-        values[tied], places[tied] = exact.values[:, :count], exact.indices[:, :count]
-    return places, values
+        more = min(count + 1, size)  # one more, to see equals that were left outside
+        places, values = _by_chunks(rows, more) if count <= _FEW and size >= _LONG else rows.topk(more, dim=-1)[::-1]
+        tied = (values[:, 1:] == values[:, :-1]) & (values[:, 1:] > -torch.inf)
+        places, values = places[:, :count], values[:, :count]
+        if tied.any():
+            tied = tied.any(-1)
+            places, values = places.clone(), values.clone()
+            places[tied], values[tied] = _one_by_one(rows[tied], count)
+    return places.reshape(*measure.shape[:-1], count), values.reshape(*measure.shape[:-1], count)
 
 
 def _one_by_one(rows: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """By NumPy's `argmax`, the fastest for a few of short rows; it gives the first of equals."""
-    cells, starts = rows.numpy().reshape(-1), np.arange(0, rows.numel(), rows.shape[1])
+    """By NumPy's `argmax`, which gives the first of equals, and is the fastest for a few of short rows."""
+    cells = rows.cpu().numpy()
+    flat, starts = cells.reshape(-1), np.arange(0, cells.size, cells.shape[1])
     places, values = np.empty((count, len(rows)), np.int64), np.empty((count, len(rows)), np.float32)
     for i in range(count):
-        places[i] = rows.numpy().argmax(-1)
-        values[i] = cells[places[i] + starts]
-        cells[places[i] + starts] = -np.inf
+        places[i] = cells.argmax(-1)
+        values[i] = flat[places[i] + starts]
+        flat[places[i] + starts] = -np.inf
     for i in reversed(range(count)):  # put back what was taken; backwards, as −inf may have been taken from there, too
-        cells[places[i] + starts] = values[i]
-    return torch.from_numpy(places).T, torch.from_numpy(values).T
+        flat[places[i] + starts] = values[i]
+    return torch.from_numpy(places).T.to(rows.device), torch.from_numpy(values).T.to(rows.device)
 
 
 def _by_chunks(rows: Tensor, count: int) -> tuple[Tensor, Tensor]:
@@ -138,13 +133,13 @@ def _by_chunks(rows: Tensor, count: int) -> tuple[Tensor, Tensor]:
     peaks = rows[:, :whole].view(n, -1, _CHUNK).amax(-1)  # (n, size / chunk)
     best = []
     for _ in range(count):
-        best.append(peaks.max(-1, keepdim=True).indices)  # the first of equals
+        best.append(peaks.max(-1, keepdim=True).indices)
         peaks.scatter_(-1, best[-1], -torch.inf)
-    starts = torch.cat(best, -1).sort(-1).values * _CHUNK  # (n, count): in order, so that the first of equals win
+    starts = torch.cat(best, -1) * _CHUNK  # (n, count)
     lines = torch.arange(0, n * size, size, device=rows.device)[:, None]
     some = rows.view(-1).unfold(0, _CHUNK, 1).index_select(0, (lines + starts).flatten()).view(n, -1)
     if whole < size:
         some = torch.cat((some, rows[:, whole:]), -1)  # (n, count · chunk and the rest)
-    at, values = _sorted(some, count)
+    values, at = some.topk(count, dim=-1)
     places = starts.gather(-1, (at // _CHUNK).clamp_(max=count - 1)) + at % _CHUNK
     return torch.where(at < count * _CHUNK, places, whole + at - count * _CHUNK), values
