@@ -67,14 +67,15 @@ def estimate(c: ModelConfig, dtype: str, d: Demand) -> dict[str, int]:
     parameters = embedding_parameters(c) + d.layers * layer_parameters(c)
     stacked = c.n_experts * (1 + c.gated) or 1  # one tensor may hold every expert's gate and up
     largest = max(c.vocab_size * c.d_model, (c.d_mlp or c.d_model) * c.d_model * stacked)
-    running = int(SPARE * everything * _per_token(c, d) * size) + PART * (1 + c.gated) * c.d_mlp * 4
+    in_part = (1 + c.gated) * c.d_mlp + (c.n_experts + 2 * c.d_model) * bool(c.n_experts)
+    running = int(SPARE * everything * _per_token(c, d) * size) + min(PART, everything) * in_part * 4
     tile = STAGES * 4 * max(TILE, d.batch * TILE_ROWS * d.tokens) + BUFFERS
     values = d.cells + d.rows * 4 * d.top + max(d.rows, d.counted) * STATISTICS
     pooled = 2 * d.batch * d.pool * d.tokens + d.heads * everything if d.pool else 0
     report = 4 * d.cells + d.as_text * int(COPIES * (DIGITS * values + TOKEN_TEXT * everything))
     return {
         "program": PROGRAM,
-        "weights": parameters * size + largest * 4 * (size != 4),
+        "weights": parameters * size + largest * 4 * (size != 4 or stacked > 1),
         "text": everything * (TOKEN + ENCODED * (not d.words)) + 8 * d.characters,
         "activations": running,
         "tile": tile,

@@ -35,10 +35,10 @@ def test_the_first_screen_is_what_a_terminal_of_80_columns_shows():
 
 
 def test_the_excerpt_of_a_long_screen_is_that_of_this_page():
-    excerpt = re.search(r"\$ head -c 420 README.md \| attnscope run -\n((?:    .*\n|\n)+)", README)[1]
+    excerpt = re.search(r"\$ head -c 400 README.md \| attnscope run -\n((?:    .*\n|\n)+)", README)[1]
     environment = {"COLUMNS": "80", "PATH": "", "PYTHONPATH": str(Path(__file__).parent.parent), "PYTHONUTF8": "1"}
     argv = [sys.executable, "-m", "attnscope", "run", "-"]
-    ran = subprocess.run(argv, capture_output=True, env=environment, check=True, input=README.encode()[:420])
+    ran = subprocess.run(argv, capture_output=True, env=environment, check=True, input=README.encode()[:400])
     screen = iter(ran.stdout.decode().splitlines())
     lines = [line.strip() for line in excerpt.splitlines() if line.strip() not in ("", "…")]
     assert len(lines) > 20

@@ -80,10 +80,6 @@ def _order(texts: Texts, stack: Stack, selection: DumpSelection, target: Target,
         limit=texts.limit,
         shard=(number, count),
     )
-    asked = {"--engine": machine.engine != "native", "--part": machine.part is not None}
-    for option in [name for name, is_asked in asked.items() if is_asked]:
-        found = "batch needs a model that attnscope itself runs"
-        raise UsageError(found, where=option, hint=f"leave {option} out, or see the same numbers with run")
     chosen = stack.chosen()
     run = RunConfig(
         texts=(),

@@ -98,9 +98,9 @@ def test_differences_have_a_number_for_every_layer_and_head(folders):
 
 def test_fully_masked_rows_are_named(folders, monkeypatch):
     assert checked(folders("gpt2")).fully_masked == []
-    monkeypatch.setattr(
-        Causal, "allowed", lambda self, q, k: (k < q) & (q != 3)
-    )  # the first and the fourth see nothing
+    # the first and the fourth see nothing
+    monkeypatch.setattr(Causal, "allowed", lambda self, q, k: (k < q) & (q != 3))
+    monkeypatch.setattr(Causal, "clear", lambda self, q0, q1, n_keys: (0, 0))
     report = checked(folders("gpt2"))
     assert report.fully_masked == [0, 3]
     assert "masked   0 the, 3 the: may attend to nothing in some layer\n" in as_text(report)

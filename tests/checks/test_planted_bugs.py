@@ -24,27 +24,27 @@ def outcome(folder, **options):
 def _softmax_as(change):
     softmax = attention._softmax
 
-    def changed(masked, sinks, heads):
-        return change(softmax, masked, sinks, heads)
+    def changed(masked, *more):
+        return change(softmax, masked, *more)
 
     return attention, "_softmax", changed
 
 
 def _rows_too_light():
-    return _softmax_as(lambda f, m, s, h: (f(m, s, h)[0] * 0.999, f(m, s, h)[1]))
+    return _softmax_as(lambda f, m, *more: (f(m, *more)[0] * 0.999, f(m, *more)[1]))
 
 
 def _mass_on_barred_keys():
-    return _softmax_as(lambda f, m, s, h: f(m.clamp(min=-8.0), s, h))
+    return _softmax_as(lambda f, m, *more: f(m.clamp(min=-8.0), *more))
 
 
 def _softmax_of_base_two():
-    return _softmax_as(lambda f, m, s, h: f(m * 0.6931, s, h))
+    return _softmax_as(lambda f, m, *more: f(m * 0.6931, *more))
 
 
 def _scale_forgotten():
-    scaled = attention._scaled
-    return attention, "_scaled", lambda scores, rule, *more: scaled(scores, replace(rule, scale=1.0), *more)
+    scaled = attention._scale
+    return attention, "_scale", lambda scores, rule, *more: scaled(scores, replace(rule, scale=1.0), *more)
 
 
 def _wrong_value_head():
@@ -123,7 +123,7 @@ def test_without_a_bug_every_check_of_the_table_passes(folders):
 
 @pytest.mark.parametrize("engine", ["native", "transformers"])
 def test_a_forgotten_sink_shows(folders, monkeypatch, engine):
-    monkeypatch.setattr(*_softmax_as(lambda f, m, s, h: f(m, None, h)))
+    monkeypatch.setattr(*_softmax_as(lambda f, m, s, *more: f(m, None, *more)))
     failed = outcome(folders("gpt_oss"), engine=engine)[1]
     assert {"weights are the softmax of masked", "equals eager transformers: weights"} <= failed
 

@@ -63,14 +63,6 @@ def test_the_whole_weights_are_hashed_where_asked(texts, capsys):
     assert lines(texts / "dump.jsonl")[0]["provenance"]["weights_hash"] == sha256(weights.read_bytes()).hexdigest()
 
 
-@pytest.mark.parametrize(("option", "value"), [("--engine", "transformers"), ("--part", "cross")])
-def test_another_engine_is_refused_and_not_left_aside(texts, capsys, option, value):
-    assert main(["batch", "texts.txt", "-o", "dump.jsonl", option, value]) == 2
-    said = f"attnscope: error: {option}: batch needs a model that attnscope itself runs; leave {option} out, or "
-    assert capsys.readouterr().err.startswith(said)
-    assert not (texts / "dump.jsonl").exists()
-
-
 def test_options_reach_the_dump(texts, capsys):
     (texts / "in.csv").write_text("review,id\nthe bank,a\nby the river,b\nriver,c\n")
     options = "--column review --skip 1 --limit 2 --shard 1/2 --stage weights --keep columns,pooled --pool 2".split()

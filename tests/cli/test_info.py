@@ -1,6 +1,7 @@
 """`attnscope info` on shipped configs: facts, cost, and JSON that says the same."""
 
 import json
+import re
 
 import pytest
 
@@ -40,7 +41,7 @@ def test_grouped_heads(capfdbinary):
 def test_cost(capfdbinary):
     lines = info(capfdbinary, "--config", "causal", "--cost").splitlines()
     rows = json.loads(info(capfdbinary, "--config", "causal", "--cost", "--format", "json"))["cost"]
-    table = [line for line in lines if line.lstrip()[:1].isdigit()]
+    table = [line for line in lines if re.match(r" *[\d,]+ +\d", line)]
     assert len(table) == len(rows) == 11
     assert table[0].split()[0] == "128"
     assert table[-1].split()[0] == f"{rows[-1]['tokens']:,}" == "131,072"

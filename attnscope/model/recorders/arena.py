@@ -36,7 +36,8 @@ class Arena:
         pages = self._free.pop() if self._free else _pages()
         whole: np.ndarray[Any, np.dtype[np.float32]] = np.frombuffer(pages, dtype=np.float32)
         finalize(whole, self._free.append, pages).atexit = False  # tensors made of it, and their views, hold it
-        return torch.from_numpy(whole)
+        with torch.inference_mode(False):  # what is made in there could be written to only in there
+            return torch.from_numpy(whole)
 
 
 def _pages() -> mmap.mmap:

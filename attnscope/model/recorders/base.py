@@ -89,9 +89,9 @@ class Share:
         return stage[:, :, self.inside[0] : self.inside[-1] + 1]
 
     def of_span(self, values: Tensor) -> Tensor:
-        """These rows of what was made of a span, (B, h, r)."""
+        """These rows of what was made of a span, (…, r)."""
         first, last = self.inside[0], self.inside[-1]
-        return values if last - first + 1 == len(self.inside) else values[:, :, [row - first for row in self.inside]]
+        return values if last - first + 1 == len(self.inside) else values[..., [row - first for row in self.inside]]
 
     def dead(self, tile: Tile) -> Tensor | None:
         """Fully masked rows among these, (B, 1, r)."""
