@@ -47,6 +47,8 @@ def _whole(kept: Kept, trace: Trace) -> dict[str, Tensor]:
         found |= {"top.keys": keys.int()} | {f"top.{name}": measure for name, measure in measures.items()}
     if w.keep.rows:
         found |= {f"rows.{name}": _whole_rows(kept, name) for name in Rows.NAMES}
+        if any(one.sink is not None for _, other in trace.kept for one in other.rows):
+            found["rows.sink"] = _whole_rows(kept, "sink")
     if kept.columns is not None:
         found["columns"] = kept.columns.result()
     if kept.pooled is not None:
@@ -58,8 +60,16 @@ def _whole(kept: Kept, trace: Trace) -> dict[str, Tensor]:
 
 def _whole_rows(kept: Kept, name: str) -> Tensor:
     """A statistic of every row, (B, heads, rows), or one head, the mean of all, over a mean."""
-    each = [one.kept[name] for one in kept.rows]
+    each = [_of_rows(one, name) for one in kept.rows]
     return torch.stack([one.mean(1, keepdim=True) for one in each]).mean(0) if kept.matrices.mean else each[0]
+
+
+def _of_rows(rows: Rows, name: str) -> Tensor:
+    if name != "sink":
+        return rows.kept[name]
+    return (
+        torch.zeros_like(rows.kept["first"]) if rows.sink is None else rows.sink
+    )  # a layer without sinks gives nothing
 
 
 def _whole_top(kept: Kept, wanted: Wanted) -> tuple[Tensor, dict[str, Tensor]]:

@@ -110,7 +110,8 @@ def _load(
     bounds = msgspec.structs.replace(bounds, threads=limit_threads(bounds.threads))
     seen = "own" if source.engine == "transformers" else None  # what that is, only running a text shows
     mask = mask_use(source, run, seen)
-    new = Header(SCHEMA, provenance(source, run, model.device), mask, settings, facts, bounds)
+    values = "pooled" if "pooled" in settings.keep and "stages" not in settings.keep else "exact"
+    new = Header(SCHEMA, provenance(source, run, model.device, values), mask, settings, facts, bounds)
     if old is not None:
         _check_same(old, new, journal.path)
     return model, new

@@ -46,7 +46,7 @@ class TopArrays(msgspec.Struct, frozen=True, omit_defaults=True):
     projected: Floats3 | None = None
 
 
-class RowArrays(msgspec.Struct, frozen=True):
+class RowArrays(msgspec.Struct, frozen=True, omit_defaults=True):
     """Statistics of every query's whole row of weights, (unit, query) each; see report.Rows.
 
     Attributes:
@@ -60,6 +60,7 @@ class RowArrays(msgspec.Struct, frozen=True):
         within_64: At most 64.
         within_256: At most 256.
         within_1024: At most 1,024.
+        sink: What each query gives to the head's sink: its weights sum to 1 minus this. None where there are no sinks.
     """
 
     entropy: Floats2
@@ -72,6 +73,7 @@ class RowArrays(msgspec.Struct, frozen=True):
     within_64: Floats2
     within_256: Floats2
     within_1024: Floats2
+    sink: Floats2 | None = None
 
 
 class Record(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -166,6 +166,32 @@ def test_shards_load_in_one_line_and_hold_the_same(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["dump.jsonl", "folder"])
+def test_what_a_sink_takes_is_in_the_dump(tmp_path, name):
+    stack = tmp_path / "sinks.toml"
+    stack.write_text('d_model = 16\nn_heads = 2\nn_layers = 2\nmask = "causal"\npositions = "rope"\nsinks = true\n')
+    dump(tmp_path, name=name, settings=Settings(keep=("rows", "stages"), stages=("weights",)), config=str(stack))
+    records = [one for one in found(tmp_path, name) if one.status == "ok"]
+    assert len(records) == len(TEXTS) - 1
+    for record in records:
+        assert (record.rows.sink > 0).all()
+        np.testing.assert_allclose(record.stages["weights"].sum(-1) + record.rows.sink, 1, atol=1e-6)
+
+
+def test_without_sinks_a_dump_says_nothing_of_them(tmp_path):
+    dump(tmp_path)
+    assert b'"sink"' not in (tmp_path / "dump.jsonl").read_bytes()
+    assert all(one.rows.sink is None for one in found(tmp_path) if one.status == "ok")
+
+
+@pytest.mark.parametrize(
+    ("keep", "values"), [(("pooled",), "pooled"), (("pooled", "stages"), "exact"), (("top",), "exact")]
+)
+def test_the_header_says_whether_maps_stand_for_matrices(tmp_path, keep, values):
+    dump(tmp_path, settings=Settings(keep=keep, stages=("weights",) if "stages" in keep else (), pool=4))
+    assert Dump(tmp_path / "dump.jsonl").header.provenance.values == values
+
+
+@pytest.mark.parametrize("name", ["dump.jsonl", "folder"])
 @pytest.mark.parametrize("at", [9, 14, 16])
 def test_a_crashed_dump_goes_on_to_the_same_bytes(tmp_path, name, at):
     dump(tmp_path, name="whole" + name[4:] if name != "folder" else "whole")
