@@ -76,6 +76,9 @@ class RowArrays(msgspec.Struct, frozen=True, omit_defaults=True):
     sink: Floats2 | None = None
 
 
+STATISTICS = tuple(name for name in RowArrays.__struct_fields__ if name != "sink")  # those that every model has
+
+
 class Record(msgspec.Struct, frozen=True, omit_defaults=True):
     """One text.
 

@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 
 from attnscope.batch.header import Settings
-from attnscope.batch.records import Record, RowArrays, TopArrays
+from attnscope.batch.records import STATISTICS, Record, RowArrays, TopArrays
 from attnscope.errors import AttnscopeError
 from attnscope.report import Report, TextReport, from_json
 
@@ -64,5 +64,5 @@ def _record(text: TextReport) -> Record:
         queries=text.queries,
         units=[(head.layer, head.head) for head in text.heads],
         top=TopArrays(**stacked("top", TopArrays.__struct_fields__)),
-        rows=RowArrays(**stacked("rows", RowArrays.__struct_fields__)),
+        rows=RowArrays(**stacked("rows", STATISTICS)),
     )

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from attnscope.batch.header import Settings
-from attnscope.batch.records import Record, RowArrays
+from attnscope.batch.records import STATISTICS, Record
 from attnscope.errors import AttnscopeError
 
 Table = dict[str, Any]  # column name to a list or array, all of one length
@@ -26,7 +26,7 @@ def columns(settings: Settings) -> list[str]:
     if "top" not in settings.keep:
         found = "a dump without top contributors is no table"
         raise AttnscopeError(found, hint="dump it with --keep top,rows, or read it as .jsonl")
-    stats = RowArrays.__struct_fields__ if "rows" in settings.keep else ()
+    stats = STATISTICS if "rows" in settings.keep else ()
     first = ["index", "id", "layer", "head", "query", "query_token", "rank", "key", "key_token"]
     return [*first, *_MEASURES[settings.by], *stats]
 
@@ -55,7 +55,7 @@ def table(record: Record) -> Table:
     for name in _MEASURES["projected"]:
         if getattr(record.top, name) is not None:
             found[name] = getattr(record.top, name)[unit, row, rank]
-    for name in RowArrays.__struct_fields__ if record.rows is not None else ():
+    for name in STATISTICS if record.rows is not None else ():
         found[name] = getattr(record.rows, name)[unit, row]
     return found
 

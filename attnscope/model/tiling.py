@@ -7,10 +7,8 @@ from attnscope.model.masks import Mask
 
 _ON_CPU = 1 << 20  # scores: 4 MiB a stage, two or three of which fit in a core's share of the last cache
 _ON_GPU = 1 << 26  # a kernel must be large to be worth its launch
-_MOST_ROWS = 256  # what recorders do beside the diagonal grows with the rows
+_MOST_ROWS = 256  # a block's keys are those of all of its rows, and what recorders do beside the diagonal grows too
 _FEWEST_ROWS = 32  # products of fewer rows are slow; memory still grows with the text, not with its square
-_NARROW_ROWS = 256
-_WASTE = 16  # a block's keys are those of all of its rows: rows beyond a sixteenth of them add what few can see
 
 
 def shape(call: Call, n_heads: int, mask: Mask, limit: int | None) -> tuple[int, int]:
@@ -25,13 +23,12 @@ def shape(call: Call, n_heads: int, mask: Mask, limit: int | None) -> tuple[int,
     batch, _, n_queries, _ = call.q.shape
     n_keys = call.k.shape[2]
     elements = limit or (_ON_GPU if call.q.is_cuda else _ON_CPU)
-    last = mask.span(n_queries - 1, n_queries, n_keys)
     rows = min(n_queries, _MOST_ROWS)
-    if last != (0, n_keys) or mask.span(0, 1, n_keys) != last:
-        rows = min(rows, max(_NARROW_ROWS, (last[1] - last[0]) // _WASTE))
     width = batch * max(1, *(_width(mask, q0, rows, n_keys) for q0 in (n_queries // 2, n_queries - rows)))
     fewest = 1 if limit else min(_FEWEST_ROWS, rows)
-    return max(1, min(n_heads, elements // (width * rows))), max(fewest, min(rows, elements // width))
+    at_once = max(1, min(n_heads, elements // (width * rows)))
+    rows = max(fewest, min(rows, elements // width))
+    return at_once, -(-n_queries // -(-n_queries // rows))  # alike: a last block of one row would be summed differently
 
 
 def _width(mask: Mask, q0: int, rows: int, n_keys: int) -> int:

@@ -73,7 +73,7 @@ def test_padded_texts_have_the_numbers_of_each_text_alone(tmp_path, minilm):
                 np.testing.assert_allclose(record.stages[stage][unit], head.stages[stage], rtol=0, atol=loose)
             for measure in ("weight", "value", "projected"):
                 np.testing.assert_allclose(getattr(record.top, measure)[unit], getattr(head.top, measure), **near)
-            for name in records.RowArrays.__struct_fields__:
+            for name in records.STATISTICS:
                 np.testing.assert_allclose(getattr(record.rows, name)[unit], getattr(head.rows, name), **near)
             weights = head.stages["weights"]
             np.testing.assert_allclose(record.columns[unit], weights.sum(0), **near)
