@@ -5,7 +5,7 @@ keys, values, mask, scale, soft-cap, bias and sinks to the same `attend()`. It i
 """
 
 from attnscope.hosted.engine import Hosted
-from attnscope.hosted.library import find_kind
+from attnscope.hosted.kinds import find_kind
 from attnscope.hosted.loading import Guest, load_guest
 
 __all__ = ["Guest", "Hosted", "find_kind", "load_guest"]

@@ -12,7 +12,7 @@ import torch
 from attnscope.errors import AttnscopeError, UsageError, did_you_mean
 from attnscope.folder import Folder
 from attnscope.hosted.interface import NAME
-from attnscope.hosted.library import Kind, find_kind, first_line
+from attnscope.hosted.kinds import Kind, find_kind, first_line
 from attnscope.hosted.probe import Part, hidden, longest, probe, segments
 from attnscope.model.tensors import read_tensors
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from attnscope.errors import AttnscopeError
 from attnscope.folder import Folder
 from attnscope.hosted.interface import Session, running
-from attnscope.hosted.library import first_line
+from attnscope.hosted.kinds import first_line
 from attnscope.model.attention import attend
 from attnscope.model.call import Call
 
