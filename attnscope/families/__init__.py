@@ -62,8 +62,8 @@ def family_for(raw: Mapping[str, Any], where: str) -> Family:
         found = "the key 'model_type' is missing" if missing else f"model_type is {shown(model_type)}"
         hint = f"supported: {', '.join(FAMILIES)}"
         if not missing:
-            extra = "pip install 'attnscope[transformers]' and add --engine transformers to run, compare or check"
-            hint = f"{extra}; without it, {hint}"
+            extra = "pip install 'attnscope[transformers]' and add --engine transformers"
+            hint = f"{extra} to run, compare, batch or check; without it, {hint}"
         raise AttnscopeError(found, where=where, hint=hint)
     return FAMILIES[model_type]
 

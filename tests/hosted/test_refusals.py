@@ -72,7 +72,8 @@ def test_models_of_pictures_and_of_sound(copied, name, takes):
 
 def test_a_family_of_neither_says_how_to_see_it(folders):
     told = (
-        "; pip install 'attnscope[transformers]' and add --engine transformers to run, compare or check; without it, "
+        "; pip install 'attnscope[transformers]' and add --engine transformers"
+        " to run, compare, batch or check; without it, "
     )
     assert told in refused(folders("t5"), engine="native")
 
