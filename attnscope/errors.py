@@ -40,6 +40,10 @@ class AttnscopeError(Exception):
         return visible(f"{parts}; {self.hint}" if self.hint else parts)
 
 
+class ModelError(AttnscopeError):
+    """The model's weights cannot be read while it runs: with another text it would fail as well."""
+
+
 class UsageError(AttnscopeError):
     """The command line itself is wrong: an unknown option value, a range that cannot be read."""
 

@@ -1,6 +1,7 @@
 """A model's name and a request in; its layers on a device, opened and loaded once for several runs, out."""
 
 import gc
+import warnings
 from collections.abc import Callable, Iterable
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -66,6 +67,11 @@ class Loader:
         if not isinstance(found, Stack) or len(found.blocks) < request.deepest:
             self.tell("loading", 0, 1)
             found = self.stacks[key] = source.load(request.deepest, getattr(torch, run.dtype), device)
+        if isinstance(found, Stack):
+            if request.reread and found.weights.keep:
+                say = f"weights are read again in every pass, layer by layer: {request.reread}"
+                warnings.warn(say, stacklevel=2)
+            found.weights.keep = not request.reread
         return found, device
 
     @cached_property

@@ -47,6 +47,27 @@ def limit(named: int | None) -> tuple[int, str]:
     return (available() // 2, "half of what is free") if named is None else (named, "--max-memory")
 
 
+def fit(kept: dict[str, int], reread: dict[str, int] | None, limit: int, what: str, hint: str) -> str:
+    """Why weights have to be read again in every pass; empty where there is room to keep them.
+
+    Args:
+        kept: Bytes by purpose where they are kept.
+        reread: The same where they are read again; None where they cannot be.
+        limit: Bytes that may be taken.
+        what: Where the limit comes from.
+        hint: What makes it fit, where it does not.
+
+    Raises:
+        AttnscopeError: It does not fit either way.
+    """
+    if sum(kept.values()) <= limit:
+        return ""
+    least = reread and {"weights, two layers at a time" if n == "weights" else n: size for n, size in reread.items()}
+    require(least or kept, limit, what, hint)
+    total, weights = readable(sum(kept.values())), readable(kept["weights"])
+    return f"with all of them kept ({weights}) it needs about {total}, {what} is {readable(limit)}"
+
+
 def require(need: dict[str, int], limit: int, what: str, hint: str = HINT) -> None:
     """Refuse what would not fit.
 

@@ -1,6 +1,7 @@
 """What the user typed and a described model in; which layers, heads, rows and columns it means out. No torch here."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -8,7 +9,7 @@ from attnscope.config import ModelConfig, RunConfig, TextInput
 from attnscope.errors import AttnscopeError, UsageError
 from attnscope.estimate import Demand, estimate
 from attnscope.maskfile import read_mask
-from attnscope.memory import HINT, layer_parameters, limit, require
+from attnscope.memory import HINT, fit, layer_parameters, limit
 from attnscope.report import STAGES, Token
 from attnscope.selection import POOL, PRINTED, MaskTerm, Pick, parse_mask, parse_pick
 from attnscope.shown import choose
@@ -56,6 +57,7 @@ class Request:
         multiplications: About how many multiplications the layers that run take.
         config: The model.
         mask: The mask as it was typed.
+        reread: Why weights are read again in every pass, layer by layer; empty where they are kept.
     """
 
     layers: Pick
@@ -68,6 +70,7 @@ class Request:
     multiplications: int
     config: ModelConfig
     mask: str
+    reread: str = ""
 
     @property
     def auto(self) -> bool:
@@ -86,17 +89,54 @@ def resolve(run: RunConfig, source: Source) -> Request:
     hint = HINT
     if request.stages and run.pool is None and any(page.keys and len(page.tokens) > PRINTED for page in request.pages):
         hint = f"--pool {POOL} makes a map in place of matrices; or {HINT}"
-    require(needed(run, source, request), *limit(run.max_memory), hint)
-    return request
+    return fitted(run, source, request, hint=hint)
+
+
+def fitted(
+    run: RunConfig, source: Source, request: Request, more: Mapping[str, int] | None = None, hint: str = HINT
+) -> Request:
+    """The request, with weights kept where there is room for them, and read again in every pass where there is not.
+
+    Args:
+        run: What the user asked.
+        source: The model.
+        request: The same, held against the model and the texts.
+        more: Bytes by purpose that come on top.
+        hint: What makes it fit, where it does not.
+
+    Raises:
+        AttnscopeError: It does not fit either way.
+    """
+    return replace(request, reread=room(run, source, demand(run, source, request), more, hint)[1])
+
+
+def room(
+    run: RunConfig, source: Source, asked: Demand, more: Mapping[str, int] | None = None, hint: str = HINT
+) -> tuple[int, str]:
+    """Bytes that are left over, and why weights are read again in every pass; empty where they are kept.
+
+    Raises:
+        AttnscopeError: It does not fit either way.
+    """
+    kept, reread = (_need(run, source, replace(asked, reread=reread), more or {}) for reread in (False, True))
+    most, what = limit(run.max_memory)
+    again = source.rereads and asked.layers > 2
+    if 2 * (reread if again else kept)["weights"] > most:
+        hint = "raise --max-memory" if run.dtype != "float32" else "take --dtype bfloat16, or raise --max-memory"
+    why = fit(kept, reread if again else None, most, what, hint)
+    return most - sum((reread if why else kept).values()), why
 
 
 def needed(run: RunConfig, source: Source, request: Request) -> dict[str, int]:
     """Bytes that a run takes, by purpose; see estimate.estimate."""
-    asked = demand(run, source, request)
+    return _need(run, source, demand(run, source, request), {})
+
+
+def _need(run: RunConfig, source: Source, asked: Demand, more: Mapping[str, int]) -> dict[str, int]:
     need = estimate(source.config, run.dtype, asked)
     if source.engine == "transformers":
         need |= {"weights": 0, "masks": 2 * 5 * asked.batch * asked.tokens**2}  # loaded; masks as bool and as float
-    return need
+    return need | {name: need.get(name, 0) + size for name, size in more.items()}
 
 
 def request_for(run: RunConfig, source: Source, pages: list[Page]) -> Request:
@@ -198,4 +238,6 @@ def demand(run: RunConfig, source: Source, request: Request) -> Demand:
         pool=pool,
         heads=c.n_heads if request.auto or request.heads.word == "mean" else heads,
         words=source.tokenizer.name == "words",
+        tensor=source.largest_tensor,
+        reread=bool(request.reread),
     )

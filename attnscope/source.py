@@ -6,6 +6,7 @@ Everything that can be refused without torch is refused here, before torch is im
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from hashlib import sha256
+from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,7 @@ from attnscope.config import ModelConfig, TextInput
 from attnscope.errors import AttnscopeError
 from attnscope.families import OWN, check_counts, family_for, read_config
 from attnscope.folder import Folder, open_folder, open_weights
+from attnscope.memory import layer_parameters
 from attnscope.report import Token
 from attnscope.shipped import find_config, find_model
 from attnscope.stackfile import Described, read_stack
@@ -67,6 +69,19 @@ class Source:
     def needs_context(self) -> bool:
         """A second text goes into the model."""
         return self.config.cross_attention or self.part == "decoder"
+
+    @property
+    def rereads(self) -> bool:
+        """Its layers can be read one by one, as often as they are needed."""
+        return self.engine == "native" and self.folder is not None
+
+    @property
+    def largest_tensor(self) -> int:
+        """Numbers in the largest tensor that parameters of a layer are read from; 0 where none is read."""
+        if not self.rereads or self.folder is None:
+            return 0
+        sizes = (prod(tensor.shape) for tensor in self.folder.tensors.values())
+        return max((size for size in sizes if size <= layer_parameters(self.config)), default=0)
 
 
 def open_source(model: str | None, config: str | None, texts: Iterable[TextInput]) -> Source:

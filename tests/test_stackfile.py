@@ -59,7 +59,7 @@ def test_parameters_of_experts_and_sinks_are_counted_too(tmp_path):
 
 def test_experts_that_do_not_fit_are_refused_before_any_is_made(tmp_path):
     path = written(tmp_path, EXPERTS.replace("n_experts = 6", "n_experts = 1000000000"))
-    with pytest.raises(AttnscopeError, match=r"weights 1\.8 TiB"):
+    with pytest.raises(AttnscopeError, match=r"weights 1\.1 TiB"):
         inspect(RunConfig((TEXT,), config=str(path)))
 
 

@@ -19,8 +19,8 @@ from attnscope.config import RunConfig
 from attnscope.errors import AttnscopeError
 from attnscope.estimate import Demand, estimate
 from attnscope.loading import limit_threads
-from attnscope.memory import limit, require
 from attnscope.pipeline import Session, mask_use, provenance
+from attnscope.request import room
 from attnscope.source import Source
 
 _TOKENS, _VALUES, _WINDOW = 1024, 1 << 22, 1 << 25
@@ -104,9 +104,10 @@ def _load(
 ) -> tuple[Model, Header]:
     """The model, and the header of a new dump or of the one that is there, which must ask for the same."""
     old = None if journal.written.header is None else decode(journal.written.header, Header)
-    bounds = _bounds(settings, run, session.source(run)) if old is None else old.grouping
     source = session.source(run)
-    model = Model(run, settings, session, bounds.tokens)
+    bounds, reread = _bounds(settings, run, source)
+    bounds = bounds if old is None else old.grouping
+    model = Model(run, settings, session, bounds.tokens, reread)
     bounds = msgspec.structs.replace(bounds, threads=limit_threads(bounds.threads))
     seen = "own" if source.engine == "transformers" else None  # what that is, only running a text shows
     mask = mask_use(source, run, seen)
@@ -117,21 +118,20 @@ def _load(
     return model, new
 
 
-def _bounds(settings: Settings, run: RunConfig, source: Source) -> Grouping:
-    """How large groups may be: as large as is of use, or as memory allows.
+def _bounds(settings: Settings, run: RunConfig, source: Source) -> tuple[Grouping, str]:
+    """How large groups may be, as large as is of use or as memory allows; why weights are read again in every pass.
 
     Raises:
         AttnscopeError: Not even a small group fits.
     """
-    most, what = limit(run.max_memory)
     units = how_many_units(settings, source)
-    need = estimate(source.config, run.dtype, Demand(source.config.n_layers, 1, 256, 1000, units * 256, 0, 0, False))
-    require(need, most, what)
-    spare = most - sum(need.values())
+    asked = Demand(source.config.n_layers, 1, 256, 1000, units * 256, 0, 0, False, tensor=source.largest_tensor)
+    spare, reread = room(run, source, asked)
     numbers = max(1, spare // _BYTES)
     window = min(_WINDOW, _power_of_two(numbers // 4))
-    tokens = min(_TOKENS, _power_of_two(max(1, spare // 4 // (need["activations"] // 256))))
-    return Grouping(tokens, min(_VALUES, window), window, _power_of_two(numbers // 4), 0)
+    a_token = estimate(source.config, run.dtype, asked)["activations"] // 256
+    tokens = min(_TOKENS, _power_of_two(max(1, spare // 4 // a_token)))
+    return Grouping(tokens, min(_VALUES, window), window, _power_of_two(numbers // 4), 0), reread
 
 
 def _power_of_two(number: int) -> int:

@@ -16,7 +16,7 @@ from attnscope.batch.groups import Size, groups
 from attnscope.batch.header import Grouping
 from attnscope.batch.items import Item
 from attnscope.batch.records import Record
-from attnscope.errors import AttnscopeError
+from attnscope.errors import AttnscopeError, ModelError
 
 MOST = 4096  # records in a window, however little is kept of each
 
@@ -40,6 +40,7 @@ class Work(Protocol[T]):
         """The records of some texts that go through the model together.
 
         Raises:
+            ModelError: The model cannot be read, so that none can be done.
             AttnscopeError: One of them at least cannot be done.
         """
 
@@ -169,6 +170,8 @@ class Runner(Generic[T]):
         ready = [one for _, one, _ in group if not isinstance(one, Record)]
         try:
             return self._work.look(ready)
+        except ModelError:
+            raise
         except AttnscopeError as e:
             if len(group) == 1:
                 return [failed(group[0][0], _without_place(e, group[0][0]))]

@@ -72,11 +72,11 @@ def how_many_units(settings: Settings, source: Source) -> int:
     return (1 if layers.word == "mean" else counts[0]) * (1 if heads.word == "mean" else counts[1])
 
 
-def _request(run: RunConfig, source: Source, group: int) -> Request:
+def _request(run: RunConfig, source: Source, group: int, reread: str) -> Request:
     """What a whole group will ask for."""
     request = request_for(run, source, [])
     work = request.deepest * layer_parameters(source.config) * group
-    return replace(request, multiplications=work)
+    return replace(request, multiplications=work, reread=reread)
 
 
 class Model:
@@ -87,14 +87,15 @@ class Model:
         settings: What to keep.
         session: Has the model open.
         group: Tokens of a group, which decide how many threads are worth it.
+        reread: See request.Request.
 
     Attributes:
         device: Where the model lies.
     """
 
-    def __init__(self, run: RunConfig, settings: Settings, session: Session, group: int) -> None:
+    def __init__(self, run: RunConfig, settings: Settings, session: Session, group: int, reread: str = "") -> None:
         self._run, self._settings, self._source = run, settings, session.source(run)
-        self._stack, self.device = session.load(run, self._source, _request(run, self._source, group))
+        self._stack, self.device = session.load(run, self._source, _request(run, self._source, group, reread))
         self._units = how_many_units(settings, self._source)
         kept = settings.keep
         self._keep = Keep(

@@ -1,7 +1,7 @@
 """An engine and token ids in; every stage of every layer and head, whole, out: what laws are held against."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import torch
@@ -78,7 +78,8 @@ class Whole:
         beyond = {"masked": -torch.inf, "weights": 0.0} if not self._barred else {}
         stages = {stage: like.new_full((*shape, self._keys), beyond.get(stage, torch.nan)) for stage in STAGES[:4]}
         stages["output"] = like.new_full((*shape, tile.output.shape[-1]), torch.nan)
-        return Seen(tile.call, stages, like.new_zeros(shape, dtype=torch.bool), like.new_zeros(shape))
+        call = replace(tile.call, out_weight=None)  # the model's, which need not stay
+        return Seen(call, stages, like.new_zeros(shape, dtype=torch.bool), like.new_zeros(shape))
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """What the user asked `attnscope check` in, a CheckReport out: run the model in several ways, and compare."""
 
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any
@@ -15,7 +15,7 @@ from attnscope.checks.measures import apart, differences, judge, skip
 from attnscope.checks.observe import Look, Seen, observe
 from attnscope.checks.references import from_kernel, passed_on, same_rows
 from attnscope.config import RunConfig
-from attnscope.errors import AttnscopeError
+from attnscope.errors import AttnscopeError, ModelError
 from attnscope.hosted import Guest, Hosted
 from attnscope.loading import Progress
 from attnscope.model.native import Native, make_batch, side_by_side
@@ -106,7 +106,7 @@ def _checks(job: _Job, tell: Progress) -> tuple[list[Check], list[Differences], 
     try:
         alone, on = _alone(job, engine)
     except AttnscopeError as e:
-        if "not finite" not in e.found:
+        if isinstance(e, ModelError) or "not finite" not in e.found:
             raise
         return [Check("every number is finite", "fail", note=str(e))], [], [], engine.mask_in_words()
     found = laws(alone, job.exact)
@@ -140,8 +140,9 @@ def _alone(job: _Job, engine: Native | Hosted) -> tuple[list[Seen], Check]:
             stack.callback(module.register_forward_hook(listen).remove)
         alone = observe(engine, [job.page.tokens], job.look)
     gaps = []
-    for one, module in zip(alone, projections, strict=True):
-        gaps.append(passed_on(one, module, went_on[module].pop(0)))
+    for layer, (one, module) in enumerate(zip(alone, projections, strict=True)):
+        with engine.stack.weights.holding(layer) if isinstance(engine, Native) else nullcontext():
+            gaps.append(passed_on(one, module, went_on[module].pop(0)))
     return alone, judge(name, gaps, job.limit)
 
 
@@ -205,6 +206,8 @@ def _transformers(job: _Job, alone: Sequence[Seen]) -> tuple[list[Check], list[D
     name, source = f"equals {_EAGER}", job.source
     if source.folder is None or source.family == "config":
         return [skip(name, "a TOML stack is no model of transformers")], []
+    if isinstance(job.loaded, Stack) and not job.loaded.weights.keep:
+        return [skip(name, "the whole model does not fit into memory")], []
     try:
         theirs = _eager(job)
     except AttnscopeError as e:

@@ -6,10 +6,9 @@ from attnscope.config import RunConfig
 from attnscope.errors import UsageError
 from attnscope.explanation.place import Place
 from attnscope.loading import Progress
-from attnscope.memory import limit, require
 from attnscope.pipeline import Session, mask_use, prepare_engine, provenance, units_for
 from attnscope.report import Explanation
-from attnscope.request import Page, Request, needed, resolve
+from attnscope.request import Page, Request, fitted, resolve
 from attnscope.selection import parse_pick
 from attnscope.source import Source
 
@@ -37,7 +36,7 @@ def explain(run: RunConfig, progress: Progress | None = None) -> Explanation:
     request = resolve(whole, source)
     page = request.pages[0]
     query = _one_query(run, page)
-    _check_memory(whole, source, request, run.window)
+    request = _within_memory(whole, source, request, run.window)
 
     stack, device = session.load(run, source, request)
     from attnscope.explanation.build import build
@@ -55,14 +54,13 @@ def explain(run: RunConfig, progress: Progress | None = None) -> Explanation:
     return build(run, made, place, stack, walk, batch.tokens.ids)
 
 
-def _check_memory(run: RunConfig, source: Source, request: Request, window: int | None) -> None:
+def _within_memory(run: RunConfig, source: Source, request: Request, window: int | None) -> Request:
     """What a walk keeps comes on top of the run: keys, values and rotary tables of one head, in float64."""
     c, page = source.config, request.pages[0]
     n_keys = len(page.context or page.tokens)
     kept = n_keys * (5 * c.d_head + 3 * c.d_value + 16)
     shown = min(n_keys, window or n_keys) * (c.d_head + c.d_value + 16)
-    need = needed(run, source, request)
-    require(need | {"walk": 8 * kept, "kept": need["kept"] + 20 * shown}, *limit(run.max_memory))
+    return fitted(run, source, request, {"walk": 8 * kept, "kept": 20 * shown})
 
 
 def _check_one(run: RunConfig) -> None:

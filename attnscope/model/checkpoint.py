@@ -1,4 +1,4 @@
-"""Safetensors in, parameters of a Stack out: pulled one by one, and every tensor of the checkpoint accounted for."""
+"""Safetensors in, a Stack that reads its parameters out of them when it runs, out; every tensor is accounted for."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -15,6 +15,7 @@ from attnscope.families.spec import Chunk, Family, Stacked
 from attnscope.folder import Folder
 from attnscope.model.stack import Stack
 from attnscope.model.tensors import read_tensors
+from attnscope.model.weights import Piece, Weights
 
 _FLOATS = ("F64", "F32", "F16", "BF16")  # anything else is quantised, and means nothing without its scales
 
@@ -41,6 +42,16 @@ class _Part:
     per_head: int = 0
     expert: tuple[int, int] | None = None
 
+    @property
+    def piece(self) -> Piece:
+        """The block that our parameter belongs to, or None for the embedding."""
+        return int(self.ours.split(".")[1]) if self.ours.startswith("blocks.") else None
+
+    @property
+    def name(self) -> str:
+        """What it is called there."""
+        return self.ours.split(".", 1 if self.piece is None else 2)[-1]
+
     def source_shape(self) -> tuple[int, ...]:
         """The shape that their tensor must have."""
         shape = self.shape if self.rows is None else (self.rows[2], *self.shape[1:])
@@ -63,24 +74,30 @@ class _Part:
 def load(
     family: Family, config: ModelConfig, folder: Folder, n_layers: int, dtype: torch.dtype, device: torch.device
 ) -> Stack:
-    """Build the first `n_layers` blocks of a checkpoint's model and fill them; later blocks are checked, not read.
+    """The first `n_layers` blocks of a checkpoint's model; every tensor is checked now, and read when it is needed.
 
     Raises:
-        AttnscopeError: A tensor is missing, unknown, of the wrong shape, or holds a value that is not finite.
+        AttnscopeError: A tensor is missing, unknown or of the wrong shape.
+        ModelError: While the stack runs: a tensor holds a value that is not finite, or a file has changed.
     """
-    plan = check(family, config, folder)
+    pieces: dict[Piece, dict[str, list[_Part]]] = {}
+    for name, parts in check(family, config, folder).items():
+        for part in parts:
+            pieces.setdefault(part.piece, {}).setdefault(name, []).append(part)
     with torch.device("meta"):
         stack = Stack(config, n_layers)
-    ours = {name for name, _ in stack.named_parameters()}
-    wanted = {name: needed for name, parts in plan.items() if (needed := [p for p in parts if p.ours in ours])}
-    state: dict[str, Tensor] = {}
-    for name, tensor in read_tensors(folder, wanted):
-        whole = tensor.to(device=device, dtype=dtype)
-        if wanted[name][0].transposed and tensor.ndim > 1:
-            whole = whole.mT.contiguous()  # here, for torch turns parts of a matrix many times as slowly
-        for part in wanted[name]:
-            state[part.ours] = part.take(whole).contiguous()
-    stack.load_state_dict(state, strict=True, assign=True)
+
+    def read(piece: Piece) -> Iterator[tuple[str, Tensor]]:
+        wanted = pieces[piece]
+        for name, tensor in read_tensors(folder, wanted, dtype):
+            whole = tensor.to(device)
+            del tensor  # the one that is turned, and the one that it is turned into, are enough
+            if wanted[name][0].transposed and whole.ndim > 1:
+                whole = whole.mT.contiguous()  # here, for torch turns parts of a matrix many times as slowly
+            for part in wanted[name]:
+                yield part.name, part.take(whole).contiguous()
+
+    stack.weights = Weights(stack.embed, list(stack.blocks), read)
     return stack.eval()
 
 

@@ -1,6 +1,6 @@
 """Token ids in; attention of every watched layer, shown to its recorders, out. Embedding, then blocks."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -11,6 +11,7 @@ from attnscope.model.layers import Block, Embedding, Setting, make_norm
 from attnscope.model.masks import Mask, compose
 from attnscope.model.positions import bias_for, learned_rows, rotary_table, sinusoidal
 from attnscope.model.watch import Watch
+from attnscope.model.weights import Weights
 
 Ids = tuple[Tensor, Tensor]  # token ids and segments, (B, T) each, int64, padded on the right
 
@@ -45,7 +46,11 @@ class Embed(nn.Module):
 class Stack(nn.Module):
     """The transformer that a ModelConfig describes, up to and including `n_layers` blocks.
 
-    Made under `torch.device("meta")` it takes no memory; `checkpoint.load` or `checkpoint.randomize` fills it.
+    Made under `torch.device("meta")` it takes no memory. `randomize.randomize` fills it; a stack of `checkpoint.load`
+    is filled piece by piece while it runs.
+
+    Attributes:
+        weights: Where its parameters come from.
     """
 
     def __init__(self, config: ModelConfig, n_layers: int | None = None) -> None:
@@ -53,6 +58,7 @@ class Stack(nn.Module):
         self.config = config
         self.embed = Embed(config)
         self.blocks = nn.ModuleList(Block(config, layer) for layer in range(n_layers or config.n_layers))
+        self.weights = Weights(self.embed, list(self.blocks))
 
     @torch.inference_mode()
     def run(
@@ -75,18 +81,27 @@ class Stack(nn.Module):
             context: The texts that keys and values are made of under cross-attention.
             progress: Called with layers done and layers to do.
         """
+        with self.weights.through(watch.last + 1) as blocks:
+            x: Tensor | None = self.embed(*tokens)  # (B, Q, D)
+            source = None if context is None else self.embed(*context)  # (B, K, D)
+            longest = max(ids.shape[1] for ids, _ in (tokens, context or tokens))
+            settings = self._settings(masks, padding, longest, source, watch)
+            for layer, (block, setting) in enumerate(zip(blocks, settings, strict=False)):
+                x = block(x, setting)
+                if progress is not None:
+                    progress(layer + 1, watch.last + 1)
+
+    def _settings(
+        self, masks: Sequence[Mask], padding: Mask, longest: int, source: Tensor | None, watch: Watch
+    ) -> Iterator[Setting]:
+        """What each block needs besides its input; rotary tables are made once for all that turn alike."""
         c = self.config
-        x: Tensor | None = self.embed(*tokens)  # (B, Q, D)
-        source = None if context is None else self.embed(*context)  # (B, K, D)
-        longest = max(ids.shape[1] for ids, _ in (tokens, context or tokens))
         tables: dict[Rope | None, tuple[Tensor, Tensor] | None] = {None: None}
-        for layer in range(watch.last + 1):
+        for layer in range(len(self.blocks)):
             mask, bias = compose((masks[layer], padding)), bias_for(c)
             rule = Rule(c.attention_scale, mask, c.softcap, bias, "alibi" if bias else None)
             turned = c.rope_of(layer)
             if turned is not None and turned not in tables:
                 like = self.embed.tokens.weight
                 tables[turned] = rotary_table(turned, int(c.d_head * turned.fraction), longest, like.device, like.dtype)
-            x = self.blocks[layer](x, Setting(rule, tables[turned], source, watch))
-            if progress is not None:
-                progress(layer + 1, watch.last + 1)
+            yield Setting(rule, tables[turned], source, watch)

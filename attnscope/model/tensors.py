@@ -1,14 +1,13 @@
 """A Folder and tensor names in; the tensors out, one at a time, finite and exactly as their header says."""
 
-from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from itertools import zip_longest
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
 import torch
 
-from attnscope.errors import AttnscopeError
+from attnscope.errors import AttnscopeError, ModelError
 from attnscope.folder import Folder, Stamp, TensorInfo, open_regular
 
 _DTYPES = {
@@ -17,9 +16,12 @@ _DTYPES = {
     "BF16": torch.bfloat16, "U32": torch.uint32, "I32": torch.int32, "F32": torch.float32,
     "U64": torch.uint64, "I64": torch.int64, "F64": torch.float64,
 }  # fmt: skip
+_CHUNK = 4 << 20  # bytes that are read, checked and turned at a time
 
 
-def read_tensors(folder: Folder, names: Iterable[str]) -> Iterator[tuple[str, torch.Tensor]]:
+def read_tensors(
+    folder: Folder, names: Iterable[str], dtype: torch.dtype | None = None
+) -> Iterator[tuple[str, torch.Tensor]]:
     """Read the named tensors, each file opened once, in the order in which they lie on disk.
 
     The bytes come through ordinary reads at the offsets that `open_folder` checked, into the tensor's own memory. A
@@ -28,65 +30,85 @@ def read_tensors(folder: Folder, names: Iterable[str]) -> Iterator[tuple[str, to
     Args:
         folder: The opened folder.
         names: Names among `folder.tensors`.
+        dtype: What they are turned into on their way; None for what they are stored as.
 
     Yields:
-        Name and CPU tensor. The next one is read meanwhile; whoever iterates decides how many others are alive.
+        Name and CPU tensor; whoever iterates decides how many others are alive.
 
     Raises:
-        AttnscopeError: A file has changed since its header was read, or a tensor holds NaN or infinity.
+        ModelError: A file has changed since its header was read, or a tensor holds NaN or infinity.
     """
     files: dict[Path, list[TensorInfo]] = {}
     for info in sorted({folder.tensors[name] for name in names}, key=lambda t: (str(t.file), t.start)):
         files.setdefault(info.file, []).append(info)
     for path, infos in files.items():
+        with _unchanged(path, folder.stamps[path]) as file:
+            for info in infos:
+                yield info.name, _read(file, info, dtype or _DTYPES[info.dtype])
+
+
+@contextmanager
+def _unchanged(path: Path, stamp: Stamp) -> Iterator[BinaryIO]:
+    """Open a file that has to be, before and afterwards, as it was when its header was read."""
+    try:
         with open_regular(path) as (file, status):
-            if Stamp.of(status) != folder.stamps[path]:
+            if Stamp.of(status) != stamp:
                 raise _changed(path)
-            yield from _read_ahead(file, infos)
+            yield file
             # the file that is open, and the one that now has its name
             with open_regular(path) as (_, now):
-                if Stamp.of(now) != folder.stamps[path]:
+                if Stamp.of(now) != stamp:
                     raise _changed(path)
+    except AttnscopeError as e:
+        raise e if isinstance(e, ModelError) else ModelError(e.found, where=e.where, hint=e.hint) from e
 
 
-def _read_ahead(file: BinaryIO, infos: Sequence[TensorInfo]) -> Iterator[tuple[str, torch.Tensor]]:
-    """The tensors in order; a thread reads one while whoever iterates turns or converts the one before it."""
-    with ThreadPoolExecutor(1) as pool:
-        ahead = pool.submit(_read, file, infos[0])
-        for info, following in zip_longest(infos, infos[1:]):
-            tensor = ahead.result()
-            if following is not None:
-                ahead = pool.submit(_read, file, following)
-            yield info.name, tensor
+def _read(file: BinaryIO, info: TensorInfo, dtype: torch.dtype) -> torch.Tensor:
+    """A tensor, in parts of which only one is there in both types."""
+    stored = _DTYPES[info.dtype]
+    made = torch.empty(info.shape, dtype=dtype)
+    values = made.view(-1)
+    step = max(1, _CHUNK // stored.itemsize)
+    for start in range(0, len(values), step):
+        part = values[start : start + step]
+        raw = part if dtype == stored else torch.empty(len(part), dtype=stored)
+        _fill(raw, file, info, info.start + start * stored.itemsize)
+        if stored.is_floating_point and not _finite(raw):
+            raise _not_finite(file, info)
+        if raw is not part:
+            part.copy_(raw)
+    return made
 
 
-def _read(file: BinaryIO, info: TensorInfo) -> torch.Tensor:
-    raw = torch.empty(info.end - info.start, dtype=torch.uint8)
-    rest = raw.numpy().data
-    file.seek(info.start)
+def _fill(tensor: torch.Tensor, file: BinaryIO, info: TensorInfo, start: int) -> None:
+    """Read a flat tensor's bytes."""
+    rest = tensor.view(torch.uint8).numpy().data
+    file.seek(start)
     while len(rest):
         count = file.readinto(rest)  # type: ignore[attr-defined]
         if not count:
             raise _changed(info.file)
         rest = rest[count:]
-    tensor = raw.view(_DTYPES[info.dtype]).reshape(info.shape)
-    if tensor.is_floating_point():
-        _require_finite(tensor, info)  # at once, while it is still in cache
-    return tensor
 
 
-def _require_finite(tensor: torch.Tensor, info: TensorInfo) -> None:
-    """Refuse NaN and infinity; both show in the extremes, which are found without a copy of the tensor."""
-    values = tensor.float() if tensor.element_size() == 1 else tensor
-    if not values.numel() or all(torch.isfinite(extreme) for extreme in torch.aminmax(values)):
-        return
+def _finite(values: torch.Tensor) -> bool:
+    """Neither NaN nor infinity, which both show in the extremes; these are found without a copy."""
+    values = values.float() if values.element_size() == 1 else values
+    return all(bool(torch.isfinite(extreme)) for extreme in torch.aminmax(values))
+
+
+def _not_finite(file: BinaryIO, info: TensorInfo) -> ModelError:
+    """The error that names the first value that is not finite, and counts them."""
+    values = torch.empty(info.shape, dtype=_DTYPES[info.dtype])
+    _fill(values.view(-1), file, info, info.start)
+    values = values.float() if values.element_size() == 1 else values
     wrong = ~torch.isfinite(values)
+    if not wrong.any():  # any more
+        return _changed(info.file)
     first = wrong.nonzero()[0].tolist()
     found = f"holds {float(values[tuple(first)])} at {first}; {int(wrong.sum()):,} of {wrong.numel():,} are not finite"
-    raise AttnscopeError(found, where=f"{info.file}: {info.name}", hint="the checkpoint is damaged: fetch it again")
+    return ModelError(found, where=f"{info.file}: {info.name}", hint="the checkpoint is damaged: fetch it again")
 
 
-def _changed(path: Path) -> AttnscopeError:
-    return AttnscopeError(
-        "changed while it was being read", where=path, hint="wait until it is written, then run again"
-    )
+def _changed(path: Path) -> ModelError:
+    return ModelError("changed while it was being read", where=path, hint="wait until it is written, then run again")

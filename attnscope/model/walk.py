@@ -181,13 +181,15 @@ def projection(stack: Stack, layer: int, letter: str, head: int) -> tuple[Number
     attention, width = attention_of(stack, layer), stack.config.d_head
     module = attention.q if letter == "q" else attention.k
     rows = slice(head * width, (head + 1) * width)
-    return _numbers(module.weight[rows]), None if module.bias is None else _numbers(module.bias[rows])
+    with stack.weights.holding(layer):
+        return _numbers(module.weight[rows]), None if module.bias is None else _numbers(module.bias[rows])
 
 
 def norm_parameters(stack: Stack, layer: int | None) -> tuple[Numbers, Numbers | None]:
     """Weight and bias, (D,) each, of the norm in front of a layer's attention, or of the embedding's (None)."""
     module = stack.embed.norm if layer is None else stack.blocks[layer].get_submodule("norm_attention")
-    named = {name: _numbers(parameter) for name, parameter in module.named_parameters()}
+    with stack.weights.holding(layer):
+        named = {name: _numbers(parameter) for name, parameter in module.named_parameters()}
     return named["weight"], named.get("bias")
 
 

@@ -14,6 +14,7 @@ from attnscope.folder import open_weights
 from attnscope.model.checkpoint import load
 from attnscope.model.randomize import make_random
 from attnscope.model.stack import Stack
+from tests.whole import whole
 
 CPU = torch.device("cpu")
 PLAIN = ModelConfig(vocab_size=9, d_model=8, n_layers=3, n_heads=2, n_kv_heads=1, d_head=6, d_value=4)
@@ -39,7 +40,7 @@ def _random(config: ModelConfig, seed: int = 1, n_layers: int = 3) -> Stack:
 def test_a_stack_comes_back_from_its_own_file(config: ModelConfig, tmp_path: Path) -> None:
     before = _random(config).state_dict()
     save_file(before, tmp_path / "stack.safetensors")
-    after = load(OWN, config, open_weights(tmp_path / "stack.safetensors"), 3, torch.float32, CPU).state_dict()
+    after = whole(load(OWN, config, open_weights(tmp_path / "stack.safetensors"), 3, torch.float32, CPU)).state_dict()
     assert before.keys() == after.keys()
     assert all(torch.equal(before[name], after[name]) for name in before)
 
@@ -68,6 +69,6 @@ def test_weights_of_another_stack_are_refused_where_they_lie(tmp_path: Path) -> 
 
 def test_weights_are_read_in_the_type_that_is_asked_for(tmp_path: Path) -> None:
     save_file(_random(PLAIN).state_dict(), tmp_path / "stack.safetensors")
-    stack = load(OWN, PLAIN, open_weights(tmp_path / "stack.safetensors"), 2, torch.bfloat16, CPU)
+    stack = whole(load(OWN, PLAIN, open_weights(tmp_path / "stack.safetensors"), 2, torch.bfloat16, CPU))
     assert {p.dtype for p in stack.parameters()} == {torch.bfloat16}
     assert len(stack.blocks) == 2

@@ -49,21 +49,42 @@ def test_only_what_is_named_is_read_and_in_the_order_on_disk(tmp_path: Path) -> 
     ]
 
 
-def test_one_tensor_is_read_ahead_and_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tensor_is_read_when_its_turn_comes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_folder(tmp_path)
     names = [f"t{i}" for i in range(9)]
     safetensors.torch.save_file({name: torch.zeros(3) for name in names}, tmp_path / "model.safetensors")
     begun = []
     read = tensors._read
-    monkeypatch.setattr(tensors, "_read", lambda file, info: (begun.append(info.name), read(file, info))[1])
+    monkeypatch.setattr(
+        tensors, "_read", lambda file, info, dtype: (begun.append(info.name), read(file, info, dtype))[1]
+    )
     for number, _ in enumerate(read_tensors(open_folder(tmp_path), names), 1):
-        assert number <= len(begun) <= number + 1
+        assert len(begun) == number
     assert begun == names
+
+
+@pytest.mark.parametrize("chunk", [1, 8, 24, 1 << 20])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("stored", [torch.float64, torch.float32, torch.bfloat16])
+def test_parts_turned_into_another_type_make_what_the_whole_makes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stored: torch.dtype, dtype: torch.dtype, chunk: int
+) -> None:
+    written = {"w": torch.randn(5, 3, 7, dtype=torch.float64).to(stored), "scalar": torch.tensor(0.1, dtype=stored)}
+    write_folder(tmp_path)
+    safetensors.torch.save_file(written, tmp_path / "model.safetensors")
+    monkeypatch.setattr(tensors, "_CHUNK", chunk)
+    read = dict(read_tensors(open_folder(tmp_path), written, dtype))
+    assert {name: tensor.dtype for name, tensor in read.items()} == dict.fromkeys(written, dtype)
+    assert all(torch.equal(read[name], tensor.to(dtype)) for name, tensor in written.items())
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
-def test_a_value_that_is_not_finite_is_named_with_its_index(tmp_path: Path, value: float, dtype: torch.dtype) -> None:
+@pytest.mark.parametrize("asked", [None, torch.bfloat16])
+def test_a_value_that_is_not_finite_is_named_with_its_index(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: float, dtype: torch.dtype, asked: torch.dtype | None
+) -> None:
+    monkeypatch.setattr(tensors, "_CHUNK", 16)
     tensor = torch.zeros(2, 3, 5, dtype=dtype)
     tensor[1, 2, 3] = tensor[1, 2, 4] = value
     write_folder(tmp_path)
@@ -71,7 +92,7 @@ def test_a_value_that_is_not_finite_is_named_with_its_index(tmp_path: Path, valu
     folder = open_folder(tmp_path)
     assert [name for name, _ in read_tensors(folder, ["good"])] == ["good"]
     with pytest.raises(AttnscopeError) as e:
-        list(read_tensors(folder, ["good", "bad"]))
+        list(read_tensors(folder, ["good", "bad"], asked))
     assert e.value.where == f"{tmp_path / 'model.safetensors'}: bad"
     assert e.value.found == f"holds {value} at [1, 2, 3]; 2 of 30 are not finite"
 

@@ -17,15 +17,16 @@ from attnscope.model.stack import Stack
 from attnscope.model.watch import Watch
 from attnscope.selection import parse_mask
 from tests.parity.reference import STAGES, Stages
+from tests.whole import whole
 
 
 def open_stack(path: Path, change: Callable[[ModelConfig], ModelConfig] = lambda config: config) -> Stack:
-    """The model of an HF-layout folder; `change` may spoil its config on the way."""
+    """The model of an HF-layout folder, all of it read; `change` may spoil its config on the way."""
     folder = open_folder(path)
     where = str(path / "config.json")
     family = family_for(folder.config, where)
     config = change(read_config(family, folder.config, where))
-    return load(family, config, folder, config.n_layers, torch.float32, torch.device("cpu"))
+    return whole(load(family, config, folder, config.n_layers, torch.float32, torch.device("cpu")))
 
 
 def run(

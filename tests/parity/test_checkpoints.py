@@ -17,6 +17,7 @@ from attnscope.model.checkpoint import load
 from tests.parity import ours
 from tests.parity.models import POSITIONS, TABLE, Row
 from tests.parity.texts import INPUTS
+from tests.whole import whole
 
 _ROWS = {name: next(row for row in TABLE if row.model.config_class.model_type == name) for name in FAMILIES}
 
@@ -105,10 +106,10 @@ def test_only_the_layers_that_run_are_loaded(tmp_path: Path) -> None:
     _ROWS["llama"].save(tmp_path)
     folder = open_folder(tmp_path)
     config = read_config(FAMILIES["llama"], folder.config, "config.json")
-    stack = load(FAMILIES["llama"], config, folder, 1, torch.float32, torch.device("cpu"))
-    whole = ours.open_stack(tmp_path).state_dict()
+    stack = whole(load(FAMILIES["llama"], config, folder, 1, torch.float32, torch.device("cpu")))
+    every = ours.open_stack(tmp_path).state_dict()
     assert len(stack.blocks) == 1
-    assert all(torch.equal(tensor, whole[name]) for name, tensor in stack.state_dict().items())
+    assert all(torch.equal(tensor, every[name]) for name, tensor in stack.state_dict().items())
 
 
 def _older(raw: dict[str, Any]) -> dict[str, Any]:

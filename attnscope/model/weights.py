@@ -1,0 +1,127 @@
+"""Modules without parameters, and what reads these, in; every block with its parameters while it runs, out."""
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from threading import Event
+from typing import TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+Piece: TypeAlias = int | None  # a block's number, or None for the embedding
+Read = Callable[[Piece], Iterator[tuple[str, Tensor]]]  # parameters of a piece, by their names within it
+_Ahead = Future[dict[str, Tensor]] | None  # what a thread reads; None where it is there already
+_Begin = Callable[[Piece], _Ahead]
+
+
+class Weights:
+    """Where the parameters of an embedding and of blocks come from, and how long they stay.
+
+    They are read when they are needed. While one block runs, a thread reads the next one, and no other. So there are
+    never more than two blocks at a time where they are not kept. What that thread raises is raised to whoever waits
+    for what it reads.
+
+    Args:
+        embed: The embedding; once it is read, it stays.
+        blocks: The blocks, in order.
+        read: Reads the parameters of one of them; None where they are all there.
+    """
+
+    def __init__(self, embed: nn.Module, blocks: Sequence[nn.Module], read: Read | None = None) -> None:
+        self._embed, self._blocks, self._read, self._keep = embed, blocks, read, True
+
+    @property
+    def keep(self) -> bool:
+        """Blocks stay for the next pass; otherwise each goes when it has run, and every pass reads it again."""
+        return self._keep
+
+    @keep.setter
+    def keep(self, keep: bool) -> None:
+        self._keep = keep
+        self._drop(range(len(self._blocks)))
+
+    @contextmanager
+    def through(self, count: int) -> Iterator[Iterator[nn.Module]]:
+        """One pass: the embedding is there, and the first blocks, each from when its turn comes to the next one's.
+
+        Args:
+            count: How many blocks.
+
+        Raises:
+            ModelError: What has to be read cannot be.
+        """
+        with self._reading() as begin:
+            try:
+                self._fill(None, begin(None))
+                yield self._in_turn(count, begin, begin(0) if count else None)
+            finally:
+                self._drop(range(count))
+
+    @contextmanager
+    def holding(self, piece: Piece) -> Iterator[None]:
+        """A block, or the embedding, is there between passes.
+
+        Raises:
+            ModelError: It has to be read and cannot be.
+        """
+        with self._reading() as begin:
+            try:
+                self._fill(piece, begin(piece))
+                yield
+            finally:
+                self._drop([] if piece is None else [piece])
+
+    def _in_turn(self, count: int, begin: _Begin, ahead: _Ahead) -> Iterator[nn.Module]:
+        for layer in range(count):
+            self._fill(layer, ahead)
+            ahead = begin(layer + 1) if layer + 1 < count else None
+            yield self._blocks[layer]
+            self._drop([layer])
+
+    @contextmanager
+    def _reading(self) -> Iterator[_Begin]:
+        """What begins to read a piece in a thread of its own, which has ended when this does."""
+        read, stop = self._read, Event()
+
+        def parameters(piece: Piece) -> dict[str, Tensor]:
+            found: dict[str, Tensor] = {}
+            with _one_thread():
+                for name, tensor in read(piece) if read is not None else ():
+                    if stop.is_set():
+                        break  # nobody waits for it any more
+                    found[name] = tensor
+            return found
+
+        with ThreadPoolExecutor(1, "weights") as pool:
+            try:
+                yield lambda piece: pool.submit(parameters, piece) if self._is_empty(piece) else None
+            finally:
+                stop.set()
+
+    def _module(self, piece: Piece) -> nn.Module:
+        return self._embed if piece is None else self._blocks[piece]
+
+    def _is_empty(self, piece: Piece) -> bool:
+        return self._read is not None and any(p.is_meta for p in self._module(piece).parameters())
+
+    def _fill(self, piece: Piece, ahead: _Ahead) -> None:
+        if ahead is not None:
+            self._module(piece).load_state_dict(ahead.result(), strict=True, assign=True)
+
+    def _drop(self, layers: Sequence[int]) -> None:
+        """Let go of blocks that are not kept and can be read again."""
+        if not self._keep and self._read is not None:
+            for layer in layers:
+                self._blocks[layer].to_empty(device="meta")
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Let torch keep to this thread: a second team of its threads, on the cores of the first, slows both by half."""
+    usual = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(usual)  # of threads that are still to come, too
