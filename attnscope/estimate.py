@@ -10,6 +10,7 @@ from attnscope.memory import DTYPE_BYTES, embedding_parameters, layer_parameters
 
 PROGRAM = 256 << 20  # Python, torch for CPUs and the libraries that every run imports
 TOKEN = 450  # a token as Python objects: its struct, its strings, its numbers in lists
+WORD = 320  # an entry of a tokenizer.json's vocabulary
 ENCODED = 850  # what `tokenizers` holds of a token besides, while it encodes
 TILE = 1 << 20  # scores in a tile, at least …
 TILE_ROWS = 32  # … so many rows of them
@@ -64,8 +65,9 @@ def estimate(c: ModelConfig, dtype: str, d: Demand) -> dict[str, int]:
     """Bytes by purpose; their sum is the peak.
 
     Returns:
-        `program`; `weights`; `text` (tokens as Python objects); `activations` of the one layer that runs; `tile`;
-        `kept` by recorders; `report`, where writing the findings takes more than running the model did.
+        `program`; `weights`; `text` (tokens as Python objects, and their vocabulary); `activations` of the one layer
+        that runs; `tile`; `kept` by recorders; `report`, where writing the findings takes more than running the model
+        did.
     """
     size, everything = DTYPE_BYTES[dtype], d.batch * d.tokens
     parameters = embedding_parameters(c) + min(d.layers, 2 if d.reread else d.layers) * layer_parameters(c)
@@ -79,7 +81,7 @@ def estimate(c: ModelConfig, dtype: str, d: Demand) -> dict[str, int]:
     return {
         "program": PROGRAM,
         "weights": parameters * size + twice,
-        "text": everything * (TOKEN + ENCODED * (not d.words)) + 8 * d.characters,
+        "text": everything * TOKEN + (not d.words) * (everything * ENCODED + c.vocab_size * WORD) + 8 * d.characters,
         "activations": running,
         "tile": tile,
         "kept": 4 * (values + pooled),

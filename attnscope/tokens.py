@@ -1,11 +1,12 @@
 """A text in; its Tokens out: ids, pieces, readable text and spans, by a tokenizer.json or by the words themselves."""
 
-import json
 import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+import orjson
 
 from attnscope.errors import AttnscopeError
 from attnscope.folder.files import MB, read_object
@@ -62,7 +63,7 @@ class FileTokenizer:
         from tokenizers import Tokenizer as RustTokenizer
 
         self.path, self.notes = path, notes
-        self._rust = quietly(lambda: RustTokenizer.from_str(json.dumps(content)), path, "cannot be used")
+        self._rust = quietly(lambda: RustTokenizer.from_str(orjson.dumps(content).decode()), path, "cannot be used")
         model = content["model"]
         self._byte_level = "ByteLevel" in _types(content.get("pre_tokenizer"), content.get("decoder"))
         self.name: str = model.get("type") or type(self._rust.model).__name__

@@ -151,6 +151,33 @@ def test_read_object_wants_an_object(tmp_path: Path) -> None:
     assert (e.value.where, e.value.found) == (str(file), "is a list, not a JSON object")
 
 
+@pytest.mark.parametrize(
+    "value",
+    [None, [], {}, {"a": {"b": [1, -2, 3.5, True, None, "ä\u2028\x7f\n\0😀\\"]}}, [1e300, 1e-7, 0.1, -0.0], 7, "x"],
+)
+@pytest.mark.parametrize("indent", [None, 2, 4])
+@pytest.mark.parametrize("ascii_only", [True, False])
+def test_json_is_the_same_however_it_is_written(value: object, indent: int | None, ascii_only: bool) -> None:
+    separators = (",", ":") if indent is None else (",", ": ")
+    text = json.dumps(value, indent=indent, separators=separators, ensure_ascii=ascii_only)
+    found = parse_json(text.encode(), "x")
+    assert repr(found) == repr(value)
+
+
+@pytest.mark.parametrize("separators", [(",", ":"), (", ", ": ")])
+@pytest.mark.parametrize(
+    ("items", "found"),
+    [(['"a":1', '"a":1'], "stands twice"), (['"a":1e999'], "is not JSON"), (['"a":NaN'], "is not JSON"),
+     (['"b":{"a":[{"c":2', '"c":2}]}'], "stands twice")],
+)  # fmt: skip
+def test_what_json_must_not_hold_is_found_however_it_is_written(
+    items: list[str], found: str, separators: tuple[str, str]
+) -> None:
+    text = "{" + separators[0].join(items).replace(":", separators[1]) + "}"
+    with pytest.raises(AttnscopeError, match=found):
+        parse_json(text.encode(), "x")
+
+
 def test_parse_json_keeps_numbers_exact() -> None:
     assert parse_json(b'{"a": 123456789012345678901, "b": 0.1, "c": -0.0}', "x") == {
         "a": 123456789012345678901,

@@ -98,8 +98,6 @@ def test_what_does_not_fit_layer_by_layer_is_refused_and_says_what_helps(bert: R
         inspect(replace(bert, max_memory=least - 1))
     said = f"needs about {readable(least)} (program 256.0 MiB + weights, two layers at a time 61.3 MiB + text "
     assert said in str(caught.value)
-        caught.value
-    )
     assert "; select fewer cells" in str(caught.value)
 
 
@@ -165,7 +163,7 @@ def test_a_dump_is_the_same(tmp_path: Path, minilm: Path) -> None:
 
     expected = dump("whole.jsonl", ROOMY)
     with pytest.warns(UserWarning, match=AGAIN):
-        assert dump("streamed.jsonl", 370 << 20) == expected
+        assert dump("streamed.jsonl", 380 << 20) == expected
 
 
 def spoilt(folder: Path, minilm: Path) -> Path:

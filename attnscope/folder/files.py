@@ -144,6 +144,8 @@ def parse_json(data: bytes, where: str) -> Any:
         raise AttnscopeError(
             f"has more than {MAX_JSON_PARTS:,} values", where=where, hint="no model file needs as many"
         )
+    if (plain := _as_written(data)) is not None:
+        return plain
     non_finite: list[str] = []
     try:
         text = data.decode()
@@ -168,6 +170,18 @@ def parse_json(data: bytes, where: str) -> Any:
     if non_finite:
         raise AttnscopeError(f"holds {non_finite[0]}, which is not JSON", where=where)
     return value
+
+
+def _as_written(data: bytes) -> Any:
+    """What JSON holds, several times as fast, where nothing in it is lost when it is written again; else None."""
+    import orjson
+
+    try:
+        value = orjson.loads(data)
+        same = (orjson.dumps(value, option=form) == data for form in (orjson.OPT_INDENT_2, None))
+        return value if any(same) else None
+    except (ValueError, TypeError):  # what orjson cannot read, and what it can read but not write
+        return None
 
 
 def described(data: bytes) -> tuple[str, str] | None:

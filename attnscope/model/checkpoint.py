@@ -14,7 +14,7 @@ from attnscope.families.names import Names, Place, find_prefix
 from attnscope.families.spec import Chunk, Family, Stacked
 from attnscope.folder import Folder
 from attnscope.model.stack import Stack
-from attnscope.model.tensors import read_tensors
+from attnscope.model.tensors import contiguous, read_tensors
 from attnscope.model.weights import Piece, Weights
 
 _FLOATS = ("F64", "F32", "F16", "BF16")  # anything else is quantised, and means nothing without its scales
@@ -89,13 +89,11 @@ def load(
 
     def read(piece: Piece) -> Iterator[tuple[str, Tensor]]:
         wanted = pieces[piece]
-        for name, tensor in read_tensors(folder, wanted, dtype):
+        turned = {name for name, parts in wanted.items() if parts[0].transposed}
+        for name, tensor in read_tensors(folder, wanted, dtype, turned):
             whole = tensor.to(device)
-            del tensor  # the one that is turned, and the one that it is turned into, are enough
-            if wanted[name][0].transposed and whole.ndim > 1:
-                whole = whole.mT.contiguous()  # here, for torch turns parts of a matrix many times as slowly
             for part in wanted[name]:
-                yield part.name, part.take(whole).contiguous()
+                yield part.name, contiguous(part.take(whole))
 
     stack.weights = Weights(stack.embed, list(stack.blocks), read)
     return stack.eval()

@@ -1,7 +1,9 @@
 """A Folder and tensor names in; the tensors out, one at a time, finite and exactly as their header says."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from math import prod
+from mmap import ACCESS_COPY, mmap
 from pathlib import Path
 from typing import BinaryIO
 
@@ -16,11 +18,12 @@ _DTYPES = {
     "BF16": torch.bfloat16, "U32": torch.uint32, "I32": torch.int32, "F32": torch.float32,
     "U64": torch.uint64, "I64": torch.int64, "F64": torch.float64,
 }  # fmt: skip
-_CHUNK = 4 << 20  # bytes that are read, checked and turned at a time
+_CHUNK = 1 << 20  # bytes that are read, checked and turned at a time, while they are in cache
+_OWN_PAGES = 1 << 18  # bytes from which on a tensor has pages of its own
 
 
 def read_tensors(
-    folder: Folder, names: Iterable[str], dtype: torch.dtype | None = None
+    folder: Folder, names: Iterable[str], dtype: torch.dtype | None = None, turned: Container[str] = ()
 ) -> Iterator[tuple[str, torch.Tensor]]:
     """Read the named tensors, each file opened once, in the order in which they lie on disk.
 
@@ -30,7 +33,8 @@ def read_tensors(
     Args:
         folder: The opened folder.
         names: Names among `folder.tensors`.
-        dtype: What they are turned into on their way; None for what they are stored as.
+        dtype: The type that they are given on their way; None for what they are stored as.
+        turned: Names of those whose matrices are transposed on their way.
 
     Yields:
         Name and CPU tensor; whoever iterates decides how many others are alive.
@@ -44,7 +48,7 @@ def read_tensors(
     for path, infos in files.items():
         with _unchanged(path, folder.stamps[path]) as file:
             for info in infos:
-                yield info.name, _read(file, info, dtype or _DTYPES[info.dtype])
+                yield info.name, _read(file, info, dtype or _DTYPES[info.dtype], info.name in turned)
 
 
 @contextmanager
@@ -63,26 +67,50 @@ def _unchanged(path: Path, stamp: Stamp) -> Iterator[BinaryIO]:
         raise e if isinstance(e, ModelError) else ModelError(e.found, where=e.where, hint=e.hint) from e
 
 
-def _read(file: BinaryIO, info: TensorInfo, dtype: torch.dtype) -> torch.Tensor:
-    """A tensor, in parts of which only one is there in both types."""
-    stored = _DTYPES[info.dtype]
-    made = torch.empty(info.shape, dtype=dtype)
-    values = made.view(-1)
-    step = max(1, _CHUNK // stored.itemsize)
-    for start in range(0, len(values), step):
-        part = values[start : start + step]
-        raw = part if dtype == stored else torch.empty(len(part), dtype=stored)
-        _fill(raw, file, info, info.start + start * stored.itemsize)
-        if stored.is_floating_point and not _finite(raw):
-            raise _not_finite(file, info)
-        if raw is not part:
-            part.copy_(raw)
+def empty(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+    """A CPU tensor without values, whose memory is the system's again as soon as nobody has it any more.
+
+    malloc would keep much of what a thread has given back, and layers that come and go would take twice their size.
+    """
+    size = prod(shape) * dtype.itemsize
+    if size < _OWN_PAGES:
+        return torch.empty(shape, dtype=dtype)
+    return torch.frombuffer(mmap(-1, size, access=ACCESS_COPY), dtype=dtype).view(*shape)
+
+
+def contiguous(tensor: torch.Tensor) -> torch.Tensor:
+    """The same with its numbers side by side, in memory as that of `empty` where they have to be copied."""
+    if tensor.is_contiguous() or tensor.device.type != "cpu":
+        return tensor.contiguous()
+    return empty(tensor.shape, tensor.dtype).copy_(tensor)
+
+
+def _read(file: BinaryIO, info: TensorInfo, dtype: torch.dtype, turned: bool) -> torch.Tensor:
+    """A tensor, in parts of which only one is there as it is stored."""
+    stored, turned = _DTYPES[info.dtype], turned and len(info.shape) > 1
+    made = empty((*info.shape[:-2], *info.shape[:-3:-1]) if turned else info.shape, dtype)
+    start = info.start
+    rows = max(1, _CHUNK // (max(1, info.shape[-1]) * stored.itemsize if turned else stored.itemsize))
+    for whole in _matrices(made.mT) if turned else [made.view(-1)]:
+        for first in range(0, len(whole) if made.numel() else 0, rows):
+            part = whole[first : first + rows]
+            raw = part if dtype == stored and not turned else torch.empty(part.shape, dtype=stored)
+            _fill(raw, file, info, start)
+            start += raw.nbytes
+            if stored.is_floating_point and not _finite(raw):
+                raise _not_finite(file, info)
+            if raw is not part:
+                part.copy_(raw)
     return made
 
 
+def _matrices(tensor: torch.Tensor) -> Sequence[torch.Tensor]:
+    return [tensor] if tensor.ndim == 2 else list(tensor)
+
+
 def _fill(tensor: torch.Tensor, file: BinaryIO, info: TensorInfo, start: int) -> None:
-    """Read a flat tensor's bytes."""
-    rest = tensor.view(torch.uint8).numpy().data
+    """Read the bytes of a tensor whose numbers lie side by side."""
+    rest = tensor.view(-1).view(torch.uint8).numpy().data
     file.seek(start)
     while len(rest):
         count = file.readinto(rest)  # type: ignore[attr-defined]
@@ -100,7 +128,7 @@ def _finite(values: torch.Tensor) -> bool:
 def _not_finite(file: BinaryIO, info: TensorInfo) -> ModelError:
     """The error that names the first value that is not finite, and counts them."""
     values = torch.empty(info.shape, dtype=_DTYPES[info.dtype])
-    _fill(values.view(-1), file, info, info.start)
+    _fill(values, file, info, info.start)
     values = values.float() if values.element_size() == 1 else values
     wrong = ~torch.isfinite(values)
     if not wrong.any():  # any more

@@ -25,11 +25,12 @@ class Weights:
     Args:
         embed: The embedding; once it is read, it stays.
         blocks: The blocks, in order.
-        read: Reads the parameters of one of them; None where they are all there.
+        read: Reads the parameters of one of them, all of which are still on "meta"; None where they are all there.
     """
 
     def __init__(self, embed: nn.Module, blocks: Sequence[nn.Module], read: Read | None = None) -> None:
         self._embed, self._blocks, self._read, self._keep = embed, blocks, read, True
+        self._nothing = [block.state_dict() for block in blocks if read is not None]  # tensors on "meta"
 
     @property
     def keep(self) -> bool:
@@ -113,7 +114,7 @@ class Weights:
         """Let go of blocks that are not kept and can be read again."""
         if not self._keep and self._read is not None:
             for layer in layers:
-                self._blocks[layer].to_empty(device="meta")
+                self._blocks[layer].load_state_dict(self._nothing[layer], strict=True, assign=True)
 
 
 @contextmanager

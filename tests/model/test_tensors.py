@@ -55,9 +55,7 @@ def test_a_tensor_is_read_when_its_turn_comes(tmp_path: Path, monkeypatch: pytes
     safetensors.torch.save_file({name: torch.zeros(3) for name in names}, tmp_path / "model.safetensors")
     begun = []
     read = tensors._read
-    monkeypatch.setattr(
-        tensors, "_read", lambda file, info, dtype: (begun.append(info.name), read(file, info, dtype))[1]
-    )
+    monkeypatch.setattr(tensors, "_read", lambda file, info, *how: (begun.append(info.name), read(file, info, *how))[1])
     for number, _ in enumerate(read_tensors(open_folder(tmp_path), names), 1):
         assert len(begun) == number
     assert begun == names
@@ -76,6 +74,22 @@ def test_parts_turned_into_another_type_make_what_the_whole_makes(
     read = dict(read_tensors(open_folder(tmp_path), written, dtype))
     assert {name: tensor.dtype for name, tensor in read.items()} == dict.fromkeys(written, dtype)
     assert all(torch.equal(read[name], tensor.to(dtype)) for name, tensor in written.items())
+
+
+@pytest.mark.parametrize("chunk", [1, 40, 1 << 20])
+@pytest.mark.parametrize("shape", [(3, 5), (4, 3, 5), (7,), (0, 5), (3, 0), (2, 0, 4), (1, 1)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_matrices_are_transposed_on_their_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, shape: tuple[int, ...], chunk: int
+) -> None:
+    written = {"w": torch.randn(shape), "other": torch.randn(shape)}
+    write_folder(tmp_path)
+    safetensors.torch.save_file(written, tmp_path / "model.safetensors")
+    monkeypatch.setattr(tensors, "_CHUNK", chunk)
+    read = dict(read_tensors(open_folder(tmp_path), written, dtype, {"w"}))
+    assert read["w"].is_contiguous()
+    assert torch.equal(read["w"], (written["w"].mT if len(shape) > 1 else written["w"]).to(dtype))
+    assert torch.equal(read["other"], written["other"].to(dtype))
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])

@@ -95,8 +95,8 @@ def counting(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, StorageWeakRef]
     found: list[tuple[str, StorageWeakRef]] = []
     read = tensors._read
 
-    def counted(file: BinaryIO, info: TensorInfo, dtype: torch.dtype) -> Tensor:
-        made = read(file, info, dtype)
+    def counted(file: BinaryIO, info: TensorInfo, dtype: torch.dtype, turned: bool) -> Tensor:
+        made = read(file, info, dtype, turned)
         found.append((info.name, StorageWeakRef(made.untyped_storage())))
         return made
 
