@@ -115,7 +115,8 @@ def tiles(
     shape = Shape.of(call, len(heads), mask, elements)
     groups = call.group(torch.tensor(heads)).tolist()
     used = sorted(set(groups))
-    k, v = _packed(call.k, used, workspace, "keys"), _packed(call.v, used, workspace, "values")  # (B, used, K, E)
+    # products want each head's rows side by side
+    k, v = call.k[:, run(used)].float().contiguous(), call.v[:, run(used)].float().contiguous()  # (B, used, K, E)
     for q0, q1 in blocks(n_queries, shape.rows, wanted):
         k0, k1 = mask.span(q0, q1, n_keys)
         if reach is not None:
@@ -131,14 +132,6 @@ def tiles(
             theirs = run([used.index(group) for group in groups[first : first + at_once]])
             sides = k[:, theirs, k0:k1], v[:, theirs, k0:k1]
             yield _tile(_Part(call, walls, numbers, run(chosen), *sides, (q0, q1, k0, k1), clear), workspace, raw)
-
-
-def _packed(stacked: Tensor, groups: list[int], workspace: Workspace, name: str) -> Tensor:
-    """Keys or values of some groups in float32, (B, groups, K, E), each group's rows side by side as products want."""
-    chosen = stacked[:, run(groups)]
-    if chosen.dtype == torch.float32 and chosen.is_contiguous():
-        return chosen
-    return workspace.room(name, chosen.shape, chosen.device).copy_(chosen)
 
 
 @dataclass(frozen=True)
