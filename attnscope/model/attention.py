@@ -13,7 +13,7 @@ row of a tile is whole, so its softmax is exact; one token and 100,000 go the sa
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from math import isfinite
+from math import frexp, isfinite
 
 import torch
 from torch import Tensor
@@ -24,7 +24,7 @@ from attnscope.model.kernel import fused
 from attnscope.model.masks import Mask
 from attnscope.model.products import product
 from attnscope.model.tile import Recorder, Tile, Workspace, run
-from attnscope.model.tiling import blocks, round_up, shape
+from attnscope.model.tiling import Shape, blocks, round_up
 
 _KERNEL_CELLS = 1 << 20  # cells of a mask that is made for a kernel, block by block
 
@@ -112,24 +112,56 @@ def tiles(
         raw: Someone reads `scores` or `scaled`.
     """
     n_queries, n_keys = call.q.shape[2], call.k.shape[2]
-    at_once, rows = shape(call, len(heads), mask, elements)
+    shape = Shape.of(call, len(heads), mask, elements)
     groups = call.group(torch.tensor(heads)).tolist()
     used = sorted(set(groups))
     # products want each head's rows side by side
     k, v = call.k[:, run(used)].float().contiguous(), call.v[:, run(used)].float().contiguous()  # (B, used, K, E)
-    for q0, q1 in blocks(n_queries, rows, wanted):
+    for q0, q1 in blocks(n_queries, shape.rows, wanted):
         k0, k1 = mask.span(q0, q1, n_keys)
         if reach is not None:
             k0, k1 = min(k0, reach[0]), max(k1, reach[1])
         k1 = min(n_keys, k0 + round_up(k1 - k0))
         a, b = mask.clear(q0, q1, n_keys)
         clear = (max(a, k0), min(b, k1)) if max(a, k0) < min(b, k1) else (k0, k0)
+        walls = _walls(mask, (q0, q1, k0, k1), clear, call.q.device)
+        at_once = shape.heads(k1 - k0)
         for first in range(0, len(heads), at_once):  # inside, for tiles of one shape after the other cost least
             chosen = list(heads[first : first + at_once])
             numbers = torch.tensor(chosen, device=call.q.device)
             theirs = run([used.index(group) for group in groups[first : first + at_once]])
             sides = k[:, theirs, k0:k1], v[:, theirs, k0:k1]
-            yield _tile(_Part(call, mask, numbers, run(chosen), *sides, (q0, q1, k0, k1), clear), workspace, raw)
+            yield _tile(_Part(call, walls, numbers, run(chosen), *sides, (q0, q1, k0, k1), clear), workspace, raw)
+
+
+@dataclass(frozen=True)
+class _Walls:
+    """What a block of queries may not see.
+
+    Attributes:
+        parts: From which key to which, counted from the block's first, and what scores there are added to: 0 where
+            allowed and −inf elsewhere, broadcastable to (B, h, q, k).
+        dead: True where a query may see nothing, broadcastable to (B, h, q); None where every query sees something.
+    """
+
+    parts: list[tuple[slice, Tensor]]
+    dead: Tensor | None
+
+
+def _walls(mask: Mask, box: tuple[int, int, int, int], clear: tuple[int, int], device: torch.device) -> _Walls:
+    """Ask the mask about the keys on both sides of those that all queries of the block may see."""
+    (q0, q1, k0, k1), (a, b) = box, clear
+    q_at = torch.arange(q0, q1, device=device)[:, None]  # (q, 1)
+    parts, alive = [], torch.full((q1 - q0,), a < b, device=device)  # (q,), or (B, 1, q) below
+    for left, right in ((k0, a), (b, k1)):
+        if left < right:
+            allowed = mask.allowed(q_at, torch.arange(left, right, device=device)[None])
+            if allowed is None:
+                alive = torch.ones_like(alive)
+                continue
+            parts.append((slice(left - k0, right - k0), torch.where(allowed, 0.0, -torch.inf)))
+            alive = alive if a < b else alive | allowed.any(-1)
+    return _Walls(parts, None if a < b or bool(alive.all()) else ~alive)
 
 
 @dataclass(frozen=True)
@@ -137,12 +169,13 @@ class _Part:
     """What a tile is made of: some heads, their keys and values (B, h, k, E), and which queries and keys they are.
 
     Attributes:
+        walls: What the queries may not see.
         box: First query, end of the queries, first key, end of the keys.
-        clear: The keys, from and to, that all of the queries may see; those on both sides are looked at one by one.
+        clear: The keys, from and to, that all of the queries may see.
     """
 
     call: Call
-    mask: Mask
+    walls: _Walls
     heads: Tensor
     index: list[int] | slice
     k: Tensor
@@ -153,17 +186,24 @@ class _Part:
 
 def _tile(part: _Part, workspace: Workspace, raw: bool) -> Tile:
     """The stages, in order; each takes the place of the one before where nobody reads that."""
-    call, heads, (q0, q1, k0, k1) = part.call, part.heads, part.box
+    call, heads, walls, (q0, q1, k0, k1) = part.call, part.heads, part.walls, part.box
     q = call.q[:, part.index, q0:q1].float()
+    early = not raw and frexp(call.rule.scale)[0] == 0.5  # a power of two: the same numbers, and a pass less
+    if early:
+        q = q * call.rule.scale
     shape = (*q.shape[:3], part.k.shape[2])
     scores = product(q, part.k, workspace.room("scores", shape, q.device))  # (B, h, q, k)
     _check_finite(scores, "scores", call.layer, heads)
-    scaled = _scale(scores.clone() if raw else scores, call.rule, part.box, heads)
+    scaled = scores.clone() if raw else scores
+    if not early:
+        scaled *= call.rule.scale
+    _bend(scaled, call.rule, part.box, heads)
     masked = scaled.clone() if raw else scaled
-    dead = _mask(masked, part)
+    for keys, added in walls.parts:
+        masked[..., keys] += added  # faster than a masked_fill_ of every head
     weights, sink = _softmax(masked, call.rule.sinks, heads, workspace.room("weights", shape, q.device))
-    if dead is not None:
-        weights.masked_fill_(dead[..., None], 0.0)
+    if walls.dead is not None:
+        weights.masked_fill_(walls.dead[..., None], 0.0)
     output = product(weights, part.v.mT)  # (B, h, q, Ev)
     _check_finite(output, "outputs", call.layer, heads)
     return Tile(
@@ -180,27 +220,10 @@ def _tile(part: _Part, workspace: Workspace, raw: bool) -> Tile:
         masked=masked,
         weights=weights,
         output=output,
-        dead=dead,
+        dead=walls.dead,
         workspace=workspace,
         sink=sink,
     )
-
-
-def _mask(scaled: Tensor, part: _Part) -> Tensor | None:
-    """Write −inf where a key is not allowed, and say which queries see nothing (None where all see something)."""
-    mask, (q0, q1, k0, k1), (a, b) = part.mask, part.box, part.clear
-    q_at = torch.arange(q0, q1, device=scaled.device)[:, None]  # (q, 1)
-    alive = torch.full((q1 - q0,), a < b, device=scaled.device)  # (q,), or (B, 1, q) below
-    for left, right in ((k0, a), (b, k1)):
-        if left < right:
-            allowed = mask.allowed(q_at, torch.arange(left, right, device=scaled.device)[None])
-            if allowed is None:
-                alive = torch.ones_like(alive)
-                continue
-            # adding is faster than a masked_fill_ of every head
-            scaled[..., left - k0 : right - k0] += torch.where(allowed, 0.0, -torch.inf)
-            alive = alive if a < b else alive | allowed.any(-1)
-    return None if a < b or bool(alive.all()) else ~alive
 
 
 def _softmax(masked: Tensor, sinks: Tensor | None, heads: Tensor, room: Tensor) -> tuple[Tensor, Tensor | None]:
@@ -212,15 +235,13 @@ def _softmax(masked: Tensor, sinks: Tensor | None, heads: Tensor, room: Tensor) 
     return shares[..., :-1], shares[..., -1]
 
 
-def _scale(scores: Tensor, rule: Rule, box: tuple[int, int, int, int], heads: Tensor) -> Tensor:
-    """Raw scores, overwritten by the scaled ones."""
-    scores *= rule.scale
+def _bend(scaled: Tensor, rule: Rule, box: tuple[int, int, int, int], heads: Tensor) -> None:
+    """Soft-cap and bias, in place."""
     if rule.softcap is not None:
-        scores.div_(rule.softcap).tanh_().mul_(rule.softcap)
+        scaled.div_(rule.softcap).tanh_().mul_(rule.softcap)
     if rule.bias is not None:
-        q_at = torch.arange(box[0], box[1], device=scores.device)[:, None]
-        scores += rule.bias(q_at, torch.arange(box[2], box[3], device=scores.device)[None], heads)
-    return scores
+        q_at = torch.arange(box[0], box[1], device=scaled.device)[:, None]
+        scaled += rule.bias(q_at, torch.arange(box[2], box[3], device=scaled.device)[None], heads)
 
 
 def _check_finite(numbers: Tensor, what: str, layer: int, heads: Tensor) -> None:

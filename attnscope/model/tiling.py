@@ -1,34 +1,55 @@
 """A call and its mask in; the blocks of heads, queries and keys that its attention is worked through in out."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Self
 
 from attnscope.model.call import Call
 from attnscope.model.masks import Mask
 
 _ON_CPU = 1 << 20  # scores: 4 MiB a stage, two or three of which fit in a core's share of the last cache
 _ON_GPU = 1 << 26  # a kernel must be large to be worth its launch
-_MOST_ROWS = 256  # a block's keys are those of all of its rows, and what recorders do beside the diagonal grows too
+_MOST_ROWS = 256  # where a block's keys are those of all of its rows, so that taller ones hold more that is not allowed
 _FEWEST_ROWS = 32  # products of fewer rows are slow; memory still grows with the text, not with its square
 
 
-def shape(call: Call, n_heads: int, mask: Mask, limit: int | None) -> tuple[int, int]:
-    """Heads and rows of a tile.
+@dataclass(frozen=True)
+class Shape:
+    """How a layer is cut.
 
-    Args:
-        call: The layer.
-        n_heads: Heads that are wanted.
-        mask: Which keys a query may see.
-        limit: Scores in a tile, at most (at least one row); None for what suits the device.
+    Attributes:
+        rows: Queries of a tile, at most.
     """
-    batch, _, n_queries, _ = call.q.shape
-    n_keys = call.k.shape[2]
-    elements = limit or (_ON_GPU if call.q.is_cuda else _ON_CPU)
-    rows = min(n_queries, _MOST_ROWS)
-    width = batch * max(1, *(_width(mask, q0, rows, n_keys) for q0 in (n_queries // 2, n_queries - rows)))
-    fewest = 1 if limit else min(_FEWEST_ROWS, rows)
-    at_once = max(1, min(n_heads, elements // (width * rows)))
-    rows = max(fewest, min(rows, elements // width))
-    return at_once, -(-n_queries // -(-n_queries // rows))  # alike: a last block of one row would be summed differently
+
+    rows: int
+    _n_heads: int
+    _fit: int  # keys times heads
+
+    @classmethod
+    def of(cls, call: Call, n_heads: int, mask: Mask, limit: int | None) -> Self:
+        """What suits the layer and the device.
+
+        Args:
+            call: The layer.
+            n_heads: Heads that are wanted.
+            mask: Which keys a query may see.
+            limit: Scores in a tile, at most (at least one row); None for what suits the device.
+        """
+        batch, _, n_queries, _ = call.q.shape
+        n_keys = call.k.shape[2]
+        elements = (limit or (_ON_GPU if call.q.is_cuda else _ON_CPU)) // batch
+        some = min(n_queries, _MOST_ROWS)
+        width = max(1, *(_width(mask, q0, some, n_keys) for q0 in (n_queries // 2, n_queries - some)))
+        fewest = 1 if limit else min(_FEWEST_ROWS, some)
+        most = n_queries if _width(mask, 0, 1, n_keys) == n_keys else some
+        rows = max(fewest, min(most, elements // width))
+        rows = -(-n_queries // -(-n_queries // rows))  # alike: a last block of one row would be summed differently
+        return cls(rows, n_heads, elements // rows)
+
+    def heads(self, width: int) -> int:
+        """Heads of a tile with so many keys; a little fewer than fit, if it takes no more tiles."""
+        fit = max(1, min(self._n_heads, self._fit // max(1, width)))
+        return -(-self._n_heads // -(-self._n_heads // fit))
 
 
 def _width(mask: Mask, q0: int, rows: int, n_keys: int) -> int:

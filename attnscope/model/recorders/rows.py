@@ -156,8 +156,8 @@ class _Near:
             right: Weight on keys to the right of it.
         """
         first, last, k0, k1 = self.box
-        rows = torch.arange(first, last, device=left.device)
+        rows = torch.arange(first, last, dtype=torch.float32, device=left.device)
         c0, c1 = min(max(first, k0), k1), max(min(last, k1), k0)
-        apart = (rows[:, None] - torch.arange(c0, c1, device=left.device)).abs()  # (r, c)
+        apart = (rows[:, None] - torch.arange(c0, c1, dtype=torch.float32, device=left.device)).abs_()  # (r, c)
         inside = (self.weights[..., c0 - k0 : c1 - k0] * apart).sum(-1) if c0 < c1 else torch.zeros_like(left)
         return outside + left * (rows - first) + right * (last - 1 - rows) + inside

@@ -4,13 +4,14 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from attnscope.model.recorders.base import Base, Share
 from attnscope.model.tile import Tile
 
 _FEW = 8  # so many are found one after the other
-_LONG, _CHUNK = 2048, 64
+_LONG, _CHUNK = 4096, 64
 
 
 class Top(Base):
@@ -98,48 +99,51 @@ def strongest(measure: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """
     size = measure.shape[-1]
     rows, count = measure.reshape(-1, size), min(count, size)  # (n, size)
-    if count <= _FEW and size < _LONG and rows.device.type == "cpu":
-        places, values = _one_by_one(rows, count)
-    else:
-        more = min(count + 1, size)  # one more, to see equals that were left outside
-        places, values = _by_chunks(rows, more) if count <= _FEW and size >= _LONG else rows.topk(more, dim=-1)[::-1]
-        tied = (values[:, 1:] == values[:, :-1]) & (values[:, 1:] > -torch.inf)
-        places, values = places[:, :count], values[:, :count]
-        if tied.any():
-            tied = tied.any(-1)
-            places, values = places.clone(), values.clone()
-            places[tied], values[tied] = _one_by_one(rows[tied], count)
+    places, values = (_by_chunks if count <= _FEW and size >= _LONG else _first)(rows, count)
     return places.reshape(*measure.shape[:-1], count), values.reshape(*measure.shape[:-1], count)
 
 
+def _first(rows: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """The largest of rows (n, size) that are not worth cutting."""
+    if count <= _FEW and rows.device.type == "cpu":
+        return _one_by_one(rows, count)
+    values, places = rows.topk(min(count + 1, rows.shape[1]), dim=-1)  # one more, to see equals that were left outside
+    tied = ((values[:, 1:] == values[:, :-1]) & (values[:, 1:] > -torch.inf)).any(-1)
+    places, values = places[:, :count], values[:, :count]
+    if tied.any():
+        places, values = places.clone(), values.clone()
+        places[tied], values[tied] = _one_by_one(rows[tied], count)
+    return places, values
+
+
 def _one_by_one(rows: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """By NumPy's `argmax`, which gives the first of equals, and is the fastest for a few of short rows."""
+    """By NumPy's `argmax`, which gives the first of equals, and is the fastest for a few."""
     cells = rows.cpu().numpy()
     flat, starts = cells.reshape(-1), np.arange(0, cells.size, cells.shape[1])
     places, values = np.empty((count, len(rows)), np.int64), np.empty((count, len(rows)), np.float32)
-    for i in range(count):
-        places[i] = cells.argmax(-1)
-        values[i] = flat[places[i] + starts]
-        flat[places[i] + starts] = -np.inf
-    for i in reversed(range(count)):  # put back what was taken; backwards, as −inf may have been taken from there, too
-        flat[places[i] + starts] = values[i]
-    return torch.from_numpy(places).T.to(rows.device), torch.from_numpy(values).T.to(rows.device)
+    for at, value in zip(places, values, strict=True):
+        cells.argmax(-1, out=at)
+        at += starts
+        flat.take(at, out=value, mode="clip")  # `clip` writes to `out` at once
+        flat[at] = -np.inf
+    for at, value in zip(places[::-1], values[::-1], strict=True):
+        flat[at] = value  # put back; backwards, as −inf may have been taken from there, too
+    return torch.from_numpy(places - starts).T.to(rows.device), torch.from_numpy(values).T.to(rows.device)
 
 
 def _by_chunks(rows: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """What is among the `count` largest lies in one of the `count` chunks with the largest maxima."""
+    """What is among the `count` largest lies in one of the `count` chunks with the largest maxima, or in the rest."""
     n, size = rows.shape
     whole = size // _CHUNK * _CHUNK
     peaks = rows[:, :whole].view(n, -1, _CHUNK).amax(-1)  # (n, size / chunk)
-    best = []
-    for _ in range(count):
-        best.append(peaks.max(-1, keepdim=True).indices)
-        peaks.scatter_(-1, best[-1], -torch.inf)
-    starts = torch.cat(best, -1) * _CHUNK  # (n, count)
+    chunks = _first(peaks, count)[0].sort(-1).values  # in the order of the row, for the sake of equals
     lines = torch.arange(0, n * size, size, device=rows.device)[:, None]
-    some = rows.view(-1).unfold(0, _CHUNK, 1).index_select(0, (lines + starts).flatten()).view(n, -1)
-    if whole < size:
-        some = torch.cat((some, rows[:, whole:]), -1)  # (n, count · chunk and the rest)
-    values, at = some.topk(count, dim=-1)
-    places = starts.gather(-1, (at // _CHUNK).clamp_(max=count - 1)) + at % _CHUNK
-    return torch.where(at < count * _CHUNK, places, whole + at - count * _CHUNK), values
+    some = rows.view(-1).unfold(0, _CHUNK, 1).index_select(0, (lines + chunks * _CHUNK).flatten()).view(n, -1)
+    again = F.pad(chunks[:, 1:] == chunks[:, :-1], (1, 0))  # where fewer chunks than that hold anything
+    if again.any():
+        some = some.masked_fill(again.repeat_interleave(_CHUNK, -1), -torch.inf)
+    some = torch.cat((some, rows[:, whole:]), -1)  # (n, count · chunk and the rest)
+    at, values = _first(some, count)
+    inside = at < count * _CHUNK
+    places = chunks.gather(-1, (at // _CHUNK).clamp_(max=count - 1)) * _CHUNK + at % _CHUNK
+    return torch.where(inside, places, whole + at - count * _CHUNK), values
