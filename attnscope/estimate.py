@@ -41,7 +41,7 @@ class Demand:
         pool: Runs of a pooled map; 0 for none.
         heads: Heads of a layer that are watched.
         words: Tokens are words; otherwise a tokenizer.json makes them.
-        tensor: Numbers in the largest tensor that a block is read from; 0 where its weights are random.
+        copied: Numbers in the largest tensor whose parts are copied out of it as it is read.
         reread: Blocks are not kept: one runs while the next one is read, in every pass.
     """
 
@@ -57,7 +57,7 @@ class Demand:
     pool: int = 0
     heads: int = 1
     words: bool = False
-    tensor: int = 0
+    copied: int = 0
     reread: bool = False
 
 
@@ -71,7 +71,6 @@ def estimate(c: ModelConfig, dtype: str, d: Demand) -> dict[str, int]:
     """
     size, everything = DTYPE_BYTES[dtype], d.batch * d.tokens
     parameters = embedding_parameters(c) + min(d.layers, 2 if d.reread else d.layers) * layer_parameters(c)
-    twice = d.tensor * size if d.tensor else _largest(c) * 4 * (size != 4)  # while it is turned, or in two types
     in_part = (1 + c.gated) * c.d_mlp + (c.n_experts + 2 * c.d_model) * bool(c.n_experts)
     running = int(SPARE * everything * _per_token(c, d) * size) + min(PART, everything) * in_part * 4
     tile = STAGES * 4 * max(TILE, d.batch * TILE_ROWS * d.tokens) + BUFFERS
@@ -80,18 +79,13 @@ def estimate(c: ModelConfig, dtype: str, d: Demand) -> dict[str, int]:
     report = 4 * d.cells + d.as_text * int(COPIES * (DIGITS * values + TOKEN_TEXT * everything))
     return {
         "program": PROGRAM,
-        "weights": parameters * size + twice,
+        "weights": (parameters + d.copied) * size,
         "text": everything * TOKEN + (not d.words) * (everything * ENCODED + c.vocab_size * WORD) + 8 * d.characters,
         "activations": running,
         "tile": tile,
         "kept": 4 * (values + pooled),
         "report": max(0, report - running - tile),
     }
-
-
-def _largest(c: ModelConfig) -> int:
-    """Numbers in the largest parameter."""
-    return max(c.vocab_size * c.d_model, (c.d_mlp or c.d_model) * c.d_model)
 
 
 def _per_token(c: ModelConfig, d: Demand) -> int:

@@ -238,6 +238,6 @@ def demand(run: RunConfig, source: Source, request: Request) -> Demand:
         pool=pool,
         heads=c.n_heads if request.auto or request.heads.word == "mean" else heads,
         words=source.tokenizer.name == "words",
-        tensor=source.largest_tensor,
+        copied=source.copied,
         reread=bool(request.reread),
     )

@@ -14,7 +14,6 @@ from attnscope.config import ModelConfig, TextInput
 from attnscope.errors import AttnscopeError
 from attnscope.families import OWN, check_counts, family_for, read_config
 from attnscope.folder import Folder, open_folder, open_weights
-from attnscope.memory import layer_parameters
 from attnscope.report import Token
 from attnscope.shipped import find_config, find_model
 from attnscope.stackfile import Described, read_stack
@@ -76,12 +75,10 @@ class Source:
         return self.engine == "native" and self.folder is not None
 
     @property
-    def largest_tensor(self) -> int:
-        """Numbers in the largest tensor that parameters of a layer are read from; 0 where none is read."""
-        if not self.rereads or self.folder is None:
-            return 0
-        sizes = (prod(tensor.shape) for tensor in self.folder.tensors.values())
-        return max((size for size in sizes if size <= layer_parameters(self.config)), default=0)
+    def copied(self) -> int:
+        """Numbers in the largest tensor that holds all experts of a layer, whose parts are copied as it is read."""
+        tensors = self.folder.tensors.values() if self.rereads and self.folder is not None else ()
+        return max((prod(tensor.shape) for tensor in tensors if len(tensor.shape) == 3), default=0)
 
 
 def open_source(model: str | None, config: str | None, texts: Iterable[TextInput]) -> Source:

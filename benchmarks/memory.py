@@ -14,11 +14,19 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
+from safetensors.torch import save_file
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import WhitespaceSplit
+
 from attnscope.config import RunConfig, TextInput
 from attnscope.memory import readable
+from attnscope.model.stack import Stack
 from attnscope.request import needed, resolve
 from attnscope.selection import PRINTED
 from attnscope.source import open_source
+from attnscope.stackfile import read_stack
 
 LENGTHS = (128, 512, 2_048, 8_192, 32_768, 65_536)
 _WORDS = "the river bank money water stone old tree cold wind runs slowly over under by near nobody noticed how".split()
@@ -28,6 +36,8 @@ STACKS = {
     "windowed": _SMALL + "mask = 'causal+window:256'\n",
     "causal": _SMALL + "mask = 'causal'\n",
     "wide": _WIDE + "mask = 'causal+window:256'\n",
+    "stored": "d_model = 1024\nn_heads = 8\nn_layers = 6\nd_mlp = 6144\nmask = 'causal'\n"
+    "weights = 'stored.safetensors'\ntokenizer = 'words.json'\n",
 }
 _PROGRAM = """
 import sys
@@ -41,7 +51,10 @@ SELECTIONS: dict[str, list[str]] = {
     "one head": ["--layer", "0", "--head", "0"],
     "last layer": ["--layer", "1", "--head", "0"],
     "rows, as JSON": ["--layer", "0", "--head", "0", "--query", "10:20", "--format", "json"],
+    "all layers": ["--layer", "all", "--head", "0", "--query", "1"],
+    "in 16 bits": ["--layer", "all", "--head", "0", "--query", "1", "--dtype", "bfloat16"],
 }
+_ALL_LAYERS = ("all layers", "in 16 bits")
 
 
 @dataclass(frozen=True)
@@ -74,29 +87,42 @@ def text_of(tokens: int) -> str:
     return " ".join(chosen.choice(_WORDS) for _ in range(tokens))
 
 
-def measure(stack: str, selection: str, tokens: int, folder: Path) -> Measured:
-    """Estimate one run, and let it run."""
+def measure(stack: str, selection: str, tokens: int, folder: Path, *, reread: bool = False) -> Measured:
+    """Estimate one run, and let it run; with `reread`, in a byte less than it needs to keep its weights."""
     config, file = folder / f"{stack}.toml", folder / f"{tokens}.txt"
     config.write_text(STACKS[stack])
     file.write_text(text_of(tokens) + "\n")
-    return Measured(
-        stack,
-        selection,
-        tokens,
-        estimated(config, file, SELECTIONS[selection]),
-        peak(config, file, SELECTIONS[selection]),
-    )
+    if stack == "stored" and not (folder / "stored.safetensors").exists():
+        _write_checkpoint(config)
+    options, most = SELECTIONS[selection], 1 << 60
+    if reread:
+        most = estimated(config, file, options, most) - 1
+    options = [*options, "--max-memory", str(most)]
+    found = estimated(config, file, SELECTIONS[selection], most), peak(config, file, options)
+    return Measured(stack, f"{selection}, reread" if reread else selection, tokens, *found)
 
 
-def estimated(config: Path, file: Path, options: Sequence[str]) -> int:
-    """What `attnscope run` holds against the memory that is free."""
+def _write_checkpoint(config: Path) -> None:
+    """What a stack of stored weights names: a tokenizer of our words, and zeros, for only their number counts."""
+    tokenizer = Tokenizer(WordLevel({word: i for i, word in enumerate(dict.fromkeys(_WORDS))}, unk_token="the"))
+    tokenizer.pre_tokenizer = WhitespaceSplit()
+    tokenizer.save(str(config.with_name("words.json")))
+    with torch.device("meta"):
+        stack = Stack(read_stack(config).config(tokenizer.get_vocab_size()))
+    shapes = {name: tuple(parameter.shape) for name, parameter in stack.named_parameters()}
+    zeros = {name: torch.zeros(shape) for name, shape in shapes.items()}
+    save_file(zeros, config.with_name("stored.safetensors"))
+
+
+def estimated(config: Path, file: Path, options: Sequence[str], most: int = 1 << 60) -> int:
+    """What `attnscope run` holds against the memory that is free, or that it may take."""
     given = dict(zip(options[::2], options[1::2], strict=True))
     as_json = given.pop("--format", None) == "json"
     run = RunConfig(
         (TextInput(file.read_text().strip()),),
         config=str(config),
         window=None if as_json else PRINTED,
-        max_memory=1 << 60,
+        max_memory=most,
         **{name.removeprefix("--"): value for name, value in given.items()},
     )
     source = open_source(None, str(config), run.texts)
@@ -115,13 +141,18 @@ def peak(config: Path, file: Path, options: Sequence[str]) -> int:
 
 
 def grid(stacks: Sequence[str]) -> Iterator[Measured]:
-    """Every stack, selection and length; full causal attention of the longest texts would only take long."""
+    """Every stack, selection and length; full causal attention of the longest texts would only take long.
+
+    Only stored weights can be read again.
+    """
     with tempfile.TemporaryDirectory() as folder:
         for stack in stacks:
             for selection in SELECTIONS:
                 for tokens in LENGTHS:
-                    if stack != "causal" or tokens <= 8_192:
+                    if stack not in ("causal", "stored") or tokens <= 8_192:
                         yield measure(stack, selection, tokens, Path(folder))
+                    if stack == "stored" and tokens <= 2_048 and selection in _ALL_LAYERS:
+                        yield measure(stack, selection, tokens, Path(folder), reread=True)
 
 
 def main() -> None:

@@ -38,7 +38,7 @@ ROOMS = {
     "guest": "config errors folder hosted memory shipped source tokens",
     "model": "config errors families folder report selection tokens",
     "analysis": "errors model report selection tokens",
-    "source": "config errors families folder hosted memory model report shipped stackfile tokens",
+    "source": "config errors families folder hosted model report shipped stackfile tokens",
     "shown": "config report selection",
     "request": "config errors estimate maskfile memory report selection shown source",
     "description": "config errors memory source",

@@ -125,7 +125,7 @@ def _bounds(settings: Settings, run: RunConfig, source: Source) -> tuple[Groupin
         AttnscopeError: Not even a small group fits.
     """
     units = how_many_units(settings, source)
-    asked = Demand(source.config.n_layers, 1, 256, 1000, units * 256, 0, 0, False, tensor=source.largest_tensor)
+    asked = Demand(source.config.n_layers, 1, 256, 1000, units * 256, 0, 0, False, copied=source.copied)
     spare, reread = room(run, source, asked)
     numbers = max(1, spare // _BYTES)
     window = min(_WINDOW, _power_of_two(numbers // 4))
