@@ -1,0 +1,51 @@
+"""A mask and a block of queries in; what their scores are added to, so that the rest is not seen, out."""
+
+from dataclasses import dataclass
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from attnscope.model.masks import Mask
+
+
+@dataclass(frozen=True)
+class Walls:
+    """What a block of queries may not see.
+
+    Attributes:
+        parts: From which key to which, counted from the block's first, and what is added to the scores there: 0 where
+            allowed and −inf elsewhere, broadcastable to (B, h, q, k).
+        dead: True where a query may see nothing, broadcastable to (B, h, q); None where every query sees something.
+    """
+
+    parts: list[tuple[slice, Tensor]]
+    dead: Tensor | None
+
+    @classmethod
+    def of(cls, mask: Mask, box: tuple[int, int, int, int], clear: tuple[int, int], device: torch.device) -> Self:
+        """Ask a mask about the keys on both sides of those that all queries of the block may see.
+
+        Args:
+            mask: Which keys a query may see.
+            box: First query, end of the queries, first key, end of the keys.
+            clear: The keys, from and to, that all of the queries may see.
+            device: Where the tensors go.
+        """
+        (q0, q1, k0, k1), (a, b) = box, clear
+        q_at = torch.arange(q0, q1, device=device)[:, None]  # (q, 1)
+        parts, alive = [], torch.full((q1 - q0,), a < b, device=device)  # (q,), or (B, 1, q) below
+        for left, right in ((k0, a), (b, k1)):
+            if left < right:
+                allowed = mask.allowed(q_at, torch.arange(left, right, device=device)[None])
+                if allowed is None:
+                    alive = torch.ones_like(alive)
+                    continue
+                parts.append((slice(left - k0, right - k0), torch.where(allowed, 0.0, -torch.inf)))
+                alive = alive if a < b else alive | allowed.any(-1)
+        return cls(parts, None if a < b or bool(alive.all()) else ~alive)
+
+    def stand(self, scaled: Tensor) -> None:
+        """Write −inf into scores (B, h, q, k) where a key is not allowed."""
+        for keys, added in self.parts:
+            scaled[..., keys] += added  # faster than a masked_fill_ of every head
