@@ -16,6 +16,9 @@ TILE = 1 << 20  # scores in a tile, at least …
 TILE_ROWS = 32  # … so many rows of them
 STAGES = 4  # tensors of a tile's size: two stages, and what recorders make of them
 BUFFERS = 22 << 20  # what products of matrices need besides, whatever their size
+SHAPE = 1.2 * (1 << 20)  # what a product of one width of tile is prepared as, …
+SHAPES = 32  # … so many of them at most, …
+NARROWER = 128  # … one for so many tokens of a text under a mask whose tiles become wider
 STATISTICS = 16  # numbers that row statistics keep of a row
 DIGITS = 13  # bytes of a float32 in JSON
 COPIES = 2.5  # of a JSON text while it is written
@@ -73,7 +76,8 @@ def estimate(c: ModelConfig, dtype: str, d: Demand) -> dict[str, int]:
     parameters = embedding_parameters(c) + min(d.layers, 2 if d.reread else d.layers) * layer_parameters(c)
     in_part = (1 + c.gated) * c.d_mlp + (c.n_experts + 2 * c.d_model) * bool(c.n_experts)
     running = int(SPARE * everything * _per_token(c, d) * size) + min(PART, everything) * in_part * 4
-    tile = STAGES * 4 * max(TILE, d.batch * TILE_ROWS * d.tokens) + BUFFERS
+    shapes = min(SHAPES, d.tokens // NARROWER) * (c.mask == "causal")
+    tile = STAGES * 4 * max(TILE, d.batch * TILE_ROWS * d.tokens) + BUFFERS + int(SHAPE * shapes)
     values = d.cells + d.rows * 4 * d.top + max(d.rows, d.counted) * STATISTICS
     pooled = 2 * d.batch * d.pool * d.tokens + d.heads * everything if d.pool else 0
     report = 4 * d.cells + d.as_text * int(COPIES * (DIGITS * values + TOKEN_TEXT * everything))
