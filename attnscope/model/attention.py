@@ -159,15 +159,15 @@ def _tile(part: _Part, workspace: Workspace, raw: bool) -> Tile:
     """The stages, in order; each takes the place of the one before where nobody reads that."""
     call, heads, walls, (q0, q1, k0, k1) = part.call, part.heads, part.walls, part.box
     q = call.q[:, part.index, q0:q1].float()
-    early = not raw and frexp(call.rule.scale)[0] == 0.5  # a power of two: the same numbers, and a pass less
-    if early:
-        q = q * call.rule.scale
+    before, after = _factors(call.rule, raw)
+    if before != 1:
+        q = q * before
     shape = (*q.shape[:3], part.k.shape[2])
     scores = product(q, part.k, workspace.room("scores", shape, q.device))  # (B, h, q, k)
     _check_finite(scores, "scores", call.layer, heads)
     scaled = scores.clone() if raw else scores
-    if not early:
-        scaled *= call.rule.scale
+    if after != 1:
+        scaled *= after
     _bend(scaled, call.rule, part.box, heads)
     masked = scaled.clone() if raw else scaled
     walls.stand(masked)
@@ -203,6 +203,11 @@ def _softmax(masked: Tensor, sinks: Tensor | None, heads: Tensor, room: Tensor) 
     logit = sinks[heads].float()[None, :, None, None].expand(*masked.shape[:3], 1)  # (B, h, q, 1)
     shares = torch.cat((masked, logit), dim=-1).softmax(-1)
     return shares[..., :-1], shares[..., -1]
+
+
+def _factors(rule: Rule, raw: bool) -> tuple[float, float]:
+    """What queries and what scores are multiplied by: a power of two gives the same numbers a pass earlier."""
+    return (rule.scale, 1.0) if frexp(rule.scale)[0] == 0.5 and not raw else (1.0, rule.scale)
 
 
 def _bend(scaled: Tensor, rule: Rule, box: tuple[int, int, int, int], heads: Tensor) -> None:

@@ -51,8 +51,8 @@ def _sinkless(masked, sinks, heads, room):
     return weights, weights[..., 0] * 0
 
 
-def _unscaled(scores, rule, box, heads):
-    return scores
+def _unscaled(rule, raw):
+    return 1.0, 1.0
 
 
 BUGS = {
@@ -61,7 +61,7 @@ BUGS = {
     "rotated the other way": ("gpt_neox", f"{ARITHMETIC}.rotate",
                               lambda x, cos, sin: _rotate(x, cos, -sin), "position"),
     "scale forgotten": ("bert", f"{ARITHMETIC}.scaled", _scaled(scale=False), "scaled"),
-    "scale forgotten by the model": ("bert", "attnscope.model.attention._scale", _unscaled, "scaled"),
+    "scale forgotten by the model": ("bert", "attnscope.model.attention._factors", _unscaled, "scaled"),
     "soft-cap forgotten": ("gemma2", f"{ARITHMETIC}.scaled", _scaled(cap=False), "scaled"),
     "sink forgotten": ("gpt_oss", f"{ARITHMETIC}.exponentials", lambda masked, sink: _exponentials(masked), "weights"),
     "sink forgotten by the model": ("gpt_oss", "attnscope.model.attention._softmax", _sinkless, "weights"),
