@@ -6,11 +6,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
-from zlib import crc32
 
 import msgspec
 import numpy as np
 
+from attnscope.batch.blocks import Blocks
 from attnscope.batch.files import Files, naming
 from attnscope.batch.journal import Journal
 from attnscope.batch.records import Record, encode
@@ -55,7 +55,7 @@ class Shards:
 
     def __init__(self, journal: Journal, files: Files) -> None:
         self._journal, self._files, self.written = journal, files, journal.written
-        self._folder = journal.path.parent
+        self._folder, self._blocks = journal.path.parent, Blocks(files)
 
     def put(self, records: Sequence[Record], new: int) -> None:
         """See runner.Sink."""
@@ -72,15 +72,15 @@ class Shards:
 
     def _write(self, path: Path, arrays: "dict[str, np.ndarray[Any, Any]]") -> int:
         """A whole file or none, and its CRC-32; the lock on the index keeps others from the temporary name."""
-        crc, temporary = 0, path.parent / _TEMPORARY
+        temporary = path.parent / _TEMPORARY
         with naming(path):
             descriptor = self._files.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
             try:
                 try:
+                    self._blocks.start(descriptor)
                     for part in _parts(arrays):
-                        self._files.write_all(descriptor, part)
-                        crc = crc32(part, crc)
-                    self._files.sync(descriptor)
+                        self._blocks.put(part)
+                    crc = self._blocks.finish()
                 finally:
                     self._files.close(descriptor)
                 self._files.replace(temporary, path)
