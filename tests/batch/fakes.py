@@ -48,6 +48,9 @@ class Work:
         words = len(item.text.text.split())
         return Size(words, words, 4 * words)
 
+    def begin(self):
+        pass
+
     def look(self, ready):
         self.looked.append([item.index for item in ready])
         time.sleep(self.pause)

@@ -6,6 +6,7 @@ import os
 import random
 from zlib import crc32
 
+import numpy as np
 import pytest
 
 from attnscope.batch import blocks
@@ -52,7 +53,7 @@ def written(files, path, parts):
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         gathered.start(descriptor)
         for part in parts:
-            gathered.put(part)
+            gathered.put(np.frombuffer(part, dtype=np.uint8))
         check = gathered.finish()
         os.close(descriptor)
     return path.read_bytes(), check
