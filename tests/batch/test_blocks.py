@@ -2,6 +2,7 @@
 
 import errno
 import fcntl
+import mmap
 import os
 import random
 from zlib import crc32
@@ -12,6 +13,7 @@ import pytest
 from attnscope.batch import blocks
 from attnscope.batch.blocks import BLOCK, Blocks
 from attnscope.batch.files import Files
+from attnscope.batch.sinks import _runs
 
 DATA = random.Random(5).randbytes(7 * BLOCK + 123)
 
@@ -95,3 +97,28 @@ def test_no_such_thing_here(monkeypatch, tmp_path):
     descriptor = os.open(tmp_path / "file", os.O_WRONLY | os.O_CREAT)
     assert Files().direct(descriptor) is False
     os.close(descriptor)
+
+
+@pytest.mark.parametrize("how", ["takes", "refuses", "fails", "blocks", "odd"])
+@pytest.mark.parametrize("phase", [0, 24, 4072])
+def test_long_runs_are_written_from_where_they_lie(tmp_path, how, phase):
+    """Where memory and file are cut alike, whole blocks are not copied; a few bytes before and after are."""
+    memory = np.frombuffer(mmap.mmap(-1, 1 << 20), dtype=np.uint8)
+    run = memory[phase : phase + 500_001]
+    run[:] = np.frombuffer(random.Random(6).randbytes(len(run)), dtype=np.uint8)
+    before, after = DATA[:phase], DATA[:77]
+    files = Picky(how)
+    expected = before + run.tobytes() + after
+    assert written(files, tmp_path / "file", [before, run, after]) == (expected, crc32(expected))
+    if how == "takes" and files.went[0][0]:
+        whole = (phase + len(run)) // BLOCK * BLOCK - -(-phase // BLOCK) * BLOCK
+        assert (True, whole) in files.went  # in one call: it does not fit into the memory that copies go through
+
+
+def test_arrays_side_by_side_are_one_run():
+    memory = np.arange(40, dtype=np.float32)
+    apart = np.arange(3, dtype=np.int32)
+    arrays = [memory[:6].reshape(2, 3), memory[6:7], apart, memory[7:20], memory[21:40], memory[:4].reshape(2, 2).T]
+    runs = [run.tobytes() for run in _runs(arrays) if len(run)]
+    assert b"".join(runs) == b"".join(array.tobytes() for array in arrays)
+    assert [len(run) for run in runs] == [28, 12, 52, 76, 16]
