@@ -133,6 +133,13 @@ def attend(
     return trace
 
 
+def new_window() -> None:
+    """See `sheets.new_window`, which a dump calls before the batches whose matrices go to one file."""
+    from attnscope.model.recorders.sheets import new_window
+
+    new_window()
+
+
 def forward(
     request: Request,
     batch: "Batch",

@@ -20,8 +20,14 @@ class Sink(Protocol):
     written: Written
     whole: bool
 
-    def put(self, records: Sequence[Record], new: int) -> None:
-        """Write a window's records, of which the last `new` are not written yet, and make them safe."""
+    def put(self, records: Sequence[Record], new: int, together: Sequence[Sequence[Record]]) -> None:
+        """Write a window's records and make them safe.
+
+        Args:
+            records: In the order of the input.
+            new: How many of them, the last ones, are not written yet.
+            together: The same ones as they went through the model, group by group.
+        """
 
 
 class Behind:
@@ -37,16 +43,23 @@ class Behind:
         self._sink, self._pool = sink, ThreadPoolExecutor(1, "attnscope-writer")
         self._pending: tuple[Future[None], Callable[[], None]] | None = None
 
-    def put(self, records: Sequence[Record], new: int, then: Callable[[], None]) -> None:
+    def put(
+        self,
+        records: Sequence[Record],
+        new: int,
+        together: Sequence[Sequence[Record]],
+        then: Callable[[], None],
+    ) -> None:
         """Hand a window on.
 
         Args:
             records: See Sink.put.
             new: See Sink.put.
+            together: See Sink.put.
             then: Called here, in the caller's thread, once the records are safe.
         """
         self.wait()
-        self._pending = self._pool.submit(self._sink.put, records, new), then
+        self._pending = self._pool.submit(self._sink.put, records, new, together), then
 
     def wait(self) -> None:
         """Wait for the last window.

@@ -121,7 +121,7 @@ def _write_dump(dump: Dump, target: Path, here: str) -> int:
         sink = Shards(journal, files) if here == "" else Lines(journal)
         counts = Counter[str]()
         for records in _windows(dump):
-            sink.put(records, len(records))
+            sink.put(records, len(records), [[record] for record in records])
             counts.update(record.status for record in records)
         journal.finish(counts)
     return counts.total()

@@ -23,7 +23,7 @@ from attnscope.pipeline import Session, mask_use, provenance
 from attnscope.request import room
 from attnscope.source import Source
 
-_TOKENS, _VALUES, _WINDOW = 1024, 1 << 22, 1 << 25
+_TOKENS, _VALUES, _WINDOW = 1024, 1 << 22, 1 << 24  # larger windows: little faster, and two are held at once
 _BYTES = 40  # of memory for a number: in a recorder, as an array of its own, in a line, and what lies between
 
 Tell = Callable[[Summary, int], None]

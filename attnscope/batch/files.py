@@ -35,6 +35,20 @@ class Files:
         """Write some of the data; how much."""
         return os.write(descriptor, data)
 
+    def direct(self, descriptor: int) -> bool:
+        """Write past the system's cache from now on; whether system and file system do that."""
+        if fcntl is None or not hasattr(os, "O_DIRECT"):
+            return False
+        try:
+            fcntl.fcntl(descriptor, fcntl.F_SETFL, fcntl.fcntl(descriptor, fcntl.F_GETFL) | os.O_DIRECT)
+        except OSError:
+            return False
+        return True
+
+    def cached(self, descriptor: int) -> None:
+        """Write through the system's cache again, where `direct` said yes."""
+        fcntl.fcntl(descriptor, fcntl.F_SETFL, fcntl.fcntl(descriptor, fcntl.F_GETFL) & ~os.O_DIRECT)
+
     def truncate(self, descriptor: int, size: int) -> None:
         """Cut a file off."""
         os.ftruncate(descriptor, size)

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from attnscope.batch.header import Grouping, Settings
+from attnscope.batch.records import STATISTICS
 
 PADDED = 16  # tokens of a text that may be padded, at least
 
@@ -51,7 +52,7 @@ def values_of(settings: Settings, units: int, sizes: tuple[int, int, int], d_val
     measures = {"weight": 1, "value": 2, "projected": 3}[settings.by]
     kept = {
         "top": queries * min(settings.top, sources) * (1 + measures),
-        "rows": queries * 6,
+        "rows": queries * len(STATISTICS),
         "columns": sources,
         "pooled": min(settings.pool, sources) ** 2,
         "stages": queries * sum(d_value if stage == "output" else keys for stage in settings.stages),

@@ -36,6 +36,9 @@ class Work(Protocol[T]):
     def size(self, ready: T) -> Size:
         """How large it is."""
 
+    def begin(self) -> None:
+        """A new window begins."""
+
     def look(self, ready: Sequence[T]) -> list[Record]:
         """The records of some texts that go through the model together.
 
@@ -158,12 +161,16 @@ class Runner(Generic[T]):
         first = 0 if self._sink.whole else done
         found = {place: ready for place, (_, ready, _) in enumerate(window) if isinstance(ready, Record)}
         places = [place for place in range(len(window)) if place not in found]
+        together = []
+        self._work.begin()
         for group in groups([window[place][2] for place in places], self._bounds):
             chosen = [places[i] for i in group]
             if max(chosen) >= first:
-                found |= dict(zip(chosen, self._looked([window[place] for place in chosen]), strict=True))
+                together.append(self._looked([window[place] for place in chosen]))
+                found |= dict(zip(chosen, together[-1], strict=True))
         items = [item for item, _, _ in window[first:]]
-        self._write([found[place] for place in range(first, len(window))], items, len(window) - done, behind)
+        records = [found[place] for place in range(first, len(window))]
+        self._write(records, items, len(window) - done, together, behind)
 
     def _looked(self, group: "list[tuple[Item, T | Record, Size]]") -> list[Record]:
         """A group's records; where one text spoils it, each text alone."""
@@ -177,7 +184,9 @@ class Runner(Generic[T]):
                 return [failed(group[0][0], _without_place(e, group[0][0]))]
         return [self._looked([one])[0] for one in group]
 
-    def _write(self, records: list[Record], items: list[Item], new: int, behind: Behind) -> None:
+    def _write(
+        self, records: list[Record], items: list[Item], new: int, together: list[list[Record]], behind: Behind
+    ) -> None:
         """Hand a window's last records on, and stop before a failure that may not be."""
         fresh, end = len(records) - new, len(records)
         if self._strict:
@@ -188,7 +197,10 @@ class Runner(Generic[T]):
                 self._note(record, item)
             self._tell(self.summary)
 
-        behind.put(records[:end], end - fresh, then)
+        if end < len(records):
+            last = records[end].index
+            together = [[record for record in group if record.index < last] for group in together]
+        behind.put(records[:end], end - fresh, together, then)
         if end < len(records):
             behind.wait()
             hint = "without --strict the rest goes on"

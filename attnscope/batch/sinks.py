@@ -2,15 +2,16 @@
 
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
-from zlib import crc32
 
 import msgspec
 import numpy as np
+from numpy.lib.stride_tricks import as_strided
 
+from attnscope.batch.blocks import BLOCK, Blocks, Bytes
 from attnscope.batch.files import Files, naming
 from attnscope.batch.journal import Journal
 from attnscope.batch.records import Record, encode
@@ -34,8 +35,8 @@ class Lines:
     def __init__(self, journal: Journal) -> None:
         self._journal, self.written = journal, journal.written
 
-    def put(self, records: Sequence[Record], new: int) -> None:
-        """See runner.Sink."""
+    def put(self, records: Sequence[Record], new: int, together: Sequence[Sequence[Record]]) -> None:
+        """See behind.Sink."""
         for record in records[len(records) - new :]:
             self._journal.append(encode(record))
         self._journal.sync()
@@ -55,15 +56,15 @@ class Shards:
 
     def __init__(self, journal: Journal, files: Files) -> None:
         self._journal, self._files, self.written = journal, files, journal.written
-        self._folder = journal.path.parent
+        self._folder, self._blocks = journal.path.parent, Blocks(files)
 
-    def put(self, records: Sequence[Record], new: int) -> None:
-        """See runner.Sink."""
+    def put(self, records: Sequence[Record], new: int, together: Sequence[Sequence[Record]]) -> None:
+        """See behind.Sink."""
         found = [record for record in records if record.status == "ok"]
         name = check = None
         if found:
             name = f"{found[0].index:09d}.safetensors"
-            arrays = {f"{r.index}/{key}": array for r in found for key, array in arrays_of(r).items()}
+            arrays = {name: array for group in together for name, array in _laid(group)}
             check = f"{self._write(self._folder / name, arrays):08x}"
         for record in records[len(records) - new :]:
             named = (name, check) if record.status == "ok" else (None, None)
@@ -72,15 +73,16 @@ class Shards:
 
     def _write(self, path: Path, arrays: "dict[str, np.ndarray[Any, Any]]") -> int:
         """A whole file or none, and its CRC-32; the lock on the index keeps others from the temporary name."""
-        crc, temporary = 0, path.parent / _TEMPORARY
+        temporary = path.parent / _TEMPORARY
         with naming(path):
             descriptor = self._files.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
             try:
                 try:
-                    for part in _parts(arrays):
-                        self._files.write_all(descriptor, part)
-                        crc = crc32(part, crc)
-                    self._files.sync(descriptor)
+                    self._blocks.start(descriptor)
+                    self._blocks.put(np.frombuffer(_header(arrays), dtype=np.uint8))
+                    for run in _runs(arrays.values()):
+                        self._blocks.put(run)
+                    crc = self._blocks.finish()
                 finally:
                     self._files.close(descriptor)
                 self._files.replace(temporary, path)
@@ -104,25 +106,42 @@ def arrays_of(record: Record) -> "dict[str, np.ndarray[Any, Any]]":
     return found
 
 
+def _laid(group: Sequence[Record]) -> "Iterator[tuple[str, np.ndarray[Any, Any]]]":
+    """Names and arrays of records that went through the model together, in the order in which these lie in memory."""
+    arrays = [(record.index, arrays_of(record)) for record in group if record.status == "ok"]
+    for key in arrays[0][1] if arrays else ():
+        yield from ((f"{index}/{key}", found[key]) for index, found in arrays)
+
+
 def without_arrays(record: Record, shard: str | None, check: str | None) -> Record:
     """A record whose arrays lie in a shard."""
     bare: dict[str, Any] = {part: {} if part == "stages" else None for part in _ARRAYS}
     return msgspec.structs.replace(record, shard=shard, shard_check=check, **bare)
 
 
-def _parts(arrays: "dict[str, np.ndarray[Any, Any]]") -> "Iterator[bytes | memoryview]":
-    """The bytes of a .safetensors file, array by array, so that there is no second copy of them all."""
+def _header(arrays: "dict[str, np.ndarray[Any, Any]]") -> bytes:
+    """How a .safetensors file begins; its arrays begin where a block does."""
     header: dict[str, Any] = {}
     end = 0
     for name, array in arrays.items():
         start, end = end, end + array.nbytes
         header[name] = {"dtype": _DTYPES[array.dtype.name], "shape": list(array.shape), "data_offsets": [start, end]}
     text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)
-    yield len(text).to_bytes(8, "little") + text
-    for array in arrays.values():
-        if array.size:
-            yield np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+    text += b" " * (-(len(text) + 8) % BLOCK)
+    return len(text).to_bytes(8, "little") + text
+
+
+def _runs(arrays: "Iterable[np.ndarray[Any, Any]]") -> Iterator[Bytes]:
+    """The bytes of arrays, those that lie side by side in memory as one."""
+    run: Bytes = np.empty(0, dtype=np.uint8)
+    for array in arrays:
+        new = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+        if len(run) and run.ctypes.data + len(run) == new.ctypes.data:
+            run = as_strided(run, (len(run) + len(new),), (1,))
+        else:
+            yield run
+            run = new
+    yield run
 
 
 @contextmanager

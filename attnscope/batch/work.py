@@ -15,7 +15,7 @@ from attnscope.batch.runner import without_findings
 from attnscope.config import RunConfig
 from attnscope.errors import UsageError
 from attnscope.memory import layer_parameters
-from attnscope.pipeline import Session, attend, prepare_engine
+from attnscope.pipeline import Session, attend, new_window, prepare_engine
 from attnscope.request import Page, Request, make_page, request_for
 from attnscope.selection import Keep, parse_pick
 from attnscope.source import Source
@@ -122,6 +122,10 @@ class Model:
     def size(self, ready: Ready) -> Size:
         """See runner.Work."""
         return ready.size
+
+    def begin(self) -> None:
+        """See runner.Work."""
+        new_window()
 
     def look(self, ready: Sequence[Ready]) -> list[Record]:
         """See runner.Work."""

@@ -3,9 +3,11 @@
 import sys
 import time
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
 
+from attnscope.batch import blocks
 from attnscope.batch.files import Files
 from attnscope.batch.groups import Size
 from attnscope.batch.header import SCHEMA, Grouping, Header, InputFacts, Settings
@@ -46,6 +48,9 @@ class Work:
         words = len(item.text.text.split())
         return Size(words, words, 4 * words)
 
+    def begin(self):
+        pass
+
     def look(self, ready):
         self.looked.append([item.index for item in ready])
         time.sleep(self.pause)
@@ -68,12 +73,14 @@ class Work:
             tokens=[Token(i, word, word) for i, word in enumerate(words)],
             units=[(0, 0)],
             top=TopArrays(keys, weight),
+            stages={"weights": weight.repeat(64, 2)},  # so that a shard is longer than what is written at once
         )
 
 
 def dump(source: Path, target: Path, *, files=None, pause=0.0, strict=False, force=False):
     """Write or go on with a dump, as attnscope.batch.dump does, without a model."""
-    with open_dump(target, force=force, files=files or Files()) as (journal, sink):
+    small = patch.object(blocks, "ROOM", 2 * blocks.BLOCK)
+    with small, open_dump(target, force=force, files=files or Files()) as (journal, sink):
         if journal.written.header is None:
             journal.start(encode(HEADER))
         if journal.written.ended:

@@ -2,10 +2,15 @@
 
 import errno
 import os
+from pathlib import Path
 
+from attnscope.batch.blocks import BLOCK
 from attnscope.batch.files import Files
 
-CALLS = ("open", "lock", "write", "truncate", "sync", "sync_folder", "replace", "close", "make_folder", "remove")
+CALLS = (
+    *("open", "lock", "write", "direct", "cached", "truncate", "sync", "sync_folder", "replace", "close"),
+    *("make_folder", "remove"),
+)
 
 
 class Crash(BaseException):
@@ -15,29 +20,53 @@ class Crash(BaseException):
 class Faulty(Files):
     """Fail one call, in one of several ways.
 
-    `refuse` raises; `torn` writes half, then raises; `short` writes a byte and says so; `crash` does half of a write
-    and ends there, as kill −9 does.
+    `refuse` raises; `torn` writes half, then raises; `short` writes a block or a byte and says so; `crash` does half of
+    a write and ends there, as kill −9 does; after `power`, the same, `lose` takes away what no one waited for. Halves
+    are whole blocks where there are any, as a disk wants them.
     """
 
     def __init__(self, at=None, how="refuse", code=errno.ENOSPC):
         self.at, self.how, self.code, self.calls = at, how, code, []
         self.dead = False
+        self.paths, self.safe, self.names = {}, {}, set()
 
     def _due(self, name):
         if self.dead:
             raise Crash
         self.calls.append(name)
-        self.dead = self.how == "crash" and len(self.calls) - 1 == self.at
+        self.dead = self.how in ("crash", "power") and len(self.calls) - 1 == self.at
         return len(self.calls) - 1 == self.at
 
     def write(self, descriptor, data):
         if not self._due("write"):
             return super().write(descriptor, data)
         if self.how == "short":
-            return os.write(descriptor, data[:1])
-        if self.how in ("torn", "crash"):
-            os.write(descriptor, data[: len(data) // 2])
-        raise Crash if self.how == "crash" else OSError(self.code, os.strerror(self.code))
+            return os.write(descriptor, data[:BLOCK] if len(data) > BLOCK else data[:1])
+        if self.how in ("torn", "crash", "power"):
+            half = len(data) // 2
+            os.write(descriptor, data[: half - half % BLOCK or half])
+        raise Crash if self.dead else OSError(self.code, os.strerror(self.code))
+
+    def _note(self, name, args, made):
+        """What would still be there after a loss of power: sizes, and names that are new."""
+        if name == "open":
+            self.paths[made] = Path(args[0])
+            self.safe.setdefault(Path(args[0]), 0 if args[1] & os.O_TRUNC else os.fstat(made).st_size)
+        elif name == "sync":
+            self.safe[self.paths[args[0]]] = os.fstat(args[0]).st_size
+        elif name == "replace":
+            self.safe[args[1]] = self.safe.pop(args[0])
+            self.names.add(args[1])
+        elif name == "sync_folder":
+            self.names.clear()
+
+    def lose(self):
+        """Leave what a loss of power leaves at worst."""
+        for path, size in self.safe.items():
+            if path in self.names:
+                path.unlink(missing_ok=True)
+            elif path.exists():
+                os.truncate(path, min(size, path.stat().st_size))
 
 
 def _method(name):
@@ -47,8 +76,10 @@ def _method(name):
         if name == "close":
             real(self, *args)  # the descriptor is given back, also where that reports an error and when a process ends
         if self._due(name) and self.how != "short":
-            raise Crash if self.how == "crash" else OSError(self.code, os.strerror(self.code))
-        return None if name == "close" else real(self, *args)
+            raise Crash if self.dead else OSError(self.code, os.strerror(self.code))
+        made = None if name == "close" else real(self, *args)
+        self._note(name, args, made)
+        return made
 
     return call
 

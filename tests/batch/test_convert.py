@@ -9,7 +9,7 @@ import pytest
 from attnscope.batch.convert import convert
 from attnscope.batch.dumps import Dump
 from attnscope.batch.header import Settings
-from attnscope.batch.records import RowArrays
+from attnscope.batch.records import STATISTICS
 from attnscope.config import RunConfig, TextInput
 from attnscope.errors import AttnscopeError, UsageError
 from attnscope.pipeline import inspect
@@ -144,7 +144,7 @@ def test_a_report_of_run_becomes_a_table(folder):
     for one, other in zip(*tables, strict=True):
         assert list(one) == list(other)
         for name, cell in one.items():
-            if name in ("weight", "value", *RowArrays.__struct_fields__):
+            if name in ("weight", "value", *STATISTICS):
                 assert float(cell) == pytest.approx(float(other[name]), abs=1e-6)
             elif name != "id":
                 assert cell == other[name]

@@ -51,7 +51,7 @@ def calls(source, name, tmp_path_factory):
     return files.calls
 
 
-@pytest.mark.parametrize("how", ["refuse", "torn", "crash", "short"])
+@pytest.mark.parametrize("how", ["refuse", "torn", "crash", "power", "short"])
 def test_every_system_call_may_fail(source, name, whole, calls, tmp_path, how):
     """Fail the Nth call, for every N: one error, and the same command completes the dump."""
     assert len(calls) > 30
@@ -63,6 +63,8 @@ def test_every_system_call_may_fail(source, name, whole, calls, tmp_path, how):
         else:
             with pytest.raises((Crash, AttnscopeError)):
                 dump(source, target, files=files)
+            if how == "power":
+                files.lose()
             dump(source, target)
         assert content(target) == whole, f"call {at}: {calls[at]}"
 

@@ -61,3 +61,14 @@ def test_memory_that_is_given_back_is_used_again() -> None:
 @pytest.mark.parametrize("count", [0, CHUNK + 1])
 def test_any_size(count: int) -> None:
     assert Arena().take(count).shape == (count,)
+
+
+def test_memory_follows_on_within_a_page() -> None:
+    """What is taken one after the other lies as in a file, seen block by block, whichever chunks it comes from."""
+    arena, taken, held = Arena(), 0, []
+    for count in (3, CHUNK // 2 + 5, CHUNK // 2 + 7, CHUNK + 9, 11, CHUNK - 1, 2):
+        held.append(arena.take(count))
+        assert held[-1].data_ptr() % 4096 == 4 * taken % 4096
+        taken += count
+    arena.begin()
+    assert arena.take(1).data_ptr() % 4096 == 0

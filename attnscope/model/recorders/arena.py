@@ -13,35 +13,45 @@ import torch
 from torch import Tensor
 
 CHUNK = 1 << 23  # float32s, 32 MiB
+_PAGE = 1 << 10  # float32s
 
 
 class Arena:
-    """Memory in chunks, each of them filled from start to end."""
+    """Memory in chunks, each of them filled from start to end.
+
+    Where a chunk ends within a page, the next one is begun as far into one, so that a file that what was taken is
+    written to, one after the other, can be cut into blocks that begin where pages do.
+    """
 
     def __init__(self) -> None:
         self._free: list[mmap.mmap] = []
         self._chunk, self._used = torch.empty(0), 0
 
+    def begin(self) -> None:
+        """What is taken next begins where a page does."""
+        self._chunk, self._used = torch.empty(0), 0  # where nobody else holds the chunk, it is free from here on
+
     def take(self, count: int) -> Tensor:
         """So many float32s with whatever stands there; as long as any view of them lives, nobody else has them."""
-        if count > CHUNK:
-            return torch.empty(count)
         if self._used + count > len(self._chunk):
-            self._chunk, self._used = self._another(), 0
+            start = self._used % _PAGE
+            self.begin()
+            self._chunk, self._used = self._another(start + count), start
         start, self._used = self._used, self._used + count
         return self._chunk[start : start + count]
 
-    def _another(self) -> Tensor:
-        self._chunk = torch.empty(0)  # where nobody else holds it, it is free from here on
-        pages = self._free.pop() if self._free else _pages()
+    def _another(self, least: int) -> Tensor:
+        usual = least <= CHUNK
+        pages = self._free.pop() if usual and self._free else _pages(max(least, CHUNK))
         whole: np.ndarray[Any, np.dtype[np.float32]] = np.frombuffer(pages, dtype=np.float32)
-        finalize(whole, self._free.append, pages).atexit = False  # tensors made of it, and their views, hold it
+        if usual:
+            finalize(whole, self._free.append, pages).atexit = False  # tensors made of it, and their views, hold it
         with torch.inference_mode(False):  # what is made in there could be written to only in there
             return torch.from_numpy(whole)
 
 
-def _pages() -> mmap.mmap:
-    pages = mmap.mmap(-1, 4 * CHUNK)
+def _pages(count: int) -> mmap.mmap:
+    pages = mmap.mmap(-1, 4 * count)
     if hasattr(mmap, "MADV_HUGEPAGE"):
         pages.madvise(mmap.MADV_HUGEPAGE)
     return pages

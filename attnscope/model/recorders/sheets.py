@@ -14,6 +14,11 @@ from attnscope.model.recorders.arena import Arena
 _ARENA = Arena()
 
 
+def new_window() -> None:
+    """Let the matrices of the next batch begin where a page of memory does, and those of later ones follow them."""
+    _ARENA.begin()
+
+
 class Sheets:
     """Matrices of a batch, for every text (units, rows, columns), shared by the recorders of all layers.
 

@@ -1,0 +1,124 @@
+"""Bytes that go past the system's cache, on systems that take them, that do not, and that take some."""
+
+import errno
+import fcntl
+import mmap
+import os
+import random
+from zlib import crc32
+
+import numpy as np
+import pytest
+
+from attnscope.batch import blocks
+from attnscope.batch.blocks import BLOCK, Blocks
+from attnscope.batch.files import Files
+from attnscope.batch.sinks import _runs
+
+DATA = random.Random(5).randbytes(7 * BLOCK + 123)
+
+
+class Picky(Files):
+    """Notes every write, and whether it went past the cache; `how` says what the system does with these."""
+
+    def __init__(self, how="takes"):
+        self.how, self.went = how, []
+
+    def direct(self, descriptor):
+        return self.how != "refuses" and super().direct(descriptor)
+
+    def write(self, descriptor, data):
+        flags = fcntl.fcntl(descriptor, fcntl.F_GETFL)
+        direct = bool(flags & os.O_DIRECT)
+        self.went.append((direct, len(data)))
+        if direct and self.how == "fails":
+            raise OSError(errno.EINVAL, "Invalid argument")
+        if direct and self.how == "blocks":
+            data = data[:BLOCK]
+        if direct and self.how == "odd":
+            self.cached(descriptor)
+            data = data[:1000]
+        done = super().write(descriptor, data)
+        fcntl.fcntl(descriptor, fcntl.F_SETFL, flags)
+        return done
+
+
+@pytest.fixture
+def small(monkeypatch):
+    monkeypatch.setattr(blocks, "ROOM", 2 * BLOCK)
+
+
+def written(files, path, parts):
+    """What lies in a file that parts were written to, and the check sum that came out."""
+    gathered = Blocks(files)
+    for _ in range(2):  # the second file as the first: nothing is left of it
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        gathered.start(descriptor)
+        for part in parts:
+            gathered.put(np.frombuffer(part, dtype=np.uint8))
+        check = gathered.finish()
+        os.close(descriptor)
+    return path.read_bytes(), check
+
+
+@pytest.mark.parametrize("how", ["takes", "refuses", "fails", "blocks", "odd"])
+@pytest.mark.parametrize("size", [0, 1, BLOCK - 1, BLOCK, 2 * BLOCK, 2 * BLOCK + 1, 6 * BLOCK, len(DATA)])
+def test_every_byte_arrives(small, tmp_path, how, size):
+    luck, parts, start = random.Random(size), [], 0
+    while start < size:
+        end = min(size, start + luck.randrange(1, 3 * BLOCK))
+        parts.append(memoryview(DATA)[start:end])
+        start = end
+    assert written(Picky(how), tmp_path / "file", parts) == (DATA[:size], crc32(DATA[:size]))
+
+
+def test_only_the_last_part_of_a_block_goes_through_the_cache(small, tmp_path):
+    files, path = Picky(), tmp_path / "file"
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT)
+    if not files.direct(descriptor):
+        pytest.skip("the file system of temporary files takes nothing past the cache")
+    os.close(descriptor)
+    written(files, path, [DATA])
+    assert files.went == 2 * [*3 * [(True, 2 * BLOCK)], (True, BLOCK), (False, 123)]
+
+
+def test_another_error_is_raised(small, tmp_path):
+    class Full(Files):
+        def write(self, descriptor, data):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with pytest.raises(OSError, match="No space"):
+        written(Full(), tmp_path / "file", [DATA])
+
+
+def test_no_such_thing_here(monkeypatch, tmp_path):
+    """A system without the flag: everything goes through the cache."""
+    monkeypatch.delattr(os, "O_DIRECT")
+    descriptor = os.open(tmp_path / "file", os.O_WRONLY | os.O_CREAT)
+    assert Files().direct(descriptor) is False
+    os.close(descriptor)
+
+
+@pytest.mark.parametrize("how", ["takes", "refuses", "fails", "blocks", "odd"])
+@pytest.mark.parametrize("phase", [0, 24, 4072])
+def test_long_runs_are_written_from_where_they_lie(tmp_path, how, phase):
+    """Where memory and file are cut alike, whole blocks are not copied; a few bytes before and after are."""
+    memory = np.frombuffer(mmap.mmap(-1, 1 << 20), dtype=np.uint8)
+    run = memory[phase : phase + 500_001]
+    run[:] = np.frombuffer(random.Random(6).randbytes(len(run)), dtype=np.uint8)
+    before, after = DATA[:phase], DATA[:77]
+    files = Picky(how)
+    expected = before + run.tobytes() + after
+    assert written(files, tmp_path / "file", [before, run, after]) == (expected, crc32(expected))
+    if how == "takes" and files.went[0][0]:
+        whole = (phase + len(run)) // BLOCK * BLOCK - -(-phase // BLOCK) * BLOCK
+        assert (True, whole) in files.went  # in one call: it does not fit into the memory that copies go through
+
+
+def test_arrays_side_by_side_are_one_run():
+    memory = np.arange(40, dtype=np.float32)
+    apart = np.arange(3, dtype=np.int32)
+    arrays = [memory[:6].reshape(2, 3), memory[6:7], apart, memory[7:20], memory[21:40], memory[:4].reshape(2, 2).T]
+    runs = [run.tobytes() for run in _runs(arrays) if len(run)]
+    assert b"".join(runs) == b"".join(array.tobytes() for array in arrays)
+    assert [len(run) for run in runs] == [28, 12, 52, 76, 16]
