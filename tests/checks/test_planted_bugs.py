@@ -1,6 +1,5 @@
 """A bug of each kind, planted in the code that computes attention, makes the check that is meant for it fail."""
 
-
 import pytest
 import torch
 
