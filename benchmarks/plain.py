@@ -65,6 +65,7 @@ class Plain:
 def statistics(weights: torch.Tensor, special: torch.Tensor, real: torch.Tensor) -> dict[str, torch.Tensor]:
     """Statistics of every row, (B, L, H, T)."""
     at = torch.arange(weights.shape[-1])
+    apart = (at[None] - at[:, None]).abs()
     content = real & ~special
     content[:, 0] = False
     own = weights.diagonal(dim1=-2, dim2=-1)
@@ -74,5 +75,6 @@ def statistics(weights: torch.Tensor, special: torch.Tensor, real: torch.Tensor)
         "special": (weights * special[:, None, None, None]).sum(-1),
         "self": own,
         "other": (weights * content[:, None, None, None]).sum(-1) - own * content[:, None, None],
-        "distance": (weights * (at[None] - at[:, None]).abs()).sum(-1),
+        "distance": (weights * apart).sum(-1),
+        **{f"within_{n}": (weights * (apart <= n)).sum(-1) for n in (16, 64, 256, 1024)},
     }

@@ -18,7 +18,7 @@ from attnscope.batch.items import Item
 from attnscope.batch.records import Record
 from attnscope.errors import AttnscopeError, ModelError
 
-MOST = 4096  # records in a window, however little is kept of each
+MOST = 2048  # records in a window, however little is kept of each
 
 T = TypeVar("T")
 
