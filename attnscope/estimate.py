@@ -13,7 +13,8 @@ TOKEN = 450  # a token as Python objects: its struct, its strings, its numbers i
 WORD = 320  # an entry of a tokenizer.json's vocabulary
 ENCODED = 850  # what `tokenizers` holds of a token besides, while it encodes
 TILE = 1 << 20  # scores in a tile, at least …
-TILE_ROWS = 32  # … so many rows of them
+TILE_ROWS = 32  # … so many rows of them, …
+ENOUGH_ROWS = 128  # … or so many, where these are twice the scores at most
 STAGES = 4  # tensors of a tile's size: two stages, and what recorders make of them
 BUFFERS = 22 << 20  # what products of matrices need besides, whatever their size
 SHAPE = 1.2 * (1 << 20)  # what a product of one width of tile is prepared as, …
@@ -77,7 +78,9 @@ def estimate(c: ModelConfig, dtype: str, d: Demand) -> dict[str, int]:
     in_part = (1 + c.gated) * c.d_mlp + (c.n_experts + 2 * c.d_model) * bool(c.n_experts)
     running = int(SPARE * everything * _per_token(c, d) * size) + min(PART, everything) * in_part * 4
     shapes = min(SHAPES, d.tokens // NARROWER) * (c.mask == "causal")
-    tile = STAGES * 4 * max(TILE, d.batch * TILE_ROWS * d.tokens) + BUFFERS + int(SHAPE * shapes)
+    a_row = d.batch * d.tokens
+    scores = max(TILE, min(2 * TILE, ENOUGH_ROWS * a_row), TILE_ROWS * a_row)
+    tile = STAGES * 4 * scores + BUFFERS + int(SHAPE * shapes)
     values = d.cells + d.rows * 4 * d.top + max(d.rows, d.counted) * STATISTICS
     pooled = 2 * d.batch * d.pool * d.tokens + d.heads * everything if d.pool else 0
     report = 4 * d.cells + d.as_text * int(COPIES * (DIGITS * values + TOKEN_TEXT * everything))

@@ -10,6 +10,7 @@ from attnscope.model.masks import Mask
 _ON_CPU = 1 << 20  # scores: 4 MiB a stage, two or three of which fit in a core's share of the last cache
 _ON_GPU = 1 << 26  # a kernel must be large to be worth its launch
 _MOST_ROWS = 256  # where a block's keys are those of all of its rows, so that taller ones hold more that is not allowed
+_ENOUGH_ROWS = 128  # below these, a tile of twice the scores is the faster one
 _FEWEST_ROWS = 32  # products of fewer rows are slow; memory still grows with the text, not with its square
 
 
@@ -42,7 +43,10 @@ class Shape:
         width = max(1, *(_width(mask, q0, some, n_keys) for q0 in (n_queries // 2, n_queries - some)))
         fewest = 1 if limit else min(_FEWEST_ROWS, some)
         most = n_queries if _width(mask, 0, 1, n_keys) == n_keys else some
-        rows = max(fewest, min(most, elements // width))
+        rows = elements // width
+        if not limit and rows < _ENOUGH_ROWS:
+            rows = min(_ENOUGH_ROWS, 2 * elements // width)
+        rows = max(fewest, min(most, rows))
         rows = -(-n_queries // -(-n_queries // rows))  # alike: a last block of one row would be summed differently
         return cls(rows, n_heads, elements // rows)
 
