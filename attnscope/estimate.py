@@ -17,9 +17,9 @@ TILE_ROWS = 32  # … so many rows of them, …
 ENOUGH_ROWS = 128  # … or so many, where these are twice the scores at most
 STAGES = 4  # tensors of a tile's size: two stages, and what recorders make of them
 BUFFERS = 22 << 20  # what products of matrices need besides, whatever their size
-SHAPE = 1.2 * (1 << 20)  # what a product of one width of tile is prepared as, …
-SHAPES = 32  # … so many of them at most, …
-NARROWER = 128  # … one for so many tokens of a text under a mask whose tiles become wider
+SHAPE = 3 << 20  # what a product of one width of tile is prepared as, …
+SHAPES = 16  # … so many of them at most, …
+NARROWER = 256  # … one for so many tokens of a text under a mask whose tiles become wider
 STATISTICS = 16  # numbers that row statistics keep of a row
 DIGITS = 13  # bytes of a float32 in JSON
 COPIES = 2.5  # of a JSON text while it is written
@@ -80,7 +80,7 @@ def estimate(c: ModelConfig, dtype: str, d: Demand) -> dict[str, int]:
     shapes = min(SHAPES, d.tokens // NARROWER) * (c.mask == "causal")
     a_row = d.batch * d.tokens
     scores = max(TILE, min(2 * TILE, ENOUGH_ROWS * a_row), TILE_ROWS * a_row)
-    tile = STAGES * 4 * scores + BUFFERS + int(SHAPE * shapes)
+    tile = STAGES * 4 * scores + BUFFERS + SHAPE * shapes
     values = d.cells + d.rows * 4 * d.top + max(d.rows, d.counted) * STATISTICS
     pooled = 2 * d.batch * d.pool * d.tokens + d.heads * everything if d.pool else 0
     report = 4 * d.cells + d.as_text * int(COPIES * (DIGITS * values + TOKEN_TEXT * everything))
