@@ -6,7 +6,7 @@ Every constant stands here, and `benchmarks/memory.py` holds the sum against wha
 from dataclasses import dataclass
 
 from attnscope.config import ModelConfig
-from attnscope.memory import DTYPE_BYTES, embedding_parameters, layer_parameters
+from attnscope.memory import DTYPE_BYTES, KEPT, embedding_parameters, layer_parameters
 
 PROGRAM = 256 << 20  # Python, torch for CPUs and the libraries that every run imports
 TOKEN = 450  # a token as Python objects: its struct, its strings, its numbers in lists
@@ -26,6 +26,7 @@ COPIES = 2.5  # of a JSON text while it is written
 TOKEN_TEXT = 130  # bytes of a token in JSON
 PART = 1024  # tokens that an MLP takes at a time
 SPARE = 1.06  # what lies between tensors that come and go
+HOLES = 3  # what several layers' tensors leave between those of them that are kept, in inputs of a layer
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,9 @@ class Demand:
         words: Tokens are words; otherwise a tokenizer.json makes them.
         copied: Numbers in the largest tensor whose parts are copied out of it as it is read.
         reread: Blocks are not kept: one runs while the next one is read, in every pass.
+        tiled: Queries of a text that tiles are made of.
+        followed: A layer that is watched is not the last one.
+        masks: The masks of the layers that run, as expressions.
     """
 
     layers: int
@@ -63,6 +67,9 @@ class Demand:
     words: bool = False
     copied: int = 0
     reread: bool = False
+    tiled: int = 0
+    followed: bool = False
+    masks: frozenset[str] = frozenset()
 
 
 def estimate(c: ModelConfig, dtype: str, d: Demand) -> dict[str, int]:
@@ -75,12 +82,7 @@ def estimate(c: ModelConfig, dtype: str, d: Demand) -> dict[str, int]:
     """
     size, everything = DTYPE_BYTES[dtype], d.batch * d.tokens
     parameters = embedding_parameters(c) + min(d.layers, 2 if d.reread else d.layers) * layer_parameters(c)
-    in_part = (1 + c.gated) * c.d_mlp + (c.n_experts + 2 * c.d_model) * bool(c.n_experts)
-    running = int(SPARE * everything * _per_token(c, d) * size) + min(PART, everything) * in_part * 4
-    shapes = min(SHAPES, d.tokens // NARROWER) * (c.mask == "causal")
-    a_row = d.batch * d.tokens
-    scores = max(TILE, min(2 * TILE, ENOUGH_ROWS * a_row), TILE_ROWS * a_row)
-    tile = STAGES * 4 * scores + BUFFERS + SHAPE * shapes
+    running, tile = _running(c, size, d), _tile(d)
     values = d.cells + d.rows * 4 * d.top + max(d.rows, d.counted) * STATISTICS
     pooled = 2 * d.batch * d.pool * d.tokens + d.heads * everything if d.pool else 0
     report = 4 * d.cells + d.as_text * int(COPIES * (DIGITS * values + TOKEN_TEXT * everything))
@@ -95,11 +97,32 @@ def estimate(c: ModelConfig, dtype: str, d: Demand) -> dict[str, int]:
     }
 
 
+def _running(c: ModelConfig, size: int, d: Demand) -> int:
+    """Bytes of the one layer that runs; `size` is that of a number."""
+    everything = d.batch * d.tokens
+    in_part = (1 + c.gated) * c.d_mlp + (c.n_experts + 2 * c.d_model) * bool(c.n_experts)
+    one = everything * c.d_model * size
+    holes = HOLES * one if one < KEPT and d.layers > 1 else 0
+    return int(SPARE * everything * _per_token(c, d) * size) + holes + min(PART, everything) * in_part * 4
+
+
 def _per_token(c: ModelConfig, d: Demand) -> int:
     """Numbers that a layer holds of a token where it holds most."""
     q, k, v, o = c.n_heads * c.d_head, c.n_kv_heads * c.d_head, c.n_kv_heads * c.d_value, c.n_heads * c.d_value
-    watched = min(d.heads, c.n_heads) * (c.d_head + c.d_value)
-    going_on = c.d_model + 2 * o if d.layers > 1 else 0  # output of a layer that another one follows
-    attending = 2 * c.d_model + q + 2 * k + v + 2 * watched + going_on
-    rotary = 2 * c.d_head * (c.positions == "rope")
-    return max(attending, 4 * c.d_model) + rotary
+    rotary, d_in = c.positions == "rope", 2 * c.d_model  # a layer's input, also normed
+    sides = d_in + q + k + v
+    projecting, watching = sides + q * rotary, sides + min(d.heads, c.n_heads) * (c.d_head + c.d_value)
+    after = max(sides + o, d_in + o + c.d_model) if d.layers > 1 else 0  # a layer that another one follows
+    if d.followed:
+        apart = d.heads < c.n_heads and any("window" not in mask for mask in d.masks)  # heads that nobody watches
+        watching += o * (1 + apart)
+    return max(projecting, watching, after, 4 * c.d_model) + 2 * c.d_head * rotary
+
+
+def _tile(d: Demand) -> int:
+    """Bytes of a tile, and of what its products need."""
+    a_row = d.batch * d.tokens
+    scores = min(max(TILE, min(2 * TILE, ENOUGH_ROWS * a_row), TILE_ROWS * a_row), a_row * d.tiled * d.heads)
+    widening = any("window" not in mask and ("causal" in mask or "prefix" in mask) for mask in d.masks)
+    shapes = min(SHAPES, d.tokens // NARROWER, -(-d.tiled // ENOUGH_ROWS)) * widening
+    return STAGES * 4 * scores + BUFFERS + SHAPE * shapes

@@ -216,7 +216,8 @@ def _matrices(terms: tuple[MaskTerm, ...], pages: list[Page]) -> "dict[str, np.n
 def demand(run: RunConfig, source: Source, request: Request) -> Demand:
     """How much of everything a request asks for."""
     c, pages = source.config, request.pages
-    layers = 1 if request.layers.word in ("auto", "mean") else len(request.layers.numbers(c.n_layers, "layer"))
+    picked = request.layers.numbers(c.n_layers, "layer")
+    layers = 1 if request.layers.word in ("auto", "mean") else len(picked)
     heads = 1 if request.heads.word in ("auto", "mean") else len(request.heads.numbers(c.n_heads, "head"))
     longest = max(len(tokens) for page in pages for tokens in (page.tokens, page.context or page.given or page.tokens))
     rows = len(pages) * len({q for page in pages for q in page.queries})
@@ -240,4 +241,7 @@ def demand(run: RunConfig, source: Source, request: Request) -> Demand:
         words=source.tokenizer.name == "words",
         copied=source.copied,
         reread=bool(request.reread),
+        tiled=longest if pool or request.deepest > 1 else max(len(page.queries) for page in pages),
+        followed=min(picked) + 1 < request.deepest,
+        masks=frozenset(run.mask.replace("own", c.mask_of(layer)) for layer in range(request.deepest)),
     )

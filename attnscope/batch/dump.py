@@ -125,11 +125,13 @@ def _bounds(settings: Settings, run: RunConfig, source: Source) -> tuple[Groupin
         AttnscopeError: Not even a small group fits.
     """
     units = how_many_units(settings, source)
-    asked = Demand(source.config.n_layers, 1, 256, 1000, units * 256, 0, 0, False, copied=source.copied)
+    layers, heads, tokens = source.config.n_layers, source.config.n_heads, 256
+    cells, copied = units * tokens, source.copied
+    asked = Demand(layers, 1, tokens, 1000, cells, 0, 0, False, heads=heads, copied=copied, tiled=tokens)
     spare, reread = room(run, source, asked)
     numbers = max(1, spare // _BYTES)
     window = min(_WINDOW, _power_of_two(numbers // 4))
-    a_token = estimate(source.config, run.dtype, asked)["activations"] // 256
+    a_token = estimate(source.config, run.dtype, asked)["activations"] // tokens
     tokens = min(_TOKENS, _power_of_two(max(1, spare // 4 // a_token)))
     return Grouping(tokens, min(_VALUES, window), window, _power_of_two(numbers // 4), 0), reread
 

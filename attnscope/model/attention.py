@@ -24,7 +24,7 @@ from attnscope.model.kernel import fused
 from attnscope.model.masks import Mask
 from attnscope.model.products import product
 from attnscope.model.tile import Recorder, Tile, Workspace, run
-from attnscope.model.tiling import Shape, blocks, round_up
+from attnscope.model.tiling import Block, Shape, blocks
 from attnscope.model.walls import Walls
 
 _KERNEL_CELLS = 1 << 20  # cells of a mask that is made for a kernel, block by block
@@ -63,7 +63,7 @@ def attend(
         return _plain(call, every, tile_elements, workspace) if need_output else None
     output = call.v.new_empty(*call.q.shape[:3], call.v.shape[-1])  # (B, H, Q, Ev)
     if rest := [head for head in every if head not in watched]:
-        output[:, rest] = _plain(call, rest, tile_elements, workspace)
+        _plain(call, rest, tile_elements, workspace, output)
     _show(call, watched, call.rule.mask, recorders, tile_elements, workspace, output)
     return output
 
@@ -79,10 +79,7 @@ def _show(
 ) -> None:
     """Walk over the tiles of some heads, show each to the recorders, and collect the output where it is wanted."""
     wanted = None if output is not None else sorted({row for recorder in recorders for row in recorder.rows})
-    reaches = [r for r in (recorder.reach() for recorder in recorders) if r is not None]
-    reach = (min(r[0] for r in reaches), max(r[1] for r in reaches)) if reaches else None
-    raw = any(recorder.raw for recorder in recorders)
-    for tile in tiles(call, heads, mask, elements, workspace, wanted=wanted, reach=reach, raw=raw):
+    for tile in tiles(call, heads, mask, elements, workspace, wanted=wanted, recorders=recorders):
         for recorder in recorders:
             recorder.see(tile)
         if output is not None:
@@ -97,8 +94,7 @@ def tiles(
     workspace: Workspace,
     *,
     wanted: Sequence[int] | None = None,
-    reach: tuple[int, int] | None = None,
-    raw: bool = False,
+    recorders: Sequence[Recorder] = (),
 ) -> Iterator[Tile]:
     """The tiles of some heads, in order.
 
@@ -109,8 +105,7 @@ def tiles(
         elements: Scores in a tile, at most; None for what suits the device.
         workspace: Memory for a tile; the next one overwrites it.
         wanted: Rows that anyone looks at, sorted; blocks without any are passed over. None for all.
-        reach: Keys that every tile must hold besides those that its queries may see.
-        raw: Someone reads `scores` or `scaled`.
+        recorders: Who watches: their rows' tiles hold the raw scores that they read.
     """
     n_queries, n_keys = call.q.shape[2], call.k.shape[2]
     shape = Shape.of(call, len(heads), mask, elements)
@@ -118,21 +113,17 @@ def tiles(
     used = sorted(set(groups))
     # products want each head's rows side by side
     k, v = call.k[:, run(used)].float().contiguous(), call.v[:, run(used)].float().contiguous()  # (B, used, K, E)
-    for q0, q1 in blocks(n_queries, shape.rows, wanted):
-        k0, k1 = mask.span(q0, q1, n_keys)
-        if reach is not None:
-            k0, k1 = min(k0, reach[0]), max(k1, reach[1])
-        k1 = min(n_keys, k0 + round_up(k1 - k0))
-        a, b = mask.clear(q0, q1, n_keys)
-        clear = (max(a, k0), min(b, k1)) if max(a, k0) < min(b, k1) else (k0, k0)
-        walls = Walls.of(mask, (q0, q1, k0, k1), clear, call.q.device)
-        at_once = shape.heads(k1 - k0)
+    for block in blocks(mask, shape, (n_queries, n_keys), wanted, recorders):
+        a, b = mask.clear(block.q0, block.q1, n_keys)
+        clear = (max(a, block.k0), min(b, block.k1)) if max(a, block.k0) < min(b, block.k1) else (block.k0, block.k0)
+        walls = Walls.of(mask, block, clear, call.q.device)
+        at_once = shape.heads(block)
         for first in range(0, len(heads), at_once):  # inside, for tiles of one shape after the other cost least
             chosen = list(heads[first : first + at_once])
             numbers = torch.tensor(chosen, device=call.q.device)
             theirs = run([used.index(group) for group in groups[first : first + at_once]])
-            sides = k[:, theirs, k0:k1], v[:, theirs, k0:k1]
-            yield _tile(_Part(call, walls, numbers, run(chosen), *sides, (q0, q1, k0, k1), clear), workspace, raw)
+            sides = k[:, theirs, block.k0 : block.k1], v[:, theirs, block.k0 : block.k1]
+            yield _tile(_Part(call, walls, numbers, run(chosen), *sides, block, clear), workspace)
 
 
 @dataclass(frozen=True)
@@ -141,7 +132,7 @@ class _Part:
 
     Attributes:
         walls: What the queries may not see.
-        box: First query, end of the queries, first key, end of the keys.
+        block: Which queries and keys.
         clear: The keys, from and to, that all of the queries may see.
     """
 
@@ -151,14 +142,14 @@ class _Part:
     index: list[int] | slice
     k: Tensor
     v: Tensor
-    box: tuple[int, int, int, int]
+    block: Block
     clear: tuple[int, int]
 
 
-def _tile(part: _Part, workspace: Workspace, raw: bool) -> Tile:
+def _tile(part: _Part, workspace: Workspace) -> Tile:
     """The stages, in order; each takes the place of the one before where nobody reads that."""
-    call, heads, walls, (q0, q1, k0, k1) = part.call, part.heads, part.walls, part.box
-    q = call.q[:, part.index, q0:q1].float()
+    call, heads, walls, block, raw = part.call, part.heads, part.walls, part.block, part.block.raw
+    q = call.q[:, part.index, block.q0 : block.q1].float()
     before, after = _factors(call.rule, raw)
     if before != 1:
         q = q * before
@@ -168,7 +159,7 @@ def _tile(part: _Part, workspace: Workspace, raw: bool) -> Tile:
     scaled = scores.clone() if raw else scores
     if after != 1:
         scaled *= after
-    _bend(scaled, call.rule, part.box, heads)
+    _bend(scaled, call.rule, block, heads)
     masked = scaled.clone() if raw else scaled
     walls.stand(masked)
     weights, sink = _softmax(masked, call.rule.sinks, heads, workspace.room("weights", shape, q.device))
@@ -180,10 +171,10 @@ def _tile(part: _Part, workspace: Workspace, raw: bool) -> Tile:
         call=call,
         heads=heads,
         index=part.index,
-        q0=q0,
-        q1=q1,
-        k0=k0,
-        k1=k1,
+        q0=block.q0,
+        q1=block.q1,
+        k0=block.k0,
+        k1=block.k1,
         clear=part.clear,
         scores=scores if raw else None,
         scaled=scaled if raw else None,
@@ -210,13 +201,13 @@ def _factors(rule: Rule, raw: bool) -> tuple[float, float]:
     return (rule.scale, 1.0) if frexp(rule.scale)[0] == 0.5 and not raw else (1.0, rule.scale)
 
 
-def _bend(scaled: Tensor, rule: Rule, box: tuple[int, int, int, int], heads: Tensor) -> None:
+def _bend(scaled: Tensor, rule: Rule, block: Block, heads: Tensor) -> None:
     """Soft-cap and bias, in place."""
     if rule.softcap is not None:
         scaled.div_(rule.softcap).tanh_().mul_(rule.softcap)
     if rule.bias is not None:
-        q_at = torch.arange(box[0], box[1], device=scaled.device)[:, None]
-        scaled += rule.bias(q_at, torch.arange(box[2], box[3], device=scaled.device)[None], heads)
+        q_at = torch.arange(block.q0, block.q1, device=scaled.device)[:, None]
+        scaled += rule.bias(q_at, torch.arange(block.k0, block.k1, device=scaled.device)[None], heads)
 
 
 def _check_finite(numbers: Tensor, what: str, layer: int, heads: Tensor) -> None:
@@ -231,12 +222,14 @@ def _check_finite(numbers: Tensor, what: str, layer: int, heads: Tensor) -> None
         raise AttnscopeError(found, where=f"L{layer}H{int(heads[i])}", hint=hint)
 
 
-def _plain(call: Call, heads: Sequence[int], elements: int | None, workspace: Workspace) -> Tensor:
-    """The output of some heads alone, (B, heads, Q, Ev); through tiles where a soft-cap or sinks bar kernels."""
+def _plain(
+    call: Call, heads: Sequence[int], elements: int | None, workspace: Workspace, output: Tensor | None = None
+) -> Tensor:
+    """The output (B, H, Q, Ev) with some heads' filled in; through tiles where a soft-cap or sinks bar kernels."""
     if call.rule.softcap is None and call.rule.sinks is None:
-        return fused(call, heads, elements or _KERNEL_CELLS)
-    output = call.v.new_empty(call.q.shape[0], len(heads), call.q.shape[2], call.v.shape[-1])
+        return fused(call, heads, elements or _KERNEL_CELLS, output)
+    if output is None:
+        output = call.v.new_empty(*call.q.shape[:3], call.v.shape[-1])
     for tile in tiles(call, heads, call.rule.mask, elements, workspace):
-        here = [heads.index(head) for head in tile.heads.tolist()]
-        output[:, here, tile.q0 : tile.q1] = tile.output.to(output.dtype)
+        output[:, tile.index, tile.q0 : tile.q1] = tile.output.to(output.dtype)
     return output

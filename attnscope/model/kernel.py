@@ -1,7 +1,6 @@
 """Attention that nobody watches: the output alone, by torch's own scaled_dot_product_attention."""
 
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Iterator, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -9,47 +8,78 @@ from torch import Tensor
 
 from attnscope.model.call import Call, Rule
 from attnscope.model.masks import Bidirectional, Causal
+from attnscope.model.tiling import Shape, runs
 
 
-def fused(call: Call, heads: Sequence[int], elements: int) -> Tensor:
+def fused(call: Call, heads: Sequence[int], elements: int, output: Tensor | None = None) -> Tensor:
     """The output of some heads, in blocks of queries where the rule is more than a plain causal mask.
 
     Args:
         call: The layer; its rule has no soft-cap, which no kernel knows.
         heads: Query heads, sorted.
-        elements: Cells of a block's mask, at most (at least one row).
+        elements: Cells of a block's mask for all texts, at most (at least one row).
+        output: Room for the output of all heads, (B, H, Q, Ev), of which these heads' is filled; None for new room.
 
     Returns:
-        (B, heads, Q, Ev), 0 where a query may see nothing.
+        (B, H, Q, Ev), 0 where a query may see nothing, whatever stood there in other heads.
     """
-    chosen = torch.tensor(heads, device=call.q.device)
-    q, k, v = _for_kernel(call, chosen)
-    rule, n_keys = call.rule, k.shape[2]
-    attention = partial(F.scaled_dot_product_attention, scale=rule.scale, enable_gqa=k.shape[1] != q.shape[1])
-    lean = q.shape[-1] == v.shape[-1]  # otherwise the kernel makes a whole Q×K matrix for every head
+    q, n_keys, rule = call.q, call.k.shape[2], call.rule
+    lean = q.shape[-1] == call.v.shape[-1]  # otherwise the kernel makes a whole Q×K matrix for every head
     causal = isinstance(rule.mask, Causal)
     if lean and rule.bias is None and (causal or isinstance(rule.mask, Bidirectional)):
-        return attention(q, k, v, is_causal=causal)
-    rows = max(1, elements // (n_keys if lean else n_keys * q.shape[0] * q.shape[1]))
-    blocks = []
-    for q0 in range(0, q.shape[2], rows):
-        q1 = min(q0 + rows, q.shape[2])
-        k0, k1 = rule.mask.span(q0, q1, n_keys)
-        added, dead = _kernel_mask(rule, (q0, q1, k0, k1), chosen, q)
-        block = attention(q[:, :, q0:q1], k[:, :, k0:k1], v[:, :, k0:k1], attn_mask=added)
-        # what a fully masked row gives differs between torch's kernels
-        blocks.append(block if dead is None else block.masked_fill(dead, 0.0))
-    return torch.cat(blocks, dim=2)
+        if output is None and len(heads) == q.shape[1]:
+            return _attention(call, slice(None), (0, q.shape[2]), (0, n_keys), causal=causal)
+        rows = q.shape[2]
+    else:
+        rows, causal = Shape.of(call, 1, rule.mask, elements if lean else elements // len(heads)).rows, False
+    if output is None:
+        output = call.v.new_empty(*q.shape[:3], call.v.shape[-1])
+    for theirs in _sharing(call, heads):
+        for q0 in range(0, q.shape[2], rows):
+            q1 = min(q0 + rows, q.shape[2])
+            k0, k1 = (0, n_keys) if causal else rule.mask.span(q0, q1, n_keys)
+            numbers = torch.arange(theirs.start, theirs.stop, device=q.device)
+            added, dead = (None, None) if causal else _kernel_mask(rule, (q0, q1, k0, k1), numbers, q)
+            block = _attention(call, theirs, (q0, q1), (k0, k1), added, causal=causal)
+            # what a fully masked row gives differs between torch's kernels
+            output[:, theirs, q0:q1] = block if dead is None else block.masked_fill(dead, 0.0)
+    return output
 
 
-def _for_kernel(call: Call, heads: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Queries, keys and values of some heads; keys and values stay grouped where the kernel can share them."""
-    grouped = call.k.shape[1] != call.q.shape[1]
-    shares = not (call.q.is_cuda and call.q.dtype == torch.float32)  # no fused CUDA kernel takes groups in float32
-    if len(heads) == call.q.shape[1] and (shares or not grouped):
-        return call.q, call.k, call.v
-    group = call.group(heads)
-    return call.q[:, heads], call.k[:, group], call.v[:, group]
+def _sharing(call: Call, heads: Sequence[int]) -> Iterator[slice]:
+    """Neighbours among some heads that a kernel takes as they lie: heads of one group, or whole groups."""
+    of_a_group = call.q.shape[1] // call.k.shape[1]
+    for first, end in runs(heads, len(heads)):
+        while first < end:
+            left = of_a_group - first % of_a_group  # of the group that the first one is in
+            whole = (end - first) // of_a_group * of_a_group if left == of_a_group else 0
+            stop = first + (whole or min(left, end - first))
+            yield slice(first, stop)
+            first = stop
+
+
+def _attention(
+    call: Call,
+    heads: slice,
+    rows: tuple[int, int],
+    keys: tuple[int, int],
+    added: Tensor | None = None,
+    *,
+    causal: bool,
+) -> Tensor:
+    """One call of the kernel; heads are all, whole groups, or some of one group."""
+    q = call.q[:, heads, slice(*rows)]
+    of_a_group = call.q.shape[1] // call.k.shape[1]
+    first, end, _ = heads.indices(call.q.shape[1])
+    groups = slice(first // of_a_group, -(-end // of_a_group))
+    k, v = call.k[:, groups, slice(*keys)], call.v[:, groups, slice(*keys)]
+    shared = q.shape[1] // k.shape[1]
+    if shared > 1 and q.is_cuda and q.dtype == torch.float32:  # no fused CUDA kernel takes groups in float32
+        k, v = k.repeat_interleave(shared, 1), v.repeat_interleave(shared, 1)
+    gqa = k.shape[1] != q.shape[1]
+    return F.scaled_dot_product_attention(
+        q, k, v, attn_mask=added, is_causal=causal, scale=call.rule.scale, enable_gqa=gqa
+    )
 
 
 def _kernel_mask(

@@ -93,22 +93,9 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor, setting: Setting) -> Tensor | None:
         """(B, Q, D) to (B, Q, D), or (B, Q, H·Ev) without output projection; None after the last watched layer."""
-        c = self.config
-        source = x if setting.context is None else setting.context  # (B, K, D)
-        q, k = self.q(x), self.k(source)  # (B, Q, H·E), (B, K, G·E)
-        if self.whole and self.q_norm is not None and self.k_norm is not None:
-            q, k = self.q_norm(q), self.k_norm(k)
-        q = q.unflatten(-1, (c.n_heads, c.d_head)).transpose(1, 2)  # (B, H, Q, E)
-        k = k.unflatten(-1, (c.n_kv_heads, c.d_head)).transpose(1, 2)  # (B, G, K, E)
-        v = self.v(source).unflatten(-1, (c.n_kv_heads, c.d_value)).transpose(1, 2)  # (B, G, K, Ev)
-        if not self.whole and self.q_norm is not None and self.k_norm is not None:
-            q, k = self.q_norm(q), self.k_norm(k)
-        if setting.rotary is not None:
-            q = rotate(q, *setting.rotary)  # one after the other, so that only one of them is there twice
-            k = rotate(k, *setting.rotary)
         out_weight = None if self.out is None else self.out.weight
         rule = setting.rule if self.sinks is None else replace(setting.rule, sinks=self.sinks)
-        heads = setting.watch.attend(Call(self.layer, q, k, v, rule, out_weight))
+        heads = setting.watch.attend(Call(self.layer, *self._sides(x, setting), rule, out_weight))
         if heads is None:
             return None
         made, out = heads, self.out
@@ -118,6 +105,23 @@ class Attention(nn.Module):
             return joined if out is None else out(joined)
 
         return by_rows(project, made.shape[0], made.shape[2])
+
+    def _sides(self, x: Tensor, setting: Setting) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values, (B, H, Q, E), (B, G, K, E) and (B, G, K, Ev)."""
+        c = self.config
+        source = x if setting.context is None else setting.context  # (B, K, D)
+        q, k = self.q(x), self.k(source)  # (B, Q, H·E), (B, K, G·E)
+        if self.whole and self.q_norm is not None and self.k_norm is not None:
+            q, k = self.q_norm(q), self.k_norm(k)
+        q = q.unflatten(-1, (c.n_heads, c.d_head)).transpose(1, 2)
+        k = k.unflatten(-1, (c.n_kv_heads, c.d_head)).transpose(1, 2)
+        v = self.v(source).unflatten(-1, (c.n_kv_heads, c.d_value)).transpose(1, 2)
+        if not self.whole and self.q_norm is not None and self.k_norm is not None:
+            q, k = self.q_norm(q), self.k_norm(k)
+        if setting.rotary is not None:
+            q = rotate(q, *setting.rotary)  # one after the other, so that only one of them is there twice
+            k = rotate(k, *setting.rotary)
+        return q, k, v
 
 
 class Block(nn.Module):

@@ -6,7 +6,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-_SCRATCH = 1 << 22  # float32s, 16 MiB: more than any product takes here
 _WORTH_A_CALL = 1 << 19  # multiplications; many small products are faster side by side, as one batch
 
 
@@ -67,7 +66,4 @@ def _onednn() -> bool:
         found = torch.ops.mkldnn._linear_pointwise(torch.ones(1, 2), torch.ones(3, 2), None, "none", [], "")
     except (AttributeError, RuntimeError, TypeError):
         return False
-    # It makes room for every result. glibc takes large blocks from the system and gives them back at once, and fresh
-    # pages take longer than the product, until it has seen a larger block go: then it keeps such blocks.
-    torch.empty(_SCRATCH)
     return bool((found == 2).all())

@@ -1,11 +1,13 @@
-"""A call and its mask in; the blocks of heads, queries and keys that its attention is worked through in out."""
+"""A call, its mask and who watches in; the blocks that its attention is worked through in out."""
 
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Self
 
 from attnscope.model.call import Call
 from attnscope.model.masks import Mask
+from attnscope.model.tile import Recorder
 
 _ON_CPU = 1 << 20  # scores: 4 MiB a stage, two or three of which fit in a core's share of the last cache
 _ON_GPU = 1 << 26  # a kernel must be large to be worth its launch
@@ -20,11 +22,13 @@ class Shape:
 
     Attributes:
         rows: Queries of a tile, at most.
+        elements: Scores of a tile, at most, unless it is a single head's.
+        n_heads: Heads that are wanted.
     """
 
     rows: int
-    _n_heads: int
-    _fit: int  # keys times heads
+    elements: int
+    n_heads: int
 
     @classmethod
     def of(cls, call: Call, n_heads: int, mask: Mask, limit: int | None) -> Self:
@@ -48,12 +52,32 @@ class Shape:
             rows = min(_ENOUGH_ROWS, 2 * elements // width)
         rows = max(fewest, min(most, rows))
         rows = -(-n_queries // -(-n_queries // rows))  # alike: a last block of one row would be summed differently
-        return cls(rows, n_heads, elements // rows)
+        return cls(rows, elements, n_heads)
 
-    def heads(self, width: int) -> int:
-        """Heads of a tile with so many keys; a little fewer than fit, if it takes no more tiles."""
-        fit = max(1, min(self._n_heads, self._fit // max(1, width)))
-        return -(-self._n_heads // -(-self._n_heads // fit))
+    def heads(self, block: "Block") -> int:
+        """Heads of a block's tiles; a little fewer than fit, if it takes no more tiles."""
+        cells = max(1, (block.q1 - block.q0) * (block.k1 - block.k0))
+        fit = max(1, min(self.n_heads, self.elements // cells))
+        return -(-self.n_heads // -(-self.n_heads // fit))
+
+
+@dataclass(frozen=True)
+class Block:
+    """Queries, and the keys that their tiles hold.
+
+    Attributes:
+        q0: First query.
+        q1: End of the queries.
+        k0: First key.
+        k1: End of the keys.
+        raw: Someone reads raw scores of these queries.
+    """
+
+    q0: int
+    q1: int
+    k0: int
+    k1: int
+    raw: bool = False
 
 
 def _width(mask: Mask, q0: int, rows: int, n_keys: int) -> int:
@@ -61,27 +85,66 @@ def _width(mask: Mask, q0: int, rows: int, n_keys: int) -> int:
     return k1 - k0
 
 
-def blocks(n_queries: int, rows: int, wanted: Sequence[int] | None) -> Iterator[tuple[int, int]]:
-    """Row ranges of at most `rows`, none of them without a wanted row.
+def blocks(
+    mask: Mask, shape: Shape, size: tuple[int, int], wanted: Sequence[int] | None, recorders: Sequence[Recorder]
+) -> Iterator[Block]:
+    """The blocks of a layer in order, none of them without a wanted row.
+
+    A block is as wide as its queries see, and as recorders reach that read raw scores of them. Where it would be larger
+    than a tile may be for the sake of a few rows, these become blocks of their own.
 
     Args:
-        n_queries: Rows in all.
-        rows: Rows of a block, at most.
+        mask: Which keys a query may see.
+        shape: How the layer is cut.
+        size: Queries and keys in all.
         wanted: Rows that anyone looks at, sorted; None for all.
+        recorders: Who watches.
     """
-    if wanted is None:
-        yield from ((q0, min(q0 + rows, n_queries)) for q0 in range(0, n_queries, rows))
-        return
+    n_queries, n_keys = size
+    readers = [recorder for recorder in recorders if recorder.raw]
+    for q0, q1 in runs(range(n_queries) if wanted is None else wanted, shape.rows):
+        narrow, wide = _block(mask, q0, q1, n_keys), _block(mask, q0, q1, n_keys, readers)
+        width = wide.k1 - wide.k0
+        if width == narrow.k1 - narrow.k0 or (q1 - q0) * width <= shape.elements:
+            yield wide
+            continue
+        rows = sorted({row for reader in readers for row in _within(reader.rows, q0, q1)})
+        done = q0
+        for first, end in [*runs(rows, max(1, shape.elements // width)), (q1, q1)]:
+            if done < first:
+                yield _block(mask, done, first, n_keys)
+            if first < end:
+                yield _block(mask, first, end, n_keys, readers)
+            done = end
+
+
+def _block(mask: Mask, q0: int, q1: int, n_keys: int, readers: Sequence[Recorder] = ()) -> Block:
+    """These queries with the keys that they may see, and that some of the readers want of them."""
+    k0, k1 = mask.span(q0, q1, n_keys)
+    here = [reader for reader in readers if _within(reader.rows, q0, q1)]
+    for reach in (reader.reach() for reader in here):
+        if reach is not None:
+            k0, k1 = min(k0, reach[0]), max(k1, reach[1])
+    return Block(q0, q1, k0, min(n_keys, k0 + _round_up(k1 - k0)), bool(here))
+
+
+def _within(rows: Sequence[int], q0: int, q1: int) -> Sequence[int]:
+    """Those of sorted rows from q0 to q1, exclusive."""
+    return rows[bisect_left(rows, q0) : bisect_left(rows, q1)]
+
+
+def runs(rows: Sequence[int], most: int) -> Iterator[tuple[int, int]]:
+    """Runs of neighbours among sorted rows, from and to, of at most so many."""
     i = 0
-    while i < len(wanted):
-        j = i
-        while j + 1 < len(wanted) and wanted[j + 1] == wanted[j] + 1 and wanted[j + 1] < wanted[i] + rows:
-            j += 1
-        yield wanted[i], wanted[j] + 1
+    while i < len(rows):
+        j = min(i + most, len(rows)) - 1
+        while rows[j] - rows[i] > j - i:
+            j -= 1
+        yield rows[i], rows[j] + 1
         i = j + 1
 
 
-def round_up(width: int) -> int:
+def _round_up(width: int) -> int:
     """So many keys or up to a sixteenth more: tiles of few different widths, as each costs a preparation."""
     step = 1 << max(0, width.bit_length() - 5)
     return -(-width // step) * step

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from attnscope.model.masks import Mask
+from attnscope.model.tiling import Block
 
 
 @dataclass(frozen=True)
@@ -23,18 +24,18 @@ class Walls:
     dead: Tensor | None
 
     @classmethod
-    def of(cls, mask: Mask, box: tuple[int, int, int, int], clear: tuple[int, int], device: torch.device) -> Self:
+    def of(cls, mask: Mask, block: Block, clear: tuple[int, int], device: torch.device) -> Self:
         """Ask a mask about the keys on both sides of those that all queries of the block may see.
 
         Args:
             mask: Which keys a query may see.
-            box: First query, end of the queries, first key, end of the keys.
+            block: Which queries and keys.
             clear: The keys, from and to, that all of the queries may see.
             device: Where the tensors go.
         """
-        (q0, q1, k0, k1), (a, b) = box, clear
-        q_at = torch.arange(q0, q1, device=device)[:, None]  # (q, 1)
-        parts, alive = [], torch.full((q1 - q0,), a < b, device=device)  # (q,), or (B, 1, q) below
+        k0, k1, (a, b) = block.k0, block.k1, clear
+        q_at = torch.arange(block.q0, block.q1, device=device)[:, None]  # (q, 1)
+        parts, alive = [], torch.full((len(q_at),), a < b, device=device)  # (q,), or (B, 1, q) below
         for left, right in ((k0, a), (b, k1)):
             if left < right:
                 allowed = mask.allowed(q_at, torch.arange(left, right, device=device)[None])

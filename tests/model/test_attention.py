@@ -14,6 +14,7 @@ from attnscope.model.attention import attend
 from attnscope.model.call import Call, Rule
 from attnscope.model.masks import Bidirectional, Causal, Mask, Window, compose
 from attnscope.model.recorders import Matrices
+from attnscope.model.tile import Tile
 from tests.model import oracle
 from tests.model.cases import Case, cases
 
@@ -39,12 +40,13 @@ def test_every_stage_equals_three_loops(case: Case) -> None:
         close(found[stage], getattr(truth, stage))
 
 
-@given(cases())
-def test_the_output_equals_three_loops_watched_or_not(case: Case) -> None:
+@given(cases(), st.data())
+def test_the_output_equals_three_loops_watched_or_not(case: Case, data: st.DataObject) -> None:
     truth = oracle.attention(case.call, case.allowed, alibi=case.alibi).plain_output
     heads, n_queries = case.sizes[1:3]
     close(attend(case.call, tile_elements=case.tile), truth)
-    for watched in ([0], range(heads), [heads - 1]):
+    some = sorted(data.draw(st.sets(st.integers(0, heads - 1), min_size=1)))
+    for watched in (some, range(heads)):
         recorder = Matrices(["weights"], watched, [n_queries - 1], [0])
         close(attend(case.call, [recorder], tile_elements=case.tile), truth)
 
@@ -127,6 +129,46 @@ def test_what_is_seen_does_not_depend_on_who_needs_the_output(case: Case) -> Non
     assert attend(case.call, [recorder], tile_elements=case.tile) is not None
     for stage, seen in everything(case).result().items():
         torch.testing.assert_close(recorder.result()[stage], seen, rtol=0, atol=1e-6, equal_nan=True)
+
+
+@given(cases(), st.data())
+def test_rows_whose_raw_scores_are_read_may_have_tiles_of_their_own(case: Case, data: st.DataObject) -> None:
+    _, heads, n_queries, n_keys = case.sizes
+    rows = sorted(data.draw(st.sets(st.integers(0, n_queries - 1), min_size=1)))
+    raw = Matrices(STAGES, range(heads), rows, range(n_keys))
+    rest = Matrices(["masked", "weights", "output"], range(heads), range(n_queries), range(n_keys))
+    attend(case.call, [raw, rest], tile_elements=case.tile)
+    whole = everything(case, tile=1 << 20).result()
+    for stage, seen in raw.result().items():
+        torch.testing.assert_close(seen, whole[stage][:, :, rows], rtol=0, atol=1e-6, equal_nan=True)
+    for stage, seen in rest.result().items():
+        torch.testing.assert_close(seen, whole[stage], rtol=0, atol=1e-6, equal_nan=True)
+
+
+class Tiles:
+    """A recorder of nothing that remembers how large tiles are, and which of them hold raw scores."""
+
+    heads, rows, raw = (), (), False
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[int, int, int, bool]] = []
+
+    def reach(self) -> None:
+        """No raw scores."""
+
+    def see(self, tile: Tile) -> None:
+        """Remember it."""
+        self.seen.append((tile.q0, tile.q1, tile.k1 - tile.k0, tile.scores is not None))
+
+
+def test_raw_scores_of_two_rows_widen_the_tiles_of_these_alone() -> None:
+    q = torch.randn(1, 1, 1024, 8)
+    spy, raw = Tiles(), Matrices(["scores"], [0], [300, 301], range(1024))
+    attend(Call(0, q, q, q, Rule(1.0, compose([Causal(), Window(16)]))), [raw, spy], tile_elements=1 << 14)
+    wide = [tile for tile in spy.seen if tile[2] > 512]
+    assert wide == [(300, 302, 1024, True)]
+    assert sum(q1 - q0 for q0, q1, _, _ in spy.seen) == 1024
+    assert not any(scores for q0, q1, _, scores in spy.seen if (q0, q1) != (300, 302))
 
 
 def test_nothing_is_computed_where_nobody_watches_and_nobody_needs_it() -> None:

@@ -1,0 +1,25 @@
+"""What glibc does with freed memory, settled: blocks of a tile's size are kept for the next tile, a layer's go back.
+
+By itself glibc decides by what it has seen freed so far: a tile's block may then be taken from the system and given
+back again and again, which takes longer than to compute what is in it; and later a layer's tensors may leave holes
+that are never given back. Elsewhere nothing happens.
+"""
+
+import ctypes
+import os
+
+from attnscope.memory import KEPT
+
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # names of glibc's malloc.h
+
+
+def settle() -> None:
+    """Tell glibc, unless the environment has told it already."""
+    if any(name.startswith("MALLOC_") or name == "GLIBC_TUNABLES" for name in os.environ):
+        return
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (AttributeError, OSError, TypeError):
+        return  # another C library
+    mallopt(_MMAP_THRESHOLD, KEPT)
+    mallopt(_TRIM_THRESHOLD, 2 * KEPT)
