@@ -6,7 +6,8 @@ Every constant stands here, and `benchmarks/memory.py` holds the sum against wha
 from dataclasses import dataclass
 
 from attnscope.config import ModelConfig
-from attnscope.memory import DTYPE_BYTES, KEPT, embedding_parameters, layer_parameters
+from attnscope.heap import KEPT
+from attnscope.memory import DTYPE_BYTES, embedding_parameters, layer_parameters
 
 PROGRAM = 256 << 20  # Python, torch for CPUs and the libraries that every run imports
 TOKEN = 450  # a token as Python objects: its struct, its strings, its numbers in lists

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 from attnscope.config import ModelConfig, RunConfig
 from attnscope.errors import UsageError
+from attnscope.filetokenizer import load_tokenizer
 from attnscope.folder import Folder, open_folder
 from attnscope.memory import DTYPE_BYTES, limit, require
 from attnscope.shipped import find_model
 from attnscope.source import DEFAULT_MODEL, Source, card
-from attnscope.tokens import load_tokenizer
 
 if TYPE_CHECKING:
     import torch

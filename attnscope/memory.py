@@ -6,7 +6,6 @@ from attnscope.config import ModelConfig
 from attnscope.errors import AttnscopeError
 
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
-KEPT = 16 << 20  # freed blocks below this size are kept for the next one, larger ones go back to the system
 HINT = "select fewer cells with --layer, --head, --query, --key or --stage, or raise --max-memory"
 
 

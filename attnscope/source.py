@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING
 from attnscope.config import ModelConfig, TextInput
 from attnscope.errors import AttnscopeError
 from attnscope.families import OWN, check_counts, family_for, read_config
+from attnscope.filetokenizer import FileTokenizer, load_tokenizer
 from attnscope.folder import Folder, open_folder, open_weights
 from attnscope.report import Token
 from attnscope.shipped import find_config, find_model
 from attnscope.stackfile import Described, read_stack
-from attnscope.tokens import FileTokenizer, WordTokenizer, load_tokenizer
+from attnscope.tokens import WordTokenizer
 
 if TYPE_CHECKING:
     import torch

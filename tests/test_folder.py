@@ -187,7 +187,7 @@ def test_parse_json_keeps_numbers_exact() -> None:
 
 
 def test_neither_torch_nor_tokenizers_is_imported() -> None:
-    code = "import attnscope.folder, attnscope.tokens, attnscope.texts, attnscope.shipped, sys;"
+    code = "import attnscope.folder, attnscope.filetokenizer, attnscope.texts, attnscope.shipped, sys;"
     code += "print(sorted({'torch', 'tokenizers'} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"

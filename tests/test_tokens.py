@@ -1,5 +1,6 @@
 """What a token shows, where it stands and what it is called, for each kind of tokenizer."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -7,9 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from attnscope.errors import AttnscopeError
+from attnscope.filetokenizer import FileTokenizer, load_tokenizer
 from attnscope.pieces import bytes_of, part_of_character, readable, trimmed
 from attnscope.report import Token
-from attnscope.tokens import FileTokenizer, WordTokenizer, as_batch, load_tokenizer
+from attnscope.tokens import WordTokenizer, as_batch
 from tests.tokenfiles import content, write
 
 KINDS = ["byte-level", "roberta", "wordpiece", "unigram", "byte-fallback"]
@@ -147,7 +149,7 @@ TEXTS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=4
 @pytest.mark.parametrize("kind", KINDS)
 @given(text=TEXTS, pair=st.none() | TEXTS)
 def test_every_token_of_every_text_is_what_its_span_says(kind: str, text: str, pair: str | None) -> None:
-    tokenizer = _TOKENIZERS.setdefault(kind, FileTokenizer(Path(kind), content(kind), []))
+    tokenizer = _TOKENIZERS.setdefault(kind, FileTokenizer(Path(kind), json.dumps(content(kind)).encode()))
     tokens: list[Token] = []
     refusal = None
     try:

@@ -70,10 +70,10 @@ class Names:
         Raises:
             AttnscopeError: None of them is.
         """
-        tried = list(self._places(ours))
-        for place in tried:
+        for place in self._places(ours):
             if place.tensor in self.tensors:
                 return place
+        tried = list(self._places(ours))
         self._refuse_blocks(tried)
         names = dict.fromkeys(place.tensor for place in tried if not place.tensor.endswith(tuple(_OLD_KINDS.values())))
         hint = f"it is needed for '{ours}'; weights are never made up"

@@ -138,12 +138,7 @@ def parse_json(data: bytes, where: str) -> Any:
     Raises:
         AttnscopeError: They are not that; says where and what was found.
     """
-    if wrong := described(data):
-        raise AttnscopeError(f"is {wrong[0]}, not JSON", where=where, hint=wrong[1])
-    if sum(map(data.count, (b",", b"[", b"{"))) > MAX_JSON_PARTS:
-        raise AttnscopeError(
-            f"has more than {MAX_JSON_PARTS:,} values", where=where, hint="no model file needs as many"
-        )
+    refuse_strange(data, where)
     if (plain := _as_written(data)) is not None:
         return plain
     non_finite: list[str] = []
@@ -172,14 +167,31 @@ def parse_json(data: bytes, where: str) -> Any:
     return value
 
 
+def refuse_strange(data: bytes, where: str) -> None:
+    """Refuse what is no JSON at a glance, or holds more values than anyone needs.
+
+    Args:
+        data: The bytes.
+        where: Their place, for errors.
+
+    Raises:
+        AttnscopeError: It is empty, a pickle, a page, …, or as large as that.
+    """
+    if wrong := described(data):
+        raise AttnscopeError(f"is {wrong[0]}, not JSON", where=where, hint=wrong[1])
+    if len(data) > MAX_JSON_PARTS and sum(map(data.count, (b",", b"[", b"{"))) > MAX_JSON_PARTS:
+        found = f"has more than {MAX_JSON_PARTS:,} values"
+        raise AttnscopeError(found, where=where, hint="no model file needs as many")
+
+
 def _as_written(data: bytes) -> Any:
     """What JSON holds, several times as fast, where nothing in it is lost when it is written again; else None."""
     import orjson
 
     try:
         value = orjson.loads(data)
-        same = (orjson.dumps(value, option=form) == data for form in (orjson.OPT_INDENT_2, None))
-        return value if any(same) else None
+        form = orjson.OPT_INDENT_2 if data[1:2] == b"\n" else None
+        return value if orjson.dumps(value, option=form) == data else None
     except (ValueError, TypeError):  # what orjson cannot read, and what it can read but not write
         return None
 

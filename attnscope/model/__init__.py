@@ -2,7 +2,7 @@
 
 import os
 
-from attnscope.model.heap import settle
+from attnscope.heap import settle
 
 # What torch and oneDNN prepare for a shape of matrices takes MiBs, and a long causal text has many shapes: oneDNN keeps
 # the last few, which every layer of a short text uses again, and torch, which keeps them once more, one. Both look when

@@ -5,16 +5,18 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from attnscope import tokenizerjson
 from attnscope.errors import AttnscopeError
+from attnscope.filetokenizer import load_tokenizer
 from attnscope.folder import open_folder
 from attnscope.model.tensors import read_tensors
-from attnscope.tokens import load_tokenizer
 from attnscope.visible import visible
 from tests.folders import TENSORS, safetensors, within, write_folder, write_sharded
 from tests.tokenfiles import content
@@ -143,6 +145,12 @@ def test_mutated_indexes(index: Any) -> None:
 
 
 def _check_tokenizer(data: bytes) -> None:
+    for bulky in (1, 1 << 16):  # bytes from which on a vocabulary is left as text
+        with patch.object(tokenizerjson, "_BULKY", bulky):
+            _check_one_tokenizer(data)
+
+
+def _check_one_tokenizer(data: bytes) -> None:
     with tempfile.TemporaryDirectory() as folder, within(5):
         file = Path(folder) / "tokenizer.json"
         file.write_bytes(data)

@@ -11,9 +11,11 @@ from typing import Any
 
 import pytest
 
+from attnscope import tokenizerjson
 from attnscope.errors import AttnscopeError
+from attnscope.filetokenizer import load_tokenizer
 from attnscope.quiet import quietly
-from attnscope.tokens import MAX_TEXT, FileTokenizer, WordTokenizer, load_tokenizer
+from attnscope.tokens import MAX_TEXT, WordTokenizer
 from attnscope.visible import visible
 from tests.folders import within
 from tests.tokenfiles import content, write
@@ -39,6 +41,12 @@ HOSTILE = [
     "</script>",
     "\u2028",
 ]
+
+
+@pytest.fixture(autouse=True, params=[1, 1 << 16], ids=["vocabulary left as text", "vocabulary parsed"])
+def _bulky(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small vocabularies are treated as large ones are, and as small ones are: nothing may depend on it."""
+    monkeypatch.setattr(tokenizerjson, "_BULKY", request.param)
 
 
 def _refusal(path: Path, text: str = "The bank") -> AttnscopeError:
@@ -134,6 +142,16 @@ def test_a_tokenizer_that_is_no_json(tmp_path: Path, data: bytes, found: str) ->
     assert error.found == found
 
 
+@pytest.mark.parametrize("word", ["the", "\\", '"', '\\"', "\n", "é"])
+def test_a_word_that_stands_twice_in_a_large_vocabulary(tmp_path: Path, word: str) -> None:
+    value = content("wordpiece")
+    value["model"]["vocab"] |= {f"{odd}{i}": 1000 + i for i in range(9) for odd in ("\\", '"', '\\"', "a")} | {word: 7}
+    load_tokenizer(write(tmp_path, value))
+    file = tmp_path / "tokenizer.json"
+    file.write_text(file.read_text().replace('"vocab": {', f'"vocab": {{{json.dumps(word)}: 9, ', 1))
+    assert _refusal(tmp_path).found == "stands twice, as 9 and as 7"
+
+
 def test_a_missing_tokenizer(tmp_path: Path) -> None:
     error = _refusal(tmp_path)
     assert (error.where, error.found) == (str(tmp_path / "tokenizer.json"), "there is no such file")
@@ -184,7 +202,7 @@ def test_a_closed_stderr_is_no_obstacle(tmp_path: Path) -> None:
     value["normalizer"] = _charsmap("AAAA")
     file = write(tmp_path, value)
     code = (
-        "import os; from pathlib import Path; from attnscope.tokens import load_tokenizer\n"
+        "import os; from pathlib import Path; from attnscope.filetokenizer import load_tokenizer\n"
         "from attnscope.errors import AttnscopeError\nos.close(2)\n"
         f"try: load_tokenizer(Path({str(file)!r}))\nexcept AttnscopeError as e: print(e.found[:30])"
     )
@@ -281,7 +299,7 @@ def test_a_text_that_the_tokenizer_drops_whole(tmp_path: Path) -> None:
 @pytest.mark.parametrize("hostile", HOSTILE)
 def test_hostile_text_stays_exact_and_can_be_made_visible(tmp_path: Path, kind: str, hostile: str) -> None:
     text = f"The {hostile} bank\x00"
-    tokenizer = WordTokenizer([text]) if kind == "words" else FileTokenizer(tmp_path, content(kind), [])
+    tokenizer = WordTokenizer([text]) if kind == "words" else load_tokenizer(write(tmp_path, content(kind)))
     tokens = tokenizer.encode(text)
     for token in tokens:
         assert visible(token.text).isprintable()

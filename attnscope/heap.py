@@ -8,14 +8,13 @@ that are never given back. Elsewhere nothing happens.
 import ctypes
 import os
 
-from attnscope.memory import KEPT
-
+KEPT = 16 << 20  # bytes: smaller blocks are kept when they are freed
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # names of glibc's malloc.h
 
 
 def settle() -> None:
     """Tell glibc, unless the environment has told it already."""
-    if any(name.startswith("MALLOC_") or name == "GLIBC_TUNABLES" for name in os.environ):
+    if os.environ.keys() & {"MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "GLIBC_TUNABLES"}:
         return
     try:
         mallopt = ctypes.CDLL(None).mallopt

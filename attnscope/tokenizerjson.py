@@ -1,0 +1,128 @@
+"""A tokenizer.json's bytes in; what it says of itself, and its text without what drops, adds or varies tokens, out.
+
+Nearly all of it is vocabulary and merges. They stay text for the library that uses them: to make Python objects of them
+would take longer than all else that opening a checkpoint takes.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from attnscope.errors import AttnscopeError
+from attnscope.folder.files import as_object, parse_json, refuse_strange
+from attnscope.quiet import quietly
+
+_BULKY = 1 << 16  # bytes from which on a value is left alone
+_MARK = 1 << 10  # bytes by which it is found
+
+
+class _Bulk(msgspec.Struct):
+    vocab: msgspec.Raw = msgspec.Raw()
+    merges: msgspec.Raw = msgspec.Raw()
+
+
+class _Outline(msgspec.Struct):
+    model: _Bulk
+
+
+@dataclass(frozen=True)
+class TokenizerJson:
+    """What a tokenizer.json holds, as it is to be used.
+
+    Attributes:
+        content: Its values; null for a vocabulary and merges that stay text.
+        text: The whole.
+        notes: What was switched off, for the user to know.
+        unparsed: Entries of a vocabulary that stays text, if it is an object: words that stand twice count twice.
+    """
+
+    content: dict[str, Any]
+    text: str
+    notes: list[str]
+    unparsed: int | None
+
+
+def read_tokenizer_json(data: bytes, path: Path) -> TokenizerJson:
+    """Take a tokenizer.json apart.
+
+    Args:
+        data: Its bytes.
+        path: The file, for errors.
+
+    Raises:
+        AttnscopeError: It is not JSON, or cannot be written again.
+    """
+    bulk = _bulk(data, str(path))
+    content = _without(bulk, data, str(path))
+    if content is None:
+        bulk, content = {}, as_object(parse_json(data, str(path)), str(path))
+    notes, changed = quietly(lambda: _switch_off(content), path, "cannot be used")
+    kept = {name: msgspec.Raw(value) for name, value in bulk.items()}
+    whole = content | ({"model": content["model"] | kept} if kept else {})
+    text = quietly(lambda: (msgspec.json.encode(whole) if changed else data).decode(), path, "cannot be used")
+    vocab = bulk.get("vocab", b"")
+    return TokenizerJson(content, text, notes, _entries(vocab) if vocab.startswith(b"{") else None)
+
+
+def _bulk(data: bytes, where: str) -> dict[str, bytes]:
+    """What stays text."""
+    refuse_strange(data, where)
+    try:
+        model = msgspec.json.decode(data, type=_Outline).model
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return {}
+    found = {"vocab": bytes(model.vocab), "merges": bytes(model.merges)}
+    return {name: value for name, value in found.items() if len(value) >= _BULKY}
+
+
+def _without(bulk: dict[str, bytes], data: bytes, where: str) -> dict[str, Any] | None:
+    """What a tokenizer.json holds besides, null in its place; None where that shows only as a whole."""
+    for value in bulk.values():
+        start = data.find(value[:_MARK])  # to look for all of it takes longer
+        end = start + len(value)
+        if data[start:end] != value:
+            return None
+        data = b"%bnull%b" % (data[:start], data[end:])
+    try:
+        content = as_object(parse_json(data, where), where)
+    except AttnscopeError:
+        return None
+    return content if all(content["model"][name] is None for name in bulk) else None
+
+
+def _entries(vocabulary: bytes) -> int:
+    """Entries of a JSON object whose values are numbers."""
+    if b"\\" in vocabulary:
+        vocabulary = vocabulary.replace(b"\\\\", b"").replace(b'\\"', b"")
+    return vocabulary.count(b'"') // 2
+
+
+def _switch_off(content: dict[str, Any]) -> tuple[list[str], bool]:
+    """Take out what would drop, add or vary tokens; say what that was, and whether anything is changed."""
+    notes, changed = list[str](), False
+    for key in ("truncation", "padding"):
+        if content.get(key) is not None:
+            notes.append(f"tokenizer.json: stored {key} is switched off")
+            content[key], changed = None, True
+    model = content.get("model")
+    if isinstance(model, dict) and model.get("dropout") is not None:
+        if model["dropout"] != 0:
+            notes.append(f"tokenizer.json: stored BPE dropout {model['dropout']} is switched off")
+        model["dropout"], changed = None, True
+    for part in parts(content.get("post_processor")):
+        if part.get("trim_offsets") is True:
+            part["trim_offsets"], changed = False, True  # spans that cover the white space, trimmed later: same ids
+    return notes, changed
+
+
+def parts(*roots: Any) -> Iterator[dict[str, Any]]:
+    """The components of a tokenizer, those within a Sequence included."""
+    for root in roots:
+        if isinstance(root, dict):
+            yield root
+            for key in ("processors", "pretokenizers", "decoders", "normalizers"):
+                if isinstance(root.get(key), list):
+                    yield from parts(*root[key])
