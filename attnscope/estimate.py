@@ -11,7 +11,8 @@ from attnscope.memory import DTYPE_BYTES, embedding_parameters, layer_parameters
 
 PROGRAM = 256 << 20  # Python, torch for CPUs and the libraries that every run imports
 TOKEN = 450  # a token as Python objects: its struct, its strings, its numbers in lists
-WORD = 320  # an entry of a tokenizer.json's vocabulary
+WORD = 400  # an entry of a tokenizer.json's vocabulary, as `tokenizers` holds it
+PAIRING = 560  # what a merge of a BPE takes besides, or a piece of a Unigram
 ENCODED = 850  # what `tokenizers` holds of a token besides, while it encodes
 TILE = 1 << 20  # scores in a tile, at least …
 TILE_ROWS = 32  # … so many rows of them, …
@@ -47,6 +48,7 @@ class Demand:
         pool: Runs of a pooled map; 0 for none.
         heads: Heads of a layer that are watched.
         words: Tokens are words; otherwise a tokenizer.json makes them.
+        pairings: Merges of a BPE, or pieces of a Unigram.
         copied: Numbers in the largest tensor whose parts are copied out of it as it is read.
         reread: Blocks are not kept: one runs while the next one is read, in every pass.
         tiled: Queries of a text that tiles are made of.
@@ -66,6 +68,7 @@ class Demand:
     pool: int = 0
     heads: int = 1
     words: bool = False
+    pairings: int = 0
     copied: int = 0
     reread: bool = False
     tiled: int = 0
@@ -84,13 +87,14 @@ def estimate(c: ModelConfig, dtype: str, d: Demand) -> dict[str, int]:
     size, everything = DTYPE_BYTES[dtype], d.batch * d.tokens
     parameters = embedding_parameters(c) + min(d.layers, 2 if d.reread else d.layers) * layer_parameters(c)
     running, tile = _running(c, size, d), _tile(d)
+    library = 0 if d.words else everything * ENCODED + c.vocab_size * WORD + d.pairings * PAIRING
     values = d.cells + d.rows * 4 * d.top + max(d.rows, d.counted) * STATISTICS
     pooled = 2 * d.batch * d.pool * d.tokens + d.heads * everything if d.pool else 0
     report = 4 * d.cells + d.as_text * int(COPIES * (DIGITS * values + TOKEN_TEXT * everything))
     return {
         "program": PROGRAM,
         "weights": (parameters + d.copied) * size,
-        "text": everything * TOKEN + (not d.words) * (everything * ENCODED + c.vocab_size * WORD) + 8 * d.characters,
+        "text": everything * TOKEN + library + 8 * d.characters,
         "activations": running,
         "tile": tile,
         "kept": 4 * (values + pooled),

@@ -30,6 +30,7 @@ class FileTokenizer:
         path: The file.
         name: Kind of its model, such as `WordPiece`.
         vocab_size: Number of ids, added tokens included.
+        pairings: Merges of a BPE, or pieces of a Unigram, where there are many: what the library keeps besides words.
         notes: What was switched off.
         unknown_id: The id that stands for whatever the vocabulary lacks; None where it has none.
     """
@@ -45,6 +46,7 @@ class FileTokenizer:
         self._byte_level = "ByteLevel" in [part.get("type") for part in splits]
         self.name: str = model.get("type") or type(self._rust.model).__name__
         self.vocab_size: int = self._rust.get_vocab_size(with_added_tokens=True)
+        self.pairings = self.vocab_size if self.name == "Unigram" else found.merges
         named = model.get("unk_token")
         self.unknown_id: int | None = self._rust.token_to_id(named) if isinstance(named, str) else None
         if self.name == "Unigram":

@@ -239,6 +239,7 @@ def demand(run: RunConfig, source: Source, request: Request) -> Demand:
         pool=pool,
         heads=c.n_heads if request.auto or request.heads.word == "mean" else heads,
         words=source.tokenizer.name == "words",
+        pairings=source.tokenizer.pairings,
         copied=source.copied,
         reread=bool(request.reread),
         tiled=longest if pool or request.deepest > 1 else max(len(page.queries) for page in pages),

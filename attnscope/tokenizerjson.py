@@ -37,12 +37,14 @@ class TokenizerJson:
         text: The whole.
         notes: What was switched off, for the user to know.
         unparsed: Entries of a vocabulary that stays text, if it is an object: words that stand twice count twice.
+        merges: Merges of a BPE.
     """
 
     content: dict[str, Any]
     text: str
     notes: list[str]
     unparsed: int | None
+    merges: int
 
 
 def read_tokenizer_json(data: bytes, path: Path) -> TokenizerJson:
@@ -63,8 +65,10 @@ def read_tokenizer_json(data: bytes, path: Path) -> TokenizerJson:
     kept = {name: msgspec.Raw(value) for name, value in bulk.items()}
     whole = content | ({"model": content["model"] | kept} if kept else {})
     text = quietly(lambda: (msgspec.json.encode(whole) if changed else data).decode(), path, "cannot be used")
-    vocab = bulk.get("vocab", b"")
-    return TokenizerJson(content, text, notes, _entries(vocab) if vocab.startswith(b"{") else None)
+    vocab, merges = bulk.get("vocab", b""), bulk.get("merges", b"")
+    unparsed = _strings(vocab) if vocab.startswith(b"{") else None  # each with a number
+    pairs = merges[1:].lstrip().startswith(b"[")  # as newer files have them; in older ones a merge is one string
+    return TokenizerJson(content, text, notes, unparsed, _strings(merges) // (1 + pairs))
 
 
 def _bulk(data: bytes, where: str) -> dict[str, bytes]:
@@ -93,11 +97,11 @@ def _without(bulk: dict[str, bytes], data: bytes, where: str) -> dict[str, Any] 
     return content if all(content["model"][name] is None for name in bulk) else None
 
 
-def _entries(vocabulary: bytes) -> int:
-    """Entries of a JSON object whose values are numbers."""
-    if b"\\" in vocabulary:
-        vocabulary = vocabulary.replace(b"\\\\", b"").replace(b'\\"', b"")
-    return vocabulary.count(b'"') // 2
+def _strings(data: bytes) -> int:
+    """Strings in a JSON value."""
+    if b"\\" in data:
+        data = data.replace(b"\\\\", b"").replace(b'\\"', b"")
+    return data.count(b'"') // 2
 
 
 def _switch_off(content: dict[str, Any]) -> tuple[list[str], bool]:

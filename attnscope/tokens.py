@@ -64,10 +64,12 @@ class WordTokenizer:
     Attributes:
         name: `words`.
         vocab_size: Number of different words.
+        pairings: None.
         notes: Empty.
     """
 
     name = "words"
+    pairings = 0
 
     def __init__(self, texts: Iterable[str], punctuation: Literal["keep", "drop"] = "keep") -> None:
         self._keep = punctuation == "keep"

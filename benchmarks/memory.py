@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 from tokenizers import Tokenizer
-from tokenizers.models import WordLevel
+from tokenizers.models import Unigram, WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
 
 from attnscope.config import RunConfig, TextInput
@@ -37,8 +37,10 @@ STACKS = {
     "causal": _SMALL + "mask = 'causal'\n",
     "wide": _WIDE + "mask = 'causal+window:256'\n",
     "stored": "d_model = 1024\nn_heads = 8\nn_layers = 6\nd_mlp = 6144\nmask = 'causal'\n"
-    "weights = 'stored.safetensors'\ntokenizer = 'words.json'\n",
+    "weights = 'stored.safetensors'\ntokenizer = 'stored.json'\n",
+    "pieces": _SMALL + "mask = 'causal'\nweights = 'pieces.safetensors'\ntokenizer = 'pieces.json'\n",
 }
+_PIECES = 50_000
 _PROGRAM = """
 import sys
 from attnscope.cli import main
@@ -92,7 +94,7 @@ def measure(stack: str, selection: str, tokens: int, folder: Path, *, reread: bo
     config, file = folder / f"{stack}.toml", folder / f"{tokens}.txt"
     config.write_text(STACKS[stack])
     file.write_text(text_of(tokens) + "\n")
-    if stack == "stored" and not (folder / "stored.safetensors").exists():
+    if "weights" in STACKS[stack] and not config.with_suffix(".safetensors").exists():
         _write_checkpoint(config)
     options, most = SELECTIONS[selection], 1 << 60
     if reread:
@@ -104,14 +106,19 @@ def measure(stack: str, selection: str, tokens: int, folder: Path, *, reread: bo
 
 def _write_checkpoint(config: Path) -> None:
     """What a stack of stored weights names: a tokenizer of our words, and zeros, for only their number counts."""
-    tokenizer = Tokenizer(WordLevel({word: i for i, word in enumerate(dict.fromkeys(_WORDS))}, unk_token="the"))
+    words = list(dict.fromkeys(_WORDS))
+    if config.stem == "pieces":
+        others = (word + str(number) for number in range(_PIECES // len(words)) for word in words)
+        tokenizer = Tokenizer(Unigram([(piece, -1.0) for piece in (*words, *others)], unk_id=0))
+    else:
+        tokenizer = Tokenizer(WordLevel({word: i for i, word in enumerate(words)}, unk_token="the"))
     tokenizer.pre_tokenizer = WhitespaceSplit()
-    tokenizer.save(str(config.with_name("words.json")))
+    tokenizer.save(str(config.with_suffix(".json")))
     with torch.device("meta"):
         stack = Stack(read_stack(config).config(tokenizer.get_vocab_size()))
     shapes = {name: tuple(parameter.shape) for name, parameter in stack.named_parameters()}
     zeros = {name: torch.zeros(shape) for name, shape in shapes.items()}
-    save_file(zeros, config.with_name("stored.safetensors"))
+    save_file(zeros, config.with_suffix(".safetensors"))
 
 
 def estimated(config: Path, file: Path, options: Sequence[str], most: int = 1 << 60) -> int:
@@ -149,7 +156,7 @@ def grid(stacks: Sequence[str]) -> Iterator[Measured]:
         for stack in stacks:
             for selection in SELECTIONS:
                 for tokens in LENGTHS:
-                    if stack not in ("causal", "stored") or tokens <= 8_192:
+                    if stack not in ("causal", "stored", "pieces") or tokens <= 8_192:
                         yield measure(stack, selection, tokens, Path(folder))
                     if stack == "stored" and tokens <= 2_048 and selection in _ALL_LAYERS:
                         yield measure(stack, selection, tokens, Path(folder), reread=True)

@@ -24,6 +24,7 @@ CASES = [
     ("causal", "one head", 4_096),
     ("wide", "one head", 128),
     ("wide", "one head", 16_384),
+    ("pieces", "one head", 512),
 ]
 
 

@@ -1,12 +1,14 @@
 """What a token shows, where it stands and what it is called, for each kind of tokenizer."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from attnscope import tokenizerjson
 from attnscope.errors import AttnscopeError
 from attnscope.filetokenizer import FileTokenizer, load_tokenizer
 from attnscope.pieces import bytes_of, part_of_character, readable, trimmed
@@ -141,6 +143,21 @@ def test_sizes_and_names(any_kind: FileTokenizer) -> None:
     assert any_kind.name in {"BPE", "WordPiece", "Unigram"}
     assert max(t.id for t in any_kind.encode("The bank 😀 é ñ")) < any_kind.vocab_size
     assert any_kind.notes == []
+
+
+@pytest.mark.parametrize("spelled", [list, " ".join], ids=["pairs", "strings"])
+def test_merges_are_counted_however_they_are_spelled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spelled: Callable[[list[str]], object]
+) -> None:
+    monkeypatch.setattr(tokenizerjson, "_BULKY", 1)
+    value = content("byte-level")
+    value["model"]["merges"] += [["\\", "\\"], ['"', "\\"]]
+    value["model"]["vocab"] |= {"\\\\": 900, '"\\': 901}
+    count = len(value["model"]["merges"])
+    value["model"]["merges"] = [spelled(pair) for pair in value["model"]["merges"]]
+    tokenizer = load_tokenizer(write(tmp_path, value))
+    assert tokenizer.pairings == count
+    assert [t.text for t in tokenizer.encode('\\\\"\\')] == ["\\\\", '"\\']
 
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=40).filter(str.strip)
