@@ -19,9 +19,9 @@ TILE_ROWS = 32  # … so many rows of them, …
 ENOUGH_ROWS = 128  # … or so many, where these are twice the scores at most
 STAGES = 4  # tensors of a tile's size: two stages, and what recorders make of them
 BUFFERS = 22 << 20  # what products of matrices need besides, whatever their size
-SHAPE = 3 << 20  # what a product of one width of tile is prepared as, …
-SHAPES = 16  # … so many of them at most, …
-NARROWER = 256  # … one for so many tokens of a text under a mask whose tiles become wider
+SHAPE = 4 << 20  # what a product of one width of tile is prepared as, …
+SHAPES = 32  # … so many of them at most, …
+NARROWER = 384  # … one for so many tokens of a text under a mask whose tiles become wider
 STATISTICS = 16  # numbers that row statistics keep of a row
 DIGITS = 13  # bytes of a float32 in JSON
 COPIES = 2.5  # of a JSON text while it is written
@@ -108,20 +108,22 @@ def _running(c: ModelConfig, size: int, d: Demand) -> int:
     in_part = (1 + c.gated) * c.d_mlp + (c.n_experts + 2 * c.d_model) * bool(c.n_experts)
     one = everything * c.d_model * size
     holes = HOLES * one if one < KEPT and d.layers > 1 else 0
-    return int(SPARE * everything * _per_token(c, d) * size) + holes + min(PART, everything) * in_part * 4
+    return int(SPARE * everything * _per_token(c, size, d) * size) + holes + min(PART, everything) * in_part * 4
 
 
-def _per_token(c: ModelConfig, d: Demand) -> int:
+def _per_token(c: ModelConfig, size: int, d: Demand) -> int:
     """Numbers that a layer holds of a token where it holds most."""
     q, k, v, o = c.n_heads * c.d_head, c.n_kv_heads * c.d_head, c.n_kv_heads * c.d_value, c.n_heads * c.d_value
-    rotary, d_in = c.positions == "rope", 2 * c.d_model  # a layer's input, also normed
-    sides = d_in + q + k + v
-    projecting, watching = sides + q * rotary, sides + min(d.heads, c.n_heads) * (c.d_head + c.d_value)
-    after = max(sides + o, d_in + o + c.d_model) if d.layers > 1 else 0  # a layer that another one follows
+    rotary, wide = c.positions == "rope", 4 // size  # norms and what is watched are float32
+    entering = c.d_model * max(4, 1 + 2 * wide)
+    sides = 2 * c.d_model + q + k + v  # a layer's input, the same normed, and what is made of it
+    projecting = sides + q * rotary
+    watching = sides + wide * min(d.heads, c.n_kv_heads) * (c.d_head + c.d_value)
+    leaving = max(sides, 3 * c.d_model) + o if d.layers > 1 else 0  # a layer that another one follows
     if d.followed:
         apart = d.heads < c.n_heads and any("window" not in mask for mask in d.masks)  # heads that nobody watches
         watching += o * (1 + apart)
-    return max(projecting, watching, after, 4 * c.d_model) + 2 * c.d_head * rotary
+    return max(entering, projecting, watching, leaving) + 2 * c.d_head * rotary
 
 
 def _tile(d: Demand) -> int:

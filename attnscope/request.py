@@ -242,7 +242,7 @@ def demand(run: RunConfig, source: Source, request: Request) -> Demand:
         pairings=source.tokenizer.pairings,
         copied=source.copied,
         reread=bool(request.reread),
-        tiled=longest if pool or request.deepest > 1 else max(len(page.queries) for page in pages),
+        tiled=longest if pool or request.auto or request.deepest > 1 else max(len(page.queries) for page in pages),
         followed=min(picked) + 1 < request.deepest,
         masks=frozenset(run.mask.replace("own", c.mask_of(layer)) for layer in range(request.deepest)),
     )

@@ -17,7 +17,7 @@ def fused(call: Call, heads: Sequence[int], elements: int, output: Tensor | None
     Args:
         call: The layer; its rule has no soft-cap, which no kernel knows.
         heads: Query heads, sorted.
-        elements: Cells of a block's mask for all texts, at most (at least one row).
+        elements: Cells of a block's mask for one text, at most (at least one row).
         output: Room for the output of all heads, (B, H, Q, Ev), of which these heads' is filled; None for new room.
 
     Returns:
@@ -31,7 +31,8 @@ def fused(call: Call, heads: Sequence[int], elements: int, output: Tensor | None
             return _attention(call, slice(None), (0, q.shape[2]), (0, n_keys), causal=causal)
         rows = q.shape[2]
     else:
-        rows, causal = Shape.of(call, 1, rule.mask, elements if lean else elements // len(heads)).rows, False
+        rows = Shape.of(call, 1, rule.mask, elements * len(q) if lean else max(1, elements // len(heads))).rows
+        causal = False
     if output is None:
         output = call.v.new_empty(*q.shape[:3], call.v.shape[-1])
     for theirs in _sharing(call, heads):
