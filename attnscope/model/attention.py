@@ -27,6 +27,7 @@ from attnscope.model.tile import Recorder, Tile, Workspace, run
 from attnscope.model.tiling import Block, Shape, blocks
 from attnscope.model.walls import Walls
 
+_LARGEST = 1e38  # well below what float32 holds
 _KERNEL_CELLS = 1 << 20  # cells of a mask that is made for a kernel, block by block
 
 
@@ -108,7 +109,7 @@ def tiles(
         recorders: Who watches: their rows' tiles hold the raw scores that they read.
     """
     n_queries, n_keys = call.q.shape[2], call.k.shape[2]
-    shape = Shape.of(call, len(heads), mask, elements)
+    shape, bounded = Shape.of(call, len(heads), mask, elements), _bounded(call)
     groups = call.group(torch.tensor(heads)).tolist()
     used = sorted(set(groups))
     # products want each head's rows side by side
@@ -123,7 +124,7 @@ def tiles(
             numbers = torch.tensor(chosen, device=call.q.device)
             theirs = run([used.index(group) for group in groups[first : first + at_once]])
             sides = k[:, theirs, block.k0 : block.k1], v[:, theirs, block.k0 : block.k1]
-            yield _tile(_Part(call, walls, numbers, run(chosen), *sides, block, clear), workspace)
+            yield _tile(_Part(call, walls, numbers, run(chosen), *sides, block, clear, bounded), workspace)
 
 
 @dataclass(frozen=True)
@@ -134,6 +135,7 @@ class _Part:
         walls: What the queries may not see.
         block: Which queries and keys.
         clear: The keys, from and to, that all of the queries may see.
+        bounded: No score of the layer can be anything but finite.
     """
 
     call: Call
@@ -144,6 +146,7 @@ class _Part:
     v: Tensor
     block: Block
     clear: tuple[int, int]
+    bounded: bool
 
 
 def _tile(part: _Part, workspace: Workspace) -> Tile:
@@ -155,7 +158,8 @@ def _tile(part: _Part, workspace: Workspace) -> Tile:
         q = q * before
     shape = (*q.shape[:3], part.k.shape[2])
     scores = product(q, part.k, workspace.room("scores", shape, q.device))  # (B, h, q, k)
-    _check_finite(scores, "scores", call.layer, heads)
+    if not part.bounded:
+        _check_finite(scores, "scores", call.layer, heads)
     scaled = scores.clone() if raw else scores
     if after != 1:
         scaled *= after
@@ -208,6 +212,12 @@ def _bend(scaled: Tensor, rule: Rule, block: Block, heads: Tensor) -> None:
     if rule.bias is not None:
         q_at = torch.arange(block.q0, block.q1, device=scaled.device)[:, None]
         scaled += rule.bias(q_at, torch.arange(block.k0, block.k1, device=scaled.device)[None], heads)
+
+
+def _bounded(call: Call) -> bool:
+    """Whether queries and keys are too small for a score to overflow: |q·k| ≤ ‖Q‖·‖K‖, one look at all of them."""
+    q, k = (float(torch.linalg.vector_norm(side, dtype=torch.float32)) for side in (call.q, call.k))
+    return q * k < _LARGEST
 
 
 def _check_finite(numbers: Tensor, what: str, layer: int, heads: Tensor) -> None:
