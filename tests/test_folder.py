@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from attnscope.errors import AttnscopeError
-from attnscope.folder import hash_weights, open_folder, parse_json, read_file, read_header, read_json, read_object
+from attnscope.folder import hash_weights, open_folder, parse_json, read_file, read_header, read_json
+from attnscope.folder.files import as_object
 from tests.folders import CONFIG, TENSORS, safetensors, write_folder, write_sharded
 from tests.tokenfiles import content, write
 
@@ -142,12 +143,13 @@ def test_read_file_holds_its_cap_where_the_size_is_not_known_beforehand() -> Non
         read_file(Path("/proc/self/status"), cap=10)
 
 
-def test_read_object_wants_an_object(tmp_path: Path) -> None:
+def test_an_object_is_wanted(tmp_path: Path) -> None:
     file = tmp_path / "f.json"
     file.write_text('[1, "é"]')
-    assert read_json(file, cap=100) == [1, "é"]
+    found = read_json(file, cap=100)
+    assert found == [1, "é"]
     with pytest.raises(AttnscopeError) as e:
-        read_object(file, cap=100)
+        as_object(found, str(file))
     assert (e.value.where, e.value.found) == (str(file), "is a list, not a JSON object")
 
 

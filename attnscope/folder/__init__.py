@@ -4,7 +4,7 @@ Nothing that is read is executed, and no tensor's data is loaded here. No torch 
 """
 
 from attnscope.folder.checkpoint import Folder, hash_weights, open_folder, open_weights
-from attnscope.folder.files import open_regular, parse_json, read_file, read_json, read_object
+from attnscope.folder.files import open_regular, parse_json, read_file, read_json
 from attnscope.folder.headers import DTYPE_BYTES, Header, Stamp, TensorInfo, read_header
 
 __all__ = [
@@ -21,5 +21,4 @@ __all__ = [
     "read_file",
     "read_header",
     "read_json",
-    "read_object",
 ]

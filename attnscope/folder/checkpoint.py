@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from attnscope.errors import AttnscopeError
-from attnscope.folder.files import MB, as_object, open_regular, parse_json, read_file, read_object, shown
+from attnscope.folder.files import MB, as_object, open_regular, parse_json, read_file, read_json, shown
 from attnscope.folder.headers import Header, Stamp, TensorInfo, read_header
 
 CONFIG, TOKENIZER, SINGLE, INDEX = "config.json", "tokenizer.json", "model.safetensors", "model.safetensors.index.json"
@@ -152,7 +152,7 @@ def _sharded(path: Path, present: set[str]) -> dict[Path, Header]:
     """The headers of all shards, once they agree with the index."""
     index = path / INDEX
     where = f"{index}: weight_map"
-    table = as_object(read_object(index, cap=MAX_INDEX).get("weight_map", {}), where)
+    table = as_object(as_object(read_json(index, cap=MAX_INDEX), str(index)).get("weight_map", {}), where)
     if not table:
         raise AttnscopeError("lists no tensors", where=where, hint="fetch the index again")
     for name, shard in table.items():

@@ -104,19 +104,6 @@ def read_json(path: Path, *, cap: int) -> Any:
     return parse_json(read_file(path, cap=cap), str(path))
 
 
-def read_object(path: Path, *, cap: int) -> dict[str, Any]:
-    """Read a JSON file whose top level is an object.
-
-    Args:
-        path: The file.
-        cap: Most bytes that it may have.
-
-    Raises:
-        AttnscopeError: As `read_json`; also where the top level is something else.
-    """
-    return as_object(read_json(path, cap=cap), str(path))
-
-
 def as_object(value: Any, where: str) -> dict[str, Any]:
     """The value, where it is a JSON object.
 
