@@ -158,11 +158,11 @@ def _tile(part: _Part, workspace: Workspace) -> Tile:
         q = q * before
     shape = (*q.shape[:3], part.k.shape[2])
     scores = product(q, part.k, workspace.room("scores", shape, q.device))  # (B, h, q, k)
-    if not part.bounded:
-        _check_finite(scores, "scores", call.layer, heads)
     scaled = scores.clone() if raw else scores
     if after != 1:
         scaled *= after
+    if not part.bounded:
+        _check_finite(scaled, "scores", call.layer, heads)
     _bend(scaled, call.rule, block, heads)
     masked = scaled.clone() if raw else scaled
     walls.stand(masked)
@@ -215,9 +215,9 @@ def _bend(scaled: Tensor, rule: Rule, block: Block, heads: Tensor) -> None:
 
 
 def _bounded(call: Call) -> bool:
-    """Whether queries and keys are too small for a score to overflow: |q·k| ≤ ‖Q‖·‖K‖, one look at all of them."""
+    """Whether queries and keys are too small for scores to overflow, scaled or not: |q·k| ≤ ‖Q‖·‖K‖, one look."""
     q, k = (float(torch.linalg.vector_norm(side, dtype=torch.float32)) for side in (call.q, call.k))
-    return q * k < _LARGEST
+    return max(1.0, abs(call.rule.scale)) * q * k < _LARGEST
 
 
 def _check_finite(numbers: Tensor, what: str, layer: int, heads: Tensor) -> None:

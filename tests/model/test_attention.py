@@ -185,6 +185,15 @@ def test_a_score_that_is_not_finite_names_layer_and_head(bad: float) -> None:
         attend(call, [Matrices(["weights"], range(3), range(4), range(4))])
 
 
+@pytest.mark.parametrize(("size", "scale"), [(1e20, 1.0), (-1e20, 1.0), (1e18, 256.0), (-1e18, 256.0), (-1e18, 200.0)])
+def test_a_score_that_overflows_names_layer_and_head(size: float, scale: float) -> None:
+    q, k = torch.ones(1, 2, 3, 4), torch.ones(1, 2, 3, 4)
+    q[0, 1, 2], k[0, 1, 0] = 1e18 * 8, size
+    recorder = Matrices(["weights"], [0, 1], range(3), range(3))
+    with pytest.raises(AttnscopeError, match="L7H1"):
+        attend(Call(7, q, k, k, Rule(scale, Bidirectional())), [recorder])
+
+
 def test_a_value_that_is_not_finite_names_layer_and_head() -> None:
     v = torch.ones(1, 2, 4, 2)
     v[0, 1, 3, 0] = torch.inf
