@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from attnscope.analysis.overview import Whole, column_mass, means, pooled_map
-from attnscope.analysis.tensors import row_fact, row_sink, to_numpy
+from attnscope.analysis.tensors import fully_masked, row_fact, row_sink, to_numpy
 from attnscope.errors import UsageError
 from attnscope.model.recorders import Rows, strongest
 from attnscope.model.trace import Kept, Unit, Wanted
@@ -48,7 +48,7 @@ def head_report(unit: Unit, kept: Kept, wanted: Wanted, place: Place, *, left_ou
     text, queries, whole = place.text, place.queries, place.whole
     rows, counted = _places(queries, wanted.rows), _places(queries, wanted.counted)
     facts = {name: row_fact(kept, name, text)[counted] for name in Rows.NAMES}
-    dead = [q for q, entropy in zip(queries, facts["entropy"].tolist(), strict=True) if entropy != entropy]
+    dead = [q for q, nothing in zip(queries, fully_masked(kept, text)[counted].tolist(), strict=True) if nothing]
     sink = row_sink(kept, text)
     scale, softcap, bias = _rule(kept)
     return HeadReport(
@@ -65,7 +65,7 @@ def head_report(unit: Unit, kept: Kept, wanted: Wanted, place: Place, *, left_ou
         sink=None if sink is None else to_numpy(sink[counted]),
         pooled=None if whole is None else pooled_map(kept, text, whole),
         columns=None if whole is None else column_mass(kept, text, whole),
-        means=None if whole is None else means(kept, wanted, text, whole),
+        means=None if whole is None else means(kept, text, whole),
     )
 
 
@@ -113,8 +113,8 @@ def top_of_mean(kept: Kept, wanted: Wanted, text: int, rows: "slice | Tensor") -
     assert kept.contributions is not None
     mean = {name: values[text, 0][rows] for name, values in kept.contributions.result().items()}  # (r, K)
     mean["weight"] = mean.pop("weights")
-    # a mean is −inf where any of the layers masks the key; where another lets it be seen it has weight
-    barred = ((mean.pop("masked") == -torch.inf) & (mean["weight"] == 0)) | ~wanted.eligible[text]
+    # A key takes part where any of the layers lets it be seen, whatever a sink leaves of its weight.
+    barred = (mean.pop("allowed") == 0) | ~wanted.eligible[text]
     keys, values = strongest(mean[wanted.by].masked_fill(barred, -torch.inf), wanted.top)
     none = (values == -torch.inf) | values.isnan()
     return keys.masked_fill(none, -1), {n: m.gather(-1, keys).masked_fill(none, torch.nan) for n, m in mean.items()}

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from attnscope.analysis.tensors import row_fact, row_sink, to_numpy
 from attnscope.model.recorders import Rows
-from attnscope.model.trace import Kept, Wanted
+from attnscope.model.trace import Kept
 from attnscope.report import Columns, Means, Pooled
 
 
@@ -53,12 +53,13 @@ def column_mass(kept: Kept, text: int, whole: Whole) -> Columns:
     return Columns(mass, float(mass.astype(np.float64).sum()))
 
 
-def means(kept: Kept, wanted: Wanted, text: int, whole: Whole) -> Means:
+def means(kept: Kept, text: int, whole: Whole) -> Means:
     """Averages over the rows of one text that count; see pooled_map."""
-    at = whole.counted[wanted.counted]
-    facts = {name: row_fact(kept, name, text)[at] for name in Rows.NAMES}
+    facts = {name: row_fact(kept, name, text) for name in Rows.NAMES}
     if (sink := row_sink(kept, text)) is not None:
-        facts["sink"] = sink[at]
+        facts["sink"] = sink
+    # of every token where a text is pooled; a shorter text than others of its batch has padding behind
+    facts = {name: values[: whole.n_queries][whole.counted] for name, values in facts.items()}
     return Means(**{name: _mean(values) for name, values in facts.items()})
 
 

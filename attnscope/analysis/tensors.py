@@ -29,3 +29,8 @@ def row_sink(kept: Kept, text: int) -> Tensor | None:
     if kept.contributions is None:
         return sinks[0][text, kept.head]
     return torch.stack([sink[text].mean(0) for sink in sinks]).mean(0)
+
+
+def fully_masked(kept: Kept, text: int) -> Tensor:
+    """Which counted rows may see nothing, (rows,), bool; over a mean of layers, in any of them."""
+    return torch.stack([one.dead[text] for one in kept.rows]).any(0)

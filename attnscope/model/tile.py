@@ -77,9 +77,11 @@ class Tile:
     sink: Tensor | None = None
 
     def stage(self, name: str) -> Tensor:
-        """A stage, or a contribution (`value`: α_ij·‖v_j‖, `projected`: α_ij·‖v_j W_O^h‖), by name."""
+        """A stage, a contribution (`value`: α·‖v_j‖, `projected`: α·‖v_j W_O^h‖), or `allowed` (1 or 0), by name."""
         if name in ("value", "projected"):
             return self.weights * self.norms(name)[:, :, None]
+        if name == "allowed":
+            return (self.masked > -torch.inf).float()
         found: Tensor | None = getattr(self, name)
         assert found is not None, f"nobody said that {name} would be read"
         return found

@@ -146,7 +146,7 @@ def _sums(heads: Sequence[int], w: Wanted, *, mean: bool) -> tuple[Columns | Non
 def _mean(unit: Unit, trace: Trace) -> Kept:
     w = trace.wanted
     every_key = list(range(w.eligible.shape[1]))
-    names = ("masked", "weights", "value", "projected") if w.by == "projected" else ("masked", "weights", "value")
+    names = ("allowed", "weights", "value", "projected") if w.by == "projected" else ("allowed", "weights", "value")
     matrices = Matrices(w.stages, unit.heads, w.rows, w.columns, mean=True)
     contributions = Matrices(names, unit.heads, w.rows, every_key, mean=True) if w.keep.top else None
     rows = [Rows(unit.heads, w.counted, w.sources) for _ in unit.layers if w.keep.rows]

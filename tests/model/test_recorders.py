@@ -10,7 +10,7 @@ from torch import Tensor
 
 from attnscope.model.attention import attend
 from attnscope.model.call import Call, Rule
-from attnscope.model.masks import Bidirectional, Causal, Mask, Window, compose
+from attnscope.model.masks import Bidirectional, Causal, Mask, Matrix, Window, compose
 from attnscope.model.recorders import Matrices, Rows, Sources, Top, strongest
 from tests.model import oracle
 from tests.model.cases import Case, cases
@@ -227,6 +227,55 @@ def test_strongest_of_long_rows(size: int, count: int) -> None:
     assert torch.equal(values, exact.values[:, :count])
     finite = values > -torch.inf
     assert torch.equal(places[finite], exact.indices[:, :count][finite])
+
+
+@pytest.mark.parametrize("size", [9, 5000])
+@pytest.mark.parametrize("cut", ["columns", "every second row", "heads"])
+def test_strongest_of_rows_that_do_not_lie_side_by_side(size: int, cut: str) -> None:
+    """What is cut out of a tile: −inf must be written where the next maximum is looked for, not into a copy."""
+    whole = torch.randn(4, 6, size + 1, generator=torch.Generator().manual_seed(5))
+    rows = {"columns": whole[..., :size], "every second row": whole[:, ::2], "heads": whole.transpose(0, 1)}[cut]
+    before = whole.clone()
+    places, values = strongest(rows, 3)
+    exact = rows.sort(dim=-1, descending=True, stable=True)
+    assert torch.equal(whole, before)
+    assert torch.equal(places, exact.indices[..., :3])
+    assert torch.equal(values, exact.values[..., :3])
+
+
+def test_few_rows_of_several_heads_have_as_many_contributors_as_were_asked_for() -> None:
+    """A tile's rows that are cut out of several heads do not lie side by side."""
+    q, k, v = torch.randn(3, 1, 3, 7, 4, generator=torch.Generator().manual_seed(6)).unbind(0)
+    top = Top(3, "weight", [0, 2], [4], torch.ones(1, 7, dtype=torch.bool))
+    whole = Matrices(["weights"], [0, 2], [4], range(7))
+    attend(Call(0, q, k, v, Rule(0.5, Bidirectional())), [top, whole])
+    assert torch.equal(top.keys, whole.result()["weights"].argsort(-1, descending=True)[..., :3])
+
+
+SINKS = torch.tensor([2.0, 150.0, -3.0])
+
+
+@pytest.mark.parametrize("elements", [1, None])
+def test_statistics_of_rows_whose_weight_goes_to_the_sink(elements: int | None) -> None:
+    """Where the sink is so large that every weight is 0 in float32, the row is not fully masked; where it is, it is."""
+    q, k, v = torch.randn(3, 1, 3, 6, 4, generator=torch.Generator().manual_seed(7)).unbind(0)
+    real = torch.ones(1, 6, dtype=torch.bool)
+    allowed = torch.ones(6, 6).tril().bool()
+    allowed[2] = False
+    rows = Rows(range(3), range(6), Sources(~real, real))
+    attend(Call(0, q, k, v, Rule(0.5, Matrix(allowed), sinks=SINKS)), [rows], tile_elements=elements)
+    masked = (q.double() @ k.double().mT * 0.5).masked_fill(~allowed, -torch.inf)
+    logits = torch.cat((masked, SINKS.double()[None, :, None, None].expand(1, 3, 6, 1)), -1)
+    shares = logits.softmax(-1)
+    weights, sink = shares[..., :-1], shares[..., -1]
+    dead = torch.tensor([False, False, True, False, False, False])
+    close(
+        rows.kept["entropy"], -torch.special.xlogy(weights, weights).sum(-1).masked_fill(dead, torch.nan) / math.log(2)
+    )
+    close(rows.kept["self"], weights.diagonal(dim1=-2, dim2=-1).masked_fill(dead, torch.nan))
+    assert rows.sink is not None
+    close(rows.sink, sink.masked_fill(dead, torch.nan))
+    assert torch.equal(rows.dead, dead[None])
 
 
 def test_content_is_neither_special_nor_padding_nor_first() -> None:

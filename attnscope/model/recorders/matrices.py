@@ -10,14 +10,15 @@ from attnscope.model.recorders.base import Base, Share
 from attnscope.model.recorders.sheets import Sheets
 from attnscope.model.tile import Tile, run
 
-_EMPTY = {"scores": torch.nan, "scaled": torch.nan, "masked": -torch.inf}  # elsewhere 0: weight on a key out of reach
+# What stands for a key out of reach; elsewhere 0, for it has no weight.
+_EMPTY = {"scores": torch.nan, "scaled": torch.nan, "masked": -torch.inf, "allowed": 0.0}
 
 
 class Matrices(Base):
     """Whole matrices of the wanted stages, for the selected rows and columns.
 
     Args:
-        stages: Stages, or contributions (`value`, `projected`).
+        stages: Stages, contributions (`value`, `projected`), or `allowed`.
         heads: Query heads.
         rows: Query positions, sorted.
         columns: Key positions, sorted; `output` is kept in its whole width.

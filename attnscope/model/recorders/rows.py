@@ -25,6 +25,7 @@ class Rows(Base):
     Attributes:
         kept: Statistic to (B, heads, rows).
         sink: What each row gives to the head's sink, likewise; None where the layer has none.
+        dead: Fully masked rows, (B, rows), bool. No weight says so: a sink may take all that a row has.
         rules: How scores became weights, by layer.
     """
 
@@ -41,6 +42,7 @@ class Rows(Base):
         self._all = torch.full((len(self.names), *shape), torch.nan, device=sources.special.device)
         self.kept: dict[str, Tensor] = dict(zip(self.names, self._all, strict=True))
         self.sink: Tensor | None = None
+        self.dead = torch.zeros(shape[0], shape[2], dtype=torch.bool, device=sources.special.device)
         self.rules: dict[int, Rule] = {}
 
     def see(self, tile: Tile) -> None:
@@ -49,14 +51,18 @@ class Rows(Base):
         share = self.share(tile)
         if share is None:
             return
+        dead = share.dead(tile)  # (B, 1, r)
+        if dead is not None:
+            self.dead[:, share.rows] = dead[:, 0]
         sink = None if tile.sink is None else share.span(tile.sink)  # (B, h, r)
         if sink is not None:
             if self.sink is None:
                 self.sink = torch.full_like(self._all[0], torch.nan)
-            self.sink[:, share.index, share.rows] = share.of_span(sink)
+            given = share.of_span(sink)
+            self.sink[:, share.index, share.rows] = given if dead is None else given.masked_fill(dead, torch.nan)
         if tile.k0 == tile.k1:
             return
-        weights, masked, dead = share.span(tile.weights), share.span(tile.masked), share.dead(tile)  # (B, h, r, k)
+        weights, masked = share.span(tile.weights), share.span(tile.masked)  # (B, h, r, k)
         first, last = self.rows[share.rows][0], self.rows[share.rows][-1] + 1
         found = {}
         if "entropy" in self.names:
@@ -101,8 +107,10 @@ def _entropy(weights: Tensor, masked: Tensor, room: Tensor, tile: Tile, sink: Te
     lower = torch.sub(masked, masked.amax(-1, keepdim=True), out=room)
     for side in (lower[..., : tile.clear[0] - tile.k0], lower[..., tile.clear[1] - tile.k0 :]):
         side.clamp_(min=-1e9)  # finite where not allowed, too: the weight there is 0
-    top = weights.amax(-1).log_()
-    nats = lower.mul_(weights).sum(-1).add_(top if sink is None else top * (1 - sink)).neg_()
+    top = weights.amax(-1)
+    # 0 · log 0 is 0 where the sink leaves nothing that float32 can hold
+    whole = top.log_() if sink is None else torch.special.xlogy(1 - sink, top)
+    nats = lower.mul_(weights).sum(-1).add_(whole).neg_()
     return nats.div_(log(2)).clamp_min_(0.0)
 
 

@@ -82,9 +82,10 @@ class Pooled(Base):
         here, weights = share.here, share.cut(tile.weights)  # (B, h, r, k)
         queries = self._queries[:, None, :, self.rows[share.rows]]  # (B, 1, n, r)
         part = queries @ weights @ self._keys[:, None, tile.k0 : tile.k1]  # (B, h, n, n)
-        # What a row sums to says whether it may see anything.
-        live = weights.sum(-1, keepdim=True).round()  # (B, h, r, 1)
-        count = queries @ live  # (B, h, n, 1)
+        # The mask says whether a row counts. Its weights do not: a sink may take all of them.
+        dead = share.dead(tile)  # (B, 1, r)
+        live = torch.ones_like(queries[:, :, 0]) if dead is None else (~dead).float()  # (B, 1, r)
+        count = (queries @ live[..., None]).expand(-1, weights.shape[1], -1, -1)  # (B, h, n, 1)
         if self.mean:
             part, count, here = part.sum(1, keepdim=True), count.sum(1, keepdim=True), [0]
         self._sum[:, here] += part

@@ -98,7 +98,8 @@ def strongest(measure: Tensor, count: int) -> tuple[Tensor, Tensor]:
         Two tensors (…, count), or (…, size) where that is less.
     """
     size = measure.shape[-1]
-    rows, count = measure.reshape(-1, size), min(count, size)  # (n, size)
+    # Side by side, as rows that are cut out of a tile need not be: maxima that were found are overwritten for a while.
+    rows, count = measure.reshape(-1, size).contiguous(), min(count, size)  # (n, size)
     places, values = (_by_chunks if count <= _FEW and size >= _LONG else _first)(rows, count)
     return places.reshape(*measure.shape[:-1], count), values.reshape(*measure.shape[:-1], count)
 
@@ -118,8 +119,8 @@ def _first(rows: Tensor, count: int) -> tuple[Tensor, Tensor]:
 
 def _one_by_one(rows: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """By NumPy's `argmax`, which gives the first of equals, and is the fastest for a few."""
-    cells = rows.cpu().numpy()
-    flat, starts = cells.reshape(-1), np.arange(0, cells.size, cells.shape[1])
+    flat = rows.cpu().view(-1).numpy()  # a view or an error, never a copy: −inf written here must be seen in `cells`
+    cells, starts = flat.reshape(rows.shape), np.arange(0, flat.size, rows.shape[1])
     places, values = np.empty((count, len(rows)), np.int64), np.empty((count, len(rows)), np.float32)
     for at, value in zip(places, values, strict=True):
         cells.argmax(-1, out=at)

@@ -1,0 +1,202 @@
+"""Compute every number of a Report in NumPy float64 from what a layer's attention is given, and how exact ours must be.
+
+Ours is float32, the reference float64. A unit of rounding is u = 2⁻²⁴. Rounding errors of all layers before it reach a
+layer's queries and keys, so a score may be off by ROUNDINGS·u·‖q‖·‖k‖ (half of that is the most that was seen).
+All else follows by its derivative: where no score is off by more than δ, a sum Σ w c of weights is off by at most
+δ Σ w |c − Σ w c|, and a weight is such a sum. (e^{2δ} − 1) / 2 stands for δ, so that it holds for large δ, too.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from tests.referee.reference import Allowed, Array, Layer, raw_and_scaled, softmax
+
+U = 2.0**-24
+ROUNDINGS = 60.0
+WITHIN = (16, 64, 256, 1024)
+STAGES = ("scores", "scaled", "masked", "weights", "output")
+STATISTICS = ("entropy", "first", "special", "self", "other", "distance", *(f"within_{n}" for n in WITHIN))
+
+
+@dataclass(frozen=True)
+class Number:
+    """Numbers, and by how much ours may differ from each.
+
+    Attributes:
+        value: What they are; NaN where there is none.
+        slack: By how much ours may differ, of the same shape.
+    """
+
+    value: Array
+    slack: Array
+
+    def __getitem__(self, at: object) -> "Number":
+        return Number(self.value[at], self.slack[at])
+
+
+def mean(numbers: Sequence[Number]) -> Number:
+    """The mean of several; NaN where any of them is."""
+    return Number(np.mean([n.value for n in numbers], 0), np.mean([n.slack for n in numbers], 0) + 4 * U)
+
+
+class Attention:
+    """One layer's attention over one text.
+
+    Args:
+        layer: What the model hands to it.
+        used: Which keys a query may see, (Q, K).
+        special: Special tokens, (K,), bool.
+    """
+
+    def __init__(self, layer: Layer, used: Allowed, special: Sequence[bool]) -> None:
+        self.layer, self.used, self.special = layer, used, np.array(special, dtype=bool)
+        self.dead = ~used.any(-1)  # (Q,)
+        self.raw, self.scaled = raw_and_scaled(layer)  # (H, Q, K)
+        self.masked = np.where(used, self.scaled, -np.inf)
+        self.weights, self.sink = softmax(self.masked, layer.sinks)
+        q, k = (np.linalg.norm(x, axis=-1).max(-1) for x in (layer.q, layer.k))  # (H,)
+        self.score_slack = ROUNDINGS * U * np.maximum(q * k, 1.0)  # (H,)
+        self.delta = self.score_slack * abs(layer.scale) + 2 * U * np.abs(self.scaled).max((1, 2))
+        self.growth = np.expm1(2 * self.delta)[:, None, None] / 2  # (H, 1, 1)
+        self._numbers: dict[str, Number] = {}
+
+    @cached_property
+    def norms(self) -> dict[str, Array]:
+        """‖v_j‖ and ‖v_j W_O^h‖, (H, K)."""
+        assert self.layer.out is not None
+        return {
+            "value": np.linalg.norm(self.layer.v, axis=-1),
+            "projected": np.linalg.norm(self.layer.v @ self.layer.out, axis=-1),
+        }
+
+    def number(self, name: str) -> Number:
+        """A stage or a contribution, (H, Q, K), or (H, Q, Ev) for `output`."""
+        if name not in self._numbers:
+            self._numbers[name] = self._number(name)
+        return self._numbers[name]
+
+    def _number(self, name: str) -> Number:
+        shape, w = self.raw.shape, self.weights
+        nothing = self.dead[None, :, None]
+        match name:
+            case "scores":
+                return Number(self.raw, np.broadcast_to(self.score_slack[:, None, None], shape))
+            case "scaled" | "masked":
+                value = self.scaled if name == "scaled" else np.where(self.used, self.scaled, np.nan)
+                return Number(value, np.broadcast_to(self.delta[:, None, None], shape))
+            case "output":
+                v, total = self.layer.v, w.sum(-1, keepdims=True)
+                value = w @ v
+                spread = np.maximum(w @ v**2 - (2 - total) * value**2, 0.0)  # Σ w (v − output)²
+                slack = self.growth * np.sqrt(spread) + ROUNDINGS * U * np.abs(v).max((1, 2), keepdims=True)
+                return Number(np.where(nothing, np.nan, value), slack)
+        rest = w.sum(-1, keepdims=True) - w
+        slack = self.growth * w * (1 - w + rest) + 2 * U
+        if name == "weights":
+            return Number(np.where(nothing, np.nan, w), slack)
+        norms = self.norms[name][:, None]  # (H, 1, K)
+        off = slack * norms + ROUNDINGS * U * w * norms.max(-1, keepdims=True)
+        return Number(np.where(nothing, np.nan, w * norms), off)
+
+    def statistic(self, name: str) -> Number:
+        """A statistic of every row, (H, Q), or `sink`."""
+        n_queries, n_keys = self.raw.shape[1:]
+        w, at = self.weights, np.arange(n_keys)
+        apart = np.abs(np.arange(n_queries)[:, None] - at)  # (Q, K)
+        own = apart == 0
+        match name:
+            case "entropy":
+                bits = np.log2(np.where(w > 0, w, 1.0))
+                off = self._sum(-bits - 1 / np.log(2))
+                return Number(np.where(self.dead, np.nan, -(w * bits).sum(-1)), off.slack)
+            case "sink":
+                assert self.sink is not None
+                off = self.growth[..., 0] * self.sink * (1 - self.sink) + 4 * U
+                return Number(np.where(self.dead, np.nan, self.sink), off)
+            case "first":
+                return self._sum(at == 0)
+            case "special":
+                return self._sum(self.special)
+            case "self":
+                return self._sum(own)
+            case "other":
+                return self._sum(~own & ~self.special & (at != 0))
+            case "distance":
+                return self._sum(apart)
+        return self._sum(apart <= int(name.removeprefix("within_")))
+
+    def _sum(self, factors: Array) -> Number:
+        """Sum weights times factors c, (K,), (Q, K) or (H, Q, K), over the keys; the slack is δ Σ w |c − Σ w c|."""
+        w, factors = self.weights, np.broadcast_to(factors, self.weights.shape).astype(np.float64)
+        value = (w * factors).sum(-1)
+        slack = self.growth[..., 0] * (w * np.abs(factors - value[..., None])).sum(-1)
+        slack += (16 + w.shape[-1] / 4) * U * np.abs(factors).max(-1, initial=1.0)
+        return Number(np.where(self.dead, np.nan, value), slack)
+
+
+@dataclass(frozen=True)
+class Unit:
+    """What one entry of a Report stands for: a layer and head, or a mean.
+
+    Attributes:
+        layers: The attention of each of its layers over one text.
+        heads: Its heads.
+        single: One layer and one head, and no mean: its ranking by weight is that of the masked scores.
+    """
+
+    layers: Sequence[Attention]
+    heads: Sequence[int]
+    single: bool
+
+    @property
+    def dead(self) -> Allowed:
+        """Fully masked queries, (Q,)."""
+        return np.any([one.dead for one in self.layers], axis=0)
+
+    @property
+    def used(self) -> Allowed:
+        """Keys that any layer lets a query see, (Q, K)."""
+        return np.any([one.used for one in self.layers], axis=0)
+
+    @property
+    def has_sink(self) -> bool:
+        """Its heads have sinks."""
+        return self.layers[0].sink is not None
+
+    def number(self, name: str) -> Number:
+        """A stage or contribution, (Q, K), or (Q, Ev)."""
+        return mean([one.number(name)[head] for one in self.layers for head in self.heads])
+
+    def statistic(self, name: str) -> Number:
+        """A statistic of every row, (Q,)."""
+        return mean([one.statistic(name)[head] for one in self.layers for head in self.heads])
+
+    def columns(self, rows: Sequence[int]) -> Number:
+        """The weight that every key gets from these rows, (K,)."""
+        live = [[row for row in rows if not one.dead[row]] for one in self.layers]
+        parts = [one.number("weights")[head] for one in self.layers for head in self.heads]
+        rows_of = [rows for rows in live for _ in self.heads]
+        sums = [Number(p.value[r].sum(0), p.slack[r].sum(0)) for p, r in zip(parts, rows_of, strict=True)]
+        return mean(sums)
+
+    def pooled(self, size: int) -> tuple[list[int], Number]:
+        """Where runs start and the end, and the map of all weights, (runs, runs); NaN where a run has no live row."""
+        n = len(self.layers[0].dead)
+        runs = min(size, n)
+        run = [i * runs // n for i in range(n)]
+        value, slack = np.full((runs, runs), np.nan), np.zeros((runs, runs))
+        weights = [one.number("weights")[head] for one in self.layers for head in self.heads]
+        live = [~one.dead for one in self.layers for _ in self.heads]
+        for i in range(runs):
+            here = np.array(run) == i
+            mine = [w[here & alive] for w, alive in zip(weights, live, strict=True)]
+            if any(here @ alive for alive in live):
+                row = np.concatenate([w.value for w in mine]).mean(0)  # (K,)
+                off = np.concatenate([w.slack for w in mine]).mean(0)
+                for j in range(runs):
+                    value[i, j] = row[np.array(run) == j].sum()
+                    slack[i, j] = off[np.array(run) == j].sum() + 8 * U
+        return [run.index(i) for i in range(runs)] + [n], Number(value, slack)

@@ -1,0 +1,43 @@
+"""Expand a mask expression, cell by cell."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+
+from tests.referee.reference import Allowed
+
+
+def allowed(expression: str, own: Allowed) -> Allowed:
+    """The matrix (queries, keys) that an expression stands for, True where a query may attend."""
+    n_queries, n_keys = own.shape
+    found = np.ones_like(own)
+    for term in expression.split("+"):
+        one = own if term == "own" else _file(Path(term)) if "." in term else None
+        for i in range(n_queries):
+            for j in range(n_keys):
+                found[i, j] &= _may(term, i, j) if one is None else one[i, j]
+    return found
+
+
+def _may(term: str, i: int, j: int) -> bool:
+    kind, _, size = term.partition(":")
+    n = int(size or 0)
+    return {
+        "bidirectional": True,
+        "causal": j <= i,
+        "window": abs(i - j) < n,
+        "prefix": j <= i or j < n,
+        "block": n > 0 and i // n == j // n,
+    }[kind]
+
+
+def _file(path: Path) -> Allowed:
+    if path.suffix == ".json":
+        return np.array(json.loads(path.read_text()), dtype=bool)
+    if path.suffix == ".npy":
+        return np.load(path)
+    from safetensors.numpy import load_file
+
+    (matrix,) = load_file(path).values()
+    return matrix

@@ -1,0 +1,375 @@
+"""Compare a Report of `attnscope run`, as JSON, with what the call must give."""
+
+import re
+from collections.abc import Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tokenizers import Tokenizer
+
+from tests.referee import masks, reference
+from tests.referee.call import Call, places
+from tests.referee.expected import STATISTICS, Attention, Number, U, Unit
+from tests.referee.models import Model
+from tests.referee.reference import Allowed, Layer
+
+Json = dict[str, Any]
+_MASS = re.compile(r"auto: most mass on other words \((\d\.\d\d)\)")
+
+
+class Mismatch(AssertionError):
+    """Something in a Report that differs from what it must be."""
+
+
+class Text:
+    """One text: its tokens by the library, and every layer's attention over it.
+
+    Args:
+        model: The model.
+        call: What was call.
+        number: Which of the texts.
+
+    Attributes:
+        longest: Tokens of the longest text of the call: rankings of all texts have as many ranks.
+    """
+
+    longest = 0
+
+    def __init__(self, model: Model, call: Call, number: int) -> None:
+        self.encoding = _tokenizer(model.path).encode(call.texts[number], *([] if call.pair is None else [call.pair]))
+        self.special = [bool(flag) for flag in self.encoding.special_tokens_mask]
+        types = self.encoding.type_ids if model.segments else None
+        self.layers = attention(model.path, self.encoding.ids, types, self.special, call.mask, call.what_if)
+
+    @property
+    def n(self) -> int:
+        """Tokens."""
+        return len(self.encoding.ids)
+
+
+@lru_cache(maxsize=128)
+def _tokenizer(folder: Path) -> Tokenizer:
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return tokenizer
+
+
+def attention(
+    folder: Path,
+    ids: Sequence[int],
+    types: Sequence[int] | None,
+    special: Sequence[bool],
+    mask: str | None,
+    what_if: str | None,
+) -> list[Attention]:
+    """Every layer's attention over one text, under a mask as it was typed."""
+    expression = mask or "own"
+
+    def change(own: Allowed) -> Allowed:
+        return masks.allowed(expression, own)
+
+    whole = expression != "own" and what_if != "same-scores"
+    layers = _layers(folder, tuple(ids), None if types is None else tuple(types), expression if whole else None)
+    return [Attention(layer, change(layer.own), special) for layer in layers]
+
+
+@lru_cache(maxsize=32)
+def _layers(folder: Path, ids: tuple[int, ...], types: tuple[int, ...] | None, expression: str | None) -> list[Layer]:
+    def change(own: Allowed) -> Allowed:
+        return masks.allowed(str(expression), own)
+
+    return reference.run(folder, list(ids), None if types is None else list(types), change if expression else None)
+
+
+def numbers(found: Any) -> Any:
+    """Lists of numbers and null as float64 with NaN."""
+    return np.array(found, dtype=np.float64)
+
+
+def close(where: str, found: Any, expected: Number) -> None:
+    """Compare numbers with the expected ones, cell by cell.
+
+    Raises:
+        Mismatch: One of them is not there, is there although there is none, or differs by more than its slack.
+    """
+    ours = numbers(found)
+    if ours.size == 0 and expected.value.size == 0:
+        return
+    if ours.shape != expected.value.shape:
+        raise Mismatch(f"{where}: shape {ours.shape}, expected {expected.value.shape}")
+    if not np.array_equal(np.isnan(ours), np.isnan(expected.value)):
+        at = tuple(np.argwhere(np.isnan(ours) != np.isnan(expected.value))[0])
+        raise Mismatch(f"{where}{list(map(int, at))}: {ours[at]}, expected {expected.value[at]}")
+    off = np.nan_to_num(np.abs(ours - expected.value))
+    allowed = expected.slack + 4 * U * np.nan_to_num(np.abs(expected.value))
+    if (off > allowed).any():
+        at = tuple(np.argwhere(off > allowed)[0])
+        raise Mismatch(f"{where}{list(map(int, at))}: {ours[at]}, expected {expected.value[at]} ± {allowed[at]:.2g}")
+    note(where, off, allowed)
+
+
+def note(where: str, off: Any, allowed: Any) -> None:
+    """Called with every difference and what was allowed; does nothing, so that the limits can be looked into."""
+
+
+def same(where: str, found: Any, expected: Any) -> None:
+    """Compare something exactly.
+
+    Raises:
+        Mismatch: It differs.
+    """
+    if found != expected:
+        raise Mismatch(f"{where}: {found}, expected {expected}")
+
+
+def report(found: Json, call: Call, model: Model) -> None:
+    """Compare a whole Report of `attnscope run` with what the call must give.
+
+    Raises:
+        Mismatch: Something in it differs.
+    """
+    texts = [Text(model, call, i) for i in range(len(call.texts))]
+    for text in texts:
+        text.longest = max(one.n for one in texts)
+    n_layers, n_heads = len(texts[0].layers), len(texts[0].layers[0].raw)
+    made = found["provenance"]
+    same("provenance.n_layers", made["n_layers"], n_layers)
+    same("provenance.n_heads", made["n_heads"], n_heads)
+    same("provenance.engine", made["engine"], call.engine or "native")
+    pooled = call.pool is not None
+    same("provenance.values", made["values"], "pooled" if pooled else "exact")
+    _mask(found["mask"], call, texts)
+    same("texts", len(found["texts"]), len(texts))
+    units = _units(call, [one.layers for one in texts], texts, found["texts"][0]["heads"])
+    for number, (one, text) in enumerate(zip(found["texts"], texts, strict=True)):
+        same("index", one["index"], number)
+        same("text", (one["text"], one["pair"]), (call.texts[number], call.pair))
+        _tokens(one["tokens"], text)
+        words = [token["text"] for token in one["tokens"]]
+        nothing = pooled and call.query is None and call.key is None
+        default = [] if nothing else list(range(text.n))
+        same("queries", one["queries"], default if call.query is None else places(call.query, words))
+        same("keys", one["keys"], default if call.key is None else places(call.key, words))
+        _notes(one["notes"], call, text.n, nothing)
+        same("units", [(h["layer"], h["head"]) for h in one["heads"]], [name for name, _ in units])
+        for head, (name, (layers, heads)) in zip(one["heads"], units, strict=True):
+            unit = Unit([text.layers[i] for i in layers], heads, "mean" not in name)
+            _head(f"text {number} L{name[0]}H{name[1]} ", head, unit, text, one["queries"], one["keys"], call)
+
+
+def _mask(found: Json, call: Call, texts: list[Text]) -> None:
+    """What is said of the model's own mask is what the model was seen to use, in as many layers."""
+    own = [layer.layer.own for layer in texts[0].layers]
+    for words, layers in _said(found["own"]):
+        fits = sum(np.array_equal(masks.allowed(words, one), one) for one in own)
+        if fits < layers:
+            raise Mismatch(f"mask.own: '{found['own']}', but '{words}' fits {fits} of {len(own)} layers")
+    if found["what_if"] is not None:
+        same("mask.what_if", found["what_if"], call.what_if or "stack")
+    elif any(not np.array_equal(layer.used, layer.layer.own) for text in texts for layer in text.layers):
+        raise Mismatch("mask.what_if: none, but the mask is another than the model's")
+
+
+def _said(words: str) -> list[tuple[str, int]]:
+    """The expressions that a model's mask is said to be made of, and in how many layers each holds at least."""
+    words = words.removesuffix(", in the layers that ran")
+    if match := re.fullmatch(r"(\S+), with (\S+) in (\d+) of (\d+) layers", words):
+        return [(f"{match[1]}+{match[2]}", int(match[3])), (match[1], int(match[4]) - int(match[3]))]
+    if " of " in words:
+        return [(part, int(layers)) for part, layers in re.findall(r"(\S+) in (\d+) of \d+ layers", words)]
+    return [(words, 1)]
+
+
+def _tokens(found: list[Json], text: Text) -> None:
+    e = text.encoding
+    same("token ids", [token["id"] for token in found], e.ids)
+    same("pieces", [token["piece"] for token in found], e.tokens)
+    same("special tokens", [token["special"] for token in found], text.special)
+    for token, span, special in zip(found, e.offsets, text.special, strict=True):
+        same("span", (token["start"], token["end"]), (None, None) if special else span)
+
+
+def _notes(found: list[str], call: Call, n: int, nothing: bool) -> None:
+    """Numbers in what is said about a map."""
+    if nothing:
+        assert call.pool is not None
+        runs = min(call.pool, n)
+        if not any(f"a map of {runs} × {runs} runs" in one and f"{n:,} × {n:,} matrices" in one for one in found):
+            raise Mismatch(f"notes: {found}, expected a map of {runs} × {runs} runs for {n} × {n}")
+
+
+def _units(
+    call: Call, by_text: list[list[Attention]], texts: list[Text], shown: list[Json]
+) -> list[tuple[tuple[Any, Any], tuple[list[int], list[int]]]]:
+    """Name, layers and heads of every unit, in order; where `auto` chose, that it chose one of the best."""
+    n_layers, n_heads = len(by_text[0]), len(by_text[0][0].raw)
+    layer, head = call.layer or "auto", call.head or "auto"
+    layers = call.numbers(layer, n_layers) or list(range(n_layers))
+    heads = call.numbers(head, n_heads) or list(range(n_heads))
+    mass = _mass(by_text, texts) if "auto" in (layer, head) else None
+    if layer == "mean":
+        if head == "mean":
+            return [(("mean", "mean"), (layers, heads))]
+        if head == "auto" and mass is not None:
+            best = _chosen(shown, Number(mass.value.mean(0), mass.slack.mean(0)), "head")
+            return [(("mean", best), (layers, [best]))]
+        return [(("mean", h), (layers, [h])) for h in heads]
+    if layer == "auto" and mass is not None:
+        of_layer = mass[:, heads]
+        at = np.arange(n_layers), of_layer.value.argmax(1)
+        over = of_layer[at] if head == "auto" else Number(of_layer.value.mean(1), of_layer.slack.max(1))
+        layers = [_chosen(shown, over, "layer")]
+    units: list[tuple[tuple[Any, Any], tuple[list[int], list[int]]]] = []
+    for i, one in enumerate(layers):
+        if head == "mean":
+            units.append(((one, "mean"), ([one], heads)))
+        elif head == "auto" and mass is not None:
+            best = _chosen(shown[i : i + 1], mass[one], "head")
+            units.append(((one, best), ([one], [best])))
+        else:
+            units += [((one, h), ([one], [h])) for h in heads]
+    return units
+
+
+def _mass(by_text: list[list[Attention]], texts: list[Text]) -> Number:
+    """Mean weight on other words over the words of all texts that may see anything, (layers, heads)."""
+    values, slacks = [], []
+    for layer in range(len(by_text[0])):
+        rows = [
+            one[layer].statistic("other")[
+                :, [i for i in range(text.n) if not text.special[i] and not one[layer].dead[i]]
+            ]
+            for one, text in zip(by_text, texts, strict=True)
+        ]
+        value = np.concatenate([row.value for row in rows], 1)
+        values.append(value.sum(1) / max(1, value.shape[1]))
+        slacks.append(np.concatenate([row.slack for row in rows], 1).max(1, initial=0.0) + 4 * U)
+    return Number(np.array(values), np.array(slacks))
+
+
+def _chosen(shown: list[Json], over: Number, what: str) -> int:
+    """Which layer or head was chosen, after a look whether it is one of the best and its figure is right."""
+    (name,) = {head[what] for head in shown}
+    if not isinstance(name, int) or not 0 <= name < len(over.value):
+        raise Mismatch(f"auto: chose {what} {name}")
+    if over.value[name] < over.value.max() - 2 * over.slack.max():
+        raise Mismatch(f"auto: chose {what} {name} of {over.value}")
+    for head in shown:
+        match = _MASS.fullmatch(head["chosen"] or "")
+        if not match or abs(float(match[1]) - over.value[name]) > 0.005 + 2 * over.slack.max():
+            raise Mismatch(f"auto: says {head['chosen']} for {over.value[name]}")
+    return name
+
+
+def _head(where: str, found: Json, unit: Unit, text: Text, queries: list[int], keys: list[int], call: Call) -> None:
+    """Everything that is said of one unit over one text."""
+    layer = unit.layers[0].layer
+    close(where + "scale", found["scale"], Number(np.array(layer.scale), np.array(0.0)))
+    same(where + "softcap", found["softcap"], layer.softcap)
+    same(where + "bias", found["bias"], None)
+    if call.layer not in ("auto", None) and call.head not in ("auto", None):
+        same(where + "chosen", found["chosen"], None)
+    same(where + "stages", list(found["stages"]), call.stages if queries else [])
+    for stage, matrix in found["stages"].items():
+        expected = unit.number(stage)[queries]
+        close(where + stage, matrix, expected if stage == "output" else expected[:, keys])
+    same(where + "fully_masked", found["fully_masked"], [q for q in queries if unit.dead[q]])
+    ranking(where + "top", found["top"], unit, text.special, queries, call, text.longest)
+    if unit.single and call.by in (None, "weight") and "masked" in found["stages"] and len(keys) == text.n:
+        _exact_ranking(where + "top", found, unit, text.special, queries, call)
+    for name in STATISTICS:
+        close(where + name, found["rows"][name], unit.statistic(name)[queries])
+    same(where + "has a sink", found["sink"] is not None, unit.has_sink)
+    if unit.has_sink:
+        close(where + "sink", found["sink"], unit.statistic("sink")[queries])
+    _whole(where, found, unit, text, call.pool)
+
+
+def _whole(where: str, found: Json, unit: Unit, text: Text, pool: int | None) -> None:
+    """Map, columns and means of a text as a whole."""
+    if pool is None:
+        same(where + "whole", (found["pooled"], found["columns"], found["means"]), (None, None, None))
+        return
+    starts, weights = unit.pooled(pool)
+    same(where + "pooled runs", (found["pooled"]["queries"], found["pooled"]["keys"]), (starts, starts))
+    close(where + "pooled", found["pooled"]["weights"], weights)
+    columns = unit.columns(range(text.n))
+    close(where + "columns", found["columns"]["mass"], columns)
+    close(where + "columns.total", found["columns"]["total"], Number(columns.value.sum(), columns.slack.sum()))
+    words = [not special for special in text.special]
+    counted = np.array([word or not any(words) for word in words])
+    for name in (*STATISTICS, "sink"):
+        if name == "sink" and not unit.has_sink:
+            same(where + "means.sink", found["means"]["sink"], None)
+            continue
+        rows = unit.statistic(name)[counted]
+        live = rows[~np.isnan(rows.value)]
+        expected = (
+            Number(live.value.mean(), live.slack.max() + 4 * U) if live.value.size else Number(*[np.array(np.nan)] * 2)
+        )
+        close(where + f"means.{name}", found["means"][name], expected)
+
+
+def takes_part(unit: Unit, special: Sequence[bool], no_special: bool) -> Allowed:
+    """The keys that may be contributors, (Q, K)."""
+    eligible = np.array([not (no_special and (flag or j == 0)) for j, flag in enumerate(special)])
+    return unit.used & eligible & ~unit.dead[:, None]
+
+
+def ranking(
+    where: str, found: Json, unit: Unit, special: Sequence[bool], queries: Sequence[int], call: Call, longest: int
+) -> None:
+    """The strongest sources of each shown query: which, how many, in what order, and their measures.
+
+    Raises:
+        Mismatch: They differ by more than their slack.
+    """
+    by = call.by or "weight"
+    same(where + ".by", found["by"], by)
+    same(where + ".left_out", bool(found["left_out"]), call.no_special)
+    count, may = min(3 if call.top is None else call.top, longest), takes_part(unit, special, call.no_special)
+    measures = {"weight": unit.number("weights"), "value": unit.number("value")}
+    if by == "projected":
+        measures["projected"] = unit.number("projected")
+    else:
+        same(where + ".projected", found["projected"], None)
+    order = unit.number("masked") if by == "weight" and unit.single else measures[by]
+    same(where + " rows", len(found["keys"]), len(queries))
+    for row, query in enumerate(queries):
+        keys = found["keys"][row]
+        ranked = sorted(np.flatnonzero(may[query]), key=lambda j: -order.value[query, j])[:count]
+        blank = [-1] * (count - len(ranked))
+        taken = [key for key in keys if key != -1]
+        same(f"{where} count of query {query}", keys, taken + blank)
+        if len(set(taken)) != len(taken) or not all(may[query, key] for key in taken):
+            raise Mismatch(f"{where} of query {query}: {taken} repeats a key or holds one that takes no part")
+        same(f"{where} count of query {query}", len(taken), len(ranked))
+        for key, best in zip(taken, ranked, strict=True):
+            slack = order.slack[query, key] + order.slack[query, best]
+            if abs(order.value[query, key] - order.value[query, best]) > slack + 1e-7 * abs(order.value[query, best]):
+                raise Mismatch(f"{where} of query {query}: {taken}, expected {list(map(int, ranked))}")
+        for name, measure in measures.items():
+            pad = np.full(len(blank), np.nan)
+            expected = measure[query, taken] if taken else Number(np.zeros(0), np.zeros(0))
+            expected = Number(np.append(expected.value, pad), np.append(expected.slack, pad * 0))
+            close(f"{where}.{name} of query {query}", found[name][row], expected)
+        if by != "weight" or not unit.single:  # what ranks stands in the Report: among equals the first keys win
+            values = found[by][row]
+            for i in range(len(taken) - 1):
+                if values[i] < values[i + 1] or (values[i] == values[i + 1] and taken[i] > taken[i + 1]):
+                    raise Mismatch(f"{where} of query {query}: {taken} with {values} are out of order")
+
+
+def _exact_ranking(
+    where: str, found: Json, unit: Unit, special: Sequence[bool], queries: Sequence[int], call: Call
+) -> None:
+    """By weight, keys are ranked by the very scores that the Report shows: no slack at all."""
+    may = takes_part(unit, special, call.no_special)
+    masked = numbers(found["stages"]["masked"])
+    for row, query in enumerate(queries):
+        ranked = sorted(np.flatnonzero(may[query]), key=lambda j: -masked[row, j])
+        expected = [int(key) for key in ranked][: len(found["top"]["keys"][row])]
+        same(f"{where} of query {query}", [key for key in found["top"]["keys"][row] if key != -1], expected)
