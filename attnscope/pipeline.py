@@ -63,9 +63,8 @@ def prepare_engine(
     from attnscope.model.native import Native, make_batch, side_by_side
     from attnscope.model.stack import Stack
 
-    n_segments = loaded.config.n_segments if isinstance(loaded, Stack) else loaded.n_segments
     contexts = [page.context for page in request.pages if page.context is not None]
-    batch = make_batch([page.tokens for page in request.pages], contexts or None, device, n_segments)
+    batch = make_batch([page.tokens for page in request.pages], contexts or None, device)
     same_scores = run.mask != "own" and run.what_if == "same-scores"
     files = {path: from_matrix(matrix, device) for path, matrix in request.matrices.items()}
     if isinstance(loaded, Stack):
@@ -73,7 +72,7 @@ def prepare_engine(
     from attnscope.hosted import Hosted
 
     given = [page.given for page in request.pages if page.given is not None]
-    read = side_by_side(given, device, n_segments) if given else None
+    read = side_by_side(given, device) if given else None
     return batch, Hosted(loaded, request.terms, same_scores, files, read)
 
 
