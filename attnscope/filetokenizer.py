@@ -123,7 +123,8 @@ class FileTokenizer:
         for number, piece, sequence, added, type_id, (shown, span) in rows:
             special = bool(added) or (number in self._special and number != self.unknown_id)
             segment = segment if sequence is None else sequence  # what is added belongs to the text before it
-            yield Token(number, piece, shown, *(span or (None, None)), special, segment, type_id)
+            start, end = span or (None, None)
+            yield Token(number, piece, shown, start, end, special, segment, type_id)
 
     def _readable(self, encoding: "Encoding", texts: tuple[str, ...]) -> list[tuple[str, tuple[int, int] | None]]:
         """What to show for every token, and its span; no span where it stands for nothing in the text.

@@ -12,7 +12,7 @@ from attnscope.loading import Loader, Progress
 from attnscope.memory import layer_parameters
 from attnscope.report import MaskUse, Provenance, Report, TextReport
 from attnscope.request import Request, resolve
-from attnscope.selection import Keep
+from attnscope.selection import Keep, MaskTerm, parse_mask, used_mask
 from attnscope.source import Source
 
 if TYPE_CHECKING:
@@ -169,10 +169,10 @@ def forward(
     engine.forward(batch, meter.recorders, meter.layer)
 
 
-def _masks(request: Request) -> list[str]:
-    """The mask of every layer, in words."""
+def _masks(request: Request) -> list[tuple[MaskTerm, ...]]:
+    """The mask of every layer."""
     c = request.config
-    return [request.mask.replace("own", c.mask_of(layer)) for layer in range(c.n_layers)]
+    return [used_mask(request.terms, c.mask_of(layer)) for layer in range(c.n_layers)]
 
 
 def _shown(request: Request, real: "torch.Tensor") -> "torch.Tensor":
@@ -244,6 +244,6 @@ def mask_use(source: Source, run: RunConfig, seen: str | None = None) -> MaskUse
         seen: The model's own mask, where only running it shows that; None where its config says it.
     """
     own = source.config.mask_in_words() if seen is None else seen
-    used = own if run.mask == "own" else run.mask.replace("own", own)
+    used = "+".join(own if term.kind == "own" else str(term) for term in parse_mask(run.mask))
     whose = " or ".join((own, *(mask for mask in source.trained_masks if mask != own)))
     return MaskUse(whose, used, None if used in (own, *source.trained_masks) else run.what_if)

@@ -181,7 +181,7 @@ def _prefix(job: _Job, alone: Sequence[Seen]) -> Check:
 
 def _is_causal(job: _Job) -> bool:
     """The model's config promises it, whatever was seen."""
-    return isinstance(job.loaded, Stack) and "causal" in job.loaded.config.mask
+    return isinstance(job.loaded, Stack) and any(term.kind == "causal" for term in parse_mask(job.loaded.config.mask))
 
 
 def _padded(job: _Job) -> Check:
