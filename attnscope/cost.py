@@ -1,7 +1,7 @@
 """A ModelConfig in; FLOPs and bytes of its attention as the text grows out. No torch in here."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import msgspec
 
@@ -44,24 +44,22 @@ class CostRow(msgspec.Struct, frozen=True):
 
 def table(config: ModelConfig, lengths: tuple[int, ...] = LENGTHS) -> list[CostRow]:
     """One row for every length of text."""
-    masks = Counter(config.mask_of(layer) for layer in range(config.n_layers))
+    masks = Counter(parse_mask(config.mask_of(layer)) for layer in range(config.n_layers))
     return [_row(config, masks, tokens) for tokens in lengths]
 
 
-def allowed_pairs(mask: str, tokens: int) -> int:
+def allowed_pairs(terms: Sequence[MaskTerm], tokens: int) -> int:
     """How many (query, key) pairs a mask lets through, in a text of so many tokens without padding."""
-    terms = parse_mask(mask)
     return sum(_visible(query, terms, tokens) for query in range(tokens))
 
 
-def about_pairs(mask: str, tokens: int, samples: int = 256) -> float:
+def about_pairs(terms: Sequence[MaskTerm], tokens: int, samples: int = 256) -> float:
     """As allowed_pairs, from some of the queries; a mask's file counts as if it let everything through."""
-    terms = parse_mask(mask)
     queries = range(0, tokens, max(1, tokens // samples))
     return sum(_visible(query, terms, tokens) for query in queries) * tokens / len(queries)
 
 
-def _row(config: ModelConfig, masks: Counter[str], tokens: int) -> CostRow:
+def _row(config: ModelConfig, masks: Counter[tuple[MaskTerm, ...]], tokens: int) -> CostRow:
     pairs = config.n_heads * sum(layers * allowed_pairs(mask, tokens) for mask, layers in masks.items())
     heads = config.n_layers * config.n_heads
     matrix = heads * tokens * tokens * _FLOAT
@@ -92,7 +90,7 @@ def _kept(tokens: int) -> int:
     return tokens * (row + _FLOAT) + POOL * POOL * _FLOAT  # a number more for the mass of a column
 
 
-def _visible(query: int, terms: tuple[MaskTerm, ...], tokens: int) -> int:
+def _visible(query: int, terms: Sequence[MaskTerm], tokens: int) -> int:
     """Keys that a query sees: every term allows an interval of them, and so does their intersection."""
     low, high = 0, tokens
     for first, end in _intervals(query, terms):
@@ -100,7 +98,7 @@ def _visible(query: int, terms: tuple[MaskTerm, ...], tokens: int) -> int:
     return max(0, high - low)
 
 
-def _intervals(query: int, terms: tuple[MaskTerm, ...]) -> Iterator[tuple[int, int]]:
+def _intervals(query: int, terms: Sequence[MaskTerm]) -> Iterator[tuple[int, int]]:
     for term in terms:
         if term.kind == "causal":
             yield 0, query + 1

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from attnscope.config import ModelConfig
 from attnscope.heap import KEPT
 from attnscope.memory import DTYPE_BYTES, embedding_parameters, layer_parameters
+from attnscope.selection import MaskTerm
 
 PROGRAM = 256 << 20  # Python, torch for CPUs and the libraries that every run imports
 TOKEN = 450  # a token as Python objects: its struct, its strings, its numbers in lists
@@ -53,7 +54,7 @@ class Demand:
         reread: Blocks are not kept: one runs while the next one is read, in every pass.
         tiled: Queries of a text that tiles are made of.
         followed: A layer that is watched is not the last one.
-        masks: The masks of the layers that run, as expressions.
+        masks: The masks of the layers that run.
     """
 
     layers: int
@@ -73,7 +74,7 @@ class Demand:
     reread: bool = False
     tiled: int = 0
     followed: bool = False
-    masks: frozenset[str] = frozenset()
+    masks: frozenset[tuple[MaskTerm, ...]] = frozenset()
 
 
 def estimate(c: ModelConfig, dtype: str, d: Demand) -> dict[str, int]:
@@ -121,15 +122,21 @@ def _per_token(c: ModelConfig, size: int, d: Demand) -> int:
     watching = sides + wide * min(d.heads, c.n_kv_heads) * (c.d_head + c.d_value)
     leaving = max(sides, 3 * c.d_model) + o if d.layers > 1 else 0  # a layer that another one follows
     if d.followed:
-        apart = d.heads < c.n_heads and any("window" not in mask for mask in d.masks)  # heads that nobody watches
+        unbounded = any("window" not in _kinds(mask) for mask in d.masks)
+        apart = d.heads < c.n_heads and unbounded  # heads that nobody watches
         watching += o * (1 + apart)
     return max(entering, projecting, watching, leaving) + 2 * c.d_head * rotary
+
+
+def _kinds(mask: tuple[MaskTerm, ...]) -> set[str]:
+    return {term.kind for term in mask}
 
 
 def _tile(d: Demand) -> int:
     """Bytes of a tile, and of what its products need."""
     a_row = d.batch * d.tokens
     scores = min(max(TILE, min(2 * TILE, ENOUGH_ROWS * a_row), TILE_ROWS * a_row), a_row * d.tiled * d.heads)
-    widening = any("window" not in mask and ("causal" in mask or "prefix" in mask) for mask in d.masks)
+    kinds = [_kinds(mask) for mask in d.masks]
+    widening = any("window" not in mask and mask & {"causal", "prefix"} for mask in kinds)
     shapes = min(SHAPES, d.tokens // NARROWER, -(-d.tiled // ENOUGH_ROWS)) * widening
     return STAGES * 4 * scores + BUFFERS + SHAPE * shapes

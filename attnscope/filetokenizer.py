@@ -1,12 +1,14 @@
 """A tokenizer.json in; what turns texts into Tokens by it, out."""
 
+import re
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from attnscope.errors import AttnscopeError
 from attnscope.folder.files import MB, parse_json, read_file
-from attnscope.pieces import bytes_of, part_of_character, readable, trimmed
+from attnscope.pieces import bytes_of, overlapping, part_of_character, readable, trimmed
 from attnscope.quiet import quietly
 from attnscope.report import Token
 from attnscope.tokenizerjson import parts, read_tokenizer_json
@@ -51,6 +53,7 @@ class FileTokenizer:
         self.unknown_id: int | None = self._rust.token_to_id(named) if isinstance(named, str) else None
         if self.name == "Unigram":
             self.unknown_id = model.get("unk_id")
+        self._marks = [model.get(key) or "" for key in ("continuing_subword_prefix", "end_of_word_suffix")]
         added = self._rust.get_added_tokens_decoder()
         self._special = {number for number, token in added.items() if token.special}
 
@@ -64,44 +67,117 @@ class FileTokenizer:
         texts = (text,) if pair is None else (text, pair)
         for each in texts:
             check_text(each, where)
-        encoding = quietly(lambda: self._rust.encode(*texts), self.path, f"fails on {where}")
-        self._check_types(encoding, len(texts))
+        try:
+            encoding = quietly(lambda: self._rust.encode(*texts), self.path, f"fails on {where}")
+        except AttnscopeError as e:
+            if (unknown := self._unknown_word(texts, where)) is None:
+                raise
+            raise unknown from e
         tokens = list(self._tokens(encoding, texts))
         if not tokens:
             raise AttnscopeError("the text gives no tokens", where=where, hint="give at least one word")
         return tokens
 
-    def _check_types(self, encoding: "Encoding", count: int) -> None:
-        """Refuse type ids that a model would be given, and that are neither all 0 nor the number of the text."""
-        types, texts = encoding.type_ids, encoding.sequence_ids
-        odd = [t for t, s in zip(types, texts, strict=True) if (t >= count if s is None else t != s)]
-        if odd and any(types):
-            found = f"gives type id {odd[0]} where the number of the text is expected"
-            raise AttnscopeError(found, where=self.path, hint="expected 0 in the first text, 1 in its pair")
+    def _unknown_word(self, texts: tuple[str, ...], where: str) -> AttnscopeError | None:
+        """The error that names the first word that the vocabulary lacks, if no token stands for such words."""
+        if self.unknown_id is not None:
+            return None
+        for number, text in enumerate(texts):
+            try:
+                start, end = quietly(partial(self._first_unknown, text), self.path, f"fails on {where}") or (0, 0)
+            except AttnscopeError:  # the tokenizer is damaged after all
+                return None
+            if start < end:
+                which = " of the pair" if number else ""
+                found = f"the word '{text[start:end]}' at character {start}{which} is not in the vocabulary"
+                hint = f"use words that {self.path} has: it has no token for unknown ones"
+                return AttnscopeError(found, where=where, hint=hint)
+        return None
+
+    def _first_unknown(self, text: str) -> tuple[int, int] | None:
+        """Start and end of the first word that the model has no token for, outside of added tokens."""
+        from tokenizers import PreTokenizedString
+
+        added = [re.escape(token.content) for token in self._rust.get_added_tokens_decoder().values()]
+        pattern = re.compile("|".join(sorted(added, key=len, reverse=True)) or "(?!)")
+        edges = [0, *(edge for match in pattern.finditer(text) for edge in match.span()), len(text)]
+        for first, last in zip(edges[::2], edges[1::2], strict=True):
+            words = PreTokenizedString(text[first:last])
+            if self._rust.normalizer is not None:
+                words.normalize(self._rust.normalizer.normalize)
+            if self._rust.pre_tokenizer is not None:
+                self._rust.pre_tokenizer.pre_tokenize(words)
+            for word, (start, end), _ in words.get_splits(offset_referential="original", offset_type="char"):
+                try:
+                    self._rust.model.tokenize(word)
+                except Exception:  # the library raises nothing more specific
+                    return trimmed(text, first + start, first + end)
+        return None
 
     def _tokens(self, encoding: "Encoding", texts: tuple[str, ...]) -> Iterator[Token]:
         rows = zip(
-            encoding.ids, encoding.tokens, encoding.offsets, encoding.sequence_ids, encoding.special_tokens_mask,
-            encoding.type_ids, strict=True,
+            encoding.ids, encoding.tokens, encoding.sequence_ids, encoding.special_tokens_mask, encoding.type_ids,
+            self._readable(encoding, texts), strict=True,
         )  # fmt: skip
-        for number, piece, (start, end), sequence, added, type_id in rows:
-            special = bool(added) or number in self._special
-            if sequence is None or added:
-                yield Token(number, piece, piece, special=special, segment=type_id)
-                continue
-            shown, first, last = self._readable(piece, texts[sequence], start, end)
-            yield Token(number, piece, shown, first, last, special, sequence)
+        segment = 0
+        for number, piece, sequence, added, type_id, (shown, span) in rows:
+            special = bool(added) or (number in self._special and number != self.unknown_id)
+            segment = segment if sequence is None else sequence  # what is added belongs to the text before it
+            start, end = span or (None, None)
+            yield Token(number, piece, shown, start, end, special, segment, type_id)
 
-    def _readable(self, piece: str, text: str, start: int, end: int) -> tuple[str, int | None, int | None]:
-        """What to show for a token, and its span; no span where it stands for nothing in the text."""
-        span = text[start:end]
-        if span.strip() and not piece.strip("▁"):
-            return piece, None, None  # a prefix that the tokenizer put there borrows its neighbour's span
-        if not span:
-            raw = bytes_of(piece) if self._byte_level else None
-            return readable(raw.decode(errors="replace")) if raw else piece, None, None
-        part = part_of_character(piece, self._byte_level) if piece != span else None
-        return part or readable(span), *trimmed(text, start, end)
+    def _readable(self, encoding: "Encoding", texts: tuple[str, ...]) -> list[tuple[str, tuple[int, int] | None]]:
+        """What to show for every token, and its span; no span where it stands for nothing in the text.
+
+        A token shows its span as it is written. Where tokens share a character, as bytes of it or as what a normalizer
+        makes of it, each shows its own piece.
+        """
+        spans = self._spans(encoding, texts)
+        shared = overlapping(spans)
+        found: list[tuple[str, tuple[int, int] | None]] = []
+        rows = zip(encoding.tokens, encoding.sequence_ids, encoding.special_tokens_mask, spans, shared, strict=True)
+        for piece, sequence, added, span, several in rows:
+            if sequence is None or added:
+                found.append((piece, None))
+                continue
+            written = "" if span is None else texts[sequence][span[1] : span[2]]
+            part = part_of_character(piece, self._byte_level) if several or piece != written else None
+            shown = part or (readable(written) if written and not several else readable(self._own(piece)))
+            found.append((shown, None if span is None else span[1:]))
+        return found
+
+    def _spans(self, encoding: "Encoding", texts: tuple[str, ...]) -> list[tuple[int, int, int] | None]:
+        """The text and the characters, without white space around them, that every token stands for.
+
+        None for a token that stands for none. Such a one may be given the span of the character that it was put
+        before: a space that the tokenizer adds to a text.
+        """
+        rows = zip(encoding.offsets, encoding.sequence_ids, encoding.special_tokens_mask, strict=True)
+        spans = [
+            None if sequence is None or added or start == end else (sequence, *trimmed(texts[sequence], start, end))
+            for (start, end), sequence, added in rows
+        ]
+        spaces = [
+            span is not None and self._is_space(piece, texts[span[0]][span[1] : span[2]])
+            for piece, span in zip(encoding.tokens, spans, strict=True)
+        ]
+        taken = overlapping(spans, [None if space else span for span, space in zip(spans, spaces, strict=True)])
+        return [None if space and other else span for span, space, other in zip(spans, spaces, taken, strict=True)]
+
+    def _is_space(self, piece: str, written: str) -> bool:
+        """The piece is white space, and what stands in the text is something else."""
+        if piece == written:
+            return False
+        own = self._own(piece)
+        return own != written and not own.strip()
+
+    def _own(self, piece: str) -> str:
+        """What a piece spells, as text: its bytes, or itself without the marks of words that begin, go on and end."""
+        raw = bytes_of(piece) if self._byte_level else None
+        if raw is not None:
+            return raw.decode(errors="replace")
+        inner = piece.removeprefix(self._marks[0]).removesuffix(self._marks[1]) or piece
+        return inner.replace("▁", " ")
 
 
 def _made(text: str, path: Path, data: bytes) -> "RustTokenizer":

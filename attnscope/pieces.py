@@ -1,6 +1,7 @@
 """A token's piece and its span of the text in; the readable text to show for it out."""
 
 import re
+from collections.abc import Sequence
 from functools import cache
 
 _BLANK = {" ": "␣", "\n": "⏎", "\t": "⇥"}
@@ -14,6 +15,30 @@ def trimmed(text: str, start: int, end: int) -> tuple[int, int]:
     if not span.strip():
         return start, end
     return start + len(span) - len(span.lstrip()), end - len(span) + len(span.rstrip())
+
+
+def overlapping(
+    spans: Sequence[tuple[int, int, int] | None], others: Sequence[tuple[int, int, int] | None] | None = None
+) -> list[bool]:
+    """Which spans share a character with another one; spans of one text stand in its order.
+
+    Args:
+        spans: Number of the text, start and end of every token; None for a token that stands for nothing.
+        others: Spans of the tokens that count as the other ones; None for all.
+    """
+    found = [False] * len(spans)
+    for forward in (True, False):
+        reached: dict[int, int] = {}  # per text, how far the spans before this one go; backwards: behind it
+        for i in range(len(spans)) if forward else reversed(range(len(spans))):
+            here, other = spans[i], spans[i] if others is None else others[i]
+            if here is not None and here[0] in reached:
+                far = reached[here[0]]
+                found[i] = found[i] or (far > here[1] if forward else far < here[2])
+            if other is not None:
+                edge = other[2] if forward else other[1]
+                far = reached.get(other[0], edge)
+                reached[other[0]] = max(far, edge) if forward else min(far, edge)
+    return found
 
 
 def readable(span: str) -> str:

@@ -12,7 +12,7 @@ from attnscope.loading import Loader, Progress
 from attnscope.memory import layer_parameters
 from attnscope.report import MaskUse, Provenance, Report, TextReport
 from attnscope.request import Request, resolve
-from attnscope.selection import Keep
+from attnscope.selection import Keep, MaskTerm, parse_mask, used_mask
 from attnscope.source import Source
 
 if TYPE_CHECKING:
@@ -63,9 +63,8 @@ def prepare_engine(
     from attnscope.model.native import Native, make_batch, side_by_side
     from attnscope.model.stack import Stack
 
-    n_segments = loaded.config.n_segments if isinstance(loaded, Stack) else loaded.n_segments
     contexts = [page.context for page in request.pages if page.context is not None]
-    batch = make_batch([page.tokens for page in request.pages], contexts or None, device, n_segments)
+    batch = make_batch([page.tokens for page in request.pages], contexts or None, device)
     same_scores = run.mask != "own" and run.what_if == "same-scores"
     files = {path: from_matrix(matrix, device) for path, matrix in request.matrices.items()}
     if isinstance(loaded, Stack):
@@ -73,7 +72,7 @@ def prepare_engine(
     from attnscope.hosted import Hosted
 
     given = [page.given for page in request.pages if page.given is not None]
-    read = side_by_side(given, device, n_segments) if given else None
+    read = side_by_side(given, device) if given else None
     return batch, Hosted(loaded, request.terms, same_scores, files, read)
 
 
@@ -170,10 +169,10 @@ def forward(
     engine.forward(batch, meter.recorders, meter.layer)
 
 
-def _masks(request: Request) -> list[str]:
-    """The mask of every layer, in words."""
+def _masks(request: Request) -> list[tuple[MaskTerm, ...]]:
+    """The mask of every layer."""
     c = request.config
-    return [request.mask.replace("own", c.mask_of(layer)) for layer in range(c.n_layers)]
+    return [used_mask(request.terms, c.mask_of(layer)) for layer in range(c.n_layers)]
 
 
 def _shown(request: Request, real: "torch.Tensor") -> "torch.Tensor":
@@ -245,6 +244,6 @@ def mask_use(source: Source, run: RunConfig, seen: str | None = None) -> MaskUse
         seen: The model's own mask, where only running it shows that; None where its config says it.
     """
     own = source.config.mask_in_words() if seen is None else seen
-    used = own if run.mask == "own" else run.mask.replace("own", own)
+    used = "+".join(own if term.kind == "own" else str(term) for term in parse_mask(run.mask))
     whose = " or ".join((own, *(mask for mask in source.trained_masks if mask != own)))
     return MaskUse(whose, used, None if used in (own, *source.trained_masks) else run.what_if)

@@ -11,7 +11,7 @@ from attnscope.estimate import Demand, estimate
 from attnscope.maskfile import read_mask
 from attnscope.memory import HINT, fit, layer_parameters, limit
 from attnscope.report import STAGES, Token
-from attnscope.selection import POOL, PRINTED, MaskTerm, Pick, parse_mask, parse_pick
+from attnscope.selection import POOL, PRINTED, MaskTerm, Pick, parse_mask, parse_pick, used_mask
 from attnscope.shown import choose
 from attnscope.source import Source, tokenize
 
@@ -56,7 +56,6 @@ class Request:
         matrices: The matrices of the mask's files, (queries, keys), bool, True where allowed.
         multiplications: About how many multiplications the layers that run take.
         config: The model.
-        mask: The mask as it was typed.
         reread: Why weights are read again in every pass, layer by layer; empty where they are kept.
     """
 
@@ -69,7 +68,6 @@ class Request:
     matrices: "dict[str, np.ndarray[Any, np.dtype[np.bool_]]]"
     multiplications: int
     config: ModelConfig
-    mask: str
     reread: str = ""
 
     @property
@@ -157,7 +155,7 @@ def request_for(run: RunConfig, source: Source, pages: list[Page]) -> Request:
     stages = tuple(stage for stage in STAGES if stage in run.stages)
     terms = parse_mask(run.mask)
     work = deepest * layer_parameters(c) * sum(len(page.tokens) for page in pages)
-    return Request(layers, heads, terms, stages, pages, deepest, _matrices(terms, pages), work, c, run.mask)
+    return Request(layers, heads, terms, stages, pages, deepest, _matrices(terms, pages), work, c)
 
 
 def make_page(run: RunConfig, source: Source, text: TextInput) -> Page:
@@ -184,7 +182,7 @@ def make_page(run: RunConfig, source: Source, text: TextInput) -> Page:
 
 def _causal(run: RunConfig, source: Source) -> bool:
     """Most queries see only what stands before them."""
-    return "causal" in run.mask.replace("own", source.config.mask) or "prefix" in run.mask
+    return any(term.kind in ("causal", "prefix") for term in used_mask(parse_mask(run.mask), source.config.mask))
 
 
 def _check_context(text: TextInput, source: Source) -> None:
@@ -244,5 +242,5 @@ def demand(run: RunConfig, source: Source, request: Request) -> Demand:
         reread=bool(request.reread),
         tiled=longest if pool or request.auto or request.deepest > 1 else max(len(page.queries) for page in pages),
         followed=min(picked) + 1 < request.deepest,
-        masks=frozenset(run.mask.replace("own", c.mask_of(layer)) for layer in range(request.deepest)),
+        masks=frozenset(used_mask(request.terms, c.mask_of(layer)) for layer in range(request.deepest)),
     )

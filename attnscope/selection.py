@@ -1,6 +1,7 @@
 """What the user typed for `--layer`, `--head`, `--query`, `--key` and `--mask`, parsed; no torch in here."""
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -161,12 +162,19 @@ def parse_mask(text: str, where: str = "--mask") -> tuple[MaskTerm, ...]:
     `causal`: the query and what stands before it. `bidirectional`: everything. `window:N`: keys less than N
     positions away, on both sides (so `causal+window:4` is the query and the three before it). `prefix:N`: the first
     N keys for everyone, the rest causally. `block:N`: only keys of the query's own stretch of N tokens (documents
-    packed one after the other). `own`: the model's own mask. A file holds a boolean matrix (queries, keys).
+    packed one after the other). `own`: the model's own mask. A file holds a boolean matrix (queries, keys); its path
+    may contain `+` after a slash (`./a+b.npy`), but not one after its ending, and no blanks around it.
 
     Raises:
         UsageError: A term is none of these.
     """
-    return tuple(_mask_term(part.strip(), where) for part in text.split("+"))
+    parts: list[str] = []
+    for part in text.split("+"):
+        if parts and "/" in parts[-1] and not parts[-1].rstrip().endswith(MASK_FILES):
+            parts[-1] += f"+{part}"  # a path that goes on: no word holds a slash
+        else:
+            parts.append(part.strip())
+    return tuple(_mask_term(part.strip(), where) for part in parts)
 
 
 def _mask_term(part: str, where: str) -> MaskTerm:
@@ -180,3 +188,8 @@ def _mask_term(part: str, where: str) -> MaskTerm:
     if part in ("own", "causal", "bidirectional"):
         return MaskTerm(part)  # type: ignore[arg-type]
     raise UsageError(f"unknown mask '{part}'", where=where, hint=did_you_mean(part, MASK_WORDS))
+
+
+def used_mask(terms: Sequence[MaskTerm], own: str) -> tuple[MaskTerm, ...]:
+    """The terms of a layer's mask where the user asked for `terms`, and the layer's own is the expression `own`."""
+    return tuple(part for term in terms for part in (parse_mask(own) if term.kind == "own" else (term,)))

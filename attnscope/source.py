@@ -179,6 +179,7 @@ def tokenize(
     if source.start is not None and where != "--context":
         tokens = shifted(tokens, source.start)
         notes.append(f"a decoder's text: '{source.start.piece}' goes before it, and no end of sentence after it")
+    _check_types(tokens, c.n_segments, where)
     worst = max(tokens, key=lambda t: t.id)
     if worst.id >= c.vocab_size:
         found = f"token '{worst.piece}' has id {worst.id}, the embedding has {c.vocab_size} rows"
@@ -194,14 +195,30 @@ def tokenize(
     return tokens, notes
 
 
+def _check_types(tokens: list[Token], n_segments: int, where: str) -> None:
+    """Refuse a type id that the model's segment table has no row for; a model without such a table takes none."""
+    worst = max(tokens, key=lambda t: t.type_id)
+    if n_segments and worst.type_id >= n_segments:
+        rows = "1 row" if n_segments == 1 else f"{n_segments} rows"
+        found = f"token '{worst.text}' has type id {worst.type_id}, the model's segment table has {rows}"
+        paired = any(token.segment for token in tokens)
+        hint = "leave --pair out, or take the model's own tokenizer" if paired else "take the model's own tokenizer"
+        raise AttnscopeError(f"{found} (type_vocab_size)", where=where, hint=hint)
+
+
 def shifted(tokens: list[Token], start: Token) -> list[Token]:
     """A decoder's input as in training: the start, then the text, without the special token that ends it."""
-    return [start, *(tokens[:-1] if tokens[-1].special else tokens)]
+    return [start, *(tokens[:-1] if _closes(tokens[-1]) else tokens)]
+
+
+def _closes(token: Token) -> bool:
+    """It was added by the tokenizer; a special token that the user wrote is part of the text."""
+    return token.special and token.start is None
 
 
 def _cut(tokens: list[Token], longest: int) -> list[Token]:
-    """The first tokens, with the special tokens that closed the text still closing it."""
+    """The first tokens, with the special tokens that the tokenizer closed the text with still closing it."""
     closing = 0
-    while closing < min(len(tokens), longest) and tokens[-1 - closing].special:
+    while closing < min(len(tokens), longest) and _closes(tokens[-1 - closing]):
         closing += 1
     return tokens[: longest - closing] + (tokens[-closing:] if closing else [])

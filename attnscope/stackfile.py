@@ -145,3 +145,5 @@ def _check_mask(model: dict[str, Any], path: Path) -> None:
             raise AttnscopeError(e.found, where=e.where, hint=e.hint) from e
         if any(term.kind == "own" for term in terms):
             raise AttnscopeError("'own' has no meaning here", where=f"{path}: mask", hint="name the mask itself")
+        if any(term.kind == "file" for term in terms):
+            raise AttnscopeError("a file is no model's mask", where=f"{path}: mask", hint="give it with --mask")

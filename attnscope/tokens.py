@@ -84,8 +84,10 @@ class WordTokenizer:
             check_text(each, where)
             for word, start, end in self._words(each):
                 if word not in self._ids:
-                    raise AttnscopeError(f"the word '{word}' is not in the vocabulary", where=where)
-                tokens.append(Token(self._ids[word], word, word, start, end, segment=segment))
+                    raise AttnscopeError(
+                        f"the word '{word}' at character {start} is not in the vocabulary", where=where
+                    )
+                tokens.append(Token(self._ids[word], word, word, start, end, segment=segment, type_id=segment))
         if not tokens:
             raise AttnscopeError("the text holds no words", where=where, hint="give at least one word")
         return tokens
@@ -107,21 +109,18 @@ def _class(c: str) -> str:
     return "w" if c in "_\u200c\u200d" or unicodedata.category(c)[0] in "LMN" else "p"
 
 
-def as_batch(
-    texts: Sequence[Sequence[Token]], pad_id: int = 0, n_segments: int = 2
-) -> tuple[list[list[int]], list[list[int]], list[int]]:
-    """Ids and segments of several texts, padded on the right to one length.
+def as_batch(texts: Sequence[Sequence[Token]], pad_id: int = 0) -> tuple[list[list[int]], list[list[int]], list[int]]:
+    """Ids and type ids of several texts, padded on the right to one length.
 
     Args:
         texts: Tokens of each text.
         pad_id: The id that fills up; no query may attend to it, so any valid id does.
-        n_segments: Rows of the model's segment table. Where it has one (RoBERTa), that row stands for both texts.
 
     Returns:
-        Ids (texts, longest), segments (texts, longest), length of each text without padding.
+        Ids (texts, longest), type ids (texts, longest), length of each text without padding.
     """
     lengths = [len(tokens) for tokens in texts]
-    longest, last = max(lengths, default=0), max(n_segments - 1, 0)
+    longest = max(lengths, default=0)
     ids = [[t.id for t in tokens] + [pad_id] * (longest - len(tokens)) for tokens in texts]
-    segments = [[min(t.segment, last) for t in tokens] + [0] * (longest - len(tokens)) for tokens in texts]
-    return ids, segments, lengths
+    types = [[t.type_id for t in tokens] + [0] * (longest - len(tokens)) for tokens in texts]
+    return ids, types, lengths

@@ -1,5 +1,6 @@
 import json
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -94,3 +95,19 @@ def test_packed_documents_do_not_see_each_other():
     allowed = run("block:2", "the cat sleeps on it").stages["masked"] > -np.inf
     block = np.arange(5) // 2
     np.testing.assert_array_equal(allowed, block[:, None] == block)
+
+
+@pytest.mark.parametrize("path", ["downloads/m.npy", "owner.json", "causal.json", "prefix.npy"])
+def test_a_files_name_is_neither_rewritten_nor_read_as_a_word(path, tmp_path, monkeypatch):
+    """Only the file decides: a long text's window lies in the middle of a mask that is not causal."""
+    monkeypatch.chdir(tmp_path)
+    Path("downloads").mkdir()
+    n = 80
+    allowed = np.ones((n, n), dtype=bool)
+    write(Path(path), allowed)
+    text = TextInput("bank " * n)
+    for mask in (path, f"own+{path}"):
+        run = RunConfig((text,), config="bidirectional", mask=mask, layer="0", head="0", query="40", window=20)
+        report = inspect(run, lambda *_: None)  # with progress, which estimates the work from the mask
+        assert report.mask.used == mask.replace("own+", "bidirectional+")
+        assert report.texts[0].keys == list(range(30, 50))

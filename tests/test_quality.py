@@ -28,7 +28,7 @@ ROOMS = {
     "pieces": "errors",
     "memory": "config errors",
     "heap": "",
-    "estimate": "config heap memory",
+    "estimate": "config heap memory selection",
     "maskfile": "errors folder",
     "cost": "config selection",
     "texts": "config errors folder",

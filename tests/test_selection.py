@@ -1,7 +1,7 @@
 import pytest
 
 from attnscope.errors import UsageError
-from attnscope.selection import parse_mask, parse_pick, positions
+from attnscope.selection import MaskTerm, parse_mask, parse_pick, positions, used_mask
 
 WORDS = ["The", "bank", "by", "the", "riv", "##er", "bank"]
 
@@ -76,3 +76,29 @@ def test_what_is_no_mask_is_refused(typed, said):
     with pytest.raises(UsageError) as error:
         parse_mask(typed)
     assert said in str(error.value)
+
+
+PATHS = ["downloads/m.npy", "owner.json", "causal.json", "prefix.npy", "auto.npy", "all.json", "mean.safetensors",
+         "my own mask.npy", "window:3.npy", "C:/x.npy", "./a+b.npy", "a b/own+causal.json"]  # fmt: skip
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("form", ["{}", "own+{}", "{}+own", "causal + {} + window:2"])
+def test_a_path_is_taken_literally_whatever_words_it_contains(form, path):
+    terms = parse_mask(form.format(path))
+    assert [term.path for term in terms if term.kind == "file"] == [path]
+    words = "".join(form.replace("{}", "").split()).split("+")
+    assert [str(term) for term in terms if term.kind != "file"] == [word for word in words if word]
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_own_is_replaced_as_a_term_and_nowhere_else(path):
+    file = MaskTerm("file", path=path)
+    assert used_mask(parse_mask(f"{path}+own"), "causal+window:4") == (file, *parse_mask("causal+window:4"))
+    assert used_mask(parse_mask(path), "causal") == (file,)
+
+
+def test_two_files_and_a_path_without_end():
+    assert [term.path for term in parse_mask("a/x.npy+b.json")] == ["a/x.npy", "b.json"]
+    with pytest.raises(UsageError, match=r"unknown mask 'a/x\+causal'"):
+        parse_mask("a/x+causal")

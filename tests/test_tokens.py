@@ -1,6 +1,8 @@
 """What a token shows, where it stands and what it is called, for each kind of tokenizer."""
 
 import json
+import re
+import unicodedata
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,6 +19,8 @@ from attnscope.tokens import WordTokenizer, as_batch
 from tests.tokenfiles import content, write
 
 KINDS = ["byte-level", "roberta", "wordpiece", "unigram", "byte-fallback"]
+PREFIXED = ["byte-level with a prefix", "roberta with a prefix"]
+NORMALIZED = ["byte-level with NFKC", "roberta with NFKC", "wordpiece with NFKC", "unigram with NFKC"]
 
 
 @pytest.fixture(params=KINDS)
@@ -101,16 +105,46 @@ def test_metaspace_is_gone_and_an_unknown_shows_its_text(tmp_path: Path) -> None
 def test_a_prefix_that_stands_for_nothing_has_no_span(tmp_path: Path) -> None:
     first = _load(tmp_path, "unigram").encode("bank")[0]
     assert (first.piece, first.text, first.start, first.end) == ("▁bank", "bank", 0, 4)
-    alone = _load(tmp_path, "unigram").encode("s")[0]
-    assert (alone.piece, alone.text, alone.start, alone.end) == ("▁", "▁", None, None)
+    assert _seen(_load(tmp_path, "unigram").encode("s")) == [("▁", "␣", None, None), ("s", "s", 0, 1)]
+
+
+def test_a_space_that_the_tokenizer_adds_shows_itself_and_not_its_neighbour(tmp_path: Path) -> None:
+    tokens = _load(tmp_path, "byte-level with a prefix").encode("x river")
+    assert _seen(tokens) == [("Ġ", "␣", None, None), ("x", "x", 0, 1), ("Ġriver", "river", 2, 7)]
+    assert _seen(_load(tmp_path, "byte-level with a prefix").encode(" x"))[0] == ("Ġ", "␣", 0, 1)
+    assert _seen(_load(tmp_path, "byte-fallback").encode("\nx"))[0] == ("▁", "␣", None, None)
+
+
+def test_a_byte_that_looks_like_the_character_it_is_part_of(tmp_path: Path) -> None:
+    """U+00A1 is C2 A1 in UTF-8, and the byte-level alphabet spells the byte A1 as U+00A1."""
+    assert [t.text for t in _load(tmp_path, "byte-level").encode("¡")] == ["<C2>", "<A1>"]
+
+
+def test_what_a_normalizer_makes_of_one_character_shows_as_that(tmp_path: Path) -> None:
+    tokens = _load(tmp_path, "byte-level with NFKC").encode("The aﬁx Ⅻ")
+    assert _seen(tokens) == [
+        ("The", "The", 0, 3),
+        ("Ġ", "␣", 3, 4),
+        ("a", "a", 4, 5),
+        ("f", "f", 5, 6),
+        ("i", "i", 5, 6),
+        ("x", "x", 6, 7),
+        ("Ġ", "␣", 7, 8),
+        ("X", "X", 8, 9),
+        ("I", "I", 8, 9),
+        ("I", "I", 8, 9),
+    ]
+    words = _load(tmp_path, "wordpiece with NFKC").encode("ﬁn")
+    assert [(t.piece, t.text) for t in words[1:-1]] == [("f", "f"), ("##i", "i"), ("##n", "n")]
 
 
 @pytest.mark.parametrize(
-    ("kind", "segments"), [("wordpiece", [0, 0, 0, 1, 1]), ("roberta", [0, 0, 0, 0, 1, 0]), ("byte-level", [0, 1])]
+    ("kind", "segments"), [("wordpiece", [0, 0, 0, 1, 1]), ("roberta", [0, 0, 0, 0, 1, 1]), ("byte-level", [0, 1])]
 )
 def test_a_pair_counts_in_its_own_text(tmp_path: Path, kind: str, segments: list[int]) -> None:
     tokens = _load(tmp_path, kind).encode("The", "The")
     assert [t.segment for t in tokens] == segments
+    assert [t.type_id for t in tokens] == ([0] * 6 if kind == "roberta" else segments)
     assert [(t.start, t.end, t.segment) for t in tokens if not t.special] == [(0, 3, 0), (0, 3, 1)]
 
 
@@ -185,6 +219,50 @@ def test_every_token_of_every_text_is_what_its_span_says(kind: str, text: str, p
         assert token.text in (span, readable(span)) or (token.text.startswith("<") and len(span) == 1)
 
 
+EXPANDED = st.text("aBx bﬁⅫ½㎏…´\n🜁é¡▁", min_size=1, max_size=12).filter(str.strip)
+PART = re.compile("<((?:[0-9A-F]{2} ?)+)>")
+
+
+@pytest.mark.parametrize("kind", [*KINDS, "words", "suffixes", *PREFIXED])
+@given(text=TEXTS)
+def test_tokens_spell_the_text_in_order(kind: str, text: str) -> None:
+    _check_spelled(kind, text.replace("<", "(").replace("\x00", ""), lambda span: span)
+
+
+@pytest.mark.parametrize("kind", NORMALIZED)
+@given(text=EXPANDED)
+def test_tokens_spell_the_text_in_order_where_a_normalizer_adds_characters(kind: str, text: str) -> None:
+    _check_spelled(kind, text, lambda span: unicodedata.normalize("NFKC", span))
+
+
+def _check_spelled(kind: str, text: str, normal: Callable[[str], str]) -> None:
+    """Spans run through the text and leave nothing out, and what tokens of one stretch show is that stretch."""
+    tokenizer = _TOKENIZERS.setdefault(kind, FileTokenizer(Path(kind), json.dumps(content(kind)).encode()))
+    tokens = [t for t in tokenizer.encode(text) if not t.special] if text.strip() else []
+    assert all(t.text == "␣" * len(t.text) for t in tokens if t.start is None)
+    found = [(t.start, t.end, t.text) for t in tokens if t.start is not None and t.end is not None]
+    assert sorted(found, key=lambda one: one[:2]) == found
+    covered = {place for start, end, _ in found for place in range(start, end)}
+    assert covered >= {i for i, c in enumerate(text) if not c.isspace()} or kind == "wordpiece"  # which drops some
+    stretches: list[tuple[int, int, list[str]]] = []
+    for start, end, shown in found:
+        if stretches and start < stretches[-1][1]:
+            first, last, pieces = stretches[-1]
+            stretches[-1] = first, max(last, end), [*pieces, shown]
+        else:
+            stretches.append((start, end, [shown]))
+    for start, end, pieces in stretches:
+        written = text[start:end]
+        if written.isspace():
+            assert all(piece in (readable(written), "␣") or PART.fullmatch(piece) for piece in pieces)
+        elif len(pieces) == 1:
+            assert pieces == [written] or PART.fullmatch(pieces[0])
+        else:
+            raw = PART.sub(lambda part: bytes.fromhex(part[1]).decode(errors="surrogateescape"), "".join(pieces))
+            spelled = raw.encode(errors="surrogateescape").decode()
+            assert "".join(normal(written).split()) == "".join(spelled.replace("␣", "").split())
+
+
 _TOKENIZERS: dict[str, FileTokenizer] = {}
 
 
@@ -236,7 +314,7 @@ def test_words_without_punctuation_and_across_texts() -> None:
 
 
 def test_words_that_are_not_there() -> None:
-    with pytest.raises(AttnscopeError, match="TEXT: the word 'd' is not in the vocabulary"):
+    with pytest.raises(AttnscopeError, match="TEXT: the word 'd' at character 2 is not in the vocabulary"):
         WordTokenizer(["a b"]).encode("a d")
     with pytest.raises(AttnscopeError, match="f:3: the text holds no words"):
         WordTokenizer(["?!"], punctuation="drop").encode("?!", where="f:3")
@@ -245,5 +323,4 @@ def test_words_that_are_not_there() -> None:
 def test_a_batch_is_padded_on_the_right() -> None:
     one, two = WordTokenizer(["a b c"]).encode("a b c"), WordTokenizer(["a b c"]).encode("c", "b")
     assert as_batch([one, two], pad_id=9) == ([[0, 1, 2], [2, 1, 9]], [[0, 0, 0], [0, 1, 0]], [3, 2])
-    assert as_batch([two], n_segments=1)[1] == as_batch([two], n_segments=0)[1] == [[0, 0]]
     assert as_batch([]) == ([], [], [])

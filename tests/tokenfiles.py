@@ -24,8 +24,19 @@ def write(path: Path, value: dict[str, Any]) -> Path:
 
 @cache
 def _trained(kind: str) -> str:
-    return {"byte-level": _byte_level, "roberta": _roberta, "wordpiece": _wordpiece, "unigram": _unigram,
-            "byte-fallback": _byte_fallback}[kind]()  # fmt: skip
+    base, _, more = kind.partition(" with ")
+    text = {"byte-level": _byte_level, "roberta": _roberta, "wordpiece": _wordpiece, "unigram": _unigram,
+            "byte-fallback": _byte_fallback, "words": _words, "suffixes": _suffixes}[base]()  # fmt: skip
+    value = json.loads(text)
+    if more == "a prefix":
+        value["pre_tokenizer"]["add_prefix_space"] = True
+    elif more == "NFKC":
+        value["normalizer"] = {"type": "NFKC"}
+        if base == "wordpiece":
+            used = value["model"]["vocab"]
+            parts = [f"{mark}{letter}" for letter in "abfiknxBXI" for mark in ("", "##")]
+            used |= {part: max(used.values()) + 1 + i for i, part in enumerate(p for p in parts if p not in used)}
+    return json.dumps(value)
 
 
 def _byte_level() -> str:
@@ -53,6 +64,24 @@ def _wordpiece() -> str:
     special = ["[UNK]", "[CLS]", "[SEP]", "[MASK]"]
     t.train_from_iterator(CORPUS, trainers.WordPieceTrainer(vocab_size=40, special_tokens=special, show_progress=False))
     t.post_processor = processors.BertProcessing(("[SEP]", 2), ("[CLS]", 1))
+    return t.to_str()
+
+
+def _words() -> str:
+    vocab = {w: i for i, w in enumerate(["<unk>", *"The bank by the river".split()])}
+    t = Tokenizer(models.WordLevel(vocab, unk_token="<unk>"))
+    t.pre_tokenizer = pre_tokenizers.Whitespace()
+    return t.to_str()
+
+
+def _suffixes() -> str:
+    """As in OpenAI's first GPT: a piece that ends a word is marked."""
+    t = Tokenizer(models.BPE(unk_token="<unk>", end_of_word_suffix="</w>"))
+    t.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    trainer = trainers.BpeTrainer(
+        vocab_size=60, special_tokens=["<unk>"], end_of_word_suffix="</w>", show_progress=False
+    )
+    t.train_from_iterator(CORPUS, trainer)
     return t.to_str()
 
 

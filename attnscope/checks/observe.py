@@ -89,14 +89,12 @@ class Look:
     Attributes:
         n_layers: Layers.
         n_heads: Query heads in a layer.
-        n_segments: Rows of the segment table.
         device: Where the model is.
         context: Tokens that keys and values come from under cross-attention.
     """
 
     n_layers: int
     n_heads: int
-    n_segments: int
     device: torch.device
     context: list[Token] | None
 
@@ -114,7 +112,7 @@ def observe(engine: Engine, texts: Sequence[list[Token]], look: Look, *, barred:
         AttnscopeError: A score is not finite.
     """
     contexts = None if look.context is None else [look.context] * len(texts)
-    batch = make_batch(texts, contexts, look.device, look.n_segments)
+    batch = make_batch(texts, contexts, look.device)
     sizes = look.n_heads, batch.tokens.ids[0].shape[1], batch.sources.real.shape[1]
     recorders = [Whole(*sizes, barred=barred) for _ in range(look.n_layers)]
     engine.forward(batch, {layer: [one] for layer, one in enumerate(recorders)})

@@ -62,7 +62,7 @@ class _Job:
         if isinstance(self.loaded, Stack):
             return Native(self.loaded, _OWN, False, {}, whole=True, **more)
         given = self.page.given
-        read = None if given is None else side_by_side([given] * texts, self.look.device, self.look.n_segments)
+        read = None if given is None else side_by_side([given] * texts, self.look.device)
         return Hosted(self.loaded, _OWN, False, {}, read, whole=True, **more)
 
     def see(self, *texts: list[Token]) -> list[Seen]:
@@ -87,7 +87,7 @@ def check(run: RunConfig, tolerance: float | None = None, progress: Progress | N
     request = resolve(run, source)
     loaded, device = session.load(run, source, request)
     page = request.pages[0]
-    look = Look(source.config.n_layers, source.config.n_heads, source.config.n_segments, device, page.context)
+    look = Look(source.config.n_layers, source.config.n_heads, device, page.context)
     exact, limit = (tolerance, tolerance) if tolerance is not None else (EXACT, LIMITS[run.dtype])
     job = _Job(source, loaded, page, look, run.dtype, exact, limit, tolerance is not None)
     found, differing, dead, mask = _checks(job, session.tell)
@@ -181,7 +181,7 @@ def _prefix(job: _Job, alone: Sequence[Seen]) -> Check:
 
 def _is_causal(job: _Job) -> bool:
     """The model's config promises it, whatever was seen."""
-    return isinstance(job.loaded, Stack) and "causal" in job.loaded.config.mask
+    return isinstance(job.loaded, Stack) and any(term.kind == "causal" for term in parse_mask(job.loaded.config.mask))
 
 
 def _padded(job: _Job) -> Check:
@@ -242,7 +242,7 @@ def _eager(job: _Job) -> list[dict[str, Tensor]]:
 
     assert job.source.folder is not None
     page, look = job.page, job.look
-    batch = make_batch([page.tokens], None if page.context is None else [page.context], look.device, look.n_segments)
-    given = None if page.given is None else side_by_side([page.given], look.device, look.n_segments)
+    batch = make_batch([page.tokens], None if page.context is None else [page.context], look.device)
+    given = None if page.given is None else side_by_side([page.given], look.device)
     part = job.source.part
     return eager(Work(job.source.folder, getattr(torch, job.dtype), look.device, part, batch, given))

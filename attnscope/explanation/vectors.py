@@ -44,7 +44,7 @@ def _embedded(
     scale = "" if config.embedding_scale is None else f" × {config.embedding_scale:.4g}"
     said = {
         "token": f"row {token.id} of the token table{scale}",
-        "segment": f"row {token.segment} of the segment table",
+        "segment": f"row {token.type_id} of the segment table",
         "position": f"{'sines and cosines of' if config.positions == 'sinusoidal' else 'learned for'} position {query}",
     }
     made = [vector(name, said[name], values) for name, values in embedding.items()]

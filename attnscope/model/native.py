@@ -21,7 +21,7 @@ class Texts:
     """Texts as tensors, padded on the right.
 
     Attributes:
-        ids: Token ids and segments, (B, T) each, int64.
+        ids: Token ids and type ids, (B, T) each, int64.
         lengths: Real tokens of every text.
         special: Special tokens, (B, T), bool.
         real: Tokens that are not padding, (B, T), bool.
@@ -33,13 +33,13 @@ class Texts:
     real: Tensor
 
 
-def side_by_side(texts: Sequence[Sequence[Token]], device: torch.device, n_segments: int) -> Texts:
+def side_by_side(texts: Sequence[Sequence[Token]], device: torch.device) -> Texts:
     """Tokens of several texts as tensors."""
-    ids, segments, lengths = as_batch(texts, n_segments=n_segments)
+    ids, types, lengths = as_batch(texts)
     longest = max(lengths)
     special = [[t.special for t in tokens] + [False] * (longest - len(tokens)) for tokens in texts]
     real = torch.arange(longest, device=device)[None] < torch.tensor(lengths, device=device)[:, None]  # (B, T)
-    both = torch.tensor(ids, device=device), torch.tensor(segments, device=device)
+    both = torch.tensor(ids, device=device), torch.tensor(types, device=device)
     return Texts(both, lengths, torch.tensor(special, device=device), real)
 
 
@@ -59,7 +59,7 @@ class Batch:
 
 
 def make_batch(
-    texts: Sequence[Sequence[Token]], contexts: Sequence[Sequence[Token]] | None, device: torch.device, n_segments: int
+    texts: Sequence[Sequence[Token]], contexts: Sequence[Sequence[Token]] | None, device: torch.device
 ) -> Batch:
     """Put texts side by side.
 
@@ -67,10 +67,9 @@ def make_batch(
         texts: Tokens of every text.
         contexts: Tokens of every text's context under cross-attention.
         device: Where the tensors go.
-        n_segments: Rows of the model's segment table.
     """
-    tokens = side_by_side(texts, device, n_segments)
-    context = None if contexts is None else side_by_side(contexts, device, n_segments)
+    tokens = side_by_side(texts, device)
+    context = None if contexts is None else side_by_side(contexts, device)
     keys = context or tokens
     return Batch(tokens, context, Sources(keys.special, keys.real, same=context is None))
 

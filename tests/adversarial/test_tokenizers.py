@@ -70,7 +70,6 @@ def _refusal(path: Path, text: str = "The bank") -> AttnscopeError:
         ("unigram", lambda c: c.update(normalizer=_charsmap("/////w==")), "cannot be used: Precompiled: "),
         ("unigram", lambda c: c["model"].update(unk_id=99), "cannot be used: Unable to load vocab"),
         ("wordpiece", lambda c: c["model"]["vocab"].update(x=-1), "cannot be used: invalid value: integer `-1`"),
-        ("wordpiece", lambda c: c["model"].update(vocab={"a": 0}), "fails on TEXT: WordPiece error: Missing [UNK]"),
         ("wordpiece", lambda c: c.update(pre_tokenizer=_split("((((")), "cannot be used: Oniguruma error"),
         ("wordpiece", lambda c: c.update(model=None), "cannot be used: "),
         ("wordpiece", lambda c: c.update(model={"type": "\x1b[2J"}), "cannot be used: "),
@@ -111,21 +110,6 @@ def _nested(levels: int) -> dict[str, Any]:
     return value
 
 
-@pytest.mark.parametrize(("cls", "text"), [(0, 1), (1, 0), (2, 0)])
-def test_type_ids_that_are_not_the_number_of_the_text(tmp_path: Path, cls: int, text: int) -> None:
-    value = content("wordpiece")
-    value["post_processor"] = {
-        "type": "TemplateProcessing",
-        "single": [{"SpecialToken": {"id": "[CLS]", "type_id": cls}}, {"Sequence": {"id": "A", "type_id": text}}],
-        "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}}],
-        "special_tokens": {"[CLS]": {"id": "[CLS]", "ids": [1], "tokens": ["[CLS]"]}},
-    }
-    write(tmp_path, value)
-    error = _refusal(tmp_path)
-    assert error.found == f"gives type id {max(cls, text)} where the number of the text is expected"
-    assert error.hint == "expected 0 in the first text, 1 in its pair"
-
-
 @pytest.mark.parametrize(
     ("data", "found"),
     [
@@ -163,10 +147,50 @@ def test_a_batch_goes_on_after_a_text_that_fails(tmp_path: Path, capfd: pytest.C
     value["added_tokens"] = []
     value["post_processor"] = None
     tokenizer = load_tokenizer(write(tmp_path, value))
-    with pytest.raises(AttnscopeError, match=r"fails on f:1: .*Missing \[UNK\]"):
+    with pytest.raises(
+        AttnscopeError,
+        match=r"f:1: the word 'river' at character 0 is not in the vocabulary; use words that .*tokenizer.json has",
+    ):
         tokenizer.encode("river", where="f:1")
     assert [t.text for t in tokenizer.encode("The bank", where="f:2")] == ["The", "bank"]
     assert capfd.readouterr().err == ""
+
+
+def _without_unknown(kind: str) -> dict[str, Any]:
+    """A tokenizer that has no token for words that it does not know."""
+    value = content(kind)
+    if kind == "unigram":
+        value["model"]["unk_id"] = None
+    else:
+        value["model"]["unk_token"] = "[none]"
+    return value
+
+
+@pytest.mark.parametrize(
+    ("kind", "texts", "found"),
+    [
+        ("words", ("The lake by the lake",), "the word 'lake' at character 4 is not in the vocabulary"),
+        ("words", ("The", "bank\n by läke"), "the word 'läke' at character 9 of the pair is not in the vocabulary"),
+        ("wordpiece", ("The [MASK] [SEP]bank 🜁",), "the word '🜁' at character 21 is not in the vocabulary"),
+        ("unigram", ("x s  lake",), "the word 'lake' at character 5 is not in the vocabulary"),
+    ],
+)
+def test_a_word_that_is_not_there_is_named_with_its_place(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], kind: str, texts: tuple[str, ...], found: str
+) -> None:
+    file = write(tmp_path, _without_unknown(kind))
+    with pytest.raises(AttnscopeError) as e:
+        load_tokenizer(file).encode(*texts, where="f:2")
+    assert (e.value.where, e.value.found) == ("f:2", found)
+    assert e.value.hint == f"use words that {file} has: it has no token for unknown ones"
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_failure_of_a_tokenizer_that_knows_the_unknown_is_not_blamed_on_a_word(tmp_path: Path) -> None:
+    value = content("wordpiece")
+    value["post_processor"] = CLS_UNKNOWN
+    write(tmp_path, value)
+    assert _refusal(tmp_path, "lake").found.startswith("fails on TEXT: no entry found for key")
 
 
 def test_what_goes_to_stderr_afterwards_arrives_and_nothing_leaks(
