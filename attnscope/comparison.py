@@ -10,47 +10,197 @@ import numpy as np
 from attnscope.alignment import align
 from attnscope.errors import AttnscopeError
 from attnscope.overviews import pooled_change
-from attnscope.report import STAGES, HeadReport, TextReport
-from attnscope.report.compare import Cell, Change, Comparison, HeadChange, Side
+from attnscope.report import STAGES, HeadReport, TextReport, Token
+from attnscope.report.compare import Change, Comparison, HeadChange, Partial, Side
+from attnscope.tolerance import Judge, MatrixPair, Tolerance
 
 _Array = np.ndarray[Any, np.dtype[Any]]
 
 
-def compare(axis: str, sides: Sequence[Side], shown_keys: Sequence[int] | None = None) -> Comparison:
+def compare(
+    axis: str,
+    sides: Sequence[Side],
+    shown_keys: Sequence[Sequence[int] | None] | None = None,
+    tolerance: Tolerance | None = None,
+    stages: Sequence[str] = STAGES,
+) -> Comparison:
     """Hold every side against the first.
 
     Args:
         axis: What differs between them.
-        sides: At least two, each with whole rows of `weights`.
-        shown_keys: Columns of the first side that the difference matrix has; None for all.
+        sides: At least two.
+        shown_keys: Of every text: columns of the first side that the difference matrix has, None for all; None for
+            all of every text.
+        tolerance: What may differ; None for no verdict.
+        stages: Stages whose worst cells are looked for.
 
     Raises:
         AttnscopeError: A side lacks a text, a layer and head, or the weights or maps that it needs, or texts are too
             long and too different.
     """
-    changes = [Change(n, list(_head_changes(axis, sides[0], side, shown_keys))) for n, side in enumerate(sides) if n]
-    return Comparison(axis, list(sides), changes, _notes(changes))
+    judge = Judge(tolerance or Tolerance())
+    notes: dict[str, None] = {}
+    unmatched: list[str] = []
+    changes = []
+    for number, side in enumerate(sides[1:], 1):
+        change = Change(number, [])
+        for text in _texts(sides[0], side):
+            shown = None if shown_keys is None else shown_keys[text.number]
+            for found, pairs in text.changes(axis, shown, stages):
+                change.heads.append(found)
+                judge.see(number, text.number, (found.first, found.second), pairs)
+            notes |= dict.fromkeys(text.notes(axis))
+            unmatched += text.unmatched(axis)
+        changes.append(change)
+    notes |= dict.fromkeys(_notes(changes))
+    return Comparison(axis, list(sides), changes, list(notes), judge.verdict(unmatched) if tolerance else None)
 
 
-def _head_changes(axis: str, first: Side, second: Side, shown_keys: Sequence[int] | None) -> Iterator[HeadChange]:
-    one, other = first.report, second.report
-    if len(one.texts) != len(other.texts):
-        found = f"'{first.label}' has {len(one.texts)} texts, '{second.label}' has {len(other.texts)}"
+def _texts(first: Side, second: Side) -> "list[_Text]":
+    one, other = first.report.texts, second.report.texts
+    if len(one) != len(other):
+        found = f"'{first.label}' has {len(one)} texts, '{second.label}' has {len(other)}"
         raise AttnscopeError(found, hint="compare reports of the same texts")
-    for number, (a, b) in enumerate(zip(one.texts, other.texts, strict=True)):
-        if axis in ("layer", "head") and len(a.heads) == len(b.heads):
-            pairs = list(zip(a.heads, b.heads, strict=True))
+    labels = first.label, second.label
+    return [_Text(number, labels, a, b) for number, (a, b) in enumerate(zip(one, other, strict=True))]
+
+
+@dataclass(frozen=True)
+class _Text:
+    """One text of two sides."""
+
+    number: int
+    labels: tuple[str, str]
+    a: TextReport
+    b: TextReport
+
+    @property
+    def maps(self) -> bool:
+        """A map stands for the matrices of a side."""
+        return not self.a.queries or not self.b.queries
+
+    @cached_property
+    def tokens(self) -> list[tuple[int, int]]:
+        """Tokens of the query side that both have."""
+        return align(self.a.tokens, self.b.tokens)
+
+    @cached_property
+    def sources(self) -> list[tuple[int, int]]:
+        """Tokens of the key side that both have."""
+        return align(self.a.sources, self.b.sources)
+
+    @cached_property
+    def queries(self) -> list[tuple[int, int]]:
+        """Those that both show rows of."""
+        return _both(self.tokens, self.a.queries, self.b.queries)
+
+    @cached_property
+    def keys(self) -> list[tuple[int, int]]:
+        """Those that both show columns of."""
+        return _both(self.sources, self.a.keys, self.b.keys)
+
+    def heads(self, axis: str) -> list[tuple[HeadReport, HeadReport]]:
+        """Heads of the first side, each with the one that it is compared with."""
+        if axis in ("layer", "head") and len(self.a.heads) == len(self.b.heads):
+            return list(zip(self.a.heads, self.b.heads, strict=True))
+        return [(head, _counterpart(head, self.b, self.labels[1])) for head in self.a.heads]
+
+    def changes(
+        self, axis: str, shown: Sequence[int] | None, stages: Sequence[str]
+    ) -> Iterator[tuple[HeadChange, list[MatrixPair]]]:
+        """Hold every head against its counterpart."""
+        for x, y in self.heads(axis):
+            if self.maps:
+                yield pooled_change(self.number, (self.a, x, name(x)), (self.b, y, name(y)))
+                continue
+            one, other = self._half(0, self.a, x), self._half(1, self.b, y)
+            pairs = _pairs(one, other, stages)
+            yield _head_change(self.number, one, other, pairs, shown), pairs
+
+    def _half(self, side: int, text: TextReport, head: HeadReport) -> "_Half":
+        return _Half(text, head, *([pair[side] for pair in found] for found in (self.queries, self.keys, self.sources)))
+
+    def unmatched(self, axis: str) -> list[str]:
+        """What cannot be compared, so that nobody can say that it stays within a tolerance.
+
+        Texts that are meant to differ are compared where they are the same.
+        """
+        where = f"text {self.number}: "
+        found = [] if axis == "text" or self.maps else [where + one for one in self._alone()]
+        if nothing := self._nothing():
+            found.insert(0, where + nothing)
+        return found
+
+    def _alone(self) -> Iterator[str]:
+        """Tokens that only one side has."""
+        for kind in ("tokens", "sources") if self.a.context is not None or self.b.context is not None else ("tokens",):
+            for n, text in enumerate((self.a, self.b)):
+                spelled: Sequence[Token] = getattr(text, kind)
+                if alone := _without(spelled, [pair[n] for pair in getattr(self, kind)]):
+                    few = ", ".join(f"{p} '{spelled[p].text}'" for p in alone[:_NAMED])
+                    more = f" and {len(alone) - _NAMED} more" if len(alone) > _NAMED else ""
+                    yield f"only '{self.labels[n]}' has the tokens {few}{more}"
+
+    def _nothing(self) -> str:
+        """Why not a single cell is compared; empty where one is."""
+        one, other = (f"'{label}'" for label in self.labels)
+        if not self.a.heads:
+            return f"{one} holds no layer and head"
+        if self.maps:
+            return ""
+        for kind, matched, shared in (("query", self.tokens, self.queries), ("key", self.sources, self.keys)):
+            if not matched:
+                return f"no {kind} token of {one} has a counterpart in {other}"
+            if not shared:
+                saved = [listed(text.queries if kind == "query" else text.keys) for text in (self.a, self.b)]
+                return f"{one} holds {kind} {saved[0]}, {other} holds {saved[1]}, and none of them correspond"
+        return ""
+
+    def notes(self, axis: str) -> Iterator[str]:
+        """What a reader must know of what was not compared."""
+        if nothing := self._nothing():
+            yield f"text {self.number}: {nothing}"
+        paired = {(y.layer, y.head) for _, y in self.heads(axis)}
+        if more := [name(head) for head in self.b.heads if (head.layer, head.head) not in paired]:
+            yield f"only '{self.labels[1]}' holds {', '.join(more[:_NAMED])}{' …' if len(more) > _NAMED else ''}"
+        if self.maps:
+            return
+        stages = [set(text.heads[0].stages) if text.heads else set() for text in (self.a, self.b)]
+        for n, label in enumerate(self.labels):
+            if only := [stage for stage in STAGES if stage in stages[n] - stages[1 - n]]:
+                yield f"only '{label}' holds {', '.join(only)}"
+        for text, label in ((self.a, self.labels[0]), (self.b, self.labels[1])):
+            if len(text.keys) < len(text.sources):
+                yield (
+                    f"'{label}' holds {len(text.keys)} of {len(text.sources)} keys: what needs whole rows (moved, JS, "
+                    "gains, loses) is not computed; save it without --key for these"
+                )
+        for n, (text, label) in enumerate(((self.a, self.labels[0]), (self.b, self.labels[1]))):
+            there = {pair[n] for pair in self.tokens}
+            if lost := [q for q in text.queries if q in there and q not in {pair[n] for pair in self.queries}]:
+                yield f"only '{label}' holds the rows of query {listed(lost)}"
+        if any(not _same_ranking(x, y) for x, y in self.heads(axis)):
+            yield "contributors are ranked by different measures, so who entered and left is not told"
+
+
+_NAMED = 5  # tokens or heads that a message names
+
+
+def _without(tokens: Sequence[Token], matched: Sequence[int]) -> list[int]:
+    """Positions that have no counterpart."""
+    there = set(matched)
+    return [position for position in range(len(tokens)) if position not in there]
+
+
+def listed(positions: Sequence[int]) -> str:
+    """Write positions as runs, such as `0–4, 7`."""
+    runs: list[list[int]] = []
+    for position in positions:
+        if runs and position == runs[-1][1] + 1:
+            runs[-1][1] = position
         else:
-            pairs = [(head, _counterpart(head, b, second.label)) for head in a.heads]
-        if not a.queries or not b.queries:
-            yield from (pooled_change(number, (a, x, name(x)), (b, y, name(y))) for x, y in pairs)
-            continue
-        queries = _both(align(a.tokens, b.tokens), a.queries, b.queries)
-        keys = _both(align(a.sources, b.sources), a.keys, b.keys)
-        for x, y in pairs:
-            one_half = _Half(a, x, [q for q, _ in queries], [k for k, _ in keys])
-            other_half = _Half(b, y, [q for _, q in queries], [k for _, k in keys])
-            yield _head_change(number, one_half, other_half, shown_keys)
+            runs.append([position, position])
+    return ", ".join(str(a) if a == b else f"{a}–{b}" for a, b in runs) or "none"
 
 
 def _both(pairs: list[tuple[int, int]], first: list[int], second: list[int]) -> list[tuple[int, int]]:
@@ -77,12 +227,26 @@ def name(head: HeadReport) -> str:
 
 @dataclass(frozen=True)
 class _Half:
-    """One side's share of a comparison: a text and head, and the positions that have a counterpart."""
+    """One side's share of a comparison.
+
+    Attributes:
+        text: The text.
+        head: The layer and head.
+        queries: Positions of the rows that the other side has, too.
+        keys: Positions of the columns that the other side has, too.
+        sources: Positions of all sources that the other side has, too, whether or not it has their columns.
+    """
 
     text: TextReport
     head: HeadReport
     queries: list[int]
     keys: list[int]
+    sources: list[int]
+
+    @property
+    def whole(self) -> bool:
+        """The report holds every key of a row."""
+        return len(self.text.keys) == len(self.text.sources)
 
     @cached_property
     def at(self) -> list[int]:
@@ -104,13 +268,13 @@ class _Half:
 
     @cached_property
     def own_keys(self) -> list[int]:
-        """Positions of the shown keys without a counterpart."""
-        return sorted(set(self.text.keys).difference(self.keys))
+        """Positions of the sources without a counterpart."""
+        return _without(self.text.sources, self.sources)
 
     @cached_property
     def own(self) -> _Array:
-        """Weights of the aligned queries on those, (queries, own keys)."""
-        return np.delete(self.weights, self.columns, axis=1)
+        """Weights of the aligned queries on the keys without a counterpart, (queries, own keys)."""
+        return self.weights[:, _places(self.own_keys, self.text.keys)]
 
     @property
     def sink(self) -> _Array:
@@ -119,16 +283,24 @@ class _Half:
         return given[:, None]
 
     @property
-    def future(self) -> _Array:
-        """Weight on keys after the query, (queries,)."""
-        after = np.array(self.text.keys)[None] > np.array(self.queries, dtype=np.int64)[:, None]
-        none = np.full(len(self.queries), np.nan)
-        return none if self.text.context is not None else (self.weights * after).sum(-1)
+    def outside(self) -> _Array:
+        """Weight of the aligned queries on keys that are not saved, (queries,)."""
+        saved = self.weights.sum(-1)
+        return np.where(np.isnan(saved), np.nan, 0.0 if self.whole else np.maximum(1 - self.sink[:, 0] - saved, 0))
 
     @property
-    def top(self) -> list[list[int]]:
-        """Positions of the top contributors of every aligned query, strongest first."""
-        return [[int(k) for k in row if k >= 0] for row in self.head.top.keys[self.at]]
+    def future(self) -> _Array:
+        """Weight on keys after the query, (queries,); NaN where not all of them are saved."""
+        queries = np.array(self.queries, dtype=np.int64)
+        if self.text.context is not None:
+            return np.full(len(queries), np.nan)
+        after = np.array(self.text.keys)[None] > queries[:, None]
+        last_missing = max(set(range(len(self.text.sources))).difference(self.text.keys), default=-1)
+        return np.where(last_missing > queries, np.nan, (self.weights * after).sum(-1))
+
+    def top(self, ranks: int) -> list[list[int]]:
+        """Positions of the top contributors of every aligned query, strongest first, so many of them at most."""
+        return [[int(k) for k in row if k >= 0] for row in self.head.top.keys[self.at, :ranks]]
 
 
 def _places(chosen: Sequence[int], among: Sequence[int]) -> list[int]:
@@ -137,13 +309,24 @@ def _places(chosen: Sequence[int], among: Sequence[int]) -> list[int]:
     return [place[position] for position in chosen]
 
 
-def _head_change(number: int, one: _Half, other: _Half, shown_keys: Sequence[int] | None) -> HeadChange:
-    p, q = _outcomes(one, other)
+def _head_change(
+    number: int, one: _Half, other: _Half, pairs: Sequence[MatrixPair], shown_keys: Sequence[int] | None
+) -> HeadChange:
     wanted = set(one.keys if shown_keys is None else shown_keys)
     shown = [n for n, key in enumerate(one.keys) if key in wanted]
     moved = other.weights[:, other.columns] - one.weights[:, one.columns]  # over aligned keys
-    gained, gain = _largest(np.hstack([moved, other.own]), other.keys + other.own_keys)
-    lost, loss = _largest(np.hstack([-moved, one.own]), one.keys + one.own_keys)
+    partial = None
+    if one.whole and other.whole:
+        p, q = _outcomes(one, other)
+        apart, divergence = 0.5 * np.abs(q - p).sum(-1), jensen_shannon(p, q)
+        gained, gain = _largest(np.hstack([moved, other.own]), other.keys + other.own_keys)
+        lost, loss = _largest(np.hstack([-moved, one.own]), one.keys + one.own_keys)
+    else:
+        apart = divergence = gain = loss = np.full(len(one.queries), np.nan)
+        gained = lost = [-1] * len(one.queries)
+        saved = len(one.text.keys), len(other.text.keys)
+        of = len(one.text.sources), len(other.text.sources)
+        partial = Partial(saved, of, np.array([one.outside, other.outside], dtype=np.float32))
     return HeadChange(
         text=number,
         first=name(one.head),
@@ -153,19 +336,18 @@ def _head_change(number: int, one: _Half, other: _Half, shown_keys: Sequence[int
         only_first=one.own_keys,
         only_second=other.own_keys,
         difference=moved[:, shown].astype(np.float32),
-        total_variation=(0.5 * np.abs(q - p).sum(-1)).astype(np.float32),
-        jensen_shannon=jensen_shannon(p, q).astype(np.float32),
+        total_variation=apart.astype(np.float32),
+        jensen_shannon=divergence.astype(np.float32),
         future=np.array([one.future, other.future], dtype=np.float32),
         entropy=np.array([half.head.rows.entropy[half.at] for half in (one, other)]),
         gained=gained,
-        gain=gain,
+        gain=gain.astype(np.float32),
         lost=lost,
-        loss=loss,
+        loss=loss.astype(np.float32),
         entered=_newcomers(one, other),
         left=_newcomers(other, one),
-        worst=[
-            _worst(stage, one, other) for stage in STAGES if stage in one.head.stages and stage in other.head.stages
-        ],
+        worst=[pair.worst() for pair in pairs],
+        partial=partial,
     )
 
 
@@ -206,32 +388,32 @@ def _largest(change: _Array, positions: list[int]) -> tuple[list[int], _Array]:
     return gained, np.maximum(most, 0).astype(np.float32)
 
 
+def _same_ranking(one: HeadReport, other: HeadReport) -> bool:
+    return (one.top.by, one.top.left_out) == (other.top.by, other.top.left_out)
+
+
 def _newcomers(before: _Half, after: _Half) -> list[list[int]]:
     """Of every row: top contributors of one side that the other side's top does not hold."""
-    there = dict(zip(before.keys, after.keys, strict=True))
-    carried = [{there[p] for p in row if p in there} for row in before.top]
-    return [[p for p in row if p not in old] for row, old in zip(after.top, carried, strict=True)]
+    if not _same_ranking(before.head, after.head):
+        return [[] for _ in after.queries]
+    ranks = min(half.head.top.keys.shape[1] for half in (before, after))
+    there = dict(zip(before.sources, after.sources, strict=True))
+    carried = [{there[p] for p in row if p in there} for row in before.top(ranks)]
+    return [[p for p in row if p not in old] for row, old in zip(after.top(ranks), carried, strict=True)]
 
 
-def _worst(stage: str, one: _Half, other: _Half) -> Cell:
-    """The cell of a stage in which two sides differ most."""
+def _pairs(one: _Half, other: _Half, stages: Sequence[str]) -> list[MatrixPair]:
+    """The matrices of those stages that both sides have, over what both show."""
+    return [_pair(s, one, other) for s in STAGES if s in stages and s in one.head.stages and s in other.head.stages]
+
+
+def _pair(stage: str, one: _Half, other: _Half) -> MatrixPair:
     a, b = (half.head.stages[stage][half.at].astype(np.float64) for half in (one, other))
-    keys = one.keys
-    if stage == "output":
-        if a.shape != b.shape:
-            raise AttnscopeError("the values are of different widths", where=f"{name(one.head)}: output")
-        keys = list(range(a.shape[1]))
-    else:
-        a, b = a[:, one.columns], b[:, other.columns]
-    if not a.size:
-        return Cell(stage, -1, -1, None, None, 0.0)
-    apart = np.isfinite(a) != np.isfinite(b)
-    with np.errstate(invalid="ignore"):
-        size = np.where(apart, np.inf, np.where(np.isfinite(a), np.abs(b - a), 0.0))
-    row, column = (int(i) for i in np.unravel_index(int(size.argmax()), size.shape))
-    values = [float(x[row, column]) if np.isfinite(x[row, column]) else None for x in (a, b)]
-    difference = None if apart[row, column] else float(size[row, column])
-    return Cell(stage, one.queries[row], keys[column], values[0], values[1], difference)
+    if stage != "output":
+        return MatrixPair(stage, a[:, one.columns], b[:, other.columns], one.queries, one.keys)
+    if a.shape != b.shape:
+        raise AttnscopeError("the values are of different widths", where=f"{name(one.head)}: output")
+    return MatrixPair(stage, a, b, one.queries, range(a.shape[1]))
 
 
 def _notes(changes: Sequence[Change]) -> list[str]:

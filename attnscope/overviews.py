@@ -4,13 +4,14 @@ import numpy as np
 
 from attnscope.errors import AttnscopeError
 from attnscope.report import HeadReport, TextReport
-from attnscope.report.compare import Cell, HeadChange
+from attnscope.report.compare import HeadChange
+from attnscope.tolerance import MatrixPair
 
 _Side = tuple[TextReport, HeadReport, str]
 
 
-def pooled_change(number: int, first: _Side, second: _Side) -> HeadChange:
-    """What changes between two maps of one text.
+def pooled_change(number: int, first: _Side, second: _Side) -> tuple[HeadChange, list[MatrixPair]]:
+    """What changes between two maps of one text, and the maps.
 
     Args:
         number: Number of the text.
@@ -30,22 +31,13 @@ def pooled_change(number: int, first: _Side, second: _Side) -> HeadChange:
         hint = "name rows with --query, or give the same text and the same --pool"
         raise AttnscopeError("maps of different tokens or runs cannot be compared", where=name, hint=hint)
     none, empty = np.zeros(0, dtype=np.float32), np.zeros((0, 0), dtype=np.float32)
-    return HeadChange(
+    before, after = a.pooled.weights.astype(np.float64), b.pooled.weights.astype(np.float64)
+    maps = MatrixPair("pooled", before, after, a.pooled.queries, a.pooled.keys)
+    change = HeadChange(
         text=number, first=name, second=other_name, queries=[], keys=[], only_first=[], only_second=[],
         difference=empty, total_variation=none, jensen_shannon=none, future=empty, entropy=empty,
         gained=[], gain=none, lost=[], loss=none, entered=[], left=[],
-        worst=[_worst(a, b)],
+        worst=[maps.worst()],
         mass=np.array([a.columns.mass, b.columns.mass]),
     )  # fmt: skip
-
-
-def _worst(a: HeadReport, b: HeadReport) -> Cell:
-    """The runs between which the maps differ most, by the first query and key of each."""
-    assert a.pooled is not None and b.pooled is not None
-    one, other = a.pooled.weights, b.pooled.weights
-    apart = np.isfinite(one) != np.isfinite(other)
-    size = np.where(apart, np.inf, np.nan_to_num(np.abs(other - one)))
-    row, column = (int(i) for i in np.unravel_index(int(size.argmax()), size.shape))
-    values = [float(x[row, column]) if np.isfinite(x[row, column]) else None for x in (one, other)]
-    difference = None if apart[row, column] else float(size[row, column])
-    return Cell("pooled", a.pooled.queries[row], a.pooled.keys[column], values[0], values[1], difference)
+    return change, [maps]

@@ -1,19 +1,21 @@
 """Runs that differ in one thing in; their Comparison out."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
-from attnscope.comparison import compare
+from attnscope.comparison import compare, listed
 from attnscope.config import RunConfig
-from attnscope.errors import AttnscopeError
+from attnscope.errors import AttnscopeError, UsageError
 from attnscope.folder import read_file
 from attnscope.loading import Progress
 from attnscope.pipeline import Session
-from attnscope.report import Report, from_json
+from attnscope.report import STAGES, HeadReport, Report, TextReport, from_json
 from attnscope.report.compare import Comparison, Side
-from attnscope.selection import positions
+from attnscope.selection import parse_pick, positions
+from attnscope.tolerance import Tolerance
 
 _CAP = 4 << 30
 
@@ -24,6 +26,7 @@ def compare_runs(
     key: str | None,
     window: int | None,
     progress: Progress | None = None,
+    tolerance: Tolerance | None = None,
 ) -> Comparison:
     """Run every side and hold it against the first.
 
@@ -36,11 +39,13 @@ def compare_runs(
         key: Columns of the difference that are shown, as typed; None for all, or the first `window`.
         window: See config.RunConfig.
         progress: See pipeline.inspect.
+        tolerance: What may differ; None for no verdict.
 
     Raises:
         AttnscopeError: A side cannot be run, or the sides do not go together.
         UsageError: A selection does not fit.
     """
+    asked = [stage for stage in STAGES if any(stage in run.stages for _, run in runs)]
     session = Session([text for _, run in runs for text in run.texts], progress)
     leader = _leader(axis, runs, session)
     reports = {leader: session.inspect(runs[leader][1])}
@@ -50,11 +55,18 @@ def compare_runs(
             kept = {name: numbers for name, numbers in chosen.items() if getattr(run, name) == "auto"}
             reports[number] = session.inspect(msgspec.structs.replace(run, **kept))
     sides = [Side(label, reports[number]) for number, (label, _) in enumerate(runs)]
-    sources = sides[0].report.texts[0].sources
-    shown = None if window is None or len(sources) <= window else list(range(window))
-    if key is not None:
-        shown = positions(key, [token.text for token in sources], "--key")
-    return compare(axis, sides, shown)
+    return compare(axis, sides, _shown(sides[0].report, key, window), tolerance, asked)
+
+
+def _shown(report: Report, key: str | None, window: int | None) -> list[list[int] | None]:
+    """Of every text: the columns that the difference shows; None for all."""
+    shown: list[list[int] | None] = []
+    for text in report.texts:
+        if key is not None:
+            shown.append(positions(key, [token.text for token in text.sources], "--key"))
+        else:
+            shown.append(None if window is None or len(text.sources) <= window else list(range(window)))
+    return shown
 
 
 def _leader(axis: str, runs: Sequence[tuple[str, RunConfig]], session: Session) -> int:
@@ -73,13 +85,45 @@ def _chosen(report: Report) -> dict[str, str]:
     return {name: ",".join(numbers) for name, numbers in found.items()}
 
 
-def compare_files(paths: Sequence[Path]) -> Comparison:
+@dataclass(frozen=True)
+class Wanted:
+    """What to compare of saved reports, as typed; None for all that they hold.
+
+    Attributes:
+        layer: Layers.
+        head: Heads.
+        query: Rows.
+        key: Columns of the difference.
+        stages: Stages.
+    """
+
+    layer: str | None = None
+    head: str | None = None
+    query: str | None = None
+    key: str | None = None
+    stages: tuple[str, ...] | None = None
+
+
+def compare_files(
+    paths: Sequence[Path], wanted: Wanted | None = None, tolerance: Tolerance | None = None
+) -> Comparison:
     """Hold saved Reports against the first of them; no model is needed.
+
+    Args:
+        paths: Where they are.
+        wanted: What to compare of them; None for all that they hold.
+        tolerance: What may differ; None for no verdict.
 
     Raises:
         AttnscopeError: A file is no Report, or the Reports do not go together.
+        UsageError: They do not hold what is wanted.
     """
-    return compare("report", [Side(str(path), _saved(path)) for path in paths])
+    wanted = wanted or Wanted()
+    sides = [Side(str(path), _narrowed(path, _saved(path), wanted)) for path in paths]
+    shown = _shown(sides[0].report, wanted.key, None)
+    for text, keys in zip(sides[0].report.texts, shown, strict=True):
+        _check_saved(keys or [], text.keys, "key", paths[0])
+    return compare("report", sides, shown, tolerance, wanted.stages or STAGES)
 
 
 def _saved(path: Path) -> Report:
@@ -89,24 +133,71 @@ def _saved(path: Path) -> Report:
         raise e if e.where else AttnscopeError(e.found, where=path, hint=e.hint) from e
 
 
-def beyond(comparison: Comparison, tolerance: float) -> AttnscopeError | None:
-    """The error that names the worst cell, where one differs by more than the tolerance; else None."""
-    worst: tuple[float, str] | None = None
-    for change in comparison.changes:
-        for head in change.heads:
-            for cell in head.worst:
-                size = float("inf") if cell.difference is None else cell.difference
-                if size > tolerance and (worst is None or size > worst[0]):
-                    tokens = comparison.sides[0].report.texts[head.text]
-                    query = tokens.tokens[cell.query].text
-                    key = (
-                        f"dimension {cell.key}"
-                        if cell.stage == "output"
-                        else f"key {cell.key} '{tokens.sources[cell.key].text}'"
-                    )
-                    values = f"{cell.first} against {cell.second}"
-                    found = (
-                        f"text {head.text}, {head.first}, {cell.stage}, query {cell.query} '{query}', {key}: {values}"
-                    )
-                    worst = size, f"{found}, a difference of {size:.6g}, the tolerance is {tolerance:g}"
-    return None if worst is None else AttnscopeError(worst[1], hint="raise --tolerance if that is small enough")
+def _narrowed(path: Path, report: Report, wanted: Wanted) -> Report:
+    """The part of a report that is wanted.
+
+    Raises:
+        UsageError: It does not hold that.
+    """
+    texts = []
+    for text in report.texts:
+        made = report.provenance
+        layers = _picked(wanted.layer, "layer", made.n_layers, [head.layer for head in text.heads], path)
+        heads = _picked(wanted.head, "head", made.n_heads, [head.head for head in text.heads], path)
+        chosen = [head for head in text.heads if head.layer in layers and head.head in heads]
+        if text.heads and not chosen:
+            raise UsageError(f"'{path}' holds no such head of such a layer", where="--layer and --head")
+        queries = text.queries
+        if wanted.query is not None:
+            queries = positions(wanted.query, [token.text for token in text.tokens], "--query")
+            _check_saved(queries, text.queries, "query", path)
+        rows = [text.queries.index(query) for query in queries]
+        parts = [_rows_of(_stages_of(head, wanted.stages, path), text, rows) for head in chosen]
+        texts.append(msgspec.structs.replace(text, queries=queries, heads=parts))
+    return msgspec.structs.replace(report, texts=texts)
+
+
+def _picked(typed: str | None, what: str, count: int, saved: Sequence[int | str], path: Path) -> Sequence[int | str]:
+    """The layers or heads that are meant, of those that are saved."""
+    pick = parse_pick("all" if typed is None else typed, f"--{what}")
+    if pick.word in ("auto", "all"):
+        return saved
+    picked = ["mean"] if pick.word else pick.numbers(count, what)
+    if missing := [str(number) for number in picked if number not in saved]:
+        found = f"'{path}' holds no {what} {', '.join(missing)}"
+        raise UsageError(found, where=f"--{what}", hint=f"it holds {', '.join(dict.fromkeys(map(str, saved)))}")
+    return picked
+
+
+def _check_saved(asked: Sequence[int], saved: Sequence[int], what: str, path: Path) -> None:
+    if missing := [position for position in asked if position not in saved]:
+        found = f"'{path}' holds no {what} {listed(missing)}"
+        raise UsageError(found, where=f"--{what}", hint=f"it holds {listed(saved)}")
+
+
+def _stages_of(head: HeadReport, stages: tuple[str, ...] | None, path: Path) -> HeadReport:
+    """A head with these stages alone, and the weights, which everything is measured with."""
+    if stages is None:
+        return head
+    if missing := [stage for stage in stages if stage not in head.stages]:
+        found = f"'{path}' holds no {', '.join(missing)}"
+        raise UsageError(found, where="--stage", hint=f"it holds {', '.join(head.stages) or 'none'}")
+    kept = {stage: matrix for stage, matrix in head.stages.items() if stage in stages or stage == "weights"}
+    return msgspec.structs.replace(head, stages=kept)
+
+
+def _rows_of(head: HeadReport, text: TextReport, rows: Sequence[int]) -> HeadReport:
+    """A head with some of its rows."""
+    if list(rows) == list(range(len(text.queries))):
+        return head
+    kept = {text.queries[row] for row in rows}
+    top = {name: getattr(head.top, name) for name in ("keys", "weight", "value", "projected")}
+    statistics = msgspec.structs.asdict(head.rows).items()
+    return msgspec.structs.replace(
+        head,
+        stages={stage: matrix[rows] for stage, matrix in head.stages.items()},
+        fully_masked=[query for query in head.fully_masked if query in kept],
+        top=msgspec.structs.replace(head.top, **{n: each[rows] for n, each in top.items() if each is not None}),
+        rows=msgspec.structs.replace(head.rows, **{name: values[rows] for name, values in statistics}),
+        sink=None if head.sink is None else head.sink[rows],
+    )

@@ -48,15 +48,16 @@ ROOMS = {
     "loading": "config errors guest hosted model request source",
     "pipeline": "__init__ analysis config cost folder hosted loading memory model report request selection source",
     "alignment": "errors report",
-    "overviews": "errors report",
-    "comparison": "alignment errors overviews report",
-    "sides": "comparison config errors folder loading pipeline report selection",
+    "tolerance": "errors report",
+    "overviews": "errors report tolerance",
+    "comparison": "alignment errors overviews report tolerance",
+    "sides": "comparison config errors folder loading pipeline report selection tolerance",
     "explanation": "config errors loading memory model pipeline report request selection source",
     "batch": "analysis config errors estimate loading memory output pipeline report request selection source texts",
     "checks": "config errors hosted loading model pipeline report request selection source",
-    "views": "config cost description errors report selection",
+    "views": "config cost description errors report selection tolerance",
     "cli": "__init__ batch checks config cost description errors explanation loading output pipeline report selection "
-    "shipped sides texts views",
+    "shipped sides texts tolerance views",
 }
 AT_ONCE = {"cli": "__init__ cli errors selection visible"}  # what it may import before it knows what is wanted
 OTHERS = {

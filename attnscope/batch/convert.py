@@ -38,22 +38,26 @@ def kind(path: Path, option: str) -> str:
     raise UsageError(f"'{path}' has no known ending", where=option, hint=hint)
 
 
-def convert(source: Path, target: Path, *, force: bool) -> tuple[int, str]:
+def convert(source: Path, target: Path, table: tables.Kind | None = None, *, force: bool) -> tuple[int, str]:
     """Make another kind of file of a finished dump.
 
     Args:
         source: .jsonl, .json (a dump, or what `run` wrote), a folder, .parquet or .csv.
         target: Likewise; a table, or what `run` wrote, becomes only another table, for it holds less.
+        table: Which table; None for the contributors, or the first that there is.
         force: Replace an existing file.
 
     Returns:
-        How many, and whether these are `records` or `rows`.
+        How many, and what: `records`, or the rows of which table.
 
     Raises:
         AttnscopeError: The source is damaged or not finished, or the target cannot be written.
         UsageError: An ending says nothing, or a table shall become a dump.
     """
     there, here = kind(source, "IN"), kind(target, "OUT")
+    if table is not None and (here not in TABLES or there in TABLES):
+        found = "IN is a table already" if there in TABLES else "OUT is no table"
+        raise UsageError(found, where="--table", hint="it makes a .csv or .parquet of a dump or report")
     if there in TABLES and here not in TABLES:
         raise UsageError("a table holds less than a dump", where="OUT", hint="convert to .csv or .parquet")
     if not source.exists():
@@ -63,8 +67,8 @@ def convert(source: Path, target: Path, *, force: bool) -> tuple[int, str]:
         raise UsageError("a report of one run is no dump", where="OUT", hint="convert to .csv or .parquet")
     with _replacing(target, force=force) as temporary:
         if here in TABLES:
-            names, parts = tables.read_table(source) if there in TABLES else _parts(report or Dump(source))
-            return _write_table(names, parts, temporary, here), "rows"
+            what, names, parts = _table(source) if there in TABLES else _parts(report or Dump(source), table)
+            return _write_table(names, parts, temporary, here), what
         return _write_dump(Dump(source), temporary, here), "records"
 
 
@@ -85,12 +89,20 @@ def write_document(order: Order, tell: Tell) -> Summary:
     return summary
 
 
-def _parts(source: Report | Dump) -> tuple[list[str], Iterator[tables.Table]]:
-    """Columns and parts of a table."""
-    if isinstance(source, Report):
-        return tables.columns(settings_of(source)), map(tables.table, records_of(source))
-    done = (record for record in source.records() if record.status == "ok")
-    return tables.columns(source.header.settings), map(tables.table, done)
+_Parts = tuple[str, list[str], Iterator[tables.Table]]  # what it holds, columns, and the parts of a table
+
+
+def _table(source: Path) -> _Parts:
+    return "rows", *tables.read_table(source)
+
+
+def _parts(source: Report | Dump, asked: tables.Kind | None) -> _Parts:
+    settings = settings_of(source) if isinstance(source, Report) else source.header.settings
+    chosen = tables.kind_of(settings, asked)
+    records = records_of(source) if isinstance(source, Report) else source.records()
+    parts = (part for record in records if record.status == "ok" for part in tables.tables(chosen, record))
+    what = "rows" if chosen == "rows" else f"rows of {chosen}"
+    return what, tables.columns(chosen, settings), parts
 
 
 def _write_table(names: list[str], parts: Iterator[tables.Table], target: Path, here: str) -> int:

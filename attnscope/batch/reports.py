@@ -1,13 +1,13 @@
 """A Report that `attnscope run --format json` wrote in; the same texts as records, for tables, out."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import numpy as np
 
-from attnscope.batch.header import Settings
+from attnscope.batch.header import Keep, Settings
 from attnscope.batch.records import STATISTICS, Record, RowArrays, TopArrays
 from attnscope.errors import AttnscopeError
 from attnscope.report import Report, TextReport, from_json
@@ -37,9 +37,15 @@ def read_report(path: Path) -> Report | None:
 
 
 def settings_of(report: Report) -> Settings:
-    """What a dump with the same columns would have been asked for."""
-    tops = [head.top for text in report.texts for head in text.heads]
-    return Settings(by="projected" if tops and tops[0].projected is not None else "value")
+    """What a dump of the same would have been asked for."""
+    heads = [head for text in report.texts for head in text.heads]
+    by: Literal["value", "projected"] = "value"
+    if any(head.top.projected is not None for head in heads):
+        by = "projected"
+    keep: list[Keep] = ["top", "rows"]
+    keep += ["columns"] if any(head.columns is not None for head in heads) else []
+    keep += ["stages"] if any(head.stages for head in heads) else []
+    return Settings(by=by, keep=tuple(keep))
 
 
 def records_of(report: Report) -> Iterator[Record]:
@@ -48,10 +54,13 @@ def records_of(report: Report) -> Iterator[Record]:
 
 
 def _record(text: TextReport) -> Record:
-    def stacked(part: str, names: tuple[str, ...]) -> dict[str, Any]:
-        values = {name: [getattr(getattr(head, part), name) for head in text.heads] for name in names}
-        return {name: np.stack(found) for name, found in values.items() if found[0] is not None}
+    def stacked(values: Sequence[Any]) -> Any:
+        return None if any(value is None for value in values) else np.stack(values)
 
+    def parts(part: str, names: tuple[str, ...]) -> dict[str, Any]:
+        return {name: stacked([getattr(getattr(head, part), name) for head in text.heads]) for name in names}
+
+    columns = [None if head.columns is None else head.columns.mass for head in text.heads]
     return Record(
         text.index,
         text.index,
@@ -62,7 +71,10 @@ def _record(text: TextReport) -> Record:
         tokens=text.tokens,
         sources=text.context,
         queries=text.queries,
+        keys=text.keys,
         units=[(head.layer, head.head) for head in text.heads],
-        top=TopArrays(**stacked("top", TopArrays.__struct_fields__)),
-        rows=RowArrays(**stacked("rows", STATISTICS)),
+        top=TopArrays(**parts("top", TopArrays.__struct_fields__)),
+        rows=RowArrays(**parts("rows", STATISTICS), sink=stacked([head.sink for head in text.heads])),
+        columns=stacked(columns),
+        stages={stage: stacked([head.stages[stage] for head in text.heads]) for stage in text.heads[0].stages},
     )

@@ -1,63 +1,145 @@
-"""Records in; a flat table with one row per text, layer, head, query and rank, as .csv or .parquet, out."""
+"""Write the records of a dump as flat tables, .csv or .parquet, and read such tables again.
+
+A table is one of four: `contributors` has one row per text, layer, head, query and rank, `rows` one per text, layer,
+head and query, `columns` one per text, layer, head and source, and `matrices` one per cell of a stage. Statistics of a
+row stand in a table of their own because a query with more contributors must not count more often in an average.
+"""
 
 import csv
 import io
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 
 from attnscope.batch.header import Settings
 from attnscope.batch.records import STATISTICS, Record
 from attnscope.errors import AttnscopeError
+from attnscope.report import Token
 
+Kind = Literal["contributors", "rows", "columns", "matrices"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
 Table = dict[str, Any]  # column name to a list or array, all of one length
 _MEASURES = {"weight": ("weight",), "value": ("weight", "value"), "projected": ("weight", "value", "projected")}
-_NUMBERS = ("index", "query", "rank", "key")
+_INTEGERS = ("index", "layer", "head", "query", "rank", "key", "dimension")
+_WORDS = ("id", "query_token", "key_token", "stage")
+_HEADS = ("index", "id", "layer", "head")
+_PART = 1 << 16  # rows that are written or read at once
+_KEPT_AS: dict[Kind, str] = {"contributors": "top", "rows": "rows", "columns": "columns", "matrices": "stages"}
+_Array = np.ndarray[Any, np.dtype[Any]]
 
 
-def columns(settings: Settings) -> list[str]:
-    """Names of the columns.
+def kind_of(settings: Settings, asked: Kind | None) -> Kind:
+    """Choose the table to make of a dump: the one that was asked for, else the first that the dump has.
 
     Raises:
-        AttnscopeError: The dump holds no contributors.
+        AttnscopeError: The dump does not hold what the table is made of.
     """
-    if "top" not in settings.keep:
-        found = "a dump without top contributors is no table"
+    there: list[Kind] = [kind for kind in KINDS if _KEPT_AS[kind] in settings.keep]
+    if asked is None and there:
+        return there[0]
+    if asked is None:
+        found = f"a dump of {', '.join(settings.keep)} is no table"
         raise AttnscopeError(found, hint="dump it with --keep top,rows, or read it as .jsonl")
-    stats = STATISTICS if "rows" in settings.keep else ()
-    first = ["index", "id", "layer", "head", "query", "query_token", "rank", "key", "key_token"]
-    return [*first, *_MEASURES[settings.by], *stats]
+    if asked not in there:
+        option = "--stage weights" if asked == "matrices" else f"--keep {_KEPT_AS[asked]}"
+        raise AttnscopeError(f"the dump holds no {asked}", hint=f"dump it with {option}; it has {', '.join(there)}")
+    return asked
 
 
-def table(record: Record) -> Table:
-    """The rows of one text, without those ranks that have no source."""
+def columns(kind: Kind, settings: Settings) -> list[str]:
+    """Names of the columns of a table."""
+    query, key = ("query", "query_token"), ("key", "key_token")
+    if kind == "contributors":
+        return [*_HEADS, *query, "rank", *key, *_MEASURES[settings.by]]
+    if kind == "rows":
+        return [*_HEADS, *query, *STATISTICS, "sink"]
+    if kind == "columns":
+        return [*_HEADS, *key, "mass"]
+    return [*_HEADS, *query, *key, "dimension", "stage", "value"]
+
+
+def tables(kind: Kind, record: Record) -> Iterator[Table]:
+    """The table of one text, in parts that fit into memory."""
+    make = {"contributors": _contributors, "rows": _rows, "columns": _columns, "matrices": _matrices}
+    return make[kind](record)
+
+
+def _contributors(record: Record) -> Iterator[Table]:
+    """One row for every unit, query and rank that has a source."""
     assert record.top is not None
-    keys = record.top.keys
-    unit, row, rank = np.nonzero(keys >= 0)
-    source = keys[unit, row, rank]
-    layers, heads = ([str(pair[i]) for pair in record.units] for i in (0, 1))
-    queries = np.array(record.queries)[row]
-    tokens = np.array([token.text for token in record.tokens], dtype=object)
-    sources = tokens if record.sources is None else np.array([token.text for token in record.sources], dtype=object)
-    found: Table = {
-        "index": np.full(len(unit), record.index),
-        "id": [str(record.id)] * len(unit),
-        "layer": np.array(layers, dtype=object)[unit],
-        "head": np.array(heads, dtype=object)[unit],
-        "query": queries,
-        "query_token": tokens[queries],
-        "rank": rank,
-        "key": source,
-        "key_token": sources[source],
-    }
+    unit, row, rank = np.nonzero(record.top.keys >= 0)
+    source = record.top.keys[unit, row, rank]
+    found = _heads(record, unit) | _queries(record, row) | {"rank": rank} | _keys(record, source)
     for name in _MEASURES["projected"]:
         if getattr(record.top, name) is not None:
             found[name] = getattr(record.top, name)[unit, row, rank]
-    for name in STATISTICS if record.rows is not None else ():
+    yield found
+
+
+def _rows(record: Record) -> Iterator[Table]:
+    """One row for every unit and query."""
+    assert record.rows is not None
+    unit, row = (at.ravel() for at in np.indices(record.rows.entropy.shape))
+    found = _heads(record, unit) | _queries(record, row)
+    for name in STATISTICS:
         found[name] = getattr(record.rows, name)[unit, row]
+    sink = record.rows.sink
+    found["sink"] = np.full(len(unit), np.nan, dtype=np.float32) if sink is None else sink[unit, row]
+    yield found
+
+
+def _columns(record: Record) -> Iterator[Table]:
+    """One row for every unit and source."""
+    if record.columns is None:  # a short text of a report whose long texts have them
+        return
+    unit, source = (at.ravel() for at in np.indices(record.columns.shape))
+    yield _heads(record, unit) | _keys(record, source) | {"mass": record.columns[unit, source]}
+
+
+def _matrices(record: Record) -> Iterator[Table]:
+    """One row for every stage, unit, query and key, or dimension of the value for `output`."""
+    for stage, array in record.stages.items():
+        units, queries, width = array.shape
+        step = max(1, _PART // max(width, 1))
+        for start in range(0, units * queries, step):
+            whole = np.arange(start, min(start + step, units * queries))
+            unit, row = np.divmod(np.repeat(whole, width), queries)
+            column = np.tile(np.arange(width), len(whole))
+            none = [None] * len(unit)
+            if stage == "output":
+                place: Table = {"key": none, "key_token": none, "dimension": column}
+            else:
+                place = _keys(record, np.array(record.keys)[column]) | {"dimension": none}
+            value = array.reshape(units * queries, width)[whole].ravel()
+            value = np.where(np.isfinite(value), value, np.float32("nan"))  # not allowed, or nothing to attend to
+            yield _heads(record, unit) | _queries(record, row) | place | {"stage": [stage] * len(unit), "value": value}
+
+
+def _heads(record: Record, unit: _Array) -> Table:
+    """Text, layer and head of every row; a mean has no number."""
+    found: Table = {"index": np.full(len(unit), record.index), "id": [str(record.id)] * len(unit)}
+    for n, name in enumerate(("layer", "head")):
+        numbers = [pair[n] for pair in record.units]
+        if "mean" in numbers:
+            found[name] = [None if numbers[at] == "mean" else numbers[at] for at in unit]
+        else:
+            found[name] = np.array(numbers, dtype=np.int64)[unit]
     return found
+
+
+def _queries(record: Record, row: _Array) -> Table:
+    query = np.array(record.queries, dtype=np.int64)[row]
+    return {"query": query, "query_token": _texts(record.tokens)[query]}
+
+
+def _keys(record: Record, key: _Array) -> Table:
+    return {"key": key, "key_token": _texts(record.tokens if record.sources is None else record.sources)[key]}
+
+
+def _texts(tokens: Sequence[Token]) -> _Array:
+    return np.array([token.text for token in tokens], dtype=object)
 
 
 def csv_bytes(names: list[str], tables: Iterable[Table]) -> Iterator[bytes]:
@@ -95,20 +177,24 @@ def arrow() -> tuple[Any, Any]:
 
 
 def write_parquet(path: Path, names: list[str], tables: Iterable[Table]) -> None:
-    """Write a Parquet file, one row group a part; null for none.
+    """Write a Parquet file; null for none. Short texts share a row group, for thousands of tiny ones read slowly.
 
     Raises:
         AttnscopeError: The extra is missing.
     """
     pa, parquet = arrow()
-    kinds = {name: pa.int64() for name in _NUMBERS}
-    kinds |= dict.fromkeys(("id", "layer", "head", "query_token", "key_token"), pa.string())
+    kinds = dict.fromkeys(_INTEGERS, pa.int64()) | dict.fromkeys(_WORDS, pa.string())
     schema = pa.schema([(name, kinds.get(name, pa.float32())) for name in names])
     with parquet.ParquetWriter(path, schema, compression="zstd") as writer:
+        waiting: list[Any] = []
         for one in tables:
-            writer.write_table(
-                pa.table({name: pa.array(one[name], schema.field(name).type, from_pandas=True) for name in names})
-            )
+            cells = {name: pa.array(one[name], schema.field(name).type, from_pandas=True) for name in names}
+            waiting.append(pa.table(cells, schema=schema))
+            if sum(len(part) for part in waiting) >= _PART:
+                writer.write_table(pa.concat_tables(waiting))
+                waiting = []
+        if waiting:
+            writer.write_table(pa.concat_tables(waiting))
 
 
 def read_table(path: Path) -> tuple[list[str], Iterator[Table]]:
@@ -124,22 +210,24 @@ def read_table(path: Path) -> tuple[list[str], Iterator[Table]]:
         except (OSError, ValueError) as e:
             raise AttnscopeError(f"cannot be read ({str(e).splitlines()[0]})", where=path) from e
         names = _known(file.schema_arrow.names, path)
-        return names, (_from_arrow(part) for part in file.iter_batches())
+        return names, (_from_arrow(part) for part in file.iter_batches(_PART))
     rows = _csv_rows(path)
     return _known(next(rows, []), path), _from_csv(rows, path)
 
 
 def _known(names: list[str], path: Path) -> list[str]:
-    if names[:2] != ["index", "id"] or "key" not in names:
-        raise AttnscopeError("is not a table of a dump", where=path, hint="attnscope convert writes one")
+    if names not in [columns(kind, Settings(by=by)) for kind in KINDS for by in _MEASURES]:  # type: ignore[arg-type]
+        hint = "attnscope convert writes one; of a dump made by an older version, convert the dump again"
+        raise AttnscopeError("is not a table of a dump", where=path, hint=hint)
     return names
 
 
 def _from_arrow(part: Any) -> Table:
-    return {
-        name: column.to_numpy(zero_copy_only=False) if name not in ("id",) else column.to_pylist()
-        for name, column in zip(part.schema.names, part.columns, strict=True)
-    }
+    def cells(name: str, column: Any) -> Any:
+        lists = name in _WORDS or (name in _INTEGERS and column.null_count)
+        return column.to_pylist() if lists else column.to_numpy(zero_copy_only=False)
+
+    return {name: cells(name, column) for name, column in zip(part.schema.names, part.columns, strict=True)}
 
 
 def _csv_rows(path: Path) -> Iterator[list[str]]:
@@ -152,14 +240,13 @@ def _csv_rows(path: Path) -> Iterator[list[str]]:
 
 def _from_csv(rows: Iterator[list[str]], path: Path) -> Iterator[Table]:
     names = next(_csv_rows(path))
-    words = ("id", "layer", "head", "query_token", "key_token")
-    while part := [row for row, _ in zip(rows, range(1 << 16), strict=False)]:
+    while part := [row for row, _ in zip(rows, range(_PART), strict=False)]:
         found: Table = {}
         for name, cells in zip(names, zip(*part, strict=True), strict=True):
-            if name in words:
+            if name in _WORDS:
                 found[name] = list(cells)
-            elif name in _NUMBERS:
-                found[name] = np.array(cells, dtype=np.int64)
+            elif name in _INTEGERS:
+                found[name] = [int(cell) if cell else None for cell in cells]
             else:
                 found[name] = np.array([cell or "nan" for cell in cells], dtype=np.float32)
         yield found

@@ -1,7 +1,9 @@
 """A text and two or more of something in; what differs between them out: `attnscope compare`."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Annotated, Any
+
+from typer import Context
 
 from attnscope.cli import read
 from attnscope.cli.options import Machine, Show, Source, Stack, option
@@ -13,6 +15,7 @@ from attnscope.selection import PRINTED
 if TYPE_CHECKING:
     from attnscope.config import RunConfig
     from attnscope.report.compare import Comparison
+    from attnscope.tolerance import Tolerance
 
 _LONGEST = 30  # characters of a text that stands for itself
 _MASKS = ["causal", "bidirectional"]
@@ -26,6 +29,7 @@ attnscope compare "She sat by the river bank" "She sat by the savings bank" --qu
 attnscope compare "The bank by the river" --dtype float32 --dtype bfloat16 --format json
 attnscope compare "The bank by the river" --engine native --engine transformers --tolerance 1e-5
 attnscope compare before.json after.json --tolerance 1e-5
+attnscope compare before.json after.json --relative 1e-3 --tolerance 1e-6 --layer 3 --format table
 """
 
 Texts = several(Source, "text")
@@ -40,6 +44,7 @@ class Judge:
 
     Attributes:
         tolerance: Largest difference of any cell of any stage that is forgiven.
+        relative: The same as a share of the first side's value; both together add up, as in NumPy.
     """
 
     tolerance: Annotated[
@@ -48,13 +53,25 @@ class Judge:
             "--tolerance",
             group="What to show",
             metavar="X",
-            parser=read.tolerance,
-            help="Exit with 1 where any cell differs by more, and name the worst.",
+            parser=read.tolerance("--tolerance"),
+            help="Say in one line whether any cell differs by more, with the worst cell of every stage, in place of "
+            "tables (--format asks for these, too); exit with 1 if one does.",
+        ),
+    ] = None
+    relative: Annotated[
+        float | None,
+        option(
+            "--relative",
+            group="What to show",
+            metavar="R",
+            parser=read.tolerance("--relative"),
+            help="The same for |second − first| > X + R·|first|, as in numpy.testing.assert_allclose.",
         ),
     ] = None
 
 
 def compare(
+    typer: Context,
     source: Texts,  # type: ignore[valid-type]
     stack: Stacks,  # type: ignore[valid-type]
     selection: Selections,  # type: ignore[valid-type]
@@ -66,9 +83,10 @@ def compare(
     """Show what changes between masks, layers, heads, texts or models.
 
     Give one option, or the text, several times; without, the causal and the bidirectional mask are compared. Every
-    other side is held against the first. Two saved reports (.json) are compared without a model.
+    other side is held against the first. Two saved reports (.json) are compared without a model; --layer, --head,
+    --query, --key and --stage choose among what they hold.
     """
-    from attnscope.cli.deliver import check_output, deliver
+    from attnscope.cli.deliver import check_output, deliver, put
 
     check_output(show, (".json", ".txt", ".svg"))
     given: dict[str, Any] = {}
@@ -76,13 +94,28 @@ def compare(
     groups["machine"] = (Machine, machine)
     for _, group in groups.values():
         given |= {name: values for name, values in vars(group).items() if isinstance(values, list)}
-    comparison = _saved(given) if _are_reports(given) else _run(given, groups, overview.pool, show)
-    deliver(comparison, show)
-    if judge.tolerance is not None:
-        from attnscope.sides import beyond
+    tolerance = _tolerance(judge)
+    if _are_reports(given):
+        comparison = _saved(typer, given, selection, tolerance)
+    else:
+        comparison = _run(given, groups, overview.pool, show, tolerance)
+    if tolerance is None or show.format is not None or show.output is not None:
+        deliver(comparison, show)
+    if tolerance is not None:
+        from attnscope.tolerance import failure
 
-        if error := beyond(comparison, judge.tolerance):
+        if show.format is None:
+            put(comparison, show, "verdict")
+        if error := failure(comparison):
             raise error
+
+
+def _tolerance(judge: Judge) -> "Tolerance | None":
+    if judge.tolerance is None and judge.relative is None:
+        return None
+    from attnscope.tolerance import Tolerance
+
+    return Tolerance(judge.tolerance or 0.0, judge.relative or 0.0)
 
 
 def _are_reports(given: dict[str, Any]) -> bool:
@@ -90,15 +123,44 @@ def _are_reports(given: dict[str, Any]) -> bool:
     return len(texts) > 1 and all(text.endswith(".json") for text in texts)
 
 
-def _saved(given: dict[str, Any]) -> "Comparison":
+_OF_REPORTS = ("text", *(f.name for group in (Show, Judge) for f in fields(group)))  # what saved reports allow
+_WANTED = ("layer", "head", "query", "key", "stage")  # what they narrow down to
+
+
+def _saved(typer: Context, given: dict[str, Any], selection: Any, tolerance: "Tolerance | None") -> "Comparison":
     from pathlib import Path
 
-    from attnscope.sides import compare_files
+    from attnscope.sides import Wanted, compare_files
 
-    return compare_files([Path(path) for path in given["text"]])
+    typed = [name for name in typer.params if _typed(typer, name)]
+    for name in typed:
+        if name not in (*_OF_REPORTS, *_WANTED):
+            hint = "give texts, or leave the option out"
+            raise UsageError("saved reports are not run again", where=f"--{name.replace('_', '-')}", hint=hint)
+    values = {name: getattr(selection, name) for name in _WANTED if name in typed}
+    for name in ("layer", "head"):
+        if len(values.get(name, [""])) > 1:
+            hint = "give it once, such as 0,1"
+            raise UsageError("saved reports are compared layer by layer and head by head", where=f"--{name}", hint=hint)
+        if name in values:
+            values[name] = values[name][0]
+    if stages := values.pop("stage", None):
+        values["stages"] = tuple(stages.split(","))
+    return compare_files([Path(path) for path in given["text"]], Wanted(**values), tolerance)
 
 
-def _run(given: dict[str, Any], groups: dict[str, tuple[type, Any]], pool: int | None, show: Show) -> "Comparison":
+def _typed(typer: Context, name: str) -> bool:
+    source = typer.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
+
+
+def _run(
+    given: dict[str, Any],
+    groups: dict[str, tuple[type, Any]],
+    pool: int | None,
+    show: Show,
+    tolerance: "Tolerance | None",
+) -> "Comparison":
     from attnscope.cli.deliver import is_table
     from attnscope.cli.progress import progress
 
@@ -113,7 +175,7 @@ def _run(given: dict[str, Any], groups: dict[str, tuple[type, Any]], pool: int |
     from attnscope.sides import compare_runs
 
     with progress(quiet=show.quiet) as tell:
-        return compare_runs(axis, runs, selection.key, window, tell)
+        return compare_runs(axis, runs, selection.key, window, tell, tolerance)
 
 
 def _axis(given: dict[str, Any]) -> tuple[str, list[str]]:

@@ -14,7 +14,7 @@ from attnscope.visible import visible
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from attnscope.views.terminal import Findings
+    from attnscope.views.terminal import Findings, Format
 
 _DRAWN = (".txt", ".svg")
 _NARROWEST, _WIDEST = 40, 10_000
@@ -67,9 +67,14 @@ def deliver(findings: "Findings", show: Show) -> None:
 
         write_bytes(to_json(findings) + b"\n")
     else:
-        from attnscope.views.terminal import draw
+        put(findings, show, show.format or "table")
 
-        draw(findings, console(show.color), format=show.format or "table", precision=show.precision)
+
+def put(findings: "Findings", show: Show, format: "Format") -> None:
+    """Draw findings on standard output."""
+    from attnscope.views.terminal import draw
+
+    draw(findings, console(show.color), format=format, precision=show.precision)
 
 
 def _to_file(findings: "Findings", show: Show) -> None:

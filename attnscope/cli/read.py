@@ -87,15 +87,19 @@ def size(text: Any) -> int:
     return count
 
 
-def tolerance(text: Any) -> float:
-    """A number of 0 or more."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 <= value < float("inf"):
-        raise UsageError(f"'{text}' is not a number of 0 or more", where="--tolerance", hint="such as 1e-5")
-    return value
+def tolerance(option: str) -> Callable[[Any], float]:
+    """A reader of a number of 0 or more."""
+
+    def read(text: Any) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            value = -1.0
+        if not 0 <= value < float("inf"):
+            raise UsageError(f"'{text}' is not a number of 0 or more", where=option, hint="such as 1e-5")
+        return value
+
+    return read
 
 
 def _unless_listed(hint: str) -> str | None:

@@ -5,7 +5,9 @@ import json
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
+from attnscope.batch import tables
 from attnscope.batch.convert import convert
 from attnscope.batch.dumps import Dump
 from attnscope.batch.header import Settings
@@ -15,6 +17,8 @@ from attnscope.errors import AttnscopeError, UsageError
 from attnscope.pipeline import inspect
 from attnscope.report import to_json
 from tests.batch.test_dump import dump, found
+from tests.views.overviews import overview
+from tests.views.reports import report, text_report, tokens
 
 SETTINGS = Settings(top=2, by="value", keep=("top", "rows", "columns", "pooled", "stages"), stages=("masked",))
 TEXTS = ("The bank by the river", "", '"quoted", twice', "bank")
@@ -43,11 +47,15 @@ def test_around_every_kind_and_back(folder):
     ]
 
 
-def test_a_table_has_a_row_for_every_text_unit_query_and_rank(folder):
+def read(path):
+    with open(path, newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_contributors_have_a_row_for_every_text_unit_query_and_rank(folder):
     count, what = convert(folder / "dump.jsonl", folder / "dump.csv", force=False)
-    with open(folder / "dump.csv", newline="") as file:
-        rows = list(csv.DictReader(file))
-    assert (count, what) == (len(rows), "rows")
+    rows = read(folder / "dump.csv")
+    assert (count, what) == (len(rows), "rows of contributors")
     expected = sum(int((record.top.keys >= 0).sum()) for record in found(folder) if record.status == "ok")
     assert count == expected
     records = {record.index: record for record in found(folder)}
@@ -59,19 +67,110 @@ def test_a_table_has_a_row_for_every_text_unit_query_and_rank(folder):
         assert row["key_token"] == record.tokens[int(row["key"])].text
         assert int(row["key"]) == record.top.keys[unit, query, rank]
         assert np.float32(row["value"]) == record.top.value[unit, query, rank]
-        assert np.float32(row["entropy"]) == record.rows.entropy[unit, query]
+        assert "entropy" not in row
 
 
-def test_tables_become_each_other(folder):
+def test_rows_have_a_row_for_every_text_unit_and_query(folder):
+    count, what = convert(folder / "dump.jsonl", folder / "rows.csv", "rows", force=False)
+    rows = {
+        tuple(int(row[name]) for name in ("index", "layer", "head", "query")): row for row in read(folder / "rows.csv")
+    }
+    assert (count, what) == (len(rows), "rows")
+    records = [record for record in found(folder) if record.status == "ok"]
+    assert count == sum(len(record.units) * len(record.tokens) for record in records)
+    for record in records:
+        for u, unit in enumerate(record.units):
+            for query, token in enumerate(record.tokens):
+                row = rows[record.index, *unit, query]
+                assert row["query_token"] == token.text
+                assert row["sink"] == ""
+                for name in STATISTICS:
+                    assert np.float32(row[name]) == getattr(record.rows, name)[u, query]
+
+
+def test_columns_have_a_row_for_every_text_unit_and_source(folder):
+    count, what = convert(folder / "dump.jsonl", folder / "c.csv", "columns", force=False)
+    rows = read(folder / "c.csv")
+    assert (count, what) == (len(rows), "rows of columns")
+    found_mass = {tuple(int(row[n]) for n in ("index", "layer", "head", "key")): row["mass"] for row in rows}
+    for record in found(folder):
+        for u, q in np.ndindex((0, 0) if record.columns is None else record.columns.shape):
+            assert np.float32(found_mass.pop((record.index, *record.units[u], q))) == record.columns[u, q]
+    assert not found_mass
+
+
+@pytest.mark.parametrize("name", ["dump.jsonl", "shards"])
+@pytest.mark.parametrize("part", [3, 1 << 16])
+def test_matrices_have_a_row_for_every_cell(folder, monkeypatch, name, part):
+    monkeypatch.setattr(tables, "_PART", part)
+    settings = replace(SETTINGS, stages=("masked", "weights", "output"), query="0", key="0")
+    dump(folder, TEXTS, name=name, settings=settings, config="causal", force=True)
+    count, what = convert(folder / name, folder / "cells.csv", "matrices", force=False)
+    rows = read(folder / "cells.csv")
+    assert (count, what) == (len(rows), "rows of matrices")
+    cells = {}
+    for row in rows:
+        column = row["key"] if row["stage"] != "output" else row["dimension"]
+        assert "" in (row["key"], row["dimension"])
+        place = (int(row[n]) for n in ("index", "layer", "head", "query"))
+        cells[*place, row["stage"], int(column)] = row["value"], row["query_token"], row["key_token"]
+    assert len(cells) == count
+    for record in found(folder, name):
+        for stage, array in record.stages.items():
+            for u, q, k in np.ndindex(array.shape):
+                value, query, key = cells.pop((record.index, *record.units[u], record.queries[q], stage, k))
+                if np.isfinite(array[u, q, k]):
+                    assert np.float32(value) == array[u, q, k]
+                else:
+                    assert value == ""
+                assert query == record.tokens[0].text
+                assert key == ("" if stage == "output" else record.tokens[0].text)
+    assert not cells
+
+
+def test_masked_cells_are_null_in_every_table(folder):
     pytest.importorskip("pyarrow", reason="the extra parquet is not installed")
     from pyarrow import parquet
 
-    convert(folder / "dump.jsonl", folder / "a.csv", force=False)
-    convert(folder / "dump.jsonl", folder / "a.parquet", force=False)
+    convert(folder / "dump.jsonl", folder / "shards", force=False)
+    for name in ("dump.jsonl", "shards"):
+        convert(folder / name, folder / "cells.parquet", "matrices", force=True)
+        cells = parquet.read_table(folder / "cells.parquet").to_pylist()
+        assert cells
+        for cell in cells:
+            assert (cell["value"] is None) == (cell["key"] > cell["query"])
+
+
+def test_a_mean_has_no_number(folder):
+    pytest.importorskip("pyarrow", reason="the extra parquet is not installed")
+    from pyarrow import parquet
+
+    settings = Settings(layer="0", head="mean", stages=("weights",), keep=("top", "rows", "stages"))
+    dump(folder, TEXTS, name="mean.jsonl", settings=settings)
+    for table in ("contributors", "rows", "matrices"):
+        convert(folder / "mean.jsonl", folder / "a.parquet", table, force=True)
+        columns = parquet.read_table(folder / "a.parquet").to_pydict()
+        assert set(columns["layer"]) == {0}
+        assert set(columns["head"]) == {None}
+        convert(folder / "a.parquet", folder / "a.csv", force=True)
+        convert(folder / "mean.jsonl", folder / "b.csv", table, force=True)
+        assert (folder / "a.csv").read_bytes() == (folder / "b.csv").read_bytes()
+        assert {row["head"] for row in read(folder / "b.csv")} == {""}
+
+
+@pytest.mark.parametrize("table", tables.KINDS)
+def test_tables_become_each_other(folder, table):
+    pytest.importorskip("pyarrow", reason="the extra parquet is not installed")
+    from pyarrow import parquet
+
+    convert(folder / "dump.jsonl", folder / "a.csv", table, force=False)
+    convert(folder / "dump.jsonl", folder / "a.parquet", table, force=False)
     convert(folder / "a.parquet", folder / "b.csv", force=False)
     convert(folder / "a.csv", folder / "b.parquet", force=False)
     assert (folder / "b.csv").read_bytes() == (folder / "a.csv").read_bytes()
     assert parquet.read_table(folder / "b.parquet").equals(parquet.read_table(folder / "a.parquet"))
+    with open(folder / "a.parquet", "rb") as file:
+        assert parquet.ParquetFile(file).num_row_groups == 1, "short texts share a row group"
 
 
 def test_a_table_is_no_dump(folder):
@@ -79,11 +178,23 @@ def test_a_table_is_no_dump(folder):
     with pytest.raises(UsageError, match="a table holds less than a dump"):
         convert(folder / "a.csv", folder / "b.jsonl", force=False)
     dump(folder, TEXTS, name="rows.jsonl", settings=Settings(keep=("rows",)))
-    with pytest.raises(AttnscopeError, match="without top contributors is no table"):
-        convert(folder / "rows.jsonl", folder / "b.csv", force=False)
-    (folder / "c.csv").write_text("a,b\n1,2\n")
-    with pytest.raises(AttnscopeError, match="is not a table of a dump"):
-        convert(folder / "c.csv", folder / "b.csv", force=False)
+    assert convert(folder / "rows.jsonl", folder / "b.csv", force=False)[1] == "rows", "the first that there is"
+    with pytest.raises(AttnscopeError, match="the dump holds no contributors; dump it with --keep top; it has rows"):
+        convert(folder / "rows.jsonl", folder / "c.csv", "contributors", force=False)
+    with pytest.raises(AttnscopeError, match="the dump holds no matrices; dump it with --stage weights; it has rows"):
+        convert(folder / "rows.jsonl", folder / "c.csv", "matrices", force=False)
+    dump(folder, TEXTS, name="pooled.jsonl", settings=Settings(keep=("pooled",)))
+    with pytest.raises(AttnscopeError, match="a dump of pooled is no table"):
+        convert(folder / "pooled.jsonl", folder / "c.csv", force=False)
+    with pytest.raises(UsageError, match="--table: IN is a table already"):
+        convert(folder / "a.csv", folder / "c.csv", "rows", force=False)
+    with pytest.raises(UsageError, match="--table: OUT is no table"):
+        convert(folder / "dump.jsonl", folder / "c.jsonl", "rows", force=False)
+    old = "index,id,layer,head,query,query_token,rank,key,key_token,weight,entropy"
+    for header in ("a,b\n1,2\n", old):
+        (folder / "c.csv").write_text(header)
+        with pytest.raises(AttnscopeError, match="is not a table of a dump"):
+            convert(folder / "c.csv", folder / "d.csv", force=False)
 
 
 @pytest.mark.parametrize(
@@ -127,27 +238,38 @@ def test_targets_that_are_there_stay_without_force(folder):
         convert(folder / "missing.jsonl", folder / "a.csv", force=False)
 
 
-def test_a_report_of_run_becomes_a_table(folder):
+@pytest.mark.parametrize("table", ["contributors", "rows", "matrices"])
+def test_a_report_of_run_becomes_a_table(folder, table):
     """The same rows as those of a dump of the same texts, but for what a dump calls them."""
     texts = [text for text in TEXTS if text]
     given = tuple(TextInput(text) for text in texts)
     run = RunConfig(given, config="causal", layer="all", head="all", stages=("masked",), top=2, by="value")
     (folder / "report.json").write_bytes(to_json(inspect(run)))
-    count, what = convert(folder / "report.json", folder / "report.csv", force=False)
+    count, what = convert(folder / "report.json", folder / "report.csv", table, force=False)
     dump(folder, texts, name="same.jsonl", settings=SETTINGS, config="causal")
-    assert convert(folder / "same.jsonl", folder / "same.csv", force=False) == (count, what)
-    tables = []
-    for name in ("report.csv", "same.csv"):
-        with open(folder / name, newline="") as file:
-            tables.append(list(csv.DictReader(file)))
+    assert convert(folder / "same.jsonl", folder / "same.csv", table, force=False) == (count, what)
     assert count > 0
-    for one, other in zip(*tables, strict=True):
+    for one, other in zip(read(folder / "report.csv"), read(folder / "same.csv"), strict=True):
         assert list(one) == list(other)
         for name, cell in one.items():
-            if name in ("weight", "value", *STATISTICS):
-                assert float(cell) == pytest.approx(float(other[name]), abs=1e-6)
+            if name in ("weight", "value", *STATISTICS) and cell:
+                assert float(cell) == pytest.approx(float(other[name]), rel=1e-6, abs=1e-6)
             elif name != "id":
                 assert cell == other[name]
+
+
+def test_sinks_and_sources_of_a_report_are_in_its_tables(folder):
+    words = tokens(["a", "b", "c"])
+    made = report(text_report(words, sink=1.5, heads=((2, 1), (2, 3))))
+    (folder / "sink.json").write_bytes(to_json(made))
+    convert(folder / "sink.json", folder / "sink.csv", "rows", force=False)
+    given = [np.float32(row["sink"]) for row in read(folder / "sink.csv")]
+    np.testing.assert_array_equal(given, np.concatenate([head.sink for head in made.texts[0].heads]))
+    long = overview(100, size=8)
+    (folder / "long.json").write_bytes(to_json(long))
+    convert(folder / "long.json", folder / "long.csv", "columns", force=False)
+    mass = [np.float32(row["mass"]) for row in read(folder / "long.csv")]
+    np.testing.assert_array_equal(mass, long.texts[0].heads[0].columns.mass.astype(np.float32))
 
 
 def test_a_report_is_no_dump(folder):
@@ -157,7 +279,7 @@ def test_a_report_is_no_dump(folder):
     with pytest.raises(UsageError, match="a report of one run is no dump"):
         convert(folder / "report.json", folder / "b.jsonl", force=False)
     convert(folder / "report.json", folder / "b.csv", force=False)
-    assert "weight,value,projected,entropy" in (folder / "b.csv").read_text()
+    assert "weight,value,projected\n" in (folder / "b.csv").read_text()
     (folder / "old.json").write_bytes(data.replace(b"attnscope.report/1", b"attnscope.report/0"))
     with pytest.raises(AttnscopeError, match=r"old.json: schema is 'attnscope.report/0'"):
         convert(folder / "old.json", folder / "c.csv", force=False)

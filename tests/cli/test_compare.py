@@ -1,6 +1,7 @@
 """`attnscope compare` from argv to screen, JSON and exit code."""
 
 import json
+import re
 
 import pytest
 
@@ -48,7 +49,11 @@ def test_both_engines_say_the_same(capsys):
     sides = ["--engine", "native", "--engine", "transformers"]
     code, out, err = run(capsys, TEXT, "--model", "riverbank", *sides, "--head", "all", "--tolerance", "1e-5")
     assert (code, err) == (0, "")
+    assert out.startswith("verdict  passed: 300 cells of 4 heads agree within 1e-05\nscores   ")
+    code, out, err = run(capsys, TEXT, "--model", "riverbank", *sides, "--tolerance", "1e-5", "--format", "table")
+    assert (code, err) == (0, "")
     assert "compare  engine: native → transformers" in out
+    assert "verdict  passed: 75 cells of 1 head agree within 1e-05" in out
 
 
 def test_configs_and_texts_are_sides_too(capsys):
@@ -63,6 +68,7 @@ def test_configs_and_texts_are_sides_too(capsys):
     [
         (["--mask", "own", "--mask", "causal", "--layer", "0", "--layer", "1"], "--layer and --mask are given several"),
         (["--mask", "causal"], "there is nothing to compare causal with; give --mask twice"),
+        (["--relative", "x"], "--relative: 'x' is not a number of 0 or more"),
         (["--tolerance", "-1"], "--tolerance: '-1' is not a number of 0 or more"),
         (["--mask", "casual", "--mask", "own"], "--mask: unknown mask 'casual'; did you mean 'causal'?"),
         (["--output", "x.safetensors"], "'x.safetensors' has no known ending; use .json .txt .svg"),
@@ -80,13 +86,75 @@ def test_saved_reports_and_the_tolerance_of_a_check(capsys, tmp_path):
     for path, mask in zip(paths, ("own", "causal"), strict=True):
         assert main(["run", TEXT, *STACK, "--mask", mask, "--output", path, "--layer", "0", "--head", "0"]) == 0
     capsys.readouterr()
-    code, _, err = run(capsys, paths[0], paths[0], "--tolerance", "0")
+    code, out, err = run(capsys, paths[0], paths[0], "--tolerance", "0")
     assert (code, err) == (0, "")
-    code, out, err = run(capsys, *paths, "--tolerance", "1e-3")
+    assert out.splitlines() == [
+        "verdict  passed: 75 cells of 1 head agree within 0",
+        *(f"{stage:9}equal in all 25 cells" for stage in ("scores", "masked", "weights")),
+    ]
+    code, out, err = run(capsys, *paths, "--relative", "1e-3", "--tolerance", "1e-9")
     assert code == 1
-    assert "difference" in out
+    assert out.startswith("verdict  FAILED: ")
+    assert "30 of 75 cells of 1 head do not agree within 1e-09 + 0.001·|first|" in " ".join(out.split())
+    assert "masked   10 of 25 cells beyond; worst masked on one side: text 0, L0H0, query 0" in out
+    assert "difference  " not in out
     assert err.startswith("attnscope: error: text 0, L0H0, masked, query 0 'The', key 1 'bank': ")
+    assert "against masked, which no tolerance forgives; compare under the same mask, or leave the stage" in err
     assert err.count("\n") == 1
+    code, out, err = run(capsys, *paths, "--tolerance", "1e-3", "--format", "table")
+    assert (code, "difference  " in out, "verdict  FAILED" in out) == (1, True, True)
+    code, out, err = run(capsys, *paths, "--tolerance", "1e-3", "--format", "json")
+    found = json.loads(out)["verdict"]
+    assert (code, found["passed"], found["absolute"], found["relative"]) == (1, False, 1e-3, 0)
+    assert json.loads(run(capsys, *paths, "--format", "json")[1])["verdict"] is None
+    target = str(tmp_path / "c.txt")
+    code, out, err = run(capsys, *paths, "--tolerance", "1e-3", "--output", target, "--quiet")
+    assert (code, out.startswith("verdict  FAILED"), err.count("\n")) == (1, True, 1)
+    assert "difference  " in (tmp_path / "c.txt").read_text()
+
+
+def test_options_choose_among_what_is_saved_or_are_refused(capsys, tmp_path, monkeypatch):
+    monkeypatch.setenv("ATTNSCOPE_MODEL", "riverbank")  # what the environment says is no option that was typed
+    path = str(tmp_path / "a.json")
+    assert main(["run", TEXT, *STACK, "--output", path, "--layer", "0", "--head", "all"]) == 0
+    capsys.readouterr()
+    chosen = ["--head", "1,2", "--query", "bank", "--key", "0", "--stage", "masked"]
+    code, out, _ = run(capsys, path, path, *chosen, "--format", "json")
+    (heads,) = (change["heads"] for change in json.loads(out)["changes"])
+    assert (code, [head["first"] for head in heads]) == (0, ["L0H1", "L0H2"])
+    for head in heads:
+        assert (head["queries"], head["keys"]) == ([[1, 1]], [[0, 0]])
+        assert [cell["stage"] for cell in head["worst"]] == ["masked"]
+    code, out, err = run(capsys, path, path, "--layer", "1")
+    assert (code, out) == (2, "")
+    assert "holds no layer 1; it holds 0" in err
+    for option in (
+        ["--mask", "causal"], ["--what-if", "stack"], ["--model", "riverbank"], ["--dtype", "float32"], ["--pool", "8"],
+        ["--top", "3"], ["--pair", "x"], ["--device", "cpu"], ["--truncate"], ["--engine", "native"],
+        ["--by", "weight"], ["--layer", "0", "--layer", "0"],
+    ):  # fmt: skip
+        code, out, err = run(capsys, path, path, *option)
+        assert (code, out) == (2, ""), option
+        assert f"{option[0]}: saved reports are " in err
+    code, out, err = run(capsys, path, path, "--precision", "3", "--color", "never", "--quiet", "--format", "heat")
+    assert (code, err) == (0, "")
+
+
+def test_keys_that_were_not_saved_are_told_on_the_screen(capsys, tmp_path):
+    paths = [str(tmp_path / name) for name in ("a.json", "b.json")]
+    for path, mask in zip(paths, ("own", "causal"), strict=True):
+        assert main(["run", TEXT, *STACK, "--mask", mask, "--output", path, "--head", "0", "--key", "0,4"]) == 0
+    capsys.readouterr()
+    for format in ("table", "heat"):
+        code, out, err = run(capsys, *paths, "--format", format)
+        assert (code, err) == (0, "")
+        assert "holds 2 of 5 keys; 0." in " ".join(out.split())
+        assert re.search("query +outside", out)
+        assert "moved    JS" not in out
+    code, out, err = run(capsys, *paths, "--tolerance", "1e9")
+    assert code == 1, "a causal mask forbids key 4"
+    code, out, err = run(capsys, paths[0], paths[0], "--tolerance", "1e-9")
+    assert (code, "holds 2 of 5 keys" in " ".join(out.split())) == (0, True)
 
 
 @pytest.mark.parametrize("width", [20, 40, 80, 120])

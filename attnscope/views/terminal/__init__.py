@@ -27,11 +27,10 @@ from attnscope.views.terminal.stages import stage_views
 from attnscope.views.terminal.tables import put_stage
 
 Findings = Report | Comparison | Explanation
+Format = Literal["table", "heat", "verdict"]
 
 
-def draw(
-    findings: Findings, console: Console, *, format: Literal["table", "heat"] = "table", precision: int = 2
-) -> None:
+def draw(findings: Findings, console: Console, *, format: Format = "table", precision: int = 2) -> None:
     """Print findings of any kind; see render, render_comparison and render_explanation."""
     if isinstance(findings, Explanation):
         render_explanation(findings, console, precision=precision)

@@ -1,6 +1,7 @@
 """A Comparison in; a screen out: both sides' weights, their difference, and per token what moved and where to."""
 
 from collections.abc import Sequence
+from typing import Literal
 
 import numpy as np
 from rich.console import Console
@@ -9,6 +10,7 @@ from rich.text import Text
 
 from attnscope.report import Matrix, TextReport
 from attnscope.report.compare import Comparison, HeadChange, Side
+from attnscope.tolerance import conclusion, worst_of_stage
 from attnscope.views.terminal.attended import put_moved_mass
 from attnscope.views.terminal.colours import scale_for
 from attnscope.views.terminal.header import put_facts, put_notes, put_report_header, put_text_header
@@ -31,11 +33,16 @@ def render_comparison(comparison: Comparison, console: Console, *, format: str =
     Args:
         comparison: What to show.
         console: Where to.
-        format: `table` or `heat`.
+        format: `table`, `heat`, or `verdict` for what the tolerance says alone.
         precision: Digits after the point.
     """
     screen = Screen(console, precision)
+    if format == "verdict":
+        _put_verdict(screen, comparison)
+        put_notes(screen, comparison.notes)
+        return
     _put_sides(screen, comparison)
+    _put_verdict(screen, comparison)
     for change in comparison.changes:
         first, second = comparison.sides[0], comparison.sides[change.side]
         for head in change.heads:
@@ -47,10 +54,22 @@ def render_comparison(comparison: Comparison, console: Console, *, format: str =
     if all(head.mass is not None for head in heads):
         put_facts(screen, [("more", Text("--head all · --query ROWS · --pool N · --format json (every digit)"))])
         return
-    facts = "moved: share of the weight that changes place (total variation) · JS: Jensen–Shannon divergence in bits"
-    put_facts(
-        screen, [("legend", Text(facts)), ("more", Text("--head all · --query WORD · --format json (every digit)"))]
-    )
+    legend = [("legend", Text(_LEGEND))] if any(head.partial is None for head in heads) else []
+    put_facts(screen, [*legend, ("more", Text("--head all · --query WORD · --format json (every digit)"))])
+
+
+_LEGEND = "moved: share of the weight that changes place (total variation) · JS: Jensen–Shannon divergence in bits"
+
+
+def _put_verdict(screen: Screen, comparison: Comparison) -> None:
+    """What the tolerance says, with the worst cell of every stage."""
+    verdict = comparison.verdict
+    if verdict is None:
+        return
+    lines = [("verdict", Text(screen.safe(conclusion(comparison, verdict)), "green" if verdict.passed else "bold red"))]
+    for stage in verdict.stages:
+        lines.append((stage.stage, Text(screen.safe(worst_of_stage(comparison, stage)))))
+    put_facts(screen, lines)
 
 
 def _put_sides(screen: Screen, comparison: Comparison) -> None:
@@ -83,6 +102,7 @@ def _put_change(screen: Screen, sides: tuple[Side, Side], head: HeadChange, form
     labels = [screen.safe(side.label) for side in sides]
     screen.say((which, "bold reverse"), f"{where}  {labels[0]} → {labels[1]}{chosen}")
     _put_alone(screen, texts, head, labels)
+    _put_partial(screen, head, labels)
     screen.say("")
     if head.mass is not None:
         _put_pooled(screen, texts, head, labels)
@@ -118,6 +138,18 @@ def _put_alone(screen: Screen, texts: Sequence[TextReport], head: HeadChange, la
             screen.put(flow([Text(f"only in {label}:", "dim"), *names], screen.width, " "))
 
 
+def _put_partial(screen: Screen, head: HeadChange, labels: Sequence[str]) -> None:
+    """How much of every row is saved."""
+    if head.partial is None:
+        return
+    for label, keys, of, outside in zip(labels, head.partial.keys, head.partial.of, head.partial.outside, strict=True):
+        known = outside[~np.isnan(outside)]
+        if keys < of and known.size:
+            low, high = (f"{share:.2f}" for share in (known.min(), known.max()))
+            share = low if low == high else f"{low} to {high}"
+            screen.say((f"{label} holds {keys} of {of} keys; {share} of a row's weight lies outside", "yellow"))
+
+
 def _weights(screen: Screen, text: TextReport, head: HeadChange, side: int, label: str) -> StageView:
     """The weights of one side, over the aligned tokens."""
     name = (head.first, head.second)[side]
@@ -134,7 +166,7 @@ def _difference(screen: Screen, text: TextReport, head: HeadChange, labels: Sequ
     rows = token_axis(screen, "query", text.tokens, [q for q, _ in head.queries])
     columns = token_axis(screen, source_kind(text), text.sources, [k for k, _ in head.keys])
     said = f"{labels[1]} − {labels[0]}"
-    masked = np.isnan(head.total_variation).tolist()
+    masked = (np.isnan(head.entropy[0]) | np.isnan(head.entropy[1])).tolist()
     return _stage(screen, "difference", said, head.difference, masked, (rows, columns))
 
 
@@ -150,32 +182,37 @@ def _put_moves(screen: Screen, texts: Sequence[TextReport], head: HeadChange) ->
     """Per token: how much weight moved, from where to where, and which contributors are new."""
     screen.say(("what moved", "bold"))
     rows = [_move(screen, texts, head, n) for n in range(len(head.queries))]
+    titles = _TITLES if head.partial is None else _PARTIAL_TITLES
     if screen.width >= _TABLE_FROM:
         table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
-        for title, justify in zip(_TITLES, ("left", "right", "right", "right", "right", "left", "left"), strict=True):
-            table.add_column(Text(title), justify=justify, overflow="fold")  # type: ignore[arg-type]
+        for title in titles:
+            justify: Literal["left", "right"] = "left" if title in ("query", "gains", "loses") else "right"
+            table.add_column(Text(title), justify=justify, overflow="fold")
         for row in rows:
             table.add_row(*(Text(cell) for cell in row))
         screen.put(table)
     else:
         for row in rows:
-            named = [f"{title} {cell}" for title, cell in zip(_TITLES[1:], row[1:], strict=True) if cell]
+            named = [f"{title} {cell}" for title, cell in zip(titles[1:], row[1:], strict=True) if cell]
             screen.put(flow([Text(row[0], "bold"), *map(Text, named)], screen.width, "  "))
     _put_top(screen, texts, head)
 
 
 _TITLES = ("query", "moved", "JS", "future", "entropy", "gains", "loses")
+_PARTIAL_TITLES = ("query", "outside", "future", "entropy")  # what can be said without whole rows
 
 
 def _move(screen: Screen, texts: Sequence[TextReport], head: HeadChange, n: int) -> tuple[str, ...]:
     position = head.queries[n][0]
     name = f"{position} {_short(token_name(screen, texts[0].tokens[position]))}"
-    if np.isnan(head.total_variation[n]):
-        return (name, "masked", "", "", "", "", "")
+    if np.isnan(head.entropy[:, n]).any():
+        return (name, "masked", *([""] * ((len(_TITLES) if head.partial is None else len(_PARTIAL_TITLES)) - 2)))
 
     def both(values: Matrix) -> str:
         return "" if np.isnan(values[:, n]).any() else f"{values[0, n]:z.2f}→{values[1, n]:z.2f}"
 
+    if head.partial is not None:
+        return name, both(head.partial.outside), both(head.future), both(head.entropy)
     gains = _side_of_move(screen, texts[1], head.gained[n], float(head.gain[n]), "+")
     loses = _side_of_move(screen, texts[0], head.lost[n], float(head.loss[n]), "−")
     moved, divergence = f"{head.total_variation[n]:.2f}", f"{head.jensen_shannon[n]:.2f}"

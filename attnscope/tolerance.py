@@ -1,0 +1,166 @@
+"""Hold pairs of matrices against a tolerance, cell by cell. NumPy on plain data."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from attnscope.errors import AttnscopeError
+from attnscope.report.compare import Cell, Comparison, StageVerdict, Verdict
+
+_Array = np.ndarray[Any, np.dtype[Any]]
+
+
+@dataclass(frozen=True)
+class MatrixPair:
+    """One stage of two heads, over the rows and columns that both have.
+
+    Attributes:
+        stage: Name of the matrices; `pooled` for maps.
+        first: Values of the first side, (rows, columns), float64.
+        second: Values of the second side, likewise.
+        rows: Position of every row in the first side.
+        columns: Position of every column in the first side.
+    """
+
+    stage: str
+    first: _Array
+    second: _Array
+    rows: Sequence[int]
+    columns: Sequence[int]
+
+    def excess(self, relative: float = 0.0) -> _Array:
+        """Return |second − first| − relative·|first|; infinite where only one of them is a number."""
+        apart = np.isfinite(self.first) != np.isfinite(self.second)
+        with np.errstate(invalid="ignore"):
+            size = np.abs(self.second - self.first) - relative * np.abs(self.first)
+        return np.where(apart, np.inf, np.where(np.isfinite(self.first), size, 0.0))
+
+    def worst(self, relative: float = 0.0) -> Cell:
+        """Find the cell whose difference is largest, after what a relative tolerance forgives."""
+        if not self.first.size:
+            return Cell(self.stage, -1, -1, None, None, 0.0)
+        excess = self.excess(relative)
+        row, column = (int(i) for i in np.unravel_index(int(excess.argmax()), excess.shape))
+        one, other = (float(x[row, column]) for x in (self.first, self.second))
+        values = [value if np.isfinite(value) else None for value in (one, other)]
+        # Two cells that are both masked do not differ; of one that is masked and one that is not, there is no number.
+        apart = np.isinf(excess[row, column])
+        difference = None if apart else 0.0 if None in values else abs(other - one)
+        return Cell(self.stage, self.rows[row], self.columns[column], values[0], values[1], difference)
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """What may differ: |second − first| ≤ absolute + relative·|first|, as in `numpy.testing.assert_allclose`."""
+
+    absolute: float = 0.0
+    relative: float = 0.0
+
+
+@dataclass
+class Judge:
+    """Collects what a tolerance says of every head."""
+
+    tolerance: Tolerance
+    _stages: dict[str, tuple[float, StageVerdict]] = field(default_factory=dict)
+
+    def see(self, side: int, text: int, names: tuple[str, str], pairs: Sequence[MatrixPair]) -> None:
+        """Hold the matrices of one head against the tolerance.
+
+        Args:
+            side: Number of the second side.
+            text: Number of the text.
+            names: Layer and head in the first side and in the second.
+            pairs: The matrices.
+        """
+        for pair in pairs:
+            if not pair.first.size:
+                continue
+            excess = pair.excess(self.tolerance.relative)
+            most, old = self._stages.get(pair.stage, (-np.inf, None))
+            compared, beyond = (old.compared, old.beyond) if old else (0, 0)
+            compared, beyond = compared + excess.size, beyond + int((excess > self.tolerance.absolute).sum())
+            if old is None or excess.max() > most:
+                most = float(excess.max())
+                cell = pair.worst(self.tolerance.relative)
+                found = StageVerdict(pair.stage, compared, beyond, side, text, *names, cell)
+            else:
+                found = StageVerdict(old.stage, compared, beyond, old.side, old.text, old.first, old.second, old.cell)
+            self._stages[pair.stage] = most, found
+
+    def verdict(self, unmatched: Sequence[str]) -> Verdict:
+        """Conclude.
+
+        Args:
+            unmatched: What could not be held against anything, which no tolerance forgives.
+        """
+        stages = [found for _, found in self._stages.values()]
+        passed = bool(stages) and not unmatched and not any(stage.beyond for stage in stages)
+        return Verdict(self.tolerance.absolute, self.tolerance.relative, passed, stages, list(unmatched))
+
+
+def failure(comparison: Comparison) -> AttnscopeError | None:
+    """Name the worst cell of a comparison that its tolerance does not forgive; None where it forgives all."""
+    verdict = comparison.verdict
+    if verdict is None or verdict.passed:
+        return None
+    if verdict.unmatched:
+        return AttnscopeError(verdict.unmatched[0], hint="compare what has the same tokens, layers and heads")
+    bad = [stage for stage in verdict.stages if stage.beyond]
+    worst = max(bad, key=lambda s: np.inf if s.cell.difference is None else s.cell.difference)
+    hint = "raise --tolerance or --relative if that is small enough"
+    if worst.cell.difference is None:
+        hint = "compare under the same mask, or leave the stage out with --stage"
+    return AttnscopeError(f"{where(comparison, worst)}: {what(verdict, worst.cell)}", hint=hint)
+
+
+def where(comparison: Comparison, stage: StageVerdict) -> str:
+    """Say where a stage's worst cell lies, such as `text 0, L1H1, weights, query 2 'by', key 4 'river'`."""
+    text = comparison.sides[0].report.texts[stage.text]
+    cell = stage.cell
+    head = stage.first if stage.first == stage.second else f"{stage.first} → {stage.second}"
+    side = f"{comparison.sides[stage.side].label}, " if len(comparison.sides) > 2 else ""
+    key = f"dimension {cell.key}" if cell.stage == "output" else f"key {cell.key} '{text.sources[cell.key].text}'"
+    return f"{side}text {stage.text}, {head}, {cell.stage}, query {cell.query} '{text.tokens[cell.query].text}', {key}"
+
+
+def what(verdict: Verdict, cell: Cell) -> str:
+    """Say how the two values of a cell differ, and what is allowed."""
+    values = " against ".join("masked" if value is None else f"{value:.9g}" for value in (cell.first, cell.second))
+    if cell.difference is None:
+        return f"{values}, which no tolerance forgives"
+    return f"{values}, a difference of {cell.difference:.6g}, the tolerance is {allowed(verdict)}"
+
+
+def allowed(verdict: Verdict) -> str:
+    """Say what a tolerance allows, such as `1e-05 + 0.001·|first|`."""
+    if not verdict.relative:
+        return f"{verdict.absolute:g}"
+    absolute = f"{verdict.absolute:g} + " if verdict.absolute else ""
+    return f"{absolute}{verdict.relative:g}·|first|"
+
+
+def conclusion(comparison: Comparison, verdict: Verdict) -> str:
+    """Say in one line what was compared, and how it ended."""
+    cells, beyond = (sum(getattr(stage, name) for stage in verdict.stages) for name in ("compared", "beyond"))
+    heads = sum(len(change.heads) for change in comparison.changes)
+    of = f"{cells:,} {'cell' if cells == 1 else 'cells'} of {heads:,} {'head' if heads == 1 else 'heads'}"
+    within = f"within {allowed(verdict)}"
+    if verdict.passed:
+        return f"passed: {of} agree {within}"
+    said = [f"{beyond:,} of {of} do not agree {within}"] if beyond else []
+    return f"FAILED: {'; '.join(said + verdict.unmatched)}"
+
+
+def worst_of_stage(comparison: Comparison, stage: StageVerdict) -> str:
+    """Say where a stage differs most, and by how much."""
+    cell = stage.cell
+    if cell.difference == 0:
+        return f"equal in all {stage.compared:,} cells" if stage.compared > 1 else "equal in one cell"
+    place = where(comparison, stage).replace(f", {stage.stage}, ", ", ", 1)
+    size = "masked on one side" if cell.difference is None else f"{cell.difference:.3g}"
+    beyond = f"{stage.beyond:,} of {stage.compared:,} cells beyond; " if stage.beyond else ""
+    values = " → ".join("masked" if value is None else f"{value:.6g}" for value in (cell.first, cell.second))
+    return f"{beyond}worst {size}: {place}: {values}"
