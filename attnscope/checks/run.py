@@ -139,6 +139,9 @@ def _alone(job: _Job, engine: Native | Hosted) -> tuple[list[Seen], Check]:
         for module in dict.fromkeys(projections):
             stack.callback(module.register_forward_hook(listen).remove)
         alone = observe(engine, [job.page.tokens], job.look)
+    calls = [len(went_on.get(module, ())) for module in projections]
+    if calls != [projections.count(module) for module in projections]:
+        return alone, skip(name, "the output projection is not called once a layer")
     gaps = []
     for layer, (one, module) in enumerate(zip(alone, projections, strict=True)):
         with engine.stack.weights.holding(layer) if isinstance(engine, Native) else nullcontext():

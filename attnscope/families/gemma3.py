@@ -11,11 +11,14 @@ from attnscope.families.rope import rope
 from attnscope.families.spec import Computed
 from attnscope.families.windows import by_layer
 
-_PATTERN = ("sliding_window_pattern", "_sliding_window_pattern")
+_PATTERN = "sliding_window_pattern"
 
 
 def _slides(reader: Reader, layer: int) -> bool:
-    every = whole(reader, _PATTERN[0], reader.get(*_PATTERN, default=6))
+    every = whole(reader, _PATTERN, reader.get(_PATTERN, default=6))
+    if (written := reader.get(f"_{_PATTERN}", default=every)) != every:
+        # transformers writes this key beside `layer_types`, and does not read it
+        raise reader.wrong(f"_{_PATTERN}", written, f"{every} where there is no layer_types")
     return (layer + 1) % every != 0
 
 
@@ -31,7 +34,12 @@ def _rotary(kind: str, base: float, *older: tuple[str, str]) -> Computed:
                     "rope_parameters", tables, "a table for full_attention and one for sliding_attention"
                 )
             raw["rope_parameters"] = tables[kind]
+        scaling = raw.get("rope_scaling")
+        if isinstance(scaling, dict) and "type" in scaling and "rope_type" not in scaling:
+            raise reader.wrong("rope_scaling", scaling, "rope_type: transformers reads no type in this family")
         found: Rope = rope(base=base).rule(Reader(raw, reader.where), done)
+        if found.scaling is not None and not found.scaling.truncate:
+            raise reader.wrong("truncate", False, "true: transformers reads no other value in this family")
         return found
 
     return Computed(read, ("rope_parameters", *(theirs for theirs, _ in older)))
@@ -43,7 +51,7 @@ GEMMA3 = replace(
     model_types=("gemma3_text",),
     config={
         **{name: entry for name, entry in GEMMA2.config.items() if name != "softcap"},
-        "windows": by_layer(_slides, *_PATTERN),
+        "windows": by_layer(_slides, _PATTERN, f"_{_PATTERN}"),
         "qk_norm": True,
         "rope": _rotary("full_attention", 1e6, ("rope_theta", "rope_theta"), ("rope_scaling", "rope_scaling")),
         "rope_local": _rotary("sliding_attention", 1e4, ("rope_local_base_freq", "rope_theta")),

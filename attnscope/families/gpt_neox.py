@@ -22,7 +22,9 @@ GPT_NEOX = Family(
         "qkv_bias": key("attention_bias", default=True),
         "out_bias": Same("qkv_bias"),
         "positions": "rope",
-        "rope": rope(theta="rotary_emb_base", fraction=("rotary_pct", "partial_rotary_factor"), full=0.25),
+        "rope": rope(
+            theta="rotary_emb_base", fraction="rotary_pct", full=0.25, unread=("rope_theta", "partial_rotary_factor")
+        ),
         "norm_eps": key("layer_norm_eps", default=1e-5),
         "parallel": key("use_parallel_residual", default=True),
         "activation": key("hidden_act", default="gelu", map=ACTIVATIONS),

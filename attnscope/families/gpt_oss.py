@@ -15,7 +15,9 @@ _ROPE, _MLP, _HALVES = rope(base=150000.0), "layers.{l}.mlp", ("gate", "up")
 
 
 def _rotary(reader: Reader, done: Mapping[str, Any]) -> Rope:
-    reader.get("rope_parameters", "rope_scaling")  # transformers would put a stretch of its own where neither is
+    table = reader.get("rope_parameters", "rope_scaling")
+    if not table:  # transformers puts a stretch of its own where there is none
+        raise reader.wrong(reader.given(_ROPE.names) or "", table, "the rotary parameters, with their rope_type")
     found: Rope = _ROPE.rule(reader, done)
     return found
 

@@ -3,12 +3,20 @@
 from dataclasses import replace
 
 from attnscope.families.llama import LLAMA
+from attnscope.families.spec import key
 
 OLMO2 = replace(
     LLAMA,
     name="olmo2",
     model_types=("olmo2",),
-    config={**LLAMA.config, "mlp_bias": False, "qk_norm": "whole", "norm_order": "output", "norm_wide": True},
+    config={
+        **LLAMA.config,
+        "norm_eps": key("rms_norm_eps", default=1e-5),
+        "mlp_bias": False,
+        "qk_norm": "whole",
+        "norm_order": "output",
+        "norm_wide": True,
+    },
     modules={
         **{ours: theirs for ours, theirs in LLAMA.modules.items() if "norm" not in ours},
         "blocks.{l}.attention.q_norm": "layers.{l}.self_attn.q_norm",

@@ -5,7 +5,7 @@ from dataclasses import replace
 from attnscope.families.llama import LLAMA
 from attnscope.families.reader import Reader
 from attnscope.families.rope import rope
-from attnscope.families.spec import Chunk, Computed
+from attnscope.families.spec import Chunk, Computed, key
 from attnscope.families.windows import everywhere
 
 _QKV, _MLP = "layers.{l}.self_attn.qkv_proj", "layers.{l}.mlp.gate_up_proj"
@@ -22,8 +22,9 @@ PHI3 = replace(
             ("sliding_window",),
         ),
         "qkv_bias": False,
+        "norm_eps": key("rms_norm_eps", default=1e-5),
         "mlp_bias": False,
-        "rope": rope(fraction=("partial_rotary_factor",)),
+        "rope": rope(fraction="partial_rotary_factor"),
     },
     modules={
         **LLAMA.modules,

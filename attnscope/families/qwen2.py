@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from attnscope.families.llama import LLAMA
 from attnscope.families.reader import Reader, whole
-from attnscope.families.spec import key
+from attnscope.families.spec import KV_HEADS
 from attnscope.families.windows import by_layer
 
 
@@ -20,7 +20,7 @@ QWEN2 = replace(
     model_types=("qwen2",),
     config={
         **LLAMA.config,
-        "n_kv_heads": key("num_key_value_heads"),
+        "n_kv_heads": KV_HEADS,
         "windows": QWEN_WINDOWS,
         "qkv_bias": True,
         "out_bias": False,

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from attnscope.families.llama import LLAMA
 from attnscope.families.qwen2 import QWEN_WINDOWS
-from attnscope.families.spec import key
+from attnscope.families.spec import KV_HEADS, key
 
 QWEN3 = replace(
     LLAMA,
@@ -12,7 +12,7 @@ QWEN3 = replace(
     model_types=("qwen3",),
     config={
         **LLAMA.config,
-        "n_kv_heads": key("num_key_value_heads"),
+        "n_kv_heads": KV_HEADS,
         "d_head": key("head_dim"),
         "windows": QWEN_WINDOWS,
         "qk_norm": True,

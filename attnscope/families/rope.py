@@ -23,40 +23,51 @@ _OPTIONAL_KEYS = {
 
 
 def rope(
-    *, theta: str = "rope_theta", fraction: tuple[str, ...] = (), full: float = 1.0, base: float = 10000.0
+    *,
+    theta: str = "rope_theta",
+    fraction: str | None = None,
+    full: float = 1.0,
+    base: float = 10000.0,
+    unread: tuple[str, ...] = (),
 ) -> Computed:
-    """Reads `rope_parameters`, or the older top-level keys with `rope_scaling`.
+    """Read `rope_parameters`, or the older top-level keys with `rope_scaling`.
 
     Args:
-        theta: Name of the base in the older dialect, besides `rope_theta`.
-        fraction: Names of the rotated share of the head in the older dialect; without, all of it is rotated.
+        theta: Name of the base in the older dialect.
+        fraction: Name of the rotated share of the head in the older dialect; without, all of it is rotated.
         full: The share where nothing says.
         base: The base where nothing says.
+        unread: Names from the table that may stand at the top level, too, where transformers does not read them: they
+            must repeat what the other keys say.
     """
-    bases = tuple(dict.fromkeys((theta, "rope_theta")))
 
     def read(reader: Reader, done: Mapping[str, Any]) -> Rope:
         table = reader.get(*_TABLES, default={})
         if not isinstance(table, dict):
             raise reader.wrong(reader.given(_TABLES) or "", table, "an object")
-        given = {name: value for name, value in table.items() if value is not None}
-        turns = _either(reader, given, "rope_theta", bases, base)
+        # null is the same as nothing, but for `truncate`, where transformers takes it for false
+        given = {name: value for name, value in table.items() if value is not None or name == "truncate"}
+        turns = _either(reader, given, "rope_theta", theta, base)
         share = _either(reader, given, "partial_rotary_factor", fraction, full)
         if share > 1 or (not fraction and share != 1):
             raise reader.wrong("partial_rotary_factor", share, "at most 1" if fraction else "1 in this family")
+        found = {"rope_theta": turns, "partial_rotary_factor": share}
+        for name in unread:
+            if (repeated := reader.get(name, default=found[name])) != found[name]:
+                raise reader.wrong(name, repeated, f"{found[name]}, which transformers takes from other keys")
         return Rope(theta=float(turns), fraction=float(share), scaling=_scaling(reader, given, done))
 
-    return Computed(read, (*_TABLES, *bases, *fraction))
+    return Computed(read, (*_TABLES, theta, *([fraction] if fraction else []), *unread))
 
 
-def _either(reader: Reader, table: Mapping[str, Any], name: str, older: tuple[str, ...], default: float) -> float:
-    """A number that stands in the table, or at the top level under an older name; where in both, they must agree."""
-    outside = reader.number(*older, default=None) if older else None
+def _either(reader: Reader, table: Mapping[str, Any], name: str, older: str | None, default: float) -> float:
+    """Read a number from the table, or from the top level under its older name; in both, it must be the same."""
+    outside = reader.number(older, default=None) if older else None
     if name not in table:
         return default if outside is None else outside
     inside = positive(reader, name, table[name])
     if outside is not None and outside != inside:
-        raise reader.wrong(reader.given(older) or "", outside, f"the {inside} of the rotary parameters' {name}")
+        raise reader.wrong(older or "", outside, f"the {inside} of the rotary parameters' {name}")
     return inside
 
 

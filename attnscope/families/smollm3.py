@@ -7,7 +7,7 @@ from typing import Any
 from attnscope.families.llama import LLAMA
 from attnscope.families.reader import Reader, whole
 from attnscope.families.rope import rope
-from attnscope.families.spec import Computed
+from attnscope.families.spec import KV_HEADS, Computed
 from attnscope.families.windows import by_layer, layers
 
 
@@ -30,6 +30,7 @@ SMOLLM3 = replace(
     model_types=("smollm3",),
     config={
         **LLAMA.config,
+        "n_kv_heads": KV_HEADS,
         "rope": rope(base=2000000.0),
         "rope_layers": Computed(_turned, ("no_rope_layers", "no_rope_layer_interval")),
         "windows": Computed(

@@ -90,8 +90,15 @@ def _head_dim(reader: Reader, done: Mapping[str, Any]) -> Any:
     return _per_head(reader, done) if value is None else value
 
 
+def _kv_heads(reader: Reader, done: Mapping[str, Any]) -> Any:
+    name = "num_key_value_heads"
+    return done["n_heads"] if reader.raw.get(name, REQUIRED) is None else reader.get(name)
+
+
 HEAD_WIDTH = Computed(_per_head)  # the model's width over the number of heads
 HEAD_DIM = Computed(_head_dim, ("head_dim",))  # an explicit head width, else the same
+# Null: one for each query head. Left out, it is refused, because then each family has a number of its own.
+KV_HEADS = Computed(_kv_heads, ("num_key_value_heads",))
 
 
 @dataclass(frozen=True)

@@ -73,6 +73,7 @@ class Session:
         self._names = {id(module): name for name, module in model.named_modules()}
         self._seen: Counter[str] = Counter()
         self._layers: set[tuple[str, int]] = set()
+        self._numbered: set[int] = set()  # modules that know their layer and have been called
         self._found: dict[tuple[int, str], tuple[Tensor, bool]] = {}
 
     def take(
@@ -87,10 +88,19 @@ class Session:
         return self._watcher(part, module, Call(layer, q, k, v, rule, weight))
 
     def _place(self, module: nn.Module) -> tuple[str, int]:
-        """Part and layer: the module's own number; where it has none, or is used again, the order of calls."""
+        """Find part and layer: the module's own number; where it has none, or another one has it, the order of calls.
+
+        Raises:
+            AttnscopeError: A module that knows its layer is called a second time: what it makes of several attentions
+                (DiffLlama: the difference of two) is not the softmax-weighted sum that attnscope shows.
+        """
         name = self._names.get(id(module), "")
         part = _part(name) if self._model.config.is_encoder_decoder else ""
         number = getattr(module, "layer_idx", None)
+        if isinstance(number, int):
+            if id(module) in self._numbered:
+                raise unlike("two sets of queries, keys and values", number)
+            self._numbered.add(id(module))
         if not isinstance(number, int) or (part, number) in self._layers:
             number = self._seen[part]
         self._seen[part] += 1

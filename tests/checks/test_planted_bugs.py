@@ -134,6 +134,13 @@ def test_scores_that_overflow_are_a_failed_check(folders, monkeypatch):
     assert failed == {"every number is finite"} and "L1H2" in report.checks[0].note
 
 
+def test_a_projection_that_is_not_called_is_not_judged(folders, monkeypatch):
+    monkeypatch.setattr(checks_run, "_projections", lambda *_: [torch.nn.Identity()] * 2)
+    report, failed = outcome(folders("llama"))
+    (skipped,) = [one for one in report.checks if one.verdict == "skipped"]
+    assert not failed and skipped.note == "the output projection is not called once a layer"
+
+
 def test_other_errors_are_not_swallowed(folders, monkeypatch):
     def fail(*given):
         raise AttnscopeError("no memory")

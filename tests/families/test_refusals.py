@@ -6,6 +6,7 @@ import pytest
 
 from attnscope.errors import AttnscopeError
 from attnscope.families import FAMILIES, family_for, read_config
+from tests.families.dialects import ABSENT
 from tests.families.published import PUBLISHED
 
 _BY_TYPE = {raw["model_type"]: raw for name, raw in PUBLISHED.items() if name != "SmolLM2-135M"}
@@ -13,7 +14,7 @@ _ROPE = "rope_parameters"
 
 
 def _refusal(model_type: str, **changes: Any) -> str:
-    raw = {**_BY_TYPE[model_type], **changes}
+    raw = {name: value for name, value in {**_BY_TYPE[model_type], **changes}.items() if value is not ABSENT}
     with pytest.raises(AttnscopeError) as caught:
         read_config(family_for(raw, "config.json"), raw, "config.json")
     return str(caught.value)
@@ -66,7 +67,12 @@ def _refusal(model_type: str, **changes: Any) -> str:
         ("gpt2", {"n_positons": 3}, "unknown key 'n_positons' for family 'gpt2'; did you mean 'n_positions'?"),
         ("gpt_neox", {"rotary_pct": 0.3}, None),
         ("gpt_neox", {"rotary_pct": 1.5}, "partial_rotary_factor is 1.5; expected at most 1"),
-        ("gpt_neox", {"rope_theta": 5}, "rope_theta is 5; expected the 10000 of 'rotary_emb_base'"),
+        ("gpt_neox", {"rope_theta": 5}, "rope_theta is 5; expected 10000, which transformers takes from "),
+        (
+            "gpt_neox",
+            {"partial_rotary_factor": 1.0},
+            "partial_rotary_factor is 1.0; expected 0.25, which transformers ",
+        ),
         ("llama", {"head_dim": 127}, "rotary width 127 is odd; d_head × rope.fraction must be even"),
         ("llama", {"rope_theta": "1e6"}, 'rope_theta is "1e6"; expected a number above 0'),
         ("llama", {"rope_theta": 0}, "rope_theta is 0; expected a number above 0"),
@@ -97,6 +103,11 @@ def _refusal(model_type: str, **changes: Any) -> str:
             "llama",
             {"rope_scaling": {"rope_type": "yarn", "factor": 2, "truncate": 1}},
             "truncate is 1; expected true or false",
+        ),
+        (
+            "llama",
+            {"rope_scaling": {"rope_type": "yarn", "factor": 2, "truncate": None}},
+            "truncate is null; expected true or false",
         ),
         (
             "llama",
@@ -151,6 +162,27 @@ def _refusal(model_type: str, **changes: Any) -> str:
             {"sliding_window": 10**30},
             f"sliding_window is 1{'0' * 30}; expected at most 4,611,686,018,427,387,904",
         ),
+        (
+            "gpt_oss",
+            {"rope_scaling": {}, "rope_parameters": None},
+            "rope_scaling is {}; expected the rotary parameters, with their rope_type",
+        ),
+        (
+            "gemma3_text",
+            {"layer_types": None, "sliding_window_pattern": None, "_sliding_window_pattern": 3},
+            "_sliding_window_pattern is 3; expected 6 where there is no layer_types",
+        ),
+        (
+            "gemma3_text",
+            {"rope_scaling": {"type": "linear", "factor": 8.0}},
+            'rope_scaling is {"type": "linear", "factor": 8.0}; expected rope_type: transformers reads no type in ',
+        ),
+        (
+            "gemma3_text",
+            {"rope_scaling": {"rope_type": "yarn", "factor": 8.0, "truncate": False}},
+            "truncate is false; expected true: transformers reads no other value in this family",
+        ),
+        ("smollm3", {"num_key_value_heads": ABSENT}, "the key 'num_key_value_heads' is missing; the family's "),
         ("gpt_oss", {"swiglu_limit": "7"}, 'swiglu_limit is "7"; expected float'),
         ("gpt_oss", {"sliding_window": None}, "sliding_window is null; expected a window for layer 0"),
         ("gpt_oss", {"num_local_experts": 0}, "4 of 0 experts for each token; n_experts must be at least "),

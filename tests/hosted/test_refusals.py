@@ -11,6 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import LlamaModel
 
+from attnscope.cli import main
 from attnscope.errors import AttnscopeError, UsageError
 from attnscope.hosted import interface
 from tests.hosted.architectures import HIDDEN
@@ -47,6 +48,14 @@ def test_architectures_that_hide_their_attention(folders, name):
 
 def test_an_architecture_that_chooses_keys_in_a_way_of_its_own(folders):
     assert "layer 0 hands a tensor 'indices' to its attention; attnscope shows" in refused(folders("deepseek_v32"))
+
+
+def test_an_architecture_that_subtracts_one_attention_from_another(folders, capsys):
+    expected = "layer 0 hands two sets of queries, keys and values to its attention; attnscope shows attention only where"
+    assert expected in refused(folders("diffllama"))
+    for command in ("run", "check"):
+        assert main([command, "the bank", "--model", str(folders("diffllama")), "--engine", "transformers"]) == 1
+        assert expected in capsys.readouterr().err
 
 
 def test_queries_that_are_not_those_of_the_tokens(folders, monkeypatch):
