@@ -182,14 +182,20 @@ class Unit:
         sums = [Number(p.value[r].sum(0), p.slack[r].sum(0)) for p, r in zip(parts, rows_of, strict=True)]
         return mean(sums)
 
-    def pooled(self, size: int) -> tuple[list[int], Number]:
-        """Where runs start and the end, and the map of all weights, (runs, runs); NaN where a run has no live row."""
+    def pooled(self, size: int, rows: Sequence[int] | None = None) -> tuple[list[int], Number]:
+        """Where runs start and the end, and the map of all weights, (runs, runs); NaN where a run has no live row.
+
+        Args:
+            size: Runs each way, at most.
+            rows: The queries that count; None for all.
+        """
         n = len(self.layers[0].dead)
         runs = min(size, n)
         run = [i * runs // n for i in range(n)]
         value, slack = np.full((runs, runs), np.nan), np.zeros((runs, runs))
         weights = [one.number("weights")[head] for one in self.layers for head in self.heads]
-        live = [~one.dead for one in self.layers for _ in self.heads]
+        counted = np.isin(np.arange(n), range(n) if rows is None else rows)
+        live = [counted & ~one.dead for one in self.layers for _ in self.heads]
         for i in range(runs):
             here = np.array(run) == i
             mine = [w[here & alive] for w, alive in zip(weights, live, strict=True)]
