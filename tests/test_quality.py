@@ -20,7 +20,7 @@ ROOMS = {
     "report": "errors",
     "rotary": "",
     "config": "errors rotary",
-    "selection": "errors",
+    "selection": "errors report",
     "shipped": "errors",
     "folder": "errors",
     "quiet": "errors",

@@ -9,6 +9,7 @@ from attnscope.cli.batch_options import DumpSelection, Target, Texts
 from attnscope.cli.options import Machine, Stack
 from attnscope.cli.process import complain
 from attnscope.errors import Exit, UsageError
+from attnscope.selection import parse_unit
 from attnscope.visible import visible
 
 if TYPE_CHECKING:
@@ -61,11 +62,11 @@ def _order(texts: Texts, stack: Stack, selection: DumpSelection, target: Target,
     from attnscope.batch.header import Settings
     from attnscope.config import RunConfig
 
-    stages = () if selection.stage == "none" else tuple(selection.stage.split(","))
+    stages, (layer, head) = selection.stages, parse_unit(selection.layer, selection.head)
     number, count = map(int, texts.shard.split("/"))
     settings = Settings(
-        layer=selection.layer,
-        head=selection.head,
+        layer=layer,
+        head=head,
         query=selection.query,
         key=selection.key,
         keep=(*selection.keep.split(","), *(["stages"] if stages else [])),  # type: ignore[arg-type]

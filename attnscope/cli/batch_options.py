@@ -16,11 +16,6 @@ KEPT = ("top", "rows", "columns", "pooled")
 Format = Literal["txt", "jsonl", "csv", "tsv", "parquet"]
 
 
-def _stages(text: str) -> str:
-    """Stages joined by commas, or `none`."""
-    return text if text == "none" else read.some_of("--stage", "stage", complete.STAGES)(text)
-
-
 def _shard(text: str) -> str:
     """`i/n`, left as typed."""
     number, _, count = text.partition("/")
@@ -116,7 +111,7 @@ class DumpSelection(Selection):
             "--stage",
             group=_SELECT,
             metavar="STAGES",
-            parser=_stages,
+            parser=read.stages,
             autocompletion=complete.stages,
             help=f"Whole matrices, which are large: none, or some of {', '.join(complete.STAGES)}, joined by commas.",
         ),

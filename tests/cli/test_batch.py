@@ -9,6 +9,7 @@ import subprocess
 import time
 from hashlib import sha256
 
+import numpy as np
 import pytest
 
 from attnscope.cli import batch, convert, main
@@ -73,6 +74,18 @@ def test_options_reach_the_dump(texts, capsys):
     assert (record["id"], record["text"]) == ("c", "river")
     assert {"columns", "pooled", "stages"} <= set(record)
     assert not {"top", "rows"} & set(record)
+
+
+def test_slices_are_meant_for_texts_of_any_length_and_labels_are_understood(texts, capsys):
+    (texts / "in.txt").write_text("the bank by the river\nriver\n")
+    options = ["--query", "0:4", "--key", "0:2", "--head", "L1H2", "--stage", "weights", "--top", "0"]
+    assert main(["batch", "in.txt", "-o", "dump.jsonl", "--quiet", *options]) == 0
+    records = [line for line in lines(texts / "dump.jsonl") if line.get("status")]
+    assert [(r["units"], r["queries"], r["keys"]) for r in records] == [
+        ([[1, 2]], [0, 1, 2, 3], [0, 1]),
+        ([[1, 2]], [0], [0]),
+    ]
+    assert [np.array(r["top"]["keys"]).shape for r in records] == [(1, 4, 0), (1, 1, 0)]
 
 
 def test_the_machine_is_that_of_run(texts, capsys):
