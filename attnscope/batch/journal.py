@@ -21,6 +21,7 @@ from attnscope.batch.header import MAGIC
 from attnscope.batch.records import End, encode
 from attnscope.errors import AttnscopeError
 from attnscope.output import check_target
+from attnscope.shutdown import unbroken
 
 _CHECK = b',"check":"'
 _TAIL = len(_CHECK) + 8 + len(b'"}\n')
@@ -161,7 +162,7 @@ class Journal:
             AttnscopeError: The disk is full or fails.
         """
         line, crc = seal(body, self.written.crc)
-        with naming(self.path):
+        with naming(self.path), unbroken():
             self._files.write_all(self._descriptor, line)
         self.written.crc = crc
         self.written.size += len(line)

@@ -16,7 +16,7 @@ from tests.cli import fakes
 if {kind!r}:
     fakes.install({kind!r})
 from attnscope.cli import main
-sys.exit(main(sys.argv[1:]))
+sys.exit(main())
 """
 
 
