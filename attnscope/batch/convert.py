@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from attnscope.batch import tables
-from attnscope.batch.dump import Order, Tell, write_dump
+from attnscope.batch.dump import Order, Tell, check_output, write_dump
 from attnscope.batch.dumps import Dump
 from attnscope.batch.files import Files, naming
 from attnscope.batch.journal import Journal
@@ -83,6 +83,7 @@ def write_document(order: Order, tell: Tell) -> Summary:
     Raises:
         AttnscopeError: As `write_dump`, or the output cannot be written.
     """
+    check_output(order)
     with _replacing(order.output, force=order.force) as temporary, _temporary_folder() as folder:
         lines = folder / "dump.jsonl"
         summary = write_dump(replace(order, output=lines), tell)
