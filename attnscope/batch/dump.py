@@ -151,7 +151,7 @@ def _bounds(settings: Settings, run: RunConfig, source: Source) -> tuple[Groupin
     numbers = max(1, spare // _BYTES)
     a_token = estimate(source.config, run.dtype, asked)["activations"] // tokens
     if run.max_memory is None:
-        more = _TOKENS * a_token + _VALUES * _BYTES
+        more = _TOKENS * a_token + 4 * _VALUES * _BYTES
         if more > spare:
             found = f"a group of texts needs {readable(more)}, half of what is free leaves {readable(spare)}"
             raise AttnscopeError(found, hint="free some memory, or take smaller groups with --max-memory")

@@ -190,29 +190,30 @@ class Runner(Generic[T]):
         found = {place: ready for place, (_, ready, _) in enumerate(window) if isinstance(ready, Record)}
         places = [place for place in range(len(window)) if place not in found]
         together = []
-        self._check_room([size.values for _, _, size in window])
+        self._check_room([v for _, _, size in window if (v := size.values) <= self._holds], 4 * self._holds)
         self._work.begin()
         for group in groups([window[place][2] for place in places], self._bounds):
             chosen = [places[i] for i in group]
             item, _, size = window[chosen[0]]
             if len(chosen) == 1 and size.values > self._holds:  # in a group all the same, so that others don't change
                 found[chosen[0]] = failed(item, too_large(size.values))
-            elif max(chosen) >= first:
+                continue
+            if max(chosen) >= first:
+                self._check_room([window[place][2].values for place in chosen], self._holds)
                 together.append(self._looked([window[place] for place in chosen]))
                 found |= dict(zip(chosen, together[-1], strict=True))
         items = [item for item, _, _ in window[first:]]
         records = [found[place] for place in range(first, len(window))]
         self._write(records, items, len(window) - done, together, behind)
 
-    def _check_room(self, values: list[int]) -> None:
-        """Refuse a window that memory does not hold now: smaller ones would give another dump.
+    def _check_room(self, values: list[int], most: int) -> None:
+        """Refuse a window or group that memory does not hold now: smaller ones would give another dump.
 
         Raises:
             AttnscopeError: What is written stays.
         """
-        numbers = sum(value for value in values if value <= self._holds)
-        if numbers > 4 * self._holds:
-            found = f"{numbers:,} numbers of {len(values):,} texts are kept at a time, memory holds {4 * self._holds:,}"
+        if sum(values) > most:
+            found = f"{sum(values):,} numbers of {len(values):,} texts are kept at a time, memory holds {most:,}"
             hint = "the same command goes on where there is more; a new dump with --max-memory takes fewer at a time"
             raise AttnscopeError(found, hint=hint)
 
