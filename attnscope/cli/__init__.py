@@ -51,10 +51,19 @@ def _run(argv: list[str]) -> int:
         command.main(argv, prog_name="attnscope")
     try:
         with command.make_context("attnscope", argv) as context:
+            _check_working_folder()
             command.invoke(context)
     except typer.Exit as e:
         return e.exit_code
     return Exit.DONE
+
+
+def _check_working_folder() -> None:
+    """Refuse to run in a folder that somebody has removed: the library MKL ends the process there, with a riddle."""
+    try:
+        os.getcwd()
+    except FileNotFoundError as e:
+        raise AttnscopeError("the working folder was removed", hint="change to one that exists") from e
 
 
 def _answer(error: BaseException) -> int:
