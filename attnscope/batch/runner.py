@@ -152,6 +152,7 @@ class Runner(Generic[T]):
             return 0
         self.summary.counts += self._sink.copy(len(indices))
         self.summary.resumed += len(indices)
+        self._tell(self.summary)
         return len(indices)
 
     def _windows(self, items: Iterable[Item]) -> "Iterator[list[tuple[Item, T | Record, Size]]]":
