@@ -157,7 +157,8 @@ def test_a_signal_while_a_tokenizer_works_ends_it_and_fails_no_text(texts):
     time.sleep(0.3)
     process.send_signal(signal.SIGINT)
     sent = time.monotonic()
-    code, said = process.wait(timeout=30), process.stderr.read()
+    with process:
+        code, said = process.wait(timeout=30), process.stderr.read()
     assert (code, said) == (130, b"")
     assert time.monotonic() - sent < 2  # a second, and what a busy machine takes besides; the call takes more than four
     assert b'"failed"' not in target.read_bytes()
