@@ -81,9 +81,7 @@ def test_what_is_no_report_is_refused(data):
         from_json(data)
 
 
-@pytest.mark.parametrize(
-    "shape", [(0,), (7,), (3, 0), (0, 3), (11, 3), (2, 30, 5), (3, 2, 40), (2, 2, 3, 9), (200,)]
-)
+@pytest.mark.parametrize("shape", [(0,), (7,), (3, 0), (0, 3), (11, 3), (2, 30, 5), (3, 2, 40), (2, 2, 3, 9), (200,)])
 def test_arrays_in_pieces_are_written_as_in_one(monkeypatch, shape):
     """Pieces of at most 16 numbers, for arrays longer, wider and smaller than that."""
     from attnscope.report import codec
@@ -91,6 +89,5 @@ def test_arrays_in_pieces_are_written_as_in_one(monkeypatch, shape):
     array = np.random.default_rng(1).standard_normal(shape, dtype=np.float32)
     array = np.where(array > 1, np.float32("nan"), array)
     expected = orjson.dumps(array, option=orjson.OPT_SERIALIZE_NUMPY)
-    )
     monkeypatch.setattr(codec, "_PIECE", 16)
     assert bytes(codec.encode_array(array)) == expected
