@@ -49,7 +49,7 @@ def batch(texts: Texts, stack: Stack, selection: DumpSelection, target: Target, 
 
 
 def _check_ending(output: Path) -> None:
-    if output.is_dir() or output.suffix in ("", *_ENDINGS):
+    if str(output) == "-" or output.is_dir() or output.suffix in ("", *_ENDINGS):
         return
     hint = "write a .jsonl file, or name a folder"
     if output.suffix in (".csv", ".parquet"):
@@ -108,4 +108,5 @@ def _report(summary: "Summary", output: Path, name: str) -> None:
         complain("failed", f"{more:,} more; their records in the dump have the status 'failed'")
     counts = [f"{summary.counts[s]:,} {s}" for s in ("ok", "skipped", "failed") if summary.counts[s]]
     before = f"; {summary.resumed:,} were there before" if summary.resumed else ""
-    complain("wrote", f"{visible(str(output))} ({', '.join(counts) or 'no records'}{before}{summary.speed})")
+    there = "standard output" if str(output) == "-" else visible(str(output))
+    complain("wrote", f"{there} ({', '.join(counts) or 'no records'}{before}{summary.speed})")
