@@ -9,13 +9,8 @@ from tests.referee.verify import Mismatch
 CASES, PARTS = 300, 10
 
 
-@pytest.fixture(scope="session")
-def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
-    return Models(tmp_path_factory.mktemp("referee"))
-
-
 @pytest.mark.parametrize("part", range(PARTS))
-def test_every_number_of_a_report_is_so(models: Models, part: int) -> None:
+def test_every_number_of_a_report_is_right(models: Models, part: int) -> None:
     for number in range(part, CASES, PARTS):
         call = draw.call(models, 0, number)
         try:

@@ -1,0 +1,175 @@
+"""A bug planted where numbers are kept or reduced is found within a few random calls."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from attnscope import analysis, pipeline
+from attnscope.analysis import choice, heads, overview
+from attnscope.model import native
+from attnscope.model.call import Call as LayerCall
+from attnscope.model.masks import Bidirectional
+from attnscope.model.recorders import Matrices, Sources, rows, sums, top
+from attnscope.model.recorders.base import Share
+from attnscope.model.tile import Tile
+from tests.referee import draw, runner
+from tests.referee.call import Call
+from tests.referee.models import Models
+from tests.referee.verify import Mismatch
+
+CALLS = 12
+
+Plant = tuple[Any, str, Any]
+
+
+def _one_row_further() -> Plant:
+    places = heads._places
+
+    def shifted(chosen: list[int], among: list[int]) -> Any:
+        return places([min(position + 1, among[-1]) for position in chosen], among)
+
+    return heads, "_places", shifted
+
+
+def _keys_of_another_group() -> Plant:
+    def norms(self: LayerCall) -> torch.Tensor:
+        found = self.v.float().norm(dim=-1)
+        return found.repeat(1, self.q.shape[1] // found.shape[1], 1)
+
+    return LayerCall, "value_norms", property(norms)
+
+
+def _values_for_projections() -> Plant:
+    return LayerCall, "projected_norms", property(lambda self: self.value_norms)
+
+
+def _mean_over_layers_only() -> Plant:
+    def result(self: Matrices) -> dict[str, torch.Tensor]:
+        return {stage: total / (len(self.layers) if self.mean else 1) for stage, total in self.kept.items()}
+
+    return Matrices, "result", result
+
+
+def _statistics_of_the_first_head() -> Plant:
+    return heads, "row_fact", lambda kept, name, text: kept.rows[0].kept[name][text, 0]
+
+
+def _special_tokens_count() -> Plant:
+    return Sources, "content", lambda self: self.real.clone()
+
+
+def _runs_end_one_token_late() -> Plant:
+    runs = sums._runs
+
+    def late(lengths: torch.Tensor, width: int, size: int) -> torch.Tensor:
+        found = runs(lengths, width, size)
+        return torch.cat((found[..., :1], found[..., :-1]), -1) if width > size else found
+
+    return sums, "_runs", late
+
+
+def _what_lies_ahead_is_behind() -> Plant:
+    distance = rows._Near.distance
+    return rows._Near, "distance", lambda self, outside, left, right: distance(self, outside, left, -right)
+
+
+def _near_is_one_too_far() -> Plant:
+    within = rows._Near.within
+    return rows._Near, "within", lambda self, n: within(self, n - 1)
+
+
+def _alive_by_weight() -> Plant:
+    """As it was: a row counts where its weights sum to more than a half."""
+
+    def dead(self: Share, tile: Tile) -> torch.Tensor:
+        return tile.weights.sum(-1)[:, :1, self.inside].round() == 0
+
+    return Share, "dead", dead
+
+
+def _minus_infinity_into_a_copy() -> Plant:
+    """As it was: what has been found is found again where rows do not lie side by side."""
+    strongest = top.strongest
+
+    def lost(measure: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+        keys, values = strongest(measure, count)
+        if not measure.is_contiguous():
+            values[..., 1:] = -torch.inf
+        return keys, values
+
+    return top, "strongest", lost
+
+
+def _padding_is_seen() -> Plant:
+    return native, "padding", lambda *given: Bidirectional()
+
+
+def _special_rows_in_the_choice_of_a_head() -> Plant:
+    mass = choice.mass_on_others
+
+    def all_rows(kept: Any, counted: torch.Tensor) -> torch.Tensor:
+        return mass(kept, torch.ones_like(counted))
+
+    return analysis, "mass_on_others", all_rows
+
+
+def _last_row_left_out_of_sums() -> Plant:
+    shown = pipeline._shown
+
+    def fewer(request: Any, real: torch.Tensor) -> torch.Tensor:
+        found = shown(request, real)
+        found[:, -1] = False
+        return found
+
+    return pipeline, "_shown", fewer
+
+
+def _special_rows_in_means() -> Plant:
+    means = overview.means
+    return (
+        heads,
+        "means",
+        lambda kept, text, whole: means(kept, text, replace(whole, counted=torch.ones_like(whole.counted))),
+    )
+
+
+PLANTS: dict[Callable[[], Plant], tuple[tuple[str, ...], dict[str, Any]]] = {
+    _one_row_further: (("llama",), {}),
+    _keys_of_another_group: (("llama", "qwen2"), {"by": "value", "head": "all"}),
+    _values_for_projections: (("gpt2",), {"by": "projected", "query": None, "pool": None}),
+    _mean_over_layers_only: (("llama",), {"head": "mean"}),
+    _statistics_of_the_first_head: (("bert",), {"head": "1,2"}),
+    _special_tokens_count: (("bert",), {"no_special": True}),
+    _runs_end_one_token_late: (("llama",), {"pool": 3}),
+    _what_lies_ahead_is_behind: (("bert",), {"query": "0,1", "pool": None, "mask": None}),
+    _near_is_one_too_far: (("llama", "bert"), {"query": None, "pool": None}),
+    _alive_by_weight: (("gpt_oss", "gpt_oss, huge sinks"), {"pool": 3}),
+    _minus_infinity_into_a_copy: (
+        ("llama", "gpt_oss"),
+        {"query": "-1", "layer": "all", "head": "0,2", "mask": None, "by": None, "no_special": False, "top": None},
+    ),
+    _padding_is_seen: (("bert",), {}),
+    _special_rows_in_the_choice_of_a_head: (("bert",), {"layer": "auto", "head": "auto"}),
+    _last_row_left_out_of_sums: (("llama",), {"pool": 4}),
+    _special_rows_in_means: (("bert",), {"pool": 4}),
+}
+
+
+@pytest.mark.parametrize("plant", PLANTS, ids=lambda plant: plant.__name__)
+def test_a_planted_bug_is_found(models: Models, monkeypatch: pytest.MonkeyPatch, plant: Callable[[], Plant]) -> None:
+    names, options = PLANTS[plant]
+    calls = [replace(draw.call(models, 2, number, names), **options) for number in range(CALLS)]
+    with monkeypatch.context() as patch:
+        patch.setattr(*plant())
+        assert any(_fails(call, models) for call in calls)
+
+
+def _fails(call: Call, models: Models) -> bool:
+    try:
+        runner.check(call, models)
+    except Mismatch:
+        return True
+    return False
