@@ -54,7 +54,7 @@ ROOMS = {
     "sides": "comparison config errors folder loading pipeline report selection tolerance",
     "explanation": "config errors loading memory model pipeline report request selection source",
     "batch": "analysis config errors estimate loading memory output pipeline report request selection source texts",
-    "checks": "config errors hosted loading model pipeline report request selection source",
+    "checks": "analysis config errors hosted loading model pipeline report request selection source",
     "views": "config cost description errors report selection tolerance",
     "cli": "__init__ batch checks config cost description errors explanation loading output pipeline report selection "
     "shipped sides texts tolerance views",
