@@ -56,7 +56,7 @@ ROOMS = {
     "explanation": "config errors loading memory model pipeline report request selection source",
     "batch": "analysis config errors estimate loading memory output pipeline report request selection shutdown source "
     "texts",
-    "checks": "config errors hosted loading model pipeline report request selection source",
+    "checks": "analysis config errors hosted loading model pipeline report request selection source",
     "views": "config cost description errors report selection tolerance",
     "cli": "__init__ batch checks config cost description errors explanation loading output pipeline report selection "
     "shipped shutdown sides texts tolerance views",
