@@ -92,6 +92,7 @@ class Findings:
             sources=batch.sources,
             keep=Keep(columns=asked.pool is not None, pool=asked.pool),
             shown=shown,
+            real=batch.tokens.real,
         )
         layers = range(self._look.n_layers)
         return prepare([Unit((layer,), (head,)) for layer in layers for head in asked.heads], wanted)
