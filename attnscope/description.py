@@ -18,7 +18,7 @@ class Description(msgspec.Struct, frozen=True):
     Attributes:
         name: What the user named.
         family: `model_type` of a checkpoint, or `config`.
-        weights: `trained` or `random`.
+        weights: `trained` where they come from a checkpoint that does not say otherwise, or `random`.
         fingerprint: See report.Provenance.
         config: Every size and switch, in our names.
         mask: The model's own mask, in words; or all that it was trained under.

@@ -67,8 +67,10 @@ class FileTokenizer:
         texts = (text,) if pair is None else (text, pair)
         for each in texts:
             check_text(each, where)
+        # A batch of one: unlike `encode`, it lets other threads run, such as the one that a signal is waited for in.
+        batch = [text if pair is None else texts]
         try:
-            encoding = quietly(lambda: self._rust.encode(*texts), self.path, f"fails on {where}")
+            (encoding,) = quietly(lambda: self._rust.encode_batch(batch), self.path, f"fails on {where}")
         except AttnscopeError as e:
             if (unknown := self._unknown_word(texts, where)) is None:
                 raise

@@ -8,6 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from attnscope.errors import AttnscopeError
+from attnscope.shutdown import at_signal, unbroken
 
 
 def check_target(path: Path, *, force: bool) -> None:
@@ -47,15 +48,16 @@ def write_atomic(path: Path, data: bytes, *, force: bool) -> None:
     """
     check_target(path, force=force)
     temporary = path.parent / f".attnscope-{secrets.token_hex(6)}.tmp"
-    try:
-        _write(temporary, data, like=path)
-        _place(temporary, path, force=force)
-        _sync_folder(path.parent)
-    except OSError as e:
-        raise _refused(path, e) from e
-    finally:  # also where a signal ends the work
-        with suppress(OSError):
-            temporary.unlink()
+    with at_signal(temporary.unlink):
+        try:
+            _write(temporary, data, like=path)
+            _place(temporary, path, force=force)
+            _sync_folder(path.parent)
+        except OSError as e:
+            raise _refused(path, e) from e
+        finally:
+            with suppress(OSError):
+                temporary.unlink()
 
 
 def _check_folder(path: Path) -> None:
@@ -81,7 +83,8 @@ def _check_existing(path: Path, mode: int, *, force: bool) -> None:
 
 
 def _write(temporary: Path, data: bytes, *, like: Path) -> None:
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+    with unbroken():  # a signal that comes first has nothing to remove
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
     with open(descriptor, "wb") as file:
         if like.exists():
             os.fchmod(descriptor, stat.S_IMODE(like.stat().st_mode))

@@ -126,6 +126,7 @@ def attend(
         sources=batch.sources,
         keep=keep or Keep(columns=pooled, pool=max((page.pool or 0 for page in request.pages), default=0) or None),
         shown=_shown(request, batch.tokens.real),
+        real=batch.tokens.real,
     )
     trace = prepare(units_for(request, batch, engine, tell), wanted)
     forward(request, batch, engine, trace.recorders, ("attending", tell))

@@ -27,13 +27,18 @@ def quietly(call: Callable[[], _T], path: Path, doing: str) -> _T:
     try:
         with _stderr_closed():
             return call()
-    except (KeyboardInterrupt, SystemExit, GeneratorExit, MemoryError):
-        raise
-    except BaseException as e:  # pyo3_runtime.PanicException is no Exception
+    except BaseException as e:
+        if not (_is_panic(e) or isinstance(e, Exception)) or isinstance(e, MemoryError):
+            raise  # such as KeyboardInterrupt: whoever interrupts must not be told that a tokenizer failed
         reason = " ".join(str(e).split())[:200]
         raise AttnscopeError(
             f"{doing}: {reason}", where=path, hint="fetch it again, or save it anew with transformers"
         ) from e
+
+
+def _is_panic(error: BaseException) -> bool:
+    """A panic in Rust; its class is no Exception, and has no place that it can be imported from."""
+    return (type(error).__module__, type(error).__name__) == ("pyo3_runtime", "PanicException")
 
 
 @contextmanager

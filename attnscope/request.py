@@ -158,8 +158,14 @@ def request_for(run: RunConfig, source: Source, pages: list[Page]) -> Request:
     return Request(layers, heads, terms, stages, pages, deepest, _matrices(terms, pages), work, c)
 
 
-def make_page(run: RunConfig, source: Source, text: TextInput) -> Page:
+def make_page(run: RunConfig, source: Source, text: TextInput, *, clip: bool = False) -> Page:
     """One text as tokens, with the rows and columns that are shown of it.
+
+    Args:
+        run: What the user asked.
+        source: The model.
+        text: The text.
+        clip: Slices of rows and columns may reach beyond it: they are meant for texts of any length.
 
     Raises:
         UsageError: A position or word is not there, or a context is missing or too many.
@@ -176,7 +182,7 @@ def make_page(run: RunConfig, source: Source, text: TextInput) -> Page:
         given, context = context, None
         notes.append(f"the encoder reads --context: {text.context}")
 
-    shown = choose(run, tokens, context, causal=_causal(run, source))
+    shown = choose(run, text, tokens, context, causal=_causal(run, source), clip=clip)
     return Page(tokens, context, given, shown.queries, shown.keys, shown.pool, notes + shown.notes)
 
 

@@ -1,15 +1,20 @@
 """What the user typed for `--layer`, `--head`, `--query`, `--key` and `--mask`, parsed; no torch in here."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from attnscope.errors import UsageError, did_you_mean
 
-_RANGE = re.compile(r"(-?\d+)(?:-(\d+))?")
-_SLICE = re.compile(r"(-?\d+)?:(-?\d+)?")
-_NUMBER = re.compile(r"-?\d+")
+if TYPE_CHECKING:
+    from attnscope.report import Token
+
+_RANGE = re.compile(r"[lh]?(-?[0-9]{1,18})(?:-[lh]?([0-9]{1,18}))?", re.IGNORECASE)
+_UNIT = re.compile(r"l([0-9]{1,18})h([0-9]{1,18})", re.IGNORECASE)
+_SLICE = re.compile(r"(-?[0-9]{1,18})?:(-?[0-9]{1,18})?")
+_NUMBER = re.compile(r"-?[0-9]{1,18}")
+_LISTED = re.compile(r'(?:^|,)(\s*"([^"]+|")"\s*(?=,|$)|[^,]*)')
 PRINTED = 64  # tokens: of a longer text nobody reads matrices on a screen, and a pooled map stands for them
 POOL = 64  # runs of tokens that such a map has each way, unless --pool says otherwise
 
@@ -69,8 +74,33 @@ class Pick:
         return list(found)
 
 
+def parse_unit(layer: str, head: str) -> tuple[str, str]:
+    """Read the label of a head, such as `L2H3`, out of `--layer` or `--head`, where one of them has it.
+
+    Args:
+        layer: `--layer`, as typed or left alone.
+        head: `--head`, likewise.
+
+    Returns:
+        Both without labels, as parse_pick reads them.
+
+    Raises:
+        UsageError: A label and the other option contradict each other.
+    """
+    labels = [(_UNIT.fullmatch(typed.strip()), typed) for typed in (layer, head)]
+    label, typed = next(((match, typed) for match, typed in labels if match), (None, ""))
+    if label is None:
+        return layer, head
+    meant, others = (label[1], label[2]), ("auto", "all", typed)
+    for option, given, number in zip(("--layer", "--head"), (layer, head), meant, strict=True):
+        one = _RANGE.fullmatch(given.strip())
+        if given not in others and not (one and one[2] is None and int(one[1]) == int(number)):
+            raise UsageError(f"'{given}' contradicts {typed}", where=option, hint=f"leave {option} out")
+    return meant
+
+
 def parse_pick(text: str, option: str) -> Pick:
-    """Read `auto`, `all`, `mean`, `3`, `0,2,5-7` or `-1`.
+    """Read `auto`, `all`, `mean`, `3`, `0,2,5-7` or `-1`; numbers as they are labelled, too (`L3`, `H3`).
 
     Raises:
         UsageError: It is none of these.
@@ -80,7 +110,7 @@ def parse_pick(text: str, option: str) -> Pick:
     ranges = []
     for part in text.split(","):
         match = _RANGE.fullmatch(part.strip())
-        if not match:
+        if not match or {letter.lower() for letter in part if letter.isalpha()} - {option.removeprefix("--")[0]}:
             raise UsageError(f"cannot read '{text}'", where=option, hint="use auto, all, mean, 3, 0,2,5-7 or -1")
         low = int(match[1])
         high = low if match[2] is None else int(match[2])
@@ -90,48 +120,89 @@ def parse_pick(text: str, option: str) -> Pick:
     return Pick(ranges=tuple(ranges))
 
 
-def positions(text: str, words: list[str], option: str) -> list[int]:
-    """The token positions that `3`, `3:8`, `-1`, `0,4,7:9` or a word such as `bank` stand for.
+def positions(
+    typed: str, tokens: "Sequence[Token]", texts: Sequence[str | None], option: str, *, clip: bool = False
+) -> list[int]:
+    """The token positions that `3`, `3:8`, `-1`, `0,4,7:9`, a word such as `bank` or a phrase stand for.
 
     Args:
-        text: What the user typed. Digits and colons are positions (`:` ends are exclusive, as in Python);
-            anything else is a word, found wherever a token, or a run of tokens, spells it.
-        words: Readable piece of every token.
+        typed: What the user typed. Commas separate; what stands in double quotes, and a comma alone, is a word.
+            Positions that the text has (`:` ends are exclusive, as in Python) are positions; anything else is a word
+            or phrase, found wherever tokens spell it.
+        tokens: The text's tokens.
+        texts: The text, and its pair; None for one that is not known, or not there.
         option: Name of the option, for the error.
+        clip: A slice may reach beyond the text.
 
     Raises:
         UsageError: A position lies outside the text, or the word is not in it.
     """
     found: dict[int, None] = {}
-    for part in text.split(","):
-        part = part.strip()
-        if match := _SLICE.fullmatch(part):
-            chosen = list(range(len(words)))[slice(*(int(g) if g else None for g in match.groups()))]
-        elif _NUMBER.fullmatch(part):
-            chosen = list(range(len(words)))[int(part) :][:1] if -len(words) <= int(part) < len(words) else []
-        else:
-            chosen = _spelled(part, words)
+    for part, quoted in _listed(typed):
+        chosen = None if quoted else _numbered(part, len(tokens), clip=clip)
+        chosen = chosen or _spelled(part, tokens, texts)
         if not chosen:
-            hint = f"the text has tokens 0 to {len(words) - 1}"
-            raise UsageError(f"'{part}' is not in the text", where=option, hint=f"{hint}: {' '.join(words[:40])}")
+            beyond = _SLICE.fullmatch(part) and not quoted
+            found_out = f"'{part}' reaches beyond the text or is empty" if beyond else f"'{part}' is not in the text"
+            words = " ".join(token.text for token in tokens[:40])
+            raise UsageError(found_out, where=option, hint=f"the text has tokens 0 to {len(tokens) - 1}: {words}")
         found.update(dict.fromkeys(chosen))
     return list(found)
 
 
-def _spelled(word: str, words: list[str]) -> list[int]:
-    """Positions of the tokens that spell the word, alone or as a run of neighbours (`river` as `riv` + `er`)."""
-    exact = [i for i, w in enumerate(words) if w == word] or [
-        i for i, w in enumerate(words) if w.casefold() == word.casefold()
-    ]
-    if exact or not word:
-        return exact
-    for start in range(len(words)):
-        run = ""
-        for end in range(start, min(start + 12, len(words))):
-            run += words[end].removeprefix("##")
-            if run.casefold() == word.casefold():
-                return list(range(start, end + 1))
+def _listed(typed: str) -> list[tuple[str, bool]]:
+    """What commas separate, and whether it stood in quotes."""
+    if typed.strip() == ",":
+        return [(",", True)]
+    parts = [(match[1], match[2]) for match in _LISTED.finditer(typed)]
+    return [(plain.strip(), False) if quoted is None else (quoted, True) for plain, quoted in parts]
+
+
+def _numbered(part: str, count: int, *, clip: bool) -> list[int] | None:
+    """The positions of a number or slice that lies within a text of so many tokens; None for anything else."""
+    if _NUMBER.fullmatch(part):
+        return [range(count)[int(part)]] if -count <= int(part) < count else None
+    match = _SLICE.fullmatch(part)
+    if not match:
+        return None
+    first, end = (int(g) if g else None for g in match.groups())
+    inside = all(edge is None or -count <= edge <= count for edge in (first, end))
+    return list(range(count))[first:end] if inside or clip else None
+
+
+def _spelled(word: str, tokens: "Sequence[Token]", texts: Sequence[str | None]) -> list[int]:
+    """Positions of the tokens that show the word, and of runs of them that it spells; as it is typed, else in any case.
+
+    A run begins and ends where the word does in the text (`riv`, `er`), so a phrase is found with any white space.
+    """
+    if not word.strip():
+        return []
+    pattern = r"\s+".join(map(re.escape, word.split()))
+    for flags in (re.NOFLAG, re.IGNORECASE):
+        alone = [i for i, t in enumerate(tokens) if t.text == word or (flags and t.text.casefold() == word.casefold())]
+        runs = [i for n, text in enumerate(texts) for i in _runs(re.compile(pattern, flags), n, tokens, text)]
+        if alone or runs:
+            return sorted({*alone, *runs})
     return []
+
+
+def _runs(pattern: "re.Pattern[str]", segment: int, tokens: "Sequence[Token]", text: str | None) -> Iterator[int]:
+    """Positions of the tokens of one text that together stand for what the pattern finds in it."""
+    mine = [(i, t.start, t.end, t.text) for i, t in enumerate(tokens) if t.segment == segment and t.start is not None]
+    firsts = {start: i for i, start, _, _ in reversed(mine)}
+    lasts = {end: i for i, _, end, _ in mine}
+    if text is None:  # what its tokens show
+        shown = [" "] * max((end or 0 for _, _, end, _ in mine), default=0)
+        for _, start, end, word in mine:
+            if end is not None and end - start == len(word):
+                shown[start:end] = word
+        text = "".join(shown)
+    at = 0
+    while match := pattern.search(text, at):
+        first, last = firsts.get(match.start()), lasts.get(match.end())
+        if first is not None and last is not None:
+            yield from range(first, last + 1)
+        at = match.start() + 1
 
 
 @dataclass(frozen=True)

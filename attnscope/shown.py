@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from attnscope.config import RunConfig
+from attnscope.config import RunConfig, TextInput
 from attnscope.report import Token
 from attnscope.selection import POOL, positions
 
@@ -25,21 +25,32 @@ class Shown:
     notes: list[str]
 
 
-def choose(run: RunConfig, tokens: Sequence[Token], context: Sequence[Token] | None, *, causal: bool) -> Shown:
+def choose(
+    run: RunConfig,
+    text: TextInput,
+    tokens: Sequence[Token],
+    context: Sequence[Token] | None,
+    *,
+    causal: bool,
+    clip: bool = False,
+) -> Shown:
     """The rows and columns that were named; where none were, all, or a map of a text that is too long to print.
 
     Args:
         run: What the user asked.
-        tokens: The text.
-        context: The text that keys come from; None where that is the same.
+        text: The text.
+        tokens: Its tokens.
+        context: Those of the text that keys come from; None where that is the same.
         causal: A query sees only what stands before it, so that a window next to it lies there.
+        clip: Slices may reach beyond the text.
 
     Raises:
         UsageError: A position or word is not in the text.
     """
     sources = tokens if context is None else context
-    queries = _named("--query", run.query, tokens)
-    keys = _named("--key", run.key, sources)
+    texts = (text.text, text.pair)
+    queries = _named("--query", run.query, tokens, texts, clip=clip)
+    keys = _named("--key", run.key, sources, texts if context is None else (text.context,), clip=clip)
     too_long = run.window is not None and max(len(tokens), len(sources)) > run.window
     nothing_named = queries is None and keys is None
     pool = run.pool or (POOL if too_long and nothing_named else None)
@@ -59,8 +70,10 @@ def choose(run: RunConfig, tokens: Sequence[Token], context: Sequence[Token] | N
     return Shown(found_queries, found_keys, pool, notes)
 
 
-def _named(option: str, typed: str | None, tokens: Sequence[Token]) -> list[int] | None:
-    return None if typed is None else sorted(positions(typed, [token.text for token in tokens], option))
+def _named(
+    option: str, typed: str | None, tokens: Sequence[Token], texts: Sequence[str | None], *, clip: bool
+) -> list[int] | None:
+    return None if typed is None else sorted(positions(typed, tokens, texts, option, clip=clip))
 
 
 def _beside(named: list[int] | None, count: int, window: int | None, causal: bool, *, after: bool) -> int:

@@ -45,7 +45,7 @@ def compare_runs(
         AttnscopeError: A side cannot be run, or the sides do not go together.
         UsageError: A selection does not fit.
     """
-    asked = [stage for stage in STAGES if any(stage in run.stages for _, run in runs)]
+    asked = [stage for stage in STAGES if any(stage in run.stages for _, run in runs)] or ["weights"]
     runs = [(label, _with_weights(run)) for label, run in runs]
     session = Session([text for _, run in runs for text in run.texts], progress)
     leader = _leader(axis, runs, session)
@@ -65,7 +65,8 @@ def _shown(report: Report, key: str | None, window: int | None) -> list[list[int
     shown: list[list[int] | None] = []
     for text in report.texts:
         if key is not None:
-            shown.append(positions(key, [token.text for token in text.sources], "--key"))
+            texts = (text.text, text.pair) if text.context is None else (None,)
+            shown.append(positions(key, text.sources, texts, "--key"))
         else:
             shown.append(None if window is None or len(text.sources) <= window else list(range(window)))
     return shown
@@ -167,7 +168,7 @@ def _narrowed(path: Path, report: Report, wanted: Wanted) -> Report:
             raise UsageError(f"'{path}' holds no such head of such a layer", where="--layer and --head")
         queries = text.queries
         if wanted.query is not None:
-            queries = sorted(positions(wanted.query, [token.text for token in text.tokens], "--query"))
+            queries = sorted(positions(wanted.query, text.tokens, (text.text, text.pair), "--query"))
             _check_saved(queries, text.queries, "query", path)
         rows = [text.queries.index(query) for query in queries]
         parts = [_rows_of(_stages_of(head, wanted.stages, path), text, rows) for head in chosen]

@@ -37,7 +37,7 @@ class Source:
         name: What the user named.
         family: `model_type`, or `config`.
         config: The model.
-        weights: `trained` or `random`.
+        weights: `trained` where they come from a checkpoint that does not say otherwise, or `random`.
         fingerprint: See report.Provenance.
         tokenizer: Text to tokens.
         load: Builds the first n layers with this dtype on this device.

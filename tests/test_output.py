@@ -187,12 +187,12 @@ def test_a_signal_leaves_no_temporary_file(tmp_path):
 import os, signal, sys, time
 from pathlib import Path
 from attnscope import output
-from attnscope.cli.process import signals_raise
+from attnscope.cli.process import end_on_signals
 def wait(descriptor):
     print("writing", flush=True)
     time.sleep(30)
 output.os.fsync = wait
-with signals_raise():
+with end_on_signals():
     output.write_atomic(Path(sys.argv[1]), b"data", force=False)
 """
     root = str(Path(__file__).parent.parent)
@@ -204,5 +204,5 @@ with signals_raise():
         assert process.stdout.readline() == b"writing\n"
         assert len(left_behind(tmp_path)) == 1
         process.send_signal(signal.SIGTERM)
-        assert process.wait(timeout=20) == 1
+        assert process.wait(timeout=20) == 143
     assert left_behind(tmp_path) == []

@@ -40,6 +40,15 @@ def test_auto_takes_the_head_with_most_mass_on_other_words(minilm):
     (within,) = run(model=str(minilm), layer="3").texts[0].heads
     assert (within.layer, within.head) == max((at for at in mass if at[0] == 3), key=lambda at: mass[at])
     assert len(run(model=str(minilm), head="all").texts[0].heads) == 12
+    (named,) = run(model=str(minilm), head="4").texts[0].heads
+    assert named.layer == max(range(6), key=lambda layer: mass[layer, 4])
+    assert named.chosen == f"auto: most mass on other words ({mass[named.layer, 4]:.2f})"
+    over = {layer: float(np.mean([mass[layer, head] for head in (0, 4)])) for layer in range(6)}
+    two = run(model=str(minilm), head="0,4").texts[0].heads
+    assert {head.layer for head in two} == {max(over, key=lambda layer: over[layer])}
+    said = f"auto layer: most mass on other words, {max(over.values()):.2f} over these heads"
+    assert [head.chosen for head in two] == [said, said], "the head was not chosen, and the figure is not its own"
+    assert run(model=str(minilm), layer="2", head="0,4").texts[0].heads[0].chosen is None
     assert [h.layer for h in run(model=str(minilm), layer="all").texts[0].heads] == list(range(6))
 
 

@@ -20,11 +20,12 @@ ROOMS = {
     "report": "errors",
     "rotary": "",
     "config": "errors rotary",
-    "selection": "errors",
+    "selection": "errors report",
     "shipped": "errors",
     "folder": "errors",
     "quiet": "errors",
-    "output": "errors",
+    "output": "errors shutdown",
+    "shutdown": "",
     "pieces": "errors",
     "memory": "config errors",
     "heap": "",
@@ -53,13 +54,14 @@ ROOMS = {
     "comparison": "alignment errors overviews report tolerance",
     "sides": "comparison config errors folder loading pipeline report selection tolerance",
     "explanation": "config errors loading memory model pipeline report request selection source",
-    "batch": "analysis config errors estimate loading memory output pipeline report request selection source texts",
-    "checks": "config errors hosted loading model pipeline report request selection source",
+    "batch": "analysis config errors estimate loading memory output pipeline report request selection shutdown source "
+    "texts",
+    "checks": "analysis config errors hosted loading model pipeline report request selection source",
     "views": "config cost description errors report selection tolerance",
     "cli": "__init__ batch checks config cost description errors explanation loading output pipeline report selection "
-    "shipped sides texts tolerance views",
+    "shipped shutdown sides texts tolerance views",
 }
-AT_ONCE = {"cli": "__init__ cli errors selection visible"}  # what it may import before it knows what is wanted
+AT_ONCE = {"cli": "__init__ cli errors selection shutdown visible"}  # what it may import before it knows what is wanted
 OTHERS = {
     "torch": "checks guest hosted analysis loading model pipeline source",
     "transformers": "hosted",

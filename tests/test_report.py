@@ -2,6 +2,7 @@ import json
 
 import jsonschema
 import numpy as np
+import orjson
 import pytest
 
 from attnscope.config import RunConfig, TextInput
@@ -78,3 +79,15 @@ def test_another_version_is_refused(causal):
 def test_what_is_no_report_is_refused(data):
     with pytest.raises(AttnscopeError, match="not an attnscope report"):
         from_json(data)
+
+
+@pytest.mark.parametrize("shape", [(0,), (7,), (3, 0), (0, 3), (11, 3), (2, 30, 5), (3, 2, 40), (2, 2, 3, 9), (200,)])
+def test_arrays_in_pieces_are_written_as_in_one(monkeypatch, shape):
+    """Pieces of at most 16 numbers, for arrays longer, wider and smaller than that."""
+    from attnscope.report import codec
+
+    array = np.random.default_rng(1).standard_normal(shape, dtype=np.float32)
+    array = np.where(array > 1, np.float32("nan"), array)
+    expected = orjson.dumps(array, option=orjson.OPT_SERIALIZE_NUMPY)
+    monkeypatch.setattr(codec, "_PIECE", 16)
+    assert bytes(codec.encode_array(array)) == expected

@@ -32,17 +32,22 @@ def choose(mass: Tensor | None, layers: Pick, heads: Pick, n_layers: int, n_head
     if layers.word == "auto" and mass is not None:
         best = mass[:, all_heads].amax(1) if heads.word == "auto" else mass[:, all_heads].mean(1)  # (layers,)
         all_layers = [int(best.argmax())]
-        reason = f"auto: {MEASURE} ({float(best.max()):.2f})"
+        one = heads.word == "mean" or len(all_heads) == 1  # else the figure is none of a single head
+        reason = _auto(best.max()) if one else f"auto layer: {MEASURE}, {float(best.max()):.2f} over these heads"
     units = []
     for layer in all_layers:
         if heads.word == "mean":
             units.append(Unit((layer,), tuple(all_heads), mean_head=True, chosen=reason))
         elif heads.word == "auto" and mass is not None:
             head = int(mass[layer].argmax())
-            units.append(Unit((layer,), (head,), chosen=f"auto: {MEASURE} ({float(mass[layer, head]):.2f})"))
+            units.append(Unit((layer,), (head,), chosen=_auto(mass[layer, head])))
         else:
             units += [Unit((layer,), (head,), chosen=reason) for head in all_heads]
     return units
+
+
+def _auto(mass: Tensor) -> str:
+    return f"auto: {MEASURE} ({float(mass):.2f})"
 
 
 def _over_mean_layer(mass: Tensor | None, layers: tuple[int, ...], pick: Pick, heads: list[int]) -> list[Unit]:
@@ -50,7 +55,7 @@ def _over_mean_layer(mass: Tensor | None, layers: tuple[int, ...], pick: Pick, h
         return [Unit(layers, tuple(heads), mean_layer=True, mean_head=True)]
     if pick.word == "auto" and mass is not None:
         best = mass.mean(0)  # (heads,)
-        reason = f"auto: {MEASURE} ({float(best.max()):.2f})"
+        reason = _auto(best.max())
         return [Unit(layers, (int(best.argmax()),), mean_layer=True, chosen=reason)]
     return [Unit(layers, (head,), mean_layer=True) for head in heads]
 

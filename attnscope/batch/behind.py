@@ -1,5 +1,6 @@
 """Windows of records in; a sink that takes them in a thread of its own, while the model looks into the next, out."""
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
@@ -13,12 +14,20 @@ class Sink(Protocol):
     """Where records go.
 
     Attributes:
-        written: What was there before.
         whole: It needs every record of a window, also those that it has written already.
     """
 
-    written: Written
     whole: bool
+
+    @property
+    def written(self) -> Written:
+        """What was there before."""
+
+    def copy(self, count: int) -> "Counter[str]":
+        """See journal.Journal."""
+
+    def skip(self, count: int) -> None:
+        """See journal.Journal."""
 
     def put(self, records: Sequence[Record], new: int, together: Sequence[Sequence[Record]]) -> None:
         """Write a window's records and make them safe.

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from attnscope.batch import tables
-from attnscope.batch.dump import Order, Tell, write_dump
+from attnscope.batch.dump import Order, Tell, check_output, write_dump
 from attnscope.batch.dumps import Dump
 from attnscope.batch.files import Files, naming
 from attnscope.batch.journal import Journal
@@ -22,6 +22,7 @@ from attnscope.batch.sinks import INDEX, Lines, Shards, arrays_of
 from attnscope.errors import AttnscopeError, UsageError
 from attnscope.output import check_target
 from attnscope.report import Report
+from attnscope.shutdown import at_signal
 
 TABLES, LINES = (".csv", ".parquet"), (".jsonl", ".json")
 
@@ -82,11 +83,18 @@ def write_document(order: Order, tell: Tell) -> Summary:
     Raises:
         AttnscopeError: As `write_dump`, or the output cannot be written.
     """
-    with _replacing(order.output, force=order.force) as temporary, tempfile.TemporaryDirectory() as folder:
-        lines = Path(folder) / "dump.jsonl"
+    check_output(order)
+    with _replacing(order.output, force=order.force) as temporary, _temporary_folder() as folder:
+        lines = folder / "dump.jsonl"
         summary = write_dump(replace(order, output=lines), tell)
         _write_document(Dump(lines), temporary)
     return summary
+
+
+@contextmanager
+def _temporary_folder() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="attnscope-") as name, at_signal(lambda: _remove(Path(name))):
+        yield Path(name)
 
 
 _Parts = tuple[str, list[str], Iterator[tables.Table]]  # what it holds, columns, and the parts of a table
@@ -175,16 +183,21 @@ def _replacing(target: Path, *, force: bool) -> Iterator[Path]:
     check_target(target, force=force)
     temporary = target.parent / f".attnscope-{secrets.token_hex(6)}{target.suffix}"
     files = Files()
-    try:
-        yield temporary
-        with naming(target):
-            for path in [*temporary.iterdir(), temporary] if temporary.is_dir() else [temporary]:
-                _sync(path)
-            files.replace(temporary, target)
-            files.sync_folder(target.parent)
-    finally:
-        with suppress(OSError):
-            shutil.rmtree(temporary) if temporary.is_dir() else temporary.unlink()
+    with at_signal(lambda: _remove(temporary)):
+        try:
+            yield temporary
+            with naming(target):
+                for path in [*temporary.iterdir(), temporary] if temporary.is_dir() else [temporary]:
+                    _sync(path)
+                files.replace(temporary, target)
+                files.sync_folder(target.parent)
+        finally:
+            with suppress(OSError):
+                _remove(temporary)
+
+
+def _remove(path: Path) -> None:
+    shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
 def _sync(path: Path) -> None:

@@ -1,7 +1,9 @@
 """The name of an input, of an output and what to keep in; a dump out: what `attnscope batch` does, without printing."""
 
+import os
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,12 +15,13 @@ from attnscope.batch.journal import Journal
 from attnscope.batch.reader import Input, how_many, selected
 from attnscope.batch.records import decode, encode
 from attnscope.batch.runner import Runner, Summary
-from attnscope.batch.sinks import Lines, Shards, open_dump
+from attnscope.batch.sinks import INDEX, open_dump
 from attnscope.batch.work import Model, how_many_units, run_config
 from attnscope.config import RunConfig
 from attnscope.errors import AttnscopeError
 from attnscope.estimate import Demand, estimate
 from attnscope.loading import limit_threads
+from attnscope.memory import readable
 from attnscope.pipeline import Session, mask_use, provenance
 from attnscope.request import room
 from attnscope.source import Source
@@ -36,10 +39,10 @@ class Order:
     Attributes:
         input: A file, or `-` for standard input.
         format: What the input holds; None for what its ending says.
-        output: A .jsonl file, or a folder.
+        output: A .jsonl file, a folder, or `-` for lines to standard output.
         settings: What to keep.
         run: Model, mask and machine; its texts and selection are not looked at.
-        force: Start anew, whatever dump is there.
+        force: Start anew, whatever dump is there; it stays until records of the new one are safe.
         strict: Stop at the first failure.
     """
 
@@ -66,6 +69,7 @@ def write_dump(order: Order, tell: Tell, files: Files | None = None, session: Se
         UsageError: A selection does not fit the model.
     """
     run = run_config(order.settings, order.run)
+    check_output(order)
     with (
         Input(order.input, order.format, order.settings.column) as given,
         open_dump(order.output, force=order.force, files=files or Files()) as (journal, sink),
@@ -75,37 +79,49 @@ def write_dump(order: Order, tell: Tell, files: Files | None = None, session: Se
         session.source(run)
         facts = given.facts()
         total = how_many(facts.records, order.settings)
-        model, header = _load(order.settings, run, session, facts, journal)
-        if journal.written.header is None:
+        model, header, holds = _load(order.settings, run, session, facts, journal)
+        before = journal.written
+        if before.header is None:
             journal.start(encode(header))
-        tell(Summary(Counter(journal.written.counts), resumed=len(journal.written.indices)), total)
-        if journal.written.ended:
-            return Summary(Counter(journal.written.counts), resumed=len(journal.written.indices))
-        return _run(order, model, sink, journal, header.grouping, given, lambda summary: tell(summary, total))
+        tell(Summary(Counter(before.counts), resumed=len(before.indices)), total)
+        again = journal.try_again(holds)
+        if before.ended and not again:
+            return Summary(Counter(before.counts), resumed=len(before.indices))
+        runner = Runner(
+            model,
+            sink,
+            header.grouping,
+            strict=order.strict,
+            tell=lambda summary: tell(summary, total),
+            holds=holds,
+            before=before,
+            again=again,
+        )
+        summary = runner.run(selected(given.items(), order.settings))
+        journal.finish(summary.counts)
+        return summary
 
 
-def _run(
-    order: Order,
-    model: Model,
-    sink: Lines | Shards,
-    journal: Journal,
-    bounds: Grouping,
-    given: Input,
-    tell: Callable[[Summary], None],
-) -> Summary:
-    runner = Runner(model, sink, bounds, strict=order.strict, tell=tell)
-    summary = runner.run(selected(given.items(), order.settings))
-    journal.finish(summary.counts)
-    return summary
+def check_output(order: Order) -> None:
+    """Refuse to write to what is read, also where a link leads there.
+
+    Raises:
+        AttnscopeError: The output is the input.
+    """
+    for path in (order.output, order.output / INDEX):
+        with suppress(OSError):  # one of them is not there
+            given = os.fstat(0) if order.input == "-" else os.stat(order.input)
+            if os.path.samestat(given, os.stat(path)):
+                raise AttnscopeError("is the input", where=path, hint="name another output")
 
 
 def _load(
     settings: Settings, run: RunConfig, session: Session, facts: InputFacts, journal: Journal
-) -> tuple[Model, Header]:
-    """The model, and the header of a new dump or of the one that is there, which must ask for the same."""
+) -> tuple[Model, Header, int]:
+    """The model; the header of a new dump or of the one that is there, which must ask for the same; see `_bounds`."""
     old = None if journal.written.header is None else decode(journal.written.header, Header)
     source = session.source(run)
-    bounds, reread = _bounds(settings, run, source)
+    bounds, holds, reread = _bounds(settings, run, source)
     bounds = bounds if old is None else old.grouping
     model = Model(run, settings, session, bounds.tokens, reread)
     bounds = msgspec.structs.replace(bounds, threads=limit_threads(bounds.threads))
@@ -115,14 +131,17 @@ def _load(
     new = Header(SCHEMA, provenance(source, run, model.device, values), mask, settings, facts, bounds)
     if old is not None:
         _check_same(old, new, journal.path)
-    return model, new
+    return model, new, holds
 
 
-def _bounds(settings: Settings, run: RunConfig, source: Source) -> tuple[Grouping, str]:
-    """How large groups may be, as large as is of use or as memory allows; why weights are read again in every pass.
+def _bounds(settings: Settings, run: RunConfig, source: Source) -> tuple[Grouping, int, str]:
+    """How large groups may be; how many numbers memory holds of a text; why weights are read again in every pass.
+
+    Groups decide the last bits of the numbers. So they depend on what was asked alone: they are as large as is of use,
+    or as `--max-memory` allows, whatever memory is free today.
 
     Raises:
-        AttnscopeError: Not even a small group fits.
+        AttnscopeError: Not even a small group fits, or none of that size.
     """
     units = how_many_units(settings, source)
     layers, heads, tokens = source.config.n_layers, source.config.n_heads, 256
@@ -130,14 +149,20 @@ def _bounds(settings: Settings, run: RunConfig, source: Source) -> tuple[Groupin
     asked = Demand(layers, 1, tokens, 1000, cells, 0, 0, False, heads=heads, copied=copied, tiled=tokens)
     spare, reread = room(run, source, asked)
     numbers = max(1, spare // _BYTES)
-    window = min(_WINDOW, _power_of_two(numbers // 4))
     a_token = estimate(source.config, run.dtype, asked)["activations"] // tokens
+    if run.max_memory is None:
+        more = _TOKENS * a_token + 4 * _VALUES * _BYTES
+        if more > spare:
+            found = f"a group of texts needs {readable(more)}, half of what is free leaves {readable(spare)}"
+            raise AttnscopeError(found, hint="free some memory, or take smaller groups with --max-memory")
+        return Grouping(_TOKENS, _VALUES, _WINDOW, 0, 0), numbers // 4, reread
+    window = min(_WINDOW, _power_of_two(numbers // 4))
     tokens = min(_TOKENS, _power_of_two(max(1, spare // 4 // a_token)))
-    return Grouping(tokens, min(_VALUES, window), window, _power_of_two(numbers // 4), 0), reread
+    return Grouping(tokens, min(_VALUES, window), window, 0, 0), numbers // 4, reread
 
 
 def _power_of_two(number: int) -> int:
-    """The largest that is not above a number, so that a little more or less of free memory changes nothing."""
+    """The largest that is not above a number."""
     return 1 << max(0, int(number).bit_length() - 1)
 
 

@@ -1,8 +1,8 @@
 """Sizes of texts in; which of them go through the model together out. Pure, so that a resumed run groups alike.
 
-Padding must not change a number. What multiplies small matrices, and what sums short rows, takes another order for
-another size; from 16 tokens on (a vector of AVX-512), a row comes out the same whatever is beside it. So a shorter text
-goes only with texts of its own length.
+Padding must not change a number by more than rounding. What multiplies small matrices, and what sums short rows, takes
+another order for another size; from 16 tokens on (a vector of AVX-512), most rows come out the same to the last bit
+whatever is beside them. So a shorter text goes only with texts of its own length.
 """
 
 from collections.abc import Sequence

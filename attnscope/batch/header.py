@@ -75,7 +75,7 @@ class Grouping(msgspec.Struct, frozen=True):
         tokens: Tokens of a group, padding included, at most (at least one text).
         values: Numbers kept of a group, at most (at least one text).
         window: Numbers kept of the texts that are sorted by length at once, at most.
-        cells: Numbers that one text may need.
+        cells: 0; in older dumps, numbers that one text may need. Memory decides that, and another run may have more.
         threads: Of torch.
     """
 

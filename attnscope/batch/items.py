@@ -45,13 +45,17 @@ def _digest(data: bytes) -> str:
 
 def _good(index: int, line: int, name: str, values: dict[str, Any], fields: dict[str, Any]) -> Item:
     text = TextInput(values["text"], values.get("pair"), values.get("context"), where=f"{name}:{line}")
-    given = values.get("id")
     number = _digest(msgspec.json.encode((text.text, text.pair, text.context)))
-    return Item(index, line, line if given in (None, "") else given, number, text, fields)
+    return Item(index, line, _named(values.get("id"), line), number, text, fields)
 
 
-def _bad(index: int, line: int, raw: bytes, error: AttnscopeError) -> Item:
-    return Item(index, line, line, _digest(raw), None, error=str(error))
+def _bad(index: int, line: int, raw: bytes, error: AttnscopeError, given: Any = None) -> Item:
+    return Item(index, line, _named(given, line), _digest(raw), None, error=str(error))
+
+
+def _named(given: Any, line: int) -> int | str:
+    """What the input calls a record; the number of its line where it has no name."""
+    return line if given in (None, "") else given
 
 
 def from_txt(file: IO[bytes], name: str) -> Iterator[Item]:
@@ -69,17 +73,26 @@ def from_jsonl(file: IO[bytes], name: str, column: str) -> Iterator[Item]:
     for number, start, line in lines(file):
         if line is not None and not line.strip():
             continue
+        members: dict[str, Any] = {}
         try:
-            item = _good(index, number, name, *_object(decoded(line, start), column))
+            members = _member(decoded(line, start), dict[str, msgspec.Raw], None)
+            item = _good(index, number, name, *_object(dict(members), column))
         except AttnscopeError as e:
-            item = _bad(index, number, line or b"", e)
+            item = _bad(index, number, line or b"", e, _id(members))
         yield item
         index += 1
 
 
-def _object(text: str, column: str) -> tuple[dict[str, Any], dict[str, Any]]:
+def _id(members: dict[str, Any]) -> int | str | None:
+    """The id of a record whose other members are wrong; None where it is wrong itself, or not there."""
+    try:
+        return msgspec.json.decode(members.get("id", b"null"), type=int | str | None)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+
+
+def _object(members: dict[str, Any], column: str) -> tuple[dict[str, Any], dict[str, Any]]:
     """The members that we know, and the others as they stand there."""
-    members = _member(text, dict[str, msgspec.Raw], None)
     if column not in members:
         raise AttnscopeError(f"there is no '{column}'", hint="--column names the member that holds the text")
     kinds = {"id": int | str | None, "pair": str | None, "context": str | None}
@@ -136,18 +149,22 @@ def _row(index: int, number: int, name: str, header: list[str], cells: list[str]
     if len(cells) != len(header):
         found = f"{len(cells)} cells, the header has {len(header)}"
         return _bad(index, number, raw, AttnscopeError(found, hint="quote cells that hold the separator"))
+    row = dict(zip(header, cells, strict=True))
     try:
         raw.decode()
     except UnicodeDecodeError as e:
-        return _bad(index, number, raw, AttnscopeError(f"byte 0x{raw[e.start]:02x} is not UTF-8"))
-    return from_row(index, number, name, dict(zip(header, cells, strict=True)), column)
+        given = row.get("id", "").encode(errors="ignore").decode()
+        own = given if given == row.get("id") else None  # it may be what is wrong
+        return _bad(index, number, raw, AttnscopeError(f"byte 0x{raw[e.start]:02x} is not UTF-8"), own)
+    return from_row(index, number, name, row, column)
 
 
 def from_row(index: int, number: int, name: str, row: dict[str, Any], column: str) -> Item:
     """A row of a table."""
     known = {"text": row.pop(column)}
     if not isinstance(known["text"], str):
-        return _bad(index, number, repr(known["text"]).encode(), AttnscopeError(f"{column}: there is no text"))
+        missing = AttnscopeError(f"{column}: there is no text")
+        return _bad(index, number, repr(known["text"]).encode(), missing, row.get("id"))
     known |= {key: row.pop(key) or None for key in ("pair", "context") if key in row}
     known["id"] = row.pop("id", None)
     return _good(index, number, name, known, row)

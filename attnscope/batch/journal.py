@@ -6,9 +6,15 @@ without its newline may be torn: it is dropped, and written again.
 """
 
 import os
+import re
+import stat
+import sys
 from array import array
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO
@@ -21,9 +27,20 @@ from attnscope.batch.header import MAGIC
 from attnscope.batch.records import End, encode
 from attnscope.errors import AttnscopeError
 from attnscope.output import check_target
+from attnscope.shutdown import unbroken
 
 _CHECK = b',"check":"'
 _TAIL = len(_CHECK) + 8 + len(b'"}\n')
+_TOO_LARGE = re.compile(r"([\d,]+) numbers(?:,| are more than) memory holds")  # as `too_large` says it, and once did
+
+
+def too_large(numbers: int) -> str:
+    """Why a text failed for want of memory: the one failure that may pass, so that another run tries again.
+
+    Args:
+        numbers: How many numbers would have to be kept of it.
+    """
+    return f"{numbers:,} numbers are more than memory holds"
 
 
 class Line(msgspec.Struct):
@@ -32,7 +49,9 @@ class Line(msgspec.Struct):
     index: int = -1
     hash: str = ""
     status: str = ""
+    error: str = ""
     shard: str | None = None
+    shard_check: str | None = None
     end: bool = False
 
 
@@ -45,7 +64,8 @@ class Written:
         indices: Number of every record.
         hashes: Hash of every record's content.
         counts: Records by status.
-        shards: Names of the shards that records lie in, in order.
+        too_large: Number of every record that failed for want of memory, to the numbers that it needs.
+        shards: Names of the shards that records lie in, in order, to their checks.
         ended: It has its end line.
         size: Bytes of whole lines.
         crc: CRC-32 of these.
@@ -55,7 +75,8 @@ class Written:
     indices: "array[int]" = field(default_factory=lambda: array("Q"))
     hashes: "array[int]" = field(default_factory=lambda: array("Q"))
     counts: "Counter[str]" = field(default_factory=Counter)
-    shards: list[str] = field(default_factory=list)
+    too_large: dict[int, int] = field(default_factory=dict)
+    shards: dict[str, str | None] = field(default_factory=dict)
     ended: bool = False
     size: int = 0
     crc: int = 0
@@ -110,17 +131,27 @@ def _note(found: Written, line: Line) -> None:
     found.indices.append(line.index)
     found.hashes.append(int(line.hash, 16))
     found.counts[line.status] += 1
-    if line.shard is not None and (not found.shards or found.shards[-1] != line.shard):
-        found.shards.append(line.shard)
+    if line.shard is not None:
+        found.shards[line.shard] = line.shard_check
+    if line.status == "failed" and (needs := _TOO_LARGE.match(line.error)):
+        found.too_large[line.index] = int(needs[1].replace(",", ""))
 
 
 class Journal:
     """A journal that is open for writing, and locked.
 
+    With `force`, or to try records again, it is written anew in a file beside the old one, which it replaces as soon as
+    enough records are safe: whenever the process is killed, one of the two is there, whole, under the journal's name.
+
     Args:
         path: The file.
         force: Start anew, whatever is there.
         files: The system.
+
+    Attributes:
+        path: The file.
+        written: What it holds.
+        beside: It is being written beside an old one.
 
     Raises:
         AttnscopeError: It cannot be written, another process writes to it, it is something else, or is damaged.
@@ -128,29 +159,97 @@ class Journal:
 
     def __init__(self, path: Path, *, force: bool, files: Files) -> None:
         check_target(path, force=True)
-        self.path, self._files = path, files
+        self.path, self._files, self.written = path, files, Written()
+        self._new, self._is_new = path.with_name(f".{path.name}.new"), not path.exists()
+        self._old: int | None = None
+        self._owed = 0  # records to be written until the new file may take the old one's place
+        self._old_lines: Iterator[bytes] = iter(())
         with naming(path):
             self._descriptor = files.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
         try:
+            self._take(self._descriptor, path)
             with naming(path):
-                files.lock(self._descriptor)
-            self.written = Written() if force else self._scan()
-            with naming(path):
-                if os.fstat(self._descriptor).st_size > self.written.size:
-                    files.truncate(self._descriptor, self.written.size)
+                if self._new.exists():  # an earlier process ended before it was of use
+                    files.remove(self._new)
+            if force and os.fstat(self._descriptor).st_size:
+                self._begin_anew(1)
+            else:
+                self._go_on()
         except BaseException:
-            files.close(self._descriptor)
+            self._close()
             raise
 
-    def _scan(self) -> Written:
+    @property
+    def beside(self) -> bool:
+        """It is being written beside an old one, which is still there."""
+        return self._old is not None
+
+    def _take(self, descriptor: int, path: Path) -> None:
+        """Lock a file, which has to be the one of that name still: another process may have replaced it meanwhile."""
+        with naming(path):
+            self._files.lock(descriptor)
+            if not path.exists() or not os.path.samestat(os.fstat(descriptor), path.stat()):
+                raise BlockingIOError
+
+    def _go_on(self) -> None:
+        """Read what is there, and drop a torn line."""
         with open(self.path, "rb") as file:
-            return scan(file, self.path)
+            self.written = scan(file, self.path)
+        with naming(self.path):
+            if os.fstat(self._descriptor).st_size > self.written.size:
+                self._files.truncate(self._descriptor, self.written.size)
+
+    def _begin_anew(self, owed: int) -> None:
+        """Write to a new file beside this one from now on.
+
+        Args:
+            owed: Records after which it takes the place of this one.
+        """
+        with naming(self._new):
+            descriptor = self._files.open(self._new, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND)
+            self._old, self._descriptor = self._descriptor, descriptor
+            os.fchmod(descriptor, stat.S_IMODE(os.fstat(self._old).st_mode))
+            self._files.lock(descriptor)
+        self.written, self._owed = Written(), owed
+
+    def try_again(self, holds: int) -> "set[int]":
+        """Write the journal anew where there is memory now for records that failed for want of it.
+
+        Args:
+            holds: Numbers that memory holds of a text.
+
+        Returns:
+            The numbers of these records; with `skip` and `copy`, whoever writes goes through the old ones.
+        """
+        old = self.written
+        again = {index for index, needs in old.too_large.items() if needs <= holds}
+        if again and old.header is not None:
+            self._begin_anew(len(old.indices))
+            self._old_lines = _old_lines(self.path)
+            self.start(old.header)
+        return again
+
+    def copy(self, count: int) -> "Counter[str]":
+        """Append so many records of the old journal; how many there are of each status."""
+        found = Counter[str]()
+        for body in islice(self._old_lines, count):
+            line = msgspec.json.decode(body, type=Line)
+            found[line.status] += 1
+            if line.shard is not None:
+                self.written.shards[line.shard] = line.shard_check
+            self.append(body)
+        self.settle(count)
+        return found
+
+    def skip(self, count: int) -> None:
+        """Leave out so many records of the old journal."""
+        next(islice(self._old_lines, count, count), None)
 
     def start(self, header: bytes) -> None:
         """Write the header line, and make the file's name safe."""
         self.append(header)
+        self.sync()
         with naming(self.path):
-            self._files.sync(self._descriptor)
             self._files.sync_folder(self.path.parent)
         self.written.header = header
 
@@ -161,10 +260,26 @@ class Journal:
             AttnscopeError: The disk is full or fails.
         """
         line, crc = seal(body, self.written.crc)
-        with naming(self.path):
+        with naming(self.path), unbroken():
             self._files.write_all(self._descriptor, line)
         self.written.crc = crc
         self.written.size += len(line)
+
+    def settle(self, count: int) -> None:
+        """Take the place of the old file, if there is one and enough records are safe now.
+
+        Args:
+            count: Records that have become safe since the last time.
+        """
+        self._owed -= count
+        if self._old is None or self._owed > 0:
+            return
+        self.sync()
+        with naming(self.path):
+            self._files.replace(self._new, self.path)
+            self._files.sync_folder(self.path.parent)
+            old, self._old = self._old, None
+            self._files.close(old)
 
     def finish(self, counts: "Counter[str]") -> None:
         """Write the end line.
@@ -175,15 +290,63 @@ class Journal:
         end = End(True, sum(counts.values()), counts["ok"], counts["skipped"], counts["failed"])
         self.append(encode(end))
         self.sync()
+        self.settle(self._owed)
 
     def sync(self) -> None:
         """Wait until every line is safe on disk."""
         with naming(self.path):
             self._files.sync(self._descriptor)
 
+    def _close(self) -> None:
+        """Close the file; one that was never of use is removed."""
+        unused = self._new if self.beside else self.path if self._is_new and not self.written.size else None
+        with naming(self.path), ExitStack() as last:
+            for descriptor in (self._old, self._descriptor):
+                if descriptor is not None:
+                    last.callback(self._files.close, descriptor)
+            if unused is not None and unused.exists():
+                self._files.remove(unused)
+
     def __enter__(self) -> "Journal":
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        with naming(self.path):
-            self._files.close(self._descriptor)
+        self._close()
+
+
+def _old_lines(path: Path) -> Iterator[bytes]:
+    """The records of a journal that `scan` has found whole, as JSON without their checks."""
+    with open(path, "rb") as file:
+        _, crc = opened(file.readline(), 0) or (b"", 0)
+        for line in file:
+            body, crc = opened(line, crc) or (b"", 0)
+            yield body
+
+
+class Stream(Journal):
+    """Lines to standard output: no lock, nothing that was there before, nothing to go on with."""
+
+    def __init__(self) -> None:
+        self.path, self.written = Path("standard output"), Written()
+        self._old, self._owed = None, 0
+
+    def append(self, body: bytes) -> None:
+        """See Journal."""
+        line, self.written.crc = seal(body, self.written.crc)
+        self.written.size += len(line)
+        sys.stdout.buffer.write(line)
+
+    def start(self, header: bytes) -> None:
+        """See Journal."""
+        self.append(header)
+        self.written.header = header
+
+    def settle(self, count: int) -> None:
+        """See Journal."""
+
+    def sync(self) -> None:
+        """See Journal."""
+        sys.stdout.buffer.flush()
+
+    def _close(self) -> None:
+        pass

@@ -10,10 +10,9 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 import numpy as np
-import orjson
 
 from attnscope.batch.header import Header
-from attnscope.report import Token
+from attnscope.report import Token, encode_array
 
 HERE = Path(__file__).parent
 STATUSES = ("ok", "skipped", "failed")
@@ -154,7 +153,7 @@ class End(msgspec.Struct, frozen=True):
 
 def encode(line: Header | Record | End) -> bytes:
     """One line as strict JSON, without its check and newline."""
-    return msgspec.json.encode(line, enc_hook=_encode_array)
+    return msgspec.json.encode(line, enc_hook=encode_array)
 
 
 def decode(line: bytes, kind: Any) -> Any:
@@ -172,10 +171,6 @@ def json_schema() -> dict[str, Any]:
         parts[part]["properties"]["check"] = check
         parts[part]["required"].append("check")
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", "anyOf": list(lines), "$defs": parts}
-
-
-def _encode_array(value: Any) -> msgspec.Raw:
-    return msgspec.Raw(orjson.dumps(np.ascontiguousarray(value), option=orjson.OPT_SERIALIZE_NUMPY))
 
 
 def _decode_array(kind: Any, value: Any) -> Any:

@@ -7,7 +7,7 @@ bits.
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
@@ -15,6 +15,7 @@ from attnscope.batch.behind import Behind, Sink
 from attnscope.batch.groups import Size, groups
 from attnscope.batch.header import Grouping
 from attnscope.batch.items import Item
+from attnscope.batch.journal import Written, too_large
 from attnscope.batch.records import Record
 from attnscope.errors import AttnscopeError, ModelError
 
@@ -96,15 +97,29 @@ class Runner(Generic[T]):
         bounds: How large groups and windows may be.
         strict: Stop at the first failure.
         tell: Called whenever records have been written.
+        holds: Numbers that memory holds of one text; a window may have four times as many.
+        before: What was written before; None for what the sink says.
+        again: Numbers of records among these that are tried again; the sink goes through what was written before.
     """
 
-    def __init__(self, work: Work[T], sink: Sink, bounds: Grouping, *, strict: bool, tell: Tell) -> None:
-        self._work, self._sink, self._bounds = work, sink, bounds
-        self._strict, self._tell = strict, tell
-        written = sink.written
-        self._done = len(written.indices)
+    def __init__(
+        self,
+        work: Work[T],
+        sink: Sink,
+        bounds: Grouping,
+        *,
+        strict: bool,
+        tell: Tell,
+        holds: int,
+        before: Written | None = None,
+        again: Collection[int] = (),
+    ) -> None:
+        self._work, self._sink, self._bounds, self._holds = work, sink, bounds, holds
+        self._strict, self._tell, self._again = strict, tell, again
+        self._written = before or sink.written
+        self._done = len(self._written.indices)
         self._place = 0  # of the next window's first record among those of this run
-        self.summary = Summary(Counter(written.counts), resumed=self._done)
+        self.summary = Summary() if again else Summary(Counter(self._written.counts), resumed=self._done)
 
     def run(self, items: Iterable[Item]) -> Summary:
         """Look into every item that is not written yet.
@@ -116,6 +131,8 @@ class Runner(Generic[T]):
             for window in self._windows(items):
                 done = min(max(0, self._done - self._place), len(window))
                 self._check_same(window[:done])
+                if self._again:
+                    done = self._taken_over([item.index for item, _, _ in window[:done]], behind)
                 if done < len(window):
                     self._flush(window, done, behind)
                 self._place += len(window)
@@ -123,6 +140,20 @@ class Runner(Generic[T]):
         if self._place < self._done:
             raise AttnscopeError("the dump has more records than the input", hint="give --force to start anew")
         return self.summary
+
+    def _taken_over(self, indices: list[int], behind: Behind) -> int:
+        """Take a window's records over from what was written before; how many: none where one is tried again.
+
+        All of them are done again then, for a shard holds a whole window.
+        """
+        behind.wait()
+        if not set(indices).isdisjoint(self._again):
+            self._sink.skip(len(indices))
+            return 0
+        self.summary.counts += self._sink.copy(len(indices))
+        self.summary.resumed += len(indices)
+        self._tell(self.summary)
+        return len(indices)
 
     def _windows(self, items: Iterable[Item]) -> "Iterator[list[tuple[Item, T | Record, Size]]]":
         window: list[tuple[Item, T | Record, Size]] = []
@@ -145,13 +176,11 @@ class Runner(Generic[T]):
             ready = self._work.prepare(item)
         except AttnscopeError as e:
             return failed(item, _without_place(e, item))
-        if not isinstance(ready, Record) and self._work.size(ready).values > self._bounds.cells:
-            return failed(item, f"{self._work.size(ready).values:,} numbers, memory holds {self._bounds.cells:,}")
         return ready
 
     def _check_same(self, window: "Sequence[tuple[Item, T | Record, Size]]") -> None:
         """Refuse to go on with a dump of other texts."""
-        written = self._sink.written
+        written = self._written
         for place, (item, _, _) in enumerate(window, self._place):
             if (item.index, int(item.hash, 16)) != (written.indices[place], written.hashes[place]):
                 found = f"record {item.index} of the dump belongs to another text"
@@ -162,15 +191,32 @@ class Runner(Generic[T]):
         found = {place: ready for place, (_, ready, _) in enumerate(window) if isinstance(ready, Record)}
         places = [place for place in range(len(window)) if place not in found]
         together = []
+        self._check_room([v for _, _, size in window if (v := size.values) <= self._holds], 4 * self._holds)
         self._work.begin()
         for group in groups([window[place][2] for place in places], self._bounds):
             chosen = [places[i] for i in group]
+            item, _, size = window[chosen[0]]
+            if len(chosen) == 1 and size.values > self._holds:  # in a group all the same, so that others don't change
+                found[chosen[0]] = failed(item, too_large(size.values))
+                continue
             if max(chosen) >= first:
+                self._check_room([window[place][2].values for place in chosen], self._holds)
                 together.append(self._looked([window[place] for place in chosen]))
                 found |= dict(zip(chosen, together[-1], strict=True))
         items = [item for item, _, _ in window[first:]]
         records = [found[place] for place in range(first, len(window))]
         self._write(records, items, len(window) - done, together, behind)
+
+    def _check_room(self, values: list[int], most: int) -> None:
+        """Refuse a window or group that memory does not hold now: smaller ones would give another dump.
+
+        Raises:
+            AttnscopeError: What is written stays.
+        """
+        if sum(values) > most:
+            found = f"{sum(values):,} numbers of {len(values):,} texts are kept at a time, memory holds {most:,}"
+            hint = "the same command goes on where there is more; a new dump with --max-memory takes fewer at a time"
+            raise AttnscopeError(found, hint=hint)
 
     def _looked(self, group: "list[tuple[Item, T | Record, Size]]") -> list[Record]:
         """A group's records; where one text spoils it, each text alone."""

@@ -2,23 +2,26 @@
 
 import json
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import msgspec
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
-from attnscope.batch.blocks import BLOCK, Blocks, Bytes
+from attnscope.batch.blocks import BLOCK, ROOM, Blocks, Bytes
 from attnscope.batch.files import Files, naming
-from attnscope.batch.journal import Journal
+from attnscope.batch.journal import Journal, Stream, Written, scan
 from attnscope.batch.records import Record, encode
 from attnscope.errors import AttnscopeError
 
 INDEX = "index.jsonl"
-_TEMPORARY, _SHARDS = ".shard.tmp", "[0-9]*.safetensors"
+STANDARD_OUTPUT = "-"
+_TEMPORARY, _SHARD, _NEW = ".shard.tmp", "[0-9]" * 9 + ".safetensors", ".new"
 _DTYPES = {"float32": "F32", "int32": "I32"}
 _ARRAYS = ("top", "rows", "columns", "pooled", "stages")
 
@@ -33,19 +36,35 @@ class Lines:
     whole = False
 
     def __init__(self, journal: Journal) -> None:
-        self._journal, self.written = journal, journal.written
+        self._journal = journal
+
+    @property
+    def written(self) -> Written:
+        """See behind.Sink."""
+        return self._journal.written
+
+    def copy(self, count: int) -> "Counter[str]":
+        """See behind.Sink."""
+        return self._journal.copy(count)
+
+    def skip(self, count: int) -> None:
+        """See behind.Sink."""
+        self._journal.skip(count)
 
     def put(self, records: Sequence[Record], new: int, together: Sequence[Sequence[Record]]) -> None:
         """See behind.Sink."""
         for record in records[len(records) - new :]:
             self._journal.append(encode(record))
         self._journal.sync()
+        self._journal.settle(new)
 
 
 class Shards:
     """Arrays in .safetensors files, one a window, everything else in `index.jsonl` beside them.
 
-    A shard is whole and safe on disk before the first line that names it.
+    A shard is whole and safe on disk before the first line that names it. While the index is written beside an old one,
+    shards lie beside old ones, too: they get their names once the index has its own, from then on also in a process
+    that goes on.
 
     Args:
         journal: The index, open for writing.
@@ -55,21 +74,46 @@ class Shards:
     whole = True
 
     def __init__(self, journal: Journal, files: Files) -> None:
-        self._journal, self._files, self.written = journal, files, journal.written
+        self._journal, self._files = journal, files
         self._folder, self._blocks = journal.path.parent, Blocks(files)
+
+    @property
+    def written(self) -> Written:
+        """See behind.Sink."""
+        return self._journal.written
+
+    def copy(self, count: int) -> "Counter[str]":
+        """See behind.Sink."""
+        beside, found = self._journal.beside, self._journal.copy(count)
+        self._settled(beside)
+        return found
+
+    def skip(self, count: int) -> None:
+        """See behind.Sink."""
+        self._journal.skip(count)
 
     def put(self, records: Sequence[Record], new: int, together: Sequence[Sequence[Record]]) -> None:
         """See behind.Sink."""
         found = [record for record in records if record.status == "ok"]
+        beside = self._journal.beside
         name = check = None
         if found:
             name = f"{found[0].index:09d}.safetensors"
             arrays = {name: array for group in together for name, array in _laid(group)}
-            check = f"{self._write(self._folder / name, arrays):08x}"
+            check = f"{self._write(self._folder / (name + _NEW if beside else name), arrays):08x}"
+            self.written.shards[name] = check
         for record in records[len(records) - new :]:
             named = (name, check) if record.status == "ok" else (None, None)
             self._journal.append(encode(without_arrays(record, *named)))
         self._journal.sync()
+        self._journal.settle(new)
+        self._settled(beside)
+
+    def _settled(self, beside: bool) -> None:
+        """Give shards their names where the index has got its own."""
+        if beside and not self._journal.beside:
+            with naming(self._folder):
+                _name_shards(self._folder, self.written.shards, self._files)
 
     def _write(self, path: Path, arrays: "dict[str, np.ndarray[Any, Any]]") -> int:
         """A whole file or none, and its CRC-32; the lock on the index keeps others from the temporary name."""
@@ -149,22 +193,32 @@ def open_dump(target: Path, *, force: bool, files: Files) -> "Iterator[tuple[Jou
     """A dump that is open for writing, and locked: a .jsonl file, or a folder where the name has no ending.
 
     Args:
-        target: The file or folder.
-        force: Start anew, whatever dump is there.
+        target: The file or folder; `-` for standard output.
+        force: Start anew, whatever dump is there; it stays until the first records of the new one are safe.
         files: The system.
 
     Raises:
         AttnscopeError: It cannot be written, is something else or damaged, or another process writes to it.
     """
+    if str(target) == STANDARD_OUTPUT:
+        stream = Stream()
+        yield stream, Lines(stream)
+        return
     folder = target.is_dir() or not target.suffix
+    made = folder and not target.exists()
     if folder:
         _check_folder(target)
         with naming(target):
             files.make_folder(target)
-    with Journal(target / INDEX if folder else target, force=force, files=files) as journal:
-        if folder:
-            _tidy(journal, files, force=force)
-        yield journal, Shards(journal, files) if folder else Lines(journal)
+    try:
+        with Journal(target / INDEX if folder else target, force=force, files=files) as journal:
+            if folder:
+                _tidy(journal, files)
+            yield journal, Shards(journal, files) if folder else Lines(journal)
+    finally:
+        if made:
+            with suppress(OSError):
+                target.rmdir()  # unless there is something in it
 
 
 def _check_folder(target: Path) -> None:
@@ -174,15 +228,51 @@ def _check_folder(target: Path) -> None:
         raise AttnscopeError("is a folder that holds something else", where=target, hint="name a new folder")
 
 
-def _tidy(journal: Journal, files: Files, *, force: bool) -> None:
-    """Remove what a killed process left, and with `force` every shard; refuse to go on where a named shard is gone."""
+def _tidy(journal: Journal, files: Files) -> None:
+    """Finish or remove what a killed process left; refuse to go on where a named shard is gone."""
     folder = journal.path.parent
-    stale = [folder / _TEMPORARY, *(folder.glob(_SHARDS) if force else ())]
-    for path in stale:
-        if path.exists():
-            with naming(path):
-                files.remove(path)
+    named: dict[str, str | None] | None = journal.written.shards
+    if journal.beside:  # the index is another one, which nobody has read yet
+        named = None
+        if any(folder.glob(_SHARD + _NEW)):
+            with suppress(AttnscopeError), open(journal.path, "rb") as file:
+                named = scan(file, journal.path).shards
+    with naming(folder):
+        if (folder / _TEMPORARY).exists():
+            files.remove(folder / _TEMPORARY)
+        if named is not None:
+            _name_shards(folder, named, files)
     for name in journal.written.shards:
         if not (folder / name).is_file():
             hint = "restore it from a copy, or give --force to start anew"
             raise AttnscopeError(f"the shard {name} is missing", where=journal.path, hint=hint)
+
+
+def _name_shards(folder: Path, named: "Mapping[str, str | None]", files: Files) -> None:
+    """Give shards that lie beside old ones the names by which the index knows them, and remove all that it does not.
+
+    Args:
+        folder: The dump.
+        named: Shards of the index, to their checks.
+        files: The system.
+    """
+    placed = sorted(folder.glob(_SHARD + _NEW))
+    for path in placed:
+        name = path.name.removesuffix(_NEW)
+        if f"{_crc(path):08x}" == named.get(name):
+            files.replace(path, folder / name)
+        else:
+            files.remove(path)
+    for path in sorted(folder.glob(_SHARD)):
+        if path.name not in named:
+            files.remove(path)
+    if placed:
+        files.sync_folder(folder)
+
+
+def _crc(path: Path) -> int:
+    crc = 0
+    with open(path, "rb") as file:
+        while part := file.read(ROOM):
+            crc = crc32(part, crc)
+    return crc

@@ -25,6 +25,7 @@ _MEASURES = {"weight": ("weight",), "value": ("weight", "value"), "projected": (
 _INTEGERS = ("index", "layer", "head", "query", "rank", "key", "dimension")
 _WORDS = ("id", "query_token", "key_token", "stage")
 _HEADS = ("index", "id", "layer", "head")
+_LONGEST = 131_072  # characters of a cell of a .csv file
 _PART = 1 << 16  # rows that are written or read at once
 _KEPT_AS: dict[Kind, str] = {"contributors": "top", "rows": "rows", "columns": "columns", "matrices": "stages"}
 _Array = np.ndarray[Any, np.dtype[Any]]
@@ -148,11 +149,26 @@ def csv_bytes(names: list[str], tables: Iterable[Table]) -> Iterator[bytes]:
     writer = csv.writer(buffer, lineterminator="\n")
     writer.writerow(names)
     for one in tables:
+        _check_cells(one)
         writer.writerows(zip(*(_cells(one[name]) for name in names), strict=True))
         yield buffer.getvalue().encode()
         buffer.seek(0)
         buffer.truncate()
     yield buffer.getvalue().encode()
+
+
+def _check_cells(table: Table) -> None:
+    """Refuse what readers of CSV refuse, Python's among them.
+
+    Raises:
+        AttnscopeError: A cell is too long.
+    """
+    for name in set(_WORDS) & set(table):
+        longest = max((cell for cell in table[name] if cell is not None), key=len, default="")
+        if len(longest) > _LONGEST:
+            row = list(table[name]).index(longest)
+            found = f"the {name} of record {table['index'][row]} has {len(longest):,} characters"
+            raise AttnscopeError(found, hint=f"a cell of a .csv file holds {_LONGEST:,}; convert to .parquet")
 
 
 def _cells(values: Any) -> Any:

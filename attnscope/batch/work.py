@@ -111,7 +111,7 @@ class Model:
         assert item.text is not None
         if not item.text.text.strip():
             return without_findings(item, "skipped", "the text is blank" if item.text.text else "the text is empty")
-        page = make_page(self._run, self._source, item.text)
+        page = make_page(self._run, self._source, item.text, clip=True)
         if all(token.special for token in page.tokens):
             return without_findings(item, "skipped", "the text has special tokens only")
         sources = page.context or page.tokens

@@ -25,12 +25,27 @@ def apart(ours: Tensor, theirs: Tensor, *, absolute: bool = False) -> Tensor:
     return gap.transpose(0, 1).flatten(1).amax(1) / size  # (H,)
 
 
-def judge(name: str, found: Sequence[Tensor], limit: float, note: str | None = None) -> Check:
-    """A check of the largest of these deviations, one tensor (H,) a layer."""
+def judge(
+    name: str,
+    found: Sequence[Tensor],
+    limits: float | Sequence[float],
+    note: str | None = None,
+    layers: int | None = None,
+) -> Check:
+    """Make a check of deviations; it tells the one that comes nearest to its limit, or passes it furthest.
+
+    Args:
+        name: The check's name.
+        found: Deviations of every head, (H,): one tensor a layer, or more, one pass over the layers after the other.
+        limits: What they may be: one number for all, or one for each tensor.
+        note: What else there is to know.
+        layers: Layers in a pass; None where each layer has one tensor.
+    """
+    each = [limits] * len(found) if isinstance(limits, float) else limits
     worst = [float(one.max()) for one in found]
-    layer = max(range(len(worst)), key=worst.__getitem__)
-    value = worst[layer]
-    where = f"L{layer}H{int(found[layer].argmax())}" if value > 0 else None
+    at = max(range(len(worst)), key=lambda i: worst[i] / max(each[i], 1e-300))
+    value, limit = worst[at], each[at]
+    where = f"L{at % (layers or len(found))}H{int(found[at].argmax())}" if value > 0 else None
     measured = value if value < float("inf") else None
     return Check(name, "pass" if value <= limit else "fail", measured, limit, where, note)
 
@@ -40,7 +55,7 @@ def skip(name: str, why: str) -> Check:
     return Check(name, "skipped", note=why)
 
 
-def differences(reference: str, stage: str, found: Sequence[Tensor], limit: float) -> Differences:
+def differences(reference: str, stage: str, found: Sequence[Tensor], limits: float | Sequence[float]) -> Differences:
     """What `judge` judges, by layer and head."""
     by_head = [[float(x) if x < float("inf") else None for x in one] for one in found]
-    return Differences(reference, stage, limit, by_head)
+    return Differences(reference, stage, [limits] * len(found) if isinstance(limits, float) else [*limits], by_head)

@@ -1,6 +1,6 @@
 """An engine and token ids in; every stage of every layer and head, whole, out: what laws are held against."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -29,12 +29,14 @@ class Seen:
         stages: Stage to (B, H, Q, K), or (B, H, Q, Ev).
         dead: Rows that may see nothing, (B, H, Q).
         sink: What each row gives to the sink, (B, H, Q); 0 where there is none.
+        projection: The output projection, (D, H·Ev), in float64; None where the layer has none, or nobody asked for it.
     """
 
     call: Call
     stages: dict[str, Tensor]
     dead: Tensor
     sink: Tensor
+    projection: Tensor | None = None
 
 
 class Whole:
@@ -45,12 +47,15 @@ class Whole:
         n_queries: Rows.
         n_keys: Columns.
         barred: Scores of keys that are not allowed are wanted, too; without, a tile is as narrow as its mask lets it.
+        projects: The output projection is kept, too.
     """
 
-    def __init__(self, n_heads: int, n_queries: int, n_keys: int, *, barred: bool = True) -> None:
+    def __init__(
+        self, n_heads: int, n_queries: int, n_keys: int, *, barred: bool = True, projects: bool = False
+    ) -> None:
         self.heads: Sequence[int] = list(range(n_heads))
         self.rows: Sequence[int] = list(range(n_queries))
-        self._keys, self._barred = n_keys, barred
+        self._keys, self._barred, self._projects = n_keys, barred, projects
         self.seen: Seen | None = None
 
     raw = True  # every stage is kept
@@ -79,7 +84,9 @@ class Whole:
         stages = {stage: like.new_full((*shape, self._keys), beyond.get(stage, torch.nan)) for stage in STAGES[:4]}
         stages["output"] = like.new_full((*shape, tile.output.shape[-1]), torch.nan)
         call = replace(tile.call, out_weight=None)  # the model's, which need not stay
-        return Seen(call, stages, like.new_zeros(shape, dtype=torch.bool), like.new_zeros(shape))
+        out = tile.call.out_weight if self._projects else None
+        kept = None if out is None else out.double().clone()
+        return Seen(call, stages, like.new_zeros(shape, dtype=torch.bool), like.new_zeros(shape), kept)
 
 
 @dataclass(frozen=True)
@@ -99,7 +106,12 @@ class Look:
     context: list[Token] | None
 
 
-def observe(engine: Engine, texts: Sequence[list[Token]], look: Look, *, barred: bool = True) -> list[Seen]:
+Beside = Callable[[Batch], Mapping[int, Sequence[Recorder]]]
+
+
+def observe(
+    engine: Engine, texts: Sequence[list[Token]], look: Look, *, barred: bool = True, beside: Beside | None = None
+) -> list[Seen]:
     """Every layer's attention over these texts, padded on the right to one length.
 
     Args:
@@ -107,6 +119,7 @@ def observe(engine: Engine, texts: Sequence[list[Token]], look: Look, *, barred:
         texts: The tokens of each.
         look: What to look at.
         barred: See Whole.
+        beside: Gives other recorders of the same pass, for a batch; None for none.
 
     Raises:
         AttnscopeError: A score is not finite.
@@ -114,6 +127,7 @@ def observe(engine: Engine, texts: Sequence[list[Token]], look: Look, *, barred:
     contexts = None if look.context is None else [look.context] * len(texts)
     batch = make_batch(texts, contexts, look.device)
     sizes = look.n_heads, batch.tokens.ids[0].shape[1], batch.sources.real.shape[1]
-    recorders = [Whole(*sizes, barred=barred) for _ in range(look.n_layers)]
-    engine.forward(batch, {layer: [one] for layer, one in enumerate(recorders)})
+    recorders = [Whole(*sizes, barred=barred, projects=beside is not None) for _ in range(look.n_layers)]
+    others = {} if beside is None else beside(batch)
+    engine.forward(batch, {layer: [one, *others.get(layer, ())] for layer, one in enumerate(recorders)})
     return [one.seen for one in recorders if one.seen is not None]

@@ -1,7 +1,5 @@
 """A layer, and what somebody else makes of the same queries, keys and values, in; how far apart they are, out."""
 
-from collections.abc import Sequence
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -48,12 +46,9 @@ def passed_on(one: Seen, projection: nn.Module, went_on: Tensor) -> Tensor:
     return gap.expand(output.shape[1])
 
 
-def same_rows(ours: Seen, theirs: Seen, stages: Sequence[str], text: int = 0) -> Tensor:
-    """How far the first rows of a text are from the same text's alone, over these stages, (H,)."""
+def same_rows(ours: Seen, theirs: Seen, stage: str, text: int = 0) -> Tensor:
+    """How far a stage of the first rows of a text is from the same text's alone, (H,)."""
     n_queries, n_keys = theirs.stages["scores"].shape[2:]
-    gaps = []
-    for stage in stages:
-        keys = slice(None) if stage == "output" else slice(n_keys)
-        mine = ours.stages[stage][text : text + 1, :, :n_queries, keys]
-        gaps.append(apart(mine, theirs.stages[stage], absolute=stage == "weights"))
-    return torch.stack(gaps).amax(0)
+    keys = slice(None) if stage == "output" else slice(n_keys)
+    mine = ours.stages[stage][text : text + 1, :, :n_queries, keys]
+    return apart(mine, theirs.stages[stage], absolute=stage == "weights")

@@ -10,10 +10,12 @@ import torch
 from msgspec.structs import replace
 from torch import Tensor, nn
 
+from attnscope.checks.findings import Findings
 from attnscope.checks.laws import laws
 from attnscope.checks.measures import apart, differences, judge, skip
 from attnscope.checks.observe import Look, Seen, observe
 from attnscope.checks.references import from_kernel, passed_on, same_rows
+from attnscope.checks.rounding import Limits, limits
 from attnscope.config import RunConfig
 from attnscope.errors import AttnscopeError, ModelError
 from attnscope.hosted import Guest, Hosted
@@ -29,7 +31,6 @@ from attnscope.selection import parse_mask
 from attnscope.source import Source
 
 EXACT = 1e-5  # laws are about float32 arithmetic, whatever the model runs in
-LIMITS = {"float32": 1e-4, "bfloat16": 5e-2, "float16": 5e-3}  # two ways to the same numbers, in the model's own type
 _OWN, _EAGER = parse_mask("own"), "eager transformers"
 
 
@@ -44,8 +45,7 @@ class _Job:
         look: What to look at.
         dtype: Type that the model runs in.
         exact: Limit of laws.
-        limit: Limit of comparisons.
-        given: The limits are the user's.
+        given: Limit of everything that is not exact, where the user gave one.
     """
 
     source: Source
@@ -54,8 +54,7 @@ class _Job:
     look: Look
     dtype: str
     exact: float
-    limit: float
-    given: bool
+    given: float | None
 
     def engine(self, texts: int = 1, **more: Any) -> Native | Hosted:
         """The model under its own mask, for so many texts at once."""
@@ -64,6 +63,13 @@ class _Job:
         given = self.page.given
         read = None if given is None else side_by_side([given] * texts, self.look.device)
         return Hosted(self.loaded, _OWN, False, {}, read, whole=True, **more)
+
+    def limits(self, tokens: list[Token], alone: Sequence[Seen]) -> Limits:
+        """What stages of a text may differ by between two ways to the same numbers, by layer."""
+        if self.given is not None:
+            return [dict.fromkeys(STAGES, self.given) for _ in alone]
+        model = self.loaded if isinstance(self.loaded, Stack) else self.loaded.model
+        return limits(alone, lambda: self.see(tokens), model, getattr(torch, self.dtype))
 
     def see(self, *texts: list[Token]) -> list[Seen]:
         """Every layer's attention over these texts."""
@@ -75,7 +81,7 @@ def check(run: RunConfig, tolerance: float | None = None, progress: Progress | N
 
     Args:
         run: One text, and the model.
-        tolerance: What a deviation may be in every check that is not exact; None for what the dtype allows.
+        tolerance: What a deviation may be in every check that is not exact; None for what rounding can do.
         progress: See pipeline.inspect.
 
     Raises:
@@ -88,8 +94,7 @@ def check(run: RunConfig, tolerance: float | None = None, progress: Progress | N
     loaded, device = session.load(run, source, request)
     page = request.pages[0]
     look = Look(source.config.n_layers, source.config.n_heads, device, page.context)
-    exact, limit = (tolerance, tolerance) if tolerance is not None else (EXACT, LIMITS[run.dtype])
-    job = _Job(source, loaded, page, look, run.dtype, exact, limit, tolerance is not None)
+    job = _Job(source, loaded, page, look, run.dtype, EXACT if tolerance is None else tolerance, tolerance)
     found, differing, dead, mask = _checks(job, session.tell)
     passed = all(one.verdict != "fail" for one in found)
     made = provenance(source, run, device)
@@ -103,33 +108,36 @@ def _checks(job: _Job, tell: Progress) -> tuple[list[Check], list[Differences], 
     steps = 5
     tell("checking", 0, steps)
     engine = job.engine()
+    findings = Findings(job.look, job.page.tokens)
     try:
-        alone, on = _alone(job, engine)
+        alone, on = _alone(job, engine, findings)
     except AttnscopeError as e:
         if isinstance(e, ModelError) or "not finite" not in e.found:
             raise
         return [Check("every number is finite", "fail", note=str(e))], [], [], engine.mask_in_words()
-    found = laws(alone, job.exact)
+    found = [*laws(alone, job.exact), *findings.checks(alone, job.exact)]
     found.append(on)
     tell("checking", 1, steps)
-    found.append(_tiled(job, alone))
+    bounds = job.limits(job.page.tokens, alone)
+    found.append(_tiled(job, alone, bounds))
     tell("checking", 2, steps)
-    found += [_prefix(job, alone), _padded(job)]
+    found += _shorter(job, alone)
     tell("checking", 3, steps)
     kernel, by_kernel = _kernel(job, alone)
     tell("checking", 4, steps)
-    others, by_others = _transformers(job, alone)
+    others, by_others = _transformers(job, alone, bounds)
     tell("checking", steps, steps)
     dead = sorted({int(q) for one in alone for q in one.dead.any(1)[0].nonzero()})
     return [*found, kernel, *others], [*by_kernel, *by_others], dead, engine.mask_in_words()
 
 
-def _alone(job: _Job, engine: Native | Hosted) -> tuple[list[Seen], Check]:
-    """The text by itself, and whether what each layer passed on follows from what was seen of it."""
+def _alone(job: _Job, engine: Native | Hosted, findings: Findings) -> tuple[list[Seen], Check]:
+    """Run the text by itself, and check whether what each layer passed on follows from what was seen of it."""
     name = "what a layer passes on is W·(weights·v)"
     projections = _projections(job, engine)
     if projections is None:
-        return observe(engine, [job.page.tokens], job.look), skip(name, "the output projection was not found")
+        alone = observe(engine, [job.page.tokens], job.look, beside=findings.recorders)
+        return alone, skip(name, "the output projection was not found")
     went_on: dict[nn.Module, list[Tensor]] = {}
 
     def listen(module: nn.Module, _: Any, made: Tensor) -> None:
@@ -138,7 +146,7 @@ def _alone(job: _Job, engine: Native | Hosted) -> tuple[list[Seen], Check]:
     with ExitStack() as stack:
         for module in dict.fromkeys(projections):
             stack.callback(module.register_forward_hook(listen).remove)
-        alone = observe(engine, [job.page.tokens], job.look)
+        alone = observe(engine, [job.page.tokens], job.look, beside=findings.recorders)
     calls = [len(went_on.get(module, ())) for module in projections]
     if calls != [projections.count(module) for module in projections]:
         return alone, skip(name, "the output projection is not called once a layer")
@@ -146,7 +154,9 @@ def _alone(job: _Job, engine: Native | Hosted) -> tuple[list[Seen], Check]:
     for layer, (one, module) in enumerate(zip(alone, projections, strict=True)):
         with engine.stack.weights.holding(layer) if isinstance(engine, Native) else nullcontext():
             gaps.append(passed_on(one, module, went_on[module].pop(0)))
-    return alone, judge(name, gaps, job.limit)
+    # The same module over the same numbers: only the order of sums may be another, before its one rounding.
+    once = float(torch.finfo(getattr(torch, job.dtype)).eps)
+    return alone, judge(name, gaps, max(EXACT, once) if job.given is None else job.given)
 
 
 def _projections(job: _Job, engine: Native | Hosted) -> list[nn.Module] | None:
@@ -160,41 +170,47 @@ def _projections(job: _Job, engine: Native | Hosted) -> list[nn.Module] | None:
     return [engine.projections[i] for i in layers] if all(i in engine.projections for i in layers) else None
 
 
-def _tiled(job: _Job, alone: Sequence[Seen]) -> Check:
+def _compare(name: str, ours: Sequence[Seen], theirs: Sequence[Seen], stages: Sequence[str], bounds: Limits) -> Check:
+    """A check of the rows that two lists of layers share."""
+    pairs = [(stage, layer) for stage in stages for layer in range(len(theirs))]
+    gaps = [same_rows(ours[layer], theirs[layer], stage) for stage, layer in pairs]
+    return judge(name, gaps, [bounds[layer][stage] for stage, layer in pairs], layers=len(theirs))
+
+
+def _tiled(job: _Job, alone: Sequence[Seen], bounds: Limits) -> Check:
     """Tiles of three rows and no more keys than they may see, against one tile with everything in it."""
     engine = job.engine(tile_elements=3 * alone[0].stages["scores"].shape[3])
     tiled = observe(engine, [job.page.tokens], job.look, barred=False)
-    gaps = [same_rows(a, b, ("masked", "weights", "output")) for a, b in zip(tiled, alone, strict=True)]
-    return judge("tiled equals whole", gaps, job.limit)
+    return _compare("tiled equals whole", tiled, alone, ("masked", "weights", "output"), bounds)
 
 
-def _prefix(job: _Job, alone: Sequence[Seen]) -> Check:
-    name, tokens = "a prefix does not see what follows", job.page.tokens
+def _shorter(job: _Job, alone: Sequence[Seen]) -> list[Check]:
+    """The first half of the text by itself, against the same tokens in the whole text, and beside it in a batch."""
+    prefix, padded, tokens = "a prefix does not see what follows", "padding changes nothing", job.page.tokens
     if len(tokens) < 2:
-        return skip(name, "the text is one token")
+        return [skip(name, "the text is one token") for name in (prefix, padded)]
+    half = tokens[: len(tokens) // 2]
+    shorter = job.see(half)
+    bounds = job.limits(half, shorter)
+    why = _sees_on(job, alone)
+    first = skip(prefix, why) if why else _compare(prefix, alone, shorter, STAGES, bounds)
+    return [first, _compare(padded, job.see(half, tokens), shorter, STAGES, bounds)]
+
+
+def _sees_on(job: _Job, alone: Sequence[Seen]) -> str | None:
+    """Why a prefix may see what follows; None where it may not."""
+    tokens = job.page.tokens
     if job.page.context is not None:
-        return skip(name, "queries and keys are different texts")
+        return "queries and keys are different texts"
     ahead = torch.ones(len(tokens), len(tokens), dtype=torch.bool, device=job.look.device).triu(1)
     if any((one.stages["masked"] > -torch.inf)[..., ahead].any() for one in alone) and not _is_causal(job):
-        return skip(name, "the model's mask is not causal")
-    shorter = job.see(tokens[: len(tokens) // 2])
-    gaps = [same_rows(a, b, STAGES) for a, b in zip(alone, shorter, strict=True)]
-    return judge(name, gaps, job.limit)
+        return "the model's mask is not causal"
+    return None
 
 
 def _is_causal(job: _Job) -> bool:
     """The model's config promises it, whatever was seen."""
     return isinstance(job.loaded, Stack) and any(term.kind == "causal" for term in parse_mask(job.loaded.config.mask))
-
-
-def _padded(job: _Job) -> Check:
-    name, tokens = "padding changes nothing", job.page.tokens
-    if len(tokens) < 2:
-        return skip(name, "the text is one token")
-    shorter = tokens[: len(tokens) // 2]
-    beside, alone = job.see(shorter, tokens), job.see(shorter)
-    gaps = [same_rows(a, b, STAGES) for a, b in zip(beside, alone, strict=True)]
-    return judge(name, gaps, job.limit)
 
 
 def _kernel(job: _Job, alone: Sequence[Seen]) -> tuple[Check, list[Differences]]:
@@ -205,7 +221,7 @@ def _kernel(job: _Job, alone: Sequence[Seen]) -> tuple[Check, list[Differences]]
     return judge(f"equals {reference}", gaps, job.exact), [differences(reference, "output", gaps, job.exact)]
 
 
-def _transformers(job: _Job, alone: Sequence[Seen]) -> tuple[list[Check], list[Differences]]:
+def _transformers(job: _Job, alone: Sequence[Seen], bounds: Limits) -> tuple[list[Check], list[Differences]]:
     name, source = f"equals {_EAGER}", job.source
     if source.folder is None or source.family == "config":
         return [skip(name, "a TOML stack is no model of transformers")], []
@@ -221,23 +237,10 @@ def _transformers(job: _Job, alone: Sequence[Seen]) -> tuple[list[Check], list[D
     for stage in STAGES:
         pairs = zip(alone, theirs, strict=True)
         gaps = [apart(a.stages[stage], b[stage], absolute=stage == "weights") for a, b in pairs]
-        limit = _limit_of(stage, job, alone)
-        checks.append(judge(f"{name}: {stage}", gaps, limit))
-        found.append(differences(_EAGER, stage, gaps, limit))
+        allowed = [one[stage] for one in bounds]
+        checks.append(judge(f"{name}: {stage}", gaps, allowed))
+        found.append(differences(_EAGER, stage, gaps, allowed))
     return checks, found
-
-
-def _limit_of(stage: str, job: _Job, alone: Sequence[Seen]) -> float:
-    """What a stage may differ by: weights and outputs in 16 bits, by what the limit on scores makes of them.
-
-    Scores may be apart by the limit times the largest of them, and softmax turns a difference of δ into one of δ/2 at
-    most: its slope is w(1 − w) ≤ ¼, to both sides.
-    """
-    if job.given or job.dtype == "float32" or stage not in ("weights", "output"):
-        return job.limit
-    masked = [one.stages["masked"] for one in alone]
-    largest = max(float(one[one.isfinite()].abs().max()) for one in masked if one.isfinite().any())
-    return job.limit * max(1.0, largest / 2)
 
 
 def _eager(job: _Job) -> list[dict[str, Tensor]]:

@@ -5,17 +5,10 @@ Nothing heavy is imported before it is needed, so that `--help` and a mistyped o
 
 import os
 import sys
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING
 
-from attnscope.cli.process import (
-    ReaderGone,
-    complain,
-    drop_stdout,
-    one_line_warnings,
-    own_stdout,
-    signals_raise,
-)
+from attnscope.cli.process import ReaderGone, complain, end_on_signals, one_line_warnings, own_stdout
 from attnscope.errors import AttnscopeError, Exit
 from attnscope.visible import visible
 
@@ -29,22 +22,22 @@ def main(argv: list[str] | None = None) -> int:
     """Run the command line.
 
     Args:
-        argv: Arguments after the program's name; None for those of the process.
+        argv: Arguments after the program's name; None for those of the process, which signals then end (see
+            `process.end_on_signals`).
 
     Returns:
-        The exit code, as `errors.Exit` and 128 plus the number of a signal say.
+        The exit code, as `errors.Exit` says, or 130 after a KeyboardInterrupt.
     """
-    with own_stdout(), one_line_warnings(), signals_raise() as arrived:
+    signals = end_on_signals() if argv is None else nullcontext()
+    with own_stdout(), one_line_warnings(), signals:
         try:
             code = _run(sys.argv[1:] if argv is None else argv)
             sys.stdout.flush()
         except BaseException as e:
-            code = Exit.BUG if arrived else _answer(e)  # what a signal interrupted may call it an error: say nothing
-            if arrived:
-                drop_stdout()
+            code = _answer(e)
             with suppress(BaseException):
                 sys.stdout.flush()
-    return 128 + arrived[0] if arrived else code
+    return code
 
 
 def _run(argv: list[str]) -> int:
@@ -58,10 +51,19 @@ def _run(argv: list[str]) -> int:
         command.main(argv, prog_name="attnscope")
     try:
         with command.make_context("attnscope", argv) as context:
+            _check_working_folder()
             command.invoke(context)
     except typer.Exit as e:
         return e.exit_code
     return Exit.DONE
+
+
+def _check_working_folder() -> None:
+    """Refuse to run in a folder that somebody has removed: the library MKL ends the process there, with a riddle."""
+    try:
+        os.getcwd()
+    except FileNotFoundError as e:
+        raise AttnscopeError("the working folder was removed", hint="change to one that exists") from e
 
 
 def _answer(error: BaseException) -> int:

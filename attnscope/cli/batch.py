@@ -9,6 +9,7 @@ from attnscope.cli.batch_options import DumpSelection, Target, Texts
 from attnscope.cli.options import Machine, Stack
 from attnscope.cli.process import complain
 from attnscope.errors import Exit, UsageError
+from attnscope.selection import parse_unit
 from attnscope.visible import visible
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ def batch(texts: Texts, stack: Stack, selection: DumpSelection, target: Target, 
 
 
 def _check_ending(output: Path) -> None:
-    if output.is_dir() or output.suffix in ("", *_ENDINGS):
+    if str(output) == "-" or output.is_dir() or output.suffix in ("", *_ENDINGS):
         return
     hint = "write a .jsonl file, or name a folder"
     if output.suffix in (".csv", ".parquet"):
@@ -61,11 +62,11 @@ def _order(texts: Texts, stack: Stack, selection: DumpSelection, target: Target,
     from attnscope.batch.header import Settings
     from attnscope.config import RunConfig
 
-    stages = () if selection.stage == "none" else tuple(selection.stage.split(","))
+    stages, (layer, head) = selection.stages, parse_unit(selection.layer, selection.head)
     number, count = map(int, texts.shard.split("/"))
     settings = Settings(
-        layer=selection.layer,
-        head=selection.head,
+        layer=layer,
+        head=head,
         query=selection.query,
         key=selection.key,
         keep=(*selection.keep.split(","), *(["stages"] if stages else [])),  # type: ignore[arg-type]
@@ -107,4 +108,5 @@ def _report(summary: "Summary", output: Path, name: str) -> None:
         complain("failed", f"{more:,} more; their records in the dump have the status 'failed'")
     counts = [f"{summary.counts[s]:,} {s}" for s in ("ok", "skipped", "failed") if summary.counts[s]]
     before = f"; {summary.resumed:,} were there before" if summary.resumed else ""
-    complain("wrote", f"{visible(str(output))} ({', '.join(counts) or 'no records'}{before}{summary.speed})")
+    there = "standard output" if str(output) == "-" else visible(str(output))
+    complain("wrote", f"{there} ({', '.join(counts) or 'no records'}{before}{summary.speed})")

@@ -16,11 +16,6 @@ KEPT = ("top", "rows", "columns", "pooled")
 Format = Literal["txt", "jsonl", "csv", "tsv", "parquet"]
 
 
-def _stages(text: str) -> str:
-    """Stages joined by commas, or `none`."""
-    return text if text == "none" else read.some_of("--stage", "stage", complete.STAGES)(text)
-
-
 def _shard(text: str) -> str:
     """`i/n`, left as typed."""
     number, _, count = text.partition("/")
@@ -116,7 +111,7 @@ class DumpSelection(Selection):
             "--stage",
             group=_SELECT,
             metavar="STAGES",
-            parser=_stages,
+            parser=read.stages,
             autocompletion=complete.stages,
             help=f"Whole matrices, which are large: none, or some of {', '.join(complete.STAGES)}, joined by commas.",
         ),
@@ -165,12 +160,17 @@ class Target:
             metavar="OUT",
             autocompletion=complete.files,
             help="The dump: .jsonl (goes on after an interruption), .json (one document), or a name without ending for "
-            "a folder of .safetensors shards (goes on, too).",
+            "a folder of .safetensors shards (goes on, too); - writes .jsonl to standard output.",
         ),
     ]
     strict: Annotated[bool, option("--strict", group=_OUTPUT, help="Stop at the first record that fails.")] = False
     force: Annotated[
-        bool, option("--force", group=_OUTPUT, help="Start anew instead of going on with a dump that is there.")
+        bool,
+        option(
+            "--force",
+            group=_OUTPUT,
+            help="Start anew; the dump that is there stays until records of the new one are safe.",
+        ),
     ] = False
     quiet: Annotated[bool, option("--quiet", group=_OUTPUT, help="No progress and no remarks on standard error.")] = (
         False

@@ -5,6 +5,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from attnscope.cli.progress import cursor_kept
+
 if TYPE_CHECKING:
     from attnscope.batch.runner import Summary
 
@@ -30,11 +32,12 @@ def progress(*, quiet: bool) -> "Iterator[Callable[[Summary, int], None]]":
         failed = f"{bad:,} failed" if bad else ""
         bar.update(task, completed=summary.records, total=total, rates=summary.rates, failed=failed)
 
-    bar.start()
-    try:
-        yield tell
-    finally:
-        bar.stop()
+    with cursor_kept():
+        bar.start()
+        try:
+            yield tell
+        finally:
+            bar.stop()
 
 
 def _rich_bar() -> Any:

@@ -56,7 +56,7 @@ class Checked:
             "--tolerance",
             group="What to show",
             metavar="X",
-            parser=read.tolerance,
+            parser=read.tolerance("--tolerance"),
             help="What a deviation may be; without it, what the --dtype allows.",
         ),
     ] = None

@@ -10,7 +10,7 @@ from attnscope.cli.options import Machine, Show, Source, Stack, option
 from attnscope.cli.selection_options import Overview, Selection
 from attnscope.cli.shared import one_of_several, several
 from attnscope.errors import UsageError
-from attnscope.selection import PRINTED
+from attnscope.selection import PRINTED, parse_unit
 
 if TYPE_CHECKING:
     from attnscope.config import RunConfig
@@ -144,8 +144,10 @@ def _saved(typer: Context, given: dict[str, Any], selection: Any, tolerance: "To
             raise UsageError("saved reports are compared layer by layer and head by head", where=f"--{name}", hint=hint)
         if name in values:
             values[name] = values[name][0]
+    if "layer" in values or "head" in values:
+        values["layer"], values["head"] = parse_unit(values.get("layer", "all"), values.get("head", "all"))
     if stages := values.pop("stage", None):
-        values["stages"] = tuple(stages.split(","))
+        values["stages"] = ("weights",) if stages == "none" else tuple(stages.split(","))
     return compare_files([Path(path) for path in given["text"]], Wanted(**values), tolerance)
 
 

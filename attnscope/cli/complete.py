@@ -33,10 +33,11 @@ def masks(incomplete: str) -> list[str]:
 
 
 def stages(incomplete: str) -> list[str]:
-    """Stages, also after a comma."""
+    """Stages, also after a comma, or `none`."""
     done, comma, last = incomplete.rpartition(",")
     used = done.split(",")
-    return [f"{done}{comma}{stage}" for stage in STAGES if stage.startswith(last) and stage not in used]
+    known = STAGES if comma else (*STAGES, "none")
+    return [f"{done}{comma}{stage}" for stage in known if stage.startswith(last) and stage not in used]
 
 
 def words(*known: str) -> Callable[[str], list[str]]:

@@ -43,7 +43,6 @@ def check_output(show: Show, endings: tuple[str, ...] | None = None) -> None:
     from attnscope.output import check_target
     from attnscope.views.files import ENDINGS
 
-    check_target(show.output, force=show.force)
     known = endings or ENDINGS
     ending = show.output.suffix.lower()
     if ending not in known:
@@ -52,6 +51,7 @@ def check_output(show: Show, endings: tuple[str, ...] | None = None) -> None:
     if ending not in fitting:
         hint = "leave --format out: the file's ending chooses"
         raise UsageError(f"--format {show.format} does not go into a {ending} file", hint=hint)
+    check_target(show.output, force=show.force)
 
 
 def deliver(findings: "Findings", show: Show) -> None:

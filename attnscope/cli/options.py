@@ -47,7 +47,9 @@ class Source:
     text: Annotated[
         str | None,
         Argument(
-            metavar="TEXT", help="The text to look at; - reads standard input as one text.", rich_help_panel=_TEXT
+            metavar="TEXT",
+            help="The text to look at; - reads standard input as one text, also where it is a file's name.",
+            rich_help_panel=_TEXT,
         ),
     ] = None
     file: Annotated[

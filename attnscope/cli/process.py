@@ -1,4 +1,4 @@
-"""The process around the program: a standard output that loses nothing in silence, and signals as exceptions."""
+"""The process around the program: a standard output that loses nothing in silence, and an end at every signal."""
 
 import errno
 import io
@@ -9,24 +9,15 @@ import sys
 import threading
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
-from types import FrameType
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from attnscope.errors import AttnscopeError
+from attnscope.shutdown import clean_up, unbroken
 from attnscope.visible import visible
 
-
-class Signalled(BaseException):
-    """SIGINT, SIGTERM or SIGHUP arrived; not an Exception, so that no handler of ordinary errors takes it.
-
-    Attributes:
-        number: The signal.
-    """
-
-    def __init__(self, number: int) -> None:
-        super().__init__(number)
-        self.number = number
+_SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
+_PATIENCE = 0.5  # seconds that a signal waits for what should not be torn
 
 
 class ReaderGone(BaseException):
@@ -34,15 +25,10 @@ class ReaderGone(BaseException):
 
 
 class _Output(io.RawIOBase):
-    """Standard output that says what went wrong with it.
-
-    Attributes:
-        dropped: Whatever is still to be written is not wanted any more.
-    """
+    """Standard output that says what went wrong with it."""
 
     def __init__(self, descriptor: int | None) -> None:
         self._descriptor = descriptor
-        self.dropped = False
 
     def writable(self) -> bool:
         return True
@@ -56,8 +42,6 @@ class _Output(io.RawIOBase):
         return self._descriptor is not None and os.isatty(self._descriptor)
 
     def write(self, data: Any) -> int:
-        if self.dropped:
-            return len(data)
         if self._descriptor is None:
             raise AttnscopeError("standard output is closed", hint="--output FILE writes to a file")
         while True:
@@ -92,13 +76,6 @@ def own_stdout() -> Iterator[None]:
         sys.stdout = outer  # with nothing in its buffer that Python would flush when it exits, fail at, and return 120
 
 
-def drop_stdout() -> None:
-    """Forget what is buffered for standard output: a full pipe must not hold up the end after a signal."""
-    raw = getattr(getattr(sys.stdout, "buffer", None), "raw", None)
-    if isinstance(raw, _Output):
-        raw.dropped = True
-
-
 def _hold_descriptors() -> None:
     """Open /dev/null where 0, 1 or 2 is closed: else the next file opened becomes standard output."""
     for descriptor in (0, 1, 2):
@@ -109,39 +86,37 @@ def _hold_descriptors() -> None:
 
 
 @contextmanager
-def signals_raise() -> Iterator[list[int]]:
-    """Turn SIGINT, SIGTERM and SIGHUP into `Signalled`; one that is ignored (nohup, background job) stays ignored.
+def end_on_signals() -> Iterator[None]:
+    """Let SIGINT, SIGTERM and SIGHUP end the process within a second, wherever they arrive.
 
-    Yields:
-        The signals that arrived, also those whose exception somebody swallowed.
+    They are blocked, and a thread waits for them. So none is raised as an exception, which a library, a destructor or
+    a `finally` could swallow, and none has to wait for a long call in the main thread that lets other threads run. One
+    that is ignored (nohup, a background job) stays ignored. Afterwards they end the process at once.
     """
-    arrived: list[int] = []
-
-    def raise_(number: int, frame: FrameType | None) -> None:
-        arrived.append(number)
-        raise Signalled(number)
-
-    outer_hook, outer = sys.unraisablehook, {}
-    if threading.current_thread() is threading.main_thread():
-        numbers = (getattr(signal, name, None) for name in ("SIGINT", "SIGTERM", "SIGHUP"))
-        outer = {n: signal.getsignal(n) for n in numbers if n and signal.getsignal(n) != signal.SIG_IGN}
+    numbers = {number for number in _SIGNALS if signal.getsignal(number) != signal.SIG_IGN}
+    if not hasattr(signal, "pthread_sigmask"):  # Windows: there, Ctrl-C ends the process at once
+        yield
+        return
+    signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
+    threading.Thread(target=_end_at, args=(numbers,), name="attnscope-signals", daemon=True).start()
     try:
-        sys.unraisablehook = _again
-        for number in outer:
-            signal.signal(number, raise_)
-        yield arrived
+        yield
     finally:
-        sys.unraisablehook = outer_hook
-        for number, handler in outer.items():
-            signal.signal(number, handler)
+        with unbroken():  # a signal that has arrived decides the exit code
+            for number in numbers:
+                signal.signal(number, signal.SIG_DFL)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, numbers)
 
 
-def _again(lost: Any) -> None:
-    """Send a signal once more whose exception met a destructor, where Python prints exceptions and goes on."""
-    if isinstance(lost.exc_value, Signalled):
-        threading.Timer(0.01, os.kill, (os.getpid(), lost.exc_value.number)).start()
-    else:
-        sys.__unraisablehook__(lost)
+def _end_at(numbers: set[signal.Signals]) -> None:
+    """Wait for a signal, and end the process with 128 plus its number."""
+    code = 128 + signal.sigwait(numbers)
+    with suppress(RuntimeError):  # no more threads
+        last = threading.Timer(_PATIENCE + 0.2, os._exit, (code,))  # a terminal or file system may hang
+        last.daemon = True
+        last.start()
+    clean_up(_PATIENCE)
+    os._exit(code)
 
 
 @contextmanager
@@ -160,7 +135,8 @@ def complain(kind: str, line: str) -> None:
     """Write one line to stderr; where even that fails, the exit code is left to say it."""
     try:
         if sys.stderr is not None:
-            sys.stderr.write(f"attnscope: {kind}: {line}\n")
-            sys.stderr.flush()
+            with unbroken():
+                sys.stderr.write(f"attnscope: {kind}: {line}\n")
+                sys.stderr.flush()
     except (OSError, ValueError):
         sys.stderr = None

@@ -1,11 +1,13 @@
 """Steps of the work in; a bar on standard error out, where somebody watches and it takes long enough to see."""
 
+import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
+from attnscope.shutdown import at_signal
 from attnscope.visible import visible
 
 _PATIENCE = 0.5  # seconds that a step may take before a bar appears: for less it would only flicker
@@ -35,6 +37,18 @@ def progress(*, quiet: bool) -> Iterator[Tell | None]:
         bar.close()
 
 
+@contextmanager
+def cursor_kept() -> Iterator[None]:
+    """Let a signal wipe the line of a bar, and show the cursor that Rich has hidden."""
+    terminal = os.dup(2)  # 2 itself leads nowhere while a tokenizer is called
+    show = b"" if os.environ.get("TERM") in (None, "dumb", "unknown") else b"\r\x1b[K\x1b[?25h"
+    try:
+        with at_signal(lambda: os.write(terminal, show)):
+            yield
+    finally:
+        os.close(terminal)
+
+
 class _Bar:
     """One line for the step that is being done; a timer draws it, for a step that takes long may say nothing."""
 
@@ -43,6 +57,7 @@ class _Bar:
         self._bar: Any = None
         self._task: Any = None
         self._closed = False
+        self._shown = ExitStack()
         self._step: tuple[str, int, int | None] = ("starting", 0, None)
         self._timer = self._wait(_START)
 
@@ -64,6 +79,7 @@ class _Bar:
             self._timer.cancel()
             if self._bar is not None:
                 self._bar.stop()
+            self._shown.close()
 
     def _wait(self, seconds: float) -> threading.Timer:
         timer = threading.Timer(seconds, self._show)
@@ -77,6 +93,7 @@ class _Bar:
                 self._bar = _rich_bar()
                 self._task = self._bar.add_task("", total=None)
                 self._draw()
+                self._shown.enter_context(cursor_kept())
                 self._bar.start()
 
     def _draw(self) -> None:

@@ -4,8 +4,9 @@ import re
 from collections.abc import Callable
 from typing import Any, get_args
 
+from attnscope.cli.complete import STAGES
 from attnscope.errors import UsageError, did_you_mean
-from attnscope.selection import parse_mask, parse_pick
+from attnscope.selection import parse_mask, parse_pick, parse_unit
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?) ?([kmgt]?)(?:i?b)?", re.IGNORECASE)
 _DEVICE = re.compile(r"auto|cpu|cuda(:\d{1,3})?")
@@ -37,6 +38,11 @@ def some_of(option: str, what: str, known: tuple[str, ...]) -> Callable[[str], s
     return read
 
 
+def stages(text: str) -> str:
+    """Stages joined by commas, or `none`."""
+    return text if text == "none" else some_of("--stage", "stage", STAGES)(text)
+
+
 def number(option: str, low: int, high: int | None = None) -> Callable[[Any], int]:
     """A reader of a whole number within bounds."""
     bounds = f"{low} or more" if high is None else f"{low} to {high}"
@@ -56,7 +62,8 @@ def pick(option: str) -> Callable[[str], str]:
     """A reader of layers or heads that leaves the text as typed: which numbers exist is known later."""
 
     def read(text: str) -> str:
-        parse_pick(text, option)
+        if parse_unit(text, text) == (text, text):  # no label of a layer and head
+            parse_pick(text, option)
         return text
 
     return read

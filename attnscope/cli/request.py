@@ -1,19 +1,23 @@
 """Options in; the RunConfig that the pipeline takes out."""
 
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from attnscope.cli.options import Machine, Source, Stack
 from attnscope.cli.process import complain
 from attnscope.cli.selection_options import Selection
 from attnscope.errors import AttnscopeError, UsageError
+from attnscope.selection import parse_unit
 from attnscope.visible import visible
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from attnscope.config import RunConfig, TextInput
 
+_ENDINGS = (
+    *(".txt", ".md", ".json", ".jsonl", ".csv", ".tsv", ".parquet", ".gz", ".zst"),  # what is read, here or by batch
+    *(".svg", ".npy", ".npz", ".safetensors", ".toml", ".html"),  # what is written, or taken by other options
+)
 _LONGEST = 16 << 20  # bytes of standard input; an endless one must not fill the memory
 
 
@@ -45,17 +49,18 @@ def run_config(
     from attnscope.config import RunConfig
 
     chosen = stack.chosen()
+    layer, head = parse_unit(selection.layer, selection.head)
     return RunConfig(
         texts=texts(source, quiet=quiet),
         model=chosen["model"],
         config=chosen["config"],
         mask=selection.mask,
         what_if=selection.what_if,
-        layer=selection.layer,
-        head=selection.head,
+        layer=layer,
+        head=head,
         query=selection.query,
         key=selection.key,
-        stages=tuple(selection.stage.split(",")),
+        stages=selection.stages,
         top=selection.top,
         by=selection.by,
         special=not selection.no_special,
@@ -86,6 +91,9 @@ def texts(source: Source, *, quiet: bool) -> "tuple[TextInput, ...]":
 
     if source.file is None and source.text is None:
         raise UsageError("there is no text", hint="give TEXT, - for standard input, or --file PATH")
+    for option, text in (("TEXT", source.text), ("--pair", source.pair), ("--context", source.context)):
+        if text is not None:
+            _refuse_file_name(option, text)
     if source.file is None:
         standard = source.text == "-"
         text = _standard_input() if standard else str(source.text)
@@ -96,7 +104,26 @@ def texts(source: Source, *, quiet: bool) -> "tuple[TextInput, ...]":
     return _from_file(source.file, source.context, quiet=quiet)
 
 
-def _from_file(path: "Path", context: str | None, *, quiet: bool) -> "tuple[TextInput, ...]":
+def _refuse_file_name(option: str, text: str) -> None:
+    """Refuse a text that is the name of a file, or looks like one: what is in the file was meant."""
+    path = Path(text)
+    try:
+        named = path.is_file()
+    except (OSError, ValueError):  # too long for a name, NUL in it
+        named = False
+    looks = text.split() == [text] and path.suffix.lower() in _ENDINGS
+    if not named and not looks:
+        return
+    if option != "TEXT":
+        hint = f"give the text itself; with a blank behind it, {option} '{text} ' is taken as it stands"
+    elif path.suffix.lower() == ".json":
+        hint = "compare takes saved reports, all of them .json; - takes a text from standard input, whatever it is"
+    else:
+        hint = f"--file {text} reads its lines; - takes a text from standard input, whatever it is"
+    raise UsageError(f"'{text}' is the name of a file, not a text", where=option, hint=hint)
+
+
+def _from_file(path: Path, context: str | None, *, quiet: bool) -> "tuple[TextInput, ...]":
     from msgspec.structs import replace
 
     from attnscope.texts import read_texts

@@ -38,7 +38,7 @@ class Selection:
             metavar="LAYERS",
             parser=read.pick("--layer"),
             autocompletion=complete.words("auto", "all", "mean"),
-            help="Layers, from 0: auto, all, mean, or numbers such as 3, 0,2,5-7 or -1 (the last).",
+            help="Layers, from 0: auto, all, mean, or numbers such as 3, 0,2,5-7 or -1 (the last); L2H3 names a head.",
         ),
     ] = "auto"
     head: Annotated[
@@ -54,7 +54,13 @@ class Selection:
     ] = "auto"
     query: Annotated[
         str | None,
-        option("--query", group=_SELECT, metavar="ROWS", help="Rows: positions such as 3, 3:8 or -1, or a word."),
+        option(
+            "--query",
+            group=_SELECT,
+            metavar="ROWS",
+            help="Rows: positions such as 3, 3:8 or -1; whatever is none of the text's, or in double quotes, is a word "
+            "or phrase of it. Several are joined by commas.",
+        ),
     ] = None
     key: Annotated[
         str | None,
@@ -87,14 +93,20 @@ class Selection:
             "--stage",
             group=_SELECT,
             metavar="STAGES",
-            parser=read.some_of("--stage", "stage", complete.STAGES),
+            parser=read.stages,
             autocompletion=complete.stages,
-            help=f"Some of {', '.join(complete.STAGES)}, joined by commas.",
+            help=f"Some of {', '.join(complete.STAGES)}, joined by commas, or none.",
         ),
     ] = "scores,masked,weights"
     top: Annotated[
         int,
-        option("--top", group=_SELECT, metavar="K", parser=read.number("--top", 1), help="Contributors per token."),
+        option(
+            "--top",
+            group=_SELECT,
+            metavar="K",
+            parser=read.number("--top", 0),
+            help="Contributors per token; 0 leaves them out.",
+        ),
     ] = 3
     by: Annotated[
         By,
@@ -109,6 +121,11 @@ class Selection:
         bool,
         option("--no-special", group=_SELECT, help="Leave special tokens and the first token out of the ranking."),
     ] = False
+
+    @property
+    def stages(self) -> tuple[str, ...]:
+        """Stages whose matrices are kept."""
+        return () if self.stage == "none" else tuple(self.stage.split(","))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -49,6 +49,7 @@ class Wanted:
         sources: The key side.
         keep: What is kept besides stages.
         shown: Rows that each text's sums count, (B, Q), bool.
+        real: Queries that are not padding, (B, Q), bool.
     """
 
     stages: tuple[str, ...]
@@ -61,6 +62,7 @@ class Wanted:
     sources: Sources
     keep: Keep
     shown: Tensor
+    real: Tensor
 
 
 @dataclass
@@ -140,7 +142,8 @@ def _single(layer: int, heads: list[int], trace: Trace, first: int) -> Kept:
 
 def _sums(heads: Sequence[int], w: Wanted, *, mean: bool) -> tuple[Columns | None, Pooled | None]:
     columns = Columns(heads, w.counted, w.shown, w.sources, mean=mean) if w.keep.columns else None
-    return columns, Pooled(heads, w.keep.pool, w.shown, w.sources, mean=mean) if w.keep.pool else None
+    pooled = Pooled(heads, w.keep.pool, w.shown, w.sources, real=w.real, mean=mean) if w.keep.pool else None
+    return columns, pooled
 
 
 def _mean(unit: Unit, trace: Trace) -> Kept:

@@ -16,9 +16,9 @@ class Check(msgspec.Struct, frozen=True):
     Attributes:
         name: Short name, such as `rows sum to 1`.
         verdict: `pass`, `fail`, or `skipped` where it has no meaning for this model.
-        measured: The largest deviation; None where none was measured, or it is not finite.
+        measured: The deviation that is largest for its limit; None where none was measured, or it is not finite.
         limit: What it may be; None where nothing was measured.
-        where: Layer and head of the largest deviation, such as `L3H7`; None where there is none.
+        where: Layer and head of that deviation, such as `L3H7`; None where there is none.
         note: Why it was skipped, or what else there is to know.
     """
 
@@ -36,13 +36,13 @@ class Differences(msgspec.Struct, frozen=True):
     Attributes:
         reference: Who: `scaled_dot_product_attention`, or `transformers`.
         stage: What: a stage.
-        limit: What a difference may be.
+        limits: What a difference may be in each layer.
         by_head: The largest difference of every layer (outer) and head (inner); null where it is not finite.
     """
 
     reference: str
     stage: str
-    limit: float
+    limits: list[float]
     by_head: list[list[float | None]]
 
 

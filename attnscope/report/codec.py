@@ -10,12 +10,13 @@ from attnscope.errors import AttnscopeError
 from attnscope.report.arrays import Float1
 from attnscope.report.run import SCHEMA, Report
 
+_PIECE = 1 << 18  # numbers that are written at once, in about 10 ms
 _Data = TypeVar("_Data", bound=msgspec.Struct)
 
 
 def to_json(data: msgspec.Struct) -> bytes:
     """Any of our findings as strict JSON on one line."""
-    return msgspec.json.encode(data, enc_hook=_encode_array)
+    return msgspec.json.encode(data, enc_hook=encode_array)
 
 
 def read_json_as(kind: type[_Data], data: bytes, schema: str, what: str) -> _Data:
@@ -59,8 +60,21 @@ def json_schema(kind: type[msgspec.Struct] = Report) -> dict[str, Any]:
     return msgspec.json.schema(kind, schema_hook=lambda _: {})
 
 
-def _encode_array(value: Any) -> msgspec.Raw:
-    return msgspec.Raw(orjson.dumps(np.ascontiguousarray(value), option=orjson.OPT_SERIALIZE_NUMPY))
+def encode_array(value: Any) -> msgspec.Raw:
+    """An array as nested JSON lists, numbers in shortest exact digits.
+
+    A large one is written in pieces, for orjson keeps other threads from running: a signal may be waited for in one.
+    """
+    return msgspec.Raw(_array_json(np.ascontiguousarray(value)))
+
+
+def _array_json(value: "np.ndarray[Any, Any]") -> bytes:
+    if value.size <= _PIECE:
+        return orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY)
+    rows = _PIECE // value[0].size
+    if not rows:
+        return b"[%b]" % b",".join(map(_array_json, value))
+    return b"[%b]" % b",".join(_array_json(value[i : i + rows])[1:-1] for i in range(0, len(value), rows))
 
 
 def _decode_array(kind: Any, value: Any) -> Any:

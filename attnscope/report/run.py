@@ -46,7 +46,7 @@ class Provenance(msgspec.Struct, frozen=True):
         engine: `native` or `transformers`.
         dtype: Type that the model ran in; scores and softmax are float32 whatever it says.
         device: `cpu`, `cuda:0`.
-        weights: `trained`, or `random` where nobody trained them.
+        weights: `trained` where they come from a checkpoint that does not say otherwise, or `random`.
         n_layers: Layers in the model.
         n_heads: Query heads in a layer.
         notes: Anything else that changes how the numbers are read.

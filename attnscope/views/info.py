@@ -44,7 +44,7 @@ def _facts(d: "Description") -> list[tuple[str, str]]:
     return [
         ("name", visible(d.name)),
         ("family", d.family),
-        ("weights", f"{d.weights}; nobody trained this model" if d.weights == "random" else d.weights),
+        ("weights", "random; nobody trained this model" if d.weights == "random" else "from the checkpoint"),
         ("fingerprint", d.fingerprint),
         ("layers", f"{c.n_layers}, {c.d_model} wide" + (", each reading attention and MLP in parallel" * c.parallel)),
         ("heads", _heads(c)),

@@ -234,7 +234,11 @@ def test_a_closed_stderr_is_no_obstacle(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (0, "cannot be used: Precompiled: E\n")
 
 
-@pytest.mark.parametrize("interrupt", [KeyboardInterrupt, SystemExit, MemoryError])
+class Interrupt(BaseException):
+    """As handlers of signals and debuggers raise them; only a panic of Rust is the library's."""
+
+
+@pytest.mark.parametrize("interrupt", [KeyboardInterrupt, SystemExit, MemoryError, Interrupt])
 def test_what_is_not_the_tokenizers_fault_passes_through(tmp_path: Path, interrupt: type[BaseException]) -> None:
     def call() -> None:
         raise interrupt

@@ -18,7 +18,8 @@ from attnscope.batch.sinks import open_dump
 from attnscope.errors import AttnscopeError
 from attnscope.report import MaskUse, Provenance, Token
 
-BOUNDS = Grouping(tokens=12, values=60, window=120, cells=200, threads=1)
+BOUNDS = Grouping(tokens=12, values=60, window=120, cells=0, threads=1)
+HOLDS = 200  # numbers of one text
 HEADER = Header(
     SCHEMA,
     Provenance("0", "2", "m", "bert", "f", "native", "float32", "cpu", "trained", 1, 1),
@@ -77,21 +78,24 @@ class Work:
         )
 
 
-def dump(source: Path, target: Path, *, files=None, pause=0.0, strict=False, force=False):
+def dump(source: Path, target: Path, *, files=None, pause=0.0, strict=False, force=False, holds=HOLDS):
     """Write or go on with a dump, as attnscope.batch.dump does, without a model."""
     small = patch.object(blocks, "ROOM", 2 * blocks.BLOCK)
     with small, open_dump(target, force=force, files=files or Files()) as (journal, sink):
         if journal.written.header is None:
             journal.start(encode(HEADER))
-        if journal.written.ended:
+        before, again = journal.written, journal.try_again(holds)
+        if before.ended and not again:
             return None
         work = Work(pause)
         with open(source, "rb") as file:
-            runner = Runner(work, sink, BOUNDS, strict=strict, tell=lambda summary: None)
+            runner = Runner(
+                work, sink, BOUNDS, strict=strict, tell=lambda summary: None, holds=holds, before=before, again=again
+            )
             summary = runner.run(from_txt(file, "x.txt"))
         journal.finish(summary.counts)
         return summary, work
 
 
 if __name__ == "__main__":  # a process that can be killed
-    dump(Path(sys.argv[1]), Path(sys.argv[2]), pause=float(sys.argv[3]))
+    dump(Path(sys.argv[1]), Path(sys.argv[2]), pause=float(sys.argv[3]), force="force" in sys.argv[4:])

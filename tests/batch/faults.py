@@ -28,7 +28,7 @@ class Faulty(Files):
     def __init__(self, at=None, how="refuse", code=errno.ENOSPC):
         self.at, self.how, self.code, self.calls = at, how, code, []
         self.dead = False
-        self.paths, self.safe, self.names = {}, {}, set()
+        self.paths, self.safe, self.renamed = {}, {}, []
 
     def _due(self, name):
         if self.dead:
@@ -48,25 +48,30 @@ class Faulty(Files):
         raise Crash if self.dead else OSError(self.code, os.strerror(self.code))
 
     def _note(self, name, args, made):
-        """What would still be there after a loss of power: sizes, and names that are new."""
+        """What would still be there after a loss of power: sizes, and files under the names that they had before."""
         if name == "open":
             self.paths[made] = Path(args[0])
             self.safe.setdefault(Path(args[0]), 0 if args[1] & os.O_TRUNC else os.fstat(made).st_size)
         elif name == "sync":
             self.safe[self.paths[args[0]]] = os.fstat(args[0]).st_size
         elif name == "replace":
-            self.safe[args[1]] = self.safe.pop(args[0])
-            self.names.add(args[1])
+            if args[0] in self.safe:
+                self.safe[args[1]] = self.safe.pop(args[0])
+            self.paths = {descriptor: args[1] if path == args[0] else path for descriptor, path in self.paths.items()}
+        elif name == "remove":
+            self.safe.pop(args[0], None)
         elif name == "sync_folder":
-            self.names.clear()
+            self.renamed.clear()
 
     def lose(self):
         """Leave what a loss of power leaves at worst."""
         for path, size in self.safe.items():
-            if path in self.names:
-                path.unlink(missing_ok=True)
-            elif path.exists():
+            if path.exists():
                 os.truncate(path, min(size, path.stat().st_size))
+        for old, new, there in reversed(self.renamed):
+            os.rename(new, old)
+            if there is not None:
+                new.write_bytes(there)
 
 
 def _method(name):
@@ -77,7 +82,11 @@ def _method(name):
             real(self, *args)  # the descriptor is given back, also where that reports an error and when a process ends
         if self._due(name) and self.how != "short":
             raise Crash if self.dead else OSError(self.code, os.strerror(self.code))
+        if name == "replace":
+            there = args[1].read_bytes() if args[1].exists() else None
         made = None if name == "close" else real(self, *args)
+        if name == "replace":
+            self.renamed.append((*args, there))
         self._note(name, args, made)
         return made
 

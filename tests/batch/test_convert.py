@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from attnscope.batch import tables
 from attnscope.batch.convert import convert
+from attnscope.batch.dump import Order, write_dump
 from attnscope.batch.dumps import Dump
 from attnscope.batch.header import Settings
 from attnscope.batch.records import STATISTICS
@@ -171,6 +172,23 @@ def test_tables_become_each_other(folder, table):
     assert parquet.read_table(folder / "b.parquet").equals(parquet.read_table(folder / "a.parquet"))
     with open(folder / "a.parquet", "rb") as file:
         assert parquet.ParquetFile(file).num_row_groups == 1, "short texts share a row group"
+
+
+def test_a_cell_that_readers_of_csv_refuse_is_refused(tmp_path):
+    """Python's reads up to 131,072 characters; a .parquet file takes more."""
+    for length, fits in ((131_072, True), (131_073, False)):
+        source = tmp_path / f"{length}.jsonl"
+        source.write_text(json.dumps({"id": "x" * length, "text": "bank"}))
+        order = Order(str(source), None, tmp_path / f"dump{length}.jsonl", Settings(), RunConfig((), config="causal"))
+        write_dump(order, lambda summary, total: None)
+        assert convert(order.output, tmp_path / f"{length}.parquet", force=False)[1] == "rows"
+        if fits:
+            convert(order.output, tmp_path / f"{length}.csv", force=False)
+            convert(tmp_path / f"{length}.csv", tmp_path / f"{length}-back.parquet", force=False)
+        else:
+            with pytest.raises(AttnscopeError, match=r"the id of record 0 has 131,073 characters; a cell of"):
+                convert(order.output, tmp_path / f"{length}.csv", force=False)
+            assert not (tmp_path / f"{length}.csv").exists()
 
 
 def test_a_table_is_no_dump(folder):

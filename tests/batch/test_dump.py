@@ -288,7 +288,73 @@ def test_memory_bounds_the_groups_and_refuses_what_never_fits(tmp_path, minilm):
     dump(tmp_path, ["the " * 12] * 9, name="roomy.jsonl", max_memory=4 << 30, settings=Settings(top=1))
     roomy = Dump(tmp_path / "roomy.jsonl").header.grouping
     assert small.window < roomy.window
-    assert small.cells < roomy.cells
+
+
+def test_the_header_does_not_depend_on_free_memory(tmp_path, monkeypatch):
+    """Bytes of a dump follow from what was asked; too little memory is refused, not worked around."""
+    from attnscope import memory
+
+    for name, free in (("little.jsonl", 3 << 30), ("much.jsonl", 300 << 30)):
+        monkeypatch.setattr(memory, "available", lambda free=free: free)
+        dump(tmp_path, name=name)
+    assert (tmp_path / "little.jsonl").read_bytes() == (tmp_path / "much.jsonl").read_bytes()
+    monkeypatch.setattr(memory, "available", lambda: 700 << 20)
+    with pytest.raises(AttnscopeError, match=r"a group of texts needs .* half of what is free leaves .*--max-memory"):
+        dump(tmp_path, name="none.jsonl")
+    assert not (tmp_path / "none.jsonl").exists()
+
+
+@pytest.mark.parametrize("name", ["dump.jsonl", "dump"])
+def test_a_text_that_memory_could_not_hold_is_done_when_there_is_more(tmp_path, monkeypatch, name):
+    from attnscope.batch import dump as module
+
+    texts = [*TEXTS[:3], "the bank " * 300, *TEXTS[3:]]
+    real = module._bounds
+
+    def memory_holds(numbers):
+        def bounds(*asked):
+            return msgspec.structs.replace(real(*asked)[0], values=8000, window=20000), numbers, ""
+
+        monkeypatch.setattr(module, "_bounds", bounds)
+
+    memory_holds(1 << 30)
+    dump(tmp_path, texts, name=f"roomy-{name}")
+    memory_holds(8000)
+    summary = dump(tmp_path, texts, name=name)
+    assert summary.counts == {"ok": 5, "failed": 1, "skipped": 1}
+    # 600 tokens, 8 heads: 3 sources with 2 numbers each, and 10 statistics
+    assert summary.failures == ["4: 76,800 numbers are more than memory holds"]
+    memory_holds(1 << 30)
+    assert dump(tmp_path, texts, name=name).counts == {"ok": 6, "skipped": 1}
+    files = [
+        sorted(path.iterdir()) if path.is_dir() else [path] for path in (tmp_path / f"roomy-{name}", tmp_path / name)
+    ]
+    for one, other in zip(*files, strict=True):
+        assert one.read_bytes() == other.read_bytes()
+
+
+@pytest.mark.parametrize("query", [None, "0", "1:3", "4"])
+@pytest.mark.parametrize("config", ["bidirectional", "life-is-short-cross"])
+def test_runs_of_a_pooled_map_are_those_of_the_whole_text(tmp_path, config, query):
+    """Also under cross-attention, where rows and columns stand for two texts, and where few rows are shown."""
+    source, size = tmp_path / "texts.jsonl", 3
+    cross = {"context": "dessert first eat"} if "cross" in config else {}
+    texts = ["Life is short eat dessert first", "Life is short eat dessert first first is"]
+    source.write_text("".join(json.dumps({"text": text} | cross) + "\n" for text in texts))
+    for name, rows in (("whole", None), ("shown", query)):
+        settings = Settings(keep=("pooled", "stages"), stages=("weights",), pool=size, query=rows)
+        order = Order(str(source), None, tmp_path / f"{name}.jsonl", settings, RunConfig((), config=config))
+        assert write_dump(order, lambda summary, total: None).counts == {"ok": 2}
+    for whole, shown in zip(found(tmp_path, "whole.jsonl"), found(tmp_path, "shown.jsonl"), strict=True):
+        weights = whole.stages["weights"]
+        for unit, (n, m) in ((unit, weights.shape[1:]) for unit in range(len(weights))):
+            expected = np.full((min(size, n), min(size, m)), np.nan)
+            for run in range(len(expected)):
+                rows = [q for q in shown.queries if q * len(expected) // n == run]
+                for at in range(len(expected[0]) if rows else 0):
+                    keys = [k for k in range(m) if k * len(expected[0]) // m == at]
+                    expected[run, at] = weights[unit][np.ix_(rows, keys)].sum() / len(rows)
+            np.testing.assert_allclose(shown.pooled[unit], expected, atol=1e-6)
 
 
 @pytest.mark.parametrize("option", ["layer", "head"])

@@ -2,14 +2,17 @@
 
 import errno
 import random
+import shutil
 import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
+from attnscope.batch.files import Files
 from attnscope.errors import AttnscopeError
 from tests.batch.fakes import TEXTS, dump
 from tests.batch.faults import Crash, Faulty
@@ -67,6 +70,90 @@ def test_every_system_call_may_fail(source, name, whole, calls, tmp_path, how):
                 files.lose()
             dump(source, target)
         assert content(target) == whole, f"call {at}: {calls[at]}"
+
+
+@pytest.fixture(scope="module")
+def older(source, name, tmp_path_factory):
+    """A whole dump of other texts, and these; more windows than the new one has."""
+    folder = tmp_path_factory.mktemp("older")
+    (folder / "old.txt").write_text("".join(f"old {text}\n" for text in 2 * TEXTS))
+    dump(folder / "old.txt", folder / name)
+    return folder / "old.txt", folder / name
+
+
+def put_back(older, target):
+    """The old dump, under another name."""
+    if target.is_dir():
+        shutil.rmtree(target)
+    (shutil.copytree if older.is_dir() else shutil.copyfile)(older, target)
+
+
+@pytest.mark.parametrize("how", ["refuse", "torn", "crash", "power"])
+def test_a_forced_dump_leaves_the_old_one_or_one_that_goes_on(source, older, name, whole, tmp_path, how):
+    """Fail the Nth call, for every N: either dump is there, never neither."""
+    old_source, old = older
+    files, target = Faulty(), tmp_path / name
+    put_back(old, target)
+    dump(source, target, files=files, force=True)
+    assert content(target) == whole
+    kept = 0
+    for at in range(len(files.calls)):
+        put_back(old, target)
+        failing = Faulty(at, how, errno.EIO if at % 2 else errno.ENOSPC)
+        with pytest.raises((Crash, AttnscopeError)):
+            dump(source, target, files=failing, force=True)
+        if how == "power":
+            failing.lose()
+        with suppress(AttnscopeError):
+            dump(old_source, target)  # which it leaves as it is, where it is whole
+        if content(target) == content(old):
+            kept += 1
+            continue
+        dump(source, target)
+        assert content(target) == whole, f"call {at}: {files.calls[at]}"
+    assert 5 < kept < len(files.calls) - 5
+
+
+@pytest.mark.parametrize("how", ["refuse", "torn", "crash", "power"])
+def test_what_memory_could_not_hold_is_tried_again(source, name, tmp_path, how):
+    """With more memory, the dump becomes what it would have been; whatever fails meanwhile, nothing is lost."""
+    target, roomy = tmp_path / name, tmp_path / f"roomy-{name}"
+    dump(source, roomy, holds=1000)
+    dump(source, tmp_path / f"poor-{name}")
+    put_back(tmp_path / f"poor-{name}", target)
+    assert dump(source, target) is None  # no more than before
+    files = Faulty()
+    summary, _ = dump(source, target, files=files, holds=1000)
+    assert content(target) == content(roomy) != content(tmp_path / f"poor-{name}")
+    assert summary.counts == {"ok": 20, "skipped": 1, "failed": 2}
+    assert summary.resumed > 10
+    for at in range(len(files.calls)):
+        put_back(tmp_path / f"poor-{name}", target)
+        failing = Faulty(at, how, errno.EIO if at % 2 else errno.ENOSPC)
+        with pytest.raises((Crash, AttnscopeError)):
+            dump(source, target, files=failing, holds=1000)
+        if how == "power":
+            failing.lose()
+        journal = target / "index.jsonl" if target.is_dir() else target
+        assert journal.read_bytes().count(b"\n") == len(TEXTS) + 2 or b"more than memory" not in journal.read_bytes()
+        dump(source, target, holds=1000)
+        assert content(target) == content(roomy), f"call {at}: {files.calls[at]}"
+
+
+def test_a_dump_that_is_replaced_while_another_process_waits_is_not_written_to(source, tmp_path, monkeypatch):
+    """The file that the other one has opened, and locks at last, has no name any more."""
+    target = tmp_path / "dump.jsonl"
+    dump(source, target)
+    real = Files.lock
+
+    def late(self, descriptor):
+        monkeypatch.setattr(Files, "lock", real)
+        dump(source, target, force=True)
+        real(self, descriptor)
+
+    monkeypatch.setattr(Files, "lock", late)
+    with pytest.raises(AttnscopeError, match="another process writes to it"):
+        dump(source, target)
 
 
 def test_failing_again_and_again(source, name, whole, tmp_path):

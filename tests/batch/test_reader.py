@@ -152,6 +152,28 @@ def test_bad_rows_of_a_table(tmp_path):
     assert [item.line for item in items] == [2, 3, 4, 5, 6]
 
 
+def test_what_fails_keeps_its_id(tmp_path):
+    """Unless the id itself cannot be read: then it has the number of its line, as one without a name."""
+    lines = (
+        b'{"id":"a","txt":"b"}', b'{"id":70,"text":null}', b'{"id":"c","text":"d","pair":[]}', b'{"id":"e","text":',
+        b'{"id":1.5,"text":"f"}', b'{"id":null,"text":2}', b'{"text":"\\ud800","id":"g"}',
+    )  # fmt: skip
+    items = read(write(tmp_path, "a.jsonl", b"\n".join(lines)))
+    assert [(item.text, item.id) for item in items] == [(None, i) for i in ("a", 70, "c", 4, 5, 6, 7)]
+    rows = b"id,text,n\nx,\xff,1\n\xff,ok,2\ny,ok\n,\xff,3\n"
+    assert [item.id for item in read(write(tmp_path, "a.csv", rows))] == ["x", 3, 4, 5]
+
+
+def test_a_row_without_text_keeps_its_id(tmp_path):
+    pa = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    parquet.write_table(
+        pa.table({"id": ["x", None], "text": pa.array([None, None], pa.string())}), tmp_path / "a.parquet"
+    )
+    assert [(item.text, item.id) for item in read(tmp_path / "a.parquet")] == [(None, "x"), (None, 2)]
+
+
 @pytest.mark.parametrize("ids", ['"x"', "7"])
 def test_an_id_that_occurs_twice_is_refused(tmp_path, ids):
     content = f'{{"text":"a","id":{ids}}}\n{{"text":"b","id":"y"}}\n{{"text":"c","id":{ids}}}\n'

@@ -1,8 +1,11 @@
 """A bug of each kind, planted in the code that computes attention, makes the check that is meant for it fail."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
+from attnscope.analysis import overview
 from attnscope.checks import check
 from attnscope.checks import run as checks_run
 from attnscope.config import ModelConfig, RunConfig, TextInput
@@ -10,6 +13,7 @@ from attnscope.errors import AttnscopeError
 from attnscope.model import attention, native, stack, watch
 from attnscope.model.call import Call
 from attnscope.model.masks import Bidirectional, Causal
+from attnscope.model.recorders import rows, sums, top
 
 TEXT = "the bank by the river was old"
 
@@ -81,6 +85,90 @@ def _stage_damaged(stage, value):
     return checks_run, "observe", damaged
 
 
+def _after(owner, name, change):
+    """A function or method whose result is changed."""
+    original = getattr(owner, name)
+    return owner, name, lambda *given: change(original(*given))
+
+
+def _only_the_first(found):
+    """As where the rows of a few heads were copied before the first of them was struck out."""
+    places, values = found
+    values[..., 1:] = -torch.inf
+    return places, values
+
+
+FINDINGS = {
+    "a wrong order": _after(top, "strongest", lambda found: tuple(x.flip(-1) for x in found)),
+    "only the first": _after(top, "strongest", _only_the_first),
+    "another place": _after(top, "strongest", lambda found: ((found[0] + 1) % 2, found[1])),
+    "another head's values": (Call, "value_norms", property(lambda self: self.v.norm(dim=-1).repeat(1, 2, 1))),
+    "no projection": (Call, "projected_norms", property(lambda self: self.value_norms)),
+    "distances too long": _after(rows._Near, "distance", lambda found: found + 1e-3),
+    "too little within": (rows._Near, "within", lambda self, n: self.own()),
+    "entropy in nats": (rows, "log", lambda x: 1.0),
+    "other runs": _after(sums, "_runs", lambda found: found.roll(1, 2)),
+    "a column too heavy": _after(sums.Columns, "result", lambda found: found + 1e-3),
+    "another average": _after(overview, "_mean", lambda found: None if found is None else found + 1e-3),
+}
+_SHOWN_BY = {
+    "contributors are the strongest sources": 5,
+    "row statistics follow from weights": 3,
+    "maps, sums and averages follow from weights": 3,
+}
+
+
+@pytest.mark.parametrize("bug", FINDINGS)
+def test_a_recorder_that_is_wrong_fails_its_own_check_and_no_law(folders, monkeypatch, bug):
+    monkeypatch.setattr(*FINDINGS[bug])
+    failed = outcome(folders("llama"))[1]
+    expected = [name for name, count in _SHOWN_BY.items() for _ in range(count)][list(FINDINGS).index(bug)]
+    assert expected in failed and failed <= _SHOWN_BY.keys()
+
+
+def _scale_of_the_model_off():
+    rule = stack.Rule
+    return stack, "Rule", lambda scale, *more, **named: rule(scale * 1.05, *more, **named)
+
+
+def _two_heads_of_the_last_layer_swapped():
+    attend = watch.attend
+
+    def changed(call, *more, **named):
+        if call.layer == 1:
+            call = replace(call, q=call.q[:, [1, 0, *range(2, call.q.shape[1])]])
+        return attend(call, *more, **named)
+
+    return watch, "attend", changed
+
+
+_OFF, _SWAPPED = _scale_of_the_model_off, _two_heads_of_the_last_layer_swapped
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype", "bug"),
+    [
+        *((name, "bfloat16", bug) for name in ("llama", "bert", "gpt2", "qwen3") for bug in (_OFF, _SWAPPED)),
+        *(("llama", dtype, bug) for dtype in ("float16", "float32") for bug in (_OFF, _SWAPPED)),
+        ("minilm", "bfloat16", _OFF),
+    ],
+)
+def test_limits_of_every_type_can_fail(folders, minilm, monkeypatch, name, bug, dtype):
+    """Both bugs keep every law: only the comparison with transformers shows them."""
+    monkeypatch.setattr(*bug())
+    failed = outcome(minilm if name == "minilm" else folders(name), dtype=dtype)[1]
+    assert "equals eager transformers: scaled" in failed
+    assert all(one.startswith("equals eager transformers: ") for one in failed)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_a_real_model_passes_in_16_bits(minilm, dtype):
+    report, failed = outcome(minilm, dtype=dtype)
+    assert report.passed and not failed
+    weights = next(one for one in report.differences if one.stage == "weights")
+    assert max(weights.limits) < (0.05 if dtype == "bfloat16" else 0.01)
+
+
 BUGS = {
     "every number is finite": lambda: _stage_damaged("weights", torch.nan),
     "rows sum to 1": _rows_too_light,
@@ -89,6 +177,9 @@ BUGS = {
     "scaled follows from scores": _scale_forgotten,
     "weights are the softmax of masked": _softmax_of_base_two,
     "output is weights·v": _wrong_value_head,
+    "contributors are the strongest sources": lambda: FINDINGS["a wrong order"],
+    "row statistics follow from weights": lambda: FINDINGS["distances too long"],
+    "maps, sums and averages follow from weights": lambda: FINDINGS["other runs"],
     "what a layer passes on is W·(weights·v)": _another_output_passed_on,
     "tiled equals whole": _tiles_cut_short,
     "a prefix does not see what follows": _future_seen,
@@ -126,7 +217,7 @@ def test_a_forgotten_sink_shows(folders, monkeypatch, engine):
 
 
 def test_scores_that_overflow_are_a_failed_check(folders, monkeypatch):
-    def overflow(*given):
+    def overflow(*given, **more):
         raise AttnscopeError("3 scores are not finite", where="L1H2")
 
     monkeypatch.setattr(checks_run, "observe", overflow)
@@ -142,7 +233,7 @@ def test_a_projection_that_is_not_called_is_not_judged(folders, monkeypatch):
 
 
 def test_other_errors_are_not_swallowed(folders, monkeypatch):
-    def fail(*given):
+    def fail(*given, **more):
         raise AttnscopeError("no memory")
 
     monkeypatch.setattr(checks_run, "observe", fail)

@@ -89,6 +89,20 @@ def _destructor(run, progress):
     raise AssertionError("nobody interrupted")
 
 
+def _busy(run, progress):
+    """Python code in many threads, none of which waits for anything."""
+    import threading
+
+    def loop():
+        while True:
+            sum(range(1000))
+
+    for _ in range(8):
+        threading.Thread(target=loop, daemon=True).start()
+    print("ready", file=sys.stderr, flush=True)
+    loop()
+
+
 def _full_pipe(run, progress):
     """Nobody reads, and a little is still buffered."""
     os.set_blocking(1, False)
@@ -128,6 +142,7 @@ KINDS = {
     "deaf": _deaf,
     "destructor": _destructor,
     "slow": _slow,
+    "busy": _busy,
     "stray": _stray,
     "full-pipe": _full_pipe,
 }

@@ -3,6 +3,7 @@
 import os
 import pty
 import select
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -16,7 +17,7 @@ from tests.cli import fakes
 if {kind!r}:
     fakes.install({kind!r})
 from attnscope.cli import main
-sys.exit(main(sys.argv[1:]))
+sys.exit(main())
 """
 
 
@@ -30,6 +31,12 @@ def environment(**changes):
     unset = ("COLUMNS", "LINES", "NO_COLOR", "ATTNSCOPE_MODEL", "ATTNSCOPE_DEBUG", "PYTHONWARNINGS", "FORCE_COLOR")
     kept = {name: value for name, value in os.environ.items() if name not in unset}
     return {**kept, **{name: value for name, value in changes.items() if value is not None}}
+
+
+def default_signals():
+    """What a child of a shell begins with: whoever runs the tests may ignore them (nohup, a background job)."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
 
 
 def on_terminal(kind, *args, env):

@@ -7,13 +7,15 @@ import shlex
 import signal
 import subprocess
 import time
+import tomllib
 from hashlib import sha256
 
+import numpy as np
 import pytest
 
 from attnscope.cli import batch, convert, main
 from attnscope.shipped import find_model
-from tests.cli.runner import command, environment, on_terminal
+from tests.cli.runner import ROOT, command, default_signals, environment, on_terminal
 
 CONFIG = ["--config", "single-head"]
 
@@ -75,6 +77,18 @@ def test_options_reach_the_dump(texts, capsys):
     assert not {"top", "rows"} & set(record)
 
 
+def test_slices_are_meant_for_texts_of_any_length_and_labels_are_understood(texts, capsys):
+    (texts / "in.txt").write_text("the bank by the river\nriver\n")
+    options = ["--query", "0:4", "--key", "0:2", "--head", "L1H2", "--stage", "weights", "--top", "0"]
+    assert main(["batch", "in.txt", "-o", "dump.jsonl", "--quiet", *options]) == 0
+    records = [line for line in lines(texts / "dump.jsonl") if line.get("status")]
+    assert [(r["units"], r["queries"], r["keys"]) for r in records] == [
+        ([[1, 2]], [0, 1, 2, 3], [0, 1]),
+        ([[1, 2]], [0], [0]),
+    ]
+    assert [np.array(r["top"]["keys"]).shape for r in records] == [(1, 4, 0), (1, 1, 0)]
+
+
 def test_the_machine_is_that_of_run(texts, capsys):
     assert main(["batch", "texts.txt", "-o", "dump.jsonl", "--hash-weights", "--layer", "0", "--quiet"]) == 0
     assert len(lines(texts / "dump.jsonl")[0]["provenance"]["weights_hash"]) == 64
@@ -123,13 +137,15 @@ def test_what_is_refused(texts, capsys, arguments, code, message):
 def test_a_signal_ends_with_whole_lines_and_the_same_command_goes_on(texts, number, code):
     (texts / "many.txt").write_text("".join(f"the bank by the river {i % 9} {'and on ' * 40}\n" for i in range(600)))
     arguments = command("", "batch", "many.txt", "-o", "dump.jsonl", *CONFIG, "--quiet", "--top", "40")
-    process = subprocess.Popen(arguments, stderr=subprocess.PIPE, env=environment(), cwd=texts)
+    process = subprocess.Popen(
+        arguments, stderr=subprocess.PIPE, env=environment(), cwd=texts, preexec_fn=default_signals
+    )
     target, deadline = texts / "dump.jsonl", time.monotonic() + 50
     while time.monotonic() < deadline and not (target.exists() and target.stat().st_size > 5000):
         time.sleep(0.01)
     process.send_signal(number)
-    assert process.wait(timeout=30) == code
-    assert process.stderr.read() == b""
+    code_found, said = process.wait(timeout=30), process.stderr.read()
+    assert (code_found, said) == (code, b"")
     process.stderr.close()
     data = target.read_bytes()
     assert data.endswith(b"\n")
@@ -139,6 +155,33 @@ def test_a_signal_ends_with_whole_lines_and_the_same_command_goes_on(texts, numb
     assert lines(target)[-1] == {"end": True, "records": 600, "ok": 600, "skipped": 0, "failed": 0} | {
         "check": lines(target)[-1]["check"]
     }
+
+
+def test_a_signal_while_a_tokenizer_works_ends_it_and_fails_no_text(texts):
+    """One call into Rust that takes seconds: it neither holds up a signal nor takes it for an error of its own."""
+    (texts / "long.txt").write_text("the bank\n" + "bank river the by " * 150_000 + "\n")
+    arguments = command("", "batch", "long.txt", "-o", "dump.jsonl", "--truncate", "--layer", "0", "--quiet")
+    process = subprocess.Popen(
+        arguments, stderr=subprocess.PIPE, env=environment(), cwd=texts, preexec_fn=default_signals
+    )
+    target, deadline = texts / "dump.jsonl", time.monotonic() + 50
+    while time.monotonic() < deadline and not (target.exists() and target.stat().st_size):
+        time.sleep(0.01)
+    time.sleep(0.3)
+    process.send_signal(signal.SIGINT)
+    sent = time.monotonic()
+    with process:
+        code, said = process.wait(timeout=30), process.stderr.read()
+    assert (code, said) == (130, b"")
+    assert time.monotonic() - sent < 2  # a second, and what a busy machine takes besides; the call takes more than four
+    assert b'"failed"' not in target.read_bytes()
+    assert target.read_bytes().count(b"\n") == 1
+
+
+def test_the_command_is_the_module(texts):
+    """What is installed as `attnscope` lets signals end the process from its first line on."""
+    entry = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]["attnscope"]
+    assert entry == "attnscope.__main__:main"
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no /dev/full here")
@@ -157,6 +200,95 @@ def test_a_bar_shows_on_a_terminal_only(texts):
     assert b"texts/s" in seen
     assert b"1 failed" in seen
     assert b"2/2" in seen
+
+
+def state(path):
+    """All that lies at a path."""
+    return {p.name: p.read_bytes() for p in path.iterdir()} if path.is_dir() else path.read_bytes()
+
+
+@pytest.mark.parametrize("name", ["dump.jsonl", "dump"])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        ["--model", "./no-such-model"],
+        ["--layer", "99", *CONFIG],
+        ["--max-memory", "1M", *CONFIG],
+        ["--device", "cuda:63", *CONFIG],
+        ["--mask", "nothing.csv", *CONFIG],
+    ],
+)
+def test_a_forced_dump_that_is_refused_leaves_the_old_one(texts, name, wrong):
+    assert main(["batch", "texts.txt", "-o", name, *CONFIG, "--quiet"]) == 0
+    before = state(texts / name)
+    (texts / "texts.txt").write_text("another\n")
+    assert main(["batch", "texts.txt", "-o", name, "--force", "--quiet", *wrong]) in (1, 2)
+    assert state(texts / name) == before
+    assert sorted(p.name for p in texts.iterdir()) == sorted([name, "texts.txt"])
+
+
+def test_ids_that_occur_twice_leave_the_old_dump(texts):
+    assert main(["batch", "texts.txt", "-o", "dump.jsonl", *CONFIG, "--quiet"]) == 0
+    before = state(texts / "dump.jsonl")
+    (texts / "in.jsonl").write_text('{"id":1,"text":"a"}\n' * 2)
+    assert main(["batch", "in.jsonl", "-o", "dump.jsonl", *CONFIG, "--force"]) == 1
+    assert state(texts / "dump.jsonl") == before
+
+
+@pytest.mark.parametrize("wrong", [["--layer", "99"], ["--max-memory", "1M"]])
+@pytest.mark.parametrize("name", ["dump.jsonl", "dump"])
+def test_a_dump_that_is_refused_leaves_nothing(texts, name, wrong):
+    assert main(["batch", "texts.txt", "-o", name, *CONFIG, *wrong]) in (1, 2)
+    assert [p.name for p in texts.iterdir()] == ["texts.txt"]
+
+
+@pytest.mark.parametrize("way", ["itself", "symlink", "hard link", "folder", "standard input", "document"])
+@pytest.mark.parametrize("force", [[], ["--force"]])
+def test_an_output_that_is_the_input_is_refused(texts, capsys, way, force):
+    name, given = ("x.json", "x.json") if way == "document" else ("x.jsonl", "x.jsonl")
+    if way == "folder":
+        (texts / "matrices").mkdir()
+        name = given = "matrices/index.jsonl"
+    (texts / name).write_text('{"text":"the bank"}\n')
+    output = "matrices" if way == "folder" else name
+    if way == "symlink":
+        (texts / "link.jsonl").symlink_to(name)
+        given = "link.jsonl"
+    elif way == "hard link":
+        os.link(texts / name, texts / "hard.jsonl")
+        output = "hard.jsonl"
+    arguments = ["--from", "jsonl", "-o", output, *CONFIG, *force]
+    if way == "standard input":
+        with open(texts / name, "rb") as file:
+            done = subprocess.run(
+                command("", "batch", "-", *arguments), stdin=file, stderr=subprocess.PIPE, env=environment(), cwd=texts,
+                timeout=60, check=False,
+            )  # fmt: skip
+        code, said = done.returncode, done.stderr.decode()
+    else:
+        code = main(["batch", given, *arguments])
+        said = capsys.readouterr().err
+    assert code == 1
+    assert said.endswith(": is the input; name another output\n")
+    assert (texts / name).read_text() == '{"text":"the bank"}\n'
+
+
+def test_lines_to_standard_output(texts):
+    arguments = command("", "batch", "texts.txt", "-o", "-", *CONFIG)
+    done = subprocess.run(arguments, capture_output=True, env=environment(), cwd=texts, timeout=60, check=True)
+    assert main(["batch", "texts.txt", "-o", "dump.jsonl", *CONFIG, "--quiet"]) == 0
+    assert done.stdout == (texts / "dump.jsonl").read_bytes()
+    assert done.stderr.startswith(b"attnscope: wrote: standard output (2 ok, 1 skipped; ")
+    assert sorted(p.name for p in texts.iterdir()) == ["dump.jsonl", "texts.txt"]
+    read, write = os.pipe()
+    os.close(read)
+    gone = subprocess.run(arguments, stdout=write, stderr=subprocess.PIPE, env=environment(), cwd=texts, check=False)
+    os.close(write)
+    assert (gone.returncode, gone.stderr) == (141, b"")
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(arguments, stdout=full, stderr=subprocess.PIPE, env=environment(), cwd=texts, check=False)
+    assert done.returncode == 1
+    assert done.stderr.startswith(b"attnscope: error: standard output cannot be written (No space left on device)")
 
 
 def test_standard_input(texts):

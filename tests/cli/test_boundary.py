@@ -12,7 +12,7 @@ import time
 
 import pytest
 
-from tests.cli.runner import command, environment, on_terminal
+from tests.cli.runner import command, default_signals, environment, on_terminal
 
 TEXT = "The bank by the river"
 
@@ -95,7 +95,7 @@ def test_signals(tmp_path, kind, number):
 def test_nohup_keeps_running():
     process = subprocess.Popen(
         command("sleep", "run", TEXT), stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment(),
-        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN),
+        preexec_fn=lambda: (default_signals(), signal.signal(signal.SIGHUP, signal.SIG_IGN)),
     )  # fmt: skip
     with process:
         assert process.stderr.readline() == b"ready\n"
@@ -159,8 +159,79 @@ def wait_until_full(pipe):
     raise AssertionError("the pipe never filled")
 
 
-def default_signals():
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # a test runner in the background ignores it
+def test_a_signal_while_python_holds_everything_else_up():
+    """Eight threads in loops: the one that waits for signals gets its turn."""
+    process = subprocess.Popen(
+        command("busy", "run", TEXT), stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment(),
+        preexec_fn=default_signals,
+    )  # fmt: skip
+    with process:
+        assert process.stderr.readline() == b"ready\n"
+        process.send_signal(signal.SIGINT)
+        assert ends(process) == 130
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("delay", [0.0, 0.03, 0.06, 0.1, 0.2])
+def test_a_signal_while_it_starts(number, delay):
+    """No traceback, and the shell's code; where none of our lines has run yet, Python itself may say something."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", STARTING], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment(),
+        preexec_fn=default_signals,
+    )  # fmt: skip
+    with process:
+        assert process.stdout.readline() == b"begins\n"
+        time.sleep(delay)
+        process.send_signal(number)
+        code = ends(process)
+        assert process.stderr.read() == b""
+    assert code in (128 + number, -number)
+
+
+STARTING = """
+import os, sys
+import signal
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+os.write(1, b"begins\\n")
+sys.argv = ["attnscope", "run", "The bank", "--model", "riverbank", "--quiet", "--layer", "all", "--head", "all"]
+signal.signal(signal.SIGINT, signal.SIG_DFL)
+signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
+import runpy
+while True:
+    try:
+        runpy.run_module("attnscope", run_name="__main__")
+    except SystemExit:
+        signal.pause()
+"""
+
+
+def test_a_removed_working_folder(attnscope, tmp_path):
+    folder = tmp_path / "gone"
+    folder.mkdir()
+    script = f"cd {shlex.quote(str(folder))} && rmdir {shlex.quote(str(folder))} && exec " + shlex.join(
+        command("", "run", TEXT)
+    )
+    done = subprocess.run(["bash", "-c", script], capture_output=True, env=environment(), timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (1, b"")
+    assert one_line(done.stderr) == "attnscope: error: the working folder was removed; change to one that exists"
+
+
+def test_an_ending_that_nothing_has_is_refused_before_force_is_offered(attnscope, tmp_path):
+    target = tmp_path / "there.png"
+    target.write_bytes(b"there")
+    done = attnscope("fine", "run", TEXT, "--output", str(target))
+    assert done.returncode == 2
+    assert "has no known ending" in one_line(done.stderr)
+
+
+def test_without_a_home_or_any_variable(tmp_path):
+    """As cron starts it: no terminal, no HOME, no TERM, no LANG."""
+    done = subprocess.run(
+        command("", "run", TEXT, "--head", "0"), capture_output=True, env={}, cwd=tmp_path, timeout=60, check=False,
+        stdin=subprocess.DEVNULL, start_new_session=True,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert b"river" in done.stdout
 
 
 @pytest.mark.parametrize(

@@ -56,6 +56,11 @@ def test_both_engines_say_the_same(capsys):
     assert "verdict  passed: 75 cells of 1 head agree within 1e-05" in out
 
 
+def test_without_any_stage_the_weights_are_judged(capsys):
+    code, out, err = run(capsys, TEXT, *STACK, "--stage", "none", "--tolerance", "0.01")
+    assert (code, out.count("weights  "), err.count("weights, query")) == (1, 1, 1)
+
+
 def test_configs_and_texts_are_sides_too(capsys):
     code, out, _ = run(capsys, TEXT, "--config", "causal", "--config", "multi-head", "--layer", "0", "--head", "0")
     assert (code, "config: causal → multi-head" in out) == (0, True)

@@ -17,7 +17,8 @@ def test_stages_are_those_of_the_report():
 @pytest.mark.parametrize(
     ("typed", "offered"),
     [
-        ("", list(STAGES)),
+        ("", [*STAGES, "none"]),
+        ("n", ["none"]),
         ("sc", ["scores", "scaled"]),
         ("weights,", ["weights,scores", "weights,scaled", "weights,masked", "weights,output"]),
         ("weights,scores,o", ["weights,scores,output"]),

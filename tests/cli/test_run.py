@@ -2,12 +2,16 @@
 
 import io
 import json
+from pathlib import Path
 
+import jsonschema
 import pytest
+from safetensors.numpy import load_file
 
 from attnscope.cli import main
 from attnscope.config import RunConfig, TextInput
 from attnscope.report import from_json, to_json
+from attnscope.report.__main__ import schema_file
 from tests.cli import fakes
 
 TEXT = "The bank by the river"
@@ -152,3 +156,91 @@ def test_file_has_one_text_per_line(pipeline, tmp_path, capsys):
 def test_a_text_that_is_no_text(pipeline, tmp_path, capsys):
     assert main(["run", "--file", str(tmp_path / "missing")]) == 1
     assert capsys.readouterr().err.startswith(f"attnscope: error: {tmp_path}/missing: cannot be read: ")
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (
+            ["notes.txt"],
+            "TEXT: 'notes.txt' is the name of a file, not a text; --file notes.txt reads its lines; - takes",
+        ),
+        (
+            ["./a.JSONL"],
+            "TEXT: './a.JSONL' is the name of a file, not a text; --file ./a.JSONL reads its lines; - takes",
+        ),
+        (["bank"], "TEXT: 'bank' is the name of a file, not a text; --file bank reads its lines; - takes a text"),
+        (["my notes"], "TEXT: 'my notes' is the name of a file, not a text; --file"),
+        (
+            ["a.json"],
+            "TEXT: 'a.json' is the name of a file, not a text; compare takes saved reports, all of them .json",
+        ),
+        ([TEXT, "--pair", "b.md"], "--pair: 'b.md' is the name of a file, not a text; give the text itself; with a"),
+        ([TEXT, "--context", "bank"], "--context: 'bank' is the name of a file, not a text; give the text itself"),
+    ],
+)
+def test_the_name_of_a_file_is_no_text(pipeline, tmp_path, monkeypatch, capsys, args, said):
+    monkeypatch.chdir(tmp_path)
+    for name in ("bank", "my notes"):
+        Path(name).write_text("The bank\n")
+    asked = pipeline("fine")
+    assert main(["run", *args]) == 2
+    assert capsys.readouterr().err.startswith(f"attnscope: error: {said}")
+    assert asked == []
+
+
+@pytest.mark.parametrize(
+    "text", ["See notes.txt", ".txt files", "What is 3.14?", "river", "a.b", "x\x00", "y" * 5000, "end.", "a.txt "]
+)
+def test_a_text_is_a_text(pipeline, tmp_path, monkeypatch, text):
+    monkeypatch.chdir(tmp_path)
+    Path("folder").mkdir()
+    assert run_config(pipeline, text, "--pair", "folder").texts == (TextInput(text, "folder"),)
+
+
+def test_standard_input_may_be_the_name_of_a_file(pipeline, monkeypatch):
+    stdin(monkeypatch, b"notes.txt\n")
+    assert run_config(pipeline, "-").texts[0].text == "notes.txt"
+
+
+@pytest.mark.parametrize(
+    ("args", "layer", "head"),
+    [
+        (["--head", "L2H3"], "2", "3"),
+        (["--layer", "l2h3"], "2", "3"),
+        (["--layer", "2", "--head", "L2H3"], "2", "3"),
+        (["--layer", "L2", "--head", "H0-H2"], "L2", "H0-H2"),
+    ],
+)
+def test_labels_of_layers_and_heads_are_understood(pipeline, args, layer, head):
+    got = run_config(pipeline, TEXT, *args)
+    assert (got.layer, got.head) == (layer, head)
+
+
+def test_stages_and_contributors_may_be_left_out(pipeline):
+    got = run_config(pipeline, TEXT, "--stage", "none", "--top", "0")
+    assert (got.stages, got.top) == ((), 0)
+
+
+@pytest.mark.parametrize("head", ["auto", "mean"])
+@pytest.mark.parametrize("query", [None, "bank"])
+def test_what_is_left_out_is_on_no_screen_and_in_json_that_fits_the_schema(tmp_path, capsys, head, query):
+    rows = [] if query is None else ["--query", query]
+    for stage, top in (("none", "0"), ("none", "2"), ("weights", "0")):
+        args = ["run", TEXT, "--head", head, "--stage", stage, "--top", top, *rows]
+        for format in ("table", "heat"):
+            assert main([*args, "--format", format]) == 0
+            out = capsys.readouterr().out
+            assert ("top contributors" in out) == (top != "0")
+            assert ("\nweights " in out) == (stage != "none")
+            assert "\n\n\n" not in out
+        assert main([*args, "--format", "json"]) == 0
+        data = json.loads(capsys.readouterr().out)
+        jsonschema.validate(data, json.loads(schema_file("report").read_bytes()))
+        report = from_json(json.dumps(data).encode())
+        (found,) = report.texts[0].heads
+        assert found.top.keys.shape == found.top.weight.shape == (1 if query else 5, int(top))
+        assert list(found.stages) == ([] if stage == "none" else [stage])
+        target = tmp_path / f"{head}{query}{stage}{top}.safetensors"
+        assert main([*args, "--output", str(target), "--quiet"]) == 0
+        assert load_file(target)[f"text0.L{found.layer}H{found.head}.top.keys"].shape == found.top.keys.shape

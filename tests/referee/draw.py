@@ -57,7 +57,7 @@ def _texts(random: Random, model: Model) -> tuple[tuple[str, ...], str | None]:
     kind = random.random()
     if kind < 0.12:
         return (_text(random, model, random.randint(65, 90)),), None
-    if kind < 0.3 and model.pairs:
+    if kind < 0.3:
         return (_text(random, model),), _text(random, model)
     if kind < 0.6:
         return tuple(_text(random, model) for _ in range(random.randint(2, 5))), None
@@ -68,6 +68,8 @@ def _text(random: Random, model: Model, length: int | None = None) -> str:
     """Words, few different ones in some texts, so that the same word stands at several places."""
     length = length or random.choice(_LENGTHS)
     words = random.sample(model.words, random.choice((1, 2, 4, len(model.words))))
+    if random.random() < 0.15:
+        words += model.odd
     return " ".join(random.choice(words) for _ in range(length))
 
 

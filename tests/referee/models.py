@@ -33,7 +33,7 @@ class Model:
         after: Special tokens behind it.
         after_pair: Special tokens behind the second text of a pair.
         segments: It tells the two texts of a pair apart.
-        pairs: A pair can be call for.
+        odd: Words that are no plain ones: special tokens, and one that the vocabulary lacks.
     """
 
     name: str
@@ -43,7 +43,7 @@ class Model:
     after: int
     after_pair: int
     segments: bool
-    pairs: bool = True
+    odd: tuple[str, ...] = ()
 
 
 def _huge_sinks(row: Row) -> Row:
@@ -75,7 +75,7 @@ NAMES = (*ROWS, MINILM)
 
 
 class Models:
-    """The models, each made when it is first call for.
+    """The models, each made when it is first needed.
 
     Args:
         place: Where their folders are made, or were by an earlier process.
@@ -100,7 +100,7 @@ class Models:
         if not (path / "tokenizer.json").exists():
             row.save(path)
             (path / "tokenizer.json").write_text(json.dumps(_tokenizer(added, segments)))
-        return Model(name, path, _WORDS, *map(len, added), segments, row.name != "roberta decoder, other padding")
+        return Model(name, path, _WORDS, *map(len, added), segments, (*_SPECIAL, "unheard"))
 
 
 def _not_padding(number: int, row: Row) -> int:

@@ -28,7 +28,7 @@ class Text:
 
     Args:
         model: The model.
-        call: What was call.
+        call: The call.
         number: Which of the texts.
 
     Attributes:
@@ -39,7 +39,9 @@ class Text:
 
     def __init__(self, model: Model, call: Call, number: int) -> None:
         self.encoding = _tokenizer(model.path).encode(call.texts[number], *([] if call.pair is None else [call.pair]))
-        self.special = [bool(flag) for flag in self.encoding.special_tokens_mask]
+        special = _special(model.path)
+        flags = zip(self.encoding.ids, self.encoding.special_tokens_mask, strict=True)
+        self.special = [bool(added) or number in special for number, added in flags]
         types = self.encoding.type_ids if model.segments else None
         self.layers = attention(model.path, self.encoding.ids, types, self.special, call.mask, call.what_if)
 
@@ -55,6 +57,14 @@ def _tokenizer(folder: Path) -> Tokenizer:
     tokenizer.no_truncation()
     tokenizer.no_padding()
     return tokenizer
+
+
+@lru_cache(maxsize=128)
+def _special(folder: Path) -> set[int]:
+    """Ids that are special wherever they stand; the one for unknown words stands for a word."""
+    tokenizer = _tokenizer(folder)
+    unknown = tokenizer.token_to_id(tokenizer.model.unk_token)
+    return {i for i, token in tokenizer.get_added_tokens_decoder().items() if token.special and i != unknown}
 
 
 def attention(
@@ -188,8 +198,9 @@ def _tokens(found: list[Json], text: Text) -> None:
     same("token ids", [token["id"] for token in found], e.ids)
     same("pieces", [token["piece"] for token in found], e.tokens)
     same("special tokens", [token["special"] for token in found], text.special)
-    for token, span, special in zip(found, e.offsets, text.special, strict=True):
-        same("span", (token["start"], token["end"]), (None, None) if special else span)
+    same("type ids", [token["type_id"] for token in found], e.type_ids)
+    for token, span, added in zip(found, e.offsets, e.special_tokens_mask, strict=True):
+        same("span", (token["start"], token["end"]), (None, None) if added else span)
 
 
 def _notes(found: list[str], call: Call, n: int, nothing: bool) -> None:

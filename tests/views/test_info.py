@@ -30,7 +30,7 @@ def test_the_whole_of_it():
         text
         == r"""name        my\x1b[2Jmodel
 family      llama
-weights     trained
+weights     from the checkpoint
 fingerprint 0000000000000000
 layers      2, 64 wide
 heads       4 that share 2 key/value heads, queries and keys 16 wide, values 16 wide

@@ -59,14 +59,24 @@ class Pooled(Base):
         size: Runs, at most.
         shown: Queries of each text that count, (B, Q), bool.
         sources: The key side.
+        real: Queries that are not padding, (B, Q), bool; None where these are the tokens of the key side.
         mean: Mean over heads (and over every layer that it is shown) instead of each apart.
     """
 
-    def __init__(self, heads: Sequence[int], size: int, shown: Tensor, sources: Sources, *, mean: bool = False) -> None:
+    def __init__(
+        self,
+        heads: Sequence[int],
+        size: int,
+        shown: Tensor,
+        sources: Sources,
+        *,
+        real: Tensor | None = None,
+        mean: bool = False,
+    ) -> None:
         super().__init__(heads, range(shown.shape[1]))
         self.mean = mean
         # Runs of queries are counted over the whole text, whatever rows of it are shown.
-        lengths = sources.real.sum(1) if sources.same else shown.flip(1).int().argmax(1).neg() + shown.shape[1]
+        lengths = (sources.real if real is None else real).sum(1)
         self._queries = _runs(lengths, shown.shape[1], size) * shown.float()[:, None]  # (B, n, Q)
         self._keys = _runs(sources.real.sum(1), sources.real.shape[1], size).mT  # (B, K, n)
         heads_kept = 1 if mean else len(self.heads)

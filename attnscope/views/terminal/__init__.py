@@ -63,18 +63,19 @@ def render(report: Report, console: Console, *, format: Literal["table", "heat"]
 
 def _put_head(screen: Screen, report: Report, text: TextReport, head: HeadReport, format: str) -> None:
     put_head_header(screen, report, text, head)
-    screen.say("")
-    put_overview(screen, text, head)
-    if not text.queries:
-        return
     if head.pooled is not None:
         screen.say("")
+        put_overview(screen, text, head)
+    if not text.queries:
+        return
     stages = stage_views(screen, text, head)
-    if format == "heat":
-        put_heat(screen, stages)
-        screen.say("")
-    else:
+    if format == "table":
         for stage in stages:
-            put_stage(screen, stage)
             screen.say("")
-    put_contributors(screen, text, head, compact=format == "heat")
+            put_stage(screen, stage)
+    elif stages:
+        screen.say("")
+        put_heat(screen, stages)
+    if head.top.keys.shape[1]:
+        screen.say("")
+        put_contributors(screen, text, head, compact=format == "heat")

@@ -1,0 +1,63 @@
+"""What rounding does to every stage of every layer, measured on the model itself.
+
+Two right ways to the same numbers differ by rounding, and what a rounding of the first layer becomes depends on the
+model: softmax multiplies it by the size of its scores. A bound for any model would be too wide to fail. So the model
+runs again with the output of every module rounded once more, at random (Monte Carlo arithmetic: Parker, 1997); as far
+as a stage moves then, rounding can move it.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from attnscope.checks.measures import apart
+from attnscope.checks.observe import Seen
+from attnscope.report import STAGES
+
+FLOOR = 1e-5  # of limits: what parity in float32 is promised to
+_RUNS = 3
+_FACTOR = 2.0  # right models of all families differed by at most the largest of three runs; half of them by a third
+
+Limits = list[dict[str, float]]
+
+
+def limits(alone: Sequence[Seen], again: Callable[[], list[Seen]], model: nn.Module, dtype: torch.dtype) -> Limits:
+    """What every stage of every layer may be off by, in the measure of `apart`: stage to limit, one a layer.
+
+    Args:
+        alone: The stages of a text.
+        again: Runs the model over the same text.
+        model: The model.
+        dtype: What it runs in: a right number lies up to half a step of this type away from its rounding.
+    """
+    found = [dict.fromkeys(STAGES, FLOOR) for _ in alone]
+    for seed in range(_RUNS):
+        with rounded_again(model, torch.finfo(dtype).eps / 2, seed):
+            moved = again()
+        for layer, (one, other) in enumerate(zip(alone, moved, strict=True)):
+            for stage in STAGES:
+                gap = float(apart(other.stages[stage], one.stages[stage], absolute=stage == "weights").max())
+                if gap < float("inf"):  # numbers that are not finite are another check's
+                    found[layer][stage] = max(found[layer][stage], _FACTOR * gap)
+    return found
+
+
+@contextmanager
+def rounded_again(model: nn.Module, unit: float, seed: int) -> Iterator[None]:
+    """Multiply every number that an innermost module gives by 1 + δ, δ evenly between −unit and unit."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def change(_: nn.Module, __: Any, made: Any) -> Any:
+        if not isinstance(made, Tensor) or not made.is_floating_point():
+            return made
+        noise = torch.rand(made.shape, generator=generator).to(made.device) * 2 - 1
+        return (made.float() * (1 + unit * noise)).to(made.dtype)
+
+    with ExitStack() as stack:
+        for module in model.modules():
+            if next(module.children(), None) is None:
+                stack.callback(module.register_forward_hook(change).remove)
+        yield

@@ -1,0 +1,48 @@
+"""What has to be whole, or gone, before a signal ends the process.
+
+A signal ends the process where it stands, as `kill -9` does: nothing unwinds, so no handler of errors can swallow it
+and go on with half of the work. What must not be left behind is registered here, and the command line sees to it.
+"""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+
+_LOCK = threading.RLock()
+_registered: list[Callable[[], object]] = []
+
+
+@contextmanager
+def unbroken() -> Iterator[None]:
+    """Let a signal wait for what is done here, as long as `clean_up` is patient; after a signal, wait for the end.
+
+    For short steps only: one line of a file, a message, the creation of a file that was registered.
+    """
+    with _LOCK:
+        yield
+
+
+@contextmanager
+def at_signal(call: Callable[[], object]) -> Iterator[None]:
+    """Register what a signal does that arrives within.
+
+    Args:
+        call: Called in another thread; what it raises is dropped.
+    """
+    _registered.append(call)
+    try:
+        yield
+    finally:
+        _registered.remove(call)
+
+
+def clean_up(patience: float) -> None:
+    """Run what is registered, the latest first, and keep `unbroken` from beginning anything else.
+
+    Args:
+        patience: Seconds to wait for what has begun.
+    """
+    _LOCK.acquire(timeout=patience)
+    for call in reversed(_registered):
+        with suppress(Exception):
+            call()

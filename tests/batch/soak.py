@@ -1,0 +1,238 @@
+"""Dumps that are ended again and again, by signals and by kill -9, until they are whole: `python -m tests.batch.soak`.
+
+Whatever arrives, and whenever: the process ends within a second and says nothing, the same command goes on, and the
+dump comes out byte for byte as if nothing had happened; an older dump stays whole until the one that replaces it can go
+on. Most processes are forked from one that has imported everything, so that there is time for many; the others begin
+with Python itself.
+"""
+
+import argparse
+import os
+import random
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+ROOT = Path(__file__).parents[2]
+WORDS = "the bank by river was eroded a that lends money is still and does not mind".split()
+
+
+@dataclass
+class Case:
+    """One command, whose dump is written once without interruption."""
+
+    name: str
+    arguments: list[str]
+    target: Path
+    older: bytes | dict[str, bytes] | None = None
+    whole: bytes | dict[str, bytes] | None = None
+    seconds: float = 0.0
+
+
+def content(path):
+    return {p.name: p.read_bytes() for p in path.iterdir()} if path.is_dir() else path.read_bytes()
+
+
+def remove(path):
+    for part in path.iterdir() if path.is_dir() else ():
+        part.unlink()
+    if path.is_dir():
+        path.rmdir()
+    else:
+        path.unlink(missing_ok=True)
+
+
+def put_back(path, there):
+    remove(path)
+    if isinstance(there, dict):
+        path.mkdir()
+        for name, data in there.items():
+            (path / name).write_bytes(data)
+    elif there is not None:
+        path.write_bytes(there)
+
+
+def default_signals():
+    for number in SIGNALS:
+        signal.signal(number, signal.SIG_DFL)
+
+
+def forked(arguments, errors):
+    """A process that runs `attnscope` from where everything is imported."""
+    pid = os.fork()
+    if pid:
+        return pid
+    code = 70
+    try:
+        default_signals()
+        os.dup2(os.open(errors, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND), 2)
+        sys.argv = ["attnscope", *arguments]
+        from attnscope.cli import main
+
+        code = main()
+        sys.stdout.flush()
+    finally:
+        os._exit(code)
+
+
+def fresh(arguments, errors):
+    """The same from the beginning."""
+    with open(errors, "wb") as file:
+        command = [sys.executable, "-m", "attnscope", *arguments]
+        return subprocess.Popen(command, stderr=file, cwd=ROOT, preexec_fn=default_signals).pid
+
+
+def end_of(pid, limit=60.0):
+    """The exit code, as a shell would say it; a process that hangs is killed."""
+    deadline = time.monotonic() + limit
+    while True:
+        done, status = os.waitpid(pid, os.WNOHANG)
+        if done:
+            code = os.waitstatus_to_exitcode(status)
+            return code if code >= 0 else 128 - code
+        if time.monotonic() > deadline:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+            return None
+        time.sleep(0.002)
+
+
+def cases(folder, long_words):
+    """Short texts and long ones, as lines and as shards, some of them over an older dump that `--force` replaces."""
+    luck = random.Random(5)
+    short, long, old = folder / "short.txt", folder / "long.txt", folder / "old.txt"
+    lines = [" ".join(luck.choices(WORDS, k=luck.randrange(1, 40))) for _ in range(60)]
+    short.write_text("\n".join(lines) + "\n")
+    long.write_text("".join(" ".join(luck.choices(WORDS, k=long_words)) + "\n" for _ in range(3)))
+    old.write_text("an old text\n" * 5)
+    made = []
+    for name, source, more in (("short", short, ["--top", "12"]), ("long", long, ["--truncate"])):
+        for kind in (".jsonl", ""):
+            for force in (False, True):
+                target = folder / f"{name}{'-forced' * force}{kind}"
+                arguments = ["batch", str(source), "-o", str(target), "--quiet", *more]
+                made.append(Case(target.name, arguments, target))
+                if force:
+                    assert end_of(forked(["batch", str(old), "-o", str(target), "--quiet"], os.devnull)) == 0
+                    made[-1].older = content(target)
+                    remove(target)
+    for case in made:
+        started = time.monotonic()
+        assert end_of(forked(case.arguments, os.devnull)) == 0
+        case.seconds, case.whole = time.monotonic() - started, content(case.target)
+        put_back(case.target, case.older)
+    return made
+
+
+class Soak:
+    """What was sent, and what came of it."""
+
+    def __init__(self, folder, seed, words):
+        self.luck, self.errors = random.Random(seed), str(folder / "stderr")
+        self.cases = cases(folder, words)
+        self.waits, self.wholes, self.wrong = [], 0, []
+
+    def interrupt(self, number, patience, from_python):
+        """End one process at a random moment, unless it is done before."""
+        case = self.luck.choice(self.cases)
+        begun = self.begun(case)
+        arguments = case.arguments if begun else [*case.arguments, "--force"]
+        process = (fresh if from_python else forked)(arguments, self.errors)
+        time.sleep(self.luck.random() * (1.5 if from_python else 1.2 * case.seconds))
+        with suppress(ProcessLookupError):
+            os.kill(process, number)
+        sent = time.monotonic()
+        code, waited = end_of(process), time.monotonic() - sent
+        said = Path(self.errors).read_bytes()
+        if code == 0:
+            self.whole(case)
+            return False
+        if number != signal.SIGKILL:
+            self.waits.append(waited)
+        if code != 128 + number or waited > patience or said:
+            self.wrong.append(f"{case.name}: signal {number}: exit code {code} after {waited:.2f} s: {said[-300:]!r}")
+        return True
+
+    def begun(self, case):
+        """The dump is the new one; where it is not yet, the old one has to be whole."""
+        if case.older is None:
+            return True
+        there = content(case.target)
+        if isinstance(there, bytes):
+            return there != case.older
+        if there["index.jsonl"] != case.older["index.jsonl"]:
+            return True
+        if not case.older.items() <= there.items():
+            self.wrong.append(f"{case.name}: the older dump is not whole")
+        return False
+
+    def whole(self, case):
+        """A dump that is finished is the one that was written without interruption."""
+        self.wholes += 1
+        if content(case.target) != case.whole:
+            self.wrong.append(f"{case.name}: another dump than without interruption")
+        put_back(case.target, case.older)
+
+    def finish(self):
+        """Let every dump become whole."""
+        for case in self.cases:
+            if not self.begun(case):
+                continue
+            code = end_of(forked(case.arguments, self.errors), 600)
+            if code != 0:
+                self.wrong.append(f"{case.name}: exit code {code} at last: {Path(self.errors).read_bytes()[-300:]!r}")
+            else:
+                self.whole(case)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--signals", type=int, default=200)
+    parser.add_argument("--kills", type=int, default=100)
+    parser.add_argument("--seed", type=int, default=None)
+    parser.add_argument("--words", type=int, default=60_000, help="of a long text")
+    parser.add_argument("--patience", type=float, default=1.0, help="seconds that a process has to end")
+    given = parser.parse_args()
+    import torch
+
+    import attnscope.analysis
+    import attnscope.batch.convert
+    import attnscope.model.native  # noqa: F401
+
+    torch.set_num_threads(1)
+    started = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="attnscope-soak-") as name:
+        seed = random.SystemRandom().randrange(1 << 30) if given.seed is None else given.seed
+        print(f"seed {seed}", flush=True)
+        soak = Soak(Path(name), seed, given.words)
+        wanted = [None] * given.signals + [signal.SIGKILL] * given.kills
+        soak.luck.shuffle(wanted)
+        for place, kind in enumerate(wanted):
+            for _ in range(50):  # until one comes in time
+                number = kind or soak.luck.choice(SIGNALS)
+                if soak.interrupt(number, given.patience, from_python=place % 10 == 0):
+                    break
+            if place % 50 == 49:
+                print(f"{place + 1} of {len(wanted)}, {len(soak.wrong)} wrong", flush=True)
+        soak.finish()
+    for line in soak.wrong:
+        print(line)
+    waits = sorted(soak.waits)
+    seconds = time.monotonic() - started
+    median, most = (round(1000 * wait) for wait in (statistics.median(waits), waits[-1]))
+    print(
+        f"{len(waits)} signals and {given.kills} kills in {seconds:.0f} s, {soak.wholes} dumps became whole, "
+        f"{len(soak.wrong)} wrong; a signal ended its process in {median} ms (median), {most} ms at most"
+    )
+    return bool(soak.wrong)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
