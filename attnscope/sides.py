@@ -35,7 +35,7 @@ def compare_runs(
 
     Args:
         axis: What differs between the runs.
-        runs: Label and run of every side; each keeps whole rows of weights.
+        runs: Label and run of every side; each keeps every column.
         key: Columns of the difference that are shown, as typed; None for all, or the first `window`.
         window: See config.RunConfig.
         progress: See pipeline.inspect.
@@ -46,6 +46,7 @@ def compare_runs(
         UsageError: A selection does not fit.
     """
     asked = [stage for stage in STAGES if any(stage in run.stages for _, run in runs)]
+    runs = [(label, _with_weights(run)) for label, run in runs]
     session = Session([text for _, run in runs for text in run.texts], progress)
     leader = _leader(axis, runs, session)
     reports = {leader: session.inspect(runs[leader][1])}
@@ -53,7 +54,8 @@ def compare_runs(
     for number, (_, run) in enumerate(runs):
         if number != leader:
             kept = {name: numbers for name, numbers in chosen.items() if getattr(run, name) == "auto"}
-            reports[number] = session.inspect(msgspec.structs.replace(run, **kept))
+            report = session.inspect(msgspec.structs.replace(run, **kept))
+            reports[number] = _same_heads(report, reports[leader]) if kept else report
     sides = [Side(label, reports[number]) for number, (label, _) in enumerate(runs)]
     return compare(axis, sides, _shown(sides[0].report, key, window), tolerance, asked)
 
@@ -68,6 +70,11 @@ def _shown(report: Report, key: str | None, window: int | None) -> list[list[int
         else:
             shown.append(None if window is None or len(text.sources) <= window else list(range(window)))
     return shown
+
+
+def _with_weights(run: RunConfig) -> RunConfig:
+    """The same run, keeping the weights, too: everything but worst cells is measured with them."""
+    return msgspec.structs.replace(run, stages=tuple(dict.fromkeys((*run.stages, "weights"))))
 
 
 def _leader(axis: str, runs: Sequence[tuple[str, RunConfig]], session: Session) -> int:
@@ -103,6 +110,16 @@ class Wanted:
     query: str | None = None
     key: str | None = None
     stages: tuple[str, ...] | None = None
+
+
+def _same_heads(report: Report, chosen: Report) -> Report:
+    """Leave out the heads that were chosen for another layer."""
+    units = [(head.layer, head.head) for head in chosen.texts[0].heads]
+    texts = [
+        msgspec.structs.replace(text, heads=[head for head in text.heads if (head.layer, head.head) in units])
+        for text in report.texts
+    ]
+    return msgspec.structs.replace(report, texts=texts)
 
 
 def compare_files(
@@ -145,12 +162,13 @@ def _narrowed(path: Path, report: Report, wanted: Wanted) -> Report:
         made = report.provenance
         layers = _picked(wanted.layer, "layer", made.n_layers, [head.layer for head in text.heads], path)
         heads = _picked(wanted.head, "head", made.n_heads, [head.head for head in text.heads], path)
-        chosen = [head for head in text.heads if head.layer in layers and head.head in heads]
+        named = {(head.layer, head.head): head for head in text.heads}
+        chosen = [named[layer, head] for layer in layers for head in heads if (layer, head) in named]
         if text.heads and not chosen:
             raise UsageError(f"'{path}' holds no such head of such a layer", where="--layer and --head")
         queries = text.queries
         if wanted.query is not None:
-            queries = positions(wanted.query, text.tokens, (text.text, text.pair), "--query")
+            queries = sorted(positions(wanted.query, text.tokens, (text.text, text.pair), "--query"))
             _check_saved(queries, text.queries, "query", path)
         rows = [text.queries.index(query) for query in queries]
         parts = [_rows_of(_stages_of(head, wanted.stages, path), text, rows) for head in chosen]
@@ -162,8 +180,8 @@ def _picked(typed: str | None, what: str, count: int, saved: Sequence[int | str]
     """The layers or heads that are meant, of those that are saved."""
     pick = parse_pick("all" if typed is None else typed, f"--{what}")
     if pick.word in ("auto", "all"):
-        return saved
-    picked = ["mean"] if pick.word else pick.numbers(count, what)
+        return list(dict.fromkeys(saved))
+    picked: Sequence[int | str] = ["mean"] if pick.word else pick.numbers(count, what)
     if missing := [str(number) for number in picked if number not in saved]:
         found = f"'{path}' holds no {what} {', '.join(missing)}"
         raise UsageError(found, where=f"--{what}", hint=f"it holds {', '.join(dict.fromkeys(map(str, saved)))}")

@@ -196,6 +196,16 @@ def test_a_layer_or_head_that_is_left_to_us_is_the_same_on_every_side():
     assert (alone.layer, alone.head) == (own[0].layer, own[0].head)
 
 
+@pytest.mark.parametrize("order", [("causal", "bidirectional"), ("bidirectional", "causal")])
+def test_a_head_that_is_chosen_for_every_layer_is_the_same_on_every_side(order):
+    runs = [(mask, config("the cat sat because it was tired", mask=mask, layer="all", head="auto")) for mask in order]
+    units = [
+        [(h.layer, h.head) for h in side.report.texts[0].heads] for side in compare_runs("mask", runs, None, None).sides
+    ]
+    assert units[0] == units[1]
+    assert len({head for _, head in units[0]}) == len(units[0]) == 2, "each layer has a head of its own"
+
+
 def test_layers_and_heads_are_paired_in_order():
     runs = [(f"L{n}", config(layer=str(n), head="all")) for n in (0, 1)]
     assert [(h.first, h.second) for h in compare_runs("layer", runs, None, None).changes[0].heads] == [
@@ -362,7 +372,7 @@ def test_saved_reports_are_narrowed_to_what_is_wanted(saved):
         np.testing.assert_array_equal(head.entropy, known.entropy[:, [0, 2]])
         assert head.entered == [known.entered[0], known.entered[2]]
         assert [cell.stage for cell in head.worst] == ["masked", "output"]
-    assert found.sides[0].report.texts[0].queries == [2, 0]
+    assert found.sides[0].report.texts[0].queries == [0, 2]
     assert failure(compare_files(saved, Wanted(query="0"), Tolerance(1e-9))) is None, "row 2 differs, row 0 does not"
     assert failure(compare_files(saved, Wanted(stages=("scores",)), Tolerance(1e-9))) is None
 

@@ -194,12 +194,11 @@ def _axis(given: dict[str, Any]) -> tuple[str, list[str]]:
 
 
 def _side(groups: dict[str, Any], window: int | None, pool: int | None, *, maps: bool, quiet: bool) -> "RunConfig":
-    """The run of one side: whole rows of weights, whatever columns are shown; or a map, where no cell was named."""
+    """The run of one side: every column, whichever are shown; or a map, where no cell was named."""
     from msgspec.structs import replace
 
     from attnscope.cli.request import run_config
 
     run = run_config(**groups, window=window, quiet=quiet, pool=pool)
-    stages = tuple(dict.fromkeys((*run.stages, "weights")))
     maps = maps and run.query is None and run.key is None and (window is not None or pool is not None)
-    return replace(run, key=None if maps else "0:", stages=stages)
+    return replace(run, key=None if maps else "0:")

@@ -1,4 +1,4 @@
-"""Verify random calls of `attnscope run`: `python -m tests.referee --cases 10000 --seed 1`."""
+"""Verify random calls of attnscope: `python -m tests.referee --cases 10000 --seed 1`, and with `--of compare`, too."""
 
 import argparse
 import hashlib
@@ -6,36 +6,47 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import transformers as hf
 
-from tests.referee import draw, runner
+from tests.referee import comparing, draw, dumping, explaining, runner
 from tests.referee.models import NAMES, Models
 from tests.referee.verify import Mismatch
 
+KINDS: dict[str, tuple[Any, Any]] = {
+    "run": (draw.call, runner.check),
+    "compare": (comparing.call, comparing.check),
+    "explain": (explaining.call, explaining.check),
+    "batch": (dumping.call, dumping.check),
+}
 _SOURCES = ("models.py", "../parity/models.py")
 
 
 def main() -> int:
     """Play some cases; 1 where any of them went wrong."""
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--of", choices=KINDS, default="run", help="the command; batch goes on to convert")
     parser.add_argument("--cases", type=int, default=300)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--case", type=int, help="only this one")
     parser.add_argument("--first", type=int, default=0)
-    parser.add_argument("--model", choices=NAMES, help="only this model")
+    parser.add_argument("--model", choices=NAMES, help="only this model, of run")
     given = parser.parse_args()
     cases = [given.case] if given.case is not None else range(given.first, given.first + given.cases)
     hf.utils.logging.disable_progress_bar()
+    make, check = KINDS[given.of]
+    if given.model and given.of != "run":
+        parser.error("--model goes with --of run")
     models, wrong, began = Models(place()), 0, time.monotonic()
     for done, number in enumerate(cases, 1):
-        call = draw.call(models, given.seed, number, (given.model,) if given.model else None)
+        call = make(models, given.seed, number, *([(given.model,)] if given.model else []))
         try:
-            runner.check(call, models)
+            check(call, models)
         except Mismatch as e:
             wrong += 1
             only = f" --model '{given.model}'" if given.model else ""
-            again = f"python -m tests.referee --seed {given.seed} --case {number}{only}"
+            again = f"python -m tests.referee --of {given.of} --seed {given.seed} --case {number}{only}"
             print(f"case {number}: {e}\n  {call.command()}\n  {again}", flush=True)
         if done % 500 == 0:
             print(f"{done} cases, {wrong} wrong, {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)

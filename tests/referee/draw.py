@@ -27,7 +27,7 @@ def call(models: Models, seed: int, number: int, names: "tuple[str, ...] | None"
     name = random.choice(names) if names else MINILM if random.random() < 0.06 else random.choice(tuple(ROWS))
     model = models[name]
     texts, pair = _texts(random, model)
-    counts = [_tokens(model, text, pair) for text in texts]
+    counts = [count_tokens(model, text, pair) for text in texts]
     layers, heads = (6, 12) if name == MINILM else (3, 4)
     mask = _mask(random, models.place, counts, seed, number)
     chance = random.random
@@ -39,8 +39,8 @@ def call(models: Models, seed: int, number: int, names: "tuple[str, ...] | None"
         file=_file(models.place / f"texts-{seed}-{number}.txt", texts) if len(texts) > 1 else None,
         layer=_pick(random, layers),
         head=_pick(random, heads),
-        query=_places(random, texts, counts) if chance() < 0.55 else None,
-        key=_places(random, texts, counts) if chance() < 0.4 else None,
+        query=places(random, texts, counts) if chance() < 0.55 else None,
+        key=places(random, texts, counts) if chance() < 0.4 else None,
         stage=",".join(random.sample(_STAGES, random.randint(1, 5))) if chance() < 0.6 else None,
         mask=mask,
         what_if=random.choice((None, "stack", "same-scores")) if mask else None,
@@ -73,7 +73,7 @@ def _text(random: Random, model: Model, length: int | None = None) -> str:
     return " ".join(random.choice(words) for _ in range(length))
 
 
-def _tokens(model: Model, text: str, pair: str | None) -> int:
+def count_tokens(model: Model, text: str, pair: str | None) -> int:
     behind = 0 if pair is None else len(pair.split()) + model.after_pair
     return model.before + len(text.split()) + model.after + behind
 
@@ -96,7 +96,7 @@ def _pick(random: Random, count: int) -> str | None:
     return ",".join(parts)
 
 
-def _places(random: Random, texts: tuple[str, ...], counts: list[int]) -> str:
+def places(random: Random, texts: tuple[str, ...], counts: list[int]) -> str:
     """Rows or columns that every text has."""
     shortest = min(counts)
     shared = sorted(set.intersection(*(set(text.split()) for text in texts)))

@@ -153,7 +153,7 @@ def report(found: Json, call: Call, model: Model) -> None:
     same("provenance.values", made["values"], "pooled" if pooled else "exact")
     _mask(found["mask"], call, texts)
     same("texts", len(found["texts"]), len(texts))
-    units = _units(call, [one.layers for one in texts], texts, found["texts"][0]["heads"])
+    units = named_units(call, [one.layers for one in texts], texts, found["texts"][0]["heads"])
     for number, (one, text) in enumerate(zip(found["texts"], texts, strict=True)):
         same("index", one["index"], number)
         same("text", (one["text"], one["pair"]), (call.texts[number], call.pair))
@@ -212,7 +212,7 @@ def _notes(found: list[str], call: Call, n: int, nothing: bool) -> None:
             raise Mismatch(f"notes: {found}, expected a map of {runs} × {runs} runs for {n} × {n}")
 
 
-def _units(
+def named_units(
     call: Call, by_text: list[list[Attention]], texts: list[Text], shown: list[Json]
 ) -> list[tuple[tuple[Any, Any], tuple[list[int], list[int]]]]:
     """Name, layers and heads of every unit, in order; where `auto` chose, that it chose one of the best."""
@@ -331,9 +331,26 @@ def takes_part(unit: Unit, special: Sequence[bool], no_special: bool) -> Allowed
 
 
 def ranking(
-    where: str, found: Json, unit: Unit, special: Sequence[bool], queries: Sequence[int], call: Call, longest: int
+    where: str,
+    found: Json,
+    unit: Unit,
+    special: Sequence[bool],
+    queries: Sequence[int],
+    call: Call,
+    longest: int,
+    kept: Sequence[str] | None = None,
 ) -> None:
     """The strongest sources of each shown query: which, how many, in what order, and their measures.
+
+    Args:
+        where: What this is, for the message.
+        found: The ranking, as JSON.
+        unit: What the reference has.
+        special: Special tokens.
+        queries: The shown queries.
+        call: What was asked for.
+        longest: Tokens of the longest text that is ranked together with this one.
+        kept: The measures that are there; None for those of a Report.
 
     Raises:
         Mismatch: They differ by more than their slack.
@@ -348,6 +365,7 @@ def ranking(
     else:
         same(where + ".projected", found["projected"], None)
     order = unit.number("masked") if by == "weight" and unit.single else measures[by]
+    measures = {name: measures[name] for name in kept or measures}
     same(where + " rows", len(found["keys"]), len(queries))
     for row, query in enumerate(queries):
         keys = found["keys"][row]

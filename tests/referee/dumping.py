@@ -1,0 +1,273 @@
+"""Draw random calls of `attnscope batch` and `attnscope convert`, and verify every number of records and of tables.
+
+A record's arrays are verified where they lie (a line, a shard, a document), and once more as they come back from the
+tables that `convert` makes of the dump.
+"""
+
+import csv
+import json
+import shlex
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from random import Random
+from typing import Any
+from zlib import crc32
+
+import numpy as np
+from safetensors.numpy import load_file
+
+from tests.referee import draw, runner, verify
+from tests.referee.call import Call, places
+from tests.referee.expected import STAGES, STATISTICS, Unit
+from tests.referee.models import Model, Models
+from tests.referee.verify import Json, Mismatch, Text, close, same
+
+_PARTS = ("top", "rows", "columns", "pooled")
+_MEASURES = {"weight": ("weight",), "value": ("weight", "value"), "projected": ("weight", "value", "projected")}
+_TABLES = {"contributors": "top", "rows": "rows", "columns": "columns", "matrices": "stages"}
+
+
+@dataclass(frozen=True)
+class Dumping:
+    """One call of `attnscope batch`.
+
+    Attributes:
+        call: What every record must hold, as a call of `attnscope run`; its `stage` is None where none is kept.
+        items: Text and second text of every line; an empty text for a blank line.
+        source: The file of texts.
+        output: The dump.
+        keep: What is kept besides stages.
+        pool: Size of maps.
+    """
+
+    call: Call
+    items: list[tuple[str, str | None]]
+    source: Path
+    output: Path
+    keep: list[str]
+    pool: int
+
+    @property
+    def argv(self) -> list[str]:
+        """The arguments after `attnscope`."""
+        words = ["batch", str(self.source), "-o", str(self.output), "--model", str(self.call.folder), "--force"]
+        names = ("layer", "head", "query", "key", "stage", "mask", "what_if", "top", "by", "engine")
+        for name in names:
+            if (value := getattr(self.call, name)) is not None:
+                words += ["--" + name.replace("_", "-"), str(value)]
+        words += ["--keep", ",".join(self.keep), "--pool", str(self.pool), "--max-memory", "4G", "--quiet"]
+        return [*words, *(["--no-special"] if self.call.no_special else [])]
+
+    def command(self) -> str:
+        """The same, to be copied into a shell."""
+        return f"printf %s {shlex.quote(self.source.read_text())} > {self.source}; attnscope {shlex.join(self.argv)}"
+
+
+def call(models: Models, seed: int, number: int) -> Dumping:
+    """Draw one call."""
+    random = Random(f"dump {seed}:{number}")
+    base = replace(draw.call(models, seed, 700_000 + number), file=None, pool=None, query=None, key=None)
+    model = models[base.model]
+    items = [_item(random, model) for _ in range(random.choice((1, 2, 5, 8)))]
+    if random.random() < 0.3:
+        items.insert(random.randint(0, len(items)), ("", None))
+    lines = any(pair is not None for _, pair in items) or random.random() < 0.3
+    there = [item for item in items if item[0]]
+    counts = [draw.count_tokens(model, *item) for item in there]
+    if base.mask and any(ending in base.mask for ending in (".json", ".npy", ".safetensors")):
+        base = replace(base, mask="causal+block:3")  # a file fits texts of one length alone
+    texts = tuple(" ".join((text, pair or "")) for text, pair in there)
+    if random.random() < 0.4:
+        base = replace(base, query=draw.places(random, texts, counts))
+    if random.random() < 0.4:
+        base = replace(base, key=draw.places(random, texts, counts))
+    for name in ("layer", "head"):
+        if getattr(base, name) in (None, "auto"):
+            base = replace(base, **{name: random.choice(("all", "mean", "1"))})
+    stage = random.choice((None, "weights", ",".join(random.sample(STAGES, random.randint(1, 5)))))
+    base = replace(base, stage=stage, texts=tuple(text for text, _ in there), pair=None)
+    source = models.place / f"items-{seed}-{number}.{'jsonl' if lines else 'txt'}"
+    written = [json.dumps({"text": a} | ({"pair": b} if b else {})) if lines else a for a, b in items]
+    source.write_text("".join(line + "\n" for line in written))
+    keep = [part for part in _PARTS if random.random() < 0.6] or ["rows"]
+    output = models.place / f"dump-{seed}-{number}{random.choice(('.jsonl', '', '', '.json'))}"
+    return Dumping(base, items, source, output, keep, random.choice((1, 2, 5, 16)))
+
+
+def _item(random: Random, model: Model) -> tuple[str, str | None]:
+    """A text, and sometimes a second; some are long enough to be padded in a group."""
+    length = random.choice((None, None, 17, 18, 19, 40))
+    text = " ".join(random.choice(model.words) for _ in range(length or random.choice((1, 2, 3, 5, 9))))
+    pair = " ".join(random.choice(model.words) for _ in range(random.choice((1, 3, 20))))
+    return text, pair if model.pairs and random.random() < 0.15 else None
+
+
+def check(made: Dumping, models: Models) -> None:
+    """Write one dump, convert it to tables, and verify every number of both.
+
+    Raises:
+        Mismatch: Something is not so, or a command ends in an error.
+    """
+    _run(made.argv)
+    records = list(_records(made.output))
+    same("records", [record["index"] for record in records], list(range(len(made.items))))
+    model = models[made.call.model]
+    for record, (text, _) in zip(records, made.items, strict=True):
+        same("status", record["status"], "ok" if text else "skipped")
+    done = [record for record in records if record["status"] == "ok"]
+    tables = _tables(made, done)
+    for record in done:
+        text, pair = made.items[record["index"]]
+        item = replace(made.call, texts=(text,), pair=pair)
+        for source, arrays in (("", record), ("table ", tables[record["index"]])):
+            _record(f"{source}record {record['index']} ", record, arrays, item, made, model)
+
+
+def _run(argv: list[str]) -> None:
+    code, _, errors = runner.run(argv)
+    if code or errors:
+        raise Mismatch(f"{argv[0]}: exit code {code}: {errors.strip()}")
+
+
+def _records(path: Path) -> Iterator[Json]:
+    """The records of a dump of any kind, with their arrays."""
+    if path.suffix == ".json":
+        yield from runner.parsed(path.read_bytes())["records"]
+        return
+    lines = (path / "index.jsonl" if path.is_dir() else path).read_bytes().splitlines()
+    for line in lines[1:-1]:
+        record = runner.parsed(line)
+        if "shard" in record:
+            shard = path / record["shard"]
+            same("shard_check", f"{crc32(shard.read_bytes()):08x}", record["shard_check"])
+            for name, array in load_file(shard).items():
+                index, _, rest = name.partition("/")
+                part, _, key = rest.partition(".")
+                if int(index) != record["index"]:
+                    continue
+                if key == "masked" and np.isnan(array).any():
+                    raise Mismatch("stages.masked: NaN in a shard, where a cell is -inf if it is not allowed")
+                values = (
+                    np.where(np.isfinite(array), array, np.nan).tolist() if array.dtype.kind == "f" else array.tolist()
+                )
+                if key:
+                    record.setdefault(part, {})[key] = values
+                else:
+                    record[part] = values
+        yield record
+
+
+def _record(where: str, record: Json, arrays: Json, item: Call, made: Dumping, model: Model) -> None:
+    """Everything that a record, or the tables, say of one text."""
+    text = Text(model, item, 0)
+    text.longest = text.n
+    verify._tokens(record["tokens"], text)
+    words = [token["text"] for token in record["tokens"]]
+    queries = list(range(text.n)) if item.query is None else places(item.query, words)
+    keys = list(range(text.n)) if item.key is None else places(item.key, words)
+    same(where + "queries", record["queries"], queries)
+    kept = made.keep + (["stages"] if item.stage else [])
+    same(where + "parts", {part for part in (*_PARTS, "stages") if record.get(part)}, set(kept))
+    if item.stage:
+        same(where + "keys", record["keys"], keys)
+        same(where + "stages", set(record["stages"]), set(item.stages))
+    units = verify.named_units(item, [text.layers], [text], [])
+    same(where + "units", [tuple(unit) for unit in record["units"]], [name for name, _ in units])
+    for n, (name, (layers, heads)) in enumerate(units):
+        unit = Unit([text.layers[i] for i in layers], heads, "mean" not in name)
+        at = f"{where}L{name[0]}H{name[1]} "
+        _unit(at, {part: arrays[part] for part in kept if part in arrays}, n, unit, text, queries, keys, item, made)
+
+
+def _unit(
+    where: str, arrays: Json, n: int, unit: Unit, text: Text, queries: list[int], keys: list[int], item: Call,
+    made: Dumping,
+) -> None:  # fmt: skip
+    for stage, matrices in arrays.get("stages", {}).items():
+        expected = unit.number(stage)[queries]
+        close(where + stage, matrices[n], expected if stage == "output" else expected[:, keys])
+    if "rows" in arrays:
+        for name in STATISTICS:
+            close(where + name, arrays["rows"][name][n], unit.statistic(name)[queries])
+        same(where + "has a sink", "sink" in arrays["rows"], unit.has_sink)
+        if unit.has_sink:
+            close(where + "sink", arrays["rows"]["sink"][n], unit.statistic("sink")[queries])
+    if "columns" in arrays:
+        close(where + "columns", arrays["columns"][n], unit.columns(queries))
+    if "pooled" in arrays:
+        close(where + "pooled", arrays["pooled"][n], unit.pooled(made.pool, queries)[1])
+    if "top" in arrays:
+        top = {name: values[n] for name, values in arrays["top"].items()}
+        by = item.by or "weight"
+        found = top | {"by": by, "left_out": ["some"] if item.no_special else [], "projected": top.get("projected")}
+        same(where + "measures", set(top) - {"keys"}, set(_MEASURES[by]))
+        verify.ranking(where + "top", found, unit, text.special, queries, item, text.longest, _MEASURES[by])
+
+
+def _tables(made: Dumping, records: Sequence[Json]) -> dict[int, Json]:
+    """What the tables of a dump hold, by record, in the shape in which the record holds it."""
+    found: dict[int, Json] = {record["index"]: {} for record in records}
+    for table, part in _TABLES.items():
+        if part in made.keep or (part == "stages" and made.call.stage):
+            path = made.output.parent / f"{made.output.stem}-{table}.csv"
+            _run(["convert", str(made.output), str(path), "--table", table, "--force", "--quiet"])
+            with open(path, newline="") as file:
+                rows = list(csv.DictReader(file))
+            for record in records:
+                mine = [row for row in rows if int(row["index"]) == record["index"]]
+                found[record["index"]][part] = _shaped(table, record, mine, made)
+            same(f"rows of {table}", {int(row["index"]) for row in rows} <= set(found), True)
+    return found
+
+
+def _shaped(table: str, record: Json, rows: list[dict[str, str]], made: Dumping) -> Any:
+    """One text's rows of a table as arrays; every row fills one place, and none is filled twice."""
+    units = {tuple("" if name == "mean" else str(name) for name in unit): n for n, unit in enumerate(record["units"])}
+    query = {position: n for n, position in enumerate(record["queries"])}
+    words = [token["text"] for token in record["tokens"]]
+    for row in rows:
+        for kind in ("query", "key"):
+            if row.get(kind):
+                same(f"{table} {kind}_token", row[f"{kind}_token"], words[int(row[kind])])
+    n_units, n_queries, n = len(units), len(query), len(words)
+
+    def filled(shape: tuple[int, ...], name: str, at: Any, rows: list[dict[str, str]], blank: float = np.nan) -> Any:
+        array, seen = np.full(shape, blank), np.zeros(shape, dtype=int)
+        for row in rows:
+            place = (units[row["layer"], row["head"]], *at(row))
+            array[place] = float(row[name]) if row[name] else np.nan
+            seen[place] += 1
+        if (seen > 1).any():
+            raise Mismatch(f"{table}: {name} stands twice for {np.argwhere(seen > 1)[0]}")
+        if not seen.all() and table != "contributors":
+            raise Mismatch(f"{table}: {name} is missing for {np.argwhere(seen == 0)[0]}")
+        return array
+
+    if table == "contributors":
+        ranks = min(3 if made.call.top is None else made.call.top, n)
+
+        def at(row: dict[str, str]) -> tuple[int, int]:
+            return query[int(row["query"])], int(row["rank"])
+
+        shape = n_units, n_queries, ranks
+        measures = {name: filled(shape, name, at, rows) for name in _MEASURES[made.call.by or "weight"]}
+        return {"keys": filled(shape, "key", at, rows, -1).astype(int).tolist(), **measures}
+    if table == "rows":
+        names = [*STATISTICS, *(["sink"] if any(row["sink"] for row in rows) else [])]
+        return {n: filled((n_units, n_queries), n, lambda row: (query[int(row["query"])],), rows) for n in names}
+    if table == "columns":
+        return filled((n_units, n), "mass", lambda row: (int(row["key"]),), rows)
+    key = {position: n for n, position in enumerate(record["keys"])}
+    stages = {}
+    for stage in dict.fromkeys(row["stage"] for row in rows):
+        mine = [row for row in rows if row["stage"] == stage]
+
+        def at(row: dict[str, str], stage: str = stage) -> tuple[int, int]:
+            column = int(row["dimension"]) if stage == "output" else key[int(row["key"])]
+            return query[int(row["query"])], column
+
+        width = 1 + max(int(row["dimension"]) for row in mine) if stage == "output" else len(key)
+        stages[stage] = filled((n_units, n_queries, width), "value", at, mine)
+    same("stages of the table", set(stages), set(record["stages"]))
+    return stages

@@ -1,0 +1,22 @@
+"""Every number of random comparisons, explanations, records and tables equals what eager transformers gives."""
+
+import pytest
+
+from tests.referee.__main__ import KINDS
+from tests.referee.models import Models
+from tests.referee.verify import Mismatch
+
+CASES = {"compare": 55, "explain": 60, "batch": 40}
+PARTS = 5
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+@pytest.mark.parametrize("kind", CASES)
+def test_every_number_is_right(models: Models, kind: str, part: int) -> None:
+    make, check = KINDS[kind]
+    for number in range(part, CASES[kind], PARTS):
+        call = make(models, 0, number)
+        try:
+            check(call, models)
+        except Mismatch as e:
+            pytest.fail(f"{e}\n{call.command()}\npython -m tests.referee --of {kind} --seed 0 --case {number}")

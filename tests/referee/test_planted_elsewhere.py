@@ -1,0 +1,206 @@
+"""A bug planted in compare, explain, batch or convert is found within a few random calls of that command."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from attnscope import comparison, sides
+from attnscope.batch import tables, work
+from attnscope.batch.dumps import Dump
+from attnscope.comparison import _Half, _Text
+from attnscope.explanation import arithmetic, build
+from attnscope.model.walk import Walk
+from attnscope.tolerance import MatrixPair
+from tests.referee.__main__ import KINDS
+from tests.referee.models import Models
+from tests.referee.verify import Mismatch
+
+CALLS = 12
+
+Plant = tuple[Any, str, Any]
+
+
+def _saved_keys_are_whole_rows() -> Plant:
+    """As it was: what is measured of some keys passes for what is measured of all."""
+    return _Half, "whole", property(lambda self: True)
+
+
+def _natural_logarithms() -> Plant:
+    divergence = comparison.jensen_shannon
+    return comparison, "jensen_shannon", lambda p, q: divergence(p, q) * np.log(2)
+
+
+def _the_query_itself_is_later() -> Plant:
+    def future(self: _Half) -> Any:
+        after = np.array(self.text.keys)[None] >= np.array(self.queries)[:, None]
+        return (self.weights * after).sum(-1)
+
+    return _Half, "future", property(future)
+
+
+def _no_sink_moves() -> Plant:
+    return _Half, "sink", property(lambda self: np.zeros((len(self.at), 1)))
+
+
+def _own_tokens_do_not_move() -> Plant:
+    return _Half, "own", property(lambda self: np.zeros((len(self.at), len(self.own_keys))))
+
+
+def _rows_of_the_other_side() -> Plant:
+    return _Text, "queries", property(lambda self: [(i, i) for i, _ in self.tokens if i in self.b.queries])
+
+
+def _heads_are_paired_by_their_place() -> Plant:
+    return _Text, "heads", lambda self, axis: list(zip(self.a.heads, self.b.heads[::-1], strict=True))
+
+
+def _newcomers_are_counted_twice() -> Plant:
+    return comparison, "_newcomers", lambda before, after: after.top(9)
+
+
+def _signed_differences() -> Plant:
+    def excess(self: MatrixPair, relative: float = 0.0) -> Any:
+        return np.nan_to_num(self.second - self.first - relative * np.abs(self.first))
+
+    return MatrixPair, "excess", excess
+
+
+def _one_row_further_of_a_saved_report() -> Plant:
+    rows_of = sides._rows_of
+    return sides, "_rows_of", lambda head, text, rows: rows_of(head, text, [(r + 1) % len(text.queries) for r in rows])
+
+
+def _rows_of_a_group() -> Plant:
+    place = work._place
+
+    def shifted(wanted: list[int], there: Any) -> Any:
+        return place([min(position + 1, int(there[-1])) for position in wanted], there)
+
+    return work, "_place", shifted
+
+
+def _a_row_for_every_contributor() -> Plant:
+    """As it was: statistics of a row stand beside each of its contributors."""
+    rows = tables._rows
+    return tables, "_rows", lambda record: (part for part in (*rows(record), *rows(record)))
+
+
+def _keys_by_their_column() -> Plant:
+    matrices = tables._matrices
+
+    def wrong(record: Any) -> Any:
+        for part in matrices(record):
+            yield part | {"value": part["value"][::-1]}
+
+    return tables, "_matrices", wrong
+
+
+def _shards_of_the_record_before() -> Plant:
+    records = Dump.records
+
+    def late(self: Dump) -> Any:
+        before = None
+        for record in records(self):
+            if record.rows is not None and before is not None and before.entropy.shape == record.rows.entropy.shape:
+                record.rows.self[:] = before.self
+            before = record.rows
+            yield record
+
+    return Dump, "records", late
+
+
+def _heads_of_the_layer_before() -> Plant:
+    heads = tables._heads
+    return tables, "_heads", lambda record, unit: heads(record, np.maximum(unit - 1, 0))
+
+
+def _next_to_the_query() -> Plant:
+    see = Walk.see
+
+    def shifted(self: Walk, tile: Any) -> None:
+        see(self, tile)
+        if "weights" in self.found:
+            self.found["weights"] = np.roll(self.found["weights"], 1)
+
+    return Walk, "see", shifted
+
+
+def _neighbouring_dimensions() -> Plant:
+    parts = arithmetic.parts
+
+    def interleaved(q: Any, k: Any, lengths: Any, before: Any) -> Any:
+        return parts(q, k, None if lengths is None else lengths[::-1], before)
+
+    return arithmetic, "parts", interleaved
+
+
+def _the_rest_forgets_the_barred() -> Plant:
+    rest = build._rest
+
+    def fewer(found: Any, weigh: Any, keys: list[int]) -> Any:
+        return rest(found, weigh, [*keys, *np.flatnonzero(~np.isfinite(found["masked"])).tolist()])
+
+    return build, "_rest", fewer
+
+
+def _no_sink_in_the_sum() -> Plant:
+    exponentials = arithmetic.exponentials
+    return arithmetic, "exponentials", lambda masked, sink=None: exponentials(masked)
+
+
+def _uncapped() -> Plant:
+    scaled = arithmetic.scaled
+
+    def plain(scores: Any, scale: float, softcap: float | None, bias: Any) -> Any:
+        times_scale, capped, whole = scaled(scores, scale, softcap, bias)
+        return times_scale, None if capped is None else times_scale, whole
+
+    return arithmetic, "scaled", plain
+
+
+# The command, and a call near the first that shows the bug: to draw those before it takes time and shows nothing.
+PLANTS: dict[Callable[[], Plant], tuple[str, int]] = {
+    _saved_keys_are_whole_rows: ("compare", 2),
+    _natural_logarithms: ("compare", 1),
+    _the_query_itself_is_later: ("compare", 0),
+    _no_sink_moves: ("compare", 2),
+    _own_tokens_do_not_move: ("compare", 11),
+    _rows_of_the_other_side: ("compare", 11),
+    _heads_are_paired_by_their_place: ("compare", 1),
+    _newcomers_are_counted_twice: ("compare", 0),
+    _signed_differences: ("compare", 1),
+    _one_row_further_of_a_saved_report: ("compare", 0),
+    _rows_of_a_group: ("batch", 0),
+    _a_row_for_every_contributor: ("batch", 0),
+    _keys_by_their_column: ("batch", 1),
+    _shards_of_the_record_before: ("batch", 15),
+    _heads_of_the_layer_before: ("batch", 2),
+    _next_to_the_query: ("explain", 0),
+    _neighbouring_dimensions: ("explain", 1),
+    _the_rest_forgets_the_barred: ("explain", 3),
+    _no_sink_in_the_sum: ("explain", 27),
+    _uncapped: ("explain", 22),
+}
+
+
+@pytest.mark.parametrize("plant", PLANTS, ids=lambda plant: plant.__name__)
+def test_a_planted_bug_is_found(models: Models, monkeypatch: pytest.MonkeyPatch, plant: Callable[[], Plant]) -> None:
+    kind, first = PLANTS[plant]
+    make, check = KINDS[kind]
+    with monkeypatch.context() as patch:
+        patch.setattr(*plant())
+        for number in range(first, first + CALLS):
+            if said := _said(check, make(models, 0, number), models):
+                assert "exit code 70" not in said, "a crash is no wrong number"
+                return
+    pytest.fail("not one call noticed")
+
+
+def _said(check: Callable[[Any, Models], None], call: Any, models: Models) -> str:
+    try:
+        check(call, models)
+    except Mismatch as e:
+        return str(e)
+    return ""
