@@ -14,10 +14,9 @@ from attnscope.visible import visible
 if TYPE_CHECKING:
     from attnscope.config import RunConfig, TextInput
 
-_ENDINGS = (
-    *(".txt", ".md", ".json", ".jsonl", ".csv", ".tsv", ".parquet", ".gz", ".zst"),  # what is read, here or by batch
-    *(".svg", ".npy", ".npz", ".safetensors", ".toml", ".html"),  # what is written, or taken by other options
-)
+_LINES = (".txt", ".md", ".toml")  # endings of files: texts, …
+_RECORDS = (".jsonl", ".csv", ".tsv", ".parquet", ".gz", ".zst")  # … what only batch reads, …
+_FINDINGS = (".json", ".safetensors", ".npy", ".npz", ".svg", ".html")  # … and what no command reads texts from
 _LONGEST = 16 << 20  # bytes of standard input; an endless one must not fill the memory
 
 
@@ -111,15 +110,18 @@ def _refuse_file_name(option: str, text: str) -> None:
         named = path.is_file()
     except (OSError, ValueError):  # too long for a name, NUL in it
         named = False
-    looks = text.split() == [text] and path.suffix.lower() in _ENDINGS
+    looks = text.split() == [text] and path.suffix.lower() in (*_LINES, *_RECORDS, *_FINDINGS)
     if not named and not looks:
         return
     if option != "TEXT":
         hint = f"give the text itself; with a blank behind it, {option} '{text} ' is taken as it stands"
-    elif path.suffix.lower() == ".json":
-        hint = "compare takes saved reports, all of them .json; - takes a text from standard input, whatever it is"
     else:
-        hint = f"--file {text} reads its lines; - takes a text from standard input, whatever it is"
+        reads = f"--file {text} reads its lines"
+        if path.suffix.lower() in _RECORDS:
+            reads = f"attnscope batch {text} reads it"
+        elif path.suffix.lower() in _FINDINGS:
+            reads = "only saved reports, .json, are compared"
+        hint = f"{reads}; - takes a text from standard input, whatever it is"
     raise UsageError(f"'{text}' is the name of a file, not a text", where=option, hint=hint)
 
 

@@ -54,7 +54,7 @@ def test_a_dump_and_a_table_of_it(texts, capsys):
     assert [record["status"] for record in records] == ["ok", "skipped", "ok"]
     assert end["end"] is True
     assert main(["convert", "dump.jsonl", "dump.csv"]) == 0
-    assert capsys.readouterr().err == "attnscope: wrote: dump.csv (13 rows)\n"
+    assert capsys.readouterr().err == "attnscope: wrote: dump.csv (13 rows of contributors)\n"
     assert main(["batch", "texts.txt", "-o", "dump.jsonl", *CONFIG]) == 0
     assert capsys.readouterr().err == "attnscope: wrote: dump.jsonl (2 ok, 1 skipped; 3 were there before)\n"
 

@@ -167,14 +167,15 @@ def test_a_text_that_is_no_text(pipeline, tmp_path, capsys):
         ),
         (
             ["./a.JSONL"],
-            "TEXT: './a.JSONL' is the name of a file, not a text; --file ./a.JSONL reads its lines; - takes",
+            "TEXT: './a.JSONL' is the name of a file, not a text; attnscope batch ./a.JSONL reads it; - takes",
         ),
         (["bank"], "TEXT: 'bank' is the name of a file, not a text; --file bank reads its lines; - takes a text"),
         (["my notes"], "TEXT: 'my notes' is the name of a file, not a text; --file"),
         (
             ["a.json"],
-            "TEXT: 'a.json' is the name of a file, not a text; compare takes saved reports, all of them .json",
+            "TEXT: 'a.json' is the name of a file, not a text; only saved reports, .json, are compared; -",
         ),
+        (["x.npz"], "TEXT: 'x.npz' is the name of a file, not a text; only saved reports, .json, are compared; -"),
         ([TEXT, "--pair", "b.md"], "--pair: 'b.md' is the name of a file, not a text; give the text itself; with a"),
         ([TEXT, "--context", "bank"], "--context: 'bank' is the name of a file, not a text; give the text itself"),
     ],
@@ -196,6 +197,11 @@ def test_a_text_is_a_text(pipeline, tmp_path, monkeypatch, text):
     monkeypatch.chdir(tmp_path)
     Path("folder").mkdir()
     assert run_config(pipeline, text, "--pair", "folder").texts == (TextInput(text, "folder"),)
+
+
+def test_compare_takes_no_file_that_is_no_report_for_a_text(capsys):
+    assert main(["compare", "x.safetensors", "y.json"]) == 2
+    assert "TEXT: 'x.safetensors' is the name of a file, not a text" in capsys.readouterr().err
 
 
 def test_standard_input_may_be_the_name_of_a_file(pipeline, monkeypatch):

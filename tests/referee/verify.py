@@ -17,6 +17,7 @@ from tests.referee.reference import Allowed, Layer
 
 Json = dict[str, Any]
 _MASS = re.compile(r"auto: most mass on other words \((\d\.\d\d)\)")
+_MASS_OVER_HEADS = re.compile(r"auto layer: most mass on other words, (\d\.\d\d) over these heads")
 
 
 class Mismatch(AssertionError):
@@ -232,7 +233,8 @@ def named_units(
         of_layer = mass[:, heads]
         at = np.arange(n_layers), of_layer.value.argmax(1)
         over = of_layer[at] if head == "auto" else Number(of_layer.value.mean(1), of_layer.slack.max(1))
-        layers = [_chosen(shown, over, "layer")]
+        form = _MASS if head in ("auto", "mean") or len(heads) == 1 else _MASS_OVER_HEADS
+        layers = [_chosen(shown, over, "layer", form)]
     units: list[tuple[tuple[Any, Any], tuple[list[int], list[int]]]] = []
     for i, one in enumerate(layers):
         if head == "mean":
@@ -261,7 +263,7 @@ def _mass(by_text: list[list[Attention]], texts: list[Text]) -> Number:
     return Number(np.array(values), np.array(slacks))
 
 
-def _chosen(shown: list[Json], over: Number, what: str) -> int:
+def _chosen(shown: list[Json], over: Number, what: str, form: "re.Pattern[str]" = _MASS) -> int:
     """Which layer or head was chosen, after a look whether it is one of the best and its figure is right."""
     (name,) = {head[what] for head in shown}
     if not isinstance(name, int) or not 0 <= name < len(over.value):
@@ -269,7 +271,7 @@ def _chosen(shown: list[Json], over: Number, what: str) -> int:
     if over.value[name] < over.value.max() - 2 * over.slack.max():
         raise Mismatch(f"auto: chose {what} {name} of {over.value}")
     for head in shown:
-        match = _MASS.fullmatch(head["chosen"] or "")
+        match = form.fullmatch(head["chosen"] or "")
         if not match or abs(float(match[1]) - over.value[name]) > 0.005 + 2 * over.slack.max():
             raise Mismatch(f"auto: says {head['chosen']} for {over.value[name]}")
     return name
