@@ -45,7 +45,7 @@ def compare_runs(
         AttnscopeError: A side cannot be run, or the sides do not go together.
         UsageError: A selection does not fit.
     """
-    asked = [stage for stage in STAGES if any(stage in run.stages for _, run in runs)]
+    asked = [stage for stage in STAGES if any(stage in run.stages for _, run in runs)] or ["weights"]
     runs = [(label, _with_weights(run)) for label, run in runs]
     session = Session([text for _, run in runs for text in run.texts], progress)
     leader = _leader(axis, runs, session)
@@ -55,7 +55,7 @@ def compare_runs(
         if number != leader:
             kept = {name: numbers for name, numbers in chosen.items() if getattr(run, name) == "auto"}
             report = session.inspect(msgspec.structs.replace(run, **kept))
-            reports[number] = _same_heads(report, reports[leader]) if kept else report
+            reports[number] = _same_heads(axis, report, reports[leader]) if kept else report
     sides = [Side(label, reports[number]) for number, (label, _) in enumerate(runs)]
     return compare(axis, sides, _shown(sides[0].report, key, window), tolerance, asked)
 
@@ -112,9 +112,14 @@ class Wanted:
     stages: tuple[str, ...] | None = None
 
 
-def _same_heads(report: Report, chosen: Report) -> Report:
-    """Leave out the heads that were chosen for another layer."""
+def _same_heads(axis: str, report: Report, chosen: Report) -> Report:
+    """Leave out the heads that were chosen for another layer than theirs."""
     units = [(head.layer, head.head) for head in chosen.texts[0].heads]
+    if axis == "layer":  # the first layer takes the head that was chosen for the first layer of the other side, …
+        layers = list(dict.fromkeys(head.layer for head in report.texts[0].heads))
+        units = [(layer, head) for layer, (_, head) in zip(layers, units, strict=False)]
+    if axis == "head" or len(units) != len(chosen.texts[0].heads):
+        return report
     texts = [
         msgspec.structs.replace(text, heads=[head for head in text.heads if (head.layer, head.head) in units])
         for text in report.texts

@@ -206,6 +206,19 @@ def test_a_head_that_is_chosen_for_every_layer_is_the_same_on_every_side(order):
     assert len({head for _, head in units[0]}) == len(units[0]) == 2, "each layer has a head of its own"
 
 
+def test_layers_are_compared_by_the_heads_that_the_first_side_chose():
+    text = "the cat sat because it was tired"
+    runs = [(layer, config(text, layer=layer, head="auto", config=None)) for layer in ("0,1", "2-3")]
+    first, second = (
+        [(h.layer, h.head) for h in side.report.texts[0].heads]
+        for side in compare_runs("layer", runs, None, None).sides
+    )
+    assert second == [(layer + 2, head) for layer, head in first]
+    runs = [(head, config(text, layer="auto", head=head, config=None)) for head in ("0", "1")]
+    (head,) = compare_runs("head", runs, None, None).changes[0].heads
+    assert (head.first[:2], head.first[2:], head.second[2:]) == (head.second[:2], "H0", "H1")
+
+
 def test_layers_and_heads_are_paired_in_order():
     runs = [(f"L{n}", config(layer=str(n), head="all")) for n in (0, 1)]
     assert [(h.first, h.second) for h in compare_runs("layer", runs, None, None).changes[0].heads] == [

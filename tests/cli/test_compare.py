@@ -56,6 +56,11 @@ def test_both_engines_say_the_same(capsys):
     assert "verdict  passed: 75 cells of 1 head agree within 1e-05" in out
 
 
+def test_without_any_stage_the_weights_are_judged(capsys):
+    code, out, err = run(capsys, TEXT, *STACK, "--stage", "none", "--tolerance", "0.01")
+    assert (code, out.count("weights  "), err.count("weights, query")) == (1, 1, 1)
+
+
 def test_configs_and_texts_are_sides_too(capsys):
     code, out, _ = run(capsys, TEXT, "--config", "causal", "--config", "multi-head", "--layer", "0", "--head", "0")
     assert (code, "config: causal → multi-head" in out) == (0, True)
@@ -97,12 +102,12 @@ def test_saved_reports_and_the_tolerance_of_a_check(capsys, tmp_path):
     assert out.startswith("verdict  FAILED: ")
     assert "30 of 75 cells of 1 head do not agree within 1e-09 + 0.001·|first|" in " ".join(out.split())
     assert "masked   10 of 25 cells beyond; worst masked on one side: text 0, L0H0, query 0" in out
-    assert "difference  " not in out
+    assert "what moved" not in out
     assert err.startswith("attnscope: error: text 0, L0H0, masked, query 0 'The', key 1 'bank': ")
     assert "against masked, which no tolerance forgives; compare under the same mask, or leave the stage" in err
     assert err.count("\n") == 1
     code, out, err = run(capsys, *paths, "--tolerance", "1e-3", "--format", "table")
-    assert (code, "difference  " in out, "verdict  FAILED" in out) == (1, True, True)
+    assert (code, "what moved" in out, "verdict  FAILED" in out) == (1, True, True)
     code, out, err = run(capsys, *paths, "--tolerance", "1e-3", "--format", "json")
     found = json.loads(out)["verdict"]
     assert (code, found["passed"], found["absolute"], found["relative"]) == (1, False, 1e-3, 0)
@@ -110,7 +115,7 @@ def test_saved_reports_and_the_tolerance_of_a_check(capsys, tmp_path):
     target = str(tmp_path / "c.txt")
     code, out, err = run(capsys, *paths, "--tolerance", "1e-3", "--output", target, "--quiet")
     assert (code, out.startswith("verdict  FAILED"), err.count("\n")) == (1, True, 1)
-    assert "difference  " in (tmp_path / "c.txt").read_text()
+    assert "what moved" in (tmp_path / "c.txt").read_text()
 
 
 def test_options_choose_among_what_is_saved_or_are_refused(capsys, tmp_path, monkeypatch):

@@ -79,7 +79,7 @@ def call(models: Models, seed: int, number: int) -> Comparing:
             base = replace(base, mask=None)
         case "layer" | "head":
             typed = given = random.choice((["0", "1"], ["1", "-1", "0"], ["0-1", "1-2"], ["mean", "1"]))
-            other = {"head" if axis == "layer" else "layer": random.choice(few)}
+            other = {"head" if axis == "layer" else "layer": random.choice((*few, None, "auto"))}
             base = replace(base, **other, **{axis: None})
             sides = [replace(base, **{axis: value}) for value in given]
         case "engine":
@@ -225,8 +225,9 @@ def _sides(found: Json, made: Comparing, models: Models) -> list[list[_Side]]:
         texts = [Text(model, call, i) for i in range(len(call.texts))]
         named: list[tuple[Call, Json]] = [(call, report)]
         if left and n != leader:
-            same("chosen", [(h["layer"], h["head"]) for h in report["texts"][0]["heads"]], chosen)
-            named = [_only(call, report, unit) for unit in chosen]
+            expected = _like(made.axis, chosen, call, len(texts[0].layers), len(texts[0].layers[0].raw))
+            same("chosen", [(h["layer"], h["head"]) for h in report["texts"][0]["heads"]], expected)
+            named = [_only(call, report, unit) for unit in expected]
         units: list[dict[tuple[Any, Any], Unit]] = [{} for _ in texts]
         for one_call, one in named:
             verify.report(one, one_call, model)
@@ -237,6 +238,17 @@ def _sides(found: Json, made: Comparing, models: Models) -> list[list[_Side]]:
                     known[name] = Unit([text.layers[i] for i in layers], heads, "mean" not in name)
         all_sides.append([_Side(*each) for each in zip(texts, units, report["texts"], strict=True)])
     return all_sides
+
+
+def _like(axis: str, chosen: list[tuple[Any, Any]], call: Call, n_layers: int, n_heads: int) -> list[tuple[Any, Any]]:
+    """The units of another side: those that the first one chose, with its own layers or its own heads."""
+    if axis == "layer":
+        layers = ["mean"] if call.layer == "mean" else call.numbers(call.layer, n_layers) or []
+        return [(layer, head) for layer, (_, head) in zip(layers, chosen, strict=True)]
+    if axis == "head":
+        heads = ["mean"] if call.head == "mean" else call.numbers(call.head, n_heads) or []
+        return [(layer, head) for layer in dict.fromkeys(layer for layer, _ in chosen) for head in heads]
+    return chosen
 
 
 def _only(call: Call, report: Json, unit: tuple[Any, Any]) -> tuple[Call, Json]:
