@@ -14,6 +14,7 @@ from attnscope.report import MaskUse, Provenance, Report, TextReport
 from attnscope.request import Request, resolve
 from attnscope.selection import Keep, MaskTerm, parse_mask, used_mask
 from attnscope.source import Source
+from attnscope.visible import as_unicode
 
 if TYPE_CHECKING:
     import torch
@@ -245,6 +246,6 @@ def mask_use(source: Source, run: RunConfig, seen: str | None = None) -> MaskUse
         seen: The model's own mask, where only running it shows that; None where its config says it.
     """
     own = source.config.mask_in_words() if seen is None else seen
-    used = "+".join(own if term.kind == "own" else str(term) for term in parse_mask(run.mask))
+    used = as_unicode("+".join(own if term.kind == "own" else str(term) for term in parse_mask(run.mask)))
     whose = " or ".join((own, *(mask for mask in source.trained_masks if mask != own)))
     return MaskUse(whose, used, None if used in (own, *source.trained_masks) else run.what_if)
