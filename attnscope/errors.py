@@ -58,6 +58,10 @@ class UsageError(AttnscopeError):
     code = Exit.USAGE
 
 
+class NotInText(UsageError):
+    """A word or position that was typed is not in a text; it may be in another."""
+
+
 def did_you_mean(word: str, known: "list[str] | tuple[str, ...]") -> str:
     """A hint that names the nearest of the known words, or lists them all."""
     from difflib import get_close_matches  # a fifth of a millisecond that only an error pays

@@ -193,7 +193,8 @@ def _text_report(run: RunConfig, request: Request, index: int, trace: "Trace") -
 
     from attnscope.analysis import Place, Whole, head_report
 
-    page, text = request.pages[index], run.texts[index]
+    page = request.pages[index]
+    text = run.texts[page.number]
     whole = None
     if page.pool:
         words = [not token.special for token in page.tokens]
@@ -203,7 +204,7 @@ def _text_report(run: RunConfig, request: Request, index: int, trace: "Trace") -
     left_out = [] if run.special else ["special tokens", "first token"]
     heads = [head_report(unit, kept, trace.wanted, place, left_out=left_out) for unit, kept in trace.kept]
     return TextReport(
-        index, text.text, text.pair, page.tokens, page.context, page.queries, page.keys, heads, page.notes
+        page.number, text.text, text.pair, page.tokens, page.context, page.queries, page.keys, heads, page.notes
     )
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from attnscope.errors import UsageError, did_you_mean
+from attnscope.errors import NotInText, UsageError, did_you_mean
 
 if TYPE_CHECKING:
     from attnscope.report import Token
@@ -149,7 +149,7 @@ def positions(
             beyond = _SLICE.fullmatch(part) and not quoted
             found_out = f"'{part}' reaches beyond the text or is empty" if beyond else f"'{part}' is not in the text"
             words = " ".join(token.text for token in tokens[:40])
-            raise UsageError(found_out, where=option, hint=f"the text has tokens 0 to {len(tokens) - 1}: {words}")
+            raise NotInText(found_out, where=option, hint=f"the text has tokens 0 to {len(tokens) - 1}: {words}")
         found.update(dict.fromkeys(chosen))
     return list(found)
 

@@ -115,3 +115,42 @@ def test_comparison_of_a_file_of_texts(tmp_path: Path, capsys: pytest.CaptureFix
     for together, (alone,) in zip(found[0], found[1:], strict=True):
         for name in ("difference", "total_variation", "entropy", "future"):
             np.testing.assert_allclose(np.array(together[name]), np.array(alone[name]), atol=1e-5)
+
+
+@pytest.mark.filterwarnings("default:.*left out")
+def test_a_line_that_lacks_the_word_is_named_and_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The others keep their numbers, and what is found in them is what is found in them alone."""
+    file = tmp_path / "texts.txt"
+    file.write_text("a river\nthe bank by the river\n\nthe old bank\n")
+    argv = ["run", "--query", "bank", "--layer", "0", "--head", "0", "--format", "json", "--quiet"]
+    assert main([*argv, "--file", str(file)]) == 0
+    out, err = capsys.readouterr()
+    assert err == f"attnscope: warning: {file}:1: left out: --query 'bank' is not in the text\n"
+    found = from_json(out.encode()).texts
+    assert [(text.index, text.text) for text in found] == [(1, "the bank by the river"), (2, "the old bank")]
+    for text in found:
+        assert main([*argv, text.text]) == 0
+        (alone,) = from_json(capsys.readouterr().out.encode()).texts
+        assert alone.queries == text.queries
+        np.testing.assert_allclose(alone.heads[0].stages["weights"], text.heads[0].stages["weights"], atol=1e-5)
+    assert main(["run", "--file", str(file), "--query", "money"]) == 2
+    assert "attnscope: error: --query: 'money' is not in the text; " in capsys.readouterr().err
+
+
+def test_a_batch_goes_on_after_a_record_that_lacks_the_word(tmp_path: Path) -> None:
+    (tmp_path / "texts.txt").write_text("a river\nthe bank\n")
+    dump = tmp_path / "d.jsonl"
+    argv = ["batch", str(tmp_path / "texts.txt"), "-o", str(dump), "--query", "bank", "--config", "causal", "--quiet"]
+    assert main(argv) == 3
+    records = [json.loads(line) for line in dump.read_text().splitlines()[1:-1]]
+    assert [record["status"] for record in records] == ["failed", "ok"]
+    assert records[0]["error"].startswith("--query: 'bank' is not in the text")
+
+
+@pytest.mark.parametrize(("stack", "noted"), [("causal", True), ("bidirectional", False)])
+def test_a_pair_on_a_decoder_is_noted(stack: str, noted: bool) -> None:
+    (text,) = inspect(RunConfig((TextInput("the bank", pair="a river"),), config=stack)).texts
+    said = "--pair: the model is a decoder, which was not made for pairs: no token of the text sees the pair"
+    assert (said in text.notes) == noted
+    if noted:
+        assert np.count_nonzero(text.heads[0].stages["weights"][:2, 2:]) == 0

@@ -23,7 +23,6 @@ Kind = Literal["contributors", "rows", "columns", "matrices"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 Table = dict[str, Any]  # column name to a list or array, all of one length
 _INTEGERS = ("index", "layer", "head", "query", "rank", "key", "dimension")
-_ALWAYS = ("index", "id", "query", "query_token", "rank", "stage")  # a mean has no layer, a column of values no key
 _HINT = "attnscope convert writes one"
 _WORDS = ("id", "query_token", "key_token", "stage")
 _HEADS = ("index", "id", "layer", "head")
@@ -240,6 +239,13 @@ def _known(names: list[str], path: Path) -> list[str]:
     return names
 
 
+def _may_be_empty(name: str, names: Sequence[str]) -> bool:
+    """Whether a cell may hold nothing: a float, the layer or head of a mean, and in a table of matrices the key of an
+    output, or the dimension of anything else."""
+    of_matrices = ("key", "key_token", "dimension") if "dimension" in names else ()
+    return name not in (*_INTEGERS, *_WORDS) or name in ("layer", "head", *of_matrices)
+
+
 def _unreadable(error: Exception, path: Path) -> AttnscopeError:
     return AttnscopeError(f"cannot be read ({' '.join(str(error).split())[:200]})", where=path, hint="write it anew")
 
@@ -252,19 +258,19 @@ def _parquet_parts(path: Path) -> Iterator[Any]:
             file = parquet.ParquetFile(opened)
             yield _known(file.schema_arrow.names, path)
             for part in file.iter_batches(_PART):
-                yield {name: _from_arrow(part.column(name), pa, name, path) for name in part.schema.names}
+                yield {name: _from_arrow(part, pa, name, path) for name in part.schema.names}
     except (pa.ArrowException, OSError, UnicodeDecodeError) as e:
         raise _unreadable(e, path) from e
 
 
-def _from_arrow(column: Any, pa: Any, name: str, path: Path) -> Any:
+def _from_arrow(part: Any, pa: Any, name: str, path: Path) -> Any:
     """A column as an array; one of another type is converted where that loses nothing."""
-    kind = _arrow_type(pa, name)
+    column, kind = part.column(name), _arrow_type(pa, name)
     try:
         found = column.cast(kind)
     except pa.ArrowException as e:
         raise AttnscopeError(f"holds {column.type}, not {kind}", where=f"{path}: {name}", hint=_HINT) from e
-    if name in _ALWAYS and found.null_count:
+    if found.null_count and not _may_be_empty(name, part.schema.names):
         raise AttnscopeError("holds null", where=f"{path}: {name}", hint=_HINT)
     if name in _WORDS or (name in _INTEGERS and found.null_count):
         return found.to_pylist()
@@ -291,19 +297,21 @@ def _from_csv(names: list[str], rows: Iterator[tuple[int, list[str]]], path: Pat
                 found = f"{len(row)} cells, the header has {len(names)}"
                 raise AttnscopeError(found, where=f"{path}:{line}", hint=_HINT)
         cells = zip(names, zip(*(row for _, row in part), strict=True), strict=True)
-        yield {name: _parsed(name, column, [line for line, _ in part], path) for name, column in cells}
+        lines = [line for line, _ in part]
+        empty = {name: _may_be_empty(name, names) for name in names}
+        yield {name: _parsed(name, column, lines, path, empty=empty[name]) for name, column in cells}
 
 
-def _parsed(name: str, cells: Sequence[str], lines: Sequence[int], path: Path) -> Any:
+def _parsed(name: str, cells: Sequence[str], lines: Sequence[int], path: Path, *, empty: bool) -> Any:
     """A column of text as an array of what it stands for."""
     if name in _WORDS:
         return list(cells)
     try:
-        return _numbers(name, cells)
+        return _numbers(name, cells, empty=empty)
     except (ValueError, OverflowError):
         for line, cell in zip(lines, cells, strict=True):
             try:
-                _numbers(name, [cell])
+                _numbers(name, [cell], empty=empty)
             except (ValueError, OverflowError) as e:
                 what = "a whole number" if name in _INTEGERS else "a number, nor empty"
                 where = f"{path}:{line}: {name}"
@@ -311,19 +319,18 @@ def _parsed(name: str, cells: Sequence[str], lines: Sequence[int], path: Path) -
         raise
 
 
-def _numbers(name: str, cells: Sequence[str]) -> Any:
+def _numbers(name: str, cells: Sequence[str], *, empty: bool) -> Any:
     """Numbers of a column; an empty cell is none where there may be none.
 
     Raises:
         ValueError: A cell is no number, or beyond float32.
         OverflowError: A cell is beyond int64.
     """
-    if name in _INTEGERS and (name in _ALWAYS or "" not in cells):
-        return np.array(cells, dtype=np.int64)
     if name in _INTEGERS:
-        return [None if not cell else int(_numbers("index", [cell])[0]) for cell in cells]
+        whole = np.array([cell or "0" for cell in cells] if empty else cells, dtype=np.int64)
+        return whole if "" not in cells else [int(n) if cell else None for n, cell in zip(whole, cells, strict=True)]
     found = np.array([cell or "nan" for cell in cells], dtype=np.float64)
-    empty = np.array([not cell for cell in cells])
-    if not (np.abs(found[~empty]) <= np.finfo(np.float32).max).all():
+    there = np.array([bool(cell) for cell in cells])
+    if not (np.abs(found[there]) <= np.finfo(np.float32).max).all():
         raise ValueError
     return found.astype(np.float32)

@@ -30,8 +30,8 @@ def as_text(report: CheckReport, page: Page = PAGE) -> str:
     facts = [("model", model), ("mask", safe(report.mask))]
     facts.append(("text", f"{safe(report.text[:200])} · {len(report.tokens)} tokens"))
     facts += [("masked", _dead(report, page))] if report.fully_masked else []
-    facts += [("note", safe(note)) for note in made.notes]
-    notes = [f"{check.name}: {safe(check.note)}" for check in report.checks if check.note]
+    facts += [("note", page.note(note)) for note in made.notes]
+    notes = [f"{check.name}: {page.note(check.note)}" for check in report.checks if check.note]
     lines = [
         *page.facts(facts, _NAMES),
         "",

@@ -36,7 +36,7 @@ def as_text(description: "Description", cost: Sequence[CostRow] | None, page: Pa
     facts = [(name, value) for name, value in _facts(description, page.safe) if value]
     files = description.files.items()
     facts += [("file", f"{page.safe(name)}  {scaled(size, 1024, BINARY)}") for name, size in files]
-    facts += [("note", page.safe(note)) for note in description.notes]
+    facts += [("note", page.note(note)) for note in description.notes]
     lines = page.facts(facts, _NAMES)
     if cost is not None:
         lines += ["", *cost_lines(cost, page)]

@@ -12,6 +12,12 @@ _NARROWEST = 16  # cells that the first column of a table has at least
 _BETWEEN = "  "
 
 
+def note_for(text: str, *, ascii: bool) -> str:
+    """Spell a note, which is ours and may quote untrusted text: control characters visible, in ASCII our signs spelled."""
+    text = visible(text)
+    return text.translate(ASCII).encode("ascii", "backslashreplace").decode() if ascii else text
+
+
 @dataclass(frozen=True)
 class Page:
     """Where the lines go.
@@ -29,6 +35,10 @@ class Page:
         text = visible(text)
         return text.encode("ascii", "backslashreplace").decode() if self.ascii else text
 
+    def note(self, text: str) -> str:
+        """A note of a report; see note_for."""
+        return note_for(text, ascii=self.ascii)
+
     def own(self, text: str) -> str:
         """Text of ours, whose signs have a spelling in ASCII; `safe` text in it stays as it is."""
         return text.translate(ASCII).translate(_LONGER) if self.ascii else text
@@ -41,7 +51,7 @@ class Page:
 
     def facts(self, facts: Iterable[tuple[str, str]], indent: int) -> list[str]:
         """`name value` a line, the values below each other."""
-        return [line for name, value in facts for line in self.wrapped(value, name, indent)]
+        return [line for name, value in facts for line in self.wrapped(value, self.own(name), indent)]
 
     def table(self, rows: Sequence[Sequence[str]], justify: Callable[[str, int], str] = str.ljust) -> list[str]:
         """Rows of cells, the first one a heading; where they are too wide, columns go in blocks under the same first.

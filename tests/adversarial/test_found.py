@@ -289,7 +289,7 @@ def test_json_that_is_nested_too_deeply(tmp_path: Path) -> None:
 
 def test_json_that_is_not_utf8(tmp_path: Path) -> None:
     for argv in (["compare", "a.json", "a.json"], ["convert", "a.json", "o.csv"]):
-        refusal(tmp_path, argv, {"a.json": b'{"\x9b":1,' + report()[1:]})
+        refusal(tmp_path, argv, {"a.json": report().replace(b'"attnscope.report', b'"\x9battnscope.report')})
 
 
 # tables
@@ -310,14 +310,13 @@ def _rows(change: Callable[[list[list[str]]], object]) -> bytes:
         (lambda r: r[4].__setitem__(9, "much"), "t.csv:5: weight: 'much' is not a number, nor empty"),
         (lambda r: r[4].__setitem__(9, "inf"), "t.csv:5: weight: 'inf' is not a number, nor empty"),
         (lambda r: r[4].__setitem__(9, "1e99"), "t.csv:5: weight: '1e99' is not a number, nor empty"),
-        (lambda r: r[5].pop(), "t.csv:6: 19 cells, the header has 20"),
-        (lambda r: r[5].append("x"), "t.csv:6: 21 cells, the header has 20"),
-        (lambda r: r[0].__setitem__(9, "share"), "is not a table of a dump: the column 'share' is unknown"),
-        (lambda r: r[0].__setitem__(10, "weight"), "is not a table of a dump: the column 'weight' stands twice"),
-        (lambda r: r[0].__setitem__(7, "value"), "is not a table of a dump: there is no column 'key'"),
-        (lambda r: r.clear(), "is not a table of a dump: there is no column 'index'"),
+        (lambda r: r[5].pop(), "t.csv:6: 9 cells, the header has 10"),
+        (lambda r: r[5].append("x"), "t.csv:6: 11 cells, the header has 10"),
+        (lambda r: r[0].__setitem__(9, "share"), "t.csv: is not a table of a dump"),
+        (lambda r: r[0].__setitem__(8, "weight"), "t.csv: is not a table of a dump"),
+        (lambda r: r.clear(), "t.csv: is not a table of a dump"),
     ],
-    ids=range(12),
+    ids=range(11),
 )
 def test_tables_that_were_edited_by_hand(tmp_path: Path, change: Callable[..., object], said: str) -> None:
     for target in ("o.csv", "o.parquet"):
@@ -338,7 +337,7 @@ def test_blank_lines_in_a_table_are_left_out(tmp_path: Path) -> None:
         ("key", "null", "t.parquet: key: holds null"),
         ("key", "half", "t.parquet: key: holds double, not int64"),
         ("id", "bytes", "t.parquet: id: holds binary, not string"),
-        ("layer", "nested", "t.parquet: layer: holds list<element: int64>, not string"),
+        ("layer", "nested", "t.parquet: layer: holds list<element: int64>, not int64"),
     ],
 )
 def test_parquet_that_another_program_wrote(tmp_path: Path, name: str, values: str, said: str) -> None:

@@ -49,7 +49,7 @@ def put_report_header(screen: Screen, report: Report) -> None:
         lines.append(("values", Text(screen.safe(made.values))))
     if made.weights_hash is not None:
         lines.append(("weights", Text(f"SHA-256 {made.weights_hash}")))
-    put_facts(screen, [*lines, *(("note", Text(screen.safe(note))) for note in made.notes)])
+    put_facts(screen, [*lines, *(("note", Text(screen.note(note))) for note in made.notes)])
 
 
 def _counted(number: int, what: str) -> str:
@@ -122,7 +122,7 @@ def _shown_means(head: HeadReport, counted: np.ndarray) -> Means:
 
 def put_notes(screen: Screen, notes: Iterable[str]) -> None:
     """Print what was left out, and which option shows it."""
-    put_facts(screen, [("note", Text(screen.safe(note))) for note in notes])
+    put_facts(screen, [("note", Text(screen.note(note))) for note in notes])
 
 
 def put_more(screen: Screen, report: Report) -> None:

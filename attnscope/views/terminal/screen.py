@@ -11,7 +11,7 @@ from rich.segment import Segment, Segments
 from rich.style import Style
 from rich.text import Text
 
-from attnscope.views.plain import ASCII
+from attnscope.views.plain import ASCII, note_for
 from attnscope.visible import visible
 
 NARROWEST = 20  # Below this no table makes sense: lines are laid out for it, then folded as a terminal would.
@@ -52,6 +52,10 @@ class Screen:
         """A stranger's text with every control character visible, in characters that the console has."""
         text = visible(text)
         return text.encode("ascii", "backslashreplace").decode() if self.ascii else text
+
+    def note(self, text: str) -> str:
+        """A note of a report; see note_for."""
+        return note_for(text, ascii=self.ascii)
 
     def put(self, renderable: RenderableType, width: int = 0) -> None:
         """Print; a line that is wider than the console goes on in the next, and trailing blanks are left out.
