@@ -92,9 +92,10 @@ def from_jsonl(file: IO[bytes], name: str, column: str) -> Iterator[Item]:
 def _id(members: dict[str, Any]) -> int | str | None:
     """The id of a record whose other members are wrong; None where it is wrong itself, or not there."""
     try:
-        return decode_json(members.get("id", b"null"), int | str | None)
+        found: int | str | None = decode_json(members.get("id", b"null"), int | str | None)
     except ValueError:  # msgspec.DecodeError is one
         return None
+    return found
 
 
 def _object(members: dict[str, Any], column: str) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -13,7 +13,7 @@ _BETWEEN = "  "
 
 
 def note_for(text: str, *, ascii: bool) -> str:
-    """Spell a note, which is ours and may quote untrusted text: control characters visible, in ASCII our signs spelled."""
+    """Spell a note, which is ours and may quote untrusted text: controls visible, and our signs in ASCII if needed."""
     text = visible(text)
     return text.translate(ASCII).encode("ascii", "backslashreplace").decode() if ascii else text
 

@@ -1,6 +1,7 @@
 """What attacks and fuzzers found, as it was found: a refusal in one line that names the place, or the right answer."""
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -39,7 +40,10 @@ def refusal(folder: Path, argv: list[str], files: dict[str, bytes] | None = None
 @pytest.mark.parametrize(
     ("argv", "said"),
     [
-        (["run", TEXT, "--layer=-1-0"], "--layer: cannot read '-1-0'; use auto, all, mean, 3, 0,2,5-7 or -1"),
+        (
+            ["run", TEXT, "--layer=-1-0"],
+            "--layer: the range '-1-0' starts at a number that counts from the end; count both from 0",
+        ),
         (["run", TEXT, "--head", f"0-{DIGITS}"], f"--head: cannot read '0-{DIGITS}'"),
         (["run", TEXT, "--layer", "9" * 5000], "--layer: cannot read '999"),
         (["run", TEXT, "--query", "9" * 5000], "--query: '999"),
@@ -199,7 +203,7 @@ def test_a_record_nested_a_thousand_deep_fails_alone(tmp_path: Path) -> None:
     assert ending.code == 3
     records = [json.loads(line) for line in (tmp_path / "d.jsonl").read_text().splitlines()[1:-1]]
     assert [record["status"] for record in records] == ["ok", "failed", "failed", "failed", "ok", "ok"]
-    assert all("nested more than 100 deep" in record["error"] for record in records[1:4])
+    assert all(re.search(r"nested (more than 100 deep|too deeply)", record["error"]) for record in records[1:4])
     assert ended(tmp_path, ["convert", "d.jsonl", "one.json"]).code == 0
     assert ended(tmp_path, ["convert", "one.json", "again.jsonl"]).code == 0
     assert (tmp_path / "again.jsonl").read_bytes() == (tmp_path / "d.jsonl").read_bytes()
