@@ -100,7 +100,7 @@ def _item(random: Random, model: Model) -> tuple[str, str | None]:
     length = random.choice((None, None, 17, 18, 19, 40))
     text = " ".join(random.choice(model.words) for _ in range(length or random.choice((1, 2, 3, 5, 9))))
     pair = " ".join(random.choice(model.words) for _ in range(random.choice((1, 3, 20))))
-    return text, pair if model.pairs and random.random() < 0.15 else None
+    return text, pair if random.random() < 0.15 else None
 
 
 def check(made: Dumping, models: Models) -> None:
