@@ -150,6 +150,8 @@ def check_sizes(config: ModelConfig, where: str) -> None:
     if config.positions == "rope" and config.rotary_width % 2:
         found = f"rotary width {config.rotary_width} is odd"
         raise AttnscopeError(found, where=where, hint="d_head × rope.fraction must be even")
+    for rope in (config.rope, config.rope_local):
+        _check_scaling(rope, where)
     if config.windows and len(config.windows) != config.n_layers:
         found = f"{len(config.windows)} windows for {config.n_layers} layers"
         raise AttnscopeError(found, where=where, hint="give one window per layer")
@@ -162,6 +164,23 @@ def check_sizes(config: ModelConfig, where: str) -> None:
     if config.n_experts and not config.d_mlp:
         found = f"{config.n_experts} experts without a width"
         raise AttnscopeError(found, where=where, hint="set d_mlp, the hidden width of each")
+
+
+def _check_scaling(rope: Rope | None, where: str) -> None:
+    """Refuse stretched rotary positions whose formula divides by zero or lacks a number."""
+    scaling = None if rope is None else rope.scaling
+    if rope is None or scaling is None or scaling.kind == "linear":
+        return
+    if scaling.original_max_positions is None:
+        found = f"rotary scaling '{scaling.kind}' has no original_max_positions"
+        raise AttnscopeError(found, where=where, hint="give the length that the model was trained on")
+    if scaling.kind == "yarn" and rope.theta == 1:
+        raise AttnscopeError("YaRN cannot stretch rotary positions with theta 1", where=where, hint="such as 10000")
+    if scaling.kind == "llama3" and scaling.low_freq_factor >= scaling.high_freq_factor:
+        found = (
+            f"low_freq_factor {scaling.low_freq_factor:g} is not below high_freq_factor {scaling.high_freq_factor:g}"
+        )
+        raise AttnscopeError(found, where=where, hint="such as 1 and 4")
 
 
 class TextInput(msgspec.Struct, frozen=True):

@@ -5,6 +5,8 @@ from os import PathLike
 
 from attnscope.visible import visible
 
+_LONGEST = 1000  # characters of each part of an error line: a value that somebody typed may have any length
+
 
 class Exit(IntEnum):
     """Exit codes of the command line; a signal ends with 128 plus its number."""
@@ -36,8 +38,14 @@ class AttnscopeError(Exception):
 
     def __str__(self) -> str:
         """One line: `<where>: <found>; <hint>`, with every control character made visible."""
-        parts = f"{self.where}: {self.found}" if self.where else self.found
-        return visible(f"{parts}; {self.hint}" if self.hint else parts)
+        where, found, hint = (_shortened(visible(part)) if part else "" for part in (self.where, self.found, self.hint))
+        return (f"{where}: " if where else "") + found + (f"; {hint}" if hint else "")
+
+
+def _shortened(text: str) -> str:
+    """A text without its middle, where it is too long for an error line."""
+    half = _LONGEST // 2
+    return text if len(text) <= _LONGEST else f"{text[:half]}…{text[-half:]}"
 
 
 class ModelError(AttnscopeError):
@@ -48,6 +56,10 @@ class UsageError(AttnscopeError):
     """The command line itself is wrong: an unknown option value, a range that cannot be read."""
 
     code = Exit.USAGE
+
+
+class NotInText(UsageError):
+    """A word or position that was typed is not in a text; it may be in another."""
 
 
 def did_you_mean(word: str, known: "list[str] | tuple[str, ...]") -> str:

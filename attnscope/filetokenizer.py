@@ -75,10 +75,23 @@ class FileTokenizer:
             if (unknown := self._unknown_word(texts, where)) is None:
                 raise
             raise unknown from e
-        tokens = list(self._tokens(encoding, texts))
+        tokens = list(self._tokens(encoding, self._sequences(encoding, len(texts)), texts))
         if not tokens:
             raise AttnscopeError("the text gives no tokens", where=where, hint="give at least one word")
         return tokens
+
+    def _sequences(self, encoding: "Encoding", count: int) -> list[int | None]:
+        """The number of the text that each token belongs to; None for one that the tokenizer added.
+
+        A post-processor after a template counts the template's own tokens as texts: the number of the only text is
+        known all the same, those of two are not.
+        """
+        given = zip(encoding.sequence_ids, encoding.special_tokens_mask, strict=True)
+        numbers = [None if added or number is None else number if count > 1 else 0 for number, added in given]
+        if any(number is not None and number >= count for number in numbers):
+            found = "its post-processing loses which of two texts a token belongs to"
+            raise AttnscopeError(found, where=self.path, hint="leave --pair out, or put the template last")
+        return numbers
 
     def _unknown_word(self, texts: tuple[str, ...], where: str) -> AttnscopeError | None:
         """The error that names the first word that the vocabulary lacks, if no token stands for such words."""
@@ -116,10 +129,10 @@ class FileTokenizer:
                     return trimmed(text, first + start, first + end)
         return None
 
-    def _tokens(self, encoding: "Encoding", texts: tuple[str, ...]) -> Iterator[Token]:
+    def _tokens(self, encoding: "Encoding", sequences: list[int | None], texts: tuple[str, ...]) -> Iterator[Token]:
         rows = zip(
-            encoding.ids, encoding.tokens, encoding.sequence_ids, encoding.special_tokens_mask, encoding.type_ids,
-            self._readable(encoding, texts), strict=True,
+            encoding.ids, encoding.tokens, sequences, encoding.special_tokens_mask, encoding.type_ids,
+            self._readable(encoding, sequences, texts), strict=True,
         )  # fmt: skip
         segment = 0
         for number, piece, sequence, added, type_id, (shown, span) in rows:
@@ -128,18 +141,19 @@ class FileTokenizer:
             start, end = span or (None, None)
             yield Token(number, piece, shown, start, end, special, segment, type_id)
 
-    def _readable(self, encoding: "Encoding", texts: tuple[str, ...]) -> list[tuple[str, tuple[int, int] | None]]:
+    def _readable(
+        self, encoding: "Encoding", sequences: list[int | None], texts: tuple[str, ...]
+    ) -> list[tuple[str, tuple[int, int] | None]]:
         """What to show for every token, and its span; no span where it stands for nothing in the text.
 
         A token shows its span as it is written. Where tokens share a character, as bytes of it or as what a normalizer
         makes of it, each shows its own piece.
         """
-        spans = self._spans(encoding, texts)
+        spans = self._spans(encoding, sequences, texts)
         shared = overlapping(spans)
         found: list[tuple[str, tuple[int, int] | None]] = []
-        rows = zip(encoding.tokens, encoding.sequence_ids, encoding.special_tokens_mask, spans, shared, strict=True)
-        for piece, sequence, added, span, several in rows:
-            if sequence is None or added:
+        for piece, sequence, span, several in zip(encoding.tokens, sequences, spans, shared, strict=True):
+            if sequence is None:
                 found.append((piece, None))
                 continue
             written = "" if span is None else texts[sequence][span[1] : span[2]]
@@ -148,16 +162,17 @@ class FileTokenizer:
             found.append((shown, None if span is None else span[1:]))
         return found
 
-    def _spans(self, encoding: "Encoding", texts: tuple[str, ...]) -> list[tuple[int, int, int] | None]:
+    def _spans(
+        self, encoding: "Encoding", sequences: list[int | None], texts: tuple[str, ...]
+    ) -> list[tuple[int, int, int] | None]:
         """The text and the characters, without white space around them, that every token stands for.
 
         None for a token that stands for none. Such a one may be given the span of the character that it was put
         before: a space that the tokenizer adds to a text.
         """
-        rows = zip(encoding.offsets, encoding.sequence_ids, encoding.special_tokens_mask, strict=True)
         spans = [
-            None if sequence is None or added or start == end else (sequence, *trimmed(texts[sequence], start, end))
-            for (start, end), sequence, added in rows
+            None if sequence is None or start == end else (sequence, *trimmed(texts[sequence], start, end))
+            for (start, end), sequence in zip(encoding.offsets, sequences, strict=True)
         ]
         spaces = [
             span is not None and self._is_space(piece, texts[span[0]][span[1] : span[2]])

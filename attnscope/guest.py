@@ -14,6 +14,7 @@ from attnscope.folder import Folder, open_folder
 from attnscope.memory import DTYPE_BYTES, limit, require
 from attnscope.shipped import find_model
 from attnscope.source import DEFAULT_MODEL, Source, card
+from attnscope.visible import as_unicode
 
 if TYPE_CHECKING:
     import torch
@@ -49,7 +50,7 @@ def open_guest(run: RunConfig) -> Source:
 
     starts = chosen in ("decoder", "cross") and guest.start is not None
     return Source(
-        name=name,
+        name=as_unicode(name),
         family=str(folder.config["model_type"]),
         config=_config(guest, chosen),
         weights=weights,

@@ -99,10 +99,12 @@ def _device(name: str) -> "torch.device":
 
     if name == "auto":
         return torch.device("cuda:0" if torch.cuda.is_available() else "cpu")
-    device = torch.device("cuda:0" if name == "cuda" else name)
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+    kind, _, index = name.partition(":")
+    if (
+        kind == "cuda" and int(index or 0) >= torch.cuda.device_count()
+    ):  # torch keeps an index in 8 bits, and 999 as -25
         raise AttnscopeError(f"no device '{name}' here", where="--device", hint="use --device cpu, or auto")
-    return device
+    return torch.device("cuda:0" if name == "cuda" else name)
 
 
 def limit_threads(wanted: int) -> int:

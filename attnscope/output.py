@@ -25,6 +25,7 @@ def check_target(path: Path, *, force: bool) -> None:
         AttnscopeError: The folder is missing, or the target is a folder, a symbolic link, a device, read-only, or
             exists and `force` is off.
     """
+    check_name(path)
     try:
         found = path.lstat()
     except FileNotFoundError:
@@ -33,6 +34,21 @@ def check_target(path: Path, *, force: bool) -> None:
     except OSError as e:
         raise _refused(path, e) from e
     _check_existing(path, found.st_mode, force=force)
+
+
+def check_name(path: Path) -> None:
+    """Refuse a name that no file can have, before anybody asks whether there is one.
+
+    Raises:
+        AttnscopeError: It is too long, holds NUL, or half of a surrogate pair.
+    """
+    try:
+        path.lstat()
+    except ValueError as e:  # NUL, or what the file system's encoding cannot spell
+        raise AttnscopeError("is not a possible file name", where=path, hint="name another") from e
+    except OSError as e:
+        if e.errno == errno.ENAMETOOLONG:
+            raise AttnscopeError("the name is too long", where=path, hint="name another") from e
 
 
 def write_atomic(path: Path, data: bytes, *, force: bool) -> None:

@@ -14,6 +14,7 @@ from attnscope.report import MaskUse, Provenance, Report, TextReport
 from attnscope.request import Request, resolve
 from attnscope.selection import Keep, MaskTerm, parse_mask, used_mask
 from attnscope.source import Source
+from attnscope.visible import as_unicode
 
 if TYPE_CHECKING:
     import torch
@@ -192,7 +193,8 @@ def _text_report(run: RunConfig, request: Request, index: int, trace: "Trace") -
 
     from attnscope.analysis import Place, Whole, head_report
 
-    page, text = request.pages[index], run.texts[index]
+    page = request.pages[index]
+    text = run.texts[page.number]
     whole = None
     if page.pool:
         words = [not token.special for token in page.tokens]
@@ -202,7 +204,7 @@ def _text_report(run: RunConfig, request: Request, index: int, trace: "Trace") -
     left_out = [] if run.special else ["special tokens", "first token"]
     heads = [head_report(unit, kept, trace.wanted, place, left_out=left_out) for unit, kept in trace.kept]
     return TextReport(
-        index, text.text, text.pair, page.tokens, page.context, page.queries, page.keys, heads, page.notes
+        page.number, text.text, text.pair, page.tokens, page.context, page.queries, page.keys, heads, page.notes
     )
 
 
@@ -245,6 +247,6 @@ def mask_use(source: Source, run: RunConfig, seen: str | None = None) -> MaskUse
         seen: The model's own mask, where only running it shows that; None where its config says it.
     """
     own = source.config.mask_in_words() if seen is None else seen
-    used = "+".join(own if term.kind == "own" else str(term) for term in parse_mask(run.mask))
+    used = as_unicode("+".join(own if term.kind == "own" else str(term) for term in parse_mask(run.mask)))
     whose = " or ".join((own, *(mask for mask in source.trained_masks if mask != own)))
     return MaskUse(whose, used, None if used in (own, *source.trained_masks) else run.what_if)

@@ -1,12 +1,13 @@
 """What the user typed and a described model in; which layers, heads, rows and columns it means out. No torch here."""
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attnscope.config import ModelConfig, RunConfig, TextInput
-from attnscope.errors import AttnscopeError, UsageError
+from attnscope.errors import AttnscopeError, NotInText, UsageError
 from attnscope.estimate import Demand, estimate
 from attnscope.maskfile import read_mask
 from attnscope.memory import HINT, fit, layer_parameters, limit
@@ -31,6 +32,7 @@ class Page:
         keys: Columns, sorted.
         pool: Runs, each way, of the pooled map that is shown; None where there is none.
         notes: What was cut or left out.
+        number: Number of the text within the call, from 0.
     """
 
     tokens: list[Token]
@@ -40,6 +42,7 @@ class Page:
     keys: list[int]
     pool: int | None
     notes: list[str]
+    number: int = 0
 
 
 @dataclass(frozen=True)
@@ -83,11 +86,32 @@ def resolve(run: RunConfig, source: Source) -> Request:
         UsageError: A layer, head, position or word is not there.
         AttnscopeError: A text does not fit the model, or what was asked for does not fit into memory.
     """
-    request = request_for(run, source, [make_page(run, source, text) for text in run.texts])
+    request = request_for(run, source, _pages(run, source))
     hint = HINT
     if request.stages and run.pool is None and any(page.keys and len(page.tokens) > PRINTED for page in request.pages):
         hint = f"--pool {POOL} makes a map in place of matrices; or {HINT}"
     return fitted(run, source, request, hint=hint)
+
+
+def _pages(run: RunConfig, source: Source) -> list[Page]:
+    """The pages of all texts; of several, those that lack a word or position that was typed are left out, and named.
+
+    Raises:
+        NotInText: It is in none of them.
+    """
+    pages: list[Page] = []
+    missing: list[tuple[TextInput, NotInText]] = []
+    for number, text in enumerate(run.texts):
+        try:
+            page = make_page(run, source, text, clip=len(run.texts) > 1)
+            pages.append(replace(page, number=number))
+        except NotInText as e:
+            missing.append((text, e))
+    if missing and not pages:
+        raise missing[0][1]
+    for text, error in missing:
+        warnings.warn(f"{text.where}: left out: {error.where} {error.found}", stacklevel=2)
+    return pages
 
 
 def fitted(
@@ -182,6 +206,8 @@ def make_page(run: RunConfig, source: Source, text: TextInput, *, clip: bool = F
         given, context = context, None
         notes.append(f"the encoder reads --context: {text.context}")
 
+    if text.pair is not None and source.engine == "native" and "causal" in source.config.mask:
+        notes.append("--pair: the model is a decoder, which was not made for pairs: no token of the text sees the pair")
     shown = choose(run, text, tokens, context, causal=_causal(run, source), clip=clip)
     return Page(tokens, context, given, shown.queries, shown.keys, shown.pool, notes + shown.notes)
 

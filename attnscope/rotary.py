@@ -1,8 +1,10 @@
 """Rotary positions as data: how fast each pair of dimensions turns, and how that is stretched; no torch in here."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
+
+Positive = Annotated[float, msgspec.Meta(ge=1e-30, le=1e30)]  # what float32 holds, and so do products of two of them
 
 
 class RopeScaling(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -21,13 +23,13 @@ class RopeScaling(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """
 
     kind: Literal["linear", "llama3", "yarn"]
-    factor: float
-    original_max_positions: int | None = None
-    low_freq_factor: float = 1.0
-    high_freq_factor: float = 4.0
-    beta_fast: float = 32.0
-    beta_slow: float = 1.0
-    attention_factor: float | None = None
+    factor: Positive
+    original_max_positions: Annotated[int, msgspec.Meta(ge=1, le=1 << 62)] | None = None
+    low_freq_factor: Positive = 1.0
+    high_freq_factor: Positive = 4.0
+    beta_fast: Positive = 32.0
+    beta_slow: Positive = 1.0
+    attention_factor: Positive | None = None
     truncate: bool = True
 
 
@@ -40,6 +42,6 @@ class Rope(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         scaling: Stretching for long texts; None for none.
     """
 
-    theta: float = 10000.0
-    fraction: float = 1.0
+    theta: Positive = 10000.0
+    fraction: Annotated[float, msgspec.Meta(gt=0, le=1)] = 1.0
     scaling: RopeScaling | None = None

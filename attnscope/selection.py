@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from attnscope.errors import UsageError, did_you_mean
+from attnscope.errors import NotInText, UsageError, did_you_mean
 
 if TYPE_CHECKING:
     from attnscope.report import Token
@@ -15,6 +15,7 @@ _UNIT = re.compile(r"l([0-9]{1,18})h([0-9]{1,18})", re.IGNORECASE)
 _SLICE = re.compile(r"(-?[0-9]{1,18})?:(-?[0-9]{1,18})?")
 _NUMBER = re.compile(r"-?[0-9]{1,18}")
 _LISTED = re.compile(r'(?:^|,)(\s*"([^"]+|")"\s*(?=,|$)|[^,]*)')
+_SIZE_DIGITS = 18  # of a mask's size: beyond any text, and no 64-bit sum with a position overflows
 PRINTED = 64  # tokens: of a longer text nobody reads matrices on a screen, and a pooled map stands for them
 POOL = 64  # runs of tokens that such a map has each way, unless --pool says otherwise
 
@@ -114,7 +115,10 @@ def parse_pick(text: str, option: str) -> Pick:
             raise UsageError(f"cannot read '{text}'", where=option, hint="use auto, all, mean, 3, 0,2,5-7 or -1")
         low = int(match[1])
         high = low if match[2] is None else int(match[2])
-        if high < low and match[2] is not None:
+        if low < 0 and match[2] is not None:
+            found = f"the range '{part.strip()}' starts at a number that counts from the end"
+            raise UsageError(found, where=option, hint="count both from 0")
+        if high < low:
             raise UsageError(f"the range '{part.strip()}' runs backwards", where=option, hint=f"use {high}-{low}")
         ranges.append((low, high))
     return Pick(ranges=tuple(ranges))
@@ -145,7 +149,7 @@ def positions(
             beyond = _SLICE.fullmatch(part) and not quoted
             found_out = f"'{part}' reaches beyond the text or is empty" if beyond else f"'{part}' is not in the text"
             words = " ".join(token.text for token in tokens[:40])
-            raise UsageError(found_out, where=option, hint=f"the text has tokens 0 to {len(tokens) - 1}: {words}")
+            raise NotInText(found_out, where=option, hint=f"the text has tokens 0 to {len(tokens) - 1}: {words}")
         found.update(dict.fromkeys(chosen))
     return list(found)
 
@@ -253,8 +257,12 @@ def _mask_term(part: str, where: str) -> MaskTerm:
     if part.endswith(MASK_FILES):
         return MaskTerm("file", path=part)
     if kind in ("window", "prefix", "block"):
-        if not colon or not size.isascii() or not size.isdigit() or int(size) < 1:
+        if not colon or not size.isascii() or not size.isdigit() or not size.strip("0"):
             raise UsageError(f"'{part}' has no size", where=where, hint=f"use {kind}:N with N of 1 or more")
+        if len(size.lstrip("0")) > _SIZE_DIGITS:
+            raise UsageError(
+                f"the size of '{part}' is too large", where=where, hint=f"use at most {_SIZE_DIGITS} digits"
+            )
         return MaskTerm(kind, size=int(size))  # type: ignore[arg-type]
     if part in ("own", "causal", "bidirectional"):
         return MaskTerm(part)  # type: ignore[arg-type]

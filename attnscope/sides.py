@@ -16,6 +16,7 @@ from attnscope.report import STAGES, HeadReport, Report, TextReport, from_json
 from attnscope.report.compare import Comparison, Side
 from attnscope.selection import parse_pick, positions
 from attnscope.tolerance import Tolerance
+from attnscope.visible import as_unicode
 
 _CAP = 4 << 30
 
@@ -56,7 +57,7 @@ def compare_runs(
             kept = {name: numbers for name, numbers in chosen.items() if getattr(run, name) == "auto"}
             report = session.inspect(msgspec.structs.replace(run, **kept))
             reports[number] = _same_heads(axis, report, reports[leader]) if kept else report
-    sides = [Side(label, reports[number]) for number, (label, _) in enumerate(runs)]
+    sides = [Side(as_unicode(label), reports[number]) for number, (label, _) in enumerate(runs)]
     return compare(axis, sides, _shown(sides[0].report, key, window), tolerance, asked)
 
 
@@ -142,7 +143,7 @@ def compare_files(
         UsageError: They do not hold what is wanted.
     """
     wanted = wanted or Wanted()
-    sides = [Side(str(path), _narrowed(path, _saved(path), wanted)) for path in paths]
+    sides = [Side(as_unicode(str(path)), _narrowed(path, _saved(path), wanted)) for path in paths]
     shown = _shown(sides[0].report, wanted.key, None)
     for text, keys in zip(sides[0].report.texts, shown, strict=True):
         _check_saved(keys or [], text.keys, "key", paths[0])

@@ -11,14 +11,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from attnscope.config import ModelConfig, TextInput
-from attnscope.errors import AttnscopeError
+from attnscope.errors import AttnscopeError, UsageError
 from attnscope.families import OWN, check_counts, family_for, read_config
 from attnscope.filetokenizer import FileTokenizer, load_tokenizer
 from attnscope.folder import Folder, open_folder, open_weights
 from attnscope.report import Token
+from attnscope.selection import parse_mask
 from attnscope.shipped import find_config, find_model
 from attnscope.stackfile import Described, read_stack
 from attnscope.tokens import WordTokenizer
+from attnscope.visible import as_unicode
 
 if TYPE_CHECKING:
     import torch
@@ -113,7 +115,9 @@ def _from_folder(path: Path, name: str) -> Source:
 
     trained, masks = card(folder)
     notes = (*folder.notes, *tokenizer.notes)
-    return Source(name, family.name, config, trained, folder.fingerprint, tokenizer, load, folder, notes, masks)
+    return Source(
+        as_unicode(name), family.name, config, trained, folder.fingerprint, tokenizer, load, folder, notes, masks
+    )
 
 
 def card(folder: Folder) -> tuple[str, tuple[str, ...]]:
@@ -126,6 +130,11 @@ def card(folder: Folder) -> tuple[str, tuple[str, ...]]:
     if not isinstance(random, bool) or not isinstance(masks, list) or not all(isinstance(m, str) for m in masks):
         hint = "expected random_weights true or false, trained_masks a list of masks"
         raise AttnscopeError("holds a value of the wrong type", where=where, hint=hint)
+    for mask in masks:
+        try:
+            parse_mask(mask, f"{where}.trained_masks")
+        except UsageError as e:
+            raise AttnscopeError(e.found, where=e.where, hint=e.hint) from e
     return "random" if random else "trained", tuple(masks)
 
 
@@ -145,7 +154,7 @@ def _from_stack(described: Described, name: str, texts: Iterable[TextInput]) -> 
 
     digest = sha256(described.data + (weights.fingerprint.encode() if weights else b"")).hexdigest()[:16]
     return Source(
-        name=name,
+        name=as_unicode(name),
         family="config",
         config=config,
         weights="random" if weights is None or file.random_weights else "trained",

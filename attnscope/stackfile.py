@@ -28,7 +28,7 @@ class StackFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """
 
     description: str = ""
-    seed: Annotated[int, msgspec.Meta(ge=0)] = 0
+    seed: Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)] = 0
     weights: str | None = None
     random_weights: bool = False
     tokenizer: str = "words"
@@ -74,7 +74,9 @@ def read_stack(path: Path) -> Described:
     data = read_file(path, cap=_CAP)
     try:
         raw = tomllib.loads(data.decode())
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as e:
+    except RecursionError as e:
+        raise AttnscopeError("is nested too deeply", where=path, hint="no stack needs as many levels") from e
+    except ValueError as e:  # no TOML, not UTF-8, or a whole number of thousands of digits
         raise AttnscopeError(f"not TOML: {e}", where=path) from e
     _check_fields(raw, path)
     if "weights" in raw and raw.get("tokenizer", "words") == "words":

@@ -26,9 +26,11 @@ def read_texts(source: str | Path) -> tuple[list[TextInput], list[str]]:
     Raises:
         AttnscopeError: It cannot be read, holds no text, a line is too long or not UTF-8.
     """
-    if str(source) == "-":
-        return _texts(sys.stdin.buffer, "stdin")
     try:
+        if str(source) == "-":
+            if sys.stdin is None:
+                raise AttnscopeError("standard input is closed", hint="name a file")
+            return _texts(sys.stdin.buffer, "stdin")
         descriptor = os.open(source, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
         with open(descriptor, "rb") as file:
             os.set_blocking(descriptor, True)

@@ -23,6 +23,11 @@ def visible(text: str) -> str:
     return "".join(_escape(c) if c == "\\" or unicodedata.category(c) in _HIDDEN else c for c in text)
 
 
+def as_unicode(name: str) -> str:
+    """Spell a file name as text that JSON can hold: bytes that are not UTF-8 become `\\xff`."""
+    return name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+
+
 def _escape(c: str) -> str:
     if c in _SHORT:
         return _SHORT[c]

@@ -107,7 +107,7 @@ def test_refused(tmp_path, make, force, line):
             "file/out.json",
             "file/out.json: cannot be written (Not a directory); name a file in a folder you may write to",
         ),
-        ("x" * 300, f"{'x' * 300}: cannot be written (File name too long); name a file in a folder you may write to"),
+        ("x" * 300, f"{'x' * 300}: the name is too long; name another"),
     ],
 )
 def test_no_such_place(tmp_path, name, line):

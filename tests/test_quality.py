@@ -42,7 +42,7 @@ ROOMS = {
     "guest": "config errors filetokenizer folder hosted memory shipped source tokens",
     "model": "config errors families folder heap report selection tokens",
     "analysis": "errors model report selection tokens",
-    "source": "config errors families filetokenizer folder hosted model report shipped stackfile tokens",
+    "source": "config errors families filetokenizer folder hosted model report selection shipped stackfile tokens",
     "shown": "config report selection",
     "request": "config errors estimate maskfile memory report selection shown source",
     "description": "config errors memory source",

@@ -20,7 +20,7 @@ from attnscope.batch.reports import read_report, records_of, settings_of
 from attnscope.batch.runner import MOST, Summary
 from attnscope.batch.sinks import INDEX, Lines, Shards, arrays_of
 from attnscope.errors import AttnscopeError, UsageError
-from attnscope.output import check_target
+from attnscope.output import check_name, check_target
 from attnscope.report import Report
 from attnscope.shutdown import at_signal
 
@@ -33,6 +33,7 @@ def kind(path: Path, option: str) -> str:
     Raises:
         UsageError: The ending says nothing.
     """
+    check_name(path)
     if path.is_dir() or path.suffix in ("", *LINES, *TABLES):
         return "" if path.is_dir() else path.suffix
     hint = f"use {' '.join(LINES + TABLES)}, or a name without ending for a folder"
@@ -63,6 +64,8 @@ def convert(source: Path, target: Path, table: tables.Kind | None = None, *, for
         raise UsageError("a table holds less than a dump", where="OUT", hint="convert to .csv or .parquet")
     if not source.exists():
         raise AttnscopeError("there is no such file", where=source)
+    if not source.is_dir() and not source.is_file():
+        raise AttnscopeError("is not a regular file", where=source, hint="save what it gives to a file")
     report = read_report(source) if there == ".json" else None
     if report is not None and here not in TABLES:
         raise UsageError("a report of one run is no dump", where="OUT", hint="convert to .csv or .parquet")

@@ -9,11 +9,12 @@ from pathlib import Path
 
 import msgspec
 
+from attnscope.batch.dumps import decoded
 from attnscope.batch.files import Files
 from attnscope.batch.header import SCHEMA, Grouping, Header, InputFacts, Settings
 from attnscope.batch.journal import Journal
 from attnscope.batch.reader import Input, how_many, selected
-from attnscope.batch.records import decode, encode
+from attnscope.batch.records import encode
 from attnscope.batch.runner import Runner, Summary
 from attnscope.batch.sinks import INDEX, open_dump
 from attnscope.batch.work import Model, how_many_units, run_config
@@ -119,7 +120,7 @@ def _load(
     settings: Settings, run: RunConfig, session: Session, facts: InputFacts, journal: Journal
 ) -> tuple[Model, Header, int]:
     """The model; the header of a new dump or of the one that is there, which must ask for the same; see `_bounds`."""
-    old = None if journal.written.header is None else decode(journal.written.header, Header)
+    old = None if journal.written.header is None else decoded(journal.written.header, Header, journal.path)
     source = session.source(run)
     bounds, holds, reread = _bounds(settings, run, source)
     bounds = bounds if old is None else old.grouping

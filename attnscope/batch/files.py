@@ -92,7 +92,7 @@ class Files:
 
 
 @contextmanager
-def naming(path: Path) -> Iterator[None]:
+def naming(path: Path, *, reading: bool = False) -> Iterator[None]:
     """Turn what the system refuses into an error that names the file."""
     try:
         yield
@@ -100,5 +100,5 @@ def naming(path: Path) -> Iterator[None]:
         raise AttnscopeError("another process writes to it", where=path, hint="wait for it, or name another") from e
     except OSError as e:
         reason = e.strerror or type(e).__name__
-        hint = "what is written stays; the same command goes on from there"
-        raise AttnscopeError(f"cannot be written ({reason})", where=path, hint=hint) from e
+        hint = None if reading else "what is written stays; the same command goes on from there"
+        raise AttnscopeError(f"cannot be {'read' if reading else 'written'} ({reason})", where=path, hint=hint) from e

@@ -10,8 +10,10 @@ import msgspec
 from attnscope.report import MaskUse, Provenance
 
 SCHEMA = "attnscope.dump/1"
-MAGIC = b'{"schema":"attnscope.dump/'
+MAGIC = b'{"schema":"attnscope.dump/'  # how a header line begins
+END = b'{"end":'  # how an end line begins
 Keep = Literal["top", "rows", "columns", "pooled", "stages"]
+MEASURES = {"weight": ("weight",), "value": ("weight", "value"), "projected": ("weight", "value", "projected")}
 
 
 class Settings(msgspec.Struct, frozen=True):

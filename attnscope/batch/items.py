@@ -1,6 +1,7 @@
 """One line or row of an input in; the text that it holds, or why it holds none, out."""
 
 import csv
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from hashlib import sha256
@@ -11,8 +12,11 @@ import msgspec
 from attnscope.batch.lines import decoded, lines
 from attnscope.config import TextInput
 from attnscope.errors import AttnscopeError, UsageError, did_you_mean
+from attnscope.report import decode_json
 from attnscope.texts import MAX_LINE
 
+_DEEPEST = 100  # levels of a JSON line
+_BRACKETS = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{}]')  # strings, which may hold brackets, and brackets
 FORMATS = ("txt", "jsonl", "csv", "tsv", "parquet")
 
 
@@ -75,7 +79,9 @@ def from_jsonl(file: IO[bytes], name: str, column: str) -> Iterator[Item]:
             continue
         members: dict[str, Any] = {}
         try:
-            members = _member(decoded(line, start), dict[str, msgspec.Raw], None)
+            text = decoded(line, start)
+            members = _member(text, dict[str, msgspec.Raw], None)
+            _check_depth(text)
             item = _good(index, number, name, *_object(dict(members), column))
         except AttnscopeError as e:
             item = _bad(index, number, line or b"", e, _id(members))
@@ -86,9 +92,10 @@ def from_jsonl(file: IO[bytes], name: str, column: str) -> Iterator[Item]:
 def _id(members: dict[str, Any]) -> int | str | None:
     """The id of a record whose other members are wrong; None where it is wrong itself, or not there."""
     try:
-        return msgspec.json.decode(members.get("id", b"null"), type=int | str | None)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+        found: int | str | None = decode_json(members.get("id", b"null"), int | str | None)
+    except ValueError:  # msgspec.DecodeError is one
         return None
+    return found
 
 
 def _object(members: dict[str, Any], column: str) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -104,10 +111,21 @@ def _object(members: dict[str, Any], column: str) -> tuple[dict[str, Any], dict[
 
 def _member(data: Any, kind: Any, key: str | None) -> Any:
     try:
-        return msgspec.json.decode(data, type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError) as e:
-        found = f"{e}".replace("`", "'")
-        raise AttnscopeError(f"not valid JSON ({found})" if key is None else f"{key}: {found}") from e
+        return decode_json(data, kind)
+    except ValueError as e:  # msgspec.DecodeError is one
+        wrong = f"{e}".replace("`", "'")
+        raise AttnscopeError(f"not valid JSON ({wrong})" if key is None else f"{key}: {wrong}") from e
+
+
+def _check_depth(text: str) -> None:
+    """Refuse what is nested so deeply that another program could not read it back out of a dump."""
+    if text.count("[") + text.count("{") <= _DEEPEST:
+        return
+    depth = 0
+    for bracket in _BRACKETS.findall(text):
+        depth += {"[": 1, "{": 1, "]": -1, "}": -1}.get(bracket, 0)  # a string counts as nothing
+        if depth > _DEEPEST:
+            raise AttnscopeError(f"nested more than {_DEEPEST} deep", hint="leave out what is not needed")
 
 
 def from_table(file: IO[bytes], name: str, column: str, delimiter: str) -> Iterator[Item]:

@@ -17,16 +17,17 @@ from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
-from typing import BinaryIO
+from typing import Annotated, BinaryIO, Literal
 from zlib import crc32
 
 import msgspec
 
 from attnscope.batch.files import Files, naming
-from attnscope.batch.header import MAGIC
+from attnscope.batch.header import END, MAGIC
 from attnscope.batch.records import End, encode
 from attnscope.errors import AttnscopeError
 from attnscope.output import check_target
+from attnscope.report import decode_json
 from attnscope.shutdown import unbroken
 
 _CHECK = b',"check":"'
@@ -43,16 +44,15 @@ def too_large(numbers: int) -> str:
     return f"{numbers:,} numbers are more than memory holds"
 
 
-class Line(msgspec.Struct):
-    """As much of a line as it takes to go on after it."""
+class _RecordLine(msgspec.Struct):
+    """As much of a record as it takes to go on after it."""
 
-    index: int = -1
-    hash: str = ""
-    status: str = ""
+    index: Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]
+    hash: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{16}$")]
+    status: Literal["ok", "skipped", "failed"]
     error: str = ""
-    shard: str | None = None
+    shard: Annotated[str, msgspec.Meta(pattern=r"^[0-9]+\.safetensors$")] | None = None
     shard_check: str | None = None
-    end: bool = False
 
 
 @dataclass
@@ -120,14 +120,22 @@ def scan(file: BinaryIO, path: Path) -> Written:
         if number == 1:
             found.header = body
         else:
-            _note(found, msgspec.json.decode(body, type=Line))
+            try:
+                _note(found, body)
+            except ValueError as e:  # msgspec.DecodeError is one
+                hint = "another program wrote it: restore it from a copy, or give --force to start anew"
+                raise AttnscopeError(
+                    f"the line is no record of a dump ({e})", where=f"{path}:{number}", hint=hint
+                ) from e
     return found
 
 
-def _note(found: Written, line: Line) -> None:
-    if line.end:
+def _note(found: Written, body: bytes) -> None:
+    if body.startswith(END):
+        decode_json(body, End)
         found.ended = True
         return
+    line = decode_json(body, _RecordLine)
     found.indices.append(line.index)
     found.hashes.append(int(line.hash, 16))
     found.counts[line.status] += 1
@@ -193,7 +201,7 @@ class Journal:
 
     def _go_on(self) -> None:
         """Read what is there, and drop a torn line."""
-        with open(self.path, "rb") as file:
+        with naming(self.path, reading=True), open(self.path, "rb") as file:
             self.written = scan(file, self.path)
         with naming(self.path):
             if os.fstat(self._descriptor).st_size > self.written.size:
@@ -233,7 +241,7 @@ class Journal:
         """Append so many records of the old journal; how many there are of each status."""
         found = Counter[str]()
         for body in islice(self._old_lines, count):
-            line = msgspec.json.decode(body, type=Line)
+            line = decode_json(body, _RecordLine)  # as `scan` did before
             found[line.status] += 1
             if line.shard is not None:
                 self.written.shards[line.shard] = line.shard_check

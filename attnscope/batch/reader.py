@@ -23,6 +23,7 @@ from attnscope.batch.header import InputFacts, Settings
 from attnscope.batch.items import FORMATS, Item, from_jsonl, from_parquet, from_table, from_txt
 from attnscope.batch.lines import PACKED, unpacked
 from attnscope.errors import AttnscopeError, UsageError
+from attnscope.visible import as_unicode
 
 
 class Input:
@@ -75,11 +76,14 @@ class Input:
         Raises:
             AttnscopeError: An id occurs twice.
         """
-        self._file.seek(0)
-        digest = file_digest(self._file, "sha256").hexdigest()
+        try:
+            self._file.seek(0)
+            digest = file_digest(self._file, "sha256").hexdigest()
+        except OSError as e:
+            raise AttnscopeError(f"cannot be read ({e.strerror or e})", where=self.name) from e
         ids = array("q", (hash(item.id) for item in self.items()))
         self._check_ids(np.frombuffer(ids, dtype=np.int64))
-        return InputFacts(self.name, self.format, digest, len(ids))
+        return InputFacts(as_unicode(self.name), self.format, digest, len(ids))
 
     def _check_ids(self, hashes: "np.ndarray[tuple[int], np.dtype[np.int64]]") -> None:
         """Eight bytes an id are kept; where two are equal, a second look says which ids these are."""

@@ -22,11 +22,12 @@ def _nested(depth: int, kind: Any) -> dict[str, Any]:
     return {"type": "array", "items": _nested(depth - 1, kind)} if depth else {"type": kind}
 
 
-_F = np.ndarray[Any, np.dtype[np.float32]]
-_I = np.ndarray[Any, np.dtype[np.int32]]
-Floats2 = Annotated[_F, msgspec.Meta(extra_json_schema=_nested(2, ["number", "null"]))]
-Floats3 = Annotated[_F, msgspec.Meta(extra_json_schema=_nested(3, ["number", "null"]))]
-Places3 = Annotated[_I, msgspec.Meta(extra_json_schema=_nested(3, "integer"))]
+_F2 = np.ndarray[tuple[int, int], np.dtype[np.float32]]
+_F3 = np.ndarray[tuple[int, int, int], np.dtype[np.float32]]
+_I3 = np.ndarray[tuple[int, int, int], np.dtype[np.int32]]
+Floats2 = Annotated[_F2, msgspec.Meta(extra_json_schema=_nested(2, ["number", "null"]))]
+Floats3 = Annotated[_F3, msgspec.Meta(extra_json_schema=_nested(3, ["number", "null"]))]
+Places3 = Annotated[_I3, msgspec.Meta(extra_json_schema=_nested(3, "integer"))]
 
 
 class TopArrays(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -156,11 +157,6 @@ def encode(line: Header | Record | End) -> bytes:
     return msgspec.json.encode(line, enc_hook=encode_array)
 
 
-def decode(line: bytes, kind: Any) -> Any:
-    """A line as the Header, Record or End that `kind` names."""
-    return msgspec.json.decode(line, type=kind, dec_hook=_decode_array)
-
-
 def json_schema() -> dict[str, Any]:
     """JSON Schema of a line of a dump, generated from the types above."""
     lines, parts = msgspec.json.schema_components(
@@ -171,10 +167,6 @@ def json_schema() -> dict[str, Any]:
         parts[part]["properties"]["check"] = check
         parts[part]["required"].append("check")
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", "anyOf": list(lines), "$defs": parts}
-
-
-def _decode_array(kind: Any, value: Any) -> Any:
-    return np.array(value, dtype=kind.__args__[1].__args__[0])
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ import numpy as np
 from attnscope.batch.header import Keep, Settings
 from attnscope.batch.records import STATISTICS, Record, RowArrays, TopArrays
 from attnscope.errors import AttnscopeError
-from attnscope.report import Report, TextReport, from_json
+from attnscope.report import Report, TextReport, decode_json, from_json
 
 
 class _Kind(msgspec.Struct):
@@ -25,10 +25,10 @@ def read_report(path: Path) -> Report | None:
     """
     try:
         data = path.read_bytes()
-        if not msgspec.json.decode(data, type=_Kind).schema.startswith("attnscope.report/"):
+        if not decode_json(data, _Kind).schema.startswith("attnscope.report/"):
             return None
         return from_json(data)
-    except msgspec.DecodeError:
+    except ValueError:  # msgspec.DecodeError is one, and so is a byte that is not UTF-8
         return None
     except OSError as e:
         raise AttnscopeError(f"cannot be read ({e.strerror})", where=path) from e

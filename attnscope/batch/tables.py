@@ -8,12 +8,13 @@ row stand in a table of their own because a query with more contributors must no
 import csv
 import io
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 import numpy as np
 
-from attnscope.batch.header import Settings
+from attnscope.batch.header import MEASURES, Settings
 from attnscope.batch.records import STATISTICS, Record
 from attnscope.errors import AttnscopeError
 from attnscope.report import Token
@@ -21,8 +22,8 @@ from attnscope.report import Token
 Kind = Literal["contributors", "rows", "columns", "matrices"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 Table = dict[str, Any]  # column name to a list or array, all of one length
-_MEASURES = {"weight": ("weight",), "value": ("weight", "value"), "projected": ("weight", "value", "projected")}
 _INTEGERS = ("index", "layer", "head", "query", "rank", "key", "dimension")
+_HINT = "attnscope convert writes one"
 _WORDS = ("id", "query_token", "key_token", "stage")
 _HEADS = ("index", "id", "layer", "head")
 _LONGEST = 131_072  # characters of a cell of a .csv file
@@ -53,7 +54,7 @@ def columns(kind: Kind, settings: Settings) -> list[str]:
     """Names of the columns of a table."""
     query, key = ("query", "query_token"), ("key", "key_token")
     if kind == "contributors":
-        return [*_HEADS, *query, "rank", *key, *_MEASURES[settings.by]]
+        return [*_HEADS, *query, "rank", *key, *MEASURES[settings.by]]
     if kind == "rows":
         return [*_HEADS, *query, *STATISTICS, "sink"]
     if kind == "columns":
@@ -73,7 +74,7 @@ def _contributors(record: Record) -> Iterator[Table]:
     unit, row, rank = np.nonzero(record.top.keys >= 0)
     source = record.top.keys[unit, row, rank]
     found = _heads(record, unit) | _queries(record, row) | {"rank": rank} | _keys(record, source)
-    for name in _MEASURES["projected"]:
+    for name in MEASURES["projected"]:
         if getattr(record.top, name) is not None:
             found[name] = getattr(record.top, name)[unit, row, rank]
     yield found
@@ -199,9 +200,8 @@ def write_parquet(path: Path, names: list[str], tables: Iterable[Table]) -> None
         AttnscopeError: The extra is missing.
     """
     pa, parquet = arrow()
-    kinds = dict.fromkeys(_INTEGERS, pa.int64()) | dict.fromkeys(_WORDS, pa.string())
-    schema = pa.schema([(name, kinds.get(name, pa.float32())) for name in names])
-    with parquet.ParquetWriter(path, schema, compression="zstd") as writer:
+    schema = pa.schema([(name, _arrow_type(pa, name)) for name in names])
+    with open(path, "wb") as file, parquet.ParquetWriter(file, schema, compression="zstd") as writer:
         waiting: list[Any] = []
         for one in tables:
             cells = {name: pa.array(one[name], schema.field(name).type, from_pandas=True) for name in names}
@@ -213,56 +213,124 @@ def write_parquet(path: Path, names: list[str], tables: Iterable[Table]) -> None
             writer.write_table(pa.concat_tables(waiting))
 
 
+def _arrow_type(pa: Any, name: str) -> Any:
+    """The Arrow type of a column."""
+    return pa.int64() if name in _INTEGERS else pa.string() if name in _WORDS else pa.float32()
+
+
 def read_table(path: Path) -> tuple[list[str], Iterator[Table]]:
     """Columns and parts of a table that we wrote.
 
     Raises:
-        AttnscopeError: It is something else, or the extra is missing.
+        AttnscopeError: It is something else, damaged, or holds a value that its column cannot, or the extra is missing.
     """
     if path.suffix == ".parquet":
-        _, parquet = arrow()
-        try:
-            file = parquet.ParquetFile(path)
-        except (OSError, ValueError) as e:
-            raise AttnscopeError(f"cannot be read ({str(e).splitlines()[0]})", where=path) from e
-        names = _known(file.schema_arrow.names, path)
-        return names, (_from_arrow(part) for part in file.iter_batches(_PART))
+        parts = _parquet_parts(path)
+        return next(parts), parts
     rows = _csv_rows(path)
-    return _known(next(rows, []), path), _from_csv(rows, path)
+    _, names = next(rows, (0, []))
+    return _known(names, path), _from_csv(names, rows, path)
 
 
 def _known(names: list[str], path: Path) -> list[str]:
-    if names not in [columns(kind, Settings(by=by)) for kind in KINDS for by in _MEASURES]:  # type: ignore[arg-type]
+    if names not in [columns(kind, Settings(by=by)) for kind in KINDS for by in MEASURES]:  # type: ignore[arg-type]
         hint = "attnscope convert writes one; of a dump made by an older version, convert the dump again"
         raise AttnscopeError("is not a table of a dump", where=path, hint=hint)
     return names
 
 
-def _from_arrow(part: Any) -> Table:
-    def cells(name: str, column: Any) -> Any:
-        lists = name in _WORDS or (name in _INTEGERS and column.null_count)
-        return column.to_pylist() if lists else column.to_numpy(zero_copy_only=False)
+def _may_be_empty(name: str, names: Sequence[str]) -> bool:
+    """Whether a cell may hold nothing: a float, the layer or head of a mean, and in a table of matrices the key of an
+    output, or the dimension of anything else."""
+    of_matrices = ("key", "key_token", "dimension") if "dimension" in names else ()
+    return name not in (*_INTEGERS, *_WORDS) or name in ("layer", "head", *of_matrices)
 
-    return {name: cells(name, column) for name, column in zip(part.schema.names, part.columns, strict=True)}
+
+def _unreadable(error: Exception, path: Path) -> AttnscopeError:
+    return AttnscopeError(f"cannot be read ({' '.join(str(error).split())[:200]})", where=path, hint="write it anew")
 
 
-def _csv_rows(path: Path) -> Iterator[list[str]]:
+def _parquet_parts(path: Path) -> Iterator[Any]:
+    """The names of the columns, then part after part."""
+    pa, parquet = arrow()
+    try:
+        with open(path, "rb") as opened:  # pyarrow takes every name of a file for UTF-8
+            file = parquet.ParquetFile(opened)
+            yield _known(file.schema_arrow.names, path)
+            for part in file.iter_batches(_PART):
+                yield {name: _from_arrow(part, pa, name, path) for name in part.schema.names}
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as e:
+        raise _unreadable(e, path) from e
+
+
+def _from_arrow(part: Any, pa: Any, name: str, path: Path) -> Any:
+    """A column as an array; one of another type is converted where that loses nothing."""
+    column, kind = part.column(name), _arrow_type(pa, name)
+    try:
+        found = column.cast(kind)
+    except pa.ArrowException as e:
+        raise AttnscopeError(f"holds {column.type}, not {kind}", where=f"{path}: {name}", hint=_HINT) from e
+    if found.null_count and not _may_be_empty(name, part.schema.names):
+        raise AttnscopeError("holds null", where=f"{path}: {name}", hint=_HINT)
+    if name in _WORDS or (name in _INTEGERS and found.null_count):
+        return found.to_pylist()
+    array = found.to_numpy(zero_copy_only=False)
+    if name not in _INTEGERS and not np.isfinite(found.drop_null().to_numpy(zero_copy_only=False)).all():
+        raise AttnscopeError("holds a number that is not finite", where=f"{path}: {name}", hint=_HINT)
+    return array
+
+
+def _csv_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
+    """Every row that is not blank, with the number of the line that it ends in."""
     try:
         with open(path, newline="", encoding="utf-8") as file:
-            yield from csv.reader(file, strict=True)
+            reader = csv.reader(file, strict=True)
+            yield from ((reader.line_num, row) for row in reader if row)
     except (OSError, UnicodeDecodeError, csv.Error) as e:
         raise AttnscopeError(f"cannot be read ({e})", where=path) from e
 
 
-def _from_csv(rows: Iterator[list[str]], path: Path) -> Iterator[Table]:
-    names = next(_csv_rows(path))
-    while part := [row for row, _ in zip(rows, range(_PART), strict=False)]:
-        found: Table = {}
-        for name, cells in zip(names, zip(*part, strict=True), strict=True):
-            if name in _WORDS:
-                found[name] = list(cells)
-            elif name in _INTEGERS:
-                found[name] = [int(cell) if cell else None for cell in cells]
-            else:
-                found[name] = np.array([cell or "nan" for cell in cells], dtype=np.float32)
-        yield found
+def _from_csv(names: list[str], rows: Iterator[tuple[int, list[str]]], path: Path) -> Iterator[Table]:
+    while part := list(islice(rows, _PART)):
+        for line, row in part:
+            if len(row) != len(names):
+                found = f"{len(row)} cells, the header has {len(names)}"
+                raise AttnscopeError(found, where=f"{path}:{line}", hint=_HINT)
+        cells = zip(names, zip(*(row for _, row in part), strict=True), strict=True)
+        lines = [line for line, _ in part]
+        empty = {name: _may_be_empty(name, names) for name in names}
+        yield {name: _parsed(name, column, lines, path, empty=empty[name]) for name, column in cells}
+
+
+def _parsed(name: str, cells: Sequence[str], lines: Sequence[int], path: Path, *, empty: bool) -> Any:
+    """A column of text as an array of what it stands for."""
+    if name in _WORDS:
+        return list(cells)
+    try:
+        return _numbers(name, cells, empty=empty)
+    except (ValueError, OverflowError):
+        for line, cell in zip(lines, cells, strict=True):
+            try:
+                _numbers(name, [cell], empty=empty)
+            except (ValueError, OverflowError) as e:
+                what = "a whole number" if name in _INTEGERS else "a number, nor empty"
+                where = f"{path}:{line}: {name}"
+                raise AttnscopeError(f"{cell[:80]!r} is not {what}", where=where, hint=_HINT) from e
+        raise
+
+
+def _numbers(name: str, cells: Sequence[str], *, empty: bool) -> Any:
+    """Numbers of a column; an empty cell is none where there may be none.
+
+    Raises:
+        ValueError: A cell is no number, or beyond float32.
+        OverflowError: A cell is beyond int64.
+    """
+    if name in _INTEGERS:
+        whole = np.array([cell or "0" for cell in cells] if empty else cells, dtype=np.int64)
+        return whole if "" not in cells else [int(n) if cell else None for n, cell in zip(whole, cells, strict=True)]
+    found = np.array([cell or "nan" for cell in cells], dtype=np.float64)
+    there = np.array([bool(cell) for cell in cells])
+    if not (np.abs(found[there]) <= np.finfo(np.float32).max).all():
+        raise ValueError
+    return found.astype(np.float32)

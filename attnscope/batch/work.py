@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 
 from attnscope.batch.groups import Size, values_of
-from attnscope.batch.header import Settings
+from attnscope.batch.header import MEASURES, Settings
 from attnscope.batch.items import Item
 from attnscope.batch.records import Record, RowArrays, TopArrays
 from attnscope.batch.runner import without_findings
@@ -19,8 +19,6 @@ from attnscope.pipeline import Session, attend, new_window, prepare_engine
 from attnscope.request import Page, Request, make_page, request_for
 from attnscope.selection import Keep, parse_pick
 from attnscope.source import Source
-
-MEASURES = {"weight": ("weight",), "value": ("weight", "value"), "projected": ("weight", "value", "projected")}
 
 
 @dataclass(frozen=True)

@@ -49,6 +49,9 @@ def batch(texts: Texts, stack: Stack, selection: DumpSelection, target: Target, 
 
 
 def _check_ending(output: Path) -> None:
+    from attnscope.output import check_name
+
+    check_name(output)
     if str(output) == "-" or output.is_dir() or output.suffix in ("", *_ENDINGS):
         return
     hint = "write a .jsonl file, or name a folder"

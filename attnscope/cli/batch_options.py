@@ -55,7 +55,13 @@ class Texts:
     ] = None
     column: Annotated[
         str,
-        option("--column", group=_INPUT, metavar="NAME", help="The column, or JSON member, that holds the text."),
+        option(
+            "--column",
+            group=_INPUT,
+            metavar="NAME",
+            parser=read.text("--column"),
+            help="The column, or JSON member, that holds the text.",
+        ),
     ] = "text"
     skip: Annotated[
         int,

@@ -71,7 +71,7 @@ def check(checked: Checked, stack: Stack, machine: Machine) -> None:
     """
     import sys
 
-    from attnscope.cli.deliver import write_bytes
+    from attnscope.cli.deliver import page, write_bytes
     from attnscope.cli.progress import progress
     from attnscope.config import RunConfig, TextInput
 
@@ -99,6 +99,6 @@ def check(checked: Checked, stack: Stack, machine: Machine) -> None:
     if checked.format == "json":
         write_bytes(view.as_json(report))
     else:
-        sys.stdout.write(view.as_text(report))
+        sys.stdout.write(view.as_text(report, page()))
     if not report.passed:
         raise Exit(Failed.FAILED)

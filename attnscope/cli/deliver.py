@@ -14,6 +14,7 @@ from attnscope.visible import visible
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from attnscope.views.plain import Page
     from attnscope.views.terminal import Findings, Format
 
 _DRAWN = (".txt", ".svg")
@@ -92,6 +93,14 @@ def write_bytes(data: bytes) -> None:
     """Bytes to standard output, whatever its encoding is."""
     sys.stdout.flush()
     sys.stdout.buffer.write(data)
+
+
+def page() -> "Page":
+    """Standard output as plain text: as wide as the terminal, and in ASCII where its encoding is."""
+    from attnscope.views.plain import Page
+
+    encoding = (sys.stdout.encoding or "ascii").lower().replace("-", "")
+    return Page(_width(), ascii=not encoding.startswith("utf"))
 
 
 def console(color: str) -> "Console":

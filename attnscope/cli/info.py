@@ -51,4 +51,6 @@ def info(
 
         write_bytes(view.as_json(description, rows))
     else:
-        sys.stdout.write(view.as_text(description, rows))
+        from attnscope.cli.deliver import page
+
+        sys.stdout.write(view.as_text(description, rows, page()))

@@ -9,7 +9,8 @@ from attnscope.errors import UsageError, did_you_mean
 from attnscope.selection import parse_mask, parse_pick, parse_unit
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?) ?([kmgt]?)(?:i?b)?", re.IGNORECASE)
-_DEVICE = re.compile(r"auto|cpu|cuda(:\d{1,3})?")
+_MOST_MEMORY = float(1 << 62)
+_DEVICE = re.compile(r"auto|cpu|cuda(:[0-9]{1,3})?")
 
 
 def one_of(option: str, words: Any) -> Callable[[str], str]:
@@ -58,6 +59,19 @@ def number(option: str, low: int, high: int | None = None) -> Callable[[Any], in
     return read
 
 
+def text(option: str) -> Callable[[str], str]:
+    """A reader of text that a file can hold: in what was typed, bytes that are not UTF-8 are halves of characters."""
+
+    def read(text: str) -> str:
+        try:
+            text.encode()
+        except UnicodeEncodeError as e:
+            raise UsageError(f"'{text}' is not UTF-8", where=option) from e
+        return text
+
+    return read
+
+
 def pick(option: str) -> Callable[[str], str]:
     """A reader of layers or heads that leaves the text as typed: which numbers exist is known later."""
 
@@ -88,10 +102,12 @@ def size(text: Any) -> int:
     match = _SIZE.fullmatch(str(text).strip())
     if not match:
         raise UsageError(f"'{text}' is not a size", where="--max-memory", hint="use 1.5G, 800M or a number of bytes")
-    count = int(float(match[1]) * 1024 ** " kmgt".index(match[2].lower() or " "))
+    count = float(match[1]) * 1024 ** " kmgt".index(match[2].lower() or " ")
     if count < 1:
         raise UsageError("no memory at all is too little", where="--max-memory")
-    return count
+    if count > _MOST_MEMORY:
+        raise UsageError(f"'{text}' is more than any machine has", where="--max-memory", hint="such as 1.5G")
+    return int(count)
 
 
 def tolerance(option: str) -> Callable[[Any], float]:

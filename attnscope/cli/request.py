@@ -139,7 +139,10 @@ def _from_file(path: Path, context: str | None, *, quiet: bool) -> "tuple[TextIn
 def _standard_input() -> str:
     if sys.stdin is None:
         raise AttnscopeError("standard input is closed", hint="give TEXT, or --file PATH")
-    data = sys.stdin.buffer.read(_LONGEST + 1)
+    try:
+        data = sys.stdin.buffer.read(_LONGEST + 1)
+    except OSError as e:
+        raise AttnscopeError(f"cannot be read ({e.strerror})", where="standard input") from e
     if len(data) > _LONGEST:
         raise AttnscopeError(f"is longer than {_LONGEST:,} bytes", where="standard input", hint="split the text")
     try:

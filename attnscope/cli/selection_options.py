@@ -58,13 +58,20 @@ class Selection:
             "--query",
             group=_SELECT,
             metavar="ROWS",
+            parser=read.text("--query"),
             help="Rows: positions such as 3, 3:8 or -1; whatever is none of the text's, or in double quotes, is a word "
             "or phrase of it. Several are joined by commas.",
         ),
     ] = None
     key: Annotated[
         str | None,
-        option("--key", group=_SELECT, metavar="COLUMNS", help="Columns, likewise; 0: is every one of them."),
+        option(
+            "--key",
+            group=_SELECT,
+            metavar="COLUMNS",
+            parser=read.text("--key"),
+            help="Columns, likewise; 0: is every one of them.",
+        ),
     ] = None
     mask: Annotated[
         str,

@@ -8,6 +8,7 @@ from attnscope.errors import AttnscopeError
 
 REQUIRED: Any = object()
 _MOST = 1 << 62
+_SMALLEST, _LARGEST = 1e-30, 1e30  # what float32 holds, and so do products of two of them
 
 
 class Reader:
@@ -66,6 +67,8 @@ def positive(reader: Reader, name: str, value: Any) -> int | float:
     """
     if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
         raise reader.wrong(name, value, "a number above 0")
+    if not _SMALLEST <= value <= _LARGEST:
+        raise reader.wrong(name, value, f"from {_SMALLEST:g} to {_LARGEST:g}")
     return value
 
 

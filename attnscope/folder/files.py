@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,6 +14,7 @@ from attnscope.errors import AttnscopeError
 MB = 1_000_000
 MAX_JSON_PARTS = 5_000_000  # commas and brackets; 20 times a vocabulary of 250,000, and under a gigabyte once parsed
 
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")  # how JSON spells a half of a pair
 _KINDS: tuple[tuple[Callable[[int], bool], str], ...] = (
     (stat.S_ISDIR, "a folder"),
     (stat.S_ISFIFO, "a named pipe"),
@@ -129,11 +131,12 @@ def parse_json(data: bytes, where: str) -> Any:
     if (plain := _as_written(data)) is not None:
         return plain
     non_finite: list[str] = []
+    halves = _SURROGATE.search(data) is not None
     try:
         text = data.decode()
         value = json.loads(
             text,
-            object_pairs_hook=lambda pairs: _checked(pairs, where, non_finite),
+            object_pairs_hook=lambda pairs: _checked(pairs, where, non_finite, halves=halves),
             parse_float=lambda digits: _finite(digits, non_finite),
             parse_constant=lambda word: _NonFinite(word, non_finite),
         )
@@ -151,6 +154,8 @@ def parse_json(data: bytes, where: str) -> Any:
         raise AttnscopeError("holds a whole number of thousands of digits", where=where) from e
     if non_finite:
         raise AttnscopeError(f"holds {non_finite[0]}, which is not JSON", where=where)
+    if halves:
+        _refuse_halves(value, where)
     return value
 
 
@@ -218,8 +223,20 @@ def _finite(digits: str, seen: list[str]) -> float | _NonFinite:
     return number if abs(number) != float("inf") else _NonFinite(digits[:20], seen)
 
 
-def _checked(pairs: list[tuple[str, Any]], where: str, non_finite: list[str]) -> dict[str, Any]:
-    """An object from its pairs; refuses a key that stands twice, and names the key of a non-finite number."""
+def _refuse_halves(value: Any, where: str) -> None:
+    """Refuse a lone half of a surrogate pair, which no file, hash or terminal can hold."""
+    try:
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError as e:
+        found = f"holds half of a surrogate pair (U+{ord(e.object[e.start]):04X}), which is no text"
+        raise AttnscopeError(found, where=where, hint="write the whole character") from e
+
+
+def _checked(pairs: list[tuple[str, Any]], where: str, non_finite: list[str], *, halves: bool) -> dict[str, Any]:
+    """An object from its pairs; refuses a key that stands twice, and names the key of a value that is refused."""
+    for key, value in pairs if halves else ():
+        if isinstance(value, str):
+            _refuse_halves(value, f"{where}: {key}")
     if non_finite:
         for key, value in pairs:
             if isinstance(value, _NonFinite):

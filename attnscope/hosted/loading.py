@@ -74,17 +74,34 @@ def load_guest(folder: Folder, dtype: torch.dtype) -> Guest:
     """
     kind = find_kind(folder)
     model, notes = _model(kind, folder, dtype)
-    table, config = model.get_input_embeddings(), kind.config
+    config = kind.config
+    vocab_size, d_model = _table(model, folder)
     return Guest(
         model=model,
-        parts=probe(model, folder),
-        vocab_size=table.num_embeddings,
-        d_model=table.embedding_dim,
+        parts=probe(model, vocab_size, folder),
+        vocab_size=vocab_size,
+        d_model=d_model,
         max_positions=longest(model, config.get_text_config()),
         n_segments=segments(model, config),
-        start=_start(config, table.num_embeddings, folder),
+        start=_start(config, vocab_size, folder),
         notes=notes,
     )
+
+
+def _table(model: Any, folder: Folder) -> tuple[int, int]:
+    """Rows and width of the token embedding.
+
+    Raises:
+        AttnscopeError: The model embeds something else than tokens.
+    """
+    try:
+        weight = getattr(model.get_input_embeddings(), "weight", None)
+    except NotImplementedError:  # what a class of transformers says that has several, or none
+        weight = None
+    if not isinstance(weight, torch.Tensor) or weight.ndim != 2:
+        found = f"'{model.config.model_type}' has no table of token embeddings"
+        raise AttnscopeError(found, where=folder.path, hint="attnscope shows attention between the tokens of a text")
+    return weight.shape[0], weight.shape[1]
 
 
 def _start(config: Any, vocabulary: int, folder: Folder) -> int | None:

@@ -46,8 +46,13 @@ def hidden(family: str, folder: Folder) -> AttnscopeError:
     return AttnscopeError(found, where=folder.path, hint=hint)
 
 
-def probe(model: Any, folder: Folder) -> dict[str, Part]:
+def probe(model: Any, vocab_size: int, folder: Folder) -> dict[str, Part]:
     """Run two tokens, and see which parts, layers and heads there are.
+
+    Args:
+        model: A model of transformers.
+        vocab_size: Rows of its token embedding.
+        folder: Where it comes from, for errors.
 
     Raises:
         AttnscopeError: None are seen, or the model takes no two tokens.
@@ -60,7 +65,7 @@ def probe(model: Any, folder: Folder) -> dict[str, Part]:
         assert output is not None
         return output
 
-    ids = torch.full((1, 2), min(5, model.get_input_embeddings().num_embeddings - 1))
+    ids = torch.full((1, 2), min(5, vocab_size - 1))
     more = {"decoder_input_ids": ids} if model.config.is_encoder_decoder else {}
     session = Session(model, watch)
     try:

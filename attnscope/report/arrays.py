@@ -1,6 +1,6 @@
 """The array types of plain data: NumPy in memory, nested lists in JSON, each with what the JSON Schema says of it."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 import numpy as np
@@ -15,3 +15,31 @@ Places = Annotated[
     Int2,
     msgspec.Meta(extra_json_schema={"type": "array", "items": {"type": "array", "items": {"type": "integer"}}}),
 ]
+
+
+def decode_array(kind: Any, value: Any) -> Any:
+    """Make an array of nested JSON lists.
+
+    Args:
+        kind: The NumPy array type, with its number of axes and its dtype.
+        value: What JSON holds.
+
+    Raises:
+        ValueError: They are ragged, have another number of axes, or hold something else than numbers (or null in place
+            of a float), or a number that the dtype cannot hold. msgspec adds the place.
+    """
+    n_axes, dtype = len(kind.__args__[0].__args__), np.dtype(kind.__args__[1].__args__[0])
+    try:
+        with np.errstate(over="raise"):
+            array = np.array(value) if dtype.kind == "i" else np.array(value, dtype)
+    except (TypeError, OverflowError, FloatingPointError) as e:
+        raise ValueError(f"holds something else than numbers of type {dtype}") from e
+    if array.size and array.dtype.kind != dtype.kind:
+        raise ValueError("holds something else than whole numbers")
+    if array.ndim < n_axes and not array.size:
+        array = array.reshape(array.shape + (0,) * (n_axes - array.ndim))
+    if array.ndim != n_axes:
+        raise ValueError(f"has {array.ndim} axes, expected {n_axes}")
+    if (narrow := array.astype(dtype)).dtype.kind == "i" and not np.array_equal(narrow, array):
+        raise ValueError(f"holds a number beyond {dtype}")
+    return narrow

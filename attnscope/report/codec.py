@@ -7,8 +7,9 @@ import numpy as np
 import orjson
 
 from attnscope.errors import AttnscopeError
-from attnscope.report.arrays import Float1
+from attnscope.report.arrays import decode_array
 from attnscope.report.run import SCHEMA, Report
+from attnscope.report.shapes import check_shapes
 
 _PIECE = 1 << 18  # numbers that are written at once, in about 10 ms
 _Data = TypeVar("_Data", bound=msgspec.Struct)
@@ -17,6 +18,18 @@ _Data = TypeVar("_Data", bound=msgspec.Struct)
 def to_json(data: msgspec.Struct) -> bytes:
     """Any of our findings as strict JSON on one line."""
     return msgspec.json.encode(data, enc_hook=encode_array)
+
+
+def decode_json(data: bytes | msgspec.Raw, kind: Any) -> Any:
+    """Decode untrusted JSON as a type of ours, arrays included.
+
+    Raises:
+        msgspec.DecodeError: It is not JSON, of another type, or nested too deeply.
+    """
+    try:
+        return msgspec.json.decode(data, type=kind, dec_hook=decode_array)
+    except RecursionError as e:
+        raise msgspec.DecodeError("nested too deeply") from e
 
 
 def read_json_as(kind: type[_Data], data: bytes, schema: str, what: str) -> _Data:
@@ -32,21 +45,22 @@ def read_json_as(kind: type[_Data], data: bytes, schema: str, what: str) -> _Dat
         AttnscopeError: It is of another type or version.
     """
     try:
-        found = msgspec.json.decode(data, type=kind, dec_hook=_decode_array)
-    except (msgspec.DecodeError, ValueError) as e:
+        found: Any = decode_json(data, kind)
+    except ValueError as e:  # msgspec.DecodeError is one, and so is a byte that is not UTF-8
         raise AttnscopeError(f"not an attnscope {what} ({e})", hint="save one with --format json") from e
-    if found.schema != schema:  # type: ignore[attr-defined]
-        raise AttnscopeError(f"schema is '{found.schema}'", hint=f"this version reads '{schema}'")  # type: ignore[attr-defined]
-    return found
+    if found.schema != schema:
+        raise AttnscopeError(f"schema is '{found.schema}'", hint=f"this version reads '{schema}'")
+    return found  # type: ignore[no-any-return]
 
 
 def from_json(data: bytes) -> Report:
     """Read a Report that `to_json` wrote.
 
     Raises:
-        AttnscopeError: It is not a Report, or one of another version.
+        AttnscopeError: It is not a Report, or one of another version, or its parts contradict each other.
     """
     report = read_json_as(Report, data, SCHEMA, "report")
+    check_shapes(report)
     for text in report.texts:
         for head in text.heads:
             if "masked" in head.stages:
@@ -75,9 +89,3 @@ def _array_json(value: "np.ndarray[Any, Any]") -> bytes:
     if not rows:
         return b"[%b]" % b",".join(map(_array_json, value))
     return b"[%b]" % b",".join(_array_json(value[i : i + rows])[1:-1] for i in range(0, len(value), rows))
-
-
-def _decode_array(kind: Any, value: Any) -> Any:
-    dtype = kind.__args__[1].__args__[0]
-    array = np.array(value, dtype=dtype)
-    return array.reshape(len(value), -1 if value else 0) if kind is not Float1 and array.ndim == 1 else array

@@ -2,8 +2,9 @@
 
 from attnscope.report.check import Check, CheckReport, Differences
 from attnscope.report.codec import to_json
-from attnscope.visible import visible
+from attnscope.views.plain import PAGE, Page
 
+_NAMES = 9  # cells of the names that stand before values
 _NAMED = 20  # fully masked queries that are named one by one
 _VERDICTS = {"pass": "ok", "fail": "FAIL", "skipped": "skipped"}
 
@@ -13,31 +14,39 @@ def as_json(report: CheckReport) -> bytes:
     return to_json(report) + b"\n"
 
 
-def as_text(report: CheckReport) -> str:
-    """What was checked, a line per check, and the verdict."""
-    made = report.provenance
+def as_text(report: CheckReport, page: Page = PAGE) -> str:
+    """What was checked, a line per check, and the verdict.
+
+    Args:
+        report: The findings.
+        page: Where the text goes.
+    """
+    made, safe = report.provenance, page.safe
     part = f" {made.part}" if made.part else ""
+    model = (
+        f"{safe(made.model)} ({safe(made.family)}){part} · {made.n_layers} layers × {made.n_heads} heads · "
+        f"engine {safe(made.engine)} · {safe(made.device)} {safe(made.dtype)} · {safe(made.weights)} weights"
+    )
+    facts = [("model", model), ("mask", safe(report.mask))]
+    facts.append(("text", f"{safe(report.text[:200])} · {len(report.tokens)} tokens"))
+    facts += [("masked", _dead(report, page))] if report.fully_masked else []
+    facts += [("note", page.note(note)) for note in made.notes]
+    notes = [f"{check.name}: {page.note(check.note)}" for check in report.checks if check.note]
     lines = [
-        f"model    {visible(made.model)} ({visible(made.family)}){part} · "
-        f"{made.n_layers} layers × {made.n_heads} heads · "
-        f"engine {made.engine} · {made.device} {made.dtype} · {made.weights} weights",
-        f"mask     {visible(report.mask)}",
-        f"text     {visible(report.text[:200])} · {len(report.tokens)} tokens",
-        *([f"masked   {_dead(report)}"] if report.fully_masked else []),
-        *(f"note     {visible(note)}" for note in made.notes),
+        *page.facts(facts, _NAMES),
         "",
-        *_table([("check", "measured", "limit", "worst", "verdict"), *(_cells(check) for check in report.checks)]),
-        *(f"  {check.name}: {visible(check.note)}" for check in report.checks if check.note),
-        *_by_layer(report),
+        *page.table([("check", "measured", "limit", "worst", "verdict"), *(_cells(check) for check in report.checks)]),
+        *(line for note in notes for line in page.wrapped(note, "", 2)),
+        *_by_layer(report, page),
         "",
-        _verdict(report),
+        *page.wrapped(_verdict(report)),
     ]
     return "\n".join(lines) + "\n"
 
 
-def _dead(report: CheckReport) -> str:
+def _dead(report: CheckReport, page: Page) -> str:
     """The queries that see nothing, by name."""
-    names = ", ".join(f"{query} {visible(report.tokens[query].text)}" for query in report.fully_masked[:_NAMED])
+    names = ", ".join(f"{query} {page.safe(report.tokens[query].text)}" for query in report.fully_masked[:_NAMED])
     more = len(report.fully_masked) - _NAMED
     return names + (f" and {more} more" if more > 0 else "") + ": may attend to nothing in some layer"
 
@@ -49,12 +58,7 @@ def _cells(check: Check) -> tuple[str, ...]:
     return check.name, measured, limit, check.where or "", _VERDICTS[check.verdict]
 
 
-def _table(rows: list[tuple[str, ...]]) -> list[str]:
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-
-
-def _by_layer(report: CheckReport) -> list[str]:
+def _by_layer(report: CheckReport, page: Page) -> list[str]:
     """The largest difference of each layer, a row per layer and a column per stage of a reference."""
     lines = []
     for reference in dict.fromkeys(one.reference for one in report.differences):
@@ -62,8 +66,8 @@ def _by_layer(report: CheckReport) -> list[str]:
         rows = [(f"{layer}", *(_worst(one, layer) for one in found)) for layer in range(report.provenance.n_layers)]
         lines += [
             "",
-            f"largest difference from {reference}",
-            *_table([("layer", *(one.stage for one in found)), *rows]),
+            *page.wrapped(f"largest difference from {page.safe(reference)}"),
+            *page.table([("layer", *(one.stage for one in found)), *rows]),
         ]
     return lines
 

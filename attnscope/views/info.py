@@ -1,21 +1,22 @@
 """What is in a model, and what its attention takes, in; text for a terminal, or JSON, out."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from attnscope.cost import TOP, CostRow
 from attnscope.selection import POOL, PRINTED
-from attnscope.visible import visible
+from attnscope.views.plain import PAGE, Page
 
 if TYPE_CHECKING:
     from attnscope.config import ModelConfig
     from attnscope.description import Description
 
+_NAMES = 12  # cells of the names that stand before values
 BINARY = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 DECIMAL = ("", "k", "M", "G", "T", "P", "E")
-_HEADINGS = ("tokens", "q·k", "weights·v", "projections", "scores", "weights", "kept")
+_HEADINGS = ("tokens", "q·k", "weights·v", "projections", "scores", "weights", "kept", "")
 
 
 def as_json(description: "Description", cost: Sequence[CostRow] | None) -> bytes:
@@ -24,38 +25,45 @@ def as_json(description: "Description", cost: Sequence[CostRow] | None) -> bytes
     return msgspec.json.encode(facts if cost is None else {**facts, "cost": cost}) + b"\n"
 
 
-def as_text(description: "Description", cost: Sequence[CostRow] | None) -> str:
-    """The description, a fact per line, and the cost table below it."""
-    facts = [(name, value) for name, value in _facts(description) if value]
-    facts += [("file", f"{visible(name)}  {scaled(size, 1024, BINARY)}") for name, size in description.files.items()]
-    facts += [("note", visible(note)) for note in description.notes]
-    lines = [f"{name:<12}{value}" for name, value in facts]
+def as_text(description: "Description", cost: Sequence[CostRow] | None, page: Page = PAGE) -> str:
+    """The description, a fact per line, and the cost table below it.
+
+    Args:
+        description: The model.
+        cost: Rows of the cost table; None for no table.
+        page: Where the text goes.
+    """
+    facts = [(name, value) for name, value in _facts(description, page.safe) if value]
+    files = description.files.items()
+    facts += [("file", f"{page.safe(name)}  {scaled(size, 1024, BINARY)}") for name, size in files]
+    facts += [("note", page.note(note)) for note in description.notes]
+    lines = page.facts(facts, _NAMES)
     if cost is not None:
-        lines += ["", *cost_lines(cost)]
+        lines += ["", *cost_lines(cost, page)]
     return "\n".join(lines) + "\n"
 
 
-def _facts(d: "Description") -> list[tuple[str, str]]:
+def _facts(d: "Description", safe: Callable[[str], str]) -> list[tuple[str, str]]:
     c = d.config
-    stored = ", ".join(f"{count:,} × {visible(dtype)}" for dtype, count in d.dtypes.items())
+    stored = ", ".join(f"{count:,} × {safe(dtype)}" for dtype, count in d.dtypes.items())
     of_text = d.tokenizer_size is None
     words = "made from the text itself" if of_text else f"{d.tokenizer_size:,} words"
     rows = "one row per word of the text" if of_text else f"{c.vocab_size:,} rows"
     return [
-        ("name", visible(d.name)),
-        ("family", d.family),
+        ("name", safe(d.name)),
+        ("family", safe(d.family)),
         ("weights", "random; nobody trained this model" if d.weights == "random" else "from the checkpoint"),
         ("fingerprint", d.fingerprint),
         ("layers", f"{c.n_layers}, {c.d_model} wide" + (", each reading attention and MLP in parallel" * c.parallel)),
         ("heads", _heads(c)),
         ("scores", _scores(c, d.attention_scale)),
-        ("mask", d.mask),
+        ("mask", safe(d.mask)),
         ("positions", _positions(c)),
         ("norm", "none" if c.norm == "none" else f"{c.norm} ({c.norm_order}), ε {c.norm_eps:g}"),
         ("MLP", _mlp(c)),
         ("residual", "yes" if c.residual else "no"),
         ("vocabulary", rows + (f", segments: {c.n_segments}" if c.n_segments else "")),
-        ("tokenizer", f"{visible(d.tokenizer)}, {words}"),
+        ("tokenizer", f"{safe(d.tokenizer)}, {words}"),
         ("parameters", f"{d.parameters:,} in embeddings and blocks"),
         ("checkpoint", f"{d.stored_parameters:,} numbers: {stored}" if d.stored_parameters is not None else ""),
     ]
@@ -93,28 +101,31 @@ def _positions(c: "ModelConfig") -> str:
     return f"{c.positions}{turned}, " + (f"up to {c.max_positions:,} tokens" if c.max_positions else "of any length")
 
 
-def cost_lines(rows: Sequence[CostRow]) -> list[str]:
+def cost_lines(rows: Sequence[CostRow], page: Page = PAGE) -> list[str]:
     """The cost table: one line for every length of text, and what its columns mean."""
     cells = [_HEADINGS, *(_cost_cells(row) for row in rows)]
-    widths = [max(len(row[column]) for row in cells) for column in range(len(_HEADINGS))]
-    lines = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in cells]
-    lines = [line + ("" if row.fits else "  *") for line, row in zip(lines, [_FITS, *rows], strict=True)]
     return [
-        "cost of attention, over all layers and heads of one text",
-        *lines,
-        *(["* longer than the model's positions"] if not all(row.fits for row in rows) else []),
-        "q·k, weights·v  FLOPs for the pairs that the mask allows; projections: FLOPs",
-        "scores, weights bytes of all of them as float32",
-        f"kept            bytes that attnscope holds instead: the top {TOP} sources and ten",
-        f"                statistics of every row, and a {POOL}×{POOL} map with what every token gets (up to",
-        f"                {PRINTED} tokens: scores, masked and weights)",
-        "growth          attention costs O(B·T²·D) and holds O(B·T²) weights, because every token",
-        "                looks at every other in one step: the path between any two tokens is 1",
-        "                step long; a recurrent network costs O(B·T·D²), but its path is T steps",
+        *page.wrapped("cost of attention, over all layers and heads of one text"),
+        *page.table(cells, str.rjust),
+        *(page.wrapped("* longer than the model's positions") if not all(row.fits for row in rows) else []),
+        *page.facts(_MEANINGS, 16),
     ]
 
 
-_FITS = CostRow(0, 0, 0, 0, 0, 0, 0, fits=True)
+_MEANINGS = (
+    ("q·k, weights·v", "FLOPs for the pairs that the mask allows; projections: FLOPs"),
+    ("scores, weights", "bytes of all of them as float32"),
+    (
+        "kept",
+        f"bytes that attnscope holds instead: the top {TOP} sources and ten statistics of every row, and a "
+        f"{POOL}×{POOL} map with what every token gets (up to {PRINTED} tokens: scores, masked and weights)",
+    ),
+    (
+        "growth",
+        "attention costs O(B·T²·D) and holds O(B·T²) weights, because every token looks at every other in one step: "
+        "the path between any two tokens is 1 step long; a recurrent network costs O(B·T·D²), but its path is T steps",
+    ),
+)
 
 
 def _cost_cells(row: CostRow) -> tuple[str, ...]:
@@ -124,6 +135,7 @@ def _cost_cells(row: CostRow) -> tuple[str, ...]:
         f"{row.tokens:,}",
         *(scaled(n, 1000, DECIMAL) for n in flops),
         *(scaled(n, 1024, BINARY) for n in sizes),
+        "" if row.fits else "*",
     )
 
 

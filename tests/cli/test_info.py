@@ -22,7 +22,8 @@ def info(capfdbinary, *args):
 
 
 @pytest.mark.parametrize("name", names("configs"))
-def test_every_shipped_config(capfdbinary, name):
+def test_every_shipped_config(capfdbinary, name, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")  # a fact a line
     facts = dict(line.split(maxsplit=1) for line in info(capfdbinary, "--config", name).splitlines())
     found = json.loads(info(capfdbinary, "--config", name, "--format", "json"))
     assert facts["name"] == found["name"] == name

@@ -73,7 +73,18 @@ NO_TEXT: dict[str, dict[str, Any]] = {
                 "decoder_ffn_dim": 40, "max_source_positions": 20, "max_target_positions": 20, **_IDS,
                 "pad_token_id": 0, "decoder_start_token_id": 2},
 }  # fmt: skip
+NO_TABLE: dict[str, dict[str, Any]] = {
+    "canine": {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 40,
+               "max_position_embeddings": 48, "local_transformer_stride": 8},
+    "blip_2_qformer": {**_SIZES, "encoder_hidden_size": 32},
+    "clip": {
+        "text_config": _SIZES,
+        "vision_config": {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4, "intermediate_size": 40,
+                          "image_size": 16, "patch_size": 4},
+    },
+}  # fmt: skip
 HIDDEN = {
+    "ibert": _SIZES,
     "bloom": {"vocab_size": 60, "hidden_size": 32, "n_layer": 2, "n_head": 4, **_IDS},
     "deberta": _SIZES,
     "deberta-v2": _SIZES,

@@ -14,7 +14,7 @@ from transformers import LlamaModel
 from attnscope.cli import main
 from attnscope.errors import AttnscopeError, UsageError
 from attnscope.hosted import interface
-from tests.hosted.architectures import HIDDEN
+from tests.hosted.architectures import HIDDEN, NO_TABLE
 from tests.hosted.running import SOURCE, run
 
 
@@ -77,6 +77,11 @@ def test_models_of_pictures_and_of_sound(copied, name, takes):
     assert refused(folder).endswith(expected)
     (folder / "tokenizer.json").unlink()
     assert refused(folder).endswith(expected)
+
+
+@pytest.mark.parametrize("name", NO_TABLE)
+def test_models_that_embed_no_tokens_or_several_kinds_of_them(folders, name):
+    assert f"'{name}' has no table of token embeddings; attnscope shows attention between" in refused(folders(name))
 
 
 def test_a_family_of_neither_says_how_to_see_it(folders):

@@ -107,6 +107,9 @@ def _put_change(screen: Screen, sides: tuple[Side, Side], head: HeadChange, form
     if head.mass is not None:
         _put_pooled(screen, texts, head, labels)
         return
+    if not head.queries or not head.keys:
+        screen.say("", "none of the shown rows and columns is in both: --query and --key choose others")
+        return
     stages = [_weights(screen, text, head, n, labels[n]) for n, text in enumerate(texts)]
     stages.append(_difference(screen, texts[0], head, labels))
     if format == "heat":

@@ -27,9 +27,16 @@ def put_report_header(screen: Screen, report: Report) -> None:
     engine = [] if made.engine == "native" else [f"engine {made.engine}"]
     sizes = f"{_counted(made.n_layers, 'layer')} × {_counted(made.n_heads, 'head')}"
     part = [made.part] if made.part else []
-    parts = [f"{made.model} ({made.family})", *part, sizes, made.device, made.dtype, *engine]
+    names = [f"{made.model} ({made.family})", *part]
+    parts = [
+        *map(screen.safe, names),
+        sizes,
+        screen.safe(made.device),
+        screen.safe(made.dtype),
+        *map(screen.safe, engine),
+    ]
     mask = report.mask
-    lines: list[tuple[str, Text]] = [("model", Text(screen.safe(" · ".join(parts))))]
+    lines: list[tuple[str, Text]] = [("model", Text(" · ".join(parts)))]
     if mask.what_if is None:
         whose = "the model's own" if mask.own == mask.used else f"one of the model's own: {mask.own}"
         lines.append(("mask", Text(screen.safe(f"{mask.used} ({whose})"))))
@@ -42,7 +49,7 @@ def put_report_header(screen: Screen, report: Report) -> None:
         lines.append(("values", Text(screen.safe(made.values))))
     if made.weights_hash is not None:
         lines.append(("weights", Text(f"SHA-256 {made.weights_hash}")))
-    put_facts(screen, [*lines, *(("note", Text(screen.safe(note))) for note in made.notes)])
+    put_facts(screen, [*lines, *(("note", Text(screen.note(note))) for note in made.notes)])
 
 
 def _counted(number: int, what: str) -> str:
@@ -115,7 +122,7 @@ def _shown_means(head: HeadReport, counted: np.ndarray) -> Means:
 
 def put_notes(screen: Screen, notes: Iterable[str]) -> None:
     """Print what was left out, and which option shows it."""
-    put_facts(screen, [("note", Text(screen.safe(note))) for note in notes])
+    put_facts(screen, [("note", Text(screen.note(note))) for note in notes])
 
 
 def put_more(screen: Screen, report: Report) -> None:

@@ -11,11 +11,11 @@ from rich.segment import Segment, Segments
 from rich.style import Style
 from rich.text import Text
 
+from attnscope.views.plain import ASCII, note_for
 from attnscope.visible import visible
 
 NARROWEST = 20  # Below this no table makes sense: lines are laid out for it, then folded as a terminal would.
 ROOMY = 40  # From here on there is room for what only helps: names of the axes, values in a column of their own.
-_ASCII = str.maketrans("·×…←→↓▾▴–−‖α░▒▓█▏▎▍▌▋▊▉", ".x~<>vv^--|a.:*#-=====#")
 _RUNS = re.compile(r" +|[^ ]+(?: [^ ]+)*")
 
 
@@ -53,6 +53,10 @@ class Screen:
         text = visible(text)
         return text.encode("ascii", "backslashreplace").decode() if self.ascii else text
 
+    def note(self, text: str) -> str:
+        """A note of a report; see note_for."""
+        return note_for(text, ascii=self.ascii)
+
     def put(self, renderable: RenderableType, width: int = 0) -> None:
         """Print; a line that is wider than the console goes on in the next, and trailing blanks are left out.
 
@@ -73,7 +77,7 @@ class Screen:
         self.put(Text.assemble(*parts, overflow="fold"))
 
     def _ready(self, segment: Segment) -> list[Segment]:
-        text = segment.text.translate(_ASCII) if self.ascii else segment.text
+        text = segment.text.translate(ASCII) if self.ascii else segment.text
         # In an SVG every segment is placed by itself, and some viewers drop the blanks that it starts or ends with.
         pieces = _RUNS.findall(text) if self.console.record else [text]
         return [segment._replace(text=piece) for piece in pieces]

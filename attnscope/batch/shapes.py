@@ -1,0 +1,76 @@
+"""Check that the parts of a record in a dump fit together: a checksum says only that it is as somebody wrote it."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from attnscope.batch.header import MEASURES, Settings
+from attnscope.batch.records import Record, TopArrays
+from attnscope.batch.sinks import arrays_of
+from attnscope.errors import AttnscopeError
+from attnscope.report import STAGES
+
+_LARGEST = 1 << 62
+_HINT = "another program wrote or changed it: restore it from a copy"
+
+
+def check_record(record: Record, settings: Settings, path: Path) -> None:
+    """Refuse a record whose positions, counts and array shapes contradict each other, or that lacks what was kept.
+
+    Raises:
+        AttnscopeError: They do; says where.
+    """
+    for where, found in _faults(record, settings):
+        raise AttnscopeError(f"record {record.index}: {where} {found}", where=path, hint=_HINT)
+
+
+def _faults(record: Record, settings: Settings) -> Iterator[tuple[str, str]]:
+    if not 0 <= record.index <= _LARGEST:
+        yield "index", f"is not from 0 to {_LARGEST}"
+    if record.status != "ok":
+        return
+    n_queries, sources = len(record.tokens), record.tokens if record.sources is None else record.sources
+    for name, places, count in (("queries", record.queries, n_queries), ("keys", record.keys, len(sources))):
+        if not all(a < b for a, b in zip([-1, *places], [*places, count], strict=True)):
+            yield name, f"is not an ascending list of positions below {count}"
+    for part in settings.keep:
+        if getattr(record, part) is None:
+            yield part, "is missing"
+    for name, array in arrays_of(record).items():
+        expected = _expected(name, record, array.shape, len(sources))
+        if array.shape != expected:
+            yield name, f"has shape {list(array.shape)}, the record's counts make it {list(expected)}"
+        if array.dtype != (np.int32 if name == "top.keys" else np.float32):
+            yield name, f"holds {array.dtype}"
+    if record.top is not None:
+        yield from _top_faults(record.top, settings, len(sources))
+    for stage in settings.stages if "stages" in settings.keep else ():
+        if stage not in record.stages or stage not in STAGES:
+            yield f"stages.{stage[:40]}", "is missing"
+
+
+def _expected(name: str, record: Record, shape: Sequence[int], n_sources: int) -> tuple[int, ...]:
+    """The shape that a record's counts make of an array; what they leave open is as it is."""
+    units, queries = len(record.units), len(record.queries)
+    kind, _, stage = name.partition(".")
+    third = shape[2] if len(shape) > 2 else 0
+    if kind == "top":
+        assert record.top is not None
+        ranks = record.top.keys.shape[2] if record.top.keys.ndim > 2 else 0
+        return units, queries, ranks
+    if kind == "rows":
+        return units, queries
+    if kind == "columns":
+        return units, n_sources
+    if kind == "pooled":
+        return units, min(shape[1] if len(shape) > 1 else 0, len(record.tokens)), min(third, n_sources)
+    return units, queries, third if stage == "output" else len(record.keys)
+
+
+def _top_faults(top: TopArrays, settings: Settings, n_sources: int) -> Iterator[tuple[str, str]]:
+    for name in MEASURES[settings.by]:
+        if getattr(top, name) is None:
+            yield f"top.{name}", "is missing"
+    if top.keys.size and not (int(top.keys.min()) >= -1 and int(top.keys.max()) < n_sources):
+        yield "top.keys", f"holds a position that is not below {n_sources}"

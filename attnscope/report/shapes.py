@@ -1,0 +1,107 @@
+"""Check that the parts of a Report that was read from a file fit together, so that nothing indexes beyond them."""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from attnscope.errors import AttnscopeError
+from attnscope.report.overview import Columns, Pooled
+from attnscope.report.run import STAGES, HeadReport, Report, TextReport
+
+_HINT = "the file was edited or damaged: save it again with --format json"
+
+
+def check_shapes(report: Report) -> None:
+    """Refuse a Report whose positions, counts and array shapes contradict each other.
+
+    Raises:
+        AttnscopeError: They do; says where.
+    """
+    if not report.texts:
+        raise AttnscopeError("the report holds no text", hint=_HINT)
+    for number, text in enumerate(report.texts):
+        for where, found in _faults(text):
+            raise AttnscopeError(f"texts[{number}].{where} {found}", hint=_HINT)
+
+
+def _faults(text: TextReport) -> Iterator[tuple[str, str]]:
+    """Each contradiction within one text, as its place and what was found there."""
+    n_queries, n_keys = len(text.tokens), len(text.sources)
+    if not n_queries or not n_keys:
+        yield ("tokens" if not n_queries else "context"), "is empty"
+    for name, places, count in (("queries", text.queries, n_queries), ("keys", text.keys, n_keys)):
+        if not _ascending(places, count):
+            yield name, f"is not an ascending list of positions below {count}"
+    for number, head in enumerate(text.heads):
+        for where, found in _head_faults(head, text):
+            yield f"heads[{number}].{where}", found
+
+
+def _ascending(places: Sequence[int], count: int) -> bool:
+    return all(a < b for a, b in zip([-1, *places], [*places, count], strict=True))
+
+
+def _head_faults(head: HeadReport, text: TextReport) -> Iterator[tuple[str, str]]:
+    for name in ("layer", "head"):
+        number = getattr(head, name)
+        if number != "mean" and not (isinstance(number, int) and number >= 0):
+            yield name, f"is {number!r}, neither a number from 0 nor 'mean'"
+    if head.pooled is None and not text.queries:
+        yield "pooled", "is missing, and there are no queries"
+    yield from _stage_faults(head, text)
+    yield from _row_faults(head, text)
+    if not _positions(head.fully_masked, len(text.tokens)):
+        yield "fully_masked", f"holds a position that is not below {len(text.tokens)}"
+    if head.pooled is not None:
+        yield from _pooled_faults(head.pooled, len(text.tokens), len(text.sources))
+    if head.columns is not None:
+        yield from _column_faults(head.columns, len(text.sources))
+
+
+def _positions(places: Sequence[int], count: int) -> bool:
+    return all(0 <= place < count for place in places)
+
+
+def _stage_faults(head: HeadReport, text: TextReport) -> Iterator[tuple[str, str]]:
+    rows, columns = len(text.queries), len(text.keys)
+    for name, matrix in head.stages.items():
+        if name not in STAGES:
+            yield "stages", f"has {name[:40]!r}, which is none of {', '.join(STAGES)}"
+        expected = (rows, matrix.shape[1] if name == "output" else columns)
+        if matrix.shape != expected:
+            yield f"stages.{name[:40]}", f"has shape {list(matrix.shape)}, queries and keys make it {list(expected)}"
+
+
+def _row_faults(head: HeadReport, text: TextReport) -> Iterator[tuple[str, str]]:
+    """Contradictions in what is said of every row: statistics, the sink's share, the strongest sources."""
+    rows, top = len(text.queries), head.top
+    statistics = {f"rows.{name}": getattr(head.rows, name) for name in head.rows.__struct_fields__}
+    for where, values in {**statistics, "sink": head.sink}.items():
+        if values is not None and len(values) != rows:
+            yield where, f"has {len(values)} numbers for {rows} queries"
+    if len(top.keys) != rows:
+        yield "top.keys", f"has {len(top.keys)} rows for {rows} queries"
+    for name in ("weight", "value", "projected"):
+        measure = getattr(top, name)
+        if measure is not None and measure.shape != top.keys.shape:
+            yield f"top.{name}", f"has shape {list(measure.shape)}, top.keys has {list(top.keys.shape)}"
+    if top.keys.size and not (int(top.keys.min()) >= -1 and int(top.keys.max()) < len(text.sources)):
+        yield "top.keys", f"holds a position that is not below {len(text.sources)}"
+    if top.by not in ("weight", "value", "projected") or getattr(top, top.by) is None:
+        yield "top.by", f"is {top.by[:40]!r}, which top does not hold"
+
+
+def _pooled_faults(pooled: Pooled, n_queries: int, n_keys: int) -> Iterator[tuple[str, str]]:
+    for name, starts, count in (("queries", pooled.queries, n_queries), ("keys", pooled.keys, n_keys)):
+        if not _ascending(starts[:-1], count) or starts[:1] != [0] or starts[-1] != count:
+            yield f"pooled.{name}", f"does not run from 0 to the {count} tokens"
+    expected = len(pooled.queries) - 1, len(pooled.keys) - 1
+    if pooled.weights.shape != expected:
+        yield "pooled.weights", f"has shape {list(pooled.weights.shape)}, its runs make it {list(expected)}"
+
+
+def _column_faults(columns: Columns, n_keys: int) -> Iterator[tuple[str, str]]:
+    if len(columns.mass) != n_keys:
+        yield "columns.mass", f"has {len(columns.mass)} numbers for {n_keys} tokens"
+    elif not np.isfinite(columns.total):
+        yield "columns.total", f"is {columns.total}"

@@ -1,0 +1,94 @@
+"""Lay out plain text: facts that wrap at words, tables in blocks of columns, ASCII where the encoding asks for it."""
+
+import textwrap
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from attnscope.visible import visible
+
+ASCII = str.maketrans("·×…←→↓▾▴–−‖α░▒▓█▏▎▍▌▋▊▉", ".x~<>vv^--|a.:*#-=====#")
+_LONGER = str.maketrans({"√": "sqrt ", "ε": "eps", "²": "^2"})  # where nothing stands below them
+_NARROWEST = 16  # cells that the first column of a table has at least
+_BETWEEN = "  "
+
+
+def note_for(text: str, *, ascii: bool) -> str:
+    """Spell a note, which is ours and may quote untrusted text: controls visible, and our signs in ASCII if needed."""
+    text = visible(text)
+    return text.translate(ASCII).encode("ascii", "backslashreplace").decode() if ascii else text
+
+
+@dataclass(frozen=True)
+class Page:
+    """Where the lines go.
+
+    Attributes:
+        width: Columns.
+        ascii: Its encoding knows ASCII only.
+    """
+
+    width: int = 10_000
+    ascii: bool = False
+
+    def safe(self, text: str) -> str:
+        """Untrusted text with every control character visible, in characters that the page has."""
+        text = visible(text)
+        return text.encode("ascii", "backslashreplace").decode() if self.ascii else text
+
+    def note(self, text: str) -> str:
+        """A note of a report; see note_for."""
+        return note_for(text, ascii=self.ascii)
+
+    def own(self, text: str) -> str:
+        """Text of ours, whose signs have a spelling in ASCII; `safe` text in it stays as it is."""
+        return text.translate(ASCII).translate(_LONGER) if self.ascii else text
+
+    def wrapped(self, text: str, first: str = "", indent: int = 0) -> list[str]:
+        """Lines that break at words, each after the first behind a blank margin."""
+        room = max(_NARROWEST, self.width - indent)
+        lines = textwrap.wrap(self.own(text), room, break_on_hyphens=False) or [""]
+        return [(first if not n else "").ljust(indent) + line for n, line in enumerate(lines)]
+
+    def facts(self, facts: Iterable[tuple[str, str]], indent: int) -> list[str]:
+        """`name value` a line, the values below each other."""
+        return [line for name, value in facts for line in self.wrapped(value, self.own(name), indent)]
+
+    def table(self, rows: Sequence[Sequence[str]], justify: Callable[[str, int], str] = str.ljust) -> list[str]:
+        """Rows of cells, the first one a heading; where they are too wide, columns go in blocks under the same first.
+
+        Args:
+            rows: Of one length.
+            justify: How cells stand in their columns.
+        """
+        rows = [[self.own(cell) for cell in row] for row in rows]
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        rest = sum(width + len(_BETWEEN) for width in widths[1:])
+        widths[0] = min(widths[0], max(_NARROWEST, self.width - rest))
+        lines: list[str] = []
+        for block in self._blocks(widths):
+            lines += [""] if lines else []
+            for row in rows:
+                lines += _row([row[column] for column in block], [widths[column] for column in block], justify)
+        return lines
+
+    def _blocks(self, widths: Sequence[int]) -> list[list[int]]:
+        """Columns that fit side by side, the first one in every block."""
+        blocks: list[list[int]] = []
+        for column in range(1, len(widths)):
+            block = blocks[-1] if blocks else None
+            used = sum(widths[c] + len(_BETWEEN) for c in block) if block else 0
+            if block and used + widths[column] <= self.width:
+                block.append(column)
+            else:
+                blocks.append([0, column])
+        return blocks or [[0]]
+
+
+def _row(cells: Sequence[str], widths: Sequence[int], justify: Callable[[str, int], str]) -> list[str]:
+    """One row, whose first cell may take several lines."""
+    first, *others = textwrap.wrap(cells[0], widths[0], break_on_hyphens=False) or [""]
+    line = _BETWEEN.join(justify(cell, width) for cell, width in zip([first, *cells[1:]], widths, strict=True))
+    return [line.rstrip(), *(f"  {other}" for other in others)]
+
+
+PAGE = Page()  # on which nothing wraps

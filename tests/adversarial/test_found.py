@@ -1,0 +1,458 @@
+"""What attacks and fuzzers found, as it was found: a refusal in one line that names the place, or the right answer."""
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from attnscope.batch.journal import opened, seal
+from attnscope.errors import AttnscopeError
+from attnscope.filetokenizer import load_tokenizer
+from attnscope.report import from_json
+from tests.adversarial.fuzzers import as_json, checkpoint, dump, report, table
+from tests.adversarial.oracle import Case, Ending, fault, run
+from tests.tokenfiles import content, write
+
+TEXT = "The bank by the river"
+DIGITS = "9" * 400
+
+
+def ended(folder: Path, argv: list[str], files: dict[str, bytes] | None = None) -> Ending:
+    case = Case(argv, files or {})
+    ending = run(case, folder)
+    assert fault(case, ending) is None, ending
+    return ending
+
+
+def refusal(folder: Path, argv: list[str], files: dict[str, bytes] | None = None, code: int = 1) -> str:
+    ending = ended(folder, argv, files)
+    assert ending.code == code, ending
+    return ending.err.removeprefix("attnscope: error: ").removesuffix("\n")
+
+
+# what is typed
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (
+            ["run", TEXT, "--layer=-1-0"],
+            "--layer: the range '-1-0' starts at a number that counts from the end; count both from 0",
+        ),
+        (["run", TEXT, "--head", f"0-{DIGITS}"], f"--head: cannot read '0-{DIGITS}'"),
+        (["run", TEXT, "--layer", "9" * 5000], "--layer: cannot read '999"),
+        (["run", TEXT, "--query", "9" * 5000], "--query: '999"),
+        (["run", TEXT, "--mask", "window:1" + "0" * 20], "--mask: the size of 'window:100000000000000000000' is too"),
+        (["run", TEXT, "--mask", "prefix:" + "9" * 5000], "--mask: the size of 'prefix:999"),
+        (["run", TEXT, "--max-memory", DIGITS + "T"], f"--max-memory: '{DIGITS}T' is more than any machine has"),
+    ],
+    ids=lambda value: value[2][:16] if isinstance(value, list) else "",
+)
+def test_what_is_typed(tmp_path: Path, argv: list[str], said: str) -> None:
+    assert refusal(tmp_path, [*argv, "--config", "causal"], code=2).startswith(said)
+
+
+def test_a_window_as_large_as_it_may_be(tmp_path: Path) -> None:
+    found = [
+        ended(tmp_path, ["run", TEXT, "--mask", mask, "--config", "causal", "--format", "json", "--layer", "0"])
+        for mask in ("bidirectional", f"window:{'9' * 18}", f"block:{'9' * 18}", f"prefix:{'9' * 18}")
+    ]
+    weights = [json.loads(each.out)["texts"][0]["heads"][0]["stages"]["weights"] for each in found]
+    assert all(each == weights[0] for each in weights)
+
+
+def test_a_device_that_is_not_there(tmp_path: Path) -> None:
+    line = refusal(tmp_path, ["run", TEXT, "--device", "cuda:999", "--config", "causal"])
+    assert line == "--device: no device 'cuda:999' here; use --device cpu, or auto"
+
+
+def test_a_line_of_an_error_has_an_end(tmp_path: Path) -> None:
+    assert 900 < len(refusal(tmp_path, ["run", TEXT, "--by", "x" * 10_000], code=2)) < 1500
+
+
+def test_a_comparison_without_anything_in_common(tmp_path: Path) -> None:
+    argv = ["compare", "bank river", "water stones", "--query", "1", "--config", "causal", "--format", "heat"]
+    assert "none of the shown rows and columns is in both" in ended(tmp_path, argv).out
+
+
+# config.json
+
+
+def _config(name: str, **changes: Any) -> dict[str, bytes]:
+    config, tokenizer, weights = checkpoint(name)
+    changed = as_json({**config, **changes})
+    return {"config.json": changed, "tokenizer.json": tokenizer, "model.safetensors": weights}
+
+
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16, "rope_theta": 10000.0}
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"num_hidden_layers": 10**399}, "num_hidden_layers is 1000000000000000000000000000000000000000000000000"),
+        ({"rms_norm_eps": 10**399}, "rms_norm_eps is 1000000000000000000000000000000000000000000000000000000000000"),
+        ({"hidden_act": "\ud800"}, "holds half of a surrogate pair (U+D800), which is no text"),
+        ({"attention_bias": "\udcff"}, "holds half of a surrogate pair (U+DCFF), which is no text"),
+        ({"rope_parameters": {**YARN, "rope_theta": 1}}, "YaRN cannot stretch rotary positions with theta 1"),
+        ({"rope_parameters": {**YARN, "beta_fast": 0}}, "beta_fast is 0; expected a number above 0"),
+        ({"rope_parameters": {**YARN, "factor": 10**399}}, "factor is 10000000000000000000000000000000000000000000"),
+        ({"attnscope": {"trained_masks": ["\x1b[2J"]}}, r"unknown mask '\x1b[2J'"),
+        (
+            {"rope_parameters": {**YARN, "rope_type": "llama3", "low_freq_factor": 4.0, "high_freq_factor": 4.0}},
+            "low_freq_factor 4 is not below high_freq_factor 4",
+        ),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+@pytest.mark.parametrize("argv", [["info", "--format", "json"], ["run", "the bank"]], ids=["info", "run"])
+def test_configs(tmp_path: Path, changes: dict[str, Any], said: str, argv: list[str]) -> None:
+    line = refusal(tmp_path, [*argv, "--model", "."], _config("llama", **changes))
+    assert line.startswith("config.json: ")
+    assert said in line
+
+
+# TOML
+
+
+@pytest.mark.parametrize(
+    ("toml", "said"),
+    [
+        (f"n_layers = {DIGITS}", "n_layers = 999"),
+        ("seed = 9223372036854775808", "seed = 9223372036854775808: Expected int <= 9223372036854775807"),
+        ("windows = " + "[" * 3000 + "]" * 3000, "is nested too deeply"),
+        ("n_heads = " + "9" * 5000, "not TOML: "),
+        ('positions = "rope"\nrope = {fraction = 2.0}', "rope = {'fraction': 2.0}: Expected float <= 1.0"),
+        ('positions = "rope"\nrope = {fraction = -1.0}', "rope = {'fraction': -1.0}: Expected float > 0.0"),
+        ('positions = "rope"\nrope = {theta = 0.0}', "rope = {'theta': 0.0}: Expected float >= 1e-30"),
+        (
+            'positions = "rope"\nrope = {theta = 1.0, scaling = {kind = "yarn", factor = 4.0, '
+            "original_max_positions = 16}}",
+            "YaRN cannot stretch rotary positions with theta 1",
+        ),
+        (
+            'positions = "rope"\nrope = {scaling = {kind = "yarn", factor = 4.0, beta_fast = 0.0, '
+            "original_max_positions = 16}}",
+            "Expected float >= 1e-30, in rope.scaling.beta_fast",
+        ),
+        (
+            'positions = "rope"\nrope = {scaling = {kind = "yarn", factor = 4.0}}',
+            "rotary scaling 'yarn' has no original_max_positions",
+        ),
+    ],
+    ids=lambda value: "" if "=" not in value else value[-30:],
+)
+@pytest.mark.parametrize("argv", [["info"], ["run", TEXT]], ids=["info", "run"])
+def test_stacks(tmp_path: Path, toml: str, said: str, argv: list[str]) -> None:
+    line = refusal(tmp_path, [*argv, "--config", "s.toml"], {"s.toml": toml.encode()})
+    assert line.startswith("s.toml")
+    assert said in line
+
+
+# tokenizers
+
+
+def _after_a_template(kind: str, first: str, last: str) -> dict[str, Any]:
+    """A tokenizer whose template is followed by another post-processor, which counts the template's tokens as texts."""
+    value = content(kind)
+    ids = {token["content"]: token["id"] for token in value["added_tokens"]}
+    one = [
+        {"SpecialToken": {"id": first, "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}},
+        {"SpecialToken": {"id": last, "type_id": 0}},
+    ]  # fmt: skip
+    template = {
+        "type": "TemplateProcessing", "single": one,
+        "pair": [*one, {"Sequence": {"id": "B", "type_id": 0}}, {"SpecialToken": {"id": last, "type_id": 0}}],
+        "special_tokens": {w: {"id": w, "ids": [ids[w]], "tokens": [w]} for w in (first, last)},
+    }  # fmt: skip
+    bytes_ = {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True}
+    value["post_processor"] = {"type": "Sequence", "processors": [template, bytes_]}
+    return value
+
+
+@pytest.mark.parametrize(("kind", "first", "last"), [("roberta", "<s>", "</s>"), ("wordpiece", "[CLS]", "[SEP]")])
+def test_a_tokenizer_with_another_post_processor_after_its_template(
+    tmp_path: Path, kind: str, first: str, last: str
+) -> None:
+    tokenizer = load_tokenizer(write(tmp_path, _after_a_template(kind, first, last)))
+    tokens = tokenizer.encode("The bank")
+    assert [tokens[0].text, tokens[-1].text] == [first, last]
+    inner = tokens[1:-1]
+    assert all(token.segment == 0 and not token.special for token in inner)
+    assert "".join("The bank"[token.start : token.end] for token in inner) == "Thebank"
+    with pytest.raises(AttnscopeError, match="loses which of two texts a token belongs to"):
+        tokenizer.encode("The bank", "by the river")
+
+
+# records of a batch
+
+
+def test_a_record_nested_a_thousand_deep_fails_alone(tmp_path: Path) -> None:
+    deep = {
+        depth: '{"text": "A bank", "more": ' + "[" * depth + "]" * depth + "}" for depth in (99, 100, 1000, 100_000)
+    }
+    strings = '{"text": "A bank", "more": "' + "[" * 1000 + '\\"{"}'
+    lines = [*deep.values(), strings, '{"text": "The river"}']
+    files = {"x.jsonl": "\n".join(lines).encode()}
+    ending = ended(tmp_path, ["batch", "x.jsonl", "-o", "d.jsonl", "--config", "causal"], files)
+    assert ending.code == 3
+    records = [json.loads(line) for line in (tmp_path / "d.jsonl").read_text().splitlines()[1:-1]]
+    assert [record["status"] for record in records] == ["ok", "failed", "failed", "failed", "ok", "ok"]
+    assert all(re.search(r"nested (more than 100 deep|too deeply)", record["error"]) for record in records[1:4])
+    assert ended(tmp_path, ["convert", "d.jsonl", "one.json"]).code == 0
+    assert ended(tmp_path, ["convert", "one.json", "again.jsonl"]).code == 0
+    assert (tmp_path / "again.jsonl").read_bytes() == (tmp_path / "d.jsonl").read_bytes()
+
+
+# saved reports
+
+
+Change = Callable[[dict[str, Any]], object]
+READ_REPORTS = [["compare", "a.json", "a.json"], ["convert", "a.json", "o.csv"]]
+HEAD: Callable[[dict[str, Any]], dict[str, Any]] = lambda r: r["texts"][0]["heads"][0]  # noqa: E731
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda r: HEAD(r)["stages"]["weights"].pop(), "heads[0].stages.weights has shape [4, 5], queries and keys"),
+        (lambda r: HEAD(r)["stages"]["weights"][0].pop(), "inhomogeneous"),
+        (lambda r: HEAD(r)["stages"].update(weights=[]), "heads[0].stages.weights has shape [0, 0]"),
+        (lambda r: HEAD(r)["stages"].update(weights=[1.0, 2.0]), "has 1 axes, expected 2"),
+        (lambda r: HEAD(r)["stages"].update(weights={"a": 1}), "something else than numbers of type float32"),
+        (lambda r: HEAD(r)["stages"]["weights"][0].__setitem__(0, 1e39), "something else than numbers of type"),
+        (lambda r: HEAD(r)["stages"]["weights"][0].__setitem__(0, 10**400), "than numbers of type float32"),
+        (lambda r: HEAD(r)["stages"].update(more=[[1.0]]), "heads[0].stages has 'more', which is none of scores"),
+        (lambda r: HEAD(r)["rows"].update(entropy=[1.0]), "heads[0].rows.entropy has 1 numbers for 5 queries"),
+        (lambda r: HEAD(r)["top"]["keys"][0].__setitem__(0, 5), "heads[0].top.keys holds a position that is not below"),
+        (lambda r: HEAD(r)["top"]["keys"][0].__setitem__(0, 1.5), "something else than whole numbers"),
+        (lambda r: HEAD(r)["top"]["keys"][0].__setitem__(0, 10**30), "something else than whole numbers"),
+        (lambda r: HEAD(r)["top"].update(keys=[]), "heads[0].top.keys has 0 rows for 5 queries"),
+        (lambda r: HEAD(r)["top"].update(weight=[[1.0]]), "heads[0].top.weight has shape [1, 1], top.keys has [5, 3]"),
+        (lambda r: HEAD(r)["top"].update(by="projected"), "heads[0].top.by is 'projected', which top does not hold"),
+        (lambda r: HEAD(r).update(layer=-1), "heads[0].layer is -1, neither a number from 0 nor 'mean'"),
+        (lambda r: HEAD(r).update(sink=[0.5]), "heads[0].sink has 1 numbers for 5 queries"),
+        (lambda r: HEAD(r).update(fully_masked=[99]), "heads[0].fully_masked holds a position that is not below 5"),
+        (lambda r: r["texts"][0].update(queries=[0, 1, 2, 3, 9]), "queries is not an ascending list of positions"),
+        (lambda r: r["texts"][0].update(queries=[0, 1, 2, 4, 3]), "queries is not an ascending list of positions"),
+        (lambda r: r["texts"][0].update(keys=[-1]), "keys is not an ascending list of positions below 5"),
+        (lambda r: r["texts"][0].update(tokens=[]), "tokens is empty"),
+        (lambda r: r.update(texts=[]), "the report holds no text"),
+        (lambda r: r.update(mask="[" * 3), "not an attnscope report"),
+    ],
+    ids=range(24),
+)  # fmt: skip
+@pytest.mark.parametrize(
+    "argv", [["compare", "a.json", "a.json"], ["convert", "a.json", "o.csv"]], ids=["compare", "convert"]
+)
+def test_reports_with_wrong_shapes(tmp_path: Path, change: Change, said: str, argv: list[str]) -> None:
+    value = json.loads(report())
+    change(value)
+    line = refusal(tmp_path, argv, {"a.json": json.dumps(value).encode()})
+    assert line.startswith("a.json: ")
+    assert said in line
+
+
+POOLED: Callable[[dict[str, Any]], dict[str, Any]] = lambda r: HEAD(r)["pooled"]  # noqa: E731
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda r: POOLED(r)["weights"].pop(), "heads[0].pooled.weights has shape [2, 3], its runs make it [3, 3]"),
+        (lambda r: POOLED(r).update(queries=[]), "heads[0].pooled.queries does not run from 0 to the 5 tokens"),
+        (lambda r: POOLED(r).update(keys=[0, 5, 5, 5]), "heads[0].pooled.keys does not run from 0 to the 5 tokens"),
+        (lambda r: HEAD(r)["columns"].update(mass=[1.0]), "heads[0].columns.mass has 1 numbers for 5 tokens"),
+        (lambda r: HEAD(r).update(pooled=None), "heads[0].pooled is missing, and there are no queries"),
+    ],
+    ids=range(5),
+)
+def test_reports_with_wrong_maps(change: Change, said: str) -> None:
+    value = json.loads(report("--pool", "3"))
+    change(value)
+    with pytest.raises(AttnscopeError) as error:
+        from_json(json.dumps(value).encode())
+    assert said in str(error.value)
+
+
+def test_a_report_with_a_map_alone_becomes_a_table_without_rows(tmp_path: Path) -> None:
+    assert ended(tmp_path, ["convert", "a.json", "o.csv"], {"a.json": report("--pool", "3")}).code == 0
+    assert (tmp_path / "o.csv").read_text().count("\n") == 1
+
+
+def test_json_that_is_nested_too_deeply(tmp_path: Path) -> None:
+    deep = report().replace(b'"notes":[]', b'"more":' + b"[" * 100_000, 1)
+    for argv in (["compare", "a.json", "a.json"], ["convert", "a.json", "o.csv"]):
+        assert "nested too deeply" in refusal(tmp_path, argv, {"a.json": deep})
+
+
+def test_json_that_is_not_utf8(tmp_path: Path) -> None:
+    for argv in (["compare", "a.json", "a.json"], ["convert", "a.json", "o.csv"]):
+        refusal(tmp_path, argv, {"a.json": report().replace(b'"attnscope.report', b'"\x9battnscope.report')})
+
+
+# tables
+
+
+def _rows(change: Callable[[list[list[str]]], object]) -> bytes:
+    rows = [line.split(",") for line in table().decode().splitlines()]
+    change(rows)
+    return "\n".join(map(",".join, rows)).encode()
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda r: r[1].__setitem__(0, "one"), "t.csv:2: index: 'one' is not a whole number"),
+        (lambda r: r[2].__setitem__(7, ""), "t.csv:3: key: '' is not a whole number"),
+        (lambda r: r[3].__setitem__(4, "9" * 19), "t.csv:4: query: '9999999999999999999' is not a whole number"),
+        (lambda r: r[4].__setitem__(9, "much"), "t.csv:5: weight: 'much' is not a number, nor empty"),
+        (lambda r: r[4].__setitem__(9, "inf"), "t.csv:5: weight: 'inf' is not a number, nor empty"),
+        (lambda r: r[4].__setitem__(9, "1e99"), "t.csv:5: weight: '1e99' is not a number, nor empty"),
+        (lambda r: r[5].pop(), "t.csv:6: 9 cells, the header has 10"),
+        (lambda r: r[5].append("x"), "t.csv:6: 11 cells, the header has 10"),
+        (lambda r: r[0].__setitem__(9, "share"), "t.csv: is not a table of a dump"),
+        (lambda r: r[0].__setitem__(8, "weight"), "t.csv: is not a table of a dump"),
+        (lambda r: r.clear(), "t.csv: is not a table of a dump"),
+    ],
+    ids=range(11),
+)
+def test_tables_that_were_edited_by_hand(tmp_path: Path, change: Callable[..., object], said: str) -> None:
+    for target in ("o.csv", "o.parquet"):
+        assert said in refusal(tmp_path, ["convert", "t.csv", target], {"t.csv": _rows(change)})
+
+
+def test_blank_lines_in_a_table_are_left_out(tmp_path: Path) -> None:
+    edited = table().replace(b"\n", b"\n\n")
+    assert ended(tmp_path, ["convert", "t.csv", "o.csv"], {"t.csv": edited}).code == 0
+    assert (tmp_path / "o.csv").read_bytes() == table()
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "said"),
+    [
+        ("weight", "text", "t.parquet: weight: holds string, not float"),
+        ("weight", "inf", "t.parquet: weight: holds a number that is not finite"),
+        ("key", "null", "t.parquet: key: holds null"),
+        ("key", "half", "t.parquet: key: holds double, not int64"),
+        ("id", "bytes", "t.parquet: id: holds binary, not string"),
+        ("layer", "nested", "t.parquet: layer: holds list<element: int64>, not int64"),
+    ],
+)
+def test_parquet_that_another_program_wrote(tmp_path: Path, name: str, values: str, said: str) -> None:
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    (tmp_path / "good.parquet").write_bytes(table(".parquet"))
+    content = parquet.read_table(tmp_path / "good.parquet")
+    n = content.num_rows
+    made = {"text": ["x"] * n, "inf": [np.inf] * n, "null": [None] + [1] * (n - 1), "half": [0.5] * n,
+            "bytes": [b"\xff"] * n, "nested": [[1]] * n}[values]  # fmt: skip
+    content = content.set_column(content.column_names.index(name), name, pa.array(made))
+    parquet.write_table(content, tmp_path / "t.parquet")
+    for target in ("o.csv", "o.parquet"):
+        assert said in refusal(tmp_path, ["convert", "t.parquet", target])
+
+
+# dumps whose lines carry the right checksums
+
+
+def _resealed(data: bytes, number: int, change: Change | bytes) -> bytes:
+    """A dump one line of which holds something else, under checksums that are right."""
+    before = after = 0
+    lines = []
+    for n, line in enumerate(data.splitlines(keepends=True)):
+        whole = opened(line, before)
+        assert whole is not None
+        body, before = whole
+        if n == number and isinstance(change, bytes):
+            body = change
+        elif n == number and not isinstance(change, bytes):
+            value = json.loads(body)
+            change(value)
+            body = json.dumps(value, separators=(",", ":")).encode()
+        sealed, after = seal(body, after)
+        lines.append(sealed)
+    return b"".join(lines)
+
+
+RECORDS: list[tuple[Change | bytes, str]] = [
+    (lambda r: r["top"]["keys"][0][0].__setitem__(0, 5), "record 0: top.keys holds a position that is not below 5"),
+    (lambda r: r["top"]["keys"][0].pop(), "is not a dump"),
+    (lambda r: r["top"].update(weight=[[[0.5]]]), "record 0: top.weight has shape [1, 1, 1], the record's counts make"),
+    (lambda r: r.pop("top"), "record 0: top is missing"),
+    (lambda r: r["rows"].update(entropy=[[0.5]]), "record 0: rows.entropy has shape [1, 1], the record's counts make"),
+    (lambda r: r.update(units=[]), "the record's counts make it [0, 5"),
+    (lambda r: r.update(queries=[0, 1, 2, 3, 7]), "record 0: queries is not an ascending list of positions below 5"),
+    (lambda r: r.update(fields=[]), "is not a dump"),
+    (lambda r: r["top"]["keys"][0][0].__setitem__(0, 10**12), "is not a dump"),
+]
+
+
+@pytest.mark.parametrize(("change", "said"), RECORDS, ids=range(len(RECORDS)))
+def test_records_with_wrong_content(tmp_path: Path, change: Change, said: str) -> None:
+    files = {"d.jsonl": _resealed(dump(), 1, change)}
+    for target in ("o.csv", "o.json", "o"):
+        assert said in refusal(tmp_path, ["convert", "d.jsonl", target], files)
+
+
+@pytest.mark.parametrize(
+    ("number", "change"),
+    [
+        (0, b'{"schema":"attnscope.dump/1"}'),
+        (1, b'{"index":-1,"hash":"0123456789abcdef","status":"ok"}'),
+        (1, b'{"index":0,"hash":"hash","status":"ok"}'),
+        (1, b'{"index":0,"hash":"0123456789abcdef","status":"ok","shard":"../x.safetensors"}'),
+        (1, b'{"index":"a"}'),
+        (1, b'{"x}'),
+        (1, b'{"a":' + b"[" * 5000 + b"]" * 5000 + b"}"),
+        (4, b'{"end":null,"records":3}'),
+        (4, b'{"end":true}'),
+    ],
+    ids=range(9),
+)
+def test_dumps_that_cannot_be_gone_on_with(tmp_path: Path, number: int, change: bytes) -> None:
+    data = _resealed(dump(), number, change)
+    files = {"d.jsonl": data, "texts.txt": b"The bank by the river\n\nA bank, a river\n"}
+    argv = ["batch", "texts.txt", "-o", "d.jsonl", "--config", "causal", "--layer", "0", "--head", "0,1"]
+    line = refusal(tmp_path, argv, files)
+    assert line.startswith("d.jsonl")
+    assert (tmp_path / "d.jsonl").read_bytes() == data
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda places: places["0/top.keys"].update(dtype="F32"),
+        lambda places: places["0/top.keys"].update(dtype="F64"),
+        lambda places: places["0/top.keys"].update(shape=[1]),
+        lambda places: places["0/top.keys"].update(data_offsets=[0, 10**9]),
+        lambda places: places["0/top.keys"].update(data_offsets="all"),
+        lambda places: places.update({"0/top.more": places["0/top.keys"]}),
+        lambda places: places.update({"0/more": places["0/top.keys"]}),
+        lambda places: places.pop("0/top.keys"),
+        lambda places: places.pop("0/rows.entropy"),
+    ],
+    ids=range(9),
+)
+def test_shards_with_another_header(tmp_path: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    from zlib import crc32
+
+    assert ended(tmp_path, ["convert", "d.jsonl", "shards"], {"d.jsonl": dump()}).code == 0
+    (shard,) = (tmp_path / "shards").glob("*.safetensors")
+    data = shard.read_bytes()
+    end = 8 + int.from_bytes(data[:8], "little")
+    places = json.loads(data[8:end])
+    change(places)
+    text = json.dumps(places).encode()
+    shard.write_bytes(len(text).to_bytes(8, "little") + text + data[end:])
+    index = tmp_path / "shards" / "index.jsonl"
+    check = f"{crc32(shard.read_bytes()):08x}"
+    for number in (1, 3):
+        index.write_bytes(_resealed(index.read_bytes(), number, lambda record: record.update(shard_check=check)))
+    assert str(refusal(tmp_path, ["convert", "shards", "o.csv"])).startswith("shards")

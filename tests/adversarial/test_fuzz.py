@@ -1,0 +1,21 @@
+"""A few cases of every fuzzer, the same ones every time; `python -m tests.adversarial` runs as many as one likes."""
+
+import pytest
+
+from tests.adversarial.fuzzers import judge, make, working_folder
+
+CASES = {"arguments": 60, "configs": 30, "stacks": 80, "reports": 120, "tables": 120, "dumps": 120}
+
+
+@pytest.mark.parametrize("which", CASES)
+def test_no_input_makes_a_command_end_as_none_may(which: str) -> None:
+    with working_folder() as folder:
+        for number in range(CASES[which]):
+            case = make(which, 0, number)
+            ending, wrong = judge(case, folder)
+            assert wrong is None, f"python -m tests.adversarial --which {which} --seed 0 --only {number}: {ending.err}"
+
+
+def test_the_same_seed_makes_the_same_case() -> None:
+    assert [make(which, 0, 7) for which in CASES] == [make(which, 0, 7) for which in CASES]
+    assert make("stacks", 0, 7) != make("stacks", 1, 7)

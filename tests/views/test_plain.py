@@ -1,0 +1,60 @@
+"""Text without rich: nothing is cut or broken inside a word, and in ASCII our own signs have a spelling."""
+
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+
+from attnscope.views.plain import PAGE, Page
+
+ROWS = [("check", "measured", "verdict"), ("nothing on keys that are not allowed", "0.0e+00", "ok")]
+COMMANDS = [["info", "--cost"], ["check"], ["run", "ab"], ["run", "ab", "--pool", "2"], ["compare", "a b"],
+            ["explain", "a bank", "--query", "bank"],
+            ["explain", "a bank", "--query", "1", "--config", "sliding-window"],
+            ["run", "a bank", "--config", "grouped-query", "--by", "projected", "--mask", "causal"]]  # fmt: skip
+
+
+@pytest.mark.parametrize("width", [16, 24, 40, 60])
+def test_a_table_loses_no_cell_and_is_no_wider_than_the_page(width):
+    lines = Page(width).table(ROWS)
+    assert all(len(line) <= max(width, 16 + 2 + 8) for line in lines)
+    assert set(" ".join(lines).split()) == {word for row in ROWS for cell in row for word in cell.split()}
+    assert PAGE.table(ROWS)[1] == "nothing on keys that are not allowed  0.0e+00   ok"
+
+
+def test_facts_wrap_at_words_behind_a_margin():
+    assert Page(30).facts([("heads", "4 that share 2 key/value heads"), ("mask", "own")], 8) == [
+        "heads   4 that share 2",
+        "        key/value heads",
+        "mask    own",
+    ]
+
+
+def test_untrusted_text_is_told_from_our_own_in_ascii():
+    page = Page(80, ascii=True)
+    (line,) = page.facts([("text", f"{page.safe('a·b')} · 2 tokens × ε")], 6)
+    assert line == r"text  a\xb7b . 2 tokens x eps"
+    assert page.note("a map of 3 × 3 of 'é'") == r"a map of 3 x 3 of '\xe9'"
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_no_sign_of_ours_is_escaped_where_the_terminal_knows_ascii_only(command):
+    """Under `LANG=C` the model's name and the text are ASCII here: a backslash would be ours."""
+    plain = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    for width in (40, 100):
+        done = subprocess.run(
+            [sys.executable, "-m", "attnscope", *command], capture_output=True, check=True,
+            env={**os.environ, **plain, "COLUMNS": str(width)},
+        )  # fmt: skip
+        shown = done.stdout.decode("ascii")
+        assert "\\" not in shown, re.findall(r".*\\.*", shown)
+
+
+@pytest.mark.parametrize("command", [["info", "--cost"], ["check"]], ids=" ".join)
+def test_narrow_screens_break_between_words(command):
+    env = {**os.environ, "COLUMNS": "48"}
+    done = subprocess.run([sys.executable, "-m", "attnscope", *command], capture_output=True, check=True, env=env)
+    lines = done.stdout.decode().splitlines()
+    assert all(len(line) <= 48 for line in lines), [line for line in lines if len(line) > 48]
