@@ -44,7 +44,7 @@ def check_output(show: Show, endings: tuple[str, ...] | None = None) -> None:
     from attnscope.output import check_target
     from attnscope.views.files import ENDINGS
 
-    check_target(show.output, force=True)  # a file that exists is refused last: --force helps where nothing else is wrong
+    check_target(show.output, force=True)  # that a file exists is said last: --force helps only then
     known = endings or ENDINGS
     ending = show.output.suffix.lower()
     if ending not in known:
