@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 from attnscope import __version__
 from attnscope.config import RunConfig
-from attnscope.cost import about_pairs
+from attnscope.cost import allowed_pairs
 from attnscope.folder import hash_weights
 from attnscope.loading import Loader, Progress
 from attnscope.memory import layer_parameters
 from attnscope.report import MaskUse, Provenance, Report, TextReport
 from attnscope.request import Request, resolve
-from attnscope.selection import Keep, MaskTerm, parse_mask, used_mask
+from attnscope.selection import Keep, parse_mask, used_mask
 from attnscope.source import Source
 
 if TYPE_CHECKING:
@@ -163,17 +163,12 @@ def forward(
     from attnscope.model.meter import Load, Meter
 
     c, tokens = request.config, sum(batch.tokens.lengths)
-    pairs = {mask: about_pairs(mask, max(batch.tokens.lengths)) * len(batch.tokens.lengths) for mask in _masks(request)}
+    masks = [used_mask(request.terms, c.mask_of(layer)) for layer in range(request.deepest)]
+    pairs = {mask: allowed_pairs(mask, max(batch.tokens.lengths)) * len(batch.tokens.lengths) for mask in set(masks)}
     width = c.d_head + c.d_value
-    loads = [Load(tokens * layer_parameters(c), width * pairs[mask]) for mask in _masks(request)]
+    loads = [Load(tokens * layer_parameters(c), width * pairs[mask]) for mask in masks]
     meter = Meter(what, tell, loads, c.n_heads, recorders)
     engine.forward(batch, meter.recorders, meter.layer)
-
-
-def _masks(request: Request) -> list[tuple[MaskTerm, ...]]:
-    """The mask of every layer."""
-    c = request.config
-    return [used_mask(request.terms, c.mask_of(layer)) for layer in range(c.n_layers)]
 
 
 def _shown(request: Request, real: "torch.Tensor") -> "torch.Tensor":

@@ -11,7 +11,7 @@ from attnscope.estimate import Demand, estimate
 from attnscope.maskfile import read_mask
 from attnscope.memory import HINT, fit, layer_parameters, limit
 from attnscope.report import STAGES, Token
-from attnscope.selection import POOL, PRINTED, MaskTerm, Pick, parse_mask, parse_pick, used_mask
+from attnscope.selection import POOL, PRINTED, MaskTerm, Pick, extremes, parse_mask, parse_pick, used_mask
 from attnscope.shown import choose
 from attnscope.source import Source, tokenize
 
@@ -151,7 +151,7 @@ def request_for(run: RunConfig, source: Source, pages: list[Page]) -> Request:
     if run.by == "projected" and not source.projects:
         hint = "rank by weight or by value"
         raise UsageError("the model's output projection was not found", where="--by projected", hint=hint)
-    deepest = c.n_layers if layers.word else 1 + max(picked)
+    deepest = c.n_layers if layers.word else 1 + extremes(picked)[1]
     stages = tuple(stage for stage in STAGES if stage in run.stages)
     terms = parse_mask(run.mask)
     work = deepest * layer_parameters(c) * sum(len(page.tokens) for page in pages)
@@ -247,6 +247,6 @@ def demand(run: RunConfig, source: Source, request: Request) -> Demand:
         copied=source.copied,
         reread=bool(request.reread),
         tiled=longest if pool or request.auto or request.deepest > 1 else max(len(page.queries) for page in pages),
-        followed=min(picked) + 1 < request.deepest,
-        masks=frozenset(used_mask(request.terms, c.mask_of(layer)) for layer in range(request.deepest)),
+        followed=extremes(picked)[0] + 1 < request.deepest,
+        masks=frozenset(used_mask(request.terms, mask) for mask in c.masks_of(request.deepest)),
     )
