@@ -105,7 +105,8 @@ def test_safetensors_hold_every_array_by_name(made, tmp_path):
 def test_the_same_report_gives_the_same_bytes_in_another_process(ending):
     program = (
         "from pathlib import Path; from hashlib import sha256; from tests.views.reports import bank;"
-        f"from attnscope.views.files import export; print(sha256(b''.join(export(bank(), Path('x{ending}')))).hexdigest())"
+        "from attnscope.views.files import export;"
+        f"print(sha256(b''.join(export(bank(), Path('x{ending}')))).hexdigest())"
     )
     runs = {subprocess.run([sys.executable, "-c", program], capture_output=True, check=True).stdout for _ in range(2)}
     assert len(runs) == 1
