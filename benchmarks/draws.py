@@ -13,7 +13,7 @@ _MASKS = ("causal", "bidirectional", "causal+window:256", "window:40", "prefix:6
 _POSITIONS = ("none", "sinusoidal", "rope", "alibi")
 _NORMS = ("layernorm", "rmsnorm", "none")
 _STAGES = ("scores", "scaled", "masked", "weights", "output")
-_PAIRS = 400_000_000  # scores of a run, and …
+_PAIRS = 150_000_000  # scores of a run, and …
 _CELLS = 20_000_000  # … numbers in its findings, at most: more only take longer
 
 
