@@ -1,5 +1,6 @@
 """Configs in: ModelConfig says what a model is, RunConfig what a user asked; strict, no torch in here."""
 
+from collections import Counter
 from typing import Annotated, Literal
 
 import msgspec
@@ -9,6 +10,7 @@ from attnscope.rotary import Rope as Rope
 from attnscope.rotary import RopeScaling as RopeScaling
 
 Size = Annotated[int, msgspec.Meta(ge=1, le=1 << 62)]  # what torch can count to
+_NAMED = 8  # sizes of windows that are listed in words; of more, the smallest and the largest are
 Activation = Literal["gelu", "gelu_tanh", "relu", "silu", "quick_gelu"]
 
 
@@ -124,17 +126,27 @@ class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def mask_of(self, layer: int) -> str:
         """The mask expression of one layer."""
-        window = self.windows[layer] if self.windows else None
-        return self.mask if window is None else f"{self.mask}+window:{window}"
+        return self._under(self.windows[layer] if self.windows else None)
+
+    def count_windows(self, n_layers: int) -> Counter[int | None]:
+        """Count the first `n_layers` layers by their window, without a step for each of them where none has one."""
+        return Counter(self.windows[:n_layers]) if self.windows else Counter({None: n_layers})
+
+    def masks_of(self, n_layers: int) -> frozenset[str]:
+        """List the different mask expressions of the first `n_layers` layers."""
+        return frozenset(self._under(window) for window in self.count_windows(n_layers))
 
     def mask_in_words(self) -> str:
         """Every layer's mask: one expression, or how many layers have a window besides."""
-        expressions = {self.mask_of(layer) for layer in range(self.n_layers)}
-        if len(expressions) == 1:
-            return expressions.pop()
-        windows = [window for window in self.windows if window is not None]
-        sizes = "/".join(str(size) for size in sorted(set(windows)))
-        return f"{self.mask}, with window:{sizes} in {len(windows)} of {self.n_layers} layers"
+        layers = self.count_windows(self.n_layers)
+        if len(layers) == 1:
+            return self._under(next(iter(layers)))
+        sizes = sorted(size for size in layers if size is not None)
+        named = "/".join(map(str, sizes)) if len(sizes) <= _NAMED else f"{sizes[0]}…{sizes[-1]}"
+        return f"{self.mask}, with window:{named} in {self.n_layers - layers[None]} of {self.n_layers} layers"
+
+    def _under(self, window: int | None) -> str:
+        return self.mask if window is None else f"{self.mask}+window:{window}"
 
 
 def check_sizes(config: ModelConfig, where: str) -> None:

@@ -1,9 +1,11 @@
 """A ModelConfig in; FLOPs and bytes of its attention as the text grows out. No torch in here."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from typing import Any
 
 import msgspec
+import numpy as np
 
 from attnscope.config import ModelConfig
 from attnscope.selection import POOL, PRINTED, MaskTerm, parse_mask
@@ -44,23 +46,61 @@ class CostRow(msgspec.Struct, frozen=True):
 
 def table(config: ModelConfig, lengths: tuple[int, ...] = LENGTHS) -> list[CostRow]:
     """One row for every length of text."""
-    masks = Counter(parse_mask(config.mask_of(layer)) for layer in range(config.n_layers))
-    return [_row(config, masks, tokens) for tokens in lengths]
+    windows = config.count_windows(config.n_layers)
+    return [_row(config, windows, tokens) for tokens in lengths]
 
 
 def allowed_pairs(terms: Sequence[MaskTerm], tokens: int) -> int:
-    """How many (query, key) pairs a mask lets through, in a text of so many tokens without padding."""
-    return sum(_visible(query, terms, tokens) for query in range(tokens))
+    """Count the (query, key) pairs that a mask lets through in a text of so many tokens, without padding.
+
+    A mask's file counts as if it let everything through.
+    """
+    return pairs_by_window(terms, [None], tokens)[0]
 
 
-def about_pairs(terms: Sequence[MaskTerm], tokens: int, samples: int = 256) -> float:
-    """As allowed_pairs, from some of the queries; a mask's file counts as if it let everything through."""
-    queries = range(0, tokens, max(1, tokens // samples))
-    return sum(_visible(query, terms, tokens) for query in queries) * tokens / len(queries)
+def pairs_by_window(terms: Sequence[MaskTerm], windows: Sequence[int | None], tokens: int) -> list[int]:
+    """Count the (query, key) pairs that a mask lets through together with each of several windows.
+
+    Every term allows a query an interval of keys around itself, so that a window of N cuts off what lies N or more
+    tokens away on either side. Sorted by how far queries see, one look-up per window gives the sum over all of them:
+    a config may have as many windows as layers.
+
+    Args:
+        terms: The mask of every layer.
+        windows: N of each additional window; None for none.
+        tokens: Length of the text, which has no padding.
+    """
+    reach = np.array([window or tokens for window in windows], dtype=np.int64).clip(max=tokens) - 1
+    pairs = np.full(len(windows), tokens)  # every query sees itself
+    for side in _sides(terms, tokens):
+        far = np.sort(side)
+        near = np.searchsorted(far, reach)  # queries that the window does not cut
+        pairs += np.concatenate(([0], np.cumsum(far)))[near] + (tokens - near) * reach
+    counted: list[int] = pairs.tolist()
+    return counted
 
 
-def _row(config: ModelConfig, masks: Counter[tuple[MaskTerm, ...]], tokens: int) -> CostRow:
-    pairs = config.n_heads * sum(layers * allowed_pairs(mask, tokens) for mask, layers in masks.items())
+def _sides(terms: Sequence[MaskTerm], tokens: int) -> tuple["np.ndarray[Any, Any]", "np.ndarray[Any, Any]"]:
+    """How many keys every query sees before and behind itself, (queries,) each."""
+    queries = np.arange(tokens)
+    before, behind = queries.copy(), tokens - 1 - queries
+    for term in terms:
+        size = min(term.size, tokens)
+        if term.kind == "causal":
+            behind[:] = 0
+        elif term.kind == "prefix":
+            behind = np.minimum(behind, np.maximum(size - 1 - queries, 0))
+        elif term.kind == "block":
+            before = np.minimum(before, queries % size)
+            behind = np.minimum(behind, size - 1 - queries % size)
+        elif term.kind == "window":
+            before, behind = np.minimum(before, size - 1), np.minimum(behind, size - 1)
+    return before, behind
+
+
+def _row(config: ModelConfig, windows: Counter[int | None], tokens: int) -> CostRow:
+    pairs_each = pairs_by_window(parse_mask(config.mask), list(windows), tokens)
+    pairs = config.n_heads * sum(layers * pairs for layers, pairs in zip(windows.values(), pairs_each, strict=True))
     heads = config.n_layers * config.n_heads
     matrix = heads * tokens * tokens * _FLOAT
     return CostRow(
@@ -88,23 +128,3 @@ def _kept(tokens: int) -> int:
     if tokens <= PRINTED:
         return tokens * row + _STAGES * tokens * tokens * _FLOAT
     return tokens * (row + _FLOAT) + POOL * POOL * _FLOAT  # a number more for the mass of a column
-
-
-def _visible(query: int, terms: Sequence[MaskTerm], tokens: int) -> int:
-    """Keys that a query sees: every term allows an interval of them, and so does their intersection."""
-    low, high = 0, tokens
-    for first, end in _intervals(query, terms):
-        low, high = max(low, first), min(high, end)
-    return max(0, high - low)
-
-
-def _intervals(query: int, terms: Sequence[MaskTerm]) -> Iterator[tuple[int, int]]:
-    for term in terms:
-        if term.kind == "causal":
-            yield 0, query + 1
-        elif term.kind == "prefix":
-            yield 0, max(query + 1, term.size)
-        elif term.kind == "block":
-            yield query - query % term.size, query - query % term.size + term.size
-        elif term.kind == "window":
-            yield query - term.size + 1, query + term.size

@@ -52,6 +52,10 @@ class ModelError(AttnscopeError):
     """The model's weights cannot be read while it runs: with another text it would fail as well."""
 
 
+class MemoryExceeded(AttnscopeError):
+    """A run takes more memory than it was given, against its estimate: with another text it would be no better."""
+
+
 class UsageError(AttnscopeError):
     """The command line itself is wrong: an unknown option value, a range that cannot be read."""
 

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 
 from attnscope.config import ModelConfig
 from attnscope.heap import KEPT
-from attnscope.memory import DTYPE_BYTES, embedding_parameters, layer_parameters
+from attnscope.memory import DTYPE_BYTES, PROGRAM, embedding_parameters, layer_parameters
 from attnscope.selection import MaskTerm
 
-PROGRAM = 256 << 20  # Python, torch for CPUs and the libraries that every run imports
 TOKEN = 450  # a token as Python objects: its struct, its strings, its numbers in lists
 WORD = 400  # an entry of a tokenizer.json's vocabulary, as `tokenizers` holds it
 PAIRING = 560  # what a merge of a BPE takes besides, or a piece of a Unigram
@@ -18,15 +17,27 @@ ENCODED = 850  # what `tokenizers` holds of a token besides, while it encodes
 TILE = 1 << 20  # scores in a tile, at least …
 TILE_ROWS = 32  # … so many rows of them, …
 ENOUGH_ROWS = 128  # … or so many, where these are twice the scores at most
-STAGES = 4  # tensors of a tile's size: two stages, and what recorders make of them
-BUFFERS = 22 << 20  # what products of matrices need besides, whatever their size
+STAGES = 3  # tensors of a tile's size: two stages, and what recorders make of them, …
+WITHIN = (16, 64, 256, 1024)  # … how near keys are, of which statistics have the weight (model.recorders.Rows), …
+RAW = 2  # … stages more where raw scores are kept, …
+SINK = 3  # … what a softmax with sinks makes, and what is copied because of it, …
+BIAS = 2  # … a bias and the distances that it is made of, …
+MEASURE = 1  # … a contribution of every source, where means are ranked by it, …
+MANY = 1  # … and rows in which equals are told apart, where more contributors are ranked than one by one
+FEW = 8  # contributors that are found one by one
+RANKED = 44  # bytes of a contributor while a tile is ranked: places and values, copied, and with gaps filled
+BUFFERS = 24 << 20  # what products of matrices need besides, whatever their size
 SHAPE = 4 << 20  # what a product of one width of tile is prepared as, …
 SHAPES = 32  # … so many of them at most, …
 NARROWER = 384  # … one for so many tokens of a text under a mask whose tiles become wider
 STATISTICS = 16  # numbers that row statistics keep of a row
-DIGITS = 13  # bytes of a float32 in JSON
-COPIES = 2.5  # of a JSON text while it is written
+WRITING = 12 << 20  # what numbers need while they are written, some after the other
+COPIES = 3  # of a JSON text without its numbers, while it is written
 TOKEN_TEXT = 130  # bytes of a token in JSON
+UNIT = 12 << 10  # a layer and head of a text as Python objects, and their names in JSON
+KERNEL = 1 << 20  # cells of a mask that a kernel takes, of each text where they are padded
+KERNEL_CELL = 6  # bytes of them: as bool, and as the number that is added; …
+KERNEL_BIAS = 16  # … with a bias of each head, also distances and what is masked of them
 PART = 1024  # tokens that an MLP takes at a time
 SPARE = 1.06  # what lies between tensors that come and go
 HOLES = 3  # what several layers' tensors leave between those of them that are kept, in inputs of a layer
@@ -44,7 +55,13 @@ class Demand:
         cells: Matrix cells kept, over all texts, stages, layers and heads.
         rows: Rows kept, over all texts, layers and heads.
         top: Contributors a row.
-        as_text: The findings are turned into JSON as a whole.
+        as_text: The findings are written with every number.
+        units: Layers and heads, or means over them, of one text.
+        gathered: Of the cells, those that are copied because texts show different rows or columns.
+        raw: Scores are kept as they are before anything is done to them.
+        measures: How many measures of contributors are kept.
+        mean: Layers or heads are averaged.
+        padded: Texts are of different lengths.
         counted: Rows of which statistics are kept, over all texts, layers and heads; those kept by default.
         pool: Runs of a pooled map; 0 for none.
         heads: Heads of a layer that are watched.
@@ -65,6 +82,12 @@ class Demand:
     rows: int
     top: int
     as_text: bool
+    units: int = 1
+    gathered: int = 0
+    raw: bool = False
+    measures: int = 2
+    mean: bool = False
+    padded: bool = False
     counted: int = 0
     pool: int = 0
     heads: int = 1
@@ -87,18 +110,21 @@ def estimate(c: ModelConfig, dtype: str, d: Demand) -> dict[str, int]:
     """
     size, everything = DTYPE_BYTES[dtype], d.batch * d.tokens
     parameters = embedding_parameters(c) + min(d.layers, 2 if d.reread else d.layers) * layer_parameters(c)
-    running, tile = _running(c, size, d), _tile(d)
+    running, tile = _running(c, size, d), _tile(c, d)
     library = 0 if d.words else everything * ENCODED + c.vocab_size * WORD + d.pairings * PAIRING
-    values = d.cells + d.rows * 4 * d.top + max(d.rows, d.counted) * STATISTICS
-    pooled = 2 * d.batch * d.pool * d.tokens + d.heads * everything if d.pool else 0
-    report = 4 * d.cells + d.as_text * int(COPIES * (DIGITS * values + TOKEN_TEXT * everything))
+    values = d.cells + d.rows * (2 + d.measures) * d.top + max(d.rows, d.counted) * STATISTICS
+    norms = (d.measures - 1) * d.units * everything if d.rows else 0  # of the values of every source
+    runs = min(d.pool, d.tokens)
+    pooled = d.batch * (runs * (2 * d.tokens + d.units * runs) + d.units * d.tokens)
+    report = 4 * d.gathered + d.batch * d.units * UNIT
+    report += d.as_text * (WRITING + COPIES * TOKEN_TEXT * everything)
     return {
         "program": PROGRAM,
         "weights": (parameters + d.copied) * size,
         "text": everything * TOKEN + library + 8 * d.characters,
         "activations": running,
         "tile": tile,
-        "kept": 4 * (values + pooled),
+        "kept": 4 * (values + norms + pooled),
         "report": max(0, report - running - tile),
     }
 
@@ -106,7 +132,8 @@ def estimate(c: ModelConfig, dtype: str, d: Demand) -> dict[str, int]:
 def _running(c: ModelConfig, size: int, d: Demand) -> int:
     """Bytes of the one layer that runs; `size` is that of a number."""
     everything = d.batch * d.tokens
-    in_part = (1 + c.gated) * c.d_mlp + (c.n_experts + 2 * c.d_model) * bool(c.n_experts)
+    branches = 1 + 2 * c.gated + 3 * (c.glu_limit is not None or c.glu_plus_one)  # what an MLP's gate makes, too
+    in_part = branches * c.d_mlp + (c.n_experts + 2 * c.d_model) * bool(c.n_experts)
     one = everything * c.d_model * size
     holes = HOLES * one if one < KEPT and d.layers > 1 else 0
     return int(SPARE * everything * _per_token(c, size, d) * size) + holes + min(PART, everything) * in_part * 4
@@ -132,11 +159,30 @@ def _kinds(mask: tuple[MaskTerm, ...]) -> set[str]:
     return {term.kind for term in mask}
 
 
-def _tile(d: Demand) -> int:
-    """Bytes of a tile, and of what its products need."""
+def _tile(c: ModelConfig, d: Demand) -> int:
+    """Bytes of a tile, of what its products need, and of the mask that a kernel takes where nobody watches."""
     a_row = d.batch * d.tokens
     scores = min(max(TILE, min(2 * TILE, ENOUGH_ROWS * a_row), TILE_ROWS * a_row), a_row * d.tiled * d.heads)
     kinds = [_kinds(mask) for mask in d.masks]
     widening = any("window" not in mask and mask & {"causal", "prefix"} for mask in kinds)
     shapes = min(SHAPES, d.tokens // NARROWER, -(-d.tiled // ENOUGH_ROWS)) * widening
-    return STAGES * 4 * scores + BUFFERS + SHAPE * shapes
+    stages = STAGES + RAW * d.raw + SINK * c.sinks + BIAS * (c.positions == "alibi") + MEASURE * d.mean
+    stages += MANY * (d.top > FEW)
+    rows = min(d.tiled, max(TILE_ROWS, scores // a_row))
+    near = max((within for within in WITHIN if within < d.tokens), default=0)  # to both sides of every row of a tile
+    at_once = max(1, min(d.heads, scores // (a_row * rows)))
+    runs = min(d.pool, d.tokens)
+    pooling = d.batch * at_once * runs * (rows + 2 * d.tokens + 3 * runs)
+    beside = scores * (rows + 2 * near) // d.tokens
+    ranked = RANKED * min(d.top, d.tokens) * scores // d.tokens if d.rows else 0
+    return 4 * (stages * scores + beside + pooling) + ranked + BUFFERS + SHAPE * shapes + _kernel(c, d)
+
+
+def _kernel(c: ModelConfig, d: Demand) -> int:
+    """Bytes of the mask that a kernel takes of the heads or layers that nobody watches."""
+    if d.layers == 1 or c.softcap is not None or c.sinks:
+        return 0  # the last layer's output is not needed; what no kernel knows goes through tiles
+    if c.positions == "alibi":
+        return KERNEL_BIAS * min(max(KERNEL, d.batch * c.n_heads * d.tokens), d.batch * c.n_heads * d.tokens**2)
+    texts = d.batch if d.padded else 1
+    return KERNEL_CELL * texts * min(max(KERNEL, d.tokens), d.tokens**2)

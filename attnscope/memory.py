@@ -1,10 +1,13 @@
 """Parameters of a model, counted; bytes needed and bytes there in, a refusal out. No torch in here."""
 
+import mmap
 from pathlib import Path
 
 from attnscope.config import ModelConfig
-from attnscope.errors import AttnscopeError
+from attnscope.errors import AttnscopeError, MemoryExceeded
 
+PROGRAM = 256 << 20  # bytes: Python, torch for CPUs and the libraries that every run imports
+_PAGE = mmap.PAGESIZE
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 HINT = "select fewer cells with --layer, --head, --query, --key or --stage, or raise --max-memory"
 
@@ -36,6 +39,43 @@ def embedding_parameters(c: ModelConfig) -> int:
     rows = c.vocab_size + c.n_segments
     rows += (c.max_positions or 0) + c.position_offset if c.positions == "learned" else 0
     return rows * c.d_model + c.embedding_norm * norm_parameters(c, c.d_model)
+
+
+class MemoryLimit:
+    """What stops a run that takes more memory than it was given: its estimate did not hold.
+
+    What the process held before, beyond the program itself, is not the run's: a caller's own data, a loaded model.
+
+    Args:
+        limit: Bytes that the run may take.
+        what: Where the limit comes from, for the error.
+        estimate: Bytes that it was estimated to take.
+    """
+
+    def __init__(self, limit: int, what: str, estimate: int) -> None:
+        self._limit, self._what, self._estimate = limit, what, estimate
+        self._before = max(0, resident() - PROGRAM)
+
+    def check(self) -> None:
+        """Compare what the process holds now with the limit: some microseconds, so that every tile can afford it.
+
+        Raises:
+            MemoryExceeded: It holds more.
+        """
+        held = resident() - self._before
+        if held > self._limit:
+            found = f"stopped at {readable(held)} of memory: {self._what} is {readable(self._limit)}"
+            found = f"{found}, and about {readable(self._estimate)} were estimated"
+            raise MemoryExceeded(found, hint="raise --max-memory, and please report the estimate")
+
+
+def resident() -> int:
+    """Bytes of this process that are in memory; 0 where the system does not say."""
+    try:
+        with open("/proc/self/statm", "rb", buffering=0) as file:
+            return int(file.read(64).split()[1]) * _PAGE
+    except OSError:
+        return 0  # not Linux: nothing known, nothing stopped
 
 
 def limit(named: int | None) -> tuple[int, str]:

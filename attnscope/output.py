@@ -4,6 +4,7 @@ import errno
 import os
 import secrets
 import stat
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
@@ -51,13 +52,16 @@ def check_name(path: Path) -> None:
             raise AttnscopeError("the name is too long", where=path, hint="name another") from e
 
 
-def write_atomic(path: Path, data: bytes, *, force: bool) -> None:
+def write_atomic(path: Path, parts: Iterable[bytes], *, force: bool) -> int:
     """Put a whole file in place: temporary file in the same folder, fsync, rename, fsync of the folder.
 
     Args:
         path: Where the file shall stand.
-        data: All of its content.
+        parts: All of its content, piece by piece.
         force: An existing regular file may be replaced; it keeps its permissions.
+
+    Returns:
+        Its size.
 
     Raises:
         AttnscopeError: As `check_target`, or the disk is full or fails. The old file is then still there, whole.
@@ -66,7 +70,7 @@ def write_atomic(path: Path, data: bytes, *, force: bool) -> None:
     temporary = path.parent / f".attnscope-{secrets.token_hex(6)}.tmp"
     with at_signal(temporary.unlink):
         try:
-            _write(temporary, data, like=path)
+            size = _write(temporary, parts, like=path)
             _place(temporary, path, force=force)
             _sync_folder(path.parent)
         except OSError as e:
@@ -74,6 +78,7 @@ def write_atomic(path: Path, data: bytes, *, force: bool) -> None:
         finally:
             with suppress(OSError):
                 temporary.unlink()
+    return size
 
 
 def _check_folder(path: Path) -> None:
@@ -98,15 +103,16 @@ def _check_existing(path: Path, mode: int, *, force: bool) -> None:
         raise AttnscopeError("is read-only", where=path, hint="make it writable, or name another file")
 
 
-def _write(temporary: Path, data: bytes, *, like: Path) -> None:
+def _write(temporary: Path, parts: Iterable[bytes], *, like: Path) -> int:
     with unbroken():  # a signal that comes first has nothing to remove
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
     with open(descriptor, "wb") as file:
         if like.exists():
             os.fchmod(descriptor, stat.S_IMODE(like.stat().st_mode))
-        file.write(data)
+        size = sum(file.write(part) for part in parts)
         file.flush()
         os.fsync(descriptor)
+    return size
 
 
 def _place(temporary: Path, path: Path, *, force: bool) -> None:

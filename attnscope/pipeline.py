@@ -1,18 +1,18 @@
 """What the user asked in, a Report out: the whole program, in order."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 from attnscope import __version__
 from attnscope.config import RunConfig
-from attnscope.cost import about_pairs
+from attnscope.cost import allowed_pairs
 from attnscope.folder import hash_weights
 from attnscope.loading import Loader, Progress
 from attnscope.memory import layer_parameters
 from attnscope.report import MaskUse, Provenance, Report, TextReport
 from attnscope.request import Request, resolve
-from attnscope.selection import Keep, MaskTerm, parse_mask, used_mask
+from attnscope.selection import Keep, parse_mask, used_mask
 from attnscope.source import Source
 from attnscope.visible import as_unicode
 
@@ -50,7 +50,8 @@ class Session(Loader):
         loaded, device = self.load(run, source, request)
         batch, engine = prepare_engine(run, request, loaded, device)
         trace = attend(run, request, batch, engine, self.progress)
-        texts = [_text_report(run, request, i, trace) for i in range(len(request.pages))]
+        check = _memory_check(request, batch)
+        texts = [_text_report(run, request, i, trace, check) for i in range(len(request.pages))]
         values = "pooled" if any(page.pool for page in request.pages) else "exact"
         made = provenance(source, run, device, values)
         return Report(made, mask_use(source, run, engine.mask_in_words()), texts)
@@ -157,24 +158,35 @@ def forward(
         recorders: Layer to those who watch it.
         told: What this is called, and who is told; None for nobody.
     """
+    from attnscope.model.recorders.limited import limited
+
     what, tell = told
+    check = _memory_check(request, batch)
+    recorders = limited(recorders, check)
     if tell is None:
-        engine.forward(batch, recorders)
+        engine.forward(batch, recorders, lambda done, total: check())
         return
     from attnscope.model.meter import Load, Meter
 
     c, tokens = request.config, sum(batch.tokens.lengths)
-    pairs = {mask: about_pairs(mask, max(batch.tokens.lengths)) * len(batch.tokens.lengths) for mask in _masks(request)}
+    masks = [used_mask(request.terms, c.mask_of(layer)) for layer in range(request.deepest)]
+    pairs = {mask: allowed_pairs(mask, max(batch.tokens.lengths)) * len(batch.tokens.lengths) for mask in set(masks)}
     width = c.d_head + c.d_value
-    loads = [Load(tokens * layer_parameters(c), width * pairs[mask]) for mask in _masks(request)]
+    loads = [Load(tokens * layer_parameters(c), width * pairs[mask]) for mask in masks]
     meter = Meter(what, tell, loads, c.n_heads, recorders)
-    engine.forward(batch, meter.recorders, meter.layer)
+
+    def layer_done(done: int, total: int) -> None:
+        check()
+        meter.layer(done, total)
+
+    engine.forward(batch, meter.recorders, layer_done)
 
 
-def _masks(request: Request) -> list[tuple[MaskTerm, ...]]:
-    """The mask of every layer."""
-    c = request.config
-    return [used_mask(request.terms, c.mask_of(layer)) for layer in range(c.n_layers)]
+def _memory_check(request: Request, batch: "Batch") -> Callable[[], None]:
+    """What stops a run that takes more than it may; a GPU's memory refuses by itself, and is not seen from here."""
+    if request.memory is None or batch.tokens.real.device.type != "cpu":
+        return lambda: None
+    return request.memory.check
 
 
 def _shown(request: Request, real: "torch.Tensor") -> "torch.Tensor":
@@ -188,7 +200,7 @@ def _shown(request: Request, real: "torch.Tensor") -> "torch.Tensor":
     return shown
 
 
-def _text_report(run: RunConfig, request: Request, index: int, trace: "Trace") -> TextReport:
+def _text_report(run: RunConfig, request: Request, index: int, trace: "Trace", check: Callable[[], None]) -> TextReport:
     import torch
 
     from attnscope.analysis import Place, Whole, head_report
@@ -202,7 +214,10 @@ def _text_report(run: RunConfig, request: Request, index: int, trace: "Trace") -
         whole = Whole(len(page.tokens), len(page.context or page.tokens), counted)
     place = Place(index, page.queries, page.keys, whole)
     left_out = [] if run.special else ["special tokens", "first token"]
-    heads = [head_report(unit, kept, trace.wanted, place, left_out=left_out) for unit, kept in trace.kept]
+    heads = []
+    for unit, kept in trace.kept:
+        heads.append(head_report(unit, kept, trace.wanted, place, left_out=left_out))
+        check()
     return TextReport(
         page.number, text.text, text.pair, page.tokens, page.context, page.queries, page.keys, heads, page.notes
     )

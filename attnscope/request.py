@@ -10,9 +10,9 @@ from attnscope.config import ModelConfig, RunConfig, TextInput
 from attnscope.errors import AttnscopeError, NotInText, UsageError
 from attnscope.estimate import Demand, estimate
 from attnscope.maskfile import read_mask
-from attnscope.memory import HINT, fit, layer_parameters, limit
+from attnscope.memory import HINT, MemoryLimit, fit, layer_parameters, limit
 from attnscope.report import STAGES, Token
-from attnscope.selection import POOL, PRINTED, MaskTerm, Pick, parse_mask, parse_pick, used_mask
+from attnscope.selection import POOL, PRINTED, MaskTerm, Pick, extremes, parse_mask, parse_pick, used_mask
 from attnscope.shown import choose
 from attnscope.source import Source, tokenize
 
@@ -60,6 +60,7 @@ class Request:
         multiplications: About how many multiplications the layers that run take.
         config: The model.
         reread: Why weights are read again in every pass, layer by layer; empty where they are kept.
+        memory: What stops the run where it takes more than it may; None before that is known.
     """
 
     layers: Pick
@@ -72,6 +73,7 @@ class Request:
     multiplications: int
     config: ModelConfig
     reread: str = ""
+    memory: MemoryLimit | None = None
 
     @property
     def auto(self) -> bool:
@@ -129,13 +131,14 @@ def fitted(
     Raises:
         AttnscopeError: It does not fit either way.
     """
-    return replace(request, reread=room(run, source, demand(run, source, request), more, hint)[1])
+    _, reread, memory = room(run, source, demand(run, source, request), more, hint)
+    return replace(request, reread=reread, memory=memory)
 
 
 def room(
     run: RunConfig, source: Source, asked: Demand, more: Mapping[str, int] | None = None, hint: str = HINT
-) -> tuple[int, str]:
-    """Bytes that are left over, and why weights are read again in every pass; empty where they are kept.
+) -> tuple[int, str, MemoryLimit]:
+    """Bytes that are left over; why weights are read again in every pass (empty where they are kept); what stops it.
 
     Raises:
         AttnscopeError: It does not fit either way.
@@ -146,7 +149,8 @@ def room(
     if 2 * (reread if again else kept)["weights"] > most:
         hint = "raise --max-memory" if run.dtype != "float32" else "take --dtype bfloat16, or raise --max-memory"
     why = fit(kept, reread if again else None, most, what, hint)
-    return most - sum((reread if why else kept).values()), why
+    estimated = sum((reread if why else kept).values())
+    return most - estimated, why, MemoryLimit(most, what, estimated)
 
 
 def needed(run: RunConfig, source: Source, request: Request) -> dict[str, int]:
@@ -175,7 +179,7 @@ def request_for(run: RunConfig, source: Source, pages: list[Page]) -> Request:
     if run.by == "projected" and not source.projects:
         hint = "rank by weight or by value"
         raise UsageError("the model's output projection was not found", where="--by projected", hint=hint)
-    deepest = c.n_layers if layers.word else 1 + max(picked)
+    deepest = c.n_layers if layers.word else 1 + extremes(picked)[1]
     stages = tuple(stage for stage in STAGES if stage in run.stages)
     terms = parse_mask(run.mask)
     work = deepest * layer_parameters(c) * sum(len(page.tokens) for page in pages)
@@ -256,15 +260,22 @@ def demand(run: RunConfig, source: Source, request: Request) -> Demand:
     width = sum(c.d_value if stage == "output" else columns for stage in request.stages)
     if "mean" in (request.layers.word, request.heads.word):
         width += 4 * longest  # mean contributions over every key
+    cells = layers * heads * rows * width
     return Demand(
         layers=request.deepest,
         batch=len(pages),
         tokens=longest,
         characters=sum(len(text.text) + len(text.pair or "") for text in run.texts),
-        cells=layers * heads * rows * width,
+        cells=cells,
         rows=layers * heads * rows,
         top=run.top,
         as_text=run.window is None,
+        units=layers * heads,
+        gathered=cells if len(pages) > 1 and (run.query or run.key) else 0,
+        raw=bool({"scores", "scaled"} & set(request.stages)),
+        measures=3 if run.by == "projected" else 2,
+        mean="mean" in (request.layers.word, request.heads.word),
+        padded=len({len(page.tokens) for page in pages}) > 1,
         counted=layers * heads * len(pages) * longest if pool else 0,
         pool=pool,
         heads=c.n_heads if request.auto or request.heads.word == "mean" else heads,
@@ -273,6 +284,6 @@ def demand(run: RunConfig, source: Source, request: Request) -> Demand:
         copied=source.copied,
         reread=bool(request.reread),
         tiled=longest if pool or request.auto or request.deepest > 1 else max(len(page.queries) for page in pages),
-        followed=min(picked) + 1 < request.deepest,
-        masks=frozenset(used_mask(request.terms, c.mask_of(layer)) for layer in range(request.deepest)),
+        followed=extremes(picked)[0] + 1 < request.deepest,
+        masks=frozenset(used_mask(request.terms, mask) for mask in c.masks_of(request.deepest)),
     )

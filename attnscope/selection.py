@@ -16,6 +16,7 @@ _SLICE = re.compile(r"(-?[0-9]{1,18})?:(-?[0-9]{1,18})?")
 _NUMBER = re.compile(r"-?[0-9]{1,18}")
 _LISTED = re.compile(r'(?:^|,)(\s*"([^"]+|")"\s*(?=,|$)|[^,]*)')
 _SIZE_DIGITS = 18  # of a mask's size: beyond any text, and no 64-bit sum with a position overflows
+_MOST_PICKED = 1_000_000  # of a list of layers or heads that is made number by number
 PRINTED = 64  # tokens: of a longer text nobody reads matrices on a screen, and a pooled map stands for them
 POOL = 64  # runs of tokens that such a map has each way, unless --pool says otherwise
 
@@ -53,15 +54,26 @@ class Pick:
     word: Literal["auto", "all", "mean"] | None = None
     ranges: tuple[tuple[int, int], ...] = ()
 
-    def numbers(self, count: int, what: str) -> list[int]:
+    def numbers(self, count: int, what: str) -> Sequence[int]:
         """The numbers meant, out of `count`, without repeats; every one of them for a word.
 
+        A word and a single range stay a `range`: a config may claim a billion layers.
+
         Raises:
-            UsageError: A number lies outside 0 … count − 1.
+            UsageError: A number lies outside 0 … count − 1, or ranges hold more numbers than any model has.
         """
         if self.word:
-            return list(range(count))
-        found: dict[int, None] = {}
+            return range(count)
+        ranges = self._within(count, what)
+        if len(ranges) == 1:
+            return ranges[0]
+        if sum(map(len, ranges)) > _MOST_PICKED:
+            found = f"these ranges hold more than {_MOST_PICKED:,} {what}s"
+            raise UsageError(found, where=f"--{what}", hint="use all, or one range")
+        return list(dict.fromkeys(number for one in ranges for number in one))
+
+    def _within(self, count: int, what: str) -> list[range]:
+        found = []
         for low, high in self.ranges:
             low, high = (low + count if low < 0 else low), (high + count if high < 0 else high)
             if not (0 <= low < count and 0 <= high < count):
@@ -71,8 +83,13 @@ class Pick:
                     where=f"--{what}",
                     hint=f"this model has {what}s 0 to {count - 1}",
                 )
-            found.update(dict.fromkeys(range(low, high + 1)))
-        return list(found)
+            found.append(range(low, high + 1))
+        return found
+
+
+def extremes(numbers: Sequence[int]) -> tuple[int, int]:
+    """Find the smallest and the largest of some numbers; a range is not walked through."""
+    return (numbers[0], numbers[-1]) if isinstance(numbers, range) else (min(numbers), max(numbers))
 
 
 def parse_unit(layer: str, head: str) -> tuple[str, str]:

@@ -1,9 +1,11 @@
 """Stacks and lengths of text in; a table of estimated and measured peak memory, and their ratio, out.
 
 Every run is a process of its own, whose peak resident memory the kernel tells at its end; the estimate is what the
-same run would be refused by. Usage: `python benchmarks/memory.py [STACK …]`.
+same run would be refused by. Usage: `python benchmarks/memory.py [STACK …]`; or, for so many random stacks, texts and
+selections (`draws.py`), each limited to its own estimate: `python benchmarks/memory.py --drawn 200 [--seed N]`.
 """
 
+import argparse
 import os
 import random
 import re
@@ -11,8 +13,11 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
+from contextlib import redirect_stderr
 from dataclasses import dataclass
+from io import StringIO
 from pathlib import Path
+from unittest.mock import patch
 
 import torch
 from safetensors.torch import save_file
@@ -20,13 +25,15 @@ from tokenizers import Tokenizer
 from tokenizers.models import Unigram, WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
 
-from attnscope.config import RunConfig, TextInput
+from attnscope.cli import main as attnscope
+from attnscope.config import RunConfig
+from attnscope.errors import AttnscopeError
 from attnscope.memory import readable
 from attnscope.model.stack import Stack
 from attnscope.request import needed, resolve
-from attnscope.selection import PRINTED
 from attnscope.source import open_source
 from attnscope.stackfile import read_stack
+from benchmarks.draws import Draw, draw
 
 LENGTHS = (128, 512, 2_048, 8_192, 32_768, 65_536)
 _WORDS = "the river bank money water stone old tree cold wind runs slowly over under by near nobody noticed how".split()
@@ -56,6 +63,7 @@ SELECTIONS: dict[str, list[str]] = {
     "all layers": ["--layer", "all", "--head", "0", "--query", "1"],
     "in 16 bits": ["--layer", "all", "--head", "0", "--query", "1", "--dtype", "bfloat16"],
 }
+_SHARES = {"lowest": 0.0, "5 %": 0.05, "median": 0.5, "95 %": 0.95, "highest": 1.0}
 _ALL_LAYERS = ("all layers", "in 16 bits")
 
 
@@ -96,11 +104,9 @@ def measure(stack: str, selection: str, tokens: int, folder: Path, *, reread: bo
     file.write_text(text_of(tokens) + "\n")
     if "weights" in STACKS[stack] and not config.with_suffix(".safetensors").exists():
         _write_checkpoint(config)
-    options, most = SELECTIONS[selection], 1 << 60
-    if reread:
-        most = estimated(config, file, options, most) - 1
-    options = [*options, "--max-memory", str(most)]
-    found = estimated(config, file, SELECTIONS[selection], most), peak(config, file, options)
+    arguments = ["run", "--file", str(file), "--config", str(config), *SELECTIONS[selection]]
+    most = estimated(arguments) - 1 if reread else 1 << 60
+    found = estimated(arguments, most), peak([*arguments, "--max-memory", str(most)])
     return Measured(stack, f"{selection}, reread" if reread else selection, tokens, *found)
 
 
@@ -121,24 +127,24 @@ def _write_checkpoint(config: Path) -> None:
     save_file(zeros, config.with_suffix(".safetensors"))
 
 
-def estimated(config: Path, file: Path, options: Sequence[str], most: int = 1 << 60) -> int:
+def estimated(arguments: Sequence[str], most: int = 1 << 60) -> int:
     """What `attnscope run` holds against the memory that is free, or that it may take."""
-    given = dict(zip(options[::2], options[1::2], strict=True))
-    as_json = given.pop("--format", None) == "json"
-    run = RunConfig(
-        (TextInput(file.read_text().strip()),),
-        config=str(config),
-        window=None if as_json else PRINTED,
-        max_memory=most,
-        **{name.removeprefix("--"): value for name, value in given.items()},
-    )
-    source = open_source(None, str(config), run.texts)
+    asked: list[RunConfig] = []
+
+    def note(run: RunConfig, tell: object) -> None:
+        asked.append(run)
+        raise AttnscopeError("its command line is all that is wanted")
+
+    with patch("attnscope.pipeline.inspect", note), redirect_stderr(StringIO()):
+        attnscope([*arguments, "--max-memory", str(most)])
+    (run,) = asked
+    source = open_source(run.model, run.config, run.texts)
     return sum(needed(run, source, resolve(run, source)).values())
 
 
-def peak(config: Path, file: Path, options: Sequence[str]) -> int:
+def peak(arguments: Sequence[str]) -> int:
     """Peak resident memory of `attnscope run` in bytes, as the kernel counts it from the program's start."""
-    command = [sys.executable, "-c", _PROGRAM, "run", "--file", str(file), "--config", str(config), *options]
+    command = [sys.executable, "-c", _PROGRAM, *arguments]
     alone = {**os.environ, "OMP_NUM_THREADS": "1"}  # a second thread only adds its own small buffers
     done = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=False, env=alone)
     found = re.search(r"VmHWM:\s+(\d+) kB", done.stderr)
@@ -162,10 +168,48 @@ def grid(stacks: Sequence[str]) -> Iterator[Measured]:
                         yield measure(stack, selection, tokens, Path(folder), reread=True)
 
 
+def measure_drawn(one: Draw) -> tuple[int, int]:
+    """Estimate a random run, and let it run in so much memory: its estimate and its peak.
+
+    Raises:
+        RuntimeError: It was stopped, or failed in another way.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        arguments = [*one.arguments(Path(folder)), "--quiet"]
+        estimate = estimated(arguments)
+        return estimate, peak([*arguments, "--max-memory", str(estimate)])
+
+
+def _draw_and_print(seed: int, count: int, first: int) -> None:
+    """Print a line for every random run, and at the end how their ratios are spread."""
+    ratios = []
+    for number in range(first, first + count):
+        one = draw(seed, number)
+        try:
+            estimate, taken = measure_drawn(one)
+        except RuntimeError as e:
+            print(f"{number:>4} FAILED  {one}\n{str(e).splitlines()[0]}", flush=True)
+            continue
+        ratios.append(estimate / taken)
+        print(f"{number:>4} {ratios[-1]:5.2f} {readable(estimate):>11} {readable(taken):>11}  {one}", flush=True)
+    ratios.sort()
+    at = {name: ratios[int(share * (len(ratios) - 1))] for name, share in _SHARES.items()}
+    print(f"{len(ratios)} runs, estimate/peak: " + ", ".join(f"{name} {ratio:.2f}" for name, ratio in at.items()))
+
+
 def main() -> None:
-    """Print the table."""
+    """Print the table, or the random runs."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("stacks", nargs="*", choices=[[], *STACKS], default=[])
+    parser.add_argument("--drawn", type=int, default=0)
+    parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--seed", type=int, default=0)
+    asked = parser.parse_args()
+    if asked.drawn:
+        _draw_and_print(asked.seed, asked.drawn, asked.first)
+        return
     print(f"{'stack':<10}{'selection':<15}{'tokens':>8}{'estimate':>12}{'peak':>12}{'ratio':>7}")
-    for one in grid(sys.argv[1:] or list(STACKS)):
+    for one in grid(asked.stacks or list(STACKS)):
         sizes = f"{readable(one.estimate):>12}{readable(one.peak):>12}{one.ratio:>7.2f}"
         print(f"{one.stack:<10}{one.selection:<15}{one.tokens:>8,}{sizes}", flush=True)
 

@@ -3,7 +3,7 @@
 import pytest
 
 from attnscope.config import ModelConfig
-from attnscope.cost import LENGTHS, allowed_pairs, table
+from attnscope.cost import LENGTHS, allowed_pairs, pairs_by_window, table
 from attnscope.selection import parse_mask
 
 SIZES = dict(vocab_size=11, d_model=12, n_layers=3, n_heads=4, n_kv_heads=2, d_head=5, d_value=7)
@@ -41,6 +41,21 @@ def sees(query, key, mask):
 def test_pairs_one_by_one(mask, tokens):
     counted = sum(sees(query, key, mask) for query in range(tokens) for key in range(tokens))
     assert allowed_pairs(parse_mask(mask), tokens) == counted
+
+
+@pytest.mark.parametrize("mask", ["causal", "bidirectional", "prefix:5", "causal+block:4", "window:6"])
+def test_pairs_under_several_windows_one_by_one(mask):
+    windows = [3, None, 1, 16, 17, 18, 1 << 62, 3]
+    for tokens in (1, 17):
+        every = [mask if window is None else f"{mask}+window:{window}" for window in windows]
+        counted = [sum(sees(q, k, one) for q in range(tokens) for k in range(tokens)) for one in every]
+        assert pairs_by_window(parse_mask(mask), windows, tokens) == counted
+
+
+def test_a_billion_layers_cost_a_billion_times_as_much_as_one():
+    few, many = (table(ModelConfig(**SIZES | {"n_layers": layers}))[-1] for layers in (1, 10**9))
+    for name in ("qk_flops", "av_flops", "projection_flops", "scores_bytes", "weights_bytes", "kept_bytes"):
+        assert getattr(many, name) == 10**9 * getattr(few, name)
 
 
 def test_a_row_by_hand():

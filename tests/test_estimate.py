@@ -9,7 +9,8 @@ from attnscope.config import RunConfig, TextInput
 from attnscope.errors import AttnscopeError
 from attnscope.request import needed, resolve
 from attnscope.source import open_source
-from benchmarks.memory import LENGTHS, STACKS, measure
+from benchmarks.draws import Draw
+from benchmarks.memory import LENGTHS, STACKS, measure, measure_drawn
 
 LINUX = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="only Linux tells the peak of a process")
 CASES = [
@@ -44,6 +45,34 @@ def test_the_estimate_is_as_near_where_weights_are_stored_kept_or_read_again(sel
 def test_the_estimate_is_the_peak_or_up_to_a_quarter_more(stack, selection, tokens, tmp_path):
     measured = measure(stack, selection, tokens, tmp_path)
     assert 1.0 <= measured.ratio <= 1.25, measured
+
+
+HEADS = "d_model = {0}\nn_heads = {0}\nn_layers = 2\nmask = 'causal'\n"
+DRAWS = {  # what once took more than it was estimated to: up to three times as much
+    "many texts": Draw(
+        0,
+        HEADS.format(12) + "positions = 'sinusoidal'\n",
+        "\n".join("the bank by the river " * (4 + number % 12) for number in range(150)),
+        ("--format", "json", "--head", "all"),
+    ),
+    "large maps": Draw(0, STACKS["windowed"], "the bank " * 400, ("--pool", "1024", "--layer", "all", "--head", "all")),
+    "a bias of every head": Draw(
+        0,
+        HEADS.format(64) + "positions = 'alibi'\n",
+        "the bank " * 500,
+        ("--layer", "1", "--head", "0", "--query", "1"),
+    ),
+    "a mean of many heads": Draw(
+        0, HEADS.format(256), "the bank " * 200, ("--layer", "0", "--head", "mean", "--format", "json")
+    ),
+}
+
+
+@LINUX
+@pytest.mark.parametrize("name", DRAWS)
+def test_a_run_keeps_to_its_own_estimate(name):
+    estimate, taken = measure_drawn(DRAWS[name])
+    assert 1.0 <= estimate / taken <= 1.35, (estimate, taken)
 
 
 def need(tmp_path, text="river " * 3000, **options):

@@ -21,7 +21,7 @@ def left_behind(folder):
 def test_new_file(tmp_path):
     umask = os.umask(0o027)
     try:
-        write_atomic(tmp_path / "out.json", b"data", force=False)
+        write_atomic(tmp_path / "out.json", [b"data"], force=False)
     finally:
         os.umask(umask)
     assert (tmp_path / "out.json").read_bytes() == b"data"
@@ -33,7 +33,7 @@ def test_force_replaces_and_keeps_the_permissions(tmp_path):
     target = tmp_path / "out.json"
     target.write_bytes(b"old")
     target.chmod(0o604)
-    write_atomic(target, b"new", force=True)
+    write_atomic(target, [b"new"], force=True)
     assert target.read_bytes() == b"new"
     assert stat.S_IMODE(target.stat().st_mode) == 0o604
     assert left_behind(tmp_path) == ["out.json"]
@@ -41,7 +41,7 @@ def test_force_replaces_and_keeps_the_permissions(tmp_path):
 
 def test_a_name_in_the_current_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    write_atomic(Path("out.json"), b"data", force=False)
+    write_atomic(Path("out.json"), [b"data"], force=False)
     assert left_behind(tmp_path) == ["out.json"]
 
 
@@ -88,7 +88,7 @@ def test_refused(tmp_path, make, force, line):
     target = tmp_path / "out.json"
     make(target)
     before = left_behind(tmp_path)
-    for refuse in (lambda: check_target(target, force=force), lambda: write_atomic(target, b"new", force=force)):
+    for refuse in (lambda: check_target(target, force=force), lambda: write_atomic(target, [b"new"], force=force)):
         with pytest.raises(AttnscopeError) as error:
             refuse()
         assert str(error.value) == f"{target}: {line}"
@@ -125,7 +125,7 @@ def test_a_read_only_folder(tmp_path, monkeypatch):
 
     monkeypatch.setattr("attnscope.output.os.open", refuse)
     with pytest.raises(AttnscopeError, match=r"cannot be written \(Permission denied\)"):
-        write_atomic(tmp_path / "out.json", b"data", force=False)
+        write_atomic(tmp_path / "out.json", [b"data"], force=False)
 
 
 @pytest.mark.parametrize(
@@ -157,7 +157,7 @@ def test_a_failing_disk_leaves_the_old_file(tmp_path, monkeypatch, force, step):
     else:
         monkeypatch.setattr(f"attnscope.output.os.{step}", fail)
     with pytest.raises(AttnscopeError, match="No space left on device"):
-        write_atomic(target, b"new", force=force)
+        write_atomic(target, [b"new"], force=force)
     monkeypatch.undo()
     assert left_behind(tmp_path) == (["out.json"] if force else [])
     assert not force or target.read_bytes() == b"old"
@@ -168,7 +168,7 @@ def test_without_hard_links_it_is_renamed(tmp_path, monkeypatch):
         raise OSError(errno.EPERM, "Operation not permitted")
 
     monkeypatch.setattr("attnscope.output.os.link", fail)
-    write_atomic(tmp_path / "out.json", b"data", force=False)
+    write_atomic(tmp_path / "out.json", [b"data"], force=False)
     assert left_behind(tmp_path) == ["out.json"]
 
 
@@ -177,7 +177,7 @@ def test_a_file_that_appears_meanwhile_stays(tmp_path, monkeypatch):
     monkeypatch.setattr("attnscope.output.check_target", lambda path, force: None)
     target.write_bytes(b"theirs")
     with pytest.raises(AttnscopeError, match="exists"):
-        write_atomic(target, b"ours", force=False)
+        write_atomic(target, [b"ours"], force=False)
     assert target.read_bytes() == b"theirs"
     assert left_behind(tmp_path) == ["out.json"]
 
@@ -193,7 +193,7 @@ def wait(descriptor):
     time.sleep(30)
 output.os.fsync = wait
 with end_on_signals():
-    output.write_atomic(Path(sys.argv[1]), b"data", force=False)
+    output.write_atomic(Path(sys.argv[1]), [b"data"], force=False)
 """
     root = str(Path(__file__).parent.parent)
     process = subprocess.Popen(

@@ -2,7 +2,7 @@ import pytest
 
 from attnscope.errors import UsageError
 from attnscope.report import Token
-from attnscope.selection import MaskTerm, parse_mask, parse_pick, parse_unit, positions, used_mask
+from attnscope.selection import MaskTerm, extremes, parse_mask, parse_pick, parse_unit, positions, used_mask
 
 TEXT = "The bank, by 2024 the  river bank 3:10\n" + '"a" b-a 😀'
 PIECES = 'The bank , by 20 24 the riv er bank 3:10 " a " b - a'.split()
@@ -28,12 +28,22 @@ TOKENS = _tokens()
     [("3", [3]), ("0,2,5-7", [0, 2, 5, 6, 7]), ("-1", [7]), ("1,1,0-2", [1, 0, 2]), ("all", list(range(8)))],
 )
 def test_picks(typed, meant):
-    assert parse_pick(typed, "--head").numbers(8, "head") == meant
+    assert list(parse_pick(typed, "--head").numbers(8, "head")) == meant
+
+
+def test_ranges_of_a_billion_are_not_written_down():
+    one = parse_pick("3-999999999", "--layer").numbers(10**9, "layer")
+    assert (len(one), extremes(one)) == (10**9 - 3, (3, 10**9 - 1))
+    assert extremes(parse_pick("4,1-2", "--layer").numbers(8, "layer")) == (1, 4)
+    with pytest.raises(
+        UsageError, match="--layer: these ranges hold more than 1,000,000 layers; use all, or one range"
+    ):
+        parse_pick("0-999999,5", "--layer").numbers(10**9, "layer")
 
 
 @pytest.mark.parametrize(("typed", "meant"), [("H3", [3]), ("h0,H2-H3", [0, 2, 3]), ("H5-7", [5, 6, 7])])
 def test_numbers_as_they_are_labelled(typed, meant):
-    assert parse_pick(typed, "--head").numbers(8, "head") == meant
+    assert list(parse_pick(typed, "--head").numbers(8, "head")) == meant
 
 
 @pytest.mark.parametrize(("option", "typed"), [("--head", "L3"), ("--layer", "H3"), ("--layer", "L1-H2")])

@@ -25,7 +25,7 @@ def choose(mass: Tensor | None, layers: Pick, heads: Pick, n_layers: int, n_head
     Raises:
         UsageError: A number is out of range.
     """
-    all_layers, all_heads = layers.numbers(n_layers, "layer"), heads.numbers(n_heads, "head")
+    all_layers, all_heads = list(layers.numbers(n_layers, "layer")), list(heads.numbers(n_heads, "head"))
     if layers.word == "mean":
         return _over_mean_layer(mass, tuple(all_layers), heads, all_heads)
     reason = None

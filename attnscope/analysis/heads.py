@@ -100,8 +100,7 @@ def _top(kept: Kept, wanted: Wanted, text: int, rows: "slice | Tensor", left_out
         none = torch.empty(0, wanted.top)
         keys, found = none.long(), dict.fromkeys(("weight", "value", wanted.by), none)
     elif kept.top is not None:
-        keys = kept.top.keys[text, kept.head][rows]
-        found = {name: values[text, kept.head][rows] for name, values in kept.top.measures.items()}
+        keys, found = kept.top.of(text, kept.head, rows)
     else:
         keys, found = top_of_mean(kept, wanted, text, rows)
     projected = to_numpy(found["projected"]) if "projected" in found else None

@@ -22,7 +22,7 @@ from attnscope.config import RunConfig
 from attnscope.errors import AttnscopeError
 from attnscope.estimate import Demand, estimate
 from attnscope.loading import limit_threads
-from attnscope.memory import readable
+from attnscope.memory import MemoryLimit, readable
 from attnscope.pipeline import Session, mask_use, provenance
 from attnscope.request import room
 from attnscope.source import Source
@@ -122,9 +122,9 @@ def _load(
     """The model; the header of a new dump or of the one that is there, which must ask for the same; see `_bounds`."""
     old = None if journal.written.header is None else decoded(journal.written.header, Header, journal.path)
     source = session.source(run)
-    bounds, holds, reread = _bounds(settings, run, source)
+    bounds, holds, reread, memory = _bounds(settings, run, source)
     bounds = bounds if old is None else old.grouping
-    model = Model(run, settings, session, bounds.tokens, reread)
+    model = Model(run, settings, session, bounds.tokens, reread, memory)
     bounds = msgspec.structs.replace(bounds, threads=limit_threads(bounds.threads))
     seen = "own" if source.engine == "transformers" else None  # what that is, only running a text shows
     mask = mask_use(source, run, seen)
@@ -135,8 +135,8 @@ def _load(
     return model, new, holds
 
 
-def _bounds(settings: Settings, run: RunConfig, source: Source) -> tuple[Grouping, int, str]:
-    """How large groups may be; how many numbers memory holds of a text; why weights are read again in every pass.
+def _bounds(settings: Settings, run: RunConfig, source: Source) -> tuple[Grouping, int, str, MemoryLimit]:
+    """How large groups may be; how many numbers memory holds of a text; why weights are read again; what stops it.
 
     Groups decide the last bits of the numbers. So they depend on what was asked alone: they are as large as is of use,
     or as `--max-memory` allows, whatever memory is free today.
@@ -148,7 +148,7 @@ def _bounds(settings: Settings, run: RunConfig, source: Source) -> tuple[Groupin
     layers, heads, tokens = source.config.n_layers, source.config.n_heads, 256
     cells, copied = units * tokens, source.copied
     asked = Demand(layers, 1, tokens, 1000, cells, 0, 0, False, heads=heads, copied=copied, tiled=tokens)
-    spare, reread = room(run, source, asked)
+    spare, reread, memory = room(run, source, asked)
     numbers = max(1, spare // _BYTES)
     a_token = estimate(source.config, run.dtype, asked)["activations"] // tokens
     if run.max_memory is None:
@@ -156,10 +156,10 @@ def _bounds(settings: Settings, run: RunConfig, source: Source) -> tuple[Groupin
         if more > spare:
             found = f"a group of texts needs {readable(more)}, half of what is free leaves {readable(spare)}"
             raise AttnscopeError(found, hint="free some memory, or take smaller groups with --max-memory")
-        return Grouping(_TOKENS, _VALUES, _WINDOW, 0, 0), numbers // 4, reread
+        return Grouping(_TOKENS, _VALUES, _WINDOW, 0, 0), numbers // 4, reread, memory
     window = min(_WINDOW, _power_of_two(numbers // 4))
     tokens = min(_TOKENS, _power_of_two(max(1, spare // 4 // a_token)))
-    return Grouping(tokens, min(_VALUES, window), window, 0, 0), numbers // 4, reread
+    return Grouping(tokens, min(_VALUES, window), window, 0, 0), numbers // 4, reread, memory
 
 
 def _power_of_two(number: int) -> int:

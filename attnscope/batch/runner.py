@@ -17,7 +17,7 @@ from attnscope.batch.header import Grouping
 from attnscope.batch.items import Item
 from attnscope.batch.journal import Written, too_large
 from attnscope.batch.records import Record
-from attnscope.errors import AttnscopeError, ModelError
+from attnscope.errors import AttnscopeError, MemoryExceeded, ModelError
 
 MOST = 2048  # records in a window, however little is kept of each
 
@@ -45,6 +45,7 @@ class Work(Protocol[T]):
 
         Raises:
             ModelError: The model cannot be read, so that none can be done.
+            MemoryExceeded: The run takes more memory than it may.
             AttnscopeError: One of them at least cannot be done.
         """
 
@@ -223,7 +224,7 @@ class Runner(Generic[T]):
         ready = [one for _, one, _ in group if not isinstance(one, Record)]
         try:
             return self._work.look(ready)
-        except ModelError:
+        except (ModelError, MemoryExceeded):
             raise
         except AttnscopeError as e:
             if len(group) == 1:

@@ -14,7 +14,7 @@ from attnscope.batch.records import Record, RowArrays, TopArrays
 from attnscope.batch.runner import without_findings
 from attnscope.config import RunConfig
 from attnscope.errors import UsageError
-from attnscope.memory import layer_parameters
+from attnscope.memory import MemoryLimit, layer_parameters
 from attnscope.pipeline import Session, attend, new_window, prepare_engine
 from attnscope.request import Page, Request, make_page, request_for
 from attnscope.selection import Keep, parse_pick
@@ -86,12 +86,22 @@ class Model:
         session: Has the model open.
         group: Tokens of a group, which decide how many threads are worth it.
         reread: See request.Request.
+        memory: Likewise.
 
     Attributes:
         device: Where the model lies.
     """
 
-    def __init__(self, run: RunConfig, settings: Settings, session: Session, group: int, reread: str = "") -> None:
+    def __init__(
+        self,
+        run: RunConfig,
+        settings: Settings,
+        session: Session,
+        group: int,
+        reread: str = "",
+        memory: MemoryLimit | None = None,
+    ) -> None:
+        self._memory = memory
         self._run, self._settings, self._source = run, settings, session.source(run)
         self._stack, self.device = session.load(run, self._source, _request(run, self._source, group, reread))
         self._units = how_many_units(settings, self._source)
@@ -129,7 +139,7 @@ class Model:
         """See runner.Work."""
         from attnscope.analysis import unit_arrays, unit_names
 
-        request = request_for(self._run, self._source, [one.page for one in ready])
+        request = replace(request_for(self._run, self._source, [one.page for one in ready]), memory=self._memory)
         batch, engine = prepare_engine(self._run, request, self._stack, self.device)
         trace = attend(self._run, request, batch, engine, None, replace(self._keep, sheets=_sheets(request.pages)))
         arrays = unit_arrays(trace)

@@ -65,9 +65,11 @@ def deliver(findings: "Findings", show: Show) -> None:
     if show.output is not None:
         _to_file(findings, show)
     elif show.format == "json":
-        from attnscope.report import to_json
+        from attnscope.report import json_parts
 
-        write_bytes(to_json(findings) + b"\n")
+        for part in json_parts(findings):
+            write_bytes(part)
+        write_bytes(b"\n")
     else:
         put(findings, show, show.format or "table")
 
@@ -84,10 +86,10 @@ def _to_file(findings: "Findings", show: Show) -> None:
     from attnscope.views.files import export
 
     path = Path(str(show.output))
-    data = export(findings, path, precision=show.precision, width=_named_width())
-    write_atomic(path, data, force=show.force)
+    parts = export(findings, path, precision=show.precision, width=_named_width())
+    size = write_atomic(path, parts, force=show.force)
     if not show.quiet:
-        complain("wrote", f"{visible(str(path))} ({len(data):,} bytes)")
+        complain("wrote", f"{visible(str(path))} ({size:,} bytes)")
 
 
 def write_bytes(data: bytes) -> None:

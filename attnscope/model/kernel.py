@@ -31,7 +31,8 @@ def fused(call: Call, heads: Sequence[int], elements: int, output: Tensor | None
             return _attention(call, slice(None), (0, q.shape[2]), (0, n_keys), causal=causal)
         rows = q.shape[2]
     else:
-        rows = Shape.of(call, 1, rule.mask, elements * len(q) if lean else max(1, elements // len(heads))).rows
+        shared = lean and rule.bias is None  # a mask serves every head, a bias is each head's own
+        rows = Shape.of(call, 1, rule.mask, elements * len(q) if shared else max(1, elements // len(heads))).rows
         causal = False
     if output is None:
         output = call.v.new_empty(*q.shape[:3], call.v.shape[-1])

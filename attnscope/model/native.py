@@ -103,7 +103,7 @@ class Native:
     ) -> None:
         """Show every watched layer's attention over a batch to its recorders."""
         config, keys = self.stack.config, batch.context or batch.tokens
-        own = [build(parse_mask(config.mask_of(layer))) for layer in range(config.n_layers)]
+        own = [build(parse_mask(config.mask_of(layer))) for layer in range(len(self.stack.blocks))]
         used = [build(self.terms, mask, self.files) for mask in own]
         pad = padding(keys.lengths, max(keys.lengths), keys.real.device)
         observed: dict[int, Mask] = {}

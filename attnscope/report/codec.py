@@ -1,5 +1,6 @@
 """Plain data in, strict JSON out, and back: float32 in shortest exact digits, null for what is no number."""
 
+from collections.abc import Iterator
 from typing import Any, TypeVar
 
 import msgspec
@@ -13,11 +14,30 @@ from attnscope.report.shapes import check_shapes
 
 _PIECE = 1 << 18  # numbers that are written at once, in about 10 ms
 _Data = TypeVar("_Data", bound=msgspec.Struct)
+_MARK = b"\0"
 
 
 def to_json(data: msgspec.Struct) -> bytes:
     """Any of our findings as strict JSON on one line."""
-    return msgspec.json.encode(data, enc_hook=encode_array)
+    return b"".join(json_parts(data))
+
+
+def json_parts(data: msgspec.Struct) -> Iterator[bytes]:
+    """Encode findings as `to_json` does, piece by piece: the JSON of many matrices takes three times their memory.
+
+    Everything but the arrays is encoded at once, with a mark in the place of each: a byte that JSON never contains.
+    """
+    arrays: list[Any] = []
+
+    def mark(array: Any) -> msgspec.Raw:
+        arrays.append(array)
+        return msgspec.Raw(_MARK)
+
+    first, *others = msgspec.json.encode(data, enc_hook=mark).split(_MARK)
+    yield first
+    for array, text in zip(arrays, others, strict=True):
+        yield from _array_parts(array)
+        yield text
 
 
 def decode_json(data: bytes | msgspec.Raw, kind: Any) -> Any:
@@ -75,17 +95,26 @@ def json_schema(kind: type[msgspec.Struct] = Report) -> dict[str, Any]:
 
 
 def encode_array(value: Any) -> msgspec.Raw:
-    """An array as nested JSON lists, numbers in shortest exact digits.
+    """An array as nested JSON lists, numbers in shortest exact digits."""
+    return msgspec.Raw(b"".join(_array_parts(value)))
 
-    A large one is written in pieces, for orjson keeps other threads from running: a signal may be waited for in one.
+
+def _array_parts(array: Any) -> Iterator[bytes]:
+    """Nested lists, some rows at a time.
+
+    That takes little memory; and orjson keeps other threads from running: a signal may be waited for in one.
     """
-    return msgspec.Raw(_array_json(np.ascontiguousarray(value)))
-
-
-def _array_json(value: "np.ndarray[Any, Any]") -> bytes:
-    if value.size <= _PIECE:
-        return orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY)
-    rows = _PIECE // value[0].size
-    if not rows:
-        return b"[%b]" % b",".join(map(_array_json, value))
-    return b"[%b]" % b",".join(_array_json(value[i : i + rows])[1:-1] for i in range(0, len(value), rows))
+    if array.size <= _PIECE:
+        yield orjson.dumps(np.ascontiguousarray(array), option=orjson.OPT_SERIALIZE_NUMPY)
+        return
+    rows = _PIECE // array[0].size
+    yield b"["
+    for start in range(0, len(array), rows or 1):
+        if start:
+            yield b","
+        if rows:
+            piece = np.ascontiguousarray(array[start : start + rows])
+            yield orjson.dumps(piece, option=orjson.OPT_SERIALIZE_NUMPY)[1:-1]
+        else:
+            yield from _array_parts(array[start])
+    yield b"]"

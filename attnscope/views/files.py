@@ -1,6 +1,6 @@
 """Findings and a file name in; the bytes of that file out, in the format that its ending names."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 
 from attnscope.errors import UsageError
-from attnscope.report import Explanation, HeadReport, Report, TextReport, to_json
+from attnscope.report import Explanation, HeadReport, Report, TextReport, json_parts
 from attnscope.report.compare import Comparison
 
 WIDTH = 120
@@ -16,8 +16,8 @@ WIDTH = 120
 
 def export(
     findings: Report | Comparison | Explanation, path: Path, *, precision: int = 2, width: int | None = None
-) -> bytes:
-    """What a file of this name holds; writing it is the caller's business.
+) -> Iterator[bytes]:
+    """What a file of this name holds, piece by piece; writing it is the caller's business.
 
     Args:
         findings: What to export.
@@ -56,7 +56,7 @@ def tensors(report: Report) -> dict[str, np.ndarray[Any, Any]]:
             found[f"{name}.context_ids"] = np.array([token.id for token in text.context], dtype=np.int64)
         for head in text.heads:
             found.update(_head_tensors(f"{name}.{_head_key(head)}", head))
-    return {name: np.ascontiguousarray(array) for name, array in found.items()}
+    return found
 
 
 def _head_key(head: HeadReport) -> str:
@@ -97,29 +97,41 @@ def _text_facts(text: TextReport) -> dict[str, Any]:
     return {**facts, "heads": heads}
 
 
-def _json(findings: Any, _precision: int, _width: int) -> bytes:
-    return to_json(findings) + b"\n"
+def _json(findings: Any, _precision: int, _width: int) -> Iterator[bytes]:
+    yield from json_parts(findings)
+    yield b"\n"
 
 
-def _txt(findings: Any, precision: int, width: int) -> bytes:
+def _txt(findings: Any, precision: int, width: int) -> Iterator[bytes]:
     from attnscope.views.terminal.recorded import as_text  # rich is only needed for drawing
 
-    return as_text(findings, width=width, precision=precision).encode()
+    yield as_text(findings, width=width, precision=precision).encode()
 
 
-def _svg(findings: Any, precision: int, width: int) -> bytes:
+def _svg(findings: Any, precision: int, width: int) -> Iterator[bytes]:
     from attnscope.views.terminal.recorded import as_svg
 
-    return as_svg(findings, width=width, precision=precision).encode()
+    yield as_svg(findings, width=width, precision=precision).encode()
 
 
-def _safetensors(findings: Any, _precision: int, _width: int) -> bytes:
-    from safetensors.numpy import save
+def _safetensors(findings: Any, _precision: int, _width: int) -> Iterator[bytes]:
+    """A header, and every array as it lies in memory: the library's writer holds each of them twice more."""
+    header: dict[str, Any] = {"__metadata__": _metadata(findings)}
+    # widest numbers first, so that each array begins at a multiple of its numbers' size
+    arrays = sorted(tensors(findings).items(), key=lambda one: (-one[1].itemsize, one[0]))
+    end = 0
+    for name, array in arrays:
+        start, end = end, end + array.nbytes
+        header[name] = {"dtype": _DTYPES[array.dtype.name], "shape": array.shape, "data_offsets": (start, end)}
+    text = msgspec.json.encode(header)
+    text += b" " * (-len(text) % 8)
+    yield len(text).to_bytes(8, "little") + text
+    for _, array in arrays:
+        yield array.tobytes()  # rows side by side, whatever they were cut from
 
-    return save(tensors(findings), metadata=_metadata(findings))
 
-
-_WRITERS: dict[str, Callable[[Any, int, int], bytes]] = {
+_DTYPES = {"float32": "F32", "int64": "I64"}
+_WRITERS: dict[str, Callable[[Any, int, int], Iterator[bytes]]] = {
     ".json": _json,
     ".txt": _txt,
     ".svg": _svg,

@@ -35,6 +35,41 @@ def test_every_shipped_config(capfdbinary, name, monkeypatch):
     assert "cost" not in found
 
 
+@pytest.mark.parametrize(
+    ("layers", "mask"),
+    [
+        ("n_layers = 1_000_000_000", "causal"),
+        (
+            f"n_layers = 50_000\nwindows = {[1 + i for i in range(50_000)]}",
+            "causal, with window:1…50000 in 50000 of 50000 layers",
+        ),
+    ],
+    ids=["a billion alike", "all different"],
+)
+def test_layers_are_counted_and_not_walked_through(attnscope, tmp_path, layers, mask):
+    (tmp_path / "deep.toml").write_text(layers)
+    done = attnscope("", "info", "--config", "deep.toml", "--cost", cwd=tmp_path)  # within a minute
+    assert done.returncode == 0
+    facts = dict(line.split(maxsplit=1) for line in done.stdout.decode().splitlines() if line)
+    assert facts["mask"] == mask
+    assert len(facts["131,072"].split()) == 12
+
+
+@pytest.mark.parametrize("pick", [["--layer", "all"], ["--layer", "0-999999999"], ["--layer", "mean"], []])
+def test_a_billion_layers_are_refused_before_any_is_made(attnscope, tmp_path, pick):
+    (tmp_path / "deep.toml").write_text("n_layers = 1_000_000_000")
+    done = attnscope("", "run", "the bank", "--config", "deep.toml", *pick, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (1, b"")
+    assert b"needs about" in done.stderr
+
+
+def test_one_of_a_billion_layers_is_shown(attnscope, tmp_path):
+    (tmp_path / "deep.toml").write_text("n_layers = 1_000_000_000")
+    done = attnscope("", "run", "the bank", "--config", "deep.toml", "--layer", "0", "--head", "0", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert b"1000000000 layers" in done.stdout
+
+
 def test_grouped_heads(capfdbinary):
     assert "share 2 key/value heads" in info(capfdbinary, "--config", "grouped-query")
 

@@ -9,9 +9,14 @@ from safetensors import safe_open
 
 from attnscope.errors import UsageError
 from attnscope.report import STAGES, from_json, to_json
-from attnscope.views.files import ENDINGS, export
+from attnscope.views import files
+from attnscope.views.files import ENDINGS
 from tests.views.reports import HOSTILE, bank, report, text_report, tokens
 from tests.views.screens import draw
+
+
+def export(*args, **options):
+    return b"".join(files.export(*args, **options))
 
 
 def test_a_sink_goes_where_the_weights_go(tmp_path):
@@ -100,7 +105,8 @@ def test_safetensors_hold_every_array_by_name(made, tmp_path):
 def test_the_same_report_gives_the_same_bytes_in_another_process(ending):
     program = (
         "from pathlib import Path; from hashlib import sha256; from tests.views.reports import bank;"
-        f"from attnscope.views.files import export; print(sha256(export(bank(), Path('x{ending}'))).hexdigest())"
+        "from attnscope.views.files import export;"
+        f"print(sha256(b''.join(export(bank(), Path('x{ending}')))).hexdigest())"
     )
     runs = {subprocess.run([sys.executable, "-c", program], capture_output=True, check=True).stdout for _ in range(2)}
     assert len(runs) == 1

@@ -40,6 +40,7 @@ class Matrices(Base):
         self.stages, self.columns, self.mean = list(stages), list(columns), mean
         self.raw = bool({"scores", "scaled"} & set(self.stages))
         self._into = into
+        self._averaged = False
         self.kept: dict[str, Tensor] = {}
         self.layers: set[int] = set()
 
@@ -91,7 +92,9 @@ class Matrices(Base):
 
     def result(self) -> dict[str, Tensor]:
         """Stage to (B, heads, rows, columns); one head, the mean, where `mean` was asked for."""
-        if not self.mean:
-            return self.kept
-        count = len(self.heads) * max(1, len(self.layers))
-        return {stage: total / count for stage, total in self.kept.items()}
+        if self.mean and not self._averaged:
+            self._averaged = True
+            with torch.inference_mode():  # what tiles of a model are summed in may be changed only in there
+                for total in self.kept.values():  # in place: every text asks, and keeps a view of what it gets
+                    total /= len(self.heads) * max(1, len(self.layers))
+        return self.kept

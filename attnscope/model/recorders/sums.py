@@ -83,6 +83,7 @@ class Pooled(Base):
         shape = (shown.shape[0], heads_kept, self._queries.shape[1], self._keys.shape[2])
         self._sum = torch.zeros(shape, device=shown.device)
         self._count = torch.zeros(*shape[:3], 1, device=shown.device)
+        self._averaged = False
 
     def see(self, tile: Tile) -> None:
         """Add each run of queries and keys up."""
@@ -103,7 +104,11 @@ class Pooled(Base):
 
     def result(self) -> Tensor:
         """(B, heads, n, n); NaN where a run has no query that may see anything."""
-        return self._sum / self._count
+        if not self._averaged:
+            self._averaged = True
+            with torch.inference_mode():  # what tiles of a model are summed in may be changed only in there
+                self._sum /= self._count  # in place: every text and head asks, and keeps a view of what it gets
+        return self._sum
 
 
 def _runs(lengths: Tensor, width: int, size: int) -> Tensor:

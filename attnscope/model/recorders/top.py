@@ -75,11 +75,19 @@ class Top(Base):
     @property
     def measures(self) -> dict[str, Tensor]:
         """Weight and contributions of the strongest sources, (B, heads, rows, count); NaN where there are fewer."""
-        keys = self.keys.clamp_min(0).flatten(2)
+        return self._measures(slice(None), slice(None))
+
+    def of(self, text: int, head: int, rows: "slice | Tensor") -> tuple[Tensor, dict[str, Tensor]]:
+        """The strongest sources of some rows of one text and head, (rows, count), and their measures, likewise."""
+        measures = self._measures(slice(text, text + 1), slice(head, head + 1))
+        return self.keys[text, head, rows], {name: values[0, 0, rows] for name, values in measures.items()}
+
+    def _measures(self, texts: slice, heads: slice) -> dict[str, Tensor]:
+        weight, keys = self._weight[texts, heads], self.keys[texts, heads].clamp_min(0).flatten(2)
 
         def measure(name: str) -> Tensor:
             norms = self._norms.get(name)  # of no tile that held a key: every weight is NaN then
-            return self._weight if norms is None else self._weight * norms.gather(-1, keys).view_as(self._weight)
+            return weight if norms is None else weight * norms[texts, heads].gather(-1, keys).view_as(weight)
 
         return {name: measure(name) for name in self._names}
 

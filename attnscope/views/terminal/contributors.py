@@ -122,7 +122,7 @@ def _remarks(weight: np.ndarray, content: np.ndarray) -> list[tuple[str, str] | 
     known = np.isfinite(weight) & np.isfinite(content)
     if known.sum() < 2 or not weight[known].max() or not content[known].max():
         return remarks
-    weight, content = (np.where(known, a, -1.0) / a[known].max() for a in (weight, content))
+    weight, content = (np.where(known, a, np.float32(-1)) / a[known].max() for a in (weight, content))
     for k in np.flatnonzero(known):
         by_weight, by_content = int((weight > weight[k]).sum()), int((content > content[k]).sum())
         if by_weight < by_content and weight[k] >= max(MATTERS, SHARP * content[k]):

@@ -107,7 +107,7 @@ def in_one_line(screen: Screen, e: Explanation, cell: Cell) -> Text:
     if not cell.allowed:
         steps.append("not allowed, so its weight is exactly 0")
     else:
-        steps.append(f"e to the {said(row.masked[at] - (e.maximum or 0.0))} is {said(row.exponentials[at])}")
+        steps.append(f"e to the {said(row.masked[at] - np.float32(e.maximum or 0.0))} is {said(row.exponentials[at])}")
         steps.append(f"/ {said(e.exponential_sum or 1.0)} = weight {said(row.weights[at])}")
         steps.append(f"× ‖v‖ {said(row.value_norms[at])} = {said(row.weights[at] * row.value_norms[at])}")
     return Text.assemble((names, "bold"), f": {'; '.join(steps)}")
