@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from msgspec import structs
 
 from attnscope import comparison, sides
 from attnscope.batch import tables, work
@@ -103,9 +104,10 @@ def _shards_of_the_record_before() -> Plant:
     def late(self: Dump) -> Any:
         before = None
         for record in records(self):
-            if record.rows is not None and before is not None and before.entropy.shape == record.rows.entropy.shape:
-                record.rows.self[:] = before.self
-            before = record.rows
+            rows = record.rows
+            if rows is not None and before is not None and before.entropy.shape == rows.entropy.shape:
+                record = structs.replace(record, rows=structs.replace(rows, self=before.self))
+            before = rows
             yield record
 
     return Dump, "records", late
