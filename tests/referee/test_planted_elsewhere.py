@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from msgspec.structs import replace
+from msgspec import structs
 
 from attnscope import comparison, sides
 from attnscope.batch import tables, work
@@ -18,7 +18,7 @@ from tests.referee.__main__ import KINDS
 from tests.referee.models import Models
 from tests.referee.verify import Mismatch
 
-CALLS = 40
+CALLS = 12
 
 Plant = tuple[Any, str, Any]
 
@@ -63,8 +63,7 @@ def _newcomers_are_counted_twice() -> Plant:
 
 def _signed_differences() -> Plant:
     def excess(self: MatrixPair, relative: float = 0.0) -> Any:
-        with np.errstate(invalid="ignore"):
-            return np.nan_to_num(self.second - self.first - relative * np.abs(self.first))
+        return np.nan_to_num(self.second - self.first - relative * np.abs(self.first))
 
     return MatrixPair, "excess", excess
 
@@ -105,11 +104,11 @@ def _shards_of_the_record_before() -> Plant:
     def late(self: Dump) -> Any:
         before = None
         for record in records(self):
-            if record.rows is not None and before is not None and before.entropy.shape == record.rows.entropy.shape:
-                yield replace(record, rows=replace(record.rows, self=before.self))
-            else:
-                yield record
-            before = record.rows
+            rows = record.rows
+            if rows is not None and before is not None and before.entropy.shape == rows.entropy.shape:
+                record = structs.replace(record, rows=structs.replace(rows, self=before.self))
+            before = rows
+            yield record
 
     return Dump, "records", late
 
@@ -165,25 +164,25 @@ def _uncapped() -> Plant:
 
 # The command, and a call near the first that shows the bug: to draw those before it takes time and shows nothing.
 PLANTS: dict[Callable[[], Plant], tuple[str, int]] = {
-    _saved_keys_are_whole_rows: ("compare", 0),
+    _saved_keys_are_whole_rows: ("compare", 2),
     _natural_logarithms: ("compare", 1),
     _the_query_itself_is_later: ("compare", 0),
     _no_sink_moves: ("compare", 2),
-    _own_tokens_do_not_move: ("compare", 14),
+    _own_tokens_do_not_move: ("compare", 11),
     _rows_of_the_other_side: ("compare", 11),
-    _heads_are_paired_by_their_place: ("compare", 2),
+    _heads_are_paired_by_their_place: ("compare", 1),
     _newcomers_are_counted_twice: ("compare", 0),
-    _signed_differences: ("compare", 0),
+    _signed_differences: ("compare", 1),
     _one_row_further_of_a_saved_report: ("compare", 0),
     _rows_of_a_group: ("batch", 0),
     _a_row_for_every_contributor: ("batch", 0),
     _keys_by_their_column: ("batch", 1),
-    _shards_of_the_record_before: ("batch", 25),
-    _heads_of_the_layer_before: ("batch", 0),
+    _shards_of_the_record_before: ("batch", 15),
+    _heads_of_the_layer_before: ("batch", 2),
     _next_to_the_query: ("explain", 0),
     _neighbouring_dimensions: ("explain", 1),
     _the_rest_forgets_the_barred: ("explain", 3),
-    _no_sink_in_the_sum: ("explain", 17),
+    _no_sink_in_the_sum: ("explain", 27),
     _uncapped: ("explain", 22),
 }
 
