@@ -9,6 +9,7 @@ from attnscope.config import ModelConfig
 from attnscope.heap import KEPT
 from attnscope.memory import DTYPE_BYTES, PROGRAM, embedding_parameters, layer_parameters
 from attnscope.selection import MaskTerm
+from attnscope.threads import count_threads
 
 TOKEN = 450  # a token as Python objects: its struct, its strings, its numbers in lists
 WORD = 400  # an entry of a tokenizer.json's vocabulary, as `tokenizers` holds it
@@ -17,6 +18,7 @@ ENCODED = 850  # what `tokenizers` holds of a token besides, while it encodes
 TILE = 1 << 20  # scores in a tile, at least …
 TILE_ROWS = 32  # … so many rows of them, …
 ENOUGH_ROWS = 128  # … or so many, where these are twice the scores at most
+WINDOW_ROWS = 256  # rows of a tile under a window, at most
 STAGES = 3  # tensors of a tile's size: two stages, and what recorders make of them, …
 WITHIN = (16, 64, 256, 1024)  # … how near keys are, of which statistics have the weight (model.recorders.Rows), …
 RAW = 2  # … stages more where raw scores are kept, …
@@ -175,7 +177,16 @@ def _tile(c: ModelConfig, d: Demand) -> int:
     pooling = d.batch * at_once * runs * (rows + 2 * d.tokens + 3 * runs)
     beside = scores * (rows + 2 * near) // d.tokens
     ranked = RANKED * min(d.top, d.tokens) * scores // d.tokens if d.rows else 0
-    return 4 * (stages * scores + beside + pooling) + ranked + BUFFERS + SHAPE * shapes + _kernel(c, d)
+    tile = 4 * (stages * scores + beside + pooling) + ranked
+    return tile + int(_more_tiles(d, scores) * tile) + BUFFERS + SHAPE * shapes + _kernel(c, d)
+
+
+def _more_tiles(d: Demand, scores: int) -> float:
+    """How many tiles of so many scores other threads have meanwhile: those of a window are as wide as that."""
+    windows = [min((term.size for term in mask if term.kind == "window"), default=d.tokens) for mask in d.masks]
+    width = d.tokens if d.raw else min(d.tokens, 2 * max(windows, default=d.tokens) + WINDOW_ROWS)
+    others = min(count_threads(), -(-d.batch * d.tokens * d.tiled * d.heads // scores)) - 1
+    return others * min(1.0, d.batch * width * WINDOW_ROWS * d.heads / scores)
 
 
 def _kernel(c: ModelConfig, d: Demand) -> int:

@@ -11,6 +11,7 @@ from attnscope.errors import AttnscopeError, UsageError
 from attnscope.guest import open_guest
 from attnscope.request import Request
 from attnscope.source import Source, open_source
+from attnscope.threads import count_threads
 
 if TYPE_CHECKING:
     import torch
@@ -76,10 +77,10 @@ class Loader:
 
     @cached_property
     def _threads(self) -> int:
-        """As many threads as torch was given."""
+        """As many threads as torch was given, and the machine has for this process."""
         import torch
 
-        return torch.get_num_threads()
+        return min(torch.get_num_threads(), count_threads())
 
 
 def import_torch() -> None:

@@ -33,8 +33,8 @@ CASES = [
 @pytest.mark.parametrize("selection", ["all layers", "in 16 bits"])
 def test_the_estimate_is_as_near_where_weights_are_stored_kept_or_read_again(selection, tmp_path):
     kept, reread = (measure("stored", selection, 256, tmp_path, reread=reread) for reread in (False, True))
-    assert 1.0 <= kept.ratio <= 1.25, kept
-    assert 1.0 <= reread.ratio <= 1.25, reread
+    assert 1.0 <= kept.ratio <= 1.5, kept
+    assert 1.0 <= reread.ratio <= 1.5, reread
     size = 2 if selection == "in 16 bits" else 4
     layers = 4 * (4 * 1024 * 1024 + 2 * 1024 * 6144) * size  # all but two of six
     assert kept.peak - reread.peak > 0.85 * layers
@@ -42,9 +42,9 @@ def test_the_estimate_is_as_near_where_weights_are_stored_kept_or_read_again(sel
 
 @LINUX
 @pytest.mark.parametrize(("stack", "selection", "tokens"), CASES, ids=lambda case: str(case))
-def test_the_estimate_is_the_peak_or_up_to_a_quarter_more(stack, selection, tokens, tmp_path):
+def test_the_estimate_is_the_peak_or_up_to_half_more(stack, selection, tokens, tmp_path):
     measured = measure(stack, selection, tokens, tmp_path)
-    assert 1.0 <= measured.ratio <= 1.25, measured
+    assert 1.0 <= measured.ratio <= 1.5, measured
 
 
 HEADS = "d_model = {0}\nn_heads = {0}\nn_layers = 2\nmask = 'causal'\n"

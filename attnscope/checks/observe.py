@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from threading import Lock
 from typing import Protocol
 
 import torch
@@ -57,6 +58,7 @@ class Whole:
         self.rows: Sequence[int] = list(range(n_queries))
         self._keys, self._barred, self._projects = n_keys, barred, projects
         self.seen: Seen | None = None
+        self._making = Lock()
 
     raw = True  # every stage is kept
 
@@ -66,8 +68,9 @@ class Whole:
 
     def see(self, tile: Tile) -> None:
         """Put a tile in its place."""
-        if self.seen is None:
-            self.seen = self._empty(tile)
+        with self._making:
+            if self.seen is None:
+                self.seen = self._empty(tile)
         rows, keys = slice(tile.q0, tile.q1), slice(tile.k0, tile.k1)
         for stage in STAGES:
             where = slice(None) if stage == "output" else keys

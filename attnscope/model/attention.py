@@ -26,8 +26,10 @@ from attnscope.model.products import product
 from attnscope.model.tile import Recorder, Tile, Workspace, run
 from attnscope.model.tiling import Block, Shape, blocks
 from attnscope.model.walls import Walls
+from attnscope.model.workers import Deferred, run_parts
 
 _LARGEST = 1e38  # well below what float32 holds
+_WORTH_A_THREAD = 1 << 18  # cells
 _KERNEL_CELLS = 1 << 20  # cells of a mask that is made for a kernel, block by block
 
 
@@ -80,36 +82,46 @@ def _show(
 ) -> None:
     """Walk over the tiles of some heads, show each to the recorders, and collect the output where it is wanted."""
     wanted = None if output is not None else sorted({row for recorder in recorders for row in recorder.rows})
-    for tile in tiles(call, heads, mask, elements, workspace, wanted=wanted, recorders=recorders):
-        for recorder in recorders:
-            recorder.see(tile)
+
+    def compute(part: _Part, thread: int) -> list[Deferred]:
+        tile = _tile(part, workspace.of_thread(thread))
+        deferred = [recorder.see(tile) for recorder in recorders]
         if output is not None:
             output[:, tile.index, tile.q0 : tile.q1] = tile.output.to(output.dtype)
+        return [one for one in deferred if one is not None]
+
+    shape = Shape.of(call, len(heads), mask, elements)
+    parts = _parts(call, heads, mask, shape, wanted, recorders)
+    run_parts(parts, compute, _threads(call, heads, wanted))
 
 
-def tiles(
+def _threads(call: Call, heads: Sequence[int], rows: Sequence[int] | None) -> int:
+    """Threads that some heads' tiles are worth: one on a GPU, and where waking others costs more than it saves."""
+    n_rows = call.q.shape[2] if rows is None else len(rows)
+    small = len(call.q) * len(heads) * n_rows * call.k.shape[2] < _WORTH_A_THREAD
+    return 1 if small or call.q.device.type != "cpu" else torch.get_num_threads()
+
+
+def _parts(
     call: Call,
     heads: Sequence[int],
     mask: Mask,
-    elements: int | None,
-    workspace: Workspace,
-    *,
+    shape: Shape,
     wanted: Sequence[int] | None = None,
     recorders: Sequence[Recorder] = (),
-) -> Iterator[Tile]:
-    """The tiles of some heads, in order.
+) -> "Iterator[_Part]":
+    """The parts of some heads' attention, in order.
 
     Args:
         call: The layer.
         heads: Query heads.
         mask: Which keys a query may see.
-        elements: Scores in a tile, at most; None for what suits the device.
-        workspace: Memory for a tile; the next one overwrites it.
+        shape: How the layer is cut.
         wanted: Rows that anyone looks at, sorted; blocks without any are passed over. None for all.
         recorders: Who watches: their rows' tiles hold the raw scores that they read.
     """
     n_queries, n_keys = call.q.shape[2], call.k.shape[2]
-    shape, bounded = Shape.of(call, len(heads), mask, elements), _bounded(call)
+    bounded = _bounded(call)
     groups = call.group(torch.tensor(heads)).tolist()
     used = sorted(set(groups))
     # products want each head's rows side by side
@@ -124,7 +136,7 @@ def tiles(
             numbers = torch.tensor(chosen, device=call.q.device)
             theirs = run([used.index(group) for group in groups[first : first + at_once]])
             sides = k[:, theirs, block.k0 : block.k1], v[:, theirs, block.k0 : block.k1]
-            yield _tile(_Part(call, walls, numbers, run(chosen), *sides, block, clear, bounded), workspace)
+            yield _Part(call, walls, numbers, run(chosen), *sides, block, clear, bounded)
 
 
 @dataclass(frozen=True)
@@ -240,6 +252,5 @@ def _plain(
         return fused(call, heads, elements or _KERNEL_CELLS, output)
     if output is None:
         output = call.v.new_empty(*call.q.shape[:3], call.v.shape[-1])
-    for tile in tiles(call, heads, call.rule.mask, elements, workspace):
-        output[:, tile.index, tile.q0 : tile.q1] = tile.output.to(output.dtype)
+    _show(call, list(heads), call.rule.mask, (), elements, workspace, output)
     return output

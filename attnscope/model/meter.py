@@ -5,9 +5,12 @@ It watches nothing: whatever is computed is computed for somebody else.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
+from attnscope.model.call import Call
 from attnscope.model.masks import Mask
 from attnscope.model.tile import Recorder, Tile
+from attnscope.model.workers import Deferred
 
 _WATCHED = 3.0  # a watched head's work over one's that goes through scaled_dot_product_attention
 _SAMPLES = 256  # queries whose range of keys stands for that of all
@@ -101,14 +104,18 @@ class _Ticks:
         """No raw scores."""
         return None
 
-    def see(self, tile: Tile) -> None:
+    def see(self, tile: Tile) -> Deferred:
         """Count a tile."""
+        cells = len(tile.heads) * (tile.q1 - tile.q0) * (tile.k1 - tile.k0)
+        return partial(self._count, tile.call, cells)
+
+    def _count(self, call: Call, cells: int) -> None:
         if not self._tiles:
-            rows = sorted(self._rows) if self._rows is not None else range(tile.call.q.shape[2])
-            self._all = self._heads * _cells(tile.call.rule.mask, rows, tile.call.k.shape[2])
+            rows = sorted(self._rows) if self._rows is not None else range(call.q.shape[2])
+            self._all = self._heads * _cells(call.rule.mask, rows, call.k.shape[2])
         self._tiles += 1
-        self._cells += len(tile.heads) * (tile.q1 - tile.q0) * (tile.k1 - tile.k0)
-        self._meter.tile(tile.call.layer, self._tiles, min(1.0, self._cells / max(1.0, self._all)))
+        self._cells += cells
+        self._meter.tile(call.layer, self._tiles, min(1.0, self._cells / max(1.0, self._all)))
 
 
 def _cells(mask: Mask, rows: Sequence[int], n_keys: int) -> float:

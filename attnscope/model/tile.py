@@ -3,7 +3,7 @@
 Its tensors are overwritten by the next tile: a recorder takes copies of what it keeps.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Protocol
@@ -25,6 +25,11 @@ class Workspace:
 
     def __init__(self) -> None:
         self._buffers: dict[str, Tensor] = {}
+        self._others: dict[int, Workspace] = {}
+
+    def of_thread(self, number: int) -> "Workspace":
+        """Memory of one of the threads that compute tiles side by side: that of the first is this."""
+        return self if number == 0 else self._others.setdefault(number, Workspace())
 
     def room(self, name: str, shape: Sequence[int], device: torch.device) -> Tensor:
         """A float32 tensor with whatever stands in it, until someone asks for room of the same name again."""
@@ -110,5 +115,11 @@ class Recorder(Protocol):
     def reach(self) -> tuple[int, int] | None:
         """The range of keys whose raw scores must be computed although they are not allowed; None where none are."""
 
-    def see(self, tile: Tile) -> None:
-        """Take what is wanted from a tile."""
+    def see(self, tile: Tile) -> Callable[[], None] | None:
+        """Take what is wanted from a tile.
+
+        Tiles arrive from several threads at a time and in any order; no two of them have a head and a row in common.
+        Whatever several tiles write to (a sum) is left to the function that is returned: these run one at a time, in
+        the order of tiles, so that sums don't depend on the number of threads. They must not read the tile, whose
+        memory holds another one by then.
+        """

@@ -69,3 +69,18 @@ def test_neither_tiles_nor_threads_show(mask: str, elements: int | None, threads
         apart = (values - expected).nan_to_num(0.0, posinf=0.0, neginf=0.0).abs()
         worst = (apart / expected.nan_to_num(0.0).abs().clamp_min(1.0)).max()
         assert float(worst) <= TOLERANCE, (name, float(worst))
+
+
+@pytest.mark.parametrize("mask", MASKS)
+def test_the_number_of_threads_changes_no_bit(mask: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("attnscope.model.attention._WORTH_A_THREAD", 0)
+    before, found = torch.get_num_threads(), {}
+    try:
+        for count in (1, 2, 3):
+            torch.set_num_threads(count)
+            found[count] = seen(mask, 20_000)
+    finally:
+        torch.set_num_threads(before)
+    for count in (2, 3):
+        for name, values in found[count].items():
+            torch.testing.assert_close(values, found[1][name], rtol=0, atol=0, equal_nan=True, msg=f"{count}: {name}")

@@ -2,6 +2,8 @@
 
 from bisect import bisect_left
 from collections.abc import Sequence
+from functools import partial
+from threading import Lock
 
 import torch
 from torch import Tensor
@@ -9,6 +11,7 @@ from torch import Tensor
 from attnscope.model.recorders.base import Base, Share
 from attnscope.model.recorders.sheets import Sheets
 from attnscope.model.tile import Tile, run
+from attnscope.model.workers import Deferred
 
 # What stands for a key out of reach; elsewhere 0, for it has no weight.
 _EMPTY = {"scores": torch.nan, "scaled": torch.nan, "masked": -torch.inf, "allowed": 0.0}
@@ -39,7 +42,7 @@ class Matrices(Base):
         super().__init__(heads, rows)
         self.stages, self.columns, self.mean = list(stages), list(columns), mean
         self.raw = bool({"scores", "scaled"} & set(self.stages))
-        self._into = into
+        self._into, self._making = into, Lock()
         self._averaged = False
         self.kept: dict[str, Tensor] = {}
         self.layers: set[int] = set()
@@ -50,20 +53,31 @@ class Matrices(Base):
             return self.columns[0], self.columns[-1] + 1
         return None
 
-    def see(self, tile: Tile) -> None:
+    def see(self, tile: Tile) -> Deferred | None:
         """Copy the selected cells."""
         self.layers.add(tile.call.layer)
         share = self.share(tile)
         if share is None:
-            return
-        dead = share.dead(tile)
+            return None
+        dead, sums = share.dead(tile), dict[str, Tensor]()
         for stage in self.stages:
             part = share.cut(tile.stage(stage))  # (B, h, r, k)
             if stage != "output":
                 part = self._spread(stage, part, tile)  # (B, h, r, columns)
             if stage not in _EMPTY and dead is not None and dead.any():
                 part = part.masked_fill(dead[..., None], torch.nan)
-            self._keep(stage, part, share)
+            if self.mean:
+                sums[stage] = part.sum(1)
+            else:
+                self._keep(stage, part, share)
+        return partial(self._add, sums, share.rows) if self.mean else None
+
+    def _add(self, sums: dict[str, Tensor], rows: slice) -> None:
+        """Add what several heads or layers have in some rows, (B, r, columns) of every stage."""
+        for stage, part in sums.items():
+            if stage not in self.kept:
+                self.kept[stage] = part.new_zeros((len(part), 1, len(self.rows), part.shape[-1]))
+            self.kept[stage][:, 0, rows] += part
 
     def _spread(self, stage: str, part: Tensor, tile: Tile) -> Tensor:
         """The wanted columns of a part, with what stands for keys that are out of the tile's reach."""
@@ -82,13 +96,10 @@ class Matrices(Base):
             sheets, first = self._into
             sheets.put(stage, part, run([first + place for place in share.here]), share.rows.start)
             return
-        if stage not in self.kept:
-            shape = (part.shape[0], 1 if self.mean else len(self.heads), len(self.rows), part.shape[-1])
-            self.kept[stage] = part.new_zeros(shape) if self.mean else part.new_empty(shape)
-        if self.mean:
-            self.kept[stage][:, 0, share.rows] += part.sum(1)
-        else:
-            self.kept[stage][:, share.index, share.rows] = part
+        with self._making:
+            if stage not in self.kept:
+                self.kept[stage] = part.new_empty((part.shape[0], len(self.heads), len(self.rows), part.shape[-1]))
+        self.kept[stage][:, share.index, share.rows] = part
 
     def result(self) -> dict[str, Tensor]:
         """Stage to (B, heads, rows, columns); one head, the mean, where `mean` was asked for."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from math import log
+from threading import Lock
 
 import torch
 import torch.nn.functional as F
@@ -43,6 +44,7 @@ class Rows(Base):
         self.kept: dict[str, Tensor] = dict(zip(self.names, self._all, strict=True))
         self.sink: Tensor | None = None
         self.dead = torch.zeros(shape[0], shape[2], dtype=torch.bool, device=sources.special.device)
+        self._making = Lock()
         self.rules: dict[int, Rule] = {}
 
     def see(self, tile: Tile) -> None:
@@ -56,8 +58,9 @@ class Rows(Base):
             self.dead[:, share.rows] = dead[:, 0]
         sink = None if tile.sink is None else share.span(tile.sink)  # (B, h, r)
         if sink is not None:
-            if self.sink is None:
-                self.sink = torch.full_like(self._all[0], torch.nan)
+            with self._making:
+                if self.sink is None:
+                    self.sink = torch.full_like(self._all[0], torch.nan)
             given = share.of_span(sink)
             self.sink[:, share.index, share.rows] = given if dead is None else given.masked_fill(dead, torch.nan)
         if tile.k0 == tile.k1:

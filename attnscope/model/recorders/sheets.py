@@ -6,6 +6,7 @@ What is written to a file is copied once, from the tile: afterwards nothing has 
 from collections.abc import Iterator, Sequence
 from itertools import accumulate, groupby
 from math import prod
+from threading import Lock
 
 from torch import Tensor
 
@@ -33,6 +34,7 @@ class Sheets:
             places = [place for place, _ in run]
             self._runs.append((slice(places[0], places[-1] + 1), rows, columns))
         self._kept: dict[str, list[Tensor]] = {}
+        self._making = Lock()
 
     def put(self, stage: str, part: Tensor, units: slice | list[int], first: int) -> None:
         """Keep some rows.
@@ -43,8 +45,9 @@ class Sheets:
             units: Which units these are.
             first: Place of the first of these rows among all.
         """
-        if stage not in self._kept:
-            self._kept[stage] = list(self._made(stage, part))
+        with self._making:
+            if stage not in self._kept:
+                self._kept[stage] = list(self._made(stage, part))
         for (texts, rows, _), kept in zip(self._runs, self._kept[stage], strict=True):
             here = min(part.shape[2], rows - first)
             if here > 0:

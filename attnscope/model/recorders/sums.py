@@ -4,12 +4,14 @@ Under a fully masked row there is no weight to count: it is left out of sums and
 """
 
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from attnscope.model.recorders.base import Base, Sources
-from attnscope.model.tile import Tile
+from attnscope.model.tile import Tile, run
+from attnscope.model.workers import Deferred
 
 
 class Columns(Base):
@@ -31,17 +33,16 @@ class Columns(Base):
         shape = (shown.shape[0], 1 if mean else len(self.heads), sources.real.shape[1])
         self._sum = torch.zeros(shape, device=shown.device)
 
-    def see(self, tile: Tile) -> None:
+    def see(self, tile: Tile) -> Deferred | None:
         """Add each column up."""
         self._layers.add(tile.call.layer)
         share = self.share(tile)
         if share is None:
-            return
+            return None
         shown = self._shown[:, self.rows[share.rows]].float()[:, None, None]  # (B, 1, 1, r)
         part = (shown @ share.cut(tile.weights)).squeeze(2)  # (B, h, k)
-        self._sum[:, [0] if self.mean else share.here, tile.k0 : tile.k1] += (
-            part.sum(1, keepdim=True) if self.mean else part
-        )
+        part, here = (part.sum(1, keepdim=True), [0]) if self.mean else (part, share.here)
+        return partial(_add, self._sum, part, (slice(None), run(here), slice(tile.k0, tile.k1)))
 
     def result(self) -> Tensor:
         """(B, heads, K); one head, the mean, where `mean` was asked for."""
@@ -85,11 +86,11 @@ class Pooled(Base):
         self._count = torch.zeros(*shape[:3], 1, device=shown.device)
         self._averaged = False
 
-    def see(self, tile: Tile) -> None:
+    def see(self, tile: Tile) -> Deferred | None:
         """Add each run of queries and keys up."""
         share = self.share(tile)
         if share is None:
-            return
+            return None
         here, weights = share.here, share.cut(tile.weights)  # (B, h, r, k)
         queries = self._queries[:, None, :, self.rows[share.rows]]  # (B, 1, n, r)
         part = queries @ weights @ self._keys[:, None, tile.k0 : tile.k1]  # (B, h, n, n)
@@ -99,8 +100,13 @@ class Pooled(Base):
         count = (queries @ live[..., None]).expand(-1, weights.shape[1], -1, -1)  # (B, h, n, 1)
         if self.mean:
             part, count, here = part.sum(1, keepdim=True), count.sum(1, keepdim=True), [0]
-        self._sum[:, here] += part
-        self._count[:, here] += count
+        place = slice(None), run(here)
+
+        def add() -> None:
+            _add(self._sum, part, place)
+            _add(self._count, count, place)
+
+        return add
 
     def result(self) -> Tensor:
         """(B, heads, n, n); NaN where a run has no query that may see anything."""
@@ -109,6 +115,10 @@ class Pooled(Base):
             with torch.inference_mode():  # what tiles of a model are summed in may be changed only in there
                 self._sum /= self._count  # in place: every text and head asks, and keeps a view of what it gets
         return self._sum
+
+
+def _add(total: Tensor, part: Tensor, place: tuple[slice | list[int], ...]) -> None:
+    total[place] += part
 
 
 def _runs(lengths: Tensor, width: int, size: int) -> Tensor:

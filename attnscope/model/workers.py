@@ -1,0 +1,141 @@
+"""Threads that compute tiles side by side, each with a single OpenMP thread.
+
+An operator on a tile is short, and as a parallel OpenMP region it ends at a barrier: where the system has taken one of
+its threads away, every operator waits for that thread, and a layer takes up to 40 times as long (measured on two cores
+beside one busy process). Whole tiles on threads of their own wait for nobody until the layer ends. torch's operators
+and NumPy's `argmax` release the interpreter's lock while they run.
+"""
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from functools import cache
+from threading import Barrier, Condition, Lock
+from typing import Generic, TypeVar
+
+import torch
+
+Part = TypeVar("Part")
+Deferred = Callable[[], None]  # what must happen in the order of the parts
+_AHEAD = 4  # parts of which a thread may be in front of the slowest one: what they deferred takes memory
+
+
+def run_parts(parts: Iterator[Part], compute: Callable[[Part, int], list[Deferred]], n_threads: int) -> None:
+    """Compute every part on one of several threads; results do not depend on how many there are.
+
+    Args:
+        parts: What is to be computed; it is advanced by one thread at a time.
+        compute: Computes a part, given the number of the thread, and returns what must happen in the order of the
+            parts, such as additions to a shared sum. Called within inference mode if the caller is.
+        n_threads: How many threads; with one, everything happens in the calling thread.
+
+    Raises:
+        BaseException: What `compute` raised for the first part, in order, that failed.
+    """
+    if n_threads == 1:
+        with one_openmp_thread():
+            for part in parts:
+                for deferred in compute(part, 0):
+                    deferred()
+        return
+    queue, inference = _Queue(parts), torch.is_inference_mode_enabled()
+
+    def work(number: int) -> None:
+        with torch.inference_mode(inference):
+            while (taken := queue.take()) is not None:
+                place, part = taken
+                try:
+                    queue.finish(place, compute(part, number))
+                except BaseException as error:
+                    queue.fail(place, error)
+                    return
+
+    futures: list[Future[None]] = []
+    try:
+        futures = [_pool(n_threads).submit(work, number) for number in range(n_threads)]
+        for future in futures:
+            future.result()
+    finally:  # a signal may have interrupted the wait; no thread may go on writing after that
+        queue.stop()
+        wait(futures)
+    if queue.error is not None:
+        raise queue.error
+
+
+@contextmanager
+def one_openmp_thread() -> Iterator[None]:
+    """Let operators of the calling thread run without parallel regions."""
+    usual = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(usual)
+
+
+@cache
+def _pool(n_threads: int) -> ThreadPoolExecutor:
+    """Threads that operators do not split their work over, kept for the life of the process."""
+    usual, ready = torch.get_num_threads(), Barrier(n_threads + 1)
+
+    def begin() -> None:
+        torch.get_num_threads()  # a thread's first call takes over the number of the process, also after it was set
+        torch.set_num_threads(1)
+        ready.wait()
+
+    pool = ThreadPoolExecutor(n_threads, "attention")
+    started = [pool.submit(begin) for _ in range(n_threads)]
+    ready.wait()
+    wait(started)
+    torch.set_num_threads(usual)  # the number is that of new threads, too
+    return pool
+
+
+class _Queue(Generic[Part]):
+    """Hands out parts, and runs what was deferred in their order."""
+
+    def __init__(self, parts: Iterator[Part]) -> None:
+        self._parts, self._taking, self._taken = parts, Lock(), 0
+        self._finished: dict[int, list[Deferred]] = {}
+        self._next, self._changed, self._stopped = 0, Condition(), False
+        self._failed = -1
+        self.error: BaseException | None = None
+
+    def take(self) -> tuple[int, Part] | None:
+        """The next part and its place; None where there is none left, or work has stopped."""
+        with self._taking:
+            if self._stopped:
+                return None
+            try:
+                part = next(self._parts)
+            except StopIteration:
+                return None
+            except BaseException as error:
+                self.fail(self._taken, error)
+                return None
+            self._taken += 1
+            return self._taken - 1, part
+
+    def finish(self, place: int, deferred: list[Deferred]) -> None:
+        """Run what was deferred as soon as all parts in front of this one are finished."""
+        with self._changed:
+            self._changed.wait_for(lambda: place - self._next <= _AHEAD or self._stopped)
+            self._finished[place] = deferred
+            while (ready := self._finished.pop(self._next, None)) is not None:
+                for one in ready:
+                    one()
+                self._next += 1
+            self._changed.notify_all()
+
+    def fail(self, place: int, error: BaseException) -> None:
+        """Stop, and remember the failure of the first part, in order, that failed."""
+        with self._changed:
+            if self.error is None or place < self._failed:
+                self.error, self._failed = error, place
+        self.stop()
+
+    def stop(self) -> None:
+        """Hand out nothing more."""
+        with self._changed:
+            self._stopped = True
+            self._changed.notify_all()
