@@ -1,6 +1,7 @@
 """Draw random calls of `attnscope run`. Nothing here knows what a call must give."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
@@ -31,7 +32,7 @@ def call(models: Models, seed: int, number: int, names: "tuple[str, ...] | None"
     layers, heads = (6, 12) if name == MINILM else (3, 4)
     mask = _mask(random, models.place, counts, seed, number)
     chance = random.random
-    return Call(
+    made = Call(
         model=name,
         folder=model.path,
         texts=texts,
@@ -50,6 +51,19 @@ def call(models: Models, seed: int, number: int, names: "tuple[str, ...] | None"
         pool=random.choice((1, 2, 3, 5, 8, 64)) if chance() < 0.3 else None,
         engine="transformers" if chance() < 0.2 else None,
     )
+    if chance() < 0.3:  # most people type few options; what is left out takes ways of its own through the recorders
+        few = {
+            "mask": None,
+            "what_if": None,
+            "by": None,
+            "no_special": False,
+            "pool": None,
+            "engine": None,
+            "top": None,
+        }
+        query = made.query or places(random, texts, counts)
+        made = replace(made, **few, query=query, layer=random.choice(("all", "0,1", "1")), head=_pick(random, heads))
+    return made
 
 
 def _texts(random: Random, model: Model) -> tuple[tuple[str, ...], str | None]:
