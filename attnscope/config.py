@@ -238,6 +238,7 @@ class RunConfig(msgspec.Struct, frozen=True):
         engine: Who computes queries, keys and values: attnscope itself, or `transformers`.
         part: Which attention of a model with two halves is looked at; None where there is only one.
         hash_weights: The Report carries a hash over the whole weights.
+        picture: The findings become an .svg, which is put together as a whole before it is written.
     """
 
     texts: tuple[TextInput, ...]
@@ -262,3 +263,4 @@ class RunConfig(msgspec.Struct, frozen=True):
     engine: Literal["native", "transformers"] = "native"
     part: Literal["encoder", "decoder", "cross"] | None = None
     hash_weights: bool = False
+    picture: bool = False

@@ -37,6 +37,8 @@ WRITING = 12 << 20  # what numbers need while they are written, some after the o
 COPIES = 3  # of a JSON text without its numbers, while it is written
 TOKEN_TEXT = 130  # bytes of a token in JSON
 UNIT = 12 << 10  # a layer and head of a text as Python objects, and their names in JSON
+DRAWN = 100  # of a number in a table that is drawn, …
+PICTURE = 3600  # … or in an .svg
 KERNEL = 1 << 20  # cells of a mask that a kernel takes, of each text where they are padded
 KERNEL_CELL = 6  # bytes of them: as bool, and as the number that is added; …
 KERNEL_BIAS = 16  # … with a bias of each head, also distances and what is masked of them
@@ -64,6 +66,8 @@ class Demand:
         measures: How many measures of contributors are kept.
         mean: Layers or heads are averaged.
         padded: Texts are of different lengths.
+        drawn: Numbers that are drawn.
+        picture: They are drawn into an .svg.
         counted: Rows of which statistics are kept, over all texts, layers and heads; those kept by default.
         pool: Runs of a pooled map; 0 for none.
         heads: Heads of a layer that are watched.
@@ -90,6 +94,8 @@ class Demand:
     measures: int = 2
     mean: bool = False
     padded: bool = False
+    drawn: int = 0
+    picture: bool = False
     counted: int = 0
     pool: int = 0
     heads: int = 1
@@ -119,7 +125,10 @@ def estimate(c: ModelConfig, dtype: str, d: Demand) -> dict[str, int]:
     runs = min(d.pool, d.tokens)
     pooled = d.batch * (runs * (2 * d.tokens + d.units * runs) + d.units * d.tokens)
     report = 4 * d.gathered + d.batch * d.units * UNIT
-    report += d.as_text * (WRITING + COPIES * TOKEN_TEXT * everything)
+    if d.as_text:
+        report += WRITING + COPIES * TOKEN_TEXT * everything
+    else:
+        report += (PICTURE if d.picture else DRAWN) * d.drawn
     return {
         "program": PROGRAM,
         "weights": (parameters + d.copied) * size,

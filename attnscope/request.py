@@ -258,6 +258,7 @@ def demand(run: RunConfig, source: Source, request: Request) -> Demand:
     columns = len({k for page in pages for k in page.keys})
     pool = max(page.pool or 0 for page in pages)
     width = sum(c.d_value if stage == "output" else columns for stage in request.stages)
+    shown = layers * heads * rows * (width + 2 * run.top)  # a contributor has two numbers
     if "mean" in (request.layers.word, request.heads.word):
         width += 4 * longest  # mean contributions over every key
     cells = layers * heads * rows * width
@@ -275,6 +276,8 @@ def demand(run: RunConfig, source: Source, request: Request) -> Demand:
         raw=bool({"scores", "scaled"} & set(request.stages)),
         measures=3 if run.by == "projected" else 2,
         mean="mean" in (request.layers.word, request.heads.word),
+        drawn=0 if run.window is None else shown,
+        picture=run.picture,
         padded=len({len(page.tokens) for page in pages}) > 1,
         counted=layers * heads * len(pages) * longest if pool else 0,
         pool=pool,

@@ -135,7 +135,9 @@ def _selection(rng: random.Random, stack: dict[str, object], lengths: list[int])
     if pooled:
         options += ["--pool", str(rng.choice((1, 16, 64, 300, 1024)))]
     if output not in ("json", ".json", ".safetensors"):
-        rows, columns = min(rows, 64), min(columns, 64)
+        rows, columns = (
+            n if option in options else min(n, 64) for n, option in ((rows, "--query"), (columns, "--key"))
+        )
     options += ["--dtype", rng.choice(("bfloat16", "float16"))] if rng.random() < 0.2 else []
     options += ["--no-special"] if rng.random() < 0.2 else []
     if rng.random() < 0.2:

@@ -28,6 +28,11 @@ def is_table(show: Show) -> bool:
     return show.format != "json"
 
 
+def is_picture(show: Show) -> bool:
+    """The findings are drawn into an .svg."""
+    return show.output is not None and show.output.suffix.lower() == ".svg"
+
+
 def check_output(show: Show, endings: tuple[str, ...] | None = None) -> None:
     """Refuse an output that cannot be written before any work is done.
 

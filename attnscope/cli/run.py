@@ -21,13 +21,16 @@ def run(source: Source, stack: Stack, selection: Selection, overview: Overview, 
     For each chosen layer and head: the scores (q·k), the masked scores, the weights (their softmax), and the tokens
     that contribute most to every token.
     """
-    from attnscope.cli.deliver import check_output, deliver, is_table
+    from msgspec.structs import replace
+
+    from attnscope.cli.deliver import check_output, deliver, is_picture, is_table
     from attnscope.cli.progress import progress
     from attnscope.cli.request import run_config
 
     check_output(show)
     window = PRINTED if is_table(show) else None
     asked = run_config(source, stack, selection, machine, window=window, pool=overview.pool, quiet=show.quiet)
+    asked = replace(asked, picture=is_picture(show))
     from attnscope.pipeline import inspect
 
     with progress(quiet=show.quiet) as tell:
