@@ -313,7 +313,8 @@ def test_a_text_that_memory_could_not_hold_is_done_when_there_is_more(tmp_path, 
 
     def memory_holds(numbers):
         def bounds(*asked):
-            return msgspec.structs.replace(real(*asked)[0], values=8000, window=20000), numbers, ""
+            grouping, _, _, memory = real(*asked)
+            return msgspec.structs.replace(grouping, values=8000, window=20000), numbers, "", memory
 
         monkeypatch.setattr(module, "_bounds", bounds)
 
