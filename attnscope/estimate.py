@@ -29,6 +29,7 @@ MANY = 1  # … and rows in which equals are told apart, where more contributors
 FEW = 8  # contributors that are found one by one
 RANKED = 44  # bytes of a contributor while a tile is ranked: places and values, copied, and with gaps filled
 BUFFERS = 24 << 20  # what products of matrices need besides, whatever their size
+OF_A_THREAD = 8 << 20  # what another thread's products and small blocks need, whatever their size
 SHAPE = 4 << 20  # what a product of one width of tile is prepared as, …
 SHAPES = 32  # … so many of them at most, …
 NARROWER = 384  # … one for so many tokens of a text under a mask whose tiles become wider
@@ -187,7 +188,8 @@ def _tile(c: ModelConfig, d: Demand) -> int:
     beside = scores * (rows + 2 * near) // d.tokens
     ranked = RANKED * min(d.top, d.tokens) * scores // d.tokens if d.rows else 0
     tile = 4 * (stages * scores + beside + pooling) + ranked
-    return tile + int(_more_tiles(d, scores) * tile) + BUFFERS + SHAPE * shapes + _kernel(c, d)
+    beside_tiles = BUFFERS + OF_A_THREAD * (count_threads() - 1) + SHAPE * shapes
+    return tile + int(_more_tiles(d, scores) * tile) + beside_tiles + _kernel(c, d)
 
 
 def _more_tiles(d: Demand, scores: int) -> float:

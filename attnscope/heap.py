@@ -9,7 +9,7 @@ import ctypes
 import os
 
 KEPT = 16 << 20  # bytes: smaller blocks are kept when they are freed
-_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # names of glibc's malloc.h
+_TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8  # names of glibc's malloc.h
 
 
 def settle() -> None:
@@ -20,5 +20,6 @@ def settle() -> None:
         mallopt = ctypes.CDLL(None).mallopt
     except (AttributeError, OSError, TypeError):
         return  # another C library
+    mallopt(_ARENA_MAX, 1)  # of several, each thread's would keep what it has freed
     mallopt(_MMAP_THRESHOLD, KEPT)
     mallopt(_TRIM_THRESHOLD, 2 * KEPT)

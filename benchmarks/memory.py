@@ -6,7 +6,6 @@ selections (`draws.py`), each limited to its own estimate: `python benchmarks/me
 """
 
 import argparse
-import os
 import random
 import re
 import subprocess
@@ -145,8 +144,7 @@ def estimated(arguments: Sequence[str], most: int = 1 << 60) -> int:
 def peak(arguments: Sequence[str]) -> int:
     """Peak resident memory of `attnscope run` in bytes, as the kernel counts it from the program's start."""
     command = [sys.executable, "-c", _PROGRAM, *arguments]
-    alone = {**os.environ, "OMP_NUM_THREADS": "1"}  # a second thread only adds its own small buffers
-    done = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=False, env=alone)
+    done = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=False)
     found = re.search(r"VmHWM:\s+(\d+) kB", done.stderr)
     if done.returncode or found is None:
         raise RuntimeError(f"{' '.join(command[3:])} ended with {done.returncode}: {done.stderr}")

@@ -11,6 +11,7 @@ WORDS = ["The", "bank", "by", "the", "river"]
 
 def small_report(words=WORDS, notes=()):
     import numpy as np  # not with this file: its threads would take the signals that `main` is about to block
+
     from attnscope.report import HeadReport, MaskUse, Provenance, Report, Rows, TextReport, Token, Top
 
     n = len(words)

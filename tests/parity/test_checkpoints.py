@@ -126,7 +126,8 @@ def _older(raw: dict[str, Any]) -> dict[str, Any]:
     if "partial_rotary_factor" in table:
         older["partial_rotary_factor"] = table.pop("partial_rotary_factor")
     kind = table.pop("rope_type")
-    older["rope_scaling"] = None if kind == "default" else {"type": kind, **table}
+    name = "rope_type" if raw["model_type"].startswith("gemma3") else "type"  # gemma3 has never read the older name
+    older["rope_scaling"] = None if kind == "default" else {name: kind, **table}
     return older
 
 
