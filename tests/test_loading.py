@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import threading
 import warnings
@@ -162,8 +163,12 @@ def test_a_dump_is_the_same(tmp_path: Path, minilm: Path) -> None:
         return [{key: value for key, value in line.items() if key != "check"} for line in lines]  # of the header, too
 
     expected = dump("whole.jsonl", ROOMY)
+    with pytest.raises(AttnscopeError) as refused:
+        dump("refused.jsonl", 1 << 20)
+    least = re.search(r"needs about ([\d.]+) MiB .* two layers at a time", str(refused.value))
+    assert least is not None  # the text itself takes some more, and all six layers another 28 MiB
     with pytest.warns(UserWarning, match=AGAIN):
-        assert dump("streamed.jsonl", 380 << 20) == expected
+        assert dump("streamed.jsonl", int((float(least[1]) + 12) * 2**20)) == expected
 
 
 def spoilt(folder: Path, minilm: Path) -> Path:
