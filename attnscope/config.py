@@ -1,13 +1,124 @@
-"""Configs in: ModelConfig says what a model is, RunConfig what a user asked; strict, no torch in here."""
+"""Configuration as strict data: ModelConfig, mask expressions, RunConfig. Never imports torch."""
 
 from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import msgspec
 
-from attnscope.errors import AttnscopeError
-from attnscope.rotary import Rope as Rope
-from attnscope.rotary import RopeScaling as RopeScaling
+from attnscope.errors import AttnscopeError, UsageError, did_you_mean
+
+Positive = Annotated[float, msgspec.Meta(ge=1e-30, le=1e30)]  # what float32 holds, and so do products of two of them
+
+
+class RopeScaling(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How rotary frequencies are stretched for texts longer than those trained on.
+
+    Attributes:
+        kind: `linear` (Chen et al., 2023), `llama3` (Llama 3.1 release) or `yarn` (Peng et al., 2023).
+        factor: Ratio of the new length to the old.
+        original_max_positions: The length trained on (`llama3`, `yarn`).
+        low_freq_factor: `llama3`: wavelengths above original/low are divided by `factor`.
+        high_freq_factor: `llama3`: wavelengths below original/high are kept.
+        beta_fast: `yarn`: rotations over the original length above which a frequency is kept.
+        beta_slow: `yarn`: rotations below which it is divided by `factor`.
+        attention_factor: `yarn`: what cos and sin are multiplied by; None for 0.1·ln(factor) + 1.
+        truncate: `yarn`: round the bounds of the ramp to whole dimensions.
+    """
+
+    kind: Literal["linear", "llama3", "yarn"]
+    factor: Positive
+    original_max_positions: Annotated[int, msgspec.Meta(ge=1, le=1 << 62)] | None = None
+    low_freq_factor: Positive = 1.0
+    high_freq_factor: Positive = 4.0
+    beta_fast: Positive = 32.0
+    beta_slow: Positive = 1.0
+    attention_factor: Positive | None = None
+    truncate: bool = True
+
+
+class Rope(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Rotary positions (Su et al., 2021), half-split layout.
+
+    Attributes:
+        theta: Base of the frequencies theta^(−2i/width).
+        fraction: Share of each head's width that is rotated.
+        scaling: Stretching for long texts; None for none.
+    """
+
+    theta: Positive = 10000.0
+    fraction: Annotated[float, msgspec.Meta(gt=0, le=1)] = 1.0
+    scaling: RopeScaling | None = None
+
+
+_SIZE_DIGITS = 18  # of a mask's size: beyond any text, and no 64-bit sum with a position overflows
+
+
+@dataclass(frozen=True)
+class MaskTerm:
+    """One part of a mask expression.
+
+    Attributes:
+        kind: The word, or `file`.
+        size: N of `window:N`, `prefix:N` and `block:N`; 0 elsewhere.
+        path: The file of `file`; empty elsewhere.
+    """
+
+    kind: Literal["own", "bidirectional", "causal", "window", "prefix", "block", "file"]
+    size: int = 0
+    path: str = ""
+
+    def __str__(self) -> str:
+        return self.path or (f"{self.kind}:{self.size}" if self.size else self.kind)
+
+
+MASK_WORDS = ("own", "causal", "bidirectional", "window:N", "prefix:N", "block:N", "FILE.json")
+MASK_FILES = (".json", ".npy", ".safetensors")
+
+
+def parse_mask(text: str, where: str = "--mask") -> tuple[MaskTerm, ...]:
+    """Read a mask expression: terms joined by `+`; a key is visible where every term lets it be seen.
+
+    `causal`: the query and what stands before it. `bidirectional`: everything. `window:N`: keys less than N
+    positions away, on both sides (so `causal+window:4` is the query and the three before it). `prefix:N`: the first
+    N keys for everyone, the rest causally. `block:N`: only keys of the query's own stretch of N tokens (documents
+    packed one after the other). `own`: the model's own mask. A file holds a boolean matrix (queries, keys); its path
+    may contain `+` after a slash (`./a+b.npy`), but not one after its ending, and no blanks around it.
+
+    Raises:
+        UsageError: A term is none of these.
+    """
+    parts: list[str] = []
+    for part in text.split("+"):
+        if parts and "/" in parts[-1] and not parts[-1].rstrip().endswith(MASK_FILES):
+            parts[-1] += f"+{part}"  # a path that goes on: no word holds a slash
+        else:
+            parts.append(part.strip())
+    return tuple(_mask_term(part.strip(), where) for part in parts)
+
+
+def _mask_term(part: str, where: str) -> MaskTerm:
+    kind, colon, size = part.partition(":")
+    if part.endswith(MASK_FILES):
+        return MaskTerm("file", path=part)
+    if kind in ("window", "prefix", "block"):
+        if not colon or not size.isascii() or not size.isdigit() or not size.strip("0"):
+            raise UsageError(f"'{part}' has no size", where=where, hint=f"use {kind}:N with N of 1 or more")
+        if len(size.lstrip("0")) > _SIZE_DIGITS:
+            raise UsageError(
+                f"the size of '{part}' is too large", where=where, hint=f"use at most {_SIZE_DIGITS} digits"
+            )
+        return MaskTerm(kind, size=int(size))  # type: ignore[arg-type]
+    if part in ("own", "causal", "bidirectional"):
+        return MaskTerm(part)  # type: ignore[arg-type]
+    raise UsageError(f"unknown mask '{part}'", where=where, hint=did_you_mean(part, MASK_WORDS))
+
+
+def used_mask(terms: Sequence[MaskTerm], own: str) -> tuple[MaskTerm, ...]:
+    """The terms of a layer's mask where the user asked for `terms`, and the layer's own is the expression `own`."""
+    return tuple(part for term in terms for part in (parse_mask(own) if term.kind == "own" else (term,)))
+
 
 Size = Annotated[int, msgspec.Meta(ge=1, le=1 << 62)]  # what torch can count to
 _NAMED = 8  # sizes of windows that are listed in words; of more, the smallest and the largest are
@@ -136,7 +247,7 @@ class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """List the different mask expressions of the first `n_layers` layers."""
         return frozenset(self._under(window) for window in self.count_windows(n_layers))
 
-    def mask_in_words(self) -> str:
+    def describe_mask(self) -> str:
         """Every layer's mask: one expression, or how many layers have a window besides."""
         layers = self.count_windows(self.n_layers)
         if len(layers) == 1:

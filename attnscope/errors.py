@@ -1,9 +1,9 @@
-"""What can go wrong, in one line each, and the exit code that says so."""
+"""Error classes, each shown on one line, and exit codes."""
 
 from enum import IntEnum
 from os import PathLike
 
-from attnscope.visible import visible
+from attnscope.system.escape import escape_control
 
 _LONGEST = 1000  # characters of each part of an error line: a value that somebody typed may have any length
 
@@ -38,7 +38,9 @@ class AttnscopeError(Exception):
 
     def __str__(self) -> str:
         """One line: `<where>: <found>; <hint>`, with every control character made visible."""
-        where, found, hint = (_shortened(visible(part)) if part else "" for part in (self.where, self.found, self.hint))
+        where, found, hint = (
+            _shortened(escape_control(part)) if part else "" for part in (self.where, self.found, self.hint)
+        )
         return (f"{where}: " if where else "") + found + (f"; {hint}" if hint else "")
 
 

@@ -1,11 +1,11 @@
-"""What the user typed for `--layer`, `--head`, `--query`, `--key` and `--mask`, parsed; no torch in here."""
+"""Parse the values of `--layer`, `--head`, `--query` and `--key`. Never imports torch."""
 
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from attnscope.errors import NotInText, UsageError, did_you_mean
+from attnscope.errors import NotInText, UsageError
 
 if TYPE_CHECKING:
     from attnscope.report import Token
@@ -15,35 +15,13 @@ _UNIT = re.compile(r"l([0-9]{1,18})h([0-9]{1,18})", re.IGNORECASE)
 _SLICE = re.compile(r"(-?[0-9]{1,18})?:(-?[0-9]{1,18})?")
 _NUMBER = re.compile(r"-?[0-9]{1,18}")
 _LISTED = re.compile(r'(?:^|,)(\s*"([^"]+|")"\s*(?=,|$)|[^,]*)')
-_SIZE_DIGITS = 18  # of a mask's size: beyond any text, and no 64-bit sum with a position overflows
 _MOST_PICKED = 1_000_000  # of a list of layers or heads that is made number by number
 PRINTED = 64  # tokens: of a longer text nobody reads matrices on a screen, and a pooled map stands for them
 POOL = 64  # runs of tokens that such a map has each way, unless --pool says otherwise
 
 
 @dataclass(frozen=True)
-class Keep:
-    """What is kept of every unit besides stages.
-
-    Attributes:
-        top: The strongest sources.
-        measures: What is kept of them; None for weight and value, and projected where that ranks.
-        rows: Row statistics.
-        columns: Weight that every source gets.
-        pool: Rows and columns of a pooled map; None for no map.
-        sheets: How many of the first rows and columns each text's matrices have; None for as many as the batch.
-    """
-
-    top: bool = True
-    measures: tuple[str, ...] | None = None
-    rows: bool = True
-    columns: bool = False
-    pool: int | None = None
-    sheets: tuple[tuple[int, int], ...] | None = None
-
-
-@dataclass(frozen=True)
-class Pick:
+class IndexSelection:
     """Layers or heads: one of the words `auto`, `all`, `mean`, or numbers.
 
     Attributes:
@@ -117,14 +95,14 @@ def parse_unit(layer: str, head: str) -> tuple[str, str]:
     return meant
 
 
-def parse_pick(text: str, option: str) -> Pick:
+def parse_indices(text: str, option: str) -> IndexSelection:
     """Read `auto`, `all`, `mean`, `3`, `0,2,5-7` or `-1`; numbers as they are labelled, too (`L3`, `H3`).
 
     Raises:
         UsageError: It is none of these.
     """
     if text in ("auto", "all", "mean"):
-        return Pick(word=text)  # type: ignore[arg-type]
+        return IndexSelection(word=text)  # type: ignore[arg-type]
     ranges = []
     for part in text.split(","):
         match = _RANGE.fullmatch(part.strip())
@@ -138,10 +116,10 @@ def parse_pick(text: str, option: str) -> Pick:
         if high < low:
             raise UsageError(f"the range '{part.strip()}' runs backwards", where=option, hint=f"use {high}-{low}")
         ranges.append((low, high))
-    return Pick(ranges=tuple(ranges))
+    return IndexSelection(ranges=tuple(ranges))
 
 
-def positions(
+def parse_positions(
     typed: str, tokens: "Sequence[Token]", texts: Sequence[str | None], option: str, *, clip: bool = False
 ) -> list[int]:
     """The token positions that `3`, `3:8`, `-1`, `0,4,7:9`, a word such as `bank` or a phrase stand for.
@@ -161,7 +139,7 @@ def positions(
     found: dict[int, None] = {}
     for part, quoted in _listed(typed):
         chosen = None if quoted else _numbered(part, len(tokens), clip=clip)
-        chosen = chosen or _spelled(part, tokens, texts)
+        chosen = chosen or _find_word(part, tokens, texts)
         if not chosen:
             beyond = _SLICE.fullmatch(part) and not quoted
             found_out = f"'{part}' reaches beyond the text or is empty" if beyond else f"'{part}' is not in the text"
@@ -191,7 +169,7 @@ def _numbered(part: str, count: int, *, clip: bool) -> list[int] | None:
     return list(range(count))[first:end] if inside or clip else None
 
 
-def _spelled(word: str, tokens: "Sequence[Token]", texts: Sequence[str | None]) -> list[int]:
+def _find_word(word: str, tokens: "Sequence[Token]", texts: Sequence[str | None]) -> list[int]:
     """Positions of the tokens that show the word, and of runs of them that it spells; as it is typed, else in any case.
 
     A run begins and ends where the word does in the text (`riv`, `er`), so a phrase is found with any white space.
@@ -224,68 +202,3 @@ def _runs(pattern: "re.Pattern[str]", segment: int, tokens: "Sequence[Token]", t
         if first is not None and last is not None:
             yield from range(first, last + 1)
         at = match.start() + 1
-
-
-@dataclass(frozen=True)
-class MaskTerm:
-    """One part of a mask expression.
-
-    Attributes:
-        kind: The word, or `file`.
-        size: N of `window:N`, `prefix:N` and `block:N`; 0 elsewhere.
-        path: The file of `file`; empty elsewhere.
-    """
-
-    kind: Literal["own", "bidirectional", "causal", "window", "prefix", "block", "file"]
-    size: int = 0
-    path: str = ""
-
-    def __str__(self) -> str:
-        return self.path or (f"{self.kind}:{self.size}" if self.size else self.kind)
-
-
-MASK_WORDS = ("own", "causal", "bidirectional", "window:N", "prefix:N", "block:N", "FILE.json")
-MASK_FILES = (".json", ".npy", ".safetensors")
-
-
-def parse_mask(text: str, where: str = "--mask") -> tuple[MaskTerm, ...]:
-    """Read a mask expression: terms joined by `+`; a key is visible where every term lets it be seen.
-
-    `causal`: the query and what stands before it. `bidirectional`: everything. `window:N`: keys less than N
-    positions away, on both sides (so `causal+window:4` is the query and the three before it). `prefix:N`: the first
-    N keys for everyone, the rest causally. `block:N`: only keys of the query's own stretch of N tokens (documents
-    packed one after the other). `own`: the model's own mask. A file holds a boolean matrix (queries, keys); its path
-    may contain `+` after a slash (`./a+b.npy`), but not one after its ending, and no blanks around it.
-
-    Raises:
-        UsageError: A term is none of these.
-    """
-    parts: list[str] = []
-    for part in text.split("+"):
-        if parts and "/" in parts[-1] and not parts[-1].rstrip().endswith(MASK_FILES):
-            parts[-1] += f"+{part}"  # a path that goes on: no word holds a slash
-        else:
-            parts.append(part.strip())
-    return tuple(_mask_term(part.strip(), where) for part in parts)
-
-
-def _mask_term(part: str, where: str) -> MaskTerm:
-    kind, colon, size = part.partition(":")
-    if part.endswith(MASK_FILES):
-        return MaskTerm("file", path=part)
-    if kind in ("window", "prefix", "block"):
-        if not colon or not size.isascii() or not size.isdigit() or not size.strip("0"):
-            raise UsageError(f"'{part}' has no size", where=where, hint=f"use {kind}:N with N of 1 or more")
-        if len(size.lstrip("0")) > _SIZE_DIGITS:
-            raise UsageError(
-                f"the size of '{part}' is too large", where=where, hint=f"use at most {_SIZE_DIGITS} digits"
-            )
-        return MaskTerm(kind, size=int(size))  # type: ignore[arg-type]
-    if part in ("own", "causal", "bidirectional"):
-        return MaskTerm(part)  # type: ignore[arg-type]
-    raise UsageError(f"unknown mask '{part}'", where=where, hint=did_you_mean(part, MASK_WORDS))
-
-
-def used_mask(terms: Sequence[MaskTerm], own: str) -> tuple[MaskTerm, ...]:
-    """The terms of a layer's mask where the user asked for `terms`, and the layer's own is the expression `own`."""
-    return tuple(part for term in terms for part in (parse_mask(own) if term.kind == "own" else (term,)))

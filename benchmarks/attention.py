@@ -21,14 +21,14 @@ import torch.nn.functional as F
 from measure import Table, exponent, machine, own_peak, script, seconds, take_turns
 
 from attnscope.model.attention import attend
-from attnscope.model.call import Call, Rule
-from attnscope.model.masks import Bidirectional, Causal, Window, compose
-from attnscope.model.recorders import Rows, Sources, Top
+from attnscope.model.inputs import AttentionInputs, AttentionSpec
+from attnscope.model.masks import Bidirectional, Causal, SlidingWindow, intersect
+from attnscope.model.recorders import KeyTokens, RowRecorder, TopRecorder
 from attnscope.model.tile import Workspace
 
 HEADS, WIDTH, TOP = 12, 64, 5
 SIZES = (1024, 2048, 4096, 8192, 16384)
-MASKS = {"causal": Causal(), "bidirectional": Bidirectional(), "window": compose((Causal(), Window(1024)))}
+MASKS = {"causal": Causal(), "bidirectional": Bidirectional(), "window": intersect((Causal(), SlidingWindow(1024)))}
 
 
 class Contest:
@@ -46,18 +46,18 @@ class Contest:
         made = (torch.randn(1, size, heads * WIDTH) for _ in range(3))  # as a model's projections lay them
         self.q, self.k, self.v = (one.unflatten(-1, (heads, WIDTH)).transpose(1, 2) for one in made)
         self.causal, self.real = mask == "causal", torch.ones(1, size, dtype=torch.bool)
-        self.call = Call(0, self.q, self.k, self.v, Rule(WIDTH**-0.5, MASKS[mask]))
+        self.inputs = AttentionInputs(0, self.q, self.k, self.v, AttentionSpec(WIDTH**-0.5, MASKS[mask]))
         self.workspace = Workspace()
-        self.found: tuple[Top, Rows] | None = None
+        self.found: tuple[TopRecorder, RowRecorder] | None = None
 
     @torch.inference_mode()
     def ours(self, names: Sequence[str] = ("entropy",)) -> torch.Tensor | None:
         """Output, top contributors and statistics of every row."""
         heads, rows = range(self.heads), range(self.real.shape[1])
-        top = Top(TOP, "weight", heads, rows, self.real, ("weight",))
-        stats = Rows(heads, rows, Sources(torch.zeros_like(self.real), self.real), names)
+        top = TopRecorder(TOP, "weight", heads, rows, self.real, ("weight",))
+        stats = RowRecorder(heads, rows, KeyTokens(torch.zeros_like(self.real), self.real), names)
         self.found = top, stats
-        return attend(self.call, [top, stats], workspace=self.workspace)
+        return attend(self.inputs, [top, stats], workspace=self.workspace)
 
     @torch.inference_mode()
     def theirs(self) -> torch.Tensor:
@@ -82,7 +82,7 @@ class Contest:
         same = top.keys == keys.masked_fill(none, -1)
         assert same.float().mean() > 0.9999, "other contributors"  # equals may change places
         entropy = torch.special.entr(weights).sum(-1) / torch.log(torch.tensor(2.0))
-        torch.testing.assert_close(stats.kept["entropy"], entropy, rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(stats.recorded["entropy"], entropy, rtol=1e-5, atol=1e-5)
 
 
 def speed(sizes: list[int], masks: list[str], runs: int) -> bool:
@@ -92,7 +92,7 @@ def speed(sizes: list[int], masks: list[str], runs: int) -> bool:
         for size in sizes:
             contest = Contest(size, mask)
             contest.check(whole=size <= 2048)
-            every = partial(contest.ours, Rows.NAMES)
+            every = partial(contest.ours, RowRecorder.NAMES)
             works = {"ours": contest.ours, "all": every, "sdpa": contest.theirs}
             took = take_turns({name: partial(seconds, work) for name, work in works.items()}, runs)
             table.row(f"{mask}, {size:,} tokens", took["ours"] * 1000, took["sdpa"] * 1000, "ms", 1.8)

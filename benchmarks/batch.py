@@ -27,11 +27,11 @@ import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
 
-from attnscope.batch.dump import Order, write_dump
+from attnscope.batch.dump import DumpConfig, write_dump
 from attnscope.batch.header import Settings
-from attnscope.batch.sinks import Shards
+from attnscope.batch.sinks import SafetensorsSink
 from attnscope.config import RunConfig
-from attnscope.model.recorders import Sheets
+from attnscope.model.recorders import PackedMatrices
 from attnscope.pipeline import Session
 
 HERE = Path(__file__).parent
@@ -68,7 +68,7 @@ class Ours:
         """Dump some texts."""
         source = output.with_name("texts.txt")
         source.write_text("".join(f"{text}\n" for text in texts))
-        order = Order(str(source), None, output, self.settings, self.run, force=True)
+        order = DumpConfig(str(source), None, output, self.settings, self.run, force=True)
         write_dump(order, lambda summary, total: None, session=self.session)
 
 
@@ -118,12 +118,12 @@ def difference(ours: Path, theirs: Path) -> float:
     return worst
 
 
-_put = Sheets.put
+_put = PackedMatrices.put
 
 
-def keep_nothing(sheets: Sheets, stage: str, part: torch.Tensor, units: Any, first: int) -> None:
+def keep_nothing(packed: PackedMatrices, stage: str, part: torch.Tensor, units: Any, first: int) -> None:
     """Make room for a tile's rows, and leave it as it is."""
-    _put(sheets, stage, part[:, :, :0], units, first)
+    _put(packed, stage, part[:, :, :0], units, first)
 
 
 def in_memory(shard: Path) -> dict[str, torch.Tensor]:
@@ -143,7 +143,7 @@ def save(shards: list[dict[str, torch.Tensor]], folder: Path, *, safe: bool) -> 
 
 def forward_alone(ours: Ours, texts: list[str], output: Path) -> float:
     """Seconds of a dump whose matrices are neither kept nor written."""
-    with patch.object(Sheets, "put", keep_nothing), patch.object(Shards, "_write", lambda *_: 0):
+    with patch.object(PackedMatrices, "put", keep_nothing), patch.object(SafetensorsSink, "_write", lambda *_: 0):
         return seconds(ours.dump, texts, output)
 
 

@@ -17,28 +17,28 @@ from measure import Table, machine, seconds, take_turns
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from attnscope.model.attention import attend
-from attnscope.model.call import Call, Rule
+from attnscope.model.inputs import AttentionInputs, AttentionSpec
 from attnscope.model.masks import Causal
-from attnscope.model.recorders import Rows, Sources, Top
+from attnscope.model.recorders import KeyTokens, RowRecorder, TopRecorder
 
 HEADS, GROUPS, WIDTH, TOP, AIM = 32, 8, 128, 5, 3.0
 
 
 @torch.inference_mode()
-def ours(call: Call) -> None:
+def ours(inputs: AttentionInputs) -> None:
     """Output, top contributors and row statistics."""
-    heads, rows = range(HEADS), range(call.q.shape[2])
-    real = torch.ones(1, len(rows), dtype=torch.bool, device=call.q.device)
-    top = Top(TOP, "weight", heads, rows, real, ("weight",))
-    attend(call, [top, Rows(heads, rows, Sources(torch.zeros_like(real), real))])
+    heads, rows = range(HEADS), range(inputs.q.shape[2])
+    real = torch.ones(1, len(rows), dtype=torch.bool, device=inputs.q.device)
+    top = TopRecorder(TOP, "weight", heads, rows, real, ("weight",))
+    attend(inputs, [top, RowRecorder(heads, rows, KeyTokens(torch.zeros_like(real), real))])
     torch.cuda.synchronize()
 
 
 @torch.inference_mode()
-def theirs(call: Call) -> None:
+def theirs(inputs: AttentionInputs) -> None:
     """The output alone."""
     with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
-        F.scaled_dot_product_attention(call.q, call.k, call.v, is_causal=True, enable_gqa=True)
+        F.scaled_dot_product_attention(inputs.q, inputs.k, inputs.v, is_causal=True, enable_gqa=True)
     torch.cuda.synchronize()
 
 
@@ -56,14 +56,15 @@ def main() -> int:
     q, k, v = (
         torch.randn(1, n, asked.tokens, WIDTH, dtype=torch.bfloat16, device="cuda") for n in (HEADS, GROUPS, GROUPS)
     )
-    call, table = Call(0, q, k, v, Rule(WIDTH**-0.5, Causal())), Table("ours", "flash")
+    inputs, table = AttentionInputs(0, q, k, v, AttentionSpec(WIDTH**-0.5, Causal())), Table("ours", "flash")
     took = take_turns(
-        {"ours": partial(seconds, partial(ours, call)), "flash": partial(seconds, partial(theirs, call))}, asked.runs
+        {"ours": partial(seconds, partial(ours, inputs)), "flash": partial(seconds, partial(theirs, inputs))},
+        asked.runs,
     )
     table.row(f"causal, {asked.tokens:,} tokens", took["ours"] * 1000, took["flash"] * 1000, "ms", AIM)
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
-    ours(call)
+    ours(inputs)
     table.fact("memory besides the input", (torch.cuda.max_memory_allocated() - before) / 2**20, "MiB")
     return int(table.missed)
 

@@ -24,14 +24,14 @@ from tokenizers import Tokenizer
 from tokenizers.models import Unigram, WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
 
+from attnscope.checkpoints.stack_file import read_stack
 from attnscope.cli import main as attnscope
 from attnscope.config import RunConfig
+from attnscope.engines.opening import open_native
 from attnscope.errors import AttnscopeError
-from attnscope.memory import readable
 from attnscope.model.stack import Stack
-from attnscope.request import needed, resolve
-from attnscope.source import open_source
-from attnscope.stackfile import read_stack
+from attnscope.planning.memory import format_bytes
+from attnscope.planning.run_plan import make_plan, required_memory
 from benchmarks.draws import Draw, draw
 
 LENGTHS = (128, 512, 2_048, 8_192, 32_768, 65_536)
@@ -96,17 +96,17 @@ def text_of(tokens: int) -> str:
     return " ".join(chosen.choice(_WORDS) for _ in range(tokens))
 
 
-def measure(stack: str, selection: str, tokens: int, folder: Path, *, reread: bool = False) -> Measured:
-    """Estimate one run, and let it run; with `reread`, in a byte less than it needs to keep its weights."""
+def measure(stack: str, selection: str, tokens: int, folder: Path, *, streamed: bool = False) -> Measured:
+    """Estimate one run, and let it run; with `streamed`, in a byte less than it needs to keep its weights."""
     config, file = folder / f"{stack}.toml", folder / f"{tokens}.txt"
     config.write_text(STACKS[stack])
     file.write_text(text_of(tokens) + "\n")
     if "weights" in STACKS[stack] and not config.with_suffix(".safetensors").exists():
         _write_checkpoint(config)
     arguments = ["run", "--file", str(file), "--config", str(config), *SELECTIONS[selection]]
-    most = estimated(arguments) - 1 if reread else 1 << 60
+    most = estimated(arguments) - 1 if streamed else 1 << 60
     found = estimated(arguments, most), peak([*arguments, "--max-memory", str(most)])
-    return Measured(stack, f"{selection}, reread" if reread else selection, tokens, *found)
+    return Measured(stack, f"{selection}, reread" if streamed else selection, tokens, *found)
 
 
 def _write_checkpoint(config: Path) -> None:
@@ -130,15 +130,15 @@ def estimated(arguments: Sequence[str], most: int = 1 << 60) -> int:
     """What `attnscope run` holds against the memory that is free, or that it may take."""
     asked: list[RunConfig] = []
 
-    def note(run: RunConfig, tell: object) -> None:
+    def note(run: RunConfig, on_progress: object) -> None:
         asked.append(run)
         raise AttnscopeError("its command line is all that is wanted")
 
     with patch("attnscope.pipeline.inspect", note), redirect_stderr(StringIO()):
         attnscope([*arguments, "--max-memory", str(most)])
     (run,) = asked
-    source = open_source(run.model, run.config, run.texts)
-    return sum(needed(run, source, resolve(run, source)).values())
+    source = open_native(run.model, run.config, run.texts)
+    return sum(required_memory(run, source, make_plan(run, source)).values())
 
 
 def peak(arguments: Sequence[str]) -> int:
@@ -163,7 +163,7 @@ def grid(stacks: Sequence[str]) -> Iterator[Measured]:
                     if stack not in ("causal", "stored", "pieces") or tokens <= 8_192:
                         yield measure(stack, selection, tokens, Path(folder))
                     if stack == "stored" and tokens <= 2_048 and selection in _ALL_LAYERS:
-                        yield measure(stack, selection, tokens, Path(folder), reread=True)
+                        yield measure(stack, selection, tokens, Path(folder), streamed=True)
 
 
 def measure_drawn(one: Draw) -> tuple[int, int]:
@@ -189,7 +189,9 @@ def _draw_and_print(seed: int, count: int, first: int) -> None:
             print(f"{number:>4} FAILED  {one}\n{str(e).splitlines()[0]}", flush=True)
             continue
         ratios.append(estimate / taken)
-        print(f"{number:>4} {ratios[-1]:5.2f} {readable(estimate):>11} {readable(taken):>11}  {one}", flush=True)
+        print(
+            f"{number:>4} {ratios[-1]:5.2f} {format_bytes(estimate):>11} {format_bytes(taken):>11}  {one}", flush=True
+        )
     ratios.sort()
     at = {name: ratios[int(share * (len(ratios) - 1))] for name, share in _SHARES.items()}
     print(f"{len(ratios)} runs, estimate/peak: " + ", ".join(f"{name} {ratio:.2f}" for name, ratio in at.items()))
@@ -208,7 +210,7 @@ def main() -> None:
         return
     print(f"{'stack':<10}{'selection':<15}{'tokens':>8}{'estimate':>12}{'peak':>12}{'ratio':>7}")
     for one in grid(asked.stacks or list(STACKS)):
-        sizes = f"{readable(one.estimate):>12}{readable(one.peak):>12}{one.ratio:>7.2f}"
+        sizes = f"{format_bytes(one.estimate):>12}{format_bytes(one.peak):>12}{one.ratio:>7.2f}"
         print(f"{one.stack:<10}{one.selection:<15}{one.tokens:>8,}{sizes}", flush=True)
 
 

@@ -25,27 +25,27 @@ def ours(model: str, text: Path, output: Path) -> list[float]:
     from attnscope.batch.header import Settings
     from attnscope.batch.items import Item
     from attnscope.batch.records import encode
-    from attnscope.batch.work import Model, Ready, run_config
+    from attnscope.batch.worker import ModelWorker, PreparedText, run_config
     from attnscope.config import RunConfig, TextInput
-    from attnscope.loading import import_torch
+    from attnscope.engines.loader import import_torch
     from attnscope.pipeline import Session
 
     import_torch()
     import tokenizers  # noqa: F401
 
     import attnscope.analysis
+    import attnscope.engines.native
     import attnscope.model.checkpoint
-    import attnscope.model.native
     import attnscope.model.trace  # noqa: F401
 
     at = [time.perf_counter()]
     settings = Settings(top=TOP)
     run, words = run_config(settings, RunConfig(texts=(), model=model)), text.read_text().strip()
-    work = Model(run, settings, Session(()), len(words.split()))
+    work = ModelWorker(run, settings, Session(()), len(words.split()))
     at.append(time.perf_counter())
     ready = work.prepare(Item(0, 1, 1, "", TextInput(words)))
-    assert isinstance(ready, Ready)
-    records = work.look([ready])
+    assert isinstance(ready, PreparedText)
+    records = work.process([ready])
     at.append(time.perf_counter())
     output.write_bytes(b"".join(map(encode, records)))
     return [*at, time.perf_counter()]

@@ -10,62 +10,36 @@ import pytest
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "attnscope"
 
-# A room is a module or folder of the package; its row says which other rooms it may import, anywhere in it.
-# Everybody may import `visible`.
+# A room is a module or folder of the package, from the bottom up; its row says which rooms it may import.
 ROOMS = {
     "__init__": "",
-    "__main__": "cli",
-    "visible": "",
-    "errors": "",
-    "report": "errors",
-    "rotary": "",
-    "config": "errors rotary",
+    "system": "",
+    "errors": "system",
+    "config": "errors",
+    "report": "errors config",
     "selection": "errors report",
-    "shipped": "errors",
-    "folder": "errors",
-    "quiet": "errors",
-    "output": "errors shutdown",
-    "shutdown": "",
-    "pieces": "errors",
-    "memory": "config errors",
-    "heap": "",
-    "threads": "",
-    "estimate": "config heap memory selection threads",
-    "maskfile": "errors folder",
-    "cost": "config selection",
-    "texts": "config errors folder",
-    "tokens": "errors folder report",
-    "tokenizerjson": "errors folder quiet",
-    "filetokenizer": "errors folder pieces quiet report tokenizerjson tokens",
-    "stackfile": "config errors folder selection",
-    "families": "config errors",
-    "hosted": "errors folder model selection",
-    "guest": "config errors filetokenizer folder hosted memory shipped source tokens",
-    "model": "config errors families folder heap report selection tokens",
-    "analysis": "errors model report selection tokens",
-    "source": "config errors families filetokenizer folder hosted model report selection shipped stackfile tokens",
-    "shown": "config report selection",
-    "request": "config errors estimate maskfile memory report selection shown source",
-    "description": "config errors memory source",
-    "loading": "config errors guest hosted model request source threads",
-    "pipeline": "__init__ analysis config cost folder hosted loading memory model report request selection source",
-    "alignment": "errors report",
-    "tolerance": "errors report",
-    "overviews": "errors report tolerance",
-    "comparison": "alignment errors overviews report tolerance",
-    "sides": "comparison config errors folder loading pipeline report selection tolerance",
-    "explanation": "config errors loading memory model pipeline report request selection source",
-    "batch": "analysis config errors estimate loading memory output pipeline report request selection shutdown source "
-    "texts",
-    "checks": "analysis config errors hosted loading model pipeline report request selection source",
-    "views": "config cost description errors report selection tolerance",
-    "cli": "__init__ batch checks config cost description errors explanation loading output pipeline report selection "
-    "shipped shutdown sides texts tolerance views",
+    "files": "system errors config",
+    "tokenization": "errors report files",
+    "families": "errors config",
+    "checkpoints": "errors config report files tokenization",
+    "planning": "system errors config report selection files checkpoints",
+    "model": "system errors config report files tokenization families checkpoints planning",
+    "engines": "system errors config report tokenization families checkpoints planning model",
+    "analysis": "errors report selection model",
+    "pipeline": "__init__ system config report checkpoints planning model engines analysis",
+    "comparison": "system errors config report selection files engines pipeline",
+    "explanation": "errors config report selection checkpoints planning model engines pipeline",
+    "checks": "errors config report checkpoints planning model engines analysis pipeline",
+    "batch": "system errors config report selection files checkpoints planning engines analysis pipeline",
+    "views": "system errors config report selection comparison",
+    "cli": "__init__ system errors config report selection files checkpoints planning engines pipeline "
+    "comparison explanation checks batch views",
+    "__main__": "cli",
 }
-AT_ONCE = {"cli": "__init__ cli errors selection shutdown visible"}  # what it may import before it knows what is wanted
+AT_ONCE = {"cli": "__init__ cli errors selection system"}  # what it may import before it knows what is wanted
 OTHERS = {
-    "torch": "checks guest hosted analysis loading model pipeline source",
-    "transformers": "hosted",
+    "torch": "analysis checks engines model pipeline",
+    "transformers": "engines/transformers",
     "typer": "cli",
     "rich": "cli views/terminal",
 }
@@ -90,6 +64,27 @@ def imports(tree):
                 yield name, node in at_once
 
 
+def test_rooms_import_only_rooms_below_them():
+    order = list(ROOMS)
+    for n, (here, row) in enumerate(ROOMS.items()):
+        assert set(row.split()) <= set(order[:n]), f"{here} imports a room above it"
+
+
+def test_no_two_classes_share_a_name():
+    names = [
+        node.name for path in FILES for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ClassDef)
+    ]
+    assert {name for name in names if names.count(name) > 1} == set()
+
+
+def test_one_engine_does_not_import_the_other():
+    for path in FILES:
+        inside = path.relative_to(PACKAGE).as_posix()
+        if inside.startswith("engines/transformers/") or inside == "engines/native.py":
+            other = "attnscope.engines.native" if "/transformers/" in inside else "attnscope.engines.transformers"
+            assert not any(name.startswith(other) for name, _ in imports(ast.parse(path.read_text()))), path
+
+
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
 def test_imports_keep_their_direction(path):
     here = room(path)
@@ -98,7 +93,7 @@ def test_imports_keep_their_direction(path):
         top, _, rest = name.partition(".")
         if top == "attnscope":
             there = rest.partition(".")[0] if rest.partition(".")[0] in ROOMS else "__init__"
-            assert there in {here, "visible", *ROOMS[here].split()}, f"{here} may not import {name}"
+            assert there in {here, *ROOMS[here].split()}, f"{here} may not import {name}"
             if at_once and here in AT_ONCE:
                 assert there in AT_ONCE[here].split(), f"{name} belongs into a function"
         elif top in OTHERS:

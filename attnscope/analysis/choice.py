@@ -1,18 +1,20 @@
-"""What heads do, or what was picked, in; the layers and heads that are shown out."""
+"""Choose the layers and heads to show."""
 
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from attnscope.model.recorders import Rows
-from attnscope.model.trace import Unit
-from attnscope.selection import Pick
+from attnscope.model.recorders import RowRecorder
+from attnscope.model.trace import HeadSelection
+from attnscope.selection import IndexSelection
 
 MEASURE = "most mass on other words"
 
 
-def choose(mass: Tensor | None, layers: Pick, heads: Pick, n_layers: int, n_heads: int) -> list[Unit]:
+def choose_heads(
+    mass: Tensor | None, layers: IndexSelection, heads: IndexSelection, n_layers: int, n_heads: int
+) -> list[HeadSelection]:
     """The units that a selection of layers and heads stands for.
 
     Args:
@@ -37,12 +39,12 @@ def choose(mass: Tensor | None, layers: Pick, heads: Pick, n_layers: int, n_head
     units = []
     for layer in all_layers:
         if heads.word == "mean":
-            units.append(Unit((layer,), tuple(all_heads), mean_head=True, chosen=reason))
+            units.append(HeadSelection((layer,), tuple(all_heads), mean_head=True, chosen=reason))
         elif heads.word == "auto" and mass is not None:
             head = int(mass[layer].argmax())
-            units.append(Unit((layer,), (head,), chosen=_auto(mass[layer, head])))
+            units.append(HeadSelection((layer,), (head,), chosen=_auto(mass[layer, head])))
         else:
-            units += [Unit((layer,), (head,), chosen=reason) for head in all_heads]
+            units += [HeadSelection((layer,), (head,), chosen=reason) for head in all_heads]
     return units
 
 
@@ -50,23 +52,25 @@ def _auto(mass: Tensor) -> str:
     return f"auto: {MEASURE} ({float(mass):.2f})"
 
 
-def _over_mean_layer(mass: Tensor | None, layers: tuple[int, ...], pick: Pick, heads: list[int]) -> list[Unit]:
+def _over_mean_layer(
+    mass: Tensor | None, layers: tuple[int, ...], pick: IndexSelection, heads: list[int]
+) -> list[HeadSelection]:
     if pick.word == "mean":
-        return [Unit(layers, tuple(heads), mean_layer=True, mean_head=True)]
+        return [HeadSelection(layers, tuple(heads), mean_layer=True, mean_head=True)]
     if pick.word == "auto" and mass is not None:
         best = mass.mean(0)  # (heads,)
         reason = _auto(best.max())
-        return [Unit(layers, (int(best.argmax()),), mean_layer=True, chosen=reason)]
-    return [Unit(layers, (head,), mean_layer=True) for head in heads]
+        return [HeadSelection(layers, (int(best.argmax()),), mean_layer=True, chosen=reason)]
+    return [HeadSelection(layers, (head,), mean_layer=True) for head in heads]
 
 
-def mass_on_others(rows: Sequence[Rows], counted: Tensor) -> Tensor:
+def mass_on_other_words(rows: Sequence[RowRecorder], counted: Tensor) -> Tensor:
     """Mean weight on other, non-special tokens, over the rows that count: (layers, heads).
 
     Args:
         rows: One recorder a layer, over all heads and rows.
         counted: Rows that are real, non-special tokens, (B, Q), bool.
     """
-    per_row = torch.stack([r.kept["other"] for r in rows])  # (L, B, H, Q)
+    per_row = torch.stack([r.recorded["other"] for r in rows])  # (L, B, H, Q)
     use = counted[None, :, None] & ~per_row.isnan()
     return (per_row.nan_to_num(0.0) * use).sum((1, 3)) / use.sum((1, 3)).clamp_min(1)

@@ -1,1 +1,1 @@
-"""Many texts in; a dump that survives whatever interrupts it out: reader, groups, journal, shards, and the runner."""
+"""Dump the attention of many texts to a file that survives interruption."""

@@ -1,4 +1,4 @@
-"""A finished dump or table in; the same as another kind of file out, whole or not at all."""
+"""Convert a finished dump or table to another file format, atomically."""
 
 import os
 import secrets
@@ -11,18 +11,19 @@ from dataclasses import replace
 from pathlib import Path
 
 from attnscope.batch import tables
-from attnscope.batch.dump import Order, Tell, check_output, write_dump
-from attnscope.batch.dumps import Dump
-from attnscope.batch.files import Files, naming
+from attnscope.batch.dump import DumpConfig, DumpProgress, check_output, write_dump
+from attnscope.batch.dump_reader import Dump
+from attnscope.batch.file_errors import naming_errors
 from attnscope.batch.journal import Journal
 from attnscope.batch.records import Record, encode
 from attnscope.batch.reports import read_report, records_of, settings_of
-from attnscope.batch.runner import MOST, Summary
-from attnscope.batch.sinks import INDEX, Lines, Shards, arrays_of
+from attnscope.batch.runner import MAX_WINDOW_RECORDS, Summary
+from attnscope.batch.sinks import INDEX, JsonlSink, SafetensorsSink, arrays_of
 from attnscope.errors import AttnscopeError, UsageError
-from attnscope.output import check_name, check_target
+from attnscope.files.atomic import check_name, check_target
 from attnscope.report import Report
-from attnscope.shutdown import at_signal
+from attnscope.system.file_system import FileSystem
+from attnscope.system.shutdown import at_signal
 
 TABLES, LINES = (".csv", ".parquet"), (".jsonl", ".json")
 
@@ -76,12 +77,12 @@ def convert(source: Path, target: Path, table: tables.Kind | None = None, *, for
         return _write_dump(Dump(source), temporary, here), "records"
 
 
-def write_document(order: Order, tell: Tell) -> Summary:
+def write_document(order: DumpConfig, on_progress: DumpProgress) -> Summary:
     """Write a dump as one JSON document; unlike the other kinds, it is there as a whole or not at all.
 
     Args:
         order: What the user asked; its output ends in .json.
-        tell: See `write_dump`.
+        on_progress: See `write_dump`.
 
     Raises:
         AttnscopeError: As `write_dump`, or the output cannot be written.
@@ -89,7 +90,7 @@ def write_document(order: Order, tell: Tell) -> Summary:
     check_output(order)
     with _replacing(order.output, force=order.force) as temporary, _temporary_folder() as folder:
         lines = folder / "dump.jsonl"
-        summary = write_dump(replace(order, output=lines), tell)
+        summary = write_dump(replace(order, output=lines), on_progress)
         _write_document(Dump(lines), temporary)
     return summary
 
@@ -127,7 +128,7 @@ def _write_table(names: list[str], parts: Iterator[tables.Table], target: Path, 
     if here == ".parquet":
         tables.write_parquet(target, names, counted())
     else:
-        with naming(target), open(target, "wb") as file:
+        with naming_errors(target), open(target, "wb") as file:
             file.writelines(tables.csv_bytes(names, counted()))
     return count["rows"]
 
@@ -135,16 +136,16 @@ def _write_table(names: list[str], parts: Iterator[tables.Table], target: Path, 
 def _write_dump(dump: Dump, target: Path, here: str) -> int:
     if here == ".json":
         return _write_document(dump, target)
-    files = Files()
+    files = FileSystem()
     if here == "":
         files.make_folder(target)
     path = target / INDEX if here == "" else target
     with Journal(path, force=True, files=files) as journal:
         journal.start(encode(dump.header))
-        sink = Shards(journal, files) if here == "" else Lines(journal)
+        sink = SafetensorsSink(journal, files) if here == "" else JsonlSink(journal)
         counts = Counter[str]()
         for records in _windows(dump):
-            sink.put(records, len(records), [[record] for record in records])
+            sink.write(records, len(records), [[record] for record in records])
             counts.update(record.status for record in records)
         journal.finish(counts)
     return counts.total()
@@ -156,7 +157,7 @@ def _windows(dump: Dump) -> Iterator[list[Record]]:
     values = 0
     for record in dump.records():
         size = sum(array.size for array in arrays_of(record).values())
-        if window and (values + size > dump.header.grouping.window or len(window) == MOST):
+        if window and (values + size > dump.header.grouping.window or len(window) == MAX_WINDOW_RECORDS):
             yield window
             window, values = [], 0
         window.append(record)
@@ -168,7 +169,7 @@ def _windows(dump: Dump) -> Iterator[list[Record]]:
 def _write_document(dump: Dump, target: Path) -> int:
     """One JSON document: header, records, end."""
     count = 0
-    with naming(target), open(target, "wb") as file:
+    with naming_errors(target), open(target, "wb") as file:
         file.write(b'{"header":' + encode(dump.header) + b',"records":[')
         for record in dump.records():
             file.write((b",\n" if count else b"\n") + encode(record))
@@ -185,11 +186,11 @@ def _replacing(target: Path, *, force: bool) -> Iterator[Path]:
         raise AttnscopeError("exists", where=target, hint="name a new folder")
     check_target(target, force=force)
     temporary = target.parent / f".attnscope-{secrets.token_hex(6)}{target.suffix}"
-    files = Files()
+    files = FileSystem()
     with at_signal(lambda: _remove(temporary)):
         try:
             yield temporary
-            with naming(target):
+            with naming_errors(target):
                 for path in [*temporary.iterdir(), temporary] if temporary.is_dir() else [temporary]:
                     _sync(path)
                 files.replace(temporary, target)

@@ -1,4 +1,4 @@
-"""The name of an input, of an output and what to keep in; a dump out: what `attnscope batch` does, without printing."""
+"""Write or resume a dump: what `attnscope batch` does, without printing."""
 
 import os
 from collections import Counter
@@ -9,32 +9,32 @@ from pathlib import Path
 
 import msgspec
 
-from attnscope.batch.dumps import decoded
-from attnscope.batch.files import Files
+from attnscope.batch.dump_reader import decoded
 from attnscope.batch.header import SCHEMA, Grouping, Header, InputFacts, Settings
 from attnscope.batch.journal import Journal
-from attnscope.batch.reader import Input, how_many, selected
+from attnscope.batch.reader import InputReader, count_selected, select_items
 from attnscope.batch.records import encode
 from attnscope.batch.runner import Runner, Summary
 from attnscope.batch.sinks import INDEX, open_dump
-from attnscope.batch.work import Model, how_many_units, run_config
+from attnscope.batch.worker import ModelWorker, count_units, run_config
+from attnscope.checkpoints.source import ModelSource
 from attnscope.config import RunConfig
+from attnscope.engines.loader import limit_threads
 from attnscope.errors import AttnscopeError
-from attnscope.estimate import Demand, estimate
-from attnscope.loading import limit_threads
-from attnscope.memory import MemoryLimit, readable
-from attnscope.pipeline import Session, mask_use, provenance
-from attnscope.request import room
-from attnscope.source import Source
+from attnscope.pipeline import Session, describe_mask_use, provenance
+from attnscope.planning.estimate import MemoryDemand, estimate_memory
+from attnscope.planning.memory import MemoryLimit, format_bytes
+from attnscope.planning.run_plan import spare_memory
+from attnscope.system.file_system import FileSystem
 
 _TOKENS, _VALUES, _WINDOW = 1024, 1 << 22, 1 << 24  # larger windows: little faster, and two are held at once
 _BYTES = 40  # of memory for a number: in a recorder, as an array of its own, in a line, and what lies between
 
-Tell = Callable[[Summary, int], None]
+DumpProgress = Callable[[Summary, int], None]
 
 
 @dataclass(frozen=True)
-class Order:
+class DumpConfig:
     """What the user asked of `attnscope batch`.
 
     Attributes:
@@ -56,12 +56,14 @@ class Order:
     strict: bool = False
 
 
-def write_dump(order: Order, tell: Tell, files: Files | None = None, session: Session | None = None) -> Summary:
+def write_dump(
+    order: DumpConfig, on_progress: DumpProgress, files: FileSystem | None = None, session: Session | None = None
+) -> Summary:
     """Write a dump, or go on with one.
 
     Args:
         order: What the user asked.
-        tell: Called with how far it is and how many records there will be, whenever records are safe.
+        on_progress: Called with how far it is and how many records there will be, whenever records are safe.
         files: The system.
         session: Has the model open already.
 
@@ -72,19 +74,19 @@ def write_dump(order: Order, tell: Tell, files: Files | None = None, session: Se
     run = run_config(order.settings, order.run)
     check_output(order)
     with (
-        Input(order.input, order.format, order.settings.column) as given,
-        open_dump(order.output, force=order.force, files=files or Files()) as (journal, sink),
+        InputReader(order.input, order.format, order.settings.column) as given,
+        open_dump(order.output, force=order.force, files=files or FileSystem()) as (journal, sink),
     ):
         texts = (item.text for item in given.items() if item.text is not None)
         session = session or Session(texts)
         session.source(run)
         facts = given.facts()
-        total = how_many(facts.records, order.settings)
+        total = count_selected(facts.records, order.settings)
         model, header, holds = _load(order.settings, run, session, facts, journal)
         before = journal.written
         if before.header is None:
             journal.start(encode(header))
-        tell(Summary(Counter(before.counts), resumed=len(before.indices)), total)
+        on_progress(Summary(Counter(before.counts), resumed=len(before.indices)), total)
         again = journal.try_again(holds)
         if before.ended and not again:
             return Summary(Counter(before.counts), resumed=len(before.indices))
@@ -93,17 +95,17 @@ def write_dump(order: Order, tell: Tell, files: Files | None = None, session: Se
             sink,
             header.grouping,
             strict=order.strict,
-            tell=lambda summary: tell(summary, total),
+            on_progress=lambda summary: on_progress(summary, total),
             holds=holds,
             before=before,
             again=again,
         )
-        summary = runner.run(selected(given.items(), order.settings))
+        summary = runner.run(select_items(given.items(), order.settings))
         journal.finish(summary.counts)
         return summary
 
 
-def check_output(order: Order) -> None:
+def check_output(order: DumpConfig) -> None:
     """Refuse to write to what is read, also where a link leads there.
 
     Raises:
@@ -118,16 +120,19 @@ def check_output(order: Order) -> None:
 
 def _load(
     settings: Settings, run: RunConfig, session: Session, facts: InputFacts, journal: Journal
-) -> tuple[Model, Header, int]:
-    """The model; the header of a new dump or of the one that is there, which must ask for the same; see `_bounds`."""
+) -> tuple[ModelWorker, Header, int]:
+    """The model; the header of a new dump or of the one that is there, which must ask for the same.
+
+    See `_group_limits`.
+    """
     old = None if journal.written.header is None else decoded(journal.written.header, Header, journal.path)
     source = session.source(run)
-    bounds, holds, reread, memory = _bounds(settings, run, source)
+    bounds, holds, stream_reason, memory = _group_limits(settings, run, source)
     bounds = bounds if old is None else old.grouping
-    model = Model(run, settings, session, bounds.tokens, reread, memory)
+    model = ModelWorker(run, settings, session, bounds.tokens, stream_reason, memory)
     bounds = msgspec.structs.replace(bounds, threads=limit_threads(bounds.threads))
     seen = "own" if source.engine == "transformers" else None  # what that is, only running a text shows
-    mask = mask_use(source, run, seen)
+    mask = describe_mask_use(source, run, seen)
     values = "pooled" if "pooled" in settings.keep and "stages" not in settings.keep else "exact"
     new = Header(SCHEMA, provenance(source, run, model.device, values), mask, settings, facts, bounds)
     if old is not None:
@@ -135,7 +140,7 @@ def _load(
     return model, new, holds
 
 
-def _bounds(settings: Settings, run: RunConfig, source: Source) -> tuple[Grouping, int, str, MemoryLimit]:
+def _group_limits(settings: Settings, run: RunConfig, source: ModelSource) -> tuple[Grouping, int, str, MemoryLimit]:
     """How large groups may be; how many numbers memory holds of a text; why weights are read again; what stops it.
 
     Groups decide the last bits of the numbers. So they depend on what was asked alone: they are as large as is of use,
@@ -144,22 +149,24 @@ def _bounds(settings: Settings, run: RunConfig, source: Source) -> tuple[Groupin
     Raises:
         AttnscopeError: Not even a small group fits, or none of that size.
     """
-    units = how_many_units(settings, source)
+    units = count_units(settings, source)
     layers, heads, tokens = source.config.n_layers, source.config.n_heads, 256
-    cells, copied = units * tokens, source.copied
-    asked = Demand(layers, 1, tokens, 1000, cells, 0, 0, False, heads=heads, copied=copied, tiled=tokens)
-    spare, reread, memory = room(run, source, asked)
+    cells, copied_elements = units * tokens, source.copied_elements
+    asked = MemoryDemand(
+        layers, 1, tokens, 1000, cells, 0, 0, False, heads=heads, copied_elements=copied_elements, tiled_queries=tokens
+    )
+    spare, stream_reason, memory = spare_memory(run, source, asked)
     numbers = max(1, spare // _BYTES)
-    a_token = estimate(source.config, run.dtype, asked)["activations"] // tokens
+    a_token = estimate_memory(source.config, run.dtype, asked)["activations"] // tokens
     if run.max_memory is None:
         more = _TOKENS * a_token + 4 * _VALUES * _BYTES
         if more > spare:
-            found = f"a group of texts needs {readable(more)}, half of what is free leaves {readable(spare)}"
+            found = f"a group of texts needs {format_bytes(more)}, half of what is free leaves {format_bytes(spare)}"
             raise AttnscopeError(found, hint="free some memory, or take smaller groups with --max-memory")
-        return Grouping(_TOKENS, _VALUES, _WINDOW, 0, 0), numbers // 4, reread, memory
+        return Grouping(_TOKENS, _VALUES, _WINDOW, 0, 0), numbers // 4, stream_reason, memory
     window = min(_WINDOW, _power_of_two(numbers // 4))
     tokens = min(_TOKENS, _power_of_two(max(1, spare // 4 // a_token)))
-    return Grouping(tokens, min(_VALUES, window), window, 0, 0), numbers // 4, reread, memory
+    return Grouping(tokens, min(_VALUES, window), window, 0, 0), numbers // 4, stream_reason, memory
 
 
 def _power_of_two(number: int) -> int:

@@ -1,4 +1,4 @@
-"""Sizes of texts in; which of them go through the model together out. Pure, so that a resumed run groups alike.
+"""Group texts that go through the model together; a pure function, so that a resumed run groups alike.
 
 Padding must not change a number by more than rounding. What multiplies small matrices, and what sums short rows, takes
 another order for another size; from 16 tokens on (a vector of AVX-512), most rows come out the same to the last bit
@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from attnscope.batch.header import Grouping, Settings
 from attnscope.batch.records import STATISTICS
 
-PADDED = 16  # tokens of a text that may be padded, at least
+MIN_PADDED_TOKENS = 16  # tokens of a text that may be padded, at least
 
 
 @dataclass(frozen=True)
-class Size:
+class TextSize:
     """How large a text is.
 
     Attributes:
@@ -33,13 +33,13 @@ class Size:
         """Tokens or sources, whichever are more: what a group is padded up to."""
         return max(self.tokens, self.sources)
 
-    def goes_with(self, other: "Size") -> bool:
+    def can_share_group(self, other: "TextSize") -> bool:
         """Padding the shorter of the two changes no number of it."""
         same = (self.tokens, self.sources) == (other.tokens, other.sources)
-        return same or min(self.tokens, self.sources, other.tokens, other.sources) >= PADDED
+        return same or min(self.tokens, self.sources, other.tokens, other.sources) >= MIN_PADDED_TOKENS
 
 
-def values_of(settings: Settings, units: int, sizes: tuple[int, int, int], d_value: int) -> int:
+def count_values(settings: Settings, units: int, sizes: tuple[int, int, int], d_value: int) -> int:
     """How many numbers a dump keeps of one text.
 
     Args:
@@ -60,7 +60,7 @@ def values_of(settings: Settings, units: int, sizes: tuple[int, int, int], d_val
     return units * sum(kept[name] for name in settings.keep)
 
 
-def groups(sizes: Sequence[Size], bounds: Grouping) -> list[list[int]]:
+def group_texts(sizes: Sequence[TextSize], bounds: Grouping) -> list[list[int]]:
     """Places of texts that go together: neighbours in length, as many as the bounds allow, at least one.
 
     Args:
@@ -68,12 +68,12 @@ def groups(sizes: Sequence[Size], bounds: Grouping) -> list[list[int]]:
         bounds: How large a group may be.
     """
     found: list[list[int]] = []
-    last, values = Size(0, 0, 0), 0
+    last, values = TextSize(0, 0, 0), 0
     for place in sorted(range(len(sizes)), key=lambda i: (sizes[i].longest, sizes[i].tokens, sizes[i].sources)):
         size = sizes[place]
         # Sorted by length, so that the text that comes in is the longest: the others are padded up to it.
         fits = found and (len(found[-1]) + 1) * size.longest <= bounds.tokens and values + size.values <= bounds.values
-        if fits and size.goes_with(last):
+        if fits and size.can_share_group(last):
             found[-1].append(place)
             values += size.values
         else:

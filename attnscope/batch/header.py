@@ -1,4 +1,4 @@
-"""What a dump says before its records, as plain data: what made it, what was asked, what was read, how it was grouped.
+"""The header of a dump: what produced it, what was asked for, what was read, how it was grouped.
 
 A dump goes on only where all of this is as it was: it decides every number.
 """
@@ -12,7 +12,7 @@ from attnscope.report import MaskUse, Provenance
 SCHEMA = "attnscope.dump/1"
 MAGIC = b'{"schema":"attnscope.dump/'  # how a header line begins
 END = b'{"end":'  # how an end line begins
-Keep = Literal["top", "rows", "columns", "pooled", "stages"]
+KeptPart = Literal["top", "rows", "columns", "pooled", "stages"]
 MEASURES = {"weight": ("weight",), "value": ("weight", "value"), "projected": ("weight", "value", "projected")}
 
 
@@ -41,7 +41,7 @@ class Settings(msgspec.Struct, frozen=True):
     head: str = "all"
     query: str | None = None
     key: str | None = None
-    keep: tuple[Keep, ...] = ("top", "rows")
+    keep: tuple[KeptPart, ...] = ("top", "rows")
     stages: tuple[str, ...] = ()
     top: int = 3
     by: Literal["weight", "value", "projected"] = "weight"

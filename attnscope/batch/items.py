@@ -1,4 +1,4 @@
-"""One line or row of an input in; the text that it holds, or why it holds none, out."""
+"""Parse one line or row of an input file into a text, or say why there is none."""
 
 import csv
 import re
@@ -9,11 +9,11 @@ from typing import IO, Any
 
 import msgspec
 
-from attnscope.batch.lines import decoded, lines
+from attnscope.batch.input_lines import decode_line, read_lines
 from attnscope.config import TextInput
 from attnscope.errors import AttnscopeError, UsageError, did_you_mean
+from attnscope.files.text_files import MAX_LINE
 from attnscope.report import decode_json
-from attnscope.texts import MAX_LINE
 
 _DEEPEST = 100  # levels of a JSON line
 _BRACKETS = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{}]')  # strings, which may hold brackets, and brackets
@@ -47,13 +47,13 @@ def _digest(data: bytes) -> str:
     return sha256(data).hexdigest()[:16]
 
 
-def _good(index: int, line: int, name: str, values: dict[str, Any], fields: dict[str, Any]) -> Item:
+def _text_item(index: int, line: int, name: str, values: dict[str, Any], fields: dict[str, Any]) -> Item:
     text = TextInput(values["text"], values.get("pair"), values.get("context"), where=f"{name}:{line}")
     number = _digest(msgspec.json.encode((text.text, text.pair, text.context)))
     return Item(index, line, _named(values.get("id"), line), number, text, fields)
 
 
-def _bad(index: int, line: int, raw: bytes, error: AttnscopeError, given: Any = None) -> Item:
+def _failed_item(index: int, line: int, raw: bytes, error: AttnscopeError, given: Any = None) -> Item:
     return Item(index, line, _named(given, line), _digest(raw), None, error=str(error))
 
 
@@ -64,27 +64,27 @@ def _named(given: Any, line: int) -> int | str:
 
 def from_txt(file: IO[bytes], name: str) -> Iterator[Item]:
     """One text a line, blank ones included."""
-    for number, start, line in lines(file):
+    for number, start, line in read_lines(file):
         try:
-            yield _good(number - 1, number, name, {"text": decoded(line, start)}, {})
+            yield _text_item(number - 1, number, name, {"text": decode_line(line, start)}, {})
         except AttnscopeError as e:
-            yield _bad(number - 1, number, line or b"", e)
+            yield _failed_item(number - 1, number, line or b"", e)
 
 
 def from_jsonl(file: IO[bytes], name: str, column: str) -> Iterator[Item]:
     """One JSON object a line, blank lines left out."""
     index = 0
-    for number, start, line in lines(file):
+    for number, start, line in read_lines(file):
         if line is not None and not line.strip():
             continue
         members: dict[str, Any] = {}
         try:
-            text = decoded(line, start)
+            text = decode_line(line, start)
             members = _member(text, dict[str, msgspec.Raw], None)
             _check_depth(text)
-            item = _good(index, number, name, *_object(dict(members), column))
+            item = _text_item(index, number, name, *_object(dict(members), column))
         except AttnscopeError as e:
-            item = _bad(index, number, line or b"", e, _id(members))
+            item = _failed_item(index, number, line or b"", e, _id(members))
         yield item
         index += 1
 
@@ -135,7 +135,7 @@ def from_table(file: IO[bytes], name: str, column: str, delimiter: str) -> Itera
         AttnscopeError: There is no header, or it has no such column.
     """
     csv.field_size_limit(MAX_LINE)
-    texts = ((line or b"\xff").decode(errors="surrogateescape") + "\n" for _, _, line in lines(file))
+    texts = ((line or b"\xff").decode(errors="surrogateescape") + "\n" for _, _, line in read_lines(file))
     reader = csv.reader(texts, delimiter=delimiter, strict=True)
     header = [title.removeprefix("\ufeff") for title in next(reader, [])]
     _check_header(header, column, name)
@@ -145,7 +145,7 @@ def from_table(file: IO[bytes], name: str, column: str, delimiter: str) -> Itera
         try:
             cells = next(reader, None)
         except csv.Error as e:
-            yield _bad(index, number, str(e).encode(), AttnscopeError(f"not valid CSV ({e})"))
+            yield _failed_item(index, number, str(e).encode(), AttnscopeError(f"not valid CSV ({e})"))
         else:
             if cells is None:
                 return
@@ -166,14 +166,14 @@ def _row(index: int, number: int, name: str, header: list[str], cells: list[str]
     raw = "\0".join(cells).encode(errors="surrogateescape")
     if len(cells) != len(header):
         found = f"{len(cells)} cells, the header has {len(header)}"
-        return _bad(index, number, raw, AttnscopeError(found, hint="quote cells that hold the separator"))
+        return _failed_item(index, number, raw, AttnscopeError(found, hint="quote cells that hold the separator"))
     row = dict(zip(header, cells, strict=True))
     try:
         raw.decode()
     except UnicodeDecodeError as e:
         given = row.get("id", "").encode(errors="ignore").decode()
         own = given if given == row.get("id") else None  # it may be what is wrong
-        return _bad(index, number, raw, AttnscopeError(f"byte 0x{raw[e.start]:02x} is not UTF-8"), own)
+        return _failed_item(index, number, raw, AttnscopeError(f"byte 0x{raw[e.start]:02x} is not UTF-8"), own)
     return from_row(index, number, name, row, column)
 
 
@@ -182,10 +182,10 @@ def from_row(index: int, number: int, name: str, row: dict[str, Any], column: st
     known = {"text": row.pop(column)}
     if not isinstance(known["text"], str):
         missing = AttnscopeError(f"{column}: there is no text")
-        return _bad(index, number, repr(known["text"]).encode(), missing, row.get("id"))
+        return _failed_item(index, number, repr(known["text"]).encode(), missing, row.get("id"))
     known |= {key: row.pop(key) or None for key in ("pair", "context") if key in row}
     known["id"] = row.pop("id", None)
-    return _good(index, number, name, known, row)
+    return _text_item(index, number, name, known, row)
 
 
 def from_parquet(file: IO[bytes], name: str, column: str) -> Iterator[Item]:

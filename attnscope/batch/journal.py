@@ -1,4 +1,4 @@
-"""Lines in; a file that only ever grows by whole, checked lines out, and that another process can go on with.
+"""An append-only file of checksummed lines that another process can resume.
 
 A journal is a header line, one line a record, and an end line. Each is a JSON object whose last member, `check`, is the
 CRC-32 of every byte of the file before it, so that a damaged, missing, repeated or moved line shows. Only a last line
@@ -22,13 +22,14 @@ from zlib import crc32
 
 import msgspec
 
-from attnscope.batch.files import Files, naming
+from attnscope.batch.file_errors import naming_errors
 from attnscope.batch.header import END, MAGIC
 from attnscope.batch.records import End, encode
 from attnscope.errors import AttnscopeError
-from attnscope.output import check_target
+from attnscope.files.atomic import check_target
 from attnscope.report import decode_json
-from attnscope.shutdown import unbroken
+from attnscope.system.file_system import FileSystem
+from attnscope.system.shutdown import unbroken
 
 _CHECK = b',"check":"'
 _TAIL = len(_CHECK) + 8 + len(b'"}\n')
@@ -56,7 +57,7 @@ class _RecordLine(msgspec.Struct):
 
 
 @dataclass
-class Written:
+class JournalState:
     """What a file holds already.
 
     Attributes:
@@ -90,7 +91,7 @@ def seal(body: bytes, crc: int) -> tuple[bytes, int]:
     return b"".join((start, tail)), crc32(tail, check)
 
 
-def opened(line: bytes, crc: int) -> tuple[bytes, int] | None:
+def unseal(line: bytes, crc: int) -> tuple[bytes, int] | None:
     """A line's JSON without its check, and the CRC-32 of the file up to its end; None where the check fails."""
     body, tail = line[:-_TAIL], line[-_TAIL:]
     check = crc32(body, crc)
@@ -99,19 +100,19 @@ def opened(line: bytes, crc: int) -> tuple[bytes, int] | None:
     return body + b"}", crc32(tail, check)
 
 
-def scan(file: BinaryIO, path: Path) -> Written:
+def scan(file: BinaryIO, path: Path) -> JournalState:
     """Read a journal from its start, and check every whole line of it.
 
     Raises:
         AttnscopeError: It is something else, or a line is damaged.
     """
-    found = Written()
+    found = JournalState()
     for number, line in enumerate(file, 1):
         if number == 1 and not line.startswith(MAGIC[: len(line)]):
             raise AttnscopeError("exists, and is not a dump", where=path, hint="give --force to replace it")
         if not line.endswith(b"\n"):
             break  # torn
-        whole = opened(line, found.crc)
+        whole = unseal(line, found.crc)
         if whole is None or found.ended:
             hint = "restore it from a copy, or give --force to start anew"
             raise AttnscopeError("the line is damaged", where=f"{path}:{number}", hint=hint)
@@ -130,7 +131,7 @@ def scan(file: BinaryIO, path: Path) -> Written:
     return found
 
 
-def _note(found: Written, body: bytes) -> None:
+def _note(found: JournalState, body: bytes) -> None:
     if body.startswith(END):
         decode_json(body, End)
         found.ended = True
@@ -165,18 +166,18 @@ class Journal:
         AttnscopeError: It cannot be written, another process writes to it, it is something else, or is damaged.
     """
 
-    def __init__(self, path: Path, *, force: bool, files: Files) -> None:
+    def __init__(self, path: Path, *, force: bool, files: FileSystem) -> None:
         check_target(path, force=True)
-        self.path, self._files, self.written = path, files, Written()
+        self.path, self._files, self.written = path, files, JournalState()
         self._new, self._is_new = path.with_name(f".{path.name}.new"), not path.exists()
         self._old: int | None = None
         self._owed = 0  # records to be written until the new file may take the old one's place
         self._old_lines: Iterator[bytes] = iter(())
-        with naming(path):
+        with naming_errors(path):
             self._descriptor = files.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
         try:
             self._take(self._descriptor, path)
-            with naming(path):
+            with naming_errors(path):
                 if self._new.exists():  # an earlier process ended before it was of use
                     files.remove(self._new)
             if force and os.fstat(self._descriptor).st_size:
@@ -194,16 +195,16 @@ class Journal:
 
     def _take(self, descriptor: int, path: Path) -> None:
         """Lock a file, which has to be the one of that name still: another process may have replaced it meanwhile."""
-        with naming(path):
+        with naming_errors(path):
             self._files.lock(descriptor)
             if not path.exists() or not os.path.samestat(os.fstat(descriptor), path.stat()):
                 raise BlockingIOError
 
     def _go_on(self) -> None:
         """Read what is there, and drop a torn line."""
-        with naming(self.path, reading=True), open(self.path, "rb") as file:
+        with naming_errors(self.path, reading=True), open(self.path, "rb") as file:
             self.written = scan(file, self.path)
-        with naming(self.path):
+        with naming_errors(self.path):
             if os.fstat(self._descriptor).st_size > self.written.size:
                 self._files.truncate(self._descriptor, self.written.size)
 
@@ -213,12 +214,12 @@ class Journal:
         Args:
             owed: Records after which it takes the place of this one.
         """
-        with naming(self._new):
+        with naming_errors(self._new):
             descriptor = self._files.open(self._new, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND)
             self._old, self._descriptor = self._descriptor, descriptor
             os.fchmod(descriptor, stat.S_IMODE(os.fstat(self._old).st_mode))
             self._files.lock(descriptor)
-        self.written, self._owed = Written(), owed
+        self.written, self._owed = JournalState(), owed
 
     def try_again(self, holds: int) -> "set[int]":
         """Write the journal anew where there is memory now for records that failed for want of it.
@@ -257,7 +258,7 @@ class Journal:
         """Write the header line, and make the file's name safe."""
         self.append(header)
         self.sync()
-        with naming(self.path):
+        with naming_errors(self.path):
             self._files.sync_folder(self.path.parent)
         self.written.header = header
 
@@ -268,7 +269,7 @@ class Journal:
             AttnscopeError: The disk is full or fails.
         """
         line, crc = seal(body, self.written.crc)
-        with naming(self.path), unbroken():
+        with naming_errors(self.path), unbroken():
             self._files.write_all(self._descriptor, line)
         self.written.crc = crc
         self.written.size += len(line)
@@ -283,7 +284,7 @@ class Journal:
         if self._old is None or self._owed > 0:
             return
         self.sync()
-        with naming(self.path):
+        with naming_errors(self.path):
             self._files.replace(self._new, self.path)
             self._files.sync_folder(self.path.parent)
             old, self._old = self._old, None
@@ -302,13 +303,13 @@ class Journal:
 
     def sync(self) -> None:
         """Wait until every line is safe on disk."""
-        with naming(self.path):
+        with naming_errors(self.path):
             self._files.sync(self._descriptor)
 
     def _close(self) -> None:
         """Close the file; one that was never of use is removed."""
         unused = self._new if self.beside else self.path if self._is_new and not self.written.size else None
-        with naming(self.path), ExitStack() as last:
+        with naming_errors(self.path), ExitStack() as last:
             for descriptor in (self._old, self._descriptor):
                 if descriptor is not None:
                     last.callback(self._files.close, descriptor)
@@ -325,9 +326,9 @@ class Journal:
 def _old_lines(path: Path) -> Iterator[bytes]:
     """The records of a journal that `scan` has found whole, as JSON without their checks."""
     with open(path, "rb") as file:
-        _, crc = opened(file.readline(), 0) or (b"", 0)
+        _, crc = unseal(file.readline(), 0) or (b"", 0)
         for line in file:
-            body, crc = opened(line, crc) or (b"", 0)
+            body, crc = unseal(line, crc) or (b"", 0)
             yield body
 
 
@@ -335,7 +336,7 @@ class Stream(Journal):
     """Lines to standard output: no lock, nothing that was there before, nothing to go on with."""
 
     def __init__(self) -> None:
-        self.path, self.written = Path("standard output"), Written()
+        self.path, self.written = Path("standard output"), JournalState()
         self._old, self._owed = None, 0
 
     def append(self, body: bytes) -> None:

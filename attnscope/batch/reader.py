@@ -1,4 +1,4 @@
-"""The name of an input in; its items, as often as wanted, and what it is, out.
+"""Read an input file: its items, as often as needed, and facts about it.
 
 The input is read twice: once to hash it, count its records and find ids that occur twice, once to work on it. What can
 be read only once (a pipe, standard input) goes into a temporary file first.
@@ -20,13 +20,13 @@ from typing import IO, Any, BinaryIO
 import numpy as np
 
 from attnscope.batch.header import InputFacts, Settings
+from attnscope.batch.input_lines import COMPRESSED, open_decompressed
 from attnscope.batch.items import FORMATS, Item, from_jsonl, from_parquet, from_table, from_txt
-from attnscope.batch.lines import PACKED, unpacked
 from attnscope.errors import AttnscopeError, UsageError
-from attnscope.visible import as_unicode
+from attnscope.system.escape import as_unicode
 
 
-class Input:
+class InputReader:
     """An input that is open.
 
     Args:
@@ -42,7 +42,7 @@ class Input:
     def __init__(self, name: str, format: str | None, column: str) -> None:
         self.name = "standard input" if name == "-" else name
         endings = [] if name == "-" else PurePath(name).suffixes
-        self._packing = endings.pop() if endings and endings[-1].lower() in PACKED else ""
+        self._packing = endings.pop() if endings and endings[-1].lower() in COMPRESSED else ""
         self.format = format or _format(endings, name)
         self._column = column
         self._file: Any = _open(name)
@@ -55,7 +55,7 @@ class Input:
             AttnscopeError: It is damaged as a whole, or changes while it is being read.
         """
         self._file.seek(0)
-        with unpacked(self._file, self._packing.lower(), self.name) as file:
+        with open_decompressed(self._file, self._packing.lower(), self.name) as file:
             yield from self._parsed(file)
         now = os.fstat(self._file.fileno())
         if (now.st_size, now.st_mtime_ns) != (self._state.st_size, self._state.st_mtime_ns):
@@ -100,22 +100,22 @@ class Input:
                 raise AttnscopeError(found, where=f"{self.name}:{item.line}", hint="give every record its own id")
             seen[item.id] = item.line
 
-    def __enter__(self) -> "Input":
+    def __enter__(self) -> "InputReader":
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._file.close()
 
 
-def selected(items: Iterator[Item], settings: Settings) -> Iterator[Item]:
+def select_items(items: Iterator[Item], settings: Settings) -> Iterator[Item]:
     """The items that `--skip`, `--limit` and `--shard` leave."""
     number, count = settings.shard
     end = None if settings.limit is None else settings.skip + settings.limit
     return (item for item in islice(items, settings.skip, end) if item.index % count == number - 1)
 
 
-def how_many(records: int, settings: Settings) -> int:
-    """How many items `selected` leaves of so many."""
+def count_selected(records: int, settings: Settings) -> int:
+    """How many items `select_items` leaves of so many."""
     number, count = settings.shard
     end = records if settings.limit is None else min(records, settings.skip + settings.limit)
     return len(range(settings.skip + (number - 1 - settings.skip) % count, end, count))
@@ -135,7 +135,7 @@ def _open(name: str) -> BinaryIO:
     if name == "-":
         if sys.stdin is None:
             raise AttnscopeError("standard input is closed", hint="name a file")
-        return _spooled(sys.stdin.buffer, "standard input")
+        return _spool(sys.stdin.buffer, "standard input")
     try:
         descriptor = os.open(name, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
         file = open(descriptor, "rb")  # noqa: SIM115
@@ -143,12 +143,12 @@ def _open(name: str) -> BinaryIO:
             return file
         os.set_blocking(descriptor, True)
         with file:
-            return _spooled(file, name)
+            return _spool(file, name)
     except (OSError, ValueError) as e:
         raise AttnscopeError(f"cannot be read ({getattr(e, 'strerror', None) or e})", where=name) from e
 
 
-def _spooled(file: IO[bytes], name: str) -> BinaryIO:
+def _spool(file: IO[bytes], name: str) -> BinaryIO:
     copy = tempfile.TemporaryFile(prefix="attnscope-")  # noqa: SIM115
     try:
         shutil.copyfileobj(file, copy, 1 << 20)

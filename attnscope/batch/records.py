@@ -1,4 +1,4 @@
-"""The lines of a dump as plain data, and as JSON: a header, one record a text, an end line; no torch in here.
+"""The lines of a dump as plain data and as JSON: a header, one record per text, an end line.
 
 Arrays of a record have the unit (a layer and head) as their first axis. They are NumPy arrays in memory and nested
 lists in JSON, float32 in shortest exact digits; null stands for "none" (fewer sources than ranks, a fully masked

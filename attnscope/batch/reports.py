@@ -1,4 +1,4 @@
-"""A Report that `attnscope run --format json` wrote in; the same texts as records, for tables, out."""
+"""Read a Report that `attnscope run --format json` wrote as records for a table."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -7,13 +7,13 @@ from typing import Any, Literal
 import msgspec
 import numpy as np
 
-from attnscope.batch.header import Keep, Settings
+from attnscope.batch.header import KeptPart, Settings
 from attnscope.batch.records import STATISTICS, Record, RowArrays, TopArrays
 from attnscope.errors import AttnscopeError
 from attnscope.report import Report, TextReport, decode_json, from_json
 
 
-class _Kind(msgspec.Struct):
+class _SchemaField(msgspec.Struct):
     schema: str = ""
 
 
@@ -25,7 +25,7 @@ def read_report(path: Path) -> Report | None:
     """
     try:
         data = path.read_bytes()
-        if not decode_json(data, _Kind).schema.startswith("attnscope.report/"):
+        if not decode_json(data, _SchemaField).schema.startswith("attnscope.report/"):
             return None
         return from_json(data)
     except ValueError:  # msgspec.DecodeError is one, and so is a byte that is not UTF-8
@@ -42,7 +42,7 @@ def settings_of(report: Report) -> Settings:
     by: Literal["value", "projected"] = "value"
     if any(head.top.projected is not None for head in heads):
         by = "projected"
-    keep: list[Keep] = ["top", "rows"]
+    keep: list[KeptPart] = ["top", "rows"]
     keep += ["columns"] if any(head.columns is not None for head in heads) else []
     keep += ["stages"] if any(head.stages for head in heads) else []
     return Settings(by=by, keep=tuple(keep))

@@ -1,4 +1,4 @@
-"""Items and something that looks into texts in; every record, in the order of the input, in a sink out.
+"""Run a worker over the items of an input and write every record in input order.
 
 Records are taken in windows, sorted by length within one, and put through the model in groups. Windows and groups
 depend on the input and the header alone, never on where an earlier run stopped: the numbers come out with the same
@@ -11,20 +11,20 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
-from attnscope.batch.behind import Behind, Sink
-from attnscope.batch.groups import Size, groups
+from attnscope.batch.background import BackgroundWriter, RecordSink
+from attnscope.batch.groups import TextSize, group_texts
 from attnscope.batch.header import Grouping
 from attnscope.batch.items import Item
-from attnscope.batch.journal import Written, too_large
+from attnscope.batch.journal import JournalState, too_large
 from attnscope.batch.records import Record
 from attnscope.errors import AttnscopeError, MemoryExceeded, ModelError
 
-MOST = 2048  # records in a window, however little is kept of each
+MAX_WINDOW_RECORDS = 2048  # records in a window, however little is kept of each
 
 T = TypeVar("T")
 
 
-class Work(Protocol[T]):
+class TextWorker(Protocol[T]):
     """What looks into texts."""
 
     def prepare(self, item: Item) -> "T | Record":
@@ -34,13 +34,13 @@ class Work(Protocol[T]):
             AttnscopeError: The text cannot be looked into.
         """
 
-    def size(self, ready: T) -> Size:
+    def size(self, ready: T) -> TextSize:
         """How large it is."""
 
-    def begin(self) -> None:
+    def start_window(self) -> None:
         """A new window begins."""
 
-    def look(self, ready: Sequence[T]) -> list[Record]:
+    def process(self, ready: Sequence[T]) -> list[Record]:
         """The records of some texts that go through the model together.
 
         Raises:
@@ -85,7 +85,7 @@ class Summary:
         return f"; {time.monotonic() - self.started:,.1f} s, {self.rates}" if self.tokens else ""
 
 
-Tell = Callable[[Summary], None]
+SummaryCallback = Callable[[Summary], None]
 _LISTED = 20
 
 
@@ -97,7 +97,7 @@ class Runner(Generic[T]):
         sink: Takes records.
         bounds: How large groups and windows may be.
         strict: Stop at the first failure.
-        tell: Called whenever records have been written.
+        on_progress: Called whenever records have been written.
         holds: Numbers that memory holds of one text; a window may have four times as many.
         before: What was written before; None for what the sink says.
         again: Numbers of records among these that are tried again; the sink goes through what was written before.
@@ -105,18 +105,18 @@ class Runner(Generic[T]):
 
     def __init__(
         self,
-        work: Work[T],
-        sink: Sink,
+        work: TextWorker[T],
+        sink: RecordSink,
         bounds: Grouping,
         *,
         strict: bool,
-        tell: Tell,
+        on_progress: SummaryCallback,
         holds: int,
-        before: Written | None = None,
+        before: JournalState | None = None,
         again: Collection[int] = (),
     ) -> None:
         self._work, self._sink, self._bounds, self._holds = work, sink, bounds, holds
-        self._strict, self._tell, self._again = strict, tell, again
+        self._strict, self._on_progress, self._again = strict, on_progress, again
         self._written = before or sink.written
         self._done = len(self._written.indices)
         self._place = 0  # of the next window's first record among those of this run
@@ -128,41 +128,41 @@ class Runner(Generic[T]):
         Raises:
             AttnscopeError: The dump belongs to another input, cannot be written, or with `strict` a record failed.
         """
-        with Behind(self._sink) as behind:
+        with BackgroundWriter(self._sink) as writer:
             for window in self._windows(items):
                 done = min(max(0, self._done - self._place), len(window))
                 self._check_same(window[:done])
                 if self._again:
-                    done = self._taken_over([item.index for item, _, _ in window[:done]], behind)
+                    done = self._taken_over([item.index for item, _, _ in window[:done]], writer)
                 if done < len(window):
-                    self._flush(window, done, behind)
+                    self._flush(window, done, writer)
                 self._place += len(window)
-            behind.wait()
+            writer.wait()
         if self._place < self._done:
             raise AttnscopeError("the dump has more records than the input", hint="give --force to start anew")
         return self.summary
 
-    def _taken_over(self, indices: list[int], behind: Behind) -> int:
+    def _taken_over(self, indices: list[int], writer: BackgroundWriter) -> int:
         """Take a window's records over from what was written before; how many: none where one is tried again.
 
         All of them are done again then, for a shard holds a whole window.
         """
-        behind.wait()
+        writer.wait()
         if not set(indices).isdisjoint(self._again):
             self._sink.skip(len(indices))
             return 0
         self.summary.counts += self._sink.copy(len(indices))
         self.summary.resumed += len(indices)
-        self._tell(self.summary)
+        self._on_progress(self.summary)
         return len(indices)
 
-    def _windows(self, items: Iterable[Item]) -> "Iterator[list[tuple[Item, T | Record, Size]]]":
-        window: list[tuple[Item, T | Record, Size]] = []
+    def _windows(self, items: Iterable[Item]) -> "Iterator[list[tuple[Item, T | Record, TextSize]]]":
+        window: list[tuple[Item, T | Record, TextSize]] = []
         values = 0
         for item in items:
             ready = self._prepared(item)
-            size = Size(0, 0, 0) if isinstance(ready, Record) else self._work.size(ready)
-            if window and (values + size.values > self._bounds.window or len(window) == MOST):
+            size = TextSize(0, 0, 0) if isinstance(ready, Record) else self._work.size(ready)
+            if window and (values + size.values > self._bounds.window or len(window) == MAX_WINDOW_RECORDS):
                 yield window
                 window, values = [], 0
             window.append((item, ready, size))
@@ -176,10 +176,10 @@ class Runner(Generic[T]):
         try:
             ready = self._work.prepare(item)
         except AttnscopeError as e:
-            return failed(item, _without_place(e, item))
+            return failed(item, _without_location(e, item))
         return ready
 
-    def _check_same(self, window: "Sequence[tuple[Item, T | Record, Size]]") -> None:
+    def _check_same(self, window: "Sequence[tuple[Item, T | Record, TextSize]]") -> None:
         """Refuse to go on with a dump of other texts."""
         written = self._written
         for place, (item, _, _) in enumerate(window, self._place):
@@ -187,14 +187,14 @@ class Runner(Generic[T]):
                 found = f"record {item.index} of the dump belongs to another text"
                 raise AttnscopeError(found, hint="give --force to start anew")
 
-    def _flush(self, window: "list[tuple[Item, T | Record, Size]]", done: int, behind: Behind) -> None:
-        first = 0 if self._sink.whole else done
+    def _flush(self, window: "list[tuple[Item, T | Record, TextSize]]", done: int, writer: BackgroundWriter) -> None:
+        first = 0 if self._sink.needs_all_records else done
         found = {place: ready for place, (_, ready, _) in enumerate(window) if isinstance(ready, Record)}
         places = [place for place in range(len(window)) if place not in found]
-        together = []
+        by_group = []
         self._check_room([v for _, _, size in window if (v := size.values) <= self._holds], 4 * self._holds)
-        self._work.begin()
-        for group in groups([window[place][2] for place in places], self._bounds):
+        self._work.start_window()
+        for group in group_texts([window[place][2] for place in places], self._bounds):
             chosen = [places[i] for i in group]
             item, _, size = window[chosen[0]]
             if len(chosen) == 1 and size.values > self._holds:  # in a group all the same, so that others don't change
@@ -202,11 +202,11 @@ class Runner(Generic[T]):
                 continue
             if max(chosen) >= first:
                 self._check_room([window[place][2].values for place in chosen], self._holds)
-                together.append(self._looked([window[place] for place in chosen]))
-                found |= dict(zip(chosen, together[-1], strict=True))
+                by_group.append(self._process_group([window[place] for place in chosen]))
+                found |= dict(zip(chosen, by_group[-1], strict=True))
         items = [item for item, _, _ in window[first:]]
         records = [found[place] for place in range(first, len(window))]
-        self._write(records, items, len(window) - done, together, behind)
+        self._write(records, items, len(window) - done, by_group, writer)
 
     def _check_room(self, values: list[int], most: int) -> None:
         """Refuse a window or group that memory does not hold now: smaller ones would give another dump.
@@ -219,20 +219,20 @@ class Runner(Generic[T]):
             hint = "the same command goes on where there is more; a new dump with --max-memory takes fewer at a time"
             raise AttnscopeError(found, hint=hint)
 
-    def _looked(self, group: "list[tuple[Item, T | Record, Size]]") -> list[Record]:
+    def _process_group(self, group: "list[tuple[Item, T | Record, TextSize]]") -> list[Record]:
         """A group's records; where one text spoils it, each text alone."""
         ready = [one for _, one, _ in group if not isinstance(one, Record)]
         try:
-            return self._work.look(ready)
+            return self._work.process(ready)
         except (ModelError, MemoryExceeded):
             raise
         except AttnscopeError as e:
             if len(group) == 1:
-                return [failed(group[0][0], _without_place(e, group[0][0]))]
-        return [self._looked([one])[0] for one in group]
+                return [failed(group[0][0], _without_location(e, group[0][0]))]
+        return [self._process_group([one])[0] for one in group]
 
     def _write(
-        self, records: list[Record], items: list[Item], new: int, together: list[list[Record]], behind: Behind
+        self, records: list[Record], items: list[Item], new: int, by_group: list[list[Record]], writer: BackgroundWriter
     ) -> None:
         """Hand a window's last records on, and stop before a failure that may not be."""
         fresh, end = len(records) - new, len(records)
@@ -242,16 +242,16 @@ class Runner(Generic[T]):
         def then() -> None:
             for record, item in zip(records[fresh:end], items[fresh:end], strict=True):
                 self._note(record, item)
-            self._tell(self.summary)
+            self._on_progress(self.summary)
 
         if end < len(records):
             last = records[end].index
-            together = [[record for record in group if record.index < last] for group in together]
-        behind.put(records[:end], end - fresh, together, then)
+            by_group = [[record for record in group if record.index < last] for group in by_group]
+        writer.submit(records[:end], end - fresh, by_group, then)
         if end < len(records):
-            behind.wait()
+            writer.wait()
             hint = "without --strict the rest goes on"
-            raise AttnscopeError(str(records[end].error), where=_place(items[end]), hint=hint)
+            raise AttnscopeError(str(records[end].error), where=_location(items[end]), hint=hint)
 
     def _note(self, record: Record, item: Item) -> None:
         self.summary.counts[record.status] += 1
@@ -282,11 +282,11 @@ def without_findings(item: Item, status: str, why: str) -> Record:
     )
 
 
-def _place(item: Item) -> str:
+def _location(item: Item) -> str:
     return item.text.where if item.text is not None else f"line {item.line}"
 
 
-def _without_place(error: AttnscopeError, item: Item) -> str:
+def _without_location(error: AttnscopeError, item: Item) -> str:
     """The error, without repeating where the item stands."""
-    where = None if error.where == _place(item) else error.where
+    where = None if error.where == _location(item) else error.where
     return str(AttnscopeError(error.found, where=where, hint=error.hint))

@@ -1,4 +1,4 @@
-"""Records in; lines of a journal, with their arrays in them or in .safetensors shards beside it, out."""
+"""Write records as journal lines, with arrays inside the lines or in .safetensors shards."""
 
 import json
 import os
@@ -13,11 +13,12 @@ import msgspec
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
-from attnscope.batch.blocks import BLOCK, ROOM, Blocks, Bytes
-from attnscope.batch.files import Files, naming
-from attnscope.batch.journal import Journal, Stream, Written, scan
+from attnscope.batch.direct_writer import BLOCK, BUFFER_BYTES, Bytes, DirectWriter
+from attnscope.batch.file_errors import naming_errors
+from attnscope.batch.journal import Journal, JournalState, Stream, scan
 from attnscope.batch.records import Record, encode
 from attnscope.errors import AttnscopeError
+from attnscope.system.file_system import FileSystem
 
 INDEX = "index.jsonl"
 STANDARD_OUTPUT = "-"
@@ -26,40 +27,40 @@ _DTYPES = {"float32": "F32", "int32": "I32"}
 _ARRAYS = ("top", "rows", "columns", "pooled", "stages")
 
 
-class Lines:
+class JsonlSink:
     """Everything of a record in its line: `dump.jsonl`.
 
     Args:
         journal: Open for writing.
     """
 
-    whole = False
+    needs_all_records = False
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
 
     @property
-    def written(self) -> Written:
-        """See behind.Sink."""
+    def written(self) -> JournalState:
+        """See background.RecordSink."""
         return self._journal.written
 
     def copy(self, count: int) -> "Counter[str]":
-        """See behind.Sink."""
+        """See background.RecordSink."""
         return self._journal.copy(count)
 
     def skip(self, count: int) -> None:
-        """See behind.Sink."""
+        """See background.RecordSink."""
         self._journal.skip(count)
 
-    def put(self, records: Sequence[Record], new: int, together: Sequence[Sequence[Record]]) -> None:
-        """See behind.Sink."""
+    def write(self, records: Sequence[Record], new: int, by_group: Sequence[Sequence[Record]]) -> None:
+        """See background.RecordSink."""
         for record in records[len(records) - new :]:
             self._journal.append(encode(record))
         self._journal.sync()
         self._journal.settle(new)
 
 
-class Shards:
+class SafetensorsSink:
     """Arrays in .safetensors files, one a window, everything else in `index.jsonl` beside them.
 
     A shard is whole and safe on disk before the first line that names it. While the index is written beside an old one,
@@ -71,35 +72,35 @@ class Shards:
         files: The system.
     """
 
-    whole = True
+    needs_all_records = True
 
-    def __init__(self, journal: Journal, files: Files) -> None:
+    def __init__(self, journal: Journal, files: FileSystem) -> None:
         self._journal, self._files = journal, files
-        self._folder, self._blocks = journal.path.parent, Blocks(files)
+        self._folder, self._blocks = journal.path.parent, DirectWriter(files)
 
     @property
-    def written(self) -> Written:
-        """See behind.Sink."""
+    def written(self) -> JournalState:
+        """See background.RecordSink."""
         return self._journal.written
 
     def copy(self, count: int) -> "Counter[str]":
-        """See behind.Sink."""
+        """See background.RecordSink."""
         beside, found = self._journal.beside, self._journal.copy(count)
         self._settled(beside)
         return found
 
     def skip(self, count: int) -> None:
-        """See behind.Sink."""
+        """See background.RecordSink."""
         self._journal.skip(count)
 
-    def put(self, records: Sequence[Record], new: int, together: Sequence[Sequence[Record]]) -> None:
-        """See behind.Sink."""
+    def write(self, records: Sequence[Record], new: int, by_group: Sequence[Sequence[Record]]) -> None:
+        """See background.RecordSink."""
         found = [record for record in records if record.status == "ok"]
         beside = self._journal.beside
         name = check = None
         if found:
             name = f"{found[0].index:09d}.safetensors"
-            arrays = {name: array for group in together for name, array in _laid(group)}
+            arrays = {name: array for group in by_group for name, array in _in_memory_order(group)}
             check = f"{self._write(self._folder / (name + _NEW if beside else name), arrays):08x}"
             self.written.shards[name] = check
         for record in records[len(records) - new :]:
@@ -112,19 +113,19 @@ class Shards:
     def _settled(self, beside: bool) -> None:
         """Give shards their names where the index has got its own."""
         if beside and not self._journal.beside:
-            with naming(self._folder):
+            with naming_errors(self._folder):
                 _name_shards(self._folder, self.written.shards, self._files)
 
     def _write(self, path: Path, arrays: "dict[str, np.ndarray[Any, Any]]") -> int:
         """A whole file or none, and its CRC-32; the lock on the index keeps others from the temporary name."""
         temporary = path.parent / _TEMPORARY
-        with naming(path):
+        with naming_errors(path):
             descriptor = self._files.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
             try:
                 try:
                     self._blocks.start(descriptor)
                     self._blocks.put(np.frombuffer(_header(arrays), dtype=np.uint8))
-                    for run in _runs(arrays.values()):
+                    for run in _contiguous_bytes(arrays.values()):
                         self._blocks.put(run)
                     crc = self._blocks.finish()
                 finally:
@@ -150,7 +151,7 @@ def arrays_of(record: Record) -> "dict[str, np.ndarray[Any, Any]]":
     return found
 
 
-def _laid(group: Sequence[Record]) -> "Iterator[tuple[str, np.ndarray[Any, Any]]]":
+def _in_memory_order(group: Sequence[Record]) -> "Iterator[tuple[str, np.ndarray[Any, Any]]]":
     """Names and arrays of records that went through the model together, in the order in which these lie in memory."""
     arrays = [(record.index, arrays_of(record)) for record in group if record.status == "ok"]
     for key in arrays[0][1] if arrays else ():
@@ -175,7 +176,7 @@ def _header(arrays: "dict[str, np.ndarray[Any, Any]]") -> bytes:
     return len(text).to_bytes(8, "little") + text
 
 
-def _runs(arrays: "Iterable[np.ndarray[Any, Any]]") -> Iterator[Bytes]:
+def _contiguous_bytes(arrays: "Iterable[np.ndarray[Any, Any]]") -> Iterator[Bytes]:
     """The bytes of arrays, those that lie side by side in memory as one."""
     run: Bytes = np.empty(0, dtype=np.uint8)
     for array in arrays:
@@ -189,7 +190,9 @@ def _runs(arrays: "Iterable[np.ndarray[Any, Any]]") -> Iterator[Bytes]:
 
 
 @contextmanager
-def open_dump(target: Path, *, force: bool, files: Files) -> "Iterator[tuple[Journal, Lines | Shards]]":
+def open_dump(
+    target: Path, *, force: bool, files: FileSystem
+) -> "Iterator[tuple[Journal, JsonlSink | SafetensorsSink]]":
     """A dump that is open for writing, and locked: a .jsonl file, or a folder where the name has no ending.
 
     Args:
@@ -202,19 +205,19 @@ def open_dump(target: Path, *, force: bool, files: Files) -> "Iterator[tuple[Jou
     """
     if str(target) == STANDARD_OUTPUT:
         stream = Stream()
-        yield stream, Lines(stream)
+        yield stream, JsonlSink(stream)
         return
     folder = target.is_dir() or not target.suffix
     made = folder and not target.exists()
     if folder:
         _check_folder(target)
-        with naming(target):
+        with naming_errors(target):
             files.make_folder(target)
     try:
         with Journal(target / INDEX if folder else target, force=force, files=files) as journal:
             if folder:
-                _tidy(journal, files)
-            yield journal, Shards(journal, files) if folder else Lines(journal)
+                _remove_stale(journal, files)
+            yield journal, SafetensorsSink(journal, files) if folder else JsonlSink(journal)
     finally:
         if made:
             with suppress(OSError):
@@ -228,7 +231,7 @@ def _check_folder(target: Path) -> None:
         raise AttnscopeError("is a folder that holds something else", where=target, hint="name a new folder")
 
 
-def _tidy(journal: Journal, files: Files) -> None:
+def _remove_stale(journal: Journal, files: FileSystem) -> None:
     """Finish or remove what a killed process left; refuse to go on where a named shard is gone."""
     folder = journal.path.parent
     named: dict[str, str | None] | None = journal.written.shards
@@ -237,7 +240,7 @@ def _tidy(journal: Journal, files: Files) -> None:
         if any(folder.glob(_SHARD + _NEW)):
             with suppress(AttnscopeError), open(journal.path, "rb") as file:
                 named = scan(file, journal.path).shards
-    with naming(folder):
+    with naming_errors(folder):
         if (folder / _TEMPORARY).exists():
             files.remove(folder / _TEMPORARY)
         if named is not None:
@@ -248,7 +251,7 @@ def _tidy(journal: Journal, files: Files) -> None:
             raise AttnscopeError(f"the shard {name} is missing", where=journal.path, hint=hint)
 
 
-def _name_shards(folder: Path, named: "Mapping[str, str | None]", files: Files) -> None:
+def _name_shards(folder: Path, named: "Mapping[str, str | None]", files: FileSystem) -> None:
     """Give shards that lie beside old ones the names by which the index knows them, and remove all that it does not.
 
     Args:
@@ -273,6 +276,6 @@ def _name_shards(folder: Path, named: "Mapping[str, str | None]", files: Files) 
 def _crc(path: Path) -> int:
     crc = 0
     with open(path, "rb") as file:
-        while part := file.read(ROOM):
+        while part := file.read(BUFFER_BYTES):
             crc = crc32(part, crc)
     return crc

@@ -1,4 +1,4 @@
-"""Write the records of a dump as flat tables, .csv or .parquet, and read such tables again.
+"""Flatten records into a table with one row per text, layer, head, query and rank (.csv, .parquet).
 
 A table is one of four: `contributors` has one row per text, layer, head, query and rank, `rows` one per text, layer,
 head and query, `columns` one per text, layer, head and source, and `matrices` one per cell of a stage. Statistics of a
@@ -179,7 +179,7 @@ def _cells(values: Any) -> Any:
     return values.tolist() if isinstance(values, np.ndarray) else values
 
 
-def arrow() -> tuple[Any, Any]:
+def import_pyarrow() -> tuple[Any, Any]:
     """Pyarrow and its Parquet module.
 
     Raises:
@@ -199,7 +199,7 @@ def write_parquet(path: Path, names: list[str], tables: Iterable[Table]) -> None
     Raises:
         AttnscopeError: The extra is missing.
     """
-    pa, parquet = arrow()
+    pa, parquet = import_pyarrow()
     schema = pa.schema([(name, _arrow_type(pa, name)) for name in names])
     with open(path, "wb") as file, parquet.ParquetWriter(file, schema, compression="zstd") as writer:
         waiting: list[Any] = []
@@ -252,7 +252,7 @@ def _unreadable(error: Exception, path: Path) -> AttnscopeError:
 
 def _parquet_parts(path: Path) -> Iterator[Any]:
     """The names of the columns, then part after part."""
-    pa, parquet = arrow()
+    pa, parquet = import_pyarrow()
     try:
         with open(path, "rb") as opened:  # pyarrow takes every name of a file for UTF-8
             file = parquet.ParquetFile(opened)

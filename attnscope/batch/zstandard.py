@@ -1,4 +1,4 @@
-"""A .zst file in; its content out, by Python 3.14's own decompressor or by the extra's."""
+"""Decompress .zst with Python 3.14's own module or the `zst` extra."""
 
 import io
 from collections.abc import Callable
@@ -9,7 +9,7 @@ from attnscope.errors import AttnscopeError
 _STEP = 1024  # packed bytes at a time: a block of four may unpack to 128 KiB, so this is never more than 32 MiB
 
 
-class _Unpacked(io.RawIOBase):
+class _ZstandardReader(io.RawIOBase):
     """Frames one after the other, as `zstd -d` reads them.
 
     Args:
@@ -56,7 +56,7 @@ class _Unpacked(io.RawIOBase):
         return b"".join(found)
 
 
-def opened_zstandard(file: BinaryIO, name: str) -> io.BufferedReader:
+def open_zstandard(file: BinaryIO, name: str) -> io.BufferedReader:
     """A .zst file's content.
 
     Args:
@@ -67,7 +67,7 @@ def opened_zstandard(file: BinaryIO, name: str) -> io.BufferedReader:
         AttnscopeError: Nothing here reads the format.
     """
     new, damage = _decompressor(name)
-    return io.BufferedReader(_Unpacked(file, new, damage), 1 << 16)
+    return io.BufferedReader(_ZstandardReader(file, new, damage), 1 << 16)
 
 
 def _decompressor(name: str) -> tuple[Callable[[], Any], type[Exception]]:

@@ -1,4 +1,4 @@
-"""A checkpoint and a text in; whether what attnscope shows for them can be trusted, out."""
+"""Check a model's attention against laws and references."""
 
 from attnscope.checks.run import check
 

@@ -13,16 +13,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from attnscope.analysis import Place, Whole, head_report
-from attnscope.checks.measures import judge
-from attnscope.checks.observe import Look, Seen
-from attnscope.model.native import Batch
-from attnscope.model.recorders import Rows
+from attnscope.analysis import TextExtent, TextSlice, head_report
+from attnscope.checks.measures import make_check
+from attnscope.checks.observe import LayerStages, ModelShape
+from attnscope.model.batch import Batch
+from attnscope.model.recorders import RowRecorder
 from attnscope.model.tile import Recorder
-from attnscope.model.trace import Trace, Unit, Wanted, prepare
+from attnscope.model.trace import HeadSelection, RecordSpec, Trace, make_trace
+from attnscope.planning.record_options import RecordOptions
 from attnscope.report import HeadReport, Token
 from attnscope.report.check import Check
-from attnscope.selection import Keep
 
 _TOP = 3
 _WITHIN = {"within_16": 16, "within_64": 64, "within_256": 256, "within_1024": 1024}
@@ -63,14 +63,14 @@ class Findings:
     """The recorders of several runs over one text, and the checks of what they kept.
 
     Args:
-        look: The model's sizes.
+        model_shape: The model's sizes.
         tokens: The text.
     """
 
-    def __init__(self, look: Look, tokens: list[Token]) -> None:
-        self._look, self._tokens = look, tokens
-        self._sources = tokens if look.context is None else look.context
-        self._asked = selections(look.n_heads, len(tokens))
+    def __init__(self, model_shape: ModelShape, tokens: list[Token]) -> None:
+        self._look, self._tokens = model_shape, tokens
+        self._sources = tokens if model_shape.context is None else model_shape.context
+        self._asked = selections(model_shape.n_heads, len(tokens))
         self._traces: list[Trace] = []
 
     def recorders(self, batch: Batch) -> Mapping[int, Sequence[Recorder]]:
@@ -81,7 +81,7 @@ class Findings:
     def _trace(self, asked: Selection, batch: Batch) -> Trace:
         shown = torch.zeros_like(batch.tokens.real)
         shown[:, asked.rows] = True
-        wanted = Wanted(
+        record_spec = RecordSpec(
             stages=(),
             rows=asked.rows,
             counted=asked.rows,
@@ -90,14 +90,14 @@ class Findings:
             by=asked.by,
             eligible=batch.sources.real if asked.special else batch.sources.content(),
             sources=batch.sources,
-            keep=Keep(columns=asked.pool is not None, pool=asked.pool),
+            options=RecordOptions(columns=asked.pool is not None, pool=asked.pool),
             shown=shown,
             real=batch.tokens.real,
         )
         layers = range(self._look.n_layers)
-        return prepare([Unit((layer,), (head,)) for layer in layers for head in asked.heads], wanted)
+        return make_trace([HeadSelection((layer,), (head,)) for layer in layers for head in asked.heads], record_spec)
 
-    def checks(self, layers: Sequence[Seen], limit: float) -> list[Check]:
+    def checks(self, layers: Sequence[LayerStages], limit: float) -> list[Check]:
         """Hold what the recorders kept against the stages of the same pass.
 
         Args:
@@ -108,11 +108,11 @@ class Findings:
         for asked, trace in zip(self._asked, self._traces, strict=True):
             words = np.array([not token.special for token in self._tokens])
             counted = words if words.any() else ~words
-            whole = Whole(len(self._tokens), len(self._sources), torch.from_numpy(counted))
-            place = Place(0, asked.rows, [], whole if asked.pool else None)
-            for unit, kept in trace.kept:
+            extent = TextExtent(len(self._tokens), len(self._sources), torch.from_numpy(counted))
+            place = TextSlice(0, asked.rows, [], extent if asked.pool else None)
+            for unit, recorded in trace.recorded:
                 layer, head = unit.layers[0], unit.heads[0]
-                report = head_report(unit, kept, trace.wanted, place, left_out=[])
+                report = head_report(unit, recorded, trace.record_spec, place, left_out=[])
                 again = Again(layers[layer], head, self._sources, same=self._look.context is None)
                 found = [
                     again.contributors(report, asked),
@@ -122,7 +122,7 @@ class Findings:
                 gaps[layer][:, head] = gaps[layer][:, head].maximum(torch.tensor(found, dtype=torch.float64))
         names = ("contributors are the strongest sources", "row statistics follow from weights",
                  "maps, sums and averages follow from weights")  # fmt: skip
-        return [judge(name, [one[number] for one in gaps], limit) for number, name in enumerate(names)]
+        return [make_check(name, [one[number] for one in gaps], limit) for number, name in enumerate(names)]
 
 
 class Again:
@@ -135,14 +135,16 @@ class Again:
         same: Queries and keys are the same tokens.
     """
 
-    def __init__(self, seen: Seen, head: int, sources: Sequence[Token], *, same: bool) -> None:
-        self._dead = _numpy(seen.dead[0, head]).astype(bool)  # (Q,)
+    def __init__(self, seen: LayerStages, head: int, sources: Sequence[Token], *, same: bool) -> None:
+        self._dead = _numpy(seen.fully_masked[0, head]).astype(bool)  # (Q,)
         self._masked = _numpy(seen.stages["masked"][0, head])  # (Q, K)
         self._weights = np.where(self._dead[:, None], 0.0, _numpy(seen.stages["weights"][0, head]))
-        self._sink = None if seen.call.rule.sinks is None else np.where(self._dead, np.nan, _numpy(seen.sink[0, head]))
+        self._sink = (
+            None if seen.inputs.spec.sinks is None else np.where(self._dead, np.nan, _numpy(seen.sink[0, head]))
+        )
         self._special = np.array([token.special for token in sources])
         self._same = same
-        value = _numpy(seen.call.v[0, head // (seen.call.q.shape[1] // seen.call.v.shape[1])])  # (K, Ev)
+        value = _numpy(seen.inputs.v[0, head // (seen.inputs.q.shape[1] // seen.inputs.v.shape[1])])  # (K, Ev)
         self._norms = {"weight": np.ones(len(value)), "value": np.linalg.norm(value, axis=-1)}
         if seen.projection is None:
             self._norms["projected"] = self._norms["value"]
@@ -185,9 +187,9 @@ class Again:
         gaps = [_apart(getattr(report.rows, name), values[asked.rows]) for name, values in expected.items()]
         if self._sink is not None and report.sink is not None:
             gaps.append(_apart(report.sink, self._sink[asked.rows]))
-        dead = [query for query in asked.rows if self._dead[query]]
-        whole = report.fully_masked == dead and (report.sink is None) == (self._sink is None)
-        return max(gaps) if whole else np.inf
+        fully_masked = [query for query in asked.rows if self._dead[query]]
+        extent = report.fully_masked == fully_masked and (report.sink is None) == (self._sink is None)
+        return max(gaps) if extent else np.inf
 
     def _statistics(self) -> dict[str, Array]:
         """Every statistic of `report.Rows`, (Q,) each; NaN where a row may see nothing, or it has no meaning."""
@@ -208,7 +210,7 @@ class Again:
         }
         nothing = np.full(n_queries, np.nan)
         found |= {name: cells.sum(-1) if self._same else nothing for name, cells in near.items()}
-        assert found.keys() == set(Rows.NAMES)
+        assert found.keys() == set(RowRecorder.NAMES)
         return {name: np.where(self._dead, np.nan, values) for name, values in found.items()}
 
     def sums(self, report: HeadReport, counted: Array) -> float:

@@ -1,4 +1,4 @@
-"""Two tensors that ought to be the same in; how far apart they are, head by head, out."""
+"""Measure the difference of two tensors per head, and judge it."""
 
 from collections.abc import Sequence
 
@@ -8,7 +8,7 @@ from torch import Tensor
 from attnscope.report.check import Check, Differences
 
 
-def apart(ours: Tensor, theirs: Tensor, *, absolute: bool = False) -> Tensor:
+def largest_difference(ours: Tensor, theirs: Tensor, *, absolute: bool = False) -> Tensor:
     """The largest difference of every head, (H,), of tensors (B, H, …).
 
     Weights lie between 0 and 1 and are compared as they are. Scores and outputs have no such bound: their difference is
@@ -25,7 +25,7 @@ def apart(ours: Tensor, theirs: Tensor, *, absolute: bool = False) -> Tensor:
     return gap.transpose(0, 1).flatten(1).amax(1) / size  # (H,)
 
 
-def judge(
+def make_check(
     name: str,
     found: Sequence[Tensor],
     limits: float | Sequence[float],
@@ -50,12 +50,12 @@ def judge(
     return Check(name, "pass" if value <= limit else "fail", measured, limit, where, note)
 
 
-def skip(name: str, why: str) -> Check:
+def skipped_check(name: str, why: str) -> Check:
     """A check that has no meaning here."""
     return Check(name, "skipped", note=why)
 
 
 def differences(reference: str, stage: str, found: Sequence[Tensor], limits: float | Sequence[float]) -> Differences:
-    """What `judge` judges, by layer and head."""
+    """What `make_check` judges, by layer and head."""
     by_head = [[float(x) if x < float("inf") else None for x in one] for one in found]
     return Differences(reference, stage, [limits] * len(found) if isinstance(limits, float) else [*limits], by_head)

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attnscope.checks.measures import apart
-from attnscope.checks.observe import Seen
+from attnscope.checks.measures import largest_difference
+from attnscope.checks.observe import LayerStages
 from attnscope.report import STAGES
 
 FLOOR = 1e-5  # of limits: what parity in float32 is promised to
@@ -24,8 +24,11 @@ _FACTOR = 2.0  # right models of all families differed by at most the largest of
 Limits = list[dict[str, float]]
 
 
-def limits(alone: Sequence[Seen], again: Callable[[], list[Seen]], model: nn.Module, dtype: torch.dtype) -> Limits:
-    """What every stage of every layer may be off by, in the measure of `apart`: stage to limit, one a layer.
+def limits(
+    alone: Sequence[LayerStages], again: Callable[[], list[LayerStages]], model: nn.Module, dtype: torch.dtype
+) -> Limits:
+    """What every stage of every layer may be off by, in the measure of `largest_difference`: stage to limit, one a
+    layer.
 
     Args:
         alone: The stages of a text.
@@ -39,7 +42,9 @@ def limits(alone: Sequence[Seen], again: Callable[[], list[Seen]], model: nn.Mod
             moved = again()
         for layer, (one, other) in enumerate(zip(alone, moved, strict=True)):
             for stage in STAGES:
-                gap = float(apart(other.stages[stage], one.stages[stage], absolute=stage == "weights").max())
+                gap = float(
+                    largest_difference(other.stages[stage], one.stages[stage], absolute=stage == "weights").max()
+                )
                 if gap < float("inf"):  # numbers that are not finite are another check's
                     found[layer][stage] = max(found[layer][stage], _FACTOR * gap)
     return found

@@ -1,4 +1,4 @@
-"""argv in, exit code out: the one place where anything that went wrong becomes a line on stderr and a number.
+"""The command line's entry point and only error boundary: argv to exit code.
 
 Nothing heavy is imported before it is needed, so that `--help` and a mistyped option answer at once.
 """
@@ -8,9 +8,9 @@ import sys
 from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING
 
-from attnscope.cli.process import ReaderGone, complain, end_on_signals, one_line_warnings, own_stdout
+from attnscope.cli.process import PipeClosed, checked_stdout, end_on_signals, one_line_warnings, print_notice
 from attnscope.errors import AttnscopeError, Exit
-from attnscope.visible import visible
+from attnscope.system.escape import escape_control
 
 if TYPE_CHECKING:
     from typer import TyperException
@@ -29,12 +29,12 @@ def main(argv: list[str] | None = None) -> int:
         The exit code, as `errors.Exit` says, or 130 after a KeyboardInterrupt.
     """
     signals = end_on_signals() if argv is None else nullcontext()
-    with own_stdout(), one_line_warnings(), signals:
+    with checked_stdout(), one_line_warnings(), signals:
         try:
             code = _run(sys.argv[1:] if argv is None else argv)
             sys.stdout.flush()
         except BaseException as e:
-            code = _answer(e)
+            code = _report_error(e)
             with suppress(BaseException):
                 sys.stdout.flush()
     return code
@@ -66,22 +66,22 @@ def _check_working_folder() -> None:
         raise AttnscopeError("the working folder was removed", hint="change to one that exists") from e
 
 
-def _answer(error: BaseException) -> int:
+def _report_error(error: BaseException) -> int:
     """Say what went wrong, once, and give its exit code."""
     if isinstance(error, SystemExit):
         return error.code if isinstance(error.code, int) else int(error.code is not None)
-    if isinstance(error, ReaderGone):
+    if isinstance(error, PipeClosed):
         return Exit.READER_GONE
     if isinstance(error, KeyboardInterrupt):
         return 128 + 2
     if os.environ.get("ATTNSCOPE_DEBUG"):
         _show_traceback(error)
-    known = _known(error)
-    complain("error", str(known or _bug(error)))
+    known = _as_attnscope_error(error)
+    print_notice("error", str(known or _bug_message(error)))
     return known.code if known else Exit.BUG
 
 
-def _known(error: BaseException) -> AttnscopeError | None:
+def _as_attnscope_error(error: BaseException) -> AttnscopeError | None:
     """The error in our own words, or None for a bug."""
     if isinstance(error, AttnscopeError):
         return error
@@ -89,9 +89,9 @@ def _known(error: BaseException) -> AttnscopeError | None:
         hint = "choose fewer layers and heads, a shorter text or a smaller --dtype"
         return AttnscopeError("out of memory", hint=hint)
     if isinstance(error, _typer_exception()):
-        from attnscope.cli.usage import in_our_words
+        from attnscope.cli.usage import to_usage_error
 
-        return in_our_words(error)
+        return to_usage_error(error)
     return None
 
 
@@ -105,9 +105,9 @@ def _no_memory(message: str) -> bool:
     return any(words in message for words in _NO_MEMORY)
 
 
-def _bug(error: BaseException) -> str:
+def _bug_message(error: BaseException) -> str:
     first = (str(error).splitlines() or [""])[0]
-    what = visible(f"{type(error).__name__}: {first}" if first else type(error).__name__)
+    what = escape_control(f"{type(error).__name__}: {first}" if first else type(error).__name__)
     return f"a bug in attnscope ({what}); ATTNSCOPE_DEBUG=1 shows the traceback, please report it"
 
 
@@ -115,4 +115,4 @@ def _show_traceback(error: BaseException) -> None:
     import traceback
 
     for line in "".join(traceback.format_exception(error)).splitlines():
-        complain("debug", visible(line))
+        print_notice("debug", escape_control(line))

@@ -1,4 +1,4 @@
-"""The commands in; one Typer application out. A new command is one file and one line here."""
+"""The Typer application. A new command is one file and one line here."""
 
 from typing import Annotated
 
@@ -7,7 +7,7 @@ import typer
 from attnscope import __version__
 from attnscope.cli import batch, check, compare, convert, explain, info, run
 from attnscope.cli.help import Command, Group
-from attnscope.cli.shared import spread
+from attnscope.cli.option_groups import expand_groups
 
 _EXAMPLES = """
 attnscope run "The bank by the river"
@@ -34,7 +34,7 @@ for command, examples in (
     (check.check, check.EXAMPLES),
     (info.info, info.EXAMPLES),
 ):
-    app.command(cls=Command, epilog=examples)(spread(command))
+    app.command(cls=Command, epilog=examples)(expand_groups(command))
 
 
 def _version(asked: bool) -> None:

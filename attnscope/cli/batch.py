@@ -1,19 +1,19 @@
-"""A file of texts in; a dump of what attention does in each of them out: `attnscope batch`."""
+"""The command `attnscope batch`: dump the attention of many texts to a file."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
 
-from attnscope.cli.batch_options import DumpSelection, Target, Texts
-from attnscope.cli.options import Machine, Stack
-from attnscope.cli.process import complain
+from attnscope.cli.batch_options import DumpOutputOptions, DumpSelectionOptions, InputOptions
+from attnscope.cli.options import MachineOptions, ModelOptions
+from attnscope.cli.process import print_notice
 from attnscope.errors import Exit, UsageError
 from attnscope.selection import parse_unit
-from attnscope.visible import visible
+from attnscope.system.escape import escape_control
 
 if TYPE_CHECKING:
-    from attnscope.batch.dump import Order
+    from attnscope.batch.dump import DumpConfig
     from attnscope.batch.runner import Summary
 
 EXAMPLES = """
@@ -26,7 +26,13 @@ zcat texts.jsonl.gz | attnscope batch - --from jsonl -o dump.jsonl --shard 1/4
 _ENDINGS = (".jsonl", ".json")
 
 
-def batch(texts: Texts, stack: Stack, selection: DumpSelection, target: Target, machine: Machine) -> None:
+def batch(
+    texts: InputOptions,
+    stack: ModelOptions,
+    selection: DumpSelectionOptions,
+    target: DumpOutputOptions,
+    machine: MachineOptions,
+) -> None:
     """Dump what attention does in many texts, to a file.
 
     The default is small: the top contributors and the row statistics of every head. Whatever interrupts it, the same
@@ -39,9 +45,9 @@ def batch(texts: Texts, stack: Stack, selection: DumpSelection, target: Target, 
     from attnscope.batch.convert import write_document
     from attnscope.batch.dump import write_dump
 
-    with progress(quiet=target.quiet) as tell:
+    with progress(quiet=target.quiet) as on_progress:
         write = write_document if target.output.suffix == ".json" else write_dump
-        summary = write(order, tell)
+        summary = write(order, on_progress)
     if not target.quiet:
         _report(summary, target.output, texts.file)
     if summary.counts["failed"]:
@@ -49,7 +55,7 @@ def batch(texts: Texts, stack: Stack, selection: DumpSelection, target: Target, 
 
 
 def _check_ending(output: Path) -> None:
-    from attnscope.output import check_name
+    from attnscope.files.atomic import check_name
 
     check_name(output)
     if str(output) == "-" or output.is_dir() or output.suffix in ("", *_ENDINGS):
@@ -60,8 +66,14 @@ def _check_ending(output: Path) -> None:
     raise UsageError(f"'{output}' cannot be a dump", where="--output", hint=hint)
 
 
-def _order(texts: Texts, stack: Stack, selection: DumpSelection, target: Target, machine: Machine) -> "Order":
-    from attnscope.batch.dump import Order
+def _order(
+    texts: InputOptions,
+    stack: ModelOptions,
+    selection: DumpSelectionOptions,
+    target: DumpOutputOptions,
+    machine: MachineOptions,
+) -> "DumpConfig":
+    from attnscope.batch.dump import DumpConfig
     from attnscope.batch.header import Settings
     from attnscope.config import RunConfig
 
@@ -98,18 +110,18 @@ def _order(texts: Texts, stack: Stack, selection: DumpSelection, target: Target,
         part=machine.part,
         hash_weights=machine.hash_weights,
     )
-    return Order(texts.file, texts.format, target.output, settings, run, force=target.force, strict=target.strict)
+    return DumpConfig(texts.file, texts.format, target.output, settings, run, force=target.force, strict=target.strict)
 
 
 def _report(summary: "Summary", output: Path, name: str) -> None:
     """What went wrong, and what there is now."""
     name = "standard input" if name == "-" else name
     for failure in summary.failures:
-        complain("failed", visible(f"{name}:{failure}"))
+        print_notice("failed", escape_control(f"{name}:{failure}"))
     more = summary.counts["failed"] - len(summary.failures)
     if more > 0:
-        complain("failed", f"{more:,} more; their records in the dump have the status 'failed'")
+        print_notice("failed", f"{more:,} more; their records in the dump have the status 'failed'")
     counts = [f"{summary.counts[s]:,} {s}" for s in ("ok", "skipped", "failed") if summary.counts[s]]
     before = f"; {summary.resumed:,} were there before" if summary.resumed else ""
-    there = "standard output" if str(output) == "-" else visible(str(output))
-    complain("wrote", f"{there} ({', '.join(counts) or 'no records'}{before}{summary.speed})")
+    there = "standard output" if str(output) == "-" else escape_control(str(output))
+    print_notice("wrote", f"{there} ({', '.join(counts) or 'no records'}{before}{summary.speed})")

@@ -6,9 +6,9 @@ from typing import Annotated, Literal
 
 from typer import Argument
 
-from attnscope.cli import complete, read
+from attnscope.cli import completion, parsers
 from attnscope.cli.options import choice, option
-from attnscope.cli.selection_options import Selection
+from attnscope.cli.selection_options import SelectionOptions
 from attnscope.errors import UsageError
 
 _INPUT, _SELECT, _OUTPUT = "Input", "What to compute", "Output"
@@ -19,7 +19,7 @@ Format = Literal["txt", "jsonl", "csv", "tsv", "parquet"]
 def _shard(text: str) -> str:
     """`i/n`, left as typed."""
     number, _, count = text.partition("/")
-    low = read.number("--shard", 1)
+    low = parsers.number("--shard", 1)
     if low(number) > low(count):
         raise UsageError(
             f"there is no shard {number} of {count}", where="--shard", hint=f"use 1/{count} to {count}/{count}"
@@ -28,7 +28,7 @@ def _shard(text: str) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Texts:
+class InputOptions:
     """What to read.
 
     Attributes:
@@ -59,17 +59,17 @@ class Texts:
             "--column",
             group=_INPUT,
             metavar="NAME",
-            parser=read.text("--column"),
+            parser=parsers.text("--column"),
             help="The column, or JSON member, that holds the text.",
         ),
     ] = "text"
     skip: Annotated[
         int,
-        option("--skip", group=_INPUT, metavar="N", parser=read.number("--skip", 0), help="Leave out the first N."),
+        option("--skip", group=_INPUT, metavar="N", parser=parsers.number("--skip", 0), help="Leave out the first N."),
     ] = 0
     limit: Annotated[
         int | None,
-        option("--limit", group=_INPUT, metavar="N", parser=read.number("--limit", 1), help="Take N at most."),
+        option("--limit", group=_INPUT, metavar="N", parser=parsers.number("--limit", 1), help="Take N at most."),
     ] = None
     shard: Annotated[
         str,
@@ -78,7 +78,7 @@ class Texts:
 
 
 @dataclass(frozen=True, kw_only=True)
-class DumpSelection(Selection):
+class DumpSelectionOptions(SelectionOptions):
     """What to compute and keep: as for one text, with small defaults over every head.
 
     Attributes:
@@ -95,8 +95,8 @@ class DumpSelection(Selection):
             "--layer",
             group=_SELECT,
             metavar="LAYERS",
-            parser=read.pick("--layer"),
-            autocompletion=complete.words("all", "mean"),
+            parser=parsers.indices("--layer"),
+            autocompletion=completion.words("all", "mean"),
             help="Layers, from 0: all, mean, or numbers such as 3, 0,2,5-7 or -1 (the last).",
         ),
     ] = "all"
@@ -106,8 +106,8 @@ class DumpSelection(Selection):
             "--head",
             group=_SELECT,
             metavar="HEADS",
-            parser=read.pick("--head"),
-            autocompletion=complete.words("all", "mean"),
+            parser=parsers.indices("--head"),
+            autocompletion=completion.words("all", "mean"),
             help="Heads, likewise.",
         ),
     ] = "all"
@@ -117,9 +117,9 @@ class DumpSelection(Selection):
             "--stage",
             group=_SELECT,
             metavar="STAGES",
-            parser=read.stages,
-            autocompletion=complete.stages,
-            help=f"Whole matrices, which are large: none, or some of {', '.join(complete.STAGES)}, joined by commas.",
+            parser=parsers.stages,
+            autocompletion=completion.stages,
+            help=f"Whole matrices, which are large: none, or some of {', '.join(completion.STAGES)}, joined by commas.",
         ),
     ] = "none"
     keep: Annotated[
@@ -128,8 +128,8 @@ class DumpSelection(Selection):
             "--keep",
             group=_SELECT,
             metavar="WHAT",
-            parser=read.some_of("--keep", "part", KEPT),
-            autocompletion=complete.words(*KEPT),
+            parser=parsers.some_of("--keep", "part", KEPT),
+            autocompletion=completion.words(*KEPT),
             help="Some of top (contributors), rows (statistics of every row), columns (weight that every token gets) "
             "and pooled (a map of fixed size), joined by commas.",
         ),
@@ -140,14 +140,14 @@ class DumpSelection(Selection):
             "--pool",
             group=_SELECT,
             metavar="N",
-            parser=read.number("--pool", 1, 1024),
+            parser=parsers.number("--pool", 1, 1024),
             help="Rows and columns of a pooled map.",
         ),
     ] = 16
 
 
 @dataclass(frozen=True, kw_only=True)
-class Target:
+class DumpOutputOptions:
     """Where the dump goes.
 
     Attributes:
@@ -164,7 +164,7 @@ class Target:
             "-o",
             group=_OUTPUT,
             metavar="OUT",
-            autocompletion=complete.files,
+            autocompletion=completion.files,
             help="The dump: .jsonl (goes on after an interruption), .json (one document), or a name without ending for "
             "a folder of .safetensors shards (goes on, too); - writes .jsonl to standard output.",
         ),

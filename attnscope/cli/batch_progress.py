@@ -1,4 +1,4 @@
-"""How far a dump is, in; a bar with rates, time left and failures on standard error out, where somebody watches."""
+"""A progress bar for dumps on standard error, with rates, time left and failures."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -27,7 +27,7 @@ def progress(*, quiet: bool) -> "Iterator[Callable[[Summary, int], None]]":
     bar = _rich_bar()
     task = bar.add_task("", total=None, rates="", failed="")
 
-    def tell(summary: "Summary", total: int) -> None:
+    def on_progress(summary: "Summary", total: int) -> None:
         bad = summary.counts["failed"]
         failed = f"{bad:,} failed" if bad else ""
         bar.update(task, completed=summary.records, total=total, rates=summary.rates, failed=failed)
@@ -35,7 +35,7 @@ def progress(*, quiet: bool) -> "Iterator[Callable[[Summary, int], None]]":
     with cursor_kept():
         bar.start()
         try:
-            yield tell
+            yield on_progress
         finally:
             bar.stop()
 

@@ -1,12 +1,12 @@
-"""A model in; whether its attention obeys the laws, and equals what others compute, out: `attnscope check`."""
+"""The command `attnscope check`: check that a model's attention can be trusted."""
 
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from typer import Argument, Exit
 
-from attnscope.cli import read
-from attnscope.cli.options import Machine, Stack, option
+from attnscope.cli import parsers
+from attnscope.cli.options import MachineOptions, ModelOptions, option
 from attnscope.errors import Exit as Failed
 
 CheckFormat = Literal["table", "json"]
@@ -22,7 +22,7 @@ attnscope check --model ./my-bert --format json | jq .checks
 
 
 @dataclass(frozen=True, kw_only=True)
-class Checked:
+class CheckOptions:
     """What is checked, and when it fails.
 
     Attributes:
@@ -46,7 +46,7 @@ class Checked:
             "--format",
             group="What to show",
             metavar="table|json",
-            parser=read.one_of("--format", CheckFormat),
+            parser=parsers.one_of("--format", CheckFormat),
             help="table, for reading, or json.",
         ),
     ] = "table"
@@ -56,14 +56,14 @@ class Checked:
             "--tolerance",
             group="What to show",
             metavar="X",
-            parser=read.tolerance("--tolerance"),
+            parser=parsers.tolerance("--tolerance"),
             help="What a deviation may be; without it, what the --dtype allows.",
         ),
     ] = None
     quiet: Annotated[bool, option("--quiet", group="What to show", help="No progress on standard error.")] = False
 
 
-def check(checked: Checked, stack: Stack, machine: Machine) -> None:
+def check(checked: CheckOptions, stack: ModelOptions, machine: MachineOptions) -> None:
     """Check whether what attnscope shows for a model can be trusted.
 
     Laws of attention on every layer and head, and, where transformers is installed, its own eager attention. Exits
@@ -88,14 +88,14 @@ def check(checked: Checked, stack: Stack, machine: Machine) -> None:
         part=machine.part,
         hash_weights=machine.hash_weights,
     )
-    from attnscope.loading import import_torch
+    from attnscope.engines.loader import import_torch
 
     import_torch()
     from attnscope.checks import check as check_model
     from attnscope.views import check as view
 
-    with progress(quiet=checked.quiet) as tell:
-        report = check_model(run, checked.tolerance, tell)
+    with progress(quiet=checked.quiet) as on_progress:
+        report = check_model(run, checked.tolerance, on_progress)
     if checked.format == "json":
         write_bytes(view.as_json(report))
     else:

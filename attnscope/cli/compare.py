@@ -1,21 +1,21 @@
-"""A text and two or more of something in; what differs between them out: `attnscope compare`."""
+"""The command `attnscope compare`: show what differs between masks, heads, texts or models."""
 
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Context
 
-from attnscope.cli import read
-from attnscope.cli.options import Machine, Show, Source, Stack, option
-from attnscope.cli.selection_options import Overview, Selection
-from attnscope.cli.shared import one_of_several, several
+from attnscope.cli import parsers
+from attnscope.cli.option_groups import pick_values, repeatable
+from attnscope.cli.options import MachineOptions, ModelOptions, OutputOptions, TextOptions, option
+from attnscope.cli.selection_options import OverviewOptions, SelectionOptions
 from attnscope.errors import UsageError
 from attnscope.selection import PRINTED, parse_unit
 
 if TYPE_CHECKING:
+    from attnscope.comparison.tolerance import Tolerance
     from attnscope.config import RunConfig
     from attnscope.report.compare import Comparison
-    from attnscope.tolerance import Tolerance
 
 _LONGEST = 30  # characters of a text that stands for itself
 _MASKS = ["causal", "bidirectional"]
@@ -32,14 +32,14 @@ attnscope compare before.json after.json --tolerance 1e-5
 attnscope compare before.json after.json --relative 1e-3 --tolerance 1e-6 --layer 3 --format table
 """
 
-Texts = several(Source, "text")
-Stacks = several(Stack, "model", "config")
-Selections = several(Selection, "mask", "layer", "head")
-Machines = several(Machine, "dtype", "engine")
+Texts = repeatable(TextOptions, "text")
+Stacks = repeatable(ModelOptions, "model", "config")
+Selections = repeatable(SelectionOptions, "mask", "layer", "head")
+Machines = repeatable(MachineOptions, "dtype", "engine")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Judge:
+class ToleranceOptions:
     """When a difference is too large.
 
     Attributes:
@@ -53,7 +53,7 @@ class Judge:
             "--tolerance",
             group="What to show",
             metavar="X",
-            parser=read.tolerance("--tolerance"),
+            parser=parsers.tolerance("--tolerance"),
             help="Say in one line whether any cell differs by more, with the worst cell of every stage, in place of "
             "tables (--format asks for these, too); exit with 1 if one does.",
         ),
@@ -64,7 +64,7 @@ class Judge:
             "--relative",
             group="What to show",
             metavar="R",
-            parser=read.tolerance("--relative"),
+            parser=parsers.tolerance("--relative"),
             help="The same for |second − first| > X + R·|first|, as in numpy.testing.assert_allclose.",
         ),
     ] = None
@@ -75,10 +75,10 @@ def compare(
     source: Texts,  # type: ignore[valid-type]
     stack: Stacks,  # type: ignore[valid-type]
     selection: Selections,  # type: ignore[valid-type]
-    overview: Overview,
-    show: Show,
+    overview: OverviewOptions,
+    show: OutputOptions,
     machine: Machines,  # type: ignore[valid-type]
-    judge: Judge,
+    judge: ToleranceOptions,
 ) -> None:
     """Show what changes between masks, layers, heads, texts or models.
 
@@ -90,8 +90,12 @@ def compare(
 
     check_output(show, (".json", ".txt", ".svg"))
     given: dict[str, Any] = {}
-    groups = {"source": (Source, source), "stack": (Stack, stack), "selection": (Selection, selection)}
-    groups["machine"] = (Machine, machine)
+    groups = {
+        "source": (TextOptions, source),
+        "stack": (ModelOptions, stack),
+        "selection": (SelectionOptions, selection),
+    }
+    groups["machine"] = (MachineOptions, machine)
     for _, group in groups.values():
         given |= {name: values for name, values in vars(group).items() if isinstance(values, list)}
     tolerance = _tolerance(judge)
@@ -102,7 +106,7 @@ def compare(
     if tolerance is None or show.format is not None or show.output is not None:
         deliver(comparison, show)
     if tolerance is not None:
-        from attnscope.tolerance import failure
+        from attnscope.comparison.tolerance import failure
 
         if show.format is None:
             put(comparison, show, "verdict")
@@ -110,10 +114,10 @@ def compare(
             raise error
 
 
-def _tolerance(judge: Judge) -> "Tolerance | None":
+def _tolerance(judge: ToleranceOptions) -> "Tolerance | None":
     if judge.tolerance is None and judge.relative is None:
         return None
-    from attnscope.tolerance import Tolerance
+    from attnscope.comparison.tolerance import Tolerance
 
     return Tolerance(judge.tolerance or 0.0, judge.relative or 0.0)
 
@@ -123,14 +127,17 @@ def _are_reports(given: dict[str, Any]) -> bool:
     return len(texts) > 1 and all(text.endswith(".json") for text in texts)
 
 
-_OF_REPORTS = ("text", *(f.name for group in (Show, Judge) for f in fields(group)))  # what saved reports allow
+_OF_REPORTS = (
+    "text",
+    *(f.name for group in (OutputOptions, ToleranceOptions) for f in fields(group)),
+)  # what saved reports allow
 _WANTED = ("layer", "head", "query", "key", "stage")  # what they narrow down to
 
 
 def _saved(typer: Context, given: dict[str, Any], selection: Any, tolerance: "Tolerance | None") -> "Comparison":
     from pathlib import Path
 
-    from attnscope.sides import Wanted, compare_files
+    from attnscope.comparison.runs import Wanted, compare_files
 
     typed = [name for name in typer.params if _typed(typer, name)]
     for name in typed:
@@ -160,7 +167,7 @@ def _run(
     given: dict[str, Any],
     groups: dict[str, tuple[type, Any]],
     pool: int | None,
-    show: Show,
+    show: OutputOptions,
     tolerance: "Tolerance | None",
 ) -> "Comparison":
     from attnscope.cli.deliver import is_table
@@ -171,13 +178,13 @@ def _run(
     selection = groups["selection"][1]
     runs: list[tuple[str, RunConfig]] = []
     for value in values:
-        sides = {name: one_of_several(kind, many, {axis: value}) for name, (kind, many) in groups.items()}
+        sides = {name: pick_values(kind, many, {axis: value}) for name, (kind, many) in groups.items()}
         label = value if len(value) <= _LONGEST or axis != "text" else f"text {len(runs)}"
         runs.append((label, _side(sides, window, pool, maps=axis != "text", quiet=show.quiet)))
-    from attnscope.sides import compare_runs
+    from attnscope.comparison.runs import compare_runs
 
-    with progress(quiet=show.quiet) as tell:
-        return compare_runs(axis, runs, selection.key, window, tell, tolerance)
+    with progress(quiet=show.quiet) as on_progress:
+        return compare_runs(axis, runs, selection.key, window, on_progress, tolerance)
 
 
 def _axis(given: dict[str, Any]) -> tuple[str, list[str]]:
@@ -197,7 +204,7 @@ def _side(groups: dict[str, Any], window: int | None, pool: int | None, *, maps:
     """The run of one side: every column, whichever are shown; or a map, where no cell was named."""
     from msgspec.structs import replace
 
-    from attnscope.cli.request import run_config
+    from attnscope.cli.run_config import run_config
 
     run = run_config(**groups, window=window, quiet=quiet, pool=pool)
     maps = maps and run.query is None and run.key is None and (window is not None or pool is not None)

@@ -1,14 +1,14 @@
-"""A finished dump in; the same as another kind of file out: `attnscope convert`."""
+"""The command `attnscope convert`: convert a finished dump to another file format."""
 
 from pathlib import Path
 from typing import Annotated, Literal
 
 from typer import Argument
 
-from attnscope.cli import complete
+from attnscope.cli import completion
 from attnscope.cli.options import choice, option
-from attnscope.cli.process import complain
-from attnscope.visible import visible
+from attnscope.cli.process import print_notice
+from attnscope.system.escape import escape_control
 
 EXAMPLES = """
 attnscope convert dump.jsonl contributors.parquet
@@ -28,7 +28,7 @@ def convert(
             metavar="IN",
             help="A finished dump (.jsonl, .json or a folder), what run wrote as .json, or a table made of either "
             "(.csv, .parquet).",
-            autocompletion=complete.files,
+            autocompletion=completion.files,
         ),
     ],
     target: Annotated[
@@ -36,7 +36,7 @@ def convert(
         Argument(
             metavar="OUT",
             help=".csv or .parquet for a table; .jsonl, .json, or a name without ending for a folder.",
-            autocompletion=complete.files,
+            autocompletion=completion.files,
         ),
     ],
     table: Annotated[
@@ -61,4 +61,4 @@ def convert(
 
     count, what = make(source, target, table, force=force)
     if not quiet:
-        complain("wrote", f"{visible(str(target))} ({count:,} {what})")
+        print_notice("wrote", f"{escape_control(str(target))} ({count:,} {what})")

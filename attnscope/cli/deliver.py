@@ -1,4 +1,4 @@
-"""Findings and how to show them in; a screen, JSON on standard output, or a file out."""
+"""Send findings to the terminal, to standard output as JSON, or to a file."""
 
 import os
 import shutil
@@ -6,10 +6,10 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from attnscope.cli.options import Show
-from attnscope.cli.process import complain
+from attnscope.cli.options import OutputOptions
+from attnscope.cli.process import print_notice
 from attnscope.errors import UsageError
-from attnscope.visible import visible
+from attnscope.system.escape import escape_control
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -21,19 +21,19 @@ _DRAWN = (".txt", ".svg")
 _NARROWEST, _WIDEST = 40, 10_000
 
 
-def is_table(show: Show) -> bool:
+def is_table(show: OutputOptions) -> bool:
     """The findings are drawn, for eyes, so that a window of a long text is enough."""
     if show.output is not None:
         return show.output.suffix.lower() in _DRAWN
     return show.format != "json"
 
 
-def is_picture(show: Show) -> bool:
+def is_picture(show: OutputOptions) -> bool:
     """The findings are drawn into an .svg."""
     return show.output is not None and show.output.suffix.lower() == ".svg"
 
 
-def check_output(show: Show, endings: tuple[str, ...] | None = None) -> None:
+def check_output(show: OutputOptions, endings: tuple[str, ...] | None = None) -> None:
     """Refuse an output that cannot be written before any work is done.
 
     Args:
@@ -46,7 +46,7 @@ def check_output(show: Show, endings: tuple[str, ...] | None = None) -> None:
     """
     if show.output is None:
         return
-    from attnscope.output import check_target
+    from attnscope.files.atomic import check_target
     from attnscope.views.files import ENDINGS
 
     check_target(show.output, force=True)  # that a file exists is said last: --force helps only then
@@ -61,7 +61,7 @@ def check_output(show: Show, endings: tuple[str, ...] | None = None) -> None:
     check_target(show.output, force=show.force)
 
 
-def deliver(findings: "Findings", show: Show) -> None:
+def deliver(findings: "Findings", show: OutputOptions) -> None:
     """Send findings where the user wants it.
 
     Raises:
@@ -79,22 +79,22 @@ def deliver(findings: "Findings", show: Show) -> None:
         put(findings, show, show.format or "table")
 
 
-def put(findings: "Findings", show: Show, format: "Format") -> None:
+def put(findings: "Findings", show: OutputOptions, format: "Format") -> None:
     """Draw findings on standard output."""
     from attnscope.views.terminal import draw
 
     draw(findings, console(show.color), format=format, precision=show.precision)
 
 
-def _to_file(findings: "Findings", show: Show) -> None:
-    from attnscope.output import write_atomic
+def _to_file(findings: "Findings", show: OutputOptions) -> None:
+    from attnscope.files.atomic import write_atomic
     from attnscope.views.files import export
 
     path = Path(str(show.output))
     parts = export(findings, path, precision=show.precision, width=_named_width())
     size = write_atomic(path, parts, force=show.force)
     if not show.quiet:
-        complain("wrote", f"{visible(str(path))} ({size:,} bytes)")
+        print_notice("wrote", f"{escape_control(str(path))} ({size:,} bytes)")
 
 
 def write_bytes(data: bytes) -> None:

@@ -1,12 +1,12 @@
-"""A text, a token and a head in; every step of its attention with real numbers out: `attnscope explain`."""
+"""The command `attnscope explain`: show the arithmetic of one token's attention."""
 
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from attnscope.cli import complete, read
-from attnscope.cli.options import Machine, Show, Source, Stack, choice, option
-from attnscope.cli.selection_options import Selection
-from attnscope.cli.shared import part_of
+from attnscope.cli import completion, parsers
+from attnscope.cli.option_groups import subset_of
+from attnscope.cli.options import MachineOptions, ModelOptions, OutputOptions, TextOptions, choice, option
+from attnscope.cli.selection_options import SelectionOptions
 
 _WINDOW = 16  # keys of a long text that a screen shows
 _SELECT, _SHOW = "What to compute", "What to show"
@@ -20,11 +20,11 @@ attnscope explain "The bank by the river" --query bank --format json | jq .cells
 """
 
 ExplainFormat = Literal["table", "json"]
-Masking = part_of(Selection, "mask", "what_if")
+Masking = subset_of(SelectionOptions, "mask", "what_if")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Token:
+class TokenOptions:
     """Which token is walked through, and where.
 
     Attributes:
@@ -54,8 +54,8 @@ class Token:
             "--layer",
             group=_SELECT,
             metavar="LAYER",
-            parser=read.pick("--layer"),
-            autocompletion=complete.words("auto"),
+            parser=parsers.indices("--layer"),
+            autocompletion=completion.words("auto"),
             help="A layer, from 0; -1 is the last.",
         ),
     ] = "auto"
@@ -65,8 +65,8 @@ class Token:
             "--head",
             group=_SELECT,
             metavar="HEAD",
-            parser=read.pick("--head"),
-            autocompletion=complete.words("auto"),
+            parser=parsers.indices("--head"),
+            autocompletion=completion.words("auto"),
             help="A head, likewise. auto takes the one that looks most at other words.",
         ),
     ] = "auto"
@@ -76,14 +76,14 @@ class Token:
             "--top",
             group=_SELECT,
             metavar="K",
-            parser=read.number("--top", 1),
+            parser=parsers.number("--top", 1),
             help=f"Keys shown, the heaviest first; without it, {_WINDOW} on a screen and all in json.",
         ),
     ] = None
 
 
 @dataclass(frozen=True, kw_only=True)
-class Shown(Show):
+class ExplainOutputOptions(OutputOptions):
     """Where the explanation goes, and how it looks.
 
     Attributes:
@@ -101,19 +101,19 @@ class Shown(Show):
             "--precision",
             group=_SHOW,
             metavar="DIGITS",
-            parser=read.number("--precision", 0, 9),
+            parser=parsers.number("--precision", 0, 9),
             help="Digits after the point in tables; json is exact.",
         ),
     ] = 4
 
 
 def explain(
-    source: Source,
-    stack: Stack,
-    token: Token,
+    source: TextOptions,
+    stack: ModelOptions,
+    token: TokenOptions,
     masking: Masking,  # type: ignore[valid-type]
-    show: Shown,
-    machine: Machine,
+    show: ExplainOutputOptions,
+    machine: MachineOptions,
 ) -> None:
     """Walk one token through attention, step by step.
 
@@ -123,14 +123,14 @@ def explain(
     """
     from attnscope.cli.deliver import check_output, deliver, is_table
     from attnscope.cli.progress import progress
-    from attnscope.cli.request import run_config
+    from attnscope.cli.run_config import run_config
 
     check_output(show, (".json", ".txt", ".svg"))
     window = token.top or (_WINDOW if is_table(show) else None)
-    selection = Selection(layer=token.layer, head=token.head, query=token.query, key=token.key, **vars(masking))
+    selection = SelectionOptions(layer=token.layer, head=token.head, query=token.query, key=token.key, **vars(masking))
     asked = run_config(source, stack, selection, machine, window=window, quiet=show.quiet)
     from attnscope.explanation import explain as walk
 
-    with progress(quiet=show.quiet) as tell:
-        explanation = walk(asked, tell)
+    with progress(quiet=show.quiet) as on_progress:
+        explanation = walk(asked, on_progress)
     deliver(explanation, show)

@@ -1,4 +1,4 @@
-"""The commands' own help: plain text, because Rich would double its time and box what one wants to copy."""
+"""Help texts of the commands as plain text; Rich would double the time and draw boxes around what one copies."""
 
 import inspect
 import os

@@ -1,9 +1,9 @@
-"""A model in; what is in it out: `attnscope info`."""
+"""The command `attnscope info`: describe a model."""
 
 from typing import Annotated, Literal
 
-from attnscope.cli.options import Stack, option
-from attnscope.cli.read import one_of
+from attnscope.cli.options import ModelOptions, option
+from attnscope.cli.parsers import one_of
 
 EXAMPLES = """
 attnscope info
@@ -16,7 +16,7 @@ InfoFormat = Literal["table", "json"]
 
 
 def info(
-    stack: Stack,
+    stack: ModelOptions,
     cost: Annotated[
         bool, option("--cost", group="What to show", help="FLOPs and bytes of attention as the text grows.")
     ] = False,
@@ -37,15 +37,15 @@ def info(
     """
     import sys
 
-    from attnscope.description import describe
+    from attnscope.engines.description import describe
     from attnscope.views import info as view
 
     description = describe(**stack.chosen())
     rows = None
     if cost:
-        from attnscope.cost import table
+        from attnscope.planning.cost import cost_table
 
-        rows = table(description.config)
+        rows = cost_table(description.config)
     if format == "json":
         from attnscope.cli.deliver import write_bytes
 

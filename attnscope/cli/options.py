@@ -1,6 +1,6 @@
 """The options that commands share, each declared once: its names, its meaning, how its value is read and completed.
 
-A command takes the dataclasses below as parameters; `shared.spread` turns their fields into options.
+A command takes the dataclasses below as parameters; `option_groups.expand_groups` turns their fields into options.
 """
 
 import os
@@ -10,14 +10,14 @@ from typing import Annotated, Any, Literal
 
 from typer import Argument, Option
 
-from attnscope.cli import complete, read
+from attnscope.cli import completion, parsers
 from attnscope.errors import UsageError
 
 _TEXT, _MODEL, _SHOW, _MACHINE = "Text", "Model", "What to show", "Machine"
 
 Dtype = Literal["float32", "bfloat16", "float16"]
-Engine = Literal["native", "transformers"]
-Part = Literal["encoder", "decoder", "cross"]
+EngineWord = Literal["native", "transformers"]
+PartWord = Literal["encoder", "decoder", "cross"]
 Format = Literal["table", "heat", "json"]
 Color = Literal["auto", "always", "never"]
 
@@ -30,11 +30,11 @@ def option(*names: str, group: str, help: str, metavar: str | None = None, **mor
 def choice(name: str, words: Any, *, group: str, help: str) -> Any:
     """An option that takes one of the words of a Literal type."""
     metavar = "|".join(words.__args__)
-    return option(name, group=group, help=help, metavar=metavar, parser=read.one_of(name, words))
+    return option(name, group=group, help=help, metavar=metavar, parser=parsers.one_of(name, words))
 
 
 @dataclass(frozen=True, kw_only=True)
-class Source:
+class TextOptions:
     """The texts to look at.
 
     Attributes:
@@ -58,7 +58,7 @@ class Source:
             "--file",
             group=_TEXT,
             metavar="PATH",
-            autocompletion=complete.files,
+            autocompletion=completion.files,
             help="Take one text from every line of a file instead.",
         ),
     ] = None
@@ -78,7 +78,7 @@ class Source:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stack:
+class ModelOptions:
     """The model to run, or to describe.
 
     Attributes:
@@ -93,7 +93,7 @@ class Stack:
             group=_MODEL,
             metavar="PATH|NAME",
             envvar="ATTNSCOPE_MODEL",
-            autocompletion=complete.samples,
+            autocompletion=completion.samples,
             help="A checkpoint folder (config.json, tokenizer.json, *.safetensors), or a shipped sample by name; "
             "without it, the shipped sample.",
         ),
@@ -104,7 +104,7 @@ class Stack:
             "--config",
             group=_MODEL,
             metavar="FILE|NAME",
-            autocompletion=complete.configs,
+            autocompletion=completion.configs,
             help="A stack described in TOML, or a shipped config by name. Its weights are random unless it names some.",
         ),
     ] = None
@@ -123,7 +123,7 @@ class Stack:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Machine:
+class MachineOptions:
     """How the model runs.
 
     Attributes:
@@ -142,8 +142,8 @@ class Machine:
             "--device",
             group=_MACHINE,
             metavar="auto|cpu|cuda[:N]",
-            parser=read.device,
-            autocompletion=complete.words("auto", "cpu", "cuda"),
+            parser=parsers.device,
+            autocompletion=completion.words("auto", "cpu", "cuda"),
             help="Where to run; auto takes CUDA where there is one.",
         ),
     ] = "auto"
@@ -161,25 +161,25 @@ class Machine:
             "--max-memory",
             group=_MACHINE,
             metavar="SIZE",
-            parser=read.size,
+            parser=parsers.size,
             help="Refuse to take more memory than this, such as 800M or 1.5G; without it, half of what is free.",
         ),
     ] = None
     engine: Annotated[
-        Engine,
+        EngineWord,
         choice(
             "--engine",
-            Engine,
+            EngineWord,
             group=_MACHINE,
             help="Who runs the model: attnscope itself, or transformers (install attnscope[transformers]), which knows "
             "nearly every architecture.",
         ),
     ] = "native"
     part: Annotated[
-        Part | None,
+        PartWord | None,
         choice(
             "--part",
-            Part,
+            PartWord,
             group=_MACHINE,
             help="Which attention of an encoder-decoder, with --engine transformers; for decoder and cross, TEXT goes "
             "into the decoder and --context into the encoder.",
@@ -192,7 +192,7 @@ class Machine:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Show:
+class OutputOptions:
     """Where the findings go, and how they look.
 
     Attributes:
@@ -214,7 +214,7 @@ class Show:
             "--output",
             group=_SHOW,
             metavar="FILE",
-            autocompletion=complete.files,
+            autocompletion=completion.files,
             help="Write to a file; its ending chooses: .json .txt .svg, and .safetensors for run.",
         ),
     ] = None
@@ -224,7 +224,7 @@ class Show:
             "--precision",
             group=_SHOW,
             metavar="DIGITS",
-            parser=read.number("--precision", 0, 9),
+            parser=parsers.number("--precision", 0, 9),
             help="Digits after the point in tables; json and .safetensors are exact.",
         ),
     ] = 2

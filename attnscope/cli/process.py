@@ -13,18 +13,18 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from attnscope.errors import AttnscopeError
-from attnscope.shutdown import clean_up, unbroken
-from attnscope.visible import visible
+from attnscope.system.escape import escape_control
+from attnscope.system.shutdown import clean_up, unbroken
 
 _SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
 _PATIENCE = 0.5  # seconds that a signal waits for what should not be torn
 
 
-class ReaderGone(BaseException):
+class PipeClosed(BaseException):
     """Nobody reads standard output any more, as after `| head`."""
 
 
-class _Output(io.RawIOBase):
+class _Stdout(io.RawIOBase):
     """Standard output that says what went wrong with it."""
 
     def __init__(self, descriptor: int | None) -> None:
@@ -50,14 +50,14 @@ class _Output(io.RawIOBase):
             except BlockingIOError:
                 select.select([], [self._descriptor], [])  # a parent made it non-blocking
             except BrokenPipeError as e:
-                raise ReaderGone from e
+                raise PipeClosed from e
             except OSError as e:
                 found = f"standard output cannot be written ({e.strerror})"
                 raise AttnscopeError(found, hint="--output FILE writes to a file") from e
 
 
 @contextmanager
-def own_stdout() -> Iterator[None]:
+def checked_stdout() -> Iterator[None]:
     """Replace `sys.stdout` by one that tells failures apart and shows what its encoding lacks as `\\u2190`.
 
     Where somebody else has replaced it already, as test runners do, it stays.
@@ -67,7 +67,7 @@ def own_stdout() -> Iterator[None]:
     if outer is not sys.__stdout__:
         yield
         return
-    raw = _Output(None if outer is None else outer.fileno())
+    raw = _Stdout(None if outer is None else outer.fileno())
     encoding = "utf-8" if outer is None else outer.encoding
     sys.stdout = io.TextIOWrapper(io.BufferedWriter(raw), encoding, "backslashreplace", line_buffering=raw.isatty())
     try:
@@ -124,14 +124,14 @@ def one_line_warnings() -> Iterator[None]:
     """Show a library's warning as one line on stderr, not as source code."""
 
     def show(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
-        complain("warning", visible(" ".join(str(message).split())))
+        print_notice("warning", escape_control(" ".join(str(message).split())))
 
     with warnings.catch_warnings():
         warnings.showwarning = show
         yield
 
 
-def complain(kind: str, line: str) -> None:
+def print_notice(kind: str, line: str) -> None:
     """Write one line to stderr; where even that fails, the exit code is left to say it."""
     try:
         if sys.stderr is not None:

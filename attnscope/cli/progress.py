@@ -1,4 +1,4 @@
-"""Steps of the work in; a bar on standard error out, where somebody watches and it takes long enough to see."""
+"""A progress bar on standard error, shown only on a terminal and only for steps that take long."""
 
 import os
 import sys
@@ -7,17 +7,17 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
-from attnscope.shutdown import at_signal
-from attnscope.visible import visible
+from attnscope.system.escape import escape_control
+from attnscope.system.shutdown import at_signal
 
 _PATIENCE = 0.5  # seconds that a step may take before a bar appears: for less it would only flicker
 _START = 2.5  # the same before the first step, where importing torch takes more than a second at the best of times
 
-Tell = Callable[[str, int, int], None]
+ProgressCallback = Callable[[str, int, int], None]
 
 
 @contextmanager
-def progress(*, quiet: bool) -> Iterator[Tell | None]:
+def progress(*, quiet: bool) -> Iterator[ProgressCallback | None]:
     """A bar that vanishes when the work ends.
 
     Args:
@@ -32,7 +32,7 @@ def progress(*, quiet: bool) -> Iterator[Tell | None]:
         return
     bar = _Bar()
     try:
-        yield bar.tell
+        yield bar.update
     finally:
         bar.close()
 
@@ -61,10 +61,10 @@ class _Bar:
         self._step: tuple[str, int, int | None] = ("starting", 0, None)
         self._timer = self._wait(_START)
 
-    def tell(self, what: str, done: int, total: int) -> None:
+    def update(self, what: str, done: int, total: int) -> None:
         """Take note of a step; see `progress`."""
         with self._lock:
-            is_new = _named(what) != _named(self._step[0])
+            is_new = _step_name(what) != _step_name(self._step[0])
             self._step = (what, done, total)
             if self._bar is not None:
                 self._draw()
@@ -99,10 +99,10 @@ class _Bar:
     def _draw(self) -> None:
         what, done, total = self._step
         total = None if total == 1 else total  # a step of one part says nothing on its way
-        self._bar.update(self._task, description=visible(what), completed=done, total=total)
+        self._bar.update(self._task, description=escape_control(what), completed=done, total=total)
 
 
-def _named(what: str) -> str:
+def _step_name(what: str) -> str:
     """What is being done, without how far it is."""
     return what.partition(" · ")[0]
 

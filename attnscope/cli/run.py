@@ -1,7 +1,7 @@
-"""A text and what to show of it in; the three matrices and the top contributors out: `attnscope run`."""
+"""The command `attnscope run`: show the matrices and top contributors of a text."""
 
-from attnscope.cli.options import Machine, Show, Source, Stack
-from attnscope.cli.selection_options import Overview, Selection
+from attnscope.cli.options import MachineOptions, ModelOptions, OutputOptions, TextOptions
+from attnscope.cli.selection_options import OverviewOptions, SelectionOptions
 from attnscope.selection import PRINTED
 
 EXAMPLES = """
@@ -15,7 +15,14 @@ echo "The bank by the river" | attnscope run - --format json | jq .texts[0].toke
 """
 
 
-def run(source: Source, stack: Stack, selection: Selection, overview: Overview, show: Show, machine: Machine) -> None:
+def run(
+    source: TextOptions,
+    stack: ModelOptions,
+    selection: SelectionOptions,
+    overview: OverviewOptions,
+    show: OutputOptions,
+    machine: MachineOptions,
+) -> None:
     """Show what attention does with a text.
 
     For each chosen layer and head: the scores (q·k), the masked scores, the weights (their softmax), and the tokens
@@ -25,7 +32,7 @@ def run(source: Source, stack: Stack, selection: Selection, overview: Overview, 
 
     from attnscope.cli.deliver import check_output, deliver, is_picture, is_table
     from attnscope.cli.progress import progress
-    from attnscope.cli.request import run_config
+    from attnscope.cli.run_config import run_config
 
     check_output(show)
     window = PRINTED if is_table(show) else None
@@ -33,6 +40,6 @@ def run(source: Source, stack: Stack, selection: Selection, overview: Overview, 
     asked = replace(asked, picture=is_picture(show))
     from attnscope.pipeline import inspect
 
-    with progress(quiet=show.quiet) as tell:
-        report = inspect(asked, tell)
+    with progress(quiet=show.quiet) as on_progress:
+        report = inspect(asked, on_progress)
     deliver(report, show)

@@ -1,9 +1,9 @@
-"""The options that say what to compute and keep of a text, shared by every command that looks into one."""
+"""Options that say what to compute and record, shared by the commands that run a model."""
 
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from attnscope.cli import complete, read
+from attnscope.cli import completion, parsers
 from attnscope.cli.options import choice, option
 from attnscope.selection import POOL, PRINTED
 
@@ -14,7 +14,7 @@ By = Literal["weight", "value", "projected"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Selection:
+class SelectionOptions:
     """What to compute and keep.
 
     Attributes:
@@ -36,8 +36,8 @@ class Selection:
             "--layer",
             group=_SELECT,
             metavar="LAYERS",
-            parser=read.pick("--layer"),
-            autocompletion=complete.words("auto", "all", "mean"),
+            parser=parsers.indices("--layer"),
+            autocompletion=completion.words("auto", "all", "mean"),
             help="Layers, from 0: auto, all, mean, or numbers such as 3, 0,2,5-7 or -1 (the last); L2H3 names a head.",
         ),
     ] = "auto"
@@ -47,8 +47,8 @@ class Selection:
             "--head",
             group=_SELECT,
             metavar="HEADS",
-            parser=read.pick("--head"),
-            autocompletion=complete.words("auto", "all", "mean"),
+            parser=parsers.indices("--head"),
+            autocompletion=completion.words("auto", "all", "mean"),
             help="Heads, likewise. auto takes the head that looks most at other words.",
         ),
     ] = "auto"
@@ -58,7 +58,7 @@ class Selection:
             "--query",
             group=_SELECT,
             metavar="ROWS",
-            parser=read.text("--query"),
+            parser=parsers.text("--query"),
             help="Rows: positions such as 3, 3:8 or -1; whatever is none of the text's, or in double quotes, is a word "
             "or phrase of it. Several are joined by commas.",
         ),
@@ -69,7 +69,7 @@ class Selection:
             "--key",
             group=_SELECT,
             metavar="COLUMNS",
-            parser=read.text("--key"),
+            parser=parsers.text("--key"),
             help="Columns, likewise; 0: is every one of them.",
         ),
     ] = None
@@ -79,8 +79,8 @@ class Selection:
             "--mask",
             group=_SELECT,
             metavar="MASK",
-            parser=read.mask,
-            autocompletion=complete.masks,
+            parser=parsers.mask,
+            autocompletion=completion.masks,
             help="own (the model's), causal, bidirectional, window:N, prefix:N, block:N, or a file with a boolean "
             "matrix (.json .npy .safetensors); several are joined by +.",
         ),
@@ -100,9 +100,9 @@ class Selection:
             "--stage",
             group=_SELECT,
             metavar="STAGES",
-            parser=read.stages,
-            autocompletion=complete.stages,
-            help=f"Some of {', '.join(complete.STAGES)}, joined by commas, or none.",
+            parser=parsers.stages,
+            autocompletion=completion.stages,
+            help=f"Some of {', '.join(completion.STAGES)}, joined by commas, or none.",
         ),
     ] = "scores,masked,weights"
     top: Annotated[
@@ -111,7 +111,7 @@ class Selection:
             "--top",
             group=_SELECT,
             metavar="K",
-            parser=read.number("--top", 0),
+            parser=parsers.number("--top", 0),
             help="Contributors per token; 0 leaves them out.",
         ),
     ] = 3
@@ -136,7 +136,7 @@ class Selection:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Overview:
+class OverviewOptions:
     """What stands for matrices that are too large.
 
     Attributes:
@@ -149,7 +149,7 @@ class Overview:
             "--pool",
             group=_SELECT,
             metavar="N",
-            parser=read.number("--pool", 1, 1024),
+            parser=parsers.number("--pool", 1, 1024),
             help=f"Show a map of N × N runs of tokens, and who is attended to most, in place of matrices; on a screen, "
             f"texts of more than {PRINTED} tokens have one of {POOL} × {POOL}, unless --query or --key are named.",
         ),

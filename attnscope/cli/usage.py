@@ -1,4 +1,4 @@
-"""An exception of Typer's parser in; one line of ours with a hint out."""
+"""Turn Typer's exceptions into one-line usage errors with hints."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ from typer import TyperException
 from attnscope.errors import UsageError, did_you_mean
 
 
-def in_our_words(error: TyperException) -> UsageError:
+def to_usage_error(error: TyperException) -> UsageError:
     """The usage error that says the same on one line, with what to do about it."""
     message = " ".join(error.format_message().split()).rstrip(".")
     option = getattr(error, "option_name", None)

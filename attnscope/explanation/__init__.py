@@ -1,21 +1,21 @@
-"""One text, one query and one head in; an Explanation, every step of its arithmetic with its checks, out."""
+"""Explain one query of one head: every step of its arithmetic, with checks."""
 
 from msgspec.structs import replace
 
+from attnscope.checkpoints.source import ModelSource
 from attnscope.config import RunConfig
+from attnscope.engines.loader import ProgressCallback
 from attnscope.errors import UsageError
-from attnscope.explanation.place import Place
-from attnscope.loading import Progress
-from attnscope.pipeline import Session, mask_use, prepare_engine, provenance, units_for
+from attnscope.explanation.location import QueryLocation
+from attnscope.pipeline import Session, describe_mask_use, prepare_engine, provenance, select_heads
+from attnscope.planning.run_plan import RunPlan, TextPlan, fit_to_memory, make_plan
 from attnscope.report import Explanation
-from attnscope.request import Page, Request, fitted, resolve
-from attnscope.selection import parse_pick
-from attnscope.source import Source
+from attnscope.selection import parse_indices
 
 __all__ = ["explain"]
 
 
-def explain(run: RunConfig, progress: Progress | None = None) -> Explanation:
+def explain(run: RunConfig, progress: ProgressCallback | None = None) -> Explanation:
     """Do what `attnscope explain` does, without printing.
 
     Args:
@@ -31,36 +31,36 @@ def explain(run: RunConfig, progress: Progress | None = None) -> Explanation:
         found = "explain needs a model that attnscope itself runs"
         raise UsageError(found, where="--engine", hint="leave --engine out, or see the same numbers with run")
     session = Session(run.texts, progress)
-    source, tell = session.source(run), session.tell
+    source, on_progress = session.source(run), session.on_progress
     whole = replace(run, window=None, stages=())
-    request = resolve(whole, source)
-    page = request.pages[0]
-    query = _one_query(run, page)
-    request = _within_memory(whole, source, request, run.window)
+    plan = make_plan(whole, source)
+    text_plan = plan.text_plans[0]
+    query = _one_query(run, text_plan)
+    plan = _within_memory(whole, source, plan, run.window)
 
-    stack, device = session.load(run, source, request)
+    stack, device = session.load(run, source, plan)
     from attnscope.explanation.build import build
+    from attnscope.model.head_capture import HeadCapture
     from attnscope.model.stack import Stack
-    from attnscope.model.walk import Walk
 
     assert isinstance(stack, Stack)
-    batch, engine = prepare_engine(run, request, stack, device)
-    (unit,) = units_for(request, batch, engine, tell)
-    place = Place(page, query, unit.layers[0], unit.heads[0], unit.chosen)
-    walk = Walk(stack, place.layer, place.head, query, len(page.context or page.tokens))
-    with walk.listening():
-        engine.forward(batch, {place.layer: [walk]}, lambda done, total: tell("attending", done, total))
-    made = provenance(source, run, device), mask_use(source, run)
-    return build(run, made, place, stack, walk, batch.tokens.ids)
+    batch, engine = prepare_engine(run, plan, stack, device)
+    (unit,) = select_heads(plan, batch, engine, on_progress)
+    location = QueryLocation(text_plan, query, unit.layers[0], unit.heads[0], unit.chosen)
+    capture = HeadCapture(stack, location.layer, location.head, query, len(text_plan.context or text_plan.tokens))
+    with capture.capturing():
+        engine.forward(batch, {location.layer: [capture]}, lambda done, total: on_progress("attending", done, total))
+    made = provenance(source, run, device), describe_mask_use(source, run)
+    return build(run, made, location, stack, capture, batch.tokens.ids)
 
 
-def _within_memory(run: RunConfig, source: Source, request: Request, window: int | None) -> Request:
+def _within_memory(run: RunConfig, source: ModelSource, plan: RunPlan, window: int | None) -> RunPlan:
     """What a walk keeps comes on top of the run: keys, values and rotary tables of one head, in float64."""
-    c, page = source.config, request.pages[0]
-    n_keys = len(page.context or page.tokens)
+    c, text_plan = source.config, plan.text_plans[0]
+    n_keys = len(text_plan.context or text_plan.tokens)
     kept = n_keys * (5 * c.d_head + 3 * c.d_value + 16)
     shown = min(n_keys, window or n_keys) * (c.d_head + c.d_value + 16)
-    return fitted(run, source, request, {"walk": 8 * kept, "kept": 20 * shown})
+    return fit_to_memory(run, source, plan, {"walk": 8 * kept, "kept": 20 * shown})
 
 
 def _check_one(run: RunConfig) -> None:
@@ -68,7 +68,7 @@ def _check_one(run: RunConfig) -> None:
     if len(run.texts) != 1:
         raise UsageError(f"{len(run.texts)} texts; explain takes one", where="--file", hint="give TEXT")
     for option, typed in (("--layer", run.layer), ("--head", run.head)):
-        pick = parse_pick(typed, option)
+        pick = parse_indices(typed, option)
         several = pick.word in ("mean", "all") or len(pick.ranges) > 1 or any(a != b for a, b in pick.ranges)
         if several:
             what = option.removeprefix("--")
@@ -76,13 +76,15 @@ def _check_one(run: RunConfig) -> None:
             raise UsageError(found, where=option, hint=f"name one, such as {option} 0, or leave it to auto")
 
 
-def _one_query(run: RunConfig, page: Page) -> int:
-    tokens = [f"{i} {token.text}" for i, token in enumerate(page.tokens[:40])]
+def _one_query(run: RunConfig, text_plan: TextPlan) -> int:
+    tokens = [f"{i} {token.text}" for i, token in enumerate(text_plan.tokens[:40])]
     if run.query is None:
         hint = f"--query WORD or --query POSITION; the text has {', '.join(tokens)}"
         raise UsageError("explain walks through one token; none is named", where="--query", hint=hint)
-    if len(page.queries) > 1:
-        several = ", ".join(f"{i} {page.tokens[i].text}" for i in page.queries[:40])
-        found = f"'{run.query}' is {len(page.queries)} tokens: {several}"
-        raise UsageError(found, where="--query", hint=f"take one by its position, such as --query {page.queries[-1]}")
-    return page.queries[0]
+    if len(text_plan.queries) > 1:
+        several = ", ".join(f"{i} {text_plan.tokens[i].text}" for i in text_plan.queries[:40])
+        found = f"'{run.query}' is {len(text_plan.queries)} tokens: {several}"
+        raise UsageError(
+            found, where="--query", hint=f"take one by its position, such as --query {text_plan.queries[-1]}"
+        )
+    return text_plan.queries[0]

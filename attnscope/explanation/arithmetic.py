@@ -1,18 +1,20 @@
-"""Numbers of one query in; the same arithmetic done again in float64, and its checks, out. NumPy only."""
+"""Attention's arithmetic again in NumPy float64, with checks."""
 
 from typing import Any
 
 import numpy as np
 
 from attnscope.config import ModelConfig
-from attnscope.report import Check, Part
+from attnscope.report import ArithmeticCheck, Part
 
 Numbers = np.ndarray[Any, np.dtype[np.float64]]
 EPSILON = {"float32": 2.0**-23, "bfloat16": 2.0**-7, "float16": 2.0**-10}
 _ROUNDINGS = 8  # ε of the sum's terms: what a sum in blocks may lose, several times over
 
 
-def check(name: str, said: str, made: Numbers, held: Numbers, terms: Numbers, dtype: str = "float32") -> Check:
+def check(
+    name: str, said: str, made: Numbers, held: Numbers, terms: Numbers, dtype: str = "float32"
+) -> ArithmeticCheck:
     """Hold what was computed again against what the model has.
 
     Args:
@@ -25,7 +27,7 @@ def check(name: str, said: str, made: Numbers, held: Numbers, terms: Numbers, dt
     """
     size = float(np.max(terms, initial=0.0))
     difference = float(np.max(np.abs(made - held), initial=0.0))
-    return Check(name, said, difference, _ROUNDINGS * EPSILON[dtype] * max(size, 2.0**-100))
+    return ArithmeticCheck(name, said, difference, _ROUNDINGS * EPSILON[dtype] * max(size, 2.0**-100))
 
 
 def norm(config: ModelConfig, x: Numbers, weight: Numbers, bias: Numbers | None) -> Numbers:
@@ -53,8 +55,8 @@ def rotate(x: Numbers, cos: Numbers, sin: Numbers) -> Numbers:
     """
     half = cos.shape[-1] // 2
     first, second, rest = x[..., :half], x[..., half : 2 * half], x[..., 2 * half :]
-    turned = first * cos[..., :half] - second * sin[..., :half], second * cos[..., half:] + first * sin[..., half:]
-    return np.concatenate((*turned, rest), axis=-1)
+    rotated = first * cos[..., :half] - second * sin[..., :half], second * cos[..., half:] + first * sin[..., half:]
+    return np.concatenate((*rotated, rest), axis=-1)
 
 
 def parts(q: Numbers, k: Numbers, lengths: Numbers | None, before: tuple[Numbers, Numbers]) -> list[Part]:

@@ -1,4 +1,4 @@
-"""What a walk found in; the Explanation, each step held against the one computed again, out."""
+"""Build an Explanation from captured numbers."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -8,42 +8,47 @@ from attnscope.config import RunConfig
 from attnscope.explanation import arithmetic
 from attnscope.explanation.arithmetic import Numbers
 from attnscope.explanation.checks import all_checks
-from attnscope.explanation.place import Place
+from attnscope.explanation.location import QueryLocation
 from attnscope.explanation.vectors import chain, inputs, vector
-from attnscope.report import Cell, Explanation, MaskUse, Provenance, Rest, Row, Sink, Vector
+from attnscope.report import ExplainedCell, Explanation, MaskUse, Provenance, Rest, Row, Sink, Vector
 
 if TYPE_CHECKING:
+    from attnscope.model.head_capture import HeadCapture
     from attnscope.model.stack import Ids, Stack
-    from attnscope.model.walk import Walk
 
 
 def build(
-    run: RunConfig, made: tuple[Provenance, MaskUse], place: Place, stack: "Stack", walk: "Walk", ids: "Ids"
+    run: RunConfig,
+    made: tuple[Provenance, MaskUse],
+    location: QueryLocation,
+    stack: "Stack",
+    capture: "HeadCapture",
+    ids: "Ids",
 ) -> Explanation:
     """The whole explanation.
 
     Args:
         run: What the user asked.
         made: What produced the numbers, and under which mask.
-        place: Which query of which head.
+        location: Which query of which head.
         stack: The model.
-        walk: What was found along the way.
+        capture: What was found along the way.
         ids: Ids and segments of the text, (1, T) each.
     """
-    from attnscope.model.walk import embedding_parts
+    from attnscope.model.head_capture import embedding_parts
 
-    c, found = stack.config, walk.found
-    embedding = embedding_parts(stack, ids, place.query)
-    cells = _cells(run, place, stack, walk)
+    c, found = stack.config, capture.found
+    embedding = embedding_parts(stack, ids, location.query)
+    cells = _cells(run, location, stack, capture)
     keys = _shown(found, run.window, [cell.key for cell in cells])
-    weigh = _weigh(found)
+    weigh = _softmax_terms(found)
     output = np.zeros(0) if weigh is None else found["output"]
-    token = place.page.tokens[place.query]
+    token = location.text_plan.tokens[location.query]
     return Explanation(
         *made,
-        **_about(run, place, walk),
-        inputs=inputs(c, place.layer, token, place.query, embedding, found),
-        query_steps=chain(c, place.layer, "q", place.query, _steps(found, "q")),
+        **_about(run, location, capture),
+        inputs=inputs(c, location.layer, token, location.query, embedding, found),
+        query_steps=chain(c, location.layer, "q", location.query, _steps(found, "q")),
         scale=c.attention_scale,
         softcap=c.softcap,
         bias="alibi" if c.positions == "alibi" else None,
@@ -58,26 +63,26 @@ def build(
         cells=cells,
         blend=(output if weigh is None else found["weights"] @ found["v"]).astype(np.float32),
         output=output.astype(np.float32),
-        projected=None if weigh is None else _projected(found, place.head),
-        checks=all_checks(run.dtype, place, stack, walk, embedding, cells, weigh),
+        projected=None if weigh is None else _projected(found, location.head),
+        checks=all_checks(run.dtype, location, stack, capture, embedding, cells, weigh),
         sink=None if weigh is None else _sink(found, weigh[1]),
     )
 
 
-def _about(run: RunConfig, place: Place, walk: "Walk") -> dict[str, Any]:
+def _about(run: RunConfig, location: QueryLocation, capture: "HeadCapture") -> dict[str, Any]:
     """Which query of which head of which text."""
-    text, page = run.texts[0], place.page
+    text, text_plan = run.texts[0], location.text_plan
     return {
         "text": text.text,
         "pair": text.pair,
-        "tokens": page.tokens,
-        "context": page.context,
-        "notes": page.notes,
-        "query": place.query,
-        "layer": place.layer,
-        "head": place.head,
-        "group": walk.group,
-        "chosen": place.chosen,
+        "tokens": text_plan.tokens,
+        "context": text_plan.context,
+        "notes": text_plan.notes,
+        "query": location.query,
+        "layer": location.layer,
+        "head": location.head,
+        "group": capture.group,
+        "chosen": location.chosen,
     }
 
 
@@ -89,7 +94,7 @@ def _projected(found: dict[str, Numbers], head: int) -> Vector | None:
     return vector("projected", said, found["out"] @ found["output"])
 
 
-def _weigh(found: dict[str, Numbers]) -> tuple[Numbers, float, float] | None:
+def _softmax_terms(found: dict[str, Numbers]) -> tuple[Numbers, float, float] | None:
     """Exponentials, their maximum and sum; None in a fully masked row."""
     if not np.isfinite(found["masked"]).any():
         return None
@@ -111,14 +116,14 @@ def _steps(found: dict[str, Numbers], letter: str, at: int | None = None) -> dic
     return steps if at is None else {step: rows[at] for step, rows in steps.items()}
 
 
-def _cells(run: RunConfig, place: Place, stack: "Stack", walk: "Walk") -> list[Cell]:
+def _cells(run: RunConfig, location: QueryLocation, stack: "Stack", capture: "HeadCapture") -> list[ExplainedCell]:
     """The cells in depth: those that the user named, or that of the largest dot product."""
-    from attnscope.model.walk import wavelengths
+    from attnscope.model.head_capture import wavelengths
 
-    found, lengths = walk.found, wavelengths(stack, place.layer)
+    found, lengths = capture.found, wavelengths(stack, location.layer)
     allowed = np.isfinite(found["masked"])
     if run.key is not None:
-        named = dict.fromkeys(place.page.keys, "--key")
+        named = dict.fromkeys(location.text_plan.keys, "--key")
     else:
         best = int(np.where(allowed | ~allowed.any(), found["scores"], -np.inf).argmax())
         named = {best: f"the largest of the {'visible' if allowed.any() else 'barred'} ones"}
@@ -128,8 +133,8 @@ def _cells(run: RunConfig, place: Place, stack: "Stack", walk: "Walk") -> list[C
         unturned = found.get("q_norm", found["q"]), steps.get("normed", steps["projected"])
         parts = arithmetic.parts(found["q_used"], steps["used"], lengths, unturned)
         total = float(sum(part.product for part in parts))
-        chained = chain(stack.config, place.layer, "k", key, steps)
-        cells.append(Cell(key, why, bool(allowed[key]), float(found["scores"][key]), chained, parts, total))
+        chained = chain(stack.config, location.layer, "k", key, steps)
+        cells.append(ExplainedCell(key, why, bool(allowed[key]), float(found["scores"][key]), chained, parts, total))
     return cells
 
 

@@ -1,4 +1,4 @@
-"""What a walk found in; every step of it done again in float64 and held against what the model has, out."""
+"""Check every captured step against float64 arithmetic."""
 
 from typing import TYPE_CHECKING
 
@@ -6,43 +6,43 @@ import numpy as np
 
 from attnscope.explanation import arithmetic
 from attnscope.explanation.arithmetic import Numbers, check
-from attnscope.explanation.place import Place
-from attnscope.report import Cell, Check
+from attnscope.explanation.location import QueryLocation
+from attnscope.report import ArithmeticCheck, ExplainedCell
 
 if TYPE_CHECKING:
+    from attnscope.model.head_capture import HeadCapture
     from attnscope.model.stack import Stack
-    from attnscope.model.walk import Walk
 
 
 def all_checks(
     dtype: str,
-    place: Place,
+    location: QueryLocation,
     stack: "Stack",
-    walk: "Walk",
+    capture: "HeadCapture",
     embedding: dict[str, Numbers],
-    cells: list[Cell],
+    cells: list[ExplainedCell],
     weigh: tuple[Numbers, float, float] | None,
-) -> list[Check]:
+) -> list[ArithmeticCheck]:
     """Every step, done again in float64 from what went into it.
 
     Args:
         dtype: The type that the model ran in.
-        place: Which query of which head.
+        location: Which query of which head.
         stack: The model.
-        walk: What was found along the way.
+        capture: What was found along the way.
         embedding: The parts that the embedding sums.
         cells: The cells in depth.
         weigh: Exponentials, their maximum and sum; None in a fully masked row.
     """
-    found, c = walk.found, stack.config
+    found, c = capture.found, stack.config
     checks = []
-    if place.layer == 0:
+    if location.layer == 0:
         rows = np.stack(list(embedding.values()))
         said, sizes = f"{' + '.join(embedding)} = what is embedded", np.abs(rows).sum(0)
         checks.append(check("embedding", said, rows.sum(0), found["embedded"], sizes, dtype))
-    checks += _norm_checks(dtype, place.layer, stack, found)
-    checks += _projection_checks(dtype, place, stack, walk, [cell.key for cell in cells])
-    checks.append(_position_check(found, place.query, dtype))
+    checks += _norm_checks(dtype, location.layer, stack, found)
+    checks += _projection_checks(dtype, location, stack, capture, [cell.key for cell in cells])
+    checks.append(_position_check(found, location.query, dtype))
     products = max(sum(abs(part.product) for part in cell.parts) for cell in cells)
     totals, scores = np.array([cell.total for cell in cells]), np.array([cell.score for cell in cells])
     checks.append(check("parts", "the parts' sum = q·k", totals, scores, np.array(products)))
@@ -53,9 +53,9 @@ def all_checks(
     return checks if weigh is None else checks + _output_checks(found, weigh)
 
 
-def _norm_checks(dtype: str, layer: int, stack: "Stack", found: dict[str, Numbers]) -> list[Check]:
+def _norm_checks(dtype: str, layer: int, stack: "Stack", found: dict[str, Numbers]) -> list[ArithmeticCheck]:
     """The norms on the way into the layer's queries."""
-    from attnscope.model.walk import norm_parameters
+    from attnscope.model.head_capture import norm_parameters
 
     c, checks = stack.config, []
     if c.norm == "none":
@@ -72,15 +72,17 @@ def _norm_checks(dtype: str, layer: int, stack: "Stack", found: dict[str, Number
     return checks
 
 
-def _projection_checks(dtype: str, place: Place, stack: "Stack", walk: "Walk", keys: list[int]) -> list[Check]:
+def _projection_checks(
+    dtype: str, location: QueryLocation, stack: "Stack", capture: "HeadCapture", keys: list[int]
+) -> list[ArithmeticCheck]:
     """The query, and the keys that are taken apart, as projected."""
-    from attnscope.model.walk import projection
+    from attnscope.model.head_capture import projection
 
-    found, checks = walk.found, []
-    of_query = [(walk.found["x"], found["q"])]
-    of_keys = [(walk.source(key), found["k"][key]) for key in keys]
-    for letter, head, pairs in (("q", place.head, of_query), ("k", walk.group, of_keys)):
-        weight, bias = projection(stack, place.layer, letter, head)
+    found, checks = capture.found, []
+    of_query = [(capture.found["x"], found["q"])]
+    of_keys = [(capture.key_input(key), found["k"][key]) for key in keys]
+    for letter, head, pairs in (("q", location.head, of_query), ("k", capture.group, of_keys)):
+        weight, bias = projection(stack, location.layer, letter, head)
         made = [arithmetic.project(x, weight, bias) for x, _ in pairs]
         again, sizes = (np.stack(part) for part in zip(*made, strict=True))
         said = f"W_{letter} x{' + b' if bias is not None else ''} = {letter}"
@@ -89,7 +91,7 @@ def _projection_checks(dtype: str, place: Place, stack: "Stack", walk: "Walk", k
     return checks
 
 
-def _position_check(found: dict[str, Numbers], query: int, dtype: str) -> Check:
+def _position_check(found: dict[str, Numbers], query: int, dtype: str) -> ArithmeticCheck:
     """The query and every key above are those that attention took, rotated where positions are rotary."""
     n = len(found["scores"])
     q, k = found.get("q_norm", found["q"]), found.get("k_norm", found["k"])
@@ -102,7 +104,7 @@ def _position_check(found: dict[str, Numbers], query: int, dtype: str) -> Check:
     return check("position", said, np.vstack((q, k)), held, 2 * np.abs(held), dtype)
 
 
-def _output_checks(found: dict[str, Numbers], weigh: tuple[Numbers, float, float]) -> list[Check]:
+def _output_checks(found: dict[str, Numbers], weigh: tuple[Numbers, float, float]) -> list[ArithmeticCheck]:
     """Weights from exponentials, and the output from weights and values."""
     exponentials, maximum, total = weigh
     held = found["weights"]

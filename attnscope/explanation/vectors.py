@@ -1,4 +1,4 @@
-"""What a walk found in; the vectors that enter a layer and become queries and keys, named and with norms, out."""
+"""The vectors that enter a layer and become queries and keys, with names and norms."""
 
 from collections.abc import Mapping
 
@@ -30,7 +30,7 @@ def inputs(
         token: The query's token.
         query: Its position.
         embedding: The parts that the embedding sums.
-        found: See model.walk.Walk.
+        found: See model.head_capture.HeadCapture.
     """
     made = _embedded(config, token, query, embedding, found) if layer == 0 else _stream(found["stream"])
     if config.norm_order in ("pre", "sandwich") and config.norm != "none":

@@ -1,11 +1,11 @@
-"""HF checkpoints described as data: config.json's `model_type` in, Family out. No torch in here."""
+"""Hugging Face checkpoints described as data, found by `model_type`. Never imports torch."""
 
 from collections.abc import Mapping
 from typing import Any
 
 from attnscope.config import ModelConfig
 from attnscope.errors import AttnscopeError
-from attnscope.families import engine
+from attnscope.families import config_reader
 from attnscope.families.bert import BERT
 from attnscope.families.counts import check_counts
 from attnscope.families.distilbert import DISTILBERT
@@ -22,7 +22,7 @@ from attnscope.families.own import OWN
 from attnscope.families.phi3 import PHI3
 from attnscope.families.qwen2 import QWEN2
 from attnscope.families.qwen3 import QWEN3
-from attnscope.families.reader import shown
+from attnscope.families.reader import format_json
 from attnscope.families.roberta import ROBERTA
 from attnscope.families.smollm3 import SMOLLM3
 from attnscope.families.spec import Family
@@ -59,7 +59,7 @@ def family_for(raw: Mapping[str, Any], where: str) -> Family:
     model_type = raw.get("model_type")
     if not isinstance(model_type, str) or model_type not in FAMILIES:
         missing = model_type is None
-        found = "the key 'model_type' is missing" if missing else f"model_type is {shown(model_type)}"
+        found = "the key 'model_type' is missing" if missing else f"model_type is {format_json(model_type)}"
         hint = f"supported: {', '.join(FAMILIES)}"
         if not missing:
             extra = "pip install 'attnscope[transformers]' and add --engine transformers"
@@ -69,9 +69,9 @@ def family_for(raw: Mapping[str, Any], where: str) -> Family:
 
 
 def read_config(family: Family, raw: Mapping[str, Any], where: str) -> ModelConfig:
-    """Turn a config.json into a ModelConfig; see `engine.read_config`.
+    """Turn a config.json into a ModelConfig; see `config_reader.read_config`.
 
     Raises:
         AttnscopeError: A key is missing, unknown, of the wrong type, or holds a value that the family does not support.
     """
-    return engine.read_config(family, raw, where, others=ALL)
+    return config_reader.read_config(family, raw, where, others=ALL)

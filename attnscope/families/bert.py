@@ -3,11 +3,11 @@
 from collections.abc import Mapping
 from typing import Any
 
-from attnscope.families.reader import Reader
+from attnscope.families.reader import ConfigReader
 from attnscope.families.spec import ACTIVATIONS, HEAD_WIDTH, Computed, Family, Same, key
 
 
-def _mask(reader: Reader, _: Mapping[str, Any]) -> str:
+def _mask(reader: ConfigReader, _: Mapping[str, Any]) -> str:
     return "causal" if reader.flag("is_decoder", default=False) else "bidirectional"
 
 

@@ -1,4 +1,4 @@
-"""A config and the names and shapes of a checkpoint's tensors in; a refusal out where the config promises more.
+"""Check that a config does not promise more than the checkpoint's tensors hold.
 
 Layers, heads, experts and vocabulary are the numbers from which everything is made, so they are held against the
 weights before anything is: a config of a billion layers costs no list of a billion entries. No torch in here.

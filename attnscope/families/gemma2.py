@@ -5,12 +5,12 @@ from dataclasses import replace
 from typing import Any
 
 from attnscope.families.llama import LLAMA
-from attnscope.families.reader import Reader
+from attnscope.families.reader import ConfigReader
 from attnscope.families.spec import ACTIVATIONS, Computed, key
 from attnscope.families.windows import by_layer
 
 
-def _softcap(reader: Reader, _: Mapping[str, Any]) -> float | None:
+def _softcap(reader: ConfigReader, _: Mapping[str, Any]) -> float | None:
     if "attn_logit_softcapping" in reader.raw and reader.raw["attn_logit_softcapping"] is None:
         return None
     return float(reader.number("attn_logit_softcapping"))

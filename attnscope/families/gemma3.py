@@ -6,7 +6,7 @@ from typing import Any
 
 from attnscope.config import Rope
 from attnscope.families.gemma2 import GEMMA2
-from attnscope.families.reader import Reader, whole
+from attnscope.families.reader import ConfigReader, whole_number
 from attnscope.families.rope import rope
 from attnscope.families.spec import Computed
 from attnscope.families.windows import by_layer
@@ -14,8 +14,8 @@ from attnscope.families.windows import by_layer
 _PATTERN = "sliding_window_pattern"
 
 
-def _slides(reader: Reader, layer: int) -> bool:
-    every = whole(reader, _PATTERN, reader.get(_PATTERN, default=6))
+def _slides(reader: ConfigReader, layer: int) -> bool:
+    every = whole_number(reader, _PATTERN, reader.get(_PATTERN, default=6))
     if (written := reader.get(f"_{_PATTERN}", default=every)) != every:
         # transformers writes this key beside `layer_types`, and does not read it
         raise reader.wrong(f"_{_PATTERN}", written, f"{every} where there is no layer_types")
@@ -25,7 +25,7 @@ def _slides(reader: Reader, layer: int) -> bool:
 def _rotary(kind: str, base: float, *older: tuple[str, str]) -> Computed:
     """Of the layers of one kind: a table of their own, or older keys at the top, under the names that `rope` knows."""
 
-    def read(reader: Reader, done: Mapping[str, Any]) -> Rope:
+    def read(reader: ConfigReader, done: Mapping[str, Any]) -> Rope:
         tables = reader.get("rope_parameters", default=None)
         raw = {name: reader.raw.get(theirs) for theirs, name in older}
         if tables is not None:
@@ -37,7 +37,7 @@ def _rotary(kind: str, base: float, *older: tuple[str, str]) -> Computed:
         scaling = raw.get("rope_scaling")
         if isinstance(scaling, dict) and "type" in scaling and "rope_type" not in scaling:
             raise reader.wrong("rope_scaling", scaling, "rope_type: transformers reads no type in this family")
-        found: Rope = rope(base=base).rule(Reader(raw, reader.where), done)
+        found: Rope = rope(base=base).rule(ConfigReader(raw, reader.where), done)
         if found.scaling is not None and not found.scaling.truncate:
             raise reader.wrong("truncate", False, "true: transformers reads no other value in this family")
         return found

@@ -6,7 +6,7 @@ from typing import Any
 
 from attnscope.config import Rope
 from attnscope.families.llama import LLAMA
-from attnscope.families.reader import Reader
+from attnscope.families.reader import ConfigReader
 from attnscope.families.rope import rope
 from attnscope.families.spec import Computed, Stacked, key
 from attnscope.families.windows import by_layer
@@ -14,7 +14,7 @@ from attnscope.families.windows import by_layer
 _ROPE, _MLP, _HALVES = rope(base=150000.0), "layers.{l}.mlp", ("gate", "up")
 
 
-def _rotary(reader: Reader, done: Mapping[str, Any]) -> Rope:
+def _rotary(reader: ConfigReader, done: Mapping[str, Any]) -> Rope:
     table = reader.get("rope_parameters", "rope_scaling")
     if not table:  # transformers puts a stretch of its own where there is none
         raise reader.wrong(reader.given(_ROPE.names) or "", table, "the rotary parameters, with their rope_type")

@@ -1,4 +1,4 @@
-"""One of our parameters' names in; the tensor of a checkpoint that holds it, out. No torch in here."""
+"""Find the checkpoint tensor that holds one of our parameters."""
 
 import re
 from collections.abc import Container, Iterator
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from attnscope.errors import AttnscopeError
 from attnscope.families.spec import Chunk, Entry, Family, Stacked
 
-_OLD_KINDS = {"weight": "gamma", "bias": "beta"}  # norms in checkpoints converted from TensorFlow
+_OLD_NAMES = {"weight": "gamma", "bias": "beta"}  # norms in checkpoints converted from TensorFlow
 _NUMBERS = re.compile(r"^blocks\.(\d+)(?:\.mlp\.experts\.(\d+))?")
 
 
@@ -34,7 +34,7 @@ def find_prefix(family: Family, names: Container[str], where: str) -> str:
 
 
 @dataclass(frozen=True)
-class Place:
+class TensorLocation:
     """Where one of our parameters lies.
 
     Attributes:
@@ -64,7 +64,7 @@ class Names:
     tensors: Container[str]
     where: str
 
-    def find(self, ours: str) -> Place:
+    def find(self, ours: str) -> TensorLocation:
         """The tensor that holds one of our parameters, under whichever of its names is there.
 
         Raises:
@@ -75,7 +75,7 @@ class Names:
                 return place
         tried = list(self._places(ours))
         self._refuse_blocks(tried)
-        names = dict.fromkeys(place.tensor for place in tried if not place.tensor.endswith(tuple(_OLD_KINDS.values())))
+        names = dict.fromkeys(place.tensor for place in tried if not place.tensor.endswith(tuple(_OLD_NAMES.values())))
         hint = f"it is needed for '{ours}'; weights are never made up"
         missing = " or ".join(f"'{name}'" for name in names)
         raise AttnscopeError(f"the tensor {missing} is missing", where=self.where, hint=hint)
@@ -85,7 +85,7 @@ class Names:
         first = next(ours for ours in self.family.modules if "{l}" in ours)
         return their_name(self._entries(first)[0])
 
-    def _places(self, ours: str) -> Iterator[Place]:
+    def _places(self, ours: str) -> Iterator[TensorLocation]:
         module, _, kind = ours.rpartition(".")
         found = _NUMBERS.match(ours)
         layer, expert = (found[1], found[2]) if found else ("", None)
@@ -93,10 +93,10 @@ class Names:
             base = self.prefix + their_name(entry).replace("{l}", layer).replace("{x}", expert or "")
             number = None if expert is None else int(expert)
             if isinstance(entry, Stacked):
-                yield Place(base if kind == "weight" else f"{base}_{kind}", entry, number)
+                yield TensorLocation(base if kind == "weight" else f"{base}_{kind}", entry, number)
                 continue
-            for spelled in dict.fromkeys((kind, _OLD_KINDS.get(kind, kind))):
-                yield Place(f"{base}.{spelled}", entry, number)
+            for spelled in dict.fromkeys((kind, _OLD_NAMES.get(kind, kind))):
+                yield TensorLocation(f"{base}.{spelled}", entry, number)
 
     def _entries(self, module: str) -> tuple[str | Chunk | Stacked, ...]:
         """What the family says of one of our modules."""
@@ -107,7 +107,7 @@ class Names:
             raise AttnscopeError(f"family '{self.family.name}' has no '{module}'", where=self.where)
         return found if isinstance(found, tuple) else (found,)
 
-    def _refuse_blocks(self, tried: list[Place]) -> None:
+    def _refuse_blocks(self, tried: list[TensorLocation]) -> None:
         """Weights in blocks of four-bit numbers with a scale each (MXFP4), under the tensor's name with an ending."""
         for place in tried:
             if f"{place.tensor}_blocks" in self.tensors:

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from attnscope.families.llama import LLAMA
-from attnscope.families.reader import Reader
+from attnscope.families.reader import ConfigReader
 from attnscope.families.rope import rope
 from attnscope.families.spec import Chunk, Computed, key
 from attnscope.families.windows import everywhere
@@ -18,7 +18,7 @@ PHI3 = replace(
     config={
         **LLAMA.config,
         "windows": Computed(
-            lambda reader, done: everywhere(Reader({"sliding_window": None, **reader.raw}, reader.where), done),
+            lambda reader, done: everywhere(ConfigReader({"sliding_window": None, **reader.raw}, reader.where), done),
             ("sliding_window",),
         ),
         "qkv_bias": False,

@@ -1,4 +1,4 @@
-"""A parsed config.json in; its values out, each refused by its own name where it cannot be used."""
+"""Read values of a config.json, with errors that name the key."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -11,7 +11,7 @@ _MOST = 1 << 62
 _SMALLEST, _LARGEST = 1e-30, 1e30  # what float32 holds, and so do products of two of them
 
 
-class Reader:
+class ConfigReader:
     """A config.json with its place, for errors."""
 
     def __init__(self, raw: Mapping[str, Any], where: str) -> None:
@@ -31,13 +31,13 @@ class Reader:
             return default
         for other in given[1:]:
             if self.raw[other] != self.raw[given[0]]:
-                raise self.wrong(other, self.raw[other], f"the {shown(self.raw[given[0]])} of '{given[0]}'")
+                raise self.wrong(other, self.raw[other], f"the {format_json(self.raw[given[0]])} of '{given[0]}'")
         return self.raw[given[0]]
 
     def number(self, *names: str, default: Any = REQUIRED) -> Any:
         """The same, refused unless it is a number above 0 (or the default)."""
         value = self.get(*names, default=default)
-        return value if value is default else positive(self, self.given(names) or names[0], value)
+        return value if value is default else positive_number(self, self.given(names) or names[0], value)
 
     def flag(self, name: str, *, default: bool) -> bool:
         """A yes or no.
@@ -56,10 +56,10 @@ class Reader:
 
     def wrong(self, name: str, value: Any, expected: str) -> AttnscopeError:
         """The error for a value that cannot be used."""
-        return AttnscopeError(f"{name} is {shown(value)}", where=self.where, hint=f"expected {expected}")
+        return AttnscopeError(f"{name} is {format_json(value)}", where=self.where, hint=f"expected {expected}")
 
 
-def positive(reader: Reader, name: str, value: Any) -> int | float:
+def positive_number(reader: ConfigReader, name: str, value: Any) -> int | float:
     """The value, where it is a number above 0.
 
     Raises:
@@ -72,7 +72,7 @@ def positive(reader: Reader, name: str, value: Any) -> int | float:
     return value
 
 
-def whole(reader: Reader, name: str, value: Any, least: int = 1) -> int:
+def whole_number(reader: ConfigReader, name: str, value: Any, least: int = 1) -> int:
     """The value, where it is a whole number of at least this, and no more than torch can count to.
 
     Raises:
@@ -85,7 +85,7 @@ def whole(reader: Reader, name: str, value: Any, least: int = 1) -> int:
     return value
 
 
-def shown(value: Any) -> str:
+def format_json(value: Any) -> str:
     """A value as it stands in JSON, cut to one short line; the error that holds it makes control characters visible."""
     text = f'"{value}"' if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     return text if len(text) <= 80 else text[:77] + "…"

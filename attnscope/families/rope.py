@@ -1,11 +1,11 @@
-"""config.json in, Rope out: both dialects of Hugging Face's rotary parameters."""
+"""Read rotary parameters in both of Hugging Face's dialects."""
 
 from collections.abc import Mapping
 from math import log
 from typing import Any
 
 from attnscope.config import Rope, RopeScaling
-from attnscope.families.reader import Reader, positive, whole
+from attnscope.families.reader import ConfigReader, positive_number, whole_number
 from attnscope.families.spec import Computed
 
 _TABLES = ("rope_parameters", "rope_scaling")
@@ -41,14 +41,14 @@ def rope(
             must repeat what the other keys say.
     """
 
-    def read(reader: Reader, done: Mapping[str, Any]) -> Rope:
+    def read(reader: ConfigReader, done: Mapping[str, Any]) -> Rope:
         table = reader.get(*_TABLES, default={})
         if not isinstance(table, dict):
             raise reader.wrong(reader.given(_TABLES) or "", table, "an object")
         # null is the same as nothing, but for `truncate`, where transformers takes it for false
         given = {name: value for name, value in table.items() if value is not None or name == "truncate"}
-        turns = _either(reader, given, "rope_theta", theta, base)
-        share = _either(reader, given, "partial_rotary_factor", fraction, full)
+        turns = _table_or_top_level(reader, given, "rope_theta", theta, base)
+        share = _table_or_top_level(reader, given, "partial_rotary_factor", fraction, full)
         if share > 1 or (not fraction and share != 1):
             raise reader.wrong("partial_rotary_factor", share, "at most 1" if fraction else "1 in this family")
         found = {"rope_theta": turns, "partial_rotary_factor": share}
@@ -60,18 +60,20 @@ def rope(
     return Computed(read, (*_TABLES, theta, *([fraction] if fraction else []), *unread))
 
 
-def _either(reader: Reader, table: Mapping[str, Any], name: str, older: str | None, default: float) -> float:
+def _table_or_top_level(
+    reader: ConfigReader, table: Mapping[str, Any], name: str, older: str | None, default: float
+) -> float:
     """Read a number from the table, or from the top level under its older name; in both, it must be the same."""
     outside = reader.number(older, default=None) if older else None
     if name not in table:
         return default if outside is None else outside
-    inside = positive(reader, name, table[name])
+    inside = positive_number(reader, name, table[name])
     if outside is not None and outside != inside:
         raise reader.wrong(older or "", outside, f"the {inside} of the rotary parameters' {name}")
     return inside
 
 
-def _scaling(reader: Reader, table: Mapping[str, Any], done: Mapping[str, Any]) -> RopeScaling | None:
+def _scaling(reader: ConfigReader, table: Mapping[str, Any], done: Mapping[str, Any]) -> RopeScaling | None:
     kind = table.get("rope_type", table.get("type", "default"))
     if not isinstance(kind, str) or kind not in _REQUIRED_KEYS:
         raise reader.wrong("rope_type", kind, "one of " + ", ".join(_REQUIRED_KEYS))
@@ -88,17 +90,17 @@ def _scaling(reader: Reader, table: Mapping[str, Any], done: Mapping[str, Any]) 
     if not isinstance(truncate, bool):
         raise reader.wrong("truncate", truncate, "true or false")
     original = rest.pop("original_max_position_embeddings", done["max_positions"])
-    numbers = {name: float(positive(reader, name, value)) for name, value in rest.items()}
-    _temper(numbers)
+    numbers = {name: float(positive_number(reader, name, value)) for name, value in rest.items()}
+    _apply_mscale(numbers)
     return RopeScaling(
         kind=kind,  # type: ignore[arg-type]  # one of the keys above
-        original_max_positions=whole(reader, "original_max_position_embeddings", original),
+        original_max_positions=whole_number(reader, "original_max_position_embeddings", original),
         truncate=truncate,
         **numbers,
     )
 
 
-def _temper(numbers: dict[str, float]) -> None:
+def _apply_mscale(numbers: dict[str, float]) -> None:
     """Turn YaRN's `mscale` and `mscale_all_dim`, where both are given, into the attention factor that they mean."""
     mscale, mscale_all = numbers.pop("mscale", None), numbers.pop("mscale_all_dim", None)
     if mscale and mscale_all:

@@ -5,17 +5,17 @@ from dataclasses import replace
 from typing import Any
 
 from attnscope.families.llama import LLAMA
-from attnscope.families.reader import Reader, whole
+from attnscope.families.reader import ConfigReader, whole_number
 from attnscope.families.rope import rope
 from attnscope.families.spec import KV_HEADS, Computed
 from attnscope.families.windows import by_layer, layers
 
 
-def _turned(reader: Reader, done: Mapping[str, Any]) -> tuple[bool, ...]:
+def _turned(reader: ConfigReader, done: Mapping[str, Any]) -> tuple[bool, ...]:
     """Whether each layer's queries and keys are rotated."""
     listed, count = reader.get("no_rope_layers", default=None), layers(reader, done)
     if listed is None:
-        every = whole(reader, "no_rope_layer_interval", reader.get("no_rope_layer_interval", default=4))
+        every = whole_number(reader, "no_rope_layer_interval", reader.get("no_rope_layer_interval", default=4))
         return tuple((layer + 1) % every != 0 for layer in range(count))
     if not isinstance(listed, list) or len(listed) < count or any(one not in (0, 1) for one in listed):
         raise reader.wrong(

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from attnscope.errors import AttnscopeError
-from attnscope.families.reader import REQUIRED, Reader
+from attnscope.families.reader import REQUIRED, ConfigReader
 
 ACTIVATIONS = {
     "gelu": "gelu",
@@ -32,7 +32,7 @@ class Key:
     default: Any = REQUIRED
     map: Mapping[str, Any] | None = None
 
-    def read(self, reader: Reader, done: Mapping[str, Any]) -> Any:
+    def read(self, reader: ConfigReader, done: Mapping[str, Any]) -> Any:
         """The value for our field."""
         default = done[self.default.field] if isinstance(self.default, Same) else self.default
         value = reader.get(*self.names, default=default)
@@ -55,7 +55,7 @@ class Same:
     field: str
     names: tuple[str, ...] = ()
 
-    def read(self, _: Reader, done: Mapping[str, Any]) -> Any:
+    def read(self, _: ConfigReader, done: Mapping[str, Any]) -> Any:
         """The value for our field."""
         return done[self.field]
 
@@ -69,15 +69,15 @@ class Computed:
         names: Keys that it reads.
     """
 
-    rule: Callable[[Reader, Mapping[str, Any]], Any]
+    rule: Callable[[ConfigReader, Mapping[str, Any]], Any]
     names: tuple[str, ...] = ()
 
-    def read(self, reader: Reader, done: Mapping[str, Any]) -> Any:
+    def read(self, reader: ConfigReader, done: Mapping[str, Any]) -> Any:
         """The value for our field."""
         return self.rule(reader, done)
 
 
-def _per_head(reader: Reader, done: Mapping[str, Any]) -> int:
+def _per_head(reader: ConfigReader, done: Mapping[str, Any]) -> int:
     width, heads = done["d_model"], done["n_heads"]
     if width % heads:
         hint = "the width must be a multiple of the heads"
@@ -85,12 +85,12 @@ def _per_head(reader: Reader, done: Mapping[str, Any]) -> int:
     return int(width // heads)
 
 
-def _head_dim(reader: Reader, done: Mapping[str, Any]) -> Any:
+def _head_dim(reader: ConfigReader, done: Mapping[str, Any]) -> Any:
     value = reader.get("head_dim", default=None)
     return _per_head(reader, done) if value is None else value
 
 
-def _kv_heads(reader: Reader, done: Mapping[str, Any]) -> Any:
+def _kv_heads(reader: ConfigReader, done: Mapping[str, Any]) -> Any:
     name = "num_key_value_heads"
     return done["n_heads"] if reader.raw.get(name, REQUIRED) is None else reader.get(name)
 

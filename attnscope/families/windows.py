@@ -1,10 +1,10 @@
-"""config.json in, the window of every layer out: one for all, by the list of layer types, or from some layer on."""
+"""Read the sliding window of every layer."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from attnscope.errors import AttnscopeError
-from attnscope.families.reader import Reader, shown, whole
+from attnscope.families.reader import ConfigReader, format_json, whole_number
 from attnscope.families.spec import Computed
 
 _MOST_LAYERS = 100_000  # a config alone must not make us write a list of any length
@@ -12,28 +12,28 @@ _MOST_LAYERS = 100_000  # a config alone must not make us write a list of any le
 Windows = tuple[int | None, ...]
 
 
-def everywhere(reader: Reader, done: Mapping[str, Any]) -> Windows:
+def everywhere(reader: ConfigReader, done: Mapping[str, Any]) -> Windows:
     """The same window in every layer, or none where `sliding_window` is null (Mistral)."""
     window = window_size(reader)
     return () if window is None else (window,) * layers(reader, done)
 
 
-def window_size(reader: Reader) -> int | None:
+def window_size(reader: ConfigReader) -> int | None:
     """`sliding_window`, which may be null but not left out: what its absence means depends on who is asked."""
     if "sliding_window" not in reader.raw:
         reader.get("sliding_window")
     window = reader.raw["sliding_window"]
-    return None if window is None else whole(reader, "sliding_window", window)
+    return None if window is None else whole_number(reader, "sliding_window", window)
 
 
-def layers(reader: Reader, done: Mapping[str, Any]) -> int:
+def layers(reader: ConfigReader, done: Mapping[str, Any]) -> int:
     """The number of layers, where it is one to write a list for."""
     if done["n_layers"] > _MOST_LAYERS:
         raise reader.wrong("num_hidden_layers", done["n_layers"], f"at most {_MOST_LAYERS:,}")
     return int(done["n_layers"])
 
 
-def by_layer(slides: Callable[[Reader, int], bool], *names: str, switch: str | None = None) -> Computed:
+def by_layer(slides: Callable[[ConfigReader, int], bool], *names: str, switch: str | None = None) -> Computed:
     """Windows where `layer_types` says `sliding_attention`.
 
     Args:
@@ -42,7 +42,7 @@ def by_layer(slides: Callable[[Reader, int], bool], *names: str, switch: str | N
         switch: A key without which, or with false under which, no layer has a window.
     """
 
-    def read(reader: Reader, done: Mapping[str, Any]) -> Windows:
+    def read(reader: ConfigReader, done: Mapping[str, Any]) -> Windows:
         types = reader.get("layer_types", default=None)
         off = switch is not None and not reader.flag(switch, default=False)
         if types is not None:
@@ -61,11 +61,11 @@ def by_layer(slides: Callable[[Reader, int], bool], *names: str, switch: str | N
     return Computed(read, ("layer_types", "sliding_window", *names, *([switch] if switch else [])))
 
 
-def _checked_types(reader: Reader, types: Any, n_layers: int) -> list[str]:
+def _checked_types(reader: ConfigReader, types: Any, n_layers: int) -> list[str]:
     if not isinstance(types, list) or len(types) != n_layers:
         raise reader.wrong("layer_types", types, f"a list of {n_layers} words, one a layer")
     for layer, kind in enumerate(types):
         if kind not in ("sliding_attention", "full_attention"):
             hint = "expected sliding_attention or full_attention"
-            raise AttnscopeError(f"layer_types[{layer}] is {shown(kind)}", where=reader.where, hint=hint)
+            raise AttnscopeError(f"layer_types[{layer}] is {format_json(kind)}", where=reader.where, hint=hint)
     return types

@@ -1,4 +1,4 @@
-"""Safetensors in, a Stack that reads its parameters out of them when it runs, out; every tensor is accounted for."""
+"""Build a Stack that reads its parameters from safetensors; every tensor is accounted for."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -7,21 +7,21 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from attnscope.checkpoints.folder import Folder
 from attnscope.config import ModelConfig
 from attnscope.errors import AttnscopeError
 from attnscope.families.counts import NOT_ONE_MODEL, check_counts
-from attnscope.families.names import Names, Place, find_prefix
+from attnscope.families.names import Names, TensorLocation, find_prefix
 from attnscope.families.spec import Chunk, Family, Stacked
-from attnscope.folder import Folder
 from attnscope.model.stack import Stack
 from attnscope.model.tensors import contiguous, read_tensors
-from attnscope.model.weights import Piece, Weights
+from attnscope.model.weights import BlockIndex, WeightStore
 
 _FLOATS = ("F64", "F32", "F16", "BF16")  # anything else is quantised, and means nothing without its scales
 
 
 @dataclass(frozen=True)
-class _Part:
+class _ParameterSlice:
     """Where one of our parameters lies in one of their tensors.
 
     Attributes:
@@ -43,14 +43,14 @@ class _Part:
     expert: tuple[int, int] | None = None
 
     @property
-    def piece(self) -> Piece:
+    def block(self) -> BlockIndex:
         """The block that our parameter belongs to, or None for the embedding."""
         return int(self.ours.split(".")[1]) if self.ours.startswith("blocks.") else None
 
     @property
     def name(self) -> str:
         """What it is called there."""
-        return self.ours.split(".", 1 if self.piece is None else 2)[-1]
+        return self.ours.split(".", 1 if self.block is None else 2)[-1]
 
     def source_shape(self) -> tuple[int, ...]:
         """The shape that their tensor must have."""
@@ -58,7 +58,7 @@ class _Part:
         shape = shape[::-1] if self.transposed else shape
         return shape if self.expert is None else (self.expert[1], *shape)
 
-    def take(self, tensor: Tensor) -> Tensor:
+    def extract(self, tensor: Tensor) -> Tensor:
         """Our parameter out of their tensor, whose matrices are laid (out, in)."""
         if self.expert is not None:
             tensor = tensor[self.expert[0]]
@@ -71,7 +71,7 @@ class _Part:
         return by_head[:, start // self.per_head : stop // self.per_head].flatten(0, 1)
 
 
-def load(
+def load_stack(
     family: Family, config: ModelConfig, folder: Folder, n_layers: int, dtype: torch.dtype, device: torch.device
 ) -> Stack:
     """The first `n_layers` blocks of a checkpoint's model; every tensor is checked now, and read when it is needed.
@@ -80,26 +80,26 @@ def load(
         AttnscopeError: A tensor is missing, unknown or of the wrong shape.
         ModelError: While the stack runs: a tensor holds a value that is not finite, or a file has changed.
     """
-    pieces: dict[Piece, dict[str, list[_Part]]] = {}
-    for name, parts in check(family, config, folder).items():
+    pieces: dict[BlockIndex, dict[str, list[_ParameterSlice]]] = {}
+    for name, parts in check_tensors(family, config, folder).items():
         for part in parts:
-            pieces.setdefault(part.piece, {}).setdefault(name, []).append(part)
+            pieces.setdefault(part.block, {}).setdefault(name, []).append(part)
     with torch.device("meta"):
         stack = Stack(config, n_layers)
 
-    def read(piece: Piece) -> Iterator[tuple[str, Tensor]]:
+    def read(piece: BlockIndex) -> Iterator[tuple[str, Tensor]]:
         wanted = pieces[piece]
-        turned = {name for name, parts in wanted.items() if parts[0].transposed}
-        for name, tensor in read_tensors(folder, wanted, dtype, turned):
+        transposed = {name for name, parts in wanted.items() if parts[0].transposed}
+        for name, tensor in read_tensors(folder, wanted, dtype, transposed):
             whole = tensor.to(device)
             for part in wanted[name]:
-                yield part.name, contiguous(part.take(whole))
+                yield part.name, contiguous(part.extract(whole))
 
-    stack.weights = Weights(stack.embed, list(stack.blocks), read)
+    stack.weights = WeightStore(stack.embed, list(stack.blocks), read)
     return stack.eval()
 
 
-def check(family: Family, config: ModelConfig, folder: Folder) -> dict[str, list[_Part]]:
+def check_tensors(family: Family, config: ModelConfig, folder: Folder) -> dict[str, list[_ParameterSlice]]:
     """Hold config.json against the tensors' headers, without reading or allocating anything.
 
     Returns:
@@ -112,8 +112,8 @@ def check(family: Family, config: ModelConfig, folder: Folder) -> dict[str, list
     where = str(folder.path / "config.json" if folder.config else folder.path)
     check_counts(family, config, {name: info.shape for name, info in folder.tensors.items()}, where)
     names = Names(family, find_prefix(family, folder.tensors, where), folder.tensors, str(folder.path))
-    plan: dict[str, list[_Part]] = {}
-    for part, tensor in _parts(config, names):
+    plan: dict[str, list[_ParameterSlice]] = {}
+    for part, tensor in _parameter_slices(config, names):
         info = folder.tensors[tensor]
         if info.dtype not in _FLOATS:
             hint = "attnscope reads floating-point checkpoints only"
@@ -122,11 +122,11 @@ def check(family: Family, config: ModelConfig, folder: Folder) -> dict[str, list
             found = f"has shape {list(info.shape)}, '{part.ours}' needs {list(part.source_shape())}"
             raise AttnscopeError(found, where=f"{info.file}: {info.name}", hint=NOT_ONE_MODEL)
         plan.setdefault(info.name, []).append(part)
-    _account(names, folder, plan)
+    _check_unused(names, folder, plan)
     return plan
 
 
-def _parts(config: ModelConfig, names: Names) -> Iterator[tuple[_Part, str]]:
+def _parameter_slices(config: ModelConfig, names: Names) -> Iterator[tuple[_ParameterSlice, str]]:
     """Every parameter of the whole model, with the name of the tensor that holds it."""
     with torch.device("meta"):
         shapes = {name: tuple(p.shape) for name, p in Stack(config, 1).named_parameters()}
@@ -135,31 +135,36 @@ def _parts(config: ModelConfig, names: Names) -> Iterator[tuple[_Part, str]]:
         for layer in layers:  # every block has the shapes of block 0
             ours = first.replace("blocks.0.", f"blocks.{layer}.", 1)
             place = names.find(ours)
-            yield _part(config, names.family, ours, first, shapes, place), place.tensor
+            yield _parameter_slice(config, names.family, ours, first, shapes, place), place.tensor
 
 
-def _part(
-    config: ModelConfig, family: Family, ours: str, first: str, shapes: Mapping[str, tuple[int, ...]], place: Place
-) -> _Part:
+def _parameter_slice(
+    config: ModelConfig,
+    family: Family,
+    ours: str,
+    first: str,
+    shapes: Mapping[str, tuple[int, ...]],
+    place: TensorLocation,
+) -> _ParameterSlice:
     """Where a parameter lies within its tensor; `first` is the same parameter of block 0, `shapes` are block 0's."""
     module, kind = first.rsplit(".", 1)
     name, shape, entry = module.rsplit(".", 1)[-1], shapes[first], place.entry
     transposed = kind == "weight" and (entry.transposed if isinstance(entry, Stacked) else name in family.transposed)
     if isinstance(entry, str):
-        return _Part(ours, shape, transposed)
+        return _ParameterSlice(ours, shape, transposed)
     expert = (place.expert or 0, config.n_experts) if isinstance(entry, Stacked) else None
     if not entry.part:
-        return _Part(ours, shape, transposed, expert=expert)
+        return _ParameterSlice(ours, shape, transposed, expert=expert)
     sizes = [shapes[f"{module.removesuffix(name)}{sibling}.{kind}"][0] for sibling in entry.parts]
     at = entry.parts.index(entry.part)
     if isinstance(entry, Stacked) and entry.alternating:
-        return _Part(ours, shape, transposed, (at, sum(sizes), sum(sizes)), len(sizes), expert=expert)
+        return _ParameterSlice(ours, shape, transposed, (at, sum(sizes), sum(sizes)), len(sizes), expert=expert)
     rows = sum(sizes[:at]), sum(sizes[: at + 1]), sum(sizes)
     per_head = config.n_heads if isinstance(entry, Chunk) and entry.per_head else 0
-    return _Part(ours, shape, transposed, rows, per_head=per_head, expert=expert)
+    return _ParameterSlice(ours, shape, transposed, rows, per_head=per_head, expert=expert)
 
 
-def _account(names: Names, folder: Folder, plan: Mapping[str, object]) -> None:
+def _check_unused(names: Names, folder: Folder, plan: Mapping[str, object]) -> None:
     """Refuse a checkpoint with a tensor that the family neither uses nor expects to be left over."""
     leftover = re.compile("|".join(f"(?:{pattern})" for pattern in names.family.leftover) or "(?!)")
     for name, info in folder.tensors.items():

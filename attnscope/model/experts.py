@@ -1,4 +1,4 @@
-"""Tokens in; what the experts that a router chooses for each of them make of it, out. No other expert runs."""
+"""Mixture of experts: a router chooses experts for each token, and only those run."""
 
 import torch
 from torch import Tensor, nn

@@ -1,4 +1,4 @@
-"""A block's input in, its output out: norms without random initial values, attention, and the block itself."""
+"""Norms, attention and the transformer block."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -7,12 +7,12 @@ import torch
 from torch import Tensor, nn
 
 from attnscope.config import ModelConfig
-from attnscope.model.call import Call, Rule
 from attnscope.model.experts import Experts
+from attnscope.model.hooks import AttentionHooks
+from attnscope.model.inputs import AttentionInputs, AttentionSpec
 from attnscope.model.linear import Linear
 from attnscope.model.mlp import MLP
 from attnscope.model.positions import rotate
-from attnscope.model.watch import Watch
 
 _ROWS = 1024  # positions that an MLP takes at a time: what lies between its products then stays in cache
 
@@ -59,20 +59,20 @@ def make_norm(config: ModelConfig, width: int | None = None) -> nn.Module:
 
 
 @dataclass(frozen=True)
-class Setting:
+class LayerContext:
     """What a block needs besides its input.
 
     Attributes:
-        rule: How scores become weights in this layer.
+        spec: How scores become weights in this layer.
         rotary: cos and sin of every position, (T, R) each; None where positions are not rotary.
         context: What keys and values are made of under cross-attention, (B, K, D); None for the block's own input.
-        watch: Who looks at attention.
+        hooks: Who looks at attention.
     """
 
-    rule: Rule
+    spec: AttentionSpec
     rotary: tuple[Tensor, Tensor] | None
     context: Tensor | None
-    watch: Watch
+    hooks: AttentionHooks
 
 
 class Attention(nn.Module):
@@ -91,11 +91,11 @@ class Attention(nn.Module):
         self.out = Linear(h * config.d_value, d, config.out_bias) if config.out_projection else None
         self.sinks = nn.Parameter(torch.empty(h)) if config.sinks else None
 
-    def forward(self, x: Tensor, setting: Setting) -> Tensor | None:
+    def forward(self, x: Tensor, setting: LayerContext) -> Tensor | None:
         """(B, Q, D) to (B, Q, D), or (B, Q, H·Ev) without output projection; None after the last watched layer."""
         out_weight = None if self.out is None else self.out.weight
-        rule = setting.rule if self.sinks is None else replace(setting.rule, sinks=self.sinks)
-        heads = setting.watch.attend(Call(self.layer, *self._sides(x, setting), rule, out_weight))
+        spec = setting.spec if self.sinks is None else replace(setting.spec, sinks=self.sinks)
+        heads = setting.hooks.attend(AttentionInputs(self.layer, *self._project_qkv(x, setting), spec, out_weight))
         if heads is None:
             return None
         made, out = heads, self.out
@@ -104,9 +104,9 @@ class Attention(nn.Module):
             joined = made[:, :, rows].transpose(1, 2).flatten(2)  # (B, rows, H·Ev)
             return joined if out is None else out(joined)
 
-        return by_rows(project, made.shape[0], made.shape[2])
+        return map_rows(project, made.shape[0], made.shape[2])
 
-    def _sides(self, x: Tensor, setting: Setting) -> tuple[Tensor, Tensor, Tensor]:
+    def _project_qkv(self, x: Tensor, setting: LayerContext) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values, (B, H, Q, E), (B, G, K, E) and (B, G, K, Ev)."""
         c = self.config
         source = x if setting.context is None else setting.context  # (B, K, D)
@@ -124,7 +124,7 @@ class Attention(nn.Module):
         return q, k, v
 
 
-class Block(nn.Module):
+class TransformerBlock(nn.Module):
     """Attention and MLP with their norms and residuals, in the configured order."""
 
     def __init__(self, config: ModelConfig, layer: int) -> None:
@@ -138,7 +138,7 @@ class Block(nn.Module):
         self.norm_mlp = (make_norm(config) if before else nn.Identity()) if self.mlp is not None else None
         self.norm_mlp_out = make_norm(config) if after and self.mlp is not None else nn.Identity()
 
-    def forward(self, x: Tensor, setting: Setting) -> Tensor | None:
+    def forward(self, x: Tensor, setting: LayerContext) -> Tensor | None:
         """(B, T, D) to (B, T, D); None after the last watched layer."""
         post = self.config.norm_order == "post"
         attended = self.attention(x if post else self.norm_attention(x), setting)
@@ -157,10 +157,10 @@ class Block(nn.Module):
             result = middle[:, rows] + changed if self.config.residual else changed
             return norm(result) if post else result  # type: ignore[no-any-return]
 
-        return by_rows(change, middle.shape[0], middle.shape[1])
+        return map_rows(change, middle.shape[0], middle.shape[1])
 
 
-def by_rows(work: Callable[[slice], Tensor], batch: int, n: int) -> Tensor:
+def map_rows(work: Callable[[slice], Tensor], batch: int, n: int) -> Tensor:
     """What `work` makes of each of n positions, (B, n, D): some at a time, so that what it needs stays small."""
     step = max(1, _ROWS // batch)
     if n <= step:

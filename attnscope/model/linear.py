@@ -1,10 +1,10 @@
-"""Vectors in, their linear map out: nn.Linear, as fast as torch can, with the weights that somebody else puts in."""
+"""nn.Linear as fast as torch can, with weights that are filled in later."""
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from attnscope.model.products import fast, linear
+from attnscope.model.matmul import linear, uses_onednn
 
 _FUSED = {"gelu": ("gelu", "none"), "gelu_tanh": ("gelu", "tanh"), "relu": ("relu", "")}  # oneDNN's names for them
 
@@ -14,7 +14,9 @@ class Linear(nn.Linear):
 
     def forward(self, input: Tensor, activation: str | None = None) -> Tensor:
         """As nn.Linear, then a non-linearity, by oneDNN where that can do it."""
-        after = _FUSED.get(activation or "") if fast(input, self.weight) else None  # spares a walk over a wide tensor
+        after = (
+            _FUSED.get(activation or "") if uses_onednn(input, self.weight) else None
+        )  # spares a walk over a wide tensor
         product = linear(input, self.weight, self.bias, after)
         return product if activation is None or after else activate(activation, product)
 

@@ -1,4 +1,4 @@
-"""Positions in, permission out: small predicates that say which keys a query may see, and that compose.
+"""Masks as small predicates that say which keys a query may see, and that compose.
 
 One polarity everywhere: `allowed`, True where a query may attend. No mask holds a Q×K tensor of its own; each
 answers for the tile that it is asked about, and says which range of keys a block of queries can reach at all.
@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from attnscope.selection import MaskTerm
+from attnscope.config import MaskTerm
 
 
 @dataclass(frozen=True)
@@ -32,11 +32,11 @@ class Mask:
         """
         return None
 
-    def span(self, q0: int, q1: int, n_keys: int) -> tuple[int, int]:
+    def key_range(self, q0: int, q1: int, n_keys: int) -> tuple[int, int]:
         """A range [k0, k1) that holds every key that the queries q0 … q1 − 1 may see."""
         return 0, n_keys
 
-    def clear(self, q0: int, q1: int, n_keys: int) -> tuple[int, int]:
+    def all_visible_range(self, q0: int, q1: int, n_keys: int) -> tuple[int, int]:
         """A range [k0, k1) of keys every one of which each of the queries q0 … q1 − 1 may see; k0 ≥ k1 for none.
 
         Cells outside it are asked for one by one, so a mask that knows none is slow but right.
@@ -48,8 +48,8 @@ class Mask:
 class Bidirectional(Mask):
     """Every query sees every key."""
 
-    def clear(self, q0: int, q1: int, n_keys: int) -> tuple[int, int]:
-        """See Mask.clear."""
+    def all_visible_range(self, q0: int, q1: int, n_keys: int) -> tuple[int, int]:
+        """See Mask.all_visible_range."""
         return 0, n_keys
 
 
@@ -61,17 +61,17 @@ class Causal(Mask):
         """See Mask.allowed."""
         return k <= q
 
-    def span(self, q0: int, q1: int, n_keys: int) -> tuple[int, int]:
-        """See Mask.span."""
+    def key_range(self, q0: int, q1: int, n_keys: int) -> tuple[int, int]:
+        """See Mask.key_range."""
         return 0, min(q1, n_keys)
 
-    def clear(self, q0: int, q1: int, n_keys: int) -> tuple[int, int]:
-        """See Mask.clear."""
+    def all_visible_range(self, q0: int, q1: int, n_keys: int) -> tuple[int, int]:
+        """See Mask.all_visible_range."""
         return 0, min(q0 + 1, n_keys)
 
 
 @dataclass(frozen=True)
-class Window(Mask):
+class SlidingWindow(Mask):
     """A query sees keys less than `size` positions away, on both sides."""
 
     size: int
@@ -80,12 +80,12 @@ class Window(Mask):
         """See Mask.allowed."""
         return (q - k).abs() < self.size
 
-    def span(self, q0: int, q1: int, n_keys: int) -> tuple[int, int]:
-        """See Mask.span."""
+    def key_range(self, q0: int, q1: int, n_keys: int) -> tuple[int, int]:
+        """See Mask.key_range."""
         return min(max(0, q0 - self.size + 1), n_keys), min(n_keys, q1 + self.size - 1)
 
-    def clear(self, q0: int, q1: int, n_keys: int) -> tuple[int, int]:
-        """See Mask.clear."""
+    def all_visible_range(self, q0: int, q1: int, n_keys: int) -> tuple[int, int]:
+        """See Mask.all_visible_range."""
         return max(0, q1 - self.size), min(n_keys, q0 + self.size)
 
 
@@ -99,17 +99,17 @@ class Prefix(Mask):
         """See Mask.allowed."""
         return (k <= q) | (k < self.size)
 
-    def span(self, q0: int, q1: int, n_keys: int) -> tuple[int, int]:
-        """See Mask.span."""
+    def key_range(self, q0: int, q1: int, n_keys: int) -> tuple[int, int]:
+        """See Mask.key_range."""
         return 0, min(n_keys, max(q1, self.size))
 
-    def clear(self, q0: int, q1: int, n_keys: int) -> tuple[int, int]:
-        """See Mask.clear."""
+    def all_visible_range(self, q0: int, q1: int, n_keys: int) -> tuple[int, int]:
+        """See Mask.all_visible_range."""
         return 0, min(n_keys, max(q0 + 1, self.size))
 
 
 @dataclass(frozen=True)
-class Block(Mask):
+class BlockDiagonal(Mask):
     """A query sees the keys of its own stretch of `size` tokens: documents packed one after the other."""
 
     size: int
@@ -118,19 +118,19 @@ class Block(Mask):
         """See Mask.allowed."""
         return q // self.size == k // self.size
 
-    def span(self, q0: int, q1: int, n_keys: int) -> tuple[int, int]:
-        """See Mask.span."""
+    def key_range(self, q0: int, q1: int, n_keys: int) -> tuple[int, int]:
+        """See Mask.key_range."""
         return min(q0 // self.size * self.size, n_keys), min(n_keys, -(-q1 // self.size) * self.size)
 
-    def clear(self, q0: int, q1: int, n_keys: int) -> tuple[int, int]:
-        """See Mask.clear."""
+    def all_visible_range(self, q0: int, q1: int, n_keys: int) -> tuple[int, int]:
+        """See Mask.all_visible_range."""
         if q0 // self.size != (q1 - 1) // self.size:
             return 0, 0
         return q0 // self.size * self.size, min(n_keys, (q0 // self.size + 1) * self.size)
 
 
 @dataclass(frozen=True)
-class Padding(Mask):
+class PaddingMask(Mask):
     """In text b only the first `lengths[b]` keys exist.
 
     Attributes:
@@ -143,12 +143,12 @@ class Padding(Mask):
         """See Mask.allowed."""
         return (k < self.lengths[:, None, None])[:, None]  # (B, 1, 1, K)
 
-    def span(self, q0: int, q1: int, n_keys: int) -> tuple[int, int]:
-        """See Mask.span."""
+    def key_range(self, q0: int, q1: int, n_keys: int) -> tuple[int, int]:
+        """See Mask.key_range."""
         return 0, min(n_keys, self._ends[1])
 
-    def clear(self, q0: int, q1: int, n_keys: int) -> tuple[int, int]:
-        """See Mask.clear."""
+    def all_visible_range(self, q0: int, q1: int, n_keys: int) -> tuple[int, int]:
+        """See Mask.all_visible_range."""
         return 0, min(n_keys, self._ends[0])
 
     @cached_property
@@ -158,7 +158,7 @@ class Padding(Mask):
 
 
 @dataclass(frozen=True)
-class Matrix(Mask):
+class MatrixMask(Mask):
     """A boolean matrix that somebody else made: (Q, K) or (B, 1, Q, K), True where allowed."""
 
     matrix: Tensor
@@ -169,7 +169,7 @@ class Matrix(Mask):
 
 
 @dataclass(frozen=True)
-class All(Mask):
+class Intersection(Mask):
     """A key is visible where every one of the parts lets it be seen."""
 
     parts: tuple[Mask, ...]
@@ -183,26 +183,26 @@ class All(Mask):
                 result = one if result is None else result & one
         return result
 
-    def span(self, q0: int, q1: int, n_keys: int) -> tuple[int, int]:
-        """See Mask.span."""
-        spans = [part.span(q0, q1, n_keys) for part in self.parts]
+    def key_range(self, q0: int, q1: int, n_keys: int) -> tuple[int, int]:
+        """See Mask.key_range."""
+        spans = [part.key_range(q0, q1, n_keys) for part in self.parts]
         low = max((s[0] for s in spans), default=0)
         return low, max(low, min((s[1] for s in spans), default=n_keys))
 
-    def clear(self, q0: int, q1: int, n_keys: int) -> tuple[int, int]:
-        """See Mask.clear."""
-        ranges = [part.clear(q0, q1, n_keys) for part in self.parts]
+    def all_visible_range(self, q0: int, q1: int, n_keys: int) -> tuple[int, int]:
+        """See Mask.all_visible_range."""
+        ranges = [part.all_visible_range(q0, q1, n_keys) for part in self.parts]
         return max((r[0] for r in ranges), default=0), min((r[1] for r in ranges), default=n_keys)
 
 
-def compose(parts: Sequence[Mask]) -> Mask:
+def intersect(parts: Sequence[Mask]) -> Mask:
     """The mask that allows what every part allows; parts that allow everything fall away."""
-    real = [p for part in parts for p in (part.parts if isinstance(part, All) else (part,))]
+    real = [p for part in parts for p in (part.parts if isinstance(part, Intersection) else (part,))]
     real = [p for p in dict.fromkeys(real) if type(p) not in (Mask, Bidirectional)]
-    return real[0] if len(real) == 1 else All(tuple(real)) if real else Bidirectional()
+    return real[0] if len(real) == 1 else Intersection(tuple(real)) if real else Bidirectional()
 
 
-def build(terms: Sequence[MaskTerm], own: Mask | None = None, files: Mapping[str, Mask] | None = None) -> Mask:
+def build_mask(terms: Sequence[MaskTerm], own: Mask | None = None, files: Mapping[str, Mask] | None = None) -> Mask:
     """The mask that a parsed expression stands for.
 
     Args:
@@ -220,23 +220,23 @@ def build(terms: Sequence[MaskTerm], own: Mask | None = None, files: Mapping[str
             case "causal":
                 made.append(Causal())
             case "window":
-                made.append(Window(term.size))
+                made.append(SlidingWindow(term.size))
             case "prefix":
                 made.append(Prefix(term.size))
             case "block":
-                made.append(Block(term.size))
+                made.append(BlockDiagonal(term.size))
             case "file":
                 made.append((files or {})[term.path])
-    return compose(made)
+    return intersect(made)
 
 
-def from_matrix(matrix: "np.ndarray[Any, np.dtype[np.bool_]]", device: torch.device) -> Mask:
+def mask_from_matrix(matrix: "np.ndarray[Any, np.dtype[np.bool_]]", device: torch.device) -> Mask:
     """The mask that a boolean matrix (queries, keys) says."""
-    return Matrix(torch.from_numpy(matrix).to(device))
+    return MatrixMask(torch.from_numpy(matrix).to(device))
 
 
-def padding(lengths: Sequence[int], longest: int, device: torch.device) -> Mask:
+def padding_mask(lengths: Sequence[int], longest: int, device: torch.device) -> Mask:
     """What keeps padded keys out of sight; allows everything where no text is padded."""
     if all(n == longest for n in lengths):
         return Bidirectional()
-    return Padding(torch.tensor(lengths, device=device))
+    return PaddingMask(torch.tensor(lengths, device=device))

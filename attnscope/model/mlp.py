@@ -1,4 +1,4 @@
-"""What a token is in, what the MLP makes of it out."""
+"""The MLP of a block, gated or not."""
 
 from torch import Tensor, nn
 

@@ -1,4 +1,4 @@
-"""Positions in; what they add to embeddings, queries and keys, or scores out."""
+"""Position encodings: sinusoidal, learned, ALiBi, rotary."""
 
 import math
 from functools import partial
@@ -123,10 +123,10 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     cos, sin = cos[: x.shape[2]], sin[: x.shape[2]]
     first, second = x[..., :half], x[..., half:width]
     if width == x.shape[-1]:
-        turned = x * cos
+        rotated = x * cos
     else:
-        turned = x.clone()
-        turned[..., :width] *= cos
-    turned[..., :half].addcmul_(second, sin[:, :half], value=-1)  # in place: long texts are slow to make room for
-    turned[..., half:width].addcmul_(first, sin[:, half:])
-    return turned
+        rotated = x.clone()
+        rotated[..., :width] *= cos
+    rotated[..., :half].addcmul_(second, sin[:, :half], value=-1)  # in place: long texts are slow to make room for
+    rotated[..., half:width].addcmul_(first, sin[:, half:])
+    return rotated

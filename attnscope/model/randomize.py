@@ -1,4 +1,4 @@
-"""A config and a seed in, a Stack with random weights out."""
+"""Fill a Stack with random weights from a seed."""
 
 import torch
 from torch import nn

@@ -1,4 +1,4 @@
-"""Token ids in; attention of every watched layer, shown to its recorders, out. Embedding, then blocks."""
+"""The transformer stack: embedding, then blocks, with hooks on attention."""
 
 from collections.abc import Callable, Iterator, Sequence
 
@@ -6,12 +6,12 @@ import torch
 from torch import Tensor, nn
 
 from attnscope.config import ModelConfig, Rope
-from attnscope.model.call import Rule
-from attnscope.model.layers import Block, Embedding, Setting, make_norm
-from attnscope.model.masks import Mask, compose
+from attnscope.model.hooks import AttentionHooks
+from attnscope.model.inputs import AttentionSpec
+from attnscope.model.layers import Embedding, LayerContext, TransformerBlock, make_norm
+from attnscope.model.masks import Mask, intersect
 from attnscope.model.positions import bias_for, learned_rows, rotary_table, sinusoidal
-from attnscope.model.watch import Watch
-from attnscope.model.weights import Weights
+from attnscope.model.weights import WeightStore
 
 Ids = tuple[Tensor, Tensor]  # token ids and segments, (B, T) each, int64, padded on the right
 
@@ -46,8 +46,8 @@ class Embed(nn.Module):
 class Stack(nn.Module):
     """The transformer that a ModelConfig describes, up to and including `n_layers` blocks.
 
-    Made under `torch.device("meta")` it takes no memory. `randomize.randomize` fills it; a stack of `checkpoint.load`
-    is filled piece by piece while it runs.
+    Made under `torch.device("meta")` it takes no memory. `randomize.randomize` fills it; a stack of
+    `checkpoint.load_stack` is filled piece by piece while it runs.
 
     Attributes:
         weights: Where its parameters come from.
@@ -57,8 +57,8 @@ class Stack(nn.Module):
         super().__init__()
         self.config = config
         self.embed = Embed(config)
-        self.blocks = nn.ModuleList(Block(config, layer) for layer in range(n_layers or config.n_layers))
-        self.weights = Weights(self.embed, list(self.blocks))
+        self.blocks = nn.ModuleList(TransformerBlock(config, layer) for layer in range(n_layers or config.n_layers))
+        self.weights = WeightStore(self.embed, list(self.blocks))
 
     @torch.inference_mode()
     def run(
@@ -66,7 +66,7 @@ class Stack(nn.Module):
         tokens: Ids,
         masks: Sequence[Mask],
         padding: Mask,
-        watch: Watch,
+        hooks: AttentionHooks,
         *,
         context: Ids | None = None,
         progress: Callable[[int, int], None] | None = None,
@@ -77,31 +77,33 @@ class Stack(nn.Module):
             tokens: The texts.
             masks: The mask of every layer.
             padding: What keeps padded keys out of sight.
-            watch: Who watches what.
+            hooks: Who watches what.
             context: The texts that keys and values are made of under cross-attention.
             progress: Called with layers done and layers to do.
         """
-        with self.weights.through(watch.last + 1) as blocks:
+        with self.weights.in_order(hooks.last + 1) as blocks:
             x: Tensor | None = self.embed(*tokens)  # (B, Q, D)
             source = None if context is None else self.embed(*context)  # (B, K, D)
             longest = max(ids.shape[1] for ids, _ in (tokens, context or tokens))
-            settings = self._settings(masks, padding, longest, source, watch)
+            settings = self._settings(masks, padding, longest, source, hooks)
             for layer, (block, setting) in enumerate(zip(blocks, settings, strict=False)):
                 x = block(x, setting)
                 if progress is not None:
-                    progress(layer + 1, watch.last + 1)
+                    progress(layer + 1, hooks.last + 1)
 
     def _settings(
-        self, masks: Sequence[Mask], padding: Mask, longest: int, source: Tensor | None, watch: Watch
-    ) -> Iterator[Setting]:
+        self, masks: Sequence[Mask], padding: Mask, longest: int, source: Tensor | None, hooks: AttentionHooks
+    ) -> Iterator[LayerContext]:
         """What each block needs besides its input; rotary tables are made once for all that turn alike."""
         c = self.config
         tables: dict[Rope | None, tuple[Tensor, Tensor] | None] = {None: None}
         for layer in range(len(self.blocks)):
-            mask, bias = compose((masks[layer], padding)), bias_for(c)
-            rule = Rule(c.attention_scale, mask, c.softcap, bias, "alibi" if bias else None)
-            turned = c.rope_of(layer)
-            if turned is not None and turned not in tables:
+            mask, bias = intersect((masks[layer], padding)), bias_for(c)
+            spec = AttentionSpec(c.attention_scale, mask, c.softcap, bias, "alibi" if bias else None)
+            rotated = c.rope_of(layer)
+            if rotated is not None and rotated not in tables:
                 like = self.embed.tokens.weight
-                tables[turned] = rotary_table(turned, int(c.d_head * turned.fraction), longest, like.device, like.dtype)
-            yield Setting(rule, tables[turned], source, watch)
+                tables[rotated] = rotary_table(
+                    rotated, int(c.d_head * rotated.fraction), longest, like.device, like.dtype
+                )
+            yield LayerContext(spec, tables[rotated], source, hooks)

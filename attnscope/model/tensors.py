@@ -1,4 +1,4 @@
-"""A Folder and tensor names in; the tensors out, one at a time, finite and exactly as their header says."""
+"""Read tensors of a checkpoint one at a time, finite and exactly as their header says."""
 
 from collections.abc import Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -9,8 +9,10 @@ from typing import BinaryIO
 
 import torch
 
+from attnscope.checkpoints.folder import Folder
+from attnscope.checkpoints.headers import FileStamp, TensorInfo
 from attnscope.errors import AttnscopeError, ModelError
-from attnscope.folder import Folder, Stamp, TensorInfo, open_regular
+from attnscope.files.reading import open_regular
 
 _DTYPES = {
     "BOOL": torch.bool, "U8": torch.uint8, "I8": torch.int8, "F8_E4M3": torch.float8_e4m3fn,
@@ -23,7 +25,7 @@ _OWN_PAGES = 1 << 18  # bytes from which on a tensor has pages of its own
 
 
 def read_tensors(
-    folder: Folder, names: Iterable[str], dtype: torch.dtype | None = None, turned: Container[str] = ()
+    folder: Folder, names: Iterable[str], dtype: torch.dtype | None = None, transposed: Container[str] = ()
 ) -> Iterator[tuple[str, torch.Tensor]]:
     """Read the named tensors, each file opened once, in the order in which they lie on disk.
 
@@ -34,7 +36,7 @@ def read_tensors(
         folder: The opened folder.
         names: Names among `folder.tensors`.
         dtype: The type that they are given on their way; None for what they are stored as.
-        turned: Names of those whose matrices are transposed on their way.
+        transposed: Names of those whose matrices are transposed on their way.
 
     Yields:
         Name and CPU tensor; whoever iterates decides how many others are alive.
@@ -46,28 +48,28 @@ def read_tensors(
     for info in sorted({folder.tensors[name] for name in names}, key=lambda t: (str(t.file), t.start)):
         files.setdefault(info.file, []).append(info)
     for path, infos in files.items():
-        with _unchanged(path, folder.stamps[path]) as file:
+        with _open_unchanged(path, folder.stamps[path]) as file:
             for info in infos:
-                yield info.name, _read(file, info, dtype or _DTYPES[info.dtype], info.name in turned)
+                yield info.name, _read(file, info, dtype or _DTYPES[info.dtype], info.name in transposed)
 
 
 @contextmanager
-def _unchanged(path: Path, stamp: Stamp) -> Iterator[BinaryIO]:
+def _open_unchanged(path: Path, stamp: FileStamp) -> Iterator[BinaryIO]:
     """Open a file that has to be, before and afterwards, as it was when its header was read."""
     try:
         with open_regular(path) as (file, status):
-            if Stamp.of(status) != stamp:
+            if FileStamp.of(status) != stamp:
                 raise _changed(path)
             yield file
             # the file that is open, and the one that now has its name
             with open_regular(path) as (_, now):
-                if Stamp.of(now) != stamp:
+                if FileStamp.of(now) != stamp:
                     raise _changed(path)
     except AttnscopeError as e:
         raise e if isinstance(e, ModelError) else ModelError(e.found, where=e.where, hint=e.hint) from e
 
 
-def empty(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+def empty_pages(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
     """A CPU tensor without values, whose memory is the system's again as soon as nobody has it any more.
 
     malloc would keep much of what a thread has given back, and layers that come and go would take twice their size.
@@ -79,22 +81,22 @@ def empty(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
 
 
 def contiguous(tensor: torch.Tensor) -> torch.Tensor:
-    """The same with its numbers side by side, in memory as that of `empty` where they have to be copied."""
+    """The same with its numbers side by side, in memory as that of `empty_pages` where they have to be copied."""
     if tensor.is_contiguous() or tensor.device.type != "cpu":
         return tensor.contiguous()
-    return empty(tensor.shape, tensor.dtype).copy_(tensor)
+    return empty_pages(tensor.shape, tensor.dtype).copy_(tensor)
 
 
-def _read(file: BinaryIO, info: TensorInfo, dtype: torch.dtype, turned: bool) -> torch.Tensor:
+def _read(file: BinaryIO, info: TensorInfo, dtype: torch.dtype, transposed: bool) -> torch.Tensor:
     """A tensor, in parts of which only one is there as it is stored."""
-    stored, turned = _DTYPES[info.dtype], turned and len(info.shape) > 1
-    made = empty((*info.shape[:-2], *info.shape[:-3:-1]) if turned else info.shape, dtype)
+    stored, transposed = _DTYPES[info.dtype], transposed and len(info.shape) > 1
+    made = empty_pages((*info.shape[:-2], *info.shape[:-3:-1]) if transposed else info.shape, dtype)
     start = info.start
-    rows = max(1, _CHUNK // (max(1, info.shape[-1]) * stored.itemsize if turned else stored.itemsize))
-    for whole in _matrices(made.mT) if turned else [made.view(-1)]:
+    rows = max(1, _CHUNK // (max(1, info.shape[-1]) * stored.itemsize if transposed else stored.itemsize))
+    for whole in _matrices(made.mT) if transposed else [made.view(-1)]:
         for first in range(0, len(whole) if made.numel() else 0, rows):
             part = whole[first : first + rows]
-            raw = part if dtype == stored and not turned else torch.empty(part.shape, dtype=stored)
+            raw = part if dtype == stored and not transposed else torch.empty(part.shape, dtype=stored)
             _fill(raw, file, info, start)
             start += raw.nbytes
             if stored.is_floating_point and not _finite(raw):

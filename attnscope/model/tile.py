@@ -1,4 +1,4 @@
-"""What attention shows to those who watch: a block of queries against a range of keys, stage by stage.
+"""A tile: the stages of a block of queries against a range of keys, and the Recorder protocol.
 
 Its tensors are overwritten by the next tile: a recorder takes copies of what it keeps.
 """
@@ -11,10 +11,10 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from attnscope.model.call import Call
+from attnscope.model.inputs import AttentionInputs
 
 
-def run(places: list[int]) -> list[int] | slice:
+def as_slice(places: list[int]) -> list[int] | slice:
     """Neighbouring places as a slice, which costs less to write through."""
     first, count = places[0], len(places)
     return slice(first, first + count) if places == list(range(first, first + count)) else places
@@ -31,7 +31,7 @@ class Workspace:
         """Memory of one of the threads that compute tiles side by side: that of the first is this."""
         return self if number == 0 else self._others.setdefault(number, Workspace())
 
-    def room(self, name: str, shape: Sequence[int], device: torch.device) -> Tensor:
+    def buffer(self, name: str, shape: Sequence[int], device: torch.device) -> Tensor:
         """A float32 tensor with whatever stands in it, until someone asks for room of the same name again."""
         size, found = prod(shape), self._buffers.get(name)
         if found is None or found.numel() < size or found.device != device:
@@ -46,38 +46,40 @@ class Tile:
     """A block of queries of some heads against a range of keys, with every stage.
 
     Attributes:
-        call: The layer that it belongs to.
+        inputs: The layer that it belongs to.
         heads: Query heads in the tile, (h,), int64.
         index: The same, as an index of a tensor of all heads.
         q0: First query.
         q1: End of the queries, exclusive.
         k0: First key.
         k1: End of the keys, exclusive; keys outside the range are not allowed for any of these queries.
-        clear: The keys, from and to, that each of the queries may see; (k0, k0) where there are none, or none is known.
+        all_visible_range: The keys, from and to, that each of the queries may see; (k0, k0) where there are none, or
+            none is known.
         scores: (B, h, q, k), as are scaled, masked and weights; None where no recorder reads it.
         scaled: See scores.
         masked: −inf where not allowed.
         weights: 0 in a fully masked row.
         output: (B, h, q, Ev).
-        dead: True where a query may see nothing, broadcastable to (B, h, q); None where every query sees something.
+        fully_masked: True where a query may see nothing, broadcastable to (B, h, q); None where every query sees
+            something.
         workspace: Memory for recorders' own work.
         sink: What each row gives to no key at all, (B, h, q); None where the layer has no sinks.
     """
 
-    call: Call
+    inputs: AttentionInputs
     heads: Tensor
     index: list[int] | slice
     q0: int
     q1: int
     k0: int
     k1: int
-    clear: tuple[int, int]
+    all_visible_range: tuple[int, int]
     scores: Tensor | None
     scaled: Tensor | None
     masked: Tensor
     weights: Tensor
     output: Tensor
-    dead: Tensor | None
+    fully_masked: Tensor | None
     workspace: Workspace
     sink: Tensor | None = None
 
@@ -93,7 +95,7 @@ class Tile:
 
     def norms(self, name: str) -> Tensor:
         """What a weight is multiplied by in a contribution: ‖v_j‖ or ‖v_j W_O^h‖, (B, h, k)."""
-        norms = self.call.value_norms if name == "value" else self.call.projected_norms
+        norms = self.inputs.value_norms if name == "value" else self.inputs.projected_norms
         return norms[:, self.index, self.k0 : self.k1]
 
 
@@ -109,13 +111,13 @@ class Recorder(Protocol):
         """Query positions that it looks at, sorted."""
 
     @property
-    def raw(self) -> bool:
+    def needs_scores(self) -> bool:
         """It reads `scores` or `scaled`; where nobody does, they make room for the stages after them."""
 
-    def reach(self) -> tuple[int, int] | None:
+    def score_range(self) -> tuple[int, int] | None:
         """The range of keys whose raw scores must be computed although they are not allowed; None where none are."""
 
-    def see(self, tile: Tile) -> Callable[[], None] | None:
+    def update(self, tile: Tile) -> Callable[[], None] | None:
         """Take what is wanted from a tile.
 
         Tiles arrive from several threads at a time and in any order; no two of them have a head and a row in common.

@@ -1,11 +1,11 @@
-"""A call, its mask and who watches in; the blocks that its attention is worked through in out."""
+"""Cut a layer's attention into tiles."""
 
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Self
 
-from attnscope.model.call import Call
+from attnscope.model.inputs import AttentionInputs
 from attnscope.model.masks import Mask
 from attnscope.model.tile import Recorder
 
@@ -17,7 +17,7 @@ _FEWEST_ROWS = 32  # products of fewer rows are slow; memory still grows with th
 
 
 @dataclass(frozen=True)
-class Shape:
+class TileShape:
     """How a layer is cut.
 
     Attributes:
@@ -31,18 +31,18 @@ class Shape:
     n_heads: int
 
     @classmethod
-    def of(cls, call: Call, n_heads: int, mask: Mask, limit: int | None) -> Self:
+    def of(cls, inputs: AttentionInputs, n_heads: int, mask: Mask, limit: int | None) -> Self:
         """What suits the layer and the device.
 
         Args:
-            call: The layer.
+            inputs: The layer.
             n_heads: Heads that are wanted.
             mask: Which keys a query may see.
             limit: Scores in a tile, at most (at least one row); None for what suits the device.
         """
-        batch, _, n_queries, _ = call.q.shape
-        n_keys = call.k.shape[2]
-        elements = (limit or (_ON_GPU if call.q.is_cuda else _ON_CPU)) // batch
+        batch, _, n_queries, _ = inputs.q.shape
+        n_keys = inputs.k.shape[2]
+        elements = (limit or (_ON_GPU if inputs.q.is_cuda else _ON_CPU)) // batch
         some = min(n_queries, _MOST_ROWS)
         width = max(1, *(_width(mask, q0, some, n_keys) for q0 in (n_queries // 2, n_queries - some)))
         fewest = 1 if limit else min(_FEWEST_ROWS, some)
@@ -54,7 +54,7 @@ class Shape:
         rows = -(-n_queries // -(-n_queries // rows))  # alike: a last block of one row would be summed differently
         return cls(rows, elements, n_heads)
 
-    def heads(self, block: "Block") -> int:
+    def heads(self, block: "TileBlock") -> int:
         """Heads of a block's tiles; a little fewer than fit, if it takes no more tiles."""
         cells = max(1, (block.q1 - block.q0) * (block.k1 - block.k0))
         fit = max(1, min(self.n_heads, self.elements // cells))
@@ -62,7 +62,7 @@ class Shape:
 
 
 @dataclass(frozen=True)
-class Block:
+class TileBlock:
     """Queries, and the keys that their tiles hold.
 
     Attributes:
@@ -70,24 +70,28 @@ class Block:
         q1: End of the queries.
         k0: First key.
         k1: End of the keys.
-        raw: Someone reads raw scores of these queries.
+        needs_scores: Someone reads raw scores of these queries.
     """
 
     q0: int
     q1: int
     k0: int
     k1: int
-    raw: bool = False
+    needs_scores: bool = False
 
 
 def _width(mask: Mask, q0: int, rows: int, n_keys: int) -> int:
-    k0, k1 = mask.span(q0, q0 + rows, n_keys)
+    k0, k1 = mask.key_range(q0, q0 + rows, n_keys)
     return k1 - k0
 
 
-def blocks(
-    mask: Mask, shape: Shape, size: tuple[int, int], wanted: Sequence[int] | None, recorders: Sequence[Recorder]
-) -> Iterator[Block]:
+def tile_blocks(
+    mask: Mask,
+    shape: TileShape,
+    size: tuple[int, int],
+    needed_rows: Sequence[int] | None,
+    recorders: Sequence[Recorder],
+) -> Iterator[TileBlock]:
     """The blocks of a layer in order, none of them without a wanted row.
 
     A block is as wide as its queries see, and as recorders reach that read raw scores of them. Where it would be larger
@@ -97,12 +101,12 @@ def blocks(
         mask: Which keys a query may see.
         shape: How the layer is cut.
         size: Queries and keys in all.
-        wanted: Rows that anyone looks at, sorted; None for all.
+        needed_rows: Rows that anyone looks at, sorted; None for all.
         recorders: Who watches.
     """
     n_queries, n_keys = size
-    readers = [recorder for recorder in recorders if recorder.raw]
-    for q0, q1 in runs(range(n_queries) if wanted is None else wanted, shape.rows):
+    readers = [recorder for recorder in recorders if recorder.needs_scores]
+    for q0, q1 in contiguous_runs(range(n_queries) if needed_rows is None else needed_rows, shape.rows):
         narrow, wide = _block(mask, q0, q1, n_keys), _block(mask, q0, q1, n_keys, readers)
         width = wide.k1 - wide.k0
         if width == narrow.k1 - narrow.k0 or (q1 - q0) * width <= shape.elements:
@@ -110,7 +114,7 @@ def blocks(
             continue
         rows = sorted({row for reader in readers for row in _within(reader.rows, q0, q1)})
         done = q0
-        for first, end in [*runs(rows, max(1, shape.elements // width)), (q1, q1)]:
+        for first, end in [*contiguous_runs(rows, max(1, shape.elements // width)), (q1, q1)]:
             if done < first:
                 yield _block(mask, done, first, n_keys)
             if first < end:
@@ -118,14 +122,14 @@ def blocks(
             done = end
 
 
-def _block(mask: Mask, q0: int, q1: int, n_keys: int, readers: Sequence[Recorder] = ()) -> Block:
+def _block(mask: Mask, q0: int, q1: int, n_keys: int, readers: Sequence[Recorder] = ()) -> TileBlock:
     """These queries with the keys that they may see, and that some of the readers want of them."""
-    k0, k1 = mask.span(q0, q1, n_keys)
+    k0, k1 = mask.key_range(q0, q1, n_keys)
     here = [reader for reader in readers if _within(reader.rows, q0, q1)]
-    for reach in (reader.reach() for reader in here):
-        if reach is not None:
-            k0, k1 = min(k0, reach[0]), max(k1, reach[1])
-    return Block(q0, q1, k0, min(n_keys, k0 + _round_up(k1 - k0)), bool(here))
+    for score_range in (reader.score_range() for reader in here):
+        if score_range is not None:
+            k0, k1 = min(k0, score_range[0]), max(k1, score_range[1])
+    return TileBlock(q0, q1, k0, min(n_keys, k0 + _round_up(k1 - k0)), bool(here))
 
 
 def _within(rows: Sequence[int], q0: int, q1: int) -> Sequence[int]:
@@ -133,7 +137,7 @@ def _within(rows: Sequence[int], q0: int, q1: int) -> Sequence[int]:
     return rows[bisect_left(rows, q0) : bisect_left(rows, q1)]
 
 
-def runs(rows: Sequence[int], most: int) -> Iterator[tuple[int, int]]:
+def contiguous_runs(rows: Sequence[int], most: int) -> Iterator[tuple[int, int]]:
     """Runs of neighbours among sorted rows, from and to, of at most so many."""
     i = 0
     while i < len(rows):

@@ -1,17 +1,25 @@
-"""What to look at in, what was kept of it out: recorders for every selected layer and head, in one place."""
+"""Recorders for every selected layer and head, in one place."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from torch import Tensor
 
-from attnscope.model.recorders import Columns, Matrices, Pooled, Rows, Sheets, Sources, Top
+from attnscope.model.recorders import (
+    ColumnRecorder,
+    KeyTokens,
+    MatrixRecorder,
+    PackedMatrices,
+    PooledRecorder,
+    RowRecorder,
+    TopRecorder,
+)
 from attnscope.model.tile import Recorder
-from attnscope.selection import Keep
+from attnscope.planning.record_options import RecordOptions
 
 
 @dataclass(frozen=True)
-class Unit:
+class HeadSelection:
     """One thing that is shown: a layer and head, or a mean over several.
 
     Attributes:
@@ -35,7 +43,7 @@ class Unit:
 
 
 @dataclass(frozen=True)
-class Wanted:
+class RecordSpec:
     """What is kept of every unit.
 
     Attributes:
@@ -47,7 +55,7 @@ class Wanted:
         by: What ranks them.
         eligible: Keys that take part in the ranking, (B, K), bool.
         sources: The key side.
-        keep: What is kept besides stages.
+        options: What is kept besides stages.
         shown: Rows that each text's sums count, (B, Q), bool.
         real: Queries that are not padding, (B, Q), bool.
     """
@@ -59,14 +67,14 @@ class Wanted:
     top: int
     by: str
     eligible: Tensor
-    sources: Sources
-    keep: Keep
+    sources: KeyTokens
+    options: RecordOptions
     shown: Tensor
     real: Tensor
 
 
 @dataclass
-class Kept:
+class UnitRecorders:
     """The recorders of one unit; `rows` has one recorder a layer.
 
     Attributes:
@@ -79,12 +87,12 @@ class Kept:
         head: Which of the recorders' heads is this unit's; 0 for a mean.
     """
 
-    matrices: Matrices
-    top: Top | None
-    contributions: Matrices | None
-    rows: list[Rows]
-    columns: Columns | None = None
-    pooled: Pooled | None = None
+    matrices: MatrixRecorder
+    top: TopRecorder | None
+    contributions: MatrixRecorder | None
+    rows: list[RowRecorder]
+    columns: ColumnRecorder | None = None
+    pooled: PooledRecorder | None = None
     head: int = 0
 
 
@@ -93,69 +101,71 @@ class Trace:
     """Every unit with what was kept of it, and the recorders by layer that fill it.
 
     Attributes:
-        wanted: What is kept of every unit.
-        kept: Every unit with its recorders.
+        record_spec: What is kept of every unit.
+        recorded: Every unit with its recorders.
         recorders: The recorders of every layer.
-        sheets: Where matrices lie text by text; None where they lie in the recorders.
+        packed: Where matrices lie text by text; None where they lie in the recorders.
     """
 
-    wanted: Wanted
-    kept: list[tuple[Unit, Kept]] = field(default_factory=list)
+    record_spec: RecordSpec
+    recorded: list[tuple[HeadSelection, UnitRecorders]] = field(default_factory=list)
     recorders: dict[int, list[Recorder]] = field(default_factory=dict)
-    sheets: Sheets | None = None
+    packed: PackedMatrices | None = None
 
 
-def prepare(units: Sequence[Unit], wanted: Wanted) -> Trace:
+def make_trace(units: Sequence[HeadSelection], record_spec: RecordSpec) -> Trace:
     """Recorders for these units: heads of one layer share theirs, a mean has its own."""
-    trace = Trace(wanted)
-    if wanted.keep.sheets is not None and not any(unit.mean for unit in units):
-        trace.sheets = Sheets(len(units), wanted.keep.sheets)
+    trace = Trace(record_spec)
+    if record_spec.options.packed is not None and not any(unit.mean for unit in units):
+        trace.packed = PackedMatrices(len(units), record_spec.options.packed)
     together: dict[int, list[int]] = {}
     for unit in units:
         if not unit.mean:
             together.setdefault(unit.layers[0], []).append(unit.heads[0])
-    shared: dict[int, Kept] = {}
+    shared: dict[int, UnitRecorders] = {}
     for layer, heads in together.items():  # in the order of the units, whose places in the sheets follow from it
         shared[layer] = _single(layer, heads, trace, sum(len(one.matrices.heads) for one in shared.values()))
     for unit in units:
         if unit.mean:
-            trace.kept.append((unit, _mean(unit, trace)))
+            trace.recorded.append((unit, _mean(unit, trace)))
         else:
             one = shared[unit.layers[0]]
             head = one.matrices.heads.index(unit.heads[0])
-            trace.kept.append((unit, replace(one, head=head)))
+            trace.recorded.append((unit, replace(one, head=head)))
     return trace
 
 
-def _single(layer: int, heads: list[int], trace: Trace, first: int) -> Kept:
-    w = trace.wanted
-    into = None if trace.sheets is None else (trace.sheets, first)
-    matrices = Matrices(w.stages, heads, w.rows, w.columns, into=into)
-    top = Top(w.top, w.by, heads, w.rows, w.eligible, w.keep.measures) if w.keep.top else None
+def _single(layer: int, heads: list[int], trace: Trace, first: int) -> UnitRecorders:
+    w = trace.record_spec
+    into = None if trace.packed is None else (trace.packed, first)
+    matrices = MatrixRecorder(w.stages, heads, w.rows, w.columns, into=into)
+    top = TopRecorder(w.top, w.by, heads, w.rows, w.eligible, w.options.measures) if w.options.top else None
     exact: list[Recorder | None] = [matrices if w.stages else None, top]
-    rows = [Rows(heads, w.counted, w.sources)] if w.keep.rows else []
+    rows = [RowRecorder(heads, w.counted, w.sources)] if w.options.rows else []
     columns, pooled = _sums(heads, w, mean=False)
     every = [*(exact if w.rows else ()), *rows, columns, pooled]
     trace.recorders.setdefault(layer, []).extend(one for one in every if one is not None)
-    return Kept(matrices, top, None, rows, columns, pooled)
+    return UnitRecorders(matrices, top, None, rows, columns, pooled)
 
 
-def _sums(heads: Sequence[int], w: Wanted, *, mean: bool) -> tuple[Columns | None, Pooled | None]:
-    columns = Columns(heads, w.counted, w.shown, w.sources, mean=mean) if w.keep.columns else None
-    pooled = Pooled(heads, w.keep.pool, w.shown, w.sources, real=w.real, mean=mean) if w.keep.pool else None
+def _sums(heads: Sequence[int], w: RecordSpec, *, mean: bool) -> tuple[ColumnRecorder | None, PooledRecorder | None]:
+    columns = ColumnRecorder(heads, w.counted, w.shown, w.sources, mean=mean) if w.options.columns else None
+    pooled = (
+        PooledRecorder(heads, w.options.pool, w.shown, w.sources, real=w.real, mean=mean) if w.options.pool else None
+    )
     return columns, pooled
 
 
-def _mean(unit: Unit, trace: Trace) -> Kept:
-    w = trace.wanted
+def _mean(unit: HeadSelection, trace: Trace) -> UnitRecorders:
+    w = trace.record_spec
     every_key = list(range(w.eligible.shape[1]))
     names = ("allowed", "weights", "value", "projected") if w.by == "projected" else ("allowed", "weights", "value")
-    matrices = Matrices(w.stages, unit.heads, w.rows, w.columns, mean=True)
-    contributions = Matrices(names, unit.heads, w.rows, every_key, mean=True) if w.keep.top else None
-    rows = [Rows(unit.heads, w.counted, w.sources) for _ in unit.layers if w.keep.rows]
+    matrices = MatrixRecorder(w.stages, unit.heads, w.rows, w.columns, mean=True)
+    contributions = MatrixRecorder(names, unit.heads, w.rows, every_key, mean=True) if w.options.top else None
+    rows = [RowRecorder(unit.heads, w.counted, w.sources) for _ in unit.layers if w.options.rows]
     columns, pooled = _sums(unit.heads, w, mean=True)
     for place, layer in enumerate(unit.layers):
         exact = [matrices, contributions] if w.rows else []
         every = [*exact, *rows[place : place + 1], columns, pooled]
         trace.recorders.setdefault(layer, []).extend(one for one in every if one is not None)
-    return Kept(matrices, None, contributions, rows, columns, pooled)
+    return UnitRecorders(matrices, None, contributions, rows, columns, pooled)

@@ -1,4 +1,4 @@
-"""Modules without parameters, and what reads these, in; every block with its parameters while it runs, out."""
+"""Load the parameters of each block when it runs, and keep or drop them afterwards."""
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -9,13 +9,13 @@ from typing import TypeAlias
 import torch
 from torch import Tensor, nn
 
-Piece: TypeAlias = int | None  # a block's number, or None for the embedding
-Read = Callable[[Piece], Iterator[tuple[str, Tensor]]]  # parameters of a piece, by their names within it
-_Ahead = Future[dict[str, Tensor]] | None  # what a thread reads; None where it is there already
-_Begin = Callable[[Piece], _Ahead]
+BlockIndex: TypeAlias = int | None  # a block's number, or None for the embedding
+ReadParameters = Callable[[BlockIndex], Iterator[tuple[str, Tensor]]]  # parameters of a piece, by their names within it
+_Pending = Future[dict[str, Tensor]] | None  # what a thread reads; None where it is there already
+_BeginReading = Callable[[BlockIndex], _Pending]
 
 
-class Weights:
+class WeightStore:
     """Where the parameters of an embedding and of blocks come from, and how long they stay.
 
     They are read when they are needed. While one block runs, a thread reads the next one, and no other. So there are
@@ -28,7 +28,7 @@ class Weights:
         read: Reads the parameters of one of them, all of which are still on "meta"; None where they are all there.
     """
 
-    def __init__(self, embed: nn.Module, blocks: Sequence[nn.Module], read: Read | None = None) -> None:
+    def __init__(self, embed: nn.Module, blocks: Sequence[nn.Module], read: ReadParameters | None = None) -> None:
         self._embed, self._blocks, self._read, self._keep = embed, blocks, read, True
         self._nothing = [block.state_dict() for block in blocks if read is not None]  # tensors on "meta"
 
@@ -43,7 +43,7 @@ class Weights:
         self._drop(range(len(self._blocks)))
 
     @contextmanager
-    def through(self, count: int) -> Iterator[Iterator[nn.Module]]:
+    def in_order(self, count: int) -> Iterator[Iterator[nn.Module]]:
         """One pass: the embedding is there, and the first blocks, each from when its turn comes to the next one's.
 
         Args:
@@ -60,7 +60,7 @@ class Weights:
                 self._drop(range(count))
 
     @contextmanager
-    def holding(self, piece: Piece) -> Iterator[None]:
+    def holding(self, piece: BlockIndex) -> Iterator[None]:
         """A block, or the embedding, is there between passes.
 
         Raises:
@@ -73,7 +73,7 @@ class Weights:
             finally:
                 self._drop([] if piece is None else [piece])
 
-    def _in_turn(self, count: int, begin: _Begin, ahead: _Ahead) -> Iterator[nn.Module]:
+    def _in_turn(self, count: int, begin: _BeginReading, ahead: _Pending) -> Iterator[nn.Module]:
         for layer in range(count):
             self._fill(layer, ahead)
             ahead = begin(layer + 1) if layer + 1 < count else None
@@ -81,11 +81,11 @@ class Weights:
             self._drop([layer])
 
     @contextmanager
-    def _reading(self) -> Iterator[_Begin]:
+    def _reading(self) -> Iterator[_BeginReading]:
         """What begins to read a piece in a thread of its own, which has ended when this does."""
         read, stop = self._read, Event()
 
-        def parameters(piece: Piece) -> dict[str, Tensor]:
+        def parameters(piece: BlockIndex) -> dict[str, Tensor]:
             found: dict[str, Tensor] = {}
             with _one_thread():
                 for name, tensor in read(piece) if read is not None else ():
@@ -100,13 +100,13 @@ class Weights:
             finally:
                 stop.set()
 
-    def _module(self, piece: Piece) -> nn.Module:
+    def _module(self, piece: BlockIndex) -> nn.Module:
         return self._embed if piece is None else self._blocks[piece]
 
-    def _is_empty(self, piece: Piece) -> bool:
+    def _is_empty(self, piece: BlockIndex) -> bool:
         return self._read is not None and any(p.is_meta for p in self._module(piece).parameters())
 
-    def _fill(self, piece: Piece, ahead: _Ahead) -> None:
+    def _fill(self, piece: BlockIndex, ahead: _Pending) -> None:
         if ahead is not None:
             self._module(piece).load_state_dict(ahead.result(), strict=True, assign=True)
 

@@ -6,28 +6,27 @@ opened again without the model. The JSON Schemas of all findings lie beside the 
 
 from attnscope.report.arrays import Floats, Matrix, Places
 from attnscope.report.codec import decode_json, encode_array, from_json, json_parts, json_schema, to_json
-from attnscope.report.explain import EXPLAIN_SCHEMA, Cell, Check, Explanation, Part, Rest, Row, Sink, Vector
-from attnscope.report.overview import Columns, Means, Pooled
-from attnscope.report.run import (
-    SCHEMA,
-    STAGES,
-    HeadReport,
-    MaskUse,
-    Provenance,
-    Report,
-    Rows,
-    TextReport,
-    Token,
-    Top,
+from attnscope.report.explain import (
+    EXPLAIN_SCHEMA,
+    ArithmeticCheck,
+    ExplainedCell,
+    Explanation,
+    Part,
+    Rest,
+    Row,
+    Sink,
+    Vector,
 )
+from attnscope.report.overview import Columns, Means, Pooled
+from attnscope.report.run import SCHEMA, STAGES, HeadReport, MaskUse, Provenance, Report, Rows, TextReport, Token, Top
 
 __all__ = [
     "EXPLAIN_SCHEMA",
     "SCHEMA",
     "STAGES",
-    "Cell",
-    "Check",
+    "ArithmeticCheck",
     "Columns",
+    "ExplainedCell",
     "Explanation",
     "Floats",
     "HeadReport",

@@ -1,4 +1,4 @@
-"""The array types of plain data: NumPy in memory, nested lists in JSON, each with what the JSON Schema says of it."""
+"""Array types of plain data: NumPy in memory, nested lists in JSON, each with its JSON Schema."""
 
 from typing import Annotated, Any
 

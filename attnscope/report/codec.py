@@ -1,4 +1,4 @@
-"""Plain data in, strict JSON out, and back: float32 in shortest exact digits, null for what is no number."""
+"""Encode findings as strict JSON and decode them: float32 in shortest exact digits, null for no number."""
 
 from collections.abc import Iterator
 from typing import Any, TypeVar

@@ -24,7 +24,7 @@ class Vector(msgspec.Struct, frozen=True):
     values: Floats
 
 
-class Check(msgspec.Struct, frozen=True):
+class ArithmeticCheck(msgspec.Struct, frozen=True):
     """A step of the arithmetic done again in float64 and held against what the model has.
 
     Attributes:
@@ -126,7 +126,7 @@ class Part(msgspec.Struct, frozen=True):
     before: float | None = None
 
 
-class Cell(msgspec.Struct, frozen=True):
+class ExplainedCell(msgspec.Struct, frozen=True):
     """One query and one key in depth.
 
     Attributes:
@@ -211,11 +211,11 @@ class Explanation(msgspec.Struct, frozen=True):
     maximum: float | None
     exponential_sum: float | None
     fully_masked: bool
-    cells: list[Cell]
+    cells: list[ExplainedCell]
     blend: Floats
     output: Floats
     projected: Vector | None
-    checks: list[Check]
+    checks: list[ArithmeticCheck]
     notes: list[str] = []
     sink: Sink | None = None
     schema: str = EXPLAIN_SCHEMA
@@ -225,6 +225,6 @@ class Explanation(msgspec.Struct, frozen=True):
         """The tokens that keys stand for."""
         return self.tokens if self.context is None else self.context
 
-    def check(self, name: str) -> Check | None:
+    def check(self, name: str) -> ArithmeticCheck | None:
         """The check of this name, where the step is there."""
         return next((check for check in self.checks if check.name == name), None)

@@ -1,1 +1,1 @@
-"""Reports in; terminal screens and files out. Nothing here imports torch."""
+"""Draw reports on terminals and in files. Never imports torch."""

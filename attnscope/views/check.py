@@ -1,4 +1,4 @@
-"""A CheckReport in; a table for a terminal, or JSON, out."""
+"""A CheckReport as text or JSON."""
 
 from attnscope.report.check import Check, CheckReport, Differences
 from attnscope.report.codec import to_json
@@ -29,7 +29,7 @@ def as_text(report: CheckReport, page: Page = PAGE) -> str:
     )
     facts = [("model", model), ("mask", safe(report.mask))]
     facts.append(("text", f"{safe(report.text[:200])} · {len(report.tokens)} tokens"))
-    facts += [("masked", _dead(report, page))] if report.fully_masked else []
+    facts += [("masked", _fully_masked(report, page))] if report.fully_masked else []
     facts += [("note", page.note(note)) for note in made.notes]
     notes = [f"{check.name}: {page.note(check.note)}" for check in report.checks if check.note]
     lines = [
@@ -44,7 +44,7 @@ def as_text(report: CheckReport, page: Page = PAGE) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _dead(report: CheckReport, page: Page) -> str:
+def _fully_masked(report: CheckReport, page: Page) -> str:
     """The queries that see nothing, by name."""
     names = ", ".join(f"{query} {page.safe(report.tokens[query].text)}" for query in report.fully_masked[:_NAMED])
     more = len(report.fully_masked) - _NAMED

@@ -1,4 +1,4 @@
-"""Findings and a file name in; the bytes of that file out, in the format that its ending names."""
+"""Findings as the bytes of a file, in the format that its ending names."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path

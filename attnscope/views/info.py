@@ -1,17 +1,17 @@
-"""What is in a model, and what its attention takes, in; text for a terminal, or JSON, out."""
+"""A model's description and cost table as text or JSON."""
 
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from attnscope.cost import TOP, CostRow
+from attnscope.report.info import TOP, CostRow
 from attnscope.selection import POOL, PRINTED
 from attnscope.views.plain import PAGE, Page
 
 if TYPE_CHECKING:
     from attnscope.config import ModelConfig
-    from attnscope.description import Description
+    from attnscope.report.info import Description
 
 _NAMES = 12  # cells of the names that stand before values
 BINARY = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")

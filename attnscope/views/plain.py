@@ -4,7 +4,7 @@ import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from attnscope.visible import visible
+from attnscope.system.escape import escape_control
 
 ASCII = str.maketrans("·×…←→↓▾▴–−‖α░▒▓█▏▎▍▌▋▊▉", ".x~<>vv^--|a.:*#-=====#")
 _LONGER = str.maketrans({"√": "sqrt ", "ε": "eps", "²": "^2"})  # where nothing stands below them
@@ -14,7 +14,7 @@ _BETWEEN = "  "
 
 def note_for(text: str, *, ascii: bool) -> str:
     """Spell a note, which is ours and may quote untrusted text: controls visible, and our signs in ASCII if needed."""
-    text = visible(text)
+    text = escape_control(text)
     return text.translate(ASCII).encode("ascii", "backslashreplace").decode() if ascii else text
 
 
@@ -32,7 +32,7 @@ class Page:
 
     def safe(self, text: str) -> str:
         """Untrusted text with every control character visible, in characters that the page has."""
-        text = visible(text)
+        text = escape_control(text)
         return text.encode("ascii", "backslashreplace").decode() if self.ascii else text
 
     def note(self, text: str) -> str:

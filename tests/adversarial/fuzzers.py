@@ -18,11 +18,11 @@ import numpy as np
 import transformers as hf
 from typer.main import get_command
 
-from attnscope.batch.journal import opened, seal
+from attnscope.batch.journal import seal, unseal
 from attnscope.cli.app import app
 from tests.adversarial.oracle import Case, Ending, fault, run
-from tests.hosted.architectures import write_tokenizer
-from tests.parity.models import TABLE
+from tests.helpers.architectures import write_tokenizer
+from tests.helpers.tiny_models import TABLE
 
 ROOT = Path(__file__).parents[2]
 TEXT = "the bank by the river was old"
@@ -546,7 +546,7 @@ def _resealed(r: random.Random, data: bytes) -> bytes:
     """Some lines with other content, each with the checksum that it then needs."""
     bodies, crc = [], 0
     for line in data.splitlines(keepends=True):
-        whole = opened(line, crc)
+        whole = unseal(line, crc)
         assert whole is not None
         bodies.append(whole[0])
         crc = whole[1]

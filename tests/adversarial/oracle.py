@@ -19,7 +19,7 @@ from unittest.mock import patch
 import typer.main
 
 from attnscope.cli import main
-from tests.folders import within
+from tests.helpers.folders import within
 
 SECONDS = 30  # what takes a second on a machine that has nothing else to do
 _get_command = cache(typer.main.get_command)  # building the options anew takes longer than most cases

@@ -11,9 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from attnscope.checkpoints.folder import open_folder
+from attnscope.checkpoints.headers import read_header
 from attnscope.errors import AttnscopeError
-from attnscope.folder import open_folder, read_file, read_header
-from tests.folders import CONFIG, TENSORS, entry, raw, safetensors, within, write_folder, write_sharded
+from attnscope.files.reading import read_file
+from tests.helpers.folders import CONFIG, TENSORS, entry, raw, safetensors, within, write_folder, write_sharded
 
 WEIGHTS = safetensors(TENSORS)
 LFS = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a2146\nsize 90868376\n"

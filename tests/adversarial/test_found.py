@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from attnscope.batch.journal import opened, seal
+from attnscope.batch.journal import seal, unseal
 from attnscope.errors import AttnscopeError
-from attnscope.filetokenizer import load_tokenizer
 from attnscope.report import from_json
+from attnscope.tokenization.hugging_face import load_tokenizer
 from tests.adversarial.fuzzers import as_json, checkpoint, dump, report, table
 from tests.adversarial.oracle import Case, Ending, fault, run
-from tests.tokenfiles import content, write
+from tests.helpers.tokenizer_files import content, write
 
 TEXT = "The bank by the river"
 DIGITS = "9" * 400
@@ -367,7 +367,7 @@ def _resealed(data: bytes, number: int, change: Change | bytes) -> bytes:
     before = after = 0
     lines = []
     for n, line in enumerate(data.splitlines(keepends=True)):
-        whole = opened(line, before)
+        whole = unseal(line, before)
         assert whole is not None
         body, before = whole
         if n == number and isinstance(change, bytes):

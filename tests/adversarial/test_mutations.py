@@ -12,14 +12,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attnscope import tokenizerjson
+from attnscope.checkpoints.folder import open_folder
 from attnscope.errors import AttnscopeError
-from attnscope.filetokenizer import load_tokenizer
-from attnscope.folder import open_folder
 from attnscope.model.tensors import read_tensors
-from attnscope.visible import visible
-from tests.folders import TENSORS, safetensors, within, write_folder, write_sharded
-from tests.tokenfiles import content
+from attnscope.system.escape import escape_control
+from attnscope.tokenization import tokenizer_json
+from attnscope.tokenization.hugging_face import load_tokenizer
+from tests.helpers.folders import TENSORS, safetensors, within, write_folder, write_sharded
+from tests.helpers.tokenizer_files import content
 
 ODD = st.one_of(
     st.none(),
@@ -86,7 +86,7 @@ def damaged(draw: st.DrawFn, original: bytes, reach: int) -> bytes:
 
 
 def _is_one_clean_line(text: str) -> bool:
-    return len(text) < 800 and visible(text.replace("\\", "")) == text.replace("\\", "")
+    return len(text) < 800 and escape_control(text.replace("\\", "")) == text.replace("\\", "")
 
 
 def _check(path: Path) -> None:
@@ -146,7 +146,7 @@ def test_mutated_indexes(index: Any) -> None:
 
 def _check_tokenizer(data: bytes) -> None:
     for bulky in (1, 1 << 16):  # bytes from which on a vocabulary is left as text
-        with patch.object(tokenizerjson, "_BULKY", bulky):
+        with patch.object(tokenizer_json, "_LARGE", bulky):
             _check_one_tokenizer(data)
 
 

@@ -13,8 +13,8 @@ from attnscope.batch.convert import convert
 from attnscope.errors import AttnscopeError
 from tests.adversarial.fuzzers import dump, report, table
 from tests.adversarial.oracle import Case, Ending, fault, run
-from tests.cli.runner import command, environment
-from tests.folders import within
+from tests.helpers.cli_runner import command, environment
+from tests.helpers.folders import within
 
 RIVERBANK = Path(__file__).parents[2] / "sample_weights" / "riverbank"
 CAUSAL = Path(__file__).parents[2] / "configs" / "causal.toml"

@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from attnscope import tokenizerjson
 from attnscope.errors import AttnscopeError
-from attnscope.filetokenizer import load_tokenizer
-from attnscope.quiet import quietly
-from attnscope.tokens import MAX_TEXT, WordTokenizer
-from attnscope.visible import visible
-from tests.folders import within
-from tests.tokenfiles import content, write
+from attnscope.system.escape import escape_control
+from attnscope.tokenization import tokenizer_json
+from attnscope.tokenization.hugging_face import load_tokenizer
+from attnscope.tokenization.rust import call_rust
+from attnscope.tokenization.words import MAX_TEXT, WordTokenizer
+from tests.helpers.folders import within
+from tests.helpers.tokenizer_files import content, write
 
 Change = Callable[[dict[str, Any]], object]
 CLS_UNKNOWN = {
@@ -46,7 +46,7 @@ HOSTILE = [
 @pytest.fixture(autouse=True, params=[1, 1 << 16], ids=["vocabulary left as text", "vocabulary parsed"])
 def _bulky(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Small vocabularies are treated as large ones are, and as small ones are: nothing may depend on it."""
-    monkeypatch.setattr(tokenizerjson, "_BULKY", request.param)
+    monkeypatch.setattr(tokenizer_json, "_LARGE", request.param)
 
 
 def _refusal(path: Path, text: str = "The bank") -> AttnscopeError:
@@ -217,10 +217,10 @@ def test_threads_leave_stderr_as_it_was(tmp_path: Path, capfd: pytest.CaptureFix
     second_is_in, first_is_out = threading.Event(), threading.Event()
 
     def second() -> None:
-        quietly(lambda: (second_is_in.set(), first_is_out.wait(5)), tmp_path, "fails")
+        call_rust(lambda: (second_is_in.set(), first_is_out.wait(5)), tmp_path, "fails")
 
     thread = threading.Thread(target=second)
-    quietly(lambda: (thread.start(), second_is_in.wait(0.2)), tmp_path, "fails")  # must not come in meanwhile
+    call_rust(lambda: (thread.start(), second_is_in.wait(0.2)), tmp_path, "fails")  # must not come in meanwhile
     first_is_out.set()
     thread.join()
     os.write(2, b"still here")
@@ -232,7 +232,7 @@ def test_a_closed_stderr_is_no_obstacle(tmp_path: Path) -> None:
     value["normalizer"] = _charsmap("AAAA")
     file = write(tmp_path, value)
     code = (
-        "import os; from pathlib import Path; from attnscope.filetokenizer import load_tokenizer\n"
+        "import os; from pathlib import Path; from attnscope.tokenization.hugging_face import load_tokenizer\n"
         "from attnscope.errors import AttnscopeError\nos.close(2)\n"
         f"try: load_tokenizer(Path({str(file)!r}))\nexcept AttnscopeError as e: print(e.found[:30])"
     )
@@ -250,7 +250,7 @@ def test_what_is_not_the_tokenizers_fault_passes_through(tmp_path: Path, interru
         raise interrupt
 
     with pytest.raises(interrupt):
-        quietly(call, tmp_path, "fails")
+        call_rust(call, tmp_path, "fails")
 
 
 # 12: what a file stores and would change the tokens
@@ -336,8 +336,8 @@ def test_hostile_text_stays_exact_and_can_be_made_visible(tmp_path: Path, kind: 
     tokenizer = WordTokenizer([text]) if kind == "words" else load_tokenizer(write(tmp_path, content(kind)))
     tokens = tokenizer.encode(text)
     for token in tokens:
-        assert visible(token.text).isprintable()
-        assert visible(token.piece).isprintable()
+        assert escape_control(token.text).isprintable()
+        assert escape_control(token.piece).isprintable()
         if token.start is not None and not token.text.startswith("<"):
             assert token.text in (text[token.start : token.end], "␣")
     assert "bank" in [t.text for t in tokens] or kind in ("unigram", "byte-fallback", "wordpiece", "words")
@@ -351,5 +351,5 @@ def test_a_token_whose_piece_is_hostile(tmp_path: Path) -> None:
          "normalized": False, "special": True}
     )  # fmt: skip
     token = load_tokenizer(write(tmp_path, value)).encode("The \x1b]0;owned\x07")[2]
-    assert (token.id, token.special, visible(token.text)) == (99, True, "\\x1b]0;owned\\x07")
+    assert (token.id, token.special, escape_control(token.text)) == (99, True, "\\x1b]0;owned\\x07")
     assert json.dumps(token.piece)

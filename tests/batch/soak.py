@@ -32,7 +32,7 @@ class Case:
     arguments: list[str]
     target: Path
     older: bytes | dict[str, bytes] | None = None
-    whole: bytes | dict[str, bytes] | None = None
+    needs_all_records: bytes | dict[str, bytes] | None = None
     seconds: float = 0.0
 
 
@@ -126,7 +126,7 @@ def cases(folder, long_words):
     for case in made:
         started = time.monotonic()
         assert end_of(forked(case.arguments, os.devnull)) == 0
-        case.seconds, case.whole = time.monotonic() - started, content(case.target)
+        case.seconds, case.needs_all_records = time.monotonic() - started, content(case.target)
         put_back(case.target, case.older)
     return made
 
@@ -152,7 +152,7 @@ class Soak:
         code, waited = end_of(process), time.monotonic() - sent
         said = Path(self.errors).read_bytes()
         if code == 0:
-            self.whole(case)
+            self.needs_all_records(case)
             return False
         if number != signal.SIGKILL:
             self.waits.append(waited)
@@ -173,10 +173,10 @@ class Soak:
             self.wrong.append(f"{case.name}: the older dump is not whole")
         return False
 
-    def whole(self, case):
+    def needs_all_records(self, case):
         """A dump that is finished is the one that was written without interruption."""
         self.wholes += 1
-        if content(case.target) != case.whole:
+        if content(case.target) != case.needs_all_records:
             self.wrong.append(f"{case.name}: another dump than without interruption")
         put_back(case.target, case.older)
 
@@ -189,7 +189,7 @@ class Soak:
             if code != 0:
                 self.wrong.append(f"{case.name}: exit code {code} at last: {Path(self.errors).read_bytes()[-300:]!r}")
             else:
-                self.whole(case)
+                self.needs_all_records(case)
 
 
 def main():
@@ -204,7 +204,7 @@ def main():
 
     import attnscope.analysis
     import attnscope.batch.convert
-    import attnscope.model.native  # noqa: F401
+    import attnscope.engines.native  # noqa: F401
 
     torch.set_num_threads(1)
     started = time.monotonic()

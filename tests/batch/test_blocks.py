@@ -10,15 +10,15 @@ from zlib import crc32
 import numpy as np
 import pytest
 
-from attnscope.batch import blocks
-from attnscope.batch.blocks import BLOCK, Blocks
-from attnscope.batch.files import Files
-from attnscope.batch.sinks import _runs
+from attnscope.batch import direct_writer
+from attnscope.batch.direct_writer import BLOCK, DirectWriter
+from attnscope.batch.sinks import _contiguous_bytes
+from attnscope.system.file_system import FileSystem
 
 DATA = random.Random(5).randbytes(7 * BLOCK + 123)
 
 
-class Picky(Files):
+class Picky(FileSystem):
     """Notes every write, and whether it went past the cache; `how` says what the system does with these."""
 
     def __init__(self, how="takes"):
@@ -45,12 +45,12 @@ class Picky(Files):
 
 @pytest.fixture
 def small(monkeypatch):
-    monkeypatch.setattr(blocks, "ROOM", 2 * BLOCK)
+    monkeypatch.setattr(direct_writer, "BUFFER_BYTES", 2 * BLOCK)
 
 
 def written(files, path, parts):
     """What lies in a file that parts were written to, and the check sum that came out."""
-    gathered = Blocks(files)
+    gathered = DirectWriter(files)
     for _ in range(2):  # the second file as the first: nothing is left of it
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         gathered.start(descriptor)
@@ -83,7 +83,7 @@ def test_only_the_last_part_of_a_block_goes_through_the_cache(small, tmp_path):
 
 
 def test_another_error_is_raised(small, tmp_path):
-    class Full(Files):
+    class Full(FileSystem):
         def write(self, descriptor, data):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -95,7 +95,7 @@ def test_no_such_thing_here(monkeypatch, tmp_path):
     """A system without the flag: everything goes through the cache."""
     monkeypatch.delattr(os, "O_DIRECT")
     descriptor = os.open(tmp_path / "file", os.O_WRONLY | os.O_CREAT)
-    assert Files().direct(descriptor) is False
+    assert FileSystem().direct(descriptor) is False
     os.close(descriptor)
 
 
@@ -119,6 +119,6 @@ def test_arrays_side_by_side_are_one_run():
     memory = np.arange(40, dtype=np.float32)
     apart = np.arange(3, dtype=np.int32)
     arrays = [memory[:6].reshape(2, 3), memory[6:7], apart, memory[7:20], memory[21:40], memory[:4].reshape(2, 2).T]
-    runs = [run.tobytes() for run in _runs(arrays) if len(run)]
+    runs = [run.tobytes() for run in _contiguous_bytes(arrays) if len(run)]
     assert b"".join(runs) == b"".join(array.tobytes() for array in arrays)
     assert [len(run) for run in runs] == [28, 12, 52, 76, 16]

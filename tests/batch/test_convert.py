@@ -9,8 +9,8 @@ from msgspec.structs import replace
 
 from attnscope.batch import tables
 from attnscope.batch.convert import convert
-from attnscope.batch.dump import Order, write_dump
-from attnscope.batch.dumps import Dump
+from attnscope.batch.dump import DumpConfig, write_dump
+from attnscope.batch.dump_reader import Dump
 from attnscope.batch.header import Settings
 from attnscope.batch.records import STATISTICS
 from attnscope.config import RunConfig, TextInput
@@ -18,8 +18,8 @@ from attnscope.errors import AttnscopeError, UsageError
 from attnscope.pipeline import inspect
 from attnscope.report import to_json
 from tests.batch.test_dump import dump, found
-from tests.views.overviews import overview
-from tests.views.reports import report, text_report, tokens
+from tests.helpers.sample_overviews import overview
+from tests.helpers.sample_reports import report, text_report, tokens
 
 SETTINGS = Settings(top=2, by="value", keep=("top", "rows", "columns", "pooled", "stages"), stages=("masked",))
 TEXTS = ("The bank by the river", "", '"quoted", twice', "bank")
@@ -179,7 +179,9 @@ def test_a_cell_that_readers_of_csv_refuse_is_refused(tmp_path):
     for length, fits in ((131_072, True), (131_073, False)):
         source = tmp_path / f"{length}.jsonl"
         source.write_text(json.dumps({"id": "x" * length, "text": "bank"}))
-        order = Order(str(source), None, tmp_path / f"dump{length}.jsonl", Settings(), RunConfig((), config="causal"))
+        order = DumpConfig(
+            str(source), None, tmp_path / f"dump{length}.jsonl", Settings(), RunConfig((), config="causal")
+        )
         write_dump(order, lambda summary, total: None)
         convert(order.output, tmp_path / f"{length}.parquet", force=False)
         if fits:

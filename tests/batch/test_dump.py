@@ -12,9 +12,9 @@ import pytest
 from safetensors.numpy import load_file
 
 from attnscope.batch import records
-from attnscope.batch.dump import Order, write_dump
-from attnscope.batch.dumps import Dump
-from attnscope.batch.groups import PADDED as PADDABLE
+from attnscope.batch.dump import DumpConfig, write_dump
+from attnscope.batch.dump_reader import Dump
+from attnscope.batch.groups import MIN_PADDED_TOKENS as PADDABLE
 from attnscope.batch.header import Settings
 from attnscope.batch.records import json_schema
 from attnscope.batch.sinks import arrays_of
@@ -22,7 +22,7 @@ from attnscope.config import RunConfig, TextInput
 from attnscope.errors import AttnscopeError, UsageError
 from attnscope.pipeline import inspect
 from attnscope.report import STAGES
-from tests.batch.faults import Crash, Faulty
+from tests.helpers.faulty_files import Crash, Faulty
 
 TEXTS = (
     "The bank by the river was eroded",
@@ -40,7 +40,7 @@ def dump(
     source = tmp_path / "texts.txt"
     source.write_text("".join(f"{text}\n" for text in texts))
     given = RunConfig(texts=(), **({"config": "bidirectional"} if "model" not in run else {}) | run)
-    order = Order(str(source), None, tmp_path / name, settings or Settings(), given, force=force, strict=strict)
+    order = DumpConfig(str(source), None, tmp_path / name, settings or Settings(), given, force=force, strict=strict)
     told = []
     summary = write_dump(order, lambda summary, total: told.append((summary.records, total)), files)
     assert told[-1] == (summary.records, total or len(texts))
@@ -263,17 +263,17 @@ def test_strict_stops_at_the_first_failure_and_keeps_what_came_before(tmp_path, 
 
 def test_overflow_in_one_text_fails_that_text_alone(tmp_path, monkeypatch):
     """A group whose scores are not finite is done text by text."""
-    from attnscope.batch import work
+    from attnscope.batch import worker
 
-    real, spoilt = work.attend, []
+    real, spoilt = worker.attend, []
 
     def attend(run, request, *rest):
-        if any(page.tokens[0].text == "Rivers" for page in request.pages):
-            spoilt.append(len(request.pages))
+        if any(text_plan.tokens[0].text == "Rivers" for text_plan in request.text_plans):
+            spoilt.append(len(request.text_plans))
             raise AttnscopeError("7 scores are not finite", where="L0H0")
         return real(run, request, *rest)
 
-    monkeypatch.setattr(work, "attend", attend)
+    monkeypatch.setattr(worker, "attend", attend)
     summary = dump(tmp_path, (*TEXTS, "The bank erodes", "banks erode Rivers"))  # three words each, so one group
     assert summary.counts == {"ok": 6, "failed": 1, "skipped": 1}
     assert spoilt == [3, 1]
@@ -292,13 +292,13 @@ def test_memory_bounds_the_groups_and_refuses_what_never_fits(tmp_path, minilm):
 
 def test_the_header_does_not_depend_on_free_memory(tmp_path, monkeypatch):
     """Bytes of a dump follow from what was asked; too little memory is refused, not worked around."""
-    from attnscope import memory
+    from attnscope.planning import memory
 
     for name, free in (("little.jsonl", 3 << 30), ("much.jsonl", 300 << 30)):
-        monkeypatch.setattr(memory, "available", lambda free=free: free)
+        monkeypatch.setattr(memory, "available_memory", lambda free=free: free)
         dump(tmp_path, name=name)
     assert (tmp_path / "little.jsonl").read_bytes() == (tmp_path / "much.jsonl").read_bytes()
-    monkeypatch.setattr(memory, "available", lambda: 700 << 20)
+    monkeypatch.setattr(memory, "available_memory", lambda: 700 << 20)
     with pytest.raises(AttnscopeError, match=r"a group of texts needs .* half of what is free leaves .*--max-memory"):
         dump(tmp_path, name="none.jsonl")
     assert not (tmp_path / "none.jsonl").exists()
@@ -309,14 +309,14 @@ def test_a_text_that_memory_could_not_hold_is_done_when_there_is_more(tmp_path, 
     from attnscope.batch import dump as module
 
     texts = [*TEXTS[:3], "the bank " * 300, *TEXTS[3:]]
-    real = module._bounds
+    real = module._group_limits
 
     def memory_holds(numbers):
         def bounds(*asked):
             grouping, _, _, memory = real(*asked)
             return msgspec.structs.replace(grouping, values=8000, window=20000), numbers, "", memory
 
-        monkeypatch.setattr(module, "_bounds", bounds)
+        monkeypatch.setattr(module, "_group_limits", bounds)
 
     memory_holds(1 << 30)
     dump(tmp_path, texts, name=f"roomy-{name}")
@@ -344,7 +344,7 @@ def test_runs_of_a_pooled_map_are_those_of_the_whole_text(tmp_path, config, quer
     source.write_text("".join(json.dumps({"text": text} | cross) + "\n" for text in texts))
     for name, rows in (("whole", None), ("shown", query)):
         settings = Settings(keep=("pooled", "stages"), stages=("weights",), pool=size, query=rows)
-        order = Order(str(source), None, tmp_path / f"{name}.jsonl", settings, RunConfig((), config=config))
+        order = DumpConfig(str(source), None, tmp_path / f"{name}.jsonl", settings, RunConfig((), config=config))
         assert write_dump(order, lambda summary, total: None).counts == {"ok": 2}
     for whole, shown in zip(found(tmp_path, "whole.jsonl"), found(tmp_path, "shown.jsonl"), strict=True):
         weights = whole.stages["weights"]
@@ -365,12 +365,12 @@ def test_auto_is_refused(tmp_path, option):
 
 
 def test_a_second_writer_is_refused(tmp_path):
-    from attnscope.batch.files import Files
     from attnscope.batch.sinks import open_dump
+    from attnscope.system.file_system import FileSystem
 
     dump(tmp_path)
     with (
-        open_dump(tmp_path / "dump.jsonl", force=False, files=Files()),
+        open_dump(tmp_path / "dump.jsonl", force=False, files=FileSystem()),
         pytest.raises(AttnscopeError, match="another process writes to it"),
     ):
         dump(tmp_path, force=True)

@@ -5,13 +5,13 @@ import shutil
 import numpy as np
 import pytest
 
-from attnscope.batch.dump import Order, write_dump
-from attnscope.batch.dumps import Dump
+from attnscope.batch.dump import DumpConfig, write_dump
+from attnscope.batch.dump_reader import Dump
 from attnscope.batch.header import Settings
 from attnscope.config import RunConfig, TextInput
 from attnscope.errors import AttnscopeError, UsageError
 from attnscope.pipeline import inspect
-from tests.hosted.architectures import ONE_PART, TWO_PARTS, make, save
+from tests.helpers.architectures import ONE_PART, TWO_PARTS, make, save
 
 TEXTS = ("the bank by the river", "water", "we sat on the old bank", "the the the", "we sat on it all day")
 LONG = tuple(
@@ -29,7 +29,7 @@ def dump(tmp_path, lines, settings, name="dump.jsonl", **run):
     source = tmp_path / "texts.jsonl"
     source.write_text("".join(f"{line}\n" for line in lines))
     given = RunConfig(texts=(), **run)
-    write_dump(Order(str(source), None, tmp_path / name, settings, given), lambda summary, total: None)
+    write_dump(DumpConfig(str(source), None, tmp_path / name, settings, given), lambda summary, total: None)
     dumped = Dump(tmp_path / name)
     return dumped.header, list(dumped.records())
 

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from attnscope.batch.files import Files
 from attnscope.errors import AttnscopeError
-from tests.batch.fakes import TEXTS, dump
-from tests.batch.faults import Crash, Faulty
+from attnscope.system.file_system import FileSystem
+from tests.helpers.batch_fakes import TEXTS, dump
+from tests.helpers.faulty_files import Crash, Faulty
 
 ROOT = Path(__file__).parent.parent.parent
 KILLS = 30
@@ -144,14 +144,14 @@ def test_a_dump_that_is_replaced_while_another_process_waits_is_not_written_to(s
     """The file that the other one has opened, and locks at last, has no name any more."""
     target = tmp_path / "dump.jsonl"
     dump(source, target)
-    real = Files.lock
+    real = FileSystem.lock
 
     def late(self, descriptor):
-        monkeypatch.setattr(Files, "lock", real)
+        monkeypatch.setattr(FileSystem, "lock", real)
         dump(source, target, force=True)
         real(self, descriptor)
 
-    monkeypatch.setattr(Files, "lock", late)
+    monkeypatch.setattr(FileSystem, "lock", late)
     with pytest.raises(AttnscopeError, match="another process writes to it"):
         dump(source, target)
 
@@ -185,7 +185,7 @@ def test_truncated_anywhere(source, name, whole, tmp_path):
 def test_killed_at_any_time(source, name, whole, tmp_path):
     """Kill −9, thirty times over, after a random time; a dump is completed by as many processes as that takes."""
     luck, kills, target = random.Random(3), 0, tmp_path / name
-    arguments = [sys.executable, "-m", "tests.batch.fakes", str(source), str(target), "0.03"]
+    arguments = [sys.executable, "-m", "tests.helpers.batch_fakes", str(source), str(target), "0.03"]
     while kills < KILLS // 2:  # for lines and for shards: thirty together
         process = subprocess.Popen(arguments, cwd=ROOT)
         deadline = time.monotonic() + 20

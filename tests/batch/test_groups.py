@@ -3,15 +3,15 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attnscope.batch.groups import PADDED, Size, groups
+from attnscope.batch.groups import MIN_PADDED_TOKENS, TextSize, group_texts
 from attnscope.batch.header import Grouping
 
-SIZES = st.lists(st.builds(Size, st.integers(1, 40), st.integers(1, 40), st.integers(0, 50)), max_size=60)
+SIZES = st.lists(st.builds(TextSize, st.integers(1, 40), st.integers(1, 40), st.integers(0, 50)), max_size=60)
 
 
 @given(SIZES, st.integers(1, 400), st.integers(1, 400))
 def test_groups(sizes, tokens, values):
-    found = groups(sizes, Grouping(tokens, values, 0, 0, 1))
+    found = group_texts(sizes, Grouping(tokens, values, 0, 0, 1))
     assert sorted(place for group in found for place in group) == list(range(len(sizes)))
     for group in found:
         mine = [sizes[place] for place in group]
@@ -19,9 +19,9 @@ def test_groups(sizes, tokens, values):
         assert len(group) == 1 or len(group) * longest <= tokens
         assert len(group) == 1 or sum(size.values for size in mine) <= values
         alike = len({(size.tokens, size.sources) for size in mine}) == 1
-        assert alike or min(min(size.tokens, size.sources) for size in mine) >= PADDED
+        assert alike or min(min(size.tokens, size.sources) for size in mine) >= MIN_PADDED_TOKENS
 
 
 def test_longer_texts_are_padded():
-    sizes = [Size(n, n, 1) for n in (20, 15, 16, 14, 15, 30)]
-    assert groups(sizes, Grouping(1000, 1000, 0, 0, 1)) == [[3], [1, 4], [2, 0, 5]]
+    sizes = [TextSize(n, n, 1) for n in (20, 15, 16, 14, 15, 30)]
+    assert group_texts(sizes, Grouping(1000, 1000, 0, 0, 1)) == [[3], [1, 4], [2, 0, 5]]

@@ -5,10 +5,10 @@ from random import Random
 import numpy as np
 import torch
 
-from attnscope.batch.groups import PADDED
+from attnscope.batch.groups import MIN_PADDED_TOKENS
 from attnscope.config import ModelConfig
 from attnscope.model.randomize import make_random
-from tests.parity import ours
+from tests.helpers import native_stages
 
 MODELS, PROMISE = 200, 1e-6
 
@@ -37,10 +37,13 @@ def _excess(seed):
     """The largest difference of a weight in a padded batch from the text alone, and what is promised of it."""
     rng = Random(seed)
     stack = _model(rng, seed)
-    n = rng.randint(PADDED, 40)
+    n = rng.randint(MIN_PADDED_TOKENS, 40)
     longest = n + rng.randint(1, 30)
     ids = torch.randint(0, 50, (3, longest), generator=torch.Generator().manual_seed(seed))
-    together, alone = ours.run(stack, ids, [n, longest, longest - 1]), ours.run(stack, ids[:1, :n], [n])
+    together, alone = (
+        native_stages.run(stack, ids, [n, longest, longest - 1]),
+        native_stages.run(stack, ids[:1, :n], [n]),
+    )
     worst, largest = (0.0, PROMISE), 1.0
     for beside, one in zip(together, alone, strict=True):
         largest = max(largest, float(one.masked[one.masked > -torch.inf].abs().max()))
@@ -59,7 +62,7 @@ def test_padding_that_is_seen_breaks_the_promise(monkeypatch):
     def seen_by_one(lengths, n_keys, device):
         return padding([length + 1 if length < n_keys else length for length in lengths], n_keys, device)
 
-    padding = ours.padding
-    monkeypatch.setattr(ours, "padding", seen_by_one)
+    padding = native_stages.padding_mask
+    monkeypatch.setattr(native_stages, "padding_mask", seen_by_one)
     found = [_excess(seed) for seed in range(12)]
     assert sum(gap > promised for gap, promised in found) >= 3

@@ -8,12 +8,12 @@ import msgspec
 import pytest
 
 from attnscope.batch.header import Settings
-from attnscope.batch.reader import Input, how_many, selected
+from attnscope.batch.reader import InputReader, count_selected, select_items
 from attnscope.errors import AttnscopeError, UsageError
 
 
 def read(path, format=None, column="text"):
-    with Input(str(path), format, column) as given:
+    with InputReader(str(path), format, column) as given:
         facts, items = given.facts(), list(given.items())
         assert facts.records == len(items)
         return items
@@ -197,16 +197,16 @@ def test_an_id_that_occurs_twice_is_refused(tmp_path, ids):
 def test_parts_of_an_input(tmp_path, options, left):
     path = write(tmp_path, "a.txt", "".join(f"{i}\n" for i in range(10)))
     settings = Settings(**options)
-    with Input(str(path), None, "text") as given:
-        assert [item.index for item in selected(given.items(), settings)] == list(left)
-    assert how_many(10, settings) == len(left)
+    with InputReader(str(path), None, "text") as given:
+        assert [item.index for item in select_items(given.items(), settings)] == list(left)
+    assert count_selected(10, settings) == len(left)
 
 
 def test_what_is_refused(tmp_path):
     with pytest.raises(UsageError, match=r"'a.doc' does not say what it holds; --from names it"):
-        Input("a.doc", None, "text")
+        InputReader("a.doc", None, "text")
     with pytest.raises(AttnscopeError, match=r"cannot be read \(No such file"):
-        Input(str(tmp_path / "missing.txt"), None, "text")
+        InputReader(str(tmp_path / "missing.txt"), None, "text")
     with pytest.raises(UsageError, match=r"has no column 'txt'; did you mean 'text'"):
         read(write(tmp_path, "a.csv", "id,text\n1,a\n"), column="txt")
     with pytest.raises(AttnscopeError, match="is empty"):
@@ -215,7 +215,7 @@ def test_what_is_refused(tmp_path):
 
 def test_a_file_that_changes_while_it_is_read_is_refused(tmp_path):
     path = write(tmp_path, "a.txt", "one\ntwo\n")
-    with Input(str(path), None, "text") as given:
+    with InputReader(str(path), None, "text") as given:
         items = given.items()
         next(items)
         with open(path, "a") as file:

@@ -1,3 +1,3 @@
 """The folders that the tests of the transformers engine are made of."""
 
-from tests.hosted.conftest import folders  # noqa: F401  # a fixture
+from tests.engines.transformers.conftest import folders  # noqa: F401  # a fixture

@@ -18,8 +18,8 @@ from attnscope.report.__main__ import schema_file
 from attnscope.report.check import Check, CheckReport, Differences
 from attnscope.report.codec import to_json
 from attnscope.views.check import as_text
-from tests.hosted.architectures import ONE_PART
-from tests.hosted.running import SOURCE
+from tests.helpers.architectures import ONE_PART
+from tests.helpers.transformers_runs import SOURCE
 
 TEXT = "the bank by the river was old"
 
@@ -104,7 +104,7 @@ def test_fully_masked_rows_are_named(folders, monkeypatch):
     assert checked(folders("gpt2")).fully_masked == []
     # the first and the fourth see nothing
     monkeypatch.setattr(Causal, "allowed", lambda self, q, k: (k < q) & (q != 3))
-    monkeypatch.setattr(Causal, "clear", lambda self, q0, q1, n_keys: (0, 0))
+    monkeypatch.setattr(Causal, "all_visible_range", lambda self, q0, q1, n_keys: (0, 0))
     report = checked(folders("gpt2"))
     assert report.fully_masked == [0, 3]
     assert "masked   0 the, 3 the: may attend to nothing in some layer\n" in as_text(report)

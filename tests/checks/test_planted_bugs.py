@@ -9,9 +9,10 @@ from attnscope.analysis import overview
 from attnscope.checks import check
 from attnscope.checks import run as checks_run
 from attnscope.config import ModelConfig, RunConfig, TextInput
+from attnscope.engines import native
 from attnscope.errors import AttnscopeError
-from attnscope.model import attention, native, stack, watch
-from attnscope.model.call import Call
+from attnscope.model import attention, hooks, stack
+from attnscope.model.inputs import AttentionInputs
 from attnscope.model.masks import Bidirectional, Causal
 from attnscope.model.recorders import rows, sums, top
 
@@ -45,20 +46,20 @@ def _softmax_of_base_two():
 
 
 def _scale_forgotten():
-    return attention, "_factors", lambda rule, raw: (1.0, 1.0)
+    return attention, "_factors", lambda spec, needs_scores: (1.0, 1.0)
 
 
 def _wrong_value_head():
-    return Call, "group", lambda self, heads: heads % self.k.shape[1]
+    return AttentionInputs, "group", lambda self, heads: heads % self.k.shape[1]
 
 
 def _another_output_passed_on():
-    attend = watch.attend
-    return watch, "attend", lambda *given, **more: attend(*given, **more) * 1.01
+    attend = hooks.attend
+    return hooks, "attend", lambda *given, **more: attend(*given, **more) * 1.01
 
 
 def _tiles_cut_short():
-    return Causal, "span", lambda self, q0, q1, n_keys: (0, q1 if q0 == 0 else max(1, q1 - 1))
+    return Causal, "key_range", lambda self, q0, q1, n_keys: (0, q1 if q0 == 0 else max(1, q1 - 1))
 
 
 def _future_seen():
@@ -66,7 +67,7 @@ def _future_seen():
 
 
 def _padding_seen():
-    return native, "padding", lambda *given: Bidirectional()
+    return native, "padding_mask", lambda *given: Bidirectional()
 
 
 def _other_rotary():
@@ -75,14 +76,14 @@ def _other_rotary():
 
 
 def _stage_damaged(stage, value):
-    observe = checks_run.observe
+    observe = checks_run.record_stages
 
     def damaged(*given, **more):
         seen = observe(*given, **more)
         seen[1].stages[stage][0, 2, 3, 1] = value
         return seen
 
-    return checks_run, "observe", damaged
+    return checks_run, "record_stages", damaged
 
 
 def _after(owner, name, change):
@@ -102,13 +103,17 @@ FINDINGS = {
     "a wrong order": _after(top, "strongest", lambda found: tuple(x.flip(-1) for x in found)),
     "only the first": _after(top, "strongest", _only_the_first),
     "another place": _after(top, "strongest", lambda found: ((found[0] + 1) % 2, found[1])),
-    "another head's values": (Call, "value_norms", property(lambda self: self.v.norm(dim=-1).repeat(1, 2, 1))),
-    "no projection": (Call, "projected_norms", property(lambda self: self.value_norms)),
-    "distances too long": _after(rows._Near, "distance", lambda found: found + 1e-3),
-    "too little within": (rows._Near, "within", lambda self, n: self.own()),
+    "another head's values": (
+        AttentionInputs,
+        "value_norms",
+        property(lambda self: self.v.norm(dim=-1).repeat(1, 2, 1)),
+    ),
+    "no projection": (AttentionInputs, "projected_norms", property(lambda self: self.value_norms)),
+    "distances too long": _after(rows._DiagonalBand, "distance", lambda found: found + 1e-3),
+    "too little within": (rows._DiagonalBand, "within", lambda self, n: self.self_weight()),
     "entropy in nats": (rows, "log", lambda x: 1.0),
-    "other runs": _after(sums, "_runs", lambda found: found.roll(1, 2)),
-    "a column too heavy": _after(sums.Columns, "result", lambda found: found + 1e-3),
+    "other runs": _after(sums, "_run_membership", lambda found: found.roll(1, 2)),
+    "a column too heavy": _after(sums.ColumnRecorder, "compute", lambda found: found + 1e-3),
     "another average": _after(overview, "_mean", lambda found: None if found is None else found + 1e-3),
 }
 _SHOWN_BY = {
@@ -127,19 +132,19 @@ def test_a_recorder_that_is_wrong_fails_its_own_check_and_no_law(folders, monkey
 
 
 def _scale_of_the_model_off():
-    rule = stack.Rule
-    return stack, "Rule", lambda scale, *more, **named: rule(scale * 1.05, *more, **named)
+    spec = stack.AttentionSpec
+    return stack, "AttentionSpec", lambda scale, *more, **named: spec(scale * 1.05, *more, **named)
 
 
 def _two_heads_of_the_last_layer_swapped():
-    attend = watch.attend
+    attend = hooks.attend
 
-    def changed(call, *more, **named):
-        if call.layer == 1:
-            call = replace(call, q=call.q[:, [1, 0, *range(2, call.q.shape[1])]])
-        return attend(call, *more, **named)
+    def changed(inputs, *more, **named):
+        if inputs.layer == 1:
+            inputs = replace(inputs, q=inputs.q[:, [1, 0, *range(2, inputs.q.shape[1])]])
+        return attend(inputs, *more, **named)
 
-    return watch, "attend", changed
+    return hooks, "attend", changed
 
 
 _OFF, _SWAPPED = _scale_of_the_model_off, _two_heads_of_the_last_layer_swapped
@@ -220,7 +225,7 @@ def test_scores_that_overflow_are_a_failed_check(folders, monkeypatch):
     def overflow(*given, **more):
         raise AttnscopeError("3 scores are not finite", where="L1H2")
 
-    monkeypatch.setattr(checks_run, "observe", overflow)
+    monkeypatch.setattr(checks_run, "record_stages", overflow)
     report, failed = outcome(folders("llama"))
     assert failed == {"every number is finite"} and "L1H2" in report.checks[0].note
 
@@ -236,6 +241,6 @@ def test_other_errors_are_not_swallowed(folders, monkeypatch):
     def fail(*given, **more):
         raise AttnscopeError("no memory")
 
-    monkeypatch.setattr(checks_run, "observe", fail)
+    monkeypatch.setattr(checks_run, "record_stages", fail)
     with pytest.raises(AttnscopeError, match="no memory"):
         outcome(folders("llama"))

@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
-from tests.cli import fakes
-from tests.cli.runner import command, environment
+from tests.helpers import cli_fakes
+from tests.helpers.cli_runner import command, environment
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def pipeline(monkeypatch):
     def install(kind):
         asked = []
         monkeypatch.setitem(sys.modules, "attnscope.pipeline", None)
-        fakes.install(kind, asked)
+        cli_fakes.install(kind, asked)
         return asked
 
     return install

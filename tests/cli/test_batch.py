@@ -13,9 +13,9 @@ from hashlib import sha256
 import numpy as np
 import pytest
 
+from attnscope.checkpoints.samples import find_model
 from attnscope.cli import batch, convert, main
-from attnscope.shipped import find_model
-from tests.cli.runner import ROOT, command, default_signals, environment, on_terminal
+from tests.helpers.cli_runner import ROOT, command, default_signals, environment, on_terminal
 
 CONFIG = ["--config", "single-head"]
 

@@ -12,7 +12,7 @@ import time
 
 import pytest
 
-from tests.cli.runner import command, default_signals, environment, on_terminal
+from tests.helpers.cli_runner import command, default_signals, environment, on_terminal
 
 TEXT = "The bank by the river"
 

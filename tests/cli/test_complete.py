@@ -2,16 +2,16 @@
 
 import pytest
 
-from attnscope.cli import complete
+from attnscope.checkpoints.samples import sample_names
+from attnscope.cli import completion
 from attnscope.cli.app import app
 from attnscope.report import STAGES
-from attnscope.shipped import names
 
 COMMANDS = [command.callback.__name__ for command in app.registered_commands]
 
 
 def test_stages_are_those_of_the_report():
-    assert complete.STAGES == STAGES
+    assert completion.STAGES == STAGES
 
 
 @pytest.mark.parametrize(
@@ -26,22 +26,22 @@ def test_stages_are_those_of_the_report():
     ],
 )
 def test_stages(typed, offered):
-    assert complete.stages(typed) == offered
+    assert completion.stages(typed) == offered
 
 
 def test_masks(tmp_path, monkeypatch):
     (tmp_path / "corner.json").touch()
     monkeypatch.chdir(tmp_path)
-    assert complete.masks("") == ["own", "causal", "bidirectional", "window:", "prefix:", "block:"]
-    assert complete.masks("causal+w") == ["causal+window:"]
-    assert complete.masks("own+c") == ["own+causal", "own+corner.json"]
+    assert completion.masks("") == ["own", "causal", "bidirectional", "window:", "prefix:", "block:"]
+    assert completion.masks("causal+w") == ["causal+window:"]
+    assert completion.masks("own+c") == ["own+causal", "own+corner.json"]
 
 
 def test_samples_and_configs_by_name(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert complete.configs("") == names("configs")
-    assert complete.configs("sl") == ["sliding-window"]
-    assert complete.samples("") == names("sample_weights")
+    assert completion.configs("") == sample_names("configs")
+    assert completion.configs("sl") == ["sliding-window"]
+    assert completion.samples("") == sample_names("sample_weights")
 
 
 def test_paths(tmp_path, monkeypatch):
@@ -50,13 +50,13 @@ def test_paths(tmp_path, monkeypatch):
     for name in ("my.toml", "models/my.toml", "models/readme"):
         (tmp_path / name).touch()
     monkeypatch.chdir(tmp_path)
-    assert complete.samples("mo") == ["models/"]
-    assert complete.samples("models/") == ["models/bert/"]
-    assert complete.configs("m") == [*[n for n in names("configs") if n.startswith("m")], "models/", "my.toml"]
-    assert complete.files("models/") == ["models/bert/", "models/my.toml", "models/readme"]
-    assert complete.files("models/.") == ["models/.hidden/"]
-    assert complete.files(f"{tmp_path}/my") == [f"{tmp_path}/my.toml"]
-    assert complete.files("gone/") == []
+    assert completion.samples("mo") == ["models/"]
+    assert completion.samples("models/") == ["models/bert/"]
+    assert completion.configs("m") == [*[n for n in sample_names("configs") if n.startswith("m")], "models/", "my.toml"]
+    assert completion.files("models/") == ["models/bert/", "models/my.toml", "models/readme"]
+    assert completion.files("models/.") == ["models/.hidden/"]
+    assert completion.files(f"{tmp_path}/my") == [f"{tmp_path}/my.toml"]
+    assert completion.files("gone/") == []
 
 
 @pytest.mark.parametrize(

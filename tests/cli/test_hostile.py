@@ -11,7 +11,7 @@ from safetensors.numpy import save_file
 
 from attnscope.cli import main
 from attnscope.report import from_json
-from tests.cli.runner import command, environment
+from tests.helpers.cli_runner import command, environment
 
 HOSTILE = ["[/]", "[red]", ":smile:", "\\", "\x1b[2J", "\x9b31m", "\u202e", "\u200d", "\ufeff", "\x07", "\ue000"]
 

@@ -5,8 +5,8 @@ import re
 
 import pytest
 
+from attnscope.checkpoints.samples import sample_names
 from attnscope.cli import main
-from attnscope.shipped import names
 
 
 @pytest.fixture(autouse=True)
@@ -21,7 +21,7 @@ def info(capfdbinary, *args):
     return out.decode()
 
 
-@pytest.mark.parametrize("name", names("configs"))
+@pytest.mark.parametrize("name", sample_names("configs"))
 def test_every_shipped_config(capfdbinary, name, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")  # a fact a line
     facts = dict(line.split(maxsplit=1) for line in info(capfdbinary, "--config", name).splitlines())

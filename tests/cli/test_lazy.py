@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from tests.cli.runner import ROOT, environment
+from tests.helpers.cli_runner import ROOT, environment
 
 HEAVY = {"torch", "numpy", "transformers", "tokenizers", "safetensors", "msgspec", "orjson", "rich", "pydantic"}
 LOADED = """

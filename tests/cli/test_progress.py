@@ -39,19 +39,19 @@ def wait_for(screen, text):
 
 def test_a_step_that_says_nothing(terminal):
     screen = terminal()
-    with progress(quiet=False) as tell:
-        tell("load\x1b[31ming", 0, 1)
+    with progress(quiet=False) as on_progress:
+        on_progress("load\x1b[31ming", 0, 1)
         wait_for(screen, r"load\x1b[31ming")
 
 
 def test_steps(terminal):
     screen = terminal()
-    with progress(quiet=False) as tell:
-        tell("attending", 1, 8)
+    with progress(quiet=False) as on_progress:
+        on_progress("attending", 1, 8)
         wait_for(screen, "12%")
-        tell("attending", 3, 8)
+        on_progress("attending", 3, 8)
         wait_for(screen, "38%")
-        tell("writing", 1, 2)
+        on_progress("writing", 1, 2)
         wait_for(screen, "writing")
     assert screen.getvalue().endswith("\x1b[2K")  # the line is wiped
 
@@ -64,30 +64,30 @@ def test_a_slow_start(terminal):
 
 def test_nothing_for_quick_work(terminal):
     screen = terminal()
-    with progress(quiet=False) as tell:
+    with progress(quiet=False) as on_progress:
         for done in range(9):
-            tell("attending", done, 8)
+            on_progress("attending", done, 8)
     time.sleep(0.2)
     assert screen.getvalue() == ""
 
 
 def test_nothing_where_nobody_looks(terminal, monkeypatch):
     terminal()
-    with progress(quiet=True) as tell:
-        assert tell is None
+    with progress(quiet=True) as on_progress:
+        assert on_progress is None
     monkeypatch.setattr("sys.stderr", io.StringIO())
-    with progress(quiet=False) as tell:
-        assert tell is None
+    with progress(quiet=False) as on_progress:
+        assert on_progress is None
     monkeypatch.setattr("sys.stderr", None)
-    with progress(quiet=False) as tell:
-        assert tell is None
+    with progress(quiet=False) as on_progress:
+        assert on_progress is None
 
 
 def test_how_far_a_step_is_stands_in_words_and_as_time_left(terminal):
     screen = terminal()
-    with progress(quiet=False) as tell:
+    with progress(quiet=False) as on_progress:
         for done in range(1, 40):
-            tell(f"attending · layer 2 of 4 · tile {done}", done, 1000)
+            on_progress(f"attending · layer 2 of 4 · tile {done}", done, 1000)
             time.sleep(0.01)
         wait_for(screen, "layer 2 of 4 · tile 39")
         wait_for(screen, " 4%")
@@ -98,8 +98,8 @@ def test_how_far_a_step_is_stands_in_words_and_as_time_left(terminal):
 def test_a_step_whose_words_change_is_still_one_step(terminal):
     """Otherwise every tile would put the bar off again."""
     screen = terminal()
-    with progress(quiet=False) as tell:
+    with progress(quiet=False) as on_progress:
         for done in range(40):
-            tell(f"attending · tile {done}", done, 40)
+            on_progress(f"attending · tile {done}", done, 40)
             time.sleep(0.01)
         wait_for(screen, "tile 39")

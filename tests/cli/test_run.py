@@ -12,7 +12,7 @@ from attnscope.cli import main
 from attnscope.config import RunConfig, TextInput
 from attnscope.report import from_json, to_json
 from attnscope.report.__main__ import schema_file
-from tests.cli import fakes
+from tests.helpers import cli_fakes
 
 TEXT = "The bank by the river"
 
@@ -89,7 +89,7 @@ def test_only_drawn_files_have_a_window(pipeline, tmp_path, ending, window):
 def test_json_is_the_report(pipeline, capfdbinary):
     run_config(pipeline, TEXT, "--format", "json")
     out, err = capfdbinary.readouterr()
-    assert out == to_json(fakes.small_report()) + b"\n"
+    assert out == to_json(cli_fakes.small_report()) + b"\n"
     assert err == b""
     assert to_json(from_json(out)) + b"\n" == out
 

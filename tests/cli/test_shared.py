@@ -6,7 +6,7 @@ from typing import Annotated
 import pytest
 import typer
 
-from attnscope.cli.shared import spread
+from attnscope.cli.option_groups import expand_groups
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,8 +35,8 @@ def test_spread(args, expected):
         seen.append((name, size, more))
 
     app = typer.Typer(add_completion=False)
-    app.command()(spread(command))
+    app.command()(expand_groups(command))
     app(args, standalone_mode=False)
     assert seen == [expected]
-    assert spread(command).__doc__ == "Say so."
-    assert spread(command).__name__ == "command"
+    assert expand_groups(command).__doc__ == "Say so."
+    assert expand_groups(command).__name__ == "command"

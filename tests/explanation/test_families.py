@@ -12,8 +12,8 @@ from attnscope.config import RunConfig, TextInput
 from attnscope.explanation import explain
 from attnscope.pipeline import Session, inspect
 from attnscope.report import STAGES
-from tests.explanation.again import assert_inputs_sum, assert_sums, failed
-from tests.parity.models import TABLE, VOCAB
+from tests.helpers.explanation_arithmetic import assert_inputs_sum, assert_sums, failed
+from tests.helpers.tiny_models import TABLE, VOCAB
 
 CONFIGS = sorted((Path(__file__).parent.parent.parent / "configs").glob("*.toml"))
 TEXT = "w7 w21 w9 w40 w9 w33 w12 w8 w50"

@@ -5,15 +5,16 @@ import pytest
 
 from attnscope.config import RunConfig, TextInput
 from attnscope.explanation import arithmetic, explain
-from attnscope.model import attention, walk
-from attnscope.model.attention import Call
-from tests.explanation.again import failed
+from attnscope.model import attention, head_capture
+from attnscope.model.inputs import AttentionInputs
 from tests.explanation.test_families import QUERY, TEXT, save
-from tests.parity.models import TABLE
+from tests.helpers.explanation_arithmetic import failed
+from tests.helpers.tiny_models import TABLE
 
 ARITHMETIC = "attnscope.explanation.arithmetic"
-_parts, _projection, _rotate = walk.embedding_parts, walk.projection, arithmetic.rotate
-_norm_of, _exponentials, _softmax = walk.norm_parameters, arithmetic.exponentials, attention._softmax
+CAPTURE = "attnscope.model.head_capture"
+_parts, _projection, _rotate = head_capture.embedding_parts, head_capture.projection, arithmetic.rotate
+_norm_of, _exponentials, _softmax = head_capture.norm_parameters, arithmetic.exponentials, attention._softmax
 
 
 def _scaled(*, scale=True, cap=True, bias=True):
@@ -51,7 +52,7 @@ def _sinkless(masked, sinks, heads, room):
     return weights, weights[..., 0] * 0
 
 
-def _unscaled(rule, raw):
+def _unscaled(spec, needs_scores):
     return 1.0, 1.0
 
 
@@ -65,16 +66,16 @@ BUGS = {
     "soft-cap forgotten": ("gemma2", f"{ARITHMETIC}.scaled", _scaled(cap=False), "scaled"),
     "sink forgotten": ("gpt_oss", f"{ARITHMETIC}.exponentials", lambda masked, sink: _exponentials(masked), "weights"),
     "sink forgotten by the model": ("gpt_oss", "attnscope.model.attention._softmax", _sinkless, "weights"),
-    "position vector forgotten": ("gpt2", "attnscope.model.walk.embedding_parts", _without("position"), "embedding"),
-    "segment vector forgotten": ("bert", "attnscope.model.walk.embedding_parts", _without("segment"), "embedding"),
-    "bias of q forgotten": ("qwen2", "attnscope.model.walk.projection", _no_bias, "query"),
-    "q of another head": ("bert", "attnscope.model.walk.projection", _neighbour("q"), "query"),
-    "k of another head": ("llama", "attnscope.model.walk.projection", _neighbour("k"), "key"),
+    "position vector forgotten": ("gpt2", f"{CAPTURE}.embedding_parts", _without("position"), "embedding"),
+    "segment vector forgotten": ("bert", f"{CAPTURE}.embedding_parts", _without("segment"), "embedding"),
+    "bias of q forgotten": ("qwen2", f"{CAPTURE}.projection", _no_bias, "query"),
+    "q of another head": ("bert", f"{CAPTURE}.projection", _neighbour("q"), "query"),
+    "k of another head": ("llama", f"{CAPTURE}.projection", _neighbour("k"), "key"),
     "mean not taken off": ("gpt2", f"{ARITHMETIC}.norm", lambda c, x, weight, bias: x / x.std() * weight + bias,
                            "norm"),
-    "one not added": ("gemma2", "attnscope.model.walk.norm_parameters", lambda *at: (_norm_of(*at)[0] - 1, None),
+    "one not added": ("gemma2", f"{CAPTURE}.norm_parameters", lambda *at: (_norm_of(*at)[0] - 1, None),
                       "norm"),
-    "embedding norm without its bias": ("bert", "attnscope.model.walk.norm_parameters",
+    "embedding norm without its bias": ("bert", f"{CAPTURE}.norm_parameters",
                                         lambda *at: (_norm_of(*at)[0], None), "embedding norm"),
 }  # fmt: skip
 
@@ -102,7 +103,7 @@ def test_a_planted_bug_fails_its_check(folders, monkeypatch, row, target, bug, c
 
 
 def test_a_key_head_of_another_group_fails(folders, monkeypatch):
-    monkeypatch.setattr(Call, "group", lambda call, heads: heads % call.k.shape[1] ^ 1)
+    monkeypatch.setattr(AttentionInputs, "group", lambda inputs, heads: heads % inputs.k.shape[1] ^ 1)
     assert failed(_explain(folders["llama"])) == {"position"}
 
 

@@ -21,8 +21,8 @@ from torch import Tensor
 from attnscope.errors import AttnscopeError
 from attnscope.families import FAMILIES, family_for, read_config
 from tests.families.dialects import VOCAB, Case, draw
-from tests.parity import ours
-from tests.parity.models import raise_weights
+from tests.helpers import native_stages
+from tests.helpers.tiny_models import raise_weights
 
 TOLERANCE = 1e-5
 _MOST_PARAMETERS = 1_000_000  # a size that the file leaves out is thousands in transformers
@@ -57,10 +57,10 @@ def hold(case: Case, folder: Path) -> Outcome:
     model.save_pretrained(folder)
     (folder / "config.json").write_text(json.dumps(case.raw))
     try:
-        stack = ours.open_stack(folder)
+        stack = native_stages.open_stack(folder)
     except AttnscopeError as e:
         return Outcome("refused by attnscope", str(e).removeprefix(where + ": "))
-    mine = [one.weights for one in ours.run(stack, _ids(case), [_ids(case).shape[1]], segments)]
+    mine = [one.weights for one in native_stages.run(stack, _ids(case), [_ids(case).shape[1]], segments)]
     if len(mine) != len(theirs):
         return Outcome("different", f"{len(mine)} layers for {len(theirs)}")
     gap = max(float((a - b).abs().nan_to_num(nan=torch.inf).max()) for a, b in zip(mine, theirs, strict=True))

@@ -12,7 +12,7 @@ import transformers as hf
 
 from attnscope.errors import AttnscopeError
 from attnscope.families import FAMILIES, family_for, read_config
-from tests.families.published import PUBLISHED
+from tests.helpers.published_configs import PUBLISHED
 
 _NAMES = {raw["model_type"]: name for name, raw in PUBLISHED.items()}
 

@@ -4,8 +4,8 @@ import pytest
 
 from attnscope.config import ModelConfig, Rope, RopeScaling
 from attnscope.families import FAMILIES, family_for, read_config
-from attnscope.memory import embedding_parameters, layer_parameters
-from tests.families.published import PUBLISHED
+from attnscope.planning.memory import embedding_parameters, layer_parameters
+from tests.helpers.published_configs import PUBLISHED
 
 
 def _read(name: str) -> ModelConfig:

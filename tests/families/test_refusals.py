@@ -7,7 +7,7 @@ import pytest
 from attnscope.errors import AttnscopeError
 from attnscope.families import FAMILIES, family_for, read_config
 from tests.families.dialects import ABSENT
-from tests.families.published import PUBLISHED
+from tests.helpers.published_configs import PUBLISHED
 
 _BY_TYPE = {raw["model_type"]: raw for name, raw in PUBLISHED.items() if name != "SmolLM2-135M"}
 _ROPE = "rope_parameters"

@@ -12,12 +12,12 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from attnscope.checkpoints.folder import open_folder
 from attnscope.errors import AttnscopeError
 from attnscope.families import FAMILIES, read_config
-from attnscope.folder import open_folder
-from attnscope.model.checkpoint import check
-from tests.parity import ours
-from tests.parity.models import TABLE
+from attnscope.model.checkpoint import check_tensors
+from tests.helpers import native_stages
+from tests.helpers.tiny_models import TABLE
 
 
 @pytest.fixture(scope="module")
@@ -91,7 +91,7 @@ def _assert_refused_at_once(tmp_path: Path, raw: dict[str, Any], tensors: dict[s
     tracemalloc.start()
     began = time.perf_counter()
     with pytest.raises(AttnscopeError) as caught:
-        ours.open_stack(tmp_path)
+        native_stages.open_stack(tmp_path)
     took, most = time.perf_counter() - began, tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert message in str(caught.value)
@@ -230,7 +230,7 @@ def test_weights_that_do_not_fit_the_family(
     family = FAMILIES[model_type]
     config = read_config(family, folder.config, str(tmp_path / "config.json"))
     with pytest.raises(AttnscopeError) as caught:
-        check(family, config, folder)
+        check_tensors(family, config, folder)
     assert message in str(caught.value)
     assert str(caught.value).startswith(str(tmp_path))
 
@@ -244,4 +244,4 @@ def test_a_weight_that_is_not_a_number_is_named_with_its_place(saved: Saved, tmp
     with pytest.raises(
         AttnscopeError, match=rf"{name}: holds nan at \[3, 5\]; 1 of 1,024 are not finite; the checkpoint is "
     ):
-        ours.open_stack(tmp_path)
+        native_stages.open_stack(tmp_path)

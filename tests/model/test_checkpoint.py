@@ -7,14 +7,14 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from attnscope.checkpoints.folder import open_weights
 from attnscope.config import ModelConfig
 from attnscope.errors import AttnscopeError
 from attnscope.families import OWN
-from attnscope.folder import open_weights
-from attnscope.model.checkpoint import load
+from attnscope.model.checkpoint import load_stack
 from attnscope.model.randomize import make_random
 from attnscope.model.stack import Stack
-from tests.whole import whole
+from tests.helpers.loaded_stack import load_all
 
 CPU = torch.device("cpu")
 PLAIN = ModelConfig(vocab_size=9, d_model=8, n_layers=3, n_heads=2, n_kv_heads=1, d_head=6, d_value=4)
@@ -40,7 +40,9 @@ def _random(config: ModelConfig, seed: int = 1, n_layers: int = 3) -> Stack:
 def test_a_stack_comes_back_from_its_own_file(config: ModelConfig, tmp_path: Path) -> None:
     before = _random(config).state_dict()
     save_file(before, tmp_path / "stack.safetensors")
-    after = whole(load(OWN, config, open_weights(tmp_path / "stack.safetensors"), 3, torch.float32, CPU)).state_dict()
+    after = load_all(
+        load_stack(OWN, config, open_weights(tmp_path / "stack.safetensors"), 3, torch.float32, CPU)
+    ).state_dict()
     assert before.keys() == after.keys()
     assert all(torch.equal(before[name], after[name]) for name in before)
 
@@ -61,7 +63,7 @@ def test_weights_of_another_stack_are_refused_where_they_lie(tmp_path: Path) -> 
     save_file(_random(PLAIN).state_dict(), tmp_path / "stack.safetensors")
     deeper = msgspec.structs.replace(PLAIN, n_layers=4)
     with pytest.raises(AttnscopeError) as caught:
-        load(OWN, deeper, open_weights(tmp_path / "stack.safetensors"), 4, torch.float32, CPU)
+        load_stack(OWN, deeper, open_weights(tmp_path / "stack.safetensors"), 4, torch.float32, CPU)
     assert str(caught.value) == (
         f"{tmp_path}: config says 4 layers, the weights hold 3; config and weights are not of one model"
     )
@@ -69,6 +71,6 @@ def test_weights_of_another_stack_are_refused_where_they_lie(tmp_path: Path) -> 
 
 def test_weights_are_read_in_the_type_that_is_asked_for(tmp_path: Path) -> None:
     save_file(_random(PLAIN).state_dict(), tmp_path / "stack.safetensors")
-    stack = whole(load(OWN, PLAIN, open_weights(tmp_path / "stack.safetensors"), 2, torch.bfloat16, CPU))
+    stack = load_all(load_stack(OWN, PLAIN, open_weights(tmp_path / "stack.safetensors"), 2, torch.bfloat16, CPU))
     assert {p.dtype for p in stack.parameters()} == {torch.bfloat16}
     assert len(stack.blocks) == 2

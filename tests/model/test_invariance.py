@@ -6,11 +6,18 @@ from typing import Any
 import pytest
 import torch
 
+from attnscope.config import parse_mask
 from attnscope.model.attention import attend
-from attnscope.model.call import Call, Rule
-from attnscope.model.masks import Mask, build
-from attnscope.model.recorders import Columns, Matrices, Pooled, Rows, Sources, Top
-from attnscope.selection import parse_mask
+from attnscope.model.inputs import AttentionInputs, AttentionSpec
+from attnscope.model.masks import Mask, build_mask
+from attnscope.model.recorders import (
+    ColumnRecorder,
+    KeyTokens,
+    MatrixRecorder,
+    PooledRecorder,
+    RowRecorder,
+    TopRecorder,
+)
 
 N, HEADS = 300, 3
 TOLERANCE = 1e-6
@@ -32,19 +39,19 @@ def seen(mask: str, elements: int | None) -> dict[str, torch.Tensor]:
     q, k, v = (torch.randn(1, HEADS, N, 16, generator=generator) for _ in range(3))
     special = torch.arange(N)[None] % 47 == 5
     real = torch.ones(1, N, dtype=torch.bool)
-    sources, heads, rows = Sources(special, real), range(HEADS), range(N)
-    columns, pooled = Columns(heads, rows, real, sources), Pooled(heads, 64, real, sources)
-    means = Columns(heads, rows, real, sources, mean=True), Pooled(heads, 64, real, sources, mean=True)
-    statistics = Rows(heads, rows, sources)
-    tops = {by: Top(5, by, heads, rows, real) for by in ("weight", "value")}
-    matrices = Matrices(["scores", "weights", "output"], heads, [0, 7, 200, N - 1], [0, 3, 199, 200, N - 1])
-    rule = Rule(16**-0.5, _mask(mask))
-    attend(Call(0, q, k, v, rule), [columns, pooled, *means, statistics, *tops.values(), matrices],
+    sources, heads, rows = KeyTokens(special, real), range(HEADS), range(N)
+    columns, pooled = ColumnRecorder(heads, rows, real, sources), PooledRecorder(heads, 64, real, sources)
+    means = ColumnRecorder(heads, rows, real, sources, mean=True), PooledRecorder(heads, 64, real, sources, mean=True)
+    statistics = RowRecorder(heads, rows, sources)
+    tops = {by: TopRecorder(5, by, heads, rows, real) for by in ("weight", "value")}
+    matrices = MatrixRecorder(["scores", "weights", "output"], heads, [0, 7, 200, N - 1], [0, 3, 199, 200, N - 1])
+    spec = AttentionSpec(16**-0.5, _mask(mask))
+    attend(AttentionInputs(0, q, k, v, spec), [columns, pooled, *means, statistics, *tops.values(), matrices],
            **({} if elements is None else {"tile_elements": elements}))  # fmt: skip
-    found = {"columns": columns.result() / N, "pooled": pooled.result(), "mean pooled": means[1].result()}
-    found["mean columns"] = means[0].result() / N
-    found |= {f"rows {name}": values / (N if name == "distance" else 1) for name, values in statistics.kept.items()}
-    found |= {f"matrix {stage}": values for stage, values in matrices.result().items()}
+    found = {"columns": columns.compute() / N, "pooled": pooled.compute(), "mean pooled": means[1].compute()}
+    found["mean columns"] = means[0].compute() / N
+    found |= {f"rows {name}": values / (N if name == "distance" else 1) for name, values in statistics.recorded.items()}
+    found |= {f"matrix {stage}": values for stage, values in matrices.compute().items()}
     for by, top in tops.items():
         found |= {f"top {by} {name}": values for name, values in top.measures.items()}
         found[f"top {by} keys"] = top.keys.double()
@@ -52,7 +59,7 @@ def seen(mask: str, elements: int | None) -> dict[str, torch.Tensor]:
 
 
 def _mask(words: str) -> Mask:
-    return build(parse_mask(words))
+    return build_mask(parse_mask(words))
 
 
 MASKS = ["causal", "bidirectional", "causal+window:100", "prefix:200", "window:3+block:7"]

@@ -8,14 +8,14 @@ from torch import Tensor
 
 from attnscope.config import ModelConfig
 from attnscope.model import layers
-from attnscope.model.layers import by_rows
+from attnscope.model.hooks import AttentionHooks
+from attnscope.model.layers import map_rows
 from attnscope.model.linear import Linear, activate
 from attnscope.model.masks import Bidirectional
 from attnscope.model.mlp import MLP
 from attnscope.model.randomize import make_random
-from attnscope.model.recorders import Matrices
+from attnscope.model.recorders import MatrixRecorder
 from attnscope.model.stack import Stack
-from attnscope.model.watch import Watch
 
 ACTIVATIONS = ("gelu", "gelu_tanh", "quick_gelu", "relu", "silu")
 
@@ -41,7 +41,7 @@ def test_a_function_of_positions_sees_each_once_and_few_at_a_time(monkeypatch: p
         seen.append(part.shape[0] * part.shape[1])
         return part * 2
 
-    assert torch.equal(by_rows(work, batch, 7), x * 2)
+    assert torch.equal(map_rows(work, batch, 7), x * 2)
     assert sum(seen) == x.shape[0] * 7 and max(seen) <= 6
 
 
@@ -69,6 +69,6 @@ def test_a_long_text_goes_through_a_block_as_a_short_one(
 
 def _scores_behind_two_blocks(stack: Stack) -> Tensor:
     ids = torch.arange(22)[None] % 11
-    seen = Matrices(["scores"], [0, 1], range(22), range(22))
-    stack.run((ids, torch.zeros_like(ids)), [Bidirectional()] * 3, Bidirectional(), Watch({2: [seen]}))
-    return seen.result()["scores"]
+    seen = MatrixRecorder(["scores"], [0, 1], range(22), range(22))
+    stack.run((ids, torch.zeros_like(ids)), [Bidirectional()] * 3, Bidirectional(), AttentionHooks({2: [seen]}))
+    return seen.compute()["scores"]

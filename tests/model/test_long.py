@@ -7,10 +7,10 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from attnscope.config import ModelConfig, Rope
+from attnscope.model.hooks import AttentionHooks
 from attnscope.model.masks import Bidirectional, Causal
 from attnscope.model.randomize import make_random
-from attnscope.model.recorders import Matrices, Rows, Sources, Top
-from attnscope.model.watch import Watch
+from attnscope.model.recorders import KeyTokens, MatrixRecorder, RowRecorder, TopRecorder
 
 LONG = 16_384
 MINILM = ModelConfig(
@@ -38,24 +38,24 @@ def _run(n: int, recorders: dict[int, list[Any]], n_layers: int) -> tuple[int, f
     began = time.perf_counter()
     with Largest() as largest:
         masks = [Causal()] * n_layers
-        stack.run((ids, torch.zeros_like(ids)), masks, Bidirectional(), Watch(recorders))
+        stack.run((ids, torch.zeros_like(ids)), masks, Bidirectional(), AttentionHooks(recorders))
     return largest.elements, time.perf_counter() - began
 
 
 def test_contributors_of_one_head_in_a_text_of_16384_tokens() -> None:
     real = torch.ones(1, LONG, dtype=torch.bool)
-    top = Top(3, "value", [4], range(LONG), real)
-    rows = Rows([4], range(LONG), Sources(torch.zeros_like(real), real))
+    top = TopRecorder(3, "value", [4], range(LONG), real)
+    rows = RowRecorder([4], range(LONG), KeyTokens(torch.zeros_like(real), real))
     largest, took = _run(LONG, {0: [top, rows]}, n_layers=1)
     assert largest < LONG * LONG / 10
     assert took < 60
     assert (top.keys[0, 0, :, 0] >= 0).all()
     assert (top.keys[0, 0] <= torch.arange(LONG)[:, None]).all()
-    assert not rows.kept["entropy"].isnan().any()
+    assert not rows.recorded["entropy"].isnan().any()
 
 
 def test_a_watched_row_behind_unwatched_layers_needs_no_matrix_either() -> None:
     n = 4_096
-    largest, took = _run(n, {1: [Matrices(["weights"], [0], [n - 1], range(n))]}, n_layers=2)
+    largest, took = _run(n, {1: [MatrixRecorder(["weights"], [0], [n - 1], range(n))]}, n_layers=2)
     assert largest < n * n / 2
     assert took < 60

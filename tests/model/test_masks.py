@@ -5,9 +5,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attnscope.model.masks import Bidirectional, Causal, Mask, Padding, build, compose, padding
-from attnscope.selection import parse_mask
-from tests.model.cases import masks, whole
+from attnscope.config import parse_mask
+from attnscope.model.masks import Bidirectional, Causal, Mask, PaddingMask, build_mask, intersect, padding_mask
+from tests.helpers.attention_cases import masks, whole
 
 
 def _picture(mask: Mask, n: int, batch: int = 1) -> list[str]:
@@ -30,23 +30,23 @@ def _picture(mask: Mask, n: int, batch: int = 1) -> list[str]:
     ],
 )
 def test_what_an_expression_allows(expression: str, picture: list[str]) -> None:
-    assert _picture(build(parse_mask(expression)), 4) == picture
+    assert _picture(build_mask(parse_mask(expression)), 4) == picture
 
 
 def test_own_stands_for_the_models_own_mask() -> None:
-    assert build(parse_mask("own"), Causal()) == Causal()
-    assert _picture(build(parse_mask("own+window:1"), Causal()), 2) == ["x.", ".x"]
+    assert build_mask(parse_mask("own"), Causal()) == Causal()
+    assert _picture(build_mask(parse_mask("own+window:1"), Causal()), 2) == ["x.", ".x"]
 
 
 def test_padding_hides_what_lies_behind_each_text() -> None:
-    assert _picture(padding([1, 2], 2, torch.device("cpu")), 2, batch=2) == ["x.", "x.", "xx", "xx"]
-    assert padding([2, 2], 2, torch.device("cpu")) == Bidirectional()
+    assert _picture(padding_mask([1, 2], 2, torch.device("cpu")), 2, batch=2) == ["x.", "x.", "xx", "xx"]
+    assert padding_mask([2, 2], 2, torch.device("cpu")) == Bidirectional()
 
 
 def test_compose_drops_what_says_nothing_or_repeats_itself() -> None:
-    assert compose(()) == Bidirectional()
-    assert compose((Bidirectional(), Mask())) == Bidirectional()
-    assert compose((Causal(), Bidirectional(), Causal(), compose((Causal(), Mask())))) == Causal()
+    assert intersect(()) == Bidirectional()
+    assert intersect((Bidirectional(), Mask())) == Bidirectional()
+    assert intersect((Causal(), Bidirectional(), Causal(), intersect((Causal(), Mask())))) == Causal()
 
 
 @given(st.data(), st.integers(1, 2), st.integers(1, 8), st.integers(1, 8))
@@ -55,7 +55,7 @@ def test_a_span_leaves_no_allowed_key_out(data: st.DataObject, batch: int, n_que
     cells = whole(mask, batch, n_queries, n_keys)
     for q0 in range(n_queries):
         for q1 in range(q0 + 1, n_queries + 1):
-            k0, k1 = mask.span(q0, q1, n_keys)
+            k0, k1 = mask.key_range(q0, q1, n_keys)
             assert 0 <= k0 <= k1 <= n_keys
             assert not cells[:, q0:q1, :k0].any()
             assert not cells[:, q0:q1, k1:].any()
@@ -75,5 +75,5 @@ def test_a_mask_says_the_same_of_a_block_as_of_each_cell(
 
 
 def test_a_composition_that_nothing_passes_has_an_empty_span() -> None:
-    behind = compose((Padding(torch.tensor([1])), build(parse_mask("window:1"))))
-    assert behind.span(3, 4, 5) == (3, 3)
+    behind = intersect((PaddingMask(torch.tensor([1])), build_mask(parse_mask("window:1"))))
+    assert behind.key_range(3, 4, 5) == (3, 3)

@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from attnscope.model.attention import attend
-from attnscope.model.call import Call, Rule
-from attnscope.model.masks import Bidirectional, Causal, Mask, Matrix, Window, compose
-from attnscope.model.recorders import Matrices, Rows, Sources, Top, strongest
-from tests.model import oracle
-from tests.model.cases import Case, cases
+from attnscope.model.inputs import AttentionInputs, AttentionSpec
+from attnscope.model.masks import Bidirectional, Causal, Mask, MatrixMask, SlidingWindow, intersect
+from attnscope.model.recorders import KeyTokens, MatrixRecorder, RowRecorder, TopRecorder, strongest
+from tests.helpers import attention_oracle
+from tests.helpers.attention_cases import Case, cases
 from tests.model.test_attention import close
 
 CELLS = ("scores", "scaled", "masked", "weights", "output", "value", "projected")
@@ -21,10 +21,10 @@ CELLS = ("scores", "scaled", "masked", "weights", "output", "value", "projected"
 
 def truth(case: Case) -> dict[str, Tensor]:
     """Every stage and contribution, whole, from three loops and an explicit projection."""
-    found = oracle.attention(case.call, case.allowed, alibi=case.alibi)
-    heads, share = case.sizes[1], case.call.q.shape[1] // case.call.k.shape[1]
-    v = case.call.v.double().repeat_interleave(share, dim=1)  # (B, H, K, Ev)
-    out = case.call.out_weight.double().unflatten(1, (heads, -1))  # (D, H, Ev)
+    found = attention_oracle.attention(case.inputs, case.allowed, alibi=case.alibi)
+    heads, share = case.sizes[1], case.inputs.q.shape[1] // case.inputs.k.shape[1]
+    v = case.inputs.v.double().repeat_interleave(share, dim=1)  # (B, H, K, Ev)
+    out = case.inputs.out_weight.double().unflatten(1, (heads, -1))  # (D, H, Ev)
     vectors = torch.einsum("bhqk,bhke,dhe->bhqkd", found.weights, v, out)  # the tensor that must never be built
     return {
         **{name: getattr(found, name) for name in ("scores", "scaled", "masked", "weights", "output")},
@@ -38,8 +38,8 @@ def some(data: st.DataObject, count: int) -> list[int]:
     return sorted(data.draw(st.sets(st.integers(0, count - 1), min_size=1)))
 
 
-def run(case: Case, *recorders: Matrices | Top | Rows) -> None:
-    assert attend(case.call, recorders, need_output=False, tile_elements=case.tile) is None
+def run(case: Case, *recorders: MatrixRecorder | TopRecorder | RowRecorder) -> None:
+    assert attend(case.inputs, recorders, need_output=False, tile_elements=case.tile) is None
 
 
 @given(cases(), st.data())
@@ -47,11 +47,11 @@ def test_matrices_are_the_whole_tensors_indexed(case: Case, data: st.DataObject)
     _, n_heads, n_queries, n_keys = case.sizes
     heads = data.draw(st.permutations(some(data, n_heads)))
     rows, columns = some(data, n_queries), some(data, n_keys)
-    recorder = Matrices(CELLS, heads, rows, columns)
+    recorder = MatrixRecorder(CELLS, heads, rows, columns)
     run(case, recorder)
     for stage, whole in truth(case).items():
-        wanted = whole[:, heads][:, :, rows]
-        close(recorder.result()[stage], wanted if stage == "output" else wanted[..., columns])
+        needed_rows = whole[:, heads][:, :, rows]
+        close(recorder.compute()[stage], needed_rows if stage == "output" else needed_rows[..., columns])
 
 
 @given(cases(), st.data())
@@ -59,22 +59,24 @@ def test_stages_alone_say_the_same_as_stages_together(case: Case, data: st.DataO
     """A recorder of raw scores makes tiles wider; nobody else's numbers may depend on that."""
     _, n_heads, n_queries, n_keys = case.sizes
     stage = data.draw(st.sampled_from(CELLS))
-    alone = Matrices([stage], range(n_heads), range(n_queries), range(n_keys))
+    alone = MatrixRecorder([stage], range(n_heads), range(n_queries), range(n_keys))
     run(case, alone)
-    close(alone.result()[stage], truth(case)[stage])
+    close(alone.compute()[stage], truth(case)[stage])
 
 
 @given(cases(), st.data())
 def test_recorders_of_different_heads_and_rows_do_not_disturb_each_other(case: Case, data: st.DataObject) -> None:
     _, n_heads, n_queries, n_keys = case.sizes
     stages = ["weights", "masked", "output"]
-    together = [Matrices(stages, some(data, n_heads), some(data, n_queries), some(data, n_keys)) for _ in range(3)]
+    together = [
+        MatrixRecorder(stages, some(data, n_heads), some(data, n_queries), some(data, n_keys)) for _ in range(3)
+    ]
     run(case, *together)
     whole = truth(case)
     for one in together:
         for stage in stages:
-            wanted = whole[stage][:, one.heads][:, :, one.rows]
-            close(one.result()[stage], wanted if stage == "output" else wanted[..., one.columns])
+            needed_rows = whole[stage][:, one.heads][:, :, one.rows]
+            close(one.compute()[stage], needed_rows if stage == "output" else needed_rows[..., one.columns])
 
 
 @given(cases(), st.data())
@@ -82,33 +84,35 @@ def test_a_mean_is_the_mean(case: Case, data: st.DataObject) -> None:
     _, n_heads, n_queries, n_keys = case.sizes
     heads, rows, columns = some(data, n_heads), some(data, n_queries), some(data, n_keys)
     stages = sorted(data.draw(st.sets(st.sampled_from(CELLS), min_size=1)))
-    recorder = Matrices(stages, heads, rows, columns, mean=True)
+    recorder = MatrixRecorder(stages, heads, rows, columns, mean=True)
     run(case, recorder)
     for stage in stages:
         whole = truth(case)[stage]
-        wanted = whole[:, heads].mean(1, keepdim=True)[:, :, rows]
-        close(recorder.result()[stage], wanted if stage == "output" else wanted[..., columns])
+        needed_rows = whole[:, heads].mean(1, keepdim=True)[:, :, rows]
+        close(recorder.compute()[stage], needed_rows if stage == "output" else needed_rows[..., columns])
 
 
 @given(cases(), cases())
 def test_a_mean_over_layers_counts_each_layer_once(first: Case, second: Case) -> None:
-    other = Call(3, first.call.q * 0.5, first.call.k, first.call.v, first.call.rule, first.call.out_weight)
+    other = AttentionInputs(
+        3, first.inputs.q * 0.5, first.inputs.k, first.inputs.v, first.inputs.spec, first.inputs.out_weight
+    )
     _, n_heads, n_queries, n_keys = first.sizes
-    both = Matrices(["weights"], range(n_heads), range(n_queries), range(n_keys), mean=True)
-    apart = [Matrices(["weights"], range(n_heads), range(n_queries), range(n_keys), mean=True) for _ in range(2)]
-    for call, one in ((first.call, apart[0]), (other, apart[1])):
-        attend(call, [both, one], need_output=False, tile_elements=second.tile)
-    close(both.result()["weights"], (apart[0].result()["weights"] + apart[1].result()["weights"]) / 2)
+    both = MatrixRecorder(["weights"], range(n_heads), range(n_queries), range(n_keys), mean=True)
+    apart = [MatrixRecorder(["weights"], range(n_heads), range(n_queries), range(n_keys), mean=True) for _ in range(2)]
+    for inputs, one in ((first.inputs, apart[0]), (other, apart[1])):
+        attend(inputs, [both, one], need_output=False, tile_elements=second.tile)
+    close(both.compute()["weights"], (apart[0].compute()["weights"] + apart[1].compute()["weights"]) / 2)
 
 
 def test_a_mean_of_masked_scores_is_masked_beyond_the_reach_of_a_tile() -> None:
     """With one-row tiles the keys behind a window are in no tile at all."""
     ones = torch.ones(1, 2, 6, 2)
-    call = Call(0, ones, ones, ones, Rule(1.0, compose((Causal(), Window(2)))))
-    recorder = Matrices(["masked"], range(2), range(6), range(6), mean=True)
-    attend(call, [recorder], need_output=False, tile_elements=1)
+    inputs = AttentionInputs(0, ones, ones, ones, AttentionSpec(1.0, intersect((Causal(), SlidingWindow(2)))))
+    recorder = MatrixRecorder(["masked"], range(2), range(6), range(6), mean=True)
+    attend(inputs, [recorder], need_output=False, tile_elements=1)
     allowed = torch.ones(6, 6).tril().bool() & ~torch.ones(6, 6).tril(-2).bool()
-    assert torch.equal(recorder.result()["masked"][0, 0], torch.where(allowed, 2.0, -torch.inf))
+    assert torch.equal(recorder.compute()["masked"][0, 0], torch.where(allowed, 2.0, -torch.inf))
 
 
 @given(cases(), st.data(), st.sampled_from(["weight", "value", "projected"]), st.integers(1, 8))
@@ -116,10 +120,10 @@ def test_top_is_the_whole_rows_sorted(case: Case, data: st.DataObject, by: str, 
     _, n_heads, n_queries, n_keys = case.sizes
     heads, rows = some(data, n_heads), some(data, n_queries)
     eligible = case.sources.content() if data.draw(st.booleans()) else case.sources.real
-    top = Top(count, by, heads, rows, eligible)
-    whole = Matrices(("masked", "weights", "value", "projected"), heads, rows, range(n_keys))
+    top = TopRecorder(count, by, heads, rows, eligible)
+    whole = MatrixRecorder(("masked", "weights", "value", "projected"), heads, rows, range(n_keys))
     run(case, top, whole)
-    kept = {**whole.result(), "weight": whole.result()["weights"]}
+    kept = {**whole.compute(), "weight": whole.compute()["weights"]}
     ranking = kept["masked" if by == "weight" else by]
     for b in range(case.sizes[0]):
         for h in range(len(heads)):
@@ -130,16 +134,18 @@ def test_top_is_the_whole_rows_sorted(case: Case, data: st.DataObject, by: str, 
                 blank = [-1] * (top.count - len(ranked))
                 assert top.keys[b, h, r].tolist() == ranked + blank
                 for name, measure in top.measures.items():
-                    wanted = torch.tensor([float(kept[name][b, h, r, j]) for j in ranked] + [math.nan] * len(blank))
-                    torch.testing.assert_close(measure[b, h, r], wanted, rtol=0, atol=0, equal_nan=True)
+                    needed_rows = torch.tensor(
+                        [float(kept[name][b, h, r, j]) for j in ranked] + [math.nan] * len(blank)
+                    )
+                    torch.testing.assert_close(measure[b, h, r], needed_rows, rtol=0, atol=0, equal_nan=True)
 
 
 def test_among_equals_the_first_places_win_however_the_text_is_cut() -> None:
     ones = torch.ones(1, 1, 40, 2)
-    call = Call(0, ones, ones, ones, Rule(1.0, Bidirectional()))
+    inputs = AttentionInputs(0, ones, ones, ones, AttentionSpec(1.0, Bidirectional()))
     for tile in (1, 7, 1 << 20):
-        top = Top(3, "weight", [0], range(40), torch.ones(1, 40, dtype=torch.bool))
-        attend(call, [top], need_output=False, tile_elements=tile)
+        top = TopRecorder(3, "weight", [0], range(40), torch.ones(1, 40, dtype=torch.bool))
+        attend(inputs, [top], need_output=False, tile_elements=tile)
         assert (top.keys == torch.tensor([0, 1, 2])).all()
 
 
@@ -163,15 +169,15 @@ def _entropy(row: list[float]) -> float:
 def test_rows_equal_their_formulas(case: Case, data: st.DataObject) -> None:
     _, n_heads, n_queries, n_keys = case.sizes
     heads, rows, sources = some(data, n_heads), some(data, n_queries), case.sources
-    recorder, whole = Rows(heads, rows, sources), Matrices(["weights"], heads, rows, range(n_keys))
+    recorder, whole = RowRecorder(heads, rows, sources), MatrixRecorder(["weights"], heads, rows, range(n_keys))
     run(case, recorder, whole)
     special, real = sources.special.tolist(), sources.real.tolist()
     for b in range(case.sizes[0]):
         words = [j for j in range(n_keys) if real[b][j] and not special[b][j] and j > 0]
         for h in range(len(heads)):
             for r, i in enumerate(rows):
-                p = whole.result()["weights"][b, h, r].tolist()
-                wanted = {
+                p = whole.compute()["weights"][b, h, r].tolist()
+                needed_rows = {
                     "entropy": _entropy(p),
                     "first": p[0],
                     "special": sum(p[j] for j in range(n_keys) if special[b][j]),
@@ -179,16 +185,18 @@ def test_rows_equal_their_formulas(case: Case, data: st.DataObject) -> None:
                     "other": sum(p[j] for j in words if not (sources.same and j == i)),
                     "distance": sum(p[j] * abs(i - j) for j in range(n_keys)) if sources.same else math.nan,
                 }
-                for n in Rows.WITHIN:
+                for n in RowRecorder.WITHIN:
                     near = sum(p[j] for j in range(n_keys) if abs(i - j) <= n)
-                    wanted[f"within_{n}"] = near if sources.same else math.nan
+                    needed_rows[f"within_{n}"] = near if sources.same else math.nan
                 if not case.allowed[b, i].any():
-                    wanted = dict.fromkeys(wanted, math.nan)
-                found = {name: float(kept[b, h, r]) for name, kept in recorder.kept.items()}
-                assert found == pytest.approx(wanted, abs=1e-5, nan_ok=True)
+                    needed_rows = dict.fromkeys(needed_rows, math.nan)
+                found = {name: float(kept[b, h, r]) for name, kept in recorder.recorded.items()}
+                assert found == pytest.approx(needed_rows, abs=1e-5, nan_ok=True)
 
 
-@pytest.mark.parametrize("mask", [Bidirectional(), Causal(), compose((Causal(), Window(100))), Window(300)], ids=repr)
+@pytest.mark.parametrize(
+    "mask", [Bidirectional(), Causal(), intersect((Causal(), SlidingWindow(100))), SlidingWindow(300)], ids=repr
+)
 @pytest.mark.parametrize("elements", [None, 9_000])
 def test_weight_near_a_query_and_its_mean_distance(mask: Mask, elements: int | None) -> None:
     """A text long enough that near is not everywhere, and runs of rows that lie beside what they see."""
@@ -197,14 +205,19 @@ def test_weight_near_a_query_and_its_mean_distance(mask: Mask, elements: int | N
     q, k, v = torch.randn(3, 1, 2, n, 8, generator=generator).unbind(0)
     real = torch.ones(1, n, dtype=torch.bool)
     rows = [0, 1, 2, 50, *range(300, 420), n - 1]
-    recorder = Rows([0, 1], rows, Sources(~real, real))
-    whole = Matrices(["weights"], [0, 1], rows, range(n))
-    attend(Call(0, q, k, v, Rule(0.5, mask)), [recorder, whole], need_output=False, tile_elements=elements)
-    weights = whole.result()["weights"].double()
+    recorder = RowRecorder([0, 1], rows, KeyTokens(~real, real))
+    whole = MatrixRecorder(["weights"], [0, 1], rows, range(n))
+    attend(
+        AttentionInputs(0, q, k, v, AttentionSpec(0.5, mask)),
+        [recorder, whole],
+        need_output=False,
+        tile_elements=elements,
+    )
+    weights = whole.compute()["weights"].double()
     apart = (torch.tensor(rows)[:, None] - torch.arange(n)).abs()
-    close(recorder.kept["distance"], (weights * apart).sum(-1))
-    for near in Rows.WITHIN:
-        close(recorder.kept[f"within_{near}"], (weights * (apart <= near)).sum(-1))
+    close(recorder.recorded["distance"], (weights * apart).sum(-1))
+    for near in RowRecorder.WITHIN:
+        close(recorder.recorded[f"within_{near}"], (weights * (apart <= near)).sum(-1))
 
 
 @pytest.mark.parametrize("size", [2048, 2049, 2111, 5000])
@@ -246,10 +259,10 @@ def test_strongest_of_rows_that_do_not_lie_side_by_side(size: int, cut: str) -> 
 def test_few_rows_of_several_heads_have_as_many_contributors_as_were_asked_for() -> None:
     """A tile's rows that are cut out of several heads do not lie side by side."""
     q, k, v = torch.randn(3, 1, 3, 7, 4, generator=torch.Generator().manual_seed(6)).unbind(0)
-    top = Top(3, "weight", [0, 2], [4], torch.ones(1, 7, dtype=torch.bool))
-    whole = Matrices(["weights"], [0, 2], [4], range(7))
-    attend(Call(0, q, k, v, Rule(0.5, Bidirectional())), [top, whole])
-    assert torch.equal(top.keys, whole.result()["weights"].argsort(-1, descending=True)[..., :3])
+    top = TopRecorder(3, "weight", [0, 2], [4], torch.ones(1, 7, dtype=torch.bool))
+    whole = MatrixRecorder(["weights"], [0, 2], [4], range(7))
+    attend(AttentionInputs(0, q, k, v, AttentionSpec(0.5, Bidirectional())), [top, whole])
+    assert torch.equal(top.keys, whole.compute()["weights"].argsort(-1, descending=True)[..., :3])
 
 
 SINKS = torch.tensor([2.0, 150.0, -3.0])
@@ -262,24 +275,29 @@ def test_statistics_of_rows_whose_weight_goes_to_the_sink(elements: int | None) 
     real = torch.ones(1, 6, dtype=torch.bool)
     allowed = torch.ones(6, 6).tril().bool()
     allowed[2] = False
-    rows = Rows(range(3), range(6), Sources(~real, real))
-    attend(Call(0, q, k, v, Rule(0.5, Matrix(allowed), sinks=SINKS)), [rows], tile_elements=elements)
+    rows = RowRecorder(range(3), range(6), KeyTokens(~real, real))
+    attend(
+        AttentionInputs(0, q, k, v, AttentionSpec(0.5, MatrixMask(allowed), sinks=SINKS)),
+        [rows],
+        tile_elements=elements,
+    )
     masked = (q.double() @ k.double().mT * 0.5).masked_fill(~allowed, -torch.inf)
     logits = torch.cat((masked, SINKS.double()[None, :, None, None].expand(1, 3, 6, 1)), -1)
     shares = logits.softmax(-1)
     weights, sink = shares[..., :-1], shares[..., -1]
-    dead = torch.tensor([False, False, True, False, False, False])
+    fully_masked = torch.tensor([False, False, True, False, False, False])
     close(
-        rows.kept["entropy"], -torch.special.xlogy(weights, weights).sum(-1).masked_fill(dead, torch.nan) / math.log(2)
+        rows.recorded["entropy"],
+        -torch.special.xlogy(weights, weights).sum(-1).masked_fill(fully_masked, torch.nan) / math.log(2),
     )
-    close(rows.kept["self"], weights.diagonal(dim1=-2, dim2=-1).masked_fill(dead, torch.nan))
+    close(rows.recorded["self"], weights.diagonal(dim1=-2, dim2=-1).masked_fill(fully_masked, torch.nan))
     assert rows.sink is not None
-    close(rows.sink, sink.masked_fill(dead, torch.nan))
-    assert torch.equal(rows.dead, dead[None])
+    close(rows.sink, sink.masked_fill(fully_masked, torch.nan))
+    assert torch.equal(rows.fully_masked, fully_masked[None])
 
 
 def test_content_is_neither_special_nor_padding_nor_first() -> None:
     special = torch.tensor([[True, False, False, True, False]])
     real = torch.tensor([[True, True, True, True, False]])
-    assert Sources(special, real).content().tolist() == [[False, True, True, False, False]]
-    assert Sources(torch.zeros(1, 2, dtype=torch.bool), real[:, :2]).content().tolist() == [[False, True]]
+    assert KeyTokens(special, real).content().tolist() == [[False, True, True, False, False]]
+    assert KeyTokens(torch.zeros(1, 2, dtype=torch.bool), real[:, :2]).content().tolist() == [[False, True]]

@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 import torch
 
-from attnscope.model.attention import Call, Rule, attend
-from attnscope.model.masks import Bidirectional, Causal, build, compose, padding
-from attnscope.model.recorders import Columns, Matrices, Pooled, Sources
-from attnscope.selection import parse_mask
+from attnscope.config import parse_mask
+from attnscope.model.attention import attend
+from attnscope.model.inputs import AttentionInputs, AttentionSpec
+from attnscope.model.masks import Bidirectional, Causal, build_mask, intersect, padding_mask
+from attnscope.model.recorders import ColumnRecorder, KeyTokens, MatrixRecorder, PooledRecorder
 
 LENGTHS, HEADS, WIDTH = [11, 4, 1], 3, 11
 
@@ -15,17 +16,21 @@ LENGTHS, HEADS, WIDTH = [11, 4, 1], 3, 11
 def seen(recorders, mask, elements=1 << 20, sinks=None):
     torch.manual_seed(0)
     q, k, v = (torch.randn(len(LENGTHS), HEADS, WIDTH, 4) for _ in range(3))
-    rule = Rule(0.5, compose((mask, padding(LENGTHS, WIDTH, q.device))), sinks=sinks)
-    attend(Call(0, q, k, v, rule), recorders, tile_elements=elements)
+    spec = AttentionSpec(0.5, intersect((mask, padding_mask(LENGTHS, WIDTH, q.device))), sinks=sinks)
+    attend(AttentionInputs(0, q, k, v, spec), recorders, tile_elements=elements)
 
 
 @pytest.fixture
 def sources():
     real = torch.arange(WIDTH)[None] < torch.tensor(LENGTHS)[:, None]
-    return Sources(torch.zeros_like(real), real)
+    return KeyTokens(torch.zeros_like(real), real)
 
 
-MASKS = {"bidirectional": Bidirectional(), "causal": Causal(), "dead rows": build(parse_mask("window:2"), Causal())}
+MASKS = {
+    "bidirectional": Bidirectional(),
+    "causal": Causal(),
+    "dead rows": build_mask(parse_mask("window:2"), Causal()),
+}
 
 
 @pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS)
@@ -36,11 +41,11 @@ def test_sums_are_those_of_the_weights(sources, mask, elements, mean, sinks):
     shown = sources.real.clone()
     shown[0, 3:6] = False
     every = list(range(WIDTH))
-    matrices = Matrices(["weights"], range(HEADS), every, every)
-    columns = Columns(range(HEADS), every, shown, sources, mean=mean)
-    pooled = Pooled(range(HEADS), 4, shown, sources, mean=mean)
+    matrices = MatrixRecorder(["weights"], range(HEADS), every, every)
+    columns = ColumnRecorder(range(HEADS), every, shown, sources, mean=mean)
+    pooled = PooledRecorder(range(HEADS), 4, shown, sources, mean=mean)
     seen([matrices, columns, pooled], mask, elements, sinks)
-    kept = matrices.result()["weights"].numpy()
+    kept = matrices.compute()["weights"].numpy()
     weights, alive = np.nan_to_num(kept), ~np.isnan(kept).any(-1)
     for b, length in enumerate(LENGTHS):
         n = min(4, length)
@@ -56,7 +61,7 @@ def test_sums_are_those_of_the_weights(sources, mask, elements, mean, sinks):
                         maps[head, i, j] = np.nan
                         continue
                     maps[head, i, j] = weights[b, head][mine][:, :length][:, run == j].sum() / len(mine)
-        found, small = columns.result()[b].numpy(), pooled.result()[b, :, :n, :n].numpy()
+        found, small = columns.compute()[b].numpy(), pooled.compute()[b, :, :n, :n].numpy()
         np.testing.assert_allclose(found[:, :length], sums.mean(0)[None] if mean else sums, atol=1e-5)
         assert not found[:, length:].any()
         expected = np.nanmean(maps, axis=0)[None] if mean and not np.isnan(maps).any() else maps

@@ -7,11 +7,12 @@ import pytest
 import safetensors.torch
 import torch
 
+from attnscope.checkpoints.folder import open_folder
+from attnscope.checkpoints.headers import DTYPE_BYTES
 from attnscope.errors import AttnscopeError
-from attnscope.folder import DTYPE_BYTES, open_folder
 from attnscope.model import tensors
 from attnscope.model.tensors import _DTYPES, read_tensors
-from tests.folders import TENSORS, write_folder, write_sharded
+from tests.helpers.folders import TENSORS, write_folder, write_sharded
 
 DTYPES = sorted(DTYPE_BYTES)
 

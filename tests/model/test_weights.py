@@ -15,21 +15,21 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from attnscope.config import ModelConfig
+from attnscope.checkpoints.folder import open_weights
+from attnscope.checkpoints.headers import TensorInfo
+from attnscope.config import ModelConfig, parse_mask
 from attnscope.errors import AttnscopeError
 from attnscope.families import OWN
-from attnscope.folder import TensorInfo, open_weights
 from attnscope.model import tensors
-from attnscope.model.checkpoint import load
-from attnscope.model.masks import build, padding
+from attnscope.model.checkpoint import load_stack
+from attnscope.model.hooks import AttentionHooks
+from attnscope.model.masks import build_mask, padding_mask
 from attnscope.model.randomize import make_random
-from attnscope.model.recorders import Matrices
+from attnscope.model.recorders import MatrixRecorder
 from attnscope.model.stack import Stack
-from attnscope.model.watch import Watch
 from attnscope.report import STAGES
-from attnscope.selection import parse_mask
+from tests.helpers.loaded_stack import load_all
 from tests.model.test_checkpoint import CONFIGS, CPU, PLAIN
-from tests.whole import whole
 
 LAYERS, TOKENS = 6, 5
 
@@ -44,19 +44,23 @@ def written(path: Path, config: ModelConfig = PLAIN) -> Path:
 def opened(path: Path, config: ModelConfig = PLAIN, dtype: torch.dtype = torch.float32, *, keep: bool = True) -> Stack:
     """The checkpoint, of which nothing has been read."""
     deep = msgspec.structs.replace(config, n_layers=LAYERS)
-    stack = load(OWN, deep, open_weights(path), LAYERS, dtype, CPU)
+    stack = load_stack(OWN, deep, open_weights(path), LAYERS, dtype, CPU)
     stack.weights.keep = keep
     return stack
 
 
-def look(stack: Stack, tell: Callable[[int, int], None] | None = None, last: int = LAYERS) -> list[dict[str, Tensor]]:
+def look(
+    stack: Stack, on_progress: Callable[[int, int], None] | None = None, last: int = LAYERS
+) -> list[dict[str, Tensor]]:
     """Every stage of every layer, over one text."""
     c, ids = stack.config, torch.arange(TOKENS)[None]
-    found = {i: Matrices(STAGES, range(c.n_heads), range(TOKENS), range(TOKENS)) for i in range(last)}
-    watch = Watch({layer: [one] for layer, one in found.items()})
-    mask = build(parse_mask(c.mask))
-    stack.run((ids, torch.zeros_like(ids)), [mask] * LAYERS, padding([TOKENS], TOKENS, CPU), watch, progress=tell)
-    return [one.result() for one in found.values()]
+    found = {i: MatrixRecorder(STAGES, range(c.n_heads), range(TOKENS), range(TOKENS)) for i in range(last)}
+    hooks = AttentionHooks({layer: [one] for layer, one in found.items()})
+    mask = build_mask(parse_mask(c.mask))
+    stack.run(
+        (ids, torch.zeros_like(ids)), [mask] * LAYERS, padding_mask([TOKENS], TOKENS, CPU), hooks, progress=on_progress
+    )
+    return [one.compute() for one in found.values()]
 
 
 def same(one: list[dict[str, Tensor]], other: list[dict[str, Tensor]]) -> bool:
@@ -80,7 +84,7 @@ def test_every_pass_has_the_numbers_of_a_stack_that_is_all_there(
     config: ModelConfig, dtype: torch.dtype, tmp_path: Path
 ) -> None:
     path = written(tmp_path, config)
-    expected = look(whole(opened(path, config, dtype)))
+    expected = look(load_all(opened(path, config, dtype)))
     kept, streamed = opened(path, config, dtype), opened(path, config, dtype, keep=False)
     for _ in range(2):
         assert same(look(kept), expected)
@@ -135,7 +139,7 @@ def test_one_layer_is_read_while_another_one_runs_and_no_more(
     def living() -> set[str]:
         return {name.split(".")[1] for name, one in list(found) if name.startswith("blocks.") and not one.expired()}
 
-    def tell(done: int, total: int) -> None:
+    def on_progress(done: int, total: int) -> None:
         nonlocal most
         while done < total and str(done) not in living():
             sleep(0.001)  # until the thread has begun
@@ -144,7 +148,7 @@ def test_one_layer_is_read_while_another_one_runs_and_no_more(
         most += 1
 
     for _ in range(2):
-        look(stack, tell)
+        look(stack, on_progress)
         assert living() == set()
     assert most == 2 * LAYERS
     stack.weights.keep = True
@@ -169,7 +173,7 @@ def test_no_thread_outlives_what_breaks_a_pass_off(tmp_path: Path, kind: type[Ba
         look(stack, break_off)
     assert readers() == []
     assert present(stack) == ([0] if keep else [])
-    assert same(look(stack), look(whole(opened(tmp_path / "stack.safetensors"))))
+    assert same(look(stack), look(load_all(opened(tmp_path / "stack.safetensors"))))
     assert readers() == []
 
 
@@ -255,7 +259,7 @@ def test_a_file_that_changes_between_two_layers_is_refused(tmp_path: Path, keep:
 
 def test_one_layer_can_be_had_between_passes(tmp_path: Path) -> None:
     stack = opened(written(tmp_path), keep=False)
-    expected = whole(opened(tmp_path / "stack.safetensors")).blocks[3].attention.q.weight
+    expected = load_all(opened(tmp_path / "stack.safetensors")).blocks[3].attention.q.weight
     with stack.weights.holding(3):
         assert present(stack) == [3]
         assert torch.equal(stack.blocks[3].attention.q.weight, expected)

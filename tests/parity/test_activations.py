@@ -5,7 +5,7 @@ import torch
 from transformers.activations import ACT2FN
 
 from attnscope.families.spec import ACTIVATIONS
-from attnscope.model.mlp import activate
+from attnscope.model.linear import activate
 
 
 @pytest.mark.parametrize("name", ACTIVATIONS)

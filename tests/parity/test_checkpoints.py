@@ -11,13 +11,13 @@ import transformers as hf
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from attnscope.checkpoints.folder import open_folder
 from attnscope.families import FAMILIES, read_config
-from attnscope.folder import open_folder
-from attnscope.model.checkpoint import load
-from tests.parity import ours
-from tests.parity.models import POSITIONS, TABLE, Row
-from tests.parity.texts import INPUTS
-from tests.whole import whole
+from attnscope.model.checkpoint import load_stack
+from tests.helpers import native_stages
+from tests.helpers.loaded_stack import load_all
+from tests.helpers.tiny_models import POSITIONS, TABLE, Row
+from tests.helpers.token_batches import INPUTS
 
 _ROWS = {name: next(row for row in TABLE if row.model.config_class.model_type == name) for name in FAMILIES}
 
@@ -33,7 +33,7 @@ def _classes(model_type: str) -> list[type[hf.PreTrainedModel]]:
 def test_a_checkpoint_with_any_head_is_read(model: type[hf.PreTrainedModel], tmp_path: Path) -> None:
     row = _ROWS[model.config_class.model_type]
     Row(row.name, model, row.config).save(tmp_path)
-    assert ours.open_stack(tmp_path).config.n_layers == 3
+    assert native_stages.open_stack(tmp_path).config.n_layers == 3
 
 
 def _rewrite(folder: Path, change: Any) -> None:
@@ -64,7 +64,7 @@ def test_buffers_of_older_versions_are_left_over(family: str, tmp_path: Path) ->
     row = next(row for row in rows if row.model.__name__.endswith(with_head))
     row.save(tmp_path)
     _rewrite(tmp_path, lambda tensors: {**tensors, **_BUFFERS[family]})
-    assert ours.open_stack(tmp_path).config.n_layers == 3
+    assert native_stages.open_stack(tmp_path).config.n_layers == 3
 
 
 def test_experts_are_the_same_one_by_one_and_in_one_tensor(tmp_path: Path) -> None:
@@ -73,7 +73,7 @@ def test_experts_are_the_same_one_by_one_and_in_one_tensor(tmp_path: Path) -> No
     names = [set(load_file(tmp_path / form / "model.safetensors")) for form in ("one by one", "in one")]
     assert "model.layers.0.block_sparse_moe.experts.3.w1.weight" in names[0]
     assert "model.layers.0.mlp.experts.gate_up_proj" in names[1]
-    one, other = (ours.open_stack(tmp_path / form).state_dict() for form in ("one by one", "in one"))
+    one, other = (native_stages.open_stack(tmp_path / form).state_dict() for form in ("one by one", "in one"))
     assert one.keys() == other.keys()
     assert all(torch.equal(one[name], other[name]) for name in one)
 
@@ -81,15 +81,15 @@ def test_experts_are_the_same_one_by_one_and_in_one_tensor(tmp_path: Path) -> No
 @pytest.mark.parametrize("family", ["gpt_oss", "mixtral"])
 def test_weights_in_bfloat16_are_read(family: str, tmp_path: Path) -> None:
     _ROWS[family].save(tmp_path)
-    before = ours.open_stack(tmp_path).state_dict()
+    before = native_stages.open_stack(tmp_path).state_dict()
     _rewrite(tmp_path, lambda tensors: {name: tensor.bfloat16() for name, tensor in tensors.items()})
-    after = ours.open_stack(tmp_path).state_dict()
+    after = native_stages.open_stack(tmp_path).state_dict()
     assert all(torch.equal(before[name].bfloat16().float(), after[name]) for name in before)
 
 
 def test_norms_named_gamma_and_beta_are_read(tmp_path: Path) -> None:
     _ROWS["bert"].save(tmp_path)
-    before = ours.open_stack(tmp_path).state_dict()
+    before = native_stages.open_stack(tmp_path).state_dict()
     old = {"LayerNorm.weight": "LayerNorm.gamma", "LayerNorm.bias": "LayerNorm.beta"}
 
     def rename(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -98,7 +98,7 @@ def test_norms_named_gamma_and_beta_are_read(tmp_path: Path) -> None:
 
     _rewrite(tmp_path, rename)
     assert not any("LayerNorm.weight" in name for name in load_file(tmp_path / "model.safetensors"))
-    after = ours.open_stack(tmp_path).state_dict()
+    after = native_stages.open_stack(tmp_path).state_dict()
     assert all(torch.equal(before[name], after[name]) for name in before)
 
 
@@ -106,8 +106,8 @@ def test_only_the_layers_that_run_are_loaded(tmp_path: Path) -> None:
     _ROWS["llama"].save(tmp_path)
     folder = open_folder(tmp_path)
     config = read_config(FAMILIES["llama"], folder.config, "config.json")
-    stack = whole(load(FAMILIES["llama"], config, folder, 1, torch.float32, torch.device("cpu")))
-    every = ours.open_stack(tmp_path).state_dict()
+    stack = load_all(load_stack(FAMILIES["llama"], config, folder, 1, torch.float32, torch.device("cpu")))
+    every = native_stages.open_stack(tmp_path).state_dict()
     assert len(stack.blocks) == 1
     assert all(torch.equal(tensor, every[name]) for name, tensor in stack.state_dict().items())
 

@@ -9,12 +9,12 @@ import transformers as hf
 from attnscope.families import FAMILIES, read_config
 from attnscope.model.layers import make_norm
 from attnscope.model.stack import Stack
-from tests.families.published import PUBLISHED
-from tests.parity import ours, reference
-from tests.parity.compare import TOLERANCE, differences
-from tests.parity.models import TABLE, VOCAB, Row
-from tests.parity.reference import STAGES, Stages
-from tests.parity.texts import INPUTS, Batch, batch
+from tests.helpers import native_stages, reference_stages
+from tests.helpers.published_configs import PUBLISHED
+from tests.helpers.reference_stages import STAGES, Stages
+from tests.helpers.stage_differences import TOLERANCE, differences
+from tests.helpers.tiny_models import TABLE, VOCAB, Row
+from tests.helpers.token_batches import INPUTS, Batch, batch
 
 Pair = tuple[Stack, hf.PreTrainedModel]
 
@@ -24,7 +24,7 @@ def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     row: Row = request.param
     folder = tmp_path_factory.mktemp("model")
     theirs = row.save(folder)
-    return ours.open_stack(folder), theirs
+    return native_stages.open_stack(folder), theirs
 
 
 def _batch(pair: Pair, lengths: list[int]) -> Batch:
@@ -38,7 +38,9 @@ def test_every_stage_equals_eager_transformers(pair: Pair, lengths: list[int]) -
     stack, theirs = pair
     b = _batch(pair, lengths)
     found = differences(
-        ours.run(stack, b.ids, b.lengths, b.segments), reference.run(theirs, b.ids, b.lengths, b.segments), b.lengths
+        native_stages.run(stack, b.ids, b.lengths, b.segments),
+        reference_stages.run(theirs, b.ids, b.lengths, b.segments),
+        b.lengths,
     )
     assert max(found.values()) < TOLERANCE, found
 
@@ -46,15 +48,15 @@ def test_every_stage_equals_eager_transformers(pair: Pair, lengths: list[int]) -
 def test_heads_and_layers_that_nobody_watches_change_nothing(pair: Pair) -> None:
     """They go another way through attention, which knows sinks, soft-caps and windows as well."""
     b, some = _batch(pair, [9, 14]), {1: [0], 2: [1]}
-    every = ours.run(pair[0], b.ids, b.lengths, b.segments)
+    every = native_stages.run(pair[0], b.ids, b.lengths, b.segments)
     beside = [Stages(*(getattr(every[layer], stage)[:, heads] for stage in STAGES)) for layer, heads in some.items()]
-    found = differences(ours.run(pair[0], b.ids, b.lengths, b.segments, some), beside, b.lengths)
+    found = differences(native_stages.run(pair[0], b.ids, b.lengths, b.segments, some), beside, b.lengths)
     assert max(found.values()) < TOLERANCE, found
 
 
 def test_a_padded_key_gets_exactly_nothing(pair: Pair) -> None:
     b = _batch(pair, [4, 7])
-    for layer in ours.run(pair[0], b.ids, b.lengths, b.segments):
+    for layer in native_stages.run(pair[0], b.ids, b.lengths, b.segments):
         assert (layer.masked[0, :, :, 4:] == -torch.inf).all()
         assert (layer.weights[0, :, :4, 4:] == 0).all()
 

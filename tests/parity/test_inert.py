@@ -9,9 +9,9 @@ import transformers as hf
 from torch import Tensor
 
 from attnscope.families import FAMILIES
-from attnscope.families.engine import COMMON_INERT
-from tests.parity.models import TABLE, VOCAB, Row
-from tests.parity.texts import batch
+from attnscope.families.config_reader import COMMON_INERT
+from tests.helpers.tiny_models import TABLE, VOCAB, Row
+from tests.helpers.token_batches import batch
 
 _ROWS = {name: next(row for row in TABLE if row.model.config_class.model_type == name) for name in FAMILIES}
 _OTHER_VALUES: dict[str, Any] = {

@@ -9,9 +9,9 @@ from tokenizers import Tokenizer
 
 from attnscope.model.stack import Stack
 from tests.conftest import SENTENCE
-from tests.parity import ours, reference
-from tests.parity.compare import TOLERANCE, differences
-from tests.parity.texts import Batch
+from tests.helpers import native_stages, reference_stages
+from tests.helpers.stage_differences import TOLERANCE, differences
+from tests.helpers.token_batches import Batch
 
 INPUTS = {
     "a sentence": [SENTENCE],
@@ -27,7 +27,7 @@ def theirs(minilm: Path) -> hf.PreTrainedModel:
 
 @pytest.fixture(scope="module")
 def stack(minilm: Path) -> Stack:
-    return ours.open_stack(minilm)
+    return native_stages.open_stack(minilm)
 
 
 def _encoded(minilm: Path, texts: list[str | tuple[str, str]]) -> tuple[Batch, list[list[str]]]:
@@ -48,8 +48,8 @@ def test_all_72_heads_equal_eager_transformers(
     minilm: Path, stack: Stack, theirs: hf.PreTrainedModel, texts: list[str | tuple[str, str]]
 ) -> None:
     b, _ = _encoded(minilm, texts)
-    mine = ours.run(stack, b.ids, b.lengths, b.segments)
-    found = differences(mine, reference.run(theirs, b.ids, b.lengths, b.segments), b.lengths)
+    mine = native_stages.run(stack, b.ids, b.lengths, b.segments)
+    found = differences(mine, reference_stages.run(theirs, b.ids, b.lengths, b.segments), b.lengths)
     assert len(mine) * mine[0].weights.shape[1] == 72
     assert max(found.values()) < TOLERANCE, found
 
@@ -58,12 +58,12 @@ def test_a_pair_differs_from_one_text(minilm: Path, stack: Stack) -> None:
     b, _ = _encoded(minilm, INPUTS["a pair"])
     assert b.segments is not None
     assert b.segments.any()
-    together = ours.run(stack, b.ids, b.lengths, torch.zeros_like(b.segments))
-    apart = ours.run(stack, b.ids, b.lengths, b.segments)
+    together = native_stages.run(stack, b.ids, b.lengths, torch.zeros_like(b.segments))
+    apart = native_stages.run(stack, b.ids, b.lengths, b.segments)
     assert (together[0].weights - apart[0].weights).abs().max() > 0.01
 
 
 def test_the_bank_looks_at_the_river(minilm: Path, stack: Stack) -> None:
     b, tokens = _encoded(minilm, [SENTENCE])
-    weights = ours.run(stack, b.ids, b.lengths, b.segments)[0].weights[0, 4]
+    weights = native_stages.run(stack, b.ids, b.lengths, b.segments)[0].weights[0, 4]
     assert float(weights[tokens[0].index("bank"), tokens[0].index("river")]) == pytest.approx(0.70, abs=0.01)

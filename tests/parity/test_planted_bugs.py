@@ -11,13 +11,13 @@ from torch import Tensor, nn
 from attnscope.config import ModelConfig, Rope
 from attnscope.families import FAMILIES
 from attnscope.families.spec import Chunk, Stacked
-from attnscope.model.call import Call
+from attnscope.model.inputs import AttentionInputs
 from attnscope.model.mlp import MLP
 from attnscope.model.stack import Stack
-from tests.parity import ours, reference
-from tests.parity.compare import TOLERANCE, differences
-from tests.parity.models import TABLE, VOCAB
-from tests.parity.texts import batch
+from tests.helpers import native_stages, reference_stages
+from tests.helpers.stage_differences import TOLERANCE, differences
+from tests.helpers.tiny_models import TABLE, VOCAB
+from tests.helpers.token_batches import batch
 
 LARGE = 0.01  # a thousand times what parity allows
 
@@ -131,12 +131,14 @@ BUGS = {
 def _difference(row_name: str, folder: Path, bug: Bug) -> float:
     row = next(row for row in TABLE if row.name == row_name)
     theirs = row.save(folder)
-    stack = ours.open_stack(folder, bug.config)
+    stack = native_stages.open_stack(folder, bug.config)
     bug.stack(stack)
     padding = getattr(theirs.config, "pad_token_id", None) or 0
     b = batch([14, 9], vocabulary=VOCAB, padding=padding, segments=stack.config.n_segments)
     found = differences(
-        ours.run(stack, b.ids, b.lengths, b.segments), reference.run(theirs, b.ids, b.lengths, b.segments), b.lengths
+        native_stages.run(stack, b.ids, b.lengths, b.segments),
+        reference_stages.run(theirs, b.ids, b.lengths, b.segments),
+        b.lengths,
     )
     return max(found.values())
 
@@ -147,10 +149,10 @@ def test_a_planted_bug_fails_parity(bug: Bug, tmp_path: Path) -> None:
 
 
 def test_wrong_order_of_grouped_heads_fails_parity(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interleaved(call: Call, heads: Tensor) -> Tensor:
-        return heads % call.k.shape[1]
+    def interleaved(inputs: AttentionInputs, heads: Tensor) -> Tensor:
+        return heads % inputs.k.shape[1]
 
-    monkeypatch.setattr(Call, "group", interleaved)
+    monkeypatch.setattr(AttentionInputs, "group", interleaved)
     assert _difference("llama", tmp_path, Bug("llama")) > LARGE
 
 
@@ -159,14 +161,14 @@ def test_reading_interleaved_chunks_as_plain_thirds_fails_parity(
 ) -> None:
     family = FAMILIES["gpt_neox"]
     plain = {n: Chunk(e.module, e.part) if isinstance(e, Chunk) else e for n, e in family.modules.items()}
-    monkeypatch.setattr("tests.parity.ours.family_for", lambda *_: replace(family, modules=plain))
+    monkeypatch.setattr("tests.helpers.native_stages.family_for", lambda *_: replace(family, modules=plain))
     assert _difference("gpt_neox", tmp_path, Bug("gpt_neox")) > LARGE
 
 
 def test_reading_alternating_rows_as_halves_fails_parity(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     family = FAMILIES["gpt_oss"]
     halves = {n: replace(e, alternating=False) if isinstance(e, Stacked) else e for n, e in family.modules.items()}
-    monkeypatch.setattr("tests.parity.ours.family_for", lambda *_: replace(family, modules=halves))
+    monkeypatch.setattr("tests.helpers.native_stages.family_for", lambda *_: replace(family, modules=halves))
     assert _difference("gpt_oss", tmp_path, Bug("gpt_oss")) > LARGE
 
 

@@ -7,9 +7,9 @@ import torch
 import transformers as hf
 from tokenizers import Tokenizer
 
-from attnscope.shipped import find_model
-from tests.parity import ours, reference
-from tests.parity.compare import TOLERANCE, differences
+from attnscope.checkpoints.samples import find_model
+from tests.helpers import native_stages, reference_stages
+from tests.helpers.stage_differences import TOLERANCE, differences
 
 TEXTS = [
     "The bank by the river",
@@ -29,11 +29,11 @@ def test_all_16_heads_equal_eager_transformers(folder: Path, causal: bool) -> No
     theirs = hf.BertModel.from_pretrained(
         folder, config=config, attn_implementation="eager", dtype=torch.float32, add_pooling_layer=False
     ).eval()
-    stack = ours.open_stack(folder, lambda c: ours.with_mask(c, "causal") if causal else c)
+    stack = native_stages.open_stack(folder, lambda c: native_stages.with_mask(c, "causal") if causal else c)
     encodings = Tokenizer.from_file(str(folder / "tokenizer.json")).encode_batch(TEXTS)
     lengths = [len(e.ids) for e in encodings]
     ids = torch.tensor([e.ids + [0] * (max(lengths) - len(e.ids)) for e in encodings])
-    mine = ours.run(stack, ids, lengths)
+    mine = native_stages.run(stack, ids, lengths)
     assert len(mine) * mine[0].weights.shape[1] == 16
-    found = differences(mine, reference.run(theirs, ids, lengths), lengths)
+    found = differences(mine, reference_stages.run(theirs, ids, lengths), lengths)
     assert max(found.values()) < TOLERANCE, found

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from tests.parity.models import TABLE, VOCAB, Row
+from tests.helpers.tiny_models import TABLE, VOCAB, Row
 
 POSITIONS = 160  # more than a screen prints: texts of more than 64 tokens go through here, too
 _SPECIAL = ["<pad>", "<s>", "</s>", "<unk>", "<x>"]

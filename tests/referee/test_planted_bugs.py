@@ -9,11 +9,11 @@ import torch
 
 from attnscope import analysis, pipeline
 from attnscope.analysis import choice, heads, overview
-from attnscope.model import native
-from attnscope.model.call import Call as LayerCall
+from attnscope.engines import native
+from attnscope.model.inputs import AttentionInputs as LayerCall
 from attnscope.model.masks import Bidirectional
-from attnscope.model.recorders import Matrices, Sources, rows, sums, top
-from attnscope.model.recorders.base import Share
+from attnscope.model.recorders import KeyTokens, MatrixRecorder, rows, sums, top
+from attnscope.model.recorders.base import Overlap
 from attnscope.model.tile import Tile
 from tests.referee import draw, runner
 from tests.referee.call import Call
@@ -26,12 +26,12 @@ Plant = tuple[Any, str, Any]
 
 
 def _one_row_further() -> Plant:
-    places = heads._places
+    places = heads._index_of
 
     def shifted(chosen: list[int], among: list[int]) -> Any:
         return places([min(position + 1, among[-1]) for position in chosen], among)
 
-    return heads, "_places", shifted
+    return heads, "_index_of", shifted
 
 
 def _keys_of_another_group() -> Plant:
@@ -47,47 +47,47 @@ def _values_for_projections() -> Plant:
 
 
 def _mean_over_layers_only() -> Plant:
-    def result(self: Matrices) -> dict[str, torch.Tensor]:
-        return {stage: total / (len(self.layers) if self.mean else 1) for stage, total in self.kept.items()}
+    def result(self: MatrixRecorder) -> dict[str, torch.Tensor]:
+        return {stage: total / (len(self.layers) if self.mean else 1) for stage, total in self.recorded.items()}
 
-    return Matrices, "result", result
+    return MatrixRecorder, "compute", result
 
 
 def _statistics_of_the_first_head() -> Plant:
-    return heads, "row_fact", lambda kept, name, text: kept.rows[0].kept[name][text, 0]
+    return heads, "row_statistic", lambda kept, name, text: kept.rows[0].recorded[name][text, 0]
 
 
 def _special_tokens_count() -> Plant:
-    return Sources, "content", lambda self: self.real.clone()
+    return KeyTokens, "content", lambda self: self.real.clone()
 
 
 def _runs_end_one_token_late() -> Plant:
-    runs = sums._runs
+    runs = sums._run_membership
 
     def late(lengths: torch.Tensor, width: int, size: int) -> torch.Tensor:
         found = runs(lengths, width, size)
         return torch.cat((found[..., :1], found[..., :-1]), -1) if width > size else found
 
-    return sums, "_runs", late
+    return sums, "_run_membership", late
 
 
 def _what_lies_ahead_is_behind() -> Plant:
-    distance = rows._Near.distance
-    return rows._Near, "distance", lambda self, outside, left, right: distance(self, outside, left, -right)
+    distance = rows._DiagonalBand.distance
+    return rows._DiagonalBand, "distance", lambda self, outside, left, right: distance(self, outside, left, -right)
 
 
 def _near_is_one_too_far() -> Plant:
-    within = rows._Near.within
-    return rows._Near, "within", lambda self, n: within(self, n - 1)
+    within = rows._DiagonalBand.within
+    return rows._DiagonalBand, "within", lambda self, n: within(self, n - 1)
 
 
 def _alive_by_weight() -> Plant:
     """As it was: a row counts where its weights sum to more than a half."""
 
-    def dead(self: Share, tile: Tile) -> torch.Tensor:
+    def dead(self: Overlap, tile: Tile) -> torch.Tensor:
         return tile.weights.sum(-1)[:, :1, self.inside].round() == 0
 
-    return Share, "dead", dead
+    return Overlap, "fully_masked", dead
 
 
 def _minus_infinity_into_a_copy() -> Plant:
@@ -104,16 +104,16 @@ def _minus_infinity_into_a_copy() -> Plant:
 
 
 def _padding_is_seen() -> Plant:
-    return native, "padding", lambda *given: Bidirectional()
+    return native, "padding_mask", lambda *given: Bidirectional()
 
 
 def _special_rows_in_the_choice_of_a_head() -> Plant:
-    mass = choice.mass_on_others
+    mass = choice.mass_on_other_words
 
     def all_rows(kept: Any, counted: torch.Tensor) -> torch.Tensor:
         return mass(kept, torch.ones_like(counted))
 
-    return analysis, "mass_on_others", all_rows
+    return analysis, "mass_on_other_words", all_rows
 
 
 def _last_row_left_out_of_sums() -> Plant:

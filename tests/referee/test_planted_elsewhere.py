@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 from msgspec import structs
 
-from attnscope import comparison, sides
-from attnscope.batch import tables, work
-from attnscope.batch.dumps import Dump
-from attnscope.comparison import _Half, _Text
+from attnscope.batch import tables, worker
+from attnscope.batch.dump_reader import Dump
+from attnscope.comparison import reports, runs
+from attnscope.comparison.reports import _AlignedSide, _Text
+from attnscope.comparison.tolerance import MatrixPair
 from attnscope.explanation import arithmetic, build
-from attnscope.model.walk import Walk
-from attnscope.tolerance import MatrixPair
+from attnscope.model.head_capture import HeadCapture
 from tests.referee.__main__ import KINDS
 from tests.referee.models import Models
 from tests.referee.verify import Mismatch
@@ -25,28 +25,28 @@ Plant = tuple[Any, str, Any]
 
 def _saved_keys_are_whole_rows() -> Plant:
     """As it was: what is measured of some keys passes for what is measured of all."""
-    return _Half, "whole", property(lambda self: True)
+    return _AlignedSide, "whole", property(lambda self: True)
 
 
 def _natural_logarithms() -> Plant:
-    divergence = comparison.jensen_shannon
-    return comparison, "jensen_shannon", lambda p, q: divergence(p, q) * np.log(2)
+    divergence = reports.jensen_shannon
+    return reports, "jensen_shannon", lambda p, q: divergence(p, q) * np.log(2)
 
 
 def _the_query_itself_is_later() -> Plant:
-    def future(self: _Half) -> Any:
+    def future(self: _AlignedSide) -> Any:
         after = np.array(self.text.keys)[None] >= np.array(self.queries)[:, None]
         return (self.weights * after).sum(-1)
 
-    return _Half, "future", property(future)
+    return _AlignedSide, "future", property(future)
 
 
 def _no_sink_moves() -> Plant:
-    return _Half, "sink", property(lambda self: np.zeros((len(self.at), 1)))
+    return _AlignedSide, "sink", property(lambda self: np.zeros((len(self.at), 1)))
 
 
 def _own_tokens_do_not_move() -> Plant:
-    return _Half, "own", property(lambda self: np.zeros((len(self.at), len(self.own_keys))))
+    return _AlignedSide, "own", property(lambda self: np.zeros((len(self.at), len(self.own_keys))))
 
 
 def _rows_of_the_other_side() -> Plant:
@@ -58,7 +58,7 @@ def _heads_are_paired_by_their_place() -> Plant:
 
 
 def _newcomers_are_counted_twice() -> Plant:
-    return comparison, "_newcomers", lambda before, after: after.top(9)
+    return reports, "_entered", lambda before, after: after.top(9)
 
 
 def _signed_differences() -> Plant:
@@ -69,17 +69,17 @@ def _signed_differences() -> Plant:
 
 
 def _one_row_further_of_a_saved_report() -> Plant:
-    rows_of = sides._rows_of
-    return sides, "_rows_of", lambda head, text, rows: rows_of(head, text, [(r + 1) % len(text.queries) for r in rows])
+    rows_of = runs._rows_of
+    return runs, "_rows_of", lambda head, text, rows: rows_of(head, text, [(r + 1) % len(text.queries) for r in rows])
 
 
 def _rows_of_a_group() -> Plant:
-    place = work._place
+    place = worker._index_of
 
     def shifted(wanted: list[int], there: Any) -> Any:
         return place([min(position + 1, int(there[-1])) for position in wanted], there)
 
-    return work, "_place", shifted
+    return worker, "_index_of", shifted
 
 
 def _a_row_for_every_contributor() -> Plant:
@@ -119,14 +119,14 @@ def _heads_of_the_layer_before() -> Plant:
 
 
 def _next_to_the_query() -> Plant:
-    see = Walk.see
+    see = HeadCapture.update
 
-    def shifted(self: Walk, tile: Any) -> None:
+    def shifted(self: HeadCapture, tile: Any) -> None:
         see(self, tile)
         if "weights" in self.found:
             self.found["weights"] = np.roll(self.found["weights"], 1)
 
-    return Walk, "see", shifted
+    return HeadCapture, "update", shifted
 
 
 def _neighbouring_dimensions() -> Plant:

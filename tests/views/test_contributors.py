@@ -5,8 +5,8 @@ import pytest
 
 from attnscope.report import HeadReport, Report, TextReport, Top
 from attnscope.views.terminal.contributors import bar_text
-from tests.views.reports import causal, report, sized, text_report, tokens
-from tests.views.screens import draw
+from tests.helpers.sample_reports import causal, report, sized, text_report, tokens
+from tests.helpers.screens import draw
 
 MORE_WEIGHT, MORE_CONTENT = "more weight than content", "more content than weight"
 

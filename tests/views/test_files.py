@@ -11,8 +11,8 @@ from attnscope.errors import UsageError
 from attnscope.report import STAGES, from_json, to_json
 from attnscope.views import files
 from attnscope.views.files import ENDINGS
-from tests.views.reports import HOSTILE, bank, report, text_report, tokens
-from tests.views.screens import draw
+from tests.helpers.sample_reports import HOSTILE, bank, report, text_report, tokens
+from tests.helpers.screens import draw
 
 
 def export(*args, **options):
@@ -104,7 +104,7 @@ def test_safetensors_hold_every_array_by_name(made, tmp_path):
 @pytest.mark.parametrize("ending", ENDINGS)
 def test_the_same_report_gives_the_same_bytes_in_another_process(ending):
     program = (
-        "from pathlib import Path; from hashlib import sha256; from tests.views.reports import bank;"
+        "from pathlib import Path; from hashlib import sha256; from tests.helpers.sample_reports import bank;"
         "from attnscope.views.files import export;"
         f"print(sha256(b''.join(export(bank(), Path('x{ending}')))).hexdigest())"
     )

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 from attnscope.report import STAGES
-from tests.views.reports import causal, report, sized, text_report, tokens
-from tests.views.screens import draw
+from tests.helpers.sample_reports import causal, report, sized, text_report, tokens
+from tests.helpers.screens import draw
 
 SHADES = " ░▒▓█"
 

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from rich.cells import cell_len
 
-from tests.views.overviews import overview, weights_of
-from tests.views.reports import HOSTILE
-from tests.views.screens import draw
+from tests.helpers.sample_overviews import overview, weights_of
+from tests.helpers.sample_reports import HOSTILE
+from tests.helpers.screens import draw
 
 SHADES = "░▒▓█"
 

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from attnscope.comparison import compare
+from attnscope.comparison.reports import compare_sides
 from attnscope.report import STAGES
 from attnscope.report.compare import Side
-from tests.views.explanations import explanation, residuals
-from tests.views.overviews import overview
-from tests.views.reports import HOSTILE, bank, causal, report, sized, text_report, tokens
-from tests.views.screens import draw
+from tests.helpers.sample_explanations import explanation, residuals
+from tests.helpers.sample_overviews import overview
+from tests.helpers.sample_reports import HOSTILE, bank, causal, report, sized, text_report, tokens
+from tests.helpers.screens import draw
 
 FOLDER = Path(__file__).parent / "snapshots"
 WIDTHS = (40, 80, 120, 200)
@@ -103,7 +103,7 @@ SCREENS |= {
 
 
 def compared(*sides, axis="mask"):
-    return compare(axis, [Side(label, made) for label, made in sides])
+    return compare_sides(axis, [Side(label, made) for label, made in sides])
 
 
 FORWARD = bank(allowed=lambda query, key: key <= query)

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from attnscope.report import STAGES
-from attnscope.visible import visible
-from tests.views.reports import HOSTILE, bank, causal, report, sized, text_report, tokens
-from tests.views.screens import draw, read_tables
+from attnscope.system.escape import escape_control
+from tests.helpers.sample_reports import HOSTILE, bank, causal, report, sized, text_report, tokens
+from tests.helpers.screens import draw, read_tables
 
 WIDTHS = [20, 33, 40, 120, 100_000]
 HIDDEN = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
@@ -127,7 +127,7 @@ def test_every_token_is_spelled_out_beside_its_position(name, width):
     case = Case(CASES[name])
     squeezed = "".join(draw(case.report, width).split())
     for position in case.text.queries:
-        spelled = visible(case.text.tokens[position].text)
+        spelled = escape_control(case.text.tokens[position].text)
         if spelled.strip():
             whole = "".join(spelled.split())
             assert f"{position}{whole}" in squeezed or f"{position}={whole}" in squeezed or "◌" in squeezed

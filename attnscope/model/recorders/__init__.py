@@ -1,14 +1,23 @@
-"""Tiles in; what is kept of them out. What recorders keep, not the length of the text, decides memory.
+"""Reduce tiles to what is recorded. What recorders keep, not the length of the text, decides memory.
 
 Every recorder keeps float32 on the model's device, in the order of its own heads and rows, for the whole batch. A fully
 masked row is NaN in whatever a recorder keeps of weights, contributions and output: there is no number to show.
 """
 
-from attnscope.model.recorders.base import Sources
-from attnscope.model.recorders.matrices import Matrices
-from attnscope.model.recorders.rows import Rows
-from attnscope.model.recorders.sheets import Sheets
-from attnscope.model.recorders.sums import Columns, Pooled
-from attnscope.model.recorders.top import Top, strongest
+from attnscope.model.recorders.base import KeyTokens
+from attnscope.model.recorders.matrices import MatrixRecorder
+from attnscope.model.recorders.packed import PackedMatrices
+from attnscope.model.recorders.rows import RowRecorder
+from attnscope.model.recorders.sums import ColumnRecorder, PooledRecorder
+from attnscope.model.recorders.top import TopRecorder, strongest
 
-__all__ = ["Columns", "Matrices", "Pooled", "Rows", "Sheets", "Sources", "Top", "strongest"]
+__all__ = [
+    "ColumnRecorder",
+    "KeyTokens",
+    "MatrixRecorder",
+    "PackedMatrices",
+    "PooledRecorder",
+    "RowRecorder",
+    "TopRecorder",
+    "strongest",
+]

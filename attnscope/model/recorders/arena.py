@@ -1,4 +1,4 @@
-"""Sizes in; memory on the CPU out, which is used again as soon as nobody holds any of it.
+"""A CPU memory arena that reuses pages as soon as nothing refers to them.
 
 Fresh pages cost as much as what is written to them: the system clears each, and hands it out by fours of KiB. A dump
 takes and gives back a gigabyte every few seconds, so it keeps the pages that it has.
@@ -27,15 +27,15 @@ class Arena:
         self._free: list[mmap.mmap] = []
         self._chunk, self._used = torch.empty(0), 0
 
-    def begin(self) -> None:
+    def reset(self) -> None:
         """What is taken next begins where a page does."""
         self._chunk, self._used = torch.empty(0), 0  # where nobody else holds the chunk, it is free from here on
 
-    def take(self, count: int) -> Tensor:
+    def allocate(self, count: int) -> Tensor:
         """So many float32s with whatever stands there; as long as any view of them lives, nobody else has them."""
         if self._used + count > len(self._chunk):
             start = self._used % _PAGE
-            self.begin()
+            self.reset()
             self._chunk, self._used = self._another(start + count), start
         start, self._used = self._used, self._used + count
         return self._chunk[start : start + count]

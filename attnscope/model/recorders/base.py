@@ -1,4 +1,4 @@
-"""A tile and a recorder in; the heads and rows that they have in common out: what every recorder starts from."""
+"""What every recorder starts from: the heads and rows that it shares with a tile."""
 
 from bisect import bisect_left
 from collections.abc import Sequence
@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from attnscope.model.tile import Tile, run
+from attnscope.model.tile import Tile, as_slice
 
 
 @dataclass(frozen=True)
-class Sources:
+class KeyTokens:
     """What recorders need to know about the key side of a batch.
 
     Attributes:
@@ -30,20 +30,20 @@ class Sources:
         return keep
 
 
-class Base:
+class BaseRecorder:
     """Heads and rows of a recorder, and where a tile's share of them lies."""
 
     def __init__(self, heads: Sequence[int], rows: Sequence[int]) -> None:
         self.heads: Sequence[int] = list(heads)
         self.rows: Sequence[int] = list(rows)
 
-    raw = False  # only what comes after `scaled` is read
+    needs_scores = False  # only what comes after `scaled` is read
 
-    def reach(self) -> tuple[int, int] | None:
+    def score_range(self) -> tuple[int, int] | None:
         """No raw scores beyond what is allowed."""
         return None
 
-    def share(self, tile: Tile) -> "Share | None":
+    def overlap(self, tile: Tile) -> "Overlap | None":
         """What the tile and the recorder have in common; None for nothing."""
         at = {head: i for i, head in enumerate(tile.heads.tolist())}
         heads = [h for h in self.heads if h in at]
@@ -51,11 +51,11 @@ class Base:
         if not heads or rows.start == rows.stop:
             return None
         here = [self.heads.index(h) for h in heads]
-        return Share([at[h] for h in heads], here, [row - tile.q0 for row in self.rows[rows]], rows)
+        return Overlap([at[h] for h in heads], here, [row - tile.q0 for row in self.rows[rows]], rows)
 
 
 @dataclass(frozen=True)
-class Share:
+class Overlap:
     """The heads and rows that a tile and a recorder have in common.
 
     Attributes:
@@ -73,7 +73,7 @@ class Share:
     @property
     def index(self) -> list[int] | slice:
         """`here`, as an index of a tensor of the recorder's heads."""
-        return run(self.here)
+        return as_slice(self.here)
 
     def cut(self, stage: Tensor) -> Tensor:
         """These heads and rows of a stage of the tile, (B, h, r, …); a view where they are all or neighbours."""
@@ -82,19 +82,19 @@ class Share:
         first, last = self.inside[0], self.inside[-1]
         return stage[:, :, first : last + 1] if last - first + 1 == len(self.inside) else stage[:, :, self.inside]
 
-    def span(self, stage: Tensor) -> Tensor:
+    def row_span(self, stage: Tensor) -> Tensor:
         """These heads of a stage of the tile, and all rows from the first of these to the last: a view of rows."""
         if self.heads != list(range(stage.shape[1])):
             stage = stage[:, self.heads]
         return stage[:, :, self.inside[0] : self.inside[-1] + 1]
 
-    def of_span(self, values: Tensor) -> Tensor:
+    def select_rows(self, values: Tensor) -> Tensor:
         """These rows of what was made of a span, (…, r)."""
         first, last = self.inside[0], self.inside[-1]
         return values if last - first + 1 == len(self.inside) else values[..., [row - first for row in self.inside]]
 
-    def dead(self, tile: Tile) -> Tensor | None:
+    def fully_masked(self, tile: Tile) -> Tensor | None:
         """Fully masked rows among these, (B, 1, r)."""
-        if tile.dead is None:
+        if tile.fully_masked is None:
             return None
-        return tile.dead.expand(tile.masked.shape[0], 1, tile.q1 - tile.q0)[:, :, self.inside]
+        return tile.fully_masked.expand(tile.masked.shape[0], 1, tile.q1 - tile.q0)[:, :, self.inside]

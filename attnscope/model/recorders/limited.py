@@ -1,4 +1,4 @@
-"""Recorders in, the same and one more in each layer out, which stops the pass where the process holds too much."""
+"""Stop a forward pass where the process holds more memory than the run may take."""
 
 from collections.abc import Callable, Mapping, Sequence
 
@@ -14,16 +14,16 @@ class Limited:
 
     heads: Sequence[int] = ()
     rows: Sequence[int] = ()
-    raw = False
+    needs_scores = False
 
     def __init__(self, check: Callable[[], None]) -> None:
         self._check = check
 
-    def reach(self) -> tuple[int, int] | None:
+    def score_range(self) -> tuple[int, int] | None:
         """No raw scores."""
         return None
 
-    def see(self, tile: Tile) -> None:
+    def update(self, tile: Tile) -> None:
         """Ask."""
         self._check()
 

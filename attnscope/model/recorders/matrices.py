@@ -1,4 +1,4 @@
-"""Tiles in; whole matrices of selected rows and columns out."""
+"""Record whole matrices of selected rows and columns."""
 
 from bisect import bisect_left
 from collections.abc import Sequence
@@ -8,16 +8,16 @@ from threading import Lock
 import torch
 from torch import Tensor
 
-from attnscope.model.recorders.base import Base, Share
-from attnscope.model.recorders.sheets import Sheets
-from attnscope.model.tile import Tile, run
+from attnscope.model.recorders.base import BaseRecorder, Overlap
+from attnscope.model.recorders.packed import PackedMatrices
+from attnscope.model.tile import Tile, as_slice
 from attnscope.model.workers import Deferred
 
 # What stands for a key out of reach; elsewhere 0, for it has no weight.
 _EMPTY = {"scores": torch.nan, "scaled": torch.nan, "masked": -torch.inf, "allowed": 0.0}
 
 
-class Matrices(Base):
+class MatrixRecorder(BaseRecorder):
     """Whole matrices of the wanted stages, for the selected rows and columns.
 
     Args:
@@ -37,47 +37,47 @@ class Matrices(Base):
         columns: Sequence[int],
         *,
         mean: bool = False,
-        into: tuple[Sheets, int] | None = None,
+        into: tuple[PackedMatrices, int] | None = None,
     ) -> None:
         super().__init__(heads, rows)
         self.stages, self.columns, self.mean = list(stages), list(columns), mean
-        self.raw = bool({"scores", "scaled"} & set(self.stages))
-        self._into, self._making = into, Lock()
+        self.needs_scores = bool({"scores", "scaled"} & set(self.stages))
+        self._packed, self._making = into, Lock()
         self._averaged = False
-        self.kept: dict[str, Tensor] = {}
+        self.recorded: dict[str, Tensor] = {}
         self.layers: set[int] = set()
 
-    def reach(self) -> tuple[int, int] | None:
+    def score_range(self) -> tuple[int, int] | None:
         """Raw scores are shown for keys that are not allowed, too."""
-        if self.columns and self.raw:
+        if self.columns and self.needs_scores:
             return self.columns[0], self.columns[-1] + 1
         return None
 
-    def see(self, tile: Tile) -> Deferred | None:
+    def update(self, tile: Tile) -> Deferred | None:
         """Copy the selected cells."""
-        self.layers.add(tile.call.layer)
-        share = self.share(tile)
-        if share is None:
+        self.layers.add(tile.inputs.layer)
+        overlap = self.overlap(tile)
+        if overlap is None:
             return None
-        dead, sums = share.dead(tile), dict[str, Tensor]()
+        fully_masked, sums = overlap.fully_masked(tile), dict[str, Tensor]()
         for stage in self.stages:
-            part = share.cut(tile.stage(stage))  # (B, h, r, k)
+            part = overlap.cut(tile.stage(stage))  # (B, h, r, k)
             if stage != "output":
                 part = self._spread(stage, part, tile)  # (B, h, r, columns)
-            if stage not in _EMPTY and dead is not None and dead.any():
-                part = part.masked_fill(dead[..., None], torch.nan)
+            if stage not in _EMPTY and fully_masked is not None and fully_masked.any():
+                part = part.masked_fill(fully_masked[..., None], torch.nan)
             if self.mean:
                 sums[stage] = part.sum(1)
             else:
-                self._keep(stage, part, share)
-        return partial(self._add, sums, share.rows) if self.mean else None
+                self._store(stage, part, overlap)
+        return partial(self._add, sums, overlap.rows) if self.mean else None
 
     def _add(self, sums: dict[str, Tensor], rows: slice) -> None:
         """Add what several heads or layers have in some rows, (B, r, columns) of every stage."""
         for stage, part in sums.items():
-            if stage not in self.kept:
-                self.kept[stage] = part.new_zeros((len(part), 1, len(self.rows), part.shape[-1]))
-            self.kept[stage][:, 0, rows] += part
+            if stage not in self.recorded:
+                self.recorded[stage] = part.new_zeros((len(part), 1, len(self.rows), part.shape[-1]))
+            self.recorded[stage][:, 0, rows] += part
 
     def _spread(self, stage: str, part: Tensor, tile: Tile) -> Tensor:
         """The wanted columns of a part, with what stands for keys that are out of the tile's reach."""
@@ -91,21 +91,21 @@ class Matrices(Base):
         spread[..., columns] = part
         return spread
 
-    def _keep(self, stage: str, part: Tensor, share: Share) -> None:
-        if self._into is not None:
-            sheets, first = self._into
-            sheets.put(stage, part, run([first + place for place in share.here]), share.rows.start)
+    def _store(self, stage: str, part: Tensor, overlap: Overlap) -> None:
+        if self._packed is not None:
+            packed, first = self._packed
+            packed.put(stage, part, as_slice([first + place for place in overlap.here]), overlap.rows.start)
             return
         with self._making:
-            if stage not in self.kept:
-                self.kept[stage] = part.new_empty((part.shape[0], len(self.heads), len(self.rows), part.shape[-1]))
-        self.kept[stage][:, share.index, share.rows] = part
+            if stage not in self.recorded:
+                self.recorded[stage] = part.new_empty((part.shape[0], len(self.heads), len(self.rows), part.shape[-1]))
+        self.recorded[stage][:, overlap.index, overlap.rows] = part
 
-    def result(self) -> dict[str, Tensor]:
+    def compute(self) -> dict[str, Tensor]:
         """Stage to (B, heads, rows, columns); one head, the mean, where `mean` was asked for."""
         if self.mean and not self._averaged:
             self._averaged = True
             with torch.inference_mode():  # what tiles of a model are summed in may be changed only in there
-                for total in self.kept.values():  # in place: every text asks, and keeps a view of what it gets
+                for total in self.recorded.values():  # in place: every text asks, and keeps a view of what it gets
                     total /= len(self.heads) * max(1, len(self.layers))
-        return self.kept
+        return self.recorded

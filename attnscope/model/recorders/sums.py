@@ -1,4 +1,4 @@
-"""Tiles in; what sources, and runs of neighbouring tokens, get in sum, out: recorders of a size that rows don't grow.
+"""Record column sums and pooled maps, whose size does not grow with the rows.
 
 Under a fully masked row there is no weight to count: it is left out of sums and means.
 """
@@ -9,12 +9,12 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from attnscope.model.recorders.base import Base, Sources
-from attnscope.model.tile import Tile, run
+from attnscope.model.recorders.base import BaseRecorder, KeyTokens
+from attnscope.model.tile import Tile, as_slice
 from attnscope.model.workers import Deferred
 
 
-class Columns(Base):
+class ColumnRecorder(BaseRecorder):
     """The weight that every source gets, summed over queries: the mass of a column.
 
     Args:
@@ -26,30 +26,30 @@ class Columns(Base):
     """
 
     def __init__(
-        self, heads: Sequence[int], rows: Sequence[int], shown: Tensor, sources: Sources, *, mean: bool = False
+        self, heads: Sequence[int], rows: Sequence[int], shown: Tensor, sources: KeyTokens, *, mean: bool = False
     ) -> None:
         super().__init__(heads, rows)
         self.mean, self._shown, self._layers = mean, shown, set[int]()
         shape = (shown.shape[0], 1 if mean else len(self.heads), sources.real.shape[1])
         self._sum = torch.zeros(shape, device=shown.device)
 
-    def see(self, tile: Tile) -> Deferred | None:
+    def update(self, tile: Tile) -> Deferred | None:
         """Add each column up."""
-        self._layers.add(tile.call.layer)
-        share = self.share(tile)
-        if share is None:
+        self._layers.add(tile.inputs.layer)
+        overlap = self.overlap(tile)
+        if overlap is None:
             return None
-        shown = self._shown[:, self.rows[share.rows]].float()[:, None, None]  # (B, 1, 1, r)
-        part = (shown @ share.cut(tile.weights)).squeeze(2)  # (B, h, k)
-        part, here = (part.sum(1, keepdim=True), [0]) if self.mean else (part, share.here)
-        return partial(_add, self._sum, part, (slice(None), run(here), slice(tile.k0, tile.k1)))
+        shown = self._shown[:, self.rows[overlap.rows]].float()[:, None, None]  # (B, 1, 1, r)
+        part = (shown @ overlap.cut(tile.weights)).squeeze(2)  # (B, h, k)
+        part, here = (part.sum(1, keepdim=True), [0]) if self.mean else (part, overlap.here)
+        return partial(_add, self._sum, part, (slice(None), as_slice(here), slice(tile.k0, tile.k1)))
 
-    def result(self) -> Tensor:
+    def compute(self) -> Tensor:
         """(B, heads, K); one head, the mean, where `mean` was asked for."""
         return self._sum / (len(self.heads) * max(1, len(self._layers))) if self.mean else self._sum
 
 
-class Pooled(Base):
+class PooledRecorder(BaseRecorder):
     """A map of fixed size: weights summed over runs of keys, and averaged over runs of queries.
 
     A row of the map sums to 1, as a row of weights does. Token i of n lies in run i·size // n; a text with fewer tokens
@@ -69,7 +69,7 @@ class Pooled(Base):
         heads: Sequence[int],
         size: int,
         shown: Tensor,
-        sources: Sources,
+        sources: KeyTokens,
         *,
         real: Tensor | None = None,
         mean: bool = False,
@@ -78,29 +78,29 @@ class Pooled(Base):
         self.mean = mean
         # Runs of queries are counted over the whole text, whatever rows of it are shown.
         lengths = (sources.real if real is None else real).sum(1)
-        self._queries = _runs(lengths, shown.shape[1], size) * shown.float()[:, None]  # (B, n, Q)
-        self._keys = _runs(sources.real.sum(1), sources.real.shape[1], size).mT  # (B, K, n)
+        self._queries = _run_membership(lengths, shown.shape[1], size) * shown.float()[:, None]  # (B, n, Q)
+        self._keys = _run_membership(sources.real.sum(1), sources.real.shape[1], size).mT  # (B, K, n)
         heads_kept = 1 if mean else len(self.heads)
         shape = (shown.shape[0], heads_kept, self._queries.shape[1], self._keys.shape[2])
         self._sum = torch.zeros(shape, device=shown.device)
         self._count = torch.zeros(*shape[:3], 1, device=shown.device)
         self._averaged = False
 
-    def see(self, tile: Tile) -> Deferred | None:
+    def update(self, tile: Tile) -> Deferred | None:
         """Add each run of queries and keys up."""
-        share = self.share(tile)
-        if share is None:
+        overlap = self.overlap(tile)
+        if overlap is None:
             return None
-        here, weights = share.here, share.cut(tile.weights)  # (B, h, r, k)
-        queries = self._queries[:, None, :, self.rows[share.rows]]  # (B, 1, n, r)
+        here, weights = overlap.here, overlap.cut(tile.weights)  # (B, h, r, k)
+        queries = self._queries[:, None, :, self.rows[overlap.rows]]  # (B, 1, n, r)
         part = queries @ weights @ self._keys[:, None, tile.k0 : tile.k1]  # (B, h, n, n)
         # The mask says whether a row counts. Its weights do not: a sink may take all of them.
-        dead = share.dead(tile)  # (B, 1, r)
-        live = torch.ones_like(queries[:, :, 0]) if dead is None else (~dead).float()  # (B, 1, r)
+        fully_masked = overlap.fully_masked(tile)  # (B, 1, r)
+        live = torch.ones_like(queries[:, :, 0]) if fully_masked is None else (~fully_masked).float()  # (B, 1, r)
         count = (queries @ live[..., None]).expand(-1, weights.shape[1], -1, -1)  # (B, h, n, 1)
         if self.mean:
             part, count, here = part.sum(1, keepdim=True), count.sum(1, keepdim=True), [0]
-        place = slice(None), run(here)
+        place = slice(None), as_slice(here)
 
         def add() -> None:
             _add(self._sum, part, place)
@@ -108,7 +108,7 @@ class Pooled(Base):
 
         return add
 
-    def result(self) -> Tensor:
+    def compute(self) -> Tensor:
         """(B, heads, n, n); NaN where a run has no query that may see anything."""
         if not self._averaged:
             self._averaged = True
@@ -121,7 +121,7 @@ def _add(total: Tensor, part: Tensor, place: tuple[slice | list[int], ...]) -> N
     total[place] += part
 
 
-def _runs(lengths: Tensor, width: int, size: int) -> Tensor:
+def _run_membership(lengths: Tensor, width: int, size: int) -> Tensor:
     """1 where a token lies in a run, (B, size, width), float32; 0 for padding."""
     n = torch.clamp(lengths, max=size)[:, None]  # (B, 1)
     at = torch.arange(width, device=lengths.device)[None]  # (1, width)

@@ -1,4 +1,4 @@
-"""Tiles in; the strongest sources of every row out."""
+"""Record the strongest sources of every row."""
 
 from collections.abc import Sequence
 
@@ -7,14 +7,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from attnscope.model.recorders.base import Base, Share
+from attnscope.model.recorders.base import BaseRecorder, Overlap
 from attnscope.model.tile import Tile
 
 _FEW = 8  # so many are found one after the other
 _LONG, _CHUNK = 4096, 64
 
 
-class Top(Base):
+class TopRecorder(BaseRecorder):
     """The strongest sources of every row.
 
     By weight, keys are ranked by their masked scores, which order them as weights do and still tell apart what has
@@ -40,37 +40,37 @@ class Top(Base):
     ) -> None:
         super().__init__(heads, rows)
         self._names = names or (("weight", "value", "projected") if by == "projected" else ("weight", "value"))
-        self.count, self.by, self.barred = min(count, eligible.shape[1]), by, ~eligible
+        self.count, self.by, self.excluded = min(count, eligible.shape[1]), by, ~eligible
         shape = (eligible.shape[0], len(self.heads), len(self.rows), self.count)
         self.keys = torch.full(shape, -1, dtype=torch.int64, device=eligible.device)
         self._weight = torch.full(shape, torch.nan, device=eligible.device)
         self._norms: dict[str, Tensor] = {}
 
-    def see(self, tile: Tile) -> None:
+    def update(self, tile: Tile) -> None:
         """Rank the keys that are allowed and eligible."""
-        share = self.share(tile)
-        if share is None or tile.k0 == tile.k1:
+        overlap = self.overlap(tile)
+        if overlap is None or tile.k0 == tile.k1:
             return
         for name in self._names:
             if name != "weight" and name not in self._norms:
-                norms = tile.call.value_norms if name == "value" else tile.call.projected_norms
+                norms = tile.inputs.value_norms if name == "value" else tile.inputs.projected_norms
                 self._norms[name] = norms[:, self.heads]  # (B, heads, K)
-        weights = share.cut(tile.weights)  # (B, h, r, k)
-        keys, found = strongest(self._ranked(tile, share, weights), self.count)
+        weights = overlap.cut(tile.weights)  # (B, h, r, k)
+        keys, found = strongest(self._ranked(tile, overlap, weights), self.count)
         none, n = found == -torch.inf, keys.shape[-1]
-        self.keys[:, share.index, share.rows, :n] = (keys + tile.k0).masked_fill_(none, -1)
-        self._weight[:, share.index, share.rows, :n] = weights.gather(-1, keys).masked_fill_(none, torch.nan)
+        self.keys[:, overlap.index, overlap.rows, :n] = (keys + tile.k0).masked_fill_(none, -1)
+        self._weight[:, overlap.index, overlap.rows, :n] = weights.gather(-1, keys).masked_fill_(none, torch.nan)
 
-    def _ranked(self, tile: Tile, share: Share, weights: Tensor) -> Tensor:
+    def _ranked(self, tile: Tile, overlap: Overlap, weights: Tensor) -> Tensor:
         """What keys are ranked by, (B, h, r, k); −inf for those that take no part."""
-        masked, barred = share.cut(tile.masked), self.barred[:, None, None, tile.k0 : tile.k1]
-        if self.by == "weight" and not barred.any():
+        masked, excluded = overlap.cut(tile.masked), self.excluded[:, None, None, tile.k0 : tile.k1]
+        if self.by == "weight" and not excluded.any():
             return masked
-        room = tile.workspace.room("recorder", masked.shape, masked.device)
+        buffer = tile.workspace.buffer("recorder", masked.shape, masked.device)
         if self.by == "weight":
-            return room.copy_(masked).masked_fill_(barred, -torch.inf)
-        norms = tile.norms(self.by)[:, share.heads, None]  # (B, h, 1, k)
-        return torch.mul(weights, norms, out=room).masked_fill_((masked == -torch.inf) | barred, -torch.inf)
+            return buffer.copy_(masked).masked_fill_(excluded, -torch.inf)
+        norms = tile.norms(self.by)[:, overlap.heads, None]  # (B, h, 1, k)
+        return torch.mul(weights, norms, out=buffer).masked_fill_((masked == -torch.inf) | excluded, -torch.inf)
 
     @property
     def measures(self) -> dict[str, Tensor]:
@@ -115,17 +115,17 @@ def strongest(measure: Tensor, count: int) -> tuple[Tensor, Tensor]:
 def _first(rows: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """The largest of rows (n, size) that are not worth cutting."""
     if count <= _FEW and rows.device.type == "cpu":
-        return _one_by_one(rows, count)
+        return _by_argmax(rows, count)
     values, places = rows.topk(min(count + 1, rows.shape[1]), dim=-1)  # one more, to see equals that were left outside
     tied = ((values[:, 1:] == values[:, :-1]) & (values[:, 1:] > -torch.inf)).any(-1)
     places, values = places[:, :count], values[:, :count]
     if tied.any():
         places, values = places.clone(), values.clone()
-        places[tied], values[tied] = _one_by_one(rows[tied], count)
+        places[tied], values[tied] = _by_argmax(rows[tied], count)
     return places, values
 
 
-def _one_by_one(rows: Tensor, count: int) -> tuple[Tensor, Tensor]:
+def _by_argmax(rows: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """By NumPy's `argmax`, which gives the first of equals, and is the fastest for a few."""
     flat = rows.cpu().view(-1).numpy()  # a view or an error, never a copy: −inf written here must be seen in `cells`
     cells, starts = flat.reshape(rows.shape), np.arange(0, flat.size, rows.shape[1])

@@ -1,4 +1,4 @@
-"""A Report in; a screen out: a header, then per text, layer and head the matrices and the top contributors.
+"""Draw a Report on the terminal: header, then per text, layer and head the matrices and the top contributors.
 
 This package is the only view that knows rich. Nothing is ever cut in silence: tables go in column blocks, shortened
 labels are spelled out below, and text from strangers reaches the terminal only with its control characters visible.
@@ -13,13 +13,7 @@ from attnscope.report.compare import Comparison
 from attnscope.views.terminal.compare import render_comparison
 from attnscope.views.terminal.contributors import put_contributors
 from attnscope.views.terminal.explain import render_explanation
-from attnscope.views.terminal.header import (
-    put_head_header,
-    put_more,
-    put_notes,
-    put_report_header,
-    put_text_header,
-)
+from attnscope.views.terminal.header import put_head_header, put_more, put_notes, put_report_header, put_text_header
 from attnscope.views.terminal.heat import put_heat
 from attnscope.views.terminal.overview import put_overview
 from attnscope.views.terminal.screen import Screen

@@ -1,4 +1,4 @@
-"""The mass of a head's columns in; a table of the sources that are attended to most, each within its text, out."""
+"""A table of the sources that get the most weight, each within its text."""
 
 from collections.abc import Sequence
 
@@ -22,9 +22,9 @@ _SNIPPET = 16  # cells below which a snippet says nothing
 def put_attended(screen: Screen, text: TextReport, head: HeadReport, columns: Columns) -> None:
     """Print the heaviest sources of a whole text, with their weight and their share of all of it."""
     mass, left_out = columns.mass.astype(np.float64), head.top.left_out
-    barred = _barred(text.sources, left_out)
-    order = [int(key) for key in np.argsort(-np.where(barred, -1.0, mass), kind="stable")[:HEAVIEST]]
-    order = [key for key in order if mass[key] > 0 and not barred[key]]
+    excluded = _barred(text.sources, left_out)
+    order = [int(key) for key in np.argsort(-np.where(excluded, -1.0, mass), kind="stable")[:HEAVIEST]]
+    order = [key for key in order if mass[key] > 0 and not excluded[key]]
     without = f", without {' and '.join(left_out)}" if left_out else ""
     share = 100 * float(mass[order].sum()) / (columns.total or 1.0)
     said = f"  of all {len(mass):,} sources{without}, by the weight that all queries give"
@@ -67,9 +67,9 @@ def put_moved_mass(screen: Screen, sources: Sequence[Token], mass: Matrix, label
 
 def _barred(sources: Sequence[Token], left_out: Sequence[str]) -> np.ndarray:
     """Which sources do not take part in rankings."""
-    barred = np.array([token.special for token in sources]) & ("special tokens" in left_out)
-    barred[0] |= "first token" in left_out
-    return barred
+    excluded = np.array([token.special for token in sources]) & ("special tokens" in left_out)
+    excluded[0] |= "first token" in left_out
+    return excluded
 
 
 def _put_table(screen: Screen, sources: Sequence[Token], order: list[int], mass: np.ndarray, total: float) -> None:

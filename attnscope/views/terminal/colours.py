@@ -1,4 +1,4 @@
-"""Values in; styles out: heat that reads the same on dark and light terminals.
+"""Colour ramps that read the same on dark and light terminals.
 
 Every coloured cell brings its own background and a foreground that contrasts with it, so that nothing depends on the
 terminal's. In both ramps brighter means stronger: viridis (van der Walt and Smith, 2015) for weights, and blue to dark

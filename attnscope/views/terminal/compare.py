@@ -1,4 +1,4 @@
-"""A Comparison in; a screen out: both sides' weights, their difference, and per token what moved and where to."""
+"""Draw a Comparison: both sides' weights, their difference, and what moved per token."""
 
 from collections.abc import Sequence
 from typing import Literal
@@ -8,9 +8,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from attnscope.comparison.tolerance import conclusion, worst_of_stage
 from attnscope.report import Matrix, TextReport
 from attnscope.report.compare import Comparison, HeadChange, Side
-from attnscope.tolerance import conclusion, worst_of_stage
 from attnscope.views.terminal.attended import put_moved_mass
 from attnscope.views.terminal.colours import scale_for
 from attnscope.views.terminal.header import put_facts, put_notes, put_report_header, put_text_header

@@ -1,4 +1,4 @@
-"""A head's strongest sources in; lines out that say who gave what to each query."""
+"""Draw the strongest sources of every query."""
 
 from dataclasses import dataclass
 
@@ -24,7 +24,7 @@ _NAMES = {"weight": "weight", "value": "α·‖v‖", "projected": "α·‖vW‖
 
 
 @dataclass(frozen=True)
-class Source:
+class SourceRow:
     """One source of one query.
 
     Attributes:
@@ -54,7 +54,7 @@ class Ranking:
     queries: Axis
     sources: Axis
     measures: list[str]
-    rows: list[list[Source] | None]
+    rows: list[list[SourceRow] | None]
 
 
 def put_contributors(screen: Screen, text: TextReport, head: HeadReport, *, compact: bool = False) -> None:
@@ -107,10 +107,12 @@ def rank(screen: Screen, text: TextReport, head: HeadReport) -> Ranking:
     return Ranking(queries, sources, [_NAMES[name] for name in measures], rows)
 
 
-def _sources(top: Top, r: int, measures: list[Matrix], digits: list[Digits], bars: np.ndarray) -> list[Source]:
+def _sources(top: Top, r: int, measures: list[Matrix], digits: list[Digits], bars: np.ndarray) -> list[SourceRow]:
     remarks = _remarks(top.weight[r], top.value[r] if top.projected is None else top.projected[r])
     return [
-        Source(key, float(bars[k]), [d.text(float(m[r, k])) for m, d in zip(measures, digits, strict=True)], remarks[k])
+        SourceRow(
+            key, float(bars[k]), [d.text(float(m[r, k])) for m, d in zip(measures, digits, strict=True)], remarks[k]
+        )
         for k, key in enumerate(top.keys[r].tolist())
         if key >= 0
     ]
@@ -183,7 +185,7 @@ def _table(screen: Screen, ranking: Ranking, names: list[int], bar: int, remarks
     return table
 
 
-def _nothing(row: list[Source] | None) -> str:
+def _nothing(row: list[SourceRow] | None) -> str:
     return f"  {MASKED}" if row is None else "  none to rank"
 
 
@@ -208,7 +210,7 @@ def _put_compact(screen: Screen, ranking: Ranking, name: int) -> None:
     _put_shortened(screen, ranking, [name, ranking.sources.widest])
 
 
-def _compact(sources: Axis, source: Source) -> Text:
+def _compact(sources: Axis, source: SourceRow) -> Text:
     mark = f" {source.remark[0]}" if source.remark else ""
     name = sources.label(source.index, sources.widest)
     return Text.assemble(("← ", "dim"), name, (f" {' '.join(source.numbers)}", "cyan"), (mark, "yellow"))

@@ -1,9 +1,9 @@
-"""An Explanation in; a screen out that a learner reads from top to bottom: one query's arithmetic with its numbers."""
+"""Draw an Explanation: one query's arithmetic with its numbers, from top to bottom."""
 
 from rich.console import Console
 from rich.text import Text
 
-from attnscope.report import Check, Explanation, Report, TextReport, Vector
+from attnscope.report import ArithmeticCheck, Explanation, Report, TextReport, Vector
 from attnscope.views.terminal.explain_rows import (
     in_one_line,
     put_blend,
@@ -155,7 +155,7 @@ def _put_vector(screen: Screen, vector: Vector) -> None:
     put_indented(screen, Text.assemble(norm, (values, "dim")), INDENT + _NAME)
 
 
-def _put_check(screen: Screen, check: Check | None, *, trivial: bool = False) -> None:
+def _put_check(screen: Screen, check: ArithmeticCheck | None, *, trivial: bool = False) -> None:
     """Whether a step holds when it is done again; where nothing was to be done, only if it does not."""
     if check is None or (trivial and check.holds):
         return

@@ -1,9 +1,9 @@
-"""An Explanation in; the tables of its steps out, a row for every key that is shown and one for the rest."""
+"""Tables of an Explanation: a row for every key shown, and one for the rest."""
 
 import numpy as np
 from rich.text import Text
 
-from attnscope.report import Cell, Explanation, Part
+from attnscope.report import ExplainedCell, Explanation, Part
 from attnscope.views.terminal.contributors import bar_text
 from attnscope.views.terminal.grid import (
     INDENT,
@@ -45,7 +45,7 @@ def put_scores(screen: Screen, e: Explanation, axis: Axis) -> None:
     put_grid(screen, "key", _labels(screen, axis), columns)
 
 
-def put_cell(screen: Screen, e: Explanation, cell: Cell) -> None:
+def put_cell(screen: Screen, e: Explanation, cell: ExplainedCell) -> None:
     """One dot product as the sum of its parts, the largest of them one by one."""
     names = [token_name(screen, e.tokens[e.query]), token_name(screen, e.sources[cell.key])]
     bands = any(part.wavelength is not None for part in cell.parts)
@@ -91,7 +91,7 @@ def _band_columns(screen: Screen, shown: list[Part]) -> list[Column]:
     ]
 
 
-def in_one_line(screen: Screen, e: Explanation, cell: Cell) -> Text:
+def in_one_line(screen: Screen, e: Explanation, cell: ExplainedCell) -> Text:
     """A cell's way from its score to what it gives."""
 
     def said(value: float) -> str:

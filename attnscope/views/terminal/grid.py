@@ -1,4 +1,4 @@
-"""Labelled rows of numbers in; a table whose columns are as wide as their numbers, out."""
+"""A table of numbers whose columns are as wide as their numbers."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

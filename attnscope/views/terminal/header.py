@@ -1,4 +1,4 @@
-"""A Report in; the lines around its matrices out: what produced them, which head this is, where to see more."""
+"""The lines around matrices: what produced them, which head this is, where to see more."""
 
 from collections.abc import Iterable
 

@@ -1,4 +1,4 @@
-"""One head's stages in; compact pictures out, two characters a cell, side by side where the screen has room."""
+"""Compact heat pictures of one head's stages, side by side where there is room."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""Tokens in; labels out that fit a column and from which every token can be found again."""
+"""Token labels that fit a column and still identify every token."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

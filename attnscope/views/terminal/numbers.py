@@ -1,4 +1,4 @@
-"""Numbers in; text out that is aligned within a matrix and readable whatever their size."""
+"""Format numbers so that they align within a matrix and stay readable at any size."""
 
 from dataclasses import dataclass
 from math import floor, inf, isfinite, isnan, log10

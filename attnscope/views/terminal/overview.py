@@ -1,4 +1,4 @@
-"""A head's pooled map and columns in; a heat picture of the whole text, and who is attended to most, out."""
+"""A heat picture of a whole text from its pooled map."""
 
 from dataclasses import dataclass
 from math import log

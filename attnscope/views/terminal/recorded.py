@@ -1,4 +1,4 @@
-"""Findings in; their screen as the text of a file out, plain or as SVG."""
+"""Findings as the text of a file, plain or SVG."""
 
 import re
 from io import StringIO

@@ -1,4 +1,4 @@
-"""Renderables in; lines on a console out, never wider than it and with nothing cut."""
+"""Print renderables on a console, never wider than it and with nothing cut."""
 
 import re
 from collections.abc import Iterable
@@ -11,8 +11,8 @@ from rich.segment import Segment, Segments
 from rich.style import Style
 from rich.text import Text
 
+from attnscope.system.escape import escape_control
 from attnscope.views.plain import ASCII, note_for
-from attnscope.visible import visible
 
 NARROWEST = 20  # Below this no table makes sense: lines are laid out for it, then folded as a terminal would.
 ROOMY = 40  # From here on there is room for what only helps: names of the axes, values in a column of their own.
@@ -50,7 +50,7 @@ class Screen:
 
     def safe(self, text: str) -> str:
         """A stranger's text with every control character visible, in characters that the console has."""
-        text = visible(text)
+        text = escape_control(text)
         return text.encode("ascii", "backslashreplace").decode() if self.ascii else text
 
     def note(self, text: str) -> str:

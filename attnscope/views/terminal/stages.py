@@ -1,4 +1,4 @@
-"""A HeadReport in; its matrices out in stage order, each with the arithmetic that made it."""
+"""The matrices of a head in stage order, each with the arithmetic that made it."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""One stage of one head in; a Rich table out, in as many column blocks as the screen's width needs."""
+"""Draw one stage as a table, in as many column blocks as the width needs."""
 
 from dataclasses import dataclass
 from itertools import pairwise

@@ -1,0 +1,90 @@
+"""Write each window of records in a background thread while the model computes the next one."""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from types import TracebackType
+from typing import Protocol
+
+from attnscope.batch.journal import JournalState
+from attnscope.batch.records import Record
+
+
+class RecordSink(Protocol):
+    """Where records go.
+
+    Attributes:
+        needs_all_records: It needs every record of a window, also those that it has written already.
+    """
+
+    needs_all_records: bool
+
+    @property
+    def written(self) -> JournalState:
+        """What was there before."""
+
+    def copy(self, count: int) -> "Counter[str]":
+        """See journal.Journal."""
+
+    def skip(self, count: int) -> None:
+        """See journal.Journal."""
+
+    def write(self, records: Sequence[Record], new: int, by_group: Sequence[Sequence[Record]]) -> None:
+        """Write a window's records and make them safe.
+
+        Args:
+            records: In the order of the input.
+            new: How many of them, the last ones, are not written yet.
+            by_group: The same ones as they went through the model, group by group.
+        """
+
+
+class BackgroundWriter:
+    """One window at a time, so that memory holds two at most; whatever goes wrong is raised where the next one comes.
+
+    Encoding, check sums, writing and waiting for the disk take as long as a fifth of the forward pass.
+
+    Args:
+        sink: Takes the records.
+    """
+
+    def __init__(self, sink: RecordSink) -> None:
+        self._sink, self._pool = sink, ThreadPoolExecutor(1, "attnscope-writer")
+        self._pending: tuple[Future[None], Callable[[], None]] | None = None
+
+    def submit(
+        self,
+        records: Sequence[Record],
+        new: int,
+        by_group: Sequence[Sequence[Record]],
+        then: Callable[[], None],
+    ) -> None:
+        """Hand a window on.
+
+        Args:
+            records: See RecordSink.put.
+            new: See RecordSink.put.
+            by_group: See RecordSink.put.
+            then: Called here, in the caller's thread, once the records are safe.
+        """
+        self.wait()
+        self._pending = self._pool.submit(self._sink.write, records, new, by_group), then
+
+    def wait(self) -> None:
+        """Wait for the last window.
+
+        Raises:
+            AttnscopeError: It could not be written.
+        """
+        if self._pending is not None:
+            future, then = self._pending
+            self._pending = None
+            future.result()
+            then()
+
+    def __enter__(self) -> "BackgroundWriter":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        """Let what is being written end, also where the work was interrupted: no line is torn by a signal."""
+        self._pool.shutdown(wait=True)

@@ -1,0 +1,109 @@
+"""Write arrays to disk past the page cache, with a CRC-32.
+
+The cache costs a processor a copy of every byte, where the model needs every processor, and saves nothing: a dump waits
+for the disk anyway.
+"""
+
+import errno
+import mmap
+from typing import Any
+from zlib import crc32
+
+import numpy as np
+
+from attnscope.system.file_system import FileSystem
+
+BLOCK = 4096  # bytes: places and sizes of what a disk takes directly are multiples of its blocks, of 512 or 4096
+BUFFER_BYTES = (
+    1 << 21
+)  # bytes of a call, a multiple of BLOCK: a huge page, which stays in cache while it is copied and summed
+_MIN_DIRECT_BYTES = 1 << 16  # bytes, at least, that are worth a call of their own
+
+Bytes = np.ndarray[Any, np.dtype[np.uint8]]
+
+
+class DirectWriter:
+    """Memory that begins where a page does, in which bytes are gathered until they are worth a call.
+
+    Args:
+        files: The system.
+    """
+
+    def __init__(self, files: FileSystem) -> None:
+        self._files = files
+        pages = mmap.mmap(-1, BUFFER_BYTES)
+        if hasattr(mmap, "MADV_HUGEPAGE"):
+            pages.madvise(mmap.MADV_HUGEPAGE)
+        self._buffer: Bytes = np.frombuffer(pages, dtype=np.uint8)
+        self._descriptor, self._used, self._direct, self._crc = -1, 0, False, 0
+
+    def start(self, descriptor: int) -> None:
+        """Begin with an empty file."""
+        self._descriptor, self._used, self._crc = descriptor, 0, 0
+        self._direct = self._files.direct(descriptor)
+
+    def put(self, data: Bytes) -> None:
+        """Append bytes: from where they lie, if blocks of memory and file begin together, or from a copy.
+
+        Args:
+            data: (n,), not changed before the file is finished.
+
+        Raises:
+            OSError: The system does not take them.
+        """
+        while len(data):
+            off = (data.ctypes.data - self._used) % BLOCK
+            if self._direct and not off and not self._used % BLOCK and len(data) >= _MIN_DIRECT_BYTES:
+                data = self._write_direct(data)
+                continue
+            end = min(self._used + len(data), BUFFER_BYTES)
+            if self._direct and not off and len(data) >= _MIN_DIRECT_BYTES + BLOCK:
+                end = min(end, self._used + -self._used % BLOCK)  # the rest may go straight
+            taken, data = data[: end - self._used], data[end - self._used :]
+            np.copyto(self._buffer[self._used : end], taken)  # numpy and zlib let other threads run meanwhile
+            self._crc, self._used = crc32(self._buffer[self._used : end].data, self._crc), end
+            if end == BUFFER_BYTES:
+                self._flush()
+
+    def _write_direct(self, data: Bytes) -> Bytes:
+        """Write whole blocks from where they lie; what is left."""
+        self._flush()
+        whole = len(data) - len(data) % BLOCK
+        self._crc = crc32(data[:whole].data, self._crc)
+        self._write(data[:whole].data)
+        return data[whole:]
+
+    def _flush(self) -> None:
+        self._write(self._buffer[: self._used].data)
+        self._used = 0
+
+    def finish(self) -> int:
+        """Write what is left, and wait until all of it is safe on disk; the CRC-32 of all bytes.
+
+        Raises:
+            OSError: The system refuses.
+        """
+        whole = self._used - self._used % BLOCK
+        self._write(self._buffer[:whole].data)
+        if self._direct and whole < self._used:
+            self._through_cache()
+        self._write(self._buffer[whole : self._used].data)
+        self._files.sync(self._descriptor)
+        return self._crc
+
+    def _write(self, rest: memoryview) -> None:
+        while len(rest):
+            try:
+                done = self._files.write(self._descriptor, rest)
+            except OSError as e:
+                if not self._direct or e.errno != errno.EINVAL:
+                    raise
+                done = 0  # a file system that takes the flag, and not our blocks
+                self._through_cache()
+            rest = rest[done:]
+            if self._direct and done % BLOCK:  # from here on, nothing lies where blocks begin
+                self._through_cache()
+
+    def _through_cache(self) -> None:
+        self._files.cached(self._descriptor)
+        self._direct = False

@@ -1,0 +1,176 @@
+"""Read a finished dump of any format: header, records with their arrays, end line, all checked."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from math import prod
+from pathlib import Path
+from typing import Annotated, Any, Literal
+from zlib import crc32
+
+import msgspec
+import numpy as np
+
+from attnscope.batch.header import END, MAGIC, SCHEMA, Header
+from attnscope.batch.journal import unseal
+from attnscope.batch.records import End, Record, RowArrays, TopArrays
+from attnscope.batch.shapes import check_record
+from attnscope.batch.sinks import INDEX
+from attnscope.errors import AttnscopeError
+from attnscope.report import decode_json
+
+_DTYPES = {"F32": np.float32, "I32": np.int32}
+_UNFINISHED = "is not finished"
+_RESTORE = "restore it from a copy"
+_GO_ON = "the command that began it goes on from there"
+
+
+_Size = Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]
+_Shard = tuple[str, bytes, dict[str, msgspec.Raw]]  # name, content, and the header's entry of every array
+
+
+class _Place(msgspec.Struct):
+    """Where an array lies in a shard."""
+
+    dtype: Literal["F32", "I32"]
+    shape: list[_Size]
+    data_offsets: tuple[_Size, _Size]
+
+
+class _Document(msgspec.Struct):
+    header: msgspec.Raw
+    records: list[msgspec.Raw]
+    end: msgspec.Raw
+
+
+@dataclass
+class Dump:
+    """A dump that is being read.
+
+    Attributes:
+        path: The .jsonl or .json file, or the folder.
+        header: What it says about itself.
+        end: The end line, once every record has been read.
+    """
+
+    path: Path
+    header: Header = field(init=False)
+    end: End | None = None
+
+    def __post_init__(self) -> None:
+        self._lines = self._bodies()
+        first = next(self._lines, None)
+        if first is None or not first.startswith(MAGIC):
+            raise AttnscopeError("is not a dump", where=self.path, hint="attnscope batch writes one")
+        self.header = decoded(first, Header, self.path)
+        if self.header.schema != SCHEMA:
+            raise AttnscopeError(
+                f"schema is '{self.header.schema}'", where=self.path, hint=f"this version reads '{SCHEMA}'"
+            )
+
+    def record_bodies(self) -> Iterator[bytes]:
+        """The JSON of every record, as it stands there.
+
+        Raises:
+            AttnscopeError: A line is damaged, or the end is missing.
+        """
+        for body in self._lines:
+            if body.startswith(END):
+                self.end = decoded(body, End, self.path)
+                if next(self._lines, None) is not None:
+                    raise AttnscopeError("something follows its end", where=self.path)
+                return
+            yield body
+        raise AttnscopeError(_UNFINISHED, where=self.path, hint=_GO_ON)
+
+    def records(self) -> Iterator[Record]:
+        """Every record, with its arrays.
+
+        Raises:
+            AttnscopeError: A line or shard is damaged, or the end is missing.
+        """
+        shard: _Shard | None = None
+        for body in self.record_bodies():
+            record = decoded(body, Record, self.path)
+            if record.shard is not None:
+                if shard is None or shard[0] != record.shard:
+                    shard = self._shard(record)
+                record = _with_arrays(record, shard, self.path / record.shard)
+            check_record(record, self.header.settings, self.path)
+            yield record
+
+    def _bodies(self) -> Iterator[bytes]:
+        if self.path.suffix == ".json":
+            document = decoded(self._read(self.path), _Document, self.path)
+            yield from (bytes(document.header), *map(bytes, document.records), bytes(document.end))
+            return
+        path = self.path / INDEX if self.path.is_dir() else self.path
+        crc = 0
+        try:
+            with open(path, "rb") as file:
+                for number, line in enumerate(file, 1):
+                    if not line.endswith(b"\n"):
+                        raise AttnscopeError(_UNFINISHED, where=path, hint=_GO_ON)
+                    whole = unseal(line, crc)
+                    if whole is None:
+                        what = "the line is damaged" if number > 1 else "is not a dump"
+                        raise AttnscopeError(what, where=f"{path}:{number}", hint=_RESTORE)
+                    body, crc = whole
+                    yield body
+        except OSError as e:
+            raise AttnscopeError(f"cannot be read ({e.strerror})", where=path) from e
+
+    def _read(self, path: Path) -> bytes:
+        try:
+            return path.read_bytes()
+        except OSError as e:
+            raise AttnscopeError(f"cannot be read ({e.strerror})", where=path) from e
+
+    def _shard(self, record: Record) -> _Shard:
+        name = str(record.shard)
+        if "/" in name or "\\" in name or not name.endswith(".safetensors"):
+            raise AttnscopeError(f"names a shard '{name}'", where=self.path, hint="expected a plain file name")
+        data = self._read(self.path / name)
+        if f"{crc32(data):08x}" != record.shard_check:
+            raise AttnscopeError("the shard is damaged", where=self.path / name, hint=_RESTORE)
+        start = 8 + int.from_bytes(data[:8], "little")
+        return name, data[start:], decoded(data[8:start], dict[str, msgspec.Raw], self.path / name)
+
+
+def decoded(data: bytes | msgspec.Raw, kind: Any, path: Path) -> Any:
+    """A line of a dump as the Header, Record or End that `kind` names.
+
+    Raises:
+        AttnscopeError: It is something else.
+    """
+    try:
+        return decode_json(data, kind)
+    except ValueError as e:  # msgspec.DecodeError is one
+        raise AttnscopeError(f"is not a dump ({e})", where=path, hint="attnscope batch writes one") from e
+
+
+def _with_arrays(record: Record, shard: _Shard, path: Path) -> Record:
+    """A record whose arrays lie in a shard, with these."""
+    _, data, places = shard
+    found: dict[str, dict[str, Any]] = {}
+    prefix = f"{record.index}/"
+    for name, place in places.items():
+        if name.startswith(prefix):
+            part, _, key = name.removeprefix(prefix).partition(".")
+            found.setdefault(part, {})[key] = _array(data, decoded(place, _Place, path), f"{path}: {name}")
+    if not found:
+        raise AttnscopeError(f"holds nothing of record {record.index}", where=path)
+    arrays: dict[str, Any] = {part: value.get("", value) for part, value in found.items()}
+    try:
+        for part, kind in (("top", TopArrays), ("rows", RowArrays)):
+            if part in arrays:
+                arrays[part] = kind(**arrays[part])
+        return msgspec.structs.replace(record, shard=None, shard_check=None, **arrays)
+    except TypeError as e:  # a name too many, or one that is missing
+        raise AttnscopeError(f"its arrays are not those of a record ({e})", where=path, hint=_RESTORE) from e
+
+
+def _array(data: bytes, place: _Place, where: str) -> Any:
+    low, high = place.data_offsets
+    if high > len(data) or 4 * prod(place.shape) != high - low:
+        raise AttnscopeError("its size and its shape contradict each other", where=where, hint=_RESTORE)
+    return np.frombuffer(data[low:high], dtype=_DTYPES[place.dtype]).reshape(place.shape)

@@ -1,0 +1,1 @@
+"""Checkpoint folders, safetensors headers, TOML stacks, bundled samples. Never imports torch."""

@@ -1,0 +1,198 @@
+"""Open a Hugging Face checkpoint folder: config, and where each tensor lies."""
+
+import hashlib
+import os
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from attnscope.checkpoints.headers import FileStamp, SafetensorsHeader, TensorInfo, read_header
+from attnscope.errors import AttnscopeError
+from attnscope.files.reading import MB, as_object, format_value, open_regular, parse_json, read_file, read_json
+
+CONFIG, TOKENIZER, SINGLE, INDEX = "config.json", "tokenizer.json", "model.safetensors", "model.safetensors.index.json"
+MAX_CONFIG, MAX_TOKENIZER, MAX_INDEX = 4 * MB, 200 * MB, 50 * MB
+_PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
+
+
+@dataclass(frozen=True)
+class Folder:
+    """An HF-layout folder, opened.
+
+    Attributes:
+        path: The folder.
+        config: What config.json says.
+        tensors: Every tensor of the checkpoint by name.
+        files: Name and size in bytes of the files that belong to the model.
+        fingerprint: SHA-256 over config.json, tokenizer.json, the tensor headers and samples of the data, first 16
+            hex digits.
+        metadata: Free-form notes in the safetensors files.
+        notes: What a reader should know, such as code in the folder that is not run.
+        stamps: The files with tensors as they were when their headers were read.
+    """
+
+    path: Path
+    config: dict[str, Any]
+    tensors: dict[str, TensorInfo]
+    files: dict[str, int]
+    fingerprint: str
+    metadata: dict[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    stamps: dict[Path, FileStamp] = field(default_factory=dict)
+
+
+def open_folder(path: Path) -> Folder:
+    """Read the config and all tensor headers of an HF-layout folder.
+
+    `model.safetensors` comes first, then the shards of `model.safetensors.index.json`, as in transformers. Pickles are
+    never opened.
+
+    Raises:
+        AttnscopeError: A file is missing, damaged or contradicts another; names it and says what was expected.
+    """
+    present = _list_folder(path)
+    if CONFIG not in present:
+        raise AttnscopeError(
+            f"holds no {CONFIG}", where=path, hint="expected config.json, tokenizer.json, *.safetensors"
+        )
+    raw_config = read_file(path / CONFIG, cap=MAX_CONFIG)
+    config = as_object(parse_json(raw_config, str(path / CONFIG)), str(path / CONFIG))
+    headers = _headers(path, present)
+    digest = hashlib.sha256(hashlib.sha256(raw_config).digest())
+    sizes = {CONFIG: len(raw_config)}
+    if TOKENIZER in present:
+        raw_tokenizer = read_file(path / TOKENIZER, cap=MAX_TOKENIZER)
+        digest.update(hashlib.sha256(raw_tokenizer).digest())
+        sizes[TOKENIZER] = len(raw_tokenizer)
+    for header in headers.values():
+        digest.update(header.digest)
+    return Folder(
+        path=path,
+        config=config,
+        tensors={name: info for header in headers.values() for name, info in header.tensors.items()},
+        files=sizes | {file.name: header.stamp.size for file, header in headers.items()},
+        fingerprint=digest.hexdigest()[:16],
+        metadata={key: text for header in headers.values() for key, text in header.metadata.items()},
+        notes=_notes(config),
+        stamps={file: header.stamp for file, header in headers.items()},
+    )
+
+
+def open_weights(path: Path) -> Folder:
+    """Read the tensor headers of one safetensors file that has no config beside it.
+
+    Raises:
+        AttnscopeError: It is not a safetensors file, or damaged.
+    """
+    header = read_header(path)
+    return Folder(
+        path=path.parent,
+        config={},
+        tensors=header.tensors,
+        files={path.name: header.stamp.size},
+        fingerprint=header.digest.hex()[:16],
+        metadata=header.metadata,
+        stamps={path: header.stamp},
+    )
+
+
+def hash_weights(folder: Folder) -> str:
+    """SHA-256 (hex) over every byte of the files with tensors, in the order of their names; `sha256sum` if it is one.
+
+    Raises:
+        AttnscopeError: A file cannot be read any more, or has changed since its header was read.
+    """
+    digest = hashlib.sha256()
+    for path in sorted(folder.stamps):
+        with open_regular(path) as (file, status):
+            if FileStamp.of(status) != folder.stamps[path]:
+                raise AttnscopeError("changed while it was being read", where=path, hint="run again")
+            while block := file.read(MB):
+                digest.update(block)
+    return digest.hexdigest()
+
+
+def _list_folder(path: Path) -> set[str]:
+    try:
+        return set(os.listdir(path))
+    except NotADirectoryError as e:
+        raise AttnscopeError("is a file, not a model's folder", where=path, hint=f"try {path.parent}") from e
+    except FileNotFoundError as e:
+        raise AttnscopeError("there is no such folder", where=path) from e
+    except (OSError, ValueError) as e:
+        raise AttnscopeError(f"cannot be listed: {getattr(e, 'strerror', None) or e}", where=path) from e
+
+
+def _notes(config: dict[str, Any]) -> tuple[str, ...]:
+    if "auto_map" not in config:
+        return ()
+    return ("config.json names Python code of its own (auto_map); it was not run",)
+
+
+def _headers(path: Path, present: set[str]) -> dict[Path, SafetensorsHeader]:
+    """The headers of the files that hold the weights, by file."""
+    if SINGLE in present:
+        return {path / SINGLE: read_header(path / SINGLE)}
+    if INDEX in present:
+        return _shard_headers(path, present)
+    pickles = sorted(name for name in present if name.endswith(_PICKLES))
+    if pickles:
+        found = f"holds its weights as pickles only ({', '.join(map(format_value, pickles[:3]))}), which can run code"
+        hint = "convert them where you trust them: load with transformers, then save_pretrained(…)"
+        raise AttnscopeError(found, where=path, hint=hint)
+    others = sorted(name for name in present if name.endswith(".safetensors"))
+    hint = (
+        f"found {', '.join(map(format_value, others[:3]))}; {INDEX} is missing"
+        if others
+        else f"expected {SINGLE} or {INDEX}"
+    )
+    raise AttnscopeError("holds no weights", where=path, hint=hint)
+
+
+def _shard_headers(path: Path, present: set[str]) -> dict[Path, SafetensorsHeader]:
+    """The headers of all shards, once they agree with the index."""
+    index = path / INDEX
+    where = f"{index}: weight_map"
+    table = as_object(as_object(read_json(index, cap=MAX_INDEX), str(index)).get("weight_map", {}), where)
+    if not table:
+        raise AttnscopeError("lists no tensors", where=where, hint="fetch the index again")
+    for name, shard in table.items():
+        _check_shard_name(shard, f"{where}.{format_value(name)[1:-1]}", present)
+    headers = {path / shard: read_header(path / shard) for shard in sorted(set(table.values()))}
+    _check_index(table, headers, path)
+    return headers
+
+
+def _check_shard_name(shard: Any, where: str, present: set[str]) -> None:
+    """Refuse anything that is not the plain name of a safetensors file in the folder, before it is opened."""
+    if not isinstance(shard, str) or any(c in shard for c in "/\\\0:") or not shard.endswith(".safetensors"):
+        raise AttnscopeError(
+            f"is {format_value(shard)}", where=where, hint="expected the plain name of a *.safetensors file"
+        )
+    if shard not in present:
+        raise AttnscopeError(
+            f"the shard {format_value(shard)} is missing", where=where, hint="fetch it, or the whole folder"
+        )
+
+
+def _check_index(table: dict[str, Any], headers: dict[Path, SafetensorsHeader], path: Path) -> None:
+    """Refuse an index and shards that do not list the same tensors in the same places."""
+    holders = {name: file.name for file, header in headers.items() for name in header.tensors}
+    twice = [n for n, count in Counter(n for h in headers.values() for n in h.tensors).items() if count > 1]
+    if twice:
+        raise AttnscopeError("lies in more than one shard", where=f"{path}: {format_value(twice[0])[1:-1]}")
+    for name, shard in table.items():
+        if holders.get(name) != shard:
+            found = f"is not in {format_value(shard)}" + (
+                f" but in {format_value(holders[name])}" if name in holders else ""
+            )
+            raise AttnscopeError(
+                found, where=f"{path / INDEX}: {format_value(name)[1:-1]}", hint="fetch index and shards again"
+            )
+    for name, shard in holders.items():
+        if name not in table:
+            found = f"lies in {format_value(shard)}, but the index does not list it"
+            raise AttnscopeError(
+                found, where=f"{path / INDEX}: {format_value(name)[1:-1]}", hint="fetch the index again"
+            )

@@ -1,0 +1,183 @@
+"""Read the header of a safetensors file: names, types, shapes and byte ranges of its tensors.
+
+The format: 8 bytes (length of the header, little-endian), a JSON object, the tensors' bytes without gaps
+(https://github.com/huggingface/safetensors#format).
+"""
+
+import hashlib
+import os
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from attnscope.errors import AttnscopeError
+from attnscope.files.reading import MB, as_object, format_value, identify_bytes, open_regular, parse_json, read_at_most
+
+MAX_HEADER = 100 * MB  # the format's own limit
+DTYPE_BYTES = {
+    "BOOL": 1, "U8": 1, "I8": 1, "F8_E4M3": 1, "F8_E5M2": 1, "U16": 2, "I16": 2, "F16": 2, "BF16": 2,
+    "U32": 4, "I32": 4, "F32": 4, "U64": 8, "I64": 8, "F64": 8,
+}  # fmt: skip
+_SAMPLES = 16
+_SAMPLE_BYTES = 4096
+
+
+@dataclass(frozen=True)
+class TensorInfo:
+    """Where a tensor lies.
+
+    Attributes:
+        name: Its name in the checkpoint.
+        file: The file that holds it.
+        dtype: Element type in safetensors' spelling, such as `F32` or `BF16`.
+        shape: Its shape.
+        start: First byte, counted from the start of the file.
+        end: The byte after the last.
+    """
+
+    name: str
+    file: Path
+    dtype: str
+    shape: tuple[int, ...]
+    start: int
+    end: int
+
+
+@dataclass(frozen=True)
+class FileStamp:
+    """What tells that a file is still the one that was looked at: size, time of change, identity."""
+
+    size: int
+    mtime_ns: int
+    inode: int
+    device: int
+
+    @classmethod
+    def of(cls, status: os.stat_result) -> "FileStamp":
+        """The stamp of an open file."""
+        return cls(status.st_size, status.st_mtime_ns, status.st_ino, status.st_dev)
+
+
+@dataclass(frozen=True)
+class SafetensorsHeader:
+    """What the head of one safetensors file says.
+
+    Attributes:
+        tensors: Its tensors by name.
+        metadata: Its free-form notes.
+        stamp: The file as it was.
+        digest: SHA-256 over the header and sixteen small samples of the data, which tell two trainings of one
+            architecture apart.
+    """
+
+    tensors: dict[str, TensorInfo]
+    metadata: dict[str, str]
+    stamp: FileStamp
+    digest: bytes
+
+
+def read_header(path: Path) -> SafetensorsHeader:
+    """Read and check the header of a safetensors file.
+
+    Raises:
+        AttnscopeError: It is not one, or its header contradicts itself or the file's size.
+    """
+    with open_regular(path) as (file, status):
+        raw = _header_bytes(file, status.st_size, path)
+        digest = _digest(file, raw, status.st_size)
+    entries = as_object(parse_json(raw, f"{path}: header"), f"{path}: header")
+    metadata = _metadata(entries.pop("__metadata__", None), path)
+    base = 8 + len(raw)
+    tensors = {name: _tensor(name, entry, base, status.st_size, path) for name, entry in entries.items()}
+    _check_cover(tensors, base, status.st_size, path)
+    return SafetensorsHeader(tensors, metadata, FileStamp.of(status), digest)
+
+
+def _header_bytes(file: BinaryIO, size: int, path: Path) -> bytes:
+    """The JSON part, once its length is found possible; else says what the file is instead."""
+    start = read_at_most(file, 512)
+    length = int.from_bytes(start[:8], "little")
+    if len(start) < 10 or length > MAX_HEADER or length + 8 > size or start[8:9] != b"{":
+        if wrong := identify_bytes(start):
+            raise AttnscopeError(f"is {wrong[0]}, not safetensors", where=path, hint=wrong[1])
+        if len(start) >= 10 and length > MAX_HEADER:
+            raise AttnscopeError(f"header length {length:,} is over the format's limit of {MAX_HEADER:,}", where=path)
+        if len(start) >= 10 and length + 8 > size:
+            found = f"the header should have {length:,} bytes, the file has {size:,}"
+            raise AttnscopeError(found, where=path, hint="the file is cut off or damaged: fetch it again")
+        raise AttnscopeError(f"is not safetensors ({size:,} bytes)", where=path, hint="fetch it again, or convert it")
+    file.seek(8)
+    raw = read_at_most(file, length)
+    if len(raw) < length:
+        raise AttnscopeError("became shorter while it was read", where=path)
+    return raw
+
+
+def _digest(file: BinaryIO, raw: bytes, size: int) -> bytes:
+    digest = hashlib.sha256(raw)
+    room = max(size - 8 - len(raw) - _SAMPLE_BYTES, 0)
+    for i in range(_SAMPLES):
+        file.seek(8 + len(raw) + room * i // (_SAMPLES - 1))
+        digest.update(read_at_most(file, _SAMPLE_BYTES))
+    return digest.digest()
+
+
+def _metadata(value: Any, path: Path) -> dict[str, str]:
+    where = f"{path}: __metadata__"
+    metadata = as_object({} if value is None else value, where)
+    for key, text in metadata.items():
+        if not isinstance(text, str):
+            raise AttnscopeError(f"is {format_value(text)}, not text", where=f"{where}.{format_value(key)[1:-1]}")
+    return metadata
+
+
+def _tensor(name: str, entry: Any, base: int, size: int, path: Path) -> TensorInfo:
+    """One entry of the header, checked by itself."""
+    where = f"{path}: {format_value(name)[1:-1]}"
+    fields = as_object(entry, where)
+    if set(fields) != {"dtype", "shape", "data_offsets"}:
+        found = f"has the fields {', '.join(map(format_value, list(fields)[:6])) or 'none'}"
+        raise AttnscopeError(found, where=where, hint="expected dtype, shape, data_offsets")
+    dtype, shape, offsets = fields["dtype"], fields["shape"], fields["data_offsets"]
+    if not isinstance(dtype, str) or dtype not in DTYPE_BYTES:
+        raise AttnscopeError(f"dtype is {format_value(dtype)}", where=where, hint=f"known: {', '.join(DTYPE_BYTES)}")
+    if not _are_sizes(shape) or len(shape) > 8:
+        raise AttnscopeError(f"shape is {_format_list(shape)}", where=where, hint="expected at most 8 whole numbers")
+    if not _are_sizes(offsets) or len(offsets) != 2 or offsets[0] > offsets[1]:
+        raise AttnscopeError(f"data_offsets is {_format_list(offsets)}", where=where, hint="expected [start, end]")
+    if offsets[1] > size - base:
+        found = f"ends at byte {format_value(offsets[1])} of the data, of which the file has {size - base:,}"
+        raise AttnscopeError(found, where=where, hint="the file is cut off or damaged: fetch it again")
+    needed, given = prod(shape) * DTYPE_BYTES[dtype], offsets[1] - offsets[0]
+    if needed != given or max(shape, default=0) > size:
+        found = (
+            f"{dtype} of shape {_format_list(shape)} needs {format_value(needed)} bytes, data_offsets give it {given:,}"
+        )
+        raise AttnscopeError(found, where=where, hint="the file is damaged: fetch it again")
+    return TensorInfo(name, path, dtype, tuple(shape), base + offsets[0], base + offsets[1])
+
+
+def _are_sizes(values: Any) -> bool:
+    return isinstance(values, list) and all(type(v) is int and v >= 0 for v in values)
+
+
+def _format_list(values: Any) -> str:
+    """A list of sizes for an error line; the sizes themselves where that is possible."""
+    if not isinstance(values, list):
+        return format_value(values)
+    return f"[{', '.join(map(format_value, values[:8]))}{', …' if len(values) > 8 else ''}]"
+
+
+def _check_cover(tensors: dict[str, TensorInfo], base: int, size: int, path: Path) -> None:
+    """Refuse overlaps, holes and bytes that belong to no tensor."""
+    reached, before = base, "the header"
+    for info in sorted(tensors.values(), key=lambda t: (t.start, t.end)):
+        if info.start != reached:
+            what = "overlaps" if info.start < reached else "leaves a hole after"
+            raise AttnscopeError(
+                f"{what} {before}", where=f"{path}: {format_value(info.name)[1:-1]}", hint="fetch the file again"
+            )
+        reached, before = info.end, format_value(info.name)
+    if reached != size:
+        raise AttnscopeError(f"{size - reached:,} bytes belong to no tensor", where=path, hint="fetch the file again")

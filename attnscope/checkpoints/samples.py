@@ -1,0 +1,68 @@
+"""Find bundled samples and configs by name."""
+
+from pathlib import Path
+from typing import Literal
+
+from attnscope.errors import AttnscopeError, did_you_mean
+
+SampleKind = Literal["sample_weights", "configs"]
+_PACKAGE = Path(__file__).parent.parent
+
+
+def samples_folder(kind: SampleKind) -> Path:
+    """The folder of everything shipped of one kind: in the wheel, or next to the package in a checkout."""
+    in_wheel = _PACKAGE / "_shipped" / kind
+    in_checkout = _PACKAGE.parent / kind
+    # site-packages may hold a stranger's folder `configs`, but no pyproject.toml
+    return in_checkout if not in_wheel.is_dir() and (_PACKAGE.parent / "pyproject.toml").is_file() else in_wheel
+
+
+def sample_names(kind: SampleKind) -> list[str]:
+    """Names of the shipped samples (`sample_weights`) or configs (`configs`), sorted."""
+    folder = samples_folder(kind)
+    if kind == "configs":
+        return sorted(path.stem for path in folder.glob("*.toml"))
+    return sorted(path.parent.name for path in folder.glob("*/config.json"))
+
+
+def find_model(name_or_path: str) -> Path:
+    """The folder of a model: one that exists, or the shipped sample of that name.
+
+    Raises:
+        AttnscopeError: It is neither.
+    """
+    path = Path(name_or_path)
+    if name_or_path and _exists(path, folder=True):  # "", as of an unset variable, is not the current folder
+        return path
+    if _exists(path, folder=False):
+        raise AttnscopeError("is a file, not a model's folder", where=path, hint=f"try its folder: {path.parent}")
+    if name_or_path in sample_names("sample_weights"):
+        return samples_folder("sample_weights") / name_or_path
+    raise _unknown("folder, and no shipped sample of that name", name_or_path, sample_names("sample_weights"))
+
+
+def find_config(name_or_path: str) -> Path:
+    """The TOML file of a stack: one that exists, or the shipped config of that name, with or without `.toml`.
+
+    Raises:
+        AttnscopeError: It is neither.
+    """
+    path = Path(name_or_path)
+    if _exists(path, folder=False):
+        return path
+    if _exists(path, folder=True):
+        raise AttnscopeError("is a folder, not a TOML file", where=path, hint="use --model for a checkpoint's folder")
+    if name_or_path.removesuffix(".toml") in sample_names("configs"):
+        return samples_folder("configs") / f"{name_or_path.removesuffix('.toml')}.toml"
+    raise _unknown("file, and no shipped config of that name", name_or_path, sample_names("configs"))
+
+
+def _exists(path: Path, *, folder: bool) -> bool:
+    try:
+        return path.is_dir() if folder else path.exists() and not path.is_dir()
+    except (OSError, ValueError):  # too long for a name, NUL in it, a folder above it that may not be entered
+        return False
+
+
+def _unknown(what: str, name: str, known: list[str]) -> AttnscopeError:
+    return AttnscopeError(f"there is no such {what}", where=name, hint=did_you_mean(name, known) if known else None)

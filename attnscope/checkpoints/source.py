@@ -1,0 +1,149 @@
+"""A model that is described and checked, but not loaded; its texts as tokens.
+
+Everything that can be refused without torch is refused here, before torch is imported.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+from attnscope.checkpoints.folder import Folder
+from attnscope.config import ModelConfig, parse_mask
+from attnscope.errors import AttnscopeError, UsageError
+from attnscope.report import Token
+from attnscope.tokenization.hugging_face import FileTokenizer
+from attnscope.tokenization.words import WordTokenizer
+
+DEFAULT_MODEL = "riverbank"
+
+
+@dataclass(frozen=True)
+class ModelSource:
+    """A model that has been described, checked as far as that goes without torch, and not loaded.
+
+    Attributes:
+        name: What the user named.
+        family: `model_type`, or `config`.
+        config: The model.
+        weights: `trained` where they come from a checkpoint that does not say otherwise, or `random`.
+        fingerprint: See report.Provenance.
+        tokenizer: Text to tokens.
+        load: Loads the first n layers: called with n, a torch.dtype and a torch.device.
+        folder: The checkpoint; None where there is none.
+        notes: What was switched off or ignored while opening it.
+        trained_masks: Masks that it was trained under, where that is more than its own.
+        engine: `native` or `transformers`.
+        part: `encoder`, `decoder` or `cross` of a model with two halves; None elsewhere.
+        start: What a decoder's text begins with; None where nothing is put before it.
+        has_projection: The output projection is known, which `projected` contributions need.
+    """
+
+    name: str
+    family: str
+    config: ModelConfig
+    weights: str
+    fingerprint: str
+    tokenizer: FileTokenizer | WordTokenizer
+    load: Callable[..., Any]
+    folder: Folder | None
+    notes: tuple[str, ...] = ()
+    trained_masks: tuple[str, ...] = ()
+    engine: str = "native"
+    part: str | None = None
+    decoder_start: Token | None = None
+    has_projection: bool = True
+
+    @property
+    def needs_context(self) -> bool:
+        """A second text goes into the model."""
+        return self.config.cross_attention or self.part == "decoder"
+
+    @property
+    def can_stream(self) -> bool:
+        """Its layers can be read one by one, as often as they are needed."""
+        return self.engine == "native" and self.folder is not None
+
+    @property
+    def copied_elements(self) -> int:
+        """Numbers in the largest tensor that holds all experts of a layer, whose parts are copied as it is read."""
+        tensors = self.folder.tensors.values() if self.can_stream and self.folder is not None else ()
+        return max((prod(tensor.shape) for tensor in tensors if len(tensor.shape) == 3), default=0)
+
+
+def training_facts(folder: Folder) -> tuple[str, tuple[str, ...]]:
+    """What config.json says of its training under our own key: `trained` or `random`, and the masks trained under."""
+    where = f"{folder.path / 'config.json'}: attnscope"
+    training_facts = folder.config.get("attnscope", {})
+    if not isinstance(training_facts, dict) or not set(training_facts) <= {"random_weights", "trained_masks"}:
+        raise AttnscopeError("is not understood", where=where, hint="expected random_weights and trained_masks")
+    random, masks = training_facts.get("random_weights", False), training_facts.get("trained_masks", [])
+    if not isinstance(random, bool) or not isinstance(masks, list) or not all(isinstance(m, str) for m in masks):
+        hint = "expected random_weights true or false, trained_masks a list of masks"
+        raise AttnscopeError("holds a value of the wrong type", where=where, hint=hint)
+    for mask in masks:
+        try:
+            parse_mask(mask, f"{where}.trained_masks")
+        except UsageError as e:
+            raise AttnscopeError(e.found, where=e.where, hint=e.hint) from e
+    return "random" if random else "trained", tuple(masks)
+
+
+def tokenize(
+    source: ModelSource, text: str, pair: str | None, where: str, *, truncate: bool
+) -> tuple[list[Token], list[str]]:
+    """The tokens of one text, checked against what the model can take, and notes on what was done to them.
+
+    Raises:
+        AttnscopeError: There are none, an id is beyond the embedding, or there are more than the model has positions.
+    """
+    tokens, notes = source.tokenizer.encode(text, pair, where=where), list[str]()
+    c = source.config
+    if source.decoder_start is not None and where != "--context":
+        tokens = shift_right(tokens, source.decoder_start)
+        notes.append(
+            f"a decoder's text: '{source.decoder_start.piece}' goes before it, and no end of sentence after it"
+        )
+    _check_types(tokens, c.n_segments, where)
+    worst = max(tokens, key=lambda t: t.id)
+    if worst.id >= c.vocab_size:
+        found = f"token '{worst.piece}' has id {worst.id}, the embedding has {c.vocab_size} rows"
+        raise AttnscopeError(found, where=where, hint="tokenizer and weights are not of one model")
+    if c.max_positions is not None and len(tokens) > c.max_positions:
+        if not truncate:
+            found = f"{len(tokens)} tokens, the model takes {c.max_positions}"
+            raise AttnscopeError(found, where=where, hint="--truncate cuts the text")
+        notes.append(f"cut from {len(tokens)} to {c.max_positions} tokens")
+        tokens = _truncate(tokens, c.max_positions)
+    if all(t.special for t in tokens):
+        notes.append("the text has special tokens only")
+    return tokens, notes
+
+
+def _check_types(tokens: list[Token], n_segments: int, where: str) -> None:
+    """Refuse a type id that the model's segment table has no row for; a model without such a table takes none."""
+    worst = max(tokens, key=lambda t: t.type_id)
+    if n_segments and worst.type_id >= n_segments:
+        rows = "1 row" if n_segments == 1 else f"{n_segments} rows"
+        found = f"token '{worst.text}' has type id {worst.type_id}, the model's segment table has {rows}"
+        paired = any(token.segment for token in tokens)
+        hint = "leave --pair out, or take the model's own tokenizer" if paired else "take the model's own tokenizer"
+        raise AttnscopeError(f"{found} (type_vocab_size)", where=where, hint=hint)
+
+
+def shift_right(tokens: list[Token], start: Token) -> list[Token]:
+    """A decoder's input as in training: the start, then the text, without the special token that ends it."""
+    return [start, *(tokens[:-1] if _closes(tokens[-1]) else tokens)]
+
+
+def _closes(token: Token) -> bool:
+    """It was added by the tokenizer; a special token that the user wrote is part of the text."""
+    return token.special and token.start is None
+
+
+def _truncate(tokens: list[Token], longest: int) -> list[Token]:
+    """The first tokens, with the special tokens that the tokenizer closed the text with still closing it."""
+    closing = 0
+    while closing < min(len(tokens), longest) and _closes(tokens[-1 - closing]):
+        closing += 1
+    return tokens[: longest - closing] + (tokens[-closing:] if closing else [])

@@ -1,0 +1,150 @@
+"""Read TOML files that describe a small stack."""
+
+import tomllib
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_type_hints
+
+import msgspec
+
+from attnscope.config import ModelConfig, check_sizes, parse_mask
+from attnscope.errors import AttnscopeError, UsageError, did_you_mean
+from attnscope.files.reading import read_file
+
+_CAP = 1 << 20
+
+
+class StackFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a TOML file says besides the model itself.
+
+    Attributes:
+        description: One line for the reader.
+        seed: Seed of the random weights, where there is no checkpoint.
+        weights: A safetensors file with our own parameter names, relative to the TOML file; None for random weights.
+        random_weights: The file's weights were drawn, not trained; every view then says so.
+        tokenizer: `words` (made from the texts themselves), or a tokenizer.json relative to the TOML file.
+        punctuation: Whether `words` keeps punctuation marks as tokens.
+        vocab_size: Rows of the token embedding; None for as many as the tokenizer has words.
+    """
+
+    description: str = ""
+    seed: Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)] = 0
+    weights: str | None = None
+    random_weights: bool = False
+    tokenizer: str = "words"
+    punctuation: Literal["keep", "drop"] = "keep"
+    vocab_size: Annotated[int, msgspec.Meta(ge=1)] | None = None
+
+
+class StackDescription(msgspec.Struct, frozen=True):
+    """A TOML file, read.
+
+    Attributes:
+        path: The file.
+        data: Its bytes, for the fingerprint.
+        file: What it says besides the model.
+        model: Fields of a ModelConfig that it sets, sizes filled in, `vocab_size` not among them.
+    """
+
+    path: Path
+    data: bytes
+    file: StackFile
+    model: dict[str, Any]
+
+    def config(self, vocab_size: int) -> ModelConfig:
+        """The stack, for a tokenizer with this many words.
+
+        Raises:
+            AttnscopeError: A field has the wrong type or value, or sizes contradict each other.
+        """
+        try:
+            config = msgspec.convert({**self.model, "vocab_size": self.file.vocab_size or vocab_size}, ModelConfig)
+        except msgspec.ValidationError as e:
+            raise _field_error(e, self.path) from e
+        check_sizes(config, str(self.path))
+        return config
+
+
+def read_stack(path: Path) -> StackDescription:
+    """Read a TOML file.
+
+    Raises:
+        AttnscopeError: It is not TOML, has an unknown key (the nearest known one is suggested), or a wrong value.
+    """
+    data = read_file(path, cap=_CAP)
+    try:
+        raw = tomllib.loads(data.decode())
+    except RecursionError as e:
+        raise AttnscopeError("is nested too deeply", where=path, hint="no stack needs as many levels") from e
+    except ValueError as e:  # no TOML, not UTF-8, or a whole number of thousands of digits
+        raise AttnscopeError(f"not TOML: {e}", where=path) from e
+    _check_fields(raw, path)
+    if "weights" in raw and raw.get("tokenizer", "words") == "words":
+        hint = "name a tokenizer.json: words of a text have no fixed ids"
+        raise AttnscopeError("weights were given, but no tokenizer", where=path, hint=hint)
+    own = {name: raw.pop(name) for name in StackFile.__struct_fields__ if name in raw}
+    try:
+        described = StackDescription(path, data, msgspec.convert(own, StackFile), _fill_defaults(raw, path))
+    except msgspec.ValidationError as e:
+        raise _field_error(e, path) from e
+    described.config(vocab_size=1)  # everything but the vocabulary is known now: say now what is wrong
+    return described
+
+
+def _field_error(error: msgspec.ValidationError, path: Path) -> AttnscopeError:
+    found, _, at = str(error).replace("`", "").partition(" - at $.")
+    return AttnscopeError(found[0].lower() + found[1:], where=f"{path}: {at}" if at else path)
+
+
+def _check_fields(raw: dict[str, Any], path: Path) -> None:
+    """Every key is known and holds a value of its type, before any arithmetic is done with it."""
+    types = {**get_type_hints(StackFile, include_extras=True), **get_type_hints(ModelConfig, include_extras=True)}
+    types["scale"] = bool | float
+    for name, value in raw.items():
+        if name not in types:
+            raise AttnscopeError(f"unknown key '{name}'", where=path, hint=did_you_mean(name, list(types)))
+        try:
+            msgspec.convert(value, types[name])
+        except msgspec.ValidationError as e:
+            found = str(e).replace("`", "").replace(" - at $", f", in {name}")
+            raise AttnscopeError(f"{name} = {value!r}: {found}", where=path) from e
+
+
+def _fill_defaults(raw: dict[str, Any], path: Path) -> dict[str, Any]:
+    """Sizes that follow from others, and `scale = true` or `false`."""
+    model = {"n_layers": 1, "n_heads": 1, "d_model": 32, "norm": "none", **raw}
+    model.setdefault("n_kv_heads", model["n_heads"])
+    if "d_head" not in model:
+        if model["d_model"] % model["n_heads"]:
+            found = f"{model['n_heads']} heads do not divide the width {model['d_model']}"
+            raise AttnscopeError(found, where=path, hint="set d_head, or make d_model a multiple of n_heads")
+        model["d_head"] = model["d_model"] // model["n_heads"]
+    model.setdefault("d_value", model["d_head"])
+    if model.get("positions") == "learned":
+        model.setdefault("max_positions", 512)
+    if isinstance(model.get("scale"), bool):
+        model["scale"] = None if model["scale"] else 1.0
+    _check_width(model, path)
+    _check_mask(model, path)
+    return model
+
+
+def _check_width(model: dict[str, Any], path: Path) -> None:
+    """Concatenated heads that nothing projects back must be as wide as what they are added to or fed into."""
+    width = model["n_heads"] * model["d_value"]
+    if model.get("out_projection", True) or width == model["d_model"]:
+        return
+    if model["n_layers"] > 1 or model.get("residual", True) or model.get("d_mlp"):
+        hint = f"set out_projection = true, or make n_heads × d_value equal to d_model = {model['d_model']}"
+        raise AttnscopeError(f"without an output projection the heads are {width} wide", where=path, hint=hint)
+
+
+def _check_mask(model: dict[str, Any], path: Path) -> None:
+    if isinstance(model.get("mask"), str):
+        try:
+            terms = parse_mask(model["mask"], f"{path}: mask")
+        except UsageError as e:
+            raise AttnscopeError(e.found, where=e.where, hint=e.hint) from e
+        if any(term.kind == "own" for term in terms):
+            raise AttnscopeError("'own' has no meaning here", where=f"{path}: mask", hint="name the mask itself")
+        if any(term.kind == "file" for term in terms):
+            raise AttnscopeError("a file is no model's mask", where=f"{path}: mask", hint="give it with --mask")

@@ -1,0 +1,67 @@
+"""Values for shell completion."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+STAGES = ("scores", "scaled", "masked", "weights", "output")
+
+
+def samples(incomplete: str) -> list[str]:
+    """Shipped checkpoints by name, and folders."""
+    from attnscope.checkpoints.samples import sample_names
+
+    return _starting(sample_names("sample_weights"), incomplete) + _paths(incomplete, folders_only=True)
+
+
+def configs(incomplete: str) -> list[str]:
+    """Shipped configs by name, and TOML files."""
+    from attnscope.checkpoints.samples import sample_names
+
+    return _starting(sample_names("configs"), incomplete) + _paths(incomplete, ending=".toml")
+
+
+def files(incomplete: str) -> list[str]:
+    """Files and folders."""
+    return _paths(incomplete)
+
+
+def masks(incomplete: str) -> list[str]:
+    """Words of a mask expression, also after a plus, and files."""
+    done, plus, last = incomplete.rpartition("+")
+    known = _starting(["own", "causal", "bidirectional", "window:", "prefix:", "block:"], last)
+    return [f"{done}{plus}{word}" for word in known + (_paths(last) if last else [])]
+
+
+def stages(incomplete: str) -> list[str]:
+    """Stages, also after a comma, or `none`."""
+    done, comma, last = incomplete.rpartition(",")
+    used = done.split(",")
+    known = STAGES if comma else (*STAGES, "none")
+    return [f"{done}{comma}{stage}" for stage in known if stage.startswith(last) and stage not in used]
+
+
+def words(*known: str) -> Callable[[str], list[str]]:
+    """A completion out of fixed words."""
+
+    def complete(incomplete: str) -> list[str]:
+        return _starting(list(known), incomplete)
+
+    return complete
+
+
+def _starting(known: list[str], incomplete: str) -> list[str]:
+    return [word for word in known if word.startswith(incomplete)]
+
+
+def _paths(incomplete: str, *, folders_only: bool = False, ending: str = "") -> list[str]:
+    """Paths below what is typed so far; a folder ends in `/`, so that the next one goes on from there."""
+    folder, _, start = incomplete.rpartition("/")
+    try:
+        found = sorted(Path(f"{folder}/" if folder or incomplete.startswith("/") else ".").iterdir())
+    except OSError:
+        return []
+    prefix = incomplete[: len(incomplete) - len(start)]
+    visible_names = [p for p in found if p.name.startswith(start) and (start or not p.name.startswith("."))]
+    folders = [f"{prefix}{p.name}/" for p in visible_names if p.is_dir()]
+    rest = [] if folders_only else [p.name for p in visible_names if not p.is_dir() and p.name.endswith(ending)]
+    return folders + [prefix + name for name in rest]

@@ -1,0 +1,71 @@
+"""Expand commands that take dataclasses of options into commands that Typer understands."""
+
+import inspect
+from collections.abc import Callable
+from dataclasses import MISSING, Field, field, fields, is_dataclass, make_dataclass
+from typing import Annotated, Any, get_args
+
+
+def expand_groups(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Let Typer see every field of a parameter whose type is a dataclass as a parameter of its own.
+
+    So an option is declared once, in one dataclass, and every command that takes the dataclass has it.
+    """
+    groups: dict[str, Any] = {
+        name: parameter.annotation
+        for name, parameter in inspect.signature(command).parameters.items()
+        if is_dataclass(parameter.annotation)
+    }
+
+    def spread_command(**given: Any) -> Any:
+        for name, group in groups.items():
+            given[name] = group(**{field.name: given.pop(field.name) for field in fields(group)})
+        return command(**given)
+
+    parameters: list[inspect.Parameter] = []
+    for parameter in inspect.signature(command).parameters.values():
+        group = groups.get(parameter.name)
+        parameters += [_parameter(field) for field in fields(group)] if group else [_keyword(parameter)]
+    spread_command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    spread_command.__annotations__ = {p.name: p.annotation for p in parameters}
+    spread_command.__name__, spread_command.__doc__ = command.__name__, command.__doc__
+    return spread_command
+
+
+def subset_of(group: type, *names: str) -> type:
+    """A dataclass of some of another's options."""
+    made = [(each.name, each.type, field(default=each.default)) for each in fields(group) if each.name in names]
+    return make_dataclass(f"PartOf{group.__name__}", made, frozen=True, kw_only=True)
+
+
+def repeatable(group: type, *names: str) -> type:
+    """The same dataclass of options with these given as often as one likes; each is then a list, or None."""
+    made: list[tuple[str, Any, Any]] = []
+    for each in fields(group):
+        _, *rest = get_args(each.type)
+        kind = Annotated[list[str] | None, *rest] if each.name in names else each.type
+        made.append((each.name, kind, field(default=None if each.name in names else each.default)))
+    return make_dataclass(f"Several{group.__name__}", made, frozen=True, kw_only=True)
+
+
+def pick_values(group: type, many: Any, chosen: dict[str, Any]) -> Any:
+    """The dataclass itself: the chosen values, the only one of those given once, the default of those not given."""
+    values: dict[str, Any] = {}
+    for each in fields(group):
+        value = getattr(many, each.name)
+        if each.name in chosen:
+            values[each.name] = chosen[each.name]
+        elif isinstance(value, list):
+            values[each.name] = value[0] if value else each.default
+        else:
+            values[each.name] = each.default if value is None else value
+    return group(**values)
+
+
+def _parameter(each: "Field[Any]") -> inspect.Parameter:
+    default = inspect.Parameter.empty if each.default is MISSING else each.default
+    return inspect.Parameter(each.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=each.type)
+
+
+def _keyword(parameter: inspect.Parameter) -> inspect.Parameter:
+    return parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)

@@ -1,0 +1,131 @@
+"""Parsers of single option values, with usage errors."""
+
+import re
+from collections.abc import Callable
+from typing import Any, get_args
+
+from attnscope.cli.completion import STAGES
+from attnscope.errors import UsageError, did_you_mean
+from attnscope.selection import parse_indices, parse_unit
+
+_SIZE = re.compile(r"(\d+(?:\.\d+)?) ?([kmgt]?)(?:i?b)?", re.IGNORECASE)
+_MOST_MEMORY = float(1 << 62)
+_DEVICE = re.compile(r"auto|cpu|cuda(:[0-9]{1,3})?")
+
+
+def one_of(option: str, words: Any) -> Callable[[str], str]:
+    """A reader of one of the words of a Literal type."""
+    known: tuple[str, ...] = get_args(words)
+
+    def read(text: str) -> str:
+        if text not in known:
+            near = did_you_mean(text, known)
+            raise UsageError(f"'{text}' is none of {', '.join(known)}", where=option, hint=_unless_listed(near))
+        return text
+
+    return read
+
+
+def some_of(option: str, what: str, known: tuple[str, ...]) -> Callable[[str], str]:
+    """A reader of some of the known words, joined by commas; they come out in the order in which they are known."""
+
+    def read(text: str) -> str:
+        asked = [part.strip() for part in text.split(",")]
+        for word in asked:
+            if word not in known:
+                raise UsageError(f"unknown {what} '{word}'", where=option, hint=did_you_mean(word, known))
+        return ",".join(word for word in known if word in asked)
+
+    return read
+
+
+def stages(text: str) -> str:
+    """Stages joined by commas, or `none`."""
+    return text if text == "none" else some_of("--stage", "stage", STAGES)(text)
+
+
+def number(option: str, low: int, high: int | None = None) -> Callable[[Any], int]:
+    """A reader of a whole number within bounds."""
+    bounds = f"{low} or more" if high is None else f"{low} to {high}"
+
+    def read(text: Any) -> int:
+        digits = str(text)
+        if not (digits.isascii() and digits.isdigit() and len(digits) < 19):
+            raise UsageError(f"'{digits}' is not a number of {bounds}", where=option)
+        if int(digits) < low or (high is not None and int(digits) > high):
+            raise UsageError(f"{digits} is out of range", where=option, hint=f"use {bounds}")
+        return int(digits)
+
+    return read
+
+
+def text(option: str) -> Callable[[str], str]:
+    """A reader of text that a file can hold: in what was typed, bytes that are not UTF-8 are halves of characters."""
+
+    def read(text: str) -> str:
+        try:
+            text.encode()
+        except UnicodeEncodeError as e:
+            raise UsageError(f"'{text}' is not UTF-8", where=option) from e
+        return text
+
+    return read
+
+
+def indices(option: str) -> Callable[[str], str]:
+    """A reader of layers or heads that leaves the text as typed: which numbers exist is known later."""
+
+    def read(text: str) -> str:
+        if parse_unit(text, text) == (text, text):  # no label of a layer and head
+            parse_indices(text, option)
+        return text
+
+    return read
+
+
+def mask(text: str) -> str:
+    """A mask expression, left as typed."""
+    from attnscope.config import parse_mask
+
+    parse_mask(text)
+    return text
+
+
+def device(text: str) -> str:
+    """`auto`, `cpu`, `cuda` or `cuda:N`; whether it is there is known later."""
+    if not _DEVICE.fullmatch(text):
+        hint = "use cuda" if text.startswith("gpu") else _unless_listed(did_you_mean(text, ("auto", "cpu", "cuda")))
+        raise UsageError(f"'{text}' is none of auto, cpu, cuda, cuda:N", where="--device", hint=hint)
+    return text
+
+
+def size(text: Any) -> int:
+    """A number of bytes such as `800M` or `1.5G`; the letters are powers of 1024."""
+    match = _SIZE.fullmatch(str(text).strip())
+    if not match:
+        raise UsageError(f"'{text}' is not a size", where="--max-memory", hint="use 1.5G, 800M or a number of bytes")
+    count = float(match[1]) * 1024 ** " kmgt".index(match[2].lower() or " ")
+    if count < 1:
+        raise UsageError("no memory at all is too little", where="--max-memory")
+    if count > _MOST_MEMORY:
+        raise UsageError(f"'{text}' is more than any machine has", where="--max-memory", hint="such as 1.5G")
+    return int(count)
+
+
+def tolerance(option: str) -> Callable[[Any], float]:
+    """A reader of a number of 0 or more."""
+
+    def read(text: Any) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            value = -1.0
+        if not 0 <= value < float("inf"):
+            raise UsageError(f"'{text}' is not a number of 0 or more", where=option, hint="such as 1e-5")
+        return value
+
+    return read
+
+
+def _unless_listed(hint: str) -> str | None:
+    return None if hint.startswith("known") else hint

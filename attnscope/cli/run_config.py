@@ -1,0 +1,154 @@
+"""Turn options into the RunConfig that the pipeline takes."""
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from attnscope.cli.options import MachineOptions, ModelOptions, TextOptions
+from attnscope.cli.process import print_notice
+from attnscope.cli.selection_options import SelectionOptions
+from attnscope.errors import AttnscopeError, UsageError
+from attnscope.selection import parse_unit
+from attnscope.system.escape import escape_control
+
+if TYPE_CHECKING:
+    from attnscope.config import RunConfig, TextInput
+
+_LINES = (".txt", ".md", ".toml")  # endings of files: texts, …
+_RECORDS = (".jsonl", ".csv", ".tsv", ".parquet", ".gz", ".zst")  # … what only batch reads, …
+_FINDINGS = (".json", ".safetensors", ".npy", ".npz", ".svg", ".html")  # … and what no command reads texts from
+_LONGEST = 16 << 20  # bytes of standard input; an endless one must not fill the memory
+
+
+def run_config(
+    source: TextOptions,
+    stack: ModelOptions,
+    selection: SelectionOptions,
+    machine: MachineOptions,
+    *,
+    window: int | None,
+    quiet: bool,
+    pool: int | None = None,
+) -> "RunConfig":
+    """What the user asked for.
+
+    Args:
+        source: Where the texts are.
+        stack: Which model.
+        selection: What to compute.
+        machine: How to run it.
+        window: See config.RunConfig.
+        quiet: No remarks on standard error.
+        pool: Runs of a pooled map, as typed; None where none was asked for.
+
+    Raises:
+        UsageError: There is no text, or there are two sources of one.
+        AttnscopeError: The text cannot be read.
+    """
+    from attnscope.config import RunConfig
+
+    chosen = stack.chosen()
+    layer, head = parse_unit(selection.layer, selection.head)
+    return RunConfig(
+        texts=texts(source, quiet=quiet),
+        model=chosen["model"],
+        config=chosen["config"],
+        mask=selection.mask,
+        what_if=selection.what_if,
+        layer=layer,
+        head=head,
+        query=selection.query,
+        key=selection.key,
+        stages=selection.stages,
+        top=selection.top,
+        by=selection.by,
+        special=not selection.no_special,
+        device=machine.device,
+        dtype=machine.dtype,
+        window=window,
+        pool=pool,
+        truncate=machine.truncate,
+        max_memory=machine.max_memory,
+        engine=machine.engine,
+        part=machine.part,
+        hash_weights=machine.hash_weights,
+    )
+
+
+def texts(source: TextOptions, *, quiet: bool) -> "tuple[TextInput, ...]":
+    """The texts that the user named.
+
+    Args:
+        source: Where they are.
+        quiet: Say nothing about blank lines.
+
+    Raises:
+        UsageError: There is no text, or there are two sources of one.
+        AttnscopeError: The file or standard input cannot be read, or is not UTF-8.
+    """
+    from attnscope.config import TextInput
+
+    if source.file is None and source.text is None:
+        raise UsageError("there is no text", hint="give TEXT, - for standard input, or --file PATH")
+    for option, text in (("TEXT", source.text), ("--pair", source.pair), ("--context", source.context)):
+        if text is not None:
+            _refuse_file_name(option, text)
+    if source.file is None:
+        standard = source.text == "-"
+        text = _standard_input() if standard else str(source.text)
+        return (TextInput(text, source.pair, source.context, "standard input" if standard else "TEXT"),)
+    if source.text is not None or source.pair is not None:
+        other = "TEXT" if source.text is not None else "--pair"
+        raise UsageError(f"--file and {other} exclude each other", hint="give one of them")
+    return _from_file(source.file, source.context, quiet=quiet)
+
+
+def _refuse_file_name(option: str, text: str) -> None:
+    """Refuse a text that is the name of a file, or looks like one: what is in the file was meant."""
+    path = Path(text)
+    try:
+        named = path.is_file()
+    except (OSError, ValueError):  # too long for a name, NUL in it
+        named = False
+    looks = text.split() == [text] and path.suffix.lower() in (*_LINES, *_RECORDS, *_FINDINGS)
+    if not named and not looks:
+        return
+    if option != "TEXT":
+        hint = f"give the text itself; with a blank behind it, {option} '{text} ' is taken as it stands"
+    else:
+        reads = f"--file {text} reads its lines"
+        if path.suffix.lower() in _RECORDS:
+            reads = f"attnscope batch {text} reads it"
+        elif path.suffix.lower() in _FINDINGS:
+            reads = "only saved reports, .json, are compared"
+        hint = f"{reads}; - takes a text from standard input, whatever it is"
+    raise UsageError(f"'{text}' is the name of a file, not a text", where=option, hint=hint)
+
+
+def _from_file(path: Path, context: str | None, *, quiet: bool) -> "tuple[TextInput, ...]":
+    from msgspec.structs import replace
+
+    from attnscope.files.text_files import read_texts
+
+    found, notes = read_texts(path)
+    for note in notes if not quiet else []:
+        print_notice("note", escape_control(note))
+    return tuple(replace(text, context=context) for text in found)
+
+
+def _standard_input() -> str:
+    if sys.stdin is None:
+        raise AttnscopeError("standard input is closed", hint="give TEXT, or --file PATH")
+    try:
+        data = sys.stdin.buffer.read(_LONGEST + 1)
+    except OSError as e:
+        raise AttnscopeError(f"cannot be read ({e.strerror})", where="standard input") from e
+    if len(data) > _LONGEST:
+        raise AttnscopeError(f"is longer than {_LONGEST:,} bytes", where="standard input", hint="split the text")
+    try:
+        return data.decode().removesuffix("\n")
+    except UnicodeDecodeError as e:
+        before = data[: e.start]
+        line, column = before.count(b"\n") + 1, e.start - (before.rfind(b"\n") + 1)
+        found = f"byte 0x{data[e.start]:02x} at byte {column} of line {line} is not UTF-8"
+        raise AttnscopeError(found, where="standard input", hint="convert it to UTF-8") from e

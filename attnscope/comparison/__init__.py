@@ -1,0 +1,1 @@
+"""Compare reports: aligned tokens, differences of weights and of pooled maps."""

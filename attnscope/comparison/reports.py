@@ -1,0 +1,428 @@
+"""Compare reports cell by cell. NumPy on plain data, so that saved reports compare without a model."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from attnscope.comparison.alignment import align
+from attnscope.comparison.maps import pooled_change
+from attnscope.comparison.tolerance import Judge, MatrixPair, Tolerance
+from attnscope.errors import AttnscopeError
+from attnscope.report import STAGES, HeadReport, TextReport, Token
+from attnscope.report.compare import Change, Comparison, HeadChange, Partial, Side
+
+_Array = np.ndarray[Any, np.dtype[Any]]
+
+
+def compare_sides(
+    axis: str,
+    sides: Sequence[Side],
+    shown_keys: Sequence[Sequence[int] | None] | None = None,
+    tolerance: Tolerance | None = None,
+    stages: Sequence[str] = STAGES,
+) -> Comparison:
+    """Hold every side against the first.
+
+    Args:
+        axis: What differs between them.
+        sides: At least two.
+        shown_keys: Of every text: columns of the first side that the difference matrix has, None for all; None for
+            all of every text.
+        tolerance: What may differ; None for no verdict.
+        stages: Stages whose worst cells are looked for.
+
+    Raises:
+        AttnscopeError: A side lacks a text, a layer and head, or the weights or maps that it needs, or texts are too
+            long and too different.
+    """
+    judge = Judge(tolerance or Tolerance())
+    notes: dict[str, None] = {}
+    unmatched: list[str] = []
+    changes = []
+    for number, side in enumerate(sides[1:], 1):
+        change = Change(number, [])
+        for text in _texts(sides[0], side):
+            shown = None if shown_keys is None else shown_keys[text.number]
+            for found, pairs in text.changes(axis, shown, stages):
+                change.heads.append(found)
+                judge.see(number, text.number, (found.first, found.second), pairs)
+            notes |= dict.fromkeys(text.notes(axis))
+            unmatched += text.unmatched(axis)
+        changes.append(change)
+    notes |= dict.fromkeys(_notes(changes))
+    return Comparison(axis, list(sides), changes, list(notes), judge.verdict(unmatched) if tolerance else None)
+
+
+def _texts(first: Side, second: Side) -> "list[_Text]":
+    one, other = first.report.texts, second.report.texts
+    if len(one) != len(other):
+        found = f"'{first.label}' has {len(one)} texts, '{second.label}' has {len(other)}"
+        raise AttnscopeError(found, hint="compare reports of the same texts")
+    labels = first.label, second.label
+    return [_Text(number, labels, a, b) for number, (a, b) in enumerate(zip(one, other, strict=True))]
+
+
+@dataclass(frozen=True)
+class _Text:
+    """One text of two sides."""
+
+    number: int
+    labels: tuple[str, str]
+    a: TextReport
+    b: TextReport
+
+    @property
+    def maps(self) -> bool:
+        """A map stands for the matrices of a side."""
+        return not self.a.queries or not self.b.queries
+
+    @cached_property
+    def tokens(self) -> list[tuple[int, int]]:
+        """Tokens of the query side that both have."""
+        return align(self.a.tokens, self.b.tokens)
+
+    @cached_property
+    def sources(self) -> list[tuple[int, int]]:
+        """Tokens of the key side that both have."""
+        return align(self.a.sources, self.b.sources)
+
+    @cached_property
+    def queries(self) -> list[tuple[int, int]]:
+        """Those that both show rows of."""
+        return _shown_in_both(self.tokens, self.a.queries, self.b.queries)
+
+    @cached_property
+    def keys(self) -> list[tuple[int, int]]:
+        """Those that both show columns of."""
+        return _shown_in_both(self.sources, self.a.keys, self.b.keys)
+
+    def heads(self, axis: str) -> list[tuple[HeadReport, HeadReport]]:
+        """Heads of the first side, each with the one that it is compared with."""
+        if axis in ("layer", "head") and len(self.a.heads) == len(self.b.heads):
+            return list(zip(self.a.heads, self.b.heads, strict=True))
+        return [(head, _counterpart(head, self.b, self.labels[1])) for head in self.a.heads]
+
+    def changes(
+        self, axis: str, shown: Sequence[int] | None, stages: Sequence[str]
+    ) -> Iterator[tuple[HeadChange, list[MatrixPair]]]:
+        """Hold every head against its counterpart."""
+        for x, y in self.heads(axis):
+            if self.maps:
+                yield pooled_change(self.number, (self.a, x, selection_name(x)), (self.b, y, selection_name(y)))
+                continue
+            one, other = self._half(0, self.a, x), self._half(1, self.b, y)
+            pairs = _pairs(one, other, stages)
+            yield _head_change(self.number, one, other, pairs, shown), pairs
+
+    def _half(self, side: int, text: TextReport, head: HeadReport) -> "_AlignedSide":
+        return _AlignedSide(
+            text, head, *([pair[side] for pair in found] for found in (self.queries, self.keys, self.sources))
+        )
+
+    def unmatched(self, axis: str) -> list[str]:
+        """What cannot be compared, so that nobody can say that it stays within a tolerance.
+
+        Texts that are meant to differ are compared where they are the same.
+        """
+        where = f"text {self.number}: "
+        found = [] if axis == "text" or self.maps else [where + one for one in self._alone()]
+        if nothing := self._nothing():
+            found.insert(0, where + nothing)
+        return found
+
+    def _alone(self) -> Iterator[str]:
+        """Tokens that only one side has."""
+        for kind in ("tokens", "sources") if self.a.context is not None or self.b.context is not None else ("tokens",):
+            for n, text in enumerate((self.a, self.b)):
+                spelled: Sequence[Token] = getattr(text, kind)
+                if alone := _without(spelled, [pair[n] for pair in getattr(self, kind)]):
+                    few = ", ".join(f"{p} '{spelled[p].text}'" for p in alone[:_NAMED])
+                    more = f" and {len(alone) - _NAMED} more" if len(alone) > _NAMED else ""
+                    yield f"only '{self.labels[n]}' has the tokens {few}{more}"
+
+    def _nothing(self) -> str:
+        """Why not a single cell is compared; empty where one is."""
+        one, other = (f"'{label}'" for label in self.labels)
+        if not self.a.heads:
+            return f"{one} holds no layer and head"
+        if self.maps:
+            return ""
+        for kind, matched, shared in (("query", self.tokens, self.queries), ("key", self.sources, self.keys)):
+            if not matched:
+                return f"no {kind} token of {one} has a counterpart in {other}"
+            if not shared:
+                saved = [listed(text.queries if kind == "query" else text.keys) for text in (self.a, self.b)]
+                return f"{one} holds {kind} {saved[0]}, {other} holds {saved[1]}, and none of them correspond"
+        return ""
+
+    def notes(self, axis: str) -> Iterator[str]:
+        """What a reader must know of what was not compared."""
+        if nothing := self._nothing():
+            yield f"text {self.number}: {nothing}"
+        paired = {(y.layer, y.head) for _, y in self.heads(axis)}
+        if more := [selection_name(head) for head in self.b.heads if (head.layer, head.head) not in paired]:
+            yield f"only '{self.labels[1]}' holds {', '.join(more[:_NAMED])}{' …' if len(more) > _NAMED else ''}"
+        if self.maps:
+            return
+        stages = [set(text.heads[0].stages) if text.heads else set() for text in (self.a, self.b)]
+        for n, label in enumerate(self.labels):
+            if only := [stage for stage in STAGES if stage in stages[n] - stages[1 - n]]:
+                yield f"only '{label}' holds {', '.join(only)}"
+        for text, label in ((self.a, self.labels[0]), (self.b, self.labels[1])):
+            if len(text.keys) < len(text.sources):
+                yield (
+                    f"'{label}' holds {len(text.keys)} of {len(text.sources)} keys: what needs whole rows (moved, JS, "
+                    "gains, loses) is not computed; save it without --key for these"
+                )
+        for n, (text, label) in enumerate(((self.a, self.labels[0]), (self.b, self.labels[1]))):
+            there = {pair[n] for pair in self.tokens}
+            if lost := [q for q in text.queries if q in there and q not in {pair[n] for pair in self.queries}]:
+                yield f"only '{label}' holds the rows of query {listed(lost)}"
+        if any(not _same_ranking(x, y) for x, y in self.heads(axis)):
+            yield "contributors are ranked by different measures, so who entered and left is not told"
+
+
+_NAMED = 5  # tokens or heads that a message names
+
+
+def _without(tokens: Sequence[Token], matched: Sequence[int]) -> list[int]:
+    """Positions that have no counterpart."""
+    there = set(matched)
+    return [position for position in range(len(tokens)) if position not in there]
+
+
+def listed(positions: Sequence[int]) -> str:
+    """Write positions as runs, such as `0–4, 7`."""
+    runs: list[list[int]] = []
+    for position in positions:
+        if runs and position == runs[-1][1] + 1:
+            runs[-1][1] = position
+        else:
+            runs.append([position, position])
+    return ", ".join(str(a) if a == b else f"{a}–{b}" for a, b in runs) or "none"
+
+
+def _shown_in_both(pairs: list[tuple[int, int]], first: list[int], second: list[int]) -> list[tuple[int, int]]:
+    """The pairs whose positions both sides show."""
+    here, there = set(first), set(second)
+    return [(i, j) for i, j in pairs if i in here and j in there]
+
+
+def _counterpart(head: HeadReport, text: TextReport, label: str) -> HeadReport:
+    for other in text.heads:
+        if (other.layer, other.head) == (head.layer, head.head):
+            return other
+    hint = "compare reports of the same layers and heads"
+    raise AttnscopeError(f"{selection_name(head)} is not in '{label}'", hint=hint)
+
+
+def selection_name(head: HeadReport) -> str:
+    """`L1H2`, `L1 mean`, `mean H2` or `mean`."""
+    layer = "mean" if head.layer == "mean" else f"L{head.layer}"
+    if head.head == "mean":
+        return layer if layer == "mean" else f"{layer} mean"
+    return f"mean H{head.head}" if layer == "mean" else f"{layer}H{head.head}"
+
+
+@dataclass(frozen=True)
+class _AlignedSide:
+    """One side's share of a comparison.
+
+    Attributes:
+        text: The text.
+        head: The layer and head.
+        queries: Positions of the rows that the other side has, too.
+        keys: Positions of the columns that the other side has, too.
+        sources: Positions of all sources that the other side has, too, whether or not it has their columns.
+    """
+
+    text: TextReport
+    head: HeadReport
+    queries: list[int]
+    keys: list[int]
+    sources: list[int]
+
+    @property
+    def whole(self) -> bool:
+        """The report holds every key of a row."""
+        return len(self.text.keys) == len(self.text.sources)
+
+    @cached_property
+    def at(self) -> list[int]:
+        """Rows of the aligned queries within the report's matrices."""
+        return _index_of(self.queries, self.text.queries)
+
+    @cached_property
+    def columns(self) -> list[int]:
+        """Columns of the aligned keys within the report's matrices."""
+        return _index_of(self.keys, self.text.keys)
+
+    @cached_property
+    def weights(self) -> _Array:
+        """Weights of the aligned queries over every key of the report, (queries, keys), float64."""
+        if "weights" not in self.head.stages:
+            hint = "save it with --stage scores,masked,weights"
+            raise AttnscopeError("the report holds no weights", where=selection_name(self.head), hint=hint)
+        return self.head.stages["weights"][self.at].astype(np.float64)
+
+    @cached_property
+    def own_keys(self) -> list[int]:
+        """Positions of the sources without a counterpart."""
+        return _without(self.text.sources, self.sources)
+
+    @cached_property
+    def own(self) -> _Array:
+        """Weights of the aligned queries on the keys without a counterpart, (queries, own keys)."""
+        return self.weights[:, _index_of(self.own_keys, self.text.keys)]
+
+    @property
+    def sink(self) -> _Array:
+        """What the aligned queries give to the head's sink, (queries, 1); 0 where it has none."""
+        given = np.zeros(len(self.at)) if self.head.sink is None else self.head.sink[self.at].astype(np.float64)
+        return given[:, None]
+
+    @property
+    def outside(self) -> _Array:
+        """Weight of the aligned queries on keys that are not saved, (queries,)."""
+        saved = self.weights.sum(-1)
+        return np.where(np.isnan(saved), np.nan, 0.0 if self.whole else np.maximum(1 - self.sink[:, 0] - saved, 0))
+
+    @property
+    def future(self) -> _Array:
+        """Weight on keys after the query, (queries,); NaN where not all of them are saved."""
+        queries = np.array(self.queries, dtype=np.int64)
+        if self.text.context is not None:
+            return np.full(len(queries), np.nan)
+        after = np.array(self.text.keys)[None] > queries[:, None]
+        last_missing = max(set(range(len(self.text.sources))).difference(self.text.keys), default=-1)
+        return np.where(last_missing > queries, np.nan, (self.weights * after).sum(-1))
+
+    def top(self, ranks: int) -> list[list[int]]:
+        """Positions of the top contributors of every aligned query, strongest first, so many of them at most."""
+        return [[int(k) for k in row if k >= 0] for row in self.head.top.keys[self.at, :ranks]]
+
+
+def _index_of(chosen: Sequence[int], among: Sequence[int]) -> list[int]:
+    """Where each of these stands among those."""
+    place = {position: n for n, position in enumerate(among)}
+    return [place[position] for position in chosen]
+
+
+def _head_change(
+    number: int, one: _AlignedSide, other: _AlignedSide, pairs: Sequence[MatrixPair], shown_keys: Sequence[int] | None
+) -> HeadChange:
+    wanted = set(one.keys if shown_keys is None else shown_keys)
+    shown = [n for n, key in enumerate(one.keys) if key in wanted]
+    moved = other.weights[:, other.columns] - one.weights[:, one.columns]  # over aligned keys
+    partial = None
+    if one.whole and other.whole:
+        p, q = _outcomes(one, other)
+        apart, divergence = 0.5 * np.abs(q - p).sum(-1), jensen_shannon(p, q)
+        gained, gain = _largest(np.hstack([moved, other.own]), other.keys + other.own_keys)
+        lost, loss = _largest(np.hstack([-moved, one.own]), one.keys + one.own_keys)
+    else:
+        apart = divergence = gain = loss = np.full(len(one.queries), np.nan)
+        gained = lost = [-1] * len(one.queries)
+        saved = len(one.text.keys), len(other.text.keys)
+        of = len(one.text.sources), len(other.text.sources)
+        partial = Partial(saved, of, np.array([one.outside, other.outside], dtype=np.float32))
+    return HeadChange(
+        text=number,
+        first=selection_name(one.head),
+        second=selection_name(other.head),
+        queries=list(zip(one.queries, other.queries, strict=True)),
+        keys=[(one.keys[n], other.keys[n]) for n in shown],
+        only_first=one.own_keys,
+        only_second=other.own_keys,
+        difference=moved[:, shown].astype(np.float32),
+        total_variation=apart.astype(np.float32),
+        jensen_shannon=divergence.astype(np.float32),
+        future=np.array([one.future, other.future], dtype=np.float32),
+        entropy=np.array([half.head.rows.entropy[half.at] for half in (one, other)]),
+        gained=gained,
+        gain=gain.astype(np.float32),
+        lost=lost,
+        loss=loss.astype(np.float32),
+        entered=_entered(one, other),
+        left=_entered(other, one),
+        worst=[pair.worst() for pair in pairs],
+        partial=partial,
+    )
+
+
+def _outcomes(one: _AlignedSide, other: _AlignedSide) -> tuple[_Array, _Array]:
+    """Both sides' rows over the same outcomes: aligned keys, the first side's own, the second's own, and the sink."""
+    p = np.hstack([one.weights[:, one.columns], one.own, np.zeros_like(other.own), one.sink])
+    q = np.hstack([other.weights[:, other.columns], np.zeros_like(one.own), other.own, other.sink])
+    return p, q
+
+
+def jensen_shannon(p: _Array, q: _Array) -> _Array:
+    """Jensen–Shannon divergence of rows of weights, in bits: ½ KL(p‖m) + ½ KL(q‖m) with m = ½(p + q) (Lin, 1991).
+
+    Args:
+        p: (rows, outcomes), each row sums to 1.
+        q: Likewise.
+
+    Returns:
+        (rows,), 0 for equal rows and 1 for rows that share nothing; NaN where a row is.
+    """
+    m = 0.5 * (p + q)
+
+    def parts(x: _Array) -> _Array:
+        ratio = np.divide(x, m, out=np.ones_like(x), where=x > 0)
+        return np.where(np.isnan(x), np.nan, x * np.log2(ratio))
+
+    return np.maximum(0.5 * (parts(p) + parts(q)).sum(-1), 0.0)  # type: ignore[no-any-return]
+
+
+def _largest(change: _Array, positions: list[int]) -> tuple[list[int], _Array]:
+    """Of every row: the position whose weight grows most, and by how much; −1 and 0 where none grows."""
+    if not positions:
+        return [-1] * len(change), np.zeros(len(change), dtype=np.float32)
+    best = np.where(np.isnan(change), 0.0, change)
+    at = best.argmax(-1)
+    most = np.take_along_axis(best, at[:, None], axis=1)[:, 0]
+    gained = [positions[i] if value > 0 else -1 for i, value in zip(at, most, strict=True)]
+    return gained, np.maximum(most, 0).astype(np.float32)
+
+
+def _same_ranking(one: HeadReport, other: HeadReport) -> bool:
+    return (one.top.by, one.top.left_out) == (other.top.by, other.top.left_out)
+
+
+def _entered(before: _AlignedSide, after: _AlignedSide) -> list[list[int]]:
+    """Of every row: top contributors of one side that the other side's top does not hold."""
+    if not _same_ranking(before.head, after.head):
+        return [[] for _ in after.queries]
+    ranks = min(half.head.top.keys.shape[1] for half in (before, after))
+    there = dict(zip(before.sources, after.sources, strict=True))
+    carried = [{there[p] for p in row if p in there} for row in before.top(ranks)]
+    return [[p for p in row if p not in old] for row, old in zip(after.top(ranks), carried, strict=True)]
+
+
+def _pairs(one: _AlignedSide, other: _AlignedSide, stages: Sequence[str]) -> list[MatrixPair]:
+    """The matrices of those stages that both sides have, over what both show."""
+    return [_pair(s, one, other) for s in STAGES if s in stages and s in one.head.stages and s in other.head.stages]
+
+
+def _pair(stage: str, one: _AlignedSide, other: _AlignedSide) -> MatrixPair:
+    a, b = (half.head.stages[stage][half.at].astype(np.float64) for half in (one, other))
+    if stage != "output":
+        return MatrixPair(stage, a[:, one.columns], b[:, other.columns], one.queries, one.keys)
+    if a.shape != b.shape:
+        raise AttnscopeError("the values are of different widths", where=f"{selection_name(one.head)}: output")
+    return MatrixPair(stage, a, b, one.queries, range(a.shape[1]))
+
+
+def _notes(changes: Sequence[Change]) -> list[str]:
+    """What a reader must know of maps, and of tokens without counterpart."""
+    heads = [head for change in changes for head in change.heads]
+    if any(head.mass is not None for head in heads):
+        return ["maps stand for matrices that are too large; --query ROWS compares those rows cell by cell"]
+    if not any(head.only_first or head.only_second for head in heads):
+        return []
+    return ["tokens that only one side has are not in the matrix; their weight counts as moved"]

@@ -1,0 +1,228 @@
+"""Run a model once per side and compare the reports."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from attnscope.comparison.reports import compare_sides, listed
+from attnscope.comparison.tolerance import Tolerance
+from attnscope.config import RunConfig
+from attnscope.engines.loader import ProgressCallback
+from attnscope.errors import AttnscopeError, UsageError
+from attnscope.files.reading import read_file
+from attnscope.pipeline import Session
+from attnscope.report import STAGES, HeadReport, Report, TextReport, from_json
+from attnscope.report.compare import Comparison, Side
+from attnscope.selection import parse_indices, parse_positions
+from attnscope.system.escape import as_unicode
+
+_CAP = 4 << 30
+
+
+def compare_runs(
+    axis: str,
+    runs: Sequence[tuple[str, RunConfig]],
+    key: str | None,
+    window: int | None,
+    progress: ProgressCallback | None = None,
+    tolerance: Tolerance | None = None,
+) -> Comparison:
+    """Run every side and hold it against the first.
+
+    A layer or head that is left to us is chosen on the side with the model's own mask, else on the first, and the
+    others take the same.
+
+    Args:
+        axis: What differs between the runs.
+        runs: Label and run of every side; each keeps every column.
+        key: Columns of the difference that are shown, as typed; None for all, or the first `window`.
+        window: See config.RunConfig.
+        progress: See pipeline.inspect.
+        tolerance: What may differ; None for no verdict.
+
+    Raises:
+        AttnscopeError: A side cannot be run, or the sides do not go together.
+        UsageError: A selection does not fit.
+    """
+    asked = [stage for stage in STAGES if any(stage in run.stages for _, run in runs)] or ["weights"]
+    runs = [(label, _with_weights(run)) for label, run in runs]
+    session = Session([text for _, run in runs for text in run.texts], progress)
+    leader = _reference_side(axis, runs, session)
+    reports = {leader: session.inspect(runs[leader][1])}
+    chosen = _chosen(reports[leader])
+    for number, (_, run) in enumerate(runs):
+        if number != leader:
+            kept = {name: numbers for name, numbers in chosen.items() if getattr(run, name) == "auto"}
+            report = session.inspect(msgspec.structs.replace(run, **kept))
+            reports[number] = _same_heads(axis, report, reports[leader]) if kept else report
+    sides = [Side(as_unicode(label), reports[number]) for number, (label, _) in enumerate(runs)]
+    return compare_sides(axis, sides, _shown(sides[0].report, key, window), tolerance, asked)
+
+
+def _shown(report: Report, key: str | None, window: int | None) -> list[list[int] | None]:
+    """Of every text: the columns that the difference shows; None for all."""
+    shown: list[list[int] | None] = []
+    for text in report.texts:
+        if key is not None:
+            texts = (text.text, text.pair) if text.context is None else (None,)
+            shown.append(parse_positions(key, text.sources, texts, "--key"))
+        else:
+            shown.append(None if window is None or len(text.sources) <= window else list(range(window)))
+    return shown
+
+
+def _with_weights(run: RunConfig) -> RunConfig:
+    """The same run, keeping the weights, too: everything but worst cells is measured with them."""
+    return msgspec.structs.replace(run, stages=tuple(dict.fromkeys((*run.stages, "weights"))))
+
+
+def _reference_side(axis: str, runs: Sequence[tuple[str, RunConfig]], session: Session) -> int:
+    """The side on which `auto` chooses."""
+    own = [run.mask in ("own", session.source(run).config.describe_mask()) for _, run in runs]
+    return own.index(True) if axis == "mask" and True in own else 0
+
+
+def _chosen(report: Report) -> dict[str, str]:
+    """The layers and heads of a report, as one would type them; only `auto` is replaced by them."""
+    heads = report.texts[0].heads
+    found = {
+        "layer": dict.fromkeys(str(head.layer) for head in heads),
+        "head": dict.fromkeys(str(h.head) for h in heads),
+    }
+    return {name: ",".join(numbers) for name, numbers in found.items()}
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What to compare of saved reports, as typed; None for all that they hold.
+
+    Attributes:
+        layer: Layers.
+        head: Heads.
+        query: Rows.
+        key: Columns of the difference.
+        stages: Stages.
+    """
+
+    layer: str | None = None
+    head: str | None = None
+    query: str | None = None
+    key: str | None = None
+    stages: tuple[str, ...] | None = None
+
+
+def _same_heads(axis: str, report: Report, chosen: Report) -> Report:
+    """Leave out the heads that were chosen for another layer than theirs."""
+    units = [(head.layer, head.head) for head in chosen.texts[0].heads]
+    if axis == "layer":  # the first layer takes the head that was chosen for the first layer of the other side, …
+        layers = list(dict.fromkeys(head.layer for head in report.texts[0].heads))
+        units = [(layer, head) for layer, (_, head) in zip(layers, units, strict=False)]
+    if axis == "head" or len(units) != len(chosen.texts[0].heads):
+        return report
+    texts = [
+        msgspec.structs.replace(text, heads=[head for head in text.heads if (head.layer, head.head) in units])
+        for text in report.texts
+    ]
+    return msgspec.structs.replace(report, texts=texts)
+
+
+def compare_files(
+    paths: Sequence[Path], wanted: Wanted | None = None, tolerance: Tolerance | None = None
+) -> Comparison:
+    """Hold saved Reports against the first of them; no model is needed.
+
+    Args:
+        paths: Where they are.
+        wanted: What to compare of them; None for all that they hold.
+        tolerance: What may differ; None for no verdict.
+
+    Raises:
+        AttnscopeError: A file is no Report, or the Reports do not go together.
+        UsageError: They do not hold what is wanted.
+    """
+    wanted = wanted or Wanted()
+    sides = [Side(as_unicode(str(path)), _narrowed(path, _read_report(path), wanted)) for path in paths]
+    shown = _shown(sides[0].report, wanted.key, None)
+    for text, keys in zip(sides[0].report.texts, shown, strict=True):
+        _check_saved(keys or [], text.keys, "key", paths[0])
+    return compare_sides("report", sides, shown, tolerance, wanted.stages or STAGES)
+
+
+def _read_report(path: Path) -> Report:
+    try:
+        return from_json(read_file(path, cap=_CAP))
+    except AttnscopeError as e:
+        raise e if e.where else AttnscopeError(e.found, where=path, hint=e.hint) from e
+
+
+def _narrowed(path: Path, report: Report, wanted: Wanted) -> Report:
+    """The part of a report that is wanted.
+
+    Raises:
+        UsageError: It does not hold that.
+    """
+    texts = []
+    for text in report.texts:
+        made = report.provenance
+        layers = _picked(wanted.layer, "layer", made.n_layers, [head.layer for head in text.heads], path)
+        heads = _picked(wanted.head, "head", made.n_heads, [head.head for head in text.heads], path)
+        named = {(head.layer, head.head): head for head in text.heads}
+        chosen = [named[layer, head] for layer in layers for head in heads if (layer, head) in named]
+        if text.heads and not chosen:
+            raise UsageError(f"'{path}' holds no such head of such a layer", where="--layer and --head")
+        queries = text.queries
+        if wanted.query is not None:
+            queries = sorted(parse_positions(wanted.query, text.tokens, (text.text, text.pair), "--query"))
+            _check_saved(queries, text.queries, "query", path)
+        rows = [text.queries.index(query) for query in queries]
+        parts = [_rows_of(_stages_of(head, wanted.stages, path), text, rows) for head in chosen]
+        texts.append(msgspec.structs.replace(text, queries=queries, heads=parts))
+    return msgspec.structs.replace(report, texts=texts)
+
+
+def _picked(typed: str | None, what: str, count: int, saved: Sequence[int | str], path: Path) -> Sequence[int | str]:
+    """The layers or heads that are meant, of those that are saved."""
+    pick = parse_indices("all" if typed is None else typed, f"--{what}")
+    if pick.word in ("auto", "all"):
+        return list(dict.fromkeys(saved))
+    picked: Sequence[int | str] = ["mean"] if pick.word else pick.numbers(count, what)
+    if missing := [str(number) for number in picked if number not in saved]:
+        found = f"'{path}' holds no {what} {', '.join(missing)}"
+        raise UsageError(found, where=f"--{what}", hint=f"it holds {', '.join(dict.fromkeys(map(str, saved)))}")
+    return picked
+
+
+def _check_saved(asked: Sequence[int], saved: Sequence[int], what: str, path: Path) -> None:
+    if missing := [position for position in asked if position not in saved]:
+        found = f"'{path}' holds no {what} {listed(missing)}"
+        raise UsageError(found, where=f"--{what}", hint=f"it holds {listed(saved)}")
+
+
+def _stages_of(head: HeadReport, stages: tuple[str, ...] | None, path: Path) -> HeadReport:
+    """A head with these stages alone, and the weights, which everything is measured with."""
+    if stages is None:
+        return head
+    if missing := [stage for stage in stages if stage not in head.stages]:
+        found = f"'{path}' holds no {', '.join(missing)}"
+        raise UsageError(found, where="--stage", hint=f"it holds {', '.join(head.stages) or 'none'}")
+    kept = {stage: matrix for stage, matrix in head.stages.items() if stage in stages or stage == "weights"}
+    return msgspec.structs.replace(head, stages=kept)
+
+
+def _rows_of(head: HeadReport, text: TextReport, rows: Sequence[int]) -> HeadReport:
+    """A head with some of its rows."""
+    if list(rows) == list(range(len(text.queries))):
+        return head
+    kept = {text.queries[row] for row in rows}
+    top = {name: getattr(head.top, name) for name in ("keys", "weight", "value", "projected")}
+    statistics = msgspec.structs.asdict(head.rows).items()
+    return msgspec.structs.replace(
+        head,
+        stages={stage: matrix[rows] for stage, matrix in head.stages.items()},
+        fully_masked=[query for query in head.fully_masked if query in kept],
+        top=msgspec.structs.replace(head.top, **{n: each[rows] for n, each in top.items() if each is not None}),
+        rows=msgspec.structs.replace(head.rows, **{name: values[rows] for name, values in statistics}),
+        sink=None if head.sink is None else head.sink[rows],
+    )

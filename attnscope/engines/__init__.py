@@ -1,0 +1,1 @@
+"""Sources of queries, keys, values and masks: attnscope's own stack, and transformers."""

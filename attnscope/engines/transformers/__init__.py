@@ -1,0 +1,1 @@
+"""Run any architecture through the attention interface of `transformers`."""

@@ -1,0 +1,186 @@
+"""The engine that lets `transformers` run the model."""
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from attnscope.config import MaskTerm
+from attnscope.engines.transformers.interface import AttentionCapture, StopForward, capturing, unsupported_attention
+from attnscope.engines.transformers.loading import TransformersModel
+from attnscope.errors import AttnscopeError
+from attnscope.model.attention import attend
+from attnscope.model.batch import Batch, TokenTensors
+from attnscope.model.inputs import AttentionInputs
+from attnscope.model.masks import Mask, build_mask, intersect, padding_mask
+from attnscope.model.tile import Recorder
+
+
+@dataclass
+class TransformersEngine:
+    """A model of transformers that runs under a mask.
+
+    Attributes:
+        loaded: The model, and which part's attention recorders see.
+        terms: The mask that the user asked for; `own` is the model's.
+        same_scores: See `native.NativeEngine`.
+        files: The masks that the expression's files hold.
+        encoder_texts: What an encoder reads where the decoder's own attention is looked at; None elsewhere.
+        own: In words, the masks that the model itself was seen to use, by layer.
+        projections: The output projections that were found, by layer.
+        tile_elements: See `attend`.
+        all_outputs: Every layer's output is computed, also where nobody goes on with it.
+    """
+
+    loaded: TransformersModel
+    terms: tuple[MaskTerm, ...]
+    same_scores: bool
+    files: Mapping[str, Mask]
+    encoder_texts: TokenTensors | None = None
+    own: dict[int, str] = field(default_factory=dict)
+    projections: dict[int, nn.Module] = field(default_factory=dict)
+    tile_elements: int | None = None
+    all_outputs: bool = False
+
+    def forward(
+        self,
+        batch: Batch,
+        recorders: Mapping[int, Sequence[Recorder]],
+        progress: Callable[[int, int], None] | None = None,
+    ) -> None:
+        """Show every watched layer's attention over a batch to its recorders.
+
+        Raises:
+            AttnscopeError: A watched layer has no attention that can be seen, or the model refuses the text.
+        """
+        seen: set[int] = set()
+        keys = batch.context or batch.tokens
+        pad = padding_mask(keys.lengths, max(keys.lengths), keys.real.device)
+        last, sizes = max(recorders, default=-1), (*batch.tokens.real.shape, keys.real.shape[1])
+
+        def on_attention(part: str, _: nn.Module, inputs: AttentionInputs) -> Tensor:
+            if part != self.loaded.chosen:
+                return _required(attend(inputs))
+            _check_sizes(inputs, sizes)
+            seen.add(inputs.layer)
+            if inputs.layer not in self.own:
+                self.own[inputs.layer] = describe_allowed(inputs.spec.mask, batch.tokens.lengths[0], keys.lengths[0])
+            if session.projection is not None:
+                self.projections[inputs.layer] = session.projection
+            output = self._attend(inputs, pad, recorders.get(inputs.layer, ()), self.all_outputs or inputs.layer < last)
+            if progress is not None:
+                progress(inputs.layer + 1, last + 1)
+            if output is None:
+                raise StopForward
+            return output
+
+        session = AttentionCapture(self.loaded.model, on_attention)
+        self._run(session, batch)
+        if missed := set(recorders) - seen:
+            hint = "choose layers that have, with --layer"
+            raise AttnscopeError(f"layer {min(missed)} has no attention over tokens", where="--layer", hint=hint)
+
+    def _run(self, session: AttentionCapture, batch: Batch) -> None:
+        try:
+            with torch.inference_mode(), capturing(session):
+                self.run(batch)
+        except IndexError as e:
+            found = f"the model cannot take a text of {max(batch.tokens.lengths)} tokens ({e})"
+            raise AttnscopeError(found, where="TEXT", hint="--truncate cuts the text") from e
+
+    def _attend(
+        self, inputs: AttentionInputs, pad: Mask, recorders: Sequence[Recorder], need_output: bool
+    ) -> Tensor | None:
+        own, show = inputs.spec.mask, partial(attend, need_output=need_output, tile_elements=self.tile_elements)
+        if all(term.kind == "own" for term in self.terms):
+            return show(inputs, recorders)
+        used = intersect((build_mask(self.terms, own, self.files), pad))
+        if self.same_scores:
+            return show(inputs, recorders, observed=used)
+        return show(replace(inputs, spec=replace(inputs.spec, mask=used)), recorders)
+
+    def run(self, batch: Batch, **more: Any) -> Any:
+        """What the model gives for a batch; `more` goes to it as it is."""
+        model, source = self.loaded.model, batch.context or self.encoder_texts
+        if self.loaded.chosen in ("decoder", "cross"):
+            assert source is not None
+            inputs = _inputs(source) | {f"decoder_{name}": value for name, value in _inputs(batch.tokens).items()}
+        else:
+            inputs = _inputs(batch.tokens)
+        if self.loaded.chosen == "encoder":
+            model = model.get_encoder()
+        takes = inspect.signature(model.forward).parameters
+        if self.loaded.n_segments:
+            inputs["token_type_ids"] = batch.tokens.ids[1]
+        if "use_cache" in takes:
+            inputs["use_cache"] = False
+        return model(**inputs, **more)
+
+    @property
+    def sizes(self) -> tuple[int, int]:
+        """Layers, and query heads in each."""
+        part = self.loaded.parts[self.loaded.chosen]
+        return part.n_layers, part.n_heads
+
+    def describe_mask(self) -> str:
+        """The model's own mask as it was seen: one expression, or the layers of each."""
+        by_words: dict[str, list[int]] = {}
+        for layer, words in sorted(self.own.items()):
+            by_words.setdefault(words, []).append(layer)
+        rest = "" if len(self.own) == self.sizes[0] else ", in the layers that ran"
+        if len(by_words) == 1:
+            return next(iter(by_words)) + rest
+        return (
+            ", ".join(f"{words} in {len(layers)} of {len(self.own)} layers" for words, layers in by_words.items())
+            + rest
+        )
+
+
+def _check_sizes(inputs: AttentionInputs, expected: tuple[int, ...]) -> None:
+    """Refuse attention that is not between the tokens: texts, queries and keys are counted."""
+    _, _, queries, _ = inputs.q.shape
+    if (inputs.q.shape[0], queries, inputs.k.shape[2]) != expected:
+        raise unsupported_attention(
+            f"{queries} queries and {inputs.k.shape[2]} keys, not one for each token,", inputs.layer
+        )
+
+
+def _inputs(texts: TokenTensors) -> dict[str, Any]:
+    return {"input_ids": texts.ids[0], "attention_mask": texts.real.long()}
+
+
+def _required(output: Tensor | None) -> Tensor:
+    assert output is not None
+    return output
+
+
+def describe_allowed(mask: Mask, n_queries: int, n_keys: int) -> str:
+    """A mask expression that says what a mask does to one text, or that there is none for it."""
+    q = torch.arange(n_queries, device=_device(mask))[:, None]
+    k = torch.arange(n_keys, device=q.device)[None]
+    found = mask.allowed(q, k)
+    if found is None:
+        return "bidirectional"
+    allowed = found if found.ndim == 2 else found[0, 0]
+    if allowed.all():
+        return "bidirectional"
+    if n_queries == n_keys:
+        window = int(allowed[-1].sum())
+        near = (q - k).abs() < max(window, int(allowed[0].sum()))
+        for words, same in (
+            ("causal", k <= q),
+            (f"causal+window:{window}", (k <= q) & (q - k < window)),
+            (f"window:{max(window, int(allowed[0].sum()))}", near),
+        ):
+            if torch.equal(allowed, same.expand_as(allowed)):
+                return words
+    return "its own, which no expression says"
+
+
+def _device(mask: Mask) -> torch.device:
+    tensor = getattr(mask, "tensor", None)
+    return tensor.device if isinstance(tensor, Tensor) else torch.device("cpu")

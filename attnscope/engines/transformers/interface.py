@@ -1,0 +1,228 @@
+"""Receive calls of the attention interface of `transformers` and compute them with `attend`."""
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from attnscope.errors import AttnscopeError
+from attnscope.model.inputs import AttentionInputs, AttentionSpec
+from attnscope.model.masks import Bidirectional, Mask
+
+NAME = "attnscope"  # under which `transformers` knows us
+_CROSS = re.compile(r"(?i)\.(encoder_?attn|encdecattention|cross_?attn|cross_?attention|encoder_attention)\b")
+_OUT = re.compile(r"o_proj|out_proj|c_proj|o|Wo|out_lin|dense|output\.dense")
+# What models pass along besides, and what eager attention does not read either, or reads as we do.
+_INERT = frozenset(
+    "position_ids cache_position position_embeddings past_key_values past_key_value token_type_ids cu_seq_lens_q "
+    "cu_seq_lens_k cu_seqlens max_seqlen max_length_q max_length_k seq_idx input_ids padding_mask".split()
+)
+
+
+class StopForward(Exception):
+    """The last watched layer has been seen; the rest of the model need not run."""
+
+
+@dataclass(frozen=True)
+class ProvidedMask(Mask):
+    """A mask that `transformers` made: (B or 1, 1, Q, K), True where allowed, or added to the scores.
+
+    Attributes:
+        tensor: The mask.
+        floor: Where it is added: what lies at or below this bars a key.
+    """
+
+    tensor: Tensor
+    floor: float | None
+
+    def allowed(self, q: Tensor, k: Tensor) -> Tensor:
+        """See Mask.allowed."""
+        part = self.tensor[..., q, k]
+        return part if self.floor is None else part > self.floor
+
+    def bias(self, q: Tensor, k: Tensor, heads: Tensor) -> Tensor:
+        """What is added where a key is allowed, (B or 1, 1, Q, K); see AttentionSpec.bias."""
+        part = self.tensor[..., q, k]
+        return part.masked_fill(part <= (self.floor or 0.0), 0.0).float()
+
+
+OnAttention = Callable[[str, nn.Module, AttentionInputs], Tensor]
+
+
+class AttentionCapture:
+    """One run of a model: which module is which layer, and who gets its calls.
+
+    Args:
+        model: The model.
+        on_attention: Gets the part (`encoder`, `decoder`, `cross`; empty where there is only one), the module and the
+            call; gives the output, (B, H, Q, Ev).
+
+    Attributes:
+        projection: The output projection of the layer that was last taken; None where it was not found.
+    """
+
+    def __init__(self, model: Any, on_attention: OnAttention) -> None:
+        self._model, self._on_attention = model, on_attention
+        self.projection: nn.Module | None = None
+        self._names = {id(module): name for name, module in model.named_modules()}
+        self._seen: Counter[str] = Counter()
+        self._layers: set[tuple[str, int]] = set()
+        self._numbered: set[int] = set()  # modules that know their layer and have been called
+        self._found: dict[tuple[int, str], tuple[Tensor, bool]] = {}
+
+    def run_attention(
+        self, module: nn.Module, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, more: dict[str, Any]
+    ) -> Tensor:
+        """One layer's attention; the arguments are those of the attention interface of transformers."""
+        part, layer = self._locate(module)
+        if q.ndim != 4 or q.shape[1] % k.shape[1]:
+            raise unsupported_attention(f"queries of shape {list(q.shape)} and keys of shape {list(k.shape)}", layer)
+        spec = self._spec(q, k, mask, more, layer)
+        weight = self._out_weight(module, q.shape[1] * v.shape[-1])
+        return self._on_attention(part, module, AttentionInputs(layer, q, k, v, spec, weight))
+
+    def _locate(self, module: nn.Module) -> tuple[str, int]:
+        """Find part and layer: the module's own number; where it has none, or another one has it, the order of calls.
+
+        Raises:
+            AttnscopeError: A module that knows its layer is called a second time: what it makes of several attentions
+                (DiffLlama: the difference of two) is not the softmax-weighted sum that attnscope shows.
+        """
+        name = self._names.get(id(module), "")
+        part = _part(name) if self._model.config.is_encoder_decoder else ""
+        number = getattr(module, "layer_idx", None)
+        if isinstance(number, int):
+            if id(module) in self._numbered:
+                raise unsupported_attention("two sets of queries, keys and values", number)
+            self._numbered.add(id(module))
+        if not isinstance(number, int) or (part, number) in self._layers:
+            number = self._seen[part]
+        self._seen[part] += 1
+        self._layers.add((part, number))
+        return part, number
+
+    def _out_weight(self, module: nn.Module, width: int) -> Tensor | None:
+        """The output projection, (D, H·Ev), under one of its usual names: in the module, or beside it as in BERT."""
+        parent = self._names.get(id(module), "").rpartition(".")[0]
+        for place in (module, self._model.get_submodule(parent)):
+            for name, child in place.named_modules():
+                weight = getattr(child, "weight", None) if _OUT.fullmatch(name) else None
+                if isinstance(weight, Tensor) and weight.ndim == 2:
+                    laid = weight.T if type(child).__name__ == "Conv1D" else weight
+                    if laid.shape[1] == width:
+                        self.projection = child
+                        return laid
+        self.projection = None
+        return None
+
+    def _spec(self, q: Tensor, k: Tensor, mask: Tensor | None, more: dict[str, Any], layer: int) -> AttentionSpec:
+        known = dict(more)
+        scale, cap = known.pop("scaling", None), known.pop("softcap", None)
+        sinks, position = known.pop("s_aux", None), known.pop("position_bias", None)
+        for name, value in known.items():
+            if isinstance(value, Tensor) and name not in _INERT:
+                raise unsupported_attention(f"a tensor '{name}'", layer)
+        given = None if mask is None else self._provided_mask(mask, k, layer)
+        position = None if position is None or self._is_zero(position) else position
+        parts = [] if position is None else [_table(position)]
+        if given is not None and self._is_biased(given):
+            parts.append(given.bias)
+        return AttentionSpec(
+            scale=float(q.shape[-1] ** -0.5 if scale is None else scale),
+            mask=given or Bidirectional(),
+            softcap=cap,
+            bias=_sum(parts) if parts else None,
+            bias_name="relative position" if position is not None else "position" if parts else None,
+            sinks=sinks,
+        )
+
+    def _provided_mask(self, mask: Tensor, k: Tensor, layer: int) -> ProvidedMask:
+        if mask.ndim != 4 or mask.shape[1] != 1:
+            raise unsupported_attention(f"a mask of shape {list(mask.shape)}", layer)
+        floor = None if mask.dtype == torch.bool else torch.finfo(mask.dtype).min / 2
+        return ProvidedMask(mask[..., : k.shape[2]], floor)
+
+    def _is_biased(self, given: ProvidedMask) -> bool:
+        """The mask holds numbers besides 0 and "never": looked up once for a mask that many layers share."""
+        floor = given.floor
+        return floor is not None and self._cached(given.tensor, "bias", lambda t: ((t != 0) & (t > floor)).any())
+
+    def _is_zero(self, position: Tensor) -> bool:
+        """A position bias of 0 everywhere, as T5 has it between its halves."""
+        return self._cached(position, "nothing", lambda t: ~t.any())
+
+    def _cached(self, tensor: Tensor, question: str, answer: Callable[[Tensor], Tensor]) -> bool:
+        key = tensor.data_ptr(), question
+        if key not in self._found:
+            self._found[key] = tensor, bool(answer(tensor))  # kept, so that its memory is nobody else's meanwhile
+        return self._found[key][1]
+
+
+def _part(name: str) -> str:
+    halves = [half for half in name.split(".") if half in ("encoder", "decoder")]
+    if halves[:1] != ["decoder"]:
+        return "encoder"
+    return "cross" if _CROSS.search("." + name) else "decoder"
+
+
+def _table(position: Tensor) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
+    """A Rule's bias out of one that is ready for every position, (B or 1, H, Q, K)."""
+
+    def bias(q: Tensor, k: Tensor, heads: Tensor) -> Tensor:
+        return position[:, heads][..., q, k].float()
+
+    return bias
+
+
+def _sum(parts: list[Callable[[Tensor, Tensor, Tensor], Tensor]]) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
+    def bias(q: Tensor, k: Tensor, heads: Tensor) -> Tensor:
+        found = parts[0](q, k, heads)
+        for part in parts[1:]:
+            found = found + part(q, k, heads)
+        return found
+
+    return bias
+
+
+def unsupported_attention(what: str, layer: int) -> AttnscopeError:
+    """The refusal of attention that is more, or something else, than what attnscope knows."""
+    hint = "attnscope shows attention only where it knows all of its parts"
+    return AttnscopeError(f"layer {layer} hands {what} to its attention", where="--engine transformers", hint=hint)
+
+
+_active: ContextVar[AttentionCapture] = ContextVar("attnscope_session")
+
+
+@contextmanager
+def capturing(session: AttentionCapture) -> Iterator[None]:
+    """Whatever a model does inside, its attention goes to this session."""
+    token = _active.set(session)
+    try:
+        yield
+    except StopForward:
+        pass
+    finally:
+        _active.reset(token)
+
+
+def register() -> None:
+    """Make ourselves known to transformers, with the masks of its eager attention."""
+    from transformers import AttentionInterface, AttentionMaskInterface
+    from transformers.masking_utils import eager_mask
+
+    AttentionInterface.register(NAME, _attention)
+    AttentionMaskInterface.register(NAME, eager_mask)
+
+
+def _attention(
+    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **more: Any
+) -> tuple[Tensor, None]:
+    """What transformers calls in the place of its own attention; (B, Q, H, Ev)."""
+    output = _active.get().run_attention(module, query, key, value, attention_mask, more)
+    return output.transpose(1, 2).contiguous(), None

@@ -1,0 +1,166 @@
+"""Load a checkpoint into a `transformers` model whose attention goes through attnscope.
+
+The tensors come through our own reader. What the folder does not hold is refused, where transformers would invent it.
+"""
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from attnscope.checkpoints.folder import Folder
+from attnscope.engines.transformers.interface import NAME
+from attnscope.engines.transformers.model_class import ModelClass, find_model_class, first_line
+from attnscope.engines.transformers.probe import (
+    ModelPart,
+    count_segments,
+    max_text_length,
+    no_attention_interface,
+    probe,
+)
+from attnscope.errors import AttnscopeError, UsageError, did_you_mean
+from attnscope.model.tensors import read_tensors
+
+_AFTER = re.compile(r"(.*\.)?pooler\..*")  # what no attention depends on, and checkpoints leave out
+
+
+@dataclass(frozen=True)
+class TransformersModel:
+    """A loaded model.
+
+    Attributes:
+        model: The model of transformers, without heads for tasks.
+        parts: Its attention by part; under an empty name where there is only one.
+        vocab_size: Rows of the token embedding.
+        d_model: Width of the token embedding.
+        max_positions: Longest text; None where nothing limits it.
+        n_segments: Rows of the segment embedding; 0 where there is none.
+        decoder_start: The id that a decoder starts with; None where there is none.
+        notes: What was left out of the folder.
+        chosen: The part whose attention is looked at; empty where there is only one.
+    """
+
+    model: Any
+    parts: dict[str, ModelPart]
+    vocab_size: int
+    d_model: int
+    max_positions: int | None
+    n_segments: int
+    decoder_start: int | None
+    notes: tuple[str, ...]
+    chosen: str = ""
+
+    def resolve_part(self, name: str | None) -> str:
+        """The part that the user means.
+
+        Raises:
+            UsageError: The model has none of this name, or several and none was named.
+        """
+        known = [part for part in self.parts if part]
+        if name is None and not known:
+            return ""
+        if name is None:
+            raise UsageError("the model has several parts", where="--part", hint=f"name one of {', '.join(known)}")
+        if not known:
+            raise UsageError(
+                f"the model has no part '{name}'", where="--part", hint="it has only one: leave --part out"
+            )
+        if name not in known:
+            raise UsageError(f"the model has no part '{name}'", where="--part", hint=did_you_mean(name, known))
+        return name
+
+
+def load_model(folder: Folder, dtype: torch.dtype) -> TransformersModel:
+    """Load a checkpoint with transformers, and find out what its attention looks like.
+
+    Raises:
+        AttnscopeError: transformers is not installed, does not know the model, does not show its attention, or the
+            folder lacks weights.
+    """
+    kind = find_model_class(folder)
+    model, notes = _model(kind, folder, dtype)
+    config = kind.config
+    vocab_size, d_model = _table(model, folder)
+    return TransformersModel(
+        model=model,
+        parts=probe(model, vocab_size, folder),
+        vocab_size=vocab_size,
+        d_model=d_model,
+        max_positions=max_text_length(model, config.get_text_config()),
+        n_segments=count_segments(model, config),
+        decoder_start=_decoder_start(config, vocab_size, folder),
+        notes=notes,
+    )
+
+
+def _table(model: Any, folder: Folder) -> tuple[int, int]:
+    """Rows and width of the token embedding.
+
+    Raises:
+        AttnscopeError: The model embeds something else than tokens.
+    """
+    try:
+        weight = getattr(model.get_input_embeddings(), "weight", None)
+    except NotImplementedError:  # what a class of transformers says that has several, or none
+        weight = None
+    if not isinstance(weight, torch.Tensor) or weight.ndim != 2:
+        found = f"'{model.config.model_type}' has no table of token embeddings"
+        raise AttnscopeError(found, where=folder.path, hint="attnscope shows attention between the tokens of a text")
+    return weight.shape[0], weight.shape[1]
+
+
+def _decoder_start(config: Any, vocabulary: int, folder: Folder) -> int | None:
+    """The id that a decoder starts with."""
+    name = "decoder_start_token_id"
+    found = getattr(config, name, None) if config.is_encoder_decoder else None
+    if found is None or (type(found) is int and 0 <= found < vocabulary):
+        return found
+    hint = f"expected an id below {vocabulary}"
+    raise AttnscopeError(f"{name} is {str(found)[:80]!r}", where=folder.path / "config.json", hint=hint)
+
+
+def _model(kind: ModelClass, folder: Folder, dtype: torch.dtype) -> tuple[Any, tuple[str, ...]]:
+    tensors = dict(read_tensors(folder, folder.tensors))
+    try:
+        model, info = kind.model.from_pretrained(
+            None,
+            config=kind.config,
+            state_dict=tensors,
+            dtype=dtype,
+            attn_implementation=NAME,
+            output_loading_info=True,
+            trust_remote_code=False,
+            local_files_only=True,
+        )
+    except KeyError as e:
+        if e.args != (NAME,):
+            raise AttnscopeError(f"transformers cannot load it ({first_line(e)})", where=folder.path) from e
+        raise no_attention_interface(kind.config.model_type, folder) from e
+    except Exception as e:  # whatever a class of transformers makes of a strange value
+        raise AttnscopeError(f"transformers cannot load it ({first_line(e)})", where=folder.path) from e
+    return model.eval(), _check_loaded(info, _silently_missing(model, folder), folder)
+
+
+def _silently_missing(model: Any, folder: Folder) -> set[str]:
+    """Missing tensors of which transformers says nothing, because the class of the model allows for it."""
+    allowed = re.compile("|".join(model._keys_to_ignore_on_load_missing or ()) or "(?!)")
+    names = [name for name in model.state_dict() if allowed.search(name)]
+    return {name for name in names if not any(f".{held}".endswith(f".{name}") for held in folder.tensors)}
+
+
+def _check_loaded(info: dict[str, Any], unmentioned: set[str], folder: Folder) -> tuple[str, ...]:
+    """Refuse what transformers would make up; note what it does not use."""
+    missing = sorted(name for name in info["missing_keys"] | unmentioned if not _AFTER.fullmatch(name))
+    if missing:
+        more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+        hint = "transformers would fill it with random numbers; fetch the checkpoint again"
+        raise AttnscopeError(f"the tensor '{missing[0]}'{more} is missing", where=folder.path, hint=hint)
+    if info.get("mismatched_keys"):
+        name = str(sorted(map(str, info["mismatched_keys"]))[0])
+        raise AttnscopeError(f"the tensor {name} has another shape than config.json says", where=folder.path)
+    unused = sorted(info["unexpected_keys"])
+    if not unused:
+        return ()
+    shown = ", ".join(unused[:3]) + (f" and {len(unused) - 3} more" if len(unused) > 3 else "")
+    return (f"tensors that attention does not use: {shown}",)

@@ -1,0 +1,91 @@
+"""Find the `transformers` class that a config means. Nothing is downloaded; code in the folder is not run."""
+
+import os
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from attnscope.checkpoints.folder import Folder
+from attnscope.engines.transformers.interface import register
+from attnscope.errors import AttnscopeError
+
+_COUNTS = re.compile(r"(num|n)_.*(layer|expert|block)s?|n_layers?|(en|de)coder_layers|depth")
+_MOST = 10_000
+
+
+@dataclass(frozen=True)
+class ModelClass:
+    """What a config means.
+
+    Attributes:
+        model: The class of the model, without heads for tasks.
+        config: The config, as its own class.
+    """
+
+    model: Any
+    config: Any
+
+
+def find_model_class(folder: Folder) -> ModelClass:
+    """The class of transformers that a folder's config means; its code, if it names any, is not looked at.
+
+    Raises:
+        AttnscopeError: transformers is not installed or has no such model, it takes no text, or weights are quantised.
+    """
+    where = folder.path / "config.json"
+    _check_counts(folder.config, str(where))
+    hf = _transformers()
+    config = _config(hf, folder)
+    if type(config) not in hf.MODEL_MAPPING:
+        found = f"transformers has no model for '{config.model_type}'"
+        raise AttnscopeError(found, where=where, hint="attnscope needs one that takes text")
+    kind = hf.MODEL_MAPPING[type(config)]
+    kind = kind[0] if isinstance(kind, list | tuple) else kind
+    if kind.main_input_name != "input_ids":
+        found = f"'{config.model_type}' takes {kind.main_input_name}, not text"
+        raise AttnscopeError(found, where=where, hint="attnscope shows attention between the tokens of a text")
+    return ModelClass(kind, config)
+
+
+def _check_counts(config: dict[str, Any], where: str) -> None:
+    """Refuse layers and experts that would be built one by one for hours, before their weights are missed."""
+    for name, value in config.items():
+        if isinstance(value, dict):
+            _check_counts(value, f"{where}: {name}")
+        elif _COUNTS.fullmatch(name) and isinstance(value, int) and value > _MOST:
+            raise AttnscopeError(f"{name} is {value}", where=where, hint=f"expected at most {_MOST:,}")
+
+
+def _transformers() -> Any:
+    """The library, told never to use the network and to keep quiet."""
+    os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_OFFLINE="1", HF_HUB_DISABLE_TELEMETRY="1")
+    try:
+        import transformers
+        from transformers import AttentionInterface, AttentionMaskInterface  # noqa: F401  # too old without
+    except ImportError as e:
+        found = f"transformers cannot be imported ({str(e).splitlines()[0]})"
+        raise AttnscopeError(found, where="--engine transformers", hint="pip install 'attnscope[transformers]'") from e
+    hf: Any = transformers
+    hf.logging.set_verbosity_error()
+    hf.logging.disable_progress_bar()
+    register()
+    return hf
+
+
+def _config(hf: Any, folder: Folder) -> Any:
+    where = folder.path / "config.json"
+    kind = folder.config.get("model_type")
+    if not isinstance(kind, str) or kind not in hf.CONFIG_MAPPING:
+        found = "the key 'model_type' is missing" if kind is None else f"model_type is {str(kind)[:80]!r}"
+        raise AttnscopeError(found, where=where, hint=f"transformers {hf.__version__} has no such model")
+    if folder.config.get("quantization_config") is not None:
+        raise AttnscopeError("the checkpoint is quantised", where=where, hint="take one with floating-point weights")
+    try:
+        return hf.CONFIG_MAPPING[kind].from_dict(folder.config)
+    except Exception as e:  # whatever a class of transformers makes of a strange value
+        raise AttnscopeError(f"transformers refuses it ({first_line(e)})", where=where) from e
+
+
+def first_line(error: BaseException) -> str:
+    """An error of transformers in a few words."""
+    return f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')[:200]}"

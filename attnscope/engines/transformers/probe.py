@@ -1,0 +1,109 @@
+"""Run two tokens through a `transformers` model to find its parts, layers and heads."""
+
+import inspect
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from attnscope.checkpoints.folder import Folder
+from attnscope.engines.transformers.interface import AttentionCapture, capturing
+from attnscope.engines.transformers.model_class import first_line
+from attnscope.errors import AttnscopeError
+from attnscope.model.attention import attend
+from attnscope.model.inputs import AttentionInputs
+
+
+@dataclass(frozen=True)
+class ModelPart:
+    """The attention of one part of a model: one stack of layers.
+
+    Attributes:
+        n_layers: Layers.
+        n_heads: Query heads in a layer.
+        n_kv_heads: Key/value heads.
+        d_head: Width of a query.
+        d_value: Width of a value.
+        scale: Factor on q·k in the first layer.
+        has_projection: The output projection of every layer was found.
+    """
+
+    n_layers: int
+    n_heads: int
+    n_kv_heads: int
+    d_head: int
+    d_value: int
+    scale: float
+    has_projection: bool
+
+
+def no_attention_interface(family: str, folder: Folder) -> AttnscopeError:
+    """The refusal of an architecture that does its attention where nobody can see it."""
+    found = f"'{family}' does not run through transformers' attention interface"
+    hint = "its scores cannot be seen from outside, and attnscope shows nothing else instead"
+    return AttnscopeError(found, where=folder.path, hint=hint)
+
+
+def probe(model: Any, vocab_size: int, folder: Folder) -> dict[str, ModelPart]:
+    """Run two tokens, and see which parts, layers and heads there are.
+
+    Args:
+        model: A model of transformers.
+        vocab_size: Rows of its token embedding.
+        folder: Where it comes from, for errors.
+
+    Raises:
+        AttnscopeError: None are seen, or the model takes no two tokens.
+    """
+    seen: dict[str, dict[int, tuple[AttentionInputs, bool]]] = {}
+
+    def on_attention(part: str, module: nn.Module, inputs: AttentionInputs) -> Tensor:
+        seen.setdefault(part, {})[inputs.layer] = inputs, inputs.out_weight is not None
+        output = attend(inputs)
+        assert output is not None
+        return output
+
+    ids = torch.full((1, 2), min(5, vocab_size - 1))
+    more = {"decoder_input_ids": ids} if model.config.is_encoder_decoder else {}
+    session = AttentionCapture(model, on_attention)
+    try:
+        with torch.inference_mode(), capturing(session):
+            model(input_ids=ids, attention_mask=torch.ones_like(ids), **more)
+    except AttnscopeError:
+        raise
+    except Exception as e:  # two tokens are a text that every language model takes
+        found = f"transformers cannot run two tokens through it ({first_line(e)})"
+        raise AttnscopeError(found, where=folder.path, hint="attnscope needs a model that takes text") from e
+    if not seen:
+        raise no_attention_interface(model.config.model_type, folder)
+    return {part: _facts(list(layers.values()), 1 + max(layers), folder) for part, layers in seen.items()}
+
+
+def _facts(calls: list[tuple[AttentionInputs, bool]], n_layers: int, folder: Folder) -> ModelPart:
+    shapes = {(c.q.shape[1], c.k.shape[1], c.q.shape[-1], c.v.shape[-1]) for c, _ in calls}
+    if len({heads for heads, *_ in shapes}) > 1:
+        raise AttnscopeError("its layers have different numbers of heads", where=folder.path)
+    first = calls[0][0]
+    heads, groups, width, value = first.q.shape[1], first.k.shape[1], first.q.shape[-1], first.v.shape[-1]
+    return ModelPart(n_layers, heads, groups, width, value, first.spec.scale, all(projects for _, projects in calls))
+
+
+def max_text_length(model: Any, config: Any) -> int | None:
+    """The longest text that a model takes, in tokens; None where nothing limits it."""
+    most = getattr(config, "max_position_embeddings", None)
+    if not isinstance(most, int) or most < 1:
+        return None
+    counted = [m.padding_idx for n, m in _tables(model) if "position" in n and m.padding_idx is not None]
+    return most - 1 - counted[0] if counted else most  # positions that start behind the padding's (RoBERTa)
+
+
+def _tables(model: nn.Module) -> Iterable[tuple[str, nn.Embedding]]:
+    return ((name, module) for name, module in model.named_modules() if isinstance(module, nn.Embedding))
+
+
+def count_segments(model: Any, config: Any) -> int:
+    """Rows of the segment embedding; 0 where there is none."""
+    takes = "token_type_ids" in inspect.signature(model.forward).parameters
+    return int(getattr(config, "type_vocab_size", 0) or 0) if takes else 0

@@ -1,0 +1,1 @@
+"""Reading files strictly and writing them atomically; text files and mask files."""

@@ -1,0 +1,145 @@
+"""Write files atomically: a reader never sees half a file, and a failure leaves no trace."""
+
+import errno
+import os
+import secrets
+import stat
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+
+from attnscope.errors import AttnscopeError
+from attnscope.system.shutdown import at_signal, unbroken
+
+
+def check_target(path: Path, *, force: bool) -> None:
+    """Refuse a target that `write_atomic` would refuse, before hours of work go into it.
+
+    A symbolic link is refused even with `force`: replacing it would leave the file it points to as it was, and writing
+    through it would put the temporary file, and the rename, in a folder that the user did not name.
+
+    Args:
+        path: Where the file shall stand.
+        force: An existing regular file may be replaced.
+
+    Raises:
+        AttnscopeError: The folder is missing, or the target is a folder, a symbolic link, a device, read-only, or
+            exists and `force` is off.
+    """
+    check_name(path)
+    try:
+        found = path.lstat()
+    except FileNotFoundError:
+        _check_folder(path)
+        return
+    except OSError as e:
+        raise _write_error(path, e) from e
+    _check_existing(path, found.st_mode, force=force)
+
+
+def check_name(path: Path) -> None:
+    """Refuse a name that no file can have, before anybody asks whether there is one.
+
+    Raises:
+        AttnscopeError: It is too long, holds NUL, or half of a surrogate pair.
+    """
+    try:
+        path.lstat()
+    except ValueError as e:  # NUL, or what the file system's encoding cannot spell
+        raise AttnscopeError("is not a possible file name", where=path, hint="name another") from e
+    except OSError as e:
+        if e.errno == errno.ENAMETOOLONG:
+            raise AttnscopeError("the name is too long", where=path, hint="name another") from e
+
+
+def write_atomic(path: Path, parts: Iterable[bytes], *, force: bool) -> int:
+    """Put a whole file in place: temporary file in the same folder, fsync, rename, fsync of the folder.
+
+    Args:
+        path: Where the file shall stand.
+        parts: All of its content, piece by piece.
+        force: An existing regular file may be replaced; it keeps its permissions.
+
+    Returns:
+        Its size.
+
+    Raises:
+        AttnscopeError: As `check_target`, or the disk is full or fails. The old file is then still there, whole.
+    """
+    check_target(path, force=force)
+    temporary = path.parent / f".attnscope-{secrets.token_hex(6)}.tmp"
+    with at_signal(temporary.unlink):
+        try:
+            size = _write(temporary, parts, like=path)
+            _rename(temporary, path, force=force)
+            _sync_folder(path.parent)
+        except OSError as e:
+            raise _write_error(path, e) from e
+        finally:
+            with suppress(OSError):
+                temporary.unlink()
+    return size
+
+
+def _check_folder(path: Path) -> None:
+    folder = path.parent
+    if not folder.is_dir():
+        found = "is not a folder" if folder.exists() else "there is no such folder"
+        raise AttnscopeError(found, where=folder, hint="name a file in a folder that exists")
+
+
+def _check_existing(path: Path, mode: int, *, force: bool) -> None:
+    if stat.S_ISDIR(mode):
+        raise AttnscopeError("is a folder", where=path, hint="name a file in it")
+    if stat.S_ISLNK(mode):
+        found = f"is a symbolic link to '{os.readlink(path)}'"
+        raise AttnscopeError(found, where=path, hint="name the file itself, or remove the link")
+    if not stat.S_ISREG(mode):
+        raise AttnscopeError("is not a regular file", where=path, hint="name a file")
+    if not force:
+        raise AttnscopeError("exists", where=path, hint="give --force to replace it")
+    # A rename would replace a read-only file, for the folder's permissions decide that; its owner meant otherwise.
+    if not mode & 0o222:
+        raise AttnscopeError("is read-only", where=path, hint="make it writable, or name another file")
+
+
+def _write(temporary: Path, parts: Iterable[bytes], *, like: Path) -> int:
+    with unbroken():  # a signal that comes first has nothing to remove
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+    with open(descriptor, "wb") as file:
+        if like.exists():
+            os.fchmod(descriptor, stat.S_IMODE(like.stat().st_mode))
+        size = sum(file.write(part) for part in parts)
+        file.flush()
+        os.fsync(descriptor)
+    return size
+
+
+def _rename(temporary: Path, path: Path, *, force: bool) -> None:
+    if force:
+        os.replace(temporary, path)
+        return
+    try:
+        os.link(temporary, path)  # unlike a rename, never replaces a file that appeared in the meantime
+    except FileExistsError:
+        raise AttnscopeError("exists", where=path, hint="give --force to replace it") from None
+    except OSError as e:
+        if e.errno not in (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK):
+            raise
+        os.rename(temporary, path)  # FAT and some network file systems have no hard links
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError as e:
+        if e.errno not in (errno.EINVAL, errno.EOPNOTSUPP):  # some file systems cannot sync a folder
+            raise
+    finally:
+        os.close(descriptor)
+
+
+def _write_error(path: Path, error: OSError) -> AttnscopeError:
+    reason = error.strerror or type(error).__name__
+    return AttnscopeError(f"cannot be written ({reason})", where=path, hint="name a file in a folder you may write to")

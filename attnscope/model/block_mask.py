@@ -1,0 +1,53 @@
+"""Apply a mask to a block of scores."""
+
+from dataclasses import dataclass
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from attnscope.model.masks import Mask
+from attnscope.model.tiling import TileBlock
+
+
+@dataclass(frozen=True)
+class BlockMask:
+    """What a block of queries may not see.
+
+    Attributes:
+        parts: From which key to which, counted from the block's first, and what is added to the scores there: 0 where
+            allowed and −inf elsewhere, broadcastable to (B, h, q, k).
+        fully_masked: True where a query may see nothing, broadcastable to (B, h, q); None where every query sees
+            something.
+    """
+
+    parts: list[tuple[slice, Tensor]]
+    fully_masked: Tensor | None
+
+    @classmethod
+    def of(cls, mask: Mask, block: TileBlock, all_visible_range: tuple[int, int], device: torch.device) -> Self:
+        """Ask a mask about the keys on both sides of those that all queries of the block may see.
+
+        Args:
+            mask: Which keys a query may see.
+            block: Which queries and keys.
+            all_visible_range: The keys, from and to, that all of the queries may see.
+            device: Where the tensors go.
+        """
+        k0, k1, (a, b) = block.k0, block.k1, all_visible_range
+        q_at = torch.arange(block.q0, block.q1, device=device)[:, None]  # (q, 1)
+        parts, alive = [], torch.full((len(q_at),), a < b, device=device)  # (q,), or (B, 1, q) below
+        for left, right in ((k0, a), (b, k1)):
+            if left < right:
+                allowed = mask.allowed(q_at, torch.arange(left, right, device=device)[None])
+                if allowed is None:
+                    alive = torch.ones_like(alive)
+                    continue
+                parts.append((slice(left - k0, right - k0), torch.where(allowed, 0.0, -torch.inf)))
+                alive = alive if a < b else alive | allowed.any(-1)
+        return cls(parts, None if a < b or bool(alive.all()) else ~alive)
+
+    def apply_(self, scaled: Tensor) -> None:
+        """Write −inf into scores (B, h, q, k) where a key is not allowed."""
+        for keys, added in self.parts:
+            scaled[..., keys] += added  # faster than a masked_fill_ of every head

@@ -1,0 +1,48 @@
+"""Call `attend` for every layer with the recorders of that layer."""
+
+from collections.abc import Mapping, Sequence
+
+from torch import Tensor
+
+from attnscope.model.attention import attend
+from attnscope.model.inputs import AttentionInputs
+from attnscope.model.masks import Mask
+from attnscope.model.tile import Recorder, Workspace
+
+
+class AttentionHooks:
+    """Who watches which layer; any source of queries, keys and values hands its attention to `attend`.
+
+    Attributes:
+        recorders: Layer to the recorders that watch it.
+        observed: Layer to a mask that recorders see instead of the layer's own (`same-scores`); empty otherwise.
+        tile_elements: See `attend`.
+        all_outputs: Every layer's output is computed, also where nobody goes on with it.
+    """
+
+    def __init__(
+        self,
+        recorders: Mapping[int, Sequence[Recorder]],
+        observed: Mapping[int, Mask] | None = None,
+        tile_elements: int | None = None,
+        all_outputs: bool = False,
+    ) -> None:
+        self.recorders, self.observed, self.tile_elements = recorders, observed or {}, tile_elements
+        self.all_outputs = all_outputs
+        self._workspace = Workspace()
+
+    @property
+    def last(self) -> int:
+        """The last layer that anyone watches; what comes after it need not run."""
+        return max(self.recorders, default=-1)
+
+    def attend(self, inputs: AttentionInputs) -> Tensor | None:
+        """Attention of one layer, shown to whoever watches it; None where no later layer is watched."""
+        return attend(
+            inputs,
+            self.recorders.get(inputs.layer, ()),
+            observed=self.observed.get(inputs.layer),
+            need_output=self.all_outputs or inputs.layer < self.last,
+            tile_elements=self.tile_elements,
+            workspace=self._workspace,
+        )

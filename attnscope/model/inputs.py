@@ -1,0 +1,81 @@
+"""The inputs of one layer's attention: queries, keys, values, and how scores become weights."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from attnscope.model.masks import Mask
+
+
+@dataclass(frozen=True)
+class AttentionSpec:
+    """How scores become weights.
+
+    Attributes:
+        scale: Factor on q·k.
+        mask: Which keys a query may see.
+        softcap: c of c·tanh(x/c) on the scaled scores (Gemma 2); None for none.
+        bias: Function of query positions (Q, 1), key positions (1, K) and head numbers (H,) to what is added to the
+            scaled scores, (H, Q, K) or (B, H, Q, K); None for none.
+        bias_name: What the bias is called; None where there is none.
+        sinks: A logit per head, (H,), that takes part in the softmax and belongs to no key (gpt-oss); None for none.
+    """
+
+    scale: float
+    mask: Mask
+    softcap: float | None = None
+    bias: Callable[[Tensor, Tensor, Tensor], Tensor] | None = None
+    bias_name: str | None = None
+    sinks: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class AttentionInputs:
+    """One layer's attention over one batch.
+
+    Attributes:
+        layer: Number of the layer.
+        q: (B, H, Q, E).
+        k: (B, G, K, E); H is a multiple of G.
+        v: (B, G, K, Ev).
+        spec: How scores become weights.
+        out_weight: The output projection, (D, H·Ev); None where the layer has none.
+    """
+
+    layer: int
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    spec: AttentionSpec
+    out_weight: Tensor | None = None
+
+    def group(self, heads: Tensor) -> Tensor:
+        """The key/value head that serves each of these query heads."""
+        return heads // (self.q.shape[1] // self.k.shape[1])
+
+    @cached_property
+    def value_norms(self) -> Tensor:
+        """‖v_j‖ for every query head, (B, H, K), float32."""
+        norms = self.v.float().norm(dim=-1)  # (B, G, K)
+        wide: Tensor = norms.repeat_interleave(self.q.shape[1] // norms.shape[1], dim=1)
+        return wide
+
+    @cached_property
+    def projected_norms(self) -> Tensor:
+        """‖v_j W_O^h‖ for every query head, (B, H, K), float32 (Kobayashi et al., 2020).
+
+        ‖v W‖² = v (W Wᵀ) vᵀ, so each head needs only its (Ev, Ev) Gram matrix, never a vector per query and source.
+        """
+        if self.out_weight is None:
+            return self.value_norms
+        heads = self.q.shape[1]
+        w = self.out_weight.float().reshape(len(self.out_weight), heads, -1).transpose(0, 1)  # (H, D, Ev)
+        gram = w.mT @ w  # (H, Ev, Ev)
+        norms = []
+        for head in range(heads):
+            v = self.v[:, head // (heads // self.v.shape[1])].float()  # (B, K, Ev)
+            norms.append(((v @ gram[head]) * v).sum(-1).clamp_min(0).sqrt())  # (B, K)
+        return torch.stack(norms, dim=1)

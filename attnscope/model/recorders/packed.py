@@ -1,0 +1,69 @@
+"""Memory for the matrices of several texts, one text after the other, without padding.
+
+What is written to a file is copied once, from the tile: afterwards nothing has to be cut, stacked or moved.
+"""
+
+from collections.abc import Iterator, Sequence
+from itertools import accumulate, groupby
+from math import prod
+from threading import Lock
+
+from torch import Tensor
+
+from attnscope.model.recorders.arena import Arena
+
+_ARENA = Arena()
+
+
+def new_window() -> None:
+    """Let the matrices of the next batch begin where a page of memory does, and those of later ones follow them."""
+    _ARENA.reset()
+
+
+class PackedMatrices:
+    """Matrices of a batch, for every text (units, rows, columns), shared by the recorders of all layers.
+
+    Args:
+        units: Layers and heads.
+        sizes: Rows and columns of every text; it has the first so many of those that recorders look at.
+    """
+
+    def __init__(self, units: int, sizes: Sequence[tuple[int, int]]) -> None:
+        self.units, self._runs = units, list[tuple[slice, int, int]]()
+        for (rows, columns), run in groupby(enumerate(sizes), key=lambda one: one[1]):
+            places = [place for place, _ in run]
+            self._runs.append((slice(places[0], places[-1] + 1), rows, columns))
+        self._kept: dict[str, list[Tensor]] = {}
+        self._making = Lock()
+
+    def put(self, stage: str, part: Tensor, units: slice | list[int], first: int) -> None:
+        """Keep some rows.
+
+        Args:
+            stage: What it is.
+            part: (B, units, rows, columns), padding included.
+            units: Which units these are.
+            first: Place of the first of these rows among all.
+        """
+        with self._making:
+            if stage not in self._kept:
+                self._kept[stage] = list(self._made(stage, part))
+        for (texts, rows, _), kept in zip(self._runs, self._kept[stage], strict=True):
+            here = min(part.shape[2], rows - first)
+            if here > 0:
+                kept[:, units, first : first + here] = part[texts, :, :here, : kept.shape[-1]]
+
+    def _made(self, stage: str, like: Tensor) -> Iterator[Tensor]:
+        """(texts, units, rows, columns) of neighbours of one size each, in one piece of memory."""
+        shapes = [
+            (texts.stop - texts.start, self.units, rows, like.shape[-1] if stage == "output" else columns)
+            for texts, rows, columns in self._runs
+        ]
+        ends = list(accumulate(prod(shape) for shape in shapes))
+        memory = _ARENA.allocate(ends[-1]) if like.device.type == "cpu" else like.new_empty(ends[-1])
+        for start, end, shape in zip([0, *ends], ends, shapes, strict=False):
+            yield memory[start:end].view(shape)
+
+    def texts(self, stage: str) -> list[Tensor]:
+        """Each text's matrices, (units, rows, columns), on the CPU."""
+        return [text for run in self._kept[stage] for text in run.cpu()]

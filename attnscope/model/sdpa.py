@@ -1,0 +1,101 @@
+"""Attention without recorders, by torch's scaled_dot_product_attention."""
+
+from collections.abc import Iterator, Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from attnscope.model.inputs import AttentionInputs, AttentionSpec
+from attnscope.model.masks import Bidirectional, Causal
+from attnscope.model.tiling import TileShape, contiguous_runs
+
+
+def fused_attention(
+    inputs: AttentionInputs, heads: Sequence[int], elements: int, output: Tensor | None = None
+) -> Tensor:
+    """The output of some heads, in blocks of queries where the rule is more than a plain causal mask.
+
+    Args:
+        inputs: The layer; its rule has no soft-cap, which no kernel knows.
+        heads: Query heads, sorted.
+        elements: Cells of a block's mask for one text, at most (at least one row).
+        output: Room for the output of all heads, (B, H, Q, Ev), of which these heads' is filled; None for new room.
+
+    Returns:
+        (B, H, Q, Ev), 0 where a query may see nothing, whatever stood there in other heads.
+    """
+    q, n_keys, spec = inputs.q, inputs.k.shape[2], inputs.spec
+    lean = q.shape[-1] == inputs.v.shape[-1]  # otherwise the kernel makes a whole Q×K matrix for every head
+    causal = isinstance(spec.mask, Causal)
+    if lean and spec.bias is None and (causal or isinstance(spec.mask, Bidirectional)):
+        if output is None and len(heads) == q.shape[1]:
+            return _sdpa(inputs, slice(None), (0, q.shape[2]), (0, n_keys), causal=causal)
+        rows = q.shape[2]
+    else:
+        shared = lean and spec.bias is None  # a mask serves every head, a bias is each head's own
+        rows = TileShape.of(inputs, 1, spec.mask, elements * len(q) if shared else max(1, elements // len(heads))).rows
+        causal = False
+    if output is None:
+        output = inputs.v.new_empty(*q.shape[:3], inputs.v.shape[-1])
+    for theirs in _group_slices(inputs, heads):
+        for q0 in range(0, q.shape[2], rows):
+            q1 = min(q0 + rows, q.shape[2])
+            k0, k1 = (0, n_keys) if causal else spec.mask.key_range(q0, q1, n_keys)
+            numbers = torch.arange(theirs.start, theirs.stop, device=q.device)
+            added, fully_masked = (None, None) if causal else _sdpa_mask(spec, (q0, q1, k0, k1), numbers, q)
+            block = _sdpa(inputs, theirs, (q0, q1), (k0, k1), added, causal=causal)
+            # what a fully masked row gives differs between torch's kernels
+            output[:, theirs, q0:q1] = block if fully_masked is None else block.masked_fill(fully_masked, 0.0)
+    return output
+
+
+def _group_slices(inputs: AttentionInputs, heads: Sequence[int]) -> Iterator[slice]:
+    """Neighbours among some heads that a kernel takes as they lie: heads of one group, or whole groups."""
+    of_a_group = inputs.q.shape[1] // inputs.k.shape[1]
+    for first, end in contiguous_runs(heads, len(heads)):
+        while first < end:
+            left = of_a_group - first % of_a_group  # of the group that the first one is in
+            whole = (end - first) // of_a_group * of_a_group if left == of_a_group else 0
+            stop = first + (whole or min(left, end - first))
+            yield slice(first, stop)
+            first = stop
+
+
+def _sdpa(
+    inputs: AttentionInputs,
+    heads: slice,
+    rows: tuple[int, int],
+    keys: tuple[int, int],
+    added: Tensor | None = None,
+    *,
+    causal: bool,
+) -> Tensor:
+    """One call of the kernel; heads are all, whole groups, or some of one group."""
+    q = inputs.q[:, heads, slice(*rows)]
+    of_a_group = inputs.q.shape[1] // inputs.k.shape[1]
+    first, end, _ = heads.indices(inputs.q.shape[1])
+    groups = slice(first // of_a_group, -(-end // of_a_group))
+    k, v = inputs.k[:, groups, slice(*keys)], inputs.v[:, groups, slice(*keys)]
+    shared = q.shape[1] // k.shape[1]
+    if shared > 1 and q.is_cuda and q.dtype == torch.float32:  # no fused CUDA kernel takes groups in float32
+        k, v = k.repeat_interleave(shared, 1), v.repeat_interleave(shared, 1)
+    gqa = k.shape[1] != q.shape[1]
+    return F.scaled_dot_product_attention(
+        q, k, v, attn_mask=added, is_causal=causal, scale=inputs.spec.scale, enable_gqa=gqa
+    )
+
+
+def _sdpa_mask(
+    spec: AttentionSpec, box: tuple[int, int, int, int], heads: Tensor, q: Tensor
+) -> tuple[Tensor | None, Tensor | None]:
+    """What the kernel takes as attn_mask (where allowed, or the bias with −inf elsewhere), and where nothing is."""
+    q_at = torch.arange(box[0], box[1], device=q.device)[:, None]  # (q, 1)
+    k_at = torch.arange(box[2], box[3], device=q.device)[None]  # (1, k)
+    allowed = spec.mask.allowed(q_at, k_at)
+    fully_masked = None if allowed is None else ~allowed.any(-1, keepdim=True)  # (q, 1) or (B, 1, q, 1)
+    if spec.bias is None:
+        return allowed, fully_masked
+    bias = spec.bias(q_at, k_at, heads)
+    bias = bias if bias.ndim == 4 else bias[None]  # (1, H, q, k)
+    return (bias if allowed is None else bias.masked_fill(~allowed, -torch.inf)).to(q.dtype), fully_masked

@@ -1,0 +1,102 @@
+"""FLOPs and bytes of attention as the text grows."""
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from attnscope.config import MaskTerm, ModelConfig, parse_mask
+from attnscope.report.info import TOP, CostRow
+from attnscope.selection import POOL, PRINTED
+
+LENGTHS = tuple(1 << power for power in range(7, 18))  # 128 … 131072
+_FLOAT, _POSITION = 4, 8  # bytes of a float32 and of a token position
+_STATISTICS = 10  # entropy, first, special, self, other, distance, and how much lies within 16, 64, 256, 1,024
+_STAGES = 3  # scores, masked and weights are shown
+
+
+def cost_table(config: ModelConfig, lengths: tuple[int, ...] = LENGTHS) -> list[CostRow]:
+    """One row for every length of text."""
+    windows = config.count_windows(config.n_layers)
+    return [_row(config, windows, tokens) for tokens in lengths]
+
+
+def allowed_pairs(terms: Sequence[MaskTerm], tokens: int) -> int:
+    """Count the (query, key) pairs that a mask lets through in a text of so many tokens, without padding.
+
+    A mask's file counts as if it let everything through.
+    """
+    return pairs_by_window(terms, [None], tokens)[0]
+
+
+def pairs_by_window(terms: Sequence[MaskTerm], windows: Sequence[int | None], tokens: int) -> list[int]:
+    """Count the (query, key) pairs that a mask lets through together with each of several windows.
+
+    Every term allows a query an interval of keys around itself, so that a window of N cuts off what lies N or more
+    tokens away on either side. Sorted by how far queries see, one look-up per window gives the sum over all of them:
+    a config may have as many windows as layers.
+
+    Args:
+        terms: The mask of every layer.
+        windows: N of each additional window; None for none.
+        tokens: Length of the text, which has no padding.
+    """
+    reach = np.array([window or tokens for window in windows], dtype=np.int64).clip(max=tokens) - 1
+    pairs = np.full(len(windows), tokens)  # every query sees itself
+    for side in _sides(terms, tokens):
+        far = np.sort(side)
+        near = np.searchsorted(far, reach)  # queries that the window does not cut
+        pairs += np.concatenate(([0], np.cumsum(far)))[near] + (tokens - near) * reach
+    counted: list[int] = pairs.tolist()
+    return counted
+
+
+def _sides(terms: Sequence[MaskTerm], tokens: int) -> tuple["np.ndarray[Any, Any]", "np.ndarray[Any, Any]"]:
+    """How many keys every query sees before and behind itself, (queries,) each."""
+    queries = np.arange(tokens)
+    before, behind = queries.copy(), tokens - 1 - queries
+    for term in terms:
+        size = min(term.size, tokens)
+        if term.kind == "causal":
+            behind[:] = 0
+        elif term.kind == "prefix":
+            behind = np.minimum(behind, np.maximum(size - 1 - queries, 0))
+        elif term.kind == "block":
+            before = np.minimum(before, queries % size)
+            behind = np.minimum(behind, size - 1 - queries % size)
+        elif term.kind == "window":
+            before, behind = np.minimum(before, size - 1), np.minimum(behind, size - 1)
+    return before, behind
+
+
+def _row(config: ModelConfig, windows: Counter[int | None], tokens: int) -> CostRow:
+    pairs_each = pairs_by_window(parse_mask(config.mask), list(windows), tokens)
+    pairs = config.n_heads * sum(layers * pairs for layers, pairs in zip(windows.values(), pairs_each, strict=True))
+    heads = config.n_layers * config.n_heads
+    matrix = heads * tokens * tokens * _FLOAT
+    return CostRow(
+        tokens=tokens,
+        qk_flops=2 * config.d_head * pairs,
+        av_flops=2 * config.d_value * pairs,
+        projection_flops=tokens * config.n_layers * _projection_flops(config),
+        scores_bytes=matrix,
+        weights_bytes=matrix,
+        kept_bytes=heads * _recorded_bytes(tokens),
+        fits=config.max_positions is None or tokens <= config.max_positions,
+    )
+
+
+def _projection_flops(config: ModelConfig) -> int:
+    """FLOPs of the four projections of one token in one layer."""
+    widths = config.n_heads * config.d_head + config.n_kv_heads * (config.d_head + config.d_value)
+    out = config.n_heads * config.d_value if config.out_projection else 0
+    return 2 * config.d_model * (widths + out)
+
+
+def _recorded_bytes(tokens: int) -> int:
+    """Bytes that the recorders keep of one head."""
+    row = TOP * (_POSITION + 2 * _FLOAT) + _STATISTICS * _FLOAT
+    if tokens <= PRINTED:
+        return tokens * row + _STAGES * tokens * tokens * _FLOAT
+    return tokens * (row + _FLOAT) + POOL * POOL * _FLOAT  # a number more for the mass of a column

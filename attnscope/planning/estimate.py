@@ -1,0 +1,209 @@
+"""Estimate the peak memory of a run before anything is allocated.
+
+Every constant stands here, and `benchmarks/memory.py` holds the sum against what runs really take.
+"""
+
+from dataclasses import dataclass
+
+from attnscope.config import MaskTerm, ModelConfig
+from attnscope.planning.memory import DTYPE_BYTES, PROGRAM, embedding_parameters, layer_parameters
+from attnscope.system.malloc import RETAINED_BLOCK
+from attnscope.system.threads import count_threads
+
+TOKEN = 450  # a token as Python objects: its struct, its strings, its numbers in lists
+VOCABULARY_ENTRY = 400  # an entry of a tokenizer.json's vocabulary, as `tokenizers` holds it
+MERGE = 560  # what a merge of a BPE takes besides, or a piece of a Unigram
+ENCODED = 850  # what `tokenizers` holds of a token besides, while it encodes
+TILE = 1 << 20  # scores in a tile, at least …
+TILE_ROWS = 32  # … so many rows of them, …
+ENOUGH_ROWS = 128  # … or so many, where these are twice the scores at most
+WINDOW_ROWS = 256  # rows of a tile under a window, at most
+STAGES = 3  # tensors of a tile's size: two stages, and what recorders make of them, …
+WITHIN = (16, 64, 256, 1024)  # … how near keys are, of which statistics have the weight (model.recorders.Rows), …
+RAW = 2  # … stages more where raw scores are kept, …
+SINK = 3  # … what a softmax with sinks makes, and what is copied because of it, …
+BIAS = 2  # … a bias and the distances that it is made of, …
+MEASURE = 1  # … a contribution of every source, where means are ranked by it, …
+MANY = 1  # … and rows in which equals are told apart, where more contributors are ranked than one by one
+FEW = 8  # contributors that are found one by one
+RANKED = 44  # bytes of a contributor while a tile is ranked: places and values, copied, and with gaps filled
+BUFFERS = 24 << 20  # what products of matrices need besides, whatever their size
+OF_A_THREAD = 16 << 20  # what another thread's products and small blocks need, whatever their size
+SHAPE = 4 << 20  # what a product of one width of tile is prepared as, …
+SHAPES = 32  # … so many of them at most, …
+NARROWER = 384  # … one for so many tokens of a text under a mask whose tiles become wider
+STATISTICS = 16  # numbers that row statistics keep of a row
+WRITING = 12 << 20  # what numbers need while they are written, some after the other
+COPIES = 3  # of a JSON text without its numbers, while it is written
+TOKEN_TEXT = 130  # bytes of a token in JSON
+UNIT = 12 << 10  # a layer and head of a text as Python objects, and their names in JSON
+DRAWN = 100  # of a number in a table that is drawn, …
+PICTURE = 3600  # … or in an .svg
+KERNEL = 1 << 20  # cells of a mask that a kernel takes, of each text where they are padded
+KERNEL_CELL = 6  # bytes of them: as bool, and as the number that is added; …
+KERNEL_BIAS = 16  # … with a bias of each head, also distances and what is masked of them
+PART = 1024  # tokens that an MLP takes at a time
+SPARE = 1.06  # what lies between tensors that come and go
+HOLES = 3  # what several layers' tensors leave between those of them that are kept, in inputs of a layer
+
+
+@dataclass(frozen=True)
+class MemoryDemand:
+    """What a run asks for.
+
+    Attributes:
+        layers: Blocks that are loaded.
+        batch: Texts.
+        tokens: Tokens of the longest text.
+        characters: Characters of all texts.
+        cells: Matrix cells kept, over all texts, stages, layers and heads.
+        rows: Rows kept, over all texts, layers and heads.
+        top: Contributors a row.
+        as_text: The findings are written with every number.
+        units: Layers and heads, or means over them, of one text.
+        gathered: Of the cells, those that are copied because texts show different rows or columns.
+        raw: Scores are kept as they are before anything is done to them.
+        measures: How many measures of contributors are kept.
+        mean: Layers or heads are averaged.
+        padded: Texts are of different lengths.
+        drawn: Numbers that are drawn.
+        picture: They are drawn into an .svg.
+        counted: Rows of which statistics are kept, over all texts, layers and heads; those kept by default.
+        pool: Runs of a pooled map; 0 for none.
+        heads: Heads of a layer that are watched.
+        words: Tokens are words; otherwise a tokenizer.json makes them.
+        n_merges: Merges of a BPE, or pieces of a Unigram.
+        copied_elements: Numbers in the largest tensor whose parts are copied out of it as it is read.
+        streamed: Blocks are not kept: one runs while the next one is read, in every pass.
+        tiled_queries: Queries of a text that tiles are made of.
+        output_needed: A layer that is watched is not the last one.
+        masks: The masks of the layers that run.
+    """
+
+    layers: int
+    batch: int
+    tokens: int
+    characters: int
+    cells: int
+    rows: int
+    top: int
+    as_text: bool
+    units: int = 1
+    gathered: int = 0
+    raw: bool = False
+    measures: int = 2
+    mean: bool = False
+    padded: bool = False
+    drawn: int = 0
+    picture: bool = False
+    counted: int = 0
+    pool: int = 0
+    heads: int = 1
+    words: bool = False
+    n_merges: int = 0
+    copied_elements: int = 0
+    streamed: bool = False
+    tiled_queries: int = 0
+    output_needed: bool = False
+    masks: frozenset[tuple[MaskTerm, ...]] = frozenset()
+
+
+def estimate_memory(c: ModelConfig, dtype: str, d: MemoryDemand) -> dict[str, int]:
+    """Bytes by purpose; their sum is the peak.
+
+    Returns:
+        `program`; `weights`; `text` (tokens as Python objects, and their vocabulary); `activations` of the one layer
+        that runs; `tile`; `kept` by recorders; `report`, where writing the findings takes more than running the model
+        did.
+    """
+    size, everything = DTYPE_BYTES[dtype], d.batch * d.tokens
+    parameters = embedding_parameters(c) + min(d.layers, 2 if d.streamed else d.layers) * layer_parameters(c)
+    running, tile = _activation_bytes(c, size, d), _tile_bytes(c, d)
+    library = 0 if d.words else everything * ENCODED + c.vocab_size * VOCABULARY_ENTRY + d.n_merges * MERGE
+    values = d.cells + d.rows * (2 + d.measures) * d.top + max(d.rows, d.counted) * STATISTICS
+    norms = (d.measures - 1) * d.units * everything if d.rows else 0  # of the values of every source
+    runs = min(d.pool, d.tokens)
+    pooled = d.batch * (runs * (2 * d.tokens + d.units * runs) + d.units * d.tokens)
+    report = 4 * d.gathered + d.batch * d.units * UNIT
+    if d.as_text:
+        report += WRITING + COPIES * TOKEN_TEXT * everything
+    else:
+        report += (PICTURE if d.picture else DRAWN) * d.drawn
+    return {
+        "program": PROGRAM,
+        "weights": (parameters + d.copied_elements) * size,
+        "text": everything * TOKEN + library + 8 * d.characters,
+        "activations": running,
+        "tile": tile,
+        "kept": 4 * (values + norms + pooled),
+        "report": max(0, report - running - tile),
+    }
+
+
+def _activation_bytes(c: ModelConfig, size: int, d: MemoryDemand) -> int:
+    """Bytes of the one layer that runs; `size` is that of a number."""
+    everything = d.batch * d.tokens
+    branches = 1 + 2 * c.gated + 3 * (c.glu_limit is not None or c.glu_plus_one)  # what an MLP's gate makes, too
+    in_part = branches * c.d_mlp + (c.n_experts + 2 * c.d_model) * bool(c.n_experts)
+    one = everything * c.d_model * size
+    holes = HOLES * one if one < RETAINED_BLOCK and d.layers > 1 else 0
+    return int(SPARE * everything * _numbers_per_token(c, size, d) * size) + holes + min(PART, everything) * in_part * 4
+
+
+def _numbers_per_token(c: ModelConfig, size: int, d: MemoryDemand) -> int:
+    """Numbers that a layer holds of a token where it holds most."""
+    q, k, v, o = c.n_heads * c.d_head, c.n_kv_heads * c.d_head, c.n_kv_heads * c.d_value, c.n_heads * c.d_value
+    rotary, wide = c.positions == "rope", 4 // size  # norms and what is watched are float32
+    entering = c.d_model * max(4, 1 + 2 * wide)
+    sides = 2 * c.d_model + q + k + v  # a layer's input, the same normed, and what is made of it
+    projecting = sides + q * rotary
+    watching = sides + wide * min(d.heads, c.n_kv_heads) * (c.d_head + c.d_value)
+    leaving = max(sides, 3 * c.d_model) + o if d.layers > 1 else 0  # a layer that another one follows
+    if d.output_needed:
+        unbounded = any("window" not in _kinds(mask) for mask in d.masks)
+        apart = d.heads < c.n_heads and unbounded  # heads that nobody watches
+        watching += o * (1 + apart)
+    return max(entering, projecting, watching, leaving) + 2 * c.d_head * rotary
+
+
+def _kinds(mask: tuple[MaskTerm, ...]) -> set[str]:
+    return {term.kind for term in mask}
+
+
+def _tile_bytes(c: ModelConfig, d: MemoryDemand) -> int:
+    """Bytes of a tile, of what its products need, and of the mask that a kernel takes where nobody watches."""
+    a_row = d.batch * d.tokens
+    scores = min(max(TILE, min(2 * TILE, ENOUGH_ROWS * a_row), TILE_ROWS * a_row), a_row * d.tiled_queries * d.heads)
+    kinds = [_kinds(mask) for mask in d.masks]
+    widening = any("window" not in mask and mask & {"causal", "prefix"} for mask in kinds)
+    shapes = min(SHAPES, d.tokens // NARROWER, -(-d.tiled_queries // ENOUGH_ROWS)) * widening
+    stages = STAGES + RAW * d.raw + SINK * c.sinks + BIAS * (c.positions == "alibi") + MEASURE * d.mean
+    stages += MANY * (d.top > FEW)
+    rows = min(d.tiled_queries, max(TILE_ROWS, scores // a_row))
+    near = max((within for within in WITHIN if within < d.tokens), default=0)  # to both sides of every row of a tile
+    at_once = max(1, min(d.heads, scores // (a_row * rows)))
+    runs = min(d.pool, d.tokens)
+    pooling = d.batch * at_once * runs * (rows + 2 * d.tokens + 3 * runs)
+    beside = scores * (rows + 2 * near) // d.tokens
+    ranked = RANKED * min(d.top, d.tokens) * scores // d.tokens if d.rows else 0
+    tile = 4 * (stages * scores + beside + pooling) + ranked
+    beside_tiles = BUFFERS + OF_A_THREAD * (count_threads() - 1) + SHAPE * shapes
+    return tile + int(_more_tiles(d, scores) * tile) + beside_tiles + _kernel(c, d)
+
+
+def _more_tiles(d: MemoryDemand, scores: int) -> float:
+    """How many tiles of so many scores other threads have meanwhile: those of a window are as wide as that."""
+    windows = [min((term.size for term in mask if term.kind == "window"), default=d.tokens) for mask in d.masks]
+    width = d.tokens if d.raw else min(d.tokens, 2 * max(windows, default=d.tokens) + WINDOW_ROWS)
+    others = min(count_threads(), -(-d.batch * d.tokens * d.tiled_queries * d.heads // scores)) - 1
+    return others * min(1.0, d.batch * width * WINDOW_ROWS * d.heads / scores)
+
+
+def _kernel(c: ModelConfig, d: MemoryDemand) -> int:
+    """Bytes of the mask that a kernel takes of the heads or layers that nobody watches."""
+    if d.layers == 1 or c.softcap is not None or c.sinks:
+        return 0  # the last layer's output is not needed; what no kernel knows goes through tiles
+    if c.positions == "alibi":
+        return KERNEL_BIAS * min(max(KERNEL, d.batch * c.n_heads * d.tokens), d.batch * c.n_heads * d.tokens**2)
+    texts = d.batch if d.padded else 1
+    return KERNEL_CELL * texts * min(max(KERNEL, d.tokens), d.tokens**2)

@@ -1,0 +1,138 @@
+"""Count parameters and bytes, and refuse what does not fit into memory."""
+
+import mmap
+
+from attnscope.config import ModelConfig
+from attnscope.errors import AttnscopeError, MemoryExceeded
+from attnscope.system.memory import available_memory
+
+PROGRAM = 256 << 20  # bytes: Python, torch for CPUs and the libraries that every run imports
+_PAGE = mmap.PAGESIZE
+DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
+MEMORY_HINT = "select fewer cells with --layer, --head, --query, --key or --stage, or raise --max-memory"
+
+
+def layer_parameters(c: ModelConfig) -> int:
+    """Parameters of one block."""
+    heads_out, keys, values = c.n_heads * c.d_head, c.n_kv_heads * c.d_head, c.n_kv_heads * c.d_value
+    count = c.d_model * (heads_out + keys + values) + (heads_out + keys + values) * c.qkv_bias
+    if c.out_projection:
+        count += c.n_heads * c.d_value * c.d_model + c.d_model * c.out_bias
+    if c.d_mlp:
+        mlp = (2 + c.gated) * c.d_model * c.d_mlp + ((1 + c.gated) * c.d_mlp + c.d_model) * c.mlp_bias
+        count += c.n_experts * (mlp + c.d_model + c.router_bias) if c.n_experts else mlp
+    count += c.n_heads * c.sinks
+    norms = (2 if c.norm_order == "sandwich" else 1) * (1 + bool(c.d_mlp)) * norm_parameters(c, c.d_model)
+    if c.qk_norm:
+        whole = c.qk_norm == "whole"
+        norms += sum(norm_parameters(c, c.d_head * (n if whole else 1)) for n in (c.n_heads, c.n_kv_heads))
+    return count + norms
+
+
+def norm_parameters(c: ModelConfig, width: int) -> int:
+    """Parameters of one norm of this width."""
+    return {"layernorm": 2, "rmsnorm": 1, "none": 0}[c.norm] * width
+
+
+def embedding_parameters(c: ModelConfig) -> int:
+    """Parameters in front of the first block."""
+    rows = c.vocab_size + c.n_segments
+    rows += (c.max_positions or 0) + c.position_offset if c.positions == "learned" else 0
+    return rows * c.d_model + c.embedding_norm * norm_parameters(c, c.d_model)
+
+
+class MemoryLimit:
+    """What stops a run that takes more memory than it was given: its estimate did not hold.
+
+    What the process held before, beyond the program itself, is not the run's: a caller's own data, a loaded model.
+
+    Args:
+        limit: Bytes that the run may take.
+        what: Where the limit comes from, for the error.
+        estimate: Bytes that it was estimated to take.
+    """
+
+    def __init__(self, limit: int, what: str, estimate: int) -> None:
+        self._limit, self._what, self._estimate = limit, what, estimate
+        self._before = max(0, resident() - PROGRAM)
+
+    def check(self) -> None:
+        """Compare what the process holds now with the limit: some microseconds, so that every tile can afford it.
+
+        Raises:
+            MemoryExceeded: It holds more.
+        """
+        held = resident() - self._before
+        if held > self._limit:
+            found = f"stopped at {format_bytes(held)} of memory: {self._what} is {format_bytes(self._limit)}"
+            found = f"{found}, and about {format_bytes(self._estimate)} were estimated"
+            raise MemoryExceeded(found, hint="raise --max-memory, and please report the estimate")
+
+
+def resident() -> int:
+    """Bytes of this process that are in memory; 0 where the system does not say."""
+    try:
+        with open("/proc/self/statm", "rb", buffering=0) as file:
+            return int(file.read(64).split()[1]) * _PAGE
+    except OSError:
+        return 0  # not Linux: nothing known, nothing stopped
+
+
+def memory_limit(named: int | None) -> tuple[int, str]:
+    """Bytes that a run may take, and where that limit comes from.
+
+    Args:
+        named: What `--max-memory` says; None where it was not given.
+    """
+    return (available_memory() // 2, "half of what is free") if named is None else (named, "--max-memory")
+
+
+def find_stream_reason(kept: dict[str, int], streamed: dict[str, int] | None, limit: int, what: str, hint: str) -> str:
+    """Why weights have to be read again in every pass; empty where there is room to keep them.
+
+    Args:
+        kept: Bytes by purpose where they are kept.
+        streamed: The same where they are read again; None where they cannot be.
+        limit: Bytes that may be taken.
+        what: Where the limit comes from.
+        hint: What makes it fit, where it does not.
+
+    Raises:
+        AttnscopeError: It does not fit either way.
+    """
+    if sum(kept.values()) <= limit:
+        return ""
+    least = streamed and {
+        "weights, two layers at a time" if n == "weights" else n: size for n, size in streamed.items()
+    }
+    require_memory(least or kept, limit, what, hint)
+    total, weights = format_bytes(sum(kept.values())), format_bytes(kept["weights"])
+    return f"with all of them kept ({weights}) it needs about {total}, {what} is {format_bytes(limit)}"
+
+
+def require_memory(need: dict[str, int], limit: int, what: str, hint: str = MEMORY_HINT) -> None:
+    """Refuse what would not fit.
+
+    Args:
+        need: Bytes by purpose, such as from `estimate.estimate_memory`.
+        limit: Bytes that may be taken.
+        what: Where the limit comes from, for the error.
+        hint: What makes it fit, for the error.
+
+    Raises:
+        AttnscopeError: The sum is above the limit; the message holds the formula and the numbers.
+    """
+    total = sum(need.values())
+    if total > limit:
+        parts = " + ".join(f"{name} {format_bytes(size)}" for name, size in need.items())
+        raise AttnscopeError(f"needs about {format_bytes(total)} ({parts}), {what} is {format_bytes(limit)}", hint=hint)
+
+
+def format_bytes(size: int) -> str:
+    """A number of bytes as `3.2 GiB`."""
+    value = float(size)
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if value < 1024 or unit == "TiB":
+            break
+        value /= 1024
+    return f"{value:.0f} {unit}" if unit == "B" else f"{value:,.1f} {unit}"

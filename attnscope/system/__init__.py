@@ -1,0 +1,1 @@
+"""What differs between operating systems: files, memory, terminal text. Imports nothing of attnscope."""

@@ -1,0 +1,37 @@
+"""Escape control characters in untrusted text."""
+
+import unicodedata
+
+_HIDDEN = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
+_SHORT = {"\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
+
+
+def escape_control(text: str) -> str:
+    """Escape every character that a terminal would obey or hide, and the backslash.
+
+    The mapping is injective: two different texts never look the same. Escaped are the Unicode categories
+    Cc, Cf, Cs, Co, Cn, Zl and Zp (control, format, surrogate, private, unassigned, line and paragraph separators).
+
+    Args:
+        text: Any text, lone surrogates included.
+
+    Returns:
+        The text with `\\n`, `\\x1b`, `\\u202e` … in place of those characters.
+    """
+    if text.isascii() and text.isprintable() and "\\" not in text:
+        return text
+    return "".join(_escape(c) if c == "\\" or unicodedata.category(c) in _HIDDEN else c for c in text)
+
+
+def as_unicode(name: str) -> str:
+    """Spell a file name as text that JSON can hold: bytes that are not UTF-8 become `\\xff`."""
+    return name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+
+
+def _escape(c: str) -> str:
+    if c in _SHORT:
+        return _SHORT[c]
+    code = ord(c)
+    if code < 0x100:
+        return f"\\x{code:02x}"
+    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"

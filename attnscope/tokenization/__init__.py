@@ -1,0 +1,1 @@
+"""Text to tokens: words, Hugging Face tokenizers, readable pieces and character offsets."""

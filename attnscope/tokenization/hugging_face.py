@@ -1,0 +1,217 @@
+"""Tokenize text with a tokenizer.json."""
+
+import re
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from attnscope.errors import AttnscopeError
+from attnscope.files.reading import MB, parse_json, read_file
+from attnscope.report import Token
+from attnscope.tokenization.pieces import byte_fragment, overlapping, piece_bytes, readable_piece, trim_span
+from attnscope.tokenization.rust import call_rust
+from attnscope.tokenization.tokenizer_json import components, read_tokenizer_json
+from attnscope.tokenization.words import check_text
+
+if TYPE_CHECKING:
+    from tokenizers import Encoding
+    from tokenizers import Tokenizer as RustTokenizer
+
+MAX_TOKENIZER = 200 * MB
+
+
+class FileTokenizer:
+    """A tokenizer.json; truncation, padding and BPE dropout that are stored in it are switched off and noted.
+
+    Args:
+        path: The file.
+        data: What it holds.
+
+    Attributes:
+        path: The file.
+        name: Kind of its model, such as `WordPiece`.
+        vocab_size: Number of ids, added tokens included.
+        n_merges: Merges of a BPE, or pieces of a Unigram, where there are many: what the library keeps besides words.
+        notes: What was switched off.
+        unknown_id: The id that stands for whatever the vocabulary lacks; None where it has none.
+    """
+
+    def __init__(self, path: Path, data: bytes) -> None:
+        found = read_tokenizer_json(data, path)
+        self.path, self.notes = path, found.notes
+        self._rust = _load_rust_tokenizer(found.text, path, data)
+        if found.unparsed not in (None, self._rust.get_vocab_size(with_added_tokens=False)):
+            parse_json(data, str(path))  # refuses a word that stands twice
+        content = found.content
+        model, splits = content["model"], components(content.get("pre_tokenizer"), content.get("decoder"))
+        self._byte_level = "ByteLevel" in [part.get("type") for part in splits]
+        self.name: str = model.get("type") or type(self._rust.model).__name__
+        self.vocab_size: int = self._rust.get_vocab_size(with_added_tokens=True)
+        self.n_merges = self.vocab_size if self.name == "Unigram" else found.merges
+        named = model.get("unk_token")
+        self.unknown_id: int | None = self._rust.token_to_id(named) if isinstance(named, str) else None
+        if self.name == "Unigram":
+            self.unknown_id = model.get("unk_id")
+        self._marks = [model.get(key) or "" for key in ("continuing_subword_prefix", "end_of_word_suffix")]
+        added = self._rust.get_added_tokens_decoder()
+        self._special = {number for number, token in added.items() if token.special}
+
+    def special_token(self, number: int) -> Token:
+        """The special token of this id, as something other than a text puts it there."""
+        piece = self._rust.id_to_token(number) or f"<{number}>"
+        return Token(number, piece, piece, special=True)
+
+    def encode(self, text: str, pair: str | None = None, *, where: str = "TEXT") -> list[Token]:
+        """As `Tokenizer.encode`; special tokens are added as the file says."""
+        texts = (text,) if pair is None else (text, pair)
+        for each in texts:
+            check_text(each, where)
+        # A batch of one: unlike `encode`, it lets other threads run, such as the one that a signal is waited for in.
+        batch = [text if pair is None else texts]
+        try:
+            (encoding,) = call_rust(lambda: self._rust.encode_batch(batch), self.path, f"fails on {where}")
+        except AttnscopeError as e:
+            if (unknown := self._unknown_word(texts, where)) is None:
+                raise
+            raise unknown from e
+        tokens = list(self._tokens(encoding, self._sequences(encoding, len(texts)), texts))
+        if not tokens:
+            raise AttnscopeError("the text gives no tokens", where=where, hint="give at least one word")
+        return tokens
+
+    def _sequences(self, encoding: "Encoding", count: int) -> list[int | None]:
+        """The number of the text that each token belongs to; None for one that the tokenizer added.
+
+        A post-processor after a template counts the template's own tokens as texts: the number of the only text is
+        known all the same, those of two are not.
+        """
+        given = zip(encoding.sequence_ids, encoding.special_tokens_mask, strict=True)
+        numbers = [None if added or number is None else number if count > 1 else 0 for number, added in given]
+        if any(number is not None and number >= count for number in numbers):
+            found = "its post-processing loses which of two texts a token belongs to"
+            raise AttnscopeError(found, where=self.path, hint="leave --pair out, or put the template last")
+        return numbers
+
+    def _unknown_word(self, texts: tuple[str, ...], where: str) -> AttnscopeError | None:
+        """The error that names the first word that the vocabulary lacks, if no token stands for such words."""
+        if self.unknown_id is not None:
+            return None
+        for number, text in enumerate(texts):
+            try:
+                start, end = call_rust(partial(self._first_unknown, text), self.path, f"fails on {where}") or (0, 0)
+            except AttnscopeError:  # the tokenizer is damaged after all
+                return None
+            if start < end:
+                which = " of the pair" if number else ""
+                found = f"the word '{text[start:end]}' at character {start}{which} is not in the vocabulary"
+                hint = f"use words that {self.path} has: it has no token for unknown ones"
+                return AttnscopeError(found, where=where, hint=hint)
+        return None
+
+    def _first_unknown(self, text: str) -> tuple[int, int] | None:
+        """Start and end of the first word that the model has no token for, outside of added tokens."""
+        from tokenizers import PreTokenizedString
+
+        added = [re.escape(token.content) for token in self._rust.get_added_tokens_decoder().values()]
+        pattern = re.compile("|".join(sorted(added, key=len, reverse=True)) or "(?!)")
+        edges = [0, *(edge for match in pattern.finditer(text) for edge in match.span()), len(text)]
+        for first, last in zip(edges[::2], edges[1::2], strict=True):
+            words = PreTokenizedString(text[first:last])
+            if self._rust.normalizer is not None:
+                words.normalize(self._rust.normalizer.normalize)
+            if self._rust.pre_tokenizer is not None:
+                self._rust.pre_tokenizer.pre_tokenize(words)
+            for word, (start, end), _ in words.get_splits(offset_referential="original", offset_type="char"):
+                try:
+                    self._rust.model.tokenize(word)
+                except Exception:  # the library raises nothing more specific
+                    return trim_span(text, first + start, first + end)
+        return None
+
+    def _tokens(self, encoding: "Encoding", sequences: list[int | None], texts: tuple[str, ...]) -> Iterator[Token]:
+        rows = zip(
+            encoding.ids, encoding.tokens, sequences, encoding.special_tokens_mask, encoding.type_ids,
+            self._readable(encoding, sequences, texts), strict=True,
+        )  # fmt: skip
+        segment = 0
+        for number, piece, sequence, added, type_id, (shown, span) in rows:
+            special = bool(added) or (number in self._special and number != self.unknown_id)
+            segment = segment if sequence is None else sequence  # what is added belongs to the text before it
+            start, end = span or (None, None)
+            yield Token(number, piece, shown, start, end, special, segment, type_id)
+
+    def _readable(
+        self, encoding: "Encoding", sequences: list[int | None], texts: tuple[str, ...]
+    ) -> list[tuple[str, tuple[int, int] | None]]:
+        """What to show for every token, and its span; no span where it stands for nothing in the text.
+
+        A token shows its span as it is written. Where tokens share a character, as bytes of it or as what a normalizer
+        makes of it, each shows its own piece.
+        """
+        spans = self._spans(encoding, sequences, texts)
+        shared = overlapping(spans)
+        found: list[tuple[str, tuple[int, int] | None]] = []
+        for piece, sequence, span, several in zip(encoding.tokens, sequences, spans, shared, strict=True):
+            if sequence is None:
+                found.append((piece, None))
+                continue
+            written = "" if span is None else texts[sequence][span[1] : span[2]]
+            part = byte_fragment(piece, self._byte_level) if several or piece != written else None
+            shown = part or (readable_piece(written) if written and not several else readable_piece(self._own(piece)))
+            found.append((shown, None if span is None else span[1:]))
+        return found
+
+    def _spans(
+        self, encoding: "Encoding", sequences: list[int | None], texts: tuple[str, ...]
+    ) -> list[tuple[int, int, int] | None]:
+        """The text and the characters, without white space around them, that every token stands for.
+
+        None for a token that stands for none. Such a one may be given the span of the character that it was put
+        before: a space that the tokenizer adds to a text.
+        """
+        spans = [
+            None if sequence is None or start == end else (sequence, *trim_span(texts[sequence], start, end))
+            for (start, end), sequence in zip(encoding.offsets, sequences, strict=True)
+        ]
+        spaces = [
+            span is not None and self._is_space(piece, texts[span[0]][span[1] : span[2]])
+            for piece, span in zip(encoding.tokens, spans, strict=True)
+        ]
+        taken = overlapping(spans, [None if space else span for span, space in zip(spans, spaces, strict=True)])
+        return [None if space and other else span for span, space, other in zip(spans, spaces, taken, strict=True)]
+
+    def _is_space(self, piece: str, written: str) -> bool:
+        """The piece is white space, and what stands in the text is something else."""
+        if piece == written:
+            return False
+        own = self._own(piece)
+        return own != written and not own.strip()
+
+    def _own(self, piece: str) -> str:
+        """What a piece spells, as text: its bytes, or itself without the marks of words that begin, go on and end."""
+        raw = piece_bytes(piece) if self._byte_level else None
+        if raw is not None:
+            return raw.decode(errors="replace")
+        inner = piece.removeprefix(self._marks[0]).removesuffix(self._marks[1]) or piece
+        return inner.replace("▁", " ")
+
+
+def _load_rust_tokenizer(text: str, path: Path, data: bytes) -> "RustTokenizer":
+    """What the library makes of a tokenizer.json's text; `data` is what the file holds."""
+    from tokenizers import Tokenizer as RustTokenizer
+
+    try:
+        return call_rust(lambda: RustTokenizer.from_str(text), path, "cannot be used")
+    except AttnscopeError:
+        parse_json(data, str(path))  # says more where it is no JSON
+        raise
+
+
+def load_tokenizer(path: Path) -> FileTokenizer:
+    """Read a tokenizer.json.
+
+    Raises:
+        AttnscopeError: There is no such file, or the `tokenizers` library refuses it.
+    """
+    return FileTokenizer(path, read_file(path, cap=MAX_TOKENIZER))

@@ -1,0 +1,82 @@
+"""Readable text and spans for tokenizer pieces."""
+
+import re
+from collections.abc import Sequence
+from functools import cache
+
+_BLANK = {" ": "␣", "\n": "⏎", "\t": "⇥"}
+_BYTE_PIECE = re.compile(r"<0x([0-9A-F]{2})>")
+_STRAY = re.compile("[\udc80-\udcff]+")
+
+
+def trim_span(text: str, start: int, end: int) -> tuple[int, int]:
+    """The span without white space at its ends; unchanged where it holds nothing else."""
+    span = text[start:end]
+    if not span.strip():
+        return start, end
+    return start + len(span) - len(span.lstrip()), end - len(span) + len(span.rstrip())
+
+
+def overlapping(
+    spans: Sequence[tuple[int, int, int] | None], others: Sequence[tuple[int, int, int] | None] | None = None
+) -> list[bool]:
+    """Which spans share a character with another one; spans of one text stand in its order.
+
+    Args:
+        spans: Number of the text, start and end of every token; None for a token that stands for nothing.
+        others: Spans of the tokens that count as the other ones; None for all.
+    """
+    found = [False] * len(spans)
+    for forward in (True, False):
+        reached: dict[int, int] = {}  # per text, how far the spans before this one go; backwards: behind it
+        for i in range(len(spans)) if forward else reversed(range(len(spans))):
+            here, other = spans[i], spans[i] if others is None else others[i]
+            if here is not None and here[0] in reached:
+                far = reached[here[0]]
+                found[i] = found[i] or (far > here[1] if forward else far < here[2])
+            if other is not None:
+                edge = other[2] if forward else other[1]
+                far = reached.get(other[0], edge)
+                reached[other[0]] = max(far, edge) if forward else min(far, edge)
+    return found
+
+
+def readable_piece(span: str) -> str:
+    """A span as it is shown: without white space around it, or as `␣`, `⏎`, `⇥` where it is nothing else."""
+    return span.strip() or "".join(_BLANK.get(c, f"<U+{ord(c):04X}>") for c in span)
+
+
+def byte_fragment(piece: str, byte_level: bool) -> str | None:
+    """What to show for a piece that ends or starts within a character: its bytes, such as `<F0 9F>`.
+
+    Args:
+        piece: The tokenizer's spelling.
+        byte_level: It is spelled in the byte-level alphabet of GPT-2; else only `<0xF0>` stands for a byte.
+
+    Returns:
+        None where the piece is made of whole characters.
+    """
+    if match := _BYTE_PIECE.fullmatch(piece):
+        return f"<{match[1]}>" if int(match[1], 16) >= 0x80 else None
+    raw = piece_bytes(piece) if byte_level else None
+    if raw is None:
+        return None
+    text = raw.decode(errors="surrogateescape")
+    if not _STRAY.search(text):
+        return None
+    return readable_piece(_STRAY.sub(lambda run: f"<{run[0].encode(errors='surrogateescape').hex(' ').upper()}>", text))
+
+
+def piece_bytes(piece: str) -> bytes | None:
+    """The bytes that a byte-level piece spells; None where it holds a character outside that alphabet."""
+    table = _byte_alphabet()
+    values = [table.get(c) for c in piece]
+    return None if None in values else bytes(v for v in values if v is not None)
+
+
+@cache
+def _byte_alphabet() -> dict[str, int]:
+    """GPT-2's `bytes_to_unicode`, inverted: printable Latin-1 stands for itself, the rest follows from U+0100."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [b for b in range(256) if b not in printable]
+    return {chr(b): b for b in printable} | {chr(0x100 + i): b for i, b in enumerate(others)}

@@ -1,0 +1,60 @@
+"""Call the Rust library `tokenizers`, and turn its errors and panics into one AttnscopeError."""
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TypeVar
+
+from attnscope.errors import AttnscopeError
+
+_T = TypeVar("_T")
+_STDERR_LOCK = threading.RLock()
+
+
+def call_rust(call: Callable[[], _T], path: Path, doing: str) -> _T:
+    """Call into `tokenizers`.
+
+    Args:
+        call: What to call.
+        path: The tokenizer's file, for errors.
+        doing: What the file is found to do where the call fails.
+
+    Raises:
+        AttnscopeError: The library raised or panicked; no backtrace reaches stderr.
+    """
+    try:
+        with _silenced_stderr():
+            return call()
+    except BaseException as e:
+        if not (_is_panic(e) or isinstance(e, Exception)) or isinstance(e, MemoryError):
+            raise  # such as KeyboardInterrupt: whoever interrupts must not be told that a tokenizer failed
+        reason = " ".join(str(e).split())[:200]
+        raise AttnscopeError(
+            f"{doing}: {reason}", where=path, hint="fetch it again, or save it anew with transformers"
+        ) from e
+
+
+def _is_panic(error: BaseException) -> bool:
+    """A panic in Rust; its class is no Exception, and has no place that it can be imported from."""
+    return (type(error).__module__, type(error).__name__) == ("pyo3_runtime", "PanicException")
+
+
+@contextmanager
+def _silenced_stderr() -> Iterator[None]:
+    """Send file descriptor 2 to nowhere for a moment: Rust's panic hook writes there, past sys.stderr."""
+    with _STDERR_LOCK:
+        try:
+            kept = os.dup(2)
+        except OSError:  # there is no stderr to protect
+            yield
+            return
+        try:
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, 2)
+            os.close(nowhere)
+            yield
+        finally:
+            os.dup2(kept, 2)
+            os.close(kept)

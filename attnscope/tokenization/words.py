@@ -1,0 +1,126 @@
+"""Tokens of a text by its words, and batches of padded ids."""
+
+import re
+import unicodedata
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Literal, Protocol
+
+from attnscope.errors import AttnscopeError
+from attnscope.files.reading import MB
+from attnscope.report import Token
+
+MAX_TEXT = 4 * MB  # characters; forty times a text of 100,000 bytes
+_WORD = re.compile("w+(?:aw+)*|[pa]")
+
+
+class Tokenizer(Protocol):
+    """What turns a text into Tokens.
+
+    Attributes:
+        name: What it is called in `info`.
+        vocab_size: Number of ids that it knows.
+        notes: What was changed about it, for the user to know.
+    """
+
+    name: str
+    vocab_size: int
+    notes: list[str]
+
+    def encode(self, text: str, pair: str | None = None, *, where: str = "TEXT") -> list[Token]:
+        """The tokens of a text, or of a text and its pair.
+
+        Args:
+            text: The text.
+            pair: The second text of a pair.
+            where: Where it came from, for errors.
+
+        Raises:
+            AttnscopeError: The text is empty, blank, too long, no valid Unicode, or gives no token at all.
+        """
+
+
+def check_text(text: str, where: str) -> None:
+    """Refuse a text before anything expensive or fragile sees it.
+
+    Raises:
+        AttnscopeError: It is empty, blank, too long, or holds half a surrogate pair.
+    """
+    if not text.strip():
+        raise AttnscopeError("the text is blank" if text else "the text is empty", where=where, hint="give some words")
+    if len(text) > MAX_TEXT:
+        raise AttnscopeError(
+            f"the text has {len(text):,} characters", where=where, hint=f"at most {MAX_TEXT:,} are read"
+        )
+    try:
+        text.encode()
+    except UnicodeEncodeError as e:
+        found = f"character {e.start} is half of a surrogate pair (U+{ord(text[e.start]):04X})"
+        raise AttnscopeError(found, where=where, hint="give valid UTF-8") from e
+
+
+class WordTokenizer:
+    """Words and punctuation marks of given texts; the vocabulary is their sorted set.
+
+    Attributes:
+        name: `words`.
+        vocab_size: Number of different words.
+        n_merges: None.
+        notes: Empty.
+    """
+
+    name = "words"
+    n_merges = 0
+
+    def __init__(self, texts: Iterable[str], punctuation: Literal["keep", "drop"] = "keep") -> None:
+        self._keep = punctuation == "keep"
+        self._ids = {w: i for i, w in enumerate(sorted({w for t in texts for w, _, _ in self._words(t)}))}
+        self.vocab_size = len(self._ids)
+        self.notes: list[str] = []
+
+    def encode(self, text: str, pair: str | None = None, *, where: str = "TEXT") -> list[Token]:
+        """As `Tokenizer.encode`; every word must be in the texts that the vocabulary was made from."""
+        tokens = []
+        for segment, each in enumerate((text,) if pair is None else (text, pair)):
+            check_text(each, where)
+            for word, start, end in self._words(each):
+                if word not in self._ids:
+                    raise AttnscopeError(
+                        f"the word '{word}' at character {start} is not in the vocabulary", where=where
+                    )
+                tokens.append(Token(self._ids[word], word, word, start, end, segment=segment, type_id=segment))
+        if not tokens:
+            raise AttnscopeError("the text holds no words", where=where, hint="give at least one word")
+        return tokens
+
+    def _words(self, text: str) -> Iterator[tuple[str, int, int]]:
+        """Words with their spans: letters, marks and digits, with apostrophes inside; other characters one by one."""
+        shape = "".join(map(_character_class, text))
+        for match in _WORD.finditer(shape):
+            if self._keep or shape[match.start()] == "w":
+                yield text[match.start() : match.end()], match.start(), match.end()
+
+
+def _character_class(c: str) -> str:
+    """`w` within words, `a` for an apostrophe, a blank between tokens, `p` for the rest."""
+    if c.isspace():
+        return " "
+    if c in "'’":
+        return "a"
+    return "w" if c in "_\u200c\u200d" or unicodedata.category(c)[0] in "LMN" else "p"
+
+
+def pad_batch(texts: Sequence[Sequence[Token]], pad_id: int = 0) -> tuple[list[list[int]], list[list[int]], list[int]]:
+    """Ids and type ids of several texts, padded on the right to one length.
+
+    Args:
+        texts: Tokens of each text.
+        pad_id: The id that fills up; no query may attend to it, so any valid id does.
+
+    Returns:
+        Ids (texts, longest), type ids (texts, longest), length of each text without padding.
+    """
+    lengths = [len(tokens) for tokens in texts]
+    longest = max(lengths, default=0)
+    ids = [[t.id for t in tokens] + [pad_id] * (longest - len(tokens)) for tokens in texts]
+    types = [[t.type_id for t in tokens] + [0] * (longest - len(tokens)) for tokens in texts]
+    return ids, types, lengths

@@ -1,0 +1,220 @@
+import pytest
+
+from attnscope.config import MaskTerm, parse_mask, used_mask
+from attnscope.errors import UsageError
+from attnscope.report import Token
+from attnscope.selection import extremes, parse_indices, parse_positions, parse_unit
+
+TEXT = "The bank, by 2024 the  river bank 3:10\n" + '"a" b-a 😀'
+PIECES = 'The bank , by 20 24 the riv er bank 3:10 " a " b - a'.split()
+
+
+def _tokens():
+    """A text of 20 tokens between two special ones; a word and a number are several, a character is two."""
+    found, at = [Token(0, "[CLS]", "[CLS]", special=True)], 0
+    for piece in PIECES:
+        start = TEXT.index(piece, at)
+        at = start + len(piece)
+        found.append(Token(1, piece, piece, start, at))
+    emoji = TEXT.index("😀")
+    parts = [Token(1, "x", part, emoji, emoji + 1) for part in ("<F0 9F>", "<98 80>")]
+    return [*found, *parts, Token(2, "[SEP]", "[SEP]", special=True)]
+
+
+TOKENS = _tokens()
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [("3", [3]), ("0,2,5-7", [0, 2, 5, 6, 7]), ("-1", [7]), ("1,1,0-2", [1, 0, 2]), ("all", list(range(8)))],
+)
+def test_picks(typed, meant):
+    assert list(parse_indices(typed, "--head").numbers(8, "head")) == meant
+
+
+def test_ranges_of_a_billion_are_not_written_down():
+    one = parse_indices("3-999999999", "--layer").numbers(10**9, "layer")
+    assert (len(one), extremes(one)) == (10**9 - 3, (3, 10**9 - 1))
+    assert extremes(parse_indices("4,1-2", "--layer").numbers(8, "layer")) == (1, 4)
+    with pytest.raises(
+        UsageError, match="--layer: these ranges hold more than 1,000,000 layers; use all, or one range"
+    ):
+        parse_indices("0-999999,5", "--layer").numbers(10**9, "layer")
+
+
+@pytest.mark.parametrize(("typed", "meant"), [("H3", [3]), ("h0,H2-H3", [0, 2, 3]), ("H5-7", [5, 6, 7])])
+def test_numbers_as_they_are_labelled(typed, meant):
+    assert list(parse_indices(typed, "--head").numbers(8, "head")) == meant
+
+
+@pytest.mark.parametrize(("option", "typed"), [("--head", "L3"), ("--layer", "H3"), ("--layer", "L1-H2")])
+def test_a_label_of_something_else_is_refused(option, typed):
+    with pytest.raises(UsageError, match=f"{option}: cannot read '{typed}'"):
+        parse_indices(typed, option)
+
+
+@pytest.mark.parametrize(
+    ("layer", "head", "meant"),
+    [
+        ("auto", "L2H3", ("2", "3")),
+        ("L2H3", "all", ("2", "3")),
+        ("2", "l2h3", ("2", "3")),
+        ("L02H3", "H3", ("02", "3")),
+        ("0,1", "mean", ("0,1", "mean")),
+        ("L1", "H2", ("L1", "H2")),
+    ],
+)
+def test_the_label_of_a_head_stands_for_its_layer_too(layer, head, meant):
+    assert parse_unit(layer, head) == meant
+
+
+@pytest.mark.parametrize(("layer", "head"), [("1", "L2H3"), ("L2H3", "mean"), ("L2H3", "L2H4"), ("2-3", "L2H3")])
+def test_a_label_that_contradicts_the_other_option_is_refused(layer, head):
+    with pytest.raises(UsageError, match=r"contradicts .*; leave --.* out"):
+        parse_unit(layer, head)
+
+
+@pytest.mark.parametrize("typed", ["", "x", "1.5", "1,,2", "1-", "auto,1"])
+def test_what_is_no_pick_is_refused(typed):
+    with pytest.raises(UsageError, match=r"--head: cannot read .*; use auto, all, mean, 3, 0,2,5-7 or -1"):
+        parse_indices(typed, "--head")
+
+
+def test_a_range_that_runs_backwards_is_refused():
+    with pytest.raises(UsageError, match="'7-5' runs backwards; use 5-7"):
+        parse_indices("7-5", "--layer")
+
+
+@pytest.mark.parametrize(("typed", "named"), [("8", "8"), ("-9", "-9"), ("5-9", "9")])
+def test_a_number_that_is_not_there_is_named(typed, named):
+    with pytest.raises(UsageError, match=f"--head: there is no head {named}; this model has heads 0 to 7"):
+        parse_indices(typed, "--head").numbers(8, "head")
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("3", [3]),
+        ("1:3", [1, 2]),
+        (":2", [0, 1]),
+        ("18:", [18, 19, 20]),
+        ("18:21", [18, 19, 20]),
+        ("-1", [20]),
+        ("-2:", [19, 20]),
+        ("bank", [2, 10]),
+        ("river", [8, 9]),
+        ("BY", [4]),
+        ("the", [7]),
+        ("THE", [1, 7]),
+        ("bank,0", [2, 10, 0]),
+        ("2024", [5, 6]),
+        ('"3"', None),
+        ("river bank", [8, 9, 10]),
+        ("the river\nbank", [7, 8, 9, 10]),
+        (",", [3]),
+        ('",",1', [3, 1]),
+        ('1, "by" ,","', [1, 4, 3]),
+        ('"', [12, 14]),
+        ('"""', [12, 14]),
+        ("bank, by", [2, 10, 4]),
+        ('"bank, by"', [2, 3, 4]),
+        ("3:10", [3, 4, 5, 6, 7, 8, 9]),
+        ('"3:10"', [11]),
+        ("b-a", [15, 16, 17]),
+        ("a", [13, 17]),
+        ("😀", [18, 19]),
+        ("<98 80>", [19]),
+        ("[SEP]", [20]),
+        ("riverbank", None),
+        ("20 24", None),
+    ],
+)
+def test_positions_words_and_phrases(typed, meant):
+    if meant is None:
+        with pytest.raises(UsageError, match="is not in the text"):
+            parse_positions(typed, TOKENS, (TEXT, None), "--query")
+    else:
+        assert parse_positions(typed, TOKENS, (TEXT, None), "--query") == meant
+
+
+@pytest.mark.parametrize("typed", ["21", "-22", "lake", "", "1,lake", "1,,2"])
+def test_a_position_or_word_that_is_not_there_is_refused_with_what_is(typed):
+    said = r"--query: '.*' is not in the text; the text has tokens 0 to 20: \[CLS\] The bank , by"
+    with pytest.raises(UsageError, match=said):
+        parse_positions(typed, TOKENS, (TEXT, None), "--query")
+
+
+@pytest.mark.parametrize("typed", ["3:99", "21:", "22:", "-22:", "0:22", "5:3", "4:4"])
+def test_a_slice_lies_within_the_text_and_holds_something(typed):
+    with pytest.raises(UsageError, match=f"--key: '{typed}' reaches beyond the text or is empty; the text has tokens"):
+        parse_positions(typed, TOKENS, (TEXT, None), "--key")
+
+
+def test_a_slice_for_texts_of_any_length_is_cut():
+    assert parse_positions("19:99", TOKENS, (TEXT, None), "--key", clip=True) == [19, 20]
+    with pytest.raises(UsageError):
+        parse_positions("30:99", TOKENS, (TEXT, None), "--key", clip=True)
+
+
+def test_a_time_of_day_is_a_word_where_it_is_no_slice_of_the_text():
+    tokens = [Token(0, w, w, i, i + len(w)) for w, i in (("at", 0), ("12", 3), (":", 5), ("30", 6))]
+    assert parse_positions("12:30", tokens, ("at 12:30", None), "--query") == [1, 2, 3]
+
+
+def test_a_text_that_is_not_known_is_what_its_tokens_show():
+    assert parse_positions("river bank,2024", TOKENS, (None,), "--key") == [8, 9, 10, 5, 6]
+
+
+def test_words_of_a_pair_are_found_in_their_own_text():
+    tokens = [Token(0, "ab", "ab", 0, 2), Token(0, "c", "c", 3, 4), Token(0, "a", "a", 0, 1, segment=1),
+              Token(0, "b", "b", 1, 2, segment=1)]  # fmt: skip
+    assert parse_positions("ab", tokens, ("ab c", "ab"), "--query") == [0, 2, 3]
+    with pytest.raises(UsageError, match="'c ab' is not in the text"):
+        parse_positions("c ab", tokens, ("ab c", "ab"), "--query")
+
+
+@pytest.mark.parametrize("typed", ["own", "causal", "bidirectional", "window:3", "prefix:2", "causal+window:4"])
+def test_masks(typed):
+    assert "+".join(map(str, parse_mask(typed))) == typed
+
+
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [
+        ("casual", "unknown mask 'casual'; did you mean 'causal'?"),
+        ("window", "'window' has no size; use window:N with N of 1 or more"),
+        ("window:0", "'window:0' has no size"),
+        ("prefix:-1", "'prefix:-1' has no size"),
+        ("causal+", "unknown mask ''"),
+    ],
+)
+def test_what_is_no_mask_is_refused(typed, said):
+    with pytest.raises(UsageError) as error:
+        parse_mask(typed)
+    assert said in str(error.value)
+
+
+PATHS = ["downloads/m.npy", "owner.json", "causal.json", "prefix.npy", "auto.npy", "all.json", "mean.safetensors",
+         "my own mask.npy", "window:3.npy", "C:/x.npy", "./a+b.npy", "a b/own+causal.json"]  # fmt: skip
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("form", ["{}", "own+{}", "{}+own", "causal + {} + window:2"])
+def test_a_path_is_taken_literally_whatever_words_it_contains(form, path):
+    terms = parse_mask(form.format(path))
+    assert [term.path for term in terms if term.kind == "file"] == [path]
+    words = "".join(form.replace("{}", "").split()).split("+")
+    assert [str(term) for term in terms if term.kind != "file"] == [word for word in words if word]
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_own_is_replaced_as_a_term_and_nowhere_else(path):
+    file = MaskTerm("file", path=path)
+    assert used_mask(parse_mask(f"{path}+own"), "causal+window:4") == (file, *parse_mask("causal+window:4"))
+    assert used_mask(parse_mask(path), "causal") == (file,)
+
+
+def test_two_files_and_a_path_without_end():
+    assert [term.path for term in parse_mask("a/x.npy+b.json")] == ["a/x.npy", "b.json"]
+    with pytest.raises(UsageError, match=r"unknown mask 'a/x\+causal'"):
+        parse_mask("a/x+causal")

@@ -1,0 +1,204 @@
+"""What the transformers engine refuses, and in which words."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import LlamaModel
+
+from attnscope.cli import main
+from attnscope.engines.transformers import interface
+from attnscope.errors import AttnscopeError, UsageError
+from tests.helpers.architectures import HIDDEN, NO_TABLE
+from tests.helpers.transformers_runs import SOURCE, run
+
+
+def refused(folder, kind=AttnscopeError, **options) -> str:
+    with pytest.raises(kind) as caught:
+        run(folder, **options)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+@pytest.fixture
+def copied(folders, tmp_path):
+    """A function that copies an architecture's folder, with changes to its config and its tensors."""
+
+    def copy(kind, config=None, change=None, name="copy"):
+        shutil.copytree(folders(kind), tmp_path / name)
+        file = tmp_path / name / "config.json"
+        file.write_text(json.dumps({**json.loads(file.read_text()), **(config or {})}))
+        if change is not None:
+            tensors = load_file(tmp_path / name / "model.safetensors")
+            save_file(change(tensors), tmp_path / name / "model.safetensors", metadata={"format": "pt"})
+        return tmp_path / name
+
+    return copy
+
+
+@pytest.mark.parametrize("name", HIDDEN)
+def test_architectures_that_hide_their_attention(folders, name):
+    assert "does not run through transformers' attention interface" in refused(folders(name))
+
+
+def test_an_architecture_that_chooses_keys_in_a_way_of_its_own(folders):
+    assert "layer 0 hands a tensor 'indices' to its attention; attnscope shows" in refused(folders("deepseek_v32"))
+
+
+def test_an_architecture_that_subtracts_one_attention_from_another(folders, capsys):
+    expected = "layer 0 hands two sets of queries, keys and values to its attention; attnscope shows attention only"
+    assert expected in refused(folders("diffllama"))
+    for command in ("run", "check"):
+        assert main([command, "the bank", "--model", str(folders("diffllama")), "--engine", "transformers"]) == 1
+        assert expected in capsys.readouterr().err
+
+
+def test_queries_that_are_not_those_of_the_tokens(folders, monkeypatch):
+    run_attention = interface.AttentionCapture.run_attention
+
+    def halved(self, module, q, k, v, mask, more):
+        return run_attention(self, module, q[:, :, ::2], k, v, mask[:, :, ::2], more).repeat_interleave(2, dim=2)
+
+    monkeypatch.setattr(interface.AttentionCapture, "run_attention", halved)
+    expected = "layer 0 hands 4 queries and 8 keys, not one for each token, to its attention"
+    assert expected in refused(folders("llama"), texts=("the bank by the river was old",))
+
+
+@pytest.mark.parametrize(("name", "takes"), [("vit", "pixel_values"), ("whisper", "input_features")])
+def test_models_of_pictures_and_of_sound(copied, name, takes):
+    """Also without a tokenizer, which such a model does not have."""
+    folder = copied(name)
+    expected = f"'{name}' takes {takes}, not text; attnscope shows attention between the tokens of a text"
+    assert refused(folder).endswith(expected)
+    (folder / "tokenizer.json").unlink()
+    assert refused(folder).endswith(expected)
+
+
+@pytest.mark.parametrize("name", NO_TABLE)
+def test_models_that_embed_no_tokens_or_several_kinds_of_them(folders, name):
+    assert f"'{name}' has no table of token embeddings; attnscope shows attention between" in refused(folders(name))
+
+
+def test_a_family_of_neither_says_how_to_see_it(folders):
+    told = (
+        "; pip install 'attnscope[transformers]' and add --engine transformers"
+        " to run, compare, batch or check; without it, "
+    )
+    assert told in refused(folders("t5"), engine="native")
+
+
+def test_without_the_package(folders, monkeypatch):
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    assert refused(folders("llama")).endswith("pip install 'attnscope[transformers]'")
+
+
+def test_missing_weights_are_not_made_up(copied):
+    folder = copied("llama", change=lambda t: {n: x for n, x in t.items() if "layers.1.self_attn.q_proj" not in n})
+    assert "'layers.1.self_attn.q_proj.weight' is missing" in refused(folder)
+
+
+def test_weights_that_a_class_may_do_without_are_not_made_up_either(copied, monkeypatch):
+    quiet = [r"self_attn\.k_proj"]
+    monkeypatch.setattr(LlamaModel, "_keys_to_ignore_on_load_missing", quiet)
+    assert run(copied("llama")).texts
+    gone = copied("llama", name="gone", change=lambda t: {n: x for n, x in t.items() if "1.self_attn.k_proj" not in n})
+    assert "'layers.1.self_attn.k_proj.weight' is missing" in refused(gone)
+
+
+def test_a_pooler_may_be_missing(copied, folders):
+    folder = copied("bert", change=lambda t: {n: x for n, x in t.items() if "pooler" not in n})
+    assert run(folder).texts[0].heads
+
+
+def test_weights_that_are_not_finite(copied):
+    def spoil(tensors):
+        tensors["norm.weight"] = torch.full_like(tensors["norm.weight"], torch.nan)
+        return tensors
+
+    assert "norm.weight: holds nan at [0]" in refused(copied("llama", change=spoil))
+
+
+def test_tensors_of_another_shape(copied):
+    assert "transformers cannot load it" in refused(copied("llama", {"intermediate_size": 44}))
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        ({"model_type": "no_such_thing"}, "has no such model"),
+        ({"model_type": None}, "the key 'model_type' is missing"),
+        ({"quantization_config": {"bits": 4}}, "is quantised"),
+        ({"num_hidden_layers": "two"}, "transformers "),
+        ({"head_dim": 0}, "transformers cannot load it (ZeroDivisionError: "),
+        ({"num_hidden_layers": 1 << 40}, "config.json: num_hidden_layers is 1099511627776; expected at most 10,000"),
+        ({"text_config": {"num_experts": 10**9}}, "config.json: text_config: num_experts is 1000000000; expected at "),
+    ],
+    ids=["unknown", "none", "quantised", "odd", "no width", "endless layers", "endless experts"],
+)
+def test_configs(copied, config, expected):
+    assert expected in refused(copied("llama", config))
+
+
+@pytest.mark.parametrize("start", ["x", -1, 60, 1.5, [0]])
+def test_a_start_that_is_no_token(copied, start):
+    folder = copied("t5", {"decoder_start_token_id": start})
+    assert f"decoder_start_token_id is '{start}'; expected an id below 60" in refused(folder, part="encoder")
+
+
+def test_code_of_the_folder_is_not_run(copied):
+    folder = copied("llama", {"auto_map": {"AutoModel": "evil.Model", "AutoConfig": "evil.Config"}})
+    (folder / "evil.py").write_text("raise SystemExit('run')")
+    assert "it was not run" in " ".join(run(folder).provenance.notes)
+
+
+def test_parts(folders):
+    assert "name one of encoder, decoder, cross" in refused(folders("t5"), UsageError)
+    assert "has no part 'cross'" in refused(folders("llama"), UsageError, part="cross")
+    assert "only --engine transformers" in refused(folders("llama"), UsageError, part="cross", engine="native")
+    assert "the text that the encoder reads" in refused(folders("t5"), UsageError, part="decoder")
+    assert "reads TEXT alone" in refused(folders("t5"), UsageError, part="encoder", context=SOURCE)
+    assert "has no cross-attention" in refused(folders("llama"), UsageError, context=SOURCE)
+
+
+def test_a_text_longer_than_the_positions(folders):
+    assert "61 tokens, the model takes 48" in refused(folders("bert"), texts=("the " * 60,))
+    # RoBERTa counts its positions from behind the padding's
+    assert "47 tokens, the model takes 46" in refused(folders("roberta"), texts=("the " * 46,))
+    assert run(folders("roberta"), texts=("the " * 45,), head="0").texts[0].heads
+
+
+def test_memory_is_refused_before_it_is_taken(folders):
+    assert "tensors" in refused(folders("llama"), max_memory=1000)
+    assert "masks" in refused(folders("t5"), part="encoder", max_memory=30_000_000, texts=("the " * 3000,))
+
+
+def test_nothing_is_asked_of_the_network(folders):
+    """In a process of its own, whose first try to look up or to reach another machine would end it."""
+    script = f"""
+import os, socket
+def no(*given): os._exit(7)
+socket.getaddrinfo = socket.socket.connect = socket.socket.connect_ex = no
+from attnscope.config import RunConfig, TextInput
+from attnscope.pipeline import inspect
+inspect(RunConfig((TextInput("the bank"),), {str(folders("llama"))!r}, engine="transformers"))
+import huggingface_hub
+assert huggingface_hub.constants.HF_HUB_OFFLINE
+"""
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "TRANSFORMERS_"))}
+    subprocess.run([sys.executable, "-c", script], check=True, env=clean)
+
+
+def test_our_own_engine_leaves_transformers_alone(folders):
+    script = f"""
+import sys
+from attnscope.config import RunConfig, TextInput
+from attnscope.pipeline import inspect
+inspect(RunConfig((TextInput("the bank"),), {str(folders("llama"))!r}))
+assert "transformers" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", script], check=True)

@@ -1,0 +1,108 @@
+"""Dumps without a model: numbers follow from the text and from who it was grouped with, as they do with a real one."""
+
+import sys
+import time
+from pathlib import Path
+from unittest.mock import patch
+
+import numpy as np
+
+from attnscope.batch import direct_writer
+from attnscope.batch.groups import TextSize
+from attnscope.batch.header import SCHEMA, Grouping, Header, InputFacts, Settings
+from attnscope.batch.items import from_txt
+from attnscope.batch.records import Record, TopArrays, encode
+from attnscope.batch.runner import Runner, without_findings
+from attnscope.batch.sinks import open_dump
+from attnscope.errors import AttnscopeError
+from attnscope.report import MaskUse, Provenance, Token
+from attnscope.system.file_system import FileSystem
+
+BOUNDS = Grouping(tokens=12, values=60, window=120, cells=0, threads=1)
+HOLDS = 200  # numbers of one text
+HEADER = Header(
+    SCHEMA,
+    Provenance("0", "2", "m", "bert", "f", "native", "float32", "cpu", "trained", 1, 1),
+    MaskUse("bidirectional", "bidirectional"),
+    Settings(),
+    InputFacts("x", "txt", "0", 0),
+    BOUNDS,
+)
+TEXTS = [f"{'word ' * (i * 7 % 5 + 1)}{i}" for i in range(23)]
+TEXTS[4], TEXTS[9], TEXTS[11], TEXTS[17] = "", "bad 9", "spoils 11", "long " * 60
+
+
+class Work:
+    """Words are tokens; a text that says `bad` fails, one that says `spoils` fails with its whole group."""
+
+    def __init__(self, pause=0.0):
+        self.pause, self.looked = pause, []
+
+    def prepare(self, item):
+        if not item.text.text.strip():
+            return without_findings(item, "skipped", "the text is blank")
+        if item.text.text.startswith("bad"):
+            raise AttnscopeError("is bad", hint="give a good one")
+        return item
+
+    def size(self, item):
+        words = len(item.text.text.split())
+        return TextSize(words, words, 4 * words)
+
+    def start_window(self):
+        pass
+
+    def process(self, ready):
+        self.looked.append([item.index for item in ready])
+        time.sleep(self.pause)
+        if any("spoils" in item.text.text for item in ready):
+            raise AttnscopeError("scores are not finite", where="L0H0")
+        longest = max(self.size(item).tokens for item in ready)
+        return [self._record(item, longest, len(ready)) for item in ready]
+
+    def _record(self, item, longest, together):
+        words = item.text.text.split()
+        keys = np.arange(len(words))[None, :, None].repeat(2, 2).astype(np.int32)
+        weight = np.full(keys.shape, 1 / longest + 1e-7 * together, dtype=np.float32)
+        return Record(
+            item.index,
+            item.id,
+            item.line,
+            item.hash,
+            "ok",
+            text=item.text.text,
+            tokens=[Token(i, word, word) for i, word in enumerate(words)],
+            units=[(0, 0)],
+            top=TopArrays(keys, weight),
+            stages={"weights": weight.repeat(64, 2)},  # so that a shard is longer than what is written at once
+        )
+
+
+def dump(source: Path, target: Path, *, files=None, pause=0.0, strict=False, force=False, holds=HOLDS):
+    """Write or go on with a dump, as attnscope.batch.dump does, without a model."""
+    small = patch.object(direct_writer, "BUFFER_BYTES", 2 * direct_writer.BLOCK)
+    with small, open_dump(target, force=force, files=files or FileSystem()) as (journal, sink):
+        if journal.written.header is None:
+            journal.start(encode(HEADER))
+        before, again = journal.written, journal.try_again(holds)
+        if before.ended and not again:
+            return None
+        work = Work(pause)
+        with open(source, "rb") as file:
+            runner = Runner(
+                work,
+                sink,
+                BOUNDS,
+                strict=strict,
+                on_progress=lambda summary: None,
+                holds=holds,
+                before=before,
+                again=again,
+            )
+            summary = runner.run(from_txt(file, "x.txt"))
+        journal.finish(summary.counts)
+        return summary, work
+
+
+if __name__ == "__main__":  # a process that can be killed
+    dump(Path(sys.argv[1]), Path(sys.argv[2]), pause=float(sys.argv[3]), force="force" in sys.argv[4:])

@@ -1,0 +1,70 @@
+"""Reports of long texts made by hand: weights that are known in full, and the map that they come down to."""
+
+from itertools import pairwise
+
+import numpy as np
+from msgspec.structs import replace
+
+from attnscope.report import Columns, Means, Pooled, Rows, TextReport, Top
+from tests.helpers.sample_reports import head_report, report, tokens, words
+
+NONE = np.zeros(0, dtype=np.float32)
+
+
+def weights_of(count, *, near=0.02, bidirectional=False, dead=()):
+    """Rows that look at their neighbours and at the first token; those of `dead` see nothing."""
+    rng = np.random.default_rng(0)
+    at = np.arange(count)
+    scores = rng.standard_normal((count, count)) * 2 - near * np.abs(at[:, None] - at[None])
+    scores[:, 0] += 3
+    weights = np.exp(scores) if bidirectional else np.tril(np.exp(scores))
+    weights /= weights.sum(1, keepdims=True)
+    weights[list(dead)] = np.nan
+    return weights.astype(np.float32)
+
+
+def starts(count, size):
+    n = min(size, count)
+    return [-(-i * count // n) for i in range(n + 1)]
+
+
+def pooled_of(weights, size):
+    """The map of these weights; a run of queries that see nothing is NaN."""
+    rows, columns = (starts(n, size) for n in weights.shape)
+    sums = np.add.reduceat(weights, columns[:-1], axis=1)
+    runs = [sums[a:b] for a, b in pairwise(rows)]
+    live = [run[~np.isnan(run).any(1)] for run in runs]
+    means = [run.mean(0) if len(run) else np.full(len(columns) - 1, np.nan) for run in live]
+    return Pooled(rows, columns, np.array(means, dtype=np.float32))
+
+
+def overview(count, *, size=64, spelled=None, left_out=(), special=(), notes=(), **kw):
+    """A report of a text that is too long to print, with one head."""
+    text = tokens(spelled or words(count), special=special)
+    weights = weights_of(count, **kw)
+    few = tokens(words(2))
+    empty = np.zeros((0, 3), dtype=np.float32)
+    mass = np.nan_to_num(weights).sum(0)
+    head = replace(
+        head_report(few, few, [0, 1], [0, 1]),
+        stages={},
+        top=Top("weight", empty.astype(np.int64), empty, empty, left_out=list(left_out)),
+        rows=Rows(*[NONE] * len(Rows.__struct_fields__)),
+        pooled=pooled_of(weights, size),
+        columns=Columns(mass, float(mass.sum())),
+        means=Means(
+            entropy=3.25,
+            first=0.25,
+            special=0.0,
+            self=0.125,
+            other=0.625,
+            distance=12.5,
+            within_16=0.5,
+            within_64=0.75,
+            within_256=0.875,
+            within_1024=1.0,
+        ),
+    )
+    said = " ".join(token.text for token in text)
+    made = report(TextReport(0, said, None, text, None, [], [], [head], list(notes)))
+    return replace(made, provenance=replace(made.provenance, values="pooled"))

@@ -1,0 +1,67 @@
+import numpy as np
+import pytest
+import torch
+
+from attnscope.config import RunConfig, TextInput
+from attnscope.engines.opening import open_native
+from attnscope.errors import UsageError
+from attnscope.pipeline import inspect
+from attnscope.report import STAGES
+
+TEXT, CONTEXT = "life is short", "eat the dessert first today"
+
+
+@pytest.fixture
+def config(tmp_path):
+    path = tmp_path / "cross.toml"
+    path.write_text(
+        'd_model = 16\nn_heads = 2\nmask = "bidirectional"\ncross_attention = true\nqkv_bias = true\nseed = 4\n'
+    )
+    return str(path)
+
+
+def run(config, *pairs, **options):
+    texts = tuple(TextInput(text, context=context) for text, context in pairs or ((TEXT, CONTEXT),))
+    return inspect(RunConfig(texts=texts, config=config, head="all", stages=STAGES, **options))
+
+
+def test_queries_are_of_one_text_and_keys_and_values_of_the_other(config):
+    """Against the formula itself, with the stack's own matrices."""
+    text = run(config).texts[0]
+    assert [t.text for t in text.tokens] == TEXT.split()
+    assert [t.text for t in text.sources] == CONTEXT.split()
+    source = open_native(None, config, [TextInput(TEXT, context=CONTEXT)])
+    stack = source.load(1, torch.float32, torch.device("cpu"))
+    a = stack.blocks[0].attention
+    rows, keys = (stack.embed.tokens.weight[[t.id for t in side]] for side in (text.tokens, text.sources))
+    for h, head in enumerate(text.heads):
+        at = slice(8 * h, 8 * h + 8)
+        scores = a.q(rows)[:, at] @ a.k(keys)[:, at].T
+        weights = (scores / 8**0.5).softmax(-1)
+        np.testing.assert_allclose(head.stages["scores"], scores.detach(), atol=1e-5)
+        np.testing.assert_allclose(head.stages["weights"], weights.detach(), atol=1e-6)
+        np.testing.assert_allclose(head.stages["output"], (weights @ a.v(keys)[:, at]).detach(), atol=1e-5)
+        assert head.stages["weights"].shape == (3, 5)
+        assert np.isnan(head.rows.self).all()
+        assert head.top.keys.max() <= 4
+
+
+def test_contexts_of_different_lengths_are_padded_and_padding_gets_nothing(config):
+    pairs = ((TEXT, CONTEXT), ("is it", "first dessert"))
+    together = run(config, *pairs)
+    assert [head.stages["weights"].shape for head in together.texts[1].heads] == [(2, 2)] * 2
+    for text in together.texts:
+        for head in text.heads:
+            np.testing.assert_allclose(head.stages["weights"].sum(-1), 1, atol=1e-6)
+
+
+def test_words_of_the_context_select_columns(config):
+    text = run(config, key="dessert", query="life").texts[0]
+    assert (text.queries, text.keys) == ([0], [2])
+
+
+def test_a_context_is_needed_and_only_taken_where_there_is_cross_attention(config):
+    with pytest.raises(UsageError, match="--context: the model attends to a second text"):
+        run(config, (TEXT, None))
+    with pytest.raises(UsageError, match="--context: the model has no cross-attention"):
+        run("bidirectional")

@@ -1,0 +1,101 @@
+"""The memory estimate against what runs take: never below, and never more than a quarter above."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from attnscope.config import RunConfig, TextInput
+from attnscope.engines.opening import open_native
+from attnscope.errors import AttnscopeError
+from attnscope.planning.run_plan import make_plan, required_memory
+from benchmarks.draws import Draw
+from benchmarks.memory import LENGTHS, STACKS, measure, measure_drawn
+
+LINUX = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="only Linux tells the peak of a process")
+CASES = [
+    *(("windowed", "one head", tokens) for tokens in LENGTHS),
+    ("windowed", "last layer", 16_384),
+    ("windowed", "rows, as JSON", 65_536),
+    ("windowed", "all layers", 32_768),
+    ("wide", "all layers", 32_768),
+    ("wide", "all layers", 7_500),
+    ("wide", "in 16 bits", 12_000),
+    ("causal", "rows, as JSON", 8_192),
+    ("causal", "one head", 4_096),
+    ("wide", "one head", 128),
+    ("wide", "one head", 16_384),
+    ("pieces", "one head", 512),
+]
+
+
+@LINUX
+@pytest.mark.parametrize("selection", ["all layers", "in 16 bits"])
+def test_the_estimate_is_as_near_where_weights_are_stored_kept_or_read_again(selection, tmp_path):
+    kept, streamed = (measure("stored", selection, 256, tmp_path, streamed=streamed) for streamed in (False, True))
+    assert 1.0 <= kept.ratio <= 1.5, kept
+    assert 1.0 <= streamed.ratio <= 1.5, streamed
+    size = 2 if selection == "in 16 bits" else 4
+    layers = 4 * (4 * 1024 * 1024 + 2 * 1024 * 6144) * size  # all but two of six
+    assert kept.peak - streamed.peak > 0.85 * layers
+
+
+@LINUX
+@pytest.mark.parametrize(("stack", "selection", "tokens"), CASES, ids=lambda case: str(case))
+def test_the_estimate_is_the_peak_or_up_to_half_more(stack, selection, tokens, tmp_path):
+    measured = measure(stack, selection, tokens, tmp_path)
+    assert 1.0 <= measured.ratio <= 1.5, measured
+
+
+HEADS = "d_model = {0}\nn_heads = {0}\nn_layers = 2\nmask = 'causal'\n"
+DRAWS = {  # what once took more than it was estimated to: up to three times as much
+    "many texts": Draw(
+        0,
+        HEADS.format(12) + "positions = 'sinusoidal'\n",
+        "\n".join("the bank by the river " * (4 + number % 12) for number in range(150)),
+        ("--format", "json", "--head", "all"),
+    ),
+    "large maps": Draw(0, STACKS["windowed"], "the bank " * 400, ("--pool", "1024", "--layer", "all", "--head", "all")),
+    "a bias of every head": Draw(
+        0,
+        HEADS.format(64) + "positions = 'alibi'\n",
+        "the bank " * 500,
+        ("--layer", "1", "--head", "0", "--query", "1"),
+    ),
+    "a mean of many heads": Draw(
+        0, HEADS.format(256), "the bank " * 200, ("--layer", "0", "--head", "mean", "--format", "json")
+    ),
+}
+
+
+@LINUX
+@pytest.mark.parametrize("name", DRAWS)
+def test_a_run_keeps_to_its_own_estimate(name):
+    estimate, taken = measure_drawn(DRAWS[name])
+    assert 1.0 <= estimate / taken <= 1.35, (estimate, taken)
+
+
+def need(tmp_path, text="river " * 3000, **options):
+    (tmp_path / "stack.toml").write_text(STACKS["windowed"])
+    run = RunConfig((TextInput(text),), config=str(tmp_path / "stack.toml"), **{"max_memory": 1 << 62} | options)
+    source = open_native(None, run.config, run.texts)
+    return required_memory(run, source, make_plan(run, source))
+
+
+def test_what_is_kept_decides_and_not_the_square_of_the_text(tmp_path):
+    rows = need(tmp_path, query="5", window=64)
+    every = need(tmp_path, window=None)
+    assert every["kept"] > 3 * 3000**2 * 4
+    assert rows["kept"] < 1 << 20
+    short, long = (sum(need(tmp_path, "river " * n, window=64).values()) for n in (8_000, 16_000))
+    assert long < 2 * short
+
+
+def test_a_refusal_has_the_formula_and_says_that_a_map_would_do(tmp_path):
+    with pytest.raises(AttnscopeError) as error:
+        need(tmp_path, "river " * 50_000, window=None, max_memory=1 << 30)
+    said = str(error.value)
+    parts = "program weights text activations tile kept report".split()
+    assert re.search(" \\+ ".join(rf"{part} [\d.,]+ [KMGT]?i?B" for part in parts), said)
+    assert "--max-memory is 1.0 GiB; --pool 64 makes a map in place of matrices; or select fewer cells" in said
+    assert sum(need(tmp_path, "river " * 50_000, window=None, pool=64).values()) < 1 << 30

@@ -1,0 +1,89 @@
+"""A run that takes more memory than it may stops itself, whatever its estimate said."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from attnscope.batch import dump
+from attnscope.batch.dump import DumpConfig, write_dump
+from attnscope.batch.header import Settings
+from attnscope.cli import main
+from attnscope.config import RunConfig, TextInput
+from attnscope.errors import MemoryExceeded
+from attnscope.model.recorders import RowRecorder
+from attnscope.pipeline import inspect
+from attnscope.planning import run_plan
+from attnscope.planning.memory import MemoryLimit, resident
+
+pytestmark = pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="only Linux tells what a process holds")
+HELD = 128 << 20  # bytes that the recorder below keeps of every tile
+MODEL = {"config": "bidirectional"}
+
+
+@pytest.fixture
+def hoard(monkeypatch):
+    """What recorders of rows keep of every tile besides, which no estimate knows."""
+    held, see = [], RowRecorder.update
+
+    def see_and_keep(self, tile):
+        held.append(torch.ones(HELD // 4))
+        see(self, tile)
+
+    monkeypatch.setattr(RowRecorder, "update", see_and_keep)
+    return held
+
+
+@pytest.fixture
+def tight(monkeypatch):
+    """A run may take as much as it was estimated to, and what two tiles keep."""
+    real = run_plan.spare_memory
+
+    def room(*args, **options):
+        spare, streamed, memory = real(*args, **options)
+        estimated = memory._estimate
+        return spare, streamed, MemoryLimit(estimated + 2 * HELD, "--max-memory", estimated)
+
+    for module in (run_plan, dump):
+        monkeypatch.setattr(module, "spare_memory", room)
+
+
+def test_it_ends_within_a_few_tiles_and_says_what_it_reached(hoard, tight, capsys):
+    text = " ".join("river" if i % 2 else "bank" for i in range(2000))
+    assert main(["run", text, "--config", "sliding-window", "--layer", "0", "--head", "all", "--pool", "4"]) == 1
+    assert 2 <= len(hoard) <= 5 < 2000 // 256
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert "stopped at " in said
+    assert "--max-memory is " in said
+    assert said.endswith("were estimated; raise --max-memory, and please report the estimate")
+
+
+def test_what_was_there_before_is_not_the_runs(tight):
+    ballast = torch.ones(4 * HELD // 4)
+    assert inspect(RunConfig((TextInput("the bank"),), **MODEL)).texts
+    assert ballast.sum() == len(ballast)
+
+
+def test_a_layer_that_nobody_watches_is_a_boundary_too(tight, monkeypatch):
+    calls = []
+    monkeypatch.setattr(MemoryLimit, "check", lambda self: calls.append(resident()))
+    inspect(RunConfig((TextInput("the bank"),), layer="-1", head="0", **MODEL))
+    assert len(calls) >= 4  # two layers, a tile and a report
+
+
+def test_a_batch_ends_and_goes_on_later(hoard, tight, tmp_path, monkeypatch):
+    source = tmp_path / "texts.txt"
+    source.write_text("the bank by the river\n" * 3 + "a bank\n" * 3)
+    given = RunConfig((), max_memory=4 << 30, **MODEL)
+
+    def write(name):
+        write_dump(DumpConfig(str(source), None, tmp_path / name, Settings(), given), lambda *_: None)
+
+    with pytest.raises(MemoryExceeded):  # and not six records that failed
+        write("dump.jsonl")
+    assert b'"failed"' not in (tmp_path / "dump.jsonl").read_bytes()
+    hoard.clear()
+    monkeypatch.setattr(MemoryLimit, "check", lambda self: None)
+    write("dump.jsonl")
+    write("whole.jsonl")
+    assert (tmp_path / "dump.jsonl").read_bytes() == (tmp_path / "whole.jsonl").read_bytes()

@@ -1,0 +1,48 @@
+"""How many threads a run may use."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from attnscope.system import threads
+from attnscope.system.threads import count_threads
+
+
+@pytest.fixture(autouse=True)
+def _nothing_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr(threads, "_CGROUPS", tmp_path)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
+
+
+@pytest.mark.parametrize(("named", "count"), [("3", 3), ("5,2", 5), ("0", 8), ("many", 8), ("", 8)])
+def test_the_environment_is_followed_where_it_names_a_number(monkeypatch, named, count):
+    monkeypatch.setenv("OMP_NUM_THREADS", named)
+    assert count_threads() == count
+
+
+@pytest.mark.parametrize(
+    ("quota", "count"), [("max 100000", 8), ("150000 100000", 1), ("50000 100000", 1), ("400000 100000", 4)]
+)
+def test_a_container_s_quota_is_rounded_down(tmp_path, quota, count):
+    (tmp_path / "cpu.max").write_text(f"{quota}\n")
+    assert count_threads() == count
+
+
+@pytest.mark.parametrize(("quota", "count"), [("-1", 8), ("250000", 2)])
+def test_older_containers_keep_quota_and_period_apart(tmp_path, quota, count):
+    (tmp_path / "cpu").mkdir()
+    (tmp_path / "cpu" / "cpu.cfs_quota_us").write_text(quota)
+    (tmp_path / "cpu" / "cpu.cfs_period_us").write_text("100000")
+    assert count_threads() == count
+
+
+def test_the_least_of_all_levels_counts(tmp_path):
+    inner = tmp_path / "user" / "job"
+    inner.mkdir(parents=True)
+    (tmp_path / "cpu.max").write_text("600000 100000")
+    (tmp_path / "user" / "cpu.max").write_text("300000 100000")
+    (inner / "cpu.max").write_text("max 100000")
+    (tmp_path / "member").write_text("0::/user/job\n")
+    assert threads._quota(tmp_path, tmp_path / "member") == 3.0
