@@ -1,17 +1,19 @@
 """The whole program in order: from a RunConfig to a Report."""
 
-from collections.abc import Callable, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 from attnscope import __version__
 from attnscope.checkpoints.folder import hash_weights
 from attnscope.checkpoints.source import ModelSource
-from attnscope.config import RunConfig, parse_mask, used_mask
-from attnscope.engines.loader import ModelLoader, ProgressCallback
+from attnscope.config import RunConfig, TextInput, parse_mask, used_mask
+from attnscope.engines.opening import open_source
+from attnscope.engines.torch_setup import choose_device, import_torch, set_threads
 from attnscope.planning.cost import allowed_pairs
 from attnscope.planning.memory import layer_parameters
-from attnscope.planning.record_options import RecordOptions
+from attnscope.planning.record_spec import RecordSpec, make_record_spec
 from attnscope.planning.run_plan import RunPlan, make_plan
 from attnscope.report import MaskUse, Provenance, Report, TextReport
 from attnscope.system.escape import as_unicode
@@ -19,70 +21,104 @@ from attnscope.system.escape import as_unicode
 if TYPE_CHECKING:
     import torch
 
-    from attnscope.engines.native import NativeEngine
-    from attnscope.engines.transformers.engine import TransformersEngine
-    from attnscope.engines.transformers.loading import TransformersModel
+    from attnscope.engines.protocol import Engine, LoadedModel
     from attnscope.model.batch import Batch
-    from attnscope.model.stack import Stack
     from attnscope.model.tile import Recorder
     from attnscope.model.trace import HeadSelection, Trace
 
 
-def inspect(run: RunConfig, progress: ProgressCallback | None = None) -> Report:
+ProgressCallback = Callable[[str, int, int], None]  # what is being done, how much of it is done, and how much there is
+
+
+class Session:
+    """Models that are opened and loaded once for several runs.
+
+    Args:
+        texts: The texts of all runs: a vocabulary that is made from the texts is made from these.
+        progress: Called with what is being done, how much of it is done, and how much there is.
+    """
+
+    def __init__(self, texts: Iterable[TextInput], progress: ProgressCallback | None = None) -> None:
+        self.texts, self.progress = texts, progress
+        self.on_progress: ProgressCallback = progress or (lambda what, done, total: None)
+        self.sources: dict[tuple[str | None, ...], ModelSource] = {}
+        self.models: dict[tuple[str | None, ...], LoadedModel] = {}
+
+    def source(self, run: RunConfig) -> ModelSource:
+        """Open the model that a run names, once."""
+        key = run.engine, run.model, run.config, run.part, run.dtype
+        if key not in self.sources:
+            self.sources[key] = open_source(run, self.texts)
+        return self.sources[key]
+
+    def load(self, plan: RunPlan) -> "tuple[LoadedModel, torch.device]":
+        """Load the layers that a run needs, once where enough of them are loaded; the model, and its device.
+
+        Raises:
+            AttnscopeError: They cannot be loaded, or there is no such device.
+        """
+        import_torch()  # everything that can be refused without it has been
+        import torch
+
+        run = plan.run
+        set_threads(plan.multiplications)
+        device = choose_device(run.device)
+        key = run.engine, run.model, run.config, run.part, run.dtype, str(device)
+        model = self.models.get(key)
+        if model is None or model.n_layers < plan.n_layers_run:
+            self.on_progress("loading", 0, 1)
+            model = self.models[key] = plan.source.load(plan.n_layers_run, getattr(torch, run.dtype), device)
+        if plan.stream_reason and not model.stream:
+            say = f"weights are read again in every pass, layer by layer: {plan.stream_reason}"
+            warnings.warn(say, stacklevel=2)
+        model.stream = bool(plan.stream_reason)
+        return model, device
+
+
+def inspect(run: RunConfig, progress: ProgressCallback | None = None, session: Session | None = None) -> Report:
     """Do what `attnscope run` does, without printing.
 
     Args:
         run: What the user asked.
         progress: Called with what is being done, how much of it is done, and how much there is.
+        session: Models that are open already.
 
     Raises:
         AttnscopeError: The model, the texts or the memory do not allow it.
         UsageError: A selection does not fit the model or the text.
     """
-    return Session(run.texts, progress).inspect(run)
+    session = session or Session(run.texts, progress)
+    source = session.source(run)
+    plan = make_plan(run, source)
+    model, device = session.load(plan)
+    batch, engine = prepare(plan, model, device)
+    trace = attend(plan, batch, engine, session.progress)
+    check = _memory_check(plan, batch)
+    texts = [_text_report(plan, i, trace, check) for i in range(len(plan.text_plans))]
+    values = "pooled" if any(text_plan.pool for text_plan in plan.text_plans) else "exact"
+    made = provenance(source, run, device, values)
+    return Report(made, describe_mask_use(source, run, engine.describe_mask()), texts)
 
 
-class Session(ModelLoader):
-    """Several runs that share what they open and load."""
-
-    def inspect(self, run: RunConfig) -> Report:
-        """See inspect."""
-        source = self.source(run)
-        plan = make_plan(run, source)
-        loaded, device = self.load(run, source, plan)
-        batch, engine = prepare_engine(run, plan, loaded, device)
-        trace = attend(run, plan, batch, engine, self.progress)
-        check = _memory_check(plan, batch)
-        texts = [_text_report(run, plan, i, trace, check) for i in range(len(plan.text_plans))]
-        values = "pooled" if any(text_plan.pool for text_plan in plan.text_plans) else "exact"
-        made = provenance(source, run, device, values)
-        return Report(made, describe_mask_use(source, run, engine.describe_mask()), texts)
-
-
-def prepare_engine(
-    run: RunConfig, plan: RunPlan, loaded: "Stack | TransformersModel", device: "torch.device"
-) -> "tuple[Batch, NativeEngine | TransformersEngine]":
-    """The texts side by side, and the model under the mask that was asked for."""
-    from attnscope.engines.native import NativeEngine
+def prepare(plan: RunPlan, model: "LoadedModel", device: "torch.device") -> "tuple[Batch, Engine]":
+    """Put the texts side by side, and the model under the mask that was asked for."""
     from attnscope.model.batch import make_batch, pad_texts
     from attnscope.model.masks import mask_from_matrix
-    from attnscope.model.stack import Stack
 
     contexts = [text_plan.context for text_plan in plan.text_plans if text_plan.context is not None]
     batch = make_batch([text_plan.tokens for text_plan in plan.text_plans], contexts or None, device)
-    same_scores = run.mask != "own" and run.what_if == "same-scores"
-    files = {path: mask_from_matrix(matrix, device) for path, matrix in plan.matrices.items()}
-    if isinstance(loaded, Stack):
-        return batch, NativeEngine(loaded, plan.terms, same_scores, files)
-    from attnscope.engines.transformers.engine import TransformersEngine
-
     encoder_tokens = [text_plan.encoder_tokens for text_plan in plan.text_plans if text_plan.encoder_tokens is not None]
-    read = pad_texts(encoder_tokens, device) if encoder_tokens else None
-    return batch, TransformersEngine(loaded, plan.terms, same_scores, files, read)
+    engine = model.under(
+        plan.terms,
+        {path: mask_from_matrix(matrix, device) for path, matrix in plan.matrices.items()},
+        same_scores=plan.run.mask != "own" and plan.run.what_if == "same-scores",
+        encoder_texts=pad_texts(encoder_tokens, device) if encoder_tokens else None,
+    )
+    return batch, engine
 
 
 def select_heads(
-    plan: RunPlan, batch: "Batch", engine: "NativeEngine | TransformersEngine", on_progress: ProgressCallback | None
+    plan: RunPlan, batch: "Batch", engine: "Engine", on_progress: ProgressCallback | None
 ) -> "list[HeadSelection]":
     """The layers and heads that were asked for; where that was left to us, chosen by what they do."""
     from attnscope.analysis import choose_heads, mass_on_other_words
@@ -101,47 +137,30 @@ def select_heads(
 
 
 def attend(
-    run: RunConfig,
     plan: RunPlan,
     batch: "Batch",
-    engine: "NativeEngine | TransformersEngine",
+    engine: "Engine",
     on_progress: ProgressCallback | None,
-    options: RecordOptions | None = None,
+    record_spec: RecordSpec | None = None,
 ) -> "Trace":
-    """Choose the heads, where that was left to us, and keep what was asked for of them.
+    """Choose the heads, where that is left to us, and record what was asked for of them.
 
     Args:
-        run: What the user asked; its texts are not looked at.
-        plan: The same, held against the model and the texts.
+        plan: What the run computes.
         batch: The texts side by side.
         engine: The model under its mask.
-        on_progress: Told how far it is; None where nobody wants to know.
-        options: What is kept of every unit besides stages; None for what a Report holds.
+        on_progress: See `inspect`.
+        record_spec: What to record; None for what a Report holds.
 
     Raises:
         AttnscopeError: A score is not finite.
     """
-    from attnscope.model.trace import RecordSpec, make_trace
+    from attnscope.model.trace import RecordedTokens, make_trace
 
-    pooled = any(text_plan.pool for text_plan in plan.text_plans)
-    rows = sorted({query for text_plan in plan.text_plans for query in text_plan.queries})
-    record_spec = RecordSpec(
-        stages=plan.stages,
-        rows=rows,
-        counted=list(range(max(batch.tokens.lengths))) if pooled else rows,
-        columns=sorted({key for text_plan in plan.text_plans for key in text_plan.keys}),
-        top=run.top,
-        by=run.by,
-        eligible=batch.sources.real if run.special else batch.sources.content(),
-        sources=batch.sources,
-        options=options
-        or RecordOptions(
-            columns=pooled, pool=max((text_plan.pool or 0 for text_plan in plan.text_plans), default=0) or None
-        ),
-        shown=_shown(plan, batch.tokens.real),
-        real=batch.tokens.real,
-    )
-    trace = make_trace(select_heads(plan, batch, engine, on_progress), record_spec)
+    eligible = batch.sources.real if plan.run.special else batch.sources.content()
+    record_tokens = RecordedTokens(batch.sources, eligible, _shown(plan, batch.tokens.real), batch.tokens.real)
+    heads = select_heads(plan, batch, engine, on_progress)
+    trace = make_trace(heads, record_spec or make_record_spec(plan), record_tokens)
     forward(plan, batch, engine, trace.recorders, ("attending", on_progress))
     return trace
 
@@ -156,7 +175,7 @@ def new_window() -> None:
 def forward(
     plan: RunPlan,
     batch: "Batch",
-    engine: "NativeEngine | TransformersEngine",
+    engine: "Engine",
     recorders: "Mapping[int, Sequence[Recorder]]",
     step: tuple[str, ProgressCallback | None],
 ) -> None:
@@ -213,12 +232,12 @@ def _shown(plan: RunPlan, real: "torch.Tensor") -> "torch.Tensor":
     return shown
 
 
-def _text_report(run: RunConfig, plan: RunPlan, index: int, trace: "Trace", check: Callable[[], None]) -> TextReport:
+def _text_report(plan: RunPlan, index: int, trace: "Trace", check: Callable[[], None]) -> TextReport:
     import torch
 
     from attnscope.analysis import TextExtent, TextSlice, head_report
 
-    text_plan = plan.text_plans[index]
+    run, text_plan = plan.run, plan.text_plans[index]
     text = run.texts[text_plan.number]
     extent = None
     if text_plan.pool:
@@ -229,7 +248,7 @@ def _text_report(run: RunConfig, plan: RunPlan, index: int, trace: "Trace", chec
     left_out = [] if run.special else ["special tokens", "first token"]
     heads = []
     for unit, recorded in trace.recorded:
-        heads.append(head_report(unit, recorded, trace.record_spec, place, left_out=left_out))
+        heads.append(head_report(unit, recorded, trace, place, left_out=left_out))
         check()
     return TextReport(
         text_plan.number,
@@ -263,15 +282,9 @@ def provenance(source: ModelSource, run: RunConfig, device: "torch.device", valu
         notes=list(source.notes),
         part=source.part,
         values=values,
-        versions=_versions(source),
+        versions={name: version(name) for name in source.libraries},
         weights_hash=hash_weights(source.folder) if run.hash_weights and source.folder is not None else None,
     )
-
-
-def _versions(source: ModelSource) -> dict[str, str]:
-    """Of the libraries that made the tokens and ran the model."""
-    used = {"tokenizers": source.tokenizer.name != "words", "transformers": source.engine == "transformers"}
-    return {name: version(name) for name, took_part in used.items() if took_part}
 
 
 def describe_mask_use(source: ModelSource, run: RunConfig, seen: str | None = None) -> MaskUse:

@@ -25,6 +25,7 @@ from attnscope.model.inputs import AttentionInputs, AttentionSpec
 from attnscope.model.masks import Bidirectional, Causal, SlidingWindow, intersect
 from attnscope.model.recorders import KeyTokens, RowRecorder, TopRecorder
 from attnscope.model.tile import Workspace
+from attnscope.report.row_statistics import KEY_TOKENS, STATISTICS
 
 HEADS, WIDTH, TOP = 12, 64, 5
 SIZES = (1024, 2048, 4096, 8192, 16384)
@@ -55,7 +56,9 @@ class Contest:
         """Output, top contributors and statistics of every row."""
         heads, rows = range(self.heads), range(self.real.shape[1])
         top = TopRecorder(TOP, "weight", heads, rows, self.real, ("weight",))
-        stats = RowRecorder(heads, rows, KeyTokens(torch.zeros_like(self.real), self.real), names)
+        stats = RowRecorder(
+            heads, rows, KeyTokens(dict.fromkeys(KEY_TOKENS, torch.zeros_like(self.real)), self.real), names
+        )
         self.found = top, stats
         return attend(self.inputs, [top, stats], workspace=self.workspace)
 
@@ -92,7 +95,7 @@ def speed(sizes: list[int], masks: list[str], runs: int) -> bool:
         for size in sizes:
             contest = Contest(size, mask)
             contest.check(whole=size <= 2048)
-            every = partial(contest.ours, RowRecorder.NAMES)
+            every = partial(contest.ours, STATISTICS)
             works = {"ours": contest.ours, "all": every, "sdpa": contest.theirs}
             took = take_turns({name: partial(seconds, work) for name, work in works.items()}, runs)
             table.row(f"{mask}, {size:,} tokens", took["ours"] * 1000, took["sdpa"] * 1000, "ms", 1.8)

@@ -20,6 +20,7 @@ from attnscope.model.attention import attend
 from attnscope.model.inputs import AttentionInputs, AttentionSpec
 from attnscope.model.masks import Causal
 from attnscope.model.recorders import KeyTokens, RowRecorder, TopRecorder
+from attnscope.report.row_statistics import KEY_TOKENS
 
 HEADS, GROUPS, WIDTH, TOP, AIM = 32, 8, 128, 5, 3.0
 
@@ -30,7 +31,7 @@ def ours(inputs: AttentionInputs) -> None:
     heads, rows = range(HEADS), range(inputs.q.shape[2])
     real = torch.ones(1, len(rows), dtype=torch.bool, device=inputs.q.device)
     top = TopRecorder(TOP, "weight", heads, rows, real, ("weight",))
-    attend(inputs, [top, RowRecorder(heads, rows, KeyTokens(torch.zeros_like(real), real))])
+    attend(inputs, [top, RowRecorder(heads, rows, KeyTokens(dict.fromkeys(KEY_TOKENS, torch.zeros_like(real)), real))])
     torch.cuda.synchronize()
 
 

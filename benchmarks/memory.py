@@ -27,7 +27,7 @@ from tokenizers.pre_tokenizers import WhitespaceSplit
 from attnscope.checkpoints.stack_file import read_stack
 from attnscope.cli import main as attnscope
 from attnscope.config import RunConfig
-from attnscope.engines.opening import open_native
+from attnscope.engines.opening import open_source
 from attnscope.errors import AttnscopeError
 from attnscope.model.stack import Stack
 from attnscope.planning.memory import format_bytes
@@ -137,8 +137,8 @@ def estimated(arguments: Sequence[str], most: int = 1 << 60) -> int:
     with patch("attnscope.pipeline.inspect", note), redirect_stderr(StringIO()):
         attnscope([*arguments, "--max-memory", str(most)])
     (run,) = asked
-    source = open_native(run.model, run.config, run.texts)
-    return sum(required_memory(run, source, make_plan(run, source)).values())
+    source = open_source(run, run.texts)
+    return sum(required_memory(make_plan(run, source)).values())
 
 
 def peak(arguments: Sequence[str]) -> int:

@@ -27,7 +27,7 @@ def ours(model: str, text: Path, output: Path) -> list[float]:
     from attnscope.batch.records import encode
     from attnscope.batch.worker import ModelWorker, PreparedText, run_config
     from attnscope.config import RunConfig, TextInput
-    from attnscope.engines.loader import import_torch
+    from attnscope.engines.torch_setup import import_torch
     from attnscope.pipeline import Session
 
     import_torch()

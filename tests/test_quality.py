@@ -25,7 +25,7 @@ ROOMS = {
     "planning": "system errors config report selection files checkpoints",
     "model": "system errors config report files tokenization families checkpoints planning",
     "engines": "system errors config report tokenization families checkpoints planning model",
-    "analysis": "errors report selection model",
+    "analysis": "errors report selection planning model",
     "pipeline": "__init__ system config report checkpoints planning model engines analysis",
     "comparison": "system errors config report selection files engines pipeline",
     "explanation": "errors config report selection checkpoints planning model engines pipeline",
@@ -83,6 +83,18 @@ def test_one_engine_does_not_import_the_other():
         if inside.startswith("engines/transformers/") or inside == "engines/native.py":
             other = "attnscope.engines.native" if "/transformers/" in inside else "attnscope.engines.transformers"
             assert not any(name.startswith(other) for name, _ in imports(ast.parse(path.read_text()))), path
+
+
+def test_nothing_outside_engines_asks_which_engine_it_has():
+    """By its name, or by the class of a model; `cli` reads what was typed, `views` name it in a header."""
+    for path in FILES:
+        if room(path) in ("engines", "cli", "views"):
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Compare):
+                assert "engine" not in {n.attr for n in ast.walk(node) if isinstance(n, ast.Attribute)}, path
+            if isinstance(node, ast.Call) and ast.unparse(node.func) == "isinstance":
+                assert not ast.unparse(node.args[1]).endswith(("Engine", "Model")), path
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))

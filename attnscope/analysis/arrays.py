@@ -8,7 +8,8 @@ from torch import Tensor
 
 from attnscope.analysis.heads import top_of_mean
 from attnscope.model.recorders import RowRecorder
-from attnscope.model.trace import RecordSpec, Trace, UnitRecorders
+from attnscope.model.trace import Trace, UnitRecorders
+from attnscope.report.row_statistics import STATISTICS
 
 
 def unit_names(trace: Trace) -> list[tuple[int | str, int | str]]:
@@ -42,11 +43,11 @@ def unit_arrays(trace: Trace) -> dict[str, Any]:
 def _unit_arrays(recorded: UnitRecorders, trace: Trace) -> dict[str, Tensor]:
     """All that a unit and those that share its recorders keep, (B, heads, …) each; one head over a mean."""
     w, found = trace.record_spec, dict[str, Tensor]()
-    if w.options.top:
-        keys, measures = _top_arrays(recorded, w)
+    if w.contributors:
+        keys, measures = _top_arrays(recorded, trace)
         found |= {"top.keys": keys.int()} | {f"top.{name}": measure for name, measure in measures.items()}
-    if w.options.rows:
-        found |= {f"rows.{name}": _row_arrays(recorded, name) for name in RowRecorder.NAMES}
+    if w.row_statistics:
+        found |= {f"rows.{name}": _row_arrays(recorded, name) for name in STATISTICS}
         if any(one.sink is not None for _, other in trace.recorded for one in other.rows):
             found["rows.sink"] = _row_arrays(recorded, "sink")
     if recorded.columns is not None:
@@ -72,11 +73,11 @@ def _of_rows(rows: RowRecorder, name: str) -> Tensor:
     )  # a layer without sinks gives nothing
 
 
-def _top_arrays(recorded: UnitRecorders, record_spec: RecordSpec) -> tuple[Tensor, dict[str, Tensor]]:
+def _top_arrays(recorded: UnitRecorders, trace: Trace) -> tuple[Tensor, dict[str, Tensor]]:
     """The strongest sources in every text, (B, heads, rows, rank); one head over a mean."""
     if recorded.top is not None:
         return recorded.top.keys, recorded.top.measures
-    each = [top_of_mean(recorded, record_spec, text, slice(None)) for text in range(len(record_spec.eligible))]
-    names = record_spec.options.measures or tuple(each[0][1])
+    each = [top_of_mean(recorded, trace, text, slice(None)) for text in range(len(trace.record_tokens.eligible))]
+    names = trace.record_spec.measures or tuple(each[0][1])
     keys = torch.stack([keys for keys, _ in each])[:, None]
     return keys, {n: torch.stack([m[n] for _, m in each])[:, None] for n in names}

@@ -9,10 +9,12 @@ from torch import Tensor
 from attnscope.analysis.overview import TextExtent, column_mass, means, pooled_map
 from attnscope.analysis.tensors import masked_rows, row_sink, row_statistic, to_numpy
 from attnscope.errors import UsageError
-from attnscope.model.recorders import RowRecorder, strongest
-from attnscope.model.trace import HeadSelection, RecordSpec, UnitRecorders
+from attnscope.model.recorders import strongest
+from attnscope.model.trace import HeadSelection, Trace, UnitRecorders
+from attnscope.planning.record_spec import RecordSpec
 from attnscope.report import HeadReport, Top
 from attnscope.report import Rows as RowFacts
+from attnscope.report.row_statistics import STATISTICS
 
 
 @dataclass(frozen=True)
@@ -33,23 +35,23 @@ class TextSlice:
 
 
 def head_report(
-    unit: HeadSelection, recorded: UnitRecorders, record_spec: RecordSpec, place: TextSlice, *, left_out: list[str]
+    unit: HeadSelection, recorded: UnitRecorders, trace: Trace, place: TextSlice, *, left_out: list[str]
 ) -> HeadReport:
     """One unit's findings about one text.
 
     Args:
         unit: What is shown.
         recorded: Its recorders, filled.
-        record_spec: What they were asked for.
+        trace: What was recorded, and of which tokens.
         place: Which text, and what of it.
         left_out: What does not take part in the ranking.
 
     Raises:
         UsageError: A mean over layers that do not scale alike.
     """
-    text, queries, extent = place.text, place.queries, place.extent
+    text, queries, extent, record_spec = place.text, place.queries, place.extent, trace.record_spec
     rows, counted = _index_of(queries, record_spec.rows), _index_of(queries, record_spec.counted)
-    facts = {name: row_statistic(recorded, name, text)[counted] for name in RowRecorder.NAMES}
+    facts = {name: row_statistic(recorded, name, text)[counted] for name in STATISTICS}
     fully_masked = [
         q for q, nothing in zip(queries, masked_rows(recorded, text)[counted].tolist(), strict=True) if nothing
     ]
@@ -64,7 +66,7 @@ def head_report(
         bias=bias,
         stages=_stages(recorded, record_spec, place, rows) if queries else {},
         fully_masked=fully_masked,
-        top=_top(recorded, record_spec, text, rows, left_out),
+        top=_top(recorded, trace, text, rows, left_out),
         rows=RowFacts(**{name: to_numpy(values) for name, values in facts.items()}),
         sink=None if sink is None else to_numpy(sink[counted]),
         pooled=None if extent is None else pooled_map(recorded, text, extent),
@@ -101,16 +103,15 @@ def _shared_spec(recorded: UnitRecorders) -> tuple[float, float | None, str | No
     return specs.pop()
 
 
-def _top(
-    recorded: UnitRecorders, record_spec: RecordSpec, text: int, rows: "slice | Tensor", left_out: list[str]
-) -> Top:
+def _top(recorded: UnitRecorders, trace: Trace, text: int, rows: "slice | Tensor", left_out: list[str]) -> Top:
+    record_spec = trace.record_spec
     if not record_spec.rows:
         none = torch.empty(0, record_spec.top)
         keys, found = none.long(), dict.fromkeys(("weight", "value", record_spec.by), none)
     elif recorded.top is not None:
         keys, found = recorded.top.of(text, recorded.head, rows)
     else:
-        keys, found = top_of_mean(recorded, record_spec, text, rows)
+        keys, found = top_of_mean(recorded, trace, text, rows)
     projected = to_numpy(found["projected"]) if "projected" in found else None
     return Top(
         record_spec.by, keys.cpu().numpy(), to_numpy(found["weight"]), to_numpy(found["value"]), projected, left_out
@@ -118,14 +119,14 @@ def _top(
 
 
 def top_of_mean(
-    recorded: UnitRecorders, record_spec: RecordSpec, text: int, rows: "slice | Tensor"
+    recorded: UnitRecorders, trace: Trace, text: int, rows: "slice | Tensor"
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Places and measures, (rows, rank), of the strongest sources of a mean over heads or layers."""
     assert recorded.contributions is not None
     mean = {name: values[text, 0][rows] for name, values in recorded.contributions.compute().items()}  # (r, K)
     mean["weight"] = mean.pop("weights")
     # A key takes part where any of the layers lets it be seen, whatever a sink leaves of its weight.
-    excluded = (mean.pop("allowed") == 0) | ~record_spec.eligible[text]
-    keys, values = strongest(mean[record_spec.by].masked_fill(excluded, -torch.inf), record_spec.top)
+    excluded = (mean.pop("allowed") == 0) | ~trace.record_tokens.eligible[text]
+    keys, values = strongest(mean[trace.record_spec.by].masked_fill(excluded, -torch.inf), trace.record_spec.top)
     none = (values == -torch.inf) | values.isnan()
     return keys.masked_fill(none, -1), {n: m.gather(-1, keys).masked_fill(none, torch.nan) for n, m in mean.items()}

@@ -6,9 +6,9 @@ import numpy as np
 from torch import Tensor
 
 from attnscope.analysis.tensors import row_sink, row_statistic, to_numpy
-from attnscope.model.recorders import RowRecorder
 from attnscope.model.trace import UnitRecorders
 from attnscope.report import Columns, Means, Pooled
+from attnscope.report.row_statistics import STATISTICS
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ def column_mass(recorded: UnitRecorders, text: int, extent: TextExtent) -> Colum
 
 def means(recorded: UnitRecorders, text: int, extent: TextExtent) -> Means:
     """Averages over the rows of one text that count; see pooled_map."""
-    facts = {name: row_statistic(recorded, name, text) for name in RowRecorder.NAMES}
+    facts = {name: row_statistic(recorded, name, text) for name in STATISTICS}
     if (sink := row_sink(recorded, text)) is not None:
         facts["sink"] = sink
     # of every token where a text is pooled; a shorter text than others of its batch has padding behind

@@ -19,7 +19,7 @@ from attnscope.batch.sinks import INDEX, open_dump
 from attnscope.batch.worker import ModelWorker, count_units, run_config
 from attnscope.checkpoints.source import ModelSource
 from attnscope.config import RunConfig
-from attnscope.engines.loader import limit_threads
+from attnscope.engines.torch_setup import limit_threads
 from attnscope.errors import AttnscopeError
 from attnscope.pipeline import Session, describe_mask_use, provenance
 from attnscope.planning.estimate import MemoryDemand, estimate_memory
@@ -131,7 +131,7 @@ def _load(
     bounds = bounds if old is None else old.grouping
     model = ModelWorker(run, settings, session, bounds.tokens, stream_reason, memory)
     bounds = msgspec.structs.replace(bounds, threads=limit_threads(bounds.threads))
-    seen = "own" if source.engine == "transformers" else None  # what that is, only running a text shows
+    seen = None if source.mask_known else "own"  # what that is, only running a text shows
     mask = describe_mask_use(source, run, seen)
     values = "pooled" if "pooled" in settings.keep and "stages" not in settings.keep else "exact"
     new = Header(SCHEMA, provenance(source, run, model.device, values), mask, settings, facts, bounds)

@@ -12,11 +12,12 @@ import numpy as np
 
 from attnscope.batch.header import END, MAGIC, SCHEMA, Header
 from attnscope.batch.journal import unseal
-from attnscope.batch.records import End, Record, RowArrays, TopArrays
+from attnscope.batch.records import End, Record, TopArrays
 from attnscope.batch.shapes import check_record
 from attnscope.batch.sinks import INDEX
 from attnscope.errors import AttnscopeError
 from attnscope.report import decode_json
+from attnscope.report.row_statistics import RowArrays
 
 _DTYPES = {"F32": np.float32, "I32": np.int32}
 _UNFINISHED = "is not finished"

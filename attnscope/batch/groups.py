@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from attnscope.batch.header import Grouping, Settings
-from attnscope.batch.records import STATISTICS
+from attnscope.report.row_statistics import STATISTICS
 
 MIN_PADDED_TOKENS = 16  # tokens of a text that may be padded, at least
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from attnscope.batch.header import Header
 from attnscope.report import Token, encode_array
+from attnscope.report.row_statistics import RowArrays
 
 HERE = Path(__file__).parent
 STATUSES = ("ok", "skipped", "failed")
@@ -44,39 +45,6 @@ class TopArrays(msgspec.Struct, frozen=True, omit_defaults=True):
     weight: Floats3
     value: Floats3 | None = None
     projected: Floats3 | None = None
-
-
-class RowArrays(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Statistics of every query's whole row of weights, (unit, query) each; see report.Rows.
-
-    Attributes:
-        entropy: −Σ α log₂ α, in bits.
-        first: Weight on the first token.
-        special: Weight on special tokens.
-        self: Weight on the query's own position; null under cross-attention.
-        other: Weight on the rest.
-        distance: Mean |query − key| in tokens, weighted by α; null under cross-attention.
-        within_16: Weight on keys at most 16 tokens away; null under cross-attention, as are those that follow.
-        within_64: At most 64.
-        within_256: At most 256.
-        within_1024: At most 1,024.
-        sink: What each query gives to the head's sink: its weights sum to 1 minus this. None where there are no sinks.
-    """
-
-    entropy: Floats2
-    first: Floats2
-    special: Floats2
-    self: Floats2
-    other: Floats2
-    distance: Floats2
-    within_16: Floats2
-    within_64: Floats2
-    within_256: Floats2
-    within_1024: Floats2
-    sink: Floats2 | None = None
-
-
-STATISTICS = tuple(name for name in RowArrays.__struct_fields__ if name != "sink")  # those that every model has
 
 
 class Record(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -8,9 +8,10 @@ import msgspec
 import numpy as np
 
 from attnscope.batch.header import KeptPart, Settings
-from attnscope.batch.records import STATISTICS, Record, RowArrays, TopArrays
+from attnscope.batch.records import Record, TopArrays
 from attnscope.errors import AttnscopeError
 from attnscope.report import Report, TextReport, decode_json, from_json
+from attnscope.report.row_statistics import STATISTICS, RowArrays
 
 
 class _SchemaField(msgspec.Struct):

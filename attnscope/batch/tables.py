@@ -15,9 +15,10 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from attnscope.batch.header import MEASURES, Settings
-from attnscope.batch.records import STATISTICS, Record
+from attnscope.batch.records import Record
 from attnscope.errors import AttnscopeError
 from attnscope.report import Token
+from attnscope.report.row_statistics import STATISTICS
 
 Kind = Literal["contributors", "rows", "columns", "matrices"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -86,10 +87,14 @@ def _rows(record: Record) -> Iterator[Table]:
     unit, row = (at.ravel() for at in np.indices(record.rows.entropy.shape))
     found = _heads(record, unit) | _queries(record, row)
     for name in STATISTICS:
-        found[name] = getattr(record.rows, name)[unit, row]
-    sink = record.rows.sink
-    found["sink"] = np.full(len(unit), np.nan, dtype=np.float32) if sink is None else sink[unit, row]
+        found[name] = _or_nan(getattr(record.rows, name), unit, row)
+    found["sink"] = _or_nan(record.rows.sink, unit, row)
     yield found
+
+
+def _or_nan(values: _Array | None, unit: _Array, row: _Array) -> _Array:
+    """The numbers of a statistic that a model has not, or that a dump was made without, are NaN."""
+    return np.full(len(unit), np.nan, dtype=np.float32) if values is None else values[unit, row]
 
 
 def _columns(record: Record) -> Iterator[Table]:

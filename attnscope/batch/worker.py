@@ -10,15 +10,17 @@ import numpy as np
 from attnscope.batch.groups import TextSize, count_values
 from attnscope.batch.header import MEASURES, Settings
 from attnscope.batch.items import Item
-from attnscope.batch.records import Record, RowArrays, TopArrays
+from attnscope.batch.records import Record, TopArrays
 from attnscope.batch.runner import without_findings
 from attnscope.checkpoints.source import ModelSource
 from attnscope.config import RunConfig
 from attnscope.errors import UsageError
-from attnscope.pipeline import Session, attend, new_window, prepare_engine
+from attnscope.pipeline import Session, attend, new_window, prepare
 from attnscope.planning.memory import MemoryLimit, layer_parameters
-from attnscope.planning.record_options import RecordOptions
-from attnscope.planning.run_plan import RunPlan, TextPlan, plan_for_texts, plan_text
+from attnscope.planning.record_spec import RecordSpec, make_record_spec
+from attnscope.planning.run_plan import RunPlan, plan_for_texts
+from attnscope.planning.text_plan import TextPlan, plan_text
+from attnscope.report.row_statistics import RowArrays
 from attnscope.selection import parse_indices
 
 
@@ -71,8 +73,8 @@ def count_units(settings: Settings, source: ModelSource) -> int:
     return (1 if layers.word == "mean" else counts[0]) * (1 if heads.word == "mean" else counts[1])
 
 
-def _request(run: RunConfig, source: ModelSource, group: int, stream_reason: str) -> RunPlan:
-    """What a whole group will ask for."""
+def _group_plan(run: RunConfig, source: ModelSource, group: int, stream_reason: str) -> RunPlan:
+    """Plan a group of so many tokens, whatever its texts."""
     plan = plan_for_texts(run, source, [])
     work = plan.n_layers_run * layer_parameters(source.config) * group
     return replace(plan, multiplications=work, stream_reason=stream_reason)
@@ -104,16 +106,8 @@ class ModelWorker:
     ) -> None:
         self._memory = memory
         self._run, self._settings, self._source = run, settings, session.source(run)
-        self._stack, self.device = session.load(run, self._source, _request(run, self._source, group, stream_reason))
+        self._model, self.device = session.load(_group_plan(self._run, self._source, group, stream_reason))
         self._units = count_units(settings, self._source)
-        kept = settings.keep
-        self._options = RecordOptions(
-            top="top" in kept,
-            measures=MEASURES[settings.by],
-            rows="rows" in kept,
-            columns="columns" in kept,
-            pool=settings.pool if "pooled" in kept else None,
-        )
 
     def prepare(self, item: Item) -> PreparedText | Record:
         """See runner.TextWorker."""
@@ -143,10 +137,8 @@ class ModelWorker:
         from attnscope.analysis import unit_arrays, unit_names
 
         plan = replace(plan_for_texts(self._run, self._source, [one.text_plan for one in ready]), memory=self._memory)
-        batch, engine = prepare_engine(self._run, plan, self._stack, self.device)
-        trace = attend(
-            self._run, plan, batch, engine, None, replace(self._options, packed=_packed_sizes(plan.text_plans))
-        )
+        batch, engine = prepare(plan, self._model, self.device)
+        trace = attend(plan, batch, engine, None, self._record_spec(plan))
         arrays = unit_arrays(trace)
         units = unit_names(trace)
         rows, columns = np.array(trace.record_spec.rows), np.array(trace.record_spec.columns)
@@ -155,6 +147,18 @@ class ModelWorker:
             mine = _text_arrays(arrays, place, one.text_plan, rows, columns)
             found.append(_record(one, mine, units, self._settings))
         return found
+
+    def _record_spec(self, plan: RunPlan) -> RecordSpec:
+        kept = self._settings.keep
+        return replace(
+            make_record_spec(plan),
+            contributors="top" in kept,
+            measures=MEASURES[self._settings.by],
+            row_statistics="rows" in kept,
+            column_sums="columns" in kept,
+            pool=self._settings.pool if "pooled" in kept else None,
+            packed=_packed_sizes(plan.text_plans),
+        )
 
 
 def _packed_sizes(text_plans: Sequence[TextPlan]) -> tuple[tuple[int, int], ...] | None:

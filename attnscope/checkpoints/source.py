@@ -35,8 +35,12 @@ class ModelSource:
         trained_masks: Masks that it was trained under, where that is more than its own.
         engine: `native` or `transformers`.
         part: `encoder`, `decoder` or `cross` of a model with two halves; None elsewhere.
-        start: What a decoder's text begins with; None where nothing is put before it.
+        decoder_start: What a decoder's text begins with; None where nothing is put before it.
         has_projection: The output projection is known, which `projected` contributions need.
+        libraries: Those that make its tokens and run it, besides torch.
+        layerwise: Its weights are not in memory yet, and layers can be read one by one.
+        mask_known: The config says which mask each layer has; otherwise only running the model shows that.
+        dense_masks: Running it makes masks of the size (texts, tokens, tokens).
     """
 
     name: str
@@ -53,6 +57,10 @@ class ModelSource:
     part: str | None = None
     decoder_start: Token | None = None
     has_projection: bool = True
+    libraries: tuple[str, ...] = ()
+    layerwise: bool = True
+    mask_known: bool = True
+    dense_masks: bool = False
 
     @property
     def needs_context(self) -> bool:
@@ -62,7 +70,7 @@ class ModelSource:
     @property
     def can_stream(self) -> bool:
         """Its layers can be read one by one, as often as they are needed."""
-        return self.engine == "native" and self.folder is not None
+        return self.layerwise and self.folder is not None
 
     @property
     def copied_elements(self) -> int:

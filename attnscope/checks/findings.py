@@ -17,15 +17,14 @@ from attnscope.analysis import TextExtent, TextSlice, head_report
 from attnscope.checks.measures import make_check
 from attnscope.checks.observe import LayerStages, ModelShape
 from attnscope.model.batch import Batch
-from attnscope.model.recorders import RowRecorder
 from attnscope.model.tile import Recorder
-from attnscope.model.trace import HeadSelection, RecordSpec, Trace, make_trace
-from attnscope.planning.record_options import RecordOptions
+from attnscope.model.trace import HeadSelection, RecordedTokens, Trace, make_trace
+from attnscope.planning.record_spec import RecordSpec
 from attnscope.report import HeadReport, Token
 from attnscope.report.check import Check
+from attnscope.report.row_statistics import ROW_STATISTICS, WholeRows
 
 _TOP = 3
-_WITHIN = {"within_16": 16, "within_64": 64, "within_256": 256, "within_1024": 1024}
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
@@ -88,14 +87,15 @@ class Findings:
             columns=list(range(len(self._sources))),
             top=_TOP,
             by=asked.by,
-            eligible=batch.sources.real if asked.special else batch.sources.content(),
-            sources=batch.sources,
-            options=RecordOptions(columns=asked.pool is not None, pool=asked.pool),
-            shown=shown,
-            real=batch.tokens.real,
+            column_sums=asked.pool is not None,
+            pool=asked.pool,
         )
+        eligible = batch.sources.real if asked.special else batch.sources.content()
+        record_tokens = RecordedTokens(batch.sources, eligible, shown, batch.tokens.real)
         layers = range(self._look.n_layers)
-        return make_trace([HeadSelection((layer,), (head,)) for layer in layers for head in asked.heads], record_spec)
+        return make_trace(
+            [HeadSelection((layer,), (head,)) for layer in layers for head in asked.heads], record_spec, record_tokens
+        )
 
     def checks(self, layers: Sequence[LayerStages], limit: float) -> list[Check]:
         """Hold what the recorders kept against the stages of the same pass.
@@ -112,7 +112,7 @@ class Findings:
             place = TextSlice(0, asked.rows, [], extent if asked.pool else None)
             for unit, recorded in trace.recorded:
                 layer, head = unit.layers[0], unit.heads[0]
-                report = head_report(unit, recorded, trace.record_spec, place, left_out=[])
+                report = head_report(unit, recorded, trace, place, left_out=[])
                 again = Again(layers[layer], head, self._sources, same=self._look.context is None)
                 found = [
                     again.contributors(report, asked),
@@ -142,7 +142,7 @@ class Again:
         self._sink = (
             None if seen.inputs.spec.sinks is None else np.where(self._dead, np.nan, _numpy(seen.sink[0, head]))
         )
-        self._special = np.array([token.special for token in sources])
+        self._sources, self._special = sources, np.array([token.special for token in sources])
         self._same = same
         value = _numpy(seen.inputs.v[0, head // (seen.inputs.q.shape[1] // seen.inputs.v.shape[1])])  # (K, Ev)
         self._norms = {"weight": np.ones(len(value)), "value": np.linalg.norm(value, axis=-1)}
@@ -192,25 +192,13 @@ class Again:
         return max(gaps) if extent else np.inf
 
     def _statistics(self) -> dict[str, Array]:
-        """Every statistic of `report.Rows`, (Q,) each; NaN where a row may see nothing, or it has no meaning."""
-        weights, (n_queries, n_keys) = self._weights, self._weights.shape
-        q, k = np.arange(n_queries)[:, None], np.arange(n_keys)[None]
-        logs = np.log2(weights, out=np.zeros_like(weights), where=weights > 0)
-        other = np.broadcast_to(~self._special & (k != 0), weights.shape)
-        found = {
-            "entropy": -(weights * logs).sum(-1),
-            "first": weights[:, 0],
-            "special": (weights * self._special).sum(-1),
-            "other": (weights * (other & (q != k) if self._same else other)).sum(-1),
-        }
-        near = {
-            "self": weights * (q == k),
-            "distance": weights * np.abs(q - k),
-            **{name: weights * (np.abs(q - k) <= n) for name, n in _WITHIN.items()},
-        }
+        """Every statistic, (Q,) each; NaN where a row may see nothing, or it has no meaning."""
+        n_queries, n_keys = self._weights.shape
+        rows = WholeRows(
+            self._weights, np.arange(n_queries)[:, None], np.arange(n_keys)[None], self._sources, same=self._same
+        )
         nothing = np.full(n_queries, np.nan)
-        found |= {name: cells.sum(-1) if self._same else nothing for name, cells in near.items()}
-        assert found.keys() == set(RowRecorder.NAMES)
+        found = {one.name: one.recount(rows) if self._same or not one.aligned else nothing for one in ROW_STATISTICS}
         return {name: np.where(self._dead, np.nan, values) for name, values in found.items()}
 
     def sums(self, report: HeadReport, counted: Array) -> float:

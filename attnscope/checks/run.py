@@ -1,7 +1,7 @@
 """Run the model in several ways and compare them: what `attnscope check` does, without printing."""
 
 from collections.abc import Sequence
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack
 from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any
@@ -18,16 +18,12 @@ from attnscope.checks.observe import LayerStages, ModelShape, record_stages
 from attnscope.checks.references import projection_difference, row_difference, sdpa_difference
 from attnscope.checks.rounding import Limits, limits
 from attnscope.config import RunConfig, parse_mask
-from attnscope.engines.loader import ProgressCallback
-from attnscope.engines.native import NativeEngine
-from attnscope.engines.transformers.engine import TransformersEngine
-from attnscope.engines.transformers.loading import TransformersModel
+from attnscope.engines.protocol import Engine, LoadedModel
 from attnscope.errors import AttnscopeError, ModelError
 from attnscope.model.batch import make_batch, pad_texts
-from attnscope.model.head_capture import attention_of
-from attnscope.model.stack import Stack
-from attnscope.pipeline import Session, provenance
-from attnscope.planning.run_plan import TextPlan, make_plan
+from attnscope.pipeline import ProgressCallback, Session, provenance
+from attnscope.planning.run_plan import make_plan
+from attnscope.planning.text_plan import TextPlan
 from attnscope.report import STAGES, Token
 from attnscope.report.check import Check, CheckReport, Differences
 
@@ -41,7 +37,7 @@ class _CheckedModel:
 
     Attributes:
         source: The model, described.
-        loaded: The model.
+        model: The model, loaded.
         text_plan: The text.
         model_shape: What to look at.
         dtype: Type that the model runs in.
@@ -50,53 +46,56 @@ class _CheckedModel:
     """
 
     source: ModelSource
-    loaded: Stack | TransformersModel
+    model: LoadedModel
     text_plan: TextPlan
     model_shape: ModelShape
     dtype: str
     exact: float
     user_limit: float | None
 
-    def engine(self, texts: int = 1, **more: Any) -> NativeEngine | TransformersEngine:
+    def engine(self, texts: int = 1, tile_elements: int | None = None) -> Engine:
         """The model under its own mask, for so many texts at once."""
-        if isinstance(self.loaded, Stack):
-            return NativeEngine(self.loaded, _OWN, False, {}, all_outputs=True, **more)
         given = self.text_plan.encoder_tokens
         read = None if given is None else pad_texts([given] * texts, self.model_shape.device)
-        return TransformersEngine(self.loaded, _OWN, False, {}, read, all_outputs=True, **more)
+        return self.model.under(_OWN, {}, encoder_texts=read, tile_elements=tile_elements, all_outputs=True)
 
     def limits(self, tokens: list[Token], alone: Sequence[LayerStages]) -> Limits:
         """What stages of a text may differ by between two ways to the same numbers, by layer."""
         if self.user_limit is not None:
             return [dict.fromkeys(STAGES, self.user_limit) for _ in alone]
-        model = self.loaded if isinstance(self.loaded, Stack) else self.loaded.model
-        return limits(alone, lambda: self.stages_of(tokens), model, getattr(torch, self.dtype))
+        return limits(alone, lambda: self.stages_of(tokens), self.model.module, getattr(torch, self.dtype))
 
     def stages_of(self, *texts: list[Token]) -> list[LayerStages]:
         """Every layer's attention over these texts."""
         return record_stages(self.engine(len(texts)), texts, self.model_shape)
 
 
-def check(run: RunConfig, tolerance: float | None = None, progress: ProgressCallback | None = None) -> CheckReport:
+def check(
+    run: RunConfig,
+    tolerance: float | None = None,
+    progress: ProgressCallback | None = None,
+    session: Session | None = None,
+) -> CheckReport:
     """Hold what attnscope shows for a checkpoint and a text against the laws of attention, and against others.
 
     Args:
         run: One text, and the model.
         tolerance: What a deviation may be in every check that is not exact; None for what rounding can do.
         progress: See pipeline.inspect.
+        session: Models that are open already.
 
     Raises:
         AttnscopeError: The model, the text or the memory do not allow it.
     """
-    session = Session(run.texts, progress)
+    session = session or Session(run.texts, progress)
     source = session.source(run)
     run = replace(run, layer="all", head="all", stages=STAGES, mask="own")  # so much memory is asked for
     plan = make_plan(run, source)
-    loaded, device = session.load(run, source, plan)
+    model, device = session.load(plan)
     text_plan = plan.text_plans[0]
     model_shape = ModelShape(source.config.n_layers, source.config.n_heads, device, text_plan.context)
     job = _CheckedModel(
-        source, loaded, text_plan, model_shape, run.dtype, EXACT if tolerance is None else tolerance, tolerance
+        source, model, text_plan, model_shape, run.dtype, EXACT if tolerance is None else tolerance, tolerance
     )
     found, differing, fully_masked, mask = _checks(job, session.on_progress)
     passed = all(one.verdict != "fail" for one in found)
@@ -134,9 +133,7 @@ def _checks(job: _CheckedModel, on_progress: ProgressCallback) -> tuple[list[Che
     return [*found, kernel, *others], [*by_kernel, *by_others], fully_masked, engine.describe_mask()
 
 
-def _alone(
-    job: _CheckedModel, engine: NativeEngine | TransformersEngine, findings: Findings
-) -> tuple[list[LayerStages], Check]:
+def _alone(job: _CheckedModel, engine: Engine, findings: Findings) -> tuple[list[LayerStages], Check]:
     """Run the text by itself, and check whether what each layer passed on follows from what was seen of it."""
     name = "what a layer passes on is W·(weights·v)"
     projections = _projections(job, engine)
@@ -157,22 +154,19 @@ def _alone(
         return alone, skipped_check(name, "the output projection is not called once a layer")
     gaps = []
     for layer, (one, module) in enumerate(zip(alone, projections, strict=True)):
-        with engine.stack.weights.holding(layer) if isinstance(engine, NativeEngine) else nullcontext():
+        with engine.holding(layer):
             gaps.append(projection_difference(one, module, went_on[module].pop(0)))
     # The same module over the same numbers: only the order of sums may be another, before its one rounding.
     once = float(torch.finfo(getattr(torch, job.dtype)).eps)
     return alone, make_check(name, gaps, max(EXACT, once) if job.user_limit is None else job.user_limit)
 
 
-def _projections(job: _CheckedModel, engine: NativeEngine | TransformersEngine) -> list[nn.Module] | None:
+def _projections(job: _CheckedModel, engine: Engine) -> list[nn.Module] | None:
     """The output projection of every layer; None where any is missing."""
-    if isinstance(engine, NativeEngine):
-        found = [attention_of(engine.stack, layer).out for layer in range(job.model_shape.n_layers)]
-        known: list[nn.Module] = [one for one in found if one is not None]
-        return known if len(known) == len(found) else None
-    record_stages(engine, [job.text_plan.tokens], job.model_shape)
-    layers = range(job.model_shape.n_layers)
-    return [engine.projections[i] for i in layers] if all(i in engine.projections for i in layers) else None
+    context = None if job.text_plan.context is None else [job.text_plan.context]
+    found = engine.output_projections(make_batch([job.text_plan.tokens], context, job.model_shape.device))
+    known = [one for one in found if one is not None]
+    return known if len(known) == len(found) else None
 
 
 def _compare(
@@ -217,7 +211,8 @@ def _sees_on(job: _CheckedModel, alone: Sequence[LayerStages]) -> str | None:
 
 def _is_causal(job: _CheckedModel) -> bool:
     """The model's config promises it, whatever was seen."""
-    return isinstance(job.loaded, Stack) and any(term.kind == "causal" for term in parse_mask(job.loaded.config.mask))
+    source = job.source
+    return source.mask_known and any(term.kind == "causal" for term in parse_mask(source.config.mask))
 
 
 def _kernel(job: _CheckedModel, alone: Sequence[LayerStages]) -> tuple[Check, list[Differences]]:
@@ -234,7 +229,7 @@ def _transformers(
     name, source = f"equals {_EAGER}", job.source
     if source.folder is None or source.family == "config":
         return [skipped_check(name, "a TOML stack is no model of transformers")], []
-    if isinstance(job.loaded, Stack) and not job.loaded.weights.keep:
+    if job.model.stream:
         return [skipped_check(name, "the whole model does not fit into memory")], []
     try:
         theirs = _eager(job)

@@ -130,7 +130,8 @@ class DumpSelectionOptions(SelectionOptions):
             metavar="WHAT",
             parser=parsers.some_of("--keep", "part", KEPT),
             autocompletion=completion.words(*KEPT),
-            help="Some of top (contributors), rows (statistics of every row), columns (weight that every token gets) "
+            help="Some of top (contributors), rows (statistics of every row: {row_statistics}), "
+            "columns (weight that every token gets) "
             "and pooled (a map of fixed size), joined by commas.",
         ),
     ] = "top,rows"

@@ -88,7 +88,7 @@ def check(checked: CheckOptions, stack: ModelOptions, machine: MachineOptions) -
         part=machine.part,
         hash_weights=machine.hash_weights,
     )
-    from attnscope.engines.loader import import_torch
+    from attnscope.engines.torch_setup import import_torch
 
     import_torch()
     from attnscope.checks import check as check_model

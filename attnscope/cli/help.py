@@ -65,6 +65,10 @@ def _record(parameter: Any, ctx: Any) -> tuple[str, str] | None:
     if parameter.param_type_name == "argument":
         return parameter.metavar, parameter.help
     record: tuple[str, str] | None = parameter.get_help_record(ctx)
+    if record and "{row_statistics}" in record[1]:
+        from attnscope.report.row_statistics import STATISTICS  # takes NumPy, which other help does without
+
+        return record[0], record[1].replace("{row_statistics}", ", ".join(STATISTICS))
     return record
 
 

@@ -9,10 +9,9 @@ import msgspec
 from attnscope.comparison.reports import compare_sides, listed
 from attnscope.comparison.tolerance import Tolerance
 from attnscope.config import RunConfig
-from attnscope.engines.loader import ProgressCallback
 from attnscope.errors import AttnscopeError, UsageError
 from attnscope.files.reading import read_file
-from attnscope.pipeline import Session
+from attnscope.pipeline import ProgressCallback, Session, inspect
 from attnscope.report import STAGES, HeadReport, Report, TextReport, from_json
 from attnscope.report.compare import Comparison, Side
 from attnscope.selection import parse_indices, parse_positions
@@ -28,6 +27,7 @@ def compare_runs(
     window: int | None,
     progress: ProgressCallback | None = None,
     tolerance: Tolerance | None = None,
+    session: Session | None = None,
 ) -> Comparison:
     """Run every side and hold it against the first.
 
@@ -41,6 +41,7 @@ def compare_runs(
         window: See config.RunConfig.
         progress: See pipeline.inspect.
         tolerance: What may differ; None for no verdict.
+        session: Models that are open already.
 
     Raises:
         AttnscopeError: A side cannot be run, or the sides do not go together.
@@ -48,14 +49,14 @@ def compare_runs(
     """
     asked = [stage for stage in STAGES if any(stage in run.stages for _, run in runs)] or ["weights"]
     runs = [(label, _with_weights(run)) for label, run in runs]
-    session = Session([text for _, run in runs for text in run.texts], progress)
+    session = session or Session([text for _, run in runs for text in run.texts], progress)
     leader = _reference_side(axis, runs, session)
-    reports = {leader: session.inspect(runs[leader][1])}
+    reports = {leader: inspect(runs[leader][1], session=session)}
     chosen = _chosen(reports[leader])
     for number, (_, run) in enumerate(runs):
         if number != leader:
             kept = {name: numbers for name, numbers in chosen.items() if getattr(run, name) == "auto"}
-            report = session.inspect(msgspec.structs.replace(run, **kept))
+            report = inspect(msgspec.structs.replace(run, **kept), session=session)
             reports[number] = _same_heads(axis, report, reports[leader]) if kept else report
     sides = [Side(as_unicode(label), reports[number]) for number, (label, _) in enumerate(runs)]
     return compare_sides(axis, sides, _shown(sides[0].report, key, window), tolerance, asked)
@@ -223,6 +224,8 @@ def _rows_of(head: HeadReport, text: TextReport, rows: Sequence[int]) -> HeadRep
         stages={stage: matrix[rows] for stage, matrix in head.stages.items()},
         fully_masked=[query for query in head.fully_masked if query in kept],
         top=msgspec.structs.replace(head.top, **{n: each[rows] for n, each in top.items() if each is not None}),
-        rows=msgspec.structs.replace(head.rows, **{name: values[rows] for name, values in statistics}),
+        rows=msgspec.structs.replace(
+            head.rows, **{name: None if values is None else values[rows] for name, values in statistics}
+        ),
         sink=None if head.sink is None else head.sink[rows],
     )

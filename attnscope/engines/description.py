@@ -3,8 +3,8 @@
 from collections import Counter
 from math import prod
 
-from attnscope.config import TextInput
-from attnscope.engines.opening import open_native
+from attnscope.config import RunConfig, TextInput
+from attnscope.engines.opening import open_source
 from attnscope.planning.memory import embedding_parameters, layer_parameters
 from attnscope.report.info import Description
 
@@ -17,7 +17,7 @@ def describe(model: str | None, config: str | None) -> Description:
     Raises:
         AttnscopeError: It cannot be read, or is not supported.
     """
-    source = open_native(model, config, [_SAMPLE_TEXT])
+    source = open_source(RunConfig((_SAMPLE_TEXT,), model=model, config=config), [_SAMPLE_TEXT])
     c, folder = source.config, source.folder
     dtypes: Counter[str] = Counter()
     for tensor in folder.tensors.values() if folder else ():

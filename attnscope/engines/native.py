@@ -1,34 +1,68 @@
 """The native engine: attnscope's own stack under a mask."""
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
+from torch import nn
+
 from attnscope.config import MaskTerm, parse_mask
-from attnscope.model.batch import Batch
+from attnscope.model.batch import Batch, TokenTensors
+from attnscope.model.head_capture import attention_of
 from attnscope.model.hooks import AttentionHooks
 from attnscope.model.masks import Mask, build_mask, intersect, padding_mask
 from attnscope.model.stack import Stack
 from attnscope.model.tile import Recorder
 
 
+@dataclass
+class NativeModel:
+    """A stack with weights; see protocol.LoadedModel."""
+
+    stack: Stack
+
+    @property
+    def module(self) -> nn.Module:
+        """The stack."""
+        return self.stack
+
+    @property
+    def n_layers(self) -> int:
+        """Number of layers that are loaded."""
+        return len(self.stack.blocks)
+
+    @property
+    def stream(self) -> bool:
+        """Weights are read again in every pass."""
+        return not self.stack.weights.keep
+
+    @stream.setter
+    def stream(self, stream: bool) -> None:
+        self.stack.weights.keep = not stream
+
+    def under(
+        self,
+        terms: tuple[MaskTerm, ...],
+        files: Mapping[str, Mask],
+        *,
+        same_scores: bool = False,
+        encoder_texts: TokenTensors | None = None,
+        tile_elements: int | None = None,
+        all_outputs: bool = False,
+    ) -> "NativeEngine":
+        """The stack under a mask; it has no encoder besides."""
+        assert encoder_texts is None
+        return NativeEngine(self.stack, terms, files, same_scores, tile_elements, all_outputs)
+
+
 @dataclass(frozen=True)
 class NativeEngine:
-    """A stack that runs under a mask.
-
-    Attributes:
-        stack: The model.
-        terms: The mask that the user asked for; `own` is the model's.
-        same_scores: Recorders see the asked-for mask on the scores that the model computed under its own; otherwise the
-            whole model runs under the asked-for one.
-        files: The masks that the expression's files hold.
-        tile_elements: See `attend`.
-        all_outputs: Every layer's output is computed, also where nobody goes on with it.
-    """
+    """A stack under a mask; see protocol.Engine, and for the attributes `LoadedModel.under`."""
 
     stack: Stack
     terms: tuple[MaskTerm, ...]
-    same_scores: bool
     files: Mapping[str, Mask]
+    same_scores: bool = False
     tile_elements: int | None = None
     all_outputs: bool = False
 
@@ -63,3 +97,11 @@ class NativeEngine:
     def describe_mask(self) -> str:
         """The model's own mask."""
         return self.stack.config.describe_mask()
+
+    def output_projections(self, batch: Batch) -> list[nn.Module | None]:
+        """The output projection of every layer."""
+        return [attention_of(self.stack, layer).out for layer in range(self.sizes[0])]
+
+    def holding(self, layer: int) -> AbstractContextManager[None]:
+        """Keep the weights of a layer in memory."""
+        return self.stack.weights.holding(layer)

@@ -1,6 +1,10 @@
-"""Open a checkpoint folder or a TOML stack for the native engine, without importing torch."""
+"""Open what a run names, with the engine that it names: a checkpoint folder or a TOML stack.
 
-from collections.abc import Iterable
+The native engine's models are opened without importing torch.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -9,7 +13,9 @@ from attnscope.checkpoints.folder import open_folder, open_weights
 from attnscope.checkpoints.samples import find_config, find_model
 from attnscope.checkpoints.source import DEFAULT_MODEL, ModelSource, training_facts
 from attnscope.checkpoints.stack_file import StackDescription, read_stack
-from attnscope.config import TextInput
+from attnscope.config import RunConfig, TextInput
+from attnscope.engines.transformers.opening import open_transformers
+from attnscope.errors import UsageError
 from attnscope.families import OWN, check_counts, family_for, read_config
 from attnscope.system.escape import as_unicode
 from attnscope.tokenization.hugging_face import FileTokenizer, load_tokenizer
@@ -18,23 +24,46 @@ from attnscope.tokenization.words import WordTokenizer
 if TYPE_CHECKING:
     import torch
 
-    from attnscope.model.stack import Stack
+    from attnscope.engines.native import NativeModel
 
 
-def open_native(model: str | None, config: str | None, texts: Iterable[TextInput]) -> ModelSource:
-    """Open what `--model` or `--config` names.
+def open_source(run: RunConfig, texts: Iterable[TextInput]) -> ModelSource:
+    """Open what `--model` or `--config` names with the engine that `--engine` names.
 
     Args:
-        model: Folder or shipped sample; None for the default where `config` is None, too.
-        config: TOML file or shipped config.
-        texts: What a tokenizer made from words is made of.
+        run: What the user asked.
+        texts: What a vocabulary that is made from words is made of.
 
     Raises:
         AttnscopeError: It cannot be read, or is not supported.
+        UsageError: The engine does not take such a model, or knows no such part of it.
     """
-    if config is not None:
-        return _from_stack(read_stack(find_config(config)), config, texts)
-    return _from_folder(find_model(model or DEFAULT_MODEL), model or DEFAULT_MODEL)
+    return ENGINES[run.engine].open(run, texts)
+
+
+def _open_native(run: RunConfig, texts: Iterable[TextInput]) -> ModelSource:
+    if run.part is not None:
+        raise UsageError("only --engine transformers knows parts", where="--part", hint="add --engine transformers")
+    if run.config is not None:
+        return _from_stack(read_stack(find_config(run.config)), run.config, texts)
+    name = run.model or DEFAULT_MODEL
+    return _from_folder(find_model(name), name)
+
+
+@dataclass(frozen=True)
+class EngineKind:
+    """What is known of an engine before it opens a model.
+
+    Attributes:
+        open: Opens what a run names.
+        explainable: The steps within a layer can be followed, which `attnscope explain` needs.
+    """
+
+    open: Callable[[RunConfig, Iterable[TextInput]], ModelSource]
+    explainable: bool = False
+
+
+ENGINES = {"native": EngineKind(_open_native, explainable=True), "transformers": EngineKind(open_transformers)}
 
 
 def _from_folder(path: Path, name: str) -> ModelSource:
@@ -45,15 +74,26 @@ def _from_folder(path: Path, name: str) -> ModelSource:
     check_counts(family, config, {name: tensor.shape for name, tensor in folder.tensors.items()}, where)
     tokenizer = load_tokenizer(folder.path / "tokenizer.json")
 
-    def load(n_layers: int, dtype: "torch.dtype", device: "torch.device") -> "Stack":
-        from attnscope.model.checkpoint import load_stack as load_checkpoint
+    def load(n_layers: int, dtype: "torch.dtype", device: "torch.device") -> "NativeModel":
+        from attnscope.engines.native import NativeModel
+        from attnscope.model.checkpoint import load_stack
 
-        return load_checkpoint(family, config, folder, n_layers, dtype, device)
+        return NativeModel(load_stack(family, config, folder, n_layers, dtype, device))
 
     trained, masks = training_facts(folder)
     notes = (*folder.notes, *tokenizer.notes)
     return ModelSource(
-        as_unicode(name), family.name, config, trained, folder.fingerprint, tokenizer, load, folder, notes, masks
+        name=as_unicode(name),
+        family=family.name,
+        config=config,
+        weights=trained,
+        fingerprint=folder.fingerprint,
+        tokenizer=tokenizer,
+        load=load,
+        folder=folder,
+        notes=notes,
+        trained_masks=masks,
+        libraries=("tokenizers",),
     )
 
 
@@ -63,13 +103,14 @@ def _from_stack(described: StackDescription, name: str, texts: Iterable[TextInpu
     config = described.config(max(1, tokenizer.vocab_size))  # a text without words is refused when it is tokenized
     weights = None if file.weights is None else open_weights(described.path.parent / file.weights)
 
-    def load(n_layers: int, dtype: "torch.dtype", device: "torch.device") -> "Stack":
-        from attnscope.model.checkpoint import load_stack as load_checkpoint
+    def load(n_layers: int, dtype: "torch.dtype", device: "torch.device") -> "NativeModel":
+        from attnscope.engines.native import NativeModel
+        from attnscope.model.checkpoint import load_stack
         from attnscope.model.randomize import make_random
 
         if weights is None:
-            return make_random(config, file.seed, n_layers, dtype, device)
-        return load_checkpoint(OWN, config, weights, n_layers, dtype, device)
+            return NativeModel(make_random(config, file.seed, n_layers, dtype, device))
+        return NativeModel(load_stack(OWN, config, weights, n_layers, dtype, device))
 
     digest = sha256(described.data + (weights.fingerprint.encode() if weights else b"")).hexdigest()[:16]
     return ModelSource(
@@ -82,6 +123,7 @@ def _from_stack(described: StackDescription, name: str, texts: Iterable[TextInpu
         load=load,
         folder=weights,
         notes=tuple(tokenizer.notes),
+        libraries=() if file.tokenizer == "words" else ("tokenizers",),
     )
 
 

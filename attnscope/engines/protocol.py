@@ -1,14 +1,91 @@
-"""What the rest of the program needs of an engine."""
+"""What the rest of the program needs of an engine.
 
-from collections.abc import Mapping, Sequence
+An engine module opens a `ModelSource`, whose `load` gives a `LoadedModel`; that model under a mask is an `Engine`.
+Nothing outside `engines/` asks which one it has.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Protocol
 
-from attnscope.model.batch import Batch
+from torch import nn
+
+from attnscope.config import MaskTerm
+from attnscope.model.batch import Batch, TokenTensors
+from attnscope.model.masks import Mask
 from attnscope.model.tile import Recorder
 
 
 class Engine(Protocol):
-    """What shows a model's attention to recorders."""
+    """A model under a mask, ready to run."""
 
-    def forward(self, batch: Batch, recorders: Mapping[int, Sequence[Recorder]]) -> None:
-        """Show every watched layer's attention over a batch to its recorders."""
+    @property
+    def sizes(self) -> tuple[int, int]:
+        """Number of layers, and of query heads in each."""
+
+    def forward(
+        self,
+        batch: Batch,
+        recorders: Mapping[int, Sequence[Recorder]],
+        progress: Callable[[int, int], None] | None = None,
+    ) -> None:
+        """Show the attention of every recorded layer over a batch to its recorders.
+
+        Args:
+            batch: The texts.
+            recorders: Layer to its recorders; layers above the last of them do not run.
+            progress: Called after each layer with the number of layers done and of layers that run.
+
+        Raises:
+            AttnscopeError: A recorded layer has no attention that can be recorded, or a score is not finite.
+        """
+
+    def describe_mask(self) -> str:
+        """The model's own mask as an expression or in words; some engines know it only after a forward pass."""
+
+    def output_projections(self, batch: Batch) -> list[nn.Module | None]:
+        """The output projection of every layer, None where it is not found; runs the batch where that shows them."""
+
+    def holding(self, layer: int) -> AbstractContextManager[None]:
+        """Keep the weights of a layer in memory."""
+
+
+class LoadedModel(Protocol):
+    """A model whose weights can be run."""
+
+    @property
+    def module(self) -> nn.Module:
+        """All of its modules."""
+
+    @property
+    def n_layers(self) -> int:
+        """Number of layers that are loaded, counted from the first."""
+
+    @property
+    def stream(self) -> bool:
+        """Weights are read again in every pass, layer by layer, instead of kept."""
+
+    @stream.setter
+    def stream(self, stream: bool) -> None: ...
+
+    def under(
+        self,
+        terms: tuple[MaskTerm, ...],
+        files: Mapping[str, Mask],
+        *,
+        same_scores: bool = False,
+        encoder_texts: TokenTensors | None = None,
+        tile_elements: int | None = None,
+        all_outputs: bool = False,
+    ) -> Engine:
+        """The model under a mask.
+
+        Args:
+            terms: The mask that the user asked for; `own` is the model's.
+            files: The masks that the expression's files hold, by path.
+            same_scores: Recorders see that mask applied to the scores that the model computed under its own; without,
+                the whole model runs under it.
+            encoder_texts: What an encoder reads where the decoder's attention to itself is recorded; None elsewhere.
+            tile_elements: See `attend`.
+            all_outputs: Compute the output of every layer, also of the last one that runs.
+        """

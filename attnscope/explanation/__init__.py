@@ -2,49 +2,51 @@
 
 from msgspec.structs import replace
 
-from attnscope.checkpoints.source import ModelSource
 from attnscope.config import RunConfig
-from attnscope.engines.loader import ProgressCallback
+from attnscope.engines.opening import ENGINES
 from attnscope.errors import UsageError
 from attnscope.explanation.location import QueryLocation
-from attnscope.pipeline import Session, describe_mask_use, prepare_engine, provenance, select_heads
-from attnscope.planning.run_plan import RunPlan, TextPlan, fit_to_memory, make_plan
+from attnscope.pipeline import ProgressCallback, Session, describe_mask_use, prepare, provenance, select_heads
+from attnscope.planning.run_plan import RunPlan, fit_to_memory, make_plan
+from attnscope.planning.text_plan import TextPlan
 from attnscope.report import Explanation
 from attnscope.selection import parse_indices
 
 __all__ = ["explain"]
 
 
-def explain(run: RunConfig, progress: ProgressCallback | None = None) -> Explanation:
+def explain(run: RunConfig, progress: ProgressCallback | None = None, session: Session | None = None) -> Explanation:
     """Do what `attnscope explain` does, without printing.
 
     Args:
         run: What the user asked; `window` is how many keys are kept (None for all), `key` names the cells in depth.
         progress: See pipeline.inspect.
+        session: Models that are open already.
 
     Raises:
         UsageError: It is not one text, one query and one head, or they are not there.
         AttnscopeError: The model, the text or the memory do not allow it.
     """
     _check_one(run)
-    if run.engine != "native":
+    if not ENGINES[run.engine].explainable:
         found = "explain needs a model that attnscope itself runs"
         raise UsageError(found, where="--engine", hint="leave --engine out, or see the same numbers with run")
-    session = Session(run.texts, progress)
+    session = session or Session(run.texts, progress)
     source, on_progress = session.source(run), session.on_progress
     whole = replace(run, window=None, stages=())
     plan = make_plan(whole, source)
     text_plan = plan.text_plans[0]
     query = _one_query(run, text_plan)
-    plan = _within_memory(whole, source, plan, run.window)
+    plan = _within_memory(plan, run.window)
 
-    stack, device = session.load(run, source, plan)
+    model, device = session.load(plan)
     from attnscope.explanation.build import build
     from attnscope.model.head_capture import HeadCapture
     from attnscope.model.stack import Stack
 
+    stack = model.module
     assert isinstance(stack, Stack)
-    batch, engine = prepare_engine(run, plan, stack, device)
+    batch, engine = prepare(plan, model, device)
     (unit,) = select_heads(plan, batch, engine, on_progress)
     location = QueryLocation(text_plan, query, unit.layers[0], unit.heads[0], unit.chosen)
     capture = HeadCapture(stack, location.layer, location.head, query, len(text_plan.context or text_plan.tokens))
@@ -54,13 +56,13 @@ def explain(run: RunConfig, progress: ProgressCallback | None = None) -> Explana
     return build(run, made, location, stack, capture, batch.tokens.ids)
 
 
-def _within_memory(run: RunConfig, source: ModelSource, plan: RunPlan, window: int | None) -> RunPlan:
+def _within_memory(plan: RunPlan, window: int | None) -> RunPlan:
     """What a walk keeps comes on top of the run: keys, values and rotary tables of one head, in float64."""
-    c, text_plan = source.config, plan.text_plans[0]
+    c, text_plan = plan.config, plan.text_plans[0]
     n_keys = len(text_plan.context or text_plan.tokens)
     kept = n_keys * (5 * c.d_head + 3 * c.d_value + 16)
     shown = min(n_keys, window or n_keys) * (c.d_head + c.d_value + 16)
-    return fit_to_memory(run, source, plan, {"walk": 8 * kept, "kept": 20 * shown})
+    return fit_to_memory(plan, {"walk": 8 * kept, "kept": 20 * shown})
 
 
 def _check_one(run: RunConfig) -> None:

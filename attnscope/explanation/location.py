@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from attnscope.planning.run_plan import TextPlan
+from attnscope.planning.text_plan import TextPlan
 
 
 @dataclass(frozen=True)

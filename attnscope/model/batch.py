@@ -1,6 +1,6 @@
 """Batches: tokens of several texts as tensors, padded on the right."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -9,6 +9,7 @@ from torch import Tensor
 from attnscope.model.recorders import KeyTokens
 from attnscope.model.stack import Ids
 from attnscope.report import Token
+from attnscope.report.row_statistics import KEY_TOKENS
 from attnscope.tokenization.words import pad_batch
 
 
@@ -19,24 +20,34 @@ class TokenTensors:
     Attributes:
         ids: Token ids and type ids, (B, T) each, int64.
         lengths: Real tokens of every text.
-        special: Special tokens, (B, T), bool.
+        kinds: Which tokens are of each kind that a row statistic names, (B, T), bool; padding is of none.
         real: Tokens that are not padding, (B, T), bool.
     """
 
     ids: Ids
     lengths: list[int]
-    special: Tensor
+    kinds: Mapping[str, Tensor]
     real: Tensor
+
+    @property
+    def special(self) -> Tensor:
+        """Special tokens, (B, T), bool."""
+        return self.kinds["special"]
 
 
 def pad_texts(texts: Sequence[Sequence[Token]], device: torch.device) -> TokenTensors:
     """Tokens of several texts as tensors."""
     ids, types, lengths = pad_batch(texts)
     longest = max(lengths)
-    special = [[t.special for t in tokens] + [False] * (longest - len(tokens)) for tokens in texts]
+    kinds = {
+        name: torch.tensor(
+            [[selects(t) for t in tokens] + [False] * (longest - len(tokens)) for tokens in texts], device=device
+        )
+        for name, selects in KEY_TOKENS.items()
+    }
     real = torch.arange(longest, device=device)[None] < torch.tensor(lengths, device=device)[:, None]  # (B, T)
     both = torch.tensor(ids, device=device), torch.tensor(types, device=device)
-    return TokenTensors(both, lengths, torch.tensor(special, device=device), real)
+    return TokenTensors(both, lengths, kinds, real)
 
 
 @dataclass(frozen=True)
@@ -67,4 +78,4 @@ def make_batch(
     tokens = pad_texts(texts, device)
     context = None if contexts is None else pad_texts(contexts, device)
     keys = context or tokens
-    return Batch(tokens, context, KeyTokens(keys.special, keys.real, same=context is None))
+    return Batch(tokens, context, KeyTokens(keys.kinds, keys.real, same=context is None))

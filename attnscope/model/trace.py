@@ -15,7 +15,7 @@ from attnscope.model.recorders import (
     TopRecorder,
 )
 from attnscope.model.tile import Recorder
-from attnscope.planning.record_options import RecordOptions
+from attnscope.planning.record_spec import RecordSpec
 
 
 @dataclass(frozen=True)
@@ -43,32 +43,18 @@ class HeadSelection:
 
 
 @dataclass(frozen=True)
-class RecordSpec:
-    """What is kept of every unit.
+class RecordedTokens:
+    """Which tokens of a batch take part in what is recorded.
 
     Attributes:
-        stages: Stages whose matrices are kept.
-        rows: Query positions, sorted: all that any text of the batch shows.
-        counted: Query positions, sorted, that row statistics and sums look at: `rows`, or all where a text is pooled.
-        columns: Key positions, sorted, likewise.
-        top: Contributors a row.
-        by: What ranks them.
-        eligible: Keys that take part in the ranking, (B, K), bool.
         sources: The key side.
-        options: What is kept besides stages.
+        eligible: Keys that take part in the ranking of contributors, (B, K), bool.
         shown: Rows that each text's sums count, (B, Q), bool.
         real: Queries that are not padding, (B, Q), bool.
     """
 
-    stages: tuple[str, ...]
-    rows: list[int]
-    counted: list[int]
-    columns: list[int]
-    top: int
-    by: str
-    eligible: Tensor
     sources: KeyTokens
-    options: RecordOptions
+    eligible: Tensor
     shown: Tensor
     real: Tensor
 
@@ -101,23 +87,25 @@ class Trace:
     """Every unit with what was kept of it, and the recorders by layer that fill it.
 
     Attributes:
-        record_spec: What is kept of every unit.
+        record_spec: What is recorded of every unit.
+        record_tokens: Which tokens take part.
         recorded: Every unit with its recorders.
         recorders: The recorders of every layer.
         packed: Where matrices lie text by text; None where they lie in the recorders.
     """
 
     record_spec: RecordSpec
+    record_tokens: RecordedTokens
     recorded: list[tuple[HeadSelection, UnitRecorders]] = field(default_factory=list)
     recorders: dict[int, list[Recorder]] = field(default_factory=dict)
     packed: PackedMatrices | None = None
 
 
-def make_trace(units: Sequence[HeadSelection], record_spec: RecordSpec) -> Trace:
-    """Recorders for these units: heads of one layer share theirs, a mean has its own."""
-    trace = Trace(record_spec)
-    if record_spec.options.packed is not None and not any(unit.mean for unit in units):
-        trace.packed = PackedMatrices(len(units), record_spec.options.packed)
+def make_trace(units: Sequence[HeadSelection], record_spec: RecordSpec, record_tokens: RecordedTokens) -> Trace:
+    """Make the recorders of these units: heads of one layer share theirs, a mean has its own."""
+    trace = Trace(record_spec, record_tokens)
+    if record_spec.packed is not None and not any(unit.mean for unit in units):
+        trace.packed = PackedMatrices(len(units), record_spec.packed)
     together: dict[int, list[int]] = {}
     for unit in units:
         if not unit.mean:
@@ -136,34 +124,36 @@ def make_trace(units: Sequence[HeadSelection], record_spec: RecordSpec) -> Trace
 
 
 def _single(layer: int, heads: list[int], trace: Trace, first: int) -> UnitRecorders:
-    w = trace.record_spec
+    w, tokens = trace.record_spec, trace.record_tokens
     into = None if trace.packed is None else (trace.packed, first)
     matrices = MatrixRecorder(w.stages, heads, w.rows, w.columns, into=into)
-    top = TopRecorder(w.top, w.by, heads, w.rows, w.eligible, w.options.measures) if w.options.top else None
+    top = TopRecorder(w.top, w.by, heads, w.rows, tokens.eligible, w.measures) if w.contributors else None
     exact: list[Recorder | None] = [matrices if w.stages else None, top]
-    rows = [RowRecorder(heads, w.counted, w.sources)] if w.options.rows else []
-    columns, pooled = _sums(heads, w, mean=False)
+    rows = [RowRecorder(heads, w.counted, tokens.sources)] if w.row_statistics else []
+    columns, pooled = _sums(heads, trace, mean=False)
     every = [*(exact if w.rows else ()), *rows, columns, pooled]
     trace.recorders.setdefault(layer, []).extend(one for one in every if one is not None)
     return UnitRecorders(matrices, top, None, rows, columns, pooled)
 
 
-def _sums(heads: Sequence[int], w: RecordSpec, *, mean: bool) -> tuple[ColumnRecorder | None, PooledRecorder | None]:
-    columns = ColumnRecorder(heads, w.counted, w.shown, w.sources, mean=mean) if w.options.columns else None
-    pooled = (
-        PooledRecorder(heads, w.options.pool, w.shown, w.sources, real=w.real, mean=mean) if w.options.pool else None
-    )
+def _sums(heads: Sequence[int], trace: Trace, *, mean: bool) -> tuple[ColumnRecorder | None, PooledRecorder | None]:
+    w, tokens = trace.record_spec, trace.record_tokens
+    columns = pooled = None
+    if w.column_sums:
+        columns = ColumnRecorder(heads, w.counted, tokens.shown, tokens.sources, mean=mean)
+    if w.pool:
+        pooled = PooledRecorder(heads, w.pool, tokens.shown, tokens.sources, real=tokens.real, mean=mean)
     return columns, pooled
 
 
 def _mean(unit: HeadSelection, trace: Trace) -> UnitRecorders:
-    w = trace.record_spec
-    every_key = list(range(w.eligible.shape[1]))
+    w, tokens = trace.record_spec, trace.record_tokens
+    every_key = list(range(tokens.eligible.shape[1]))
     names = ("allowed", "weights", "value", "projected") if w.by == "projected" else ("allowed", "weights", "value")
     matrices = MatrixRecorder(w.stages, unit.heads, w.rows, w.columns, mean=True)
-    contributions = MatrixRecorder(names, unit.heads, w.rows, every_key, mean=True) if w.options.top else None
-    rows = [RowRecorder(unit.heads, w.counted, w.sources) for _ in unit.layers if w.options.rows]
-    columns, pooled = _sums(unit.heads, w, mean=True)
+    contributions = MatrixRecorder(names, unit.heads, w.rows, every_key, mean=True) if w.contributors else None
+    rows = [RowRecorder(unit.heads, w.counted, tokens.sources) for _ in unit.layers if w.row_statistics]
+    columns, pooled = _sums(unit.heads, trace, mean=True)
     for place, layer in enumerate(unit.layers):
         exact = [matrices, contributions] if w.rows else []
         every = [*exact, *rows[place : place + 1], columns, pooled]

@@ -8,11 +8,11 @@ import numpy as np
 
 from attnscope.config import MaskTerm, ModelConfig, parse_mask
 from attnscope.report.info import TOP, CostRow
+from attnscope.report.row_statistics import STATISTICS
 from attnscope.selection import POOL, PRINTED
 
 LENGTHS = tuple(1 << power for power in range(7, 18))  # 128 … 131072
 _FLOAT, _POSITION = 4, 8  # bytes of a float32 and of a token position
-_STATISTICS = 10  # entropy, first, special, self, other, distance, and how much lies within 16, 64, 256, 1,024
 _STAGES = 3  # scores, masked and weights are shown
 
 
@@ -96,7 +96,7 @@ def _projection_flops(config: ModelConfig) -> int:
 
 def _recorded_bytes(tokens: int) -> int:
     """Bytes that the recorders keep of one head."""
-    row = TOP * (_POSITION + 2 * _FLOAT) + _STATISTICS * _FLOAT
+    row = TOP * (_POSITION + 2 * _FLOAT) + len(STATISTICS) * _FLOAT
     if tokens <= PRINTED:
         return tokens * row + _STAGES * tokens * tokens * _FLOAT
     return tokens * (row + _FLOAT) + POOL * POOL * _FLOAT  # a number more for the mass of a column

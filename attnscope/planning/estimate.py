@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from attnscope.config import MaskTerm, ModelConfig
 from attnscope.planning.memory import DTYPE_BYTES, PROGRAM, embedding_parameters, layer_parameters
+from attnscope.report.row_statistics import STATISTICS, WITHIN
 from attnscope.system.malloc import RETAINED_BLOCK
 from attnscope.system.threads import count_threads
 
@@ -19,7 +20,6 @@ TILE_ROWS = 32  # … so many rows of them, …
 ENOUGH_ROWS = 128  # … or so many, where these are twice the scores at most
 WINDOW_ROWS = 256  # rows of a tile under a window, at most
 STAGES = 3  # tensors of a tile's size: two stages, and what recorders make of them, …
-WITHIN = (16, 64, 256, 1024)  # … how near keys are, of which statistics have the weight (model.recorders.Rows), …
 RAW = 2  # … stages more where raw scores are kept, …
 SINK = 3  # … what a softmax with sinks makes, and what is copied because of it, …
 BIAS = 2  # … a bias and the distances that it is made of, …
@@ -32,7 +32,7 @@ OF_A_THREAD = 16 << 20  # what another thread's products and small blocks need, 
 SHAPE = 4 << 20  # what a product of one width of tile is prepared as, …
 SHAPES = 32  # … so many of them at most, …
 NARROWER = 384  # … one for so many tokens of a text under a mask whose tiles become wider
-STATISTICS = 16  # numbers that row statistics keep of a row
+NUMBERS_OF_A_ROW = len(STATISTICS) + 6  # numbers that row statistics keep of a row
 WRITING = 12 << 20  # what numbers need while they are written, some after the other
 COPIES = 3  # of a JSON text without its numbers, while it is written
 TOKEN_TEXT = 130  # bytes of a token in JSON
@@ -120,7 +120,7 @@ def estimate_memory(c: ModelConfig, dtype: str, d: MemoryDemand) -> dict[str, in
     parameters = embedding_parameters(c) + min(d.layers, 2 if d.streamed else d.layers) * layer_parameters(c)
     running, tile = _activation_bytes(c, size, d), _tile_bytes(c, d)
     library = 0 if d.words else everything * ENCODED + c.vocab_size * VOCABULARY_ENTRY + d.n_merges * MERGE
-    values = d.cells + d.rows * (2 + d.measures) * d.top + max(d.rows, d.counted) * STATISTICS
+    values = d.cells + d.rows * (2 + d.measures) * d.top + max(d.rows, d.counted) * NUMBERS_OF_A_ROW
     norms = (d.measures - 1) * d.units * everything if d.rows else 0  # of the values of every source
     runs = min(d.pool, d.tokens)
     pooled = d.batch * (runs * (2 * d.tokens + d.units * runs) + d.units * d.tokens)

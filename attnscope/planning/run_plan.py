@@ -6,14 +6,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attnscope.checkpoints.source import ModelSource, tokenize
+from attnscope.checkpoints.source import ModelSource
 from attnscope.config import MaskTerm, ModelConfig, RunConfig, TextInput, parse_mask, used_mask
 from attnscope.errors import AttnscopeError, NotInText, UsageError
 from attnscope.files.mask_files import read_mask
 from attnscope.planning.estimate import MemoryDemand, estimate_memory
 from attnscope.planning.memory import MEMORY_HINT, MemoryLimit, find_stream_reason, layer_parameters, memory_limit
-from attnscope.planning.shown_cells import choose_cells
-from attnscope.report import STAGES, Token
+from attnscope.planning.text_plan import TextPlan, plan_text
+from attnscope.report import STAGES
 from attnscope.selection import POOL, PRINTED, IndexSelection, extremes, parse_indices
 
 if TYPE_CHECKING:
@@ -21,36 +21,12 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class TextPlan:
-    """One text with what is shown of it.
-
-    Attributes:
-        tokens: Its tokens.
-        context: Tokens of the text that keys and values come from; None where they come from the text itself.
-        encoder_tokens: Tokens of the text that the encoder reads where a decoder's attention to itself is shown; None
-            elsewhere.
-        queries: Rows, sorted.
-        keys: Columns, sorted.
-        pool: Runs, each way, of the pooled map that is shown; None where there is none.
-        notes: What was cut or left out.
-        number: Number of the text within the call, from 0.
-    """
-
-    tokens: list[Token]
-    context: list[Token] | None
-    encoder_tokens: list[Token] | None
-    queries: list[int]
-    keys: list[int]
-    pool: int | None
-    notes: list[str]
-    number: int = 0
-
-
-@dataclass(frozen=True)
 class RunPlan:
-    """A RunConfig that has been held against a model and its texts.
+    """What a run computes: a RunConfig that has been checked against a model and its texts.
 
     Attributes:
+        run: What the user asked; its texts are those of `text_plans`, except in a batch.
+        source: The model.
         layers: Picked layers.
         heads: Picked heads.
         terms: The mask.
@@ -59,11 +35,12 @@ class RunPlan:
         n_layers_run: How many layers have to run.
         matrices: The matrices of the mask's files, (queries, keys), bool, True where allowed.
         multiplications: About how many multiplications the layers that run take.
-        config: The model.
         stream_reason: Why weights are read again in every pass, layer by layer; empty where they are kept.
         memory: What stops the run where it takes more than it may; None before that is known.
     """
 
+    run: RunConfig
+    source: ModelSource
     layers: IndexSelection
     heads: IndexSelection
     terms: tuple[MaskTerm, ...]
@@ -72,7 +49,6 @@ class RunPlan:
     n_layers_run: int
     matrices: "dict[str, np.ndarray[Any, np.dtype[np.bool_]]]"
     multiplications: int
-    config: ModelConfig
     stream_reason: str = ""
     memory: MemoryLimit | None = None
 
@@ -80,6 +56,11 @@ class RunPlan:
     def auto(self) -> bool:
         """A layer or a head is chosen by what it does."""
         return "auto" in (self.layers.word, self.heads.word)
+
+    @property
+    def config(self) -> ModelConfig:
+        """The model's sizes and mathematics."""
+        return self.source.config
 
 
 def make_plan(run: RunConfig, source: ModelSource) -> RunPlan:
@@ -97,7 +78,7 @@ def make_plan(run: RunConfig, source: ModelSource) -> RunPlan:
         and any(text_plan.keys and len(text_plan.tokens) > PRINTED for text_plan in plan.text_plans)
     ):
         hint = f"--pool {POOL} makes a map in place of matrices; or {MEMORY_HINT}"
-    return fit_to_memory(run, source, plan, hint=hint)
+    return fit_to_memory(plan, hint=hint)
 
 
 def _pages(run: RunConfig, source: ModelSource) -> list[TextPlan]:
@@ -121,22 +102,18 @@ def _pages(run: RunConfig, source: ModelSource) -> list[TextPlan]:
     return text_plans
 
 
-def fit_to_memory(
-    run: RunConfig, source: ModelSource, plan: RunPlan, more: Mapping[str, int] | None = None, hint: str = MEMORY_HINT
-) -> RunPlan:
-    """The request, with weights kept where there is room for them, and read again in every pass where there is not.
+def fit_to_memory(plan: RunPlan, more: Mapping[str, int] | None = None, hint: str = MEMORY_HINT) -> RunPlan:
+    """Decide whether weights are kept, or read again in every pass where memory has no room for them.
 
     Args:
-        run: What the user asked.
-        source: The model.
-        plan: The same, held against the model and the texts.
+        plan: What the run computes.
         more: Bytes by purpose that come on top.
         hint: What makes it fit, where it does not.
 
     Raises:
         AttnscopeError: It does not fit either way.
     """
-    _, streamed, memory = spare_memory(run, source, memory_demand(run, source, plan), more, hint)
+    _, streamed, memory = spare_memory(plan.run, plan.source, memory_demand(plan), more, hint)
     return replace(plan, stream_reason=streamed, memory=memory)
 
 
@@ -164,15 +141,17 @@ def spare_memory(
     return most - estimated, why, MemoryLimit(most, what, estimated)
 
 
-def required_memory(run: RunConfig, source: ModelSource, plan: RunPlan) -> dict[str, int]:
-    """Bytes that a run takes, by purpose; see estimate.estimate_memory."""
-    return _bytes_needed(run, source, memory_demand(run, source, plan), {})
+def required_memory(plan: RunPlan) -> dict[str, int]:
+    """Estimate the bytes that a run takes, by purpose; see estimate.estimate_memory."""
+    return _bytes_needed(plan.run, plan.source, memory_demand(plan), {})
 
 
 def _bytes_needed(run: RunConfig, source: ModelSource, asked: MemoryDemand, more: Mapping[str, int]) -> dict[str, int]:
     need = estimate_memory(source.config, run.dtype, asked)
-    if source.engine == "transformers":
-        need |= {"weights": 0, "masks": 2 * 5 * asked.batch * asked.tokens**2}  # loaded; masks as bool and as float
+    if not source.layerwise:
+        need["weights"] = 0  # they are in memory already
+    if source.dense_masks:
+        need["masks"] = 2 * 5 * asked.batch * asked.tokens**2  # as bool and as float
     return need | {name: need.get(name, 0) + size for name, size in more.items()}
 
 
@@ -194,55 +173,8 @@ def plan_for_texts(run: RunConfig, source: ModelSource, text_plans: list[TextPla
     stages = tuple(stage for stage in STAGES if stage in run.stages)
     terms = parse_mask(run.mask)
     work = n_layers_run * layer_parameters(c) * sum(len(text_plan.tokens) for text_plan in text_plans)
-    return RunPlan(layers, heads, terms, stages, text_plans, n_layers_run, _matrices(terms, text_plans), work, c)
-
-
-def plan_text(run: RunConfig, source: ModelSource, text: TextInput, *, clip: bool = False) -> TextPlan:
-    """One text as tokens, with the rows and columns that are shown of it.
-
-    Args:
-        run: What the user asked.
-        source: The model.
-        text: The text.
-        clip: Slices of rows and columns may reach beyond it: they are meant for texts of any length.
-
-    Raises:
-        UsageError: A position or word is not there, or a context is missing or too many.
-        AttnscopeError: The text does not fit the model.
-    """
-    _check_context(text, source)
-    tokens, notes = tokenize(source, text.text, text.pair, text.where, truncate=run.truncate)
-    context = None
-    if text.context is not None:
-        context, more = tokenize(source, text.context, None, "--context", truncate=run.truncate)
-        notes += [f"--context: {note}" for note in more]
-    encoder_tokens = None
-    if context is not None and not source.config.cross_attention:
-        encoder_tokens, context = context, None
-        notes.append(f"the encoder reads --context: {text.context}")
-
-    if text.pair is not None and source.engine == "native" and "causal" in source.config.mask:
-        notes.append("--pair: the model is a decoder, which was not made for pairs: no token of the text sees the pair")
-    shown = choose_cells(run, text, tokens, context, causal=_causal(run, source), clip=clip)
-    return TextPlan(tokens, context, encoder_tokens, shown.queries, shown.keys, shown.pool, notes + shown.notes)
-
-
-def _causal(run: RunConfig, source: ModelSource) -> bool:
-    """Most queries see only what stands before them."""
-    return any(term.kind in ("causal", "prefix") for term in used_mask(parse_mask(run.mask), source.config.mask))
-
-
-def _check_context(text: TextInput, source: ModelSource) -> None:
-    """Cross-attention needs a context, and nothing else takes one."""
-    given = text.context is not None
-    if source.needs_context and not given:
-        hint = "give the text that the encoder reads" if source.part else "give the text that keys and values come from"
-        raise UsageError("the model attends to a second text", where="--context", hint=hint)
-    if given and source.part == "encoder":
-        raise UsageError("an encoder reads TEXT alone", where="--context", hint="leave it out, or take --part cross")
-    if given and not source.needs_context:
-        hint = "leave it out, or take a config with cross_attention = true"
-        raise UsageError("the model has no cross-attention", where="--context", hint=hint)
+    matrices = _matrices(terms, text_plans)
+    return RunPlan(run, source, layers, heads, terms, stages, text_plans, n_layers_run, matrices, work)
 
 
 def _matrices(
@@ -260,9 +192,9 @@ def _matrices(
     return found
 
 
-def memory_demand(run: RunConfig, source: ModelSource, plan: RunPlan) -> MemoryDemand:
-    """How much of everything a request asks for."""
-    c, text_plans = source.config, plan.text_plans
+def memory_demand(plan: RunPlan) -> MemoryDemand:
+    """Count how much of everything a run asks for."""
+    run, source, c, text_plans = plan.run, plan.source, plan.config, plan.text_plans
     picked = plan.layers.numbers(c.n_layers, "layer")
     layers = 1 if plan.layers.word in ("auto", "mean") else len(picked)
     heads = 1 if plan.heads.word in ("auto", "mean") else len(plan.heads.numbers(c.n_heads, "head"))

@@ -17,8 +17,10 @@ from attnscope.report.explain import (
     Sink,
     Vector,
 )
-from attnscope.report.overview import Columns, Means, Pooled
-from attnscope.report.run import SCHEMA, STAGES, HeadReport, MaskUse, Provenance, Report, Rows, TextReport, Token, Top
+from attnscope.report.overview import Columns, Pooled
+from attnscope.report.row_statistics import Means, Rows
+from attnscope.report.run import SCHEMA, STAGES, HeadReport, MaskUse, Provenance, Report, TextReport, Top
+from attnscope.report.tokens import Token
 
 __all__ = [
     "EXPLAIN_SCHEMA",

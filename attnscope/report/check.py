@@ -4,7 +4,8 @@ from typing import Literal
 
 import msgspec
 
-from attnscope.report.run import Provenance, Token
+from attnscope.report.run import Provenance
+from attnscope.report.tokens import Token
 
 CHECK_SCHEMA = "attnscope.check/1"
 Verdict = Literal["pass", "fail", "skipped"]

@@ -3,7 +3,8 @@
 import msgspec
 
 from attnscope.report.arrays import Floats, Matrix
-from attnscope.report.run import MaskUse, Provenance, Token
+from attnscope.report.run import MaskUse, Provenance
+from attnscope.report.tokens import Token
 
 EXPLAIN_SCHEMA = "attnscope.explain/1"
 

@@ -1,4 +1,4 @@
-"""A whole matrix of weights in a size that the text does not grow, as plain data: map, columns, averages."""
+"""A whole matrix of weights in a size that the text does not grow, as plain data: map and columns."""
 
 import msgspec
 
@@ -33,33 +33,3 @@ class Columns(msgspec.Struct, frozen=True):
 
     mass: Floats
     total: float
-
-
-class Means(msgspec.Struct, frozen=True):
-    """Statistics of a row (see Rows), averaged over every query of the text; special tokens count only where all are.
-
-    Attributes:
-        entropy: −Σ α log₂ α, in bits.
-        first: Weight on the first token.
-        special: Weight on special tokens.
-        self: Weight on the query's own position; None under cross-attention.
-        other: Weight on the rest.
-        distance: |query − key| in tokens; None under cross-attention.
-        within_16: Weight on keys at most 16 tokens away; None under cross-attention, as are those that follow.
-        within_64: At most 64.
-        within_256: At most 256.
-        within_1024: At most 1,024.
-        sink: What goes to the head's sink; None where it has none.
-    """
-
-    entropy: float | None
-    first: float | None
-    special: float | None
-    self: float | None
-    other: float | None
-    distance: float | None
-    within_16: float | None
-    within_64: float | None
-    within_256: float | None
-    within_1024: float | None
-    sink: float | None = None

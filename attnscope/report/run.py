@@ -3,35 +3,12 @@
 import msgspec
 
 from attnscope.report.arrays import Floats, Matrix, Places
-from attnscope.report.overview import Columns, Means, Pooled
+from attnscope.report.overview import Columns, Pooled
+from attnscope.report.row_statistics import Means, Rows
+from attnscope.report.tokens import Token
 
 SCHEMA = "attnscope.report/1"
 STAGES = ("scores", "scaled", "masked", "weights", "output")
-
-
-class Token(msgspec.Struct, frozen=True):
-    """One token of a text.
-
-    Attributes:
-        id: The vocabulary id that the model was given.
-        piece: The tokenizer's own spelling, such as `Ġriver` or `##ing`.
-        text: The readable piece: what stands in the text, or what the piece spells where it stands for nothing there
-            or for part of a character.
-        start: Where it starts in its text, in characters; None for a token that stands for no text.
-        end: Where it ends, exclusive.
-        special: Added by the tokenizer (such as `[CLS]`), or a special token that the user wrote, which has a span.
-        segment: 0, or 1 for the second text of a pair; `start` and `end` count in that text.
-        type_id: The row of the segment table that the model was given, where it has one.
-    """
-
-    id: int
-    piece: str
-    text: str
-    start: int | None = None
-    end: int | None = None
-    special: bool = False
-    segment: int = 0
-    type_id: int = 0
 
 
 class Provenance(msgspec.Struct, frozen=True):
@@ -109,34 +86,6 @@ class Top(msgspec.Struct, frozen=True):
     value: Matrix
     projected: Matrix | None = None
     left_out: list[str] = []
-
-
-class Rows(msgspec.Struct, frozen=True):
-    """Statistics of every shown query's whole row of weights, keys that are not shown included.
-
-    Attributes:
-        entropy: −Σ α log₂ α, in bits.
-        first: Weight on the first token.
-        special: Weight on special tokens.
-        self: Weight on the query's own position; null under cross-attention.
-        other: Weight on the rest: not the query itself, not special, not the first token.
-        distance: Mean |query − key| in tokens, weighted by α; null under cross-attention.
-        within_16: Weight on keys at most 16 tokens away; null under cross-attention, as are those that follow.
-        within_64: At most 64.
-        within_256: At most 256.
-        within_1024: At most 1,024.
-    """
-
-    entropy: Floats
-    first: Floats
-    special: Floats
-    self: Floats
-    other: Floats
-    distance: Floats
-    within_16: Floats
-    within_64: Floats
-    within_256: Floats
-    within_1024: Floats
 
 
 class HeadReport(msgspec.Struct, frozen=True):

@@ -12,11 +12,11 @@ from attnscope.batch.convert import convert
 from attnscope.batch.dump import DumpConfig, write_dump
 from attnscope.batch.dump_reader import Dump
 from attnscope.batch.header import Settings
-from attnscope.batch.records import STATISTICS
 from attnscope.config import RunConfig, TextInput
 from attnscope.errors import AttnscopeError, UsageError
 from attnscope.pipeline import inspect
 from attnscope.report import to_json
+from attnscope.report.row_statistics import STATISTICS
 from tests.batch.test_dump import dump, found
 from tests.helpers.sample_overviews import overview
 from tests.helpers.sample_reports import report, text_report, tokens

@@ -22,6 +22,7 @@ from attnscope.config import RunConfig, TextInput
 from attnscope.errors import AttnscopeError, UsageError
 from attnscope.pipeline import inspect
 from attnscope.report import STAGES
+from attnscope.report.row_statistics import STATISTICS
 from tests.helpers.faulty_files import Crash, Faulty
 
 TEXTS = (
@@ -73,7 +74,7 @@ def test_padded_texts_have_the_numbers_of_each_text_alone(tmp_path, minilm):
                 np.testing.assert_allclose(record.stages[stage][unit], head.stages[stage], rtol=0, atol=loose)
             for measure in ("weight", "value", "projected"):
                 np.testing.assert_allclose(getattr(record.top, measure)[unit], getattr(head.top, measure), **near)
-            for name in records.STATISTICS:
+            for name in STATISTICS:
                 np.testing.assert_allclose(getattr(record.rows, name)[unit], getattr(head.rows, name), **near)
             weights = head.stages["weights"]
             np.testing.assert_allclose(record.columns[unit], weights.sum(0), **near)
@@ -267,11 +268,11 @@ def test_overflow_in_one_text_fails_that_text_alone(tmp_path, monkeypatch):
 
     real, spoilt = worker.attend, []
 
-    def attend(run, request, *rest):
-        if any(text_plan.tokens[0].text == "Rivers" for text_plan in request.text_plans):
-            spoilt.append(len(request.text_plans))
+    def attend(plan, *rest):
+        if any(text_plan.tokens[0].text == "Rivers" for text_plan in plan.text_plans):
+            spoilt.append(len(plan.text_plans))
             raise AttnscopeError("7 scores are not finite", where="L0H0")
-        return real(run, request, *rest)
+        return real(plan, *rest)
 
     monkeypatch.setattr(worker, "attend", attend)
     summary = dump(tmp_path, (*TEXTS, "The bank erodes", "banks erode Rivers"))  # three words each, so one group

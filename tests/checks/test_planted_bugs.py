@@ -110,7 +110,7 @@ FINDINGS = {
     ),
     "no projection": (AttentionInputs, "projected_norms", property(lambda self: self.value_norms)),
     "distances too long": _after(rows._DiagonalBand, "distance", lambda found: found + 1e-3),
-    "too little within": (rows._DiagonalBand, "within", lambda self, n: self.self_weight()),
+    "too little within": (rows._DiagonalBand, "within", lambda self, n: self.on_self()),
     "entropy in nats": (rows, "log", lambda x: 1.0),
     "other runs": _after(sums, "_run_membership", lambda found: found.roll(1, 2)),
     "a column too heavy": _after(sums.ColumnRecorder, "compute", lambda found: found + 1e-3),

@@ -19,7 +19,7 @@ from attnscope.checks import check
 from attnscope.cli import main
 from attnscope.comparison.runs import compare_runs
 from attnscope.config import RunConfig, TextInput
-from attnscope.engines.opening import open_native
+from attnscope.engines.opening import open_source
 from attnscope.errors import AttnscopeError, ModelError
 from attnscope.explanation import explain
 from attnscope.pipeline import Session, inspect
@@ -34,11 +34,11 @@ ROOMY = 1 << 40
 
 def need(run: RunConfig, limit: int = ROOMY) -> dict[str, int]:
     """Bytes by purpose under this limit."""
-    source = open_native(run.model, run.config, run.texts)
+    source = open_source(run, run.texts)
     limited = replace(run, max_memory=limit)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        return required_memory(limited, source, make_plan(limited, source))
+        return required_memory(make_plan(limited, source))
 
 
 def tight(run: RunConfig) -> RunConfig:
@@ -54,40 +54,40 @@ def bert(minilm: Path) -> RunConfig:
 
 def test_a_model_that_does_not_fit_runs_with_the_same_numbers_and_says_once_why_it_is_slow(bert: RunConfig) -> None:
     limited = tight(bert)
-    all_outputs = need(bert)
-    weights, total, most = map(format_bytes, (all_outputs["weights"], sum(all_outputs.values()), limited.max_memory))
+    whole = need(bert)
+    weights, total, most = map(format_bytes, (whole["weights"], sum(whole.values()), limited.max_memory))
     session = Session(limited.texts)
     with pytest.warns(UserWarning, match=AGAIN) as said:
-        reports = [session.inspect(limited) for _ in range(2)]
+        reports = [inspect(limited, session=session) for _ in range(2)]
     why = f"with all of them kept ({weights}) it needs about {total}, --max-memory is {most}"
     assert [str(one.message) for one in said] == [AGAIN + why]
     assert {to_json(report) for report in reports} == {to_json(inspect(bert))}
-    (stack,) = session.stacks.values()
+    (stack,) = (model.module for model in session.models.values())
     assert all(p.is_meta for p in stack.blocks.parameters())
     assert not any(p.is_meta for p in stack.embed.parameters())
 
 
 def test_what_is_streamed_is_estimated_as_two_layers(bert: RunConfig) -> None:
-    all_outputs, two = need(bert), need(bert, tight(bert).max_memory)
-    assert {name for name in all_outputs if all_outputs[name] != two[name]} == {"weights"}
-    source = open_native(bert.model, None, ())
+    whole, two = need(bert), need(bert, tight(bert).max_memory)
+    assert {name for name in whole if whole[name] != two[name]} == {"weights"}
+    source = open_source(bert, ())
     layer = (384 * 384 + 384) * 4 + 384 * 1536 * 2 + 384 + 1536 + 4 * 384
-    assert all_outputs["weights"] - two["weights"] == (source.config.n_layers - 2) * layer * 4
+    assert whole["weights"] - two["weights"] == (source.config.n_layers - 2) * layer * 4
 
 
 def test_weights_are_kept_where_they_come_to_fit_and_dropped_where_they_do_not(bert: RunConfig) -> None:
     session = Session(bert.texts)
 
     def there() -> list[bool]:
-        (stack,) = session.stacks.values()
+        (stack,) = (model.module for model in session.models.values())
         return [not any(p.is_meta for p in block.parameters()) for block in stack.blocks]
 
-    session.inspect(bert)
+    inspect(bert, session=session)
     assert all(there())
     with pytest.warns(UserWarning, match=AGAIN):
-        session.inspect(tight(bert))
+        inspect(tight(bert), session=session)
     assert not any(there())
-    session.inspect(bert)
+    inspect(bert, session=session)
     assert all(there())
 
 
@@ -143,9 +143,9 @@ def test_a_walk_is_the_same(bert: RunConfig, layer: str) -> None:
 
 def test_check_has_the_same_verdicts_but_for_the_whole_model_beside_it(bert: RunConfig) -> None:
     expected = check(bert)
-    all_outputs = replace(bert, layer="all", head="all", stages=("scores", "scaled", "masked", "weights", "output"))
+    whole = replace(bert, layer="all", head="all", stages=("scores", "scaled", "masked", "weights", "output"))
     with pytest.warns(UserWarning, match=AGAIN):
-        found = check(replace(bert, max_memory=tight(all_outputs).max_memory))
+        found = check(replace(bert, max_memory=tight(whole).max_memory))
     mine = [one for one in expected.checks if "eager" not in one.name]
     assert [one for one in found.checks if "eager" not in one.name] == mine
     assert [(one.verdict, one.note) for one in found.checks if "eager" in one.name] == [

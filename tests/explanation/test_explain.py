@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from attnscope.config import RunConfig, TextInput
-from attnscope.engines.opening import open_native
+from attnscope.engines.opening import open_source
 from attnscope.errors import AttnscopeError, UsageError
 from attnscope.explanation import explain
 from attnscope.model.head_capture import HeadCapture
@@ -161,8 +161,8 @@ def test_half_precision_rounds_more_and_still_holds(dtype, config):
 def test_the_projected_output_is_what_the_head_adds():
     """With one head, the attention module's own output without its bias."""
     e = walk(config="single-head", layer="0", head="0")
-    source = open_native(None, "single-head", [TextInput(TEXT)])
-    stack = source.load(1, torch.float32, torch.device("cpu"))
+    source = open_source(RunConfig((), config="single-head"), [TextInput(TEXT)])
+    stack = source.load(1, torch.float32, torch.device("cpu")).module
     expected = stack.blocks[0].attention.out.weight @ torch.from_numpy(e.output)
     np.testing.assert_allclose(e.projected.values, expected.detach(), atol=1e-6)
 
@@ -179,14 +179,14 @@ def test_real_output_keeps_to_the_published_schema(config, window):
 
 
 def test_more_than_the_memory_allows_is_refused_with_the_formula():
-    from attnscope.engines.opening import open_native
+    from attnscope.engines.opening import open_source
     from attnscope.planning.run_plan import make_plan, required_memory
 
     text = " ".join(["river"] * 9000)
     asked = {"config": "grouped-query", "query": "0", "layer": "1", "head": "2"}
     run = RunConfig((TextInput(text),), stages=(), max_memory=1 << 40, **asked)
-    source = open_native(None, run.config, run.texts)
-    without_walk = sum(required_memory(run, source, make_plan(run, source)).values())
+    source = open_source(run, run.texts)
+    without_walk = sum(required_memory(make_plan(run, source)).values())
     with pytest.raises(AttnscopeError, match=r"needs about .* \+ walk 5\.5 MiB\), --max-memory is .* MiB; select"):
         walk(text, query="0", config="grouped-query", max_memory=without_walk + (2 << 20), window=16)
     enough = without_walk + (7 << 20)
@@ -198,9 +198,13 @@ def test_more_than_the_memory_allows_is_refused_with_the_formula():
 def test_listening_ends_with_the_walk():
     """Hooks are taken away again, also where the walk fails."""
 
-    from attnscope.engines.opening import open_native
+    from attnscope.engines.opening import open_source
 
-    stack = open_native(None, "causal", [TextInput(TEXT)]).load(1, torch.float32, torch.device("cpu"))
+    stack = (
+        open_source(RunConfig((), config="causal"), [TextInput(TEXT)])
+        .load(1, torch.float32, torch.device("cpu"))
+        .module
+    )
     with pytest.raises(AttnscopeError), HeadCapture(stack, 0, 0, 0, 5).capturing():
         raise AttnscopeError("interrupted")
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in stack.modules())

@@ -40,7 +40,7 @@ def both(session, **options):
     """The explanation, and what run says about the same row."""
     asked = RunConfig(texts=tuple(session.texts), **options)
     explained = explain(asked)
-    text = session.inspect(RunConfig(texts=asked.texts, stages=STAGES, top=1, **options)).texts[0]
+    text = inspect(RunConfig(texts=asked.texts, stages=STAGES, top=1, **options), session=session).texts[0]
     return explained, text.heads[0]
 
 

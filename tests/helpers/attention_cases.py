@@ -21,6 +21,7 @@ from attnscope.model.masks import (
 )
 from attnscope.model.positions import alibi
 from attnscope.model.recorders import KeyTokens
+from tests.helpers.key_tokens import key_tokens
 
 
 @dataclass(frozen=True)
@@ -122,4 +123,4 @@ def cases(draw: st.DrawFn, *, square: bool = False, softcap: bool = True) -> Cas
     real = torch.rand(batch, n_keys, generator=generator) < 0.8
     tile = draw(st.integers(1, 2 * batch * heads * n_queries * n_keys))
     allowed = whole(spec.mask, batch, n_queries, n_keys)
-    return Case(inputs, allowed, with_alibi, tile, KeyTokens(special, real, same=n_queries == n_keys))
+    return Case(inputs, allowed, with_alibi, tile, key_tokens(special, real, same=n_queries == n_keys))

@@ -3,7 +3,7 @@ import pytest
 import torch
 
 from attnscope.config import RunConfig, TextInput
-from attnscope.engines.opening import open_native
+from attnscope.engines.opening import open_source
 from attnscope.errors import UsageError
 from attnscope.pipeline import inspect
 from attnscope.report import STAGES
@@ -30,8 +30,8 @@ def test_queries_are_of_one_text_and_keys_and_values_of_the_other(config):
     text = run(config).texts[0]
     assert [t.text for t in text.tokens] == TEXT.split()
     assert [t.text for t in text.sources] == CONTEXT.split()
-    source = open_native(None, config, [TextInput(TEXT, context=CONTEXT)])
-    stack = source.load(1, torch.float32, torch.device("cpu"))
+    source = open_source(RunConfig((), config=config), [TextInput(TEXT, context=CONTEXT)])
+    stack = source.load(1, torch.float32, torch.device("cpu")).module
     a = stack.blocks[0].attention
     rows, keys = (stack.embed.tokens.weight[[t.id for t in side]] for side in (text.tokens, text.sources))
     for h, head in enumerate(text.heads):

@@ -12,12 +12,12 @@ from attnscope.model.inputs import AttentionInputs, AttentionSpec
 from attnscope.model.masks import Mask, build_mask
 from attnscope.model.recorders import (
     ColumnRecorder,
-    KeyTokens,
     MatrixRecorder,
     PooledRecorder,
     RowRecorder,
     TopRecorder,
 )
+from tests.helpers.key_tokens import key_tokens
 
 N, HEADS = 300, 3
 TOLERANCE = 1e-6
@@ -39,7 +39,7 @@ def seen(mask: str, elements: int | None) -> dict[str, torch.Tensor]:
     q, k, v = (torch.randn(1, HEADS, N, 16, generator=generator) for _ in range(3))
     special = torch.arange(N)[None] % 47 == 5
     real = torch.ones(1, N, dtype=torch.bool)
-    sources, heads, rows = KeyTokens(special, real), range(HEADS), range(N)
+    sources, heads, rows = key_tokens(special, real), range(HEADS), range(N)
     columns, pooled = ColumnRecorder(heads, rows, real, sources), PooledRecorder(heads, 64, real, sources)
     means = ColumnRecorder(heads, rows, real, sources, mean=True), PooledRecorder(heads, 64, real, sources, mean=True)
     statistics = RowRecorder(heads, rows, sources)

@@ -10,7 +10,8 @@ from attnscope.config import ModelConfig, Rope
 from attnscope.model.hooks import AttentionHooks
 from attnscope.model.masks import Bidirectional, Causal
 from attnscope.model.randomize import make_random
-from attnscope.model.recorders import KeyTokens, MatrixRecorder, RowRecorder, TopRecorder
+from attnscope.model.recorders import MatrixRecorder, RowRecorder, TopRecorder
+from tests.helpers.key_tokens import key_tokens
 
 LONG = 16_384
 MINILM = ModelConfig(
@@ -45,7 +46,7 @@ def _run(n: int, recorders: dict[int, list[Any]], n_layers: int) -> tuple[int, f
 def test_contributors_of_one_head_in_a_text_of_16384_tokens() -> None:
     real = torch.ones(1, LONG, dtype=torch.bool)
     top = TopRecorder(3, "value", [4], range(LONG), real)
-    rows = RowRecorder([4], range(LONG), KeyTokens(torch.zeros_like(real), real))
+    rows = RowRecorder([4], range(LONG), key_tokens(torch.zeros_like(real), real))
     largest, took = _run(LONG, {0: [top, rows]}, n_layers=1)
     assert largest < LONG * LONG / 10
     assert took < 60

@@ -60,8 +60,8 @@ def test_rotation_turns_each_pair_by_its_own_angle() -> None:
     x = torch.tensor([1.0, 0.0, 0.0, 2.0]).expand(1, 1, 3, 4)
     for position, row in enumerate(rotate(x, cos, sin)[0, 0].tolist()):
         slow = position / 10
-        needed_rows = [math.cos(position), -2 * math.sin(slow), math.sin(position), 2 * math.cos(slow)]
-        assert row == pytest.approx(needed_rows, abs=1e-6)
+        expected = [math.cos(position), -2 * math.sin(slow), math.sin(position), 2 * math.cos(slow)]
+        assert row == pytest.approx(expected, abs=1e-6)
 
 
 def test_scores_of_rotated_vectors_depend_on_their_distance_alone() -> None:

@@ -8,7 +8,8 @@ from attnscope.model.hooks import AttentionHooks
 from attnscope.model.masks import Bidirectional, Causal, SlidingWindow
 from attnscope.model.progress import ForwardProgress, LayerCost
 from attnscope.model.randomize import make_random
-from attnscope.model.recorders import KeyTokens, MatrixRecorder, RowRecorder
+from attnscope.model.recorders import MatrixRecorder, RowRecorder
+from tests.helpers.key_tokens import key_tokens
 
 T, HEADS = 256, 2
 CONFIG = ModelConfig(
@@ -34,7 +35,7 @@ def run(recorders, mask, *, metered=True, loads=LOADS, elements=4096):
 
 def rows(heads=range(HEADS)):
     real = torch.ones(1, T, dtype=torch.bool)
-    return RowRecorder(heads, range(T), KeyTokens(~real, real))
+    return RowRecorder(heads, range(T), key_tokens(~real, real))
 
 
 @pytest.mark.parametrize("mask", [Causal(), Bidirectional(), SlidingWindow(16)], ids=lambda mask: type(mask).__name__)

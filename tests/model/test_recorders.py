@@ -11,9 +11,11 @@ from torch import Tensor
 from attnscope.model.attention import attend
 from attnscope.model.inputs import AttentionInputs, AttentionSpec
 from attnscope.model.masks import Bidirectional, Causal, Mask, MatrixMask, SlidingWindow, intersect
-from attnscope.model.recorders import KeyTokens, MatrixRecorder, RowRecorder, TopRecorder, strongest
+from attnscope.model.recorders import MatrixRecorder, RowRecorder, TopRecorder, strongest
+from attnscope.report.row_statistics import WITHIN
 from tests.helpers import attention_oracle
 from tests.helpers.attention_cases import Case, cases
+from tests.helpers.key_tokens import key_tokens
 from tests.model.test_attention import close
 
 CELLS = ("scores", "scaled", "masked", "weights", "output", "value", "projected")
@@ -50,8 +52,8 @@ def test_matrices_are_the_whole_tensors_indexed(case: Case, data: st.DataObject)
     recorder = MatrixRecorder(CELLS, heads, rows, columns)
     run(case, recorder)
     for stage, whole in truth(case).items():
-        needed_rows = whole[:, heads][:, :, rows]
-        close(recorder.compute()[stage], needed_rows if stage == "output" else needed_rows[..., columns])
+        expected = whole[:, heads][:, :, rows]
+        close(recorder.compute()[stage], expected if stage == "output" else expected[..., columns])
 
 
 @given(cases(), st.data())
@@ -75,8 +77,8 @@ def test_recorders_of_different_heads_and_rows_do_not_disturb_each_other(case: C
     whole = truth(case)
     for one in together:
         for stage in stages:
-            needed_rows = whole[stage][:, one.heads][:, :, one.rows]
-            close(one.compute()[stage], needed_rows if stage == "output" else needed_rows[..., one.columns])
+            expected = whole[stage][:, one.heads][:, :, one.rows]
+            close(one.compute()[stage], expected if stage == "output" else expected[..., one.columns])
 
 
 @given(cases(), st.data())
@@ -88,8 +90,8 @@ def test_a_mean_is_the_mean(case: Case, data: st.DataObject) -> None:
     run(case, recorder)
     for stage in stages:
         whole = truth(case)[stage]
-        needed_rows = whole[:, heads].mean(1, keepdim=True)[:, :, rows]
-        close(recorder.compute()[stage], needed_rows if stage == "output" else needed_rows[..., columns])
+        expected = whole[:, heads].mean(1, keepdim=True)[:, :, rows]
+        close(recorder.compute()[stage], expected if stage == "output" else expected[..., columns])
 
 
 @given(cases(), cases())
@@ -134,10 +136,8 @@ def test_top_is_the_whole_rows_sorted(case: Case, data: st.DataObject, by: str, 
                 blank = [-1] * (top.count - len(ranked))
                 assert top.keys[b, h, r].tolist() == ranked + blank
                 for name, measure in top.measures.items():
-                    needed_rows = torch.tensor(
-                        [float(kept[name][b, h, r, j]) for j in ranked] + [math.nan] * len(blank)
-                    )
-                    torch.testing.assert_close(measure[b, h, r], needed_rows, rtol=0, atol=0, equal_nan=True)
+                    expected = torch.tensor([float(kept[name][b, h, r, j]) for j in ranked] + [math.nan] * len(blank))
+                    torch.testing.assert_close(measure[b, h, r], expected, rtol=0, atol=0, equal_nan=True)
 
 
 def test_among_equals_the_first_places_win_however_the_text_is_cut() -> None:
@@ -177,7 +177,7 @@ def test_rows_equal_their_formulas(case: Case, data: st.DataObject) -> None:
         for h in range(len(heads)):
             for r, i in enumerate(rows):
                 p = whole.compute()["weights"][b, h, r].tolist()
-                needed_rows = {
+                expected = {
                     "entropy": _entropy(p),
                     "first": p[0],
                     "special": sum(p[j] for j in range(n_keys) if special[b][j]),
@@ -185,13 +185,13 @@ def test_rows_equal_their_formulas(case: Case, data: st.DataObject) -> None:
                     "other": sum(p[j] for j in words if not (sources.same and j == i)),
                     "distance": sum(p[j] * abs(i - j) for j in range(n_keys)) if sources.same else math.nan,
                 }
-                for n in RowRecorder.WITHIN:
+                for n in WITHIN:
                     near = sum(p[j] for j in range(n_keys) if abs(i - j) <= n)
-                    needed_rows[f"within_{n}"] = near if sources.same else math.nan
+                    expected[f"within_{n}"] = near if sources.same else math.nan
                 if not case.allowed[b, i].any():
-                    needed_rows = dict.fromkeys(needed_rows, math.nan)
+                    expected = dict.fromkeys(expected, math.nan)
                 found = {name: float(kept[b, h, r]) for name, kept in recorder.recorded.items()}
-                assert found == pytest.approx(needed_rows, abs=1e-5, nan_ok=True)
+                assert found == pytest.approx(expected, abs=1e-5, nan_ok=True)
 
 
 @pytest.mark.parametrize(
@@ -205,7 +205,7 @@ def test_weight_near_a_query_and_its_mean_distance(mask: Mask, elements: int | N
     q, k, v = torch.randn(3, 1, 2, n, 8, generator=generator).unbind(0)
     real = torch.ones(1, n, dtype=torch.bool)
     rows = [0, 1, 2, 50, *range(300, 420), n - 1]
-    recorder = RowRecorder([0, 1], rows, KeyTokens(~real, real))
+    recorder = RowRecorder([0, 1], rows, key_tokens(~real, real))
     whole = MatrixRecorder(["weights"], [0, 1], rows, range(n))
     attend(
         AttentionInputs(0, q, k, v, AttentionSpec(0.5, mask)),
@@ -216,7 +216,7 @@ def test_weight_near_a_query_and_its_mean_distance(mask: Mask, elements: int | N
     weights = whole.compute()["weights"].double()
     apart = (torch.tensor(rows)[:, None] - torch.arange(n)).abs()
     close(recorder.recorded["distance"], (weights * apart).sum(-1))
-    for near in RowRecorder.WITHIN:
+    for near in WITHIN:
         close(recorder.recorded[f"within_{near}"], (weights * (apart <= near)).sum(-1))
 
 
@@ -275,7 +275,7 @@ def test_statistics_of_rows_whose_weight_goes_to_the_sink(elements: int | None) 
     real = torch.ones(1, 6, dtype=torch.bool)
     allowed = torch.ones(6, 6).tril().bool()
     allowed[2] = False
-    rows = RowRecorder(range(3), range(6), KeyTokens(~real, real))
+    rows = RowRecorder(range(3), range(6), key_tokens(~real, real))
     attend(
         AttentionInputs(0, q, k, v, AttentionSpec(0.5, MatrixMask(allowed), sinks=SINKS)),
         [rows],
@@ -299,5 +299,5 @@ def test_statistics_of_rows_whose_weight_goes_to_the_sink(elements: int | None) 
 def test_content_is_neither_special_nor_padding_nor_first() -> None:
     special = torch.tensor([[True, False, False, True, False]])
     real = torch.tensor([[True, True, True, True, False]])
-    assert KeyTokens(special, real).content().tolist() == [[False, True, True, False, False]]
-    assert KeyTokens(torch.zeros(1, 2, dtype=torch.bool), real[:, :2]).content().tolist() == [[False, True]]
+    assert key_tokens(special, real).content().tolist() == [[False, True, True, False, False]]
+    assert key_tokens(torch.zeros(1, 2, dtype=torch.bool), real[:, :2]).content().tolist() == [[False, True]]

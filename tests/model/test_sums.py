@@ -8,7 +8,8 @@ from attnscope.config import parse_mask
 from attnscope.model.attention import attend
 from attnscope.model.inputs import AttentionInputs, AttentionSpec
 from attnscope.model.masks import Bidirectional, Causal, build_mask, intersect, padding_mask
-from attnscope.model.recorders import ColumnRecorder, KeyTokens, MatrixRecorder, PooledRecorder
+from attnscope.model.recorders import ColumnRecorder, MatrixRecorder, PooledRecorder
+from tests.helpers.key_tokens import key_tokens
 
 LENGTHS, HEADS, WIDTH = [11, 4, 1], 3, 11
 
@@ -23,7 +24,7 @@ def seen(recorders, mask, elements=1 << 20, sinks=None):
 @pytest.fixture
 def sources():
     real = torch.arange(WIDTH)[None] < torch.tensor(LENGTHS)[:, None]
-    return KeyTokens(torch.zeros_like(real), real)
+    return key_tokens(torch.zeros_like(real), real)
 
 
 MASKS = {

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from safetensors.torch import load_file
 
 from attnscope.config import RunConfig, TextInput
-from attnscope.engines.opening import open_native
+from attnscope.engines.opening import open_source
 from attnscope.pipeline import Session, inspect
 from attnscope.report import STAGES
 from training.walkthroughs import EXAMPLES, SAMPLES, word_tokenizer
@@ -25,8 +25,8 @@ def run(config, *texts, context=None, **options):
 
 def parts(config, texts):
     """The stack itself, and the vectors that enter its first layer."""
-    source = open_native(None, config, [TextInput(text) for text in texts])
-    stack = source.load(1, torch.float32, torch.device("cpu"))
+    source = open_source(RunConfig((), config=config), [TextInput(text) for text in texts])
+    stack = source.load(1, torch.float32, torch.device("cpu")).module
     ids = [torch.tensor([[t.id for t in source.tokenizer.encode(text)]]) for text in texts]
     return stack.blocks[0].attention, [stack.embed(i, torch.zeros_like(i))[0].detach() for i in ids]
 
@@ -165,9 +165,9 @@ def test_a_transformer_layer_is_that_of_torch(mask):
     session = Session([TextInput(text)])
     given = (TextInput(text),)
     asked = RunConfig(given, config="transformer-layer", layer="1", head="all", stages=STAGES, mask=mask)
-    report = session.inspect(asked).texts[0]
+    report = inspect(asked, session=session).texts[0]
     source = session.source(asked)
-    stack = source.load(2, torch.float32, torch.device("cpu"))
+    stack = source.load(2, torch.float32, torch.device("cpu")).module
     ours = stack.blocks[0]
     layer = torch.nn.TransformerEncoderLayer(64, 4, 256, dropout=0.0, activation="relu", batch_first=True)
     a, b = ours.attention, ours

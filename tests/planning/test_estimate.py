@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from attnscope.config import RunConfig, TextInput
-from attnscope.engines.opening import open_native
+from attnscope.engines.opening import open_source
 from attnscope.errors import AttnscopeError
 from attnscope.planning.run_plan import make_plan, required_memory
 from benchmarks.draws import Draw
@@ -78,8 +78,8 @@ def test_a_run_keeps_to_its_own_estimate(name):
 def need(tmp_path, text="river " * 3000, **options):
     (tmp_path / "stack.toml").write_text(STACKS["windowed"])
     run = RunConfig((TextInput(text),), config=str(tmp_path / "stack.toml"), **{"max_memory": 1 << 62} | options)
-    source = open_native(None, run.config, run.texts)
-    return required_memory(run, source, make_plan(run, source))
+    source = open_source(run, run.texts)
+    return required_memory(make_plan(run, source))
 
 
 def test_what_is_kept_decides_and_not_the_square_of_the_text(tmp_path):

@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -21,30 +22,63 @@ from attnscope.model.tile import Recorder
 
 
 @dataclass
+class OpenedModel:
+    """A loaded model of transformers; see protocol.LoadedModel."""
+
+    loaded: TransformersModel
+
+    @property
+    def module(self) -> nn.Module:
+        """The model of transformers."""
+        module: nn.Module = self.loaded.model
+        return module
+
+    @property
+    def n_layers(self) -> int:
+        """Number of layers of the chosen part."""
+        return self.loaded.parts[self.loaded.chosen].n_layers
+
+    @property
+    def stream(self) -> bool:
+        """Its weights are always kept."""
+        return False
+
+    @stream.setter
+    def stream(self, stream: bool) -> None:
+        assert not stream
+
+    def under(
+        self,
+        terms: tuple[MaskTerm, ...],
+        files: Mapping[str, Mask],
+        *,
+        same_scores: bool = False,
+        encoder_texts: TokenTensors | None = None,
+        tile_elements: int | None = None,
+        all_outputs: bool = False,
+    ) -> "TransformersEngine":
+        """The model under a mask."""
+        return TransformersEngine(self.loaded, terms, files, same_scores, encoder_texts, tile_elements, all_outputs)
+
+
+@dataclass
 class TransformersEngine:
-    """A model of transformers that runs under a mask.
+    """A model of transformers under a mask; see protocol.Engine, and for most attributes `LoadedModel.under`.
 
     Attributes:
-        loaded: The model, and which part's attention recorders see.
-        terms: The mask that the user asked for; `own` is the model's.
-        same_scores: See `native.NativeEngine`.
-        files: The masks that the expression's files hold.
-        encoder_texts: What an encoder reads where the decoder's own attention is looked at; None elsewhere.
         own: In words, the masks that the model itself was seen to use, by layer.
         projections: The output projections that were found, by layer.
-        tile_elements: See `attend`.
-        all_outputs: Every layer's output is computed, also where nobody goes on with it.
     """
 
     loaded: TransformersModel
     terms: tuple[MaskTerm, ...]
-    same_scores: bool
     files: Mapping[str, Mask]
+    same_scores: bool = False
     encoder_texts: TokenTensors | None = None
-    own: dict[int, str] = field(default_factory=dict)
-    projections: dict[int, nn.Module] = field(default_factory=dict)
     tile_elements: int | None = None
     all_outputs: bool = False
+    own: dict[int, str] = field(default_factory=dict)
+    projections: dict[int, nn.Module] = field(default_factory=dict)
 
     def forward(
         self,
@@ -138,6 +172,16 @@ class TransformersEngine:
             ", ".join(f"{words} in {len(layers)} of {len(self.own)} layers" for words, layers in by_words.items())
             + rest
         )
+
+    def output_projections(self, batch: Batch) -> list[nn.Module | None]:
+        """The output projection of every layer, as far as running the batch shows them."""
+        layers = range(self.sizes[0])
+        self.forward(batch, {layer: () for layer in layers})
+        return [self.projections.get(layer) for layer in layers]
+
+    def holding(self, layer: int) -> AbstractContextManager[None]:
+        """All weights are in memory."""
+        return nullcontext()
 
 
 def _check_sizes(inputs: AttentionInputs, expected: tuple[int, ...]) -> None:

@@ -3,6 +3,7 @@
 What such a model looks like is seen only once it is loaded: opening one imports torch and reads its weights.
 """
 
+from collections.abc import Iterable
 from dataclasses import replace
 from math import prod
 from typing import TYPE_CHECKING
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING
 from attnscope.checkpoints.folder import Folder, open_folder
 from attnscope.checkpoints.samples import find_model
 from attnscope.checkpoints.source import DEFAULT_MODEL, ModelSource, training_facts
-from attnscope.config import ModelConfig, RunConfig
+from attnscope.config import ModelConfig, RunConfig, TextInput
 from attnscope.errors import UsageError
 from attnscope.planning.memory import DTYPE_BYTES, memory_limit, require_memory
 from attnscope.system.escape import as_unicode
@@ -22,8 +23,12 @@ if TYPE_CHECKING:
     from attnscope.engines.transformers.loading import TransformersModel
 
 
-def open_transformers(run: RunConfig) -> ModelSource:
+def open_transformers(run: RunConfig, texts: Iterable[TextInput]) -> ModelSource:
     """Open and load the checkpoint that a run names, for `--engine transformers`.
+
+    Args:
+        run: What the user asked.
+        texts: Not needed here.
 
     Raises:
         AttnscopeError: It cannot be read or loaded, transformers is not there, or does not show its attention.
@@ -37,6 +42,7 @@ def open_transformers(run: RunConfig) -> ModelSource:
     _require_memory(folder, run)
     import torch
 
+    from attnscope.engines.transformers.engine import OpenedModel
     from attnscope.engines.transformers.loading import load_model
     from attnscope.engines.transformers.model_class import find_model_class
 
@@ -45,9 +51,9 @@ def open_transformers(run: RunConfig) -> ModelSource:
     loaded = load_model(folder, getattr(torch, run.dtype))
     chosen = loaded.resolve_part(run.part)
 
-    def load(n_layers: int, dtype: "torch.dtype", device: "torch.device") -> "TransformersModel":
+    def load(n_layers: int, dtype: "torch.dtype", device: "torch.device") -> OpenedModel:
         loaded.model.to(device)
-        return replace(loaded, chosen=chosen)
+        return OpenedModel(replace(loaded, chosen=chosen))
 
     starts = chosen in ("decoder", "cross") and loaded.decoder_start is not None
     return ModelSource(
@@ -67,6 +73,10 @@ def open_transformers(run: RunConfig) -> ModelSource:
         if starts and loaded.decoder_start is not None
         else None,
         has_projection=loaded.parts[chosen].has_projection,
+        libraries=("tokenizers", "transformers"),
+        layerwise=False,
+        mask_known=False,
+        dense_masks=True,
     )
 
 

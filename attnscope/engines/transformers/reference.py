@@ -47,7 +47,7 @@ def eager_stages(work: ReferenceInputs) -> list[dict[str, Tensor]]:
     loaded = load_model(work.folder, work.dtype)
     loaded.model.to(work.device)
     engine = TransformersEngine(
-        replace(loaded, chosen=loaded.resolve_part(work.part)), (), False, {}, work.encoder_texts
+        replace(loaded, chosen=loaded.resolve_part(work.part)), (), {}, encoder_texts=work.encoder_texts
     )
     layers: list[dict[str, Tensor]] = []
 

@@ -1,7 +1,7 @@
 """What every recorder starts from: the heads and rows that it shares with a tile."""
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -14,14 +14,19 @@ class KeyTokens:
     """What recorders need to know about the key side of a batch.
 
     Attributes:
-        special: Special tokens, (B, K), bool.
+        kinds: Which tokens are of each kind that a row statistic names (see row_statistics.KEY_TOKENS), (B, K), bool.
         real: Tokens that are not padding, (B, K), bool.
         same: Queries and keys are the same tokens (no cross-attention).
     """
 
-    special: Tensor
+    kinds: Mapping[str, Tensor]
     real: Tensor
     same: bool = True
+
+    @property
+    def special(self) -> Tensor:
+        """Special tokens, (B, K), bool."""
+        return self.kinds["special"]
 
     def content(self) -> Tensor:
         """Tokens that are neither special, nor padding, nor the first: (B, K), bool."""

@@ -1,6 +1,7 @@
 """Record statistics of every row."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import cached_property
 from math import log
 from threading import Lock
 
@@ -12,10 +13,11 @@ from attnscope.model.inputs import AttentionSpec
 from attnscope.model.matmul import matmul_transposed
 from attnscope.model.recorders.base import BaseRecorder, KeyTokens
 from attnscope.model.tile import Tile, Workspace, as_slice
+from attnscope.report.row_statistics import ROW_STATISTICS, STATISTICS, WITHIN
 
 
 class RowRecorder(BaseRecorder):
-    """Statistics of every row: entropy, and how much weight goes where (see report.Rows).
+    """Statistics of every row, as report.row_statistics declares them.
 
     Args:
         heads: Query heads.
@@ -30,15 +32,15 @@ class RowRecorder(BaseRecorder):
         specs: How scores became weights, by layer.
     """
 
-    WITHIN = (16, 64, 256, 1024)
-    NAMES = ("entropy", "first", "special", "self", "other", "distance", *(f"within_{n}" for n in WITHIN))
-
     def __init__(
-        self, heads: Sequence[int], rows: Sequence[int], sources: KeyTokens, names: Sequence[str] = NAMES
+        self, heads: Sequence[int], rows: Sequence[int], sources: KeyTokens, names: Sequence[str] = STATISTICS
     ) -> None:
         super().__init__(heads, rows)
-        self.names = tuple(names)
-        self.sources, self.content = sources, sources.content()
+        self.names, self.sources = tuple(names), sources
+        defined = [one for one in ROW_STATISTICS if one.name in self.names and (sources.same or not one.aligned)]
+        self._statistics = sorted(defined, key=lambda one: self.names.index(one.name))
+        kinds = {one.name: sources.kinds[one.name] for one in defined if one.key_token is not None}
+        self._kinds = {"content": sources.content()} | kinds
         shape = (sources.special.shape[0], len(self.heads), len(self.rows))
         self._all = torch.full((len(self.names), *shape), torch.nan, device=sources.special.device)
         self.recorded: dict[str, Tensor] = dict(zip(self.names, self._all, strict=True))
@@ -67,42 +69,95 @@ class RowRecorder(BaseRecorder):
             )
         if tile.k0 == tile.k1:
             return
+        if not self._statistics:
+            return
+        box = self.rows[overlap.rows][0], self.rows[overlap.rows][-1] + 1, tile.k0, tile.k1
         weights, masked = overlap.row_span(tile.weights), overlap.row_span(tile.masked)  # (B, h, r, k)
-        first, last = self.rows[overlap.rows][0], self.rows[overlap.rows][-1] + 1
-        found = {}
-        if "entropy" in self.names:
-            buffer = tile.workspace.buffer("recorder", masked.shape, masked.device)
-            found["entropy"] = _entropy(weights, masked, buffer, tile, sink)
-        if set(self.names) - {"entropy"}:
-            found |= self._weight_by_group(weights, (first, last, tile.k0, tile.k1), tile.workspace)
-        at = [i for i, name in enumerate(self.names) if name in found]
-        values = overlap.select_rows(torch.stack([found[self.names[i]] for i in at]))  # (names, B, h, r)
+        rows = _TileRows(weights, masked, sink, box, self._kinds, tile, same=self.sources.same)
+        found = torch.stack([one.compute(rows) for one in self._statistics])
+        values = overlap.select_rows(found)  # (statistics, B, h, r)
         if fully_masked is not None:
             values = values.masked_fill(fully_masked, torch.nan)
+        at = [self.names.index(one.name) for one in self._statistics]
         self._all[as_slice(at), :, overlap.index, overlap.rows] = values
 
-    def _weight_by_group(
-        self, weights: Tensor, box: tuple[int, int, int, int], workspace: Workspace
-    ) -> dict[str, Tensor]:
-        """How much weight goes where, (B, h, r) each, of the rows and keys of this box."""
-        first, _, k0, k1 = box
-        special, content = self.sources.special[:, k0:k1].float(), self.content[:, k0:k1].float()  # (B, k)
-        columns = [special, content]
-        if self.sources.same:
-            columns += [one.expand_as(special) for one in _outside_rows(box, weights.device)]
-        sums = matmul_transposed(weights.flatten(1, 2), torch.stack(columns, 1))  # (B, h·r, columns)
-        sums = sums.view(*weights.shape[:3], -1).movedim(-1, 0)  # (columns, B, h, r)
-        nothing = torch.zeros_like(sums[0])
-        found = {"first": weights[..., 0] if k0 == 0 else nothing, "special": sums[0], "other": sums[1]}
-        if self.sources.same:
-            near = _DiagonalBand(weights, box, workspace)
-            found["self"] = near.self_weight()
-            mine = F.pad(content, (k0, 0))[:, None, first : box[1]]  # (B, 1, r), short where the range ends before
-            mine = F.pad(mine, (0, weights.shape[2] - mine.shape[-1]))
-            found["other"] = (sums[1] - near.self_weight() * mine).clamp_min_(0.0)
-            found["distance"] = near.distance(sums[2], sums[3], sums[4])
-            found |= {f"within_{n}": near.within(n) for n in self.WITHIN}
-        return found
+
+class _TileRows:
+    """The rows of a tile, for the statistics of report.row_statistics; see RowWeights there.
+
+    Args:
+        weights: (B, h, r, k).
+        masked: Masked scores, likewise.
+        sink: What the rows give to a sink, (B, h, r); None where there is none.
+        box: The rows and keys of these weights: first row, end of the rows, first key, end of the keys.
+        kinds: Kind to keys of that kind, (B, K), bool.
+        tile: The tile.
+        same: Queries and keys are the same tokens.
+    """
+
+    def __init__(
+        self,
+        weights: Tensor,
+        masked: Tensor,
+        sink: Tensor | None,
+        box: tuple[int, int, int, int],
+        kinds: Mapping[str, Tensor],
+        tile: Tile,
+        *,
+        same: bool,
+    ) -> None:
+        self.weights, self._masked, self._sink, self._box = weights, masked, sink, box
+        self._kinds, self._tile, self._same = kinds, tile, same
+
+    def entropy(self) -> Tensor:
+        """Of every row, in bits."""
+        buffer = self._tile.workspace.buffer("recorder", self._masked.shape, self._masked.device)
+        return _entropy(self.weights, self._masked, buffer, self._tile, self._sink)
+
+    def on_first(self) -> Tensor:
+        """Weight on the first key."""
+        return self.weights[..., 0] if self._box[2] == 0 else torch.zeros_like(self.weights[..., 0])
+
+    def on_keys(self, name: str) -> Tensor:
+        """Weight on keys of a kind."""
+        return self._sums[name]
+
+    def on_self(self) -> Tensor:
+        """Weight on the row's own position."""
+        return self._near.on_self()
+
+    def on_others(self) -> Tensor:
+        """Weight on content that is not the row itself."""
+        if not self._same:
+            return self._sums["content"]
+        first, last, k0, k1 = self._box
+        mine = F.pad(self._kinds["content"][:, k0:k1].float(), (k0, 0))[:, None, first:last]  # (B, 1, r), or short …
+        mine = F.pad(mine, (0, self.weights.shape[2] - mine.shape[-1]))  # … where the keys end before the rows
+        return (self._sums["content"] - self.on_self() * mine).clamp_min_(0.0)
+
+    def within(self, n: int) -> Tensor:
+        """Weight on keys at most `n` positions away."""
+        return self._near.within(n)
+
+    def distance(self) -> Tensor:
+        """Mean |query − key|."""
+        return self._near.distance(self._sums["outside"], self._sums["left"], self._sums["right"])
+
+    @cached_property
+    def _near(self) -> "_DiagonalBand":
+        return _DiagonalBand(self.weights, self._box, self._tile.workspace)
+
+    @cached_property
+    def _sums(self) -> dict[str, Tensor]:
+        """Weight on keys of every kind, and what `distance` needs, (B, h, r) each: one product for all of them."""
+        _, _, k0, k1 = self._box
+        columns = {name: keys[:, k0:k1].float() for name, keys in self._kinds.items()}  # (B, k) each
+        if self._same:
+            outside = zip(("outside", "left", "right"), _outside_rows(self._box, self.weights.device), strict=True)
+            columns |= {name: one.expand_as(columns["content"]) for name, one in outside}
+        sums = matmul_transposed(self.weights.flatten(1, 2), torch.stack(list(columns.values()), 1))
+        sums = sums.view(*self.weights.shape[:3], -1).movedim(-1, 0)  # (columns, B, h, r)
+        return dict(zip(columns, sums, strict=True))
 
 
 def _entropy(weights: Tensor, masked: Tensor, buffer: Tensor, tile: Tile, sink: Tensor | None) -> Tensor:
@@ -142,9 +197,7 @@ class _DiagonalBand:
         first, last, k0, k1 = box
         self.weights, self.box = weights, box
         self.furthest = max(last - 1 - k0, k1 - 1 - first)
-        reach = max(
-            (n for n in RowRecorder.WITHIN if n < self.furthest), default=0
-        )  # all weight is nearer than the others
+        reach = max((n for n in WITHIN if n < self.furthest), default=0)  # all weight is nearer than the others
         self.before, self.ahead = min(reach, max(0, last - 1 - k0)), min(reach, max(0, k1 - 1 - first))
         start, end = first - self.before, last + self.ahead  # all keys that any row has within reach
         inside = weights[..., max(start - k0, 0) : max(min(end, k1) - k0, 0)]
@@ -154,7 +207,7 @@ class _DiagonalBand:
         step = (*wide.stride()[:2], wide.stride(2) + 1, 1)
         self.band = wide.as_strided((*wide.shape[:3], self.before + 1 + self.ahead), step)
 
-    def self_weight(self) -> Tensor:
+    def on_self(self) -> Tensor:
         """Weight on the query's own position, (B, h, r)."""
         return self.band[..., self.before]
 

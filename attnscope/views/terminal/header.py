@@ -7,6 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from attnscope.report import STAGES, HeadReport, Means, Report, TextReport
+from attnscope.report.row_statistics import ROW_STATISTICS
 from attnscope.views.terminal.labels import spans
 from attnscope.views.terminal.screen import ROOMY, Screen, flow
 
@@ -96,13 +97,13 @@ def head_name(head: HeadReport) -> str:
 
 def _row_facts(text: TextReport, head: HeadReport) -> list[str]:
     """Means over all rows, or over those shown; special tokens do not count, as they do not in the choice of a head."""
-    said = {"other": "{:.2f} on other words", "self": "{:.2f} on itself", "first": "{:.2f} on the first token"}
-    if any(token.special for token in text.sources):
-        said["special"] = "{:.2f} on special tokens"
-    said |= {"sink": "{:.2f} on the sink", "entropy": "entropy {:.2f} bits", "distance": "{:.1f} tokens away"}
-    if head.means is not None:
-        near = [n for n in (16, 64, 256, 1024) if n < len(text.tokens)]
-        said |= {f"within_{n}": f"{{:.2f}} within {n:,}" for n in near}
+    forms = {5: [("sink", "{:.2f} on the sink")]}  # by their place, see RowStatistic.place
+    for one in ROW_STATISTICS:
+        some = one.key_token is None or any(map(one.key_token, text.sources))
+        near = one.within is None or (head.means is not None and one.within < len(text.tokens))
+        if one.phrase is not None and some and near:
+            forms.setdefault(one.place, []).append((one.name, one.phrase))
+    said = dict(form for place in sorted(forms) for form in forms[place])
     shown = range(len(text.tokens)) if head.means is not None else text.queries
     words = np.array([not text.tokens[position].special for position in shown], dtype=bool)
     found = _shown_means(head, words if words.any() else ~words) if head.means is None else head.means
@@ -116,8 +117,8 @@ def _shown_means(head: HeadReport, counted: np.ndarray) -> Means:
     values = {name: getattr(head.rows, name) for name in head.rows.__struct_fields__}
     if head.sink is not None:
         values["sink"] = head.sink
-    known = {name: each[counted & np.isfinite(each)] for name, each in values.items()}
-    return Means(**{name: float(each.mean()) if each.size else None for name, each in known.items()})
+    known = {name: each[counted & np.isfinite(each)] for name, each in values.items() if each is not None}
+    return Means(**(dict.fromkeys(values) | {name: float(each.mean()) for name, each in known.items() if each.size}))
 
 
 def put_notes(screen: Screen, notes: Iterable[str]) -> None:

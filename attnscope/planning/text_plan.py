@@ -1,31 +1,86 @@
-"""Choose which cells of a text are shown, or whether a pooled map stands for them."""
+"""Plan one text: its tokens, and which cells of its matrices are shown, or whether a pooled map stands for them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from attnscope.config import RunConfig, TextInput
+from attnscope.checkpoints.source import ModelSource, tokenize
+from attnscope.config import RunConfig, TextInput, parse_mask, used_mask
+from attnscope.errors import UsageError
 from attnscope.report import Token
 from attnscope.selection import POOL, parse_positions
 
 
 @dataclass(frozen=True)
-class ShownCells:
-    """What is shown of a text.
+class TextPlan:
+    """One text with what is shown of it.
 
     Attributes:
+        tokens: Its tokens.
+        context: Tokens of the text that keys and values come from; None where they come from the text itself.
+        encoder_tokens: Tokens of the text that the encoder reads where a decoder's attention to itself is shown; None
+            elsewhere.
         queries: Rows, sorted.
         keys: Columns, sorted.
-        pool: Runs, each way, of the pooled map that stands for the matrices; None where they are shown themselves.
-        notes: What was left out, and which option shows it.
+        pool: Runs, each way, of the pooled map that is shown; None where there is none.
+        notes: What was cut or left out.
+        number: Number of the text within the call, from 0.
     """
 
+    tokens: list[Token]
+    context: list[Token] | None
+    encoder_tokens: list[Token] | None
     queries: list[int]
     keys: list[int]
     pool: int | None
     notes: list[str]
+    number: int = 0
 
 
-def choose_cells(
+def plan_text(run: RunConfig, source: ModelSource, text: TextInput, *, clip: bool = False) -> TextPlan:
+    """One text as tokens, with the rows and columns that are shown of it.
+
+    Args:
+        run: What the user asked.
+        source: The model.
+        text: The text.
+        clip: Slices of rows and columns may reach beyond it: they are meant for texts of any length.
+
+    Raises:
+        UsageError: A position or word is not there, or a context is missing or too many.
+        AttnscopeError: The text does not fit the model.
+    """
+    _check_context(text, source)
+    tokens, notes = tokenize(source, text.text, text.pair, text.where, truncate=run.truncate)
+    context = None
+    if text.context is not None:
+        context, more = tokenize(source, text.context, None, "--context", truncate=run.truncate)
+        notes += [f"--context: {note}" for note in more]
+    encoder_tokens = None
+    if context is not None and not source.config.cross_attention:
+        encoder_tokens, context = context, None
+        notes.append(f"the encoder reads --context: {text.context}")
+
+    if text.pair is not None and source.mask_known and "causal" in source.config.mask:
+        notes.append("--pair: the model is a decoder, which was not made for pairs: no token of the text sees the pair")
+    causal = any(term.kind in ("causal", "prefix") for term in used_mask(parse_mask(run.mask), source.config.mask))
+    queries, keys, pool, more = _choose_cells(run, text, tokens, context, causal=causal, clip=clip)
+    return TextPlan(tokens, context, encoder_tokens, queries, keys, pool, notes + more)
+
+
+def _check_context(text: TextInput, source: ModelSource) -> None:
+    """Cross-attention needs a context, and nothing else takes one."""
+    given = text.context is not None
+    if source.needs_context and not given:
+        hint = "give the text that the encoder reads" if source.part else "give the text that keys and values come from"
+        raise UsageError("the model attends to a second text", where="--context", hint=hint)
+    if given and source.part == "encoder":
+        raise UsageError("an encoder reads TEXT alone", where="--context", hint="leave it out, or take --part cross")
+    if given and not source.needs_context:
+        hint = "leave it out, or take a config with cross_attention = true"
+        raise UsageError("the model has no cross-attention", where="--context", hint=hint)
+
+
+def _choose_cells(
     run: RunConfig,
     text: TextInput,
     tokens: Sequence[Token],
@@ -33,7 +88,7 @@ def choose_cells(
     *,
     causal: bool,
     clip: bool = False,
-) -> ShownCells:
+) -> tuple[list[int], list[int], int | None, list[str]]:
     """The rows and columns that were named; where none were, all, or a map of a text that is too long to print.
 
     Args:
@@ -43,6 +98,9 @@ def choose_cells(
         context: Those of the text that keys come from; None where that is the same.
         causal: A query sees only what stands before it, so that a window next to it lies there.
         clip: Slices may reach beyond the text.
+
+    Returns:
+        Rows, columns, size of the pooled map (None for none), and notes on what was left out.
 
     Raises:
         UsageError: A position or word is not in the text.
@@ -55,7 +113,7 @@ def choose_cells(
     nothing_named = queries is None and keys is None
     pool = run.pool or (POOL if too_long and nothing_named else None)
     if pool is not None and nothing_named:
-        return ShownCells([], [], pool, _pooled_notes(run, len(tokens), len(sources), pool))
+        return [], [], pool, _pooled_notes(run, len(tokens), len(sources), pool)
     notes: list[str] = []
     aligned = context is None
     found_queries, found_keys = queries, keys
@@ -67,7 +125,7 @@ def choose_cells(
         found_keys = _window("columns", "--key", len(sources), run.window, beside, notes)
     if too_long and pool is None:
         notes.append(f"--pool {POOL} adds a map of the whole text")
-    return ShownCells(found_queries, found_keys, pool, notes)
+    return found_queries, found_keys, pool, notes
 
 
 def _parse_named(
