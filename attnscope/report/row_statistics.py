@@ -5,6 +5,7 @@ their JSON Schema, the columns of tables, averages, headers, memory and cost est
 check`, and the list in `attnscope batch --help`. To add a statistic, add its declaration, with `added=True`.
 """
 
+import unicodedata
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
@@ -134,6 +135,11 @@ def _weight_within(n: int, meaning: str) -> RowStatistic:
     )
 
 
+def _is_punctuation(token: Token) -> bool:
+    marks = token.text.strip()
+    return bool(marks) and not token.special and all(unicodedata.category(mark).startswith("P") for mark in marks)
+
+
 def _entropy(rows: WholeRows) -> Array:
     logs = np.log2(rows.weights, out=np.zeros_like(rows.weights), where=rows.weights > 0)
     return rows.on(-logs)
@@ -194,6 +200,14 @@ ROW_STATISTICS = (
     _weight_within(64, "At most 64."),
     _weight_within(256, "At most 256."),
     _weight_within(1024, "At most 1,024."),
+    _weight_on(
+        "punctuation",
+        "Weight on tokens of punctuation marks alone (Unicode's categories P), special tokens not among them.",
+        _is_punctuation,
+        "{:.2f} on punctuation",
+        place=4,
+        added=True,
+    ),
 )
 STATISTICS = tuple(statistic.name for statistic in ROW_STATISTICS)
 KEY_TOKENS = {statistic.name: statistic.key_token for statistic in ROW_STATISTICS if statistic.key_token is not None}

@@ -1,6 +1,7 @@
 """Reports made by hand: real arithmetic on invented queries, keys and values, so that every number is known."""
 
 import numpy as np
+from msgspec.structs import asdict
 
 from attnscope.report import HeadReport, MaskUse, Provenance, Report, Rows, TextReport, Token, Top
 
@@ -121,7 +122,7 @@ def head_report(
         stages={name: matrices[name] for name in stages or ("scores", "masked", "weights")},
         fully_masked=[i for i in queries if not see[i].any()],
         top=ranked(weights[queries], norms, norms * 1.5 if projected else None, top, by),
-        rows=Rows(*(getattr(rows, name)[queries] for name in Rows.__struct_fields__)),
+        rows=Rows(**{name: values[queries] for name, values in asdict(rows).items() if values is not None}),
         sink=None if drained is None else drained[queries],
     )
 

@@ -20,7 +20,7 @@ KINDS: dict[str, tuple[Any, Any]] = {
     "explain": (explaining.call, explaining.check),
     "batch": (dumping.call, dumping.check),
 }
-_SOURCES = ("models.py", "../parity/models.py")
+_SOURCES = ("models.py", "../helpers/tiny_models.py")
 
 
 def main() -> int:

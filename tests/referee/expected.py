@@ -19,7 +19,9 @@ U = 2.0**-24
 ROUNDINGS = 210.0
 WITHIN = (16, 64, 256, 1024)
 STAGES = ("scores", "scaled", "masked", "weights", "output")
-STATISTICS = ("entropy", "first", "special", "self", "other", "distance", *(f"within_{n}" for n in WITHIN))
+STATISTICS = (
+    "entropy", "first", "special", "self", "other", "distance", *(f"within_{n}" for n in WITHIN), "punctuation"
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -50,10 +52,12 @@ class Attention:
         layer: What the model hands to it.
         used: Which keys a query may see, (Q, K).
         special: Special tokens, (K,), bool.
+        punctuation: Tokens that are punctuation marks alone, likewise.
     """
 
-    def __init__(self, layer: Layer, used: Allowed, special: Sequence[bool]) -> None:
+    def __init__(self, layer: Layer, used: Allowed, special: Sequence[bool], punctuation: Sequence[bool]) -> None:
         self.layer, self.used, self.special = layer, used, np.array(special, dtype=bool)
+        self.punctuation = np.array(punctuation, dtype=bool)
         self.dead = ~used.any(-1)  # (Q,)
         self.raw, self.scaled = raw_and_scaled(layer)  # (H, Q, K)
         self.masked = np.where(used, self.scaled, -np.inf)
@@ -121,6 +125,8 @@ class Attention:
                 return self._sum(at == 0)
             case "special":
                 return self._sum(self.special)
+            case "punctuation":
+                return self._sum(self.punctuation)
             case "self":
                 return self._sum(own)
             case "other":

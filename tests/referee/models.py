@@ -14,9 +14,9 @@ POSITIONS = 160  # more than a screen prints: texts of more than 64 tokens go th
 _SPECIAL = ["<pad>", "<s>", "</s>", "<unk>", "<x>"]
 _WORDS = (
     "the bank by river was old and we sat on it all day while water ran down from hills to sea green boats that "
-    "carried stones past mills with wheels turning in spring rain nobody saw where they went after dark or why"
+    "carried stones past mills with wheels turning in spring rain nobody saw where they went after dark ?! …"
 ).split()
-_SAID = "the bank river was old and we sat on it all day while water from to sea that stones past in rain saw".split()
+_SAID = "the bank river was old and we sat on it all day while water from to sea that stones past in rain saw ?".split()
 # Before the text, behind it, and behind the second text of a pair; in ids of `_SPECIAL`.
 _TEMPLATES = {"cls sep": ([1], [2], [2]), "bos": ([1], [], []), "eos": ([], [2], [2]), "none": ([], [], [])}
 

@@ -1,6 +1,7 @@
 """Compare a Report of `attnscope run`, as JSON, with what the call must give."""
 
 import re
+import string
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -44,7 +45,14 @@ class Text:
         flags = zip(self.encoding.ids, self.encoding.special_tokens_mask, strict=True)
         self.special = [bool(added) or number in special for number, added in flags]
         types = self.encoding.type_ids if model.segments else None
-        self.layers = attention(model.path, self.encoding.ids, types, self.special, call.mask, call.what_if)
+        given = [call.texts[number], call.pair or ""]
+        spans = zip(self.encoding.sequence_ids, self.encoding.offsets, strict=True)
+        written = ["" if text is None else given[text][start:end] for text, (start, end) in spans]
+        marks = [
+            text != "" and set(text) <= {*string.punctuation, "…"} and not special
+            for text, special in zip(written, self.special, strict=True)
+        ]
+        self.layers = attention(model.path, self.encoding.ids, types, (self.special, marks), call.mask, call.what_if)
 
     @property
     def n(self) -> int:
@@ -72,11 +80,11 @@ def attention(
     folder: Path,
     ids: Sequence[int],
     types: Sequence[int] | None,
-    special: Sequence[bool],
+    kinds: tuple[Sequence[bool], Sequence[bool]],
     mask: str | None,
     what_if: str | None,
 ) -> list[Attention]:
-    """Every layer's attention over one text, under a mask as it was typed."""
+    """Every layer's attention over one text, under a mask as it was typed; kinds: special tokens, punctuation."""
     expression = mask or "own"
 
     def change(own: Allowed) -> Allowed:
@@ -84,7 +92,7 @@ def attention(
 
     whole = expression != "own" and what_if != "same-scores"
     layers = _layers(folder, tuple(ids), None if types is None else tuple(types), expression if whole else None)
-    return [Attention(layer, change(layer.own), special) for layer in layers]
+    return [Attention(layer, change(layer.own), *kinds) for layer in layers]
 
 
 @lru_cache(maxsize=32)
