@@ -118,7 +118,7 @@ def estimate_memory(c: ModelConfig, dtype: str, d: MemoryDemand) -> dict[str, in
     """
     size, everything = DTYPE_BYTES[dtype], d.batch * d.tokens
     parameters = embedding_parameters(c) + min(d.layers, 2 if d.streamed else d.layers) * layer_parameters(c)
-    running, tile = _activation_bytes(c, size, d), _tile_bytes(c, d)
+    running, (tile, beside_tiles) = _activation_bytes(c, size, d), _tile_bytes(c, d)
     library = 0 if d.words else everything * ENCODED + c.vocab_size * VOCABULARY_ENTRY + d.n_merges * MERGE
     values = d.cells + d.rows * (2 + d.measures) * d.top + max(d.rows, d.counted) * NUMBERS_OF_A_ROW
     norms = (d.measures - 1) * d.units * everything if d.rows else 0  # of the values of every source
@@ -134,7 +134,7 @@ def estimate_memory(c: ModelConfig, dtype: str, d: MemoryDemand) -> dict[str, in
         "weights": (parameters + d.copied_elements) * size,
         "text": everything * TOKEN + library + 8 * d.characters,
         "activations": running,
-        "tile": tile,
+        "tile": tile + beside_tiles,
         "kept": 4 * (values + norms + pooled),
         "report": max(0, report - running - tile),
     }
@@ -170,8 +170,11 @@ def _kinds(mask: tuple[MaskTerm, ...]) -> set[str]:
     return {term.kind for term in mask}
 
 
-def _tile_bytes(c: ModelConfig, d: MemoryDemand) -> int:
-    """Bytes of a tile, of what its products need, and of the mask that a kernel takes where nobody watches."""
+def _tile_bytes(c: ModelConfig, d: MemoryDemand) -> tuple[int, int]:
+    """Bytes of tiles and of a kernel's mask, which findings are written into again; and of what products need besides.
+
+    Libraries keep the latter, or never take it, as processors differ.
+    """
     a_row = d.batch * d.tokens
     scores = min(max(TILE, min(2 * TILE, ENOUGH_ROWS * a_row), TILE_ROWS * a_row), a_row * d.tiled_queries * d.heads)
     kinds = [_kinds(mask) for mask in d.masks]
@@ -188,7 +191,7 @@ def _tile_bytes(c: ModelConfig, d: MemoryDemand) -> int:
     ranked = RANKED * min(d.top, d.tokens) * scores // d.tokens if d.rows else 0
     tile = 4 * (stages * scores + beside + pooling) + ranked
     beside_tiles = BUFFERS + OF_A_THREAD * (count_threads() - 1) + SHAPE * shapes
-    return tile + int(_more_tiles(d, scores) * tile) + beside_tiles + _kernel(c, d)
+    return tile + int(_more_tiles(d, scores) * tile) + _kernel(c, d), beside_tiles
 
 
 def _more_tiles(d: MemoryDemand, scores: int) -> float:
