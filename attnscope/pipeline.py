@@ -69,7 +69,7 @@ class Session:
             self.on_progress("loading", 0, 1)
             model = self.models[key] = plan.source.load(plan.n_layers_run, getattr(torch, run.dtype), device)
         if plan.stream_reason and not model.stream:
-            say = f"weights are read again in every pass, layer by layer: {plan.stream_reason}"
+            say = f"weights are read again in every pass: {plan.stream_reason}"
             warnings.warn(say, stacklevel=2)
         model.stream = bool(plan.stream_reason)
         return model, device

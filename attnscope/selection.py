@@ -46,7 +46,7 @@ class IndexSelection:
         if len(ranges) == 1:
             return ranges[0]
         if sum(map(len, ranges)) > _MOST_PICKED:
-            found = f"these ranges hold more than {_MOST_PICKED:,} {what}s"
+            found = f"these ranges have more than {_MOST_PICKED:,} {what}s"
             raise UsageError(found, where=f"--{what}", hint="use all, or one range")
         return list(dict.fromkeys(number for one in ranges for number in one))
 
@@ -91,7 +91,7 @@ def parse_unit(layer: str, head: str) -> tuple[str, str]:
     for option, given, number in zip(("--layer", "--head"), (layer, head), meant, strict=True):
         one = _RANGE.fullmatch(given.strip())
         if given not in others and not (one and one[2] is None and int(one[1]) == int(number)):
-            raise UsageError(f"'{given}' contradicts {typed}", where=option, hint=f"leave {option} out")
+            raise UsageError(f"'{given}' contradicts {typed}", where=option, hint=f"remove {option}")
     return meant
 
 
@@ -111,10 +111,10 @@ def parse_indices(text: str, option: str) -> IndexSelection:
         low = int(match[1])
         high = low if match[2] is None else int(match[2])
         if low < 0 and match[2] is not None:
-            found = f"the range '{part.strip()}' starts at a number that counts from the end"
-            raise UsageError(found, where=option, hint="count both from 0")
+            found = f"the range '{part.strip()}' starts with a negative number"
+            raise UsageError(found, where=option, hint="count both ends from 0")
         if high < low:
-            raise UsageError(f"the range '{part.strip()}' runs backwards", where=option, hint=f"use {high}-{low}")
+            raise UsageError(f"the range '{part.strip()}' is reversed", where=option, hint=f"use {high}-{low}")
         ranges.append((low, high))
     return IndexSelection(ranges=tuple(ranges))
 
@@ -142,7 +142,7 @@ def parse_positions(
         chosen = chosen or _find_word(part, tokens, texts)
         if not chosen:
             beyond = _SLICE.fullmatch(part) and not quoted
-            found_out = f"'{part}' reaches beyond the text or is empty" if beyond else f"'{part}' is not in the text"
+            found_out = f"'{part}' is outside the text or empty" if beyond else f"'{part}' is not in the text"
             words = " ".join(token.text for token in tokens[:40])
             raise NotInText(found_out, where=option, hint=f"the text has tokens 0 to {len(tokens) - 1}: {words}")
         found.update(dict.fromkeys(chosen))

@@ -99,7 +99,7 @@ def _shared_spec(recorded: UnitRecorders) -> tuple[float, float | None, str | No
     """Scale, soft-cap and bias, which a unit's layers share."""
     specs = {(spec.scale, spec.softcap, spec.bias_name) for one in recorded.rows for spec in one.specs.values()}
     if len(specs) > 1:
-        raise UsageError("these layers scale their scores differently", where="--layer", hint="choose one layer")
+        raise UsageError("these layers scale their scores differently", where="--layer", hint="select one layer")
     return specs.pop()
 
 

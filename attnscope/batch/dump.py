@@ -115,7 +115,7 @@ def check_output(order: DumpConfig) -> None:
         with suppress(OSError):  # one of them is not there
             given = os.fstat(0) if order.input == "-" else os.stat(order.input)
             if os.path.samestat(given, os.stat(path)):
-                raise AttnscopeError("is the input", where=path, hint="name another output")
+                raise AttnscopeError("is the input file", where=path, hint="choose another output")
 
 
 def _load(
@@ -161,8 +161,10 @@ def _group_limits(settings: Settings, run: RunConfig, source: ModelSource) -> tu
     if run.max_memory is None:
         more = _TOKENS * a_token + 4 * _VALUES * _BYTES
         if more > spare:
-            found = f"a group of texts needs {format_bytes(more)}, half of what is free leaves {format_bytes(spare)}"
-            raise AttnscopeError(found, hint="free some memory, or take smaller groups with --max-memory")
+            found = (
+                f"a group of texts needs {format_bytes(more)}, but half of the free memory leaves {format_bytes(spare)}"
+            )
+            raise AttnscopeError(found, hint="free some memory, or use smaller groups with --max-memory")
         return Grouping(_TOKENS, _VALUES, _WINDOW, 0, 0), numbers // 4, stream_reason, memory
     window = min(_WINDOW, _power_of_two(numbers // 4))
     tokens = min(_TOKENS, _power_of_two(max(1, spare // 4 // a_token)))
@@ -185,8 +187,8 @@ def _check_same(old: Header, new: Header, path: Path) -> None:
         was.pop(name), now.pop(name)
     for name in was | now:
         if was.get(name) != now.get(name):
-            found = f"was begun with {name} = {was.get(name)!r}, now it is {now.get(name)!r}"
-            raise AttnscopeError(found, where=path, hint="name another output, or give --force to start anew")
+            found = f"was started with {name} = {was.get(name)!r}, now it is {now.get(name)!r}"
+            raise AttnscopeError(found, where=path, hint="choose another output, or pass --force to start over")
 
 
 def _flat(nested: dict[str, object], prefix: str = "") -> dict[str, object]:

@@ -109,12 +109,12 @@ def scan(file: BinaryIO, path: Path) -> JournalState:
     found = JournalState()
     for number, line in enumerate(file, 1):
         if number == 1 and not line.startswith(MAGIC[: len(line)]):
-            raise AttnscopeError("exists, and is not a dump", where=path, hint="give --force to replace it")
+            raise AttnscopeError("exists and is not a dump", where=path, hint="pass --force to overwrite it")
         if not line.endswith(b"\n"):
             break  # torn
         whole = unseal(line, found.crc)
         if whole is None or found.ended:
-            hint = "restore it from a copy, or give --force to start anew"
+            hint = "restore it from a backup, or pass --force to start over"
             raise AttnscopeError("the line is damaged", where=f"{path}:{number}", hint=hint)
         body, found.crc = whole
         found.size += len(line)
@@ -124,9 +124,9 @@ def scan(file: BinaryIO, path: Path) -> JournalState:
             try:
                 _note(found, body)
             except ValueError as e:  # msgspec.DecodeError is one
-                hint = "another program wrote it: restore it from a copy, or give --force to start anew"
+                hint = "another program wrote it: restore it from a backup, or pass --force to start over"
                 raise AttnscopeError(
-                    f"the line is no record of a dump ({e})", where=f"{path}:{number}", hint=hint
+                    f"the line is not a record of a dump ({e})", where=f"{path}:{number}", hint=hint
                 ) from e
     return found
 

@@ -139,7 +139,7 @@ class Runner(Generic[T]):
                 self._place += len(window)
             writer.wait()
         if self._place < self._done:
-            raise AttnscopeError("the dump has more records than the input", hint="give --force to start anew")
+            raise AttnscopeError("the dump has more records than the input", hint="pass --force to start over")
         return self.summary
 
     def _taken_over(self, indices: list[int], writer: BackgroundWriter) -> int:
@@ -184,8 +184,8 @@ class Runner(Generic[T]):
         written = self._written
         for place, (item, _, _) in enumerate(window, self._place):
             if (item.index, int(item.hash, 16)) != (written.indices[place], written.hashes[place]):
-                found = f"record {item.index} of the dump belongs to another text"
-                raise AttnscopeError(found, hint="give --force to start anew")
+                found = f"record {item.index} of the dump is for another text"
+                raise AttnscopeError(found, hint="pass --force to start over")
 
     def _flush(self, window: "list[tuple[Item, T | Record, TextSize]]", done: int, writer: BackgroundWriter) -> None:
         first = 0 if self._sink.needs_all_records else done
@@ -215,8 +215,8 @@ class Runner(Generic[T]):
             AttnscopeError: What is written stays.
         """
         if sum(values) > most:
-            found = f"{sum(values):,} numbers of {len(values):,} texts are kept at a time, memory holds {most:,}"
-            hint = "the same command goes on where there is more; a new dump with --max-memory takes fewer at a time"
+            found = f"{sum(values):,} numbers of {len(values):,} texts are kept at a time, but memory holds {most:,}"
+            hint = "run the same command with more free memory, or start a new dump with --max-memory to keep fewer"
             raise AttnscopeError(found, hint=hint)
 
     def _process_group(self, group: "list[tuple[Item, T | Record, TextSize]]") -> list[Record]:
@@ -250,7 +250,7 @@ class Runner(Generic[T]):
         writer.submit(records[:end], end - fresh, by_group, then)
         if end < len(records):
             writer.wait()
-            hint = "without --strict the rest goes on"
+            hint = "remove --strict to skip failed records"
             raise AttnscopeError(str(records[end].error), where=_location(items[end]), hint=hint)
 
     def _note(self, record: Record, item: Item) -> None:

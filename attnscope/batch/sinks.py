@@ -226,9 +226,9 @@ def open_dump(
 
 def _check_folder(target: Path) -> None:
     if target.is_symlink() or (target.exists() and not target.is_dir()):
-        raise AttnscopeError("exists, and is not a folder", where=target, hint="name another")
+        raise AttnscopeError("exists and is not a folder", where=target, hint="choose another output")
     if target.is_dir() and any(target.iterdir()) and not (target / INDEX).is_file():
-        raise AttnscopeError("is a folder that holds something else", where=target, hint="name a new folder")
+        raise AttnscopeError("is a folder with other files", where=target, hint="choose a new folder")
 
 
 def _remove_stale(journal: Journal, files: FileSystem) -> None:
@@ -247,7 +247,7 @@ def _remove_stale(journal: Journal, files: FileSystem) -> None:
             _name_shards(folder, named, files)
     for name in journal.written.shards:
         if not (folder / name).is_file():
-            hint = "restore it from a copy, or give --force to start anew"
+            hint = "restore it from a backup, or pass --force to start over"
             raise AttnscopeError(f"the shard {name} is missing", where=journal.path, hint=hint)
 
 

@@ -45,7 +45,11 @@ def run_config(settings: Settings, given: RunConfig) -> RunConfig:
     """
     for option, typed in (("--layer", settings.layer), ("--head", settings.head)):
         if parse_indices(typed, option).word == "auto":
-            raise UsageError("auto chooses anew for every text", where=option, hint="use all, mean or numbers")
+            raise UsageError(
+                "auto is not possible: it would choose another one for every text",
+                where=option,
+                hint="use all, mean or numbers",
+            )
     return msgspec.structs.replace(
         given,
         texts=(),
@@ -116,7 +120,7 @@ class ModelWorker:
             return without_findings(item, "skipped", "the text is blank" if item.text.text else "the text is empty")
         text_plan = plan_text(self._run, self._source, item.text, clip=True)
         if all(token.special for token in text_plan.tokens):
-            return without_findings(item, "skipped", "the text has special tokens only")
+            return without_findings(item, "skipped", "the text has only special tokens")
         sources = text_plan.context or text_plan.tokens
         shown = len(text_plan.queries), len(text_plan.keys), len(sources)
         values = count_values(self._settings, self._units, shown, self._source.config.d_value)

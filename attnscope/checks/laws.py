@@ -17,7 +17,7 @@ from attnscope.report.check import Check
 def laws(layers: Sequence[LayerStages], limit: float) -> list[Check]:
     """The laws of one text."""
     fully_masked = sum(int(one.fully_masked.sum()) for one in layers)
-    note = f"{fully_masked} rows may attend to nothing: they are shown as masked" if fully_masked else None
+    note = f"{fully_masked} rows are fully masked" if fully_masked else None
     return [
         make_check("every number is finite", [_not_finite(one) for one in layers], 0.0),
         make_check("rows sum to 1", [_row_sums(one) for one in layers], limit, note),

@@ -52,7 +52,7 @@ class _Stdout(io.RawIOBase):
             except BrokenPipeError as e:
                 raise PipeClosed from e
             except OSError as e:
-                found = f"standard output cannot be written ({e.strerror})"
+                found = f"cannot write to standard output ({e.strerror})"
                 raise AttnscopeError(found, hint="--output FILE writes to a file") from e
 
 

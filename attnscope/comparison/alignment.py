@@ -32,7 +32,7 @@ def _longest(a: Sequence[str], b: Sequence[str]) -> list[tuple[int, int]]:
     if not a or not b:
         return []
     if len(a) * len(b) > MAX_CELLS:
-        found = f"stretches of {len(a):,} and {len(b):,} tokens differ, which is too much to align"
+        found = f"runs of {len(a):,} and {len(b):,} tokens differ, too many to align"
         raise AttnscopeError(found, hint="compare shorter texts, or the same text under another mask or model")
     longest = np.zeros((len(a) + 1, len(b) + 1), dtype=np.int32)  # of what is left from (i, j) on
     codes = {piece: n for n, piece in enumerate({*a, *b})}

@@ -94,7 +94,7 @@ class Judge:
         """Conclude.
 
         Args:
-            unmatched: What could not be held against anything, which no tolerance forgives.
+            unmatched: Tokens and heads without a counterpart, which fail at any tolerance.
         """
         stages = [found for _, found in self._stages.values()]
         passed = bool(stages) and not unmatched and not any(stage.beyond for stage in stages)
@@ -107,12 +107,12 @@ def failure(comparison: Comparison) -> AttnscopeError | None:
     if verdict is None or verdict.passed:
         return None
     if verdict.unmatched:
-        return AttnscopeError(verdict.unmatched[0], hint="compare what has the same tokens, layers and heads")
+        return AttnscopeError(verdict.unmatched[0], hint="compare reports with the same tokens, layers and heads")
     bad = [stage for stage in verdict.stages if stage.beyond]
     worst = max(bad, key=lambda s: np.inf if s.cell.difference is None else s.cell.difference)
-    hint = "raise --tolerance or --relative if that is small enough"
+    hint = "raise --tolerance or --relative if the difference is acceptable"
     if worst.cell.difference is None:
-        hint = "compare under the same mask, or leave the stage out with --stage"
+        hint = "compare under the same mask, or exclude the stage with --stage"
     return AttnscopeError(f"{where(comparison, worst)}: {what(verdict, worst.cell)}", hint=hint)
 
 
@@ -130,7 +130,7 @@ def what(verdict: Verdict, cell: Cell) -> str:
     """Say how the two values of a cell differ, and what is allowed."""
     values = " against ".join("masked" if value is None else f"{value:.9g}" for value in (cell.first, cell.second))
     if cell.difference is None:
-        return f"{values}, which no tolerance forgives"
+        return f"{values}, which fails at any tolerance"
     return f"{values}, a difference of {cell.difference:.6g}, the tolerance is {allowed(verdict)}"
 
 

@@ -39,7 +39,7 @@ def choose_device(name: str) -> "torch.device":
     if (
         kind == "cuda" and int(index or 0) >= torch.cuda.device_count()
     ):  # torch keeps an index in 8 bits, and 999 as -25
-        raise AttnscopeError(f"no device '{name}' here", where="--device", hint="use --device cpu, or auto")
+        raise AttnscopeError(f"no device '{name}'", where="--device", hint="use --device cpu, or auto")
     return torch.device("cuda:0" if name == "cuda" else name)
 
 

@@ -126,7 +126,7 @@ def _cells(run: RunConfig, location: QueryLocation, stack: "Stack", capture: "He
         named = dict.fromkeys(location.text_plan.keys, "--key")
     else:
         best = int(np.where(allowed | ~allowed.any(), found["scores"], -np.inf).argmax())
-        named = {best: f"the largest of the {'visible' if allowed.any() else 'barred'} ones"}
+        named = {best: f"largest of the {'allowed' if allowed.any() else 'masked'} keys"}
     cells = []
     for key, why in named.items():
         steps = _steps(found, "k", key)

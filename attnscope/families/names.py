@@ -76,7 +76,7 @@ class Names:
         tried = list(self._places(ours))
         self._refuse_blocks(tried)
         names = dict.fromkeys(place.tensor for place in tried if not place.tensor.endswith(tuple(_OLD_NAMES.values())))
-        hint = f"it is needed for '{ours}'; weights are never made up"
+        hint = f"'{ours}' needs it; missing weights are never filled in"
         missing = " or ".join(f"'{name}'" for name in names)
         raise AttnscopeError(f"the tensor {missing} is missing", where=self.where, hint=hint)
 
@@ -112,5 +112,5 @@ class Names:
         for place in tried:
             if f"{place.tensor}_blocks" in self.tensors:
                 found = f"'{place.tensor}' is quantised: it is stored as MXFP4 blocks and scales"
-                hint = "take a checkpoint with floating-point weights, such as one converted to bfloat16"
+                hint = "use a checkpoint with floating-point weights, such as one converted to bfloat16"
                 raise AttnscopeError(found, where=self.where, hint=hint)

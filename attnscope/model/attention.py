@@ -251,7 +251,7 @@ def _check_finite(numbers: Tensor, what: str, layer: int, heads: Tensor) -> None
     if bad.any():
         i = int(bad.argmax())
         found = f"{int(bad[i])} {what} are not finite"
-        hint = "the model overflows in this dtype; try --dtype float32"
+        hint = "the model overflows in this dtype; use --dtype float32"
         raise AttnscopeError(found, where=f"L{layer}H{int(heads[i])}", hint=hint)
 
 

@@ -116,7 +116,7 @@ def check_tensors(family: Family, config: ModelConfig, folder: Folder) -> dict[s
     for part, tensor in _parameter_slices(config, names):
         info = folder.tensors[tensor]
         if info.dtype not in _FLOATS:
-            hint = "attnscope reads floating-point checkpoints only"
+            hint = "attnscope reads only floating-point checkpoints"
             raise AttnscopeError(f"is stored as {info.dtype}", where=f"{info.file}: {info.name}", hint=hint)
         if info.shape != part.source_shape():
             found = f"has shape {list(info.shape)}, '{part.ours}' needs {list(part.source_shape())}"
@@ -169,5 +169,5 @@ def _check_unused(names: Names, folder: Folder, plan: Mapping[str, object]) -> N
     leftover = re.compile("|".join(f"(?:{pattern})" for pattern in names.family.leftover) or "(?!)")
     for name, info in folder.tensors.items():
         if name not in plan and not leftover.fullmatch(name.removeprefix(names.prefix)):
-            hint = f"family '{names.family.name}' does not know it, and it may change attention"
+            hint = f"family '{names.family.name}' does not use it, and it may change attention"
             raise AttnscopeError(f"unknown tensor '{name}'", where=info.file, hint=hint)

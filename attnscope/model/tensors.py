@@ -136,9 +136,11 @@ def _not_finite(file: BinaryIO, info: TensorInfo) -> ModelError:
     if not wrong.any():  # any more
         return _changed(info.file)
     first = wrong.nonzero()[0].tolist()
-    found = f"holds {float(values[tuple(first)])} at {first}; {int(wrong.sum()):,} of {wrong.numel():,} are not finite"
-    return ModelError(found, where=f"{info.file}: {info.name}", hint="the checkpoint is damaged: fetch it again")
+    found = (
+        f"contains {float(values[tuple(first)])} at {first}; {int(wrong.sum()):,} of {wrong.numel():,} are not finite"
+    )
+    return ModelError(found, where=f"{info.file}: {info.name}", hint="the checkpoint is damaged: download it again")
 
 
 def _changed(path: Path) -> ModelError:
-    return ModelError("changed while it was being read", where=path, hint="wait until it is written, then run again")
+    return ModelError("changed while it was read", where=path, hint="run again when it is no longer being written")

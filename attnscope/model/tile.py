@@ -90,7 +90,7 @@ class Tile:
         if name == "allowed":
             return (self.masked > -torch.inf).float()
         found: Tensor | None = getattr(self, name)
-        assert found is not None, f"nobody said that {name} would be read"
+        assert found is not None, f"{name} was not computed: no recorder declared that it reads it"
         return found
 
     def norms(self, name: str) -> Tensor:

@@ -77,7 +77,7 @@ class FileTokenizer:
             raise unknown from e
         tokens = list(self._tokens(encoding, self._sequences(encoding, len(texts)), texts))
         if not tokens:
-            raise AttnscopeError("the text gives no tokens", where=where, hint="give at least one word")
+            raise AttnscopeError("the text has no tokens", where=where, hint="pass at least one word")
         return tokens
 
     def _sequences(self, encoding: "Encoding", count: int) -> list[int | None]:
@@ -89,8 +89,8 @@ class FileTokenizer:
         given = zip(encoding.sequence_ids, encoding.special_tokens_mask, strict=True)
         numbers = [None if added or number is None else number if count > 1 else 0 for number, added in given]
         if any(number is not None and number >= count for number in numbers):
-            found = "its post-processing loses which of two texts a token belongs to"
-            raise AttnscopeError(found, where=self.path, hint="leave --pair out, or put the template last")
+            found = "its post-processor does not tell which of the two texts a token belongs to"
+            raise AttnscopeError(found, where=self.path, hint="remove --pair, or put the template last")
         return numbers
 
     def _unknown_word(self, texts: tuple[str, ...], where: str) -> AttnscopeError | None:
@@ -105,7 +105,7 @@ class FileTokenizer:
             if start < end:
                 which = " of the pair" if number else ""
                 found = f"the word '{text[start:end]}' at character {start}{which} is not in the vocabulary"
-                hint = f"use words that {self.path} has: it has no token for unknown ones"
+                hint = f"use words from {self.path}: it has no token for unknown words"
                 return AttnscopeError(found, where=where, hint=hint)
         return None
 

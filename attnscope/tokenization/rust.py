@@ -32,7 +32,7 @@ def call_rust(call: Callable[[], _T], path: Path, doing: str) -> _T:
             raise  # such as KeyboardInterrupt: whoever interrupts must not be told that a tokenizer failed
         reason = " ".join(str(e).split())[:200]
         raise AttnscopeError(
-            f"{doing}: {reason}", where=path, hint="fetch it again, or save it anew with transformers"
+            f"{doing}: {reason}", where=path, hint="download it again, or save it again with transformers"
         ) from e
 
 

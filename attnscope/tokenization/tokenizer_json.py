@@ -109,12 +109,12 @@ def _disable_stored_options(content: dict[str, Any]) -> tuple[list[str], bool]:
     notes, changed = list[str](), False
     for key in ("truncation", "padding"):
         if content.get(key) is not None:
-            notes.append(f"tokenizer.json: stored {key} is switched off")
+            notes.append(f"ignoring the {key} stored in tokenizer.json")
             content[key], changed = None, True
     model = content.get("model")
     if isinstance(model, dict) and model.get("dropout") is not None:
         if model["dropout"] != 0:
-            notes.append(f"tokenizer.json: stored BPE dropout {model['dropout']} is switched off")
+            notes.append(f"ignoring the BPE dropout {model['dropout']} stored in tokenizer.json")
         model["dropout"], changed = None, True
     for part in components(content.get("post_processor")):
         if part.get("trim_offsets") is True:

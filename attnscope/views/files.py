@@ -31,10 +31,12 @@ def export(
     """
     write = _WRITERS.get(path.suffix.lower())
     if write is None:
-        found = f"no format has the ending '{path.suffix}'" if path.suffix else "the name has no ending"
+        found = f"unknown extension '{path.suffix}'" if path.suffix else "the name has no extension"
         raise UsageError(found, where=path, hint=f"use {', '.join(ENDINGS)}")
     if write is _safetensors and not isinstance(findings, Report):
-        raise UsageError("only reports of run go into .safetensors", where=path, hint="use .json, .txt or .svg")
+        raise UsageError(
+            "only reports of run can be written as .safetensors", where=path, hint="use .json, .txt or .svg"
+        )
     return write(findings, precision, width or WIDTH)
 
 

@@ -73,7 +73,7 @@ def test_another_engine_or_part_does_not_go_on(folders, tmp_path):
     dump(tmp_path, lines, Settings(), part="decoder", **run)
     with pytest.raises(AttnscopeError, match=r"provenance\.part = 'decoder', now it is 'cross'"):
         dump(tmp_path, lines, Settings(), part="cross", **run)
-    with pytest.raises(UsageError, match="only --engine transformers knows parts"):
+    with pytest.raises(UsageError, match="only works with --engine transformers"):
         dump(tmp_path, lines, Settings(), name="other.jsonl", part="cross")
 
 

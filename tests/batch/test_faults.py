@@ -152,7 +152,7 @@ def test_a_dump_that_is_replaced_while_another_process_waits_is_not_written_to(s
         real(self, descriptor)
 
     monkeypatch.setattr(FileSystem, "lock", late)
-    with pytest.raises(AttnscopeError, match="another process writes to it"):
+    with pytest.raises(AttnscopeError, match="another process is writing to it"):
         dump(source, target)
 
 

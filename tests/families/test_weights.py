@@ -46,18 +46,18 @@ def _write(folder: Path, raw: dict[str, Any], tensors: dict[str, Tensor]) -> Non
         (
             "num_hidden_layers",
             10**9,
-            "config.json: config says 1000000000 layers, the weights hold 3; ",
+            "config.json: config says 1000000000 layers, but the weights have 3; ",
         ),
-        ("num_hidden_layers", 2, "config.json: config says 2 layers, the weights hold 3; config and weights "),
+        ("num_hidden_layers", 2, "config.json: config says 2 layers, but the weights have 3; config and weights "),
         (
             "vocab_size",
             10**12,
-            "config.json: config says a vocabulary of 1000000000000 and a width of 24, ",
+            "config.json: config.json says a vocabulary of 1000000000000 and a width of 24, ",
         ),
         (
             "hidden_size",
             10**9,
-            "config.json: config says a vocabulary of 60 and a width of 1000000000, ",
+            "config.json: config.json says a vocabulary of 60 and a width of 1000000000, ",
         ),
         ("intermediate_size", 10**12, "encoder.layer.0.intermediate.dense.weight: has shape [40, 24], "),
         ("max_position_embeddings", 10**15, "embeddings.position_embeddings.weight: has shape [48, 24], "),
@@ -73,7 +73,7 @@ def test_a_config_that_promises_what_the_weights_do_not_hold(
 @pytest.mark.parametrize("model_type", ["llama", "gpt_oss"])
 def test_a_config_that_promises_more_heads(saved: Saved, tmp_path: Path, model_type: str) -> None:
     raw, tensors = saved[model_type]
-    message = "config.json: config says 1099511627776 heads, 8 wide each, the weights hold ["
+    message = "config.json: config says 1099511627776 heads, 8 wide each, but the weights have ["
     changed = {**raw, "num_attention_heads": 1 << 40, "head_dim": 8}
     _assert_refused_at_once(tmp_path, changed, tensors, message)
 
@@ -82,7 +82,9 @@ def test_a_config_that_promises_more_heads(saved: Saved, tmp_path: Path, model_t
 @pytest.mark.parametrize("count", [10**9, 3])
 def test_a_config_that_promises_other_experts(saved: Saved, tmp_path: Path, model_type: str, count: int) -> None:
     raw, tensors = saved[model_type]
-    message = f"config.json: config says {count} experts and a width of 32, the weights hold [4, 32] in 'model.layers.0"
+    message = (
+        f"config.json: config says {count} experts and a width of 32, but the weights have [4, 32] in 'model.layers.0"
+    )
     _assert_refused_at_once(tmp_path, {**raw, "num_local_experts": count}, tensors, message)
 
 
@@ -96,7 +98,7 @@ def _assert_refused_at_once(tmp_path: Path, raw: dict[str, Any], tensors: dict[s
     tracemalloc.stop()
     assert message in str(caught.value)
     assert str(tmp_path) in str(caught.value)
-    assert str(caught.value).endswith("config and weights are not of one model")
+    assert str(caught.value).endswith("config.json and weights do not match")
     assert took < 1.0
     assert most < 10_000_000
 
@@ -142,7 +144,7 @@ def _in_blocks(name: str) -> Change:
             "llama",
             _with("model.layers.2.self_attn.k_proj.weight", torch.zeros(32, 32)),
             "model.safetensors: model.layers.2.self_attn.k_proj.weight: has shape [32, 32], "
-            "'blocks.2.attention.k.weight' needs [16, 32]; config and weights are not of one model",
+            "'blocks.2.attention.k.weight' needs [16, 32]; config.json and weights do not match",
         ),
         (
             "gpt2",
@@ -163,7 +165,7 @@ def _in_blocks(name: str) -> Change:
         (
             "llama",
             _with("model.layers.0.self_attn.q_proj.weight", torch.zeros(32, 32, dtype=torch.int8)),
-            "model.layers.0.self_attn.q_proj.weight: is stored as I8; attnscope reads floating-point checkpoints only",
+            "model.layers.0.self_attn.q_proj.weight: is stored as I8; attnscope reads only floating-point checkpoints",
         ),
         (
             "mixtral",
@@ -216,7 +218,7 @@ def _in_blocks(name: str) -> Change:
         (
             "gpt_oss",
             _in_blocks("model.layers.1.mlp.experts.down_proj"),
-            ": 'model.layers.1.mlp.experts.down_proj' is quantised: it is stored as MXFP4 blocks and scales; take a "
+            ": 'model.layers.1.mlp.experts.down_proj' is quantised: it is stored as MXFP4 blocks and scales; use a "
             "checkpoint with floating-point weights, such as one converted to bfloat16",
         ),
     ],

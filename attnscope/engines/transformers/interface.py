@@ -192,8 +192,8 @@ def _sum(parts: list[Callable[[Tensor, Tensor, Tensor], Tensor]]) -> Callable[[T
 
 def unsupported_attention(what: str, layer: int) -> AttnscopeError:
     """The refusal of attention that is more, or something else, than what attnscope knows."""
-    hint = "attnscope shows attention only where it knows all of its parts"
-    return AttnscopeError(f"layer {layer} hands {what} to its attention", where="--engine transformers", hint=hint)
+    hint = "attnscope refuses attention with parts it does not know"
+    return AttnscopeError(f"layer {layer} passes {what} to its attention", where="--engine transformers", hint=hint)
 
 
 _active: ContextVar[AttentionCapture] = ContextVar("attnscope_session")

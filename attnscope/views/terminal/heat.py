@@ -150,7 +150,7 @@ def _put_legend(screen: Screen, stage: StageView) -> None:
 
 
 def _said(stage: StageView) -> str:
-    said = stage.arithmetic.replace("a bare 0 is exactly zero", f"{NOT_ALLOWED} is exactly zero")
+    said = stage.arithmetic.replace("a plain 0 is exactly zero", f"{NOT_ALLOWED} is exactly zero")
     return said.replace("the head's sink;", "the head's sink (column +);")
 
 

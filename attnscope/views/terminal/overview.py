@@ -102,8 +102,8 @@ def _merge_queries(pooled: Pooled, together: int) -> tuple[list[int], np.ndarray
 def _put_title(screen: Screen, pooled: Pooled, picture: Picture) -> None:
     sizes = [f"{a} × {b}" for a, b in (pooled.weights.shape, picture.weights.shape)]
     drawn = f", drawn as {sizes[1]}" if sizes[1] != sizes[0] else ""
-    said = f"a map of {sizes[0]} runs of tokens{drawn}: what a query gives a run of keys, on average over its run"
-    screen.say(("weights", "bold"), (f"  {said}; a row sums to 1", "dim"))
+    said = f"{sizes[0]} map of token runs{drawn}: weight on each run of keys, averaged over a run of queries"
+    screen.say(("weights", "bold"), (f"  {said}; each row sums to 1", "dim"))
 
 
 def ticks(picture: Picture, space: int) -> str:
@@ -162,7 +162,7 @@ def _put_legend(screen: Screen, picture: Picture) -> None:
     legend.append("  logarithmic; blank: exactly zero", "dim")
     screen.say(legend)
     if none := int(np.isnan(picture.weights).all(axis=1).sum()):
-        screen.say((f"{none} of {len(picture.weights)} rows are blank: their queries may attend to nothing", "dim"))
+        screen.say((f"{none} of {len(picture.weights)} rows are blank: their queries are fully masked", "dim"))
 
 
 def put_overview(screen: Screen, text: TextReport, head: HeadReport) -> None:

@@ -45,9 +45,9 @@ def test_auto_and_the_line_above_a_head_average_over_their_rows(folders, capsys)
     report = _run(folders("bert"), head="auto")
     rows = [_run(folders("bert")).heads[head].rows.other[WORDS].mean() for head in range(4)]
     assert report.heads[0].head == int(np.argmax(rows))
-    assert report.heads[0].chosen == f"auto: most mass on other words ({max(rows):.2f})"
+    assert report.heads[0].chosen == f"auto: most weight on other words ({max(rows):.2f})"
     assert main(["run", TEXT, "--model", str(folders("bert")), "--layer", "0"]) == 0
-    assert f"a word's row on average: {max(rows):.2f} on other words" in capsys.readouterr().out
+    assert f"average row of words: {max(rows):.2f} on other words" in capsys.readouterr().out
 
 
 def test_a_long_text_that_ends_with_them_is_cut_at_its_end(folders):
