@@ -80,7 +80,7 @@ MASK_FILES = (".json", ".npy", ".safetensors")
 def parse_mask(text: str, where: str = "--mask") -> tuple[MaskTerm, ...]:
     """Read a mask expression: terms joined by `+`; a key is visible where every term lets it be seen.
 
-    `causal`: the query and what stands before it. `bidirectional`: everything. `window:N`: keys less than N
+    `causal`: the query itself and earlier keys. `bidirectional`: everything. `window:N`: keys less than N
     positions away, on both sides (so `causal+window:4` is the query and the three before it). `prefix:N`: the first
     N keys for everyone, the rest causally. `block:N`: only keys of the query's own stretch of N tokens (documents
     packed one after the other). `own`: the model's own mask. A file holds a boolean matrix (queries, keys); its path
@@ -92,7 +92,7 @@ def parse_mask(text: str, where: str = "--mask") -> tuple[MaskTerm, ...]:
     parts: list[str] = []
     for part in text.split("+"):
         if parts and "/" in parts[-1] and not parts[-1].rstrip().endswith(MASK_FILES):
-            parts[-1] += f"+{part}"  # a path that goes on: no word holds a slash
+            parts[-1] += f"+{part}"  # a path continues: no word contains a slash
         else:
             parts.append(part.strip())
     return tuple(_mask_term(part.strip(), where) for part in parts)
@@ -126,7 +126,7 @@ Activation = Literal["gelu", "gelu_tanh", "relu", "silu", "quick_gelu"]
 
 
 class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A transformer stack as data; whatever a family or a TOML file describes becomes one of these.
+    """A transformer stack as data; families and TOML files are both converted to it.
 
     Attributes:
         vocab_size: Rows of the token embedding.

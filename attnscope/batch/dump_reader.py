@@ -30,7 +30,7 @@ _Shard = tuple[str, bytes, dict[str, msgspec.Raw]]  # name, content, and the hea
 
 
 class _Place(msgspec.Struct):
-    """Where an array lies in a shard."""
+    """Location of an array in a shard."""
 
     dtype: Literal["F32", "I32"]
     shape: list[_Size]
@@ -69,7 +69,7 @@ class Dump:
             )
 
     def record_bodies(self) -> Iterator[bytes]:
-        """The JSON of every record, as it stands there.
+        """Yield the JSON of every record, unchanged.
 
         Raises:
             AttnscopeError: A line is damaged, or the end is missing.
@@ -150,7 +150,7 @@ def decoded(data: bytes | msgspec.Raw, kind: Any, path: Path) -> Any:
 
 
 def _with_arrays(record: Record, shard: _Shard, path: Path) -> Record:
-    """A record whose arrays lie in a shard, with these."""
+    """Return a record with its arrays from a shard."""
     _, data, places = shard
     found: dict[str, dict[str, Any]] = {}
     prefix = f"{record.index}/"

@@ -15,7 +15,7 @@ COMPRESSED = (".gz", ".zst")
 
 @contextmanager
 def open_decompressed(file: BinaryIO, ending: str, name: str) -> Iterator[IO[bytes]]:
-    """A file's content, whatever packs it.
+    """Read a file's content, decompressed if needed.
 
     Args:
         file: Opened at its start.

@@ -99,7 +99,7 @@ def _id(members: dict[str, Any]) -> int | str | None:
 
 
 def _object(members: dict[str, Any], column: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The members that we know, and the others as they stand there."""
+    """Split the members into those we know and the others, which are copied."""
     if column not in members:
         raise AttnscopeError(f"no member '{column}'", hint="set --column to the member that holds the text")
     kinds = {"id": int | str | None, "pair": str | None, "context": str | None}
@@ -192,7 +192,7 @@ def from_parquet(file: IO[bytes], name: str, column: str) -> Iterator[Item]:
     """One row of a .parquet file.
 
     Raises:
-        AttnscopeError: The extra is missing, the file is damaged, or has no such column.
+        AttnscopeError: The extra is missing, the file is damaged, or the column is missing.
     """
     try:
         import pyarrow

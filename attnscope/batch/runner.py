@@ -38,7 +38,7 @@ class TextWorker(Protocol[T]):
         """How large it is."""
 
     def start_window(self) -> None:
-        """A new window begins."""
+        """Start a new window."""
 
     def process(self, ready: Sequence[T]) -> list[Record]:
         """The records of some texts that go through the model together.
@@ -180,7 +180,7 @@ class Runner(Generic[T]):
         return ready
 
     def _check_same(self, window: "Sequence[tuple[Item, T | Record, TextSize]]") -> None:
-        """Refuse to go on with a dump of other texts."""
+        """Refuse to resume a dump of other texts."""
         written = self._written
         for place, (item, _, _) in enumerate(window, self._place):
             if (item.index, int(item.hash, 16)) != (written.indices[place], written.hashes[place]):
@@ -220,7 +220,7 @@ class Runner(Generic[T]):
             raise AttnscopeError(found, hint=hint)
 
     def _process_group(self, group: "list[tuple[Item, T | Record, TextSize]]") -> list[Record]:
-        """A group's records; where one text spoils it, each text alone."""
+        """Compute a group's records; if one text fails, compute each text alone."""
         ready = [one for _, one, _ in group if not isinstance(one, Record)]
         try:
             return self._work.process(ready)
@@ -287,6 +287,6 @@ def _location(item: Item) -> str:
 
 
 def _without_location(error: AttnscopeError, item: Item) -> str:
-    """The error, without repeating where the item stands."""
+    """Return the error message without the item's location."""
     where = None if error.where == _location(item) else error.where
     return str(AttnscopeError(error.found, where=where, hint=error.hint))

@@ -1,4 +1,4 @@
-"""Check that the parts of a record in a dump fit together: a checksum says only that it is as somebody wrote it."""
+"""Check that the parts of a record in a dump fit together: a checksum only says that it is as written."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path

@@ -2,7 +2,7 @@
 
 A table is one of four: `contributors` has one row per text, layer, head, query and rank, `rows` one per text, layer,
 head and query, `columns` one per text, layer, head and source, and `matrices` one per cell of a stage. Statistics of a
-row stand in a table of their own because a query with more contributors must not count more often in an average.
+row have a table of their own because a query with more contributors must not count more often in an average.
 """
 
 import csv
@@ -308,7 +308,7 @@ def _from_csv(names: list[str], rows: Iterator[tuple[int, list[str]]], path: Pat
 
 
 def _parsed(name: str, cells: Sequence[str], lines: Sequence[int], path: Path, *, empty: bool) -> Any:
-    """A column of text as an array of what it stands for."""
+    """Parse a column of text into an array of values."""
     if name in _WORDS:
         return list(cells)
     try:

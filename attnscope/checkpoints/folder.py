@@ -1,4 +1,4 @@
-"""Open a Hugging Face checkpoint folder: config, and where each tensor lies."""
+"""Open a Hugging Face checkpoint folder: config, and the location of each tensor."""
 
 import hashlib
 import os

@@ -25,7 +25,7 @@ _SAMPLE_BYTES = 4096
 
 @dataclass(frozen=True)
 class TensorInfo:
-    """Where a tensor lies.
+    """Location of a tensor.
 
     Attributes:
         name: Its name in the checkpoint.
@@ -46,7 +46,7 @@ class TensorInfo:
 
 @dataclass(frozen=True)
 class FileStamp:
-    """What tells that a file is still the one that was looked at: size, time of change, identity."""
+    """What identifies an unchanged file: size, modification time, inode."""
 
     size: int
     mtime_ns: int
@@ -67,7 +67,7 @@ class SafetensorsHeader:
         tensors: Its tensors by name.
         metadata: Its free-form notes.
         stamp: The file as it was.
-        digest: SHA-256 over the header and sixteen small samples of the data, which tell two trainings of one
+        digest: SHA-256 over the header and sixteen small samples of the data, which distinguish two trainings of one
             architecture apart.
     """
 

@@ -13,7 +13,7 @@ def samples_folder(kind: SampleKind) -> Path:
     """The folder of everything shipped of one kind: in the wheel, or next to the package in a checkout."""
     in_wheel = _PACKAGE / "_shipped" / kind
     in_checkout = _PACKAGE.parent / kind
-    # site-packages may hold a stranger's folder `configs`, but no pyproject.toml
+    # site-packages may contain another package's folder `configs`, but no pyproject.toml
     return in_checkout if not in_wheel.is_dir() and (_PACKAGE.parent / "pyproject.toml").is_file() else in_wheel
 
 

@@ -35,7 +35,7 @@ class ModelSource:
         trained_masks: Masks that it was trained under, where that is more than its own.
         engine: `native` or `transformers`.
         part: `encoder`, `decoder` or `cross` of a model with two halves; None elsewhere.
-        decoder_start: What a decoder's text begins with; None where nothing is put before it.
+        decoder_start: Token that a decoder's input starts with; None if there is none.
         has_projection: The output projection is known, which `projected` contributions need.
         libraries: Those that make its tokens and run it, besides torch.
         layerwise: Its weights are not in memory yet, and layers can be read one by one.

@@ -1,6 +1,6 @@
 """Laws that attention obeys in any model, checked on every recorded stage.
 
-Every law is computed here anew, in float64 and from the stages alone: nothing is asked of the code that made them.
+Every law is recomputed here in float64 from the stages alone, independent of the code that made them.
 """
 
 from collections.abc import Sequence

@@ -210,7 +210,7 @@ def _sees_on(job: _CheckedModel, alone: Sequence[LayerStages]) -> str | None:
 
 
 def _is_causal(job: _CheckedModel) -> bool:
-    """The model's config promises it, whatever was seen."""
+    """The model's config guarantees it, independent of what was observed."""
     source = job.source
     return source.mask_known and any(term.kind == "causal" for term in parse_mask(source.config.mask))
 

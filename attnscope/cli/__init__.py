@@ -59,7 +59,7 @@ def _run(argv: list[str]) -> int:
 
 
 def _check_working_folder() -> None:
-    """Refuse to run in a folder that somebody has removed: the library MKL ends the process there, with a riddle."""
+    """Refuse to run in a removed working directory: MKL would end the process with an unclear message."""
     try:
         os.getcwd()
     except FileNotFoundError as e:

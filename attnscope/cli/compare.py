@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from attnscope.config import RunConfig
     from attnscope.report.compare import Comparison
 
-_LONGEST = 30  # characters of a text that stands for itself
+_LONGEST = 30  # characters of a text that is its own label
 _MASKS = ["causal", "bidirectional"]
 
 EXAMPLES = """
@@ -43,7 +43,7 @@ class ToleranceOptions:
     """When a difference is too large.
 
     Attributes:
-        tolerance: Largest difference of any cell of any stage that is forgiven.
+        tolerance: Largest difference of any cell of any stage that is tolerated.
         relative: The same as a share of the first side's value; both together add up, as in NumPy.
     """
 

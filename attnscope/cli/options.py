@@ -23,7 +23,7 @@ Color = Literal["auto", "always", "never"]
 
 
 def option(*names: str, group: str, help: str, metavar: str | None = None, **more: Any) -> Any:
-    """An option of Typer whose default, where it shows one, stands in its help text."""
+    """Declare a Typer option whose help text shows its default, if it has one."""
     return Option(*names, help=help, metavar=metavar, rich_help_panel=group, **more)
 
 
@@ -110,7 +110,7 @@ class ModelOptions:
     ] = None
 
     def chosen(self) -> dict[str, str | None]:
-        """`model` and `config`, of which one is None; a model named by the environment gives way to `--config`.
+        """`model` and `config`, of which one is None; `--config` overrides a model from the environment.
 
         Raises:
             UsageError: Both were typed.

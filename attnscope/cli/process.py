@@ -60,7 +60,7 @@ class _Stdout(io.RawIOBase):
 def checked_stdout() -> Iterator[None]:
     """Replace `sys.stdout` by one that tells failures apart and shows what its encoding lacks as `\\u2190`.
 
-    Where somebody else has replaced it already, as test runners do, it stays.
+    If it has already been replaced, as test runners do, it is kept.
     """
     _hold_descriptors()
     outer = sys.stdout

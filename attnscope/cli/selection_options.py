@@ -137,7 +137,7 @@ class SelectionOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class OverviewOptions:
-    """What stands for matrices that are too large.
+    """What replaces matrices that are too large.
 
     Attributes:
         pool: Runs of tokens that a pooled map has each way.

@@ -7,7 +7,7 @@ import numpy as np
 from attnscope.errors import AttnscopeError
 from attnscope.report import Token
 
-MAX_CELLS = 1 << 26  # pairs of tokens that are held against each other, at most: a quarter of a GiB
+MAX_CELLS = 1 << 26  # pairs of tokens to compare, at most: a quarter of a GiB
 
 
 def align(first: Sequence[Token], second: Sequence[Token]) -> list[tuple[int, int]]:
@@ -28,7 +28,7 @@ def align(first: Sequence[Token], second: Sequence[Token]) -> list[tuple[int, in
 
 
 def _longest(a: Sequence[str], b: Sequence[str]) -> list[tuple[int, int]]:
-    """A longest common subsequence of what lies between a common beginning and a common end."""
+    """A longest common subsequence between a common prefix and a common suffix."""
     if not a or not b:
         return []
     if len(a) * len(b) > MAX_CELLS:

@@ -76,7 +76,7 @@ class _Text:
 
     @property
     def maps(self) -> bool:
-        """A map stands for the matrices of a side."""
+        """Whether a map replaces the matrices of a side."""
         return not self.a.queries or not self.b.queries
 
     @cached_property
@@ -123,7 +123,7 @@ class _Text:
         )
 
     def unmatched(self, axis: str) -> list[str]:
-        """What cannot be compared, so that nobody can say that it stays within a tolerance.
+        """Say what cannot be compared, and so fails at any tolerance.
 
         Texts that are meant to differ are compared where they are the same.
         """
@@ -306,7 +306,7 @@ class _AlignedSide:
 
 
 def _index_of(chosen: Sequence[int], among: Sequence[int]) -> list[int]:
-    """Where each of these stands among those."""
+    """Find the index of each of these among those."""
     place = {position: n for n, position in enumerate(among)}
     return [place[position] for position in chosen]
 

@@ -29,7 +29,7 @@ def compare_runs(
     tolerance: Tolerance | None = None,
     session: Session | None = None,
 ) -> Comparison:
-    """Run every side and hold it against the first.
+    """Run every side and compare it with the first.
 
     A layer or head that is left to us is chosen on the side with the model's own mask, else on the first, and the
     others take the same.
@@ -115,7 +115,7 @@ class Wanted:
 
 
 def _same_heads(axis: str, report: Report, chosen: Report) -> Report:
-    """Leave out the heads that were chosen for another layer than theirs."""
+    """Leave out the heads that were chosen for another layer than their own."""
     units = [(head.layer, head.head) for head in chosen.texts[0].heads]
     if axis == "layer":  # the first layer takes the head that was chosen for the first layer of the other side, …
         layers = list(dict.fromkeys(head.layer for head in report.texts[0].heads))

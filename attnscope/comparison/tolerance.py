@@ -38,7 +38,7 @@ class MatrixPair:
         return np.where(apart, np.inf, np.where(np.isfinite(self.first), size, 0.0))
 
     def worst(self, relative: float = 0.0) -> Cell:
-        """Find the cell whose difference is largest, after what a relative tolerance forgives."""
+        """Find the cell whose difference is largest, beyond the relative tolerance."""
         if not self.first.size:
             return Cell(self.stage, -1, -1, None, None, 0.0)
         excess = self.excess(relative)
@@ -102,7 +102,7 @@ class Judge:
 
 
 def failure(comparison: Comparison) -> AttnscopeError | None:
-    """Name the worst cell of a comparison that its tolerance does not forgive; None where it forgives all."""
+    """Name the worst cell that exceeds the tolerance of a comparison; None if there is none."""
     verdict = comparison.verdict
     if verdict is None or verdict.passed:
         return None
@@ -117,7 +117,7 @@ def failure(comparison: Comparison) -> AttnscopeError | None:
 
 
 def where(comparison: Comparison, stage: StageVerdict) -> str:
-    """Say where a stage's worst cell lies, such as `text 0, L1H1, weights, query 2 'by', key 4 'river'`."""
+    """Name a stage's worst cell, such as `text 0, L1H1, weights, query 2 'by', key 4 'river'`."""
     text = comparison.sides[0].report.texts[stage.text]
     cell = stage.cell
     head = stage.first if stage.first == stage.second else f"{stage.first} → {stage.second}"

@@ -36,7 +36,7 @@ def open_source(run: RunConfig, texts: Iterable[TextInput]) -> ModelSource:
 
     Raises:
         AttnscopeError: It cannot be read, or is not supported.
-        UsageError: The engine does not take such a model, or knows no such part of it.
+        UsageError: The engine does not take such a model, or the model has no such part.
     """
     return ENGINES[run.engine].open(run, texts)
 

@@ -47,7 +47,7 @@ def set_threads(multiplications: int) -> None:
     """Let torch use one thread for little work, and otherwise as many as it was given and the machine has for us."""
     import torch
 
-    usable = _usable_threads()  # asked before torch is told anything else
+    usable = _usable_threads()  # read before anything else is set in torch
     torch.set_num_threads(1 if multiplications < _WORTH_A_THREAD else usable)
 
 

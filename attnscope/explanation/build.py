@@ -139,7 +139,7 @@ def _cells(run: RunConfig, location: QueryLocation, stack: "Stack", capture: "He
 
 
 def _shown(found: dict[str, Numbers], window: int | None, always: list[int]) -> list[int]:
-    """The keys that are shown: the cells' own, then the heaviest allowed ones, then the first of the barred."""
+    """The keys that are shown: the cells' own, then the heaviest allowed ones, then the first of the masked ones."""
     n = len(found["scores"])
     if window is None or n <= window:
         return list(range(n))

@@ -1,6 +1,6 @@
 """Check that a config does not promise more than the checkpoint's tensors hold.
 
-Layers, heads, experts and vocabulary are the numbers from which everything is made, so they are held against the
+Layers, heads, experts and vocabulary are the numbers from which everything is made, so they are compared with the
 weights before anything is: a config of a billion layers costs no list of a billion entries. No torch in here.
 """
 

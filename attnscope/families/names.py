@@ -19,7 +19,7 @@ def their_name(entry: str | Chunk | Stacked) -> str:
 
 
 def find_prefix(family: Family, names: Container[str], where: str) -> str:
-    """What stands before the names of this checkpoint's tensors.
+    """Find the prefix of this checkpoint's tensor names.
 
     Raises:
         AttnscopeError: The token embedding is not there under any prefix.
@@ -35,7 +35,7 @@ def find_prefix(family: Family, names: Container[str], where: str) -> str:
 
 @dataclass(frozen=True)
 class TensorLocation:
-    """Where one of our parameters lies.
+    """Location of one of our parameters.
 
     Attributes:
         tensor: Name of their tensor.
@@ -54,7 +54,7 @@ class Names:
 
     Attributes:
         family: The family.
-        prefix: What stands before the names in this checkpoint.
+        prefix: Prefix of the names in this checkpoint.
         tensors: The names that are there.
         where: The checkpoint, for errors.
     """

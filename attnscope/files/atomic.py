@@ -19,7 +19,7 @@ def check_target(path: Path, *, force: bool) -> None:
     through it would put the temporary file, and the rename, in a folder that the user did not name.
 
     Args:
-        path: Where the file shall stand.
+        path: Where to write the file.
         force: An existing regular file may be replaced.
 
     Raises:
@@ -38,7 +38,7 @@ def check_target(path: Path, *, force: bool) -> None:
 
 
 def check_name(path: Path) -> None:
-    """Refuse a name that no file can have, before anybody asks whether there is one.
+    """Refuse a name that no file can have, before checking whether it exists.
 
     Raises:
         AttnscopeError: It is too long, holds NUL, or half of a surrogate pair.
@@ -56,7 +56,7 @@ def write_atomic(path: Path, parts: Iterable[bytes], *, force: bool) -> int:
     """Put a whole file in place: temporary file in the same folder, fsync, rename, fsync of the folder.
 
     Args:
-        path: Where the file shall stand.
+        path: Where to write the file.
         parts: All of its content, piece by piece.
         force: An existing regular file may be replaced; it keeps its permissions.
 

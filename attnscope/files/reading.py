@@ -45,7 +45,7 @@ def open_regular(path: Path) -> Iterator[tuple[BinaryIO, os.stat_result]]:
     """Open a regular file for reading, unbuffered, without ever blocking; symbolic links are followed.
 
     Raises:
-        AttnscopeError: There is no such file, it is not regular, it may not be read, or reading fails later.
+        AttnscopeError: The file is missing, not regular, not readable, or reading fails later.
     """
     try:
         with _open(path) as file:
@@ -233,7 +233,7 @@ def _refuse_halves(value: Any, where: str) -> None:
 
 
 def _checked(pairs: list[tuple[str, Any]], where: str, non_finite: list[str], *, halves: bool) -> dict[str, Any]:
-    """An object from its pairs; refuses a key that stands twice, and names the key of a value that is refused."""
+    """An object from its pairs; refuses a duplicate key, and names the key of a value that is refused."""
     for key, value in pairs if halves else ():
         if isinstance(value, str):
             _refuse_halves(value, f"{where}: {key}")

@@ -88,7 +88,7 @@ def memory_limit(named: int | None) -> tuple[int, str]:
 
 
 def find_stream_reason(kept: dict[str, int], streamed: dict[str, int] | None, limit: int, what: str, hint: str) -> str:
-    """Why weights have to be read again in every pass; empty where there is room to keep them.
+    """Say why weights are read again in every pass; empty if they fit in memory.
 
     Args:
         kept: Bytes by purpose where they are kept.

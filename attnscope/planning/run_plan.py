@@ -103,7 +103,7 @@ def _pages(run: RunConfig, source: ModelSource) -> list[TextPlan]:
 
 
 def fit_to_memory(plan: RunPlan, more: Mapping[str, int] | None = None, hint: str = MEMORY_HINT) -> RunPlan:
-    """Decide whether weights are kept, or read again in every pass where memory has no room for them.
+    """Decide whether weights are kept, or read again in every pass because they do not fit in memory.
 
     Args:
         plan: What the run computes.

@@ -1,4 +1,4 @@
-"""Plan one text: its tokens, and which cells of its matrices are shown, or whether a pooled map stands for them."""
+"""Plan one text: its tokens, and which cells of its matrices are shown, or whether a pooled map replaces them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -98,7 +98,7 @@ def _choose_cells(
         text: The text.
         tokens: Its tokens.
         context: Those of the text that keys come from; None where that is the same.
-        causal: A query sees only what stands before it, so that a window next to it lies there.
+        causal: A query sees only earlier keys, so a window next to it is placed before it.
         clip: Slices may reach beyond the text.
 
     Returns:
@@ -137,7 +137,7 @@ def _parse_named(
 
 
 def _window_start(named: list[int] | None, count: int, window: int | None, causal: bool, *, after: bool) -> int:
-    """Where a window begins that lies next to the other side's named positions."""
+    """Find the start of a window next to the other side's named positions."""
     if named is None or window is None:
         return 0
     first, last = named[0], min(named[-1], named[0] + window)
@@ -154,7 +154,7 @@ def _window(what: str, option: str, count: int, window: int | None, start: int, 
 
 
 def _pooled_notes(run: RunConfig, n_queries: int, n_keys: int, pool: int) -> list[str]:
-    """What stands for what, and how to see exact cells."""
+    """Say what the map replaces, and how to see exact cells."""
     size = f"{min(pool, n_queries)} × {min(pool, n_keys)}"
     why = "" if run.pool else f"more than {run.window} tokens: "
     last = min(n_queries, n_keys)

@@ -4,7 +4,7 @@ from attnscope.report.check import Check, CheckReport, Differences
 from attnscope.report.codec import to_json
 from attnscope.views.plain import PAGE, Page
 
-_NAMES = 9  # cells of the names that stand before values
+_NAMES = 9  # width of the names before values
 _NAMED = 20  # fully masked queries that are named one by one
 _VERDICTS = {"pass": "ok", "fail": "FAIL", "skipped": "skipped"}
 

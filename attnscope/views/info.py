@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from attnscope.config import ModelConfig
     from attnscope.report.info import Description
 
-_NAMES = 12  # cells of the names that stand before values
+_NAMES = 12  # width of the names before values
 BINARY = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 DECIMAL = ("", "k", "M", "G", "T", "P", "E")
 _HEADINGS = ("tokens", "q·k", "weights·v", "projections", "scores", "weights", "kept", "")

@@ -86,10 +86,10 @@ class TransformersEngine:
         recorders: Mapping[int, Sequence[Recorder]],
         progress: Callable[[int, int], None] | None = None,
     ) -> None:
-        """Show every watched layer's attention over a batch to its recorders.
+        """Pass the attention of every recorded layer over a batch to its recorders.
 
         Raises:
-            AttnscopeError: A watched layer has no attention that can be seen, or the model refuses the text.
+            AttnscopeError: A recorded layer has no observable attention, or the model fails on the text.
         """
         seen: set[int] = set()
         keys = batch.context or batch.tokens

@@ -137,7 +137,7 @@ def _model(kind: ModelClass, folder: Folder, dtype: torch.dtype) -> tuple[Any, t
         if e.args != (NAME,):
             raise AttnscopeError(f"transformers cannot load it ({first_line(e)})", where=folder.path) from e
         raise no_attention_interface(kind.config.model_type, folder) from e
-    except Exception as e:  # whatever a class of transformers makes of a strange value
+    except Exception as e:  # a class of transformers may raise anything for a strange value
         raise AttnscopeError(f"transformers cannot load it ({first_line(e)})", where=folder.path) from e
     return model.eval(), _check_loaded(info, _silently_missing(model, folder), folder)
 

@@ -30,7 +30,7 @@ def find_model_class(folder: Folder) -> ModelClass:
     """The class of transformers that a folder's config means; its code, if it names any, is not looked at.
 
     Raises:
-        AttnscopeError: transformers is not installed or has no such model, it takes no text, or weights are quantised.
+        AttnscopeError: transformers is missing or does not have the model, it takes no text, or it is quantised.
     """
     where = folder.path / "config.json"
     _check_counts(folder.config, str(where))
@@ -57,7 +57,7 @@ def _check_counts(config: dict[str, Any], where: str) -> None:
 
 
 def _transformers() -> Any:
-    """The library, told never to use the network and to keep quiet."""
+    """Import transformers with the network and its log messages disabled."""
     os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_OFFLINE="1", HF_HUB_DISABLE_TELEMETRY="1")
     try:
         import transformers
@@ -82,7 +82,7 @@ def _config(hf: Any, folder: Folder) -> Any:
         raise AttnscopeError("the checkpoint is quantised", where=where, hint="use one with floating-point weights")
     try:
         return hf.CONFIG_MAPPING[kind].from_dict(folder.config)
-    except Exception as e:  # whatever a class of transformers makes of a strange value
+    except Exception as e:  # a class of transformers may raise anything for a strange value
         raise AttnscopeError(f"transformers rejects it ({first_line(e)})", where=where) from e
 
 

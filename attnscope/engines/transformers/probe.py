@@ -40,7 +40,7 @@ class ModelPart:
 
 
 def no_attention_interface(family: str, folder: Folder) -> AttnscopeError:
-    """The refusal of an architecture that does its attention where nobody can see it."""
+    """Build the error for an architecture whose attention cannot be observed."""
     found = f"'{family}' does not run through transformers' attention interface"
     hint = "attnscope cannot read its scores"
     return AttnscopeError(found, where=folder.path, hint=hint)
@@ -96,7 +96,7 @@ def max_text_length(model: Any, config: Any) -> int | None:
     if not isinstance(most, int) or most < 1:
         return None
     counted = [m.padding_idx for n, m in _tables(model) if "position" in n and m.padding_idx is not None]
-    return most - 1 - counted[0] if counted else most  # positions that start behind the padding's (RoBERTa)
+    return most - 1 - counted[0] if counted else most  # positions that start after the padding index (RoBERTa)
 
 
 def _tables(model: nn.Module) -> Iterable[tuple[str, nn.Embedding]]:

@@ -14,7 +14,7 @@ from attnscope.views.terminal.numbers import digits_for
 from attnscope.views.terminal.screen import Screen
 
 HEAVIEST = 10  # sources that are listed
-NEIGHBOURS = 8  # tokens on each side that say where in the text a source stands
+NEIGHBOURS = 8  # tokens of context on each side of a source
 _LABEL = 14  # cells of a side's name
 _SNIPPET = 16  # cells below which a snippet says nothing
 

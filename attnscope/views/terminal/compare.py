@@ -33,7 +33,7 @@ def render_comparison(comparison: Comparison, console: Console, *, format: str =
     Args:
         comparison: What to show.
         console: Where to.
-        format: `table`, `heat`, or `verdict` for what the tolerance says alone.
+        format: `table`, `heat`, or `verdict` for only the verdict of the tolerance.
         precision: Digits after the point.
     """
     screen = Screen(console, precision)

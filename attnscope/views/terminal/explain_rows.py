@@ -157,7 +157,7 @@ def put_softmax(screen: Screen, e: Explanation, axis: Axis) -> None:
 
 
 def _spread(e: Explanation, cells: list[str]) -> list[str]:
-    """The cells of the keys and of the sink, with blanks where the rest stands, and at the sum."""
+    """The cells of the keys and of the sink, with blanks for the rest and the sum."""
     return [*cells[: len(e.keys)], *[""] * (e.rest is not None), *cells[len(e.keys) :], ""]
 
 
@@ -184,7 +184,7 @@ def put_blend(screen: Screen, e: Explanation, axis: Axis) -> None:
 def _put_with_dimensions(
     screen: Screen, heading: str, labels: list[Text], columns: list[Column], matrix: "np.ndarray", name: str
 ) -> None:
-    """A grid, with as many dimensions of each row's vector as there is room for, and a line on the others."""
+    """Print a grid with as many dimensions of each row's vector as fit, and a line about the others."""
     used = INDENT + label_cells(heading, labels) + sum(column.width for column in columns)
     shown = dimensions(matrix, screen.width - used, screen.precision)
     put_grid(screen, heading, labels, [*columns, *shown])

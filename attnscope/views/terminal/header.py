@@ -12,7 +12,7 @@ from attnscope.report.row_statistics import ROW_STATISTICS
 from attnscope.views.terminal.labels import spans
 from attnscope.views.terminal.screen import ROOMY, Screen, flow
 
-NAMES = 9  # Cells of the names that stand before values.
+NAMES = 9  # Width of the names before values.
 LONGEST_TEXT = 400  # Characters of a text that its header repeats in full; of a longer one it has the first half.
 _RANDOM = "bold white on red"
 _WHAT_IF = {

@@ -28,7 +28,7 @@ class Picture:
         queries: Where runs of queries start, and the end.
         keys: Where runs of keys start, and the end.
         weights: (runs of queries, runs of keys).
-        cell: Characters of a run of keys: 2 where there is room.
+        cell: Characters of a run of keys: 2 if it fits.
         lines: Runs of queries in a line: 2 where two colours share a character, for a character is twice as high as
             wide.
         low: The weight at the lower end of the scale, which is logarithmic.
@@ -44,7 +44,7 @@ class Picture:
     high: float
 
     def place(self, weight: float) -> float:
-        """Where a weight above zero stands on the scale, from 0 to 1."""
+        """Return the place of a weight above zero on the scale, from 0 to 1."""
         if self.high <= self.low:
             return 1.0
         return min(1.0, max(0.0, log(weight / self.low) / log(self.high / self.low)))
@@ -166,7 +166,7 @@ def _put_legend(screen: Screen, picture: Picture) -> None:
 
 
 def put_overview(screen: Screen, text: TextReport, head: HeadReport) -> None:
-    """Print what stands for the matrices of a head, where it has that."""
+    """Print what replaces the matrices of a head, if it has a map."""
     if head.pooled is not None:
         put_map(screen, text, head.pooled)
     if head.columns is not None:

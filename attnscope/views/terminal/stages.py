@@ -21,7 +21,7 @@ class StageView:
         matrix: The numbers.
         texts: Every cell as text.
         masked_rows: Which rows may attend to nothing.
-        scale: What its colours stand for.
+        scale: Values of its colours.
         digits: How its numbers are written.
         rows: The queries.
         columns: The keys, or the dimensions of the value.
