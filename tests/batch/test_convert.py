@@ -188,7 +188,7 @@ def test_a_cell_that_readers_of_csv_refuse_is_refused(tmp_path):
             convert(order.output, tmp_path / f"{length}.csv", force=False)
             convert(tmp_path / f"{length}.csv", tmp_path / f"{length}-back.parquet", force=False)
         else:
-            with pytest.raises(AttnscopeError, match=r"the id of record 0 has 131,073 characters; a cell of"):
+            with pytest.raises(AttnscopeError, match=r"the id of record 0 has 131,073 characters; a .csv cell"):
                 convert(order.output, tmp_path / f"{length}.csv", force=False)
             assert not (tmp_path / f"{length}.csv").exists()
 
@@ -220,7 +220,7 @@ def test_a_table_is_no_dump(folder):
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (lambda data: data[: data.rindex(b"\n", 0, -1) + 1], "is not finished; the command that began it goes on"),
+        (lambda data: data[: data.rindex(b"\n", 0, -1) + 1], "is not finished; run the command that started it again"),
         (lambda data: data[:-5], "is not finished"),
         (lambda data: data.replace(b"river", b"rover"), r"dump.jsonl:\d+: the line is damaged"),
         (lambda data: b"{}\n", "is not a dump"),

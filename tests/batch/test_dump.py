@@ -209,11 +209,11 @@ def test_a_crashed_dump_goes_on_to_the_same_bytes(tmp_path, name, at):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"settings": Settings(top=4)}, "begun with settings.top = 3, now it is 4"),
+        ({"settings": Settings(top=4)}, "started with settings.top = 3, now it is 4"),
         ({"settings": Settings(layer="0")}, "settings.layer = 'all', now it is '0'"),
         ({"mask": "causal"}, "mask.used = 'bidirectional', now it is 'causal'"),
         ({"dtype": "bfloat16"}, "provenance.dtype = 'float32', now it is 'bfloat16'"),
-        ({"config": "causal"}, "was begun with"),
+        ({"config": "causal"}, "was started with"),
         ({"texts": (*TEXTS[:-1], "Rivers erode")}, "input.sha256"),
     ],
 )
@@ -390,6 +390,6 @@ def test_a_target_that_is_something_else_is_refused(tmp_path, kind):
         target = tmp_path / "dump"
         target.mkdir()
         (target / "precious.txt").write_text("precious")
-    with pytest.raises(AttnscopeError, match=r"symbolic link|is not a dump|holds something else"):
+    with pytest.raises(AttnscopeError, match=r"symbolic link|is not a dump|with other files"):
         dump(tmp_path, name=target.name)
     assert kind != "something" or target.read_text() == "precious"

@@ -87,5 +87,5 @@ def test_a_hash_of_the_weights_binds_a_dump_to_every_byte_of_them(tmp_path, mini
     data = bytearray(weights.read_bytes())
     data[-20_000_001] ^= 1
     weights.write_bytes(data)
-    with pytest.raises(AttnscopeError, match=r"was begun with provenance\.weights_hash"):
+    with pytest.raises(AttnscopeError, match=r"was started with provenance\.weights_hash"):
         dump(tmp_path, lines, settings, model=str(folder), hash_weights=True)

@@ -90,7 +90,7 @@ def test_damaged_zstandard(tmp_path, damage):
 def test_zstandard_says_what_is_missing(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "zstandard", None)
     monkeypatch.setitem(sys.modules, "compression", None)
-    with pytest.raises(AttnscopeError, match=r"install attnscope\[zst\], use Python 3.14, or unpack it"):
+    with pytest.raises(AttnscopeError, match=r"install attnscope\[zst\], use Python 3.14, or decompress it"):
         read(write(tmp_path, "a.txt.zst", b"(\xb5/\xfd"))
 
 
@@ -203,7 +203,7 @@ def test_parts_of_an_input(tmp_path, options, left):
 
 
 def test_what_is_refused(tmp_path):
-    with pytest.raises(UsageError, match=r"'a.doc' does not say what it holds; --from names it"):
+    with pytest.raises(UsageError, match=r"cannot tell the format of 'a.doc' from its name; set --from"):
         InputReader("a.doc", None, "text")
     with pytest.raises(AttnscopeError, match=r"cannot be read \(No such file"):
         InputReader(str(tmp_path / "missing.txt"), None, "text")

@@ -48,16 +48,16 @@ def _write(folder: Path, raw: dict[str, Any], tensors: dict[str, Tensor]) -> Non
             10**9,
             "config.json: config says 1000000000 layers, but the weights have 3; ",
         ),
-        ("num_hidden_layers", 2, "config.json: config says 2 layers, but the weights have 3; config and weights "),
+        ("num_hidden_layers", 2, "config.json: config says 2 layers, but the weights have 3; config.json and weights "),
         (
             "vocab_size",
             10**12,
-            "config.json: config.json says a vocabulary of 1000000000000 and a width of 24, ",
+            "config.json: config says a vocabulary of 1000000000000 and a width of 24, ",
         ),
         (
             "hidden_size",
             10**9,
-            "config.json: config.json says a vocabulary of 60 and a width of 1000000000, ",
+            "config.json: config says a vocabulary of 60 and a width of 1000000000, ",
         ),
         ("intermediate_size", 10**12, "encoder.layer.0.intermediate.dense.weight: has shape [40, 24], "),
         ("max_position_embeddings", 10**15, "embeddings.position_embeddings.weight: has shape [48, 24], "),
@@ -132,7 +132,7 @@ def _in_blocks(name: str) -> Change:
             "llama",
             _without("model.layers.1.self_attn.v_proj.weight"),
             ": the tensor 'model.layers.1.self_attn.v_proj.weight' is missing; it is needed for "
-            "'blocks.1.attention.v.weight'; weights are never made up",
+            "'blocks.1.attention.v.weight'; missing weights are never filled in",
         ),
         (
             "llama",
@@ -160,7 +160,7 @@ def _in_blocks(name: str) -> Change:
         (
             "llama",
             _with("model.layers.0.self_attn.q_proj.bias", torch.ones(32)),
-            "unknown tensor 'model.layers.0.self_attn.q_proj.bias'; family 'llama' does not know it",
+            "unknown tensor 'model.layers.0.self_attn.q_proj.bias'; family 'llama' does not use it",
         ),
         (
             "llama",
@@ -171,12 +171,12 @@ def _in_blocks(name: str) -> Change:
             "mixtral",
             _without("model.layers.1.block_sparse_moe.experts.2.w3.weight"),
             ": the tensor 'model.layers.1.block_sparse_moe.experts.2.w3.weight' or "
-            "'model.layers.1.mlp.experts.gate_up_proj' is missing; it is needed for 'blocks.1.mlp.experts.2.up.weight'",
+            "'model.layers.1.mlp.experts.gate_up_proj' is missing; 'blocks.1.mlp.experts.2.up.weight' needs it",
         ),
         (
             "mixtral",
             _with("model.layers.0.block_sparse_moe.experts.4.w1.weight", torch.ones(40, 32)),
-            "unknown tensor 'model.layers.0.block_sparse_moe.experts.4.w1.weight'; family 'mixtral' does not know it",
+            "unknown tensor 'model.layers.0.block_sparse_moe.experts.4.w1.weight'; family 'mixtral' does not use it",
         ),
         (
             "mixtral",
@@ -187,12 +187,12 @@ def _in_blocks(name: str) -> Change:
             "mixtral",
             _without("model.layers.0.block_sparse_moe.gate.weight"),
             "config.json: the tensor 'model.layers.0.block_sparse_moe.gate.weight' or 'model.layers.0.mlp.gate.weight' "
-            "is missing; it is needed for 'blocks.0.mlp.router.weight'",
+            "is missing; 'blocks.0.mlp.router.weight' needs it",
         ),
         (
             "gpt_oss",
             _without("model.layers.2.self_attn.sinks"),
-            ": the tensor 'model.layers.2.self_attn.sinks' is missing; it is needed for 'blocks.2.attention.sinks'",
+            ": the tensor 'model.layers.2.self_attn.sinks' is missing; 'blocks.2.attention.sinks' needs it",
         ),
         (
             "gpt_oss",
