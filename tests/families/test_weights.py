@@ -131,8 +131,8 @@ def _in_blocks(name: str) -> Change:
         (
             "llama",
             _without("model.layers.1.self_attn.v_proj.weight"),
-            ": the tensor 'model.layers.1.self_attn.v_proj.weight' is missing; it is needed for "
-            "'blocks.1.attention.v.weight'; missing weights are never filled in",
+            ": the tensor 'model.layers.1.self_attn.v_proj.weight' is missing; 'blocks.1.attention.v.weight' needs it"
+            "; missing weights are never filled in",
         ),
         (
             "llama",
@@ -154,7 +154,7 @@ def _in_blocks(name: str) -> Change:
         (
             "llama",
             _with("model.layers.0.self_attn.q_norm.weight", torch.ones(8)),
-            "model.safetensors: unknown tensor 'model.layers.0.self_attn.q_norm.weight'; family 'llama' does not know "
+            "model.safetensors: unknown tensor 'model.layers.0.self_attn.q_norm.weight'; family 'llama' does not use "
             "it, and it may change attention",
         ),
         (
@@ -202,8 +202,8 @@ def _in_blocks(name: str) -> Change:
         (
             "gpt_oss",
             _without("model.layers.0.mlp.experts.gate_up_proj_bias"),
-            ": the tensor 'model.layers.0.mlp.experts.gate_up_proj_bias' is missing; it is needed for "
-            "'blocks.0.mlp.experts.0.up.bias'",
+            ": the tensor 'model.layers.0.mlp.experts.gate_up_proj_bias' is missing; 'blocks.0.mlp.experts.0.up.bias' needs it"
+            "",
         ),
         (
             "gpt_oss",
@@ -244,6 +244,6 @@ def test_a_weight_that_is_not_a_number_is_named_with_its_place(saved: Saved, tmp
     spoilt[3, 5] = torch.nan
     _write(tmp_path, raw, {**tensors, name: spoilt})
     with pytest.raises(
-        AttnscopeError, match=rf"{name}: holds nan at \[3, 5\]; 1 of 1,024 are not finite; the checkpoint is "
+        AttnscopeError, match=rf"{name}: contains nan at \[3, 5\]; 1 of 1,024 are not finite; the checkpoint is "
     ):
         native_stages.open_stack(tmp_path)
