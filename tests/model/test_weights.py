@@ -227,7 +227,7 @@ def test_a_value_in_a_late_layer_is_named(tmp_path: Path, keep: bool) -> None:
     with pytest.raises(AttnscopeError) as caught:
         look(stack, lambda layer, layers: done.append(layer))
     assert str(caught.value) == (
-        f"{path}: blocks.4.attention.k.weight: holds nan at [2, 3]; 1 of 48 are not finite; "
+        f"{path}: blocks.4.attention.k.weight: contains nan at [2, 3]; 1 of 48 are not finite; "
         "the checkpoint is damaged: download it again"
     )
     assert done == [1, 2, 3, 4]

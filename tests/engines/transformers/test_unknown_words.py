@@ -54,7 +54,7 @@ def test_a_long_text_that_ends_with_them_is_cut_at_its_end(folders):
     text = _run(folders("bert"), "the " * 46 + "zebra </s> " * 10, truncate=True)
     assert [token.text for token in text.tokens] == ["the"] * 46 + ["zebra", "</s>"]
     assert text.tokens[-1].start is None  # the one that the tokenizer adds
-    assert text.notes[0] == "cut from 67 to 48 tokens"
+    assert text.notes[0] == "truncated from 67 to 48 tokens"
 
 
 def test_a_dump_looks_into_a_text_of_nothing_else(folders, tmp_path):
