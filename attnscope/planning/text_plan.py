@@ -74,7 +74,7 @@ def _check_context(text: TextInput, source: ModelSource) -> None:
     given = text.context is not None
     if source.needs_context and not given:
         hint = "pass the text for the encoder" if source.part else "pass the text that provides keys and values"
-        raise UsageError("is required: the model attends to a second text", where="--context", hint=hint)
+        raise UsageError("is required, since the model attends to a second text", where="--context", hint=hint)
     if given and source.part == "encoder":
         raise UsageError("an encoder reads only TEXT", where="--context", hint="remove it, or use --part cross")
     if given and not source.needs_context:

@@ -202,8 +202,8 @@ def _in_blocks(name: str) -> Change:
         (
             "gpt_oss",
             _without("model.layers.0.mlp.experts.gate_up_proj_bias"),
-            ": the tensor 'model.layers.0.mlp.experts.gate_up_proj_bias' is missing; 'blocks.0.mlp.experts.0.up.bias' needs it"
-            "",
+            ": the tensor 'model.layers.0.mlp.experts.gate_up_proj_bias' is missing; "
+            "'blocks.0.mlp.experts.0.up.bias' needs it",
         ),
         (
             "gpt_oss",

@@ -162,7 +162,7 @@ def test_parts(folders):
     assert "only works with --engine transformers" in refused(
         folders("llama"), UsageError, part="cross", engine="native"
     )
-    assert "the text that the encoder reads" in refused(folders("t5"), UsageError, part="decoder")
+    assert "pass the text for the encoder" in refused(folders("t5"), UsageError, part="decoder")
     assert "reads only TEXT" in refused(folders("t5"), UsageError, part="encoder", context=SOURCE)
     assert "has no cross-attention" in refused(folders("llama"), UsageError, context=SOURCE)
 
