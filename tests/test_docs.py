@@ -19,6 +19,7 @@ import pytest
 
 from attnscope.cli import main
 from attnscope.cli.app import app
+from attnscope.report.row_statistics import STATISTICS
 from tests.helpers import architectures
 
 ROOT = Path(__file__).parent.parent
@@ -195,6 +196,11 @@ def test_the_stack_of_the_page_runs(folder, capsys):
     Path("my.toml").write_text(block)
     assert main(["run", "The bank by the river", "--config", "my.toml"]) == 0, capsys.readouterr().err
     assert "random" in capsys.readouterr().out
+
+
+def test_the_table_of_rows_names_every_statistic():
+    (row,) = re.findall(r"^\| `rows` \|.*$", (DOCS / "dumps.md").read_text(), re.MULTILINE)
+    assert {name for name in STATISTICS if not name.startswith("within_")} <= set(re.findall(r"`(\w+)`", row))
 
 
 def test_the_python_of_the_readme_runs(folder):
