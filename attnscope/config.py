@@ -80,7 +80,7 @@ MASK_FILES = (".json", ".npy", ".safetensors")
 def parse_mask(text: str, where: str = "--mask") -> tuple[MaskTerm, ...]:
     """Read a mask expression: terms joined by `+`; a key is visible where every term lets it be seen.
 
-    `causal`: the query and what stands before it. `bidirectional`: everything. `window:N`: keys less than N
+    `causal`: the query itself and earlier keys. `bidirectional`: everything. `window:N`: keys less than N
     positions away, on both sides (so `causal+window:4` is the query and the three before it). `prefix:N`: the first
     N keys for everyone, the rest causally. `block:N`: only keys of the query's own stretch of N tokens (documents
     packed one after the other). `own`: the model's own mask. A file holds a boolean matrix (queries, keys); its path
@@ -92,7 +92,7 @@ def parse_mask(text: str, where: str = "--mask") -> tuple[MaskTerm, ...]:
     parts: list[str] = []
     for part in text.split("+"):
         if parts and "/" in parts[-1] and not parts[-1].rstrip().endswith(MASK_FILES):
-            parts[-1] += f"+{part}"  # a path that goes on: no word holds a slash
+            parts[-1] += f"+{part}"  # a path continues: no word contains a slash
         else:
             parts.append(part.strip())
     return tuple(_mask_term(part.strip(), where) for part in parts)
@@ -104,7 +104,7 @@ def _mask_term(part: str, where: str) -> MaskTerm:
         return MaskTerm("file", path=part)
     if kind in ("window", "prefix", "block"):
         if not colon or not size.isascii() or not size.isdigit() or not size.strip("0"):
-            raise UsageError(f"'{part}' has no size", where=where, hint=f"use {kind}:N with N of 1 or more")
+            raise UsageError(f"'{part}' needs a size", where=where, hint=f"use {kind}:N with N of 1 or more")
         if len(size.lstrip("0")) > _SIZE_DIGITS:
             raise UsageError(
                 f"the size of '{part}' is too large", where=where, hint=f"use at most {_SIZE_DIGITS} digits"
@@ -126,7 +126,7 @@ Activation = Literal["gelu", "gelu_tanh", "relu", "silu", "quick_gelu"]
 
 
 class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A transformer stack as data; whatever a family or a TOML file describes becomes one of these.
+    """A transformer stack as data; families and TOML files are both converted to it.
 
     Attributes:
         vocab_size: Rows of the token embedding.
@@ -283,7 +283,9 @@ def check_sizes(config: ModelConfig, where: str) -> None:
         raise AttnscopeError(found, where=where, hint="give one per layer")
     if bool(config.n_experts) != bool(config.experts_per_token) or config.experts_per_token > config.n_experts:
         found = f"{config.experts_per_token} of {config.n_experts} experts for each token"
-        raise AttnscopeError(found, where=where, hint="n_experts must be at least experts_per_token, both 0 or neither")
+        raise AttnscopeError(
+            found, where=where, hint="n_experts must be at least experts_per_token, and both must be 0 or neither"
+        )
     if config.n_experts and not config.d_mlp:
         found = f"{config.n_experts} experts without a width"
         raise AttnscopeError(found, where=where, hint="set d_mlp, the hidden width of each")
@@ -296,14 +298,14 @@ def _check_scaling(rope: Rope | None, where: str) -> None:
         return
     if scaling.original_max_positions is None:
         found = f"rotary scaling '{scaling.kind}' has no original_max_positions"
-        raise AttnscopeError(found, where=where, hint="give the length that the model was trained on")
+        raise AttnscopeError(found, where=where, hint="set it to the length the model was trained on")
     if scaling.kind == "yarn" and rope.theta == 1:
-        raise AttnscopeError("YaRN cannot stretch rotary positions with theta 1", where=where, hint="such as 10000")
+        raise AttnscopeError("YaRN cannot scale rotary positions with theta 1", where=where, hint="such as 10000")
     if scaling.kind == "llama3" and scaling.low_freq_factor >= scaling.high_freq_factor:
         found = (
             f"low_freq_factor {scaling.low_freq_factor:g} is not below high_freq_factor {scaling.high_freq_factor:g}"
         )
-        raise AttnscopeError(found, where=where, hint="such as 1 and 4")
+        raise AttnscopeError(found, where=where, hint="use values such as 1 and 4")
 
 
 class TextInput(msgspec.Struct, frozen=True):

@@ -5,7 +5,7 @@ from os import PathLike
 
 from attnscope.system.escape import escape_control
 
-_LONGEST = 1000  # characters of each part of an error line: a value that somebody typed may have any length
+_LONGEST = 1000  # characters of each part of an error line: a typed value may have any length
 
 
 class Exit(IntEnum):

@@ -55,7 +55,7 @@ class Session:
         """Load the layers that a run needs, once where enough of them are loaded; the model, and its device.
 
         Raises:
-            AttnscopeError: They cannot be loaded, or there is no such device.
+            AttnscopeError: They cannot be loaded, or the device does not exist.
         """
         import_torch()  # everything that can be refused without it has been
         import torch
@@ -69,7 +69,7 @@ class Session:
             self.on_progress("loading", 0, 1)
             model = self.models[key] = plan.source.load(plan.n_layers_run, getattr(torch, run.dtype), device)
         if plan.stream_reason and not model.stream:
-            say = f"weights are read again in every pass, layer by layer: {plan.stream_reason}"
+            say = f"weights are read again in every pass: {plan.stream_reason}"
             warnings.warn(say, stacklevel=2)
         model.stream = bool(plan.stream_reason)
         return model, device
@@ -166,7 +166,7 @@ def attend(
 
 
 def new_window() -> None:
-    """See `packed.new_window`, which a dump calls before the batches whose matrices go to one file."""
+    """Start a new window of packed matrices; a dump calls this before the batches whose matrices go to one file."""
     from attnscope.model.recorders.packed import new_window
 
     new_window()
@@ -179,14 +179,14 @@ def forward(
     recorders: "Mapping[int, Sequence[Recorder]]",
     step: tuple[str, ProgressCallback | None],
 ) -> None:
-    """Run the model under the eyes of recorders, and tell how far it is.
+    """Run the model with recorders and report progress.
 
     Args:
         plan: What was asked.
         batch: The texts side by side.
         engine: The model under its mask.
-        recorders: Layer to those who watch it.
-        step: What this is called, and who is told; None for nobody.
+        recorders: Layer to its recorders.
+        step: Name of this step and its progress callback; None for no progress.
     """
     from attnscope.model.recorders.limited import limited
 

@@ -16,7 +16,7 @@ _SLICE = re.compile(r"(-?[0-9]{1,18})?:(-?[0-9]{1,18})?")
 _NUMBER = re.compile(r"-?[0-9]{1,18}")
 _LISTED = re.compile(r'(?:^|,)(\s*"([^"]+|")"\s*(?=,|$)|[^,]*)')
 _MOST_PICKED = 1_000_000  # of a list of layers or heads that is made number by number
-PRINTED = 64  # tokens: of a longer text nobody reads matrices on a screen, and a pooled map stands for them
+PRINTED = 64  # tokens: matrices of a longer text are unreadable on a screen, and a pooled map replaces them
 POOL = 64  # runs of tokens that such a map has each way, unless --pool says otherwise
 
 
@@ -38,7 +38,7 @@ class IndexSelection:
         A word and a single range stay a `range`: a config may claim a billion layers.
 
         Raises:
-            UsageError: A number lies outside 0 … count − 1, or ranges hold more numbers than any model has.
+            UsageError: A number is outside 0 … count − 1, or ranges hold more numbers than any model has.
         """
         if self.word:
             return range(count)
@@ -46,7 +46,7 @@ class IndexSelection:
         if len(ranges) == 1:
             return ranges[0]
         if sum(map(len, ranges)) > _MOST_PICKED:
-            found = f"these ranges hold more than {_MOST_PICKED:,} {what}s"
+            found = f"these ranges have more than {_MOST_PICKED:,} {what}s"
             raise UsageError(found, where=f"--{what}", hint="use all, or one range")
         return list(dict.fromkeys(number for one in ranges for number in one))
 
@@ -74,7 +74,7 @@ def parse_unit(layer: str, head: str) -> tuple[str, str]:
     """Read the label of a head, such as `L2H3`, out of `--layer` or `--head`, where one of them has it.
 
     Args:
-        layer: `--layer`, as typed or left alone.
+        layer: `--layer`, as typed or the default.
         head: `--head`, likewise.
 
     Returns:
@@ -91,7 +91,7 @@ def parse_unit(layer: str, head: str) -> tuple[str, str]:
     for option, given, number in zip(("--layer", "--head"), (layer, head), meant, strict=True):
         one = _RANGE.fullmatch(given.strip())
         if given not in others and not (one and one[2] is None and int(one[1]) == int(number)):
-            raise UsageError(f"'{given}' contradicts {typed}", where=option, hint=f"leave {option} out")
+            raise UsageError(f"'{given}' contradicts {typed}", where=option, hint=f"remove {option}")
     return meant
 
 
@@ -111,10 +111,10 @@ def parse_indices(text: str, option: str) -> IndexSelection:
         low = int(match[1])
         high = low if match[2] is None else int(match[2])
         if low < 0 and match[2] is not None:
-            found = f"the range '{part.strip()}' starts at a number that counts from the end"
-            raise UsageError(found, where=option, hint="count both from 0")
+            found = f"the range '{part.strip()}' starts with a negative number"
+            raise UsageError(found, where=option, hint="count both ends from 0")
         if high < low:
-            raise UsageError(f"the range '{part.strip()}' runs backwards", where=option, hint=f"use {high}-{low}")
+            raise UsageError(f"the range '{part.strip()}' is reversed", where=option, hint=f"use {high}-{low}")
         ranges.append((low, high))
     return IndexSelection(ranges=tuple(ranges))
 
@@ -125,7 +125,7 @@ def parse_positions(
     """The token positions that `3`, `3:8`, `-1`, `0,4,7:9`, a word such as `bank` or a phrase stand for.
 
     Args:
-        typed: What the user typed. Commas separate; what stands in double quotes, and a comma alone, is a word.
+        typed: What the user typed. Commas separate; text in double quotes, and a comma alone, is a word.
             Positions that the text has (`:` ends are exclusive, as in Python) are positions; anything else is a word
             or phrase, found wherever tokens spell it.
         tokens: The text's tokens.
@@ -134,7 +134,7 @@ def parse_positions(
         clip: A slice may reach beyond the text.
 
     Raises:
-        UsageError: A position lies outside the text, or the word is not in it.
+        UsageError: A position is outside the text, or the word is not in it.
     """
     found: dict[int, None] = {}
     for part, quoted in _listed(typed):
@@ -142,7 +142,7 @@ def parse_positions(
         chosen = chosen or _find_word(part, tokens, texts)
         if not chosen:
             beyond = _SLICE.fullmatch(part) and not quoted
-            found_out = f"'{part}' reaches beyond the text or is empty" if beyond else f"'{part}' is not in the text"
+            found_out = f"'{part}' is outside the text or empty" if beyond else f"'{part}' is not in the text"
             words = " ".join(token.text for token in tokens[:40])
             raise NotInText(found_out, where=option, hint=f"the text has tokens 0 to {len(tokens) - 1}: {words}")
         found.update(dict.fromkeys(chosen))
@@ -158,7 +158,7 @@ def _listed(typed: str) -> list[tuple[str, bool]]:
 
 
 def _numbered(part: str, count: int, *, clip: bool) -> list[int] | None:
-    """The positions of a number or slice that lies within a text of so many tokens; None for anything else."""
+    """Return the positions of a number or slice within a text of so many tokens; None for anything else."""
     if _NUMBER.fullmatch(part):
         return [range(count)[int(part)]] if -count <= int(part) < count else None
     match = _SLICE.fullmatch(part)
@@ -172,7 +172,7 @@ def _numbered(part: str, count: int, *, clip: bool) -> list[int] | None:
 def _find_word(word: str, tokens: "Sequence[Token]", texts: Sequence[str | None]) -> list[int]:
     """Positions of the tokens that show the word, and of runs of them that it spells; as it is typed, else in any case.
 
-    A run begins and ends where the word does in the text (`riv`, `er`), so a phrase is found with any white space.
+    A run starts and ends where the word does in the text (`riv`, `er`), so a phrase is found with any white space.
     """
     if not word.strip():
         return []
@@ -186,7 +186,7 @@ def _find_word(word: str, tokens: "Sequence[Token]", texts: Sequence[str | None]
 
 
 def _runs(pattern: "re.Pattern[str]", segment: int, tokens: "Sequence[Token]", text: str | None) -> Iterator[int]:
-    """Positions of the tokens of one text that together stand for what the pattern finds in it."""
+    """Find the tokens of one text that together spell a match of the pattern."""
     mine = [(i, t.start, t.end, t.text) for i, t in enumerate(tokens) if t.segment == segment and t.start is not None]
     firsts = {start: i for i, start, _, _ in reversed(mine)}
     lasts = {end: i for i, _, end, _ in mine}

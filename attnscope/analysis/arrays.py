@@ -21,7 +21,7 @@ def unit_names(trace: Trace) -> list[tuple[int | str, int | str]]:
 
 
 def unit_arrays(trace: Trace) -> dict[str, Any]:
-    """Everything kept of a batch as NumPy arrays whose axes are text, unit, row and whatever follows.
+    """Everything kept of a batch as NumPy arrays whose axes are text, unit, row, then those of the array.
 
     Returns:
         `top.keys` (int32), `top.weight` and so on, `rows.entropy` and so on, `columns`, `pooled`, `stages.weights` and

@@ -9,7 +9,7 @@ from attnscope.model.recorders import RowRecorder
 from attnscope.model.trace import HeadSelection
 from attnscope.selection import IndexSelection
 
-MEASURE = "most mass on other words"
+MEASURE = "most weight on other words"
 
 
 def choose_heads(

@@ -47,7 +47,7 @@ def head_report(
         left_out: What does not take part in the ranking.
 
     Raises:
-        UsageError: A mean over layers that do not scale alike.
+        UsageError: A mean over layers that scale their scores differently.
     """
     text, queries, extent, record_spec = place.text, place.queries, place.extent, trace.record_spec
     rows, counted = _index_of(queries, record_spec.rows), _index_of(queries, record_spec.counted)
@@ -87,7 +87,7 @@ def _stages(
 
 
 def _index_of(chosen: list[int], among: list[int]) -> "slice | Tensor":
-    """Where positions lie among sorted ones that hold them all; a slice where they are neighbours there."""
+    """Find positions within a sorted list that contains them all; a slice if they are adjacent there."""
     if not chosen:
         return slice(0, 0)
     found = torch.searchsorted(torch.tensor(among), torch.tensor(chosen))
@@ -99,7 +99,7 @@ def _shared_spec(recorded: UnitRecorders) -> tuple[float, float | None, str | No
     """Scale, soft-cap and bias, which a unit's layers share."""
     specs = {(spec.scale, spec.softcap, spec.bias_name) for one in recorded.rows for spec in one.specs.values()}
     if len(specs) > 1:
-        raise UsageError("these layers scale their scores differently", where="--layer", hint="choose one layer")
+        raise UsageError("these layers scale their scores differently", where="--layer", hint="select one layer")
     return specs.pop()
 
 
@@ -125,7 +125,7 @@ def top_of_mean(
     assert recorded.contributions is not None
     mean = {name: values[text, 0][rows] for name, values in recorded.contributions.compute().items()}  # (r, K)
     mean["weight"] = mean.pop("weights")
-    # A key takes part where any of the layers lets it be seen, whatever a sink leaves of its weight.
+    # A key takes part where any of the layers allows it, however much of its weight a sink takes.
     excluded = (mean.pop("allowed") == 0) | ~trace.record_tokens.eligible[text]
     keys, values = strongest(mean[trace.record_spec.by].masked_fill(excluded, -torch.inf), trace.record_spec.top)
     none = (values == -torch.inf) | values.isnan()

@@ -41,7 +41,7 @@ def pooled_map(recorded: UnitRecorders, text: int, extent: TextExtent) -> Pooled
 
 
 def _starts(count: int, size: int) -> list[int]:
-    """Where runs start, and the end: token i lies in run i·n // count, as in model.recorders.Pooled."""
+    """Where runs start, and the end: token i is in run i·n // count, as in model.recorders.Pooled."""
     n = min(size, count)
     return [-(-i * count // n) for i in range(n + 1)]
 
@@ -58,7 +58,7 @@ def means(recorded: UnitRecorders, text: int, extent: TextExtent) -> Means:
     facts = {name: row_statistic(recorded, name, text) for name in STATISTICS}
     if (sink := row_sink(recorded, text)) is not None:
         facts["sink"] = sink
-    # of every token where a text is pooled; a shorter text than others of its batch has padding behind
+    # of every token where a text is pooled; a shorter text than others of its batch is followed by padding
     facts = {name: values[: extent.n_queries][extent.counted] for name, values in facts.items()}
     return Means(**{name: _mean(values) for name, values in facts.items()})
 

@@ -24,10 +24,10 @@ class RecordSink(Protocol):
         """What was there before."""
 
     def copy(self, count: int) -> "Counter[str]":
-        """See journal.Journal."""
+        """Copy the next records of the old dump to the new one and count them by status."""
 
     def skip(self, count: int) -> None:
-        """See journal.Journal."""
+        """Skip the next records, which are written already."""
 
     def write(self, records: Sequence[Record], new: int, by_group: Sequence[Sequence[Record]]) -> None:
         """Write a window's records and make them safe.
@@ -40,7 +40,7 @@ class RecordSink(Protocol):
 
 
 class BackgroundWriter:
-    """One window at a time, so that memory holds two at most; whatever goes wrong is raised where the next one comes.
+    """Write one window at a time, so that memory holds two at most; raise an error when the next window arrives.
 
     Encoding, check sums, writing and waiting for the disk take as long as a fifth of the forward pass.
 

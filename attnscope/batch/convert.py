@@ -37,8 +37,8 @@ def kind(path: Path, option: str) -> str:
     check_name(path)
     if path.is_dir() or path.suffix in ("", *LINES, *TABLES):
         return "" if path.is_dir() else path.suffix
-    hint = f"use {' '.join(LINES + TABLES)}, or a name without ending for a folder"
-    raise UsageError(f"'{path}' has no known ending", where=option, hint=hint)
+    hint = f"use {' '.join(LINES + TABLES)}, or a name without extension for a folder"
+    raise UsageError(f"'{path}' has no known extension", where=option, hint=hint)
 
 
 def convert(source: Path, target: Path, table: tables.Kind | None = None, *, force: bool) -> tuple[int, str]:
@@ -59,17 +59,17 @@ def convert(source: Path, target: Path, table: tables.Kind | None = None, *, for
     """
     there, here = kind(source, "IN"), kind(target, "OUT")
     if table is not None and (here not in TABLES or there in TABLES):
-        found = "IN is a table already" if there in TABLES else "OUT is no table"
-        raise UsageError(found, where="--table", hint="it makes a .csv or .parquet of a dump or report")
+        found = "IN is already a table" if there in TABLES else "OUT is not a table"
+        raise UsageError(found, where="--table", hint="--table needs a .csv or .parquet OUT")
     if there in TABLES and here not in TABLES:
-        raise UsageError("a table holds less than a dump", where="OUT", hint="convert to .csv or .parquet")
+        raise UsageError("a table does not hold a whole dump", where="OUT", hint="convert to .csv or .parquet")
     if not source.exists():
-        raise AttnscopeError("there is no such file", where=source)
+        raise AttnscopeError("no such file", where=source)
     if not source.is_dir() and not source.is_file():
-        raise AttnscopeError("is not a regular file", where=source, hint="save what it gives to a file")
+        raise AttnscopeError("is not a regular file", where=source, hint="save its output to a file first")
     report = read_report(source) if there == ".json" else None
     if report is not None and here not in TABLES:
-        raise UsageError("a report of one run is no dump", where="OUT", hint="convert to .csv or .parquet")
+        raise UsageError("a report is not a dump", where="OUT", hint="convert to .csv or .parquet")
     with _replacing(target, force=force) as temporary:
         if here in TABLES:
             what, names, parts = _table(source) if there in TABLES else _parts(report or Dump(source), table)
@@ -183,7 +183,7 @@ def _write_document(dump: Dump, target: Path) -> int:
 def _replacing(target: Path, *, force: bool) -> Iterator[Path]:
     """A name to write to that becomes the target once everything is safe on disk."""
     if target.is_dir() or (target.suffix == "" and target.exists()):
-        raise AttnscopeError("exists", where=target, hint="name a new folder")
+        raise AttnscopeError("exists", where=target, hint="choose a new folder")
     check_target(target, force=force)
     temporary = target.parent / f".attnscope-{secrets.token_hex(6)}{target.suffix}"
     files = FileSystem()

@@ -23,7 +23,7 @@ Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
 
 class DirectWriter:
-    """Memory that begins where a page does, in which bytes are gathered until they are worth a call.
+    """Page-aligned memory that gathers bytes until they are worth a system call.
 
     Args:
         files: The system.
@@ -43,7 +43,7 @@ class DirectWriter:
         self._direct = self._files.direct(descriptor)
 
     def put(self, data: Bytes) -> None:
-        """Append bytes: from where they lie, if blocks of memory and file begin together, or from a copy.
+        """Append bytes: directly if memory and file are aligned to the same blocks, else from a copy.
 
         Args:
             data: (n,), not changed before the file is finished.
@@ -60,13 +60,13 @@ class DirectWriter:
             if self._direct and not off and len(data) >= _MIN_DIRECT_BYTES + BLOCK:
                 end = min(end, self._used + -self._used % BLOCK)  # the rest may go straight
             taken, data = data[: end - self._used], data[end - self._used :]
-            np.copyto(self._buffer[self._used : end], taken)  # numpy and zlib let other threads run meanwhile
+            np.copyto(self._buffer[self._used : end], taken)  # numpy and zlib release the interpreter's lock
             self._crc, self._used = crc32(self._buffer[self._used : end].data, self._crc), end
             if end == BUFFER_BYTES:
                 self._flush()
 
     def _write_direct(self, data: Bytes) -> Bytes:
-        """Write whole blocks from where they lie; what is left."""
+        """Write whole blocks without copying them; return the rest."""
         self._flush()
         whole = len(data) - len(data) % BLOCK
         self._crc = crc32(data[:whole].data, self._crc)
@@ -101,7 +101,7 @@ class DirectWriter:
                 done = 0  # a file system that takes the flag, and not our blocks
                 self._through_cache()
             rest = rest[done:]
-            if self._direct and done % BLOCK:  # from here on, nothing lies where blocks begin
+            if self._direct and done % BLOCK:  # from here on, nothing is aligned to blocks
                 self._through_cache()
 
     def _through_cache(self) -> None:

@@ -28,7 +28,7 @@ from attnscope.planning.run_plan import spare_memory
 from attnscope.system.file_system import FileSystem
 
 _TOKENS, _VALUES, _WINDOW = 1024, 1 << 22, 1 << 24  # larger windows: little faster, and two are held at once
-_BYTES = 40  # of memory for a number: in a recorder, as an array of its own, in a line, and what lies between
+_BYTES = 40  # of memory for a number: in a recorder, as an array of its own, in a line, and gaps between them
 
 DumpProgress = Callable[[Summary, int], None]
 
@@ -43,7 +43,7 @@ class DumpConfig:
         output: A .jsonl file, a folder, or `-` for lines to standard output.
         settings: What to keep.
         run: Model, mask and machine; its texts and selection are not looked at.
-        force: Start anew, whatever dump is there; it stays until records of the new one are safe.
+        force: Start over; an existing dump is kept until records of the new one are safe.
         strict: Stop at the first failure.
     """
 
@@ -59,7 +59,7 @@ class DumpConfig:
 def write_dump(
     order: DumpConfig, on_progress: DumpProgress, files: FileSystem | None = None, session: Session | None = None
 ) -> Summary:
-    """Write a dump, or go on with one.
+    """Write a dump, or resume one.
 
     Args:
         order: What the user asked.
@@ -115,7 +115,7 @@ def check_output(order: DumpConfig) -> None:
         with suppress(OSError):  # one of them is not there
             given = os.fstat(0) if order.input == "-" else os.stat(order.input)
             if os.path.samestat(given, os.stat(path)):
-                raise AttnscopeError("is the input", where=path, hint="name another output")
+                raise AttnscopeError("is the input file", where=path, hint="choose another output")
 
 
 def _load(
@@ -143,8 +143,8 @@ def _load(
 def _group_limits(settings: Settings, run: RunConfig, source: ModelSource) -> tuple[Grouping, int, str, MemoryLimit]:
     """How large groups may be; how many numbers memory holds of a text; why weights are read again; what stops it.
 
-    Groups decide the last bits of the numbers. So they depend on what was asked alone: they are as large as is of use,
-    or as `--max-memory` allows, whatever memory is free today.
+    Groups decide the last bits of the numbers. So they depend only on the request: they are as large as is useful,
+    or as `--max-memory` allows, however much memory is free.
 
     Raises:
         AttnscopeError: Not even a small group fits, or none of that size.
@@ -161,8 +161,10 @@ def _group_limits(settings: Settings, run: RunConfig, source: ModelSource) -> tu
     if run.max_memory is None:
         more = _TOKENS * a_token + 4 * _VALUES * _BYTES
         if more > spare:
-            found = f"a group of texts needs {format_bytes(more)}, half of what is free leaves {format_bytes(spare)}"
-            raise AttnscopeError(found, hint="free some memory, or take smaller groups with --max-memory")
+            found = (
+                f"a group of texts needs {format_bytes(more)}, but half of the free memory leaves {format_bytes(spare)}"
+            )
+            raise AttnscopeError(found, hint="free some memory, or use smaller groups with --max-memory")
         return Grouping(_TOKENS, _VALUES, _WINDOW, 0, 0), numbers // 4, stream_reason, memory
     window = min(_WINDOW, _power_of_two(numbers // 4))
     tokens = min(_TOKENS, _power_of_two(max(1, spare // 4 // a_token)))
@@ -175,7 +177,7 @@ def _power_of_two(number: int) -> int:
 
 
 def _check_same(old: Header, new: Header, path: Path) -> None:
-    """Refuse to go on with a dump that was made in another way; where its files are called something else is no matter.
+    """Refuse to resume a dump that was made with other settings; other file names do not matter.
 
     Raises:
         AttnscopeError: A setting, the model or the input differ.
@@ -185,8 +187,8 @@ def _check_same(old: Header, new: Header, path: Path) -> None:
         was.pop(name), now.pop(name)
     for name in was | now:
         if was.get(name) != now.get(name):
-            found = f"was begun with {name} = {was.get(name)!r}, now it is {now.get(name)!r}"
-            raise AttnscopeError(found, where=path, hint="name another output, or give --force to start anew")
+            found = f"was started with {name} = {was.get(name)!r}, now it is {now.get(name)!r}"
+            raise AttnscopeError(found, where=path, hint="choose another output, or pass --force to start over")
 
 
 def _flat(nested: dict[str, object], prefix: str = "") -> dict[str, object]:

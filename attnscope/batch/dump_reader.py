@@ -21,8 +21,8 @@ from attnscope.report.row_statistics import RowArrays
 
 _DTYPES = {"F32": np.float32, "I32": np.int32}
 _UNFINISHED = "is not finished"
-_RESTORE = "restore it from a copy"
-_GO_ON = "the command that began it goes on from there"
+_RESTORE = "restore it from a backup"
+_GO_ON = "run the command that started it again to resume"
 
 
 _Size = Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]
@@ -30,7 +30,7 @@ _Shard = tuple[str, bytes, dict[str, msgspec.Raw]]  # name, content, and the hea
 
 
 class _Place(msgspec.Struct):
-    """Where an array lies in a shard."""
+    """Location of an array in a shard."""
 
     dtype: Literal["F32", "I32"]
     shape: list[_Size]
@@ -61,7 +61,7 @@ class Dump:
         self._lines = self._bodies()
         first = next(self._lines, None)
         if first is None or not first.startswith(MAGIC):
-            raise AttnscopeError("is not a dump", where=self.path, hint="attnscope batch writes one")
+            raise AttnscopeError("is not a dump", where=self.path, hint="create one with attnscope batch")
         self.header = decoded(first, Header, self.path)
         if self.header.schema != SCHEMA:
             raise AttnscopeError(
@@ -69,7 +69,7 @@ class Dump:
             )
 
     def record_bodies(self) -> Iterator[bytes]:
-        """The JSON of every record, as it stands there.
+        """Yield the JSON of every record, unchanged.
 
         Raises:
             AttnscopeError: A line is damaged, or the end is missing.
@@ -78,7 +78,7 @@ class Dump:
             if body.startswith(END):
                 self.end = decoded(body, End, self.path)
                 if next(self._lines, None) is not None:
-                    raise AttnscopeError("something follows its end", where=self.path)
+                    raise AttnscopeError("has data after its end", where=self.path)
                 return
             yield body
         raise AttnscopeError(_UNFINISHED, where=self.path, hint=_GO_ON)
@@ -129,7 +129,7 @@ class Dump:
     def _shard(self, record: Record) -> _Shard:
         name = str(record.shard)
         if "/" in name or "\\" in name or not name.endswith(".safetensors"):
-            raise AttnscopeError(f"names a shard '{name}'", where=self.path, hint="expected a plain file name")
+            raise AttnscopeError(f"refers to the shard '{name}'", where=self.path, hint="expected a plain file name")
         data = self._read(self.path / name)
         if f"{crc32(data):08x}" != record.shard_check:
             raise AttnscopeError("the shard is damaged", where=self.path / name, hint=_RESTORE)
@@ -146,11 +146,11 @@ def decoded(data: bytes | msgspec.Raw, kind: Any, path: Path) -> Any:
     try:
         return decode_json(data, kind)
     except ValueError as e:  # msgspec.DecodeError is one
-        raise AttnscopeError(f"is not a dump ({e})", where=path, hint="attnscope batch writes one") from e
+        raise AttnscopeError(f"is not a dump ({e})", where=path, hint="create one with attnscope batch") from e
 
 
 def _with_arrays(record: Record, shard: _Shard, path: Path) -> Record:
-    """A record whose arrays lie in a shard, with these."""
+    """Return a record with its arrays from a shard."""
     _, data, places = shard
     found: dict[str, dict[str, Any]] = {}
     prefix = f"{record.index}/"
@@ -159,7 +159,7 @@ def _with_arrays(record: Record, shard: _Shard, path: Path) -> Record:
             part, _, key = name.removeprefix(prefix).partition(".")
             found.setdefault(part, {})[key] = _array(data, decoded(place, _Place, path), f"{path}: {name}")
     if not found:
-        raise AttnscopeError(f"holds nothing of record {record.index}", where=path)
+        raise AttnscopeError(f"has no arrays for record {record.index}", where=path)
     arrays: dict[str, Any] = {part: value.get("", value) for part, value in found.items()}
     try:
         for part, kind in (("top", TopArrays), ("rows", RowArrays)):
@@ -167,11 +167,11 @@ def _with_arrays(record: Record, shard: _Shard, path: Path) -> Record:
                 arrays[part] = kind(**arrays[part])
         return msgspec.structs.replace(record, shard=None, shard_check=None, **arrays)
     except TypeError as e:  # a name too many, or one that is missing
-        raise AttnscopeError(f"its arrays are not those of a record ({e})", where=path, hint=_RESTORE) from e
+        raise AttnscopeError(f"its arrays do not match its records ({e})", where=path, hint=_RESTORE) from e
 
 
 def _array(data: bytes, place: _Place, where: str) -> Any:
     low, high = place.data_offsets
     if high > len(data) or 4 * prod(place.shape) != high - low:
-        raise AttnscopeError("its size and its shape contradict each other", where=where, hint=_RESTORE)
+        raise AttnscopeError("its size does not match its shape", where=where, hint=_RESTORE)
     return np.frombuffer(data[low:high], dtype=_DTYPES[place.dtype]).reshape(place.shape)

@@ -1,8 +1,8 @@
-"""Group texts that go through the model together; a pure function, so that a resumed run groups alike.
+"""Group texts that go through the model together; a pure function, so that a resumed run forms the same groups.
 
 Padding must not change a number by more than rounding. What multiplies small matrices, and what sums short rows, takes
 another order for another size; from 16 tokens on (a vector of AVX-512), most rows come out the same to the last bit
-whatever is beside them. So a shorter text goes only with texts of its own length.
+whatever is in the same batch. So a shorter text goes only with texts of its own length.
 """
 
 from collections.abc import Sequence

@@ -1,6 +1,6 @@
 """The header of a dump: what produced it, what was asked for, what was read, how it was grouped.
 
-A dump goes on only where all of this is as it was: it decides every number.
+A dump is resumed only if all of this is unchanged, since it decides every number.
 """
 
 from typing import Literal
@@ -10,8 +10,8 @@ import msgspec
 from attnscope.report import MaskUse, Provenance
 
 SCHEMA = "attnscope.dump/1"
-MAGIC = b'{"schema":"attnscope.dump/'  # how a header line begins
-END = b'{"end":'  # how an end line begins
+MAGIC = b'{"schema":"attnscope.dump/'  # first bytes of a header line
+END = b'{"end":'  # first bytes of an end line
 KeptPart = Literal["top", "rows", "columns", "pooled", "stages"]
 MEASURES = {"weight": ("weight",), "value": ("weight", "value"), "projected": ("weight", "value", "projected")}
 
@@ -60,7 +60,7 @@ class InputFacts(msgspec.Struct, frozen=True):
     Attributes:
         name: The file, as the user named it.
         format: `txt`, `jsonl`, `csv`, `tsv` or `parquet`.
-        sha256: Of its bytes, as they lie on disk.
+        sha256: Of its bytes on disk.
         records: Records in it, before any are left out.
     """
 

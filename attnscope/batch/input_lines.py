@@ -15,7 +15,7 @@ COMPRESSED = (".gz", ".zst")
 
 @contextmanager
 def open_decompressed(file: BinaryIO, ending: str, name: str) -> Iterator[IO[bytes]]:
-    """A file's content, whatever packs it.
+    """Read a file's content, decompressed if needed.
 
     Args:
         file: Opened at its start.
@@ -35,7 +35,7 @@ def open_decompressed(file: BinaryIO, ending: str, name: str) -> Iterator[IO[byt
         else:
             yield file
     except (EOFError, gzip.BadGzipFile, zlib.error) as e:
-        raise AttnscopeError(f"damaged {ending} file ({e})", where=name, hint="pack it anew") from e
+        raise AttnscopeError(f"damaged {ending} file ({e})", where=name, hint="compress it again") from e
     except OSError as e:
         raise AttnscopeError(f"cannot be read ({e.strerror or e})", where=name) from e
 
@@ -63,7 +63,7 @@ def decode_line(line: bytes | None, start: int) -> str:
         AttnscopeError: It is too long, or not UTF-8; the line itself is named by the caller.
     """
     if line is None:
-        raise AttnscopeError(f"the line is longer than {MAX_LINE:,} bytes", hint="split it into texts")
+        raise AttnscopeError(f"the line is longer than {MAX_LINE:,} bytes", hint="split it into several texts")
     try:
         text = line.decode()
     except UnicodeDecodeError as e:

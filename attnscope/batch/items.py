@@ -99,9 +99,9 @@ def _id(members: dict[str, Any]) -> int | str | None:
 
 
 def _object(members: dict[str, Any], column: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The members that we know, and the others as they stand there."""
+    """Split the members into those we know and the others, which are copied."""
     if column not in members:
-        raise AttnscopeError(f"there is no '{column}'", hint="--column names the member that holds the text")
+        raise AttnscopeError(f"no member '{column}'", hint="set --column to the member that holds the text")
     kinds = {"id": int | str | None, "pair": str | None, "context": str | None}
     known = {"text": _member(members.pop(column), str, column)}
     for key in [key for key in kinds if key in members]:
@@ -125,7 +125,7 @@ def _check_depth(text: str) -> None:
     for bracket in _BRACKETS.findall(text):
         depth += {"[": 1, "{": 1, "]": -1, "}": -1}.get(bracket, 0)  # a string counts as nothing
         if depth > _DEEPEST:
-            raise AttnscopeError(f"nested more than {_DEEPEST} deep", hint="leave out what is not needed")
+            raise AttnscopeError(f"nested more than {_DEEPEST} deep", hint="remove what is not needed")
 
 
 def from_table(file: IO[bytes], name: str, column: str, delimiter: str) -> Iterator[Item]:
@@ -165,8 +165,8 @@ def _check_header(header: list[str], column: str, name: str) -> None:
 def _row(index: int, number: int, name: str, header: list[str], cells: list[str], column: str) -> Item:
     raw = "\0".join(cells).encode(errors="surrogateescape")
     if len(cells) != len(header):
-        found = f"{len(cells)} cells, the header has {len(header)}"
-        return _failed_item(index, number, raw, AttnscopeError(found, hint="quote cells that hold the separator"))
+        found = f"{len(cells)} cells, but the header has {len(header)}"
+        return _failed_item(index, number, raw, AttnscopeError(found, hint="quote cells that contain the separator"))
     row = dict(zip(header, cells, strict=True))
     try:
         raw.decode()
@@ -181,7 +181,7 @@ def from_row(index: int, number: int, name: str, row: dict[str, Any], column: st
     """A row of a table."""
     known = {"text": row.pop(column)}
     if not isinstance(known["text"], str):
-        missing = AttnscopeError(f"{column}: there is no text")
+        missing = AttnscopeError(f"{column}: no text")
         return _failed_item(index, number, repr(known["text"]).encode(), missing, row.get("id"))
     known |= {key: row.pop(key) or None for key in ("pair", "context") if key in row}
     known["id"] = row.pop("id", None)
@@ -192,7 +192,7 @@ def from_parquet(file: IO[bytes], name: str, column: str) -> Iterator[Item]:
     """One row of a .parquet file.
 
     Raises:
-        AttnscopeError: The extra is missing, the file is damaged, or has no such column.
+        AttnscopeError: The extra is missing, the file is damaged, or the column is missing.
     """
     try:
         import pyarrow

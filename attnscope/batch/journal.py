@@ -37,7 +37,7 @@ _TOO_LARGE = re.compile(r"([\d,]+) numbers(?:,| are more than) memory holds")  #
 
 
 def too_large(numbers: int) -> str:
-    """Why a text failed for want of memory: the one failure that may pass, so that another run tries again.
+    """Say how much memory a failed text needed: the one failure that a later run retries.
 
     Args:
         numbers: How many numbers would have to be kept of it.
@@ -46,7 +46,7 @@ def too_large(numbers: int) -> str:
 
 
 class _RecordLine(msgspec.Struct):
-    """As much of a record as it takes to go on after it."""
+    """The fields of a record that resuming needs."""
 
     index: Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]
     hash: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{16}$")]
@@ -65,8 +65,8 @@ class JournalState:
         indices: Number of every record.
         hashes: Hash of every record's content.
         counts: Records by status.
-        too_large: Number of every record that failed for want of memory, to the numbers that it needs.
-        shards: Names of the shards that records lie in, in order, to their checks.
+        too_large: Index of every record that failed for lack of memory, to the numbers that it needs.
+        shards: Names of the shards with records, in order, to their checksums.
         ended: It has its end line.
         size: Bytes of whole lines.
         crc: CRC-32 of these.
@@ -109,12 +109,12 @@ def scan(file: BinaryIO, path: Path) -> JournalState:
     found = JournalState()
     for number, line in enumerate(file, 1):
         if number == 1 and not line.startswith(MAGIC[: len(line)]):
-            raise AttnscopeError("exists, and is not a dump", where=path, hint="give --force to replace it")
+            raise AttnscopeError("exists and is not a dump", where=path, hint="pass --force to overwrite it")
         if not line.endswith(b"\n"):
             break  # torn
         whole = unseal(line, found.crc)
         if whole is None or found.ended:
-            hint = "restore it from a copy, or give --force to start anew"
+            hint = "restore it from a backup, or pass --force to start over"
             raise AttnscopeError("the line is damaged", where=f"{path}:{number}", hint=hint)
         body, found.crc = whole
         found.size += len(line)
@@ -124,9 +124,9 @@ def scan(file: BinaryIO, path: Path) -> JournalState:
             try:
                 _note(found, body)
             except ValueError as e:  # msgspec.DecodeError is one
-                hint = "another program wrote it: restore it from a copy, or give --force to start anew"
+                hint = "another program wrote it: restore it from a backup, or pass --force to start over"
                 raise AttnscopeError(
-                    f"the line is no record of a dump ({e})", where=f"{path}:{number}", hint=hint
+                    f"the line is not a record of a dump ({e})", where=f"{path}:{number}", hint=hint
                 ) from e
     return found
 
@@ -149,12 +149,12 @@ def _note(found: JournalState, body: bytes) -> None:
 class Journal:
     """A journal that is open for writing, and locked.
 
-    With `force`, or to try records again, it is written anew in a file beside the old one, which it replaces as soon as
+    With `force`, or to try records again, it is rewritten in a file beside the old one, which it replaces as soon as
     enough records are safe: whenever the process is killed, one of the two is there, whole, under the journal's name.
 
     Args:
         path: The file.
-        force: Start anew, whatever is there.
+        force: Start over, even if a dump exists.
         files: The system.
 
     Attributes:
@@ -194,7 +194,7 @@ class Journal:
         return self._old is not None
 
     def _take(self, descriptor: int, path: Path) -> None:
-        """Lock a file, which has to be the one of that name still: another process may have replaced it meanwhile."""
+        """Lock a file and check that the name still refers to it: another process may have replaced it."""
         with naming_errors(path):
             self._files.lock(descriptor)
             if not path.exists() or not os.path.samestat(os.fstat(descriptor), path.stat()):
@@ -222,13 +222,13 @@ class Journal:
         self.written, self._owed = JournalState(), owed
 
     def try_again(self, holds: int) -> "set[int]":
-        """Write the journal anew where there is memory now for records that failed for want of it.
+        """Rewrite the journal if there is now memory for records that failed for lack of it.
 
         Args:
             holds: Numbers that memory holds of a text.
 
         Returns:
-            The numbers of these records; with `skip` and `copy`, whoever writes goes through the old ones.
+            The numbers of these records; with `skip` and `copy`, the writer goes through the old ones.
         """
         old = self.written
         again = {index for index, needs in old.too_large.items() if needs <= holds}
@@ -333,28 +333,28 @@ def _old_lines(path: Path) -> Iterator[bytes]:
 
 
 class Stream(Journal):
-    """Lines to standard output: no lock, nothing that was there before, nothing to go on with."""
+    """Write lines to standard output: no lock, no earlier records, nothing to resume."""
 
     def __init__(self) -> None:
         self.path, self.written = Path("standard output"), JournalState()
         self._old, self._owed = None, 0
 
     def append(self, body: bytes) -> None:
-        """See Journal."""
+        """Write a line."""
         line, self.written.crc = seal(body, self.written.crc)
         self.written.size += len(line)
         sys.stdout.buffer.write(line)
 
     def start(self, header: bytes) -> None:
-        """See Journal."""
+        """Write the header line."""
         self.append(header)
         self.written.header = header
 
     def settle(self, count: int) -> None:
-        """See Journal."""
+        """Do nothing: there is no old file to replace."""
 
     def sync(self) -> None:
-        """See Journal."""
+        """Flush standard output."""
         sys.stdout.buffer.flush()
 
     def _close(self) -> None:

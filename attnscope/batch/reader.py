@@ -59,7 +59,7 @@ class InputReader:
             yield from self._parsed(file)
         now = os.fstat(self._file.fileno())
         if (now.st_size, now.st_mtime_ns) != (self._state.st_size, self._state.st_mtime_ns):
-            raise AttnscopeError("changed while it was read", where=self.name, hint="start again")
+            raise AttnscopeError("changed while it was read", where=self.name, hint="run the command again")
 
     def _parsed(self, file: IO[bytes]) -> Iterator[Item]:
         if self.format == "txt":
@@ -96,8 +96,8 @@ class InputReader:
             if hash(item.id) not in twice:
                 continue
             if item.id in seen:
-                found = f"the id {item.id!r} stands in line {seen[item.id]}, too"
-                raise AttnscopeError(found, where=f"{self.name}:{item.line}", hint="give every record its own id")
+                found = f"duplicate id {item.id!r}, first used in line {seen[item.id]}"
+                raise AttnscopeError(found, where=f"{self.name}:{item.line}", hint="make every id unique")
             seen[item.id] = item.line
 
     def __enter__(self) -> "InputReader":
@@ -127,14 +127,14 @@ def _format(endings: list[str], name: str) -> str:
         return ending
     if name == "-":
         return "txt"
-    hint = f"--from names it: {', '.join(FORMATS)}"
-    raise UsageError(f"'{name}' does not say what it holds", where="FILE", hint=hint)
+    hint = f"set --from to {', '.join(FORMATS[:-1])} or {FORMATS[-1]}"
+    raise UsageError(f"cannot tell the format of '{name}' from its name", where="FILE", hint=hint)
 
 
 def _open(name: str) -> BinaryIO:
     if name == "-":
         if sys.stdin is None:
-            raise AttnscopeError("standard input is closed", hint="name a file")
+            raise AttnscopeError("standard input is closed", hint="pass a file")
         return _spool(sys.stdin.buffer, "standard input")
     try:
         descriptor = os.open(name, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
@@ -155,6 +155,6 @@ def _spool(file: IO[bytes], name: str) -> BinaryIO:
         copy.flush()
     except OSError as e:
         copy.close()
-        hint = "TMPDIR names a folder with more room"
-        raise AttnscopeError(f"cannot be kept ({e.strerror or e})", where=name, hint=hint) from e
+        hint = "set TMPDIR to a folder with more free space"
+        raise AttnscopeError(f"cannot be copied to a temporary file ({e.strerror or e})", where=name, hint=hint) from e
     return copy

@@ -38,7 +38,7 @@ class TextWorker(Protocol[T]):
         """How large it is."""
 
     def start_window(self) -> None:
-        """A new window begins."""
+        """Start a new window."""
 
     def process(self, ready: Sequence[T]) -> list[Record]:
         """The records of some texts that go through the model together.
@@ -139,7 +139,7 @@ class Runner(Generic[T]):
                 self._place += len(window)
             writer.wait()
         if self._place < self._done:
-            raise AttnscopeError("the dump has more records than the input", hint="give --force to start anew")
+            raise AttnscopeError("the dump has more records than the input", hint="pass --force to start over")
         return self.summary
 
     def _taken_over(self, indices: list[int], writer: BackgroundWriter) -> int:
@@ -180,12 +180,12 @@ class Runner(Generic[T]):
         return ready
 
     def _check_same(self, window: "Sequence[tuple[Item, T | Record, TextSize]]") -> None:
-        """Refuse to go on with a dump of other texts."""
+        """Refuse to resume a dump of other texts."""
         written = self._written
         for place, (item, _, _) in enumerate(window, self._place):
             if (item.index, int(item.hash, 16)) != (written.indices[place], written.hashes[place]):
-                found = f"record {item.index} of the dump belongs to another text"
-                raise AttnscopeError(found, hint="give --force to start anew")
+                found = f"record {item.index} of the dump is for another text"
+                raise AttnscopeError(found, hint="pass --force to start over")
 
     def _flush(self, window: "list[tuple[Item, T | Record, TextSize]]", done: int, writer: BackgroundWriter) -> None:
         first = 0 if self._sink.needs_all_records else done
@@ -215,12 +215,12 @@ class Runner(Generic[T]):
             AttnscopeError: What is written stays.
         """
         if sum(values) > most:
-            found = f"{sum(values):,} numbers of {len(values):,} texts are kept at a time, memory holds {most:,}"
-            hint = "the same command goes on where there is more; a new dump with --max-memory takes fewer at a time"
+            found = f"{sum(values):,} numbers of {len(values):,} texts are kept at a time, but memory holds {most:,}"
+            hint = "run the same command with more free memory, or start a new dump with --max-memory to keep fewer"
             raise AttnscopeError(found, hint=hint)
 
     def _process_group(self, group: "list[tuple[Item, T | Record, TextSize]]") -> list[Record]:
-        """A group's records; where one text spoils it, each text alone."""
+        """Compute a group's records; if one text fails, compute each text alone."""
         ready = [one for _, one, _ in group if not isinstance(one, Record)]
         try:
             return self._work.process(ready)
@@ -250,7 +250,7 @@ class Runner(Generic[T]):
         writer.submit(records[:end], end - fresh, by_group, then)
         if end < len(records):
             writer.wait()
-            hint = "without --strict the rest goes on"
+            hint = "remove --strict to skip failed records"
             raise AttnscopeError(str(records[end].error), where=_location(items[end]), hint=hint)
 
     def _note(self, record: Record, item: Item) -> None:
@@ -287,6 +287,6 @@ def _location(item: Item) -> str:
 
 
 def _without_location(error: AttnscopeError, item: Item) -> str:
-    """The error, without repeating where the item stands."""
+    """Return the error message without the item's location."""
     where = None if error.where == _location(item) else error.where
     return str(AttnscopeError(error.found, where=where, hint=error.hint))

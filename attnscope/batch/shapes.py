@@ -1,4 +1,4 @@
-"""Check that the parts of a record in a dump fit together: a checksum says only that it is as somebody wrote it."""
+"""Check that the parts of a record in a dump fit together: a checksum only says that it is as written."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -12,7 +12,7 @@ from attnscope.errors import AttnscopeError
 from attnscope.report import STAGES
 
 _LARGEST = 1 << 62
-_HINT = "another program wrote or changed it: restore it from a copy"
+_HINT = "another program wrote or changed it: restore it from a backup"
 
 
 def check_record(record: Record, settings: Settings, path: Path) -> None:
@@ -40,7 +40,7 @@ def _faults(record: Record, settings: Settings) -> Iterator[tuple[str, str]]:
     for name, array in arrays_of(record).items():
         expected = _expected(name, record, array.shape, len(sources))
         if array.shape != expected:
-            yield name, f"has shape {list(array.shape)}, the record's counts make it {list(expected)}"
+            yield name, f"has shape {list(array.shape)}, the record's counts require {list(expected)}"
         if array.dtype != (np.int32 if name == "top.keys" else np.float32):
             yield name, f"holds {array.dtype}"
     if record.top is not None:
@@ -73,4 +73,4 @@ def _top_faults(top: TopArrays, settings: Settings, n_sources: int) -> Iterator[
         if getattr(top, name) is None:
             yield f"top.{name}", "is missing"
     if top.keys.size and not (int(top.keys.min()) >= -1 and int(top.keys.max()) < n_sources):
-        yield "top.keys", f"holds a position that is not below {n_sources}"
+        yield "top.keys", f"has a position of {n_sources} or more"

@@ -41,19 +41,19 @@ class JsonlSink:
 
     @property
     def written(self) -> JournalState:
-        """See background.RecordSink."""
+        """What was in the dump before."""
         return self._journal.written
 
     def copy(self, count: int) -> "Counter[str]":
-        """See background.RecordSink."""
+        """Copy the next records of the old dump to the new one and count them by status."""
         return self._journal.copy(count)
 
     def skip(self, count: int) -> None:
-        """See background.RecordSink."""
+        """Skip the next records, which are written already."""
         self._journal.skip(count)
 
     def write(self, records: Sequence[Record], new: int, by_group: Sequence[Sequence[Record]]) -> None:
-        """See background.RecordSink."""
+        """Write a window's records and make them safe."""
         for record in records[len(records) - new :]:
             self._journal.append(encode(record))
         self._journal.sync()
@@ -64,8 +64,8 @@ class SafetensorsSink:
     """Arrays in .safetensors files, one a window, everything else in `index.jsonl` beside them.
 
     A shard is whole and safe on disk before the first line that names it. While the index is written beside an old one,
-    shards lie beside old ones, too: they get their names once the index has its own, from then on also in a process
-    that goes on.
+    shards are written beside old ones, too: they get their names once the index has its own, also in a process that
+    resumes.
 
     Args:
         journal: The index, open for writing.
@@ -80,21 +80,21 @@ class SafetensorsSink:
 
     @property
     def written(self) -> JournalState:
-        """See background.RecordSink."""
+        """What was in the dump before."""
         return self._journal.written
 
     def copy(self, count: int) -> "Counter[str]":
-        """See background.RecordSink."""
+        """Copy the next records of the old dump to the new one and count them by status."""
         beside, found = self._journal.beside, self._journal.copy(count)
         self._settled(beside)
         return found
 
     def skip(self, count: int) -> None:
-        """See background.RecordSink."""
+        """Skip the next records, which are written already."""
         self._journal.skip(count)
 
     def write(self, records: Sequence[Record], new: int, by_group: Sequence[Sequence[Record]]) -> None:
-        """See background.RecordSink."""
+        """Write a window's records and make them safe."""
         found = [record for record in records if record.status == "ok"]
         beside = self._journal.beside
         name = check = None
@@ -152,20 +152,20 @@ def arrays_of(record: Record) -> "dict[str, np.ndarray[Any, Any]]":
 
 
 def _in_memory_order(group: Sequence[Record]) -> "Iterator[tuple[str, np.ndarray[Any, Any]]]":
-    """Names and arrays of records that went through the model together, in the order in which these lie in memory."""
+    """Yield names and arrays of records of one forward pass, in memory order."""
     arrays = [(record.index, arrays_of(record)) for record in group if record.status == "ok"]
     for key in arrays[0][1] if arrays else ():
         yield from ((f"{index}/{key}", found[key]) for index, found in arrays)
 
 
 def without_arrays(record: Record, shard: str | None, check: str | None) -> Record:
-    """A record whose arrays lie in a shard."""
+    """Return a record whose arrays are in a shard."""
     bare: dict[str, Any] = {part: {} if part == "stages" else None for part in _ARRAYS}
     return msgspec.structs.replace(record, shard=shard, shard_check=check, **bare)
 
 
 def _header(arrays: "dict[str, np.ndarray[Any, Any]]") -> bytes:
-    """How a .safetensors file begins; its arrays begin where a block does."""
+    """Build the header of a .safetensors file, padded so that its arrays start at a block boundary."""
     header: dict[str, Any] = {}
     end = 0
     for name, array in arrays.items():
@@ -177,7 +177,7 @@ def _header(arrays: "dict[str, np.ndarray[Any, Any]]") -> bytes:
 
 
 def _contiguous_bytes(arrays: "Iterable[np.ndarray[Any, Any]]") -> Iterator[Bytes]:
-    """The bytes of arrays, those that lie side by side in memory as one."""
+    """Yield the bytes of arrays; adjacent arrays are joined."""
     run: Bytes = np.empty(0, dtype=np.uint8)
     for array in arrays:
         new = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
@@ -197,7 +197,7 @@ def open_dump(
 
     Args:
         target: The file or folder; `-` for standard output.
-        force: Start anew, whatever dump is there; it stays until the first records of the new one are safe.
+        force: Start over; an existing dump is kept until the first records of the new one are safe.
         files: The system.
 
     Raises:
@@ -226,16 +226,16 @@ def open_dump(
 
 def _check_folder(target: Path) -> None:
     if target.is_symlink() or (target.exists() and not target.is_dir()):
-        raise AttnscopeError("exists, and is not a folder", where=target, hint="name another")
+        raise AttnscopeError("exists and is not a folder", where=target, hint="choose another output")
     if target.is_dir() and any(target.iterdir()) and not (target / INDEX).is_file():
-        raise AttnscopeError("is a folder that holds something else", where=target, hint="name a new folder")
+        raise AttnscopeError("is a folder with other files", where=target, hint="choose a new folder")
 
 
 def _remove_stale(journal: Journal, files: FileSystem) -> None:
-    """Finish or remove what a killed process left; refuse to go on where a named shard is gone."""
+    """Finish or remove what a killed process left; refuse to resume if a named shard is missing."""
     folder = journal.path.parent
     named: dict[str, str | None] | None = journal.written.shards
-    if journal.beside:  # the index is another one, which nobody has read yet
+    if journal.beside:  # the index is another one, which has not been read yet
         named = None
         if any(folder.glob(_SHARD + _NEW)):
             with suppress(AttnscopeError), open(journal.path, "rb") as file:
@@ -247,12 +247,12 @@ def _remove_stale(journal: Journal, files: FileSystem) -> None:
             _name_shards(folder, named, files)
     for name in journal.written.shards:
         if not (folder / name).is_file():
-            hint = "restore it from a copy, or give --force to start anew"
+            hint = "restore it from a backup, or pass --force to start over"
             raise AttnscopeError(f"the shard {name} is missing", where=journal.path, hint=hint)
 
 
 def _name_shards(folder: Path, named: "Mapping[str, str | None]", files: FileSystem) -> None:
-    """Give shards that lie beside old ones the names by which the index knows them, and remove all that it does not.
+    """Rename new shards to the names in the index, and remove all shards that it does not list.
 
     Args:
         folder: The dump.

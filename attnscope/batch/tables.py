@@ -2,7 +2,7 @@
 
 A table is one of four: `contributors` has one row per text, layer, head, query and rank, `rows` one per text, layer,
 head and query, `columns` one per text, layer, head and source, and `matrices` one per cell of a stage. Statistics of a
-row stand in a table of their own because a query with more contributors must not count more often in an average.
+row have a table of their own because a query with more contributors must not count more often in an average.
 """
 
 import csv
@@ -24,7 +24,7 @@ Kind = Literal["contributors", "rows", "columns", "matrices"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 Table = dict[str, Any]  # column name to a list or array, all of one length
 _INTEGERS = ("index", "layer", "head", "query", "rank", "key", "dimension")
-_HINT = "attnscope convert writes one"
+_HINT = "create one with attnscope convert"
 _WORDS = ("id", "query_token", "key_token", "stage")
 _HEADS = ("index", "id", "layer", "head")
 _LONGEST = 131_072  # characters of a cell of a .csv file
@@ -43,11 +43,11 @@ def kind_of(settings: Settings, asked: Kind | None) -> Kind:
     if asked is None and there:
         return there[0]
     if asked is None:
-        found = f"a dump of {', '.join(settings.keep)} is no table"
-        raise AttnscopeError(found, hint="dump it with --keep top,rows, or read it as .jsonl")
+        found = f"a dump of {', '.join(settings.keep)} cannot become a table"
+        raise AttnscopeError(found, hint="dump with --keep top,rows, or convert to .jsonl")
     if asked not in there:
         option = "--stage weights" if asked == "matrices" else f"--keep {_KEPT_AS[asked]}"
-        raise AttnscopeError(f"the dump holds no {asked}", hint=f"dump it with {option}; it has {', '.join(there)}")
+        raise AttnscopeError(f"the dump has no {asked}", hint=f"dump with {option}; this dump has {', '.join(there)}")
     return asked
 
 
@@ -174,7 +174,7 @@ def _check_cells(table: Table) -> None:
         if len(longest) > _LONGEST:
             row = list(table[name]).index(longest)
             found = f"the {name} of record {table['index'][row]} has {len(longest):,} characters"
-            raise AttnscopeError(found, hint=f"a cell of a .csv file holds {_LONGEST:,}; convert to .parquet")
+            raise AttnscopeError(found, hint=f"a .csv cell holds at most {_LONGEST:,}; convert to .parquet")
 
 
 def _cells(values: Any) -> Any:
@@ -239,7 +239,7 @@ def read_table(path: Path) -> tuple[list[str], Iterator[Table]]:
 
 def _known(names: list[str], path: Path) -> list[str]:
     if names not in [columns(kind, Settings(by=by)) for kind in KINDS for by in MEASURES]:  # type: ignore[arg-type]
-        hint = "attnscope convert writes one; of a dump made by an older version, convert the dump again"
+        hint = "create one with attnscope convert; if an older version made it, convert the dump again"
         raise AttnscopeError("is not a table of a dump", where=path, hint=hint)
     return names
 
@@ -252,7 +252,7 @@ def _may_be_empty(name: str, names: Sequence[str]) -> bool:
 
 
 def _unreadable(error: Exception, path: Path) -> AttnscopeError:
-    return AttnscopeError(f"cannot be read ({' '.join(str(error).split())[:200]})", where=path, hint="write it anew")
+    return AttnscopeError(f"cannot be read ({' '.join(str(error).split())[:200]})", where=path, hint="create it again")
 
 
 def _parquet_parts(path: Path) -> Iterator[Any]:
@@ -274,14 +274,14 @@ def _from_arrow(part: Any, pa: Any, name: str, path: Path) -> Any:
     try:
         found = column.cast(kind)
     except pa.ArrowException as e:
-        raise AttnscopeError(f"holds {column.type}, not {kind}", where=f"{path}: {name}", hint=_HINT) from e
+        raise AttnscopeError(f"has type {column.type}, expected {kind}", where=f"{path}: {name}", hint=_HINT) from e
     if found.null_count and not _may_be_empty(name, part.schema.names):
-        raise AttnscopeError("holds null", where=f"{path}: {name}", hint=_HINT)
+        raise AttnscopeError("contains null", where=f"{path}: {name}", hint=_HINT)
     if name in _WORDS or (name in _INTEGERS and found.null_count):
         return found.to_pylist()
     array = found.to_numpy(zero_copy_only=False)
     if name not in _INTEGERS and not np.isfinite(found.drop_null().to_numpy(zero_copy_only=False)).all():
-        raise AttnscopeError("holds a number that is not finite", where=f"{path}: {name}", hint=_HINT)
+        raise AttnscopeError("contains a number that is not finite", where=f"{path}: {name}", hint=_HINT)
     return array
 
 
@@ -299,7 +299,7 @@ def _from_csv(names: list[str], rows: Iterator[tuple[int, list[str]]], path: Pat
     while part := list(islice(rows, _PART)):
         for line, row in part:
             if len(row) != len(names):
-                found = f"{len(row)} cells, the header has {len(names)}"
+                found = f"{len(row)} cells, but the header has {len(names)}"
                 raise AttnscopeError(found, where=f"{path}:{line}", hint=_HINT)
         cells = zip(names, zip(*(row for _, row in part), strict=True), strict=True)
         lines = [line for line, _ in part]
@@ -308,7 +308,7 @@ def _from_csv(names: list[str], rows: Iterator[tuple[int, list[str]]], path: Pat
 
 
 def _parsed(name: str, cells: Sequence[str], lines: Sequence[int], path: Path, *, empty: bool) -> Any:
-    """A column of text as an array of what it stands for."""
+    """Parse a column of text into an array of values."""
     if name in _WORDS:
         return list(cells)
     try:
@@ -318,7 +318,7 @@ def _parsed(name: str, cells: Sequence[str], lines: Sequence[int], path: Path, *
             try:
                 _numbers(name, [cell], empty=empty)
             except (ValueError, OverflowError) as e:
-                what = "a whole number" if name in _INTEGERS else "a number, nor empty"
+                what = "a whole number" if name in _INTEGERS else "a number or empty"
                 where = f"{path}:{line}: {name}"
                 raise AttnscopeError(f"{cell[:80]!r} is not {what}", where=where, hint=_HINT) from e
         raise

@@ -45,7 +45,11 @@ def run_config(settings: Settings, given: RunConfig) -> RunConfig:
     """
     for option, typed in (("--layer", settings.layer), ("--head", settings.head)):
         if parse_indices(typed, option).word == "auto":
-            raise UsageError("auto chooses anew for every text", where=option, hint="use all, mean or numbers")
+            raise UsageError(
+                "auto is not possible: it would choose another one for every text",
+                where=option,
+                hint="use all, mean or numbers",
+            )
     return msgspec.structs.replace(
         given,
         texts=(),
@@ -74,7 +78,7 @@ def count_units(settings: Settings, source: ModelSource) -> int:
 
 
 def _group_plan(run: RunConfig, source: ModelSource, group: int, stream_reason: str) -> RunPlan:
-    """Plan a group of so many tokens, whatever its texts."""
+    """Plan a group of so many tokens, independent of its texts."""
     plan = plan_for_texts(run, source, [])
     work = plan.n_layers_run * layer_parameters(source.config) * group
     return replace(plan, multiplications=work, stream_reason=stream_reason)
@@ -92,7 +96,7 @@ class ModelWorker:
         memory: Likewise.
 
     Attributes:
-        device: Where the model lies.
+        device: The model's device.
     """
 
     def __init__(
@@ -110,13 +114,13 @@ class ModelWorker:
         self._units = count_units(settings, self._source)
 
     def prepare(self, item: Item) -> PreparedText | Record:
-        """See runner.TextWorker."""
+        """Tokenize a text and plan what is shown of it, or return the record of a text that is skipped."""
         assert item.text is not None
         if not item.text.text.strip():
             return without_findings(item, "skipped", "the text is blank" if item.text.text else "the text is empty")
         text_plan = plan_text(self._run, self._source, item.text, clip=True)
         if all(token.special for token in text_plan.tokens):
-            return without_findings(item, "skipped", "the text has special tokens only")
+            return without_findings(item, "skipped", "the text has only special tokens")
         sources = text_plan.context or text_plan.tokens
         shown = len(text_plan.queries), len(text_plan.keys), len(sources)
         values = count_values(self._settings, self._units, shown, self._source.config.d_value)
@@ -125,15 +129,15 @@ class ModelWorker:
         )
 
     def size(self, ready: PreparedText) -> TextSize:
-        """See runner.TextWorker."""
+        """Return how large a text is."""
         return ready.size
 
     def start_window(self) -> None:
-        """See runner.TextWorker."""
+        """Start a new window of texts."""
         new_window()
 
     def process(self, ready: Sequence[PreparedText]) -> list[Record]:
-        """See runner.TextWorker."""
+        """Run texts through the model together."""
         from attnscope.analysis import unit_arrays, unit_names
 
         plan = replace(plan_for_texts(self._run, self._source, [one.text_plan for one in ready]), memory=self._memory)
@@ -194,7 +198,7 @@ def _text_arrays(arrays: dict[str, Any], place: int, text_plan: TextPlan, rows: 
 
 
 def _index_of(wanted: list[int], there: Any) -> Any:
-    """Where positions lie among sorted ones: a slice where they are the first of them, which copies nothing."""
+    """Find positions within a sorted list: a slice, which copies nothing, if they are the first ones."""
     if wanted == there[: len(wanted)].tolist():
         return slice(0, len(wanted))
     return np.searchsorted(there, wanted)

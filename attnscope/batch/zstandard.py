@@ -36,7 +36,7 @@ class _ZstandardReader(io.RawIOBase):
             packed = self._file.read(_STEP)
             if not packed:
                 if self._frame is not None:
-                    raise EOFError("a frame is cut off")
+                    raise EOFError("a frame is truncated")
                 return 0
             self._ready = memoryview(self._unpack(packed))
         count = min(len(buffer), len(self._ready))
@@ -82,5 +82,5 @@ def _decompressor(name: str) -> tuple[Callable[[], Any], type[Exception]]:
 
         return zstandard.ZstdDecompressor().decompressobj, zstandard.ZstdError
     except ImportError as e:
-        hint = "install attnscope[zst], use Python 3.14, or unpack it"
-        raise AttnscopeError("nothing here reads .zst", where=name, hint=hint) from e
+        hint = "install attnscope[zst], use Python 3.14, or decompress it"
+        raise AttnscopeError("reading .zst needs zstandard", where=name, hint=hint) from e

@@ -1,4 +1,4 @@
-"""Open a Hugging Face checkpoint folder: config, and where each tensor lies."""
+"""Open a Hugging Face checkpoint folder: config, and the location of each tensor."""
 
 import hashlib
 import os
@@ -53,9 +53,7 @@ def open_folder(path: Path) -> Folder:
     """
     present = _list_folder(path)
     if CONFIG not in present:
-        raise AttnscopeError(
-            f"holds no {CONFIG}", where=path, hint="expected config.json, tokenizer.json, *.safetensors"
-        )
+        raise AttnscopeError(f"has no {CONFIG}", where=path, hint="expected config.json, tokenizer.json, *.safetensors")
     raw_config = read_file(path / CONFIG, cap=MAX_CONFIG)
     config = as_object(parse_json(raw_config, str(path / CONFIG)), str(path / CONFIG))
     headers = _headers(path, present)
@@ -107,7 +105,7 @@ def hash_weights(folder: Folder) -> str:
     for path in sorted(folder.stamps):
         with open_regular(path) as (file, status):
             if FileStamp.of(status) != folder.stamps[path]:
-                raise AttnscopeError("changed while it was being read", where=path, hint="run again")
+                raise AttnscopeError("changed while it was read", where=path, hint="run again")
             while block := file.read(MB):
                 digest.update(block)
     return digest.hexdigest()
@@ -117,9 +115,9 @@ def _list_folder(path: Path) -> set[str]:
     try:
         return set(os.listdir(path))
     except NotADirectoryError as e:
-        raise AttnscopeError("is a file, not a model's folder", where=path, hint=f"try {path.parent}") from e
+        raise AttnscopeError("is a file, not a model folder", where=path, hint=f"try {path.parent}") from e
     except FileNotFoundError as e:
-        raise AttnscopeError("there is no such folder", where=path) from e
+        raise AttnscopeError("no such folder", where=path) from e
     except (OSError, ValueError) as e:
         raise AttnscopeError(f"cannot be listed: {getattr(e, 'strerror', None) or e}", where=path) from e
 
@@ -127,7 +125,7 @@ def _list_folder(path: Path) -> set[str]:
 def _notes(config: dict[str, Any]) -> tuple[str, ...]:
     if "auto_map" not in config:
         return ()
-    return ("config.json names Python code of its own (auto_map); it was not run",)
+    return ("config.json refers to custom Python code (auto_map), which was not run",)
 
 
 def _headers(path: Path, present: set[str]) -> dict[Path, SafetensorsHeader]:
@@ -138,8 +136,8 @@ def _headers(path: Path, present: set[str]) -> dict[Path, SafetensorsHeader]:
         return _shard_headers(path, present)
     pickles = sorted(name for name in present if name.endswith(_PICKLES))
     if pickles:
-        found = f"holds its weights as pickles only ({', '.join(map(format_value, pickles[:3]))}), which can run code"
-        hint = "convert them where you trust them: load with transformers, then save_pretrained(…)"
+        found = f"has its weights only as pickles ({', '.join(map(format_value, pickles[:3]))}), which can run code"
+        hint = "if you trust them, load them with transformers and call save_pretrained(…)"
         raise AttnscopeError(found, where=path, hint=hint)
     others = sorted(name for name in present if name.endswith(".safetensors"))
     hint = (
@@ -147,7 +145,7 @@ def _headers(path: Path, present: set[str]) -> dict[Path, SafetensorsHeader]:
         if others
         else f"expected {SINGLE} or {INDEX}"
     )
-    raise AttnscopeError("holds no weights", where=path, hint=hint)
+    raise AttnscopeError("has no weights", where=path, hint=hint)
 
 
 def _shard_headers(path: Path, present: set[str]) -> dict[Path, SafetensorsHeader]:
@@ -156,7 +154,7 @@ def _shard_headers(path: Path, present: set[str]) -> dict[Path, SafetensorsHeade
     where = f"{index}: weight_map"
     table = as_object(as_object(read_json(index, cap=MAX_INDEX), str(index)).get("weight_map", {}), where)
     if not table:
-        raise AttnscopeError("lists no tensors", where=where, hint="fetch the index again")
+        raise AttnscopeError("lists no tensors", where=where, hint="download the index again")
     for name, shard in table.items():
         _check_shard_name(shard, f"{where}.{format_value(name)[1:-1]}", present)
     headers = {path / shard: read_header(path / shard) for shard in sorted(set(table.values()))}
@@ -172,7 +170,7 @@ def _check_shard_name(shard: Any, where: str, present: set[str]) -> None:
         )
     if shard not in present:
         raise AttnscopeError(
-            f"the shard {format_value(shard)} is missing", where=where, hint="fetch it, or the whole folder"
+            f"the shard {format_value(shard)} is missing", where=where, hint="download it, or the whole folder"
         )
 
 
@@ -181,18 +179,20 @@ def _check_index(table: dict[str, Any], headers: dict[Path, SafetensorsHeader], 
     holders = {name: file.name for file, header in headers.items() for name in header.tensors}
     twice = [n for n, count in Counter(n for h in headers.values() for n in h.tensors).items() if count > 1]
     if twice:
-        raise AttnscopeError("lies in more than one shard", where=f"{path}: {format_value(twice[0])[1:-1]}")
+        raise AttnscopeError("is in more than one shard", where=f"{path}: {format_value(twice[0])[1:-1]}")
     for name, shard in table.items():
         if holders.get(name) != shard:
             found = f"is not in {format_value(shard)}" + (
                 f" but in {format_value(holders[name])}" if name in holders else ""
             )
             raise AttnscopeError(
-                found, where=f"{path / INDEX}: {format_value(name)[1:-1]}", hint="fetch index and shards again"
+                found,
+                where=f"{path / INDEX}: {format_value(name)[1:-1]}",
+                hint="download the index and the shards again",
             )
     for name, shard in holders.items():
         if name not in table:
-            found = f"lies in {format_value(shard)}, but the index does not list it"
+            found = f"is in {format_value(shard)}, but not in the index"
             raise AttnscopeError(
-                found, where=f"{path / INDEX}: {format_value(name)[1:-1]}", hint="fetch the index again"
+                found, where=f"{path / INDEX}: {format_value(name)[1:-1]}", hint="download the index again"
             )

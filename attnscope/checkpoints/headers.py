@@ -25,7 +25,7 @@ _SAMPLE_BYTES = 4096
 
 @dataclass(frozen=True)
 class TensorInfo:
-    """Where a tensor lies.
+    """Location of a tensor.
 
     Attributes:
         name: Its name in the checkpoint.
@@ -46,7 +46,7 @@ class TensorInfo:
 
 @dataclass(frozen=True)
 class FileStamp:
-    """What tells that a file is still the one that was looked at: size, time of change, identity."""
+    """What identifies an unchanged file: size, modification time, inode."""
 
     size: int
     mtime_ns: int
@@ -67,7 +67,7 @@ class SafetensorsHeader:
         tensors: Its tensors by name.
         metadata: Its free-form notes.
         stamp: The file as it was.
-        digest: SHA-256 over the header and sixteen small samples of the data, which tell two trainings of one
+        digest: SHA-256 over the header and sixteen small samples of the data, which distinguish two trainings of one
             architecture apart.
     """
 
@@ -102,15 +102,17 @@ def _header_bytes(file: BinaryIO, size: int, path: Path) -> bytes:
         if wrong := identify_bytes(start):
             raise AttnscopeError(f"is {wrong[0]}, not safetensors", where=path, hint=wrong[1])
         if len(start) >= 10 and length > MAX_HEADER:
-            raise AttnscopeError(f"header length {length:,} is over the format's limit of {MAX_HEADER:,}", where=path)
+            raise AttnscopeError(f"header length {length:,} exceeds the format's limit of {MAX_HEADER:,}", where=path)
         if len(start) >= 10 and length + 8 > size:
             found = f"the header should have {length:,} bytes, the file has {size:,}"
-            raise AttnscopeError(found, where=path, hint="the file is cut off or damaged: fetch it again")
-        raise AttnscopeError(f"is not safetensors ({size:,} bytes)", where=path, hint="fetch it again, or convert it")
+            raise AttnscopeError(found, where=path, hint="the file is truncated or damaged: download it again")
+        raise AttnscopeError(
+            f"is not safetensors ({size:,} bytes)", where=path, hint="download it again, or convert it"
+        )
     file.seek(8)
     raw = read_at_most(file, length)
     if len(raw) < length:
-        raise AttnscopeError("became shorter while it was read", where=path)
+        raise AttnscopeError("was truncated while it was read", where=path)
     return raw
 
 
@@ -148,13 +150,13 @@ def _tensor(name: str, entry: Any, base: int, size: int, path: Path) -> TensorIn
         raise AttnscopeError(f"data_offsets is {_format_list(offsets)}", where=where, hint="expected [start, end]")
     if offsets[1] > size - base:
         found = f"ends at byte {format_value(offsets[1])} of the data, of which the file has {size - base:,}"
-        raise AttnscopeError(found, where=where, hint="the file is cut off or damaged: fetch it again")
+        raise AttnscopeError(found, where=where, hint="the file is truncated or damaged: download it again")
     needed, given = prod(shape) * DTYPE_BYTES[dtype], offsets[1] - offsets[0]
     if needed != given or max(shape, default=0) > size:
         found = (
             f"{dtype} of shape {_format_list(shape)} needs {format_value(needed)} bytes, data_offsets give it {given:,}"
         )
-        raise AttnscopeError(found, where=where, hint="the file is damaged: fetch it again")
+        raise AttnscopeError(found, where=where, hint="the file is damaged: download it again")
     return TensorInfo(name, path, dtype, tuple(shape), base + offsets[0], base + offsets[1])
 
 
@@ -174,10 +176,12 @@ def _check_cover(tensors: dict[str, TensorInfo], base: int, size: int, path: Pat
     reached, before = base, "the header"
     for info in sorted(tensors.values(), key=lambda t: (t.start, t.end)):
         if info.start != reached:
-            what = "overlaps" if info.start < reached else "leaves a hole after"
+            what = "overlaps" if info.start < reached else "leaves a gap after"
             raise AttnscopeError(
-                f"{what} {before}", where=f"{path}: {format_value(info.name)[1:-1]}", hint="fetch the file again"
+                f"{what} {before}", where=f"{path}: {format_value(info.name)[1:-1]}", hint="download the file again"
             )
         reached, before = info.end, format_value(info.name)
     if reached != size:
-        raise AttnscopeError(f"{size - reached:,} bytes belong to no tensor", where=path, hint="fetch the file again")
+        raise AttnscopeError(
+            f"{size - reached:,} bytes belong to no tensor", where=path, hint="download the file again"
+        )

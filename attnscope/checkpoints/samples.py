@@ -13,7 +13,7 @@ def samples_folder(kind: SampleKind) -> Path:
     """The folder of everything shipped of one kind: in the wheel, or next to the package in a checkout."""
     in_wheel = _PACKAGE / "_shipped" / kind
     in_checkout = _PACKAGE.parent / kind
-    # site-packages may hold a stranger's folder `configs`, but no pyproject.toml
+    # site-packages may contain another package's folder `configs`, but no pyproject.toml
     return in_checkout if not in_wheel.is_dir() and (_PACKAGE.parent / "pyproject.toml").is_file() else in_wheel
 
 
@@ -35,10 +35,10 @@ def find_model(name_or_path: str) -> Path:
     if name_or_path and _exists(path, folder=True):  # "", as of an unset variable, is not the current folder
         return path
     if _exists(path, folder=False):
-        raise AttnscopeError("is a file, not a model's folder", where=path, hint=f"try its folder: {path.parent}")
+        raise AttnscopeError("is a file, not a model folder", where=path, hint=f"try its folder: {path.parent}")
     if name_or_path in sample_names("sample_weights"):
         return samples_folder("sample_weights") / name_or_path
-    raise _unknown("folder, and no shipped sample of that name", name_or_path, sample_names("sample_weights"))
+    raise _unknown("folder or bundled sample", name_or_path, sample_names("sample_weights"))
 
 
 def find_config(name_or_path: str) -> Path:
@@ -51,10 +51,10 @@ def find_config(name_or_path: str) -> Path:
     if _exists(path, folder=False):
         return path
     if _exists(path, folder=True):
-        raise AttnscopeError("is a folder, not a TOML file", where=path, hint="use --model for a checkpoint's folder")
+        raise AttnscopeError("is a folder, not a TOML file", where=path, hint="use --model for a checkpoint folder")
     if name_or_path.removesuffix(".toml") in sample_names("configs"):
         return samples_folder("configs") / f"{name_or_path.removesuffix('.toml')}.toml"
-    raise _unknown("file, and no shipped config of that name", name_or_path, sample_names("configs"))
+    raise _unknown("file or bundled config", name_or_path, sample_names("configs"))
 
 
 def _exists(path: Path, *, folder: bool) -> bool:
@@ -65,4 +65,4 @@ def _exists(path: Path, *, folder: bool) -> bool:
 
 
 def _unknown(what: str, name: str, known: list[str]) -> AttnscopeError:
-    return AttnscopeError(f"there is no such {what}", where=name, hint=did_you_mean(name, known) if known else None)
+    return AttnscopeError(f"no such {what}", where=name, hint=did_you_mean(name, known) if known else None)

@@ -35,7 +35,7 @@ class ModelSource:
         trained_masks: Masks that it was trained under, where that is more than its own.
         engine: `native` or `transformers`.
         part: `encoder`, `decoder` or `cross` of a model with two halves; None elsewhere.
-        decoder_start: What a decoder's text begins with; None where nothing is put before it.
+        decoder_start: Token that a decoder's input starts with; None if there is none.
         has_projection: The output projection is known, which `projected` contributions need.
         libraries: Those that make its tokens and run it, besides torch.
         layerwise: Its weights are not in memory yet, and layers can be read one by one.
@@ -88,7 +88,7 @@ def training_facts(folder: Folder) -> tuple[str, tuple[str, ...]]:
     random, masks = training_facts.get("random_weights", False), training_facts.get("trained_masks", [])
     if not isinstance(random, bool) or not isinstance(masks, list) or not all(isinstance(m, str) for m in masks):
         hint = "expected random_weights true or false, trained_masks a list of masks"
-        raise AttnscopeError("holds a value of the wrong type", where=where, hint=hint)
+        raise AttnscopeError("has a value of the wrong type", where=where, hint=hint)
     for mask in masks:
         try:
             parse_mask(mask, f"{where}.trained_masks")
@@ -109,22 +109,20 @@ def tokenize(
     c = source.config
     if source.decoder_start is not None and where != "--context":
         tokens = shift_right(tokens, source.decoder_start)
-        notes.append(
-            f"a decoder's text: '{source.decoder_start.piece}' goes before it, and no end of sentence after it"
-        )
+        notes.append(f"decoder input: starts with '{source.decoder_start.piece}', has no end-of-sentence token")
     _check_types(tokens, c.n_segments, where)
     worst = max(tokens, key=lambda t: t.id)
     if worst.id >= c.vocab_size:
-        found = f"token '{worst.piece}' has id {worst.id}, the embedding has {c.vocab_size} rows"
-        raise AttnscopeError(found, where=where, hint="tokenizer and weights are not of one model")
+        found = f"token '{worst.piece}' has id {worst.id}, but the embedding has {c.vocab_size} rows"
+        raise AttnscopeError(found, where=where, hint="the tokenizer belongs to another model")
     if c.max_positions is not None and len(tokens) > c.max_positions:
         if not truncate:
-            found = f"{len(tokens)} tokens, the model takes {c.max_positions}"
-            raise AttnscopeError(found, where=where, hint="--truncate cuts the text")
-        notes.append(f"cut from {len(tokens)} to {c.max_positions} tokens")
+            found = f"{len(tokens)} tokens, but the model takes at most {c.max_positions}"
+            raise AttnscopeError(found, where=where, hint="pass --truncate to truncate the text")
+        notes.append(f"truncated from {len(tokens)} to {c.max_positions} tokens")
         tokens = _truncate(tokens, c.max_positions)
     if all(t.special for t in tokens):
-        notes.append("the text has special tokens only")
+        notes.append("the text has only special tokens")
     return tokens, notes
 
 
@@ -133,9 +131,9 @@ def _check_types(tokens: list[Token], n_segments: int, where: str) -> None:
     worst = max(tokens, key=lambda t: t.type_id)
     if n_segments and worst.type_id >= n_segments:
         rows = "1 row" if n_segments == 1 else f"{n_segments} rows"
-        found = f"token '{worst.text}' has type id {worst.type_id}, the model's segment table has {rows}"
+        found = f"token '{worst.text}' has type id {worst.type_id}, but the model's segment table has {rows}"
         paired = any(token.segment for token in tokens)
-        hint = "leave --pair out, or take the model's own tokenizer" if paired else "take the model's own tokenizer"
+        hint = "remove --pair, or use the model's own tokenizer" if paired else "use the model's own tokenizer"
         raise AttnscopeError(f"{found} (type_vocab_size)", where=where, hint=hint)
 
 

@@ -74,13 +74,13 @@ def read_stack(path: Path) -> StackDescription:
     try:
         raw = tomllib.loads(data.decode())
     except RecursionError as e:
-        raise AttnscopeError("is nested too deeply", where=path, hint="no stack needs as many levels") from e
+        raise AttnscopeError("is nested too deeply", where=path, hint="remove levels of nesting") from e
     except ValueError as e:  # no TOML, not UTF-8, or a whole number of thousands of digits
         raise AttnscopeError(f"not TOML: {e}", where=path) from e
     _check_fields(raw, path)
     if "weights" in raw and raw.get("tokenizer", "words") == "words":
-        hint = "name a tokenizer.json: words of a text have no fixed ids"
-        raise AttnscopeError("weights were given, but no tokenizer", where=path, hint=hint)
+        hint = "set tokenizer to a tokenizer.json: the words of a text have no fixed ids"
+        raise AttnscopeError("weights need a tokenizer", where=path, hint=hint)
     own = {name: raw.pop(name) for name in StackFile.__struct_fields__ if name in raw}
     try:
         described = StackDescription(path, data, msgspec.convert(own, StackFile), _fill_defaults(raw, path))
@@ -145,6 +145,6 @@ def _check_mask(model: dict[str, Any], path: Path) -> None:
         except UsageError as e:
             raise AttnscopeError(e.found, where=e.where, hint=e.hint) from e
         if any(term.kind == "own" for term in terms):
-            raise AttnscopeError("'own' has no meaning here", where=f"{path}: mask", hint="name the mask itself")
+            raise AttnscopeError("'own' is not possible here", where=f"{path}: mask", hint="set the mask itself")
         if any(term.kind == "file" for term in terms):
-            raise AttnscopeError("a file is no model's mask", where=f"{path}: mask", hint="give it with --mask")
+            raise AttnscopeError("a file cannot be the model's mask", where=f"{path}: mask", hint="pass it with --mask")

@@ -1,6 +1,6 @@
 """Laws that attention obeys in any model, checked on every recorded stage.
 
-Every law is computed here anew, in float64 and from the stages alone: nothing is asked of the code that made them.
+Every law is recomputed here in float64 from the stages alone, independent of the code that made them.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from attnscope.report.check import Check
 def laws(layers: Sequence[LayerStages], limit: float) -> list[Check]:
     """The laws of one text."""
     fully_masked = sum(int(one.fully_masked.sum()) for one in layers)
-    note = f"{fully_masked} rows may attend to nothing: they are shown as masked" if fully_masked else None
+    note = f"{fully_masked} rows are fully masked" if fully_masked else None
     return [
         make_check("every number is finite", [_not_finite(one) for one in layers], 0.0),
         make_check("rows sum to 1", [_row_sums(one) for one in layers], limit, note),

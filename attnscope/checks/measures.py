@@ -11,7 +11,7 @@ from attnscope.report.check import Check, Differences
 def largest_difference(ours: Tensor, theirs: Tensor, *, absolute: bool = False) -> Tensor:
     """The largest difference of every head, (H,), of tensors (B, H, …).
 
-    Weights lie between 0 and 1 and are compared as they are. Scores and outputs have no such bound: their difference is
+    Weights are between 0 and 1 and are compared as they are. Scores and outputs have no such bound: their difference is
     divided by the largest magnitude of the layer where that is above 1. Where one is −inf or NaN and the other is not,
     the difference is infinite.
     """
@@ -32,7 +32,7 @@ def make_check(
     note: str | None = None,
     layers: int | None = None,
 ) -> Check:
-    """Make a check of deviations; it tells the one that comes nearest to its limit, or passes it furthest.
+    """Make a check of deviations; it reports the one nearest to its limit, or furthest beyond it.
 
     Args:
         name: The check's name.

@@ -23,7 +23,7 @@ class LayerStages:
         stages: Stage to (B, H, Q, K), or (B, H, Q, Ev).
         fully_masked: Rows that may see nothing, (B, H, Q).
         sink: What each row gives to the sink, (B, H, Q); 0 where there is none.
-        projection: The output projection, (D, H·Ev), in float64; None where the layer has none, or nobody asked for it.
+        projection: The output projection, (D, H·Ev), in float64; None if there is none, or it was not requested.
     """
 
     inputs: AttentionInputs

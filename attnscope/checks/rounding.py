@@ -34,7 +34,7 @@ def limits(
         alone: The stages of a text.
         again: Runs the model over the same text.
         model: The model.
-        dtype: What it runs in: a right number lies up to half a step of this type away from its rounding.
+        dtype: What it runs in: a correct number is up to half a step of this type away from its rounding.
     """
     found = [dict.fromkeys(STAGES, FLOOR) for _ in alone]
     for seed in range(_RUNS):

@@ -151,7 +151,7 @@ def _alone(job: _CheckedModel, engine: Engine, findings: Findings) -> tuple[list
         alone = record_stages(engine, [job.text_plan.tokens], job.model_shape, beside=findings.recorders)
     calls = [len(went_on.get(module, ())) for module in projections]
     if calls != [projections.count(module) for module in projections]:
-        return alone, skipped_check(name, "the output projection is not called once a layer")
+        return alone, skipped_check(name, "the output projection is not called exactly once per layer")
     gaps = []
     for layer, (one, module) in enumerate(zip(alone, projections, strict=True)):
         with engine.holding(layer):
@@ -210,7 +210,7 @@ def _sees_on(job: _CheckedModel, alone: Sequence[LayerStages]) -> str | None:
 
 
 def _is_causal(job: _CheckedModel) -> bool:
-    """The model's config promises it, whatever was seen."""
+    """The model's config guarantees it, independent of what was observed."""
     source = job.source
     return source.mask_known and any(term.kind == "causal" for term in parse_mask(source.config.mask))
 
@@ -218,7 +218,7 @@ def _is_causal(job: _CheckedModel) -> bool:
 def _kernel(job: _CheckedModel, alone: Sequence[LayerStages]) -> tuple[Check, list[Differences]]:
     reference = "scaled_dot_product_attention"
     if any(one.inputs.spec.softcap is not None for one in alone):
-        return skipped_check(f"equals {reference}", "it knows no soft-cap"), []
+        return skipped_check(f"equals {reference}", "it has no soft-cap"), []
     gaps = [sdpa_difference(one) for one in alone]
     return make_check(f"equals {reference}", gaps, job.exact), [differences(reference, "output", gaps, job.exact)]
 
@@ -228,15 +228,15 @@ def _transformers(
 ) -> tuple[list[Check], list[Differences]]:
     name, source = f"equals {_EAGER}", job.source
     if source.folder is None or source.family == "config":
-        return [skipped_check(name, "a TOML stack is no model of transformers")], []
+        return [skipped_check(name, "a TOML stack is not a transformers model")], []
     if job.model.stream:
-        return [skipped_check(name, "the whole model does not fit into memory")], []
+        return [skipped_check(name, "the whole model does not fit in memory")], []
     try:
         theirs = _eager(job)
     except AttnscopeError as e:
         return [skipped_check(name, str(e))], []
     if len(theirs) != len(alone):
-        return [skipped_check(name, f"it shows {len(theirs)} layers")], []
+        return [skipped_check(name, f"it returns {len(theirs)} layers")], []
     checks, found = [], []
     for stage in STAGES:
         pairs = zip(alone, theirs, strict=True)

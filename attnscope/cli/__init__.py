@@ -59,11 +59,11 @@ def _run(argv: list[str]) -> int:
 
 
 def _check_working_folder() -> None:
-    """Refuse to run in a folder that somebody has removed: the library MKL ends the process there, with a riddle."""
+    """Refuse to run in a removed working directory: MKL would end the process with an unclear message."""
     try:
         os.getcwd()
     except FileNotFoundError as e:
-        raise AttnscopeError("the working folder was removed", hint="change to one that exists") from e
+        raise AttnscopeError("the working directory was removed", hint="change to an existing directory") from e
 
 
 def _report_error(error: BaseException) -> int:
@@ -86,7 +86,7 @@ def _as_attnscope_error(error: BaseException) -> AttnscopeError | None:
     if isinstance(error, AttnscopeError):
         return error
     if isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and _no_memory(str(error))):
-        hint = "choose fewer layers and heads, a shorter text or a smaller --dtype"
+        hint = "select fewer layers or heads, a shorter text or a smaller --dtype"
         return AttnscopeError("out of memory", hint=hint)
     if isinstance(error, _typer_exception()):
         from attnscope.cli.usage import to_usage_error
@@ -108,7 +108,7 @@ def _no_memory(message: str) -> bool:
 def _bug_message(error: BaseException) -> str:
     first = (str(error).splitlines() or [""])[0]
     what = escape_control(f"{type(error).__name__}: {first}" if first else type(error).__name__)
-    return f"a bug in attnscope ({what}); ATTNSCOPE_DEBUG=1 shows the traceback, please report it"
+    return f"internal error ({what}); this is a bug, please report it with the traceback that ATTNSCOPE_DEBUG=1 shows"
 
 
 def _show_traceback(error: BaseException) -> None:

@@ -50,7 +50,7 @@ def root(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
     ] = False,
 ) -> None:
-    """See what attention does inside a transformer: scores, masked scores, weights, and who contributed what."""
+    """See what attention does inside a transformer: scores, masked scores, weights and top contributors."""
     if context.invoked_subcommand is None:
         typer.echo(context.get_help(), err=True)
         raise typer.Exit(2)

@@ -33,10 +33,10 @@ def batch(
     target: DumpOutputOptions,
     machine: MachineOptions,
 ) -> None:
-    """Dump what attention does in many texts, to a file.
+    """Write the attention of many texts to a file.
 
-    The default is small: the top contributors and the row statistics of every head. Whatever interrupts it, the same
-    command goes on where it stopped.
+    Keeps the top contributors and the row statistics of every head by default. After an interruption, run the same
+    command again to resume.
     """
     from attnscope.cli.batch_progress import progress
 
@@ -60,10 +60,10 @@ def _check_ending(output: Path) -> None:
     check_name(output)
     if str(output) == "-" or output.is_dir() or output.suffix in ("", *_ENDINGS):
         return
-    hint = "write a .jsonl file, or name a folder"
+    hint = "use .jsonl, or a name without extension for a folder"
     if output.suffix in (".csv", ".parquet"):
-        hint = f"write a .jsonl file, then: attnscope convert dump.jsonl dump{output.suffix}"
-    raise UsageError(f"'{output}' cannot be a dump", where="--output", hint=hint)
+        hint = f"use .jsonl, then: attnscope convert dump.jsonl dump{output.suffix}"
+    raise UsageError(f"'{output}' is not a dump format", where="--output", hint=hint)
 
 
 def _order(
@@ -122,6 +122,6 @@ def _report(summary: "Summary", output: Path, name: str) -> None:
     if more > 0:
         print_notice("failed", f"{more:,} more; their records in the dump have the status 'failed'")
     counts = [f"{summary.counts[s]:,} {s}" for s in ("ok", "skipped", "failed") if summary.counts[s]]
-    before = f"; {summary.resumed:,} were there before" if summary.resumed else ""
+    before = f"; {summary.resumed:,} were already done" if summary.resumed else ""
     there = "standard output" if str(output) == "-" else escape_control(str(output))
     print_notice("wrote", f"{there} ({', '.join(counts) or 'no records'}{before}{summary.speed})")

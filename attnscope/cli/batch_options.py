@@ -44,14 +44,14 @@ class InputOptions:
         str,
         Argument(
             metavar="FILE",
-            help="The texts: .txt (one a line), .jsonl, .csv, .tsv or .parquet, also packed as .gz or .zst; - reads "
-            "standard input.",
+            help="Texts: .txt (one per line), .jsonl, .csv, .tsv or .parquet, optionally compressed as .gz or .zst; - "
+            "reads standard input.",
             rich_help_panel=_INPUT,
         ),
     ]
     format: Annotated[
         Format | None,
-        choice("--from", Format, group=_INPUT, help="What the input holds, where its name does not say it."),
+        choice("--from", Format, group=_INPUT, help="Format of the input, if its name does not tell."),
     ] = None
     column: Annotated[
         str,
@@ -60,20 +60,28 @@ class InputOptions:
             group=_INPUT,
             metavar="NAME",
             parser=parsers.text("--column"),
-            help="The column, or JSON member, that holds the text.",
+            help="Column or JSON member that holds the text.",
         ),
     ] = "text"
     skip: Annotated[
         int,
-        option("--skip", group=_INPUT, metavar="N", parser=parsers.number("--skip", 0), help="Leave out the first N."),
+        option(
+            "--skip", group=_INPUT, metavar="N", parser=parsers.number("--skip", 0), help="Skip the first N records."
+        ),
     ] = 0
     limit: Annotated[
         int | None,
-        option("--limit", group=_INPUT, metavar="N", parser=parsers.number("--limit", 1), help="Take N at most."),
+        option("--limit", group=_INPUT, metavar="N", parser=parsers.number("--limit", 1), help="Stop after N records."),
     ] = None
     shard: Annotated[
         str,
-        option("--shard", group=_INPUT, metavar="I/N", parser=_shard, help="Take every N-th record, from the I-th on."),
+        option(
+            "--shard",
+            group=_INPUT,
+            metavar="I/N",
+            parser=_shard,
+            help="Process every N-th record, starting with the I-th.",
+        ),
     ] = "1/1"
 
 
@@ -97,7 +105,7 @@ class DumpSelectionOptions(SelectionOptions):
             metavar="LAYERS",
             parser=parsers.indices("--layer"),
             autocompletion=completion.words("all", "mean"),
-            help="Layers, from 0: all, mean, or numbers such as 3, 0,2,5-7 or -1 (the last).",
+            help="Layers, counted from 0: all, mean, or numbers such as 3, 0,2,5-7 or -1 (the last).",
         ),
     ] = "all"
     head: Annotated[
@@ -108,7 +116,7 @@ class DumpSelectionOptions(SelectionOptions):
             metavar="HEADS",
             parser=parsers.indices("--head"),
             autocompletion=completion.words("all", "mean"),
-            help="Heads, likewise.",
+            help="Heads, in the same form.",
         ),
     ] = "all"
     stage: Annotated[
@@ -119,7 +127,7 @@ class DumpSelectionOptions(SelectionOptions):
             metavar="STAGES",
             parser=parsers.stages,
             autocompletion=completion.stages,
-            help=f"Whole matrices, which are large: none, or some of {', '.join(completion.STAGES)}, joined by commas.",
+            help=f"Whole matrices to keep (large), separated by commas: {', '.join(completion.STAGES)}, or none.",
         ),
     ] = "none"
     keep: Annotated[
@@ -130,9 +138,8 @@ class DumpSelectionOptions(SelectionOptions):
             metavar="WHAT",
             parser=parsers.some_of("--keep", "part", KEPT),
             autocompletion=completion.words(*KEPT),
-            help="Some of top (contributors), rows (statistics of every row: {row_statistics}), "
-            "columns (weight that every token gets) "
-            "and pooled (a map of fixed size), joined by commas.",
+            help="Findings to keep, separated by commas: top (contributors), rows (statistics of every row: "
+            "{row_statistics}), columns (weight that every token receives), pooled (a map of fixed size).",
         ),
     ] = "top,rows"
     pool: Annotated[
@@ -153,9 +160,9 @@ class DumpOutputOptions:
 
     Attributes:
         output: The dump.
-        strict: Stop at the first record that fails.
-        force: Start anew, whatever dump is there.
-        quiet: No progress and no remarks on standard error.
+        strict: Stop at the first failed record.
+        force: Start over instead of resuming.
+        quiet: Hide progress and notes on standard error.
     """
 
     output: Annotated[
@@ -166,19 +173,17 @@ class DumpOutputOptions:
             group=_OUTPUT,
             metavar="OUT",
             autocompletion=completion.files,
-            help="The dump: .jsonl (goes on after an interruption), .json (one document), or a name without ending for "
-            "a folder of .safetensors shards (goes on, too); - writes .jsonl to standard output.",
+            help="Output: .jsonl (resumable), .json (one document), or a name without extension for a folder of "
+            ".safetensors shards (resumable); - writes .jsonl to standard output.",
         ),
     ]
-    strict: Annotated[bool, option("--strict", group=_OUTPUT, help="Stop at the first record that fails.")] = False
+    strict: Annotated[bool, option("--strict", group=_OUTPUT, help="Stop at the first failed record.")] = False
     force: Annotated[
         bool,
         option(
             "--force",
             group=_OUTPUT,
-            help="Start anew; the dump that is there stays until records of the new one are safe.",
+            help="Start over instead of resuming; the old dump is kept until new records are safe.",
         ),
     ] = False
-    quiet: Annotated[bool, option("--quiet", group=_OUTPUT, help="No progress and no remarks on standard error.")] = (
-        False
-    )
+    quiet: Annotated[bool, option("--quiet", group=_OUTPUT, help="Hide progress and notes on standard error.")] = False

@@ -33,12 +33,12 @@ class CheckOptions:
         quiet: No progress on standard error.
     """
 
-    text: Annotated[str, Argument(metavar="TEXT", help="The text to check with; a sentence where none is given.")] = (
-        _SENTENCE
-    )
+    text: Annotated[str, Argument(metavar="TEXT", help="Text to check with; default: a sentence.")] = _SENTENCE
     context: Annotated[
         str | None,
-        option("--context", group="Text", metavar="TEXT", help="The text that keys and values come from; a decoder's."),
+        option(
+            "--context", group="Text", metavar="TEXT", help="Text that provides keys and values in cross-attention."
+        ),
     ] = None
     format: Annotated[
         CheckFormat,
@@ -47,7 +47,7 @@ class CheckOptions:
             group="What to show",
             metavar="table|json",
             parser=parsers.one_of("--format", CheckFormat),
-            help="table, for reading, or json.",
+            help="Output format.",
         ),
     ] = "table"
     tolerance: Annotated[
@@ -57,17 +57,17 @@ class CheckOptions:
             group="What to show",
             metavar="X",
             parser=parsers.tolerance("--tolerance"),
-            help="What a deviation may be; without it, what the --dtype allows.",
+            help="Largest deviation allowed; default: what rounding explains in the model's --dtype.",
         ),
     ] = None
-    quiet: Annotated[bool, option("--quiet", group="What to show", help="No progress on standard error.")] = False
+    quiet: Annotated[bool, option("--quiet", group="What to show", help="Hide progress on standard error.")] = False
 
 
 def check(checked: CheckOptions, stack: ModelOptions, machine: MachineOptions) -> None:
-    """Check whether what attnscope shows for a model can be trusted.
+    """Check that the numbers shown for a model are right.
 
-    Laws of attention on every layer and head, and, where transformers is installed, its own eager attention. Exits
-    with 0 where every check passes, with 1 where one fails.
+    Tests the laws of attention on every layer and head, and compares with eager transformers if it is installed.
+    Exits with 0 if every check passes, with 1 if one fails.
     """
     import sys
 

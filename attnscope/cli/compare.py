@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from attnscope.config import RunConfig
     from attnscope.report.compare import Comparison
 
-_LONGEST = 30  # characters of a text that stands for itself
+_LONGEST = 30  # characters of a text that is its own label
 _MASKS = ["causal", "bidirectional"]
 
 EXAMPLES = """
@@ -43,7 +43,7 @@ class ToleranceOptions:
     """When a difference is too large.
 
     Attributes:
-        tolerance: Largest difference of any cell of any stage that is forgiven.
+        tolerance: Largest difference of any cell of any stage that is tolerated.
         relative: The same as a share of the first side's value; both together add up, as in NumPy.
     """
 
@@ -54,8 +54,8 @@ class ToleranceOptions:
             group="What to show",
             metavar="X",
             parser=parsers.tolerance("--tolerance"),
-            help="Say in one line whether any cell differs by more, with the worst cell of every stage, in place of "
-            "tables (--format asks for these, too); exit with 1 if one does.",
+            help="Fail (exit code 1) if any cell differs by more; print a one-line verdict and the worst cell of every "
+            "stage instead of tables (--format prints both).",
         ),
     ] = None
     relative: Annotated[
@@ -65,7 +65,7 @@ class ToleranceOptions:
             group="What to show",
             metavar="R",
             parser=parsers.tolerance("--relative"),
-            help="The same for |second − first| > X + R·|first|, as in numpy.testing.assert_allclose.",
+            help="Allow |second − first| ≤ X + R·|first|, as in numpy.testing.assert_allclose.",
         ),
     ] = None
 
@@ -82,9 +82,9 @@ def compare(
 ) -> None:
     """Show what changes between masks, layers, heads, texts or models.
 
-    Give one option, or the text, several times; without, the causal and the bidirectional mask are compared. Every
-    other side is held against the first. Two saved reports (.json) are compared without a model; --layer, --head,
-    --query, --key and --stage choose among what they hold.
+    Repeat one option, or the text, to compare its values; the first is the reference. By default, compares the causal
+    with the bidirectional mask. Two saved reports (.json) are compared without a model; --layer, --head, --query,
+    --key and --stage select from what they hold.
     """
     from attnscope.cli.deliver import check_output, deliver, put
 
@@ -142,12 +142,12 @@ def _saved(typer: Context, given: dict[str, Any], selection: Any, tolerance: "To
     typed = [name for name in typer.params if _typed(typer, name)]
     for name in typed:
         if name not in (*_OF_REPORTS, *_WANTED):
-            hint = "give texts, or leave the option out"
-            raise UsageError("saved reports are not run again", where=f"--{name.replace('_', '-')}", hint=hint)
+            hint = "pass texts, or remove the option"
+            raise UsageError("does not apply to saved reports", where=f"--{name.replace('_', '-')}", hint=hint)
     values = {name: getattr(selection, name) for name in _WANTED if name in typed}
     for name in ("layer", "head"):
         if len(values.get(name, [""])) > 1:
-            hint = "give it once, such as 0,1"
+            hint = "pass it once, such as 0,1"
             raise UsageError("saved reports are compared layer by layer and head by head", where=f"--{name}", hint=hint)
         if name in values:
             values[name] = values[name][0]
@@ -192,11 +192,11 @@ def _axis(given: dict[str, Any]) -> tuple[str, list[str]]:
     several = {name: values for name, values in given.items() if len(values) > 1}
     if len(several) > 1:
         names = " and ".join("TEXT" if name == "text" else f"--{name}" for name in several)
-        raise UsageError(f"{names} are given several times", hint="compare one thing at a time")
+        raise UsageError(f"{names} are given more than once", hint="repeat only one of them")
     if several:
         return next(iter(several.items()))
     if "mask" in given:
-        raise UsageError(f"there is nothing to compare {given['mask'][0]} with", hint="give --mask twice")
+        raise UsageError(f"nothing to compare {given['mask'][0]} with", hint="pass --mask twice")
     return "mask", _MASKS
 
 

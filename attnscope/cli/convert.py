@@ -26,8 +26,8 @@ def convert(
         Path,
         Argument(
             metavar="IN",
-            help="A finished dump (.jsonl, .json or a folder), what run wrote as .json, or a table made of either "
-            "(.csv, .parquet).",
+            help="Finished dump (.jsonl, .json or a folder), report of run (.json), or table of either (.csv, "
+            ".parquet).",
             autocompletion=completion.files,
         ),
     ],
@@ -35,7 +35,7 @@ def convert(
         Path,
         Argument(
             metavar="OUT",
-            help=".csv or .parquet for a table; .jsonl, .json, or a name without ending for a folder.",
+            help=".csv or .parquet for a table; .jsonl, .json, or a name without extension for a folder.",
             autocompletion=completion.files,
         ),
     ],
@@ -45,17 +45,17 @@ def convert(
             "--table",
             Table,
             group="Options",
-            help="Which table: contributors (one row per query and rank), rows (statistics, one row per query), "
-            "columns (one row per source), matrices (one row per cell of a stage). Without it, contributors, or the "
-            "first of these that IN has.",
+            help="Table to write: contributors (one row per query and rank), rows (statistics, one row per query), "
+            "columns (one row per source), matrices (one row per cell of a stage); default: the first of these that "
+            "IN has.",
         ),
     ] = None,
-    force: Annotated[bool, option("--force", group="Options", help="Replace OUT if it exists.")] = False,
-    quiet: Annotated[bool, option("--quiet", group="Options", help="No remarks on standard error.")] = False,
+    force: Annotated[bool, option("--force", group="Options", help="Overwrite OUT if it exists.")] = False,
+    quiet: Annotated[bool, option("--quiet", group="Options", help="Hide notes on standard error.")] = False,
 ) -> None:
-    """Make a table, or another kind of dump, of a finished dump.
+    """Convert a finished dump to a table or to another kind of dump.
 
-    Every row of a table says its text, layer and head; what run wrote as .json becomes tables, too.
+    Every row of a table has its text, layer and head. Reports written by run as .json can be converted to tables, too.
     """
     from attnscope.batch.convert import convert as make
 

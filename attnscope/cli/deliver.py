@@ -53,11 +53,11 @@ def check_output(show: OutputOptions, endings: tuple[str, ...] | None = None) ->
     known = endings or ENDINGS
     ending = show.output.suffix.lower()
     if ending not in known:
-        raise UsageError(f"'{show.output}' has no known ending", where="--output", hint=f"use {' '.join(known)}")
+        raise UsageError(f"'{show.output}' has no known extension", where="--output", hint=f"use {' '.join(known)}")
     fitting = {None: known, "json": (".json",), "table": _DRAWN, "heat": ()}[show.format]
     if ending not in fitting:
-        hint = "leave --format out: the file's ending chooses"
-        raise UsageError(f"--format {show.format} does not go into a {ending} file", hint=hint)
+        hint = "remove --format: the extension sets the format"
+        raise UsageError(f"--format {show.format} cannot be written to a {ending} file", hint=hint)
     check_target(show.output, force=show.force)
 
 

@@ -37,7 +37,7 @@ class TokenOptions:
 
     query: Annotated[
         str | None,
-        option("--query", group=_SELECT, metavar="TOKEN", help="The token: a position such as 3, or a word."),
+        option("--query", group=_SELECT, metavar="TOKEN", help="Token to explain: a position such as 3, or a word."),
     ] = None
     key: Annotated[
         str | None,
@@ -45,7 +45,7 @@ class TokenOptions:
             "--key",
             group=_SELECT,
             metavar="TOKEN",
-            help="The key whose dot product is taken apart; without it, the one with the largest.",
+            help="Key whose dot product is broken down; default: the one with the largest.",
         ),
     ] = None
     layer: Annotated[
@@ -56,7 +56,7 @@ class TokenOptions:
             metavar="LAYER",
             parser=parsers.indices("--layer"),
             autocompletion=completion.words("auto"),
-            help="A layer, from 0; -1 is the last.",
+            help="Layer, counted from 0; -1 is the last.",
         ),
     ] = "auto"
     head: Annotated[
@@ -67,7 +67,7 @@ class TokenOptions:
             metavar="HEAD",
             parser=parsers.indices("--head"),
             autocompletion=completion.words("auto"),
-            help="A head, likewise. auto takes the one that looks most at other words.",
+            help="Head, in the same form. auto picks the head with the most weight on other words.",
         ),
     ] = "auto"
     top: Annotated[
@@ -77,7 +77,7 @@ class TokenOptions:
             group=_SELECT,
             metavar="K",
             parser=parsers.number("--top", 1),
-            help=f"Keys shown, the heaviest first; without it, {_WINDOW} on a screen and all in json.",
+            help=f"Keys to show, heaviest first; default: {_WINDOW} in a terminal, all in json.",
         ),
     ] = None
 
@@ -93,7 +93,7 @@ class ExplainOutputOptions(OutputOptions):
 
     format: Annotated[
         ExplainFormat | None,
-        choice("--format", ExplainFormat, group=_SHOW, help="table (the default), or json (exact)."),
+        choice("--format", ExplainFormat, group=_SHOW, help="Output format: table (default) or json (exact)."),
     ] = None
     precision: Annotated[
         int,
@@ -102,7 +102,7 @@ class ExplainOutputOptions(OutputOptions):
             group=_SHOW,
             metavar="DIGITS",
             parser=parsers.number("--precision", 0, 9),
-            help="Digits after the point in tables; json is exact.",
+            help="Decimal places in tables; json is exact.",
         ),
     ] = 4
 
@@ -115,11 +115,11 @@ def explain(
     show: ExplainOutputOptions,
     machine: MachineOptions,
 ) -> None:
-    """Walk one token through attention, step by step.
+    """Explain the attention of one token, step by step.
 
-    With the model's own numbers: what enters the layer, the query and every key, the dot products and what makes the
-    largest of them, scale, mask, softmax, and the blend of the values; every step is done again and held against the
-    model.
+    Shows the model's own numbers: what enters the layer, the query and every key, the dot products and the dimensions
+    behind the largest, scale, mask, softmax, and the weighted sum of the values. Every step is recomputed and compared
+    with the model.
     """
     from attnscope.cli.deliver import check_output, deliver, is_table
     from attnscope.cli.progress import progress

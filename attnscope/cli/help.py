@@ -30,7 +30,7 @@ class Command(TyperCommand):
     format_help = _write_help
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse, and tell every usage error which command it is about."""
+        """Parse, and add the command to every usage error."""
         try:
             return super().parse_args(ctx, args)
         except TyperException as e:
@@ -80,7 +80,7 @@ def _write_examples(formatter: Any, epilog: str | None) -> None:
 
 
 def _style_headings(formatter: Any) -> None:
-    """Bold headings where a terminal reads them and nobody asked for none."""
+    """Print bold headings on a terminal unless colour is off."""
     plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") in (None, "dumb")
     if plain or sys.stdout is None or not sys.stdout.isatty():
         return

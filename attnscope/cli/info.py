@@ -18,7 +18,7 @@ InfoFormat = Literal["table", "json"]
 def info(
     stack: ModelOptions,
     cost: Annotated[
-        bool, option("--cost", group="What to show", help="FLOPs and bytes of attention as the text grows.")
+        bool, option("--cost", group="What to show", help="Show FLOPs and bytes of attention as the text grows.")
     ] = False,
     format: Annotated[
         InfoFormat,
@@ -27,13 +27,13 @@ def info(
             group="What to show",
             metavar="table|json",
             parser=one_of("--format", InfoFormat),
-            help="table, for reading, or json.",
+            help="Output format.",
         ),
     ] = "table",
 ) -> None:
     """Show what is in a checkpoint or config.
 
-    Architecture, sizes, parameters, mask, positions, tokenizer and files; with --cost, what its attention takes.
+    Architecture, sizes, parameters, mask, positions, tokenizer and files; --cost adds the cost of its attention.
     """
     import sys
 

@@ -23,7 +23,7 @@ Color = Literal["auto", "always", "never"]
 
 
 def option(*names: str, group: str, help: str, metavar: str | None = None, **more: Any) -> Any:
-    """An option of Typer whose default, where it shows one, stands in its help text."""
+    """Declare a Typer option whose help text shows its default, if it has one."""
     return Option(*names, help=help, metavar=metavar, rich_help_panel=group, **more)
 
 
@@ -48,7 +48,7 @@ class TextOptions:
         str | None,
         Argument(
             metavar="TEXT",
-            help="The text to look at; - reads standard input as one text, also where it is a file's name.",
+            help="Text to inspect; - reads standard input as one text.",
             rich_help_panel=_TEXT,
         ),
     ] = None
@@ -59,12 +59,12 @@ class TextOptions:
             group=_TEXT,
             metavar="PATH",
             autocompletion=completion.files,
-            help="Take one text from every line of a file instead.",
+            help="Read one text per line from a file instead.",
         ),
     ] = None
     pair: Annotated[
         str | None,
-        option("--pair", group=_TEXT, metavar="TEXT", help="A second segment, for encoders such as BERT."),
+        option("--pair", group=_TEXT, metavar="TEXT", help="Second segment, for encoders such as BERT."),
     ] = None
     context: Annotated[
         str | None,
@@ -72,7 +72,7 @@ class TextOptions:
             "--context",
             group=_TEXT,
             metavar="TEXT",
-            help="The text that keys and values come from, for a stack with cross-attention.",
+            help="Text that provides keys and values in cross-attention.",
         ),
     ] = None
 
@@ -94,8 +94,8 @@ class ModelOptions:
             metavar="PATH|NAME",
             envvar="ATTNSCOPE_MODEL",
             autocompletion=completion.samples,
-            help="A checkpoint folder (config.json, tokenizer.json, *.safetensors), or a shipped sample by name; "
-            "without it, the shipped sample.",
+            help="Checkpoint folder (config.json, tokenizer.json, *.safetensors) or name of a bundled sample; "
+            "default: the bundled sample.",
         ),
     ] = None
     config: Annotated[
@@ -105,12 +105,12 @@ class ModelOptions:
             group=_MODEL,
             metavar="FILE|NAME",
             autocompletion=completion.configs,
-            help="A stack described in TOML, or a shipped config by name. Its weights are random unless it names some.",
+            help="Stack described in TOML, or name of a bundled config. Weights are random unless it names a file.",
         ),
     ] = None
 
     def chosen(self) -> dict[str, str | None]:
-        """`model` and `config`, of which one is None; a model named by the environment gives way to `--config`.
+        """`model` and `config`, of which one is None; `--config` overrides a model from the environment.
 
         Raises:
             UsageError: Both were typed.
@@ -118,7 +118,7 @@ class ModelOptions:
         if self.config is None:
             return {"model": self.model, "config": None}
         if self.model is not None and self.model != os.environ.get("ATTNSCOPE_MODEL"):
-            raise UsageError("--model and --config exclude each other", hint="give one of them")
+            raise UsageError("--model and --config cannot be used together", hint="pass one of them")
         return {"model": None, "config": self.config}
 
 
@@ -144,16 +144,16 @@ class MachineOptions:
             metavar="auto|cpu|cuda[:N]",
             parser=parsers.device,
             autocompletion=completion.words("auto", "cpu", "cuda"),
-            help="Where to run; auto takes CUDA where there is one.",
+            help="Device to run on; auto uses CUDA if available.",
         ),
     ] = "auto"
     dtype: Annotated[
         Dtype,
-        choice("--dtype", Dtype, group=_MACHINE, help="Type the model runs in; scores and softmax stay float32."),
+        choice("--dtype", Dtype, group=_MACHINE, help="Data type of the model; scores and softmax are always float32."),
     ] = "float32"
     truncate: Annotated[
         bool,
-        option("--truncate", group=_MACHINE, help="Cut texts that are longer than the model takes, and say so."),
+        option("--truncate", group=_MACHINE, help="Truncate texts that exceed the model's limit, with a note."),
     ] = False
     max_memory: Annotated[
         int | None,
@@ -162,7 +162,7 @@ class MachineOptions:
             group=_MACHINE,
             metavar="SIZE",
             parser=parsers.size,
-            help="Refuse to take more memory than this, such as 800M or 1.5G; without it, half of what is free.",
+            help="Limit memory, such as 800M or 1.5G; default: half of the free memory.",
         ),
     ] = None
     engine: Annotated[
@@ -171,8 +171,8 @@ class MachineOptions:
             "--engine",
             EngineWord,
             group=_MACHINE,
-            help="Who runs the model: attnscope itself, or transformers (install attnscope[transformers]), which knows "
-            "nearly every architecture.",
+            help="Run the model with attnscope's own code, or with transformers (install attnscope[transformers]), "
+            "which supports nearly every architecture.",
         ),
     ] = "native"
     part: Annotated[
@@ -181,13 +181,13 @@ class MachineOptions:
             "--part",
             PartWord,
             group=_MACHINE,
-            help="Which attention of an encoder-decoder, with --engine transformers; for decoder and cross, TEXT goes "
-            "into the decoder and --context into the encoder.",
+            help="Attention of an encoder-decoder to show, with --engine transformers; for decoder and cross, TEXT is "
+            "the decoder's input and --context the encoder's.",
         ),
     ] = None
     hash_weights: Annotated[
         bool,
-        option("--hash-weights", group=_MACHINE, help="Hash the whole weights, and put that into the findings."),
+        option("--hash-weights", group=_MACHINE, help="Record a SHA-256 hash of all weights in the output."),
     ] = False
 
 
@@ -200,13 +200,15 @@ class OutputOptions:
         output: A file instead.
         precision: Digits after the point in tables.
         color: When to colour.
-        quiet: No progress and no remarks on standard error.
+        quiet: Hide progress and notes on standard error.
         force: Replace an existing file.
     """
 
     format: Annotated[
         Format | None,
-        choice("--format", Format, group=_SHOW, help="table (the default), heat (a picture), or json (exact)."),
+        choice(
+            "--format", Format, group=_SHOW, help="Output format: table (default), heat (a heat map), or json (exact)."
+        ),
     ] = None
     output: Annotated[
         Path | None,
@@ -215,7 +217,7 @@ class OutputOptions:
             group=_SHOW,
             metavar="FILE",
             autocompletion=completion.files,
-            help="Write to a file; its ending chooses: .json .txt .svg, and .safetensors for run.",
+            help="Write to a file; the extension sets the format: .json .txt .svg, or .safetensors for run.",
         ),
     ] = None
     precision: Annotated[
@@ -225,9 +227,9 @@ class OutputOptions:
             group=_SHOW,
             metavar="DIGITS",
             parser=parsers.number("--precision", 0, 9),
-            help="Digits after the point in tables; json and .safetensors are exact.",
+            help="Decimal places in tables; json and .safetensors are exact.",
         ),
     ] = 2
-    color: Annotated[Color, choice("--color", Color, group=_SHOW, help="When to colour.")] = "auto"
-    force: Annotated[bool, option("--force", group=_SHOW, help="Replace the --output file if it exists.")] = False
-    quiet: Annotated[bool, option("--quiet", group=_SHOW, help="No progress and no remarks on standard error.")] = False
+    color: Annotated[Color, choice("--color", Color, group=_SHOW, help="When to use colour.")] = "auto"
+    force: Annotated[bool, option("--force", group=_SHOW, help="Overwrite the --output file if it exists.")] = False
+    quiet: Annotated[bool, option("--quiet", group=_SHOW, help="Hide progress and notes on standard error.")] = False

@@ -20,7 +20,8 @@ def one_of(option: str, words: Any) -> Callable[[str], str]:
     def read(text: str) -> str:
         if text not in known:
             near = did_you_mean(text, known)
-            raise UsageError(f"'{text}' is none of {', '.join(known)}", where=option, hint=_unless_listed(near))
+            found = f"must be {', '.join(known[:-1])} or {known[-1]}, not '{text}'"
+            raise UsageError(found, where=option, hint=_unless_listed(near))
         return text
 
     return read
@@ -51,7 +52,7 @@ def number(option: str, low: int, high: int | None = None) -> Callable[[Any], in
     def read(text: Any) -> int:
         digits = str(text)
         if not (digits.isascii() and digits.isdigit() and len(digits) < 19):
-            raise UsageError(f"'{digits}' is not a number of {bounds}", where=option)
+            raise UsageError(f"must be a whole number, {bounds}, not '{digits}'", where=option)
         if int(digits) < low or (high is not None and int(digits) > high):
             raise UsageError(f"{digits} is out of range", where=option, hint=f"use {bounds}")
         return int(digits)
@@ -95,7 +96,7 @@ def device(text: str) -> str:
     """`auto`, `cpu`, `cuda` or `cuda:N`; whether it is there is known later."""
     if not _DEVICE.fullmatch(text):
         hint = "use cuda" if text.startswith("gpu") else _unless_listed(did_you_mean(text, ("auto", "cpu", "cuda")))
-        raise UsageError(f"'{text}' is none of auto, cpu, cuda, cuda:N", where="--device", hint=hint)
+        raise UsageError(f"must be auto, cpu, cuda or cuda:N, not '{text}'", where="--device", hint=hint)
     return text
 
 
@@ -106,9 +107,9 @@ def size(text: Any) -> int:
         raise UsageError(f"'{text}' is not a size", where="--max-memory", hint="use 1.5G, 800M or a number of bytes")
     count = float(match[1]) * 1024 ** " kmgt".index(match[2].lower() or " ")
     if count < 1:
-        raise UsageError("no memory at all is too little", where="--max-memory")
+        raise UsageError("must be at least one byte", where="--max-memory")
     if count > _MOST_MEMORY:
-        raise UsageError(f"'{text}' is more than any machine has", where="--max-memory", hint="such as 1.5G")
+        raise UsageError(f"'{text}' is too large", where="--max-memory", hint="such as 1.5G")
     return int(count)
 
 
@@ -121,7 +122,7 @@ def tolerance(option: str) -> Callable[[Any], float]:
         except ValueError:
             value = -1.0
         if not 0 <= value < float("inf"):
-            raise UsageError(f"'{text}' is not a number of 0 or more", where=option, hint="such as 1e-5")
+            raise UsageError(f"must be a number, 0 or more, not '{text}'", where=option, hint="such as 1e-5")
         return value
 
     return read

@@ -52,7 +52,7 @@ class _Stdout(io.RawIOBase):
             except BrokenPipeError as e:
                 raise PipeClosed from e
             except OSError as e:
-                found = f"standard output cannot be written ({e.strerror})"
+                found = f"cannot write to standard output ({e.strerror})"
                 raise AttnscopeError(found, hint="--output FILE writes to a file") from e
 
 
@@ -60,7 +60,7 @@ class _Stdout(io.RawIOBase):
 def checked_stdout() -> Iterator[None]:
     """Replace `sys.stdout` by one that tells failures apart and shows what its encoding lacks as `\\u2190`.
 
-    Where somebody else has replaced it already, as test runners do, it stays.
+    If it has already been replaced, as test runners do, it is kept.
     """
     _hold_descriptors()
     outer = sys.stdout

@@ -18,14 +18,14 @@ ProgressCallback = Callable[[str, int, int], None]
 
 @contextmanager
 def progress(*, quiet: bool) -> Iterator[ProgressCallback | None]:
-    """A bar that vanishes when the work ends.
+    """Show a bar that vanishes when the work ends.
 
     Args:
         quiet: Show none.
 
     Yields:
-        What takes (what is done, parts done, parts in all), or None where nobody would see it; behind ` · ` stands how
-        far it is in words.
+        A callback that takes (what is done, parts done, parts in all), or None if the bar would not be seen. Text
+        after ` · ` says how far the work is.
     """
     if quiet or sys.stderr is None or not sys.stderr.isatty():
         yield None

@@ -25,8 +25,8 @@ def run(
 ) -> None:
     """Show what attention does with a text.
 
-    For each chosen layer and head: the scores (q·k), the masked scores, the weights (their softmax), and the tokens
-    that contribute most to every token.
+    Prints, for each selected layer and head, the scores (q·k), the masked scores, the weights (their softmax), and the
+    tokens that contribute most to each token.
     """
     from msgspec.structs import replace
 

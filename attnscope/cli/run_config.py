@@ -89,7 +89,7 @@ def texts(source: TextOptions, *, quiet: bool) -> "tuple[TextInput, ...]":
     from attnscope.config import TextInput
 
     if source.file is None and source.text is None:
-        raise UsageError("there is no text", hint="give TEXT, - for standard input, or --file PATH")
+        raise UsageError("no text given", hint="pass TEXT, - for standard input, or --file PATH")
     for option, text in (("TEXT", source.text), ("--pair", source.pair), ("--context", source.context)):
         if text is not None:
             _refuse_file_name(option, text)
@@ -99,7 +99,7 @@ def texts(source: TextOptions, *, quiet: bool) -> "tuple[TextInput, ...]":
         return (TextInput(text, source.pair, source.context, "standard input" if standard else "TEXT"),)
     if source.text is not None or source.pair is not None:
         other = "TEXT" if source.text is not None else "--pair"
-        raise UsageError(f"--file and {other} exclude each other", hint="give one of them")
+        raise UsageError(f"--file and {other} cannot be used together", hint="pass one of them")
     return _from_file(source.file, source.context, quiet=quiet)
 
 
@@ -114,15 +114,15 @@ def _refuse_file_name(option: str, text: str) -> None:
     if not named and not looks:
         return
     if option != "TEXT":
-        hint = f"give the text itself; with a blank behind it, {option} '{text} ' is taken as it stands"
+        hint = f"pass the text itself; with a space at the end, {option} '{text} ' is taken literally"
     else:
-        reads = f"--file {text} reads its lines"
+        reads = f"--file {text} reads one text per line"
         if path.suffix.lower() in _RECORDS:
             reads = f"attnscope batch {text} reads it"
         elif path.suffix.lower() in _FINDINGS:
-            reads = "only saved reports, .json, are compared"
-        hint = f"{reads}; - takes a text from standard input, whatever it is"
-    raise UsageError(f"'{text}' is the name of a file, not a text", where=option, hint=hint)
+            reads = "compare reads saved reports, .json"
+        hint = f"{reads}; - reads the text itself from standard input"
+    raise UsageError(f"'{text}' is a file name, not a text", where=option, hint=hint)
 
 
 def _from_file(path: Path, context: str | None, *, quiet: bool) -> "tuple[TextInput, ...]":
@@ -138,7 +138,7 @@ def _from_file(path: Path, context: str | None, *, quiet: bool) -> "tuple[TextIn
 
 def _standard_input() -> str:
     if sys.stdin is None:
-        raise AttnscopeError("standard input is closed", hint="give TEXT, or --file PATH")
+        raise AttnscopeError("standard input is closed", hint="pass TEXT, or --file PATH")
     try:
         data = sys.stdin.buffer.read(_LONGEST + 1)
     except OSError as e:

@@ -38,7 +38,7 @@ class SelectionOptions:
             metavar="LAYERS",
             parser=parsers.indices("--layer"),
             autocompletion=completion.words("auto", "all", "mean"),
-            help="Layers, from 0: auto, all, mean, or numbers such as 3, 0,2,5-7 or -1 (the last); L2H3 names a head.",
+            help="Layers, counted from 0: auto, all, mean, or numbers such as 3, 0,2,5-7 or -1 (the last).",
         ),
     ] = "auto"
     head: Annotated[
@@ -49,7 +49,7 @@ class SelectionOptions:
             metavar="HEADS",
             parser=parsers.indices("--head"),
             autocompletion=completion.words("auto", "all", "mean"),
-            help="Heads, likewise. auto takes the head that looks most at other words.",
+            help="Heads, in the same form, or L2H3. auto picks the head with the most weight on other words.",
         ),
     ] = "auto"
     query: Annotated[
@@ -59,8 +59,8 @@ class SelectionOptions:
             group=_SELECT,
             metavar="ROWS",
             parser=parsers.text("--query"),
-            help="Rows: positions such as 3, 3:8 or -1; whatever is none of the text's, or in double quotes, is a word "
-            "or phrase of it. Several are joined by commas.",
+            help="Rows: positions (3, 3:8, -1), words or phrases, separated by commas. Numbers that are not positions, "
+            "and anything in double quotes, are words.",
         ),
     ] = None
     key: Annotated[
@@ -70,7 +70,7 @@ class SelectionOptions:
             group=_SELECT,
             metavar="COLUMNS",
             parser=parsers.text("--key"),
-            help="Columns, likewise; 0: is every one of them.",
+            help="Columns, in the same form; 0: selects all.",
         ),
     ] = None
     mask: Annotated[
@@ -82,7 +82,7 @@ class SelectionOptions:
             parser=parsers.mask,
             autocompletion=completion.masks,
             help="own (the model's), causal, bidirectional, window:N, prefix:N, block:N, or a file with a boolean "
-            "matrix (.json .npy .safetensors); several are joined by +.",
+            "matrix (.json .npy .safetensors); combine with +.",
         ),
     ] = "own"
     what_if: Annotated[
@@ -91,7 +91,7 @@ class SelectionOptions:
             "--what-if",
             WhatIf,
             group=_SELECT,
-            help="What another --mask changes: the whole stack, or only the softmax over the model's own scores.",
+            help="Apply another --mask to the whole stack, or only to the softmax over the model's own scores.",
         ),
     ] = "stack"
     stage: Annotated[
@@ -102,7 +102,7 @@ class SelectionOptions:
             metavar="STAGES",
             parser=parsers.stages,
             autocompletion=completion.stages,
-            help=f"Some of {', '.join(completion.STAGES)}, joined by commas, or none.",
+            help=f"Stages to show, separated by commas: {', '.join(completion.STAGES)}, or none.",
         ),
     ] = "scores,masked,weights"
     top: Annotated[
@@ -112,7 +112,7 @@ class SelectionOptions:
             group=_SELECT,
             metavar="K",
             parser=parsers.number("--top", 0),
-            help="Contributors per token; 0 leaves them out.",
+            help="Contributors per token; 0 hides them.",
         ),
     ] = 3
     by: Annotated[
@@ -121,12 +121,12 @@ class SelectionOptions:
             "--by",
             By,
             group=_SELECT,
-            help="What ranks them: the weight α, α·‖v‖, or α·‖v W‖ after the output projection.",
+            help="Rank contributors by weight α, by α·‖v‖, or by α·‖v W‖ after the output projection.",
         ),
     ] = "weight"
     no_special: Annotated[
         bool,
-        option("--no-special", group=_SELECT, help="Leave special tokens and the first token out of the ranking."),
+        option("--no-special", group=_SELECT, help="Exclude special tokens and the first token from the ranking."),
     ] = False
 
     @property
@@ -137,7 +137,7 @@ class SelectionOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class OverviewOptions:
-    """What stands for matrices that are too large.
+    """What replaces matrices that are too large.
 
     Attributes:
         pool: Runs of tokens that a pooled map has each way.
@@ -150,7 +150,7 @@ class OverviewOptions:
             group=_SELECT,
             metavar="N",
             parser=parsers.number("--pool", 1, 1024),
-            help=f"Show a map of N × N runs of tokens, and who is attended to most, in place of matrices; on a screen, "
-            f"texts of more than {PRINTED} tokens have one of {POOL} × {POOL}, unless --query or --key are named.",
+            help=f"Show a map of N × N runs of tokens and the most attended tokens instead of matrices. Tables of "
+            f"texts longer than {PRINTED} tokens show a {POOL} × {POOL} map unless --query or --key is given.",
         ),
     ] = None

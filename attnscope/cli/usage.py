@@ -14,7 +14,7 @@ def to_usage_error(error: TyperException) -> UsageError:
     if option and message.startswith("No such option"):
         return UsageError(f"no such option '{option}'", hint=_near(option, error))
     if message.startswith("Got unexpected extra argument") and _takes_text(error):
-        return UsageError(_lower(message), hint='put a text of several words in quotes: "The bank by the river"')
+        return UsageError(_lower(message), hint='quote a text of several words: "The bank by the river"')
     return UsageError(_lower(message), hint=_see_help(error))
 
 
@@ -28,7 +28,7 @@ def _near(option: str, error: TyperException) -> str:
     known = [name for p in context.command.get_params(context) for name in p.opts] if context else []
     hint = did_you_mean(option, [name for name in known if name.startswith("--")])
     if hint.startswith("known"):
-        return f"{_see_help(error)}; a text that starts with '-' goes after --"
+        return f"{_see_help(error)}; put -- before a text that starts with '-'"
     return hint
 
 

@@ -7,7 +7,7 @@ import numpy as np
 from attnscope.errors import AttnscopeError
 from attnscope.report import Token
 
-MAX_CELLS = 1 << 26  # pairs of tokens that are held against each other, at most: a quarter of a GiB
+MAX_CELLS = 1 << 26  # pairs of tokens to compare, at most: a quarter of a GiB
 
 
 def align(first: Sequence[Token], second: Sequence[Token]) -> list[tuple[int, int]]:
@@ -28,11 +28,11 @@ def align(first: Sequence[Token], second: Sequence[Token]) -> list[tuple[int, in
 
 
 def _longest(a: Sequence[str], b: Sequence[str]) -> list[tuple[int, int]]:
-    """A longest common subsequence of what lies between a common beginning and a common end."""
+    """A longest common subsequence between a common prefix and a common suffix."""
     if not a or not b:
         return []
     if len(a) * len(b) > MAX_CELLS:
-        found = f"stretches of {len(a):,} and {len(b):,} tokens differ, which is too much to align"
+        found = f"runs of {len(a):,} and {len(b):,} tokens differ, too many to align"
         raise AttnscopeError(found, hint="compare shorter texts, or the same text under another mask or model")
     longest = np.zeros((len(a) + 1, len(b) + 1), dtype=np.int32)  # of what is left from (i, j) on
     codes = {piece: n for n, piece in enumerate({*a, *b})}

@@ -76,7 +76,7 @@ class _Text:
 
     @property
     def maps(self) -> bool:
-        """A map stands for the matrices of a side."""
+        """Whether a map replaces the matrices of a side."""
         return not self.a.queries or not self.b.queries
 
     @cached_property
@@ -123,7 +123,7 @@ class _Text:
         )
 
     def unmatched(self, axis: str) -> list[str]:
-        """What cannot be compared, so that nobody can say that it stays within a tolerance.
+        """Say what cannot be compared, and so fails at any tolerance.
 
         Texts that are meant to differ are compared where they are the same.
         """
@@ -147,7 +147,7 @@ class _Text:
         """Why not a single cell is compared; empty where one is."""
         one, other = (f"'{label}'" for label in self.labels)
         if not self.a.heads:
-            return f"{one} holds no layer and head"
+            return f"{one} has no layer and head"
         if self.maps:
             return ""
         for kind, matched, shared in (("query", self.tokens, self.queries), ("key", self.sources, self.keys)):
@@ -155,7 +155,7 @@ class _Text:
                 return f"no {kind} token of {one} has a counterpart in {other}"
             if not shared:
                 saved = [listed(text.queries if kind == "query" else text.keys) for text in (self.a, self.b)]
-                return f"{one} holds {kind} {saved[0]}, {other} holds {saved[1]}, and none of them correspond"
+                return f"{one} has {kind} {saved[0]}, {other} has {saved[1]}, and none correspond"
         return ""
 
     def notes(self, axis: str) -> Iterator[str]:
@@ -164,25 +164,25 @@ class _Text:
             yield f"text {self.number}: {nothing}"
         paired = {(y.layer, y.head) for _, y in self.heads(axis)}
         if more := [selection_name(head) for head in self.b.heads if (head.layer, head.head) not in paired]:
-            yield f"only '{self.labels[1]}' holds {', '.join(more[:_NAMED])}{' …' if len(more) > _NAMED else ''}"
+            yield f"only '{self.labels[1]}' has {', '.join(more[:_NAMED])}{' …' if len(more) > _NAMED else ''}"
         if self.maps:
             return
         stages = [set(text.heads[0].stages) if text.heads else set() for text in (self.a, self.b)]
         for n, label in enumerate(self.labels):
             if only := [stage for stage in STAGES if stage in stages[n] - stages[1 - n]]:
-                yield f"only '{label}' holds {', '.join(only)}"
+                yield f"only '{label}' has {', '.join(only)}"
         for text, label in ((self.a, self.labels[0]), (self.b, self.labels[1])):
             if len(text.keys) < len(text.sources):
                 yield (
-                    f"'{label}' holds {len(text.keys)} of {len(text.sources)} keys: what needs whole rows (moved, JS, "
-                    "gains, loses) is not computed; save it without --key for these"
+                    f"'{label}' has {len(text.keys)} of {len(text.sources)} keys: moved, JS, gains and losses need "
+                    "whole rows and are not computed; save it without --key to get them"
                 )
         for n, (text, label) in enumerate(((self.a, self.labels[0]), (self.b, self.labels[1]))):
             there = {pair[n] for pair in self.tokens}
             if lost := [q for q in text.queries if q in there and q not in {pair[n] for pair in self.queries}]:
-                yield f"only '{label}' holds the rows of query {listed(lost)}"
+                yield f"only '{label}' has the rows of query {listed(lost)}"
         if any(not _same_ranking(x, y) for x, y in self.heads(axis)):
-            yield "contributors are ranked by different measures, so who entered and left is not told"
+            yield "contributors are ranked by different measures: gains and losses are not shown"
 
 
 _NAMED = 5  # tokens or heads that a message names
@@ -265,7 +265,7 @@ class _AlignedSide:
         """Weights of the aligned queries over every key of the report, (queries, keys), float64."""
         if "weights" not in self.head.stages:
             hint = "save it with --stage scores,masked,weights"
-            raise AttnscopeError("the report holds no weights", where=selection_name(self.head), hint=hint)
+            raise AttnscopeError("the report has no weights", where=selection_name(self.head), hint=hint)
         return self.head.stages["weights"][self.at].astype(np.float64)
 
     @cached_property
@@ -306,7 +306,7 @@ class _AlignedSide:
 
 
 def _index_of(chosen: Sequence[int], among: Sequence[int]) -> list[int]:
-    """Where each of these stands among those."""
+    """Find the index of each of these among those."""
     place = {position: n for n, position in enumerate(among)}
     return [place[position] for position in chosen]
 
@@ -422,7 +422,7 @@ def _notes(changes: Sequence[Change]) -> list[str]:
     """What a reader must know of maps, and of tokens without counterpart."""
     heads = [head for change in changes for head in change.heads]
     if any(head.mass is not None for head in heads):
-        return ["maps stand for matrices that are too large; --query ROWS compares those rows cell by cell"]
+        return ["maps replace matrices that are too large; --query ROWS compares those rows cell by cell"]
     if not any(head.only_first or head.only_second for head in heads):
         return []
     return ["tokens that only one side has are not in the matrix; their weight counts as moved"]

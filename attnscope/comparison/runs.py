@@ -29,7 +29,7 @@ def compare_runs(
     tolerance: Tolerance | None = None,
     session: Session | None = None,
 ) -> Comparison:
-    """Run every side and hold it against the first.
+    """Run every side and compare it with the first.
 
     A layer or head that is left to us is chosen on the side with the model's own mask, else on the first, and the
     others take the same.
@@ -115,7 +115,7 @@ class Wanted:
 
 
 def _same_heads(axis: str, report: Report, chosen: Report) -> Report:
-    """Leave out the heads that were chosen for another layer than theirs."""
+    """Leave out the heads that were chosen for another layer than their own."""
     units = [(head.layer, head.head) for head in chosen.texts[0].heads]
     if axis == "layer":  # the first layer takes the head that was chosen for the first layer of the other side, …
         layers = list(dict.fromkeys(head.layer for head in report.texts[0].heads))
@@ -172,7 +172,7 @@ def _narrowed(path: Path, report: Report, wanted: Wanted) -> Report:
         named = {(head.layer, head.head): head for head in text.heads}
         chosen = [named[layer, head] for layer in layers for head in heads if (layer, head) in named]
         if text.heads and not chosen:
-            raise UsageError(f"'{path}' holds no such head of such a layer", where="--layer and --head")
+            raise UsageError(f"'{path}' has no such layer and head", where="--layer and --head")
         queries = text.queries
         if wanted.query is not None:
             queries = sorted(parse_positions(wanted.query, text.tokens, (text.text, text.pair), "--query"))
@@ -190,15 +190,15 @@ def _picked(typed: str | None, what: str, count: int, saved: Sequence[int | str]
         return list(dict.fromkeys(saved))
     picked: Sequence[int | str] = ["mean"] if pick.word else pick.numbers(count, what)
     if missing := [str(number) for number in picked if number not in saved]:
-        found = f"'{path}' holds no {what} {', '.join(missing)}"
-        raise UsageError(found, where=f"--{what}", hint=f"it holds {', '.join(dict.fromkeys(map(str, saved)))}")
+        found = f"'{path}' has no {what} {', '.join(missing)}"
+        raise UsageError(found, where=f"--{what}", hint=f"it has {', '.join(dict.fromkeys(map(str, saved)))}")
     return picked
 
 
 def _check_saved(asked: Sequence[int], saved: Sequence[int], what: str, path: Path) -> None:
     if missing := [position for position in asked if position not in saved]:
-        found = f"'{path}' holds no {what} {listed(missing)}"
-        raise UsageError(found, where=f"--{what}", hint=f"it holds {listed(saved)}")
+        found = f"'{path}' has no {what} {listed(missing)}"
+        raise UsageError(found, where=f"--{what}", hint=f"it has {listed(saved)}")
 
 
 def _stages_of(head: HeadReport, stages: tuple[str, ...] | None, path: Path) -> HeadReport:
@@ -206,8 +206,8 @@ def _stages_of(head: HeadReport, stages: tuple[str, ...] | None, path: Path) -> 
     if stages is None:
         return head
     if missing := [stage for stage in stages if stage not in head.stages]:
-        found = f"'{path}' holds no {', '.join(missing)}"
-        raise UsageError(found, where="--stage", hint=f"it holds {', '.join(head.stages) or 'none'}")
+        found = f"'{path}' has no {', '.join(missing)}"
+        raise UsageError(found, where="--stage", hint=f"it has {', '.join(head.stages) or 'none'}")
     kept = {stage: matrix for stage, matrix in head.stages.items() if stage in stages or stage == "weights"}
     return msgspec.structs.replace(head, stages=kept)
 

@@ -38,7 +38,7 @@ class MatrixPair:
         return np.where(apart, np.inf, np.where(np.isfinite(self.first), size, 0.0))
 
     def worst(self, relative: float = 0.0) -> Cell:
-        """Find the cell whose difference is largest, after what a relative tolerance forgives."""
+        """Find the cell whose difference is largest, beyond the relative tolerance."""
         if not self.first.size:
             return Cell(self.stage, -1, -1, None, None, 0.0)
         excess = self.excess(relative)
@@ -94,7 +94,7 @@ class Judge:
         """Conclude.
 
         Args:
-            unmatched: What could not be held against anything, which no tolerance forgives.
+            unmatched: Tokens and heads without a counterpart, which fail at any tolerance.
         """
         stages = [found for _, found in self._stages.values()]
         passed = bool(stages) and not unmatched and not any(stage.beyond for stage in stages)
@@ -102,22 +102,22 @@ class Judge:
 
 
 def failure(comparison: Comparison) -> AttnscopeError | None:
-    """Name the worst cell of a comparison that its tolerance does not forgive; None where it forgives all."""
+    """Name the worst cell that exceeds the tolerance of a comparison; None if there is none."""
     verdict = comparison.verdict
     if verdict is None or verdict.passed:
         return None
     if verdict.unmatched:
-        return AttnscopeError(verdict.unmatched[0], hint="compare what has the same tokens, layers and heads")
+        return AttnscopeError(verdict.unmatched[0], hint="compare reports with the same tokens, layers and heads")
     bad = [stage for stage in verdict.stages if stage.beyond]
     worst = max(bad, key=lambda s: np.inf if s.cell.difference is None else s.cell.difference)
-    hint = "raise --tolerance or --relative if that is small enough"
+    hint = "raise --tolerance or --relative if the difference is acceptable"
     if worst.cell.difference is None:
-        hint = "compare under the same mask, or leave the stage out with --stage"
+        hint = "compare under the same mask, or exclude the stage with --stage"
     return AttnscopeError(f"{where(comparison, worst)}: {what(verdict, worst.cell)}", hint=hint)
 
 
 def where(comparison: Comparison, stage: StageVerdict) -> str:
-    """Say where a stage's worst cell lies, such as `text 0, L1H1, weights, query 2 'by', key 4 'river'`."""
+    """Name a stage's worst cell, such as `text 0, L1H1, weights, query 2 'by', key 4 'river'`."""
     text = comparison.sides[0].report.texts[stage.text]
     cell = stage.cell
     head = stage.first if stage.first == stage.second else f"{stage.first} → {stage.second}"
@@ -130,7 +130,7 @@ def what(verdict: Verdict, cell: Cell) -> str:
     """Say how the two values of a cell differ, and what is allowed."""
     values = " against ".join("masked" if value is None else f"{value:.9g}" for value in (cell.first, cell.second))
     if cell.difference is None:
-        return f"{values}, which no tolerance forgives"
+        return f"{values}, which fails at any tolerance"
     return f"{values}, a difference of {cell.difference:.6g}, the tolerance is {allowed(verdict)}"
 
 

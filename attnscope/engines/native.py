@@ -72,7 +72,7 @@ class NativeEngine:
         recorders: Mapping[int, Sequence[Recorder]],
         progress: Callable[[int, int], None] | None = None,
     ) -> None:
-        """Show every watched layer's attention over a batch to its recorders."""
+        """Pass the attention of every recorded layer over a batch to its recorders."""
         config, keys = self.stack.config, batch.context or batch.tokens
         own = [build_mask(parse_mask(config.mask_of(layer))) for layer in range(len(self.stack.blocks))]
         used = [build_mask(self.terms, mask, self.files) for mask in own]

@@ -36,14 +36,14 @@ def open_source(run: RunConfig, texts: Iterable[TextInput]) -> ModelSource:
 
     Raises:
         AttnscopeError: It cannot be read, or is not supported.
-        UsageError: The engine does not take such a model, or knows no such part of it.
+        UsageError: The engine does not take such a model, or the model has no such part.
     """
     return ENGINES[run.engine].open(run, texts)
 
 
 def _open_native(run: RunConfig, texts: Iterable[TextInput]) -> ModelSource:
     if run.part is not None:
-        raise UsageError("only --engine transformers knows parts", where="--part", hint="add --engine transformers")
+        raise UsageError("only works with --engine transformers", where="--part", hint="add --engine transformers")
     if run.config is not None:
         return _from_stack(read_stack(find_config(run.config)), run.config, texts)
     name = run.model or DEFAULT_MODEL

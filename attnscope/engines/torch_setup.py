@@ -39,7 +39,7 @@ def choose_device(name: str) -> "torch.device":
     if (
         kind == "cuda" and int(index or 0) >= torch.cuda.device_count()
     ):  # torch keeps an index in 8 bits, and 999 as -25
-        raise AttnscopeError(f"no device '{name}' here", where="--device", hint="use --device cpu, or auto")
+        raise AttnscopeError(f"no device '{name}'", where="--device", hint="use --device cpu, or auto")
     return torch.device("cuda:0" if name == "cuda" else name)
 
 
@@ -47,7 +47,7 @@ def set_threads(multiplications: int) -> None:
     """Let torch use one thread for little work, and otherwise as many as it was given and the machine has for us."""
     import torch
 
-    usable = _usable_threads()  # asked before torch is told anything else
+    usable = _usable_threads()  # read before anything else is set in torch
     torch.set_num_threads(1 if multiplications < _WORTH_A_THREAD else usable)
 
 

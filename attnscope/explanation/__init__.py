@@ -29,8 +29,8 @@ def explain(run: RunConfig, progress: ProgressCallback | None = None, session: S
     """
     _check_one(run)
     if not ENGINES[run.engine].explainable:
-        found = "explain needs a model that attnscope itself runs"
-        raise UsageError(found, where="--engine", hint="leave --engine out, or see the same numbers with run")
+        found = "explain needs the native engine"
+        raise UsageError(found, where="--engine", hint="remove --engine, or use run")
     session = session or Session(run.texts, progress)
     source, on_progress = session.source(run), session.on_progress
     whole = replace(run, window=None, stages=())
@@ -68,25 +68,27 @@ def _within_memory(plan: RunPlan, window: int | None) -> RunPlan:
 def _check_one(run: RunConfig) -> None:
     """One text, one layer and one head: a walk through several would be no walk."""
     if len(run.texts) != 1:
-        raise UsageError(f"{len(run.texts)} texts; explain takes one", where="--file", hint="give TEXT")
+        raise UsageError(f"{len(run.texts)} texts; explain takes one", where="--file", hint="pass TEXT")
     for option, typed in (("--layer", run.layer), ("--head", run.head)):
         pick = parse_indices(typed, option)
         several = pick.word in ("mean", "all") or len(pick.ranges) > 1 or any(a != b for a, b in pick.ranges)
         if several:
             what = option.removeprefix("--")
-            found = f"'{typed}' is no single {what}" if typed != "mean" else f"a mean has no one {what} to walk through"
-            raise UsageError(found, where=option, hint=f"name one, such as {option} 0, or leave it to auto")
+            found = (
+                f"'{typed}' is not a single {what}" if typed != "mean" else f"explain needs a single {what}, not a mean"
+            )
+            raise UsageError(found, where=option, hint=f"use one, such as {option} 0, or auto")
 
 
 def _one_query(run: RunConfig, text_plan: TextPlan) -> int:
     tokens = [f"{i} {token.text}" for i, token in enumerate(text_plan.tokens[:40])]
     if run.query is None:
-        hint = f"--query WORD or --query POSITION; the text has {', '.join(tokens)}"
-        raise UsageError("explain walks through one token; none is named", where="--query", hint=hint)
+        hint = f"use --query WORD or --query POSITION; the text has {', '.join(tokens)}"
+        raise UsageError("explain needs one token", where="--query", hint=hint)
     if len(text_plan.queries) > 1:
         several = ", ".join(f"{i} {text_plan.tokens[i].text}" for i in text_plan.queries[:40])
         found = f"'{run.query}' is {len(text_plan.queries)} tokens: {several}"
         raise UsageError(
-            found, where="--query", hint=f"take one by its position, such as --query {text_plan.queries[-1]}"
+            found, where="--query", hint=f"select one by its position, such as --query {text_plan.queries[-1]}"
         )
     return text_plan.queries[0]

@@ -96,7 +96,7 @@ def exponentials(masked: Numbers, sink: float | None = None) -> tuple[Numbers, f
 
     Args:
         masked: The row.
-        sink: A logit more, whose exponential is in the sum alone; None for none.
+        sink: An extra logit, whose exponential is only in the sum; None for none.
     """
     maximum = float(masked.max() if sink is None else max(masked.max(), sink))
     found: Numbers = np.exp(masked - maximum)

@@ -126,7 +126,7 @@ def _cells(run: RunConfig, location: QueryLocation, stack: "Stack", capture: "He
         named = dict.fromkeys(location.text_plan.keys, "--key")
     else:
         best = int(np.where(allowed | ~allowed.any(), found["scores"], -np.inf).argmax())
-        named = {best: f"the largest of the {'visible' if allowed.any() else 'barred'} ones"}
+        named = {best: f"largest of the {'allowed' if allowed.any() else 'masked'} keys"}
     cells = []
     for key, why in named.items():
         steps = _steps(found, "k", key)
@@ -139,7 +139,7 @@ def _cells(run: RunConfig, location: QueryLocation, stack: "Stack", capture: "He
 
 
 def _shown(found: dict[str, Numbers], window: int | None, always: list[int]) -> list[int]:
-    """The keys that are shown: the cells' own, then the heaviest allowed ones, then the first of the barred."""
+    """The keys that are shown: the cells' own, then the heaviest allowed ones, then the first of the masked ones."""
     n = len(found["scores"])
     if window is None or n <= window:
         return list(range(n))

@@ -72,7 +72,7 @@ def _check_quantized(reader: ConfigReader) -> None:
     if said is not None:
         method = said.get("quant_method") if isinstance(said, dict) else None
         found = "the weights are quantised" + (f" ({format_json(method)[1:-1]})" if isinstance(method, str) else "")
-        hint = "take a checkpoint with floating-point weights, such as one converted to bfloat16"
+        hint = "use a checkpoint with floating-point weights, such as one converted to bfloat16"
         raise AttnscopeError(found, where=f"{reader.where}: {_QUANTIZED}", hint=hint)
 
 

@@ -1,6 +1,6 @@
 """Check that a config does not promise more than the checkpoint's tensors hold.
 
-Layers, heads, experts and vocabulary are the numbers from which everything is made, so they are held against the
+Layers, heads, experts and vocabulary are the numbers from which everything is made, so they are compared with the
 weights before anything is: a config of a billion layers costs no list of a billion entries. No torch in here.
 """
 
@@ -12,7 +12,7 @@ from attnscope.errors import AttnscopeError
 from attnscope.families.names import Names, find_prefix
 from attnscope.families.spec import Family
 
-NOT_ONE_MODEL = "config and weights are not of one model"
+NOT_ONE_MODEL = "config.json and weights do not match"
 
 
 def check_counts(family: Family, config: ModelConfig, shapes: Mapping[str, tuple[int, ...]], where: str) -> None:
@@ -32,21 +32,21 @@ def check_counts(family: Family, config: ModelConfig, shapes: Mapping[str, tuple
     layer = re.compile(re.escape(names.prefix + before) + r"(\d{1,9})\.")
     held = 1 + max((int(m[1]) for m in map(layer.match, shapes) if m), default=-1)
     if config.n_layers != held:
-        found = f"config says {config.n_layers} layers, the weights hold {held}"
+        found = f"config says {config.n_layers} layers, but the weights have {held}"
         raise AttnscopeError(found, where=where, hint=NOT_ONE_MODEL)
     words = names.find("embed.tokens.weight").tensor
     if shapes[words] != (config.vocab_size, config.d_model):
         found = f"config says a vocabulary of {config.vocab_size} and a width of {config.d_model}"
-        found = f"{found}, the weights hold {list(shapes[words])} in '{words}'"
+        found = f"{found}, but the weights have {list(shapes[words])} in '{words}'"
         raise AttnscopeError(found, where=where, hint=NOT_ONE_MODEL)
     queries = names.find("blocks.0.attention.q.weight").tensor
     if config.n_heads * config.d_head > max(shapes[queries], default=0):
         found = f"config says {config.n_heads} heads, {config.d_head} wide each"
-        found = f"{found}, the weights hold {list(shapes[queries])} in '{queries}'"
+        found = f"{found}, but the weights have {list(shapes[queries])} in '{queries}'"
         raise AttnscopeError(found, where=where, hint=NOT_ONE_MODEL)
     if config.n_experts:
         router = names.find("blocks.0.mlp.router.weight").tensor
         if shapes[router] != (config.n_experts, config.d_model):
             found = f"config says {config.n_experts} experts and a width of {config.d_model}"
-            found = f"{found}, the weights hold {list(shapes[router])} in '{router}'"
+            found = f"{found}, but the weights have {list(shapes[router])} in '{router}'"
             raise AttnscopeError(found, where=where, hint=NOT_ONE_MODEL)

@@ -62,6 +62,6 @@ GEMMA3 = replace(
         "blocks.{l}.attention.k_norm": "layers.{l}.self_attn.k_norm",
     },
     requires={"use_bidirectional_attention": False},
-    # transformers reads `attn_logit_softcapping`, and hands it to nobody
+    # transformers reads `attn_logit_softcapping`, but does not use it
     inert=frozenset({"attention_dropout", "attn_logit_softcapping", "final_logit_softcapping", "hidden_act"}),
 )

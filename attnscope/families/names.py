@@ -19,7 +19,7 @@ def their_name(entry: str | Chunk | Stacked) -> str:
 
 
 def find_prefix(family: Family, names: Container[str], where: str) -> str:
-    """What stands before the names of this checkpoint's tensors.
+    """Find the prefix of this checkpoint's tensor names.
 
     Raises:
         AttnscopeError: The token embedding is not there under any prefix.
@@ -35,7 +35,7 @@ def find_prefix(family: Family, names: Container[str], where: str) -> str:
 
 @dataclass(frozen=True)
 class TensorLocation:
-    """Where one of our parameters lies.
+    """Location of one of our parameters.
 
     Attributes:
         tensor: Name of their tensor.
@@ -54,7 +54,7 @@ class Names:
 
     Attributes:
         family: The family.
-        prefix: What stands before the names in this checkpoint.
+        prefix: Prefix of the names in this checkpoint.
         tensors: The names that are there.
         where: The checkpoint, for errors.
     """
@@ -76,7 +76,7 @@ class Names:
         tried = list(self._places(ours))
         self._refuse_blocks(tried)
         names = dict.fromkeys(place.tensor for place in tried if not place.tensor.endswith(tuple(_OLD_NAMES.values())))
-        hint = f"it is needed for '{ours}'; weights are never made up"
+        hint = f"'{ours}' needs it; missing weights are never filled in"
         missing = " or ".join(f"'{name}'" for name in names)
         raise AttnscopeError(f"the tensor {missing} is missing", where=self.where, hint=hint)
 
@@ -112,5 +112,5 @@ class Names:
         for place in tried:
             if f"{place.tensor}_blocks" in self.tensors:
                 found = f"'{place.tensor}' is quantised: it is stored as MXFP4 blocks and scales"
-                hint = "take a checkpoint with floating-point weights, such as one converted to bfloat16"
+                hint = "use a checkpoint with floating-point weights, such as one converted to bfloat16"
                 raise AttnscopeError(found, where=self.where, hint=hint)

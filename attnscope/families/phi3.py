@@ -35,6 +35,6 @@ PHI3 = replace(
         "blocks.{l}.mlp.up": Chunk(_MLP, "up", _HALVES),
     },
     requires={"attention_bias": False},
-    # `original_max_position_embeddings` says where long factors begin, and those are refused
+    # `original_max_position_embeddings` says where long factors start, and those are refused
     inert=frozenset("attention_dropout embd_pdrop resid_pdrop original_max_position_embeddings".split()),
 )

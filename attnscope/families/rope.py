@@ -37,7 +37,7 @@ def rope(
         fraction: Name of the rotated share of the head in the older dialect; without, all of it is rotated.
         full: The share where nothing says.
         base: The base where nothing says.
-        unread: Names from the table that may stand at the top level, too, where transformers does not read them: they
+        unread: Names from the table that may be at the top level, too, where transformers does not read them: they
             must repeat what the other keys say.
     """
 

@@ -19,7 +19,7 @@ def _turned(reader: ConfigReader, done: Mapping[str, Any]) -> tuple[bool, ...]:
         return tuple((layer + 1) % every != 0 for layer in range(count))
     if not isinstance(listed, list) or len(listed) < count or any(one not in (0, 1) for one in listed):
         raise reader.wrong(
-            "no_rope_layers", listed, f"a list of {count} numbers, 1 where a layer is rotated and 0 else"
+            "no_rope_layers", listed, f"a list of {count} numbers, 1 for rotated layers and 0 for others"
         )
     return tuple(bool(one) for one in listed[:count])
 

@@ -120,7 +120,7 @@ class Chunk:
 
 @dataclass(frozen=True)
 class Stacked:
-    """A module of every expert in one tensor (experts, …); biases lie in one whose name ends in `_bias`.
+    """A module of every expert in one tensor (experts, …); biases are in one whose name ends in `_bias`.
 
     Attributes:
         tensor: Their tensor of weights.
@@ -150,7 +150,7 @@ class Family:
         config: Our field to a constant, a Key or a Computed, in reading order.
         modules: Our module to theirs, with `{l}` for the layer and `{x}` for the expert; weight and bias follow. Where
             checkpoints name it in several ways, all of them.
-        prefixes: What may stand before every tensor's name; the first under which the token embedding is found.
+        prefixes: Possible prefixes of every tensor's name; the first under which the token embedding is found.
         transposed: Our modules (last part of the name) whose weight is stored as (in, out).
         requires: Keys that must hold the one value that we support, where they are there at all.
         inert: Keys that do not change attention.

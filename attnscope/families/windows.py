@@ -63,7 +63,7 @@ def by_layer(slides: Callable[[ConfigReader, int], bool], *names: str, switch: s
 
 def _checked_types(reader: ConfigReader, types: Any, n_layers: int) -> list[str]:
     if not isinstance(types, list) or len(types) != n_layers:
-        raise reader.wrong("layer_types", types, f"a list of {n_layers} words, one a layer")
+        raise reader.wrong("layer_types", types, f"a list of {n_layers} words, one per layer")
     for layer, kind in enumerate(types):
         if kind not in ("sliding_attention", "full_attention"):
             hint = "expected sliding_attention or full_attention"

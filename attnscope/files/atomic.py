@@ -19,7 +19,7 @@ def check_target(path: Path, *, force: bool) -> None:
     through it would put the temporary file, and the rename, in a folder that the user did not name.
 
     Args:
-        path: Where the file shall stand.
+        path: Where to write the file.
         force: An existing regular file may be replaced.
 
     Raises:
@@ -38,7 +38,7 @@ def check_target(path: Path, *, force: bool) -> None:
 
 
 def check_name(path: Path) -> None:
-    """Refuse a name that no file can have, before anybody asks whether there is one.
+    """Refuse a name that no file can have, before checking whether it exists.
 
     Raises:
         AttnscopeError: It is too long, holds NUL, or half of a surrogate pair.
@@ -46,17 +46,17 @@ def check_name(path: Path) -> None:
     try:
         path.lstat()
     except ValueError as e:  # NUL, or what the file system's encoding cannot spell
-        raise AttnscopeError("is not a possible file name", where=path, hint="name another") from e
+        raise AttnscopeError("is not a valid file name", where=path, hint="choose another name") from e
     except OSError as e:
         if e.errno == errno.ENAMETOOLONG:
-            raise AttnscopeError("the name is too long", where=path, hint="name another") from e
+            raise AttnscopeError("the name is too long", where=path, hint="choose another name") from e
 
 
 def write_atomic(path: Path, parts: Iterable[bytes], *, force: bool) -> int:
     """Put a whole file in place: temporary file in the same folder, fsync, rename, fsync of the folder.
 
     Args:
-        path: Where the file shall stand.
+        path: Where to write the file.
         parts: All of its content, piece by piece.
         force: An existing regular file may be replaced; it keeps its permissions.
 
@@ -84,23 +84,23 @@ def write_atomic(path: Path, parts: Iterable[bytes], *, force: bool) -> int:
 def _check_folder(path: Path) -> None:
     folder = path.parent
     if not folder.is_dir():
-        found = "is not a folder" if folder.exists() else "there is no such folder"
-        raise AttnscopeError(found, where=folder, hint="name a file in a folder that exists")
+        found = "is not a folder" if folder.exists() else "no such folder"
+        raise AttnscopeError(found, where=folder, hint="use an existing folder")
 
 
 def _check_existing(path: Path, mode: int, *, force: bool) -> None:
     if stat.S_ISDIR(mode):
-        raise AttnscopeError("is a folder", where=path, hint="name a file in it")
+        raise AttnscopeError("is a folder", where=path, hint="add a file name")
     if stat.S_ISLNK(mode):
         found = f"is a symbolic link to '{os.readlink(path)}'"
-        raise AttnscopeError(found, where=path, hint="name the file itself, or remove the link")
+        raise AttnscopeError(found, where=path, hint="use the file itself, or remove the link")
     if not stat.S_ISREG(mode):
-        raise AttnscopeError("is not a regular file", where=path, hint="name a file")
+        raise AttnscopeError("is not a regular file", where=path, hint="choose another name")
     if not force:
-        raise AttnscopeError("exists", where=path, hint="give --force to replace it")
+        raise AttnscopeError("exists", where=path, hint="pass --force to overwrite it")
     # A rename would replace a read-only file, for the folder's permissions decide that; its owner meant otherwise.
     if not mode & 0o222:
-        raise AttnscopeError("is read-only", where=path, hint="make it writable, or name another file")
+        raise AttnscopeError("is read-only", where=path, hint="make it writable, or choose another name")
 
 
 def _write(temporary: Path, parts: Iterable[bytes], *, like: Path) -> int:
@@ -122,7 +122,7 @@ def _rename(temporary: Path, path: Path, *, force: bool) -> None:
     try:
         os.link(temporary, path)  # unlike a rename, never replaces a file that appeared in the meantime
     except FileExistsError:
-        raise AttnscopeError("exists", where=path, hint="give --force to replace it") from None
+        raise AttnscopeError("exists", where=path, hint="pass --force to overwrite it") from None
     except OSError as e:
         if e.errno not in (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK):
             raise
@@ -142,4 +142,4 @@ def _sync_folder(folder: Path) -> None:
 
 def _write_error(path: Path, error: OSError) -> AttnscopeError:
     reason = error.strerror or type(error).__name__
-    return AttnscopeError(f"cannot be written ({reason})", where=path, hint="name a file in a folder you may write to")
+    return AttnscopeError(f"cannot be written ({reason})", where=path, hint="choose a folder you can write to")

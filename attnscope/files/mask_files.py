@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     import numpy as np
 
 _CAP = 1 << 30
-_HINT = "expected one boolean matrix, a row per query and a column per key, true where it may attend"
+_HINT = "expected one boolean matrix with a row per query and a column per key, true where attention is allowed"
 
 
 def read_mask(path: Path) -> "np.ndarray[Any, np.dtype[np.bool_]]":
@@ -30,7 +30,7 @@ def read_mask(path: Path) -> "np.ndarray[Any, np.dtype[np.bool_]]":
     kind = path.suffix
     matrix = _from_json(path) if kind == ".json" else _from_npy(path) if kind == ".npy" else _from_safetensors(path)
     if matrix.dtype != np.bool_:
-        raise AttnscopeError(f"holds {matrix.dtype}, not booleans", where=path, hint=_HINT)
+        raise AttnscopeError(f"has type {matrix.dtype}, not bool", where=path, hint=_HINT)
     if matrix.ndim != 2 or 0 in matrix.shape:
         raise AttnscopeError(f"has shape {list(matrix.shape)}", where=path, hint=_HINT)
     return matrix  # type: ignore[no-any-return]
@@ -71,5 +71,5 @@ def _from_safetensors(path: Path) -> Any:
     except (SafetensorError, KeyError, TypeError) as e:
         raise AttnscopeError(f"is not safetensors: {e}", where=path, hint=_HINT) from e
     if len(tensors) != 1:
-        raise AttnscopeError(f"holds {len(tensors)} tensors", where=path, hint=_HINT)
+        raise AttnscopeError(f"has {len(tensors)} tensors", where=path, hint=_HINT)
     return next(iter(tensors.values()))

@@ -29,7 +29,7 @@ _MAGIC = (
     (b"pk\x03\x04", "a zip archive, as torch.save writes", "convert it to safetensors"),
     (b"\x80\x02", "a Python pickle", "convert it to safetensors"),
     (b"\x80\x04", "a Python pickle", "convert it to safetensors"),
-    (b"\x1f\x8b", "gzip-compressed", "unpack it first"),
+    (b"\x1f\x8b", "gzip-compressed", "decompress it first"),
     (b"gguf", "a GGUF file", "use the model's safetensors version"),
     (b"\x89hdf", "an HDF5 file", "use the model's safetensors version"),
     (b"\xef\xbb\xbf", "text that starts with a byte order mark", "save it as plain UTF-8"),
@@ -45,7 +45,7 @@ def open_regular(path: Path) -> Iterator[tuple[BinaryIO, os.stat_result]]:
     """Open a regular file for reading, unbuffered, without ever blocking; symbolic links are followed.
 
     Raises:
-        AttnscopeError: There is no such file, it is not regular, it may not be read, or reading fails later.
+        AttnscopeError: The file is missing, not regular, not readable, or reading fails later.
     """
     try:
         with _open(path) as file:
@@ -62,7 +62,7 @@ def _open(path: Path) -> BinaryIO:
         _require_regular_file(os.stat(path), path)  # before opening: opening a device can have effects of its own
         return open(path, "rb", buffering=0, opener=lambda name, _: os.open(name, flags))
     except ValueError as e:  # NUL in it, or a lone surrogate
-        raise AttnscopeError("is not a possible file name", where=path) from e
+        raise AttnscopeError("is not a valid file name", where=path) from e
 
 
 def read_file(path: Path, *, cap: int) -> bytes:
@@ -146,14 +146,14 @@ def parse_json(data: bytes, where: str) -> Any:
     except json.JSONDecodeError as e:
         place = f"line {e.lineno}, column {e.colno}: {e.msg.removesuffix(' starting at')}"
         if e.pos >= len(text.rstrip()) or e.msg.startswith("Unterminated"):
-            raise AttnscopeError(f"ends in the middle, at {place}", where=where, hint="fetch it again") from e
+            raise AttnscopeError(f"is truncated at {place}", where=where, hint="download it again") from e
         raise AttnscopeError(f"is not JSON at {place}", where=where) from e
     except RecursionError as e:
-        raise AttnscopeError("is nested too deeply", where=where, hint="no model file needs as many levels") from e
+        raise AttnscopeError("is nested too deeply", where=where, hint="model files have fewer levels") from e
     except ValueError as e:  # the limit on digits of Python's own integers
-        raise AttnscopeError("holds a whole number of thousands of digits", where=where) from e
+        raise AttnscopeError("contains an integer with thousands of digits", where=where) from e
     if non_finite:
-        raise AttnscopeError(f"holds {non_finite[0]}, which is not JSON", where=where)
+        raise AttnscopeError(f"contains {non_finite[0]}, which is not JSON", where=where)
     if halves:
         _refuse_halves(value, where)
     return value
@@ -173,7 +173,7 @@ def refuse_non_json(data: bytes, where: str) -> None:
         raise AttnscopeError(f"is {wrong[0]}, not JSON", where=where, hint=wrong[1])
     if len(data) > MAX_JSON_PARTS and sum(map(data.count, (b",", b"[", b"{"))) > MAX_JSON_PARTS:
         found = f"has more than {MAX_JSON_PARTS:,} values"
-        raise AttnscopeError(found, where=where, hint="no model file needs as many")
+        raise AttnscopeError(found, where=where, hint="model files have fewer")
 
 
 def _parse_verbatim(data: bytes) -> Any:
@@ -191,9 +191,9 @@ def _parse_verbatim(data: bytes) -> Any:
 def identify_bytes(data: bytes) -> tuple[str, str] | None:
     """What bytes are that are neither JSON nor safetensors, with a hint; None where nothing gives them away."""
     if not data:
-        return "empty", "fetch it again"
+        return "empty", "download it again"
     if not data[:4096].strip(b"\0"):
-        return "nothing but zero bytes", "the download did not finish: fetch it again"
+        return "nothing but zero bytes", "the download did not finish: download it again"
     start = data[:512].lstrip(b" \t\r\n").lower()
     return next(((name, hint) for magic, name, hint in _MAGIC if start.startswith(magic)), None)
 
@@ -228,12 +228,12 @@ def _refuse_halves(value: Any, where: str) -> None:
     try:
         json.dumps(value, ensure_ascii=False).encode()
     except UnicodeEncodeError as e:
-        found = f"holds half of a surrogate pair (U+{ord(e.object[e.start]):04X}), which is no text"
+        found = f"contains half of a surrogate pair (U+{ord(e.object[e.start]):04X}), which is not valid text"
         raise AttnscopeError(found, where=where, hint="write the whole character") from e
 
 
 def _checked(pairs: list[tuple[str, Any]], where: str, non_finite: list[str], *, halves: bool) -> dict[str, Any]:
-    """An object from its pairs; refuses a key that stands twice, and names the key of a value that is refused."""
+    """An object from its pairs; refuses a duplicate key, and names the key of a value that is refused."""
     for key, value in pairs if halves else ():
         if isinstance(value, str):
             _refuse_halves(value, f"{where}: {key}")
@@ -246,7 +246,7 @@ def _checked(pairs: list[tuple[str, Any]], where: str, non_finite: list[str], *,
         seen: dict[str, Any] = {}
         for key, value in pairs:
             if key in seen:
-                found = f"stands twice, as {format_value(seen[key])} and as {format_value(value)}"
+                found = f"is given twice, as {format_value(seen[key])} and as {format_value(value)}"
                 raise AttnscopeError(found, where=f"{where}: {format_value(key)[1:-1]}", hint="keep one of them")
             seen[key] = value
     return result
@@ -260,7 +260,7 @@ def _require_regular_file(status: os.stat_result, path: Path) -> None:
 
 def _reason(error: OSError) -> str:
     if isinstance(error, FileNotFoundError):
-        return "there is no such file"
+        return "no such file"
     if isinstance(error, PermissionError):
-        return "may not be read: permission denied"
+        return "cannot be read: permission denied"
     return f"cannot be read: {(error.strerror or str(error)).lower()}"

@@ -15,7 +15,7 @@ MAX_LINE = 4 * MB
 def read_texts(source: str | Path) -> tuple[list[TextInput], list[str]]:
     """Read one text per line, as strict UTF-8; blank lines are left out.
 
-    Pipes are read too, so that `--file <(…)` works; one that nobody writes to counts as empty.
+    Pipes are read too, so that `--file <(…)` works; one without a writer counts as empty.
 
     Args:
         source: The file, or `-` for standard input.
@@ -24,12 +24,12 @@ def read_texts(source: str | Path) -> tuple[list[TextInput], list[str]]:
         The texts, each with its place `FILE:LINE`, and notes on what was left out.
 
     Raises:
-        AttnscopeError: It cannot be read, holds no text, a line is too long or not UTF-8.
+        AttnscopeError: It cannot be read, has no text, a line is too long or not UTF-8.
     """
     try:
         if str(source) == "-":
             if sys.stdin is None:
-                raise AttnscopeError("standard input is closed", hint="name a file")
+                raise AttnscopeError("standard input is closed", hint="pass a file")
             return _read_lines(sys.stdin.buffer, "stdin")
         descriptor = os.open(source, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
         with open(descriptor, "rb") as file:
@@ -52,14 +52,16 @@ def _read_lines(file: BinaryIO, name: str) -> tuple[list[TextInput], list[str]]:
         else:
             blank.append(number)
     if not texts:
-        raise AttnscopeError("holds no text" if number else "is empty", where=name, hint="expected one text per line")
-    return texts, [f"{name}: {_line_list(blank)} left out: blank"] if blank else []
+        raise AttnscopeError("has no text" if number else "is empty", where=name, hint="expected one text per line")
+    return texts, [f"{name}: {_line_list(blank)} skipped: blank"] if blank else []
 
 
 def _decode_line(line: bytes, where: str, offset: int) -> str:
     """The text of one line, its line end and a byte order mark at the start of the file taken off."""
     if len(line) > MAX_LINE:
-        raise AttnscopeError(f"the line is longer than {MAX_LINE:,} bytes", where=where, hint="split it into texts")
+        raise AttnscopeError(
+            f"the line is longer than {MAX_LINE:,} bytes", where=where, hint="split it into several texts"
+        )
     try:
         text = line.decode()
     except UnicodeDecodeError as e:

@@ -1,6 +1,6 @@
 """Attention, with every stage shown to recorders. The file to read first.
 
-A layer that nobody watches goes through `scaled_dot_product_attention`. A watched one goes through tiles: a block of
+A layer that is not recorded goes through `scaled_dot_product_attention`. A recorded one goes through tiles: a block of
 queries against every key that the block may see, small enough to stay in cache, with the stages as separate tensors. A
 row of a tile is whole, so its softmax is exact; one token and 100,000 go the same way.
 
@@ -46,9 +46,9 @@ def attend(
 
     Args:
         inputs: The layer's queries, keys, values and rule.
-        recorders: Who watches; without any, nothing but the output is computed.
+        recorders: Recorders of the layer; without any, only the output is computed.
         observed: A mask that recorders see instead of the layer's own (`same-scores`); the output keeps to the layer's.
-        need_output: Whether anyone uses the result; without, only what recorders want is computed.
+        need_output: Whether the result is used; if not, only what recorders need is computed.
         tile_elements: Scores in a tile, at most (at least one row); None for what suits the device.
         workspace: Memory that the layers of a model share; None for memory of its own.
 
@@ -56,7 +56,7 @@ def attend(
         (B, H, Q, Ev) in v's dtype, 0 where a query may see nothing; None where it is not needed.
 
     Raises:
-        AttnscopeError: A score, or an output that somebody sees, is not finite.
+        AttnscopeError: A score, or an output that is used, is not finite.
     """
     recorded = sorted({head for recorder in recorders for head in recorder.heads})
     every, workspace = range(inputs.q.shape[1]), workspace or Workspace()
@@ -118,13 +118,13 @@ def _parts(
         mask: Which keys a query may see.
         shape: How the layer is cut.
         needed_rows: Rows that anyone looks at, sorted; blocks without any are passed over. None for all.
-        recorders: Who watches: their rows' tiles hold the raw scores that they read.
+        recorders: Recorders of the layer: tiles of their rows hold the raw scores that they read.
     """
     n_queries, n_keys = inputs.q.shape[2], inputs.k.shape[2]
     bounded = _bounded(inputs)
     groups = inputs.group(torch.tensor(heads)).tolist()
     used = sorted(set(groups))
-    # products want each head's rows side by side
+    # products need each head's rows to be contiguous
     k, v = (
         inputs.k[:, as_slice(used)].float().contiguous(),
         inputs.v[:, as_slice(used)].float().contiguous(),
@@ -167,7 +167,7 @@ class _TileInputs:
 
 
 def _tile(part: _TileInputs, workspace: Workspace) -> Tile:
-    """The stages, in order; each takes the place of the one before where nobody reads that."""
+    """The stages, in order; each overwrites the one before if that is not read."""
     inputs, heads, block_mask, block, needs_scores = (
         part.inputs,
         part.heads,
@@ -215,7 +215,7 @@ def _tile(part: _TileInputs, workspace: Workspace) -> Tile:
 
 
 def _softmax(masked: Tensor, sinks: Tensor | None, heads: Tensor, buffer: Tensor) -> tuple[Tensor, Tensor | None]:
-    """Weights, and what the sink takes of each row where there is one: a logit more, and no value behind it."""
+    """Weights, and what the sink takes of each row where there is one: an extra logit without a value."""
     if sinks is None:
         return torch.softmax(masked, -1, out=buffer), None
     logit = sinks[heads].float()[None, :, None, None].expand(*masked.shape[:3], 1)  # (B, h, q, 1)
@@ -251,7 +251,7 @@ def _check_finite(numbers: Tensor, what: str, layer: int, heads: Tensor) -> None
     if bad.any():
         i = int(bad.argmax())
         found = f"{int(bad[i])} {what} are not finite"
-        hint = "the model overflows in this dtype; try --dtype float32"
+        hint = "the model overflows in this dtype; use --dtype float32"
         raise AttnscopeError(found, where=f"L{layer}H{int(heads[i])}", hint=hint)
 
 

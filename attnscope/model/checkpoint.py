@@ -22,14 +22,14 @@ _FLOATS = ("F64", "F32", "F16", "BF16")  # anything else is quantised, and means
 
 @dataclass(frozen=True)
 class _ParameterSlice:
-    """Where one of our parameters lies in one of their tensors.
+    """Location of one of our parameters in a tensor of the checkpoint.
 
     Attributes:
         ours: Our parameter.
         shape: Its shape.
         transposed: The tensor is stored as (in, out).
         rows: Rows (start, stop, all) within the tensor once it is laid (out, in); None for the whole.
-        step: Every how many of them one of ours comes.
+        step: Stride: every how many of them is one of ours.
         per_head: Heads among whose rows the parts are interleaved; 0 where they are not.
         expert: Which of how many experts, in a tensor that holds all; None elsewhere.
     """
@@ -103,7 +103,7 @@ def check_tensors(family: Family, config: ModelConfig, folder: Folder) -> dict[s
     """Hold config.json against the tensors' headers, without reading or allocating anything.
 
     Returns:
-        Each of their tensors that we need, with the parts of it that are ours, over all layers.
+        Each tensor of the checkpoint that we need, with the parts that are ours, over all layers.
 
     Raises:
         AttnscopeError: The config promises layers, words or widths that the weights do not hold; a tensor is missing,
@@ -116,7 +116,7 @@ def check_tensors(family: Family, config: ModelConfig, folder: Folder) -> dict[s
     for part, tensor in _parameter_slices(config, names):
         info = folder.tensors[tensor]
         if info.dtype not in _FLOATS:
-            hint = "attnscope reads floating-point checkpoints only"
+            hint = "attnscope reads only floating-point checkpoints"
             raise AttnscopeError(f"is stored as {info.dtype}", where=f"{info.file}: {info.name}", hint=hint)
         if info.shape != part.source_shape():
             found = f"has shape {list(info.shape)}, '{part.ours}' needs {list(part.source_shape())}"
@@ -146,7 +146,7 @@ def _parameter_slice(
     shapes: Mapping[str, tuple[int, ...]],
     place: TensorLocation,
 ) -> _ParameterSlice:
-    """Where a parameter lies within its tensor; `first` is the same parameter of block 0, `shapes` are block 0's."""
+    """Locate a parameter within its tensor; `first` is the same parameter of block 0, `shapes` are block 0's."""
     module, kind = first.rsplit(".", 1)
     name, shape, entry = module.rsplit(".", 1)[-1], shapes[first], place.entry
     transposed = kind == "weight" and (entry.transposed if isinstance(entry, Stacked) else name in family.transposed)
@@ -169,5 +169,5 @@ def _check_unused(names: Names, folder: Folder, plan: Mapping[str, object]) -> N
     leftover = re.compile("|".join(f"(?:{pattern})" for pattern in names.family.leftover) or "(?!)")
     for name, info in folder.tensors.items():
         if name not in plan and not leftover.fullmatch(name.removeprefix(names.prefix)):
-            hint = f"family '{names.family.name}' does not know it, and it may change attention"
+            hint = f"family '{names.family.name}' does not use it, and it may change attention"
             raise AttnscopeError(f"unknown tensor '{name}'", where=info.file, hint=hint)

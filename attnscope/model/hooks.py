@@ -11,13 +11,13 @@ from attnscope.model.tile import Recorder, Workspace
 
 
 class AttentionHooks:
-    """Who watches which layer; any source of queries, keys and values hands its attention to `attend`.
+    """Recorders of every layer; any source of queries, keys and values passes its attention to `attend`.
 
     Attributes:
-        recorders: Layer to the recorders that watch it.
+        recorders: Layer to its recorders.
         observed: Layer to a mask that recorders see instead of the layer's own (`same-scores`); empty otherwise.
         tile_elements: See `attend`.
-        all_outputs: Every layer's output is computed, also where nobody goes on with it.
+        all_outputs: Every layer's output is computed, also if it is not used.
     """
 
     def __init__(
@@ -33,11 +33,11 @@ class AttentionHooks:
 
     @property
     def last(self) -> int:
-        """The last layer that anyone watches; what comes after it need not run."""
+        """The last layer with a recorder; later layers need not run."""
         return max(self.recorders, default=-1)
 
     def attend(self, inputs: AttentionInputs) -> Tensor | None:
-        """Attention of one layer, shown to whoever watches it; None where no later layer is watched."""
+        """Compute the attention of one layer for its recorders; None if no later layer is recorded."""
         return attend(
             inputs,
             self.recorders.get(inputs.layer, ()),

@@ -14,7 +14,7 @@ from attnscope.model.linear import Linear
 from attnscope.model.mlp import MLP
 from attnscope.model.positions import rotate
 
-_ROWS = 1024  # positions that an MLP takes at a time: what lies between its products then stays in cache
+_ROWS = 1024  # positions that an MLP takes at a time: intermediate results then stay in cache
 
 
 class Embedding(nn.Embedding):
@@ -49,7 +49,7 @@ class RMSNorm(nn.Module):
 
 
 def make_norm(config: ModelConfig, width: int | None = None) -> nn.Module:
-    """A norm of the configured kind, over the model's width unless told otherwise."""
+    """A norm of the configured kind, over the model's width by default."""
     width = width or config.d_model
     if config.norm == "layernorm":
         return LayerNorm(width, config.norm_eps)
@@ -76,7 +76,7 @@ class LayerContext:
 
 
 class Attention(nn.Module):
-    """Projections to queries, keys and values, attention itself (by the watch), and the output projection."""
+    """Projections to queries, keys and values, attention itself (through the hooks), and the output projection."""
 
     def __init__(self, config: ModelConfig, layer: int) -> None:
         super().__init__()
@@ -92,7 +92,7 @@ class Attention(nn.Module):
         self.sinks = nn.Parameter(torch.empty(h)) if config.sinks else None
 
     def forward(self, x: Tensor, setting: LayerContext) -> Tensor | None:
-        """(B, Q, D) to (B, Q, D), or (B, Q, H·Ev) without output projection; None after the last watched layer."""
+        """(B, Q, D) to (B, Q, D), or (B, Q, H·Ev) without output projection; None after the last recorded layer."""
         out_weight = None if self.out is None else self.out.weight
         spec = setting.spec if self.sinks is None else replace(setting.spec, sinks=self.sinks)
         heads = setting.hooks.attend(AttentionInputs(self.layer, *self._project_qkv(x, setting), spec, out_weight))
@@ -139,7 +139,7 @@ class TransformerBlock(nn.Module):
         self.norm_mlp_out = make_norm(config) if after and self.mlp is not None else nn.Identity()
 
     def forward(self, x: Tensor, setting: LayerContext) -> Tensor | None:
-        """(B, T, D) to (B, T, D); None after the last watched layer."""
+        """(B, T, D) to (B, T, D); None after the last recorded layer."""
         post = self.config.norm_order == "post"
         attended = self.attention(x if post else self.norm_attention(x), setting)
         if attended is None:

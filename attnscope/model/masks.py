@@ -21,7 +21,7 @@ class Mask:
     """Everything is allowed; other masks narrow this."""
 
     def allowed(self, q: Tensor, k: Tensor) -> Tensor | None:
-        """Which keys each query may see.
+        """Return which keys each query may see.
 
         Args:
             q: Query positions, (Q, 1), int64.
@@ -33,13 +33,13 @@ class Mask:
         return None
 
     def key_range(self, q0: int, q1: int, n_keys: int) -> tuple[int, int]:
-        """A range [k0, k1) that holds every key that the queries q0 … q1 − 1 may see."""
+        """Return a range [k0, k1) with every key that any of the queries q0 … q1 − 1 may see."""
         return 0, n_keys
 
     def all_visible_range(self, q0: int, q1: int, n_keys: int) -> tuple[int, int]:
-        """A range [k0, k1) of keys every one of which each of the queries q0 … q1 − 1 may see; k0 ≥ k1 for none.
+        """Return a range [k0, k1) of keys that all of the queries q0 … q1 − 1 may see; k0 ≥ k1 for none.
 
-        Cells outside it are asked for one by one, so a mask that knows none is slow but right.
+        Cells outside it are evaluated one by one, so a mask that knows none is slow but right.
         """
         return 0, 0
 
@@ -49,24 +49,24 @@ class Bidirectional(Mask):
     """Every query sees every key."""
 
     def all_visible_range(self, q0: int, q1: int, n_keys: int) -> tuple[int, int]:
-        """See Mask.all_visible_range."""
+        """Return all keys."""
         return 0, n_keys
 
 
 @dataclass(frozen=True)
 class Causal(Mask):
-    """A query sees itself and what stands before it."""
+    """A query sees itself and earlier keys."""
 
     def allowed(self, q: Tensor, k: Tensor) -> Tensor:
-        """See Mask.allowed."""
+        """Allow the query itself and earlier keys."""
         return k <= q
 
     def key_range(self, q0: int, q1: int, n_keys: int) -> tuple[int, int]:
-        """See Mask.key_range."""
+        """End after the last query."""
         return 0, min(q1, n_keys)
 
     def all_visible_range(self, q0: int, q1: int, n_keys: int) -> tuple[int, int]:
-        """See Mask.all_visible_range."""
+        """End after the first query, which sees the fewest keys."""
         return 0, min(q0 + 1, n_keys)
 
 
@@ -77,15 +77,15 @@ class SlidingWindow(Mask):
     size: int
 
     def allowed(self, q: Tensor, k: Tensor) -> Tensor:
-        """See Mask.allowed."""
+        """Allow keys fewer than `size` positions away."""
         return (q - k).abs() < self.size
 
     def key_range(self, q0: int, q1: int, n_keys: int) -> tuple[int, int]:
-        """See Mask.key_range."""
+        """Start with the window of the first query, end with that of the last."""
         return min(max(0, q0 - self.size + 1), n_keys), min(n_keys, q1 + self.size - 1)
 
     def all_visible_range(self, q0: int, q1: int, n_keys: int) -> tuple[int, int]:
-        """See Mask.all_visible_range."""
+        """Start with the window of the last query, end with that of the first."""
         return max(0, q1 - self.size), min(n_keys, q0 + self.size)
 
 
@@ -96,34 +96,34 @@ class Prefix(Mask):
     size: int
 
     def allowed(self, q: Tensor, k: Tensor) -> Tensor:
-        """See Mask.allowed."""
+        """Allow the prefix, the query itself and earlier keys."""
         return (k <= q) | (k < self.size)
 
     def key_range(self, q0: int, q1: int, n_keys: int) -> tuple[int, int]:
-        """See Mask.key_range."""
+        """End after the last query or the prefix."""
         return 0, min(n_keys, max(q1, self.size))
 
     def all_visible_range(self, q0: int, q1: int, n_keys: int) -> tuple[int, int]:
-        """See Mask.all_visible_range."""
+        """End after the first query or the prefix."""
         return 0, min(n_keys, max(q0 + 1, self.size))
 
 
 @dataclass(frozen=True)
 class BlockDiagonal(Mask):
-    """A query sees the keys of its own stretch of `size` tokens: documents packed one after the other."""
+    """A query sees the keys of its own block of `size` tokens: documents packed one after the other."""
 
     size: int
 
     def allowed(self, q: Tensor, k: Tensor) -> Tensor:
-        """See Mask.allowed."""
+        """Allow keys of the query's own block."""
         return q // self.size == k // self.size
 
     def key_range(self, q0: int, q1: int, n_keys: int) -> tuple[int, int]:
-        """See Mask.key_range."""
+        """Cover the blocks of the first and the last query."""
         return min(q0 // self.size * self.size, n_keys), min(n_keys, -(-q1 // self.size) * self.size)
 
     def all_visible_range(self, q0: int, q1: int, n_keys: int) -> tuple[int, int]:
-        """See Mask.all_visible_range."""
+        """Cover the block of the queries, if all of them are in one."""
         if q0 // self.size != (q1 - 1) // self.size:
             return 0, 0
         return q0 // self.size * self.size, min(n_keys, (q0 // self.size + 1) * self.size)
@@ -140,15 +140,15 @@ class PaddingMask(Mask):
     lengths: Tensor
 
     def allowed(self, q: Tensor, k: Tensor) -> Tensor:
-        """See Mask.allowed."""
+        """Allow a text's real keys."""
         return (k < self.lengths[:, None, None])[:, None]  # (B, 1, 1, K)
 
     def key_range(self, q0: int, q1: int, n_keys: int) -> tuple[int, int]:
-        """See Mask.key_range."""
+        """End with the longest text."""
         return 0, min(n_keys, self._ends[1])
 
     def all_visible_range(self, q0: int, q1: int, n_keys: int) -> tuple[int, int]:
-        """See Mask.all_visible_range."""
+        """End with the shortest text."""
         return 0, min(n_keys, self._ends[0])
 
     @cached_property
@@ -159,23 +159,23 @@ class PaddingMask(Mask):
 
 @dataclass(frozen=True)
 class MatrixMask(Mask):
-    """A boolean matrix that somebody else made: (Q, K) or (B, 1, Q, K), True where allowed."""
+    """A boolean matrix from elsewhere: (Q, K) or (B, 1, Q, K), True where allowed."""
 
     matrix: Tensor
 
     def allowed(self, q: Tensor, k: Tensor) -> Tensor:
-        """See Mask.allowed."""
+        """Look up the matrix."""
         return self.matrix[..., q, k]
 
 
 @dataclass(frozen=True)
 class Intersection(Mask):
-    """A key is visible where every one of the parts lets it be seen."""
+    """A key is visible where every part allows it."""
 
     parts: tuple[Mask, ...]
 
     def allowed(self, q: Tensor, k: Tensor) -> Tensor | None:
-        """See Mask.allowed."""
+        """Combine the parts with a logical and."""
         result: Tensor | None = None
         for part in self.parts:
             one = part.allowed(q, k)
@@ -184,19 +184,19 @@ class Intersection(Mask):
         return result
 
     def key_range(self, q0: int, q1: int, n_keys: int) -> tuple[int, int]:
-        """See Mask.key_range."""
+        """Intersect the parts' ranges."""
         spans = [part.key_range(q0, q1, n_keys) for part in self.parts]
         low = max((s[0] for s in spans), default=0)
         return low, max(low, min((s[1] for s in spans), default=n_keys))
 
     def all_visible_range(self, q0: int, q1: int, n_keys: int) -> tuple[int, int]:
-        """See Mask.all_visible_range."""
+        """Intersect the parts' ranges."""
         ranges = [part.all_visible_range(q0, q1, n_keys) for part in self.parts]
         return max((r[0] for r in ranges), default=0), min((r[1] for r in ranges), default=n_keys)
 
 
 def intersect(parts: Sequence[Mask]) -> Mask:
-    """The mask that allows what every part allows; parts that allow everything fall away."""
+    """Return the mask that allows what every part allows; parts that allow everything are dropped."""
     real = [p for part in parts for p in (part.parts if isinstance(part, Intersection) else (part,))]
     real = [p for p in dict.fromkeys(real) if type(p) not in (Mask, Bidirectional)]
     return real[0] if len(real) == 1 else Intersection(tuple(real)) if real else Bidirectional()

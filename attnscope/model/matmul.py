@@ -26,7 +26,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, after: tuple[s
     """
     if uses_onednn(x, weight):
         if not (weight.is_contiguous() or weight.mT.is_contiguous()):
-            weight = weight.contiguous()  # rows that do not lie side by side take up to 1,000 times as long
+            weight = weight.contiguous()  # rows that are not contiguous take up to 1,000 times as long
         name, kind = after or ("none", "")
         product: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, name, [], kind)
         return product

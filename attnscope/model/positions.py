@@ -127,6 +127,6 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     else:
         rotated = x.clone()
         rotated[..., :width] *= cos
-    rotated[..., :half].addcmul_(second, sin[:, :half], value=-1)  # in place: long texts are slow to make room for
+    rotated[..., :half].addcmul_(second, sin[:, :half], value=-1)  # in place: allocating memory for long texts is slow
     rotated[..., half:width].addcmul_(first, sin[:, half:])
     return rotated

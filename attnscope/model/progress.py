@@ -1,6 +1,6 @@
 """Report the progress of a forward pass, layer by layer and tile by tile.
 
-It watches nothing: whatever is computed is computed for somebody else.
+It records nothing and needs nothing computed for itself.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -12,7 +12,7 @@ from attnscope.model.masks import Mask
 from attnscope.model.tile import Recorder, Tile
 from attnscope.model.workers import Deferred
 
-_RECORDED_FACTOR = 3.0  # a watched head's work over one's that goes through scaled_dot_product_attention
+_RECORDED_FACTOR = 3.0  # a recorded head's work over one's that goes through scaled_dot_product_attention
 _SAMPLES = 256  # queries whose range of keys stands for that of all
 _PARTS = 1000  # of a bar
 
@@ -40,10 +40,10 @@ class ForwardProgress:
         on_progress: Told `what · layer 2 of 4 · tile 7`, how many thousandths of the work are done, and a thousand.
         loads: What each layer takes, from the first.
         n_heads: Heads in a layer.
-        recorders: Who watches which layer.
+        recorders: Recorders of each layer.
 
     Attributes:
-        recorders: The same with one more in every watched layer, that counts its tiles.
+        recorders: The same, with one more in every recorded layer that counts its tiles.
     """
 
     def __init__(

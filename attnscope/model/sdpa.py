@@ -20,10 +20,10 @@ def fused_attention(
         inputs: The layer; its rule has no soft-cap, which no kernel knows.
         heads: Query heads, sorted.
         elements: Cells of a block's mask for one text, at most (at least one row).
-        output: Room for the output of all heads, (B, H, Q, Ev), of which these heads' is filled; None for new room.
+        output: Buffer for the output of all heads, (B, H, Q, Ev), of which these heads' is filled; None for a new one.
 
     Returns:
-        (B, H, Q, Ev), 0 where a query may see nothing, whatever stood there in other heads.
+        (B, H, Q, Ev), 0 for fully masked queries; other heads are left as they were.
     """
     q, n_keys, spec = inputs.q, inputs.k.shape[2], inputs.spec
     lean = q.shape[-1] == inputs.v.shape[-1]  # otherwise the kernel makes a whole Q×K matrix for every head
@@ -51,7 +51,7 @@ def fused_attention(
 
 
 def _group_slices(inputs: AttentionInputs, heads: Sequence[int]) -> Iterator[slice]:
-    """Neighbours among some heads that a kernel takes as they lie: heads of one group, or whole groups."""
+    """Find adjacent heads that a kernel can take without a copy: heads of one group, or whole groups."""
     of_a_group = inputs.q.shape[1] // inputs.k.shape[1]
     for first, end in contiguous_runs(heads, len(heads)):
         while first < end:

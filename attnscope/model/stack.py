@@ -71,13 +71,13 @@ class Stack(nn.Module):
         context: Ids | None = None,
         progress: Callable[[int, int], None] | None = None,
     ) -> None:
-        """Show the attention of every watched layer to its recorders.
+        """Pass the attention of every recorded layer to its recorders.
 
         Args:
             tokens: The texts.
             masks: The mask of every layer.
             padding: What keeps padded keys out of sight.
-            hooks: Who watches what.
+            hooks: Recorders of each layer.
             context: The texts that keys and values are made of under cross-attention.
             progress: Called with layers done and layers to do.
         """
@@ -94,7 +94,7 @@ class Stack(nn.Module):
     def _settings(
         self, masks: Sequence[Mask], padding: Mask, longest: int, source: Tensor | None, hooks: AttentionHooks
     ) -> Iterator[LayerContext]:
-        """What each block needs besides its input; rotary tables are made once for all that turn alike."""
+        """What each block needs besides its input; rotary tables are made once for all blocks that share them."""
         c = self.config
         tables: dict[Rope | None, tuple[Tensor, Tensor] | None] = {None: None}
         for layer in range(len(self.blocks)):

@@ -27,10 +27,10 @@ _OWN_PAGES = 1 << 18  # bytes from which on a tensor has pages of its own
 def read_tensors(
     folder: Folder, names: Iterable[str], dtype: torch.dtype | None = None, transposed: Container[str] = ()
 ) -> Iterator[tuple[str, torch.Tensor]]:
-    """Read the named tensors, each file opened once, in the order in which they lie on disk.
+    """Read the named tensors, each file opened once, in their order on disk.
 
     The bytes come through ordinary reads at the offsets that `open_folder` checked, into the tensor's own memory. A
-    memory map would end the process (SIGBUS) where a file shrinks meanwhile.
+    memory map would end the process (SIGBUS) if a file shrinks while it is read.
 
     Args:
         folder: The opened folder.
@@ -39,7 +39,7 @@ def read_tensors(
         transposed: Names of those whose matrices are transposed on their way.
 
     Yields:
-        Name and CPU tensor; whoever iterates decides how many others are alive.
+        Name and CPU tensor; the caller decides how many others are alive.
 
     Raises:
         ModelError: A file has changed since its header was read, or a tensor holds NaN or infinity.
@@ -70,7 +70,7 @@ def _open_unchanged(path: Path, stamp: FileStamp) -> Iterator[BinaryIO]:
 
 
 def empty_pages(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
-    """A CPU tensor without values, whose memory is the system's again as soon as nobody has it any more.
+    """A CPU tensor without values, whose memory is returned to the system as soon as it is no longer used.
 
     malloc would keep much of what a thread has given back, and layers that come and go would take twice their size.
     """
@@ -111,7 +111,7 @@ def _matrices(tensor: torch.Tensor) -> Sequence[torch.Tensor]:
 
 
 def _fill(tensor: torch.Tensor, file: BinaryIO, info: TensorInfo, start: int) -> None:
-    """Read the bytes of a tensor whose numbers lie side by side."""
+    """Read the bytes of a contiguous tensor."""
     rest = tensor.view(-1).view(torch.uint8).numpy().data
     file.seek(start)
     while len(rest):
@@ -136,9 +136,11 @@ def _not_finite(file: BinaryIO, info: TensorInfo) -> ModelError:
     if not wrong.any():  # any more
         return _changed(info.file)
     first = wrong.nonzero()[0].tolist()
-    found = f"holds {float(values[tuple(first)])} at {first}; {int(wrong.sum()):,} of {wrong.numel():,} are not finite"
-    return ModelError(found, where=f"{info.file}: {info.name}", hint="the checkpoint is damaged: fetch it again")
+    found = (
+        f"contains {float(values[tuple(first)])} at {first}; {int(wrong.sum()):,} of {wrong.numel():,} are not finite"
+    )
+    return ModelError(found, where=f"{info.file}: {info.name}", hint="the checkpoint is damaged: download it again")
 
 
 def _changed(path: Path) -> ModelError:
-    return ModelError("changed while it was being read", where=path, hint="wait until it is written, then run again")
+    return ModelError("changed while it was read", where=path, hint="run again when it is no longer being written")

@@ -32,7 +32,7 @@ class Workspace:
         return self if number == 0 else self._others.setdefault(number, Workspace())
 
     def buffer(self, name: str, shape: Sequence[int], device: torch.device) -> Tensor:
-        """A float32 tensor with whatever stands in it, until someone asks for room of the same name again."""
+        """Return an uninitialized float32 tensor, valid until a buffer of the same name is requested again."""
         size, found = prod(shape), self._buffers.get(name)
         if found is None or found.numel() < size or found.device != device:
             found = None
@@ -90,7 +90,7 @@ class Tile:
         if name == "allowed":
             return (self.masked > -torch.inf).float()
         found: Tensor | None = getattr(self, name)
-        assert found is not None, f"nobody said that {name} would be read"
+        assert found is not None, f"{name} was not computed: no recorder declared that it reads it"
         return found
 
     def norms(self, name: str) -> Tensor:
@@ -112,7 +112,7 @@ class Recorder(Protocol):
 
     @property
     def needs_scores(self) -> bool:
-        """It reads `scores` or `scaled`; where nobody does, they make room for the stages after them."""
+        """Whether it reads `scores` or `scaled`; if no recorder does, later stages overwrite them."""
 
     def score_range(self) -> tuple[int, int] | None:
         """The range of keys whose raw scores must be computed although they are not allowed; None where none are."""

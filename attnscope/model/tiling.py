@@ -51,7 +51,9 @@ class TileShape:
         if not limit and rows < _ENOUGH_ROWS:
             rows = min(_ENOUGH_ROWS, 2 * elements // width)
         rows = max(fewest, min(most, rows))
-        rows = -(-n_queries // -(-n_queries // rows))  # alike: a last block of one row would be summed differently
+        rows = -(
+            -n_queries // -(-n_queries // rows)
+        )  # equal blocks: a last block of one row would be summed differently
         return cls(rows, elements, n_heads)
 
     def heads(self, block: "TileBlock") -> int:
@@ -102,7 +104,7 @@ def tile_blocks(
         shape: How the layer is cut.
         size: Queries and keys in all.
         needed_rows: Rows that anyone looks at, sorted; None for all.
-        recorders: Who watches.
+        recorders: Recorders of the layer.
     """
     n_queries, n_keys = size
     readers = [recorder for recorder in recorders if recorder.needs_scores]
@@ -123,7 +125,7 @@ def tile_blocks(
 
 
 def _block(mask: Mask, q0: int, q1: int, n_keys: int, readers: Sequence[Recorder] = ()) -> TileBlock:
-    """These queries with the keys that they may see, and that some of the readers want of them."""
+    """Select the keys that these queries may see and that some reader needs."""
     k0, k1 = mask.key_range(q0, q1, n_keys)
     here = [reader for reader in readers if _within(reader.rows, q0, q1)]
     for score_range in (reader.score_range() for reader in here):

@@ -91,7 +91,7 @@ class Trace:
         record_tokens: Which tokens take part.
         recorded: Every unit with its recorders.
         recorders: The recorders of every layer.
-        packed: Where matrices lie text by text; None where they lie in the recorders.
+        packed: Matrices text by text; None where they are in the recorders.
     """
 
     record_spec: RecordSpec

@@ -19,8 +19,8 @@ class WeightStore:
     """Where the parameters of an embedding and of blocks come from, and how long they stay.
 
     They are read when they are needed. While one block runs, a thread reads the next one, and no other. So there are
-    never more than two blocks at a time where they are not kept. What that thread raises is raised to whoever waits
-    for what it reads.
+    never more than two blocks at a time where they are not kept. What that thread raises is raised where its result is
+    awaited.
 
     Args:
         embed: The embedding; once it is read, it stays.
@@ -82,7 +82,7 @@ class WeightStore:
 
     @contextmanager
     def _reading(self) -> Iterator[_BeginReading]:
-        """What begins to read a piece in a thread of its own, which has ended when this does."""
+        """Start to read a piece in a thread of its own, which ends with this context."""
         read, stop = self._read, Event()
 
         def parameters(piece: BlockIndex) -> dict[str, Tensor]:
@@ -90,7 +90,7 @@ class WeightStore:
             with _one_thread():
                 for name, tensor in read(piece) if read is not None else ():
                     if stop.is_set():
-                        break  # nobody waits for it any more
+                        break  # nothing waits for it any more
                     found[name] = tensor
             return found
 

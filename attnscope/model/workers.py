@@ -2,7 +2,7 @@
 
 An operator on a tile is short, and as a parallel OpenMP region it ends at a barrier: where the system has taken one of
 its threads away, every operator waits for that thread, and a layer takes up to 40 times as long (measured on two cores
-beside one busy process). Whole tiles on threads of their own wait for nobody until the layer ends. torch's operators
+beside one busy process). Whole tiles on threads of their own do not wait until the layer ends. torch's operators
 and NumPy's `argmax` release the interpreter's lock while they run.
 """
 
@@ -55,7 +55,7 @@ def run_parts(parts: Iterator[Part], compute: Callable[[Part, int], list[Deferre
         futures = [_pool(n_threads).submit(work, number) for number in range(n_threads)]
         for future in futures:
             future.result()
-    finally:  # a signal may have interrupted the wait; no thread may go on writing after that
+    finally:  # a signal may have interrupted the wait; no thread may write after that
         queue.stop()
         wait(futures)
     if queue.error is not None:

@@ -33,7 +33,7 @@ def allowed_pairs(terms: Sequence[MaskTerm], tokens: int) -> int:
 def pairs_by_window(terms: Sequence[MaskTerm], windows: Sequence[int | None], tokens: int) -> list[int]:
     """Count the (query, key) pairs that a mask lets through together with each of several windows.
 
-    Every term allows a query an interval of keys around itself, so that a window of N cuts off what lies N or more
+    Every term allows a query an interval of keys around itself, so that a window of N excludes keys N or more
     tokens away on either side. Sorted by how far queries see, one look-up per window gives the sum over all of them:
     a config may have as many windows as layers.
 
@@ -53,7 +53,7 @@ def pairs_by_window(terms: Sequence[MaskTerm], windows: Sequence[int | None], to
 
 
 def _sides(terms: Sequence[MaskTerm], tokens: int) -> tuple["np.ndarray[Any, Any]", "np.ndarray[Any, Any]"]:
-    """How many keys every query sees before and behind itself, (queries,) each."""
+    """Count the keys that every query sees before and after itself, (queries,) each."""
     queries = np.arange(tokens)
     before, behind = queries.copy(), tokens - 1 - queries
     for term in terms:

@@ -1,6 +1,6 @@
 """Estimate the peak memory of a run before anything is allocated.
 
-Every constant stands here, and `benchmarks/memory.py` holds the sum against what runs really take.
+Every constant is here; `benchmarks/memory.py` compares the sum with the memory of real runs.
 """
 
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ RAW = 2  # … stages more where raw scores are kept, …
 SINK = 3  # … what a softmax with sinks makes, and what is copied because of it, …
 BIAS = 2  # … a bias and the distances that it is made of, …
 MEASURE = 1  # … a contribution of every source, where means are ranked by it, …
-MANY = 1  # … and rows in which equals are told apart, where more contributors are ranked than one by one
+MANY = 1  # … and rows in which ties are broken, where more contributors are ranked than one by one
 FEW = 8  # contributors that are found one by one
 RANKED = 44  # bytes of a contributor while a tile is ranked: places and values, copied, and with gaps filled
 BUFFERS = 24 << 20  # what products of matrices need besides, whatever their size
@@ -43,7 +43,7 @@ KERNEL = 1 << 20  # cells of a mask that a kernel takes, of each text where they
 KERNEL_CELL = 6  # bytes of them: as bool, and as the number that is added; …
 KERNEL_BIAS = 16  # … with a bias of each head, also distances and what is masked of them
 PART = 1024  # tokens that an MLP takes at a time
-SPARE = 1.06  # what lies between tensors that come and go
+SPARE = 1.06  # fragmentation between short-lived tensors
 HOLES = 3  # what several layers' tensors leave between those of them that are kept, in inputs of a layer
 
 
@@ -70,13 +70,13 @@ class MemoryDemand:
         picture: They are drawn into an .svg.
         counted: Rows of which statistics are kept, over all texts, layers and heads; those kept by default.
         pool: Runs of a pooled map; 0 for none.
-        heads: Heads of a layer that are watched.
+        heads: Heads of a layer that are recorded.
         words: Tokens are words; otherwise a tokenizer.json makes them.
         n_merges: Merges of a BPE, or pieces of a Unigram.
         copied_elements: Numbers in the largest tensor whose parts are copied out of it as it is read.
         streamed: Blocks are not kept: one runs while the next one is read, in every pass.
         tiled_queries: Queries of a text that tiles are made of.
-        output_needed: A layer that is watched is not the last one.
+        output_needed: A recorded layer is not the last one.
         masks: The masks of the layers that run.
     """
 
@@ -153,7 +153,7 @@ def _activation_bytes(c: ModelConfig, size: int, d: MemoryDemand) -> int:
 def _numbers_per_token(c: ModelConfig, size: int, d: MemoryDemand) -> int:
     """Numbers that a layer holds of a token where it holds most."""
     q, k, v, o = c.n_heads * c.d_head, c.n_kv_heads * c.d_head, c.n_kv_heads * c.d_value, c.n_heads * c.d_value
-    rotary, wide = c.positions == "rope", 4 // size  # norms and what is watched are float32
+    rotary, wide = c.positions == "rope", 4 // size  # norms and what is recorded are float32
     entering = c.d_model * max(4, 1 + 2 * wide)
     sides = 2 * c.d_model + q + k + v  # a layer's input, the same normed, and what is made of it
     projecting = sides + q * rotary
@@ -161,7 +161,7 @@ def _numbers_per_token(c: ModelConfig, size: int, d: MemoryDemand) -> int:
     leaving = max(sides, 3 * c.d_model) + o if d.layers > 1 else 0  # a layer that another one follows
     if d.output_needed:
         unbounded = any("window" not in _kinds(mask) for mask in d.masks)
-        apart = d.heads < c.n_heads and unbounded  # heads that nobody watches
+        apart = d.heads < c.n_heads and unbounded  # heads that are not recorded
         watching += o * (1 + apart)
     return max(entering, projecting, watching, leaving) + 2 * c.d_head * rotary
 
@@ -195,7 +195,7 @@ def _tile_bytes(c: ModelConfig, d: MemoryDemand) -> tuple[int, int]:
 
 
 def _more_tiles(d: MemoryDemand, scores: int) -> float:
-    """How many tiles of so many scores other threads have meanwhile: those of a window are as wide as that."""
+    """Count the tiles of so many scores that other threads hold: those of a window are as wide as that."""
     windows = [min((term.size for term in mask if term.kind == "window"), default=d.tokens) for mask in d.masks]
     width = d.tokens if d.raw else min(d.tokens, 2 * max(windows, default=d.tokens) + WINDOW_ROWS)
     others = min(count_threads(), -(-d.batch * d.tokens * d.tiled_queries * d.heads // scores)) - 1
@@ -203,7 +203,7 @@ def _more_tiles(d: MemoryDemand, scores: int) -> float:
 
 
 def _kernel(c: ModelConfig, d: MemoryDemand) -> int:
-    """Bytes of the mask that a kernel takes of the heads or layers that nobody watches."""
+    """Bytes of the mask that a kernel takes for heads or layers that are not recorded."""
     if d.layers == 1 or c.softcap is not None or c.sinks:
         return 0  # the last layer's output is not needed; what no kernel knows goes through tiles
     if c.positions == "alibi":

@@ -9,7 +9,7 @@ from attnscope.system.memory import available_memory
 PROGRAM = 256 << 20  # bytes: Python, torch for CPUs and the libraries that every run imports
 _PAGE = mmap.PAGESIZE
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
-MEMORY_HINT = "select fewer cells with --layer, --head, --query, --key or --stage, or raise --max-memory"
+MEMORY_HINT = "select less with --layer, --head, --query, --key or --stage, or raise --max-memory"
 
 
 def layer_parameters(c: ModelConfig) -> int:
@@ -65,7 +65,7 @@ class MemoryLimit:
         held = resident() - self._before
         if held > self._limit:
             found = f"stopped at {format_bytes(held)} of memory: {self._what} is {format_bytes(self._limit)}"
-            found = f"{found}, and about {format_bytes(self._estimate)} were estimated"
+            found = f"{found} (the estimate was about {format_bytes(self._estimate)})"
             raise MemoryExceeded(found, hint="raise --max-memory, and please report the estimate")
 
 
@@ -84,11 +84,11 @@ def memory_limit(named: int | None) -> tuple[int, str]:
     Args:
         named: What `--max-memory` says; None where it was not given.
     """
-    return (available_memory() // 2, "half of what is free") if named is None else (named, "--max-memory")
+    return (available_memory() // 2, "half of the free memory") if named is None else (named, "--max-memory")
 
 
 def find_stream_reason(kept: dict[str, int], streamed: dict[str, int] | None, limit: int, what: str, hint: str) -> str:
-    """Why weights have to be read again in every pass; empty where there is room to keep them.
+    """Say why weights are read again in every pass; empty if they fit in memory.
 
     Args:
         kept: Bytes by purpose where they are kept.
@@ -107,7 +107,7 @@ def find_stream_reason(kept: dict[str, int], streamed: dict[str, int] | None, li
     }
     require_memory(least or kept, limit, what, hint)
     total, weights = format_bytes(sum(kept.values())), format_bytes(kept["weights"])
-    return f"with all of them kept ({weights}) it needs about {total}, {what} is {format_bytes(limit)}"
+    return f"keeping all of them ({weights}) needs about {total}, but {what} is {format_bytes(limit)}"
 
 
 def require_memory(need: dict[str, int], limit: int, what: str, hint: str = MEMORY_HINT) -> None:
@@ -125,7 +125,9 @@ def require_memory(need: dict[str, int], limit: int, what: str, hint: str = MEMO
     total = sum(need.values())
     if total > limit:
         parts = " + ".join(f"{name} {format_bytes(size)}" for name, size in need.items())
-        raise AttnscopeError(f"needs about {format_bytes(total)} ({parts}), {what} is {format_bytes(limit)}", hint=hint)
+        raise AttnscopeError(
+            f"needs about {format_bytes(total)} ({parts}), but {what} is {format_bytes(limit)}", hint=hint
+        )
 
 
 def format_bytes(size: int) -> str:

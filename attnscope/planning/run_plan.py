@@ -77,7 +77,7 @@ def make_plan(run: RunConfig, source: ModelSource) -> RunPlan:
         and run.pool is None
         and any(text_plan.keys and len(text_plan.tokens) > PRINTED for text_plan in plan.text_plans)
     ):
-        hint = f"--pool {POOL} makes a map in place of matrices; or {MEMORY_HINT}"
+        hint = f"use --pool {POOL} for a map instead of matrices, or {MEMORY_HINT}"
     return fit_to_memory(plan, hint=hint)
 
 
@@ -98,12 +98,12 @@ def _pages(run: RunConfig, source: ModelSource) -> list[TextPlan]:
     if missing and not text_plans:
         raise missing[0][1]
     for text, error in missing:
-        warnings.warn(f"{text.where}: left out: {error.where} {error.found}", stacklevel=2)
+        warnings.warn(f"{text.where}: skipped: {error.where} {error.found}", stacklevel=2)
     return text_plans
 
 
 def fit_to_memory(plan: RunPlan, more: Mapping[str, int] | None = None, hint: str = MEMORY_HINT) -> RunPlan:
-    """Decide whether weights are kept, or read again in every pass where memory has no room for them.
+    """Decide whether weights are kept, or read again in every pass because they do not fit in memory.
 
     Args:
         plan: What the run computes.
@@ -135,7 +135,7 @@ def spare_memory(
     most, what = memory_limit(run.max_memory)
     again = source.can_stream and asked.layers > 2
     if 2 * (streamed if again else kept)["weights"] > most:
-        hint = "raise --max-memory" if run.dtype != "float32" else "take --dtype bfloat16, or raise --max-memory"
+        hint = "raise --max-memory" if run.dtype != "float32" else "use --dtype bfloat16, or raise --max-memory"
     why = find_stream_reason(kept, streamed if again else None, most, what, hint)
     estimated = sum((streamed if why else kept).values())
     return most - estimated, why, MemoryLimit(most, what, estimated)
@@ -167,7 +167,7 @@ def plan_for_texts(run: RunConfig, source: ModelSource, text_plans: list[TextPla
     picked = layers.numbers(c.n_layers, "layer")
     heads.numbers(c.n_heads, "head")
     if run.by == "projected" and not source.has_projection:
-        hint = "rank by weight or by value"
+        hint = "use --by weight or --by value"
         raise UsageError("the model's output projection was not found", where="--by projected", hint=hint)
     n_layers_run = c.n_layers if layers.word else 1 + extremes(picked)[1]
     stages = tuple(stage for stage in STAGES if stage in run.stages)
@@ -186,8 +186,8 @@ def _matrices(
         for text_plan in text_plans:
             shape = len(text_plan.tokens), len(text_plan.context or text_plan.tokens)
             if matrix.shape != shape:
-                sizes = f"{matrix.shape[0]} × {matrix.shape[1]}, the text needs {shape[0]} × {shape[1]}"
-                hint = "a row per query token and a column per key token"
+                sizes = f"{matrix.shape[0]} × {matrix.shape[1]}, but the text needs {shape[0]} × {shape[1]}"
+                hint = "expected a row per query token and a column per key token"
                 raise AttnscopeError(f"the matrix is {sizes}", where=path, hint=hint)
     return found
 

@@ -1,4 +1,4 @@
-"""Plan one text: its tokens, and which cells of its matrices are shown, or whether a pooled map stands for them."""
+"""Plan one text: its tokens, and which cells of its matrices are shown, or whether a pooled map replaces them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -61,7 +61,9 @@ def plan_text(run: RunConfig, source: ModelSource, text: TextInput, *, clip: boo
         notes.append(f"the encoder reads --context: {text.context}")
 
     if text.pair is not None and source.mask_known and "causal" in source.config.mask:
-        notes.append("--pair: the model is a decoder, which was not made for pairs: no token of the text sees the pair")
+        notes.append(
+            "--pair: the model is a decoder, which is not trained on pairs; no token of the text attends to the pair"
+        )
     causal = any(term.kind in ("causal", "prefix") for term in used_mask(parse_mask(run.mask), source.config.mask))
     queries, keys, pool, more = _choose_cells(run, text, tokens, context, causal=causal, clip=clip)
     return TextPlan(tokens, context, encoder_tokens, queries, keys, pool, notes + more)
@@ -71,12 +73,12 @@ def _check_context(text: TextInput, source: ModelSource) -> None:
     """Cross-attention needs a context, and nothing else takes one."""
     given = text.context is not None
     if source.needs_context and not given:
-        hint = "give the text that the encoder reads" if source.part else "give the text that keys and values come from"
-        raise UsageError("the model attends to a second text", where="--context", hint=hint)
+        hint = "pass the text for the encoder" if source.part else "pass the text that provides keys and values"
+        raise UsageError("is required, since the model attends to a second text", where="--context", hint=hint)
     if given and source.part == "encoder":
-        raise UsageError("an encoder reads TEXT alone", where="--context", hint="leave it out, or take --part cross")
+        raise UsageError("an encoder reads only TEXT", where="--context", hint="remove it, or use --part cross")
     if given and not source.needs_context:
-        hint = "leave it out, or take a config with cross_attention = true"
+        hint = "remove it, or use a config with cross_attention = true"
         raise UsageError("the model has no cross-attention", where="--context", hint=hint)
 
 
@@ -96,7 +98,7 @@ def _choose_cells(
         text: The text.
         tokens: Its tokens.
         context: Those of the text that keys come from; None where that is the same.
-        causal: A query sees only what stands before it, so that a window next to it lies there.
+        causal: A query sees only earlier keys, so a window next to it is placed before it.
         clip: Slices may reach beyond the text.
 
     Returns:
@@ -135,7 +137,7 @@ def _parse_named(
 
 
 def _window_start(named: list[int] | None, count: int, window: int | None, causal: bool, *, after: bool) -> int:
-    """Where a window begins that lies next to the other side's named positions."""
+    """Find the start of a window next to the other side's named positions."""
     if named is None or window is None:
         return 0
     first, last = named[0], min(named[-1], named[0] + window)
@@ -152,12 +154,12 @@ def _window(what: str, option: str, count: int, window: int | None, start: int, 
 
 
 def _pooled_notes(run: RunConfig, n_queries: int, n_keys: int, pool: int) -> list[str]:
-    """What stands for what, and how to see exact cells."""
+    """Say what the map replaces, and how to see exact cells."""
     size = f"{min(pool, n_queries)} × {min(pool, n_keys)}"
-    why = "" if run.pool else f"more than {run.window} tokens are too long to print: "
+    why = "" if run.pool else f"more than {run.window} tokens: "
     last = min(n_queries, n_keys)
     example = f"--query {max(0, last - 8)}:{last} --key {max(0, last - 8)}:{last}"
     return [
-        f"{why}a map of {size} runs of tokens stands for the {n_queries:,} × {n_keys:,} matrices, every weight in it",
-        f"exact cells and contributors of any rows and columns: --query ROWS --key COLUMNS, such as {example}",
+        f"{why}a {size} map of token runs replaces the {n_queries:,} × {n_keys:,} matrices and includes every weight",
+        f"for exact cells and contributors, select rows and columns, such as {example}",
     ]

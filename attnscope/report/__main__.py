@@ -17,7 +17,7 @@ KINDS: dict[str, type[msgspec.Struct]] = {
 
 
 def schema_file(name: str) -> Path:
-    """Where the schema of one kind lies."""
+    """Return the path of a schema."""
     return Path(__file__).parent / f"{name}.schema.json"
 
 

@@ -33,13 +33,13 @@ def decode_array(kind: Any, value: Any) -> Any:
         with np.errstate(over="raise"):
             array = np.array(value) if dtype.kind == "i" else np.array(value, dtype)
     except (TypeError, OverflowError, FloatingPointError) as e:
-        raise ValueError(f"holds something else than numbers of type {dtype}") from e
+        raise ValueError(f"contains something other than numbers of type {dtype}") from e
     if array.size and array.dtype.kind != dtype.kind:
-        raise ValueError("holds something else than whole numbers")
+        raise ValueError("contains something other than whole numbers")
     if array.ndim < n_axes and not array.size:
         array = array.reshape(array.shape + (0,) * (n_axes - array.ndim))
     if array.ndim != n_axes:
         raise ValueError(f"has {array.ndim} axes, expected {n_axes}")
     if (narrow := array.astype(dtype)).dtype.kind == "i" and not np.array_equal(narrow, array):
-        raise ValueError(f"holds a number beyond {dtype}")
+        raise ValueError(f"contains a number out of range for {dtype}")
     return narrow

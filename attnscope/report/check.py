@@ -32,7 +32,7 @@ class Check(msgspec.Struct, frozen=True):
 
 
 class Differences(msgspec.Struct, frozen=True):
-    """How far attnscope is from somebody else who computed the same.
+    """Difference between attnscope and another implementation.
 
     Attributes:
         reference: Who: `scaled_dot_product_attention`, or `transformers`.

@@ -41,7 +41,7 @@ def json_parts(data: msgspec.Struct) -> Iterator[bytes]:
 
 
 def decode_json(data: bytes | msgspec.Raw, kind: Any) -> Any:
-    """Decode untrusted JSON as a type of ours, arrays included.
+    """Decode untrusted JSON as one of our types, arrays included.
 
     Raises:
         msgspec.DecodeError: It is not JSON, of another type, or nested too deeply.

@@ -12,7 +12,7 @@ class Side(msgspec.Struct, frozen=True):
     """One of the things that are compared.
 
     Attributes:
-        label: What tells it from the others, such as `causal` or `L3H1`.
+        label: What distinguishes it from the others, such as `causal` or `L3H1`.
         report: Everything found about it.
     """
 
@@ -29,7 +29,7 @@ class Cell(msgspec.Struct, frozen=True):
         key: Position of the key in the first side, likewise; a dimension of the value for `output`.
         first: Value in the first side; null where it is −inf.
         second: Value in the second side.
-        difference: |second − first|; null where only one of them is −inf, which no tolerance forgives.
+        difference: |second − first|; null where only one of them is −inf, which fails at any tolerance.
     """
 
     stage: str
@@ -85,7 +85,7 @@ class HeadChange(msgspec.Struct, frozen=True):
         left: Top contributors of the first side (positions there) that the second side's top does not hold.
         worst: Of every stage that both sides have: the cell in which they differ most.
         mass: Weight that every source gets from all queries, in the first side and in the second, (2, sources), where
-            maps stand for the matrices (everything about rows is empty then); None elsewhere.
+            maps replace the matrices (everything about rows is empty then); None elsewhere.
         partial: How much of every row is saved, where that is not all of it; None where rows are whole.
     """
 
@@ -131,7 +131,7 @@ class StageVerdict(msgspec.Struct, frozen=True):
         stage: The stage; `pooled` for maps.
         compared: Cells that both sides hold, over every side, text, layer and head.
         beyond: Cells of these that differ by more than the tolerance.
-        side: Number of the side in which the worst cell lies.
+        side: Number of the side with the worst cell.
         text: Number of its text.
         first: Its layer and head in the first side.
         second: Its layer and head in the second side.
@@ -156,7 +156,7 @@ class Verdict(msgspec.Struct, frozen=True):
         relative: `--relative`.
         passed: Every cell stays within, and everything could be compared.
         stages: One entry per stage that both sides hold.
-        unmatched: What could not be compared, which no tolerance forgives.
+        unmatched: What could not be compared, which fails at any tolerance.
     """
 
     absolute: float
@@ -172,7 +172,7 @@ class Comparison(msgspec.Struct, frozen=True):
     Attributes:
         axis: What differs between the sides: `mask`, `layer`, `head`, `text`, `model`, `config`, `dtype`, `engine` or
             `report`.
-        sides: The sides; every other one is held against the first.
+        sides: The sides; every other one is compared with the first.
         changes: One entry per side after the first.
         notes: What was left out, and how to see it.
         verdict: What `--tolerance` and `--relative` say; None without them.

@@ -26,7 +26,7 @@ class Vector(msgspec.Struct, frozen=True):
 
 
 class ArithmeticCheck(msgspec.Struct, frozen=True):
-    """A step of the arithmetic done again in float64 and held against what the model has.
+    """A step of the arithmetic, recomputed in float64 and compared with the model.
 
     Attributes:
         name: `embedding`, `embedding norm`, `norm`, `query`, `key` (those in depth), `position`, `parts`, `scaled`,
@@ -43,7 +43,7 @@ class ArithmeticCheck(msgspec.Struct, frozen=True):
 
     @property
     def holds(self) -> bool:
-        """Nothing but rounding lies between the two."""
+        """Whether the two differ only by rounding."""
         return self.difference <= self.tolerance
 
 
@@ -94,10 +94,10 @@ class Rest(msgspec.Struct, frozen=True):
 
 
 class Sink(msgspec.Struct, frozen=True):
-    """A logit that takes part in the softmax and belongs to no token: no value stands behind what it takes.
+    """A logit that takes part in the softmax and belongs to no token: it has no value vector.
 
     Attributes:
-        logit: The head's; it stands beside the masked scores.
+        logit: The head's, one more masked score.
         exponential: exp(logit − the row's maximum).
         weight: Its share: the weights of all keys sum to 1 minus this.
     """

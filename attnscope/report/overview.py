@@ -6,12 +6,12 @@ from attnscope.report.arrays import Floats, Matrix
 
 
 class Pooled(msgspec.Struct, frozen=True):
-    """A map that stands for a matrix of weights: whole rows, whole columns, no weight lost.
+    """A map that replaces a matrix of weights: whole rows, whole columns, no weight lost.
 
     A run is a stretch of neighbouring tokens: run i starts at token `queries[i]` and ends before `queries[i + 1]`.
 
     Attributes:
-        queries: Where every run of queries starts, and behind them the number of tokens.
+        queries: Where every run of queries starts, then the number of tokens.
         keys: Likewise of keys.
         weights: What a query of the run gives, on average, to the keys of the run together, (runs of queries, runs of
             keys). A row sums to 1, or to 1 minus what the head's sink takes; it is null where no query of the run may

@@ -193,7 +193,7 @@ ROW_STATISTICS = (
         lambda row: row.distance(),
         lambda rows: rows.on(np.abs(rows.query - rows.key)),
         aligned=True,
-        phrase="{:.1f} tokens away",
+        phrase="mean distance {:.1f} tokens",
         place=7,
     ),
     _weight_within(16, "Weight on keys at most 16 tokens away; null under cross-attention, as are those that follow."),

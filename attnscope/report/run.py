@@ -21,14 +21,14 @@ class Provenance(msgspec.Struct, frozen=True):
         family: `model_type` of the checkpoint, or `config` for a stack described in TOML.
         fingerprint: SHA-256 (hex, first 16 digits) over config, tokenizer, tensor headers and samples of the data.
         engine: `native` or `transformers`.
-        dtype: Type that the model ran in; scores and softmax are float32 whatever it says.
+        dtype: Type that the model ran in; scores and softmax are always float32.
         device: `cpu`, `cuda:0`.
         weights: `trained` where they come from a checkpoint that does not say otherwise, or `random`.
         n_layers: Layers in the model.
         n_heads: Query heads in a layer.
         notes: Anything else that changes how the numbers are read.
         part: `encoder`, `decoder` or `cross` of a model with two halves; None elsewhere.
-        values: `exact`, or `pooled` where a map of fixed size stands for the matrices of some text.
+        values: `exact`, or `pooled` where a map of fixed size replaces the matrices of some text.
         versions: Of the libraries that had a part in the numbers, besides torch.
         weights_hash: SHA-256 (hex) over every byte of the weights' files; None where it was not asked for.
     """
@@ -58,7 +58,7 @@ class MaskUse(msgspec.Struct, frozen=True):
         own: The model's own mask, such as `causal` or `bidirectional`.
         used: The mask behind the numbers shown.
         what_if: None where `used` is the model's own; else `stack` (the whole model ran under the new mask) or
-            `same-scores` (the q·k that the model computed under its own mask, masked anew).
+            `same-scores` (the q·k that the model computed under its own mask, masked again).
     """
 
     own: str

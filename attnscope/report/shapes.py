@@ -18,7 +18,7 @@ def check_shapes(report: Report) -> None:
         AttnscopeError: They do; says where.
     """
     if not report.texts:
-        raise AttnscopeError("the report holds no text", hint=_HINT)
+        raise AttnscopeError("the report has no text", hint=_HINT)
     for number, text in enumerate(report.texts):
         for where, found in _faults(text):
             raise AttnscopeError(f"texts[{number}].{where} {found}", hint=_HINT)
@@ -51,7 +51,7 @@ def _head_faults(head: HeadReport, text: TextReport) -> Iterator[tuple[str, str]
     yield from _stage_faults(head, text)
     yield from _row_faults(head, text)
     if not _positions(head.fully_masked, len(text.tokens)):
-        yield "fully_masked", f"holds a position that is not below {len(text.tokens)}"
+        yield "fully_masked", f"has a position of {len(text.tokens)} or more"
     if head.pooled is not None:
         yield from _pooled_faults(head.pooled, len(text.tokens), len(text.sources))
     if head.columns is not None:
@@ -66,10 +66,10 @@ def _stage_faults(head: HeadReport, text: TextReport) -> Iterator[tuple[str, str
     rows, columns = len(text.queries), len(text.keys)
     for name, matrix in head.stages.items():
         if name not in STAGES:
-            yield "stages", f"has {name[:40]!r}, which is none of {', '.join(STAGES)}"
+            yield "stages", f"has {name[:40]!r}, not one of {', '.join(STAGES)}"
         expected = (rows, matrix.shape[1] if name == "output" else columns)
         if matrix.shape != expected:
-            yield f"stages.{name[:40]}", f"has shape {list(matrix.shape)}, queries and keys make it {list(expected)}"
+            yield f"stages.{name[:40]}", f"has shape {list(matrix.shape)}, queries and keys require {list(expected)}"
 
 
 def _row_faults(head: HeadReport, text: TextReport) -> Iterator[tuple[str, str]]:
@@ -86,18 +86,18 @@ def _row_faults(head: HeadReport, text: TextReport) -> Iterator[tuple[str, str]]
         if measure is not None and measure.shape != top.keys.shape:
             yield f"top.{name}", f"has shape {list(measure.shape)}, top.keys has {list(top.keys.shape)}"
     if top.keys.size and not (int(top.keys.min()) >= -1 and int(top.keys.max()) < len(text.sources)):
-        yield "top.keys", f"holds a position that is not below {len(text.sources)}"
+        yield "top.keys", f"has a position of {len(text.sources)} or more"
     if top.by not in ("weight", "value", "projected") or getattr(top, top.by) is None:
-        yield "top.by", f"is {top.by[:40]!r}, which top does not hold"
+        yield "top.by", f"is {top.by[:40]!r}, which top does not have"
 
 
 def _pooled_faults(pooled: Pooled, n_queries: int, n_keys: int) -> Iterator[tuple[str, str]]:
     for name, starts, count in (("queries", pooled.queries, n_queries), ("keys", pooled.keys, n_keys)):
         if not _ascending(starts[:-1], count) or starts[:1] != [0] or starts[-1] != count:
-            yield f"pooled.{name}", f"does not run from 0 to the {count} tokens"
+            yield f"pooled.{name}", f"does not run from 0 to {count}, the number of tokens"
     expected = len(pooled.queries) - 1, len(pooled.keys) - 1
     if pooled.weights.shape != expected:
-        yield "pooled.weights", f"has shape {list(pooled.weights.shape)}, its runs make it {list(expected)}"
+        yield "pooled.weights", f"has shape {list(pooled.weights.shape)}, its runs require {list(expected)}"
 
 
 def _column_faults(columns: Columns, n_keys: int) -> Iterator[tuple[str, str]]:

@@ -9,9 +9,9 @@ class Token(msgspec.Struct, frozen=True):
     Attributes:
         id: The vocabulary id that the model was given.
         piece: The tokenizer's own spelling, such as `Ġriver` or `##ing`.
-        text: The readable piece: what stands in the text, or what the piece spells where it stands for nothing there
+        text: The readable piece: the text it covers, or what the piece spells if it covers none
             or for part of a character.
-        start: Where it starts in its text, in characters; None for a token that stands for no text.
+        start: Where it starts in its text, in characters; None for a token that covers no text.
         end: Where it ends, exclusive.
         special: Added by the tokenizer (such as `[CLS]`), or a special token that the user wrote, which has a span.
         segment: 0, or 1 for the second text of a pair; `start` and `end` count in that text.

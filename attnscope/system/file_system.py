@@ -69,7 +69,7 @@ class FileSystem:
         os.close(descriptor)
 
     def replace(self, old: Path, new: Path) -> None:
-        """Rename, over whatever is there."""
+        """Rename, replacing an existing file."""
         os.replace(old, new)
 
     def remove(self, path: Path) -> None:

@@ -13,7 +13,7 @@ _TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8  # names of glibc's ma
 
 
 def configure_malloc() -> None:
-    """Tell glibc, unless the environment has told it already."""
+    """Configure glibc's malloc, unless the environment already does."""
     if os.environ.keys() & {"MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "GLIBC_TUNABLES"}:
         return
     try:

@@ -18,5 +18,5 @@ def available_memory() -> int:
         try:
             free.append(int(Path(limit).read_text()) - int(Path(used).read_text()))
         except (OSError, ValueError):
-            continue  # no such cgroup version, or "max"
+            continue  # another cgroup version, or "max"
     return max(0, min(free))

@@ -1,7 +1,7 @@
 """What has to be whole, or gone, before a signal ends the process.
 
-A signal ends the process where it stands, as `kill -9` does: nothing unwinds, so no handler of errors can swallow it
-and go on with half of the work. What must not be left behind is registered here, and the command line sees to it.
+A signal ends the process immediately, as `kill -9` does: nothing unwinds, so no error handler can swallow it
+and continue with half of the work. What must be cleaned up is registered here, and the command line runs it.
 """
 
 import threading
@@ -40,7 +40,7 @@ def clean_up(patience: float) -> None:
     """Run what is registered, the latest first, and keep `unbroken` from beginning anything else.
 
     Args:
-        patience: Seconds to wait for what has begun.
+        patience: Seconds to wait for unfinished steps.
     """
     _LOCK.acquire(timeout=patience)
     for call in reversed(_registered):

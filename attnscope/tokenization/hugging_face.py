@@ -34,7 +34,7 @@ class FileTokenizer:
         vocab_size: Number of ids, added tokens included.
         n_merges: Merges of a BPE, or pieces of a Unigram, where there are many: what the library keeps besides words.
         notes: What was switched off.
-        unknown_id: The id that stands for whatever the vocabulary lacks; None where it has none.
+        unknown_id: The id for unknown words; None if there is none.
     """
 
     def __init__(self, path: Path, data: bytes) -> None:
@@ -42,7 +42,7 @@ class FileTokenizer:
         self.path, self.notes = path, found.notes
         self._rust = _load_rust_tokenizer(found.text, path, data)
         if found.unparsed not in (None, self._rust.get_vocab_size(with_added_tokens=False)):
-            parse_json(data, str(path))  # refuses a word that stands twice
+            parse_json(data, str(path))  # refuses a duplicate word
         content = found.content
         model, splits = content["model"], components(content.get("pre_tokenizer"), content.get("decoder"))
         self._byte_level = "ByteLevel" in [part.get("type") for part in splits]
@@ -77,7 +77,7 @@ class FileTokenizer:
             raise unknown from e
         tokens = list(self._tokens(encoding, self._sequences(encoding, len(texts)), texts))
         if not tokens:
-            raise AttnscopeError("the text gives no tokens", where=where, hint="give at least one word")
+            raise AttnscopeError("the text has no tokens", where=where, hint="pass at least one word")
         return tokens
 
     def _sequences(self, encoding: "Encoding", count: int) -> list[int | None]:
@@ -89,12 +89,12 @@ class FileTokenizer:
         given = zip(encoding.sequence_ids, encoding.special_tokens_mask, strict=True)
         numbers = [None if added or number is None else number if count > 1 else 0 for number, added in given]
         if any(number is not None and number >= count for number in numbers):
-            found = "its post-processing loses which of two texts a token belongs to"
-            raise AttnscopeError(found, where=self.path, hint="leave --pair out, or put the template last")
+            found = "its post-processor does not tell which of the two texts a token belongs to"
+            raise AttnscopeError(found, where=self.path, hint="remove --pair, or put the template last")
         return numbers
 
     def _unknown_word(self, texts: tuple[str, ...], where: str) -> AttnscopeError | None:
-        """The error that names the first word that the vocabulary lacks, if no token stands for such words."""
+        """Build the error that names the first unknown word, if the vocabulary has no token for unknown words."""
         if self.unknown_id is not None:
             return None
         for number, text in enumerate(texts):
@@ -105,7 +105,7 @@ class FileTokenizer:
             if start < end:
                 which = " of the pair" if number else ""
                 found = f"the word '{text[start:end]}' at character {start}{which} is not in the vocabulary"
-                hint = f"use words that {self.path} has: it has no token for unknown ones"
+                hint = f"use words from {self.path}: it has no token for unknown words"
                 return AttnscopeError(found, where=where, hint=hint)
         return None
 
@@ -144,7 +144,7 @@ class FileTokenizer:
     def _readable(
         self, encoding: "Encoding", sequences: list[int | None], texts: tuple[str, ...]
     ) -> list[tuple[str, tuple[int, int] | None]]:
-        """What to show for every token, and its span; no span where it stands for nothing in the text.
+        """What to show for every token, and its span; no span if it covers no text.
 
         A token shows its span as it is written. Where tokens share a character, as bytes of it or as what a normalizer
         makes of it, each shows its own piece.
@@ -165,9 +165,9 @@ class FileTokenizer:
     def _spans(
         self, encoding: "Encoding", sequences: list[int | None], texts: tuple[str, ...]
     ) -> list[tuple[int, int, int] | None]:
-        """The text and the characters, without white space around them, that every token stands for.
+        """Return the text and the characters, without surrounding white space, that every token covers.
 
-        None for a token that stands for none. Such a one may be given the span of the character that it was put
+        None for a token that covers none. Such a one may be given the span of the character that it was put
         before: a space that the tokenizer adds to a text.
         """
         spans = [
@@ -182,14 +182,14 @@ class FileTokenizer:
         return [None if space and other else span for span, space, other in zip(spans, spaces, taken, strict=True)]
 
     def _is_space(self, piece: str, written: str) -> bool:
-        """The piece is white space, and what stands in the text is something else."""
+        """Whether the piece is white space but the text it covers is not."""
         if piece == written:
             return False
         own = self._own(piece)
         return own != written and not own.strip()
 
     def _own(self, piece: str) -> str:
-        """What a piece spells, as text: its bytes, or itself without the marks of words that begin, go on and end."""
+        """Return what a piece spells, as text: its bytes, or itself without marks of word starts and continuations."""
         raw = piece_bytes(piece) if self._byte_level else None
         if raw is not None:
             return raw.decode(errors="replace")
@@ -212,6 +212,6 @@ def load_tokenizer(path: Path) -> FileTokenizer:
     """Read a tokenizer.json.
 
     Raises:
-        AttnscopeError: There is no such file, or the `tokenizers` library refuses it.
+        AttnscopeError: The file is missing, or the `tokenizers` library rejects it.
     """
     return FileTokenizer(path, read_file(path, cap=MAX_TOKENIZER))

@@ -20,15 +20,15 @@ def trim_span(text: str, start: int, end: int) -> tuple[int, int]:
 def overlapping(
     spans: Sequence[tuple[int, int, int] | None], others: Sequence[tuple[int, int, int] | None] | None = None
 ) -> list[bool]:
-    """Which spans share a character with another one; spans of one text stand in its order.
+    """Which spans share a character with another one; spans of one text are in order.
 
     Args:
-        spans: Number of the text, start and end of every token; None for a token that stands for nothing.
+        spans: Number of the text, start and end of every token; None for a token that covers no text.
         others: Spans of the tokens that count as the other ones; None for all.
     """
     found = [False] * len(spans)
     for forward in (True, False):
-        reached: dict[int, int] = {}  # per text, how far the spans before this one go; backwards: behind it
+        reached: dict[int, int] = {}  # per text, how far the spans before this one go; backwards: after it
         for i in range(len(spans)) if forward else reversed(range(len(spans))):
             here, other = spans[i], spans[i] if others is None else others[i]
             if here is not None and here[0] in reached:
@@ -51,7 +51,7 @@ def byte_fragment(piece: str, byte_level: bool) -> str | None:
 
     Args:
         piece: The tokenizer's spelling.
-        byte_level: It is spelled in the byte-level alphabet of GPT-2; else only `<0xF0>` stands for a byte.
+        byte_level: It is spelled in the byte-level alphabet of GPT-2; else only `<0xF0>` is a byte.
 
     Returns:
         None where the piece is made of whole characters.
@@ -76,7 +76,7 @@ def piece_bytes(piece: str) -> bytes | None:
 
 @cache
 def _byte_alphabet() -> dict[str, int]:
-    """GPT-2's `bytes_to_unicode`, inverted: printable Latin-1 stands for itself, the rest follows from U+0100."""
+    """GPT-2's `bytes_to_unicode`, inverted: printable Latin-1 maps to itself, the rest follows from U+0100."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [b for b in range(256) if b not in printable]
     return {chr(b): b for b in printable} | {chr(0x100 + i): b for i, b in enumerate(others)}

@@ -29,10 +29,10 @@ def call_rust(call: Callable[[], _T], path: Path, doing: str) -> _T:
             return call()
     except BaseException as e:
         if not (_is_panic(e) or isinstance(e, Exception)) or isinstance(e, MemoryError):
-            raise  # such as KeyboardInterrupt: whoever interrupts must not be told that a tokenizer failed
+            raise  # such as KeyboardInterrupt: an interruption must not be reported as a failed tokenizer
         reason = " ".join(str(e).split())[:200]
         raise AttnscopeError(
-            f"{doing}: {reason}", where=path, hint="fetch it again, or save it anew with transformers"
+            f"{doing}: {reason}", where=path, hint="download it again, or save it again with transformers"
         ) from e
 
 

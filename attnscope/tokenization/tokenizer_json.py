@@ -15,7 +15,7 @@ from attnscope.errors import AttnscopeError
 from attnscope.files.reading import as_object, parse_json, refuse_non_json
 from attnscope.tokenization.rust import call_rust
 
-_LARGE = 1 << 16  # bytes from which on a value is left alone
+_LARGE = 1 << 16  # values of at least so many bytes are not parsed
 _PREFIX = 1 << 10  # bytes by which it is found
 
 
@@ -36,7 +36,7 @@ class TokenizerJson:
         content: Its values; null for a vocabulary and merges that stay text.
         text: The whole.
         notes: What was switched off, for the user to know.
-        unparsed: Entries of a vocabulary that stays text, if it is an object: words that stand twice count twice.
+        unparsed: Entries of a vocabulary that stays text, if it is an object: duplicate words count twice.
         merges: Merges of a BPE.
     """
 
@@ -109,12 +109,12 @@ def _disable_stored_options(content: dict[str, Any]) -> tuple[list[str], bool]:
     notes, changed = list[str](), False
     for key in ("truncation", "padding"):
         if content.get(key) is not None:
-            notes.append(f"tokenizer.json: stored {key} is switched off")
+            notes.append(f"ignoring the {key} stored in tokenizer.json")
             content[key], changed = None, True
     model = content.get("model")
     if isinstance(model, dict) and model.get("dropout") is not None:
         if model["dropout"] != 0:
-            notes.append(f"tokenizer.json: stored BPE dropout {model['dropout']} is switched off")
+            notes.append(f"ignoring the BPE dropout {model['dropout']} stored in tokenizer.json")
         model["dropout"], changed = None, True
     for part in components(content.get("post_processor")):
         if part.get("trim_offsets") is True:

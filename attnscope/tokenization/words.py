@@ -46,7 +46,7 @@ def check_text(text: str, where: str) -> None:
         AttnscopeError: It is empty, blank, too long, or holds half a surrogate pair.
     """
     if not text.strip():
-        raise AttnscopeError("the text is blank" if text else "the text is empty", where=where, hint="give some words")
+        raise AttnscopeError("the text is blank" if text else "the text is empty", where=where, hint="pass some words")
     if len(text) > MAX_TEXT:
         raise AttnscopeError(
             f"the text has {len(text):,} characters", where=where, hint=f"at most {MAX_TEXT:,} are read"
@@ -55,7 +55,7 @@ def check_text(text: str, where: str) -> None:
         text.encode()
     except UnicodeEncodeError as e:
         found = f"character {e.start} is half of a surrogate pair (U+{ord(text[e.start]):04X})"
-        raise AttnscopeError(found, where=where, hint="give valid UTF-8") from e
+        raise AttnscopeError(found, where=where, hint="pass valid UTF-8") from e
 
 
 class WordTokenizer:
@@ -89,7 +89,7 @@ class WordTokenizer:
                     )
                 tokens.append(Token(self._ids[word], word, word, start, end, segment=segment, type_id=segment))
         if not tokens:
-            raise AttnscopeError("the text holds no words", where=where, hint="give at least one word")
+            raise AttnscopeError("the text has no words", where=where, hint="pass at least one word")
         return tokens
 
     def _words(self, text: str) -> Iterator[tuple[str, int, int]]:

@@ -4,7 +4,7 @@ from attnscope.report.check import Check, CheckReport, Differences
 from attnscope.report.codec import to_json
 from attnscope.views.plain import PAGE, Page
 
-_NAMES = 9  # cells of the names that stand before values
+_NAMES = 9  # width of the names before values
 _NAMED = 20  # fully masked queries that are named one by one
 _VERDICTS = {"pass": "ok", "fail": "FAIL", "skipped": "skipped"}
 
@@ -48,7 +48,7 @@ def _fully_masked(report: CheckReport, page: Page) -> str:
     """The queries that see nothing, by name."""
     names = ", ".join(f"{query} {page.safe(report.tokens[query].text)}" for query in report.fully_masked[:_NAMED])
     more = len(report.fully_masked) - _NAMED
-    return names + (f" and {more} more" if more > 0 else "") + ": may attend to nothing in some layer"
+    return names + (f" and {more} more" if more > 0 else "") + ": fully masked in some layer"
 
 
 def _cells(check: Check) -> tuple[str, ...]:

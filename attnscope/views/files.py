@@ -31,10 +31,12 @@ def export(
     """
     write = _WRITERS.get(path.suffix.lower())
     if write is None:
-        found = f"no format has the ending '{path.suffix}'" if path.suffix else "the name has no ending"
+        found = f"unknown extension '{path.suffix}'" if path.suffix else "the name has no extension"
         raise UsageError(found, where=path, hint=f"use {', '.join(ENDINGS)}")
     if write is _safetensors and not isinstance(findings, Report):
-        raise UsageError("only reports of run go into .safetensors", where=path, hint="use .json, .txt or .svg")
+        raise UsageError(
+            "only reports of run can be written as .safetensors", where=path, hint="use .json, .txt or .svg"
+        )
     return write(findings, precision, width or WIDTH)
 
 
@@ -115,7 +117,7 @@ def _svg(findings: Any, precision: int, width: int) -> Iterator[bytes]:
 
 
 def _safetensors(findings: Any, _precision: int, _width: int) -> Iterator[bytes]:
-    """A header, and every array as it lies in memory: the library's writer holds each of them twice more."""
+    """Yield a header, then every array from memory: the library's writer makes two more copies of each."""
     header: dict[str, Any] = {"__metadata__": _metadata(findings)}
     # widest numbers first, so that each array begins at a multiple of its numbers' size
     arrays = sorted(tensors(findings).items(), key=lambda one: (-one[1].itemsize, one[0]))
@@ -127,7 +129,7 @@ def _safetensors(findings: Any, _precision: int, _width: int) -> Iterator[bytes]
     text += b" " * (-len(text) % 8)
     yield len(text).to_bytes(8, "little") + text
     for _, array in arrays:
-        yield array.tobytes()  # rows side by side, whatever they were cut from
+        yield array.tobytes()  # contiguous rows, also of a slice
 
 
 _DTYPES = {"float32": "F32", "int64": "I64"}

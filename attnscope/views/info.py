@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from attnscope.config import ModelConfig
     from attnscope.report.info import Description
 
-_NAMES = 12  # cells of the names that stand before values
+_NAMES = 12  # width of the names before values
 BINARY = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 DECIMAL = ("", "k", "M", "G", "T", "P", "E")
 _HEADINGS = ("tokens", "q·k", "weights·v", "projections", "scores", "weights", "kept", "")
@@ -52,9 +52,9 @@ def _facts(d: "Description", safe: Callable[[str], str]) -> list[tuple[str, str]
     return [
         ("name", safe(d.name)),
         ("family", safe(d.family)),
-        ("weights", "random; nobody trained this model" if d.weights == "random" else "from the checkpoint"),
+        ("weights", "random (the model is untrained)" if d.weights == "random" else "from the checkpoint"),
         ("fingerprint", d.fingerprint),
-        ("layers", f"{c.n_layers}, {c.d_model} wide" + (", each reading attention and MLP in parallel" * c.parallel)),
+        ("layers", f"{c.n_layers}, {c.d_model} wide" + (", attention and MLP in parallel" * c.parallel)),
         ("heads", _heads(c)),
         ("scores", _scores(c, d.attention_scale)),
         ("mask", safe(d.mask)),
@@ -107,7 +107,7 @@ def cost_lines(rows: Sequence[CostRow], page: Page = PAGE) -> list[str]:
     return [
         *page.wrapped("cost of attention, over all layers and heads of one text"),
         *page.table(cells, str.rjust),
-        *(page.wrapped("* longer than the model's positions") if not all(row.fits for row in rows) else []),
+        *(page.wrapped("* more tokens than the model has positions") if not all(row.fits for row in rows) else []),
         *page.facts(_MEANINGS, 16),
     ]
 
@@ -118,12 +118,12 @@ _MEANINGS = (
     (
         "kept",
         f"bytes that attnscope holds instead: the top {TOP} sources and ten statistics of every row, and a "
-        f"{POOL}×{POOL} map with what every token gets (up to {PRINTED} tokens: scores, masked and weights)",
+        f"{POOL}×{POOL} map with the weight every token receives (up to {PRINTED} tokens: scores, masked and weights)",
     ),
     (
         "growth",
-        "attention costs O(B·T²·D) and holds O(B·T²) weights, because every token looks at every other in one step: "
-        "the path between any two tokens is 1 step long; a recurrent network costs O(B·T·D²), but its path is T steps",
+        "attention costs O(B·T²·D) and holds O(B·T²) weights, because every token attends to every other: any two "
+        "tokens are one step apart; a recurrent network costs O(B·T·D²), but its tokens are up to T steps apart",
     ),
 )
 

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from attnscope.system.escape import escape_control
 
 ASCII = str.maketrans("·×…←→↓▾▴–−‖α░▒▓█▏▎▍▌▋▊▉", ".x~<>vv^--|a.:*#-=====#")
-_LONGER = str.maketrans({"√": "sqrt ", "ε": "eps", "²": "^2"})  # where nothing stands below them
+_LONGER = str.maketrans({"√": "sqrt ", "ε": "eps", "²": "^2"})  # where nothing is below them
 _NARROWEST = 16  # cells that the first column of a table has at least
 _BETWEEN = "  "
 
 
 def note_for(text: str, *, ascii: bool) -> str:
-    """Spell a note, which is ours and may quote untrusted text: controls visible, and our signs in ASCII if needed."""
+    """Format a note of ours that may quote untrusted text: escape control characters, use ASCII if needed."""
     text = escape_control(text)
     return text.translate(ASCII).encode("ascii", "backslashreplace").decode() if ascii else text
 
@@ -40,11 +40,11 @@ class Page:
         return note_for(text, ascii=self.ascii)
 
     def own(self, text: str) -> str:
-        """Text of ours, whose signs have a spelling in ASCII; `safe` text in it stays as it is."""
+        """Format text of ours, with ASCII replacements if needed; `safe` text in it is unchanged."""
         return text.translate(ASCII).translate(_LONGER) if self.ascii else text
 
     def wrapped(self, text: str, first: str = "", indent: int = 0) -> list[str]:
-        """Lines that break at words, each after the first behind a blank margin."""
+        """Wrap at words; lines after the first are indented."""
         room = max(_NARROWEST, self.width - indent)
         lines = textwrap.wrap(self.own(text), room, break_on_hyphens=False) or [""]
         return [(first if not n else "").ljust(indent) + line for n, line in enumerate(lines)]
@@ -58,7 +58,7 @@ class Page:
 
         Args:
             rows: Of one length.
-            justify: How cells stand in their columns.
+            justify: Alignment of cells in their columns.
         """
         rows = [[self.own(cell) for cell in row] for row in rows]
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]

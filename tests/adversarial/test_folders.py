@@ -56,30 +56,30 @@ def _refusal(path: Path, seconds: float = 1) -> AttnscopeError:
 @pytest.mark.parametrize(
     ("config", "found", "hint"),
     [
-        (b"", "is empty, not JSON", "fetch it again"),
-        (bytes(100), "is nothing but zero bytes, not JSON", "the download did not finish: fetch it again"),
-        (b" \n\n ", "ends in the middle, at line 3, column 2: Expecting value", "fetch it again"),
+        (b"", "is empty, not JSON", "download it again"),
+        (bytes(100), "is nothing but zero bytes, not JSON", "the download did not finish: download it again"),
+        (b" \n\n ", "is truncated at line 3, column 2: Expecting value", "download it again"),
         (
             b'{"model_type": "ber',
-            "ends in the middle, at line 1, column 16: Unterminated string",
-            "fetch it again",
+            "is truncated at line 1, column 16: Unterminated string",
+            "download it again",
         ),
-        (b'{\n "a": 1,\n', "ends in the middle, at line 3, column 1: Expecting property name", None),
+        (b'{\n "a": 1,\n', "is truncated at line 3, column 1: Expecting property name", None),
         (b'{\n "a": 1,\n "b" 2}', "is not JSON at line 3, column 6: Expecting ':' delimiter", None),
         (b'{"a": 1} trailing', "is not JSON at line 1, column 10: Extra data", None),
         (b"\xef\xbb\xbf{}", "is text that starts with a byte order mark, not JSON", "save it as plain UTF-8"),
         ('{"a": 1}'.encode("utf-16"), "is UTF-16 text, not JSON", "save it as UTF-8"),
         ('{"a": 1}'.encode("utf-16-be"), "is UTF-16 text, not JSON", "save it as UTF-8"),
         (b'{"a": "\xe9"}', "byte 0xe9 at offset 7 is not UTF-8", "save it as UTF-8"),
-        (b"[" * 200_000, "is nested too deeply", "no model file needs as many levels"),
-        (b'{"a":' * 200_000, "is nested too deeply", "no model file needs as many levels"),
+        (b"[" * 200_000, "is nested too deeply", "model files have fewer levels"),
+        (b'{"a":' * 200_000, "is nested too deeply", "model files have fewer levels"),
         (b"null", "is null, not a JSON object", "expected { … }"),
         (b"[]", "is [], not a JSON object", "expected { … }"),
         (b'"text"', "is 'text', not a JSON object", "expected { … }"),
         (LFS, "is a Git LFS pointer, not JSON", "fetch the file itself: git lfs pull"),
         (HTML, "is an HTML page, not JSON", "download the file itself, not the page about it"),
         (ZIP, "is a zip archive, as torch.save writes, not JSON", "convert it to safetensors"),
-        (b'{"a": 1' + b"0" * 5000 + b"}", "holds a whole number of thousands of digits", None),
+        (b'{"a": 1' + b"0" * 5000 + b"}", "contains an integer with thousands of digits", None),
         (b"[" + b"0," * 1_900_000 + b"0]", "is a list, not a JSON object", "expected { … }"),
         (b" " * 4_000_001, "has 4,000,001 bytes", "at most 4,000,000 are read"),
     ],
@@ -93,14 +93,14 @@ def test_config_that_is_no_json_object(tmp_path: Path, config: bytes, found: str
 
 def test_a_folder_without_config(tmp_path: Path) -> None:
     error = _refusal(tmp_path)
-    assert (error.where, error.found) == (str(tmp_path), "holds no config.json")
+    assert (error.where, error.found) == (str(tmp_path), "has no config.json")
     assert error.hint == "expected config.json, tokenizer.json, *.safetensors"
 
 
 def test_no_folder_at_all(tmp_path: Path) -> None:
-    assert _refusal(tmp_path / "missing").found == "there is no such folder"
+    assert _refusal(tmp_path / "missing").found == "no such folder"
     (tmp_path / "file").touch()
-    assert _refusal(tmp_path / "file").found == "is a file, not a model's folder"
+    assert _refusal(tmp_path / "file").found == "is a file, not a model folder"
     assert _refusal(Path("a\0b")).found == "cannot be listed: embedded null byte"
 
 
@@ -110,12 +110,12 @@ def test_no_folder_at_all(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("config", "field", "found"),
     [
-        (b'{"n_layer": 4, "n_layer": 6}', "n_layer", "stands twice, as 4 and as 6"),
-        (b'{"rope": {"theta": 1, "a": 0, "theta": "x"}}', "theta", "stands twice, as 1 and as 'x'"),
+        (b'{"n_layer": 4, "n_layer": 6}', "n_layer", "is given twice, as 4 and as 6"),
+        (b'{"rope": {"theta": 1, "a": 0, "theta": "x"}}', "theta", "is given twice, as 1 and as 'x'"),
         (b'{"n_layer": NaN}', "n_layer", "NaN is not JSON"),
         (b'{"n_layer": -Infinity}', "n_layer", "-Infinity is not JSON"),
         (b'{"scale": 1e999}', "scale", "1e999 is not JSON"),
-        (b'{"\\u001b[2J": 1, "\\u001b[2J": 2}', "\\x1b[2J", "stands twice, as 1 and as 2"),
+        (b'{"\\u001b[2J": 1, "\\u001b[2J": 2}', "\\x1b[2J", "is given twice, as 1 and as 2"),
     ],
 )
 def test_config_with_a_value_that_json_does_not_have(tmp_path: Path, config: bytes, field: str, found: str) -> None:
@@ -124,7 +124,7 @@ def test_config_with_a_value_that_json_does_not_have(tmp_path: Path, config: byt
 
 
 def test_config_with_nan_in_a_list(tmp_path: Path) -> None:
-    assert _refusal(write_folder(tmp_path, b'{"a": [1, NaN]}')).found == "holds NaN, which is not JSON"
+    assert _refusal(write_folder(tmp_path, b'{"a": [1, NaN]}')).found == "contains NaN, which is not JSON"
 
 
 # 5: nothing is executed
@@ -135,7 +135,7 @@ def test_pickles_are_refused_unopened(tmp_path: Path, name: str) -> None:
     write_folder(tmp_path)
     (tmp_path / "model.safetensors").rename(tmp_path / name)
     error, opened = _opened_by(tmp_path)
-    assert error.found == f"holds its weights as pickles only ('{name}'), which can run code"
+    assert error.found == f"has its weights only as pickles ('{name}'), which can run code"
     assert error.hint is not None
     assert "save_pretrained" in error.hint
     assert [Path(o).name for o in opened] == ["config.json"]
@@ -155,7 +155,7 @@ def test_a_folder_with_other_weights_says_what_is_there(tmp_path: Path) -> None:
     write_folder(tmp_path)
     (tmp_path / "model.safetensors").rename(tmp_path / "model-00001-of-00002.safetensors")
     error = _refusal(tmp_path)
-    assert error.found == "holds no weights"
+    assert error.found == "has no weights"
     assert error.hint == "found 'model-00001-of-00002.safetensors'; model.safetensors.index.json is missing"
     (tmp_path / "model-00001-of-00002.safetensors").unlink()
     assert _refusal(tmp_path).hint == "expected model.safetensors or model.safetensors.index.json"
@@ -219,7 +219,7 @@ def _loop(path: Path) -> None:
         (_folder, "is a folder, not a regular file"),
         (_device, "is a device, not a regular file"),
         (_socket, "is a socket, not a regular file"),
-        (_dangling, "there is no such file"),
+        (_dangling, "no such file"),
         (_loop, "cannot be read: too many levels of symbolic links"),
     ],
 )
@@ -254,7 +254,7 @@ def test_a_file_that_may_not_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
     write_folder(tmp_path)
     monkeypatch.setattr(os, "open", refuse)  # file modes do not stop root
-    assert _refusal(tmp_path).found == "may not be read: permission denied"
+    assert _refusal(tmp_path).found == "cannot be read: permission denied"
 
 
 # 7: headers
@@ -263,16 +263,16 @@ def test_a_file_that_may_not_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize(
     ("weights", "field", "found"),
     [
-        (raw({}, length=1 << 63), "", "header length 9,223,372,036,854,775,808 is over the format's limit"),
-        (raw({}, length=100_000_001), "", "header length 100,000,001 is over the format's limit"),
+        (raw({}, length=1 << 63), "", "header length 9,223,372,036,854,775,808 exceeds the format's limit"),
+        (raw({}, length=100_000_001), "", "header length 100,000,001 exceeds the format's limit"),
         (raw({}, length=99_999_999), "", "the header should have 99,999,999 bytes, the file has 10"),
-        (raw({}, length=1), "header", "ends in the middle"),
-        (raw(b'{"a": 1,'), "header", "ends in the middle"),
+        (raw({}, length=1), "header", "is truncated"),
+        (raw(b'{"a": 1,'), "header", "is truncated"),
         (raw(b"[" * 1_000_000), "", "is not safetensors"),
         (raw(b'{"a":' * 500_000), "header", "is nested too deeply"),
         (raw(b'{"a":' + b"[" * 500_000), "header", "is nested too deeply"),
         (raw(b'{"a": [' + b"1," * 5_000_001 + b"1]}"), "header", "has more than 5,000,000 values"),
-        (raw(b'{"a": 1, "a": 2}'), "header: a", "stands twice, as 1 and as 2"),
+        (raw(b'{"a": 1, "a": 2}'), "header: a", "is given twice, as 1 and as 2"),
         (raw(b'{"a": NaN}'), "header: a", "NaN is not JSON"),
         (raw(b'{"\xff": 1}'), "header", "byte 0xff at offset 2 is not UTF-8"),
         (raw({"a": None}), "a", "is null, not a JSON object"),
@@ -294,8 +294,8 @@ def test_a_file_that_may_not_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyP
         (raw({"a": entry("F32", [1], -4, 0)}, bytes(4)), "a", "data_offsets is [-4, 0]"),
         (raw({"a": entry("U8", [4], 0, 4), "b": entry("U8", [4], 2, 6)}, bytes(6)), "b", "overlaps 'a'"),
         (raw({"a": entry("U8", [4], 0, 4), "b": entry("U8", [4], 0, 4)}, bytes(4)), "b", "overlaps 'a'"),
-        (raw({"a": entry("U8", [2], 0, 2), "b": entry("U8", [2], 4, 6)}, bytes(6)), "b", "leaves a hole after 'a'"),
-        (raw({"a": entry("U8", [2], 2, 4)}, bytes(4)), "a", "leaves a hole after the header"),
+        (raw({"a": entry("U8", [2], 0, 2), "b": entry("U8", [2], 4, 6)}, bytes(6)), "b", "leaves a gap after 'a'"),
+        (raw({"a": entry("U8", [2], 2, 4)}, bytes(4)), "a", "leaves a gap after the header"),
         (raw({"a": entry("U8", [2], 0, 2)}, bytes(4)), "", "2 bytes belong to no tensor"),
         (raw({"__metadata__": {"a": 1}}), "__metadata__.a", "is 1, not text"),
         (raw({"__metadata__": []}), "__metadata__", "is [], not a JSON object"),
@@ -328,7 +328,7 @@ def test_a_file_that_is_cut_between_size_and_header(tmp_path: Path, monkeypatch:
 
     monkeypatch.setattr(os, "fstat", larger)
     os.truncate(tmp_path / "model.safetensors", len(WEIGHTS) - 100)
-    assert _refusal(tmp_path).found == "became shorter while it was read"
+    assert _refusal(tmp_path).found == "was truncated while it was read"
 
 
 # 9: the index of shards
@@ -370,7 +370,7 @@ def test_an_index_that_lists_nothing(tmp_path: Path, index: dict[str, Any]) -> N
             "scalar",
             "is not in 'b.safetensors' but in 'a.safetensors'",
         ),
-        ({"embed.weight": "a.safetensors"}, "scalar", "lies in 'a.safetensors', but the index does not list it"),
+        ({"embed.weight": "a.safetensors"}, "scalar", "is in 'a.safetensors', but not in the index"),
     ],
 )
 def test_an_index_that_the_shards_contradict(
@@ -386,7 +386,7 @@ def test_a_tensor_in_two_shards(tmp_path: Path) -> None:
     path = write_sharded(tmp_path)
     (path / "b.safetensors").write_bytes(safetensors({n: TENSORS[n] for n in ("scalar", "blocks.0.bias")}))
     error = _refusal(path)
-    assert (error.where, error.found) == (f"{path}: scalar", "lies in more than one shard")
+    assert (error.where, error.found) == (f"{path}: scalar", "is in more than one shard")
 
 
 def test_a_damaged_shard_is_named(tmp_path: Path) -> None:

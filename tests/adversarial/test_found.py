@@ -42,14 +42,14 @@ def refusal(folder: Path, argv: list[str], files: dict[str, bytes] | None = None
     [
         (
             ["run", TEXT, "--layer=-1-0"],
-            "--layer: the range '-1-0' starts at a number that counts from the end; count both from 0",
+            "--layer: the range '-1-0' starts with a negative number; count both ends from 0",
         ),
         (["run", TEXT, "--head", f"0-{DIGITS}"], f"--head: cannot read '0-{DIGITS}'"),
         (["run", TEXT, "--layer", "9" * 5000], "--layer: cannot read '999"),
         (["run", TEXT, "--query", "9" * 5000], "--query: '999"),
         (["run", TEXT, "--mask", "window:1" + "0" * 20], "--mask: the size of 'window:100000000000000000000' is too"),
         (["run", TEXT, "--mask", "prefix:" + "9" * 5000], "--mask: the size of 'prefix:999"),
-        (["run", TEXT, "--max-memory", DIGITS + "T"], f"--max-memory: '{DIGITS}T' is more than any machine has"),
+        (["run", TEXT, "--max-memory", DIGITS + "T"], f"--max-memory: '{DIGITS}T' is too large"),
     ],
     ids=lambda value: value[2][:16] if isinstance(value, list) else "",
 )
@@ -68,7 +68,7 @@ def test_a_window_as_large_as_it_may_be(tmp_path: Path) -> None:
 
 def test_a_device_that_is_not_there(tmp_path: Path) -> None:
     line = refusal(tmp_path, ["run", TEXT, "--device", "cuda:999", "--config", "causal"])
-    assert line == "--device: no device 'cuda:999' here; use --device cpu, or auto"
+    assert line == "--device: no device 'cuda:999'; use --device cpu, or auto"
 
 
 def test_a_line_of_an_error_has_an_end(tmp_path: Path) -> None:
@@ -77,7 +77,7 @@ def test_a_line_of_an_error_has_an_end(tmp_path: Path) -> None:
 
 def test_a_comparison_without_anything_in_common(tmp_path: Path) -> None:
     argv = ["compare", "bank river", "water stones", "--query", "1", "--config", "causal", "--format", "heat"]
-    assert "none of the shown rows and columns is in both" in ended(tmp_path, argv).out
+    assert "no shown row or column is in both" in ended(tmp_path, argv).out
 
 
 # config.json
@@ -97,9 +97,9 @@ YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 
     [
         ({"num_hidden_layers": 10**399}, "num_hidden_layers is 1000000000000000000000000000000000000000000000000"),
         ({"rms_norm_eps": 10**399}, "rms_norm_eps is 1000000000000000000000000000000000000000000000000000000000000"),
-        ({"hidden_act": "\ud800"}, "holds half of a surrogate pair (U+D800), which is no text"),
-        ({"attention_bias": "\udcff"}, "holds half of a surrogate pair (U+DCFF), which is no text"),
-        ({"rope_parameters": {**YARN, "rope_theta": 1}}, "YaRN cannot stretch rotary positions with theta 1"),
+        ({"hidden_act": "\ud800"}, "contains half of a surrogate pair (U+D800), which is not valid text"),
+        ({"attention_bias": "\udcff"}, "contains half of a surrogate pair (U+DCFF), which is not valid text"),
+        ({"rope_parameters": {**YARN, "rope_theta": 1}}, "YaRN cannot scale rotary positions with theta 1"),
         ({"rope_parameters": {**YARN, "beta_fast": 0}}, "beta_fast is 0; expected a number above 0"),
         ({"rope_parameters": {**YARN, "factor": 10**399}}, "factor is 10000000000000000000000000000000000000000000"),
         ({"attnscope": {"trained_masks": ["\x1b[2J"]}}, r"unknown mask '\x1b[2J'"),
@@ -133,7 +133,7 @@ def test_configs(tmp_path: Path, changes: dict[str, Any], said: str, argv: list[
         (
             'positions = "rope"\nrope = {theta = 1.0, scaling = {kind = "yarn", factor = 4.0, '
             "original_max_positions = 16}}",
-            "YaRN cannot stretch rotary positions with theta 1",
+            "YaRN cannot scale rotary positions with theta 1",
         ),
         (
             'positions = "rope"\nrope = {scaling = {kind = "yarn", factor = 4.0, beta_fast = 0.0, '
@@ -185,7 +185,7 @@ def test_a_tokenizer_with_another_post_processor_after_its_template(
     inner = tokens[1:-1]
     assert all(token.segment == 0 and not token.special for token in inner)
     assert "".join("The bank"[token.start : token.end] for token in inner) == "Thebank"
-    with pytest.raises(AttnscopeError, match="loses which of two texts a token belongs to"):
+    with pytest.raises(AttnscopeError, match="does not tell which of the two texts a token belongs to"):
         tokenizer.encode("The bank", "by the river")
 
 
@@ -224,25 +224,25 @@ HEAD: Callable[[dict[str, Any]], dict[str, Any]] = lambda r: r["texts"][0]["head
         (lambda r: HEAD(r)["stages"]["weights"][0].pop(), "inhomogeneous"),
         (lambda r: HEAD(r)["stages"].update(weights=[]), "heads[0].stages.weights has shape [0, 0]"),
         (lambda r: HEAD(r)["stages"].update(weights=[1.0, 2.0]), "has 1 axes, expected 2"),
-        (lambda r: HEAD(r)["stages"].update(weights={"a": 1}), "something else than numbers of type float32"),
-        (lambda r: HEAD(r)["stages"]["weights"][0].__setitem__(0, 1e39), "something else than numbers of type"),
+        (lambda r: HEAD(r)["stages"].update(weights={"a": 1}), "something other than numbers of type float32"),
+        (lambda r: HEAD(r)["stages"]["weights"][0].__setitem__(0, 1e39), "something other than numbers of type"),
         (lambda r: HEAD(r)["stages"]["weights"][0].__setitem__(0, 10**400), "than numbers of type float32"),
-        (lambda r: HEAD(r)["stages"].update(more=[[1.0]]), "heads[0].stages has 'more', which is none of scores"),
+        (lambda r: HEAD(r)["stages"].update(more=[[1.0]]), "heads[0].stages has 'more', not one of scores"),
         (lambda r: HEAD(r)["rows"].update(entropy=[1.0]), "heads[0].rows.entropy has 1 numbers for 5 queries"),
-        (lambda r: HEAD(r)["top"]["keys"][0].__setitem__(0, 5), "heads[0].top.keys holds a position that is not below"),
-        (lambda r: HEAD(r)["top"]["keys"][0].__setitem__(0, 1.5), "something else than whole numbers"),
-        (lambda r: HEAD(r)["top"]["keys"][0].__setitem__(0, 10**30), "something else than whole numbers"),
+        (lambda r: HEAD(r)["top"]["keys"][0].__setitem__(0, 5), "heads[0].top.keys has a position of"),
+        (lambda r: HEAD(r)["top"]["keys"][0].__setitem__(0, 1.5), "something other than whole numbers"),
+        (lambda r: HEAD(r)["top"]["keys"][0].__setitem__(0, 10**30), "something other than whole numbers"),
         (lambda r: HEAD(r)["top"].update(keys=[]), "heads[0].top.keys has 0 rows for 5 queries"),
         (lambda r: HEAD(r)["top"].update(weight=[[1.0]]), "heads[0].top.weight has shape [1, 1], top.keys has [5, 3]"),
-        (lambda r: HEAD(r)["top"].update(by="projected"), "heads[0].top.by is 'projected', which top does not hold"),
+        (lambda r: HEAD(r)["top"].update(by="projected"), "heads[0].top.by is 'projected', which top does not have"),
         (lambda r: HEAD(r).update(layer=-1), "heads[0].layer is -1, neither a number from 0 nor 'mean'"),
         (lambda r: HEAD(r).update(sink=[0.5]), "heads[0].sink has 1 numbers for 5 queries"),
-        (lambda r: HEAD(r).update(fully_masked=[99]), "heads[0].fully_masked holds a position that is not below 5"),
+        (lambda r: HEAD(r).update(fully_masked=[99]), "heads[0].fully_masked has a position of 5 or more"),
         (lambda r: r["texts"][0].update(queries=[0, 1, 2, 3, 9]), "queries is not an ascending list of positions"),
         (lambda r: r["texts"][0].update(queries=[0, 1, 2, 4, 3]), "queries is not an ascending list of positions"),
         (lambda r: r["texts"][0].update(keys=[-1]), "keys is not an ascending list of positions below 5"),
         (lambda r: r["texts"][0].update(tokens=[]), "tokens is empty"),
-        (lambda r: r.update(texts=[]), "the report holds no text"),
+        (lambda r: r.update(texts=[]), "the report has no text"),
         (lambda r: r.update(mask="[" * 3), "not an attnscope report"),
     ],
     ids=range(24),
@@ -264,9 +264,15 @@ POOLED: Callable[[dict[str, Any]], dict[str, Any]] = lambda r: HEAD(r)["pooled"]
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (lambda r: POOLED(r)["weights"].pop(), "heads[0].pooled.weights has shape [2, 3], its runs make it [3, 3]"),
-        (lambda r: POOLED(r).update(queries=[]), "heads[0].pooled.queries does not run from 0 to the 5 tokens"),
-        (lambda r: POOLED(r).update(keys=[0, 5, 5, 5]), "heads[0].pooled.keys does not run from 0 to the 5 tokens"),
+        (lambda r: POOLED(r)["weights"].pop(), "heads[0].pooled.weights has shape [2, 3], its runs require [3, 3]"),
+        (
+            lambda r: POOLED(r).update(queries=[]),
+            "heads[0].pooled.queries does not run from 0 to 5, the number of tokens",
+        ),
+        (
+            lambda r: POOLED(r).update(keys=[0, 5, 5, 5]),
+            "heads[0].pooled.keys does not run from 0 to 5, the number of tokens",
+        ),
         (lambda r: HEAD(r)["columns"].update(mass=[1.0]), "heads[0].columns.mass has 1 numbers for 5 tokens"),
         (lambda r: HEAD(r).update(pooled=None), "heads[0].pooled is missing, and there are no queries"),
     ],
@@ -311,11 +317,11 @@ def _rows(change: Callable[[list[list[str]]], object]) -> bytes:
         (lambda r: r[1].__setitem__(0, "one"), "t.csv:2: index: 'one' is not a whole number"),
         (lambda r: r[2].__setitem__(7, ""), "t.csv:3: key: '' is not a whole number"),
         (lambda r: r[3].__setitem__(4, "9" * 19), "t.csv:4: query: '9999999999999999999' is not a whole number"),
-        (lambda r: r[4].__setitem__(9, "much"), "t.csv:5: weight: 'much' is not a number, nor empty"),
-        (lambda r: r[4].__setitem__(9, "inf"), "t.csv:5: weight: 'inf' is not a number, nor empty"),
-        (lambda r: r[4].__setitem__(9, "1e99"), "t.csv:5: weight: '1e99' is not a number, nor empty"),
-        (lambda r: r[5].pop(), "t.csv:6: 9 cells, the header has 10"),
-        (lambda r: r[5].append("x"), "t.csv:6: 11 cells, the header has 10"),
+        (lambda r: r[4].__setitem__(9, "much"), "t.csv:5: weight: 'much' is not a number or empty"),
+        (lambda r: r[4].__setitem__(9, "inf"), "t.csv:5: weight: 'inf' is not a number or empty"),
+        (lambda r: r[4].__setitem__(9, "1e99"), "t.csv:5: weight: '1e99' is not a number or empty"),
+        (lambda r: r[5].pop(), "t.csv:6: 9 cells, but the header has 10"),
+        (lambda r: r[5].append("x"), "t.csv:6: 11 cells, but the header has 10"),
         (lambda r: r[0].__setitem__(9, "share"), "t.csv: is not a table of a dump"),
         (lambda r: r[0].__setitem__(8, "weight"), "t.csv: is not a table of a dump"),
         (lambda r: r.clear(), "t.csv: is not a table of a dump"),
@@ -336,12 +342,12 @@ def test_blank_lines_in_a_table_are_left_out(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "values", "said"),
     [
-        ("weight", "text", "t.parquet: weight: holds string, not float"),
-        ("weight", "inf", "t.parquet: weight: holds a number that is not finite"),
-        ("key", "null", "t.parquet: key: holds null"),
-        ("key", "half", "t.parquet: key: holds double, not int64"),
-        ("id", "bytes", "t.parquet: id: holds binary, not string"),
-        ("layer", "nested", "t.parquet: layer: holds list<element: int64>, not int64"),
+        ("weight", "text", "t.parquet: weight: has type string, expected float"),
+        ("weight", "inf", "t.parquet: weight: contains a number that is not finite"),
+        ("key", "null", "t.parquet: key: contains null"),
+        ("key", "half", "t.parquet: key: has type double, expected int64"),
+        ("id", "bytes", "t.parquet: id: has type binary, expected string"),
+        ("layer", "nested", "t.parquet: layer: has type list<element: int64>, expected int64"),
     ],
 )
 def test_parquet_that_another_program_wrote(tmp_path: Path, name: str, values: str, said: str) -> None:
@@ -382,12 +388,18 @@ def _resealed(data: bytes, number: int, change: Change | bytes) -> bytes:
 
 
 RECORDS: list[tuple[Change | bytes, str]] = [
-    (lambda r: r["top"]["keys"][0][0].__setitem__(0, 5), "record 0: top.keys holds a position that is not below 5"),
+    (lambda r: r["top"]["keys"][0][0].__setitem__(0, 5), "record 0: top.keys has a position of 5 or more"),
     (lambda r: r["top"]["keys"][0].pop(), "is not a dump"),
-    (lambda r: r["top"].update(weight=[[[0.5]]]), "record 0: top.weight has shape [1, 1, 1], the record's counts make"),
+    (
+        lambda r: r["top"].update(weight=[[[0.5]]]),
+        "record 0: top.weight has shape [1, 1, 1], the record's counts require",
+    ),
     (lambda r: r.pop("top"), "record 0: top is missing"),
-    (lambda r: r["rows"].update(entropy=[[0.5]]), "record 0: rows.entropy has shape [1, 1], the record's counts make"),
-    (lambda r: r.update(units=[]), "the record's counts make it [0, 5"),
+    (
+        lambda r: r["rows"].update(entropy=[[0.5]]),
+        "record 0: rows.entropy has shape [1, 1], the record's counts require",
+    ),
+    (lambda r: r.update(units=[]), "the record's counts require [0, 5"),
     (lambda r: r.update(queries=[0, 1, 2, 3, 7]), "record 0: queries is not an ascending list of positions below 5"),
     (lambda r: r.update(fields=[]), "is not a dump"),
     (lambda r: r["top"]["keys"][0][0].__setitem__(0, 10**12), "is not a dump"),

@@ -86,7 +86,7 @@ def test_a_tokenizer_that_cannot_be_used(
     error = _refusal(tmp_path)
     assert error.where == str(file)
     assert error.found.startswith(found)
-    assert error.hint == "fetch it again, or save it anew with transformers"
+    assert error.hint == "download it again, or save it again with transformers"
     assert capfd.readouterr() == ("", "")
 
 
@@ -94,7 +94,7 @@ def test_a_word_that_is_half_of_a_surrogate_pair(tmp_path: Path) -> None:
     value = content("wordpiece")
     value["model"]["vocab"]["\ud800"] = 7
     write(tmp_path, value)
-    assert _refusal(tmp_path).found.startswith(("cannot be used: ", "holds half of a surrogate pair (U+D800)"))
+    assert _refusal(tmp_path).found.startswith(("cannot be used: ", "contains half of a surrogate pair (U+D800)"))
 
 
 def _bpe(merges: list[list[str]]) -> dict[str, Any]:
@@ -122,7 +122,7 @@ def _nested(levels: int) -> dict[str, Any]:
         (b"", "is empty, not JSON"),
         (b"version https://git-lfs.github.com/spec/v1\n", "is a Git LFS pointer, not JSON"),
         (b"[]", "is [], not a JSON object"),
-        (b'{"model": {"vocab": {"a": 0, "a": 1}}}', "stands twice, as 0 and as 1"),
+        (b'{"model": {"vocab": {"a": 0, "a": 1}}}', "is given twice, as 0 and as 1"),
     ],
 )
 def test_a_tokenizer_that_is_no_json(tmp_path: Path, data: bytes, found: str) -> None:
@@ -139,12 +139,12 @@ def test_a_word_that_stands_twice_in_a_large_vocabulary(tmp_path: Path, word: st
     load_tokenizer(write(tmp_path, value))
     file = tmp_path / "tokenizer.json"
     file.write_text(file.read_text().replace('"vocab": {', f'"vocab": {{{json.dumps(word)}: 9, ', 1))
-    assert _refusal(tmp_path).found == "stands twice, as 9 and as 7"
+    assert _refusal(tmp_path).found == "is given twice, as 9 and as 7"
 
 
 def test_a_missing_tokenizer(tmp_path: Path) -> None:
     error = _refusal(tmp_path)
-    assert (error.where, error.found) == (str(tmp_path / "tokenizer.json"), "there is no such file")
+    assert (error.where, error.found) == (str(tmp_path / "tokenizer.json"), "no such file")
 
 
 def test_a_batch_goes_on_after_a_text_that_fails(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -155,7 +155,7 @@ def test_a_batch_goes_on_after_a_text_that_fails(tmp_path: Path, capfd: pytest.C
     tokenizer = load_tokenizer(write(tmp_path, value))
     with pytest.raises(
         AttnscopeError,
-        match=r"f:1: the word 'river' at character 0 is not in the vocabulary; use words that .*tokenizer.json has",
+        match=r"f:1: the word 'river' at character 0 is not in the vocabulary; use words from .*tokenizer.json",
     ):
         tokenizer.encode("river", where="f:1")
     assert [t.text for t in tokenizer.encode("The bank", where="f:2")] == ["The", "bank"]
@@ -188,7 +188,7 @@ def test_a_word_that_is_not_there_is_named_with_its_place(
     with pytest.raises(AttnscopeError) as e:
         load_tokenizer(file).encode(*texts, where="f:2")
     assert (e.value.where, e.value.found) == ("f:2", found)
-    assert e.value.hint == f"use words that {file} has: it has no token for unknown ones"
+    assert e.value.hint == f"use words from {file}: it has no token for unknown words"
     assert capfd.readouterr() == ("", "")
 
 
@@ -268,8 +268,8 @@ def test_truncation_and_padding_are_switched_off_and_noted(tmp_path: Path, strid
     tokenizer = load_tokenizer(write(tmp_path, value))
     assert tokenizer.encode("The bank by the river") == plain
     assert tokenizer.notes == [
-        "tokenizer.json: stored truncation is switched off",
-        "tokenizer.json: stored padding is switched off",
+        "ignoring the truncation stored in tokenizer.json",
+        "ignoring the padding stored in tokenizer.json",
     ]
 
 
@@ -280,7 +280,7 @@ def test_dropout_is_switched_off_and_noted(tmp_path: Path, dropout: float) -> No
     value["model"]["dropout"] = dropout
     tokenizer = load_tokenizer(write(tmp_path, value))
     assert [tokenizer.encode("The bank by the river" * 9) for _ in range(3)] == [plain] * 3
-    assert tokenizer.notes == [f"tokenizer.json: stored BPE dropout {dropout} is switched off"]
+    assert tokenizer.notes == [f"ignoring the BPE dropout {dropout} stored in tokenizer.json"]
 
 
 def test_a_dropout_of_nothing_is_not_worth_a_note(tmp_path: Path) -> None:
@@ -322,7 +322,7 @@ def test_a_text_that_the_tokenizer_drops_whole(tmp_path: Path) -> None:
     tokenizer = load_tokenizer(write(tmp_path, content("wordpiece")))
     assert all(t.special for t in tokenizer.encode("\u200d"))  # the caller notes it
     value = content("wordpiece") | {"post_processor": None}
-    with pytest.raises(AttnscopeError, match="TEXT: the text gives no tokens; give at least one word"):
+    with pytest.raises(AttnscopeError, match="TEXT: the text has no tokens; pass at least one word"):
         load_tokenizer(write(tmp_path, value)).encode("\u200d")
 
 

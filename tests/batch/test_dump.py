@@ -209,11 +209,11 @@ def test_a_crashed_dump_goes_on_to_the_same_bytes(tmp_path, name, at):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"settings": Settings(top=4)}, "begun with settings.top = 3, now it is 4"),
+        ({"settings": Settings(top=4)}, "started with settings.top = 3, now it is 4"),
         ({"settings": Settings(layer="0")}, "settings.layer = 'all', now it is '0'"),
         ({"mask": "causal"}, "mask.used = 'bidirectional', now it is 'causal'"),
         ({"dtype": "bfloat16"}, "provenance.dtype = 'float32', now it is 'bfloat16'"),
-        ({"config": "causal"}, "was begun with"),
+        ({"config": "causal"}, "was started with"),
         ({"texts": (*TEXTS[:-1], "Rivers erode")}, "input.sha256"),
     ],
 )
@@ -246,11 +246,11 @@ def test_a_text_that_is_too_long_fails_alone(tmp_path, minilm):
     long = "bank " * 600
     summary = dump(tmp_path, [TEXTS[0], long, TEXTS[1]], model=str(minilm), settings=Settings(layer="0"))
     assert summary.counts == {"ok": 2, "failed": 1}
-    assert summary.failures == ["2: 602 tokens, the model takes 512; --truncate cuts the text"]
+    assert summary.failures == ["2: 602 tokens, but the model takes at most 512; pass --truncate to truncate the text"]
     settings = Settings(layer="0", truncate=True)
     summary = dump(tmp_path, [TEXTS[0], long, TEXTS[1]], name="cut.jsonl", model=str(minilm), settings=settings)
     assert summary.counts == {"ok": 3}
-    assert found(tmp_path, "cut.jsonl")[1].notes == ["cut from 602 to 512 tokens"]
+    assert found(tmp_path, "cut.jsonl")[1].notes == ["truncated from 602 to 512 tokens"]
 
 
 def test_strict_stops_at_the_first_failure_and_keeps_what_came_before(tmp_path, minilm):
@@ -300,7 +300,9 @@ def test_the_header_does_not_depend_on_free_memory(tmp_path, monkeypatch):
         dump(tmp_path, name=name)
     assert (tmp_path / "little.jsonl").read_bytes() == (tmp_path / "much.jsonl").read_bytes()
     monkeypatch.setattr(memory, "available_memory", lambda: 700 << 20)
-    with pytest.raises(AttnscopeError, match=r"a group of texts needs .* half of what is free leaves .*--max-memory"):
+    with pytest.raises(
+        AttnscopeError, match=r"a group of texts needs .* half of the free memory leaves .*--max-memory"
+    ):
         dump(tmp_path, name="none.jsonl")
     assert not (tmp_path / "none.jsonl").exists()
 
@@ -361,7 +363,7 @@ def test_runs_of_a_pooled_map_are_those_of_the_whole_text(tmp_path, config, quer
 
 @pytest.mark.parametrize("option", ["layer", "head"])
 def test_auto_is_refused(tmp_path, option):
-    with pytest.raises(UsageError, match="auto chooses anew for every text"):
+    with pytest.raises(UsageError, match="auto is not possible: it would choose another one for every text"):
         dump(tmp_path, settings=Settings(**{option: "auto"}))
 
 
@@ -372,7 +374,7 @@ def test_a_second_writer_is_refused(tmp_path):
     dump(tmp_path)
     with (
         open_dump(tmp_path / "dump.jsonl", force=False, files=FileSystem()),
-        pytest.raises(AttnscopeError, match="another process writes to it"),
+        pytest.raises(AttnscopeError, match="another process is writing to it"),
     ):
         dump(tmp_path, force=True)
 
@@ -388,6 +390,6 @@ def test_a_target_that_is_something_else_is_refused(tmp_path, kind):
         target = tmp_path / "dump"
         target.mkdir()
         (target / "precious.txt").write_text("precious")
-    with pytest.raises(AttnscopeError, match=r"symbolic link|is not a dump|holds something else"):
+    with pytest.raises(AttnscopeError, match=r"symbolic link|is not a dump|with other files"):
         dump(tmp_path, name=target.name)
     assert kind != "something" or target.read_text() == "precious"

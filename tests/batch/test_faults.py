@@ -152,7 +152,7 @@ def test_a_dump_that_is_replaced_while_another_process_waits_is_not_written_to(s
         real(self, descriptor)
 
     monkeypatch.setattr(FileSystem, "lock", late)
-    with pytest.raises(AttnscopeError, match="another process writes to it"):
+    with pytest.raises(AttnscopeError, match="another process is writing to it"):
         dump(source, target)
 
 
@@ -240,7 +240,7 @@ def test_another_input_is_refused(source, tmp_path):
     data = target.read_bytes()
     target.write_bytes(data[: data.index(b"\n", len(data) // 2) + 1])
     other.write_text(source.read_text().replace("word 1\n", "bird 1\n").replace("word word", "bird word"))
-    with pytest.raises(AttnscopeError, match="belongs to another text"):
+    with pytest.raises(AttnscopeError, match="is for another text"):
         dump(other, target)
     other.write_text("\n".join(TEXTS[:2]))
     with pytest.raises(AttnscopeError, match=r"another text|more records"):

@@ -1,4 +1,4 @@
-"""What README promises of padding holds for 200 random models, whatever the size of their scores."""
+"""What docs/dumps.md promises of padding holds for 200 random models, whatever the size of their scores."""
 
 from random import Random
 

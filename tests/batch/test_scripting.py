@@ -1,4 +1,4 @@
-"""The README's one-liners over a dump, run as they stand there, each with the tool that it is for."""
+"""The one-liners of docs/dumps.md over a dump, run as they stand there, each with the tool that it is for."""
 
 import contextlib
 import importlib.util
@@ -18,8 +18,8 @@ from attnscope.batch.convert import convert
 from attnscope.batch.header import Settings
 from tests.batch.test_dump import dump, found
 
-README = (Path(__file__).parents[2] / "README.md").read_text()
-SECTION = README.partition("\n## Scripting\n")[2].partition("\n## ")[0]
+PAGE = (Path(__file__).parents[2] / "docs" / "dumps.md").read_text()
+SECTION = PAGE.partition("\n## Scripting\n")[2].partition("\n## ")[0]
 SNIPPETS = [textwrap.dedent(code) for _, code in re.findall(r"```(\w+)\n(.*?)```", SECTION, re.DOTALL)]
 TEXTS = ("The bank by the river", "", "bank money")
 

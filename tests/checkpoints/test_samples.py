@@ -43,17 +43,17 @@ def test_a_path_that_exists_wins(package: Path, tmp_path: Path, monkeypatch: pyt
 
 
 def test_an_unknown_name_names_the_nearest_or_lists_all(package: Path) -> None:
-    with pytest.raises(AttnscopeError, match=r"^riverbonk: there is no such folder.*; did you mean 'riverbank'\?$"):
+    with pytest.raises(AttnscopeError, match=r"^riverbonk: no such folder.*; did you mean 'riverbank'\?$"):
         samples.find_model("riverbonk")
-    with pytest.raises(AttnscopeError, match=r"^no/where: there is no such folder.*; known: riverbank, tiny$"):
+    with pytest.raises(AttnscopeError, match=r"^no/where: no such folder.*; known: riverbank, tiny$"):
         samples.find_model("no/where")
-    with pytest.raises(AttnscopeError, match=r"^zzz.toml: there is no such file.*; known: causal$"):
+    with pytest.raises(AttnscopeError, match=r"^zzz.toml: no such file.*; known: causal$"):
         samples.find_config("zzz.toml")
 
 
 @pytest.mark.parametrize("name", ["../sample_weights/tiny", "", "\0", "x" * 5000, "riverbank/config.json"])
 def test_only_plain_names_are_names(package: Path, name: str) -> None:
-    with pytest.raises(AttnscopeError, match="there is no such folder"):
+    with pytest.raises(AttnscopeError, match="no such folder"):
         samples.find_model(name)
 
 
@@ -62,7 +62,7 @@ def test_the_current_folder_can_be_named(package: Path) -> None:
 
 
 def test_a_file_for_a_folder_and_a_folder_for_a_file(package: Path, tmp_path: Path) -> None:
-    with pytest.raises(AttnscopeError, match="is a file, not a model's folder; try its folder"):
+    with pytest.raises(AttnscopeError, match="is a file, not a model folder; try its folder"):
         samples.find_model(str(package / "configs" / "causal.toml"))
     with pytest.raises(AttnscopeError, match="is a folder, not a TOML file; use --model"):
         samples.find_config(str(tmp_path))
@@ -73,5 +73,5 @@ def test_a_strangers_folder_in_site_packages_is_not_ours(tmp_path: Path, monkeyp
     (tmp_path / "configs" / "theirs.toml").touch()
     monkeypatch.setattr(samples, "_PACKAGE", tmp_path / "attnscope")
     assert samples.sample_names("configs") == []
-    with pytest.raises(AttnscopeError, match="there is no such file"):
+    with pytest.raises(AttnscopeError, match="no such file"):
         samples.find_config("theirs")

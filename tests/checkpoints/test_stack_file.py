@@ -95,8 +95,8 @@ def written(tmp_path, text):
         ("d_model = 12\nn_heads = 4\nn_kv_heads = 3", "3 key/value heads do not divide 4 heads"),
         ('positions = "rotary"', "stack.toml: positions = 'rotary': Invalid enum value"),
         ('mask = "casual"', "stack.toml: mask: unknown mask 'casual'; did you mean 'causal'?"),
-        ('mask = "own"', "stack.toml: mask: 'own' has no meaning here"),
-        ('mask = "causal+m.npy"', "stack.toml: mask: a file is no model's mask; give it with --mask"),
+        ('mask = "own"', "stack.toml: mask: 'own' is not possible here"),
+        ('mask = "causal+m.npy"', "stack.toml: mask: a file cannot be the model's mask; pass it with --mask"),
         ('d_model = 6\nn_heads = 2\npositions = "rope"', "rotary width 3 is odd"),
         ("n_layers = 2\nwindows = [4]", "1 windows for 2 layers"),
         ("d_value = 8\nout_projection = false", "without an output projection the heads are 8 wide"),
@@ -132,7 +132,7 @@ def test_fewer_layers_have_the_same_weights():
 
 
 def test_weights_without_a_tokenizer_are_refused(tmp_path):
-    said = "weights were given, but no tokenizer; name a tokenizer.json: words of a text have no fixed ids"
+    said = "weights need a tokenizer; set tokenizer to a tokenizer.json: the words of a text have no fixed ids"
     with pytest.raises(AttnscopeError, match=said):
         read_stack(written(tmp_path, 'weights = "stack.safetensors"'))
 

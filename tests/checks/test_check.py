@@ -107,9 +107,9 @@ def test_fully_masked_rows_are_named(folders, monkeypatch):
     monkeypatch.setattr(Causal, "all_visible_range", lambda self, q0, q1, n_keys: (0, 0))
     report = checked(folders("gpt2"))
     assert report.fully_masked == [0, 3]
-    assert "masked   0 the, 3 the: may attend to nothing in some layer\n" in as_text(report)
+    assert "masked   0 the, 3 the: fully masked in some layer\n" in as_text(report)
     (sums,) = [one for one in report.checks if one.name == "rows sum to 1"]
-    assert sums.verdict == "pass" and sums.note.startswith("16 rows may attend to nothing")
+    assert sums.verdict == "pass" and sums.note.startswith("16 rows are fully masked")
 
 
 def test_the_reference_is_named_with_its_version(folders):

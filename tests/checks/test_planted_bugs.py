@@ -234,7 +234,7 @@ def test_a_projection_that_is_not_called_is_not_judged(folders, monkeypatch):
     monkeypatch.setattr(checks_run, "_projections", lambda *_: [torch.nn.Identity()] * 2)
     report, failed = outcome(folders("llama"))
     (skipped,) = [one for one in report.checks if one.verdict == "skipped"]
-    assert not failed and skipped.note == "the output projection is not called once a layer"
+    assert not failed and skipped.note == "the output projection is not called exactly once per layer"
 
 
 def test_other_errors_are_not_swallowed(folders, monkeypatch):

@@ -56,7 +56,7 @@ def test_a_dump_and_a_table_of_it(texts, capsys):
     assert main(["convert", "dump.jsonl", "dump.csv"]) == 0
     assert capsys.readouterr().err == "attnscope: wrote: dump.csv (13 rows of contributors)\n"
     assert main(["batch", "texts.txt", "-o", "dump.jsonl", *CONFIG]) == 0
-    assert capsys.readouterr().err == "attnscope: wrote: dump.jsonl (2 ok, 1 skipped; 3 were there before)\n"
+    assert capsys.readouterr().err == "attnscope: wrote: dump.jsonl (2 ok, 1 skipped; 3 were already done)\n"
 
 
 def test_the_whole_weights_are_hashed_where_asked(texts, capsys):
@@ -93,9 +93,9 @@ def test_the_machine_is_that_of_run(texts, capsys):
     assert main(["batch", "texts.txt", "-o", "dump.jsonl", "--hash-weights", "--layer", "0", "--quiet"]) == 0
     assert len(lines(texts / "dump.jsonl")[0]["provenance"]["weights_hash"]) == 64
     assert main(["batch", "texts.txt", "-o", "dump.jsonl", "--layer", "0"]) == 1
-    assert "was begun with provenance.weights_hash" in capsys.readouterr().err
+    assert "was started with provenance.weights_hash" in capsys.readouterr().err
     assert main(["batch", "texts.txt", "-o", "b.jsonl", "--engine", "transformers", *CONFIG]) == 2
-    assert "a TOML stack is no model of transformers" in capsys.readouterr().err
+    assert "a TOML stack is not a transformers model" in capsys.readouterr().err
 
 
 def test_one_bad_record_in_a_thousand_is_3(texts, capsys):
@@ -107,7 +107,7 @@ def test_one_bad_record_in_a_thousand_is_3(texts, capsys):
     assert len(err) == 2
     assert main(["batch", "in.jsonl", "-o", "dump.jsonl", *CONFIG, "--quiet"]) == 3  # finished, and still not all well
     assert main(["batch", "in.jsonl", "-o", "strict.jsonl", *CONFIG, "--strict"]) == 1
-    assert "without --strict the rest goes on" in capsys.readouterr().err
+    assert "remove --strict to skip failed records" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -115,13 +115,17 @@ def test_one_bad_record_in_a_thousand_is_3(texts, capsys):
     [
         (["texts.txt"], 2, "missing option '--output'"),
         (["texts.txt", "-o", "a.parquet"], 2, "then: attnscope convert dump.jsonl dump.parquet"),
-        (["texts.txt", "-o", "a.doc"], 2, "'a.doc' cannot be a dump"),
-        (["texts.doc", "-o", "a.jsonl"], 2, "--from names it: txt, jsonl, csv, tsv, parquet"),
-        (["texts.txt", "-o", "a.jsonl", "--layer", "auto"], 2, "auto chooses anew for every text"),
+        (["texts.txt", "-o", "a.doc"], 2, "'a.doc' is not a dump format"),
+        (["texts.doc", "-o", "a.jsonl"], 2, "set --from to txt, jsonl, csv, tsv or parquet"),
+        (
+            ["texts.txt", "-o", "a.jsonl", "--layer", "auto"],
+            2,
+            "auto is not possible: it would choose another one for every text",
+        ),
         (["texts.txt", "-o", "a.jsonl", "--shard", "3/2"], 2, "there is no shard 3 of 2"),
         (["texts.txt", "-o", "a.jsonl", "--keep", "colums"], 2, "did you mean 'columns'"),
         (["missing.txt", "-o", "a.jsonl"], 1, "missing.txt: cannot be read (No such file or directory)"),
-        (["texts.txt", "-o", "no/a.jsonl"], 1, "no: there is no such folder"),
+        (["texts.txt", "-o", "no/a.jsonl"], 1, "no: no such folder"),
         (["texts.txt", "-o", "texts.txt.jsonl", "--layer", "9"], 2, "there is no layer 9"),
     ],
 )
@@ -269,7 +273,7 @@ def test_an_output_that_is_the_input_is_refused(texts, capsys, way, force):
         code = main(["batch", given, *arguments])
         said = capsys.readouterr().err
     assert code == 1
-    assert said.endswith(": is the input; name another output\n")
+    assert said.endswith(": is the input file; choose another output\n")
     assert (texts / name).read_text() == '{"text":"the bank"}\n'
 
 
@@ -288,7 +292,7 @@ def test_lines_to_standard_output(texts):
     with open("/dev/full", "wb") as full:
         done = subprocess.run(arguments, stdout=full, stderr=subprocess.PIPE, env=environment(), cwd=texts, check=False)
     assert done.returncode == 1
-    assert done.stderr.startswith(b"attnscope: error: standard output cannot be written (No space left on device)")
+    assert done.stderr.startswith(b"attnscope: error: cannot write to standard output (No space left on device)")
 
 
 def test_standard_input(texts):

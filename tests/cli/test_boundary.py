@@ -38,19 +38,19 @@ def test_done(attnscope):
         (
             "no-memory",
             1,
-            "attnscope: error: out of memory; choose fewer layers and heads, a shorter text or a smaller --dtype",
+            "attnscope: error: out of memory; select fewer layers or heads, a shorter text or a smaller --dtype",
         ),
         (
             "bug",
             70,
-            "attnscope: error: a bug in attnscope (KeyError: 'an\\\\x1b[31m internal\\\\nthing'); "
-            "ATTNSCOPE_DEBUG=1 shows the traceback, please report it",
+            "attnscope: error: internal error (KeyError: 'an\\\\x1b[31m internal\\\\nthing'); "
+            "this is a bug, please report it with the traceback that ATTNSCOPE_DEBUG=1 shows",
         ),
         (
             "panic",
             70,
-            "attnscope: error: a bug in attnscope (PanicException: index out of range); "
-            "ATTNSCOPE_DEBUG=1 shows the traceback, please report it",
+            "attnscope: error: internal error (PanicException: index out of range); "
+            "this is a bug, please report it with the traceback that ATTNSCOPE_DEBUG=1 shows",
         ),
     ],
 )  # fmt: skip
@@ -213,7 +213,9 @@ def test_a_removed_working_folder(attnscope, tmp_path):
     )
     done = subprocess.run(["bash", "-c", script], capture_output=True, env=environment(), timeout=60, check=False)
     assert (done.returncode, done.stdout) == (1, b"")
-    assert one_line(done.stderr) == "attnscope: error: the working folder was removed; change to one that exists"
+    assert (
+        one_line(done.stderr) == "attnscope: error: the working directory was removed; change to an existing directory"
+    )
 
 
 def test_an_ending_that_nothing_has_is_refused_before_force_is_offered(attnscope, tmp_path):
@@ -221,7 +223,7 @@ def test_an_ending_that_nothing_has_is_refused_before_force_is_offered(attnscope
     target.write_bytes(b"there")
     done = attnscope("fine", "run", TEXT, "--output", str(target))
     assert done.returncode == 2
-    assert "has no known ending" in one_line(done.stderr)
+    assert "has no known extension" in one_line(done.stderr)
 
 
 def test_without_a_home_or_any_variable(tmp_path):
@@ -263,7 +265,7 @@ class TestStandardOutput:
         with open("/dev/full", "wb") as full:
             done = attnscope("long", *args, stdout=full)
         assert done.returncode == 1
-        expected = "standard output cannot be written (No space left on device); --output FILE writes to a file"
+        expected = "cannot write to standard output (No space left on device); --output FILE writes to a file"
         assert one_line(done.stderr) == f"attnscope: error: {expected}"
 
 

@@ -30,7 +30,7 @@ def test_a_walk_from_top_to_bottom(capsys):
         "3  scores: q·k",
         "4  scaled: × 0.3536; then masked",
         "5  weights: softmax",
-        "6  output: the values, blended",
+        "6  output: the weighted sum of the values",
         "7  in one line",
     ]
     assert out.count("check: ") == 8
@@ -64,8 +64,8 @@ def test_keys_of_a_long_text(capsys, options):
         assert len(json.loads(out)["keys"]) == 40 and json.loads(out)["rest"] is None
         assert len(json.loads(few)["keys"]) == 3 and json.loads(few)["rest"]["allowed"] == 37
     else:
-        assert "24 more that the mask allows are left out" in " ".join(out.split())
-        assert "37 more that the mask allows are left out" in " ".join(few.split())
+        assert "left out: 24 allowed (" in " ".join(out.split())
+        assert "left out: 37 allowed (" in " ".join(few.split())
 
 
 def test_files(capsys, tmp_path):
@@ -80,13 +80,16 @@ def test_files(capsys, tmp_path):
 @pytest.mark.parametrize(
     ("argv", "said"),
     [
-        ([], "--query: explain walks through one token; none is named"),
+        ([], "--query: explain needs one token"),
         (["--query", "boat"], "--query: 'boat' is not in the text"),
-        (["--query", "bank", "--head", "mean"], "--head: a mean has no one head to walk through"),
-        (["--query", "bank", "--format", "heat"], "--format: 'heat' is none of table, json"),
+        (["--query", "bank", "--head", "mean"], "--head: explain needs a single head, not a mean"),
+        (["--query", "bank", "--format", "heat"], "--format: must be table or json, not 'heat'"),
         (["--query", "bank", "--top", "0"], "--top: 0 is out of range; use 1 or more"),
         (["--query", "bank", "--stage", "scores"], "no such option '--stage'"),
-        (["--query", "bank", "--output", "x.safetensors"], "'x.safetensors' has no known ending; use .json .txt .svg"),
+        (
+            ["--query", "bank", "--output", "x.safetensors"],
+            "'x.safetensors' has no known extension; use .json .txt .svg",
+        ),
     ],
 )
 def test_what_cannot_be_explained_is_a_usage_error(capsys, argv, said):

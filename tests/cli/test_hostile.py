@@ -79,14 +79,14 @@ def test_text_that_is_not_unicode(capfd):
 
 
 def test_a_name_with_control_characters(capfd):
-    assert error(capfd, "run", "x", "--model", "\x1b]0;a\x07\u202eb").startswith(r"\x1b]0;a\x07\u202eb: there is no")
+    assert error(capfd, "run", "x", "--model", "\x1b]0;a\x07\u202eb").startswith(r"\x1b]0;a\x07\u202eb: no such")
 
 
 def test_too_much_memory_is_refused_with_the_sum(capfd, tmp_path):
     path = tmp_path / "long.txt"
     path.write_text("river bank " * 100_000)
     line = error(capfd, "run", "--file", str(path), "--config", "sliding-window", "--head", "all", "--format", "json")
-    assert re.match(r"needs about \d+\.\d TiB \(program .* \+ kept .*\), half of what is free is ", line)
+    assert re.match(r"needs about \d+\.\d TiB \(program .* \+ kept .*\), but half of the free memory is ", line)
     assert "--key" in line
 
 
@@ -118,10 +118,10 @@ def test_outputs_that_cannot_be_written(capfd, tmp_path, ending):
     old.write_bytes(b"old")
     link.symlink_to(old)
     run = ("run", "The bank", "--config", "causal", "--output")
-    assert error(capfd, *run, str(old)) == f"{old}: exists; give --force to replace it"
+    assert error(capfd, *run, str(old)) == f"{old}: exists; pass --force to overwrite it"
     assert error(capfd, *run, str(link), "--force").startswith(f"{link}: is a symbolic link to '{old}'")
-    assert error(capfd, *run, f"{tmp_path}/gone/new{ending}").startswith(f"{tmp_path}/gone: there is no such folder")
-    assert error(capfd, *run, str(tmp_path)) == f"{tmp_path}: is a folder; name a file in it"
+    assert error(capfd, *run, f"{tmp_path}/gone/new{ending}").startswith(f"{tmp_path}/gone: no such folder")
+    assert error(capfd, *run, str(tmp_path)) == f"{tmp_path}: is a folder; add a file name"
     old.chmod(0o444)
     assert error(capfd, *run, str(old), "--force").startswith(f"{old}: is read-only")
     assert old.read_bytes() == b"old"

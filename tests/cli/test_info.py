@@ -27,7 +27,7 @@ def test_every_shipped_config(capfdbinary, name, monkeypatch):
     facts = dict(line.split(maxsplit=1) for line in info(capfdbinary, "--config", name).splitlines())
     found = json.loads(info(capfdbinary, "--config", name, "--format", "json"))
     assert facts["name"] == found["name"] == name
-    assert facts["weights"] == "random; nobody trained this model"
+    assert facts["weights"] == "random (the model is untrained)"
     assert found["weights"] == "random"
     assert facts["mask"] == found["mask"]
     assert facts["layers"].startswith(f"{found['config']['n_layers']}, {found['config']['d_model']} wide")
@@ -82,5 +82,5 @@ def test_cost(capfdbinary):
     assert table[0].split()[0] == "128"
     assert table[-1].split()[0] == f"{rows[-1]['tokens']:,}" == "131,072"
     assert [line.endswith("*") for line in table] == [not row["fits"] for row in rows]
-    assert "* longer than the model's positions" in lines
+    assert "* more tokens than the model has positions" in lines
     assert all(len(line) <= 120 for line in lines)

@@ -109,7 +109,7 @@ def test_an_output_that_cannot_be_written_is_refused_before_the_work(pipeline, t
     (tmp_path / "old.json").write_text("old")
     for target in ("old.json", ""):
         assert main(["run", TEXT, "--output", str(tmp_path / target)]) == 1
-    errors = [f"{tmp_path}/old.json: exists; give --force to replace it", f"{tmp_path}: is a folder; name a file in it"]
+    errors = [f"{tmp_path}/old.json: exists; pass --force to overwrite it", f"{tmp_path}: is a folder; add a file name"]
     assert capsys.readouterr() == ("", "".join(f"attnscope: error: {error}\n" for error in errors))
     assert asked == []
     assert (tmp_path / "old.json").read_text() == "old"
@@ -147,7 +147,7 @@ def test_file_has_one_text_per_line(pipeline, tmp_path, capsys):
     path = tmp_path / "texts"
     path.write_bytes("The bank\n\nby the riverä\n".encode())
     assert [text.text for text in run_config(pipeline, "--file", str(path)).texts] == ["The bank", "by the riverä"]
-    assert capsys.readouterr().err == f"attnscope: note: {path}: line 2 left out: blank\n"
+    assert capsys.readouterr().err == f"attnscope: note: {path}: line 2 skipped: blank\n"
     texts = run_config(pipeline, "--file", str(path), "--quiet", "--context", "Le quai").texts
     assert {text.context for text in texts} == {"Le quai"}
     assert capsys.readouterr().err == ""
@@ -163,21 +163,21 @@ def test_a_text_that_is_no_text(pipeline, tmp_path, capsys):
     [
         (
             ["notes.txt"],
-            "TEXT: 'notes.txt' is the name of a file, not a text; --file notes.txt reads its lines; - takes",
+            "TEXT: 'notes.txt' is a file name, not a text; --file notes.txt reads one text per line; - reads",
         ),
         (
             ["./a.JSONL"],
-            "TEXT: './a.JSONL' is the name of a file, not a text; attnscope batch ./a.JSONL reads it; - takes",
+            "TEXT: './a.JSONL' is a file name, not a text; attnscope batch ./a.JSONL reads it; - reads",
         ),
-        (["bank"], "TEXT: 'bank' is the name of a file, not a text; --file bank reads its lines; - takes a text"),
-        (["my notes"], "TEXT: 'my notes' is the name of a file, not a text; --file"),
+        (["bank"], "TEXT: 'bank' is a file name, not a text; --file bank reads one text per line; - reads the text"),
+        (["my notes"], "TEXT: 'my notes' is a file name, not a text; --file"),
         (
             ["a.json"],
-            "TEXT: 'a.json' is the name of a file, not a text; only saved reports, .json, are compared; -",
+            "TEXT: 'a.json' is a file name, not a text; compare reads saved reports, .json; -",
         ),
-        (["x.npz"], "TEXT: 'x.npz' is the name of a file, not a text; only saved reports, .json, are compared; -"),
-        ([TEXT, "--pair", "b.md"], "--pair: 'b.md' is the name of a file, not a text; give the text itself; with a"),
-        ([TEXT, "--context", "bank"], "--context: 'bank' is the name of a file, not a text; give the text itself"),
+        (["x.npz"], "TEXT: 'x.npz' is a file name, not a text; compare reads saved reports, .json; -"),
+        ([TEXT, "--pair", "b.md"], "--pair: 'b.md' is a file name, not a text; pass the text itself; with a"),
+        ([TEXT, "--context", "bank"], "--context: 'bank' is a file name, not a text; pass the text itself"),
     ],
 )
 def test_the_name_of_a_file_is_no_text(pipeline, tmp_path, monkeypatch, capsys, args, said):
@@ -201,7 +201,7 @@ def test_a_text_is_a_text(pipeline, tmp_path, monkeypatch, text):
 
 def test_compare_takes_no_file_that_is_no_report_for_a_text(capsys):
     assert main(["compare", "x.safetensors", "y.json"]) == 2
-    assert "TEXT: 'x.safetensors' is the name of a file, not a text" in capsys.readouterr().err
+    assert "TEXT: 'x.safetensors' is a file name, not a text" in capsys.readouterr().err
 
 
 def test_standard_input_may_be_the_name_of_a_file(pipeline, monkeypatch):

@@ -7,38 +7,38 @@ from attnscope.cli.app import app
 
 COMMANDS = [command.callback.__name__ for command in app.registered_commands]
 TEXT = "The bank by the river"
-DASHES = "see attnscope run --help; a text that starts with '-' goes after --"
-QUOTES = 'put a text of several words in quotes: "The bank by the river"'
-ENDING = "leave --format out: the file's ending chooses"
+DASHES = "see attnscope run --help; put -- before a text that starts with '-'"
+QUOTES = 'quote a text of several words: "The bank by the river"'
+ENDING = "remove --format: the extension sets the format"
 CASES = [
     ((), "--haed=1", "no such option '--haed'; did you mean '--head'?"),
     ((), "-5", f"no such option '-5'; {DASHES}"),
     ((), "by", f"got unexpected extra argument(s) (by); {QUOTES}"),
     ((), "--layer", "option '--layer' requires an argument; see attnscope run --help"),
     ((), "--head=1x", "--head: cannot read '1x'; use auto, all, mean, 3, 0,2,5-7 or -1"),
-    ((), "--layer=7-2", "--layer: the range '7-2' runs backwards; use 2-7"),
+    ((), "--layer=7-2", "--layer: the range '7-2' is reversed; use 2-7"),
     ((), "--mask=casual", "--mask: unknown mask 'casual'; did you mean 'causal'?"),
-    ((), "--mask=window:0", "--mask: 'window:0' has no size; use window:N with N of 1 or more"),
-    ((), "--what-if=stakc", "--what-if: 'stakc' is none of stack, same-scores; did you mean 'stack'?"),
-    ((), "--by=norm", "--by: 'norm' is none of weight, value, projected"),
+    ((), "--mask=window:0", "--mask: 'window:0' needs a size; use window:N with N of 1 or more"),
+    ((), "--what-if=stakc", "--what-if: must be stack or same-scores, not 'stakc'; did you mean 'stack'?"),
+    ((), "--by=norm", "--by: must be weight, value or projected, not 'norm'"),
     ((), "--stage=weights,soft", "--stage: unknown stage 'soft'; known: scores, scaled, masked, weights, output"),
     ((), "--stage=", "--stage: unknown stage ''; known: scores, scaled, masked, weights, output"),
-    ((), "--top=-1", "--top: '-1' is not a number of 0 or more"),
-    ((), "--top=1.5", "--top: '1.5' is not a number of 0 or more"),
-    ((), "--top=٣", "--top: '٣' is not a number of 0 or more"),
+    ((), "--top=-1", "--top: must be a whole number, 0 or more, not '-1'"),
+    ((), "--top=1.5", "--top: must be a whole number, 0 or more, not '1.5'"),
+    ((), "--top=٣", "--top: must be a whole number, 0 or more, not '٣'"),
     ((), "--precision=10", "--precision: 10 is out of range; use 0 to 9"),
-    ((), "--device=gpu", "--device: 'gpu' is none of auto, cpu, cuda, cuda:N; use cuda"),
-    ((), "--device=cud", "--device: 'cud' is none of auto, cpu, cuda, cuda:N; did you mean 'cuda'?"),
-    ((), "--dtype=float61", "--dtype: 'float61' is none of float32, bfloat16, float16; did you mean 'float16'?"),
-    ((), "--format=tabel", "--format: 'tabel' is none of table, heat, json; did you mean 'table'?"),
-    ((), "--color=on", "--color: 'on' is none of auto, always, never"),
+    ((), "--device=gpu", "--device: must be auto, cpu, cuda or cuda:N, not 'gpu'; use cuda"),
+    ((), "--device=cud", "--device: must be auto, cpu, cuda or cuda:N, not 'cud'; did you mean 'cuda'?"),
+    ((), "--dtype=float61", "--dtype: must be float32, bfloat16 or float16, not 'float61'; did you mean 'float16'?"),
+    ((), "--format=tabel", "--format: must be table, heat or json, not 'tabel'; did you mean 'table'?"),
+    ((), "--color=on", "--color: must be auto, always or never, not 'on'"),
     ((), "--max-memory=1.5Q", "--max-memory: '1.5Q' is not a size; use 1.5G, 800M or a number of bytes"),
-    ((), "--max-memory=0", "--max-memory: no memory at all is too little"),
-    (("--format=heat",), "--output=a.svg", f"--format heat does not go into a .svg file; {ENDING}"),
-    ((), "--output=a.png", "--output: 'a.png' has no known ending; use .json .txt .svg .safetensors"),
-    ((), "--output=json", "--output: 'json' has no known ending; use .json .txt .svg .safetensors"),
-    (("--model=a",), "--config=b", "--model and --config exclude each other; give one of them"),
-    ((), "--file=a.txt", "--file and TEXT exclude each other; give one of them"),
+    ((), "--max-memory=0", "--max-memory: must be at least one byte"),
+    (("--format=heat",), "--output=a.svg", f"--format heat cannot be written to a .svg file; {ENDING}"),
+    ((), "--output=a.png", "--output: 'a.png' has no known extension; use .json .txt .svg .safetensors"),
+    ((), "--output=json", "--output: 'json' has no known extension; use .json .txt .svg .safetensors"),
+    (("--model=a",), "--config=b", "--model and --config cannot be used together; pass one of them"),
+    ((), "--file=a.txt", "--file and TEXT cannot be used together; pass one of them"),
 ]  # fmt: skip
 
 
@@ -55,12 +55,12 @@ def test_refused(before, last, line, pipeline, capsys):
     [
         (["rnu"], "no such command 'rnu'; did you mean 'run'?"),
         (["x\x1b[2J\u202e"], f"no such command 'x\\x1b[2J\\u202e'; known: {', '.join(COMMANDS)}"),
-        (["run"], "there is no text; give TEXT, - for standard input, or --file PATH"),
-        (["run", "--file=a", "--pair=b"], "--file and --pair exclude each other; give one of them"),
+        (["run"], "no text given; pass TEXT, - for standard input, or --file PATH"),
+        (["run", "--file=a", "--pair=b"], "--file and --pair cannot be used together; pass one of them"),
         (["run", TEXT, "--\x1b[2J"], f"no such option '--\\x1b[2J'; {DASHES}"),
         (["info", "x"], "got unexpected extra argument(s) (x); see attnscope info --help"),
         (["info", "--cst"], "no such option '--cst'; did you mean '--cost'?"),
-        (["info", "--format=heat"], "--format: 'heat' is none of table, json"),
+        (["info", "--format=heat"], "--format: must be table or json, not 'heat'"),
         (["--verison"], "no such option '--verison'; did you mean '--version'?"),
         (["run", TEXT, "--quiet=1"], "option '--quiet' does not take a value; see attnscope run --help"),
     ],

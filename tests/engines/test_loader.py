@@ -28,7 +28,7 @@ from attnscope.planning.run_plan import make_plan, required_memory
 from attnscope.report import to_json
 
 TEXT = TextInput("The bank by the river was eroded")
-AGAIN = "weights are read again in every pass, layer by layer: "
+AGAIN = "weights are read again in every pass: "
 ROOMY = 1 << 40
 
 
@@ -59,7 +59,7 @@ def test_a_model_that_does_not_fit_runs_with_the_same_numbers_and_says_once_why_
     session = Session(limited.texts)
     with pytest.warns(UserWarning, match=AGAIN) as said:
         reports = [inspect(limited, session=session) for _ in range(2)]
-    why = f"with all of them kept ({weights}) it needs about {total}, --max-memory is {most}"
+    why = f"keeping all of them ({weights}) needs about {total}, but --max-memory is {most}"
     assert [str(one.message) for one in said] == [AGAIN + why]
     assert {to_json(report) for report in reports} == {to_json(inspect(bert))}
     (stack,) = (model.module for model in session.models.values())
@@ -99,11 +99,11 @@ def test_what_does_not_fit_layer_by_layer_is_refused_and_says_what_helps(bert: R
         inspect(replace(bert, max_memory=least - 1))
     said = f"needs about {format_bytes(least)} (program 256.0 MiB + weights, two layers at a time 59.0 MiB + text "
     assert said in str(caught.value)
-    assert "; select fewer cells" in str(caught.value)
+    assert "; select less with" in str(caught.value)
 
 
 def test_where_weights_decide_a_smaller_type_is_what_helps(bert: RunConfig) -> None:
-    for dtype, hint in (("float32", "take --dtype bfloat16, or raise --max-memory"), ("float16", "raise --max-memory")):
+    for dtype, hint in (("float32", "use --dtype bfloat16, or raise --max-memory"), ("float16", "raise --max-memory")):
         with pytest.raises(AttnscopeError) as caught:
             inspect(replace(bert, dtype=dtype, max_memory=20 << 20))
         assert caught.value.hint == hint
@@ -149,7 +149,7 @@ def test_check_has_the_same_verdicts_but_for_the_whole_model_beside_it(bert: Run
     mine = [one for one in expected.checks if "eager" not in one.name]
     assert [one for one in found.checks if "eager" not in one.name] == mine
     assert [(one.verdict, one.note) for one in found.checks if "eager" in one.name] == [
-        ("skipped", "the whole model does not fit into memory")
+        ("skipped", "the whole model does not fit in memory")
     ]
 
 
@@ -181,7 +181,9 @@ def spoilt(folder: Path, minilm: Path) -> Path:
     return folder
 
 
-NAN = "model.safetensors: encoder.layer.4.attention.self.key.weight: holds nan at [7, 5]; 1 of 147,456 are not finite"
+NAN = (
+    "model.safetensors: encoder.layer.4.attention.self.key.weight: contains nan at [7, 5]; 1 of 147,456 are not finite"
+)
 
 
 @pytest.mark.parametrize("command", ["run", "compare", "explain", "check"])
@@ -193,14 +195,14 @@ def test_a_number_that_is_missing_in_a_late_layer_is_one_error(
     assert main([command, TEXT.text, "--model", str(folder), *more]) == 1
     said = capsys.readouterr()
     assert said.out == ""
-    assert said.err == f"attnscope: error: {folder}/{NAN}; the checkpoint is damaged: fetch it again\n"
+    assert said.err == f"attnscope: error: {folder}/{NAN}; the checkpoint is damaged: download it again\n"
 
 
 def test_a_dump_stops_at_weights_that_cannot_be_read(tmp_path: Path, minilm: Path) -> None:
     """And does not call every text a failure."""
     (tmp_path / "texts.txt").write_text("bank\nriver\n")
     run = RunConfig((), model=str(spoilt(tmp_path / "model", minilm)))
-    with pytest.raises(ModelError, match="holds nan at"):
+    with pytest.raises(ModelError, match="contains nan at"):
         write_dump(
             DumpConfig(str(tmp_path / "texts.txt"), None, tmp_path / "d.jsonl", Settings(), run), lambda *_: None
         )
@@ -218,5 +220,5 @@ def test_a_file_that_is_cut_between_loading_and_running_is_one_error(tmp_path: P
 
     with pytest.raises(ModelError) as caught:
         inspect(RunConfig((TEXT,), model=str(tmp_path / "model"), layer="5", head="0"), cut)
-    assert str(caught.value) == f"{file}: changed while it was being read; wait until it is written, then run again"
+    assert str(caught.value) == f"{file}: changed while it was read; run again when it is no longer being written"
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("weights")]

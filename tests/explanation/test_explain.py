@@ -47,16 +47,16 @@ def cross(tmp_path, request):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"query": None}, r"--query: explain walks through one token; none is named; --query WORD .* 0 The, 1 bank"),
-        ({"query": "the"}, r"--query: 'the' is 2 tokens: 3 the, 8 the; take one by its position, such as --query 8"),
+        ({"query": None}, r"--query: explain needs one token; use --query WORD .* 0 The, 1 bank"),
+        ({"query": "the"}, r"--query: 'the' is 2 tokens: 3 the, 8 the; select one by its position, such as --query 8"),
         ({"query": "1:3"}, r"--query: '1:3' is 2 tokens: 1 bank, 2 by"),
         ({"query": "boat"}, r"--query: 'boat' is not in the text"),
         ({"key": "boat"}, r"--key: 'boat' is not in the text"),
-        ({"head": "mean"}, r"--head: a mean has no one head to walk through; name one, such as --head 0"),
-        ({"layer": "mean"}, r"--layer: a mean has no one layer"),
-        ({"head": "all"}, r"--head: 'all' is no single head"),
-        ({"layer": "0,1"}, r"--layer: '0,1' is no single layer"),
-        ({"head": "0-1"}, r"--head: '0-1' is no single head"),
+        ({"head": "mean"}, r"--head: explain needs a single head, not a mean; use one, such as --head 0"),
+        ({"layer": "mean"}, r"--layer: explain needs a single layer"),
+        ({"head": "all"}, r"--head: 'all' is not a single head"),
+        ({"layer": "0,1"}, r"--layer: '0,1' is not a single layer"),
+        ({"head": "0-1"}, r"--head: '0-1' is not a single head"),
         ({"head": "9"}, r"--head: there is no head 9"),
     ],
 )  # fmt: skip
@@ -73,7 +73,7 @@ def test_one_text_at_a_time():
 def test_without_a_key_the_largest_visible_dot_product_is_taken_apart():
     e = walk(query="5")
     (cell,) = e.cells
-    assert cell.allowed and cell.chosen == "the largest of the visible ones"
+    assert cell.allowed and cell.chosen == "largest of the allowed keys"
     assert cell.score == e.row.scores[:6].max() == e.row.scores[cell.key]
 
 
@@ -107,7 +107,7 @@ def test_a_query_that_sees_nothing(masked):
     e = walk("The bank by the river", mask=masked)
     assert e.fully_masked and e.exponential_sum is None and e.projected is None and len(e.output) == 0
     assert np.isneginf(e.row.masked).all() and np.isnan(e.row.weights).all()
-    assert e.cells[0].chosen == "the largest of the barred ones" and not e.cells[0].allowed
+    assert e.cells[0].chosen == "largest of the masked keys" and not e.cells[0].allowed
     assert {check.name for check in e.checks} == {"norm", "query", "key", "position", "parts", "scaled"}
     assert_sums(e)
     seen = walk("The bank by the river", mask=masked, query="by")
@@ -187,7 +187,7 @@ def test_more_than_the_memory_allows_is_refused_with_the_formula():
     run = RunConfig((TextInput(text),), stages=(), max_memory=1 << 40, **asked)
     source = open_source(run, run.texts)
     without_walk = sum(required_memory(make_plan(run, source)).values())
-    with pytest.raises(AttnscopeError, match=r"needs about .* \+ walk 5\.5 MiB\), --max-memory is .* MiB; select"):
+    with pytest.raises(AttnscopeError, match=r"needs about .* \+ walk 5\.5 MiB\), but --max-memory is .* MiB; select"):
         walk(text, query="0", config="grouped-query", max_memory=without_walk + (2 << 20), window=16)
     enough = without_walk + (7 << 20)
     assert walk(text, query="0", config="grouped-query", max_memory=enough, window=16).rest.barred == 8984

@@ -142,12 +142,12 @@ def _refusal(model_type: str, **changes: Any) -> str:
         (
             "llama",
             {"quantization_config": {"bits": 4}},
-            "quantization_config: the weights are quantised; take a checkpoint with floating-point weights, such as ",
+            "quantization_config: the weights are quantised; use a checkpoint with floating-point weights, such as ",
         ),
         (
             "gpt_oss",
             {"quantization_config": {"quant_method": "mxfp4", "modules_to_not_convert": ["lm_head"]}},
-            "quantization_config: the weights are quantised (mxfp4); take a checkpoint with floating-point weights, ",
+            "quantization_config: the weights are quantised (mxfp4); use a checkpoint with floating-point weights, ",
         ),
         (
             "gpt_oss",

@@ -46,9 +46,9 @@ def _write(folder: Path, raw: dict[str, Any], tensors: dict[str, Tensor]) -> Non
         (
             "num_hidden_layers",
             10**9,
-            "config.json: config says 1000000000 layers, the weights hold 3; ",
+            "config.json: config says 1000000000 layers, but the weights have 3; ",
         ),
-        ("num_hidden_layers", 2, "config.json: config says 2 layers, the weights hold 3; config and weights "),
+        ("num_hidden_layers", 2, "config.json: config says 2 layers, but the weights have 3; config.json and weights "),
         (
             "vocab_size",
             10**12,
@@ -73,7 +73,7 @@ def test_a_config_that_promises_what_the_weights_do_not_hold(
 @pytest.mark.parametrize("model_type", ["llama", "gpt_oss"])
 def test_a_config_that_promises_more_heads(saved: Saved, tmp_path: Path, model_type: str) -> None:
     raw, tensors = saved[model_type]
-    message = "config.json: config says 1099511627776 heads, 8 wide each, the weights hold ["
+    message = "config.json: config says 1099511627776 heads, 8 wide each, but the weights have ["
     changed = {**raw, "num_attention_heads": 1 << 40, "head_dim": 8}
     _assert_refused_at_once(tmp_path, changed, tensors, message)
 
@@ -82,7 +82,9 @@ def test_a_config_that_promises_more_heads(saved: Saved, tmp_path: Path, model_t
 @pytest.mark.parametrize("count", [10**9, 3])
 def test_a_config_that_promises_other_experts(saved: Saved, tmp_path: Path, model_type: str, count: int) -> None:
     raw, tensors = saved[model_type]
-    message = f"config.json: config says {count} experts and a width of 32, the weights hold [4, 32] in 'model.layers.0"
+    message = (
+        f"config.json: config says {count} experts and a width of 32, but the weights have [4, 32] in 'model.layers.0"
+    )
     _assert_refused_at_once(tmp_path, {**raw, "num_local_experts": count}, tensors, message)
 
 
@@ -96,7 +98,7 @@ def _assert_refused_at_once(tmp_path: Path, raw: dict[str, Any], tensors: dict[s
     tracemalloc.stop()
     assert message in str(caught.value)
     assert str(tmp_path) in str(caught.value)
-    assert str(caught.value).endswith("config and weights are not of one model")
+    assert str(caught.value).endswith("config.json and weights do not match")
     assert took < 1.0
     assert most < 10_000_000
 
@@ -129,8 +131,8 @@ def _in_blocks(name: str) -> Change:
         (
             "llama",
             _without("model.layers.1.self_attn.v_proj.weight"),
-            ": the tensor 'model.layers.1.self_attn.v_proj.weight' is missing; it is needed for "
-            "'blocks.1.attention.v.weight'; weights are never made up",
+            ": the tensor 'model.layers.1.self_attn.v_proj.weight' is missing; 'blocks.1.attention.v.weight' needs it"
+            "; missing weights are never filled in",
         ),
         (
             "llama",
@@ -142,7 +144,7 @@ def _in_blocks(name: str) -> Change:
             "llama",
             _with("model.layers.2.self_attn.k_proj.weight", torch.zeros(32, 32)),
             "model.safetensors: model.layers.2.self_attn.k_proj.weight: has shape [32, 32], "
-            "'blocks.2.attention.k.weight' needs [16, 32]; config and weights are not of one model",
+            "'blocks.2.attention.k.weight' needs [16, 32]; config.json and weights do not match",
         ),
         (
             "gpt2",
@@ -152,29 +154,29 @@ def _in_blocks(name: str) -> Change:
         (
             "llama",
             _with("model.layers.0.self_attn.q_norm.weight", torch.ones(8)),
-            "model.safetensors: unknown tensor 'model.layers.0.self_attn.q_norm.weight'; family 'llama' does not know "
+            "model.safetensors: unknown tensor 'model.layers.0.self_attn.q_norm.weight'; family 'llama' does not use "
             "it, and it may change attention",
         ),
         (
             "llama",
             _with("model.layers.0.self_attn.q_proj.bias", torch.ones(32)),
-            "unknown tensor 'model.layers.0.self_attn.q_proj.bias'; family 'llama' does not know it",
+            "unknown tensor 'model.layers.0.self_attn.q_proj.bias'; family 'llama' does not use it",
         ),
         (
             "llama",
             _with("model.layers.0.self_attn.q_proj.weight", torch.zeros(32, 32, dtype=torch.int8)),
-            "model.layers.0.self_attn.q_proj.weight: is stored as I8; attnscope reads floating-point checkpoints only",
+            "model.layers.0.self_attn.q_proj.weight: is stored as I8; attnscope reads only floating-point checkpoints",
         ),
         (
             "mixtral",
             _without("model.layers.1.block_sparse_moe.experts.2.w3.weight"),
             ": the tensor 'model.layers.1.block_sparse_moe.experts.2.w3.weight' or "
-            "'model.layers.1.mlp.experts.gate_up_proj' is missing; it is needed for 'blocks.1.mlp.experts.2.up.weight'",
+            "'model.layers.1.mlp.experts.gate_up_proj' is missing; 'blocks.1.mlp.experts.2.up.weight' needs it",
         ),
         (
             "mixtral",
             _with("model.layers.0.block_sparse_moe.experts.4.w1.weight", torch.ones(40, 32)),
-            "unknown tensor 'model.layers.0.block_sparse_moe.experts.4.w1.weight'; family 'mixtral' does not know it",
+            "unknown tensor 'model.layers.0.block_sparse_moe.experts.4.w1.weight'; family 'mixtral' does not use it",
         ),
         (
             "mixtral",
@@ -185,12 +187,12 @@ def _in_blocks(name: str) -> Change:
             "mixtral",
             _without("model.layers.0.block_sparse_moe.gate.weight"),
             "config.json: the tensor 'model.layers.0.block_sparse_moe.gate.weight' or 'model.layers.0.mlp.gate.weight' "
-            "is missing; it is needed for 'blocks.0.mlp.router.weight'",
+            "is missing; 'blocks.0.mlp.router.weight' needs it",
         ),
         (
             "gpt_oss",
             _without("model.layers.2.self_attn.sinks"),
-            ": the tensor 'model.layers.2.self_attn.sinks' is missing; it is needed for 'blocks.2.attention.sinks'",
+            ": the tensor 'model.layers.2.self_attn.sinks' is missing; 'blocks.2.attention.sinks' needs it",
         ),
         (
             "gpt_oss",
@@ -200,8 +202,8 @@ def _in_blocks(name: str) -> Change:
         (
             "gpt_oss",
             _without("model.layers.0.mlp.experts.gate_up_proj_bias"),
-            ": the tensor 'model.layers.0.mlp.experts.gate_up_proj_bias' is missing; it is needed for "
-            "'blocks.0.mlp.experts.0.up.bias'",
+            ": the tensor 'model.layers.0.mlp.experts.gate_up_proj_bias' is missing; "
+            "'blocks.0.mlp.experts.0.up.bias' needs it",
         ),
         (
             "gpt_oss",
@@ -216,7 +218,7 @@ def _in_blocks(name: str) -> Change:
         (
             "gpt_oss",
             _in_blocks("model.layers.1.mlp.experts.down_proj"),
-            ": 'model.layers.1.mlp.experts.down_proj' is quantised: it is stored as MXFP4 blocks and scales; take a "
+            ": 'model.layers.1.mlp.experts.down_proj' is quantised: it is stored as MXFP4 blocks and scales; use a "
             "checkpoint with floating-point weights, such as one converted to bfloat16",
         ),
     ],
@@ -242,6 +244,6 @@ def test_a_weight_that_is_not_a_number_is_named_with_its_place(saved: Saved, tmp
     spoilt[3, 5] = torch.nan
     _write(tmp_path, raw, {**tensors, name: spoilt})
     with pytest.raises(
-        AttnscopeError, match=rf"{name}: holds nan at \[3, 5\]; 1 of 1,024 are not finite; the checkpoint is "
+        AttnscopeError, match=rf"{name}: contains nan at \[3, 5\]; 1 of 1,024 are not finite; the checkpoint is "
     ):
         native_stages.open_stack(tmp_path)

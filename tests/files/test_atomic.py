@@ -74,14 +74,14 @@ def a_fifo(target):
 @pytest.mark.parametrize(
     ("make", "force", "line"),
     [
-        (a_folder, False, "is a folder; name a file in it"),
-        (a_folder, True, "is a folder; name a file in it"),
-        (an_old_file, False, "exists; give --force to replace it"),
-        (a_read_only_file, True, "is read-only; make it writable, or name another file"),
-        (a_link, False, "is a symbolic link to 'real'; name the file itself, or remove the link"),
-        (a_link, True, "is a symbolic link to 'real'; name the file itself, or remove the link"),
-        (a_dangling_link, True, r"is a symbolic link to 'gone\x1b[2J'; name the file itself, or remove the link"),
-        (a_fifo, True, "is not a regular file; name a file"),
+        (a_folder, False, "is a folder; add a file name"),
+        (a_folder, True, "is a folder; add a file name"),
+        (an_old_file, False, "exists; pass --force to overwrite it"),
+        (a_read_only_file, True, "is read-only; make it writable, or choose another name"),
+        (a_link, False, "is a symbolic link to 'real'; use the file itself, or remove the link"),
+        (a_link, True, "is a symbolic link to 'real'; use the file itself, or remove the link"),
+        (a_dangling_link, True, r"is a symbolic link to 'gone\x1b[2J'; use the file itself, or remove the link"),
+        (a_fifo, True, "is not a regular file; choose another name"),
     ],
 )
 def test_refused(tmp_path, make, force, line):
@@ -102,12 +102,12 @@ def test_refused(tmp_path, make, force, line):
 @pytest.mark.parametrize(
     ("name", "line"),
     [
-        ("gone/out.json", "gone: there is no such folder; name a file in a folder that exists"),
+        ("gone/out.json", "gone: no such folder; use an existing folder"),
         (
             "file/out.json",
-            "file/out.json: cannot be written (Not a directory); name a file in a folder you may write to",
+            "file/out.json: cannot be written (Not a directory); choose a folder you can write to",
         ),
-        ("x" * 300, f"{'x' * 300}: the name is too long; name another"),
+        ("x" * 300, f"{'x' * 300}: the name is too long; choose another name"),
     ],
 )
 def test_no_such_place(tmp_path, name, line):

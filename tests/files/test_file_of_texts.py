@@ -98,7 +98,7 @@ def test_a_screen_of_texts_of_which_some_are_too_long_to_print(
         assert main([command, "--file", str(file), "--config", "grouped-query", "--quiet"]) == 0
         out, err = capsys.readouterr()
         assert err == ""
-        assert all(text.split()[-1] in out for text in lines)
+        assert all(f"· {len(text.split())} tokens" in out for text in lines)
 
 
 def test_comparison_of_a_file_of_texts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -117,7 +117,7 @@ def test_comparison_of_a_file_of_texts(tmp_path: Path, capsys: pytest.CaptureFix
             np.testing.assert_allclose(np.array(together[name]), np.array(alone[name]), atol=1e-5)
 
 
-@pytest.mark.filterwarnings("default:.*left out")
+@pytest.mark.filterwarnings("default:.*skipped")
 def test_a_line_that_lacks_the_word_is_named_and_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The others keep their numbers, and what is found in them is what is found in them alone."""
     file = tmp_path / "texts.txt"
@@ -125,7 +125,7 @@ def test_a_line_that_lacks_the_word_is_named_and_left_out(tmp_path: Path, capsys
     argv = ["run", "--query", "bank", "--layer", "0", "--head", "0", "--format", "json", "--quiet"]
     assert main([*argv, "--file", str(file)]) == 0
     out, err = capsys.readouterr()
-    assert err == f"attnscope: warning: {file}:1: left out: --query 'bank' is not in the text\n"
+    assert err == f"attnscope: warning: {file}:1: skipped: --query 'bank' is not in the text\n"
     found = from_json(out.encode()).texts
     assert [(text.index, text.text) for text in found] == [(1, "the bank by the river"), (2, "the old bank")]
     for text in found:
@@ -150,7 +150,7 @@ def test_a_batch_goes_on_after_a_record_that_lacks_the_word(tmp_path: Path) -> N
 @pytest.mark.parametrize(("stack", "noted"), [("causal", True), ("bidirectional", False)])
 def test_a_pair_on_a_decoder_is_noted(stack: str, noted: bool) -> None:
     (text,) = inspect(RunConfig((TextInput("the bank", pair="a river"),), config=stack)).texts
-    said = "--pair: the model is a decoder, which was not made for pairs: no token of the text sees the pair"
+    said = "--pair: the model is a decoder, which is not trained on pairs; no token of the text attends to the pair"
     assert (said in text.notes) == noted
     if noted:
         assert np.count_nonzero(text.heads[0].stages["weights"][:2, 2:]) == 0

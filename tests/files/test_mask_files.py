@@ -32,7 +32,7 @@ def test_every_kind_of_file_holds_the_same_matrix(tmp_path, name):
 @pytest.mark.parametrize("name", ["m.json", "m.npy", "m.safetensors"])
 @pytest.mark.parametrize(
     ("matrix", "said"),
-    [(MATRIX.astype(int), r"(int64, not booleans|is 1, not a boolean)"), (MATRIX[0], "expected one")],
+    [(MATRIX.astype(int), r"(int64, not bool|is 1, not a boolean)"), (MATRIX[0], "expected one")],
 )
 def test_what_is_no_boolean_matrix_is_refused(tmp_path, name, matrix, said):
     with pytest.raises(AttnscopeError, match=said) as error:
@@ -86,7 +86,7 @@ def test_a_mask_file_composes_with_other_masks(tmp_path):
 def test_a_matrix_of_another_size_is_refused_with_both_sizes(tmp_path):
     path = write(tmp_path / "m.json", MATRIX)
     with pytest.raises(
-        AttnscopeError, match=re.escape(f"{path}: the matrix is 3 × 3, the text needs 2 × 2; a row per")
+        AttnscopeError, match=re.escape(f"{path}: the matrix is 3 × 3, but the text needs 2 × 2; expected a row per")
     ):
         run(str(path), "the cat")
 

@@ -28,7 +28,7 @@ def test_one_text_per_line_with_its_place(tmp_path: Path) -> None:
         TextInput("  über 😀 \u2028 x", where=f"{file}:4"),
         TextInput("last", where=f"{file}:5"),
     ]
-    assert notes == [f"{file}: 2 lines: 2, 3 left out: blank"]
+    assert notes == [f"{file}: 2 lines: 2, 3 skipped: blank"]
 
 
 def test_no_blank_line_no_note_and_a_byte_order_mark_is_no_text(tmp_path: Path) -> None:
@@ -38,14 +38,14 @@ def test_no_blank_line_no_note_and_a_byte_order_mark_is_no_text(tmp_path: Path) 
 
 def test_many_blank_lines_make_one_short_note(tmp_path: Path) -> None:
     _, notes = read_texts(_file(tmp_path, b"x\n" + b"\n" * 1000))
-    assert notes[0].endswith("1000 lines: 2, 3, 4, 5, 6, … left out: blank")
+    assert notes[0].endswith("1000 lines: 2, 3, 4, 5, 6, … skipped: blank")
 
 
 def test_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"one\n\ntwo\n")))
     texts, notes = read_texts("-")
     assert [(t.text, t.where) for t in texts] == [("one", "stdin:1"), ("two", "stdin:3")]
-    assert notes == ["stdin: line 2 left out: blank"]
+    assert notes == ["stdin: line 2 skipped: blank"]
 
 
 def test_a_pipe_as_the_shell_makes_it() -> None:
@@ -104,7 +104,7 @@ def test_an_endless_device_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("data", "found"), [(b"", "is empty"), (b"\n \n", "holds no text"), (b"\xef\xbb\xbf", "holds no text")]
+    ("data", "found"), [(b"", "is empty"), (b"\n \n", "has no text"), (b"\xef\xbb\xbf", "has no text")]
 )
 def test_a_file_without_text_is_refused(tmp_path: Path, data: bytes, found: str) -> None:
     with pytest.raises(AttnscopeError) as e:

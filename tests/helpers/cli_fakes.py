@@ -22,7 +22,7 @@ def small_report(words=WORDS, notes=()):
     keys = np.argsort(-weights, axis=1)[:, :2]
     best = np.take_along_axis(weights, keys, 1)
     head = HeadReport(
-        layer=0, head=1, chosen="auto: most mass on other words (0.71)", scale=0.5, softcap=None, bias=None,
+        layer=0, head=1, chosen="auto: most weight on other words (0.71)", scale=0.5, softcap=None, bias=None,
         stages={"scores": scores, "masked": scores / 2, "weights": weights}, fully_masked=[],
         top=Top("weight", keys, best, best * 2), rows=Rows(*[row] * 10),
     )  # fmt: skip

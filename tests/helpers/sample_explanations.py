@@ -67,7 +67,7 @@ def explanation(
                               weights, 4, 4),
         mask=MaskUse("causal", "causal" if what_if is None else "bidirectional", what_if),
         text=BANK, pair=None, tokens=spelled, context=context, query=query, layer=layer, head=head, group=group,
-        chosen="auto: most mass on other words (0.71)",
+        chosen="auto: most weight on other words (0.71)",
         inputs=_inputs(rng, query) if inputs is None else inputs,
         query_steps=_steps("q", query, q, rotated),
         scale=scale, softcap=softcap, bias="alibi" if bias else None, keys=keys,
@@ -118,7 +118,7 @@ def _rest(left, see, e, alpha, v):
 
 def _cell(key, allowed, score, q, k, rotated, named):
     made = parts(q, k, rotated)
-    chosen = "--key" if named else f"the largest of the {'visible' if allowed else 'barred'} ones"
+    chosen = "--key" if named else f"largest of the {'allowed' if allowed else 'masked'} keys"
     steps = _steps("k", key, k, rotated)
     return ExplainedCell(key, chosen, bool(allowed), float(score), steps, made, sum(part.product for part in made))
 

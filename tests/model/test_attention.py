@@ -185,7 +185,7 @@ def test_a_score_that_is_not_finite_names_layer_and_head(bad: float) -> None:
     q = torch.ones(1, 3, 4, 2)
     q[0, 2, 1, 0] = bad
     inputs = AttentionInputs(5, q, torch.ones(1, 3, 4, 2), torch.ones(1, 3, 4, 2), AttentionSpec(1.0, Causal()))
-    with pytest.raises(AttnscopeError, match=r"L5H2: 4 scores are not finite; the model overflows in this dtype; try "):
+    with pytest.raises(AttnscopeError, match=r"L5H2: 4 scores are not finite; the model overflows in this dtype; use "):
         attend(inputs, [MatrixRecorder(["weights"], range(3), range(4), range(4))])
 
 

@@ -65,7 +65,7 @@ def test_weights_of_another_stack_are_refused_where_they_lie(tmp_path: Path) -> 
     with pytest.raises(AttnscopeError) as caught:
         load_stack(OWN, deeper, open_weights(tmp_path / "stack.safetensors"), 4, torch.float32, CPU)
     assert str(caught.value) == (
-        f"{tmp_path}: config says 4 layers, the weights hold 3; config and weights are not of one model"
+        f"{tmp_path}: config says 4 layers, but the weights have 3; config.json and weights do not match"
     )
 
 

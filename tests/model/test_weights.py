@@ -227,8 +227,8 @@ def test_a_value_in_a_late_layer_is_named(tmp_path: Path, keep: bool) -> None:
     with pytest.raises(AttnscopeError) as caught:
         look(stack, lambda layer, layers: done.append(layer))
     assert str(caught.value) == (
-        f"{path}: blocks.4.attention.k.weight: holds nan at [2, 3]; 1 of 48 are not finite; "
-        "the checkpoint is damaged: fetch it again"
+        f"{path}: blocks.4.attention.k.weight: contains nan at [2, 3]; 1 of 48 are not finite; "
+        "the checkpoint is damaged: download it again"
     )
     assert done == [1, 2, 3, 4]
     assert readers() == []
@@ -253,7 +253,7 @@ def test_a_file_that_changes_between_two_layers_is_refused(tmp_path: Path, keep:
     with pytest.raises(AttnscopeError) as caught:
         look(stack, change)
     assert caught.value.where == str(path)
-    assert caught.value.found == ("there is no such file" if how == "gone" else "changed while it was being read")
+    assert caught.value.found == ("no such file" if how == "gone" else "changed while it was read")
     assert readers() == []
 
 

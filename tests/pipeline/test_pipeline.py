@@ -36,17 +36,17 @@ def test_auto_takes_the_head_with_most_mass_on_other_words(minilm):
     best = max(mass, key=lambda at: mass[at])
     (chosen,) = run(model=str(minilm)).texts[0].heads
     assert (chosen.layer, chosen.head) == best
-    assert chosen.chosen == f"auto: most mass on other words ({mass[best]:.2f})"
+    assert chosen.chosen == f"auto: most weight on other words ({mass[best]:.2f})"
     (within,) = run(model=str(minilm), layer="3").texts[0].heads
     assert (within.layer, within.head) == max((at for at in mass if at[0] == 3), key=lambda at: mass[at])
     assert len(run(model=str(minilm), head="all").texts[0].heads) == 12
     (named,) = run(model=str(minilm), head="4").texts[0].heads
     assert named.layer == max(range(6), key=lambda layer: mass[layer, 4])
-    assert named.chosen == f"auto: most mass on other words ({mass[named.layer, 4]:.2f})"
+    assert named.chosen == f"auto: most weight on other words ({mass[named.layer, 4]:.2f})"
     over = {layer: float(np.mean([mass[layer, head] for head in (0, 4)])) for layer in range(6)}
     two = run(model=str(minilm), head="0,4").texts[0].heads
     assert {head.layer for head in two} == {max(over, key=lambda layer: over[layer])}
-    said = f"auto layer: most mass on other words, {max(over.values()):.2f} over these heads"
+    said = f"auto layer: most weight on other words, {max(over.values()):.2f} over these heads"
     assert [head.chosen for head in two] == [said, said], "the head was not chosen, and the figure is not its own"
     assert run(model=str(minilm), layer="2", head="0,4").texts[0].heads[0].chosen is None
     assert [h.layer for h in run(model=str(minilm), layer="all").texts[0].heads] == list(range(6))
@@ -175,10 +175,12 @@ def test_selections_that_do_not_fit_are_refused(options, said):
 
 def test_a_text_longer_than_the_positions_is_refused_or_cut_and_said(minilm):
     long = "river " * 600
-    with pytest.raises(AttnscopeError, match="TEXT: 602 tokens, the model takes 512; --truncate cuts the text"):
+    with pytest.raises(
+        AttnscopeError, match="TEXT: 602 tokens, but the model takes at most 512; pass --truncate to truncate the text"
+    ):
         run(long, model=str(minilm))
     text = run(long, model=str(minilm), truncate=True, window=4, layer="0", head="0").texts[0]
-    assert "cut from 602 to 512 tokens" in text.notes
+    assert "truncated from 602 to 512 tokens" in text.notes
     assert (len(text.tokens), text.tokens[-1].piece, text.tokens[-2].piece) == (512, "[SEP]", "river")
 
 

@@ -1,4 +1,4 @@
-"""The worked examples of the README, to the digit."""
+"""The worked examples of docs/walkthroughs.md, to the digit."""
 
 import numpy as np
 import pytest

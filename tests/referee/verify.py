@@ -17,8 +17,8 @@ from tests.referee.models import Model
 from tests.referee.reference import Allowed, Layer
 
 Json = dict[str, Any]
-_MASS = re.compile(r"auto: most mass on other words \((\d\.\d\d)\)")
-_MASS_OVER_HEADS = re.compile(r"auto layer: most mass on other words, (\d\.\d\d) over these heads")
+_MASS = re.compile(r"auto: most weight on other words \((\d\.\d\d)\)")
+_MASS_OVER_HEADS = re.compile(r"auto layer: most weight on other words, (\d\.\d\d) over these heads")
 
 
 class Mismatch(AssertionError):

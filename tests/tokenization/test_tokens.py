@@ -164,8 +164,8 @@ def test_the_real_tokenizer(minilm: Path) -> None:
     tokenizer = load_tokenizer(minilm / "tokenizer.json")
     assert (tokenizer.name, tokenizer.vocab_size, tokenizer.unknown_id) == ("WordPiece", 30522, 100)
     assert tokenizer.notes == [
-        "tokenizer.json: stored truncation is switched off",
-        "tokenizer.json: stored padding is switched off",
+        "ignoring the truncation stored in tokenizer.json",
+        "ignoring the padding stored in tokenizer.json",
     ]
     tokens = tokenizer.encode("The bank by the river was eroded")
     assert [t.text for t in tokens] == ["[CLS]", "The", "bank", "by", "the", "river", "was", "eroded", "[SEP]"]
@@ -207,7 +207,7 @@ def test_every_token_of_every_text_is_what_its_span_says(kind: str, text: str, p
         tokens = tokenizer.encode(text, pair)
     except AttnscopeError as e:
         refusal = e.found
-    assert refusal in (None, "the text gives no tokens")
+    assert refusal in (None, "the text has no tokens")
     for token in tokens:
         assert token.text
         assert 0 <= token.id < tokenizer.vocab_size
@@ -316,7 +316,7 @@ def test_words_without_punctuation_and_across_texts() -> None:
 def test_words_that_are_not_there() -> None:
     with pytest.raises(AttnscopeError, match="TEXT: the word 'd' at character 2 is not in the vocabulary"):
         WordTokenizer(["a b"]).encode("a d")
-    with pytest.raises(AttnscopeError, match="f:3: the text holds no words"):
+    with pytest.raises(AttnscopeError, match="f:3: the text has no words"):
         WordTokenizer(["?!"], punctuation="drop").encode("?!", where="f:3")
 
 

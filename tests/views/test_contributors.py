@@ -51,7 +51,7 @@ def test_a_query_that_may_attend_to_nothing_is_masked(format):
 def test_a_query_whose_every_source_is_left_out_says_so():
     shown = contributors(draw(with_top([-1, -1], [np.nan] * 2, [np.nan] * 2, left_out=["special tokens"]), 80))
     assert "by weight, without special tokens" in shown
-    assert re.search(r"^3 w3 +none to rank$", shown, re.MULTILINE)
+    assert re.search(r"^3 w3 +nothing to rank$", shown, re.MULTILINE)
     assert "nan" not in shown
 
 

@@ -112,7 +112,7 @@ def test_the_same_report_gives_the_same_bytes_in_another_process(ending):
     assert len(runs) == 1
 
 
-@pytest.mark.parametrize(("name", "found"), [("x.png", "'.png'"), ("x", "no ending"), (".json", "no ending")])
+@pytest.mark.parametrize(("name", "found"), [("x.png", "'.png'"), ("x", "no extension"), (".json", "no extension")])
 def test_another_ending_is_refused_with_those_there_are(name, found):
     with pytest.raises(UsageError) as e:
         export(bank(), Path(name))

@@ -75,7 +75,7 @@ note        x\x9b ignored
         ),
         (dict(norm="none"), "norm", "none"),
         (dict(d_mlp=256, gated=True, activation="silu"), "MLP", "256 wide, gated silu"),
-        (dict(parallel=True), "layers", "2, 64 wide, each reading attention and MLP in parallel"),
+        (dict(parallel=True), "layers", "2, 64 wide, attention and MLP in parallel"),
         (dict(n_kv_heads=4), "heads", "4, queries and keys 16 wide, values 16 wide"),
         (dict(cross_attention=True), "heads", SHARED + ", keys and values from --context, " + WIDE),
         (dict(n_segments=2), "vocabulary", "50,257 rows, segments: 2"),

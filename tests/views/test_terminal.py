@@ -181,14 +181,14 @@ def test_random_weights_are_named_over_everything_and_at_every_head(format):
 @pytest.mark.parametrize(("what_if", "said"), [("stack", "the whole model ran"), ("same-scores", "only the softmax")])
 def test_a_what_if_names_both_masks_and_what_it_changed(what_if, said):
     shown = draw(report(sized(2).texts[0], own="causal", used="window:3", what_if=what_if), 120)
-    assert "window:3, where the model's own is causal" in shown
+    assert "window:3; the model's own is causal" in shown
     assert f"{what_if}: " in shown
     assert said in shown
 
 
 def test_the_masked_title_holds_the_whole_arithmetic_where_scaled_is_not_shown():
     shown = draw(bank(softcap=50.0, bias="alibi", allowed=causal), 120)
-    assert "masked   scores × 0.3536, soft-capped at 50, plus alibi bias; · is not allowed" in shown
+    assert "masked   scores × 0.3536, soft-capped at 50, plus alibi bias; · not allowed" in shown
     shown = draw(bank(stages=("scaled", "masked")), 120)
     assert "masked   scaled; every key shown is allowed" in shown
 
@@ -236,14 +236,14 @@ def test_several_texts_each_say_which_they_are(format):
 def test_the_average_row_leaves_special_tokens_out_as_the_choice_of_a_head_does():
     text = text_report(tokens(["[CLS]", "a", "b", "[SEP]"], special=(0, 3)))
     other = text.heads[0].rows.other
-    assert f"a word's row on average: {other[1:3].mean():.2f} on other words" in draw(report(text), 120)
+    assert f"average row of words: {other[1:3].mean():.2f} on other words" in draw(report(text), 120)
     only_special = text_report(tokens(["[CLS]", "[SEP]"], special=(0, 1)))
-    assert "a row on average: 0.00 on other words" in draw(report(only_special), 120)
+    assert "average row: 0.00 on other words" in draw(report(only_special), 120)
     assert "special tokens" not in draw(sized(3), 120)
 
 
 def test_a_row_that_may_attend_to_nothing_does_not_count_in_the_average():
     text = text_report(tokens(["a", "b"]), allowed=lambda query, key: query == 0)
-    assert f"a row on average: {text.heads[0].rows.other[0]:.2f} on other words" in draw(report(text), 120)
+    assert f"average row: {text.heads[0].rows.other[0]:.2f} on other words" in draw(report(text), 120)
     nothing = text_report(tokens(["a", "b"]), allowed=lambda query, key: False)
-    assert "on average" not in draw(report(nothing), 120)
+    assert "average row" not in draw(report(nothing), 120)

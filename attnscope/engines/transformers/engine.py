@@ -86,10 +86,10 @@ class TransformersEngine:
         recorders: Mapping[int, Sequence[Recorder]],
         progress: Callable[[int, int], None] | None = None,
     ) -> None:
-        """Show every watched layer's attention over a batch to its recorders.
+        """Pass the attention of every recorded layer over a batch to its recorders.
 
         Raises:
-            AttnscopeError: A watched layer has no attention that can be seen, or the model refuses the text.
+            AttnscopeError: A recorded layer has no observable attention, or the model fails on the text.
         """
         seen: set[int] = set()
         keys = batch.context or batch.tokens
@@ -115,7 +115,7 @@ class TransformersEngine:
         session = AttentionCapture(self.loaded.model, on_attention)
         self._run(session, batch)
         if missed := set(recorders) - seen:
-            hint = "choose layers that have, with --layer"
+            hint = "select other layers with --layer"
             raise AttnscopeError(f"layer {min(missed)} has no attention over tokens", where="--layer", hint=hint)
 
     def _run(self, session: AttentionCapture, batch: Batch) -> None:
@@ -123,8 +123,8 @@ class TransformersEngine:
             with torch.inference_mode(), capturing(session):
                 self.run(batch)
         except IndexError as e:
-            found = f"the model cannot take a text of {max(batch.tokens.lengths)} tokens ({e})"
-            raise AttnscopeError(found, where="TEXT", hint="--truncate cuts the text") from e
+            found = f"the model fails on a text of {max(batch.tokens.lengths)} tokens ({e})"
+            raise AttnscopeError(found, where="TEXT", hint="pass --truncate to truncate the text") from e
 
     def _attend(
         self, inputs: AttentionInputs, pad: Mask, recorders: Sequence[Recorder], need_output: bool
@@ -222,7 +222,7 @@ def describe_allowed(mask: Mask, n_queries: int, n_keys: int) -> str:
         ):
             if torch.equal(allowed, same.expand_as(allowed)):
                 return words
-    return "its own, which no expression says"
+    return "custom, without a mask expression"
 
 
 def _device(mask: Mask) -> torch.device:

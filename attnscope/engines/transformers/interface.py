@@ -26,7 +26,7 @@ _INERT = frozenset(
 
 
 class StopForward(Exception):
-    """The last watched layer has been seen; the rest of the model need not run."""
+    """Raised after the last recorded layer: the rest of the model need not run."""
 
 
 @dataclass(frozen=True)
@@ -35,14 +35,14 @@ class ProvidedMask(Mask):
 
     Attributes:
         tensor: The mask.
-        floor: Where it is added: what lies at or below this bars a key.
+        floor: Where it is added: values at or below this mask a key.
     """
 
     tensor: Tensor
     floor: float | None
 
     def allowed(self, q: Tensor, k: Tensor) -> Tensor:
-        """See Mask.allowed."""
+        """Look up the mask; a number above the floor allows a key."""
         part = self.tensor[..., q, k]
         return part if self.floor is None else part > self.floor
 
@@ -160,7 +160,7 @@ class AttentionCapture:
     def _cached(self, tensor: Tensor, question: str, answer: Callable[[Tensor], Tensor]) -> bool:
         key = tensor.data_ptr(), question
         if key not in self._found:
-            self._found[key] = tensor, bool(answer(tensor))  # kept, so that its memory is nobody else's meanwhile
+            self._found[key] = tensor, bool(answer(tensor))  # kept, so that its memory is not reused
         return self._found[key][1]
 
 
@@ -192,8 +192,8 @@ def _sum(parts: list[Callable[[Tensor, Tensor, Tensor], Tensor]]) -> Callable[[T
 
 def unsupported_attention(what: str, layer: int) -> AttnscopeError:
     """The refusal of attention that is more, or something else, than what attnscope knows."""
-    hint = "attnscope shows attention only where it knows all of its parts"
-    return AttnscopeError(f"layer {layer} hands {what} to its attention", where="--engine transformers", hint=hint)
+    hint = "attnscope refuses attention with parts it does not know"
+    return AttnscopeError(f"layer {layer} passes {what} to its attention", where="--engine transformers", hint=hint)
 
 
 _active: ContextVar[AttentionCapture] = ContextVar("attnscope_session")

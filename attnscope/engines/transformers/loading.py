@@ -61,10 +61,10 @@ class TransformersModel:
         if name is None and not known:
             return ""
         if name is None:
-            raise UsageError("the model has several parts", where="--part", hint=f"name one of {', '.join(known)}")
+            raise UsageError("the model has several parts", where="--part", hint=f"use one of {', '.join(known)}")
         if not known:
             raise UsageError(
-                f"the model has no part '{name}'", where="--part", hint="it has only one: leave --part out"
+                f"the model has no part '{name}'", where="--part", hint="remove --part: the model has only one"
             )
         if name not in known:
             raise UsageError(f"the model has no part '{name}'", where="--part", hint=did_you_mean(name, known))
@@ -105,7 +105,7 @@ def _table(model: Any, folder: Folder) -> tuple[int, int]:
     except NotImplementedError:  # what a class of transformers says that has several, or none
         weight = None
     if not isinstance(weight, torch.Tensor) or weight.ndim != 2:
-        found = f"'{model.config.model_type}' has no table of token embeddings"
+        found = f"'{model.config.model_type}' has no token embedding"
         raise AttnscopeError(found, where=folder.path, hint="attnscope shows attention between the tokens of a text")
     return weight.shape[0], weight.shape[1]
 
@@ -137,7 +137,7 @@ def _model(kind: ModelClass, folder: Folder, dtype: torch.dtype) -> tuple[Any, t
         if e.args != (NAME,):
             raise AttnscopeError(f"transformers cannot load it ({first_line(e)})", where=folder.path) from e
         raise no_attention_interface(kind.config.model_type, folder) from e
-    except Exception as e:  # whatever a class of transformers makes of a strange value
+    except Exception as e:  # a class of transformers may raise anything for a strange value
         raise AttnscopeError(f"transformers cannot load it ({first_line(e)})", where=folder.path) from e
     return model.eval(), _check_loaded(info, _silently_missing(model, folder), folder)
 
@@ -154,11 +154,11 @@ def _check_loaded(info: dict[str, Any], unmentioned: set[str], folder: Folder) -
     missing = sorted(name for name in info["missing_keys"] | unmentioned if not _AFTER.fullmatch(name))
     if missing:
         more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
-        hint = "transformers would fill it with random numbers; fetch the checkpoint again"
+        hint = "transformers would initialize it randomly; download the checkpoint again"
         raise AttnscopeError(f"the tensor '{missing[0]}'{more} is missing", where=folder.path, hint=hint)
     if info.get("mismatched_keys"):
         name = str(sorted(map(str, info["mismatched_keys"]))[0])
-        raise AttnscopeError(f"the tensor {name} has another shape than config.json says", where=folder.path)
+        raise AttnscopeError(f"the tensor {name} has a shape that contradicts config.json", where=folder.path)
     unused = sorted(info["unexpected_keys"])
     if not unused:
         return ()

@@ -30,7 +30,7 @@ def find_model_class(folder: Folder) -> ModelClass:
     """The class of transformers that a folder's config means; its code, if it names any, is not looked at.
 
     Raises:
-        AttnscopeError: transformers is not installed or has no such model, it takes no text, or weights are quantised.
+        AttnscopeError: transformers is missing or does not have the model, it takes no text, or it is quantised.
     """
     where = folder.path / "config.json"
     _check_counts(folder.config, str(where))
@@ -38,7 +38,7 @@ def find_model_class(folder: Folder) -> ModelClass:
     config = _config(hf, folder)
     if type(config) not in hf.MODEL_MAPPING:
         found = f"transformers has no model for '{config.model_type}'"
-        raise AttnscopeError(found, where=where, hint="attnscope needs one that takes text")
+        raise AttnscopeError(found, where=where, hint="attnscope needs a model that takes text")
     kind = hf.MODEL_MAPPING[type(config)]
     kind = kind[0] if isinstance(kind, list | tuple) else kind
     if kind.main_input_name != "input_ids":
@@ -57,7 +57,7 @@ def _check_counts(config: dict[str, Any], where: str) -> None:
 
 
 def _transformers() -> Any:
-    """The library, told never to use the network and to keep quiet."""
+    """Import transformers with the network and its log messages disabled."""
     os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_OFFLINE="1", HF_HUB_DISABLE_TELEMETRY="1")
     try:
         import transformers
@@ -79,11 +79,11 @@ def _config(hf: Any, folder: Folder) -> Any:
         found = "the key 'model_type' is missing" if kind is None else f"model_type is {str(kind)[:80]!r}"
         raise AttnscopeError(found, where=where, hint=f"transformers {hf.__version__} has no such model")
     if folder.config.get("quantization_config") is not None:
-        raise AttnscopeError("the checkpoint is quantised", where=where, hint="take one with floating-point weights")
+        raise AttnscopeError("the checkpoint is quantised", where=where, hint="use one with floating-point weights")
     try:
         return hf.CONFIG_MAPPING[kind].from_dict(folder.config)
-    except Exception as e:  # whatever a class of transformers makes of a strange value
-        raise AttnscopeError(f"transformers refuses it ({first_line(e)})", where=where) from e
+    except Exception as e:  # a class of transformers may raise anything for a strange value
+        raise AttnscopeError(f"transformers rejects it ({first_line(e)})", where=where) from e
 
 
 def first_line(error: BaseException) -> str:

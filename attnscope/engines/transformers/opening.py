@@ -35,7 +35,7 @@ def open_transformers(run: RunConfig, texts: Iterable[TextInput]) -> ModelSource
         UsageError: The run names a TOML stack, or a part that the model does not have.
     """
     if run.config is not None:
-        raise UsageError("a TOML stack is no model of transformers", where="--engine", hint="leave --engine out")
+        raise UsageError("a TOML stack is not a transformers model", where="--engine", hint="remove --engine")
     name = run.model or DEFAULT_MODEL
     folder = open_folder(find_model(name))
     weights, masks = training_facts(folder)

@@ -40,9 +40,9 @@ class ModelPart:
 
 
 def no_attention_interface(family: str, folder: Folder) -> AttnscopeError:
-    """The refusal of an architecture that does its attention where nobody can see it."""
+    """Build the error for an architecture whose attention cannot be observed."""
     found = f"'{family}' does not run through transformers' attention interface"
-    hint = "its scores cannot be seen from outside, and attnscope shows nothing else instead"
+    hint = "attnscope cannot read its scores"
     return AttnscopeError(found, where=folder.path, hint=hint)
 
 
@@ -74,7 +74,7 @@ def probe(model: Any, vocab_size: int, folder: Folder) -> dict[str, ModelPart]:
     except AttnscopeError:
         raise
     except Exception as e:  # two tokens are a text that every language model takes
-        found = f"transformers cannot run two tokens through it ({first_line(e)})"
+        found = f"transformers cannot run it on two tokens ({first_line(e)})"
         raise AttnscopeError(found, where=folder.path, hint="attnscope needs a model that takes text") from e
     if not seen:
         raise no_attention_interface(model.config.model_type, folder)
@@ -96,7 +96,7 @@ def max_text_length(model: Any, config: Any) -> int | None:
     if not isinstance(most, int) or most < 1:
         return None
     counted = [m.padding_idx for n, m in _tables(model) if "position" in n and m.padding_idx is not None]
-    return most - 1 - counted[0] if counted else most  # positions that start behind the padding's (RoBERTa)
+    return most - 1 - counted[0] if counted else most  # positions that start after the padding index (RoBERTa)
 
 
 def _tables(model: nn.Module) -> Iterable[tuple[str, nn.Embedding]]:

@@ -89,5 +89,5 @@ def _weights(engine: TransformersEngine, batch: Batch, n_layers: int) -> list[Te
     with torch.inference_mode():
         found = getattr(engine.run(batch, output_attentions=True), _ATTENTIONS[engine.loaded.chosen], None)
     if found is None or len(found) != n_layers or any(one is None for one in found):
-        raise AttnscopeError("transformers gives no weights for this model")
+        raise AttnscopeError("transformers returns no attention weights for this model")
     return list(found)

@@ -19,8 +19,8 @@ _PAGE = 1 << 10  # float32s
 class Arena:
     """Memory in chunks, each of them filled from start to end.
 
-    Where a chunk ends within a page, the next one is begun as far into one, so that a file that what was taken is
-    written to, one after the other, can be cut into blocks that begin where pages do.
+    Where a chunk ends within a page, the next one starts at the same offset in a page: written to a file one after
+    the other, chunks can then be cut into page-aligned blocks.
     """
 
     def __init__(self) -> None:
@@ -28,11 +28,11 @@ class Arena:
         self._chunk, self._used = torch.empty(0), 0
 
     def reset(self) -> None:
-        """What is taken next begins where a page does."""
-        self._chunk, self._used = torch.empty(0), 0  # where nobody else holds the chunk, it is free from here on
+        """Align what is taken next to a page."""
+        self._chunk, self._used = torch.empty(0), 0  # if nothing else refers to the chunk, it is free from here on
 
     def allocate(self, count: int) -> Tensor:
-        """So many float32s with whatever stands there; as long as any view of them lives, nobody else has them."""
+        """Allocate so many float32s, uninitialized; they are not reused while a view of them exists."""
         if self._used + count > len(self._chunk):
             start = self._used % _PAGE
             self.reset()

@@ -36,7 +36,7 @@ class KeyTokens:
 
 
 class BaseRecorder:
-    """Heads and rows of a recorder, and where a tile's share of them lies."""
+    """Heads and rows of a recorder, and the location of a tile's share of them."""
 
     def __init__(self, heads: Sequence[int], rows: Sequence[int]) -> None:
         self.heads: Sequence[int] = list(heads)

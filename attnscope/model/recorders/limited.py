@@ -6,7 +6,7 @@ from attnscope.model.tile import Recorder, Tile
 
 
 class Limited:
-    """A recorder of no head and no row: after every tile it asks whether the run may go on.
+    """A recorder of no head and no row: after every tile it checks whether the run may continue.
 
     Args:
         check: Raises where it may not.

@@ -16,7 +16,7 @@ _ARENA = Arena()
 
 
 def new_window() -> None:
-    """Let the matrices of the next batch begin where a page of memory does, and those of later ones follow them."""
+    """Let the matrices of the next batch start at a page of memory, and those of later ones follow."""
     _ARENA.reset()
 
 

@@ -177,7 +177,7 @@ def _entropy(weights: Tensor, masked: Tensor, buffer: Tensor, tile: Tile, sink: 
 
 
 def _outside_rows(box: tuple[int, int, int, int], device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
-    """Of the keys of a box, (k,) each: how far outside the run of rows they lie, whether to the left, to the right."""
+    """Of the keys of a box, (k,) each: how far outside the run of rows they are, whether to the left, to the right."""
     first, last, k0, k1 = box
     places = torch.arange(k0, k1, device=device)
     left, right = (first - places).clamp_min(0), (places - (last - 1)).clamp_min(0)
@@ -221,7 +221,7 @@ class _DiagonalBand:
         """Mean |query − key|, (B, h, r).
 
         Args:
-            outside: Σ w · how far a key lies outside the run of rows, (B, h, r).
+            outside: Σ w · how far a key is outside the run of rows, (B, h, r).
             left: Weight on keys to the left of it.
             right: Weight on keys to the right of it.
         """

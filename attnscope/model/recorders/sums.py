@@ -52,7 +52,7 @@ class ColumnRecorder(BaseRecorder):
 class PooledRecorder(BaseRecorder):
     """A map of fixed size: weights summed over runs of keys, and averaged over runs of queries.
 
-    A row of the map sums to 1, as a row of weights does. Token i of n lies in run i·size // n; a text with fewer tokens
+    A row of the map sums to 1, as a row of weights does. Token i of n is in run i·size // n; a text with fewer tokens
     than `size` has a run for every token.
 
     Args:
@@ -122,7 +122,7 @@ def _add(total: Tensor, part: Tensor, place: tuple[slice | list[int], ...]) -> N
 
 
 def _run_membership(lengths: Tensor, width: int, size: int) -> Tensor:
-    """1 where a token lies in a run, (B, size, width), float32; 0 for padding."""
+    """1 where a token is in a run, (B, size, width), float32; 0 for padding."""
     n = torch.clamp(lengths, max=size)[:, None]  # (B, 1)
     at = torch.arange(width, device=lengths.device)[None]  # (1, width)
     run = at * n // lengths[:, None].clamp_min(1)  # (B, width)

@@ -17,7 +17,7 @@ _LONG, _CHUNK = 4096, 64
 class TopRecorder(BaseRecorder):
     """The strongest sources of every row.
 
-    By weight, keys are ranked by their masked scores, which order them as weights do and still tell apart what has
+    By weight, keys are ranked by their masked scores, which order them as weights do and still distinguish what has
     become 0 in float32.
 
     Args:
@@ -141,7 +141,7 @@ def _by_argmax(rows: Tensor, count: int) -> tuple[Tensor, Tensor]:
 
 
 def _by_chunks(rows: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """What is among the `count` largest lies in one of the `count` chunks with the largest maxima, or in the rest."""
+    """The `count` largest are in one of the `count` chunks with the largest maxima, or in the rest."""
     n, size = rows.shape
     whole = size // _CHUNK * _CHUNK
     peaks = rows[:, :whole].view(n, -1, _CHUNK).amax(-1)  # (n, size / chunk)

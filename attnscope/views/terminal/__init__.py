@@ -1,7 +1,7 @@
 """Draw a Report on the terminal: header, then per text, layer and head the matrices and the top contributors.
 
 This package is the only view that knows rich. Nothing is ever cut in silence: tables go in column blocks, shortened
-labels are spelled out below, and text from strangers reaches the terminal only with its control characters visible.
+labels are spelled out below, and untrusted text reaches the terminal only with its control characters escaped.
 """
 
 from typing import Literal

@@ -14,7 +14,7 @@ from attnscope.views.terminal.numbers import digits_for
 from attnscope.views.terminal.screen import Screen
 
 HEAVIEST = 10  # sources that are listed
-NEIGHBOURS = 8  # tokens on each side that say where in the text a source stands
+NEIGHBOURS = 8  # tokens of context on each side of a source
 _LABEL = 14  # cells of a side's name
 _SNIPPET = 16  # cells below which a snippet says nothing
 
@@ -27,8 +27,8 @@ def put_attended(screen: Screen, text: TextReport, head: HeadReport, columns: Co
     order = [key for key in order if mass[key] > 0 and not excluded[key]]
     without = f", without {' and '.join(left_out)}" if left_out else ""
     share = 100 * float(mass[order].sum()) / (columns.total or 1.0)
-    said = f"  of all {len(mass):,} sources{without}, by the weight that all queries give"
-    said += f"; the {len(order)} below get {share:.{0 if share >= 10 else 1}f}% of it"
+    said = f"  of {len(mass):,} sources{without}, by total weight from all queries"
+    said += f"; the {len(order)} below receive {share:.{0 if share >= 10 else 1}f}%"
     screen.say(("most attended", "bold"), (said, "dim"))
     if order:
         _put_table(screen, text.sources, order, mass, columns.total)
@@ -47,7 +47,7 @@ def put_moved_mass(screen: Screen, sources: Sequence[Token], mass: Matrix, label
     change = second - first
     order = [int(key) for key in np.argsort(-np.abs(change), kind="stable")[:HEAVIEST] if change[key]]
     moved = np.abs(change).sum() / 2
-    said = f"  the sources whose weight from all queries changes most; {moved:,.1f} of {first.sum():,.0f} moves in all"
+    said = f"  sources whose total weight changes most; {moved:,.1f} of {first.sum():,.0f} moved"
     screen.say(("what moved", "bold"), (said, "dim"))
     if not order:
         return

@@ -38,7 +38,7 @@ class Scale:
     signed: bool
 
     def place(self, value: float) -> float | None:
-        """Where a value stands, from 0 to 1; None where it stands nowhere."""
+        """Return the place of a value on the scale, from 0 to 1; None if it has none."""
         if not isfinite(value):
             return None
         return (value - self.low) / (self.high - self.low) if self.high > self.low else 0.5 if self.signed else 0.0

@@ -33,7 +33,7 @@ def render_comparison(comparison: Comparison, console: Console, *, format: str =
     Args:
         comparison: What to show.
         console: Where to.
-        format: `table`, `heat`, or `verdict` for what the tolerance says alone.
+        format: `table`, `heat`, or `verdict` for only the verdict of the tolerance.
         precision: Digits after the point.
     """
     screen = Screen(console, precision)
@@ -58,7 +58,7 @@ def render_comparison(comparison: Comparison, console: Console, *, format: str =
     put_facts(screen, [*legend, ("more", Text("--head all · --query WORD · --format json (every digit)"))])
 
 
-_LEGEND = "moved: share of the weight that changes place (total variation) · JS: Jensen–Shannon divergence in bits"
+_LEGEND = "moved: share of the weight that moved (total variation) · JS: Jensen–Shannon divergence in bits"
 
 
 def _put_verdict(screen: Screen, comparison: Comparison) -> None:
@@ -108,7 +108,7 @@ def _put_change(screen: Screen, sides: tuple[Side, Side], head: HeadChange, form
         _put_pooled(screen, texts, head, labels)
         return
     if not head.queries or not head.keys:
-        screen.say("", "none of the shown rows and columns is in both: --query and --key choose others")
+        screen.say("", "no shown row or column is in both; select others with --query and --key")
         return
     stages = [_weights(screen, text, head, n, labels[n]) for n, text in enumerate(texts)]
     stages.append(_difference(screen, texts[0], head, labels))
@@ -150,7 +150,7 @@ def _put_partial(screen: Screen, head: HeadChange, labels: Sequence[str]) -> Non
         if keys < of and known.size:
             low, high = (f"{share:.2f}" for share in (known.min(), known.max()))
             share = low if low == high else f"{low} to {high}"
-            screen.say((f"{label} holds {keys} of {of} keys; {share} of a row's weight lies outside", "yellow"))
+            screen.say((f"{label} has {keys} of {of} keys; {share} of each row's weight is outside", "yellow"))
 
 
 def _weights(screen: Screen, text: TextReport, head: HeadChange, side: int, label: str) -> StageView:

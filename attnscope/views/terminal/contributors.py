@@ -186,7 +186,7 @@ def _table(screen: Screen, ranking: Ranking, names: list[int], bar: int, remarks
 
 
 def _nothing(row: list[SourceRow] | None) -> str:
-    return f"  {MASKED}" if row is None else "  none to rank"
+    return f"  {MASKED}" if row is None else "  nothing to rank"
 
 
 def bar_text(share: float, cells: int) -> str:

@@ -69,7 +69,7 @@ def _put_inputs(screen: Screen, e: Explanation) -> None:
 
 
 def _put_query_and_keys(screen: Screen, e: Explanation, axis: Axis) -> None:
-    _title(screen, 2, "query and keys", "what this token looks for, and what every token offers")
+    _title(screen, 2, "query and keys", "the query of this token and the key of every token")
     for vector in e.query_steps:
         _put_vector(screen, vector)
     _put_check(screen, e.check("query"))
@@ -103,10 +103,10 @@ def _put_scaled(screen: Screen, e: Explanation, axis: Axis) -> None:
 
 
 def _put_weights(screen: Screen, e: Explanation, axis: Axis) -> None:
-    said = "; the head's sink takes part, as a score more that belongs to no token" if e.sink is not None else ""
-    _title(screen, 5, "weights: softmax", f"e to the power of (masked − the largest), over their sum{said}")
+    said = "; the head's sink adds one score that belongs to no token" if e.sink is not None else ""
+    _title(screen, 5, "weights: softmax", f"exp(masked − largest), divided by the sum{said}")
     if e.fully_masked:
-        said = f"{MASKED}: the mask lets this query see nothing, so there is nothing to weigh and nothing comes out"
+        said = f"{MASKED}: no key is allowed, so there are no weights and no output"
         _say(screen, said, "bold yellow")
         return
     put_softmax(screen, e, axis)
@@ -116,11 +116,11 @@ def _put_weights(screen: Screen, e: Explanation, axis: Axis) -> None:
 def _put_output(screen: Screen, e: Explanation, axis: Axis) -> None:
     if e.fully_masked:
         return
-    _title(screen, 6, "output: the values, blended", "each value vector × its weight, summed")
+    _title(screen, 6, "output: the weighted sum of the values", "each value vector × its weight, added up")
     put_blend(screen, e, axis)
     if e.sink is not None:
         share = number(e.sink.weight, screen.precision)
-        _say(screen, f"the sink's {share} brings nothing: no value stands behind it", "dim")
+        _say(screen, f"the sink's {share} adds nothing: the sink has no value vector", "dim")
     _put_check(screen, e.check("output"))
     if e.projected is not None:
         screen.say("")

@@ -50,10 +50,10 @@ def put_cell(screen: Screen, e: Explanation, cell: ExplainedCell) -> None:
     names = [token_name(screen, e.tokens[e.query]), token_name(screen, e.sources[cell.key])]
     bands = any(part.wavelength is not None for part in cell.parts)
     kind = "rotated pairs of dimensions" if bands else "dimensions"
-    barred = "" if cell.allowed else "; the mask does not allow it"
+    barred = "" if cell.allowed else "; not allowed by the mask"
     pair = f"{e.query} {names[0]} · {cell.key} {names[1]}"
     put_indented(screen, Text.assemble((pair, "bold"), (f"  ({cell.chosen}{barred})", "dim")))
-    put_indented(screen, Text(f"the {kind} that make it, largest first", "dim"))
+    put_indented(screen, Text(f"its {kind}, largest first", "dim"))
     shown = cell.parts if len(cell.parts) <= PARTS + 2 else cell.parts[:PARTS]
     left = sum(part.product for part in cell.parts[len(shown) :])
     products: list[float | None] = [part.product for part in shown]
@@ -86,7 +86,7 @@ def _dim_columns(screen: Screen, shown: list[Part]) -> list[Column]:
 def _band_columns(screen: Screen, shown: list[Part]) -> list[Column]:
     lengths = [f"{part.wavelength:,.4g} tokens" if part.wavelength is not None else "never" for part in shown]
     return [
-        Column("whole turn in", lengths),
+        Column("full turn in", lengths),
         Column("unrotated", numbers([part.before for part in shown], screen.precision), "dim"),
     ]
 
@@ -103,11 +103,11 @@ def in_one_line(screen: Screen, e: Explanation, cell: ExplainedCell) -> Text:
     if row.capped is not None:
         steps.append(f"soft-capped {said(row.capped[at])}")
     if row.bias is not None:
-        steps.append(f"with the bias {said(row.bias[at])} it is {said(row.scaled[at])}")
+        steps.append(f"+ bias {said(row.bias[at])} = {said(row.scaled[at])}")
     if not cell.allowed:
         steps.append("not allowed, so its weight is exactly 0")
     else:
-        steps.append(f"e to the {said(row.masked[at] - np.float32(e.maximum or 0.0))} is {said(row.exponentials[at])}")
+        steps.append(f"exp({said(row.masked[at] - np.float32(e.maximum or 0.0))}) = {said(row.exponentials[at])}")
         steps.append(f"/ {said(e.exponential_sum or 1.0)} = weight {said(row.weights[at])}")
         steps.append(f"× ‖v‖ {said(row.value_norms[at])} = {said(row.weights[at] * row.value_norms[at])}")
     return Text.assemble((names, "bold"), f": {'; '.join(steps)}")
@@ -126,7 +126,7 @@ def put_scaled(screen: Screen, e: Explanation, axis: Axis) -> None:
     columns.append(Column("masked", _masked(screen, e)))
     put_grid(screen, "key", _labels(screen, axis), columns)
     if np.isneginf(row.masked).any():
-        put_indented(screen, Text(f"{NOT_ALLOWED} is not allowed: minus infinity", "dim"))
+        put_indented(screen, Text(f"{NOT_ALLOWED} not allowed: minus infinity", "dim"))
 
 
 def put_softmax(screen: Screen, e: Explanation, axis: Axis) -> None:
@@ -149,7 +149,7 @@ def put_softmax(screen: Screen, e: Explanation, axis: Axis) -> None:
     columns = [
         Column("masked", _spread(e, numbers(logits, screen.precision, none=NOT_ALLOWED))),
         Column("− largest", _spread(e, numbers(shifted, screen.precision))),
-        Column("e to that", numbers([*exponentials, e.exponential_sum], screen.precision, zero=ZERO)),
+        Column("exp", numbers([*exponentials, e.exponential_sum], screen.precision, zero=ZERO)),
         Column("weight", numbers([*weights, total], screen.precision, zero=ZERO)),
         Column("", [*bars, ""], "cyan", left=True),
     ]
@@ -157,7 +157,7 @@ def put_softmax(screen: Screen, e: Explanation, axis: Axis) -> None:
 
 
 def _spread(e: Explanation, cells: list[str]) -> list[str]:
-    """The cells of the keys and of the sink, with blanks where the rest stands, and at the sum."""
+    """The cells of the keys and of the sink, with blanks for the rest and the sum."""
     return [*cells[: len(e.keys)], *[""] * (e.rest is not None), *cells[len(e.keys) :], ""]
 
 
@@ -184,7 +184,7 @@ def put_blend(screen: Screen, e: Explanation, axis: Axis) -> None:
 def _put_with_dimensions(
     screen: Screen, heading: str, labels: list[Text], columns: list[Column], matrix: "np.ndarray", name: str
 ) -> None:
-    """A grid, with as many dimensions of each row's vector as there is room for, and a line on the others."""
+    """Print a grid with as many dimensions of each row's vector as fit, and a line about the others."""
     used = INDENT + label_cells(heading, labels) + sum(column.width for column in columns)
     shown = dimensions(matrix, screen.width - used, screen.precision)
     put_grid(screen, heading, labels, [*columns, *shown])
@@ -219,8 +219,8 @@ def _say_rest(screen: Screen, e: Explanation) -> None:
     """What the tables leave out."""
     if e.rest is None:
         return
-    parts = [f"{e.rest.allowed} more that the mask allows"] if e.rest.allowed else []
-    parts += [f"{e.rest.barred} that it does not"] if e.rest.barred else []
-    share = f", together {number(e.rest.weight, screen.precision)} of the weight" if e.rest.allowed else ""
-    said = f"the heaviest keys are shown; {' and '.join(parts)} are left out{share}; --top K shows more"
+    share = number(e.rest.weight, screen.precision)
+    parts = [f"{e.rest.allowed} allowed ({share} of the weight)"] if e.rest.allowed else []
+    parts += [f"{e.rest.barred} not allowed"] if e.rest.barred else []
+    said = f"the heaviest keys are shown; left out: {', '.join(parts)}; --top K shows more"
     put_indented(screen, Text(said, "dim"))

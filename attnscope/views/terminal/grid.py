@@ -20,7 +20,7 @@ class Column:
     """One column of a grid.
 
     Attributes:
-        heading: What stands above it.
+        heading: Its heading.
         cells: A text for every row.
         style: How its cells look.
         left: They start at the left edge; numbers end at the right one.
@@ -38,13 +38,13 @@ class Column:
 
 
 def numbers(values: Sequence[float | None], precision: int, *, zero: str = "", none: str = "") -> list[str]:
-    """The cells of one column, alike in their digits.
+    """Format the cells of one column with the same number of digits.
 
     Args:
         values: The numbers.
         precision: Digits after the point of ordinary ones.
-        zero: What stands for exactly 0; empty for the number itself.
-        none: What stands where there is no number.
+        zero: Text for exactly 0; empty for the number itself.
+        none: Text for a missing number.
     """
     known = np.array([value for value in values if value is not None], dtype=np.float64)
     return _written(values, digits_for(known, precision), zero, none)  # type: ignore[arg-type]
@@ -65,11 +65,11 @@ def number(value: float, precision: int) -> str:
 
 
 def dimensions(matrix: "np.ndarray", room: int, precision: int) -> list[Column]:
-    """The first dimensions of some vectors, as many as there is room for.
+    """Format the first dimensions of some vectors, as many as fit.
 
     Args:
         matrix: A vector a row.
-        room: Cells that the columns may take.
+        room: Width that the columns may take.
         precision: Digits after the point.
     """
     columns: list[Column] = []
@@ -88,7 +88,7 @@ def put_grid(screen: Screen, heading: str, labels: Sequence[Text], columns: Sequ
 
     Args:
         screen: Where to.
-        heading: What stands above the labels.
+        heading: Heading above the labels.
         labels: A label for every row.
         columns: The numbers.
     """

@@ -1,6 +1,7 @@
 """The lines around matrices: what produced them, which head this is, where to see more."""
 
 from collections.abc import Iterable
+from itertools import pairwise
 
 import numpy as np
 from rich.table import Table
@@ -11,12 +12,12 @@ from attnscope.report.row_statistics import ROW_STATISTICS
 from attnscope.views.terminal.labels import spans
 from attnscope.views.terminal.screen import ROOMY, Screen, flow
 
-NAMES = 9  # Cells of the names that stand before values.
+NAMES = 9  # Width of the names before values.
 LONGEST_TEXT = 400  # Characters of a text that its header repeats in full; of a longer one it has the first half.
 _RANDOM = "bold white on red"
 _WHAT_IF = {
-    "stack": "the whole model ran under it, so later layers see changed inputs",
-    "same-scores": "q·k are those of the model's own mask; only the softmax changes",
+    "stack": "the whole model ran with this mask, so later layers see changed inputs",
+    "same-scores": "the scores are those of the model's own mask; only the softmax changes",
 }
 
 
@@ -24,7 +25,7 @@ def put_report_header(screen: Screen, report: Report) -> None:
     """Print what produced the numbers: model, mask, device; random weights first of all."""
     made = report.provenance
     if made.weights == "random":
-        screen.say((" RANDOM WEIGHTS ", _RANDOM), " nobody trained this model: real arithmetic, meaningless patterns")
+        screen.say((" RANDOM WEIGHTS ", _RANDOM), " untrained model: real arithmetic, meaningless patterns")
     engine = [] if made.engine == "native" else [f"engine {made.engine}"]
     sizes = f"{_counted(made.n_layers, 'layer')} × {_counted(made.n_heads, 'head')}"
     part = [made.part] if made.part else []
@@ -39,10 +40,10 @@ def put_report_header(screen: Screen, report: Report) -> None:
     mask = report.mask
     lines: list[tuple[str, Text]] = [("model", Text(" · ".join(parts)))]
     if mask.what_if is None:
-        whose = "the model's own" if mask.own == mask.used else f"one of the model's own: {mask.own}"
+        whose = "the model's own" if mask.own == mask.used else f"one of the model's masks: {mask.own}"
         lines.append(("mask", Text(screen.safe(f"{mask.used} ({whose})"))))
     else:
-        lines.append(("mask", Text(screen.safe(f"{mask.used}, where the model's own is {mask.own}"))))
+        lines.append(("mask", Text(screen.safe(f"{mask.used}; the model's own is {mask.own}"))))
         explained = _WHAT_IF.get(mask.what_if, "")
         what_if = Text.assemble((screen.safe(mask.what_if), "bold yellow"), f": {explained}" if explained else "")
         lines.append(("what if", what_if))
@@ -65,7 +66,7 @@ def put_text_header(screen: Screen, text: TextReport, count: int) -> None:
         second = [i for i, token in enumerate(text.tokens) if token.segment == 1]
         lines.append(("pair", Text(f"{_quoted(screen, text.pair)} · tokens {spans(second)}")))
     if text.context is not None:
-        lines.append(("context", Text(f"keys and values are {len(text.context)} tokens of another text")))
+        lines.append(("context", Text(f"keys and values come from {len(text.context)} tokens of another text")))
     if 0 < len(text.queries) < len(text.tokens):
         lines.append(("rows", Text(f"{spans(text.queries)} of 0–{len(text.tokens) - 1}")))
     put_facts(screen, lines)
@@ -82,7 +83,7 @@ def put_head_header(screen: Screen, report: Report, text: TextReport, head: Head
         parts.append((f"  {screen.safe(head.chosen)}", ""))
     screen.say(*parts)
     if facts := _row_facts(text, head):
-        screen.put(flow([Text(fact, "dim") for fact in facts], screen.width, ", "))
+        screen.put(flow([Text(fact, "dim") for fact in facts], screen.width, " "))
 
 
 def head_name(head: HeadReport) -> str:
@@ -107,9 +108,17 @@ def _row_facts(text: TextReport, head: HeadReport) -> list[str]:
     shown = range(len(text.tokens)) if head.means is not None else text.queries
     words = np.array([not text.tokens[position].special for position in shown], dtype=bool)
     found = _shown_means(head, words if words.any() else ~words) if head.means is None else head.means
-    facts = [form.format(getattr(found, name)) for name, form in said.items() if getattr(found, name) is not None]
-    whose = "a row" if words.all() or not words.any() else "a word's row"
-    return [f"{whose} on average: {facts[0]}", *facts[1:]] if facts else []
+    known = [name for name in said if getattr(found, name) is not None]
+    facts = [said[name].format(getattr(found, name)) for name in known]
+    for n, (phrase, following) in enumerate(pairwise(said[name] for name in known)):
+        facts[n] += "," if _quantity(phrase) == _quantity(following) else ";"
+    whose = "average row" if words.all() or not words.any() else "average row of words"
+    return [f"{whose}: {facts[0]}", *facts[1:]] if facts else []
+
+
+def _quantity(phrase: str) -> str:
+    """Return the word after a phrase's number ("on", "within", "bits"): commas separate phrases that share it."""
+    return phrase.partition("}")[2].split()[0]
 
 
 def _shown_means(head: HeadReport, counted: np.ndarray) -> Means:

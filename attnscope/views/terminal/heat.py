@@ -1,4 +1,4 @@
-"""Compact heat pictures of one head's stages, side by side where there is room."""
+"""Draw heat maps of one head's stages, side by side if they fit."""
 
 from dataclasses import dataclass
 
@@ -24,7 +24,7 @@ class Panel:
     Attributes:
         stage: The stage.
         columns: Which of its columns.
-        title: What stands above.
+        title: Its title.
     """
 
     stage: StageView
@@ -74,7 +74,7 @@ def _piece_title(stage: StageView, part: range) -> str:
 
 
 def _bands(panels: list[Panel], space: int) -> list[list[Panel]]:
-    """Panels that stand side by side."""
+    """Group panels that fit side by side."""
     bands: list[list[Panel]] = []
     for panel in panels:
         used = sum(p.width + BETWEEN for p in bands[-1]) if bands else 0
@@ -133,7 +133,7 @@ def _shade(place: float) -> int:
 
 
 def _put_legend(screen: Screen, stage: StageView) -> None:
-    """Smallest and largest of the scale with what lies between, and what was computed."""
+    """Describe the scale from smallest to largest, and what was computed."""
     low, high = stage.digits.text(stage.scale.low), stage.digits.text(stage.scale.high)
     legend = Text.assemble((f"{stage.name:<7}", "bold"), f"  {low} ")
     if screen.colours:
@@ -150,12 +150,12 @@ def _put_legend(screen: Screen, stage: StageView) -> None:
 
 
 def _said(stage: StageView) -> str:
-    said = stage.arithmetic.replace("a bare 0 is exactly zero", f"{NOT_ALLOWED} is exactly zero")
+    said = stage.arithmetic.replace("a plain 0 is exactly zero", f"{NOT_ALLOWED} is exactly zero")
     return said.replace("the head's sink;", "the head's sink (column +);")
 
 
 def _put_columns(screen: Screen, stages: list[StageView], name: int) -> None:
-    """Name the columns that no row names, and what shortened row labels stand for."""
+    """Name the columns that no row names, and the full names of shortened row labels."""
     rows, columns = stages[0].rows, stages[0].columns
     named = set(rows.positions) if columns.kind == "key" else set()
     listed = [f"{p} {n}" for p, n in zip(columns.positions, columns.names, strict=True) if n and p not in named]

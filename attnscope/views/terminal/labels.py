@@ -12,7 +12,7 @@ from attnscope.report import Token
 from attnscope.views.terminal.screen import Screen, flow
 
 SPECIAL = "dim italic"
-SINK = -1  # the position of the column that stands for no key
+SINK = -1  # the position of the column without a key
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Axis:
 
     @property
     def count(self) -> int:
-        """How many entries stand for a token or a dimension."""
+        """Count the entries that are a token or a dimension."""
         return sum(p != SINK for p in self.positions)
 
     def number(self, index: int) -> str:
@@ -54,7 +54,7 @@ class Axis:
 
     @property
     def across(self) -> str:
-        """What stands over the row labels: this axis runs to the right."""
+        """Heading over the row labels: this axis runs to the right."""
         return f"{self.kind} →"
 
     def name_cells(self, width: int) -> int:
@@ -62,7 +62,7 @@ class Axis:
         return min(self.widest, max(6, width // 4 - self.digits))
 
     def label(self, index: int, cells: int, *, position: bool = True) -> Text:
-        """The label of one entry: `3 the`, or `the` where the position stands elsewhere."""
+        """The label of one entry: `3 the`, or `the` where the position is shown elsewhere."""
         name = Text(shorten(self.names[index], cells), SPECIAL if self.special[index] else "")
         return Text.assemble((f"{self.positions[index]:>{self.digits}} ", "dim"), name) if position else name
 
@@ -80,7 +80,7 @@ def token_axis(screen: Screen, kind: str, tokens: Sequence[Token], positions: Se
 
 
 def with_sink(keys: Axis) -> Axis:
-    """The keys, and behind them a column for what goes to no key."""
+    """Return the keys, then a column for the weight on no key."""
     return replace(
         keys, positions=[*keys.positions, SINK], names=[*keys.names, "(sink)"], special=[*keys.special, True]
     )
@@ -122,7 +122,7 @@ def pad_left(text: Text, cells: int) -> Text:
 
 
 def say_shortened(screen: Screen, rows: dict[int, str], columns: Axis, cells: int) -> None:
-    """Print what shortened labels stand for, by position.
+    """Print the full names of shortened labels, by position.
 
     Args:
         screen: Where to.

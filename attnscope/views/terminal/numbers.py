@@ -33,7 +33,7 @@ class Digits:
         return f"{value:z.{self.decimals}{'e' if self.scientific else 'f'}}"
 
     def units(self, mark: str) -> str:
-        """A mark that stands right-aligned under the digit before the point."""
+        """Align a mark under the digit before the point."""
         return mark if self.scientific or not self.decimals else mark + " " * (self.decimals + 1)
 
 

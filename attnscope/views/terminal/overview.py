@@ -28,7 +28,7 @@ class Picture:
         queries: Where runs of queries start, and the end.
         keys: Where runs of keys start, and the end.
         weights: (runs of queries, runs of keys).
-        cell: Characters of a run of keys: 2 where there is room.
+        cell: Characters of a run of keys: 2 if it fits.
         lines: Runs of queries in a line: 2 where two colours share a character, for a character is twice as high as
             wide.
         low: The weight at the lower end of the scale, which is logarithmic.
@@ -44,7 +44,7 @@ class Picture:
     high: float
 
     def place(self, weight: float) -> float:
-        """Where a weight above zero stands on the scale, from 0 to 1."""
+        """Return the place of a weight above zero on the scale, from 0 to 1."""
         if self.high <= self.low:
             return 1.0
         return min(1.0, max(0.0, log(weight / self.low) / log(self.high / self.low)))
@@ -102,8 +102,8 @@ def _merge_queries(pooled: Pooled, together: int) -> tuple[list[int], np.ndarray
 def _put_title(screen: Screen, pooled: Pooled, picture: Picture) -> None:
     sizes = [f"{a} × {b}" for a, b in (pooled.weights.shape, picture.weights.shape)]
     drawn = f", drawn as {sizes[1]}" if sizes[1] != sizes[0] else ""
-    said = f"a map of {sizes[0]} runs of tokens{drawn}: what a query gives a run of keys, on average over its run"
-    screen.say(("weights", "bold"), (f"  {said}; a row sums to 1", "dim"))
+    said = f"{sizes[0]} map of token runs{drawn}: weight on each run of keys, averaged over a run of queries"
+    screen.say(("weights", "bold"), (f"  {said}; each row sums to 1", "dim"))
 
 
 def ticks(picture: Picture, space: int) -> str:
@@ -162,11 +162,11 @@ def _put_legend(screen: Screen, picture: Picture) -> None:
     legend.append("  logarithmic; blank: exactly zero", "dim")
     screen.say(legend)
     if none := int(np.isnan(picture.weights).all(axis=1).sum()):
-        screen.say((f"{none} of {len(picture.weights)} rows are blank: their queries may attend to nothing", "dim"))
+        screen.say((f"{none} of {len(picture.weights)} rows are blank: their queries are fully masked", "dim"))
 
 
 def put_overview(screen: Screen, text: TextReport, head: HeadReport) -> None:
-    """Print what stands for the matrices of a head, where it has that."""
+    """Print what replaces the matrices of a head, if it has a map."""
     if head.pooled is not None:
         put_map(screen, text, head.pooled)
     if head.columns is not None:

@@ -15,7 +15,7 @@ from attnscope.system.escape import escape_control
 from attnscope.views.plain import ASCII, note_for
 
 NARROWEST = 20  # Below this no table makes sense: lines are laid out for it, then folded as a terminal would.
-ROOMY = 40  # From here on there is room for what only helps: names of the axes, values in a column of their own.
+ROOMY = 40  # From this width on, optional parts fit: names of the axes, values in a column of their own.
 _RUNS = re.compile(r" +|[^ ]+(?: [^ ]+)*")
 
 
@@ -49,7 +49,7 @@ class Screen:
         return {None: 0, "standard": 16, "windows": 16, "256": 256}.get(self.console.color_system, 1 << 24)
 
     def safe(self, text: str) -> str:
-        """A stranger's text with every control character visible, in characters that the console has."""
+        """Escape control characters of untrusted text, in characters that the console has."""
         text = escape_control(text)
         return text.encode("ascii", "backslashreplace").decode() if self.ascii else text
 
@@ -58,10 +58,10 @@ class Screen:
         return note_for(text, ascii=self.ascii)
 
     def put(self, renderable: RenderableType, width: int = 0) -> None:
-        """Print; a line that is wider than the console goes on in the next, and trailing blanks are left out.
+        """Print; a line that is wider than the console is wrapped, and trailing blanks are left out.
 
         Args:
-            renderable: What to print. Strings from strangers must already be `safe` and inside a `Text`.
+            renderable: What to print. Untrusted strings must already be `safe` and inside a `Text`.
             width: Columns that it needs, where that is more than `self.width`.
         """
         options = self.console.options.update(width=max(width, self.width))
@@ -101,7 +101,7 @@ def flow(items: Iterable[Text], width: int, between: str) -> Text:
 
 
 def _trim(line: Iterable[Segment]) -> list[Segment]:
-    """The line without blanks at its end, as far as nobody would see them."""
+    """Strip trailing blanks that are not visible."""
     kept = list(line)
     while kept and not (kept[-1].style and kept[-1].style.bgcolor):
         text = kept[-1].text.rstrip(" ")
@@ -113,7 +113,7 @@ def _trim(line: Iterable[Segment]) -> list[Segment]:
 
 
 def _fold(line: list[Segment], width: int) -> list[list[Segment]]:
-    """The line in pieces of at most `width` cells; a character wider than that stands alone."""
+    """The line in pieces of at most `width` cells; a character wider than that has its own line."""
     if sum(cell_len(segment.text) for segment in line) <= width:
         return [line]
     pieces: list[list[Segment]] = [[]]

@@ -21,7 +21,7 @@ class StageView:
         matrix: The numbers.
         texts: Every cell as text.
         masked_rows: Which rows may attend to nothing.
-        scale: What its colours stand for.
+        scale: Values of its colours.
         digits: How its numbers are written.
         rows: The queries.
         columns: The keys, or the dimensions of the value.
@@ -75,12 +75,12 @@ def arithmetic(stage: str, text: TextReport, head: HeadReport) -> str:
     if stage == "masked":
         source = "scaled" if "scaled" in head.stages else _scaled(head)
         allowed = not np.isneginf(head.stages[stage]).any()
-        return f"{mean}{source}; {'every key shown is allowed' if allowed else '· is not allowed'}"
-    masked = "; masked: may attend to nothing" if head.fully_masked else ""
+        return f"{mean}{source}; {'every key shown is allowed' if allowed else '· not allowed'}"
+    masked = "; masked: no key is allowed" if head.fully_masked else ""
     if stage == "output":
         return f"{mean}weights · v{masked}"
     whole = "" if len(text.keys) == len(text.sources) else f" over all {len(text.sources)} keys"
-    zeros = "; a bare 0 is exactly zero" if (head.stages[stage] == 0).any() else ""
+    zeros = "; a plain 0 is exactly zero" if (head.stages[stage] == 0).any() else ""
     of = "softmax of masked and the head's sink" if head.sink is not None else "softmax of masked"
     one = "each row with its sink sums to 1" if head.sink is not None else "each row sums to 1"
     return f"{mean}{of}; {one}{whole}{zeros}{masked}"

@@ -24,7 +24,7 @@ class Layout:
         row_name: Cells of a row's name.
         label: Cells of the whole row label.
         column_name: Cells of a column's name.
-        gap: Blanks before a column; one of two stands behind it.
+        gap: Blanks before a column; one of two is after it.
         widths: Cells of every column, gap included.
         blocks: The columns of each block.
     """
@@ -43,7 +43,7 @@ class Layout:
 
 
 def put_stage(screen: Screen, stage: StageView) -> None:
-    """Print one stage: title, blocks, and what shortened labels stand for."""
+    """Print one stage: title, blocks, and the full names of shortened labels."""
     screen.say((f"{stage.name:<7}", "bold"), "  ", (stage.arithmetic, "dim"))
     layout = lay_out(screen.width, stage)
     for number, block in enumerate(layout.blocks):
@@ -123,7 +123,7 @@ def _table(screen: Screen, stage: StageView, layout: Layout, block: range) -> Ta
 
 
 def _corner(stage: StageView, layout: Layout) -> Text:
-    """Which axis is which, where there is room to say it."""
+    """Which axis is which, if it fits."""
     across, down = (f"{text:{side}{layout.label}}" for text, side in ((stage.columns.across, ">"), (DOWN, "<")))
     lines = [across, down] if stage.columns.widest else [down]
     return Text("\n".join(line if len(line) == layout.label else "" for line in lines), "dim")

@@ -57,5 +57,5 @@ def test_a_tensor_that_nobody_knows_is_refused(folders, monkeypatch):
         return run_attention(self, module, q, k, v, mask, {**given, "gate": q})
 
     monkeypatch.setattr(interface.AttentionCapture, "run_attention", more)
-    with pytest.raises(Exception, match="layer 0 hands a tensor 'gate' to its attention"):
+    with pytest.raises(Exception, match="layer 0 passes a tensor 'gate' to its attention"):
         run(folders("llama"))

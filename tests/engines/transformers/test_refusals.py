@@ -47,11 +47,11 @@ def test_architectures_that_hide_their_attention(folders, name):
 
 
 def test_an_architecture_that_chooses_keys_in_a_way_of_its_own(folders):
-    assert "layer 0 hands a tensor 'indices' to its attention; attnscope shows" in refused(folders("deepseek_v32"))
+    assert "layer 0 passes a tensor 'indices' to its attention; attnscope refuses" in refused(folders("deepseek_v32"))
 
 
 def test_an_architecture_that_subtracts_one_attention_from_another(folders, capsys):
-    expected = "layer 0 hands two sets of queries, keys and values to its attention; attnscope shows attention only"
+    expected = "layer 0 passes two sets of queries, keys and values to its attention; attnscope refuses attention with"
     assert expected in refused(folders("diffllama"))
     for command in ("run", "check"):
         assert main([command, "the bank", "--model", str(folders("diffllama")), "--engine", "transformers"]) == 1
@@ -65,7 +65,7 @@ def test_queries_that_are_not_those_of_the_tokens(folders, monkeypatch):
         return run_attention(self, module, q[:, :, ::2], k, v, mask[:, :, ::2], more).repeat_interleave(2, dim=2)
 
     monkeypatch.setattr(interface.AttentionCapture, "run_attention", halved)
-    expected = "layer 0 hands 4 queries and 8 keys, not one for each token, to its attention"
+    expected = "layer 0 passes 4 queries and 8 keys, not one for each token, to its attention"
     assert expected in refused(folders("llama"), texts=("the bank by the river was old",))
 
 
@@ -81,7 +81,7 @@ def test_models_of_pictures_and_of_sound(copied, name, takes):
 
 @pytest.mark.parametrize("name", NO_TABLE)
 def test_models_that_embed_no_tokens_or_several_kinds_of_them(folders, name):
-    assert f"'{name}' has no table of token embeddings; attnscope shows attention between" in refused(folders(name))
+    assert f"'{name}' has no token embedding; attnscope shows attention between" in refused(folders(name))
 
 
 def test_a_family_of_neither_says_how_to_see_it(folders):
@@ -120,7 +120,7 @@ def test_weights_that_are_not_finite(copied):
         tensors["norm.weight"] = torch.full_like(tensors["norm.weight"], torch.nan)
         return tensors
 
-    assert "norm.weight: holds nan at [0]" in refused(copied("llama", change=spoil))
+    assert "norm.weight: contains nan at [0]" in refused(copied("llama", change=spoil))
 
 
 def test_tensors_of_another_shape(copied):
@@ -153,22 +153,24 @@ def test_a_start_that_is_no_token(copied, start):
 def test_code_of_the_folder_is_not_run(copied):
     folder = copied("llama", {"auto_map": {"AutoModel": "evil.Model", "AutoConfig": "evil.Config"}})
     (folder / "evil.py").write_text("raise SystemExit('run')")
-    assert "it was not run" in " ".join(run(folder).provenance.notes)
+    assert "which was not run" in " ".join(run(folder).provenance.notes)
 
 
 def test_parts(folders):
-    assert "name one of encoder, decoder, cross" in refused(folders("t5"), UsageError)
+    assert "use one of encoder, decoder, cross" in refused(folders("t5"), UsageError)
     assert "has no part 'cross'" in refused(folders("llama"), UsageError, part="cross")
-    assert "only --engine transformers" in refused(folders("llama"), UsageError, part="cross", engine="native")
-    assert "the text that the encoder reads" in refused(folders("t5"), UsageError, part="decoder")
-    assert "reads TEXT alone" in refused(folders("t5"), UsageError, part="encoder", context=SOURCE)
+    assert "only works with --engine transformers" in refused(
+        folders("llama"), UsageError, part="cross", engine="native"
+    )
+    assert "pass the text for the encoder" in refused(folders("t5"), UsageError, part="decoder")
+    assert "reads only TEXT" in refused(folders("t5"), UsageError, part="encoder", context=SOURCE)
     assert "has no cross-attention" in refused(folders("llama"), UsageError, context=SOURCE)
 
 
 def test_a_text_longer_than_the_positions(folders):
-    assert "61 tokens, the model takes 48" in refused(folders("bert"), texts=("the " * 60,))
+    assert "61 tokens, but the model takes at most 48" in refused(folders("bert"), texts=("the " * 60,))
     # RoBERTa counts its positions from behind the padding's
-    assert "47 tokens, the model takes 46" in refused(folders("roberta"), texts=("the " * 46,))
+    assert "47 tokens, but the model takes at most 46" in refused(folders("roberta"), texts=("the " * 46,))
     assert run(folders("roberta"), texts=("the " * 45,), head="0").texts[0].heads
 
 

@@ -45,16 +45,16 @@ def test_auto_and_the_line_above_a_head_average_over_their_rows(folders, capsys)
     report = _run(folders("bert"), head="auto")
     rows = [_run(folders("bert")).heads[head].rows.other[WORDS].mean() for head in range(4)]
     assert report.heads[0].head == int(np.argmax(rows))
-    assert report.heads[0].chosen == f"auto: most mass on other words ({max(rows):.2f})"
+    assert report.heads[0].chosen == f"auto: most weight on other words ({max(rows):.2f})"
     assert main(["run", TEXT, "--model", str(folders("bert")), "--layer", "0"]) == 0
-    assert f"a word's row on average: {max(rows):.2f} on other words" in capsys.readouterr().out
+    assert f"average row of words: {max(rows):.2f} on other words" in capsys.readouterr().out
 
 
 def test_a_long_text_that_ends_with_them_is_cut_at_its_end(folders):
     text = _run(folders("bert"), "the " * 46 + "zebra </s> " * 10, truncate=True)
     assert [token.text for token in text.tokens] == ["the"] * 46 + ["zebra", "</s>"]
     assert text.tokens[-1].start is None  # the one that the tokenizer adds
-    assert text.notes[0] == "cut from 67 to 48 tokens"
+    assert text.notes[0] == "truncated from 67 to 48 tokens"
 
 
 def test_a_dump_looks_into_a_text_of_nothing_else(folders, tmp_path):

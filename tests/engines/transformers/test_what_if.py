@@ -76,7 +76,7 @@ def test_a_bias_is_named_where_there_is_one(folders, part, bias):
 
 def test_a_mask_that_no_expression_says():
     odd = torch.tensor([[1, 0, 1], [0, 1, 1], [1, 1, 0]], dtype=torch.bool)[None, None]
-    assert describe_allowed(interface.ProvidedMask(odd, None), 3, 3) == "its own, which no expression says"
+    assert describe_allowed(interface.ProvidedMask(odd, None), 3, 3) == "custom, without a mask expression"
     assert describe_allowed(Bidirectional(), 3, 3) == "bidirectional"
 
 

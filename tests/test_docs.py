@@ -1,0 +1,234 @@
+"""Run every example of the README and of docs/, compare every screen with the real one, and follow every link.
+
+`ATTNSCOPE_SNAPSHOTS=write python -m pytest tests/test_docs.py` rewrites the screens and `docs/screen.svg`; read the
+diff. The Python and SQL of `docs/dumps.md` is run by `tests/batch/test_scripting.py`, the Python of `docs/python.md` by
+a test of its own.
+"""
+
+import gzip
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import pytest
+
+from attnscope.cli import main
+from attnscope.cli.app import app
+from attnscope.report.row_statistics import STATISTICS
+from tests.helpers import architectures
+
+ROOT = Path(__file__).parent.parent
+README = ROOT / "README.md"
+DOCS = ROOT / "docs"
+PAGES = [README, *sorted(DOCS.glob("*.md"))]
+LINKED = [*PAGES, *(ROOT / name for name in ("ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md"))]
+REWRITE = os.environ.get("ATTNSCOPE_SNAPSHOTS") == "write"
+PICTURE = ["run", "The bank by the river", "--stage", "weights", "--output", "screen.svg"]
+TEXTS = "the cat sleeps\nthe small dog runs fast\n"
+MODELS = {"my-bert": "bert", "my-llama": "llama", "my-opt": "opt", "my-t5": "t5", "my-marian": "marian"}
+OPTIONAL = {"transformers": "--engine transformers", "pyarrow": ".parquet"}
+
+named = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+
+
+def blocks(page, language):
+    """The fenced blocks of a page in a language."""
+    return re.findall(rf"^```{language}\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL)
+
+
+def commands(page):
+    """Every command line that a page shows and that is run here; jq's one-liner is run by test_scripting.py."""
+    lines = [line for block in blocks(page, "sh") for line in block.splitlines() if not line.startswith(("#", "jq "))]
+    return list(dict.fromkeys(lines))
+
+
+def screens(page):
+    """Every command with the output that a page shows for it."""
+    return [re.fullmatch(r"\$ (.+)\n((?:.*\n)*)", block).groups() for block in blocks(page, "console")]
+
+
+def epilogs():
+    return {(c.name or c.callback.__name__).replace("_", "-"): c.epilog for c in app.registered_commands}
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory):
+    """A folder with every file and model that the examples name."""
+    folder = tmp_path_factory.mktemp("inputs")
+    (folder / "texts.txt").write_text(TEXTS)
+    (folder / "texts.txt.gz").write_bytes(gzip.compress(TEXTS.encode()))
+    lines = "".join(f'{{"text": "{text}"}}\n' for text in TEXTS.splitlines())
+    (folder / "texts.jsonl").write_text(lines)
+    (folder / "texts.jsonl.gz").write_bytes(gzip.compress(lines.encode()))
+    (folder / "reviews.csv").write_text("stars,review\n5,the cat sleeps\n1,the dog runs\n")
+    kinds = {**architectures.ONE_PART, **architectures.TWO_PARTS}
+    for name, kind in MODELS.items():
+        architectures.save(folder / name, architectures.make(kind, kinds[kind]))
+    for name in ("report.json", "before.json", "after.json"):
+        assert main(["run", "The bank by the river", "--layer", "3", "--quiet", "--output", str(folder / name)]) == 0
+    texts = str(folder / "texts.txt")
+    assert main(["batch", texts, "--quiet", "-o", str(folder / "dump.jsonl")]) == 0
+    assert main(["batch", texts, "--quiet", "--stage", "weights", "-o", str(folder / "matrices")]) == 0
+    return folder
+
+
+@pytest.fixture
+def folder(inputs, tmp_path, monkeypatch):
+    """A working folder of its own with the inputs, and `attnscope` on the path."""
+    shutil.copytree(inputs, tmp_path, dirs_exist_ok=True)
+    shutil.copytree(DOCS, tmp_path / "docs")
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    (programs / "attnscope").write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m attnscope "$@"\n')
+    (programs / "attnscope").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{programs}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv("PYTHONUTF8", "1")
+    monkeypatch.setenv("COLUMNS", "80")
+    for name in ("NO_COLOR", "FORCE_COLOR", "ATTNSCOPE_MODEL"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def shell(line):
+    ran = subprocess.run(["bash", "-o", "pipefail", "-c", line], capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr
+    return ran.stdout
+
+
+def test_the_readme_is_short():
+    assert len(README.read_bytes()) <= 10 * 1024
+
+
+@named
+def test_every_block_is_of_a_kind_that_is_run(page):
+    known = {"sh", "console", "toml"} | {
+        "README.md": {"python"},
+        "python.md": {"python"},
+        "dumps.md": {"python", "sql"},
+    }.get(page.name, set())
+    assert set(re.findall(r"^```(\w*)\n.*?^```$", page.read_text(), re.MULTILINE | re.DOTALL)) <= known
+
+
+@pytest.mark.parametrize("command", epilogs())
+def test_every_command_has_a_section_with_the_examples_of_its_help(command):
+    section = (DOCS / "commands.md").read_text().partition(f"\n## attnscope {command}\n")[2].partition("\n## ")[0]
+    (block,) = re.findall(r"```sh\n(.*?)```", section, re.DOTALL)
+    assert block.splitlines() == epilogs()[command].strip().splitlines()
+
+
+@pytest.mark.parametrize("line", dict.fromkeys(line for page in PAGES for line in commands(page)))
+def test_every_command_that_is_shown_runs(line, folder, capsys):
+    for package, word in OPTIONAL.items():
+        if word in line:
+            pytest.importorskip(package, reason=f"{package} is not installed")
+    if "| jq " in line and shutil.which("jq") is None:
+        pytest.skip("jq is not installed")
+    words = shlex.split(line, comments=True)
+    if "-o" in words:  # the dump that is there is one of other texts
+        made = folder / words[words.index("-o") + 1]
+        (shutil.rmtree if made.is_dir() else Path.unlink)(made)
+    if words[0] == "attnscope" and "|" not in words:
+        assert main(words[1:]) == 0, capsys.readouterr().err
+    else:
+        shell(line)
+
+
+def test_the_padded_batch_of_the_walkthrough_shows_two_texts(folder, capsys):
+    lines = [line for line in commands(DOCS / "walkthroughs.md") if "--file texts.txt" in line]
+    (printf,) = (line for line in commands(DOCS / "walkthroughs.md") if line.startswith("printf "))
+    shell(printf)
+    assert (folder / "texts.txt").read_text() == TEXTS
+    assert len(lines) == 2
+    for line in lines:
+        assert main(shlex.split(line)[1:]) == 0
+        assert capsys.readouterr().out.count("L0H0") == 2
+
+
+@pytest.mark.parametrize("page", [p for p in PAGES if screens(p)], ids=lambda page: page.name)
+def test_every_screen_is_what_a_terminal_of_80_columns_shows(page, folder):
+    """A screen that ends in `…` is the beginning of a longer one."""
+    for command, shown in screens(page):
+        lines, cut = shown.splitlines(), shown.endswith("…\n")
+        real = [line.rstrip() for line in shell(command).rstrip().splitlines()]
+        real = [*real[: len(lines) - 1], "…"] if cut else real
+        if REWRITE:
+            text = page.read_text()
+            page.write_text(text.replace(f"$ {command}\n{shown}```", "\n".join([f"$ {command}", *real, "```"])))
+        else:
+            assert lines == real
+            assert len(lines) > 4
+
+
+def drawn(path):
+    """Texts with their colours, and coloured cells, of a picture; what else is in it is the affair of rich."""
+    source = path.read_text()
+    styles = dict(re.findall(r"^\s*\.[\w-]+-(r\d+) \{ (.*?) ?\}$", source, re.MULTILINE))
+    found = []
+    for node in ET.fromstring(source).iter():
+        tag = node.tag.rpartition("}")[2]
+        if tag == "text" and "x" in node.attrib and node.get("class", "").rpartition("-")[2] in styles:
+            style = styles[node.get("class").rpartition("-")[2]]
+            found.append((node.text.strip(), style, node.get("x"), node.get("y")))
+        elif tag == "rect" and node.get("fill", "").startswith("#"):
+            found.append((node.get("fill"), node.get("x"), node.get("y"), node.get("width")))
+    return found
+
+
+def test_the_picture_is_what_the_tool_draws(folder):
+    assert main(PICTURE) == 0
+    if REWRITE:
+        shutil.copyfile("screen.svg", DOCS / "screen.svg")
+    shown = drawn(DOCS / "screen.svg")
+    assert shown == drawn(folder / "screen.svg")
+    assert len({row[0] for row in shown if row[0].startswith("#")}) > 5  # it is in colour
+    assert any(row[0] == "0.92" for row in shown)
+
+
+def test_the_stack_of_the_page_runs(folder, capsys):
+    (block,) = blocks(DOCS / "stacks.md", "toml")
+    Path("my.toml").write_text(block)
+    assert main(["run", "The bank by the river", "--config", "my.toml"]) == 0, capsys.readouterr().err
+    assert "random" in capsys.readouterr().out
+
+
+def test_the_table_of_rows_names_every_statistic():
+    (row,) = re.findall(r"^\| `rows` \|.*$", (DOCS / "dumps.md").read_text(), re.MULTILINE)
+    assert {name for name in STATISTICS if not name.startswith("within_")} <= set(re.findall(r"`(\w+)`", row))
+
+
+def test_the_python_of_the_readme_runs(folder):
+    names = {}
+    for block in blocks(README, "python"):
+        exec(block, names)
+
+
+def anchors(page):
+    """The anchors that a page's headings have on the web."""
+    headings = re.findall(r"^#+ (.+)$", re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def links(page):
+    """The targets of a page's links, those to the web aside."""
+    text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
+    return [target for target in re.findall(r"\]\(([^)\s]+)\)", text) if "://" not in target]
+
+
+@pytest.mark.parametrize("page", LINKED, ids=lambda page: page.name)
+def test_every_link_leads_somewhere(page):
+    for target in links(page):
+        path, _, anchor = target.partition("#")
+        there = (page.parent / path).resolve() if path else page
+        assert there.is_file() and there.is_relative_to(ROOT), target
+        assert not anchor or anchor in anchors(there), target
+
+
+def test_the_readme_leads_to_every_page():
+    assert {f"docs/{page.name}" for page in DOCS.glob("*.md")} <= set(links(README))
