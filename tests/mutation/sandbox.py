@@ -89,7 +89,6 @@ class Sandbox:
         sys.path.insert(0, str(self.tree))
         for name in [name for name in sys.modules if name == "tests" or name.startswith("tests.")]:
             del sys.modules[name]  # the tests of the copy, not those of the tree that this command belongs to
-        sys.dont_write_bytecode = True
 
     @staticmethod
     def _wait(pid: int, limit: float) -> int | None:
