@@ -18,7 +18,7 @@ _FOLDERS = "analysis comparison model parity pipeline batch cli explanation refe
 _LEFT_OUT = "planted_bugs planted_elsewhere soak faults scripting reference".split()
 _LEFT_OUT += "help lazy boundary hostile progress complete usage info".split()  # of tests/cli
 _SUBPROCESSES = ("cli/test_batch.py",)
-OWN = {"model": "model", "analysis": "analysis", "comparison": "comparison", "records": "batch"}
+_QUICK = 0.3  # seconds
 
 
 class Baseline:
@@ -60,8 +60,8 @@ class Baseline:
     def tests(self, mutant: Mutant, budget: float) -> list[str]:
         """Tests that run what a mutant changes, those of its own folder first, quick ones before slow ones.
 
-        Where they take longer than the budget, cases of the same test are left out, slowest first: every test that
-        runs the line is there before a second case of any of them is.
+        Where all of them take longer than the budget, half of it goes to quick tests, those of its own folder first.
+        The rest goes to other tests, each of which has one case there before any has a second.
         """
         found: list[str] = []
         for table in self._files.values():
@@ -69,30 +69,31 @@ class Baseline:
             first, last = mutant.lines or (0, 1 << 30)
             names = {name for line, tests in lines.items() if first <= int(line) <= last for name in tests}
             found += table["seconds"] if "setup" in names else names
-        chosen, spent = [], 0.0
-        for test in self._by_case(found):
-            spent += self.seconds[test]
-            if chosen and spent > budget:
-                break
-            chosen.append(test)
-        return self._in_order(chosen, mutant)
+        own, chosen, spent = f"tests/{_own(mutant)}/", set[str](), 0.0
+        ranks = self._ranks(found)
+        quick = sorted((t for t in found if self.seconds[t] < _QUICK), key=lambda t: (not t.startswith(own), ranks[t]))
+        for share, tests in ((0.5, quick), (1.0, sorted(found, key=lambda t: ranks[t]))):
+            for test in tests:
+                if test not in chosen and (not chosen or spent + self.seconds[test] <= share * budget):
+                    chosen.add(test)
+                    spent += self.seconds[test]
+        return self._in_order(chosen, own)
 
-    def _by_case(self, found: list[str]) -> list[str]:
+    def _ranks(self, found: list[str]) -> dict[str, tuple[int, float]]:
+        """The place of each test among the cases of one function, quickest first, and its seconds."""
         cases: dict[str, list[str]] = defaultdict(list)
         for test in sorted(found, key=lambda test: self.seconds[test]):
             cases[test.partition("[")[0]].append(test)
-        ranked = [(rank, self.seconds[test], test) for tests in cases.values() for rank, test in enumerate(tests)]
-        return [test for _, _, test in sorted(ranked)]
+        return {test: (rank, self.seconds[test]) for tests in cases.values() for rank, test in enumerate(tests)}
 
-    def _in_order(self, chosen: list[str], mutant: Mutant) -> list[str]:
-        own = OWN[{"batch": "records"}.get(folder := mutant.path.split("/")[1], folder)]
+    def _in_order(self, chosen: set[str], own: str) -> list[str]:
         totals: dict[str, float] = defaultdict(float)
         for test in chosen:
             totals[_file(test)] += self.seconds[test]
 
         def place(test: str) -> tuple[bool, float, str, float]:
             file = _file(test)
-            return not file.startswith(f"tests/{own}/"), totals[file], file, self.seconds[test]
+            return not file.startswith(own), totals[file], file, self.seconds[test]
 
         return sorted(chosen, key=place)
 
@@ -165,6 +166,10 @@ def _files(tree: Path) -> list[str]:
         for path in sorted((tree / "tests" / folder).rglob("test_*.py"))
         if path.stem.removeprefix("test_") not in _LEFT_OUT and not path.as_posix().endswith(_SUBPROCESSES)
     ]
+
+
+def _own(mutant: Mutant) -> str:
+    return mutant.path.split("/")[1]
 
 
 def _file(test: str) -> str:
