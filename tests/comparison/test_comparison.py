@@ -18,7 +18,7 @@ from attnscope.errors import AttnscopeError, UsageError
 from attnscope.pipeline import inspect
 from attnscope.report import STAGES, Token, to_json
 from attnscope.report.__main__ import schema_file
-from attnscope.report.compare import Side
+from attnscope.report.compare import Cell, Side
 from attnscope.views.terminal.recorded import as_text
 from tests.helpers.sample_reports import report, text_report, tokens
 
@@ -118,6 +118,12 @@ def test_weight_on_tokens_without_counterpart_counts_as_moved():
     assert head.gain[0] == pytest.approx(max(gain, rows[1][1] - rows[0][1]), abs=1e-6)
     assert head.loss[0] == pytest.approx(loss, abs=1e-6)
     assert found.notes == ["tokens that only one side has are not in the matrix; their weight counts as moved"]
+
+
+def test_where_nothing_is_shared_no_cell_is_the_worst():
+    runs = [(text, config(text, layer="0", head="0")) for text in ("a b", "c d")]
+    (head,) = compare_runs("text", runs, None, None).changes[0].heads
+    assert head.worst == [Cell(stage, -1, -1, None, None, 0.0) for stage in STAGES]
 
 
 pieces = st.lists(st.sampled_from("abc"), max_size=9)

@@ -58,7 +58,7 @@ class Sandbox:
             before: Called in the fork before pytest.
 
         Raises:
-            RuntimeError: Pytest found no test, or its command line is wrong.
+            RuntimeError: Pytest found no test.
         """
         pid = os.fork()
         if not pid:
@@ -67,19 +67,17 @@ class Sandbox:
                 before()
                 options = ["-x", "-q", "-p", "no:cacheprovider", "-W", "ignore::pytest.PytestAssertRewriteWarning"]
                 options.append(f"--basetemp={self.folder / 'tmp'}")
-                code = 0
-                for some in filter(
-                    None, (files[:1], files[1:3], files[3:])
-                ):  # most mutants need no more than the first
-                    code = code or int(pytest.main([*options, *some], plugins=[plugin, _NoShrinking()]))
+                failed = 0
+                for some in filter(None, (files[:1], files[1:3], files[3:])):  # most need no more than the first
+                    failed = failed or int(pytest.main([*options, *some], plugins=[plugin, _NoShrinking()]))
             except BaseException as e:
                 print(repr(e), file=sys.stderr)
-                code = 1
+                failed = 1
             sys.stdout.flush()
-            os._exit(code)
+            os._exit(failed)
         code = self._wait(pid, limit)
-        if code in (4, 5):
-            raise RuntimeError(f"pytest ended with {code}: see {self.folder / 'pytest.txt'}")
+        if code == pytest.ExitCode.NO_TESTS_COLLECTED:
+            raise RuntimeError(f"pytest found no test: see {self.folder / 'pytest.txt'}")
         return {0: "passed", None: "timeout"}.get(code, "failed")
 
     def _enter(self) -> None:
