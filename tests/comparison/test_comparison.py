@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from attnscope.comparison import alignment
 from attnscope.comparison.alignment import align
-from attnscope.comparison.reports import compare_sides, jensen_shannon
+from attnscope.comparison.reports import compare_sides, jensen_shannon, listed
 from attnscope.comparison.runs import Wanted, compare_files, compare_runs
 from attnscope.comparison.tolerance import Tolerance, failure
 from attnscope.config import RunConfig, TextInput
@@ -124,6 +124,14 @@ def test_where_nothing_is_shared_no_cell_is_the_worst():
     runs = [(text, config(text, layer="0", head="0")) for text in ("a b", "c d")]
     (head,) = compare_runs("text", runs, None, None).changes[0].heads
     assert head.worst == [Cell(stage, -1, -1, None, None, 0.0) for stage in STAGES]
+
+
+@pytest.mark.parametrize(
+    ("positions", "written"),
+    [([], "none"), ([3], "3"), ([0, 1], "0–1"), ([0, 1, 3, 4, 5, 7, 9, 10], "0–1, 3–5, 7, 9–10"), ([2, 0], "2, 0")],
+)
+def test_positions_are_written_as_runs(positions, written):
+    assert listed(positions) == written
 
 
 pieces = st.lists(st.sampled_from("abc"), max_size=9)

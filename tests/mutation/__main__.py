@@ -67,14 +67,14 @@ class Judge:
         source = (ROOT / mutant.path).read_text()
         changed = mutant.apply(source)
         assert changed is not None
-        tests = self._baseline.tests(mutant, self._budget)
-        expected, started = sum(self._baseline.seconds[test] for test in tests), time.monotonic()
+        tests = {test: self._baseline.seconds[test] for test in self._baseline.tests(mutant, self._budget)}
+        started = time.monotonic()
         verdict = "passed"
         if tests:
             self._sandbox.mutate(mutant.path, changed)
             try:
                 files = list(dict.fromkeys(test.partition("::")[0] for test in tests))
-                verdict = self._sandbox.pytest(files, Chosen(tests, self._failed), 40 + 4 * expected)
+                verdict = self._sandbox.pytest(files, Chosen(tests, self._failed), 60 + 5 * sum(tests.values()))
             finally:
                 self._sandbox.mutate(mutant.path, source)
         diff = "\n".join(

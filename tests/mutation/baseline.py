@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import signal
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
@@ -142,10 +143,15 @@ class _Meter:
 
 
 class Chosen:
-    """A plugin that runs some tests in a given order, and notes the first that fails."""
+    """A plugin that runs some tests in a given order, each for a limited time, and notes the first that fails.
 
-    def __init__(self, tests: list[str], into: Path) -> None:
-        self._place = {test: n for n, test in enumerate(tests)}
+    Args:
+        tests: In order, with the seconds that each takes without a mutant.
+        into: Where the name of the one that fails is written.
+    """
+
+    def __init__(self, tests: dict[str, float], into: Path) -> None:
+        self._seconds, self._place = tests, {test: n for n, test in enumerate(tests)}
         self._into = into
         into.unlink(missing_ok=True)
 
@@ -153,6 +159,9 @@ class Chosen:
         items[:] = sorted(
             (item for item in items if item.nodeid in self._place), key=lambda item: self._place[item.nodeid]
         )
+
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
+        signal.alarm(20 + int(10 * self._seconds[nodeid]))  # ends the process where a mutant never ends
 
     def pytest_runtest_logreport(self, report: Any) -> None:
         if report.failed:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -78,7 +79,7 @@ class Sandbox:
         code = self._wait(pid, limit)
         if code == pytest.ExitCode.NO_TESTS_COLLECTED:
             raise RuntimeError(f"pytest found no test: see {self.folder / 'pytest.txt'}")
-        return {0: "passed", None: "timeout"}.get(code, "failed")
+        return {0: "passed", None: "timeout", -signal.SIGALRM: "timeout"}.get(code, "failed")
 
     def _enter(self) -> None:
         os.setsid()
@@ -94,15 +95,18 @@ class Sandbox:
 
     @staticmethod
     def _wait(pid: int, limit: float) -> int | None:
-        until = time.monotonic() + limit
-        while time.monotonic() < until:
+        until, code = time.monotonic() + limit, None
+        while code is None and time.monotonic() < until:
             ended, status = os.waitpid(pid, os.WNOHANG)
             if ended:
-                return os.waitstatus_to_exitcode(status)
-            time.sleep(0.02)
-        os.killpg(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
-        return None
+                code = os.waitstatus_to_exitcode(status)
+            else:
+                time.sleep(0.02)
+        with suppress(ProcessLookupError):
+            os.killpg(pid, signal.SIGKILL)  # with what it has started
+        if code is None:
+            os.waitpid(pid, 0)
+        return code
 
 
 class _NoShrinking:
