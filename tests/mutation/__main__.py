@@ -9,6 +9,7 @@ import argparse
 import difflib
 import json
 import os
+import re
 import sys
 import tempfile
 import time
@@ -29,7 +30,7 @@ def main() -> int:
     parser.add_argument("--of", default=",".join(PARTS), help=f"some of {', '.join(PARTS)}")
     parser.add_argument("--sample", type=int, default=200, help="mutants, as many of each part")
     parser.add_argument("--seed", type=int, default=0, help="another seed draws from what no other has judged")
-    parser.add_argument("--again", nargs="?", const="", help="judge survivors again: those whose name holds this text")
+    parser.add_argument("--again", nargs="?", const="", help="judge survivors again: those that fit this expression")
     parser.add_argument("--budget", type=float, default=60, help="seconds of tests that a mutant has to survive")
     parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()) / "attnscope-mutation")
     given = parser.parse_args()
@@ -40,7 +41,7 @@ def main() -> int:
     judge = Judge(given.folder, given.budget)
     for part, mutant in drawn:
         row = record.rows.get(name(mutant))
-        again = row is not None and given.again is not None and given.again in row["name"]
+        again = row is not None and given.again is not None and re.search(given.again, row["name"])
         if row is None or (again and row["verdict"] == "survived"):
             record.add(name(mutant), judge(mutant) | {"seed": given.seed, "part": part, "site": mutant.site})
     rows = [record.rows[name(mutant)] for _, mutant in drawn]
