@@ -128,8 +128,10 @@ def test_after_an_interruption_no_thread_goes_on(monkeypatch: pytest.MonkeyPatch
     assert len(computed) == count
 
 
-@pytest.mark.parametrize(("queries", "heads", "rows", "threads"),
-                         [(256, 4, None, 3), (255, 4, None, 1), (2048, 4, range(32), 3), (2048, 4, range(31), 1)])  # fmt: skip
+@pytest.mark.parametrize(
+    ("queries", "heads", "rows", "threads"),
+    [(256, 4, None, 3), (255, 4, None, 1), (2048, 4, range(32), 3), (2048, 4, range(31), 1)],
+)
 def test_a_layer_is_worth_all_threads_from_262144_cells_on(
     monkeypatch: pytest.MonkeyPatch, queries: int, heads: int, rows: range | None, threads: int
 ) -> None:
