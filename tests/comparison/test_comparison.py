@@ -7,9 +7,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from attnscope.comparison import alignment
 from attnscope.comparison.alignment import align
+from attnscope.comparison.maps import pooled_change
 from attnscope.comparison.reports import compare_sides, jensen_shannon, listed
 from attnscope.comparison.runs import Wanted, compare_files, compare_runs
 from attnscope.comparison.tolerance import Tolerance, failure
@@ -454,3 +456,24 @@ def test_reports_that_do_not_go_together_are_refused(saved, tmp_path):
     (tmp_path / "e.json").write_text("{}")
     with pytest.raises(AttnscopeError, match=r"e\.json: not an attnscope report"):
         compare_files([saved[0], tmp_path / "e.json"])
+
+
+def test_a_head_that_is_saved_of_another_layer_alone_is_refused(tmp_path):
+    whole = inspect(config())
+    heads = [head for head in whole.texts[0].heads if (head.layer, head.head) in {(0, 0), (1, 1)}]
+    path = tmp_path / "some.json"
+    path.write_bytes(to_json(replace(whole, texts=[replace(whole.texts[0], heads=heads)])))
+    assert len(compare_files([path, path], Wanted(layer="1", head="1")).changes[0].heads) == 1
+    with pytest.raises(UsageError, match=r"some\.json' holds no such head of such a layer"):
+        compare_files([path, path], Wanted(layer="0", head="1"))
+
+
+@pytest.mark.parametrize("lacking", ["pooled", "columns"])
+@pytest.mark.parametrize("side", [0, 1])
+def test_a_map_is_compared_with_a_map_alone(lacking, side):
+    text = inspect(config(pool=3)).texts[0]
+    sides = [(text, text.heads[0], "L0H0"), (text, text.heads[0], "L0H0")]
+    assert not pooled_change(0, *sides)[0].worst[0].difference
+    sides[side] = (text, replace(text.heads[0], **{lacking: None}), "L0H0")
+    with pytest.raises(AttnscopeError, match="only one side has a map"):
+        pooled_change(0, *sides)
