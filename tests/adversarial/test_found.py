@@ -445,12 +445,14 @@ def test_dumps_that_cannot_be_gone_on_with(tmp_path: Path, number: int, change: 
         lambda places: places["0/top.keys"].update(shape=[1]),
         lambda places: places["0/top.keys"].update(data_offsets=[0, 10**9]),
         lambda places: places["0/top.keys"].update(data_offsets="all"),
+        lambda places: places["0/top.keys"].update(data_offsets=[-1, 3], shape=[1]),
+        lambda places: places["0/top.keys"].update(data_offsets=[0, 4], shape=[-1, -1]),
         lambda places: places.update({"0/top.more": places["0/top.keys"]}),
         lambda places: places.update({"0/more": places["0/top.keys"]}),
         lambda places: places.pop("0/top.keys"),
         lambda places: places.pop("0/rows.entropy"),
     ],
-    ids=range(9),
+    ids=range(11),
 )
 def test_shards_with_another_header(tmp_path: Path, change: Callable[[dict[str, Any]], object]) -> None:
     from zlib import crc32

@@ -2,16 +2,19 @@
 
 import csv
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from attnscope.batch import convert as conversion
 from attnscope.batch import tables
 from attnscope.batch.convert import convert
 from attnscope.batch.dump import DumpConfig, write_dump
 from attnscope.batch.dump_reader import Dump
 from attnscope.batch.header import Settings
+from attnscope.batch.sinks import arrays_of
 from attnscope.config import RunConfig, TextInput
 from attnscope.errors import AttnscopeError, UsageError
 from attnscope.pipeline import inspect
@@ -51,6 +54,29 @@ def test_around_every_kind_and_back(folder):
 def read(path):
     with open(path, newline="") as file:
         return list(csv.DictReader(file))
+
+
+@pytest.mark.parametrize("most", [2, 2048])
+def test_shards_hold_as_many_numbers_as_those_of_batch(folder, monkeypatch, most):
+    """A window takes records up to its limit, inclusive, and at least one."""
+    monkeypatch.setattr(conversion, "MAX_WINDOW_RECORDS", most)
+    one = Dump(folder / "dump.jsonl")
+    header, records = one.header, [*one.records()] * 2
+    sizes = [sum(array.size for array in arrays_of(record).values()) for record in records]
+    assert sizes[1] == 0 < sizes[3] < sizes[0]
+    for limit in (1, *np.cumsum(sizes), *(np.cumsum(sizes) - 1), *(np.cumsum(sizes[2:]) + 1)):
+        expected, first = [], 0
+        while first < len(records):
+            end = first + 1
+            while end < len(records) and end - first < most and sum(sizes[first : end + 1]) <= limit:
+                end += 1
+            expected.append(list(range(first, end)))
+            first = end
+        asked = SimpleNamespace(
+            header=replace(header, grouping=replace(header.grouping, window=int(limit))), records=lambda: iter(records)
+        )
+        numbers = iter(range(len(records)))
+        assert [[next(numbers) for _ in window] for window in conversion._windows(asked)] == expected
 
 
 def test_contributors_have_a_row_for_every_text_unit_query_and_rank(folder):

@@ -17,12 +17,13 @@ from attnscope.batch.dump_reader import Dump
 from attnscope.batch.groups import MIN_PADDED_TOKENS as PADDABLE
 from attnscope.batch.header import Settings
 from attnscope.batch.records import json_schema
-from attnscope.batch.sinks import arrays_of
+from attnscope.batch.sinks import arrays_of, open_dump
 from attnscope.config import RunConfig, TextInput
 from attnscope.errors import AttnscopeError, UsageError
 from attnscope.pipeline import inspect
 from attnscope.report import STAGES
 from attnscope.report.row_statistics import STATISTICS
+from attnscope.system.file_system import FileSystem
 from tests.helpers.faulty_files import Crash, Faulty
 
 TEXTS = (
@@ -393,3 +394,14 @@ def test_a_target_that_is_something_else_is_refused(tmp_path, kind):
     with pytest.raises(AttnscopeError, match=r"symbolic link|is not a dump|with other files"):
         dump(tmp_path, name=target.name)
     assert kind != "something" or target.read_text() == "precious"
+
+
+@pytest.mark.parametrize("there", [False, True], ids=["new", "there already"])
+def test_a_folder_that_a_dump_makes_and_leaves_empty_is_gone(tmp_path, there):
+    target = tmp_path / "dump"
+    if there:
+        target.mkdir()
+    with open_dump(target, force=False, files=FileSystem()):
+        assert target.is_dir()
+    assert target.exists() == there
+    assert [*tmp_path.rglob("*")] == [target] * there

@@ -7,10 +7,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from attnscope.comparison import alignment
 from attnscope.comparison.alignment import align
-from attnscope.comparison.reports import compare_sides, jensen_shannon
+from attnscope.comparison.maps import pooled_change
+from attnscope.comparison.reports import compare_sides, jensen_shannon, listed
 from attnscope.comparison.runs import Wanted, compare_files, compare_runs
 from attnscope.comparison.tolerance import Tolerance, failure
 from attnscope.config import RunConfig, TextInput
@@ -18,7 +20,7 @@ from attnscope.errors import AttnscopeError, UsageError
 from attnscope.pipeline import inspect
 from attnscope.report import STAGES, Token, to_json
 from attnscope.report.__main__ import schema_file
-from attnscope.report.compare import Side
+from attnscope.report.compare import Cell, Side
 from attnscope.views.terminal.recorded import as_text
 from tests.helpers.sample_reports import report, text_report, tokens
 
@@ -118,6 +120,20 @@ def test_weight_on_tokens_without_counterpart_counts_as_moved():
     assert head.gain[0] == pytest.approx(max(gain, rows[1][1] - rows[0][1]), abs=1e-6)
     assert head.loss[0] == pytest.approx(loss, abs=1e-6)
     assert found.notes == ["tokens that only one side has are not in the matrix; their weight counts as moved"]
+
+
+def test_where_nothing_is_shared_no_cell_is_the_worst():
+    runs = [(text, config(text, layer="0", head="0")) for text in ("a b", "c d")]
+    (head,) = compare_runs("text", runs, None, None).changes[0].heads
+    assert head.worst == [Cell(stage, -1, -1, None, None, 0.0) for stage in STAGES]
+
+
+@pytest.mark.parametrize(
+    ("positions", "written"),
+    [([], "none"), ([3], "3"), ([0, 1], "0–1"), ([0, 1, 3, 4, 5, 7, 9, 10], "0–1, 3–5, 7, 9–10"), ([2, 0], "2, 0")],
+)
+def test_positions_are_written_as_runs(positions, written):
+    assert listed(positions) == written
 
 
 pieces = st.lists(st.sampled_from("abc"), max_size=9)
@@ -440,3 +456,24 @@ def test_reports_that_do_not_go_together_are_refused(saved, tmp_path):
     (tmp_path / "e.json").write_text("{}")
     with pytest.raises(AttnscopeError, match=r"e\.json: not an attnscope report"):
         compare_files([saved[0], tmp_path / "e.json"])
+
+
+def test_a_head_that_is_saved_of_another_layer_alone_is_refused(tmp_path):
+    whole = inspect(config())
+    heads = [head for head in whole.texts[0].heads if (head.layer, head.head) in {(0, 0), (1, 1)}]
+    path = tmp_path / "some.json"
+    path.write_bytes(to_json(replace(whole, texts=[replace(whole.texts[0], heads=heads)])))
+    assert len(compare_files([path, path], Wanted(layer="1", head="1")).changes[0].heads) == 1
+    with pytest.raises(UsageError, match=r"some\.json' holds no such head of such a layer"):
+        compare_files([path, path], Wanted(layer="0", head="1"))
+
+
+@pytest.mark.parametrize("lacking", ["pooled", "columns"])
+@pytest.mark.parametrize("side", [0, 1])
+def test_a_map_is_compared_with_a_map_alone(lacking, side):
+    text = inspect(config(pool=3)).texts[0]
+    sides = [(text, text.heads[0], "L0H0"), (text, text.heads[0], "L0H0")]
+    assert not pooled_change(0, *sides)[0].worst[0].difference
+    sides[side] = (text, replace(text.heads[0], **{lacking: None}), "L0H0")
+    with pytest.raises(AttnscopeError, match="only one side has a map"):
+        pooled_change(0, *sides)

@@ -55,6 +55,31 @@ def test_contexts_of_different_lengths_are_padded_and_padding_gets_nothing(confi
             np.testing.assert_allclose(head.stages["weights"].sum(-1), 1, atol=1e-6)
 
 
+@pytest.mark.parametrize("pool", [1, 2, 4, 64])
+@pytest.mark.parametrize("mask", ["own", "window:2"])
+@pytest.mark.parametrize("more", ["keys", "queries"])
+def test_a_map_has_runs_of_queries_against_runs_of_the_context(config, pool, mask, more):
+    """Beside a longer text; under the window a last row may see nothing."""
+    pairs = [(TEXT, CONTEXT), ("is", "first dessert")]
+    pairs = pairs if more == "keys" else [(context, text) for text, context in pairs]
+    maps, matrices = (run(config, *pairs, mask=mask, **asked).texts for asked in ({"pool": pool}, {}))
+    for text, whole in zip(maps, matrices, strict=True):
+        sizes = len(text.tokens), len(text.sources)
+        cuts = [[-(-i * n // min(pool, n)) for i in range(min(pool, n) + 1)] for n in sizes]
+        for head, exact in zip(text.heads, whole.heads, strict=True):
+            weights = exact.stages["weights"].astype(float)
+            seen = ~np.isnan(weights).any(-1)
+            assert (head.pooled.queries, head.pooled.keys) == tuple(cuts)
+            expected = np.full([len(cut) - 1 for cut in cuts], np.nan)
+            for i, j in np.ndindex(*expected.shape):
+                rows = [q for q in range(cuts[0][i], cuts[0][i + 1]) if seen[q]]
+                if rows:
+                    expected[i, j] = weights[rows, cuts[1][j] : cuts[1][j + 1]].sum() / len(rows)
+            np.testing.assert_allclose(head.pooled.weights, expected, atol=1e-6)
+            np.testing.assert_allclose(head.columns.mass, weights[seen].sum(0), atol=1e-6)
+            assert head.means.entropy == pytest.approx(exact.rows.entropy[seen].mean(), abs=1e-6)
+
+
 def test_words_of_the_context_select_columns(config):
     text = run(config, key="dessert", query="life").texts[0]
     assert (text.queries, text.keys) == ([0], [2])

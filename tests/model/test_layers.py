@@ -6,8 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from attnscope.config import ModelConfig
+from attnscope.config import ModelConfig, Rope
 from attnscope.model import layers
+from attnscope.model import stack as stack_module
 from attnscope.model.hooks import AttentionHooks
 from attnscope.model.layers import map_rows
 from attnscope.model.linear import Linear, activate
@@ -72,3 +73,18 @@ def _scores_behind_two_blocks(stack: Stack) -> Tensor:
     seen = MatrixRecorder(["scores"], [0, 1], range(22), range(22))
     stack.run((ids, torch.zeros_like(ids)), [Bidirectional()] * 3, Bidirectional(), AttentionHooks({2: [seen]}))
     return seen.compute()["scores"]
+
+
+def test_layers_that_turn_alike_share_a_rotary_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = list[Rope]()
+    table = stack_module.rotary_table
+    monkeypatch.setattr(stack_module, "rotary_table", lambda rope, *rest: (made.append(rope), table(rope, *rest))[1])
+    local = Rope(theta=77.0)
+    config = ModelConfig(
+        vocab_size=11, d_model=16, n_layers=6, n_heads=2, n_kv_heads=2, d_head=8, d_value=8, d_mlp=32, positions="rope",
+        rope_local=local, windows=(3, None, 3, None, 3, None), rope_layers=(True, True, True, True, False, True),
+    )  # fmt: skip
+    stack = make_random(config, 0, 6, torch.float32, torch.device("cpu"))
+    ids, last = torch.arange(7)[None], MatrixRecorder(["scores"], [0], range(7), range(7))
+    stack.run((ids, torch.zeros_like(ids)), [Bidirectional()] * 6, Bidirectional(), AttentionHooks({5: [last]}))
+    assert made == [local, config.rope]

@@ -6,7 +6,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from attnscope.config import parse_mask
-from attnscope.model.masks import Bidirectional, Causal, Mask, PaddingMask, build_mask, intersect, padding_mask
+from attnscope.model.masks import (
+    Bidirectional,
+    BlockDiagonal,
+    Causal,
+    Mask,
+    PaddingMask,
+    Prefix,
+    SlidingWindow,
+    build_mask,
+    intersect,
+    padding_mask,
+)
 from tests.helpers.attention_cases import masks, whole
 
 
@@ -59,6 +70,44 @@ def test_a_span_leaves_no_allowed_key_out(data: st.DataObject, batch: int, n_que
             assert 0 <= k0 <= k1 <= n_keys
             assert not cells[:, q0:q1, :k0].any()
             assert not cells[:, q0:q1, k1:].any()
+
+
+@given(st.data(), st.integers(1, 2), st.integers(1, 8), st.integers(1, 8))
+def test_every_query_of_a_block_sees_every_key_of_its_all_visible_range(
+    data: st.DataObject, batch: int, n_queries: int, n_keys: int
+) -> None:
+    mask = data.draw(masks(batch, n_queries, n_keys))
+    cells = whole(mask, batch, n_queries, n_keys)
+    for q0 in range(n_queries):
+        for q1 in range(q0 + 1, n_queries + 1):
+            k0, k1 = mask.all_visible_range(q0, q1, n_keys)
+            assert k0 >= k1 or 0 <= k0 < k1 <= n_keys
+            assert cells[:, q0:q1, k0:k1].all()
+
+
+@pytest.mark.parametrize(
+    "mask",
+    [
+        Bidirectional(),
+        Causal(),
+        *(kind(size) for kind in (SlidingWindow, Prefix, BlockDiagonal) for size in (1, 2, 3, 4, 7, 20)),
+        PaddingMask(torch.tensor([4])),
+        PaddingMask(torch.tensor([5, 2, 9])),
+    ],
+    ids=repr,
+)
+def test_the_ranges_of_one_predicate_are_as_narrow_and_as_wide_as_can_be(mask: Mask) -> None:
+    """Wider ones are right, too, but cost the time that they are there to save."""
+    n = 9
+    cells = whole(mask, 3, n, n)
+    for q0 in range(n):
+        for q1 in range(q0 + 1, n + 1):
+            some, every = (
+                getattr(cells[:, q0:q1].flatten(0, 1), how)(0).nonzero().flatten().tolist() for how in ("any", "all")
+            )
+            assert mask.key_range(q0, q1, n) == (some[0], some[-1] + 1)
+            k0, k1 = mask.all_visible_range(q0, q1, n)
+            assert list(range(k0, k1)) == every
 
 
 @given(st.data(), st.integers(1, 2), st.integers(1, 8), st.integers(1, 8))

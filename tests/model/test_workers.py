@@ -7,6 +7,9 @@ from collections.abc import Iterator
 import pytest
 import torch
 
+from attnscope.model import attention
+from attnscope.model.inputs import AttentionInputs, AttentionSpec
+from attnscope.model.masks import Bidirectional
 from attnscope.model.workers import Deferred, run_parts
 
 THREADS = [1, 2, 3]
@@ -123,3 +126,18 @@ def test_after_an_interruption_no_thread_goes_on(monkeypatch: pytest.MonkeyPatch
     assert count < 1000
     time.sleep(0.05)
     assert len(computed) == count
+
+
+@pytest.mark.parametrize(
+    ("queries", "heads", "rows", "threads"),
+    [(256, 4, None, 3), (255, 4, None, 1), (2048, 4, range(32), 3), (2048, 4, range(31), 1)],
+)
+def test_a_layer_is_worth_all_threads_from_262144_cells_on(
+    monkeypatch: pytest.MonkeyPatch, queries: int, heads: int, rows: range | None, threads: int
+) -> None:
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
+    n_keys = 256 if rows is None else 2048
+    for device, expected in (("cpu", threads), ("meta", 1)):
+        q, k = torch.empty(1, 8, queries, 2, device=device), torch.empty(1, 8, n_keys, 2, device=device)
+        inputs = AttentionInputs(0, q, k, k, AttentionSpec(1.0, Bidirectional()))
+        assert attention._threads(inputs, range(heads), rows) == expected

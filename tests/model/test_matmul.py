@@ -1,0 +1,76 @@
+"""Products equal those in float64, by oneDNN and by torch's own choice, whatever this machine's processor prefers."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from attnscope.model import matmul
+from attnscope.model.matmul import linear, matmul_transposed, uses_onednn
+
+
+@pytest.fixture(params=[True, False], ids=["oneDNN", "torch"])
+def onednn(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    monkeypatch.setattr(matmul, "_onednn", lambda: request.param)
+    return bool(request.param)
+
+
+def numbers(*shape: int) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(sum(shape)))
+
+
+WEIGHTS = {
+    "rows": numbers(6, 5),
+    "columns": numbers(5, 6).mT,
+    "strided": numbers(6, 10)[:, ::2],
+    "repeated": numbers(1, 5).expand(6, 5),
+}
+
+
+@pytest.mark.parametrize("layout", WEIGHTS)
+@pytest.mark.parametrize("bias", [None, numbers(6)], ids=["", "bias"])
+@torch.inference_mode()
+def test_a_linear_map_of_any_layout(
+    onednn: bool, monkeypatch: pytest.MonkeyPatch, layout: str, bias: Tensor | None
+) -> None:
+    taken, operator = list[Tensor](), torch.ops.mkldnn._linear_pointwise
+
+    def spy(x: Tensor, weight: Tensor, *rest: Any) -> Tensor:
+        taken.append(weight)
+        return operator(x, weight, *rest)  # type: ignore[no-any-return]
+
+    monkeypatch.setattr(torch.ops.mkldnn, "_linear_pointwise", spy, raising=False)
+    x, weight = numbers(2, 3, 5), WEIGHTS[layout]
+    expected = torch.einsum("abe,ne->abn", x.double(), weight.double()) + (0 if bias is None else bias.double())
+    torch.testing.assert_close(linear(x, weight, bias).double(), expected, rtol=1e-5, atol=1e-5)
+    assert len(taken) == onednn
+    for given in taken:  # others take up to 1,000 times as long
+        assert given.is_contiguous() or given.mT.is_contiguous()
+        assert given is weight or layout in ("strided", "repeated")
+
+
+@pytest.mark.parametrize("leading", [(), (1,), (3,), (2, 2)], ids=repr)
+@pytest.mark.parametrize("worth", [1, 1 << 19], ids=["one by one", "at once"])
+@pytest.mark.parametrize("given", [False, True], ids=["", "into a buffer"])
+@torch.inference_mode()
+def test_products_of_pairs(
+    onednn: bool, monkeypatch: pytest.MonkeyPatch, leading: tuple[int, ...], worth: int, given: bool
+) -> None:
+    monkeypatch.setattr(matmul, "_WORTH_A_CALL", worth)
+    a, b = numbers(*leading, 4, 5), numbers(*leading, 3, 5)
+    out = torch.full((*leading, 4, 3), torch.nan) if given else None
+    expected = torch.einsum("...me,...ne->...mn", a.double(), b.double())
+    torch.testing.assert_close(matmul_transposed(a, b, out).double(), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_onednn_is_for_float32_without_gradients(onednn: bool) -> None:
+    x, weight = numbers(2, 5), numbers(6, 5)
+    assert not uses_onednn(x, weight)  # gradients are on
+    with torch.inference_mode():
+        assert uses_onednn(x, weight) == onednn
+        assert not uses_onednn(x.double(), weight)
+        assert not uses_onednn(x, weight.double())
+        assert not uses_onednn(x.double(), weight.double())
+        assert not uses_onednn(x[:0], weight)
+        assert not uses_onednn(x, weight[:0])
