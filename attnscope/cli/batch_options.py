@@ -6,7 +6,8 @@ from typing import Annotated, Literal
 
 from typer import Argument
 
-from attnscope.cli import completion, parsers
+from attnscope import arguments
+from attnscope.cli import completion
 from attnscope.cli.options import choice, option
 from attnscope.cli.selection_options import SelectionOptions
 from attnscope.errors import UsageError
@@ -19,7 +20,7 @@ Format = Literal["txt", "jsonl", "csv", "tsv", "parquet"]
 def _shard(text: str) -> str:
     """`i/n`, left as typed."""
     number, _, count = text.partition("/")
-    low = parsers.number("--shard", 1)
+    low = arguments.number("--shard", 1)
     if low(number) > low(count):
         raise UsageError(
             f"there is no shard {number} of {count}", where="--shard", hint=f"use 1/{count} to {count}/{count}"
@@ -59,17 +60,19 @@ class InputOptions:
             "--column",
             group=_INPUT,
             metavar="NAME",
-            parser=parsers.text("--column"),
+            parser=arguments.text("--column"),
             help="The column, or JSON member, that holds the text.",
         ),
     ] = "text"
     skip: Annotated[
         int,
-        option("--skip", group=_INPUT, metavar="N", parser=parsers.number("--skip", 0), help="Leave out the first N."),
+        option(
+            "--skip", group=_INPUT, metavar="N", parser=arguments.number("--skip", 0), help="Leave out the first N."
+        ),
     ] = 0
     limit: Annotated[
         int | None,
-        option("--limit", group=_INPUT, metavar="N", parser=parsers.number("--limit", 1), help="Take N at most."),
+        option("--limit", group=_INPUT, metavar="N", parser=arguments.number("--limit", 1), help="Take N at most."),
     ] = None
     shard: Annotated[
         str,
@@ -95,7 +98,7 @@ class DumpSelectionOptions(SelectionOptions):
             "--layer",
             group=_SELECT,
             metavar="LAYERS",
-            parser=parsers.indices("--layer"),
+            parser=arguments.indices("--layer"),
             autocompletion=completion.words("all", "mean"),
             help="Layers, from 0: all, mean, or numbers such as 3, 0,2,5-7 or -1 (the last).",
         ),
@@ -106,7 +109,7 @@ class DumpSelectionOptions(SelectionOptions):
             "--head",
             group=_SELECT,
             metavar="HEADS",
-            parser=parsers.indices("--head"),
+            parser=arguments.indices("--head"),
             autocompletion=completion.words("all", "mean"),
             help="Heads, likewise.",
         ),
@@ -117,7 +120,7 @@ class DumpSelectionOptions(SelectionOptions):
             "--stage",
             group=_SELECT,
             metavar="STAGES",
-            parser=parsers.stages,
+            parser=arguments.stages,
             autocompletion=completion.stages,
             help=f"Whole matrices, which are large: none, or some of {', '.join(completion.STAGES)}, joined by commas.",
         ),
@@ -128,7 +131,7 @@ class DumpSelectionOptions(SelectionOptions):
             "--keep",
             group=_SELECT,
             metavar="WHAT",
-            parser=parsers.some_of("--keep", "part", KEPT),
+            parser=arguments.some_of("--keep", "part", KEPT),
             autocompletion=completion.words(*KEPT),
             help="Some of top (contributors), rows (statistics of every row: {row_statistics}), "
             "columns (weight that every token gets) "
@@ -141,7 +144,7 @@ class DumpSelectionOptions(SelectionOptions):
             "--pool",
             group=_SELECT,
             metavar="N",
-            parser=parsers.number("--pool", 1, 1024),
+            parser=arguments.number("--pool", 1, 1024),
             help="Rows and columns of a pooled map.",
         ),
     ] = 16

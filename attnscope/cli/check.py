@@ -5,12 +5,11 @@ from typing import Annotated, Literal
 
 from typer import Argument, Exit
 
-from attnscope.cli import parsers
+from attnscope import arguments
 from attnscope.cli.options import MachineOptions, ModelOptions, option
 from attnscope.errors import Exit as Failed
 
 CheckFormat = Literal["table", "json"]
-_SENTENCE = "The bank by the river was eroded"
 
 EXAMPLES = """
 attnscope check
@@ -34,7 +33,7 @@ class CheckOptions:
     """
 
     text: Annotated[str, Argument(metavar="TEXT", help="The text to check with; a sentence where none is given.")] = (
-        _SENTENCE
+        arguments.CHECKED_TEXT
     )
     context: Annotated[
         str | None,
@@ -46,7 +45,7 @@ class CheckOptions:
             "--format",
             group="What to show",
             metavar="table|json",
-            parser=parsers.one_of("--format", CheckFormat),
+            parser=arguments.one_of("--format", CheckFormat),
             help="table, for reading, or json.",
         ),
     ] = "table"
@@ -56,7 +55,7 @@ class CheckOptions:
             "--tolerance",
             group="What to show",
             metavar="X",
-            parser=parsers.tolerance("--tolerance"),
+            parser=arguments.tolerance("--tolerance"),
             help="What a deviation may be; without it, what the --dtype allows.",
         ),
     ] = None
