@@ -242,3 +242,15 @@ def test_texts_models_and_reports_are_compared(capfdbinary, tmp_path, minilm):
     np.testing.assert_array_equal(
         live.changes[0].heads[0].difference, reports[1][0, 1].weights - reports[0][0, 1].weights
     )
+
+
+def test_a_number_is_a_position_and_a_str_is_a_word():
+    text = 'a 7 b 2 , "c"'
+    report = attnscope.inspect(text, config="causal", query=["7", 3, "2"], key=[",", slice(0, 1)])
+    assert report.query_tokens == ["7", "2"]
+    assert report.key_tokens == ["a", ","]
+    assert attnscope.inspect(text, config="causal", query=2).query_tokens == ["b"]
+    with pytest.raises(attnscope.AttnscopeError, match="query: '12' is not in the text"):
+        attnscope.inspect("a 12 b", config="causal", query=12)
+    with pytest.raises(attnscope.AttnscopeError, match="query: '0' is not in the text"):
+        attnscope.inspect(text, config="causal", query="0")
