@@ -1,3 +1,63 @@
-"""attnscope: see what attention does inside a transformer."""
+"""attnscope: see what attention does inside a transformer.
 
-__version__ = "0.1.0"
+The functions behind the commands, for Python; they are loaded when they are first used.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from attnscope.version import __version__
+
+if TYPE_CHECKING:
+    from attnscope.api import (
+        AttnscopeError,
+        CheckResult,
+        CompareResult,
+        Contributor,
+        DumpFile,
+        ExplainResult,
+        HeadResult,
+        InspectResult,
+        OpenModel,
+        TextResult,
+        check,
+        compare,
+        explain,
+        inspect,
+        load,
+        open_model,
+        read_dump,
+    )
+
+__all__ = [
+    "AttnscopeError",
+    "CheckResult",
+    "CompareResult",
+    "Contributor",
+    "DumpFile",
+    "ExplainResult",
+    "HeadResult",
+    "InspectResult",
+    "OpenModel",
+    "TextResult",
+    "__version__",
+    "check",
+    "compare",
+    "explain",
+    "inspect",
+    "load",
+    "open_model",
+    "read_dump",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module 'attnscope' has no attribute '{name}'")
+    from attnscope import api
+
+    found = globals()[name] = getattr(api, name)
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

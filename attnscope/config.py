@@ -308,6 +308,9 @@ def _check_scaling(rope: Rope | None, where: str) -> None:
         raise AttnscopeError(found, where=where, hint="use values such as 1 and 4")
 
 
+Positions = str | tuple[int | slice | str, ...]  # as typed, or numbers, slices and words; see selection
+
+
 class TextInput(msgspec.Struct, frozen=True):
     """One text to look at.
 
@@ -335,8 +338,8 @@ class RunConfig(msgspec.Struct, frozen=True):
         what_if: What a changed mask changes.
         layer: Layers, as typed.
         head: Heads, as typed.
-        query: Rows, as typed; None for all (or the first `window`).
-        key: Columns, as typed; None for all (or the first `window`).
+        query: Rows, as typed or as Python values; None for all (or the first `window`).
+        key: Columns, likewise; None for all (or the first `window`).
         stages: Stages whose matrices are kept.
         top: Contributors per query.
         by: What ranks them.
@@ -361,8 +364,8 @@ class RunConfig(msgspec.Struct, frozen=True):
     what_if: Literal["stack", "same-scores"] = "stack"
     layer: str = "auto"
     head: str = "auto"
-    query: str | None = None
-    key: str | None = None
+    query: Positions | None = None
+    key: Positions | None = None
     stages: tuple[str, ...] = ("scores", "masked", "weights")
     top: int = 3
     by: Literal["weight", "value", "projected"] = "weight"

@@ -5,18 +5,19 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
-from attnscope import __version__
 from attnscope.checkpoints.folder import hash_weights
 from attnscope.checkpoints.source import ModelSource
 from attnscope.config import RunConfig, TextInput, parse_mask, used_mask
 from attnscope.engines.opening import open_source
 from attnscope.engines.torch_setup import choose_device, import_torch, set_threads
+from attnscope.engines.transformers.opening import LiveModel, open_live
 from attnscope.planning.cost import allowed_pairs
 from attnscope.planning.memory import layer_parameters
 from attnscope.planning.record_spec import RecordSpec, make_record_spec
 from attnscope.planning.run_plan import RunPlan, make_plan
 from attnscope.report import MaskUse, Provenance, Report, TextReport
 from attnscope.system.escape import as_unicode
+from attnscope.version import __version__
 
 if TYPE_CHECKING:
     import torch
@@ -36,19 +37,34 @@ class Session:
     Args:
         texts: The texts of all runs: a vocabulary that is made from the texts is made from these.
         progress: Called with what is being done, how much of it is done, and how much there is.
+        live: Models of transformers that are in memory already, by the name that runs have for them as `model`.
+        own_process: The process is ours, and nobody else's objects are frozen with torch's (see import_torch).
     """
 
-    def __init__(self, texts: Iterable[TextInput], progress: ProgressCallback | None = None) -> None:
-        self.texts, self.progress = texts, progress
-        self.on_progress: ProgressCallback = progress or (lambda what, done, total: None)
+    def __init__(
+        self,
+        texts: Iterable[TextInput],
+        progress: ProgressCallback | None = None,
+        live: Mapping[str, LiveModel] | None = None,
+        *,
+        own_process: bool = True,
+    ) -> None:
+        self.texts, self.live, self.own_process = texts, live or {}, own_process
+        self.report_to(progress)
         self.sources: dict[tuple[str | None, ...], ModelSource] = {}
         self.models: dict[tuple[str | None, ...], LoadedModel] = {}
+
+    def report_to(self, progress: ProgressCallback | None) -> None:
+        """Call this one from now on; None for nobody."""
+        self.progress = progress
+        self.on_progress: ProgressCallback = progress or (lambda what, done, total: None)
 
     def source(self, run: RunConfig) -> ModelSource:
         """Open the model that a run names, once."""
         key = run.engine, run.model, run.config, run.part, run.dtype
         if key not in self.sources:
-            self.sources[key] = open_source(run, self.texts)
+            live = self.live.get(run.model or "")
+            self.sources[key] = open_source(run, self.texts) if live is None else open_live(live, run)
         return self.sources[key]
 
     def load(self, plan: RunPlan) -> "tuple[LoadedModel, torch.device]":
@@ -57,7 +73,7 @@ class Session:
         Raises:
             AttnscopeError: They cannot be loaded, or the device does not exist.
         """
-        import_torch()  # everything that can be refused without it has been
+        import_torch(freeze=self.own_process)  # everything that can be refused without it has been
         import torch
 
         run = plan.run

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 from attnscope.errors import NotInText, UsageError
 
 if TYPE_CHECKING:
+    from attnscope.config import Positions
     from attnscope.report import Token
 
 _RANGE = re.compile(r"[lh]?(-?[0-9]{1,18})(?:-[lh]?([0-9]{1,18}))?", re.IGNORECASE)
@@ -120,14 +121,14 @@ def parse_indices(text: str, option: str) -> IndexSelection:
 
 
 def parse_positions(
-    typed: str, tokens: "Sequence[Token]", texts: Sequence[str | None], option: str, *, clip: bool = False
+    typed: "Positions", tokens: "Sequence[Token]", texts: Sequence[str | None], option: str, *, clip: bool = False
 ) -> list[int]:
     """The token positions that `3`, `3:8`, `-1`, `0,4,7:9`, a word such as `bank` or a phrase stand for.
 
     Args:
         typed: What the user typed. Commas separate; text in double quotes, and a comma alone, is a word.
             Positions that the text has (`:` ends are exclusive, as in Python) are positions; anything else is a word
-            or phrase, found wherever tokens spell it.
+            or phrase, found wherever tokens spell it. Of Python values, only a str is a word.
         tokens: The text's tokens.
         texts: The text, and its pair; None for one that is not known, or not there.
         option: Name of the option, for the error.
@@ -137,11 +138,11 @@ def parse_positions(
         UsageError: A position is outside the text, or the word is not in it.
     """
     found: dict[int, None] = {}
-    for part, quoted in _listed(typed):
-        chosen = None if quoted else _numbered(part, len(tokens), clip=clip)
-        chosen = chosen or _find_word(part, tokens, texts)
+    for part, is_word, is_number in _listed(typed):
+        chosen = None if is_word else _numbered(part, len(tokens), clip=clip)
+        chosen = chosen or (None if is_number else _find_word(part, tokens, texts))
         if not chosen:
-            beyond = _SLICE.fullmatch(part) and not quoted
+            beyond = _SLICE.fullmatch(part) and not is_word
             found_out = f"'{part}' is outside the text or empty" if beyond else f"'{part}' is not in the text"
             words = " ".join(token.text for token in tokens[:40])
             raise NotInText(found_out, where=option, hint=f"the text has tokens 0 to {len(tokens) - 1}: {words}")
@@ -149,12 +150,25 @@ def parse_positions(
     return list(found)
 
 
-def _listed(typed: str) -> list[tuple[str, bool]]:
-    """What commas separate, and whether it stood in quotes."""
+def _listed(typed: "Positions") -> list[tuple[str, bool, bool]]:
+    """What commas separate, and whether it can only be a word (it stood in quotes), or only a number or slice."""
+    if not isinstance(typed, str):
+        return [(written((part,)), isinstance(part, str), not isinstance(part, str)) for part in typed]
     if typed.strip() == ",":
-        return [(",", True)]
+        return [(",", True, False)]
     parts = [(match[1], match[2]) for match in _LISTED.finditer(typed)]
-    return [(plain.strip(), False) if quoted is None else (quoted, True) for plain, quoted in parts]
+    return [(plain.strip(), False, False) if quoted is None else (quoted, True, False) for plain, quoted in parts]
+
+
+def written(positions: "Positions | None") -> str:
+    """Positions as one would type them."""
+    if positions is None or isinstance(positions, str):
+        return positions or ""
+    return ",".join(_slice(part) if isinstance(part, slice) else str(part) for part in positions)
+
+
+def _slice(part: slice) -> str:
+    return ":".join("" if edge is None else str(edge) for edge in (part.start, part.stop))
 
 
 def _numbered(part: str, count: int, *, clip: bool) -> list[int] | None:

@@ -56,6 +56,15 @@ def test_the_benchmark_of_cuda_says_that_there_is_none() -> None:
     assert "no CUDA device" in done.stderr
 
 
+def test_the_import_is_measured_against_its_floor() -> None:
+    done = run("imports.py", "1")
+    assert not done.stderr
+    assert [line.partition("  ")[0].strip() for line in done.stdout.splitlines()] == [
+        "import attnscope",
+        "from attnscope import *",
+    ]
+
+
 def test_every_benchmark_is_described() -> None:
     commands = {path.name for path in BENCHMARKS.glob("*.py") if "__main__" in path.read_text()} - {"stages.py"}
     described = (BENCHMARKS / "README.md").read_text()

@@ -12,12 +12,13 @@ PACKAGE = ROOT / "attnscope"
 
 # A room is a module or folder of the package, from the bottom up; its row says which rooms it may import.
 ROOMS = {
-    "__init__": "",
+    "version": "",
     "system": "",
     "errors": "system",
     "config": "errors",
     "report": "errors config",
-    "selection": "errors report",
+    "selection": "errors config report",
+    "arguments": "errors config selection",
     "files": "system errors config",
     "tokenization": "errors report files",
     "families": "errors config",
@@ -26,17 +27,22 @@ ROOMS = {
     "model": "system errors config report files tokenization families checkpoints planning",
     "engines": "system errors config report tokenization families checkpoints planning model",
     "analysis": "errors report selection planning model",
-    "pipeline": "__init__ system config report checkpoints planning model engines analysis",
+    "pipeline": "version system config report checkpoints planning model engines analysis",
     "comparison": "system errors config report selection files engines pipeline",
     "explanation": "errors config report selection checkpoints planning model engines pipeline",
     "checks": "errors config report checkpoints planning model engines analysis pipeline",
     "batch": "system errors config report selection files checkpoints planning engines analysis pipeline",
     "views": "system errors config report selection comparison",
-    "cli": "__init__ system errors config report selection files checkpoints planning engines pipeline "
+    "api": "errors config report selection arguments files engines pipeline comparison explanation checks batch views",
+    "__init__": "version api",
+    "cli": "version system errors config report selection arguments files checkpoints planning engines pipeline "
     "comparison explanation checks batch views",
     "__main__": "cli",
 }
-AT_ONCE = {"cli": "__init__ cli errors selection system"}  # what it may import before it knows what is wanted
+AT_ONCE = {
+    "cli": "version cli errors selection arguments system",
+    "__init__": "version",
+}  # what it may import before it knows what is wanted
 OTHERS = {
     "torch": "analysis checks engines model pipeline",
     "transformers": "engines/transformers",

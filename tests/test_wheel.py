@@ -31,5 +31,9 @@ def test_samples_and_configs_travel_in_the_wheel(installed, tmp_path, options):
     assert "top contributors" in ran.stdout
 
 
+def test_the_wheel_says_that_it_is_typed(installed):
+    assert (installed / "attnscope" / "py.typed").is_file()
+
+
 def test_the_wheel_holds_no_training_and_no_tests(installed):
     assert sorted(path.name for path in installed.iterdir() if "dist-info" not in path.name) == ["attnscope"]

@@ -23,7 +23,7 @@ from attnscope.report.row_statistics import STATISTICS
 Kind = Literal["contributors", "rows", "columns", "matrices"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 Table = dict[str, Any]  # column name to a list or array, all of one length
-_INTEGERS = ("index", "layer", "head", "query", "rank", "key", "dimension")
+INTEGERS = ("index", "layer", "head", "query", "rank", "key", "dimension")
 _HINT = "create one with attnscope convert"
 _WORDS = ("id", "query_token", "key_token", "stage")
 _HEADS = ("index", "id", "layer", "head")
@@ -33,13 +33,18 @@ _KEPT_AS: dict[Kind, str] = {"contributors": "top", "rows": "rows", "columns": "
 _Array = np.ndarray[Any, np.dtype[Any]]
 
 
+def kinds_of(settings: Settings) -> list[Kind]:
+    """The tables that a dump holds."""
+    return [kind for kind in KINDS if _KEPT_AS[kind] in settings.keep]
+
+
 def kind_of(settings: Settings, asked: Kind | None) -> Kind:
     """Choose the table to make of a dump: the one that was asked for, else the first that the dump has.
 
     Raises:
         AttnscopeError: The dump does not hold what the table is made of.
     """
-    there: list[Kind] = [kind for kind in KINDS if _KEPT_AS[kind] in settings.keep]
+    there = kinds_of(settings)
     if asked is None and there:
         return there[0]
     if asked is None:
@@ -220,7 +225,7 @@ def write_parquet(path: Path, names: list[str], tables: Iterable[Table]) -> None
 
 def _arrow_type(pa: Any, name: str) -> Any:
     """The Arrow type of a column."""
-    return pa.int64() if name in _INTEGERS else pa.string() if name in _WORDS else pa.float32()
+    return pa.int64() if name in INTEGERS else pa.string() if name in _WORDS else pa.float32()
 
 
 def read_table(path: Path) -> tuple[list[str], Iterator[Table]]:
@@ -248,7 +253,7 @@ def _may_be_empty(name: str, names: Sequence[str]) -> bool:
     """Whether a cell may hold nothing: a float, the layer or head of a mean, and in a table of matrices the key of an
     output, or the dimension of anything else."""
     of_matrices = ("key", "key_token", "dimension") if "dimension" in names else ()
-    return name not in (*_INTEGERS, *_WORDS) or name in ("layer", "head", *of_matrices)
+    return name not in (*INTEGERS, *_WORDS) or name in ("layer", "head", *of_matrices)
 
 
 def _unreadable(error: Exception, path: Path) -> AttnscopeError:
@@ -277,10 +282,10 @@ def _from_arrow(part: Any, pa: Any, name: str, path: Path) -> Any:
         raise AttnscopeError(f"has type {column.type}, expected {kind}", where=f"{path}: {name}", hint=_HINT) from e
     if found.null_count and not _may_be_empty(name, part.schema.names):
         raise AttnscopeError("contains null", where=f"{path}: {name}", hint=_HINT)
-    if name in _WORDS or (name in _INTEGERS and found.null_count):
+    if name in _WORDS or (name in INTEGERS and found.null_count):
         return found.to_pylist()
     array = found.to_numpy(zero_copy_only=False)
-    if name not in _INTEGERS and not np.isfinite(found.drop_null().to_numpy(zero_copy_only=False)).all():
+    if name not in INTEGERS and not np.isfinite(found.drop_null().to_numpy(zero_copy_only=False)).all():
         raise AttnscopeError("contains a number that is not finite", where=f"{path}: {name}", hint=_HINT)
     return array
 
@@ -318,7 +323,7 @@ def _parsed(name: str, cells: Sequence[str], lines: Sequence[int], path: Path, *
             try:
                 _numbers(name, [cell], empty=empty)
             except (ValueError, OverflowError) as e:
-                what = "a whole number" if name in _INTEGERS else "a number or empty"
+                what = "a whole number" if name in INTEGERS else "a number or empty"
                 where = f"{path}:{line}: {name}"
                 raise AttnscopeError(f"{cell[:80]!r} is not {what}", where=where, hint=_HINT) from e
         raise
@@ -331,7 +336,7 @@ def _numbers(name: str, cells: Sequence[str], *, empty: bool) -> Any:
         ValueError: A cell is no number, or beyond float32.
         OverflowError: A cell is beyond int64.
     """
-    if name in _INTEGERS:
+    if name in INTEGERS:
         whole = np.array([cell or "0" for cell in cells] if empty else cells, dtype=np.int64)
         return whole if "" not in cells else [int(n) if cell else None for n, cell in zip(whole, cells, strict=True)]
     found = np.array([cell or "nan" for cell in cells], dtype=np.float64)

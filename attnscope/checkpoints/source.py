@@ -26,7 +26,7 @@ class ModelSource:
         name: What the user named.
         family: `model_type`, or `config`.
         config: The model.
-        weights: `trained` where they come from a checkpoint that does not say otherwise, or `random`.
+        weights: `trained` where they come from a checkpoint that does not say otherwise, `random`, or `live`.
         fingerprint: See report.Provenance.
         tokenizer: Text to tokens.
         load: Loads the first n layers: called with n, a torch.dtype and a torch.device.

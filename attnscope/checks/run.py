@@ -227,7 +227,7 @@ def _transformers(
     job: _CheckedModel, alone: Sequence[LayerStages], bounds: Limits
 ) -> tuple[list[Check], list[Differences]]:
     name, source = f"equals {_EAGER}", job.source
-    if source.folder is None or source.family == "config":
+    if source.family == "config":
         return [skipped_check(name, "a TOML stack is not a transformers model")], []
     if job.model.stream:
         return [skipped_check(name, "the whole model does not fit in memory")], []
@@ -250,7 +250,6 @@ def _transformers(
 def _eager(job: _CheckedModel) -> list[dict[str, Tensor]]:
     from attnscope.engines.transformers.reference import ReferenceInputs, eager_stages
 
-    assert job.source.folder is not None
     text_plan, model_shape = job.text_plan, job.model_shape
     batch = make_batch(
         [text_plan.tokens], None if text_plan.context is None else [text_plan.context], model_shape.device
@@ -258,5 +257,7 @@ def _eager(job: _CheckedModel) -> list[dict[str, Tensor]]:
     given = None if text_plan.encoder_tokens is None else pad_texts([text_plan.encoder_tokens], model_shape.device)
     part = job.source.part
     return eager_stages(
-        ReferenceInputs(job.source.folder, getattr(torch, job.dtype), model_shape.device, part, batch, given)
+        ReferenceInputs(
+            job.source.folder or job.model, getattr(torch, job.dtype), model_shape.device, part, batch, given
+        )
     )

@@ -15,6 +15,13 @@ from attnscope.system.escape import escape_control
 if TYPE_CHECKING:
     from typer import TyperException
 
+# What transformers reads when it is imported: nothing is asked of the network, and standard error is ours.
+_QUIET_OFFLINE = {
+    "HF_HUB_OFFLINE": "1",
+    "TRANSFORMERS_OFFLINE": "1",
+    "HF_HUB_DISABLE_TELEMETRY": "1",
+    "TRANSFORMERS_VERBOSITY": "error",
+}
 _NO_MEMORY = ("can't allocate memory", "not enough memory", "out of memory")
 
 
@@ -29,6 +36,7 @@ def main(argv: list[str] | None = None) -> int:
         The exit code, as `errors.Exit` says, or 130 after a KeyboardInterrupt.
     """
     signals = end_on_signals() if argv is None else nullcontext()
+    os.environ.update(_QUIET_OFFLINE)
     with checked_stdout(), one_line_warnings(), signals:
         try:
             code = _run(sys.argv[1:] if argv is None else argv)

@@ -4,10 +4,10 @@ from typing import Annotated
 
 import typer
 
-from attnscope import __version__
 from attnscope.cli import batch, check, compare, convert, explain, info, run
 from attnscope.cli.help import Command, Group
 from attnscope.cli.option_groups import expand_groups
+from attnscope.version import __version__
 
 _EXAMPLES = """
 attnscope run "The bank by the river"

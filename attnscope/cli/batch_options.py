@@ -6,7 +6,8 @@ from typing import Annotated, Literal
 
 from typer import Argument
 
-from attnscope.cli import completion, parsers
+from attnscope import arguments
+from attnscope.cli import completion
 from attnscope.cli.options import choice, option
 from attnscope.cli.selection_options import SelectionOptions
 from attnscope.errors import UsageError
@@ -19,7 +20,7 @@ Format = Literal["txt", "jsonl", "csv", "tsv", "parquet"]
 def _shard(text: str) -> str:
     """`i/n`, left as typed."""
     number, _, count = text.partition("/")
-    low = parsers.number("--shard", 1)
+    low = arguments.number("--shard", 1)
     if low(number) > low(count):
         raise UsageError(
             f"there is no shard {number} of {count}", where="--shard", hint=f"use 1/{count} to {count}/{count}"
@@ -59,19 +60,21 @@ class InputOptions:
             "--column",
             group=_INPUT,
             metavar="NAME",
-            parser=parsers.text("--column"),
+            parser=arguments.text("--column"),
             help="Column or JSON member that holds the text.",
         ),
     ] = "text"
     skip: Annotated[
         int,
         option(
-            "--skip", group=_INPUT, metavar="N", parser=parsers.number("--skip", 0), help="Skip the first N records."
+            "--skip", group=_INPUT, metavar="N", parser=arguments.number("--skip", 0), help="Skip the first N records."
         ),
     ] = 0
     limit: Annotated[
         int | None,
-        option("--limit", group=_INPUT, metavar="N", parser=parsers.number("--limit", 1), help="Stop after N records."),
+        option(
+            "--limit", group=_INPUT, metavar="N", parser=arguments.number("--limit", 1), help="Stop after N records."
+        ),
     ] = None
     shard: Annotated[
         str,
@@ -103,7 +106,7 @@ class DumpSelectionOptions(SelectionOptions):
             "--layer",
             group=_SELECT,
             metavar="LAYERS",
-            parser=parsers.indices("--layer"),
+            parser=arguments.indices("--layer"),
             autocompletion=completion.words("all", "mean"),
             help="Layers, counted from 0: all, mean, or numbers such as 3, 0,2,5-7 or -1 (the last).",
         ),
@@ -114,7 +117,7 @@ class DumpSelectionOptions(SelectionOptions):
             "--head",
             group=_SELECT,
             metavar="HEADS",
-            parser=parsers.indices("--head"),
+            parser=arguments.indices("--head"),
             autocompletion=completion.words("all", "mean"),
             help="Heads, in the same form.",
         ),
@@ -125,7 +128,7 @@ class DumpSelectionOptions(SelectionOptions):
             "--stage",
             group=_SELECT,
             metavar="STAGES",
-            parser=parsers.stages,
+            parser=arguments.stages,
             autocompletion=completion.stages,
             help=f"Whole matrices to keep (large), separated by commas: {', '.join(completion.STAGES)}, or none.",
         ),
@@ -136,7 +139,7 @@ class DumpSelectionOptions(SelectionOptions):
             "--keep",
             group=_SELECT,
             metavar="WHAT",
-            parser=parsers.some_of("--keep", "part", KEPT),
+            parser=arguments.some_of("--keep", "part", KEPT),
             autocompletion=completion.words(*KEPT),
             help="Findings to keep, separated by commas: top (contributors), rows (statistics of every row: "
             "{row_statistics}), columns (weight that every token receives), pooled (a map of fixed size).",
@@ -148,7 +151,7 @@ class DumpSelectionOptions(SelectionOptions):
             "--pool",
             group=_SELECT,
             metavar="N",
-            parser=parsers.number("--pool", 1, 1024),
+            parser=arguments.number("--pool", 1, 1024),
             help="Rows and columns of a pooled map.",
         ),
     ] = 16

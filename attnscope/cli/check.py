@@ -5,12 +5,11 @@ from typing import Annotated, Literal
 
 from typer import Argument, Exit
 
-from attnscope.cli import parsers
+from attnscope import arguments
 from attnscope.cli.options import MachineOptions, ModelOptions, option
 from attnscope.errors import Exit as Failed
 
 CheckFormat = Literal["table", "json"]
-_SENTENCE = "The bank by the river was eroded"
 
 EXAMPLES = """
 attnscope check
@@ -33,7 +32,9 @@ class CheckOptions:
         quiet: No progress on standard error.
     """
 
-    text: Annotated[str, Argument(metavar="TEXT", help="Text to check with; default: a sentence.")] = _SENTENCE
+    text: Annotated[str, Argument(metavar="TEXT", help="Text to check with; default: a sentence.")] = (
+        arguments.CHECKED_TEXT
+    )
     context: Annotated[
         str | None,
         option(
@@ -46,7 +47,7 @@ class CheckOptions:
             "--format",
             group="What to show",
             metavar="table|json",
-            parser=parsers.one_of("--format", CheckFormat),
+            parser=arguments.one_of("--format", CheckFormat),
             help="Output format.",
         ),
     ] = "table"
@@ -56,7 +57,7 @@ class CheckOptions:
             "--tolerance",
             group="What to show",
             metavar="X",
-            parser=parsers.tolerance("--tolerance"),
+            parser=arguments.tolerance("--tolerance"),
             help="Largest deviation allowed; default: what rounding explains in the model's --dtype.",
         ),
     ] = None

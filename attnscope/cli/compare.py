@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Context
 
-from attnscope.cli import parsers
+from attnscope import arguments
 from attnscope.cli.option_groups import pick_values, repeatable
 from attnscope.cli.options import MachineOptions, ModelOptions, OutputOptions, TextOptions, option
 from attnscope.cli.selection_options import OverviewOptions, SelectionOptions
@@ -53,7 +53,7 @@ class ToleranceOptions:
             "--tolerance",
             group="What to show",
             metavar="X",
-            parser=parsers.tolerance("--tolerance"),
+            parser=arguments.tolerance("--tolerance"),
             help="Fail (exit code 1) if any cell differs by more; print a one-line verdict and the worst cell of every "
             "stage instead of tables (--format prints both).",
         ),
@@ -64,7 +64,7 @@ class ToleranceOptions:
             "--relative",
             group="What to show",
             metavar="R",
-            parser=parsers.tolerance("--relative"),
+            parser=arguments.tolerance("--relative"),
             help="Allow |second − first| ≤ X + R·|first|, as in numpy.testing.assert_allclose.",
         ),
     ] = None
@@ -172,6 +172,8 @@ def _run(
 ) -> "Comparison":
     from attnscope.cli.deliver import is_table
     from attnscope.cli.progress import progress
+    from attnscope.cli.run_config import run_config
+    from attnscope.comparison.runs import compare_runs, side_of
 
     axis, values = _axis(given)
     window = PRINTED if is_table(show) else None
@@ -180,8 +182,7 @@ def _run(
     for value in values:
         sides = {name: pick_values(kind, many, {axis: value}) for name, (kind, many) in groups.items()}
         label = value if len(value) <= _LONGEST or axis != "text" else f"text {len(runs)}"
-        runs.append((label, _side(sides, window, pool, maps=axis != "text", quiet=show.quiet)))
-    from attnscope.comparison.runs import compare_runs
+        runs.append((label, side_of(axis, run_config(**sides, window=window, quiet=show.quiet, pool=pool))))
 
     with progress(quiet=show.quiet) as on_progress:
         return compare_runs(axis, runs, selection.key, window, on_progress, tolerance)
@@ -198,14 +199,3 @@ def _axis(given: dict[str, Any]) -> tuple[str, list[str]]:
     if "mask" in given:
         raise UsageError(f"nothing to compare {given['mask'][0]} with", hint="pass --mask twice")
     return "mask", _MASKS
-
-
-def _side(groups: dict[str, Any], window: int | None, pool: int | None, *, maps: bool, quiet: bool) -> "RunConfig":
-    """The run of one side: every column, whichever are shown; or a map, where no cell was named."""
-    from msgspec.structs import replace
-
-    from attnscope.cli.run_config import run_config
-
-    run = run_config(**groups, window=window, quiet=quiet, pool=pool)
-    maps = maps and run.query is None and run.key is None and (window is not None or pool is not None)
-    return replace(run, key=None if maps else "0:")

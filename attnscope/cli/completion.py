@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
-STAGES = ("scores", "scaled", "masked", "weights", "output")
+from attnscope.arguments import STAGES
 
 
 def samples(incomplete: str) -> list[str]:

@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from attnscope.cli import completion, parsers
+from attnscope import arguments
+from attnscope.cli import completion
 from attnscope.cli.option_groups import subset_of
 from attnscope.cli.options import MachineOptions, ModelOptions, OutputOptions, TextOptions, choice, option
 from attnscope.cli.selection_options import SelectionOptions
@@ -54,7 +55,7 @@ class TokenOptions:
             "--layer",
             group=_SELECT,
             metavar="LAYER",
-            parser=parsers.indices("--layer"),
+            parser=arguments.indices("--layer"),
             autocompletion=completion.words("auto"),
             help="Layer, counted from 0; -1 is the last.",
         ),
@@ -65,7 +66,7 @@ class TokenOptions:
             "--head",
             group=_SELECT,
             metavar="HEAD",
-            parser=parsers.indices("--head"),
+            parser=arguments.indices("--head"),
             autocompletion=completion.words("auto"),
             help="Head, in the same form. auto picks the head with the most weight on other words.",
         ),
@@ -76,7 +77,7 @@ class TokenOptions:
             "--top",
             group=_SELECT,
             metavar="K",
-            parser=parsers.number("--top", 1),
+            parser=arguments.number("--top", 1),
             help=f"Keys to show, heaviest first; default: {_WINDOW} in a terminal, all in json.",
         ),
     ] = None
@@ -101,7 +102,7 @@ class ExplainOutputOptions(OutputOptions):
             "--precision",
             group=_SHOW,
             metavar="DIGITS",
-            parser=parsers.number("--precision", 0, 9),
+            parser=arguments.number("--precision", 0, 9),
             help="Decimal places in tables; json is exact.",
         ),
     ] = 4

@@ -2,8 +2,8 @@
 
 from typing import Annotated, Literal
 
+from attnscope.arguments import one_of
 from attnscope.cli.options import ModelOptions, option
-from attnscope.cli.parsers import one_of
 
 EXAMPLES = """
 attnscope info

@@ -10,14 +10,13 @@ from typing import Annotated, Any, Literal
 
 from typer import Argument, Option
 
-from attnscope.cli import completion, parsers
+from attnscope import arguments
+from attnscope.arguments import Dtype, EngineWord, PartWord
+from attnscope.cli import completion
 from attnscope.errors import UsageError
 
 _TEXT, _MODEL, _SHOW, _MACHINE = "Text", "Model", "What to show", "Machine"
 
-Dtype = Literal["float32", "bfloat16", "float16"]
-EngineWord = Literal["native", "transformers"]
-PartWord = Literal["encoder", "decoder", "cross"]
 Format = Literal["table", "heat", "json"]
 Color = Literal["auto", "always", "never"]
 
@@ -30,7 +29,7 @@ def option(*names: str, group: str, help: str, metavar: str | None = None, **mor
 def choice(name: str, words: Any, *, group: str, help: str) -> Any:
     """An option that takes one of the words of a Literal type."""
     metavar = "|".join(words.__args__)
-    return option(name, group=group, help=help, metavar=metavar, parser=parsers.one_of(name, words))
+    return option(name, group=group, help=help, metavar=metavar, parser=arguments.one_of(name, words))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,7 +141,7 @@ class MachineOptions:
             "--device",
             group=_MACHINE,
             metavar="auto|cpu|cuda[:N]",
-            parser=parsers.device,
+            parser=arguments.device,
             autocompletion=completion.words("auto", "cpu", "cuda"),
             help="Device to run on; auto uses CUDA if available.",
         ),
@@ -161,7 +160,7 @@ class MachineOptions:
             "--max-memory",
             group=_MACHINE,
             metavar="SIZE",
-            parser=parsers.size,
+            parser=arguments.size,
             help="Limit memory, such as 800M or 1.5G; default: half of the free memory.",
         ),
     ] = None
@@ -226,7 +225,7 @@ class OutputOptions:
             "--precision",
             group=_SHOW,
             metavar="DIGITS",
-            parser=parsers.number("--precision", 0, 9),
+            parser=arguments.number("--precision", 0, 9),
             help="Decimal places in tables; json and .safetensors are exact.",
         ),
     ] = 2

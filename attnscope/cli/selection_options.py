@@ -1,16 +1,15 @@
 """Options that say what to compute and record, shared by the commands that run a model."""
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated
 
-from attnscope.cli import completion, parsers
+from attnscope import arguments
+from attnscope.arguments import By, WhatIf
+from attnscope.cli import completion
 from attnscope.cli.options import choice, option
 from attnscope.selection import POOL, PRINTED
 
 _SELECT = "What to compute"
-
-WhatIf = Literal["stack", "same-scores"]
-By = Literal["weight", "value", "projected"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +35,7 @@ class SelectionOptions:
             "--layer",
             group=_SELECT,
             metavar="LAYERS",
-            parser=parsers.indices("--layer"),
+            parser=arguments.indices("--layer"),
             autocompletion=completion.words("auto", "all", "mean"),
             help="Layers, counted from 0: auto, all, mean, or numbers such as 3, 0,2,5-7 or -1 (the last).",
         ),
@@ -47,7 +46,7 @@ class SelectionOptions:
             "--head",
             group=_SELECT,
             metavar="HEADS",
-            parser=parsers.indices("--head"),
+            parser=arguments.indices("--head"),
             autocompletion=completion.words("auto", "all", "mean"),
             help="Heads, in the same form, or L2H3. auto picks the head with the most weight on other words.",
         ),
@@ -58,7 +57,7 @@ class SelectionOptions:
             "--query",
             group=_SELECT,
             metavar="ROWS",
-            parser=parsers.text("--query"),
+            parser=arguments.text("--query"),
             help="Rows: positions (3, 3:8, -1), words or phrases, separated by commas. Numbers that are not positions, "
             "and anything in double quotes, are words.",
         ),
@@ -69,7 +68,7 @@ class SelectionOptions:
             "--key",
             group=_SELECT,
             metavar="COLUMNS",
-            parser=parsers.text("--key"),
+            parser=arguments.text("--key"),
             help="Columns, in the same form; 0: selects all.",
         ),
     ] = None
@@ -79,7 +78,7 @@ class SelectionOptions:
             "--mask",
             group=_SELECT,
             metavar="MASK",
-            parser=parsers.mask,
+            parser=arguments.mask,
             autocompletion=completion.masks,
             help="own (the model's), causal, bidirectional, window:N, prefix:N, block:N, or a file with a boolean "
             "matrix (.json .npy .safetensors); combine with +.",
@@ -100,7 +99,7 @@ class SelectionOptions:
             "--stage",
             group=_SELECT,
             metavar="STAGES",
-            parser=parsers.stages,
+            parser=arguments.stages,
             autocompletion=completion.stages,
             help=f"Stages to show, separated by commas: {', '.join(completion.STAGES)}, or none.",
         ),
@@ -111,7 +110,7 @@ class SelectionOptions:
             "--top",
             group=_SELECT,
             metavar="K",
-            parser=parsers.number("--top", 0),
+            parser=arguments.number("--top", 0),
             help="Contributors per token; 0 hides them.",
         ),
     ] = 3
@@ -149,7 +148,7 @@ class OverviewOptions:
             "--pool",
             group=_SELECT,
             metavar="N",
-            parser=parsers.number("--pool", 1, 1024),
+            parser=arguments.number("--pool", 1, 1024),
             help=f"Show a map of N × N runs of tokens and the most attended tokens instead of matrices. Tables of "
             f"texts longer than {PRINTED} tokens show a {POOL} × {POOL} map unless --query or --key is given.",
         ),

@@ -8,12 +8,13 @@ import msgspec
 
 from attnscope.comparison.reports import compare_sides, listed
 from attnscope.comparison.tolerance import Tolerance
-from attnscope.config import RunConfig
+from attnscope.config import Positions, RunConfig
 from attnscope.errors import AttnscopeError, UsageError
 from attnscope.files.reading import read_file
 from attnscope.pipeline import ProgressCallback, Session, inspect
-from attnscope.report import STAGES, HeadReport, Report, TextReport, from_json
+from attnscope.report import STAGES, HeadReport, Report, from_json
 from attnscope.report.compare import Comparison, Side
+from attnscope.report.narrowing import narrow_rows
 from attnscope.selection import parse_indices, parse_positions
 from attnscope.system.escape import as_unicode
 
@@ -23,7 +24,7 @@ _CAP = 4 << 30
 def compare_runs(
     axis: str,
     runs: Sequence[tuple[str, RunConfig]],
-    key: str | None,
+    key: Positions | None,
     window: int | None,
     progress: ProgressCallback | None = None,
     tolerance: Tolerance | None = None,
@@ -62,7 +63,7 @@ def compare_runs(
     return compare_sides(axis, sides, _shown(sides[0].report, key, window), tolerance, asked)
 
 
-def _shown(report: Report, key: str | None, window: int | None) -> list[list[int] | None]:
+def _shown(report: Report, key: Positions | None, window: int | None) -> list[list[int] | None]:
     """Of every text: the columns that the difference shows; None for all."""
     shown: list[list[int] | None] = []
     for text in report.texts:
@@ -72,6 +73,13 @@ def _shown(report: Report, key: str | None, window: int | None) -> list[list[int
         else:
             shown.append(None if window is None or len(text.sources) <= window else list(range(window)))
     return shown
+
+
+def side_of(axis: str, run: RunConfig) -> RunConfig:
+    """One side's run: every column, whichever are shown; or a map, where it has one and no cell was named."""
+    maps = axis != "text" and run.query is None and run.key is None
+    maps = maps and (run.window is not None or run.pool is not None)
+    return msgspec.structs.replace(run, key=None if maps else "0:")
 
 
 def _with_weights(run: RunConfig) -> RunConfig:
@@ -109,8 +117,8 @@ class Wanted:
 
     layer: str | None = None
     head: str | None = None
-    query: str | None = None
-    key: str | None = None
+    query: Positions | None = None
+    key: Positions | None = None
     stages: tuple[str, ...] | None = None
 
 
@@ -143,22 +151,44 @@ def compare_files(
         AttnscopeError: A file is no Report, or the Reports do not go together.
         UsageError: They do not hold what is wanted.
     """
+    return compare_reports([(as_unicode(str(path)), read_report(path)) for path in paths], wanted, tolerance)
+
+
+def compare_reports(
+    reports: Sequence[tuple[str, Report]], wanted: Wanted | None = None, tolerance: Tolerance | None = None
+) -> Comparison:
+    """Hold Reports against the first of them.
+
+    Args:
+        reports: What each is called, and the Report.
+        wanted: See compare_files.
+        tolerance: See compare_files.
+
+    Raises:
+        AttnscopeError: The Reports do not go together.
+        UsageError: They do not hold what is wanted.
+    """
     wanted = wanted or Wanted()
-    sides = [Side(as_unicode(str(path)), _narrowed(path, _read_report(path), wanted)) for path in paths]
+    sides = [Side(name, _narrowed(name, report, wanted)) for name, report in reports]
     shown = _shown(sides[0].report, wanted.key, None)
     for text, keys in zip(sides[0].report.texts, shown, strict=True):
-        _check_saved(keys or [], text.keys, "key", paths[0])
+        _check_saved(keys or [], text.keys, "key", sides[0].label)
     return compare_sides("report", sides, shown, tolerance, wanted.stages or STAGES)
 
 
-def _read_report(path: Path) -> Report:
+def read_report(path: Path) -> Report:
+    """Read a saved Report.
+
+    Raises:
+        AttnscopeError: The file cannot be read, or is no Report.
+    """
     try:
         return from_json(read_file(path, cap=_CAP))
     except AttnscopeError as e:
         raise e if e.where else AttnscopeError(e.found, where=path, hint=e.hint) from e
 
 
-def _narrowed(path: Path, report: Report, wanted: Wanted) -> Report:
+def _narrowed(name: str, report: Report, wanted: Wanted) -> Report:
     """The part of a report that is wanted.
 
     Raises:
@@ -167,65 +197,46 @@ def _narrowed(path: Path, report: Report, wanted: Wanted) -> Report:
     texts = []
     for text in report.texts:
         made = report.provenance
-        layers = _picked(wanted.layer, "layer", made.n_layers, [head.layer for head in text.heads], path)
-        heads = _picked(wanted.head, "head", made.n_heads, [head.head for head in text.heads], path)
+        layers = _picked(wanted.layer, "layer", made.n_layers, [head.layer for head in text.heads], name)
+        heads = _picked(wanted.head, "head", made.n_heads, [head.head for head in text.heads], name)
         named = {(head.layer, head.head): head for head in text.heads}
         chosen = [named[layer, head] for layer in layers for head in heads if (layer, head) in named]
         if text.heads and not chosen:
-            raise UsageError(f"'{path}' has no such layer and head", where="--layer and --head")
+            raise UsageError(f"'{name}' has no such layer and head", where="--layer and --head")
         queries = text.queries
         if wanted.query is not None:
             queries = sorted(parse_positions(wanted.query, text.tokens, (text.text, text.pair), "--query"))
-            _check_saved(queries, text.queries, "query", path)
+            _check_saved(queries, text.queries, "query", name)
         rows = [text.queries.index(query) for query in queries]
-        parts = [_rows_of(_stages_of(head, wanted.stages, path), text, rows) for head in chosen]
+        parts = [narrow_rows(_stages_of(head, wanted.stages, name), text, rows) for head in chosen]
         texts.append(msgspec.structs.replace(text, queries=queries, heads=parts))
     return msgspec.structs.replace(report, texts=texts)
 
 
-def _picked(typed: str | None, what: str, count: int, saved: Sequence[int | str], path: Path) -> Sequence[int | str]:
+def _picked(typed: str | None, what: str, count: int, saved: Sequence[int | str], name: str) -> Sequence[int | str]:
     """The layers or heads that are meant, of those that are saved."""
     pick = parse_indices("all" if typed is None else typed, f"--{what}")
     if pick.word in ("auto", "all"):
         return list(dict.fromkeys(saved))
     picked: Sequence[int | str] = ["mean"] if pick.word else pick.numbers(count, what)
     if missing := [str(number) for number in picked if number not in saved]:
-        found = f"'{path}' has no {what} {', '.join(missing)}"
+        found = f"'{name}' has no {what} {', '.join(missing)}"
         raise UsageError(found, where=f"--{what}", hint=f"it has {', '.join(dict.fromkeys(map(str, saved)))}")
     return picked
 
 
-def _check_saved(asked: Sequence[int], saved: Sequence[int], what: str, path: Path) -> None:
+def _check_saved(asked: Sequence[int], saved: Sequence[int], what: str, name: str) -> None:
     if missing := [position for position in asked if position not in saved]:
-        found = f"'{path}' has no {what} {listed(missing)}"
+        found = f"'{name}' has no {what} {listed(missing)}"
         raise UsageError(found, where=f"--{what}", hint=f"it has {listed(saved)}")
 
 
-def _stages_of(head: HeadReport, stages: tuple[str, ...] | None, path: Path) -> HeadReport:
+def _stages_of(head: HeadReport, stages: tuple[str, ...] | None, name: str) -> HeadReport:
     """A head with these stages alone, and the weights, which everything is measured with."""
     if stages is None:
         return head
     if missing := [stage for stage in stages if stage not in head.stages]:
-        found = f"'{path}' has no {', '.join(missing)}"
+        found = f"'{name}' has no {', '.join(missing)}"
         raise UsageError(found, where="--stage", hint=f"it has {', '.join(head.stages) or 'none'}")
     kept = {stage: matrix for stage, matrix in head.stages.items() if stage in stages or stage == "weights"}
     return msgspec.structs.replace(head, stages=kept)
-
-
-def _rows_of(head: HeadReport, text: TextReport, rows: Sequence[int]) -> HeadReport:
-    """A head with some of its rows."""
-    if list(rows) == list(range(len(text.queries))):
-        return head
-    kept = {text.queries[row] for row in rows}
-    top = {name: getattr(head.top, name) for name in ("keys", "weight", "value", "projected")}
-    statistics = msgspec.structs.asdict(head.rows).items()
-    return msgspec.structs.replace(
-        head,
-        stages={stage: matrix[rows] for stage, matrix in head.stages.items()},
-        fully_masked=[query for query in head.fully_masked if query in kept],
-        top=msgspec.structs.replace(head.top, **{n: each[rows] for n, each in top.items() if each is not None}),
-        rows=msgspec.structs.replace(
-            head.rows, **{name: None if values is None else values[rows] for name, values in statistics}
-        ),
-        sink=None if head.sink is None else head.sink[rows],
-    )

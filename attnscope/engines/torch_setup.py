@@ -1,6 +1,7 @@
 """Set torch up: import it, choose a device and how many threads it uses."""
 
 import gc
+import sys
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -13,15 +14,22 @@ if TYPE_CHECKING:
 _WORTH_A_THREAD = 1 << 30  # multiplications; for less, waking a second thread costs more than it saves
 
 
-def import_torch() -> None:
-    """Import torch with the garbage collector off, which would walk its lasting objects again and again (0.1 s)."""
+def import_torch(*, freeze: bool = True) -> None:
+    """Import torch with the garbage collector off, which would walk its lasting objects again and again (0.1 s).
+
+    Args:
+        freeze: The collector leaves every object that there is alone from now on, also those that are not torch's.
+    """
+    if "torch" in sys.modules:
+        return
     was_on = gc.isenabled()
     gc.disable()
     try:
         import torch  # noqa: F401
     finally:
-        if was_on:
+        if freeze and was_on:
             gc.freeze()
+        if was_on:
             gc.enable()
 
 
@@ -47,15 +55,24 @@ def set_threads(multiplications: int) -> None:
     """Let torch use one thread for little work, and otherwise as many as it was given and the machine has for us."""
     import torch
 
-    usable = _usable_threads()  # read before anything else is set in torch
+    usable = min(_given_threads(), count_threads())  # read before anything else is set in torch
     torch.set_num_threads(1 if multiplications < _WORTH_A_THREAD else usable)
 
 
+def restore_threads() -> None:
+    """Let torch use as many threads as before the first run: the number is the process's, which may not be ours."""
+    if _given_threads.cache_info().currsize:
+        import torch
+
+        torch.set_num_threads(_given_threads())
+        _given_threads.cache_clear()
+
+
 @cache
-def _usable_threads() -> int:
+def _given_threads() -> int:
     import torch
 
-    return min(torch.get_num_threads(), count_threads())
+    return torch.get_num_threads()
 
 
 def limit_threads(wanted: int) -> int:

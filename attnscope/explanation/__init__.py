@@ -10,7 +10,7 @@ from attnscope.pipeline import ProgressCallback, Session, describe_mask_use, pre
 from attnscope.planning.run_plan import RunPlan, fit_to_memory, make_plan
 from attnscope.planning.text_plan import TextPlan
 from attnscope.report import Explanation
-from attnscope.selection import parse_indices
+from attnscope.selection import parse_indices, written
 
 __all__ = ["explain"]
 
@@ -87,7 +87,7 @@ def _one_query(run: RunConfig, text_plan: TextPlan) -> int:
         raise UsageError("explain needs one token", where="--query", hint=hint)
     if len(text_plan.queries) > 1:
         several = ", ".join(f"{i} {text_plan.tokens[i].text}" for i in text_plan.queries[:40])
-        found = f"'{run.query}' is {len(text_plan.queries)} tokens: {several}"
+        found = f"'{written(run.query)}' is {len(text_plan.queries)} tokens: {several}"
         raise UsageError(
             found, where="--query", hint=f"select one by its position, such as --query {text_plan.queries[-1]}"
         )

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from attnscope.checkpoints.source import ModelSource, tokenize
-from attnscope.config import RunConfig, TextInput, parse_mask, used_mask
+from attnscope.config import Positions, RunConfig, TextInput, parse_mask, used_mask
 from attnscope.errors import UsageError
 from attnscope.report import Token
 from attnscope.selection import POOL, parse_positions
@@ -131,7 +131,7 @@ def _choose_cells(
 
 
 def _parse_named(
-    option: str, typed: str | None, tokens: Sequence[Token], texts: Sequence[str | None], *, clip: bool
+    option: str, typed: Positions | None, tokens: Sequence[Token], texts: Sequence[str | None], *, clip: bool
 ) -> list[int] | None:
     return None if typed is None else sorted(parse_positions(typed, tokens, texts, option, clip=clip))
 

@@ -9,13 +9,20 @@ import numpy as np
 
 from attnscope.errors import UsageError
 from attnscope.report import Explanation, HeadReport, Report, TextReport, json_parts
+from attnscope.report.check import CheckReport
 from attnscope.report.compare import Comparison
+from attnscope.views.check import as_text as check_as_text
+from attnscope.views.plain import Page
 
 WIDTH = 120
 
 
 def export(
-    findings: Report | Comparison | Explanation, path: Path, *, precision: int = 2, width: int | None = None
+    findings: Report | Comparison | Explanation | CheckReport,
+    path: Path,
+    *,
+    precision: int = 2,
+    width: int | None = None,
 ) -> Iterator[bytes]:
     """What a file of this name holds, piece by piece; writing it is the caller's business.
 
@@ -37,6 +44,8 @@ def export(
         raise UsageError(
             "only reports of run can be written as .safetensors", where=path, hint="use .json, .txt or .svg"
         )
+    if write is _svg and isinstance(findings, CheckReport):
+        raise UsageError("a check has no picture", where=path, hint="use .json or .txt")
     return write(findings, precision, width or WIDTH)
 
 
@@ -105,6 +114,9 @@ def _json(findings: Any, _precision: int, _width: int) -> Iterator[bytes]:
 
 
 def _txt(findings: Any, precision: int, width: int) -> Iterator[bytes]:
+    if isinstance(findings, CheckReport):
+        yield check_as_text(findings, Page(width)).encode()
+        return
     from attnscope.views.terminal.recorded import as_text  # rich is only needed for drawing
 
     yield as_text(findings, width=width, precision=precision).encode()

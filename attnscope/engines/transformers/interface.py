@@ -112,7 +112,9 @@ class AttentionCapture:
         parent = self._names.get(id(module), "").rpartition(".")[0]
         for place in (module, self._model.get_submodule(parent)):
             for name, child in place.named_modules():
-                weight = getattr(child, "weight", None) if _OUT.fullmatch(name) else None
+                # one with modules inside, such as LoRA's, adds something to its weight
+                plain = _OUT.fullmatch(name) and next(child.children(), None) is None
+                weight = getattr(child, "weight", None) if plain else None
                 if isinstance(weight, Tensor) and weight.ndim == 2:
                     laid = weight.T if type(child).__name__ == "Conv1D" else weight
                     if laid.shape[1] == width:

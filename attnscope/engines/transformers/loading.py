@@ -5,13 +5,14 @@ The tensors come through our own reader. What the folder does not hold is refuse
 
 import re
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from attnscope.checkpoints.folder import Folder
 from attnscope.engines.transformers.interface import NAME
-from attnscope.engines.transformers.model_class import ModelClass, find_model_class, first_line
+from attnscope.engines.transformers.model_class import ModelClass, find_model_class, first_line, quiet
 from attnscope.engines.transformers.probe import (
     ModelPart,
     count_segments,
@@ -80,21 +81,34 @@ def load_model(folder: Folder, dtype: torch.dtype) -> TransformersModel:
     """
     kind = find_model_class(folder)
     model, notes = _model(kind, folder, dtype)
-    config = kind.config
-    vocab_size, d_model = _table(model, folder)
+    return inspect_model(model, folder.path, notes)
+
+
+def inspect_model(model: Any, where: str | Path, notes: tuple[str, ...] = ()) -> TransformersModel:
+    """Find out what the attention of a model looks like, which runs through attnscope already.
+
+    Args:
+        model: A model of transformers.
+        where: Where it comes from, for errors.
+        notes: What was left out of it.
+
+    Raises:
+        AttnscopeError: It does not show its attention, or embeds something else than tokens.
+    """
+    vocab_size, d_model = _table(model, where)
     return TransformersModel(
         model=model,
-        parts=probe(model, vocab_size, folder),
+        parts=probe(model, vocab_size, where),
         vocab_size=vocab_size,
         d_model=d_model,
-        max_positions=max_text_length(model, config.get_text_config()),
-        n_segments=count_segments(model, config),
-        decoder_start=_decoder_start(config, vocab_size, folder),
+        max_positions=max_text_length(model, model.config.get_text_config()),
+        n_segments=count_segments(model, model.config),
+        decoder_start=_decoder_start(model.config, vocab_size, where),
         notes=notes,
     )
 
 
-def _table(model: Any, folder: Folder) -> tuple[int, int]:
+def _table(model: Any, where: str | Path) -> tuple[int, int]:
     """Rows and width of the token embedding.
 
     Raises:
@@ -106,37 +120,40 @@ def _table(model: Any, folder: Folder) -> tuple[int, int]:
         weight = None
     if not isinstance(weight, torch.Tensor) or weight.ndim != 2:
         found = f"'{model.config.model_type}' has no token embedding"
-        raise AttnscopeError(found, where=folder.path, hint="attnscope shows attention between the tokens of a text")
+        raise AttnscopeError(found, where=where, hint="attnscope shows attention between the tokens of a text")
     return weight.shape[0], weight.shape[1]
 
 
-def _decoder_start(config: Any, vocabulary: int, folder: Folder) -> int | None:
+def _decoder_start(config: Any, vocabulary: int, where: str | Path) -> int | None:
     """The id that a decoder starts with."""
     name = "decoder_start_token_id"
     found = getattr(config, name, None) if config.is_encoder_decoder else None
     if found is None or (type(found) is int and 0 <= found < vocabulary):
         return found
     hint = f"expected an id below {vocabulary}"
-    raise AttnscopeError(f"{name} is {str(found)[:80]!r}", where=folder.path / "config.json", hint=hint)
+    raise AttnscopeError(
+        f"{name} is {str(found)[:80]!r}", where=where / "config.json" if isinstance(where, Path) else where, hint=hint
+    )
 
 
 def _model(kind: ModelClass, folder: Folder, dtype: torch.dtype) -> tuple[Any, tuple[str, ...]]:
     tensors = dict(read_tensors(folder, folder.tensors))
     try:
-        model, info = kind.model.from_pretrained(
-            None,
-            config=kind.config,
-            state_dict=tensors,
-            dtype=dtype,
-            attn_implementation=NAME,
-            output_loading_info=True,
-            trust_remote_code=False,
-            local_files_only=True,
-        )
+        with quiet():
+            model, info = kind.model.from_pretrained(
+                None,
+                config=kind.config,
+                state_dict=tensors,
+                dtype=dtype,
+                attn_implementation=NAME,
+                output_loading_info=True,
+                trust_remote_code=False,
+                local_files_only=True,
+            )
     except KeyError as e:
         if e.args != (NAME,):
             raise AttnscopeError(f"transformers cannot load it ({first_line(e)})", where=folder.path) from e
-        raise no_attention_interface(kind.config.model_type, folder) from e
+        raise no_attention_interface(kind.config.model_type, folder.path) from e
     except Exception as e:  # a class of transformers may raise anything for a strange value
         raise AttnscopeError(f"transformers cannot load it ({first_line(e)})", where=folder.path) from e
     return model.eval(), _check_loaded(info, _silently_missing(model, folder), folder)

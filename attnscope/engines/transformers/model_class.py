@@ -1,7 +1,8 @@
 """Find the `transformers` class that a config means. Nothing is downloaded; code in the folder is not run."""
 
-import os
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -57,8 +58,7 @@ def _check_counts(config: dict[str, Any], where: str) -> None:
 
 
 def _transformers() -> Any:
-    """Import transformers with the network and its log messages disabled."""
-    os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_OFFLINE="1", HF_HUB_DISABLE_TELEMETRY="1")
+    """Import transformers, and register our attention with it."""
     try:
         import transformers
         from transformers import AttentionInterface, AttentionMaskInterface  # noqa: F401  # too old without
@@ -66,8 +66,6 @@ def _transformers() -> Any:
         found = f"transformers cannot be imported ({str(e).splitlines()[0]})"
         raise AttnscopeError(found, where="--engine transformers", hint="pip install 'attnscope[transformers]'") from e
     hf: Any = transformers
-    hf.logging.set_verbosity_error()
-    hf.logging.disable_progress_bar()
     register()
     return hf
 
@@ -81,9 +79,27 @@ def _config(hf: Any, folder: Folder) -> Any:
     if folder.config.get("quantization_config") is not None:
         raise AttnscopeError("the checkpoint is quantised", where=where, hint="use one with floating-point weights")
     try:
-        return hf.CONFIG_MAPPING[kind].from_dict(folder.config)
+        with quiet():
+            return hf.CONFIG_MAPPING[kind].from_dict(folder.config)
     except Exception as e:  # a class of transformers may raise anything for a strange value
         raise AttnscopeError(f"transformers rejects it ({first_line(e)})", where=where) from e
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Let transformers keep its remarks and progress bars to itself: what is to be said of a checkpoint, we say."""
+    import transformers
+
+    logging: Any = transformers.logging
+    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
+        if bars:
+            logging.enable_progress_bar()
 
 
 def first_line(error: BaseException) -> str:

@@ -1,12 +1,14 @@
-"""Open a checkpoint for the transformers engine.
+"""Open a checkpoint, or a model that is in memory, for the transformers engine.
 
 What such a model looks like is seen only once it is loaded: opening one imports torch and reads its weights.
 """
 
+import sys
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import prod
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from attnscope.checkpoints.folder import Folder, open_folder
 from attnscope.checkpoints.samples import find_model
@@ -15,7 +17,7 @@ from attnscope.config import ModelConfig, RunConfig, TextInput
 from attnscope.errors import UsageError
 from attnscope.planning.memory import DTYPE_BYTES, memory_limit, require_memory
 from attnscope.system.escape import as_unicode
-from attnscope.tokenization.hugging_face import load_tokenizer
+from attnscope.tokenization.hugging_face import FileTokenizer, load_tokenizer
 
 if TYPE_CHECKING:
     import torch
@@ -42,14 +44,79 @@ def open_transformers(run: RunConfig, texts: Iterable[TextInput]) -> ModelSource
     _require_memory(folder, run)
     import torch
 
-    from attnscope.engines.transformers.engine import OpenedModel
     from attnscope.engines.transformers.loading import load_model
     from attnscope.engines.transformers.model_class import find_model_class
 
     find_model_class(folder)  # before its tokenizer is missed: a model of pictures has none
     tokenizer = load_tokenizer(folder.path / "tokenizer.json")
     loaded = load_model(folder, getattr(torch, run.dtype))
-    chosen = loaded.resolve_part(run.part)
+    source = _source(name, loaded, tokenizer, folder.fingerprint, run.part)
+    notes = (*folder.notes, *source.notes)
+    family = str(folder.config["model_type"])
+    return replace(source, family=family, weights=weights, folder=folder, notes=notes, trained_masks=masks)
+
+
+@dataclass(frozen=True)
+class LiveModel:
+    """A model that is in memory already, and somebody else's.
+
+    Attributes:
+        model: The model of transformers, while it is borrowed (see live.borrowed).
+        tokenizer: Its tokenizer, a tokenizer.json or its folder; None for the one beside the model's checkpoint.
+        name: What it is called.
+    """
+
+    model: Any
+    tokenizer: Any
+    name: str
+
+
+def is_pretrained(model: Any) -> bool:
+    """Whether it is a model of transformers; then transformers has been imported."""
+    transformers: Any = sys.modules.get("transformers")
+    return transformers is not None and isinstance(model, transformers.PreTrainedModel)
+
+
+def open_live(live: LiveModel, run: RunConfig) -> ModelSource:
+    """Open a model that is in memory.
+
+    Raises:
+        AttnscopeError: It does not show its attention, or has no tokenizer.
+        UsageError: It is no model of transformers that attnscope can run, or lacks the part that the run names.
+    """
+    from attnscope.engines.transformers.live import fingerprint_live
+    from attnscope.engines.transformers.loading import inspect_model
+
+    body = live.model.base_model
+    tokenizer, written = _live_tokenizer(live)
+    loaded = inspect_model(body, live.name)
+    return _source(live.name, loaded, tokenizer, fingerprint_live(live.model, written), run.part)
+
+
+def _live_tokenizer(live: LiveModel) -> tuple[FileTokenizer, bytes]:
+    """The tokenizer, and its tokenizer.json."""
+    from attnscope.engines.transformers.live import refuse_without_tokenizer, tokenizer_json_of
+
+    given = live.tokenizer
+    if given is None:
+        beside = Path(str(live.model.config.name_or_path or "")) / "tokenizer.json"
+        if not live.model.config.name_or_path or not beside.is_file():
+            raise refuse_without_tokenizer(live.name)
+        given = beside
+    if isinstance(given, str | Path):
+        path = Path(given) / "tokenizer.json" if Path(given).is_dir() else Path(given)
+        return load_tokenizer(path), path.read_bytes()
+    written = tokenizer_json_of(given)
+    return FileTokenizer(Path("tokenizer"), written), written
+
+
+def _source(
+    name: str, loaded: "TransformersModel", tokenizer: FileTokenizer, fingerprint: str, part: str | None
+) -> ModelSource:
+    """A loaded model as a source; its weights are called `live`."""
+    from attnscope.engines.transformers.engine import OpenedModel
+
+    chosen = loaded.resolve_part(part)
 
     def load(n_layers: int, dtype: "torch.dtype", device: "torch.device") -> OpenedModel:
         loaded.model.to(device)
@@ -58,15 +125,14 @@ def open_transformers(run: RunConfig, texts: Iterable[TextInput]) -> ModelSource
     starts = chosen in ("decoder", "cross") and loaded.decoder_start is not None
     return ModelSource(
         name=as_unicode(name),
-        family=str(folder.config["model_type"]),
+        family=str(loaded.model.config.model_type),
         config=_config(loaded, chosen),
-        weights=weights,
-        fingerprint=folder.fingerprint,
+        weights="live",
+        fingerprint=fingerprint,
         tokenizer=tokenizer,
         load=load,
-        folder=folder,
-        notes=(*folder.notes, *tokenizer.notes, *loaded.notes),
-        trained_masks=masks,
+        folder=None,
+        notes=(*tokenizer.notes, *loaded.notes),
         engine="transformers",
         part=chosen or None,
         decoder_start=tokenizer.special_token(loaded.decoder_start)

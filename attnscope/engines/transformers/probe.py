@@ -3,12 +3,12 @@
 import inspect
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from attnscope.checkpoints.folder import Folder
 from attnscope.engines.transformers.interface import AttentionCapture, capturing
 from attnscope.engines.transformers.model_class import first_line
 from attnscope.errors import AttnscopeError
@@ -39,20 +39,20 @@ class ModelPart:
     has_projection: bool
 
 
-def no_attention_interface(family: str, folder: Folder) -> AttnscopeError:
+def no_attention_interface(family: str, where: str | Path) -> AttnscopeError:
     """Build the error for an architecture whose attention cannot be observed."""
     found = f"'{family}' does not run through transformers' attention interface"
     hint = "attnscope cannot read its scores"
-    return AttnscopeError(found, where=folder.path, hint=hint)
+    return AttnscopeError(found, where=where, hint=hint)
 
 
-def probe(model: Any, vocab_size: int, folder: Folder) -> dict[str, ModelPart]:
+def probe(model: Any, vocab_size: int, where: str | Path) -> dict[str, ModelPart]:
     """Run two tokens, and see which parts, layers and heads there are.
 
     Args:
         model: A model of transformers.
         vocab_size: Rows of its token embedding.
-        folder: Where it comes from, for errors.
+        where: Where it comes from, for errors.
 
     Raises:
         AttnscopeError: None are seen, or the model takes no two tokens.
@@ -65,7 +65,7 @@ def probe(model: Any, vocab_size: int, folder: Folder) -> dict[str, ModelPart]:
         assert output is not None
         return output
 
-    ids = torch.full((1, 2), min(5, vocab_size - 1))
+    ids = torch.full((1, 2), min(5, vocab_size - 1), device=model.device)
     more = {"decoder_input_ids": ids} if model.config.is_encoder_decoder else {}
     session = AttentionCapture(model, on_attention)
     try:
@@ -75,16 +75,16 @@ def probe(model: Any, vocab_size: int, folder: Folder) -> dict[str, ModelPart]:
         raise
     except Exception as e:  # two tokens are a text that every language model takes
         found = f"transformers cannot run it on two tokens ({first_line(e)})"
-        raise AttnscopeError(found, where=folder.path, hint="attnscope needs a model that takes text") from e
+        raise AttnscopeError(found, where=where, hint="attnscope needs a model that takes text") from e
     if not seen:
-        raise no_attention_interface(model.config.model_type, folder)
-    return {part: _facts(list(layers.values()), 1 + max(layers), folder) for part, layers in seen.items()}
+        raise no_attention_interface(model.config.model_type, where)
+    return {part: _facts(list(layers.values()), 1 + max(layers), where) for part, layers in seen.items()}
 
 
-def _facts(calls: list[tuple[AttentionInputs, bool]], n_layers: int, folder: Folder) -> ModelPart:
+def _facts(calls: list[tuple[AttentionInputs, bool]], n_layers: int, where: str | Path) -> ModelPart:
     shapes = {(c.q.shape[1], c.k.shape[1], c.q.shape[-1], c.v.shape[-1]) for c, _ in calls}
     if len({heads for heads, *_ in shapes}) > 1:
-        raise AttnscopeError("its layers have different numbers of heads", where=folder.path)
+        raise AttnscopeError("its layers have different numbers of heads", where=where)
     first = calls[0][0]
     heads, groups, width, value = first.q.shape[1], first.k.shape[1], first.q.shape[-1], first.v.shape[-1]
     return ModelPart(n_layers, heads, groups, width, value, first.spec.scale, all(projects for _, projects in calls))

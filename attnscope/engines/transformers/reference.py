@@ -6,7 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from attnscope.checkpoints.folder import Folder
-from attnscope.engines.transformers.engine import TransformersEngine
+from attnscope.engines.protocol import LoadedModel
+from attnscope.engines.transformers.engine import OpenedModel, TransformersEngine
 from attnscope.engines.transformers.interface import AttentionCapture, capturing
 from attnscope.engines.transformers.loading import load_model
 from attnscope.errors import AttnscopeError
@@ -22,7 +23,7 @@ class ReferenceInputs:
     """What a reference is computed of.
 
     Attributes:
-        folder: The checkpoint.
+        model: The checkpoint, or the model itself where it is in memory.
         dtype: Type that the model runs in.
         device: Where.
         part: Which part's attention; None where there is only one.
@@ -30,7 +31,7 @@ class ReferenceInputs:
         encoder_texts: What an encoder reads where the decoder's own attention is looked at.
     """
 
-    folder: Folder
+    model: Folder | LoadedModel
     dtype: torch.dtype
     device: torch.device
     part: str | None
@@ -44,7 +45,11 @@ def eager_stages(work: ReferenceInputs) -> list[dict[str, Tensor]]:
     Raises:
         AttnscopeError: transformers is not installed, does not know the model, or gives no weights.
     """
-    loaded = load_model(work.folder, work.dtype)
+    if isinstance(work.model, Folder):
+        loaded = load_model(work.model, work.dtype)
+    else:
+        assert isinstance(work.model, OpenedModel)
+        loaded = work.model.loaded
     loaded.model.to(work.device)
     engine = TransformersEngine(
         replace(loaded, chosen=loaded.resolve_part(work.part)), (), {}, encoder_texts=work.encoder_texts

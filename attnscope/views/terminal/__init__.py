@@ -24,16 +24,25 @@ Findings = Report | Comparison | Explanation
 Format = Literal["table", "heat", "verdict"]
 
 
-def draw(findings: Findings, console: Console, *, format: Format = "table", precision: int = 2) -> None:
+def draw(
+    findings: Findings, console: Console, *, format: Format = "table", precision: int = 2, options: bool = True
+) -> None:
     """Print findings of any kind; see render, render_comparison and render_explanation."""
     if isinstance(findings, Explanation):
-        render_explanation(findings, console, precision=precision)
+        render_explanation(findings, console, precision=precision, options=options)
         return
     show = render if isinstance(findings, Report) else render_comparison
-    show(findings, console, format=format, precision=precision)  # type: ignore[arg-type]
+    show(findings, console, format=format, precision=precision, options=options)  # type: ignore[arg-type]
 
 
-def render(report: Report, console: Console, *, format: Literal["table", "heat"] = "table", precision: int = 2) -> None:
+def render(
+    report: Report,
+    console: Console,
+    *,
+    format: Literal["table", "heat"] = "table",
+    precision: int = 2,
+    options: bool = True,
+) -> None:
     """Print a report.
 
     Args:
@@ -42,8 +51,9 @@ def render(report: Report, console: Console, *, format: Literal["table", "heat"]
             `color_system=None`.
         format: `table` has every number; `heat` is a picture of the same.
         precision: Digits after the point in matrices; weights of contributors have one more.
+        options: Name the options of the command line that show more.
     """
-    screen = Screen(console, precision)
+    screen = Screen(console, precision, options)
     put_report_header(screen, report)
     for text in report.texts:
         put_text_header(screen, text, len(report.texts))

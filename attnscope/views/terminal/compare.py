@@ -13,7 +13,7 @@ from attnscope.report import Matrix, TextReport
 from attnscope.report.compare import Comparison, HeadChange, Side
 from attnscope.views.terminal.attended import put_moved_mass
 from attnscope.views.terminal.colours import scale_for
-from attnscope.views.terminal.header import put_facts, put_notes, put_report_header, put_text_header
+from attnscope.views.terminal.header import put_facts, put_notes, put_options, put_report_header, put_text_header
 from attnscope.views.terminal.heat import put_heat
 from attnscope.views.terminal.labels import Axis, token_axis, token_name
 from attnscope.views.terminal.numbers import digits_for
@@ -27,7 +27,9 @@ _TABLE_FROM = 72  # columns that the table of moved weight needs
 _NAME = 10
 
 
-def render_comparison(comparison: Comparison, console: Console, *, format: str = "table", precision: int = 2) -> None:
+def render_comparison(
+    comparison: Comparison, console: Console, *, format: str = "table", precision: int = 2, options: bool = True
+) -> None:
     """Print a comparison.
 
     Args:
@@ -35,8 +37,9 @@ def render_comparison(comparison: Comparison, console: Console, *, format: str =
         console: Where to.
         format: `table`, `heat`, or `verdict` for only the verdict of the tolerance.
         precision: Digits after the point.
+        options: Name the options of the command line that show more.
     """
-    screen = Screen(console, precision)
+    screen = Screen(console, precision, options)
     if format == "verdict":
         _put_verdict(screen, comparison)
         put_notes(screen, comparison.notes)
@@ -52,10 +55,11 @@ def render_comparison(comparison: Comparison, console: Console, *, format: str =
     put_notes(screen, comparison.notes)
     heads = [head for change in comparison.changes for head in change.heads]
     if all(head.mass is not None for head in heads):
-        put_facts(screen, [("more", Text("--head all · --query ROWS · --pool N · --format json (every digit)"))])
+        put_options(screen, ["--head all", "--query ROWS", "--pool N", "--format json (every digit)"])
         return
     legend = [("legend", Text(_LEGEND))] if any(head.partial is None for head in heads) else []
-    put_facts(screen, [*legend, ("more", Text("--head all · --query WORD · --format json (every digit)"))])
+    put_facts(screen, legend)
+    put_options(screen, ["--head all", "--query WORD", "--format json (every digit)"])
 
 
 _LEGEND = "moved: share of the weight that moved (total variation) · JS: Jensen–Shannon divergence in bits"
@@ -108,7 +112,8 @@ def _put_change(screen: Screen, sides: tuple[Side, Side], head: HeadChange, form
         _put_pooled(screen, texts, head, labels)
         return
     if not head.queries or not head.keys:
-        screen.say("", "no shown row or column is in both; select others with --query and --key")
+        others = screen.named("--query and --key", "query and key")
+        screen.say("", f"no shown row or column is in both; select others with {others}")
         return
     stages = [_weights(screen, text, head, n, labels[n]) for n, text in enumerate(texts)]
     stages.append(_difference(screen, texts[0], head, labels))

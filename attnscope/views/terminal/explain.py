@@ -14,7 +14,7 @@ from attnscope.views.terminal.explain_rows import (
     put_softmax,
 )
 from attnscope.views.terminal.grid import INDENT, leading, number, put_indented
-from attnscope.views.terminal.header import put_facts, put_notes, put_report_header, put_text_header
+from attnscope.views.terminal.header import put_facts, put_notes, put_options, put_report_header, put_text_header
 from attnscope.views.terminal.labels import Axis, say_shortened, token_axis, token_name
 from attnscope.views.terminal.numbers import MASKED
 from attnscope.views.terminal.screen import Screen, flow
@@ -23,15 +23,16 @@ _NAME = 11  # cells of a vector's name
 _STREAM = 4  # residuals up to which each has its vector shown
 
 
-def render_explanation(explanation: Explanation, console: Console, *, precision: int = 4) -> None:
+def render_explanation(explanation: Explanation, console: Console, *, precision: int = 4, options: bool = True) -> None:
     """Print an explanation.
 
     Args:
         explanation: What to show.
         console: Where to.
         precision: Digits after the point.
+        options: Name the options of the command line that show more.
     """
-    screen, e = Screen(console, precision), explanation
+    screen, e = Screen(console, precision, options), explanation
     axis = token_axis(screen, "key" if e.context is None else "context", e.sources, e.keys)
     put_report_header(screen, Report(e.provenance, e.mask, []))
     put_text_header(screen, TextReport(0, e.text, e.pair, e.tokens, e.context, [*range(len(e.tokens))], [], []), 1)
@@ -50,7 +51,7 @@ def render_explanation(explanation: Explanation, console: Console, *, precision:
     say_shortened(screen, {}, axis, axis.name_cells(screen.width))
     put_notes(screen, e.notes)
     more = ["--key WORD (another cell)", "--layer N --head N", "--top K (more keys)", "--format json (every number)"]
-    put_facts(screen, [("more", flow(map(Text, more), screen.width - 9, " · "))])
+    put_options(screen, more, 9)
 
 
 def _put_inputs(screen: Screen, e: Explanation) -> None:

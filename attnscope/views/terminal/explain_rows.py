@@ -190,7 +190,7 @@ def _put_with_dimensions(
     put_grid(screen, heading, labels, [*columns, *shown])
     if len(shown) < matrix.shape[1]:
         which = f"the first {len(shown)} of" if shown else "none of the"
-        said = f"{which} {matrix.shape[1]} dimensions of {name}; --format json has all"
+        said = f"{which} {matrix.shape[1]} dimensions of {name}; {screen.named('--format json', 'data')} has all"
         put_indented(screen, Text(said, "dim"))
 
 
@@ -222,5 +222,6 @@ def _say_rest(screen: Screen, e: Explanation) -> None:
     share = number(e.rest.weight, screen.precision)
     parts = [f"{e.rest.allowed} allowed ({share} of the weight)"] if e.rest.allowed else []
     parts += [f"{e.rest.barred} not allowed"] if e.rest.barred else []
-    said = f"the heaviest keys are shown; left out: {', '.join(parts)}; --top K shows more"
+    more = screen.named("--top K", "top=K")
+    said = f"the heaviest keys are shown; left out: {', '.join(parts)}; {more} shows more"
     put_indented(screen, Text(said, "dim"))

@@ -136,7 +136,7 @@ def put_notes(screen: Screen, notes: Iterable[str]) -> None:
 
 
 def put_more(screen: Screen, report: Report) -> None:
-    """Print the options that show what this screen does not."""
+    """Print the options that show what this screen of a report does not."""
     heads = [head for text in report.texts for head in text.heads]
     stages = {stage for head in heads for stage in head.stages}
     more = []
@@ -153,7 +153,13 @@ def put_more(screen: Screen, report: Report) -> None:
     else:
         more += ["--query ROWS", "--query ROWS --key COLUMNS", "--pool N"]
     more.append("--format json (every digit)")
-    put_facts(screen, [("more", flow(map(Text, more), screen.width - NAMES, " · "))])
+    put_options(screen, more)
+
+
+def put_options(screen: Screen, options: Iterable[str], indent: int = NAMES) -> None:
+    """Print options that show more, where the screen is the command line's."""
+    if screen.options:
+        put_facts(screen, [("more", flow(map(Text, options), screen.width - indent, " · "))])
 
 
 def put_facts(screen: Screen, lines: list[tuple[str, Text]]) -> None:

@@ -4,21 +4,36 @@ import re
 from io import StringIO
 
 from rich.console import Console
+from rich.terminal_theme import SVG_EXPORT_THEME
 
 from attnscope.views.terminal import Findings, draw
 
+_PRE = (
+    "<pre style=\"font-family:Menlo,Consolas,'DejaVu Sans Mono',monospace;line-height:1.25;white-space:pre;"
+    'overflow-x:auto;padding:0.5em;color:{foreground};background-color:{background}">{code}</pre>'
+)
 
-def as_text(findings: Findings, *, width: int, precision: int) -> str:
+
+def as_text(findings: Findings, *, width: int, precision: int, options: bool = True) -> str:
     """The table view without colour.
 
     Args:
         findings: What to show.
         width: Columns.
         precision: Digits after the point.
+        options: See terminal.render.
     """
     file = StringIO()
-    draw(findings, Console(file=file, width=width, color_system=None, legacy_windows=False), precision=precision)
+    console = Console(file=file, width=width, color_system=None, legacy_windows=False, force_jupyter=False)
+    draw(findings, console, precision=precision, options=options)
     return file.getvalue()
+
+
+def as_html(findings: Findings, *, width: int, precision: int) -> str:
+    """The table view in colour, as one HTML element that loads nothing from anywhere; see as_text."""
+    console = _recording(width)
+    draw(findings, console, precision=precision, options=False)
+    return console.export_html(theme=SVG_EXPORT_THEME, code_format=_PRE, inline_styles=True)
 
 
 def as_svg(findings: Findings, *, width: int, precision: int) -> str:
@@ -29,9 +44,20 @@ def as_svg(findings: Findings, *, width: int, precision: int) -> str:
         width: Columns.
         precision: Digits after the point.
     """
-    console = Console(
-        file=StringIO(), width=width, color_system="truecolor", force_terminal=True, record=True, legacy_windows=False
-    )
+    console = _recording(width)
     draw(findings, console, precision=precision)
     # Rich names a web font; the picture must need no network, and falls back to the viewer's monospace font.
     return re.sub(r"@font-face\s*\{.*?\}\s*", "", console.export_svg(title="attnscope"), flags=re.DOTALL)
+
+
+def _recording(width: int) -> Console:
+    """A console in full colour that keeps what is drawn."""
+    return Console(
+        file=StringIO(),
+        width=width,
+        color_system="truecolor",
+        force_terminal=True,
+        record=True,
+        legacy_windows=False,
+        force_jupyter=False,
+    )

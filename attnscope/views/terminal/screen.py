@@ -26,10 +26,16 @@ class Screen:
     Attributes:
         console: Where the lines go; its width, colours and encoding are its own business.
         precision: Digits after the point in matrices.
+        options: It is the command line's, so that its options are named which show more.
     """
 
     console: Console
     precision: int
+    options: bool = True
+
+    def named(self, option: str, argument: str) -> str:
+        """What shows more: an option of the command line, or what it is called in Python."""
+        return option if self.options else argument
 
     @property
     def width(self) -> int:

@@ -179,20 +179,28 @@ def test_memory_is_refused_before_it_is_taken(folders):
     assert "masks" in refused(folders("t5"), part="encoder", max_memory=30_000_000, texts=("the " * 3000,))
 
 
-def test_nothing_is_asked_of_the_network(folders):
-    """In a process of its own, whose first try to look up or to reach another machine would end it."""
+@pytest.mark.parametrize("who", ["command", "Python"])
+def test_nothing_is_asked_of_the_network(folders, who):
+    """In a process of its own, whose first try to look up or to reach another machine would end it.
+
+    The command line tells transformers so; from Python, where that is the caller's business, it isn't asked either.
+    """
     script = f"""
-import os, socket
+import os, socket, sys
 def no(*given): os._exit(7)
 socket.getaddrinfo = socket.socket.connect = socket.socket.connect_ex = no
-from attnscope.config import RunConfig, TextInput
-from attnscope.pipeline import inspect
-inspect(RunConfig((TextInput("the bank"),), {str(folders("llama"))!r}, engine="transformers"))
+if sys.argv[1] == "command":
+    from attnscope.cli import main
+    assert main(["run", "the bank", "--model", {str(folders("llama"))!r}, "--engine", "transformers"]) == 0
+else:
+    import attnscope
+    attnscope.inspect("the bank", model={str(folders("llama"))!r}, engine="transformers")
 import huggingface_hub
-assert huggingface_hub.constants.HF_HUB_OFFLINE
+assert huggingface_hub.constants.HF_HUB_OFFLINE == (sys.argv[1] == "command")
+assert ("HF_HUB_OFFLINE" in os.environ) == (sys.argv[1] == "command")
 """
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "TRANSFORMERS_"))}
-    subprocess.run([sys.executable, "-c", script], check=True, env=clean)
+    subprocess.run([sys.executable, "-c", script, who], check=True, env=clean, stdout=subprocess.DEVNULL)
 
 
 def test_our_own_engine_leaves_transformers_alone(folders):

@@ -1,12 +1,20 @@
-"""Parsers of single option values, with usage errors."""
+"""Read single arguments, typed on the command line or given from Python, with usage errors."""
 
 import re
 from collections.abc import Callable
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
-from attnscope.cli.completion import STAGES
 from attnscope.errors import UsageError, did_you_mean
 from attnscope.selection import parse_indices, parse_unit
+
+Dtype = Literal["float32", "bfloat16", "float16"]
+EngineWord = Literal["native", "transformers"]
+PartWord = Literal["encoder", "decoder", "cross"]
+WhatIf = Literal["stack", "same-scores"]
+By = Literal["weight", "value", "projected"]
+LARGEST_POOL = 1024
+CHECKED_TEXT = "The bank by the river was eroded"  # what a model is checked with where no text is given
+STAGES = ("scores", "scaled", "masked", "weights", "output")  # as in report.STAGES, without NumPy
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?) ?([kmgt]?)(?:i?b)?", re.IGNORECASE)
 _MOST_MEMORY = float(1 << 62)
@@ -19,7 +27,7 @@ def one_of(option: str, words: Any) -> Callable[[str], str]:
 
     def read(text: str) -> str:
         if text not in known:
-            near = did_you_mean(text, known)
+            near = did_you_mean(str(text), known)
             found = f"must be {', '.join(known[:-1])} or {known[-1]}, not '{text}'"
             raise UsageError(found, where=option, hint=_unless_listed(near))
         return text

@@ -1,0 +1,178 @@
+"""What `import attnscope` gives: the functions behind the commands, for Python.
+
+Their arguments are Python values and become the same RunConfig that the command line makes of its options.
+"""
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any, Unpack
+
+from attnscope.api.comparing import compare_reports, compare_texts
+from attnscope.api.dumps import DumpFile
+from attnscope.api.model import OpenModel
+from attnscope.api.options import (
+    CheckArguments,
+    CompareArguments,
+    ExplainArguments,
+    InspectArguments,
+    Model,
+    OpenArguments,
+    check_names,
+)
+from attnscope.api.results import (
+    CheckResult,
+    CompareResult,
+    Contributor,
+    ExplainResult,
+    HeadResult,
+    InspectResult,
+    TextResult,
+)
+from attnscope.api.words import python_words
+from attnscope.arguments import CHECKED_TEXT
+from attnscope.errors import AttnscopeError
+
+__all__ = [
+    "AttnscopeError",
+    "CheckResult",
+    "CompareResult",
+    "Contributor",
+    "DumpFile",
+    "ExplainResult",
+    "HeadResult",
+    "InspectResult",
+    "OpenModel",
+    "TextResult",
+    "check",
+    "compare",
+    "explain",
+    "inspect",
+    "load",
+    "open_model",
+    "read_dump",
+]
+
+
+def inspect(text: str | Sequence[str], **options: Unpack[InspectArguments]) -> InspectResult:
+    """Show what attention does with a text, as `attnscope run` does.
+
+    Args:
+        text: The text, or several.
+        options: `model` (a folder, the name of a shipped sample, or a model of transformers that is in memory) or
+            `config`, and how it runs: see OpenArguments. What is computed and kept: see ModelInspectArguments.
+
+    Raises:
+        AttnscopeError: The model, the texts or the memory do not allow it, or an argument fits neither.
+    """
+    named, rest = _split("inspect", options, InspectArguments)
+    with OpenModel(named.pop("model", None), named) as model:
+        return model.inspect(text, **rest)
+
+
+def explain(text: str, **options: Unpack[ExplainArguments]) -> ExplainResult:
+    """Walk one token through attention, step by step, as `attnscope explain` does.
+
+    Args:
+        text: The text.
+        options: The model, as for `inspect`; the token (`query`) and where: see ModelExplainArguments.
+
+    Raises:
+        AttnscopeError: The model, the text or the memory do not allow it, or an argument fits neither.
+    """
+    named, rest = _split("explain", options, ExplainArguments)
+    with OpenModel(named.pop("model", None), named) as model:
+        return model.explain(text, **rest)
+
+
+def check(text: str = CHECKED_TEXT, **options: Unpack[CheckArguments]) -> CheckResult:
+    """Check whether what attnscope shows for a model can be trusted, as `attnscope check` does.
+
+    Args:
+        text: The text to check with.
+        options: The model, as for `inspect`; see ModelCheckArguments.
+
+    Raises:
+        AttnscopeError: The model, the text or the memory do not allow it, or an argument fits neither.
+    """
+    named, rest = _split("check", options, CheckArguments)
+    with OpenModel(named.pop("model", None), named) as model:
+        return model.check(text, **rest)
+
+
+def compare(
+    text: str | Sequence[str] | InspectResult | os.PathLike[str],
+    *others: str | InspectResult | os.PathLike[str],
+    **options: Unpack[CompareArguments],
+) -> CompareResult:
+    """Show what changes between masks, layers, heads, texts, models or reports, as `attnscope compare` does.
+
+    Every other side is held against the first. The sides are several texts, or one argument that is a list:
+    `mask=["own", "causal"]`. Without either, the causal and the bidirectional mask are compared. What all sides have is
+    no list: `layer=(0, 1)` takes two layers on every side.
+
+    Args:
+        text: The text, or a report (of `inspect`, or the path of a saved one).
+        others: More texts, or more reports.
+        options: The model and what is computed, as for `inspect`; see ModelCompareArguments. Of reports: `layer`,
+            `head`, `query`, `key`, `stages`, `tolerance` and `relative`.
+
+    Raises:
+        AttnscopeError: A side cannot be run, or the sides do not go together.
+    """
+    with python_words():
+        check_names("compare", options, CompareArguments)
+        sides = [text, *others]
+        if any(isinstance(side, InspectResult | os.PathLike) for side in sides):
+            return compare_reports(sides, options)
+        return compare_texts(sides, options)
+
+
+def open_model(model: Model | None = None, **options: Unpack[OpenArguments]) -> OpenModel:
+    """Open a model once, to use it often.
+
+    Args:
+        model: A folder, the name of a shipped sample, or a model of transformers that is in memory; None for the
+            shipped sample, or where `config` is given.
+        options: How it runs: see OpenArguments.
+
+    Raises:
+        AttnscopeError: It cannot be read, or is not supported.
+    """
+    check_names("open_model", options, OpenArguments)
+    return OpenModel(model, options).open()
+
+
+def load(path: str | os.PathLike[str]) -> InspectResult:
+    """Read a report that `save`, or `attnscope run --output report.json`, wrote.
+
+    Args:
+        path: The .json file.
+
+    Raises:
+        AttnscopeError: It cannot be read, or is no report, or its parts contradict each other.
+    """
+    from pathlib import Path
+
+    from attnscope.comparison.runs import read_report
+
+    with python_words():
+        return InspectResult(read_report(Path(path)))
+
+
+def read_dump(path: str | os.PathLike[str]) -> DumpFile:
+    """Read what `attnscope batch` wrote, record by record; checksums are verified.
+
+    Args:
+        path: The .jsonl or .json file, or the folder with shards.
+
+    Raises:
+        AttnscopeError: It is no dump; going through it says what is damaged, and whether the end is missing.
+    """
+    return DumpFile(path)
+
+
+def _split(function: str, options: Mapping[str, Any], known: type) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What says which model runs and how, and everything else."""
+    check_names(function, options, known)
+    names = ("model", *OpenArguments.__annotations__)
+    return {n: v for n, v in options.items() if n in names}, {n: v for n, v in options.items() if n not in names}

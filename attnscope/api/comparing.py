@@ -1,0 +1,144 @@
+"""The sides of a comparison: texts that are run, or reports."""
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from attnscope.api.model import new_session, opened, placed, running
+from attnscope.api.options import indices, run_values, texts_of
+from attnscope.api.results import CompareResult, InspectResult
+from attnscope.arguments import tolerance
+from attnscope.config import RunConfig, TextInput
+from attnscope.errors import UsageError
+from attnscope.report import Report
+
+if TYPE_CHECKING:
+    from attnscope.comparison.tolerance import Tolerance
+    from attnscope.engines.transformers.opening import LiveModel
+    from attnscope.pipeline import Session
+
+_LABEL = 30  # characters of a text that stands for itself
+_OF_REPORTS = ("layer", "head", "query", "key", "stages", "tolerance", "relative")
+_AXES = ("text", "mask", "layer", "head", "model", "config", "dtype", "engine")  # of what there may be a list
+
+
+def sides_of(texts: Sequence[Any], options: Mapping[str, Any]) -> tuple[str, list[dict[str, Any]]]:
+    """What differs between the sides of a comparison, and the arguments of each.
+
+    Args:
+        texts: Those that were given one after the other.
+        options: The arguments; the list among them has one entry for each side.
+
+    Raises:
+        UsageError: There are several lists, or nothing to compare.
+    """
+    given = {**options, "text": list(texts) if len(texts) > 1 else texts[0]}
+    several = {name: value for name, value in given.items() if name in _AXES and isinstance(value, list)}
+    if len(several) > 1:
+        hint = "compare one thing at a time; what all sides have is a tuple, such as layer=(0, 1)"
+        raise UsageError(f"{' and '.join(sorted(several))} are lists", hint=hint)
+    if not several:
+        if given.get("mask") is not None:
+            hint = "give a list, such as mask=['own', 'causal']"
+            raise UsageError(f"there is nothing to compare {given['mask']!r:.80} with", where="mask", hint=hint)
+        several = {"mask": ["causal", "bidirectional"]}
+    ((axis, values),) = several.items()
+    if len(values) < 2:
+        raise UsageError(f"a list of {len(values)}", where=axis, hint="a comparison takes two or more")
+    return axis, [{**given, axis: value} for value in values]
+
+
+def _label(axis: str, value: Any) -> str:
+    if axis in ("layer", "head") and not isinstance(value, slice):
+        return indices(axis, value, 0)
+    return ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+
+def compare_texts(texts: Sequence[Any], options: Mapping[str, Any]) -> CompareResult:
+    """Run a model, or one after the other, for every side.
+
+    Args:
+        texts: Those that were given one after the other.
+        options: See CompareArguments.
+    """
+    axis, sides = sides_of(texts, options)
+    live: dict[str, LiveModel] = {}
+    chosen = []
+    for side in sides:
+        values, models = opened(side.get("model"), side, live)
+        live |= models
+        chosen.append((values, side))
+    session = new_session(live, texts_of_sides(sides))
+    with running(session, live, options.get("progress")):
+        return compare_sides(axis, chosen, options, session)
+
+
+def texts_of_sides(sides: Sequence[Mapping[str, Any]]) -> list[TextInput]:
+    """The texts of all sides: a vocabulary that is made from texts is made from these."""
+    return [text for side in sides for text in texts_of(side["text"], side)]
+
+
+def compare_sides(
+    axis: str, sides: Sequence[tuple[dict[str, Any], dict[str, Any]]], options: Mapping[str, Any], session: "Session"
+) -> CompareResult:
+    """Run every side, and hold it against the first.
+
+    Args:
+        axis: What differs between them.
+        sides: Which model runs and how, as fields of a RunConfig; and all arguments of the side.
+        options: The arguments of the call.
+        session: Has the models open already, or opens them.
+    """
+    from attnscope.comparison.runs import compare_runs, side_of
+
+    runs = []
+    for number, (values, side) in enumerate(sides):
+        run = RunConfig(**{**run_values(side), **values, "texts": texts_of(side["text"], side)})
+        label = values["model"] if axis == "model" else _label(axis, side[axis])
+        runs.append((label if len(label) <= _LABEL or axis != "text" else f"text {number}", placed(session, run, side)))
+    key = runs[0][1].key
+    whole = [(label, side_of(axis, run)) for label, run in runs]
+    return CompareResult(compare_runs(axis, whole, key, None, session.progress, _verdict(options), session))
+
+
+def compare_reports(reports: Sequence[Any], options: Mapping[str, Any]) -> CompareResult:
+    """Hold reports against the first of them; no model is needed.
+
+    Args:
+        reports: What `inspect` gave, or paths of saved ones.
+        options: What to compare of them.
+    """
+    from attnscope.comparison.runs import Wanted, read_report
+    from attnscope.comparison.runs import compare_reports as compare
+
+    for name in options:
+        if name not in _OF_REPORTS:
+            raise UsageError("reports are not run again", where=name, hint="give texts, or leave it out")
+    if len(reports) < 2:
+        raise UsageError("there is one report", hint="a comparison takes two or more")
+    sides: list[tuple[str, Report]] = []
+    for number, report in enumerate(reports):
+        if isinstance(report, InspectResult):
+            sides.append((f"report {number}", report.data))
+        elif isinstance(report, os.PathLike):
+            sides.append((os.fsdecode(report), read_report(Path(report))))
+        else:
+            raise UsageError(f"a {type(report).__name__} is no report", hint="give reports alone, or texts alone")
+    first = sides[0][1].provenance
+    wanted = run_values(options)
+    for name, count in (("layer", first.n_layers), ("head", first.n_heads)):
+        if isinstance(options.get(name), slice):
+            wanted[name] = indices(name, options[name], count)
+    return CompareResult(compare(sides, Wanted(**wanted), _verdict(options)))
+
+
+def _verdict(options: Mapping[str, Any]) -> "Tolerance | None":
+    """What may differ between sides; None where that was not given."""
+    given = [options.get(name) for name in ("tolerance", "relative")]
+    if given == [None, None]:
+        return None
+    from attnscope.comparison.tolerance import Tolerance
+
+    names = ("tolerance", "relative")
+    return Tolerance(*(0.0 if one is None else tolerance(name)(one) for name, one in zip(names, given, strict=True)))

@@ -1,0 +1,43 @@
+"""Read the dumps that `attnscope batch` writes."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from attnscope.api.words import python_words
+
+if TYPE_CHECKING:
+    from attnscope.batch.header import Header
+    from attnscope.batch.records import Record
+
+
+class DumpFile:
+    """A dump; going through it reads and checks one record after the other.
+
+    Attributes:
+        path: The .jsonl or .json file, or the folder with shards.
+        header: What it says about itself: provenance, mask, settings.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        from attnscope.batch.dump_reader import Dump
+
+        self.path = Path(path)
+        with python_words():
+            self.header: Header = Dump(self.path).header
+
+    def __iter__(self) -> "Iterator[Record]":
+        """Every record, with its arrays.
+
+        Raises:
+            AttnscopeError: A line or shard is damaged, or the end is missing.
+        """
+        from attnscope.batch.dump_reader import Dump
+
+        with python_words():
+            yield from Dump(self.path).records()
+
+    def __repr__(self) -> str:
+        made = self.header.provenance
+        return f"DumpFile({str(self.path)!r}, model={made.model!r}, keep={self.header.settings.keep!r})"

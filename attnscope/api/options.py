@@ -1,0 +1,420 @@
+"""Arguments of the functions that `import attnscope` gives: their types, and what of a RunConfig they become."""
+
+import operator
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Literal, Protocol, TypedDict
+
+import numpy as np
+
+from attnscope.arguments import (
+    LARGEST_POOL,
+    STAGES,
+    By,
+    Dtype,
+    EngineWord,
+    PartWord,
+    WhatIf,
+    device,
+    number,
+    one_of,
+    size,
+    some_of,
+)
+from attnscope.config import Positions, TextInput, parse_mask
+from attnscope.errors import UsageError, did_you_mean
+
+IndexWord = Literal["auto", "all", "mean"]
+Indices = int | slice | range | Sequence[int] | IndexWord
+Tokens = int | str | slice | range | Sequence[int | str | slice]
+Stage = Literal["scores", "scaled", "masked", "weights", "output"]
+Progress = Callable[[str, int, int], None]
+
+
+class PretrainedModel(Protocol):
+    """What is known here of a model of `transformers`."""
+
+    @property
+    def config(self) -> Any:
+        """Its config."""
+
+    @property
+    def base_model(self) -> Any:
+        """The model without heads for tasks."""
+
+
+class TorchDtype(Protocol):
+    """What is known here of a torch.dtype."""
+
+    @property
+    def is_floating_point(self) -> bool:
+        """Its numbers are real."""
+
+
+class TorchDevice(Protocol):
+    """What is known here of a torch.device."""
+
+    @property
+    def type(self) -> str:
+        """Such as `cpu`."""
+
+
+Model = str | os.PathLike[str] | PretrainedModel
+
+
+class OpenArguments(TypedDict, total=False):
+    """How a model is opened and run.
+
+    Attributes:
+        tokenizer: Of a model of transformers: its tokenizer, or the path of a tokenizer.json or of its folder.
+        config: A stack described in TOML: a file, or the name of a shipped one.
+        dtype: Type that the model runs in; scores and softmax stay float32. A torch.dtype, too.
+        device: Where it runs: `auto`, `cpu`, `cuda`, `cuda:1`. A torch.device, too.
+        engine: Who computes queries, keys and values: `native`, or `transformers`.
+        part: Which attention of an encoder-decoder, with `engine="transformers"`.
+        max_memory: Bytes that a call may take (or `"1.5G"`); None for half of what is free.
+        hash_weights: Put a hash over the whole weights into the findings.
+    """
+
+    tokenizer: object
+    config: str | os.PathLike[str] | None
+    dtype: Dtype | TorchDtype
+    device: str | TorchDevice
+    engine: EngineWord
+    part: PartWord | None
+    max_memory: int | str | None
+    hash_weights: bool
+
+
+class _Named(TypedDict, total=False):
+    model: Model | None
+
+
+class CallArguments(TypedDict, total=False):
+    """What every call may say about its text.
+
+    Attributes:
+        context: Where keys and values come from under cross-attention; of several texts, one for each or for all.
+        truncate: Cut texts that are longer than the model takes, and say so.
+        progress: Called with what is being done, how much of it is done, and how much there is.
+    """
+
+    context: str | Sequence[str | None] | None
+    truncate: bool
+    progress: Progress | None
+
+
+class _Masking(CallArguments, total=False):
+    pair: str | Sequence[str | None] | None
+    what_if: WhatIf
+
+
+class ModelInspectArguments(_Masking, total=False):
+    """What `inspect` computes and keeps; see CallArguments, too.
+
+    Attributes:
+        pair: An encoder's second segment; of several texts, one for each.
+        mask: `own` (the model's), `causal`, `bidirectional`, `window:N`, `prefix:N`, `block:N`, a file with a boolean
+            matrix, or several of them joined by `+`.
+        what_if: What another mask changes: the whole `stack`, or only the softmax over the `same-scores`.
+        layer: Layers from 0: a number, several, a slice or range, `auto`, `all` or `mean`; -1 is the last.
+        head: Heads, likewise; `auto` takes the head that looks most at other words.
+        query: Rows: positions, slices, and words or phrases of the text; None for all.
+        key: Columns, likewise.
+        stages: Stages whose matrices are kept.
+        top: Contributors per token.
+        by: What ranks them: the weight α, `value` α·‖v‖, or `projected` α·‖v W‖.
+        special: Special tokens and the first token take part in the ranking.
+        pool: Runs of tokens, each way, of a map that stands for the matrices; None for none.
+    """
+
+    mask: str
+    layer: Indices
+    head: Indices
+    query: Tokens | None
+    key: Tokens | None
+    stages: Stage | Sequence[Stage]
+    top: int
+    by: By
+    special: bool
+    pool: int | None
+
+
+class InspectArguments(OpenArguments, ModelInspectArguments, _Named, total=False):
+    """All that `attnscope.inspect` takes besides the text."""
+
+
+class ModelExplainArguments(_Masking, total=False):
+    """What `explain` walks through; see ModelInspectArguments for the rest.
+
+    Attributes:
+        query: The token: its position, or the word.
+        key: The key whose dot product is taken apart; None for the one with the largest.
+        layer: A layer, or `auto`.
+        head: A head, likewise.
+        top: Keys that are kept, the heaviest first; None for all.
+    """
+
+    mask: str
+    query: int | str
+    key: Tokens | None
+    layer: int | Literal["auto"]
+    head: int | Literal["auto"]
+    top: int | None
+
+
+class ExplainArguments(OpenArguments, ModelExplainArguments, _Named, total=False):
+    """All that `attnscope.explain` takes besides the text."""
+
+
+class ModelCheckArguments(CallArguments, total=False):
+    """What `check` takes; see CallArguments.
+
+    Attributes:
+        tolerance: What a deviation may be; None for what the dtype allows.
+    """
+
+    tolerance: float | None
+
+
+class CheckArguments(OpenArguments, ModelCheckArguments, _Named, total=False):
+    """All that `attnscope.check` takes besides the text."""
+
+
+class ModelCompareArguments(_Masking, total=False):
+    """What `compare` takes; see ModelInspectArguments.
+
+    A list has one entry for each side, in one of the arguments; several layers or texts of one side are a tuple.
+
+    Attributes:
+        tolerance: Largest difference of any cell that is forgiven; with it, or `relative`, there is a verdict.
+        relative: The same as a share of the first side's value.
+    """
+
+    mask: str | list[str]
+    layer: Indices | list[Indices]
+    head: Indices | list[Indices]
+    query: Tokens | None
+    key: Tokens | None
+    stages: Stage | Sequence[Stage]
+    top: int
+    by: By
+    special: bool
+    pool: int | None
+    tolerance: float | None
+    relative: float | None
+
+
+class CompareArguments(ModelCompareArguments, total=False):
+    """All that `attnscope.compare` takes besides texts or reports."""
+
+    model: Model | list[Model] | None
+    tokenizer: object
+    config: str | os.PathLike[str] | list[str | os.PathLike[str]] | None
+    dtype: Dtype | TorchDtype | list[Dtype | TorchDtype]
+    device: str | TorchDevice
+    engine: EngineWord | list[EngineWord]
+    part: PartWord | None
+    max_memory: int | str | None
+    hash_weights: bool
+
+
+def check_names(function: str, given: Mapping[str, Any], known: type) -> None:
+    """Refuse a keyword that a function does not have.
+
+    Args:
+        function: Its name, for the error.
+        given: The keywords.
+        known: The TypedDict of those that it has.
+
+    Raises:
+        UsageError: It has no such keyword.
+    """
+    names = tuple(known.__annotations__)
+    for name in given:
+        if name not in names:
+            raise UsageError(f"{function}() has no argument '{name}'", hint=did_you_mean(name, names))
+
+
+def texts_of(text: str | Sequence[str], options: Mapping[str, Any]) -> tuple[TextInput, ...]:
+    """The texts of a call, each with its pair and context.
+
+    Raises:
+        UsageError: They are no texts, or there is not a pair or context for each.
+    """
+    if isinstance(text, str):
+        texts, names = [text], ["text"]
+    else:
+        texts = _several("text", text)
+        names = [f"text {n}" for n in range(len(texts))]
+    if not texts:
+        raise UsageError("there is no text", where="text", hint="give one, or several")
+    pairs, contexts = (_beside(name, options.get(name), len(texts)) for name in ("pair", "context"))
+    for name, values in (("text", texts), ("pair", pairs), ("context", contexts)):
+        for value in values:
+            if not isinstance(value, str) and not (value is None and name != "text"):
+                raise UsageError(f"{value!r:.80} is no text", where=name, hint="give a str")
+    return tuple(TextInput(*one) for one in zip(texts, pairs, contexts, names, strict=True))
+
+
+def _several(name: str, values: Any) -> list[Any]:
+    if not isinstance(values, Iterable) or isinstance(values, bytes | Mapping):
+        raise UsageError(f"{values!r:.80} is no text", where=name, hint="give a str, or several")
+    return list(values)
+
+
+def _beside(name: str, value: Any, count: int) -> list[Any]:
+    """A pair or context for every text."""
+    if value is None or isinstance(value, str):
+        if value is not None and name == "pair" and count > 1:
+            raise UsageError(f"one pair for {count} texts", where=name, hint="give one for each")
+        return [value] * count
+    values = _several(name, value)
+    if len(values) != count:
+        raise UsageError(f"{len(values)} for {count} texts", where=name, hint="give one for each")
+    return values
+
+
+def run_values(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a RunConfig that a call names; None leaves a field as it is.
+
+    Slices of layers and heads are left out: how many there are, only the model says (see indices).
+
+    Raises:
+        UsageError: A value is none that the argument takes.
+    """
+    found = {}
+    for name, value in options.items():
+        if value is not None and name in _READERS:
+            found[name] = _READERS[name](value)
+        elif value is not None and name in ("layer", "head") and not isinstance(value, slice):
+            found[name] = indices(name, value, 0)
+    return found
+
+
+def _flag(name: str) -> Callable[[Any], bool]:
+    def read(value: Any) -> bool:
+        if not isinstance(value, bool | np.bool_):
+            raise UsageError(f"{value!r:.80} is neither True nor False", where=name)
+        return bool(value)
+
+    return read
+
+
+def _path(name: str) -> Callable[[Any], str]:
+    def read(value: Any) -> str:
+        try:
+            return os.fsdecode(value)
+        except TypeError as e:
+            raise UsageError(f"a {type(value).__name__} is no path", where=name, hint="give a str or a Path") from e
+
+    return read
+
+
+def _mask(value: Any) -> str:
+    if not isinstance(value, str):
+        hint = "use a str such as 'causal'; save a matrix with numpy.save and give the name of the file"
+        raise UsageError(f"a {type(value).__name__} is no mask", where="mask", hint=hint)
+    parse_mask(value, "mask")
+    return value
+
+
+def _stages(value: Any) -> tuple[str, ...]:
+    named = [value] if isinstance(value, str) else list(value) if isinstance(value, Iterable) else [value]
+    if not named:
+        return ()
+    return tuple(some_of("stages", "stage", STAGES)(",".join(map(str, named))).split(","))
+
+
+def indices(name: str, value: Any, count: int) -> str:
+    """Layers or heads, as one would type them.
+
+    Args:
+        name: `layer` or `head`.
+        value: A number, several, a slice, or a word.
+        count: How many there are, for a slice.
+
+    Raises:
+        UsageError: It is none of these.
+    """
+    if isinstance(value, str) and value in ("auto", "all", "mean"):
+        return value
+    try:
+        value = range(count)[value] if isinstance(value, slice) else value
+        several = not isinstance(value, str) and isinstance(value, Iterable)
+        numbers = [_whole(one) for one in value] if several else [_whole(value)]
+    except TypeError as e:
+        hint = "use a number, several, a slice or range, 'auto', 'all' or 'mean'"
+        raise UsageError(f"cannot read {value!r:.80}", where=name, hint=hint) from e
+    if not numbers:
+        raise UsageError(f"no {name} at all is named", where=name, hint=f"use 0, a list of {name}s, 'all' or 'auto'")
+    return ",".join(map(str, numbers))
+
+
+def positions(name: str) -> Callable[[Any], Positions]:
+    """A reader of rows or columns: positions, slices and words."""
+
+    def read(value: Any) -> Positions:
+        several = isinstance(value, Iterable) and not isinstance(value, str)
+        parts = tuple(_position(name, part) for part in value) if several else (_position(name, value),)
+        if not parts:
+            raise UsageError(f"no {name} at all is named", where=name, hint="leave it out for all")
+        return parts
+
+    return read
+
+
+def _position(name: str, part: Any) -> int | slice | str:
+    if isinstance(part, str):
+        return part
+    try:
+        if not isinstance(part, slice):
+            return _whole(part)
+        if part.step is not None:
+            raise UsageError(f"{part!r} has a step", where=name, hint="use a range, or a list of positions")
+        return slice(*(None if edge is None else _whole(edge) for edge in (part.start, part.stop)))
+    except TypeError as e:
+        hint = "use a position, a slice, a word, or several of them"
+        raise UsageError(f"cannot read {part!r:.80}", where=name, hint=hint) from e
+
+
+def _whole(value: Any) -> int:
+    """A whole number; True and False are none.
+
+    Raises:
+        TypeError: It is something else.
+    """
+    if isinstance(value, bool | np.bool_):
+        raise TypeError
+    return operator.index(value)
+
+
+def _named(read: Callable[[str], Any], prefix: str = "") -> Callable[[Any], Any]:
+    """A reader of a word, or of an object of torch that is called so."""
+    return lambda value: read(str(value).removeprefix(prefix))
+
+
+_READERS: dict[str, Callable[[Any], Any]] = {
+    "config": _path("config"),
+    "dtype": _named(one_of("dtype", Dtype), "torch."),
+    "device": _named(device),
+    "engine": one_of("engine", EngineWord),
+    "part": one_of("part", PartWord),
+    "max_memory": size,
+    "hash_weights": _flag("hash_weights"),
+    "truncate": _flag("truncate"),
+    "mask": _mask,
+    "what_if": one_of("what_if", WhatIf),
+    "query": positions("query"),
+    "key": positions("key"),
+    "stages": _stages,
+    "top": number("top", 0),
+    "by": one_of("by", By),
+    "special": _flag("special"),
+    "pool": number("pool", 1, LARGEST_POOL),
+}
+
+
+def model_path(value: Any) -> str:
+    """The path or name of a model."""
+    return _path("model")(value)

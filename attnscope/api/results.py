@@ -1,0 +1,699 @@
+"""What the functions that `import attnscope` gives return: findings with arrays, tables and files."""
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+import msgspec
+import numpy as np
+
+from attnscope.api.options import positions
+from attnscope.api.words import python_words
+from attnscope.arguments import number
+from attnscope.config import Positions
+from attnscope.errors import AttnscopeError, UsageError
+from attnscope.report import Explanation, HeadReport, MaskUse, Provenance, Report, Rows, TextReport, Token
+from attnscope.report.check import Check, CheckReport, Differences
+from attnscope.report.compare import Change, Comparison, Verdict
+from attnscope.selection import PRINTED, parse_positions, written
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from attnscope.batch.tables import Kind
+
+Float1 = np.ndarray[tuple[int], np.dtype[np.float32]]
+Float2 = np.ndarray[tuple[int, int], np.dtype[np.float32]]
+Float4 = np.ndarray[tuple[int, int, int, int], np.dtype[np.float32]]
+Data = TypeVar("Data", Report, Comparison, Explanation, CheckReport)
+_PRINTED_HEADS = 4  # of a text that are printed where nobody asked for one
+_WIDEST_HTML = 160  # columns of a notebook's cell
+
+
+@dataclass(frozen=True)
+class Contributor:
+    """One token that contributes to a query.
+
+    Attributes:
+        token: Its readable piece.
+        position: Its position.
+        weight: α_ij, the attention weight.
+        value: α_ij·‖v_j‖.
+        projected: α_ij·‖v_j W_O^h‖ (Kobayashi et al., 2020); None where it was not asked for with `by="projected"`.
+    """
+
+    token: str
+    position: int
+    weight: float
+    value: float
+    projected: float | None = None
+
+
+class Result(Generic[Data]):
+    """Findings that show, save and tabulate themselves.
+
+    Attributes:
+        data: The findings as plain data, under the names that they have in JSON.
+    """
+
+    _digits = 2  # after the point, where nobody says otherwise
+
+    def __init__(self, data: Data) -> None:
+        self.data: Data = data
+
+    @property
+    def provenance(self) -> Provenance:
+        """What produced the numbers."""
+        first = self.data.sides[0].report if isinstance(self.data, Comparison) else self.data
+        return first.provenance
+
+    def to_json(self) -> bytes:
+        """The findings as JSON on one line, as `--format json` gives them."""
+        from attnscope.report import to_json
+
+        return to_json(self.data)
+
+    def save(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        precision: int | None = None,
+        width: int | None = None,
+        force: bool = False,
+    ) -> None:
+        """Write a file, as `--output` does: whole or not at all.
+
+        Args:
+            path: Where to; its ending chooses `.json`, `.txt`, `.svg` or, of `inspect`, `.safetensors`.
+            precision: Digits after the point in `.txt` and `.svg`, None for the command's; the others are exact.
+            width: Columns of `.txt` and `.svg`; None for 120.
+            force: Replace a file that exists.
+
+        Raises:
+            AttnscopeError: It exists, or cannot be written, or the ending says nothing.
+        """
+        from attnscope.files.atomic import check_target, write_atomic
+        from attnscope.views.files import export
+
+        target = Path(path)
+        with python_words():
+            digits = self._digits if precision is None else number("precision", 0, 9)(precision)
+            parts = export(self.data, target, precision=digits, width=width)
+            check_target(target, force=force)
+            write_atomic(target, parts, force=force)
+
+    def text(self, *, width: int | None = None, precision: int | None = None) -> str:
+        """The findings as tables.
+
+        Args:
+            width: Columns; None for those of the terminal.
+            precision: Digits after the point; None for the command's.
+        """
+        return _as_text(self.data, width, self._digits if precision is None else precision)
+
+    def __repr__(self) -> str:
+        return _as_text(_abridged(self.data), None, self._digits).rstrip("\n")
+
+    def _repr_html_(self) -> str:
+        return _as_html(_abridged(self.data), self._digits)
+
+
+def _as_text(data: Report | Comparison | Explanation | CheckReport, width: int | None, precision: int) -> str:
+    import shutil
+
+    columns = width or max(40, shutil.get_terminal_size((80, 24)).columns)
+    if isinstance(data, CheckReport):
+        from attnscope.views.check import as_text as check_as_text
+        from attnscope.views.plain import Page
+
+        return check_as_text(data, Page(columns))
+    from attnscope.views.terminal.recorded import as_text
+
+    return as_text(data, width=columns, precision=precision, options=False)
+
+
+def _as_html(data: Report | Comparison | Explanation | CheckReport, precision: int) -> str:
+    if isinstance(data, CheckReport):
+        import html
+
+        return f"<pre>{html.escape(_as_text(data, _WIDEST_HTML, precision))}</pre>"
+    from attnscope.views.terminal.recorded import as_html
+
+    return as_html(data, width=_WIDEST_HTML, precision=precision)
+
+
+def _abridged(data: Any) -> Any:
+    """What fits on a screen: of a report, a few heads and the first tokens of every text, and a note on the rest."""
+    if not isinstance(data, Report):
+        return data
+    from attnscope.report.narrowing import narrow
+
+    texts = []
+    for text in data.texts:
+        heads = text.heads[:_PRINTED_HEADS]
+        notes = [*text.notes]
+        if len(heads) < len(text.heads):
+            notes.append(f"{len(heads)} of {len(text.heads)} heads are printed; report[layer, head] is one of them")
+        if max(len(text.queries), len(text.keys)) > PRINTED:
+            notes.append(
+                f"the first {PRINTED} of {len(text.queries)} rows and {len(text.keys)} columns are printed; "
+                "the arrays have all"
+            )
+        texts.append(msgspec.structs.replace(narrow(text, heads, PRINTED, PRINTED), notes=notes))
+    return msgspec.structs.replace(data, texts=texts)
+
+
+class HeadResult(Result[Report]):
+    """One layer and head over one text.
+
+    Attributes:
+        data: A report of this head alone.
+    """
+
+    def __init__(self, report: Report, text: TextReport, head: HeadReport) -> None:
+        super().__init__(msgspec.structs.replace(report, texts=[msgspec.structs.replace(text, heads=[head])]))
+
+    @property
+    def _text(self) -> TextReport:
+        return self.data.texts[0]
+
+    @property
+    def _head(self) -> HeadReport:
+        return self.data.texts[0].heads[0]
+
+    @property
+    def layer(self) -> int | str:
+        """Number of the layer, or `mean`."""
+        return self._head.layer
+
+    @property
+    def head(self) -> int | str:
+        """Number of the head, or `mean`."""
+        return self._head.head
+
+    @property
+    def chosen(self) -> str | None:
+        """Why it is shown, where nobody named it."""
+        return self._head.chosen
+
+    @property
+    def rows(self) -> Rows:
+        """Statistics of every query's whole row of weights."""
+        return self._head.rows
+
+    @property
+    def queries(self) -> list[int]:
+        """Positions that rows stand for."""
+        return self._text.queries
+
+    @property
+    def keys(self) -> list[int]:
+        """Positions that columns stand for."""
+        return self._text.keys
+
+    @property
+    def query_tokens(self) -> list[str]:
+        """The tokens of the rows."""
+        return [self._text.tokens[query].text for query in self.queries]
+
+    @property
+    def key_tokens(self) -> list[str]:
+        """The tokens of the columns."""
+        return [self._text.sources[key].text for key in self.keys]
+
+    @property
+    def scores(self) -> Float2:
+        """The scores q·k, (queries, keys)."""
+        return _stage(self._head, "scores")
+
+    @property
+    def scaled(self) -> Float2:
+        """The scores after scale, soft-cap and position bias, (queries, keys)."""
+        return _stage(self._head, "scaled")
+
+    @property
+    def masked(self) -> Float2:
+        """The scaled scores, −inf where the mask does not allow a key, (queries, keys)."""
+        return _stage(self._head, "masked")
+
+    @property
+    def weights(self) -> Float2:
+        """The softmax of the masked scores, (queries, keys); NaN in rows that may attend to nothing."""
+        return _stage(self._head, "weights")
+
+    @property
+    def output(self) -> Float2:
+        """The weighted sums of the values, (queries, value width)."""
+        return _stage(self._head, "output")
+
+    def top(self, query: int | str, k: int | None = None) -> list[Contributor]:
+        """The tokens that contribute most to one query, the strongest first, as they were ranked by `by`.
+
+        Args:
+            query: Its position, or the word.
+            k: How many; None for all that were kept.
+
+        Raises:
+            AttnscopeError: The report does not hold that query, or so many contributors.
+        """
+        text, top = self._text, self._head.top
+        kept = top.keys.shape[1]
+        if k is not None and not 0 <= k <= kept:
+            raise UsageError(f"the report keeps {kept} contributors", where="k", hint=f"inspect with top={k}")
+        with python_words():
+            row = text.queries.index(_one_position(positions("query")(query), text))
+        found = []
+        for rank, key in enumerate(top.keys[row, :k].tolist()):
+            if key >= 0:  # fewer sources than ranks
+                measures = (None if m is None else float(m[row, rank]) for m in (top.weight, top.value, top.projected))
+                found.append(Contributor(text.sources[key].text, key, *measures))  # type: ignore[arg-type]
+        return found
+
+    def to_pandas(self, table: "Kind | None" = None) -> "pd.DataFrame":
+        """See InspectResult.to_pandas."""
+        return _report_table(self.data, table)
+
+
+def _stage(head: HeadReport, name: str) -> Float2:
+    if name not in head.stages:
+        found = f"the report keeps no {name}"
+        hint = f"it keeps {', '.join(head.stages) or 'no stage'}; inspect with stages={(*head.stages, name)!r}"
+        raise UsageError(found, where="stages", hint=hint)
+    return head.stages[name]
+
+
+def _one_position(query: Positions, text: TextReport) -> int:
+    """The position of one shown query."""
+    texts = (text.text, text.pair)
+    found = [one for one in parse_positions(query, text.tokens, texts, "query") if one in text.queries]
+    if len(found) == 1:
+        return found[0]
+    if not found:
+        hint = f"it holds {', '.join(map(str, text.queries[:40]))}"
+        raise UsageError(f"the report holds no row of {written(query)}", where="query", hint=hint)
+    several = ", ".join(f"{position} {text.tokens[position].text}" for position in found[:40])
+    raise UsageError(
+        f"'{written(query)}' is {len(found)} tokens: {several}", where="query", hint="take one by its position"
+    )
+
+
+class TextResult:
+    """One text of a report.
+
+    Attributes:
+        data: The text's findings as plain data, under the names that they have in JSON.
+    """
+
+    def __init__(self, report: Report, text: TextReport) -> None:
+        self._report, self.data = report, text
+
+    @property
+    def tokens(self) -> list[Token]:
+        """All tokens of the text."""
+        return self.data.tokens
+
+    @property
+    def queries(self) -> list[int]:
+        """Positions that rows stand for."""
+        return self.data.queries
+
+    @property
+    def keys(self) -> list[int]:
+        """Positions that columns stand for."""
+        return self.data.keys
+
+    @property
+    def query_tokens(self) -> list[str]:
+        """The tokens of the rows."""
+        return [self.data.tokens[query].text for query in self.data.queries]
+
+    @property
+    def key_tokens(self) -> list[str]:
+        """The tokens of the columns."""
+        return [self.data.sources[key].text for key in self.data.keys]
+
+    @property
+    def layers(self) -> list[int | str]:
+        """The layers, in the order of the arrays' first axis."""
+        return [layer for layer, _ in self._by_layer]
+
+    @property
+    def heads(self) -> list[list[int | str]]:
+        """Of every layer its heads, in the order of the arrays' second axis; `auto` may take others in each layer."""
+        return [[head.head for head in heads] for _, heads in self._by_layer]
+
+    @cached_property
+    def _by_layer(self) -> list[tuple[int | str, list[HeadReport]]]:
+        return [(layer, list(heads)) for layer, heads in groupby(self.data.heads, key=lambda head: head.layer)]
+
+    def _stack(self, stage: str) -> Float4:
+        layers = [[_stage(head, stage) for head in heads] for _, heads in self._by_layer]
+        if len({len(heads) for heads in layers}) > 1:
+            raise UsageError("the layers have different numbers of heads", hint="take report[layer, head]")
+        found: Float4 = np.array(layers, dtype=np.float32)
+        return found
+
+    @cached_property
+    def scores(self) -> Float4:
+        """The scores q·k, (layers, heads, queries, keys)."""
+        return self._stack("scores")
+
+    @cached_property
+    def scaled(self) -> Float4:
+        """The scores after scale, soft-cap and position bias, (layers, heads, queries, keys)."""
+        return self._stack("scaled")
+
+    @cached_property
+    def masked(self) -> Float4:
+        """The scaled scores, −inf where the mask does not allow a key, (layers, heads, queries, keys)."""
+        return self._stack("masked")
+
+    @cached_property
+    def weights(self) -> Float4:
+        """The softmax of the masked scores, (layers, heads, queries, keys); NaN in rows that may attend to nothing."""
+        return self._stack("weights")
+
+    @cached_property
+    def output(self) -> Float4:
+        """The weighted sums of the values, (layers, heads, queries, value width)."""
+        return self._stack("output")
+
+    def __iter__(self) -> Iterator[HeadResult]:
+        return (HeadResult(self._report, self.data, head) for head in self.data.heads)
+
+    def __getitem__(self, unit: tuple[int | str, int | str]) -> HeadResult:
+        """One head: its layer's number (or `mean`) and its own; -1 is the model's last.
+
+        Raises:
+            AttnscopeError: The report does not hold it.
+        """
+        if not isinstance(unit, tuple) or len(unit) != 2:
+            raise UsageError(f"{unit!r} is no layer and head", hint="use report[layer, head]")
+        made = self._report.provenance
+        layer, head = (
+            one + n if isinstance(one, int | np.integer) and one < 0 else one
+            for one, n in zip(unit, (made.n_layers, made.n_heads), strict=True)
+        )
+        for one in self.data.heads:
+            if (one.layer, one.head) == (layer, head):
+                return HeadResult(self._report, self.data, one)
+        there = [f"[{one.layer}, {one.head}]" for one in self.data.heads[:20]]
+        more = f" and {len(self.data.heads) - 20} more" if len(self.data.heads) > 20 else ""
+        raise UsageError(
+            f"the report holds no layer {unit[0]} with head {unit[1]}", hint=f"it holds {', '.join(there)}{more}"
+        )
+
+    def __repr__(self) -> str:
+        return repr(InspectResult(msgspec.structs.replace(self._report, texts=[self.data])))
+
+    def _repr_html_(self) -> str:
+        return InspectResult(msgspec.structs.replace(self._report, texts=[self.data]))._repr_html_()
+
+
+class InspectResult(Result[Report]):
+    """What `inspect` found: a report of one or several texts.
+
+    Of one text, its arrays and labels are the report's own; of several, each has its own in `texts`.
+    """
+
+    @property
+    def mask(self) -> MaskUse:
+        """Which keys a query could see, and by whose decision."""
+        return self.data.mask
+
+    @cached_property
+    def texts(self) -> list[TextResult]:
+        """One entry per text."""
+        return [TextResult(self.data, text) for text in self.data.texts]
+
+    @property
+    def _only(self) -> TextResult:
+        if len(self.texts) != 1:
+            raise UsageError(
+                f"the report holds {len(self.texts)} texts", hint="take one of them, as in report.texts[0]"
+            )
+        return self.texts[0]
+
+    @property
+    def tokens(self) -> list[Token]:
+        """All tokens of the text."""
+        return self._only.tokens
+
+    @property
+    def queries(self) -> list[int]:
+        """Positions that rows stand for."""
+        return self._only.queries
+
+    @property
+    def keys(self) -> list[int]:
+        """Positions that columns stand for."""
+        return self._only.keys
+
+    @property
+    def query_tokens(self) -> list[str]:
+        """The tokens of the rows."""
+        return self._only.query_tokens
+
+    @property
+    def key_tokens(self) -> list[str]:
+        """The tokens of the columns."""
+        return self._only.key_tokens
+
+    @property
+    def layers(self) -> list[int | str]:
+        """The layers, in the order of the arrays' first axis."""
+        return self._only.layers
+
+    @property
+    def heads(self) -> list[list[int | str]]:
+        """Of every layer its heads; see TextResult."""
+        return self._only.heads
+
+    @property
+    def scores(self) -> Float4:
+        """See TextResult."""
+        return self._only.scores
+
+    @property
+    def scaled(self) -> Float4:
+        """See TextResult."""
+        return self._only.scaled
+
+    @property
+    def masked(self) -> Float4:
+        """See TextResult."""
+        return self._only.masked
+
+    @property
+    def weights(self) -> Float4:
+        """See TextResult."""
+        return self._only.weights
+
+    @property
+    def output(self) -> Float4:
+        """See TextResult."""
+        return self._only.output
+
+    def __iter__(self) -> Iterator[HeadResult]:
+        return iter(self._only)
+
+    def __getitem__(self, unit: tuple[int | str, int | str]) -> HeadResult:
+        """One head of the only text; see TextResult."""
+        return self._only[unit]
+
+    def to_pandas(self, table: "Kind | None" = None) -> "pd.DataFrame":
+        """One of the tables that `attnscope convert` writes.
+
+        Args:
+            table: `contributors`, `rows` (statistics), `columns` (of maps) or `matrices`; None for the first that
+                there is.
+
+        Raises:
+            AttnscopeError: pandas is not installed, or the report holds no such table.
+        """
+        return _report_table(self.data, table)
+
+
+def _report_table(report: Report, table: "Kind | None") -> "pd.DataFrame":
+    from attnscope.batch.reports import records_of, settings_of
+    from attnscope.batch.tables import INTEGERS, columns, kinds_of, tables
+
+    settings = settings_of(report)
+    there = kinds_of(settings)
+    chosen = there[0] if table is None else table
+    if chosen not in there:
+        raise UsageError(f"the report has no table '{chosen}'", where="table", hint=f"it has {', '.join(there)}")
+    names, pd = columns(chosen, settings), _pandas()
+    parts = [part for record in records_of(report) for part in tables(chosen, record)]
+    joined = {name: _joined([part[name] for part in parts]) for name in names}
+    for name in INTEGERS:
+        if isinstance(joined.get(name), list):  # a mean has no number, and an output no key
+            joined[name] = pd.array(joined[name], dtype="Int64")
+    return pd.DataFrame(joined, columns=names)
+
+
+def _joined(parts: Sequence[Any]) -> Any:
+    if all(isinstance(part, np.ndarray) for part in parts):
+        return np.concatenate(parts) if parts else np.empty(0)
+    return [value for part in parts for value in part]
+
+
+def _pandas() -> Any:
+    try:
+        import pandas
+    except ImportError as e:
+        raise AttnscopeError("a table needs pandas", hint="pip install 'attnscope[pandas]'") from e
+    return pandas
+
+
+class CompareResult(Result[Comparison]):
+    """What `compare` found: sides, and what differs between each of them and the first."""
+
+    @property
+    def axis(self) -> str:
+        """What differs between the sides, such as `mask`."""
+        return self.data.axis
+
+    @property
+    def labels(self) -> list[str]:
+        """What tells the sides apart."""
+        return [side.label for side in self.data.sides]
+
+    @cached_property
+    def sides(self) -> list[InspectResult]:
+        """Everything found about each side."""
+        return [InspectResult(side.report) for side in self.data.sides]
+
+    @property
+    def changes(self) -> list[Change]:
+        """One entry per side after the first."""
+        return self.data.changes
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """What the tolerance says; None where none was given."""
+        return self.data.verdict
+
+    def to_pandas(self) -> "pd.DataFrame":
+        """One row for every side after the first, text, head and aligned query: what changes in its row of weights.
+
+        Raises:
+            AttnscopeError: pandas is not installed.
+        """
+        rows = []
+        for change in self.data.changes:
+            for head in change.heads:
+                text = next(t for t in self.data.sides[0].report.texts if t.index == head.text)
+                for n, (first, second) in enumerate(head.queries):
+                    row = {"side": self.labels[change.side], "text": head.text, "first": head.first}
+                    row |= {"second": head.second, "query": first, "query_token": text.tokens[first].text}
+                    row |= {"query_second": second}
+                    row |= {name: getattr(head, name)[n] for name in ("total_variation", "jensen_shannon")}
+                    for name in ("future", "entropy"):
+                        row |= {
+                            f"{name}_{side}": getattr(head, name)[i, n] for i, side in enumerate(("first", "second"))
+                        }
+                    rows.append(row | {name: getattr(head, name)[n] for name in ("gained", "gain", "lost", "loss")})
+        return _pandas().DataFrame(rows)
+
+
+class ExplainResult(Result[Explanation]):
+    """What `explain` found: the arithmetic of one query of one head; `data` holds every step of it."""
+
+    _digits = 4
+
+    @property
+    def layer(self) -> int:
+        """Number of the layer."""
+        return self.data.layer
+
+    @property
+    def head(self) -> int:
+        """Number of the head."""
+        return self.data.head
+
+    @property
+    def query(self) -> int:
+        """Position of the query."""
+        return self.data.query
+
+    @property
+    def keys(self) -> list[int]:
+        """Positions of the keys that are kept."""
+        return self.data.keys
+
+    @property
+    def key_tokens(self) -> list[str]:
+        """Their tokens."""
+        return [self.data.sources[key].text for key in self.data.keys]
+
+    @property
+    def scores(self) -> Float1:
+        """The scores q·k, (keys,)."""
+        return self.data.row.scores
+
+    @property
+    def scaled(self) -> Float1:
+        """The scores after scale, soft-cap and position bias, (keys,)."""
+        return self.data.row.scaled
+
+    @property
+    def masked(self) -> Float1:
+        """The scaled scores, −inf where the mask does not allow a key, (keys,)."""
+        return self.data.row.masked
+
+    @property
+    def weights(self) -> Float1:
+        """The softmax of the masked scores, (keys,)."""
+        return self.data.row.weights
+
+    @property
+    def output(self) -> Float1:
+        """What attention gave for the query, (value width,)."""
+        return self.data.output
+
+    @property
+    def holds(self) -> bool:
+        """Every step, done again, is what the model has."""
+        return all(check.holds for check in self.data.checks)
+
+    def to_pandas(self) -> "pd.DataFrame":
+        """One row for every key that is kept, with its numbers step by step.
+
+        Raises:
+            AttnscopeError: pandas is not installed.
+        """
+        row = msgspec.structs.asdict(self.data.row)
+        numbers = {name: values for name, values in row.items() if values is not None}
+        return _pandas().DataFrame({"key": self.keys, "key_token": self.key_tokens, **numbers})
+
+
+class CheckResult(Result[CheckReport]):
+    """What `check` found."""
+
+    @property
+    def passed(self) -> bool:
+        """No check failed."""
+        return self.data.passed
+
+    @property
+    def checks(self) -> list[Check]:
+        """Every check, in order."""
+        return self.data.checks
+
+    @property
+    def differences(self) -> list[Differences]:
+        """What the comparisons measured, by layer and head."""
+        return self.data.differences
+
+    def to_pandas(self) -> "pd.DataFrame":
+        """One row for every check.
+
+        Raises:
+            AttnscopeError: pandas is not installed.
+        """
+        return _pandas().DataFrame([msgspec.structs.asdict(check) for check in self.data.checks])

@@ -1,0 +1,115 @@
+"""Borrow a model of `transformers` that is in memory already, and give it back as it was."""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from hashlib import sha256
+from typing import Any
+
+import torch
+
+from attnscope.engines.transformers.interface import NAME, register
+from attnscope.errors import AttnscopeError, UsageError
+from attnscope.planning.memory import DTYPE_BYTES
+
+_SAMPLE = 256  # numbers of a tensor that its fingerprint counts
+_CAPTURES = "_output_capturing_hooks_installed"  # transformers' own mark on a model with such hooks
+_IMPLEMENTATION = "_attn_implementation_internal"  # behind `_attn_implementation`, which sets those of sub-configs, too
+
+
+def check_live(model: Any) -> tuple[str, str]:
+    """The type that a model of transformers runs in and its device, as a RunConfig has them.
+
+    Raises:
+        UsageError: attnscope cannot run it.
+    """
+    if getattr(model, "is_quantized", False):
+        raise UsageError("the model is quantised", where="model", hint="take one with floating-point weights")
+    devices = {parameter.device for parameter in model.parameters()}
+    if len(devices) != 1:
+        names = ", ".join(sorted(map(str, devices))) or "no device"
+        raise UsageError(f"the model is spread over {names}", where="model", hint="put it on one device")
+    dtype, device = str(model.dtype).removeprefix("torch."), devices.pop()
+    if dtype not in DTYPE_BYTES:
+        raise UsageError(f"the model runs in {dtype}", where="model", hint=f"convert it to {', '.join(DTYPE_BYTES)}")
+    if device.type == "meta":
+        raise UsageError("the model has no weights: it is on the device 'meta'", where="model", hint="load them first")
+    return dtype, str(device)
+
+
+@contextmanager
+def borrowed(model: Any) -> Iterator[None]:
+    """Run a model's attention through attnscope meanwhile, without dropout; afterwards the model is as it was.
+
+    Args:
+        model: A model of transformers.
+    """
+    register()
+    modes = [(module, module.training) for module in model.modules()]
+    hooks = [(module, set(module._forward_hooks), _CAPTURES in vars(module)) for module in model.modules()]
+    configs = [(config, getattr(config, _IMPLEMENTATION)) for config in _configs(model)]
+    try:
+        model.eval()
+        for config, _ in configs:
+            setattr(config, _IMPLEMENTATION, NAME)
+        yield
+    finally:
+        for config, implementation in configs:
+            setattr(config, _IMPLEMENTATION, implementation)
+        for module, training in modes:
+            module.training = training
+        for module, before, captures in hooks:
+            _remove_hooks(module, before)
+            if not captures:
+                vars(module).pop(_CAPTURES, None)
+
+
+def _remove_hooks(module: torch.nn.Module, before: set[int]) -> None:
+    """Remove the hooks that came meanwhile: for `output_attentions`, transformers leaves some in a model."""
+    for number in set(module._forward_hooks) - before:
+        for table in (module._forward_hooks, module._forward_hooks_with_kwargs, module._forward_hooks_always_called):
+            table.pop(number, None)
+
+
+def _configs(model: Any) -> list[Any]:
+    """Every config that one of its modules may ask which attention it has."""
+    waiting: list[Any] = [getattr(module, "config", None) for module in model.modules()]
+    found: dict[int, Any] = {}
+    while waiting:
+        config = waiting.pop()
+        if id(config) in found or not hasattr(config, _IMPLEMENTATION):
+            continue
+        found[id(config)] = config
+        waiting += [getattr(config, name, None) for name in config.sub_configs]
+    return list(found.values())
+
+
+def fingerprint_live(model: Any, tokenizer_json: bytes) -> str:
+    """SHA-256 (hex, first 16 digits) over config, tokenizer, and names, shapes and samples of the tensors."""
+    digest = sha256(json.dumps(model.config.to_dict(), sort_keys=True, default=str).encode())
+    digest.update(sha256(tokenizer_json).digest())
+    for name, tensor in model.state_dict().items():
+        step = max(1, tensor.numel() // _SAMPLE)
+        sample = tensor.detach().flatten()[::step].float().cpu().numpy()
+        digest.update(f"{name} {tensor.dtype} {list(tensor.shape)} ".encode() + sample.tobytes())
+    return digest.hexdigest()[:16]
+
+
+def tokenizer_json_of(tokenizer: Any) -> bytes:
+    """What a tokenizer of transformers, or of the library `tokenizers`, would write into a tokenizer.json.
+
+    Raises:
+        UsageError: It is neither, or has no such file.
+    """
+    backend = getattr(tokenizer, "backend_tokenizer", tokenizer)
+    written = backend.to_str() if hasattr(backend, "to_str") else None
+    if not isinstance(written, str):
+        hint = "give a fast tokenizer of transformers, a tokenizers.Tokenizer, or the path of a tokenizer.json"
+        raise UsageError(f"a {type(tokenizer).__name__} has no tokenizer.json", where="tokenizer", hint=hint)
+    return written.encode()
+
+
+def refuse_without_tokenizer(name: str) -> AttnscopeError:
+    """The refusal of a model that nobody knows a tokenizer for."""
+    hint = "give tokenizer=, such as AutoTokenizer.from_pretrained(…)"
+    return UsageError(f"there is no tokenizer for {name}", where="tokenizer", hint=hint)

@@ -1,0 +1,42 @@
+"""Cut a text's report down to some of its heads, rows and columns."""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from attnscope.report.run import HeadReport, TextReport
+
+
+def narrow_rows(head: HeadReport, text: TextReport, rows: Sequence[int]) -> HeadReport:
+    """A head with some of its rows.
+
+    Args:
+        head: A head of the text.
+        text: The text.
+        rows: Which of the text's queries, counted from 0.
+    """
+    if list(rows) == list(range(len(text.queries))):
+        return head
+    kept = {text.queries[row] for row in rows}
+    top = {name: getattr(head.top, name) for name in ("keys", "weight", "value", "projected")}
+    statistics = msgspec.structs.asdict(head.rows).items()
+    return msgspec.structs.replace(
+        head,
+        stages={stage: matrix[rows] for stage, matrix in head.stages.items()},
+        fully_masked=[query for query in head.fully_masked if query in kept],
+        top=msgspec.structs.replace(head.top, **{n: each[rows] for n, each in top.items() if each is not None}),
+        rows=msgspec.structs.replace(
+            head.rows, **{name: None if values is None else values[rows] for name, values in statistics}
+        ),
+        sink=None if head.sink is None else head.sink[rows],
+    )
+
+
+def narrow(text: TextReport, heads: Sequence[HeadReport], n_queries: int, n_keys: int) -> TextReport:
+    """A text with some of its heads, and the first of its rows and columns."""
+    rows, n_keys = range(min(n_queries, len(text.queries))), min(n_keys, len(text.keys))
+    cut = []
+    for head in (narrow_rows(head, text, rows) for head in heads):
+        stages = {name: m if name == "output" else m[:, :n_keys] for name, m in head.stages.items()}
+        cut.append(msgspec.structs.replace(head, stages=stages))
+    return msgspec.structs.replace(text, queries=text.queries[: len(rows)], keys=text.keys[:n_keys], heads=cut)

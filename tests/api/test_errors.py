@@ -1,0 +1,220 @@
+"""What is refused is refused in Python's words, and before torch is loaded where the command line does so."""
+
+import ast
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import attnscope
+from attnscope.api.options import CheckArguments, CompareArguments, ExplainArguments, InspectArguments
+from attnscope.api.words import in_python
+from tests.helpers.cli_runner import ROOT
+
+TEXT = "The bank by the river"
+REFUSED = [
+    ({"haed": 1}, "inspect() has no argument 'haed'; did you mean 'head'?"),
+    ({"layer": 99}, "layer: there is no layer 99; this model has layers 0 to 3"),
+    ({"layer": "0-2"}, "layer: cannot read '0-2'; use a number, several, a slice or range, 'auto', 'all' or 'mean'"),
+    ({"layer": True}, "layer: cannot read True; use a number"),
+    ({"layer": 1.5}, "layer: cannot read 1.5; use a number"),
+    ({"layer": []}, "layer: no layer at all is named; use 0"),
+    ({"layer": slice(7, 9)}, "layer: no layer at all is named; use 0"),
+    ({"head": [0, -9]}, "head: there is no head -9; this model has heads 0 to 3"),
+    ({"head": slice("a")}, "head: cannot read slice(None, 'a', None)"),
+    ({"query": 5}, "query: '5' is not in the text; the text has tokens 0 to 4: The bank by the river"),
+    ({"query": "3"}, "query: '3' is not in the text"),
+    ({"key": slice(0, 9)}, "key: '0:9' reaches beyond the text or is empty"),
+    ({"key": slice(0, 4, 2)}, "key: slice(0, 4, 2) has a step; use a range, or a list of positions"),
+    ({"key": 1.0}, "key: cannot read 1.0; use a position, a slice, a word, or several of them"),
+    ({"query": ()}, "query: no query at all is named; leave it out for all"),
+    ({"mask": "casual"}, "mask: unknown mask 'casual'; did you mean 'causal'?"),
+    ({"mask": [[True]]}, "mask: a list is no mask; use a str such as 'causal'"),
+    ({"stages": ["weigths"]}, "stages: unknown stage 'weigths'; did you mean 'weights'?"),
+    ({"top": -1}, "top: '-1' is not a number of 0 or more"),
+    ({"by": "wieght"}, "by: 'wieght' is none of weight, value, projected; did you mean 'weight'?"),
+    ({"by": 3}, "by: '3' is none of weight, value, projected"),
+    ({"special": 1}, "special: 1 is neither True nor False"),
+    ({"pool": 0}, "pool: 0 is out of range; use 1 to 1024"),
+    ({"dtype": "float64"}, "dtype: 'float64' is none of float32, bfloat16, float16"),
+    ({"device": "gpu"}, "device: 'gpu' is none of auto, cpu, cuda, cuda:N; use cuda"),
+    ({"max_memory": 1000}, "max_memory is 1000 B; take dtype='bfloat16', or raise max_memory"),
+    ({"part": "cross"}, "part: only engine='transformers' knows parts; add engine='transformers'"),
+    ({"model": "rivrbank"}, "rivrbank: there is no such folder, and no shipped sample of that name; did you mean"),
+    ({"model": 5}, "model: a int is no model; give a folder, the name of a shipped sample, or a model of transformers"),
+    ({"model": "riverbank", "config": "causal"}, "model and config exclude each other; give one of them"),
+    ({"tokenizer": "x"}, "tokenizer: only a model of transformers takes a tokenizer; leave it out"),
+    ({"context": "x"}, "context: the model has no cross-attention; leave it out"),
+    ({"pair": ["x", "y"]}, "pair: 2 for 1 texts; give one for each"),
+    ({"progress": 1}, "progress: 1 cannot be called; give a function"),
+]
+
+
+@pytest.mark.parametrize(("given", "said"), REFUSED, ids=lambda given: str(given)[:40])
+def test_arguments_that_do_not_fit_are_refused_in_words_of_python(given, said):
+    with pytest.raises(attnscope.AttnscopeError) as caught:
+        attnscope.inspect(TEXT, **given)
+    assert said in str(caught.value)
+    assert "--" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (5, "text: 5 is no text; give a str, or several"),
+        ([], "text: there is no text; give one, or several"),
+        (["a", 5], "text: 5 is no text; give a str"),
+        (["a", None], "text: None is no text; give a str"),
+        (b"bank", "text: b'bank' is no text"),
+        ("  ", "text: the text is blank; give some words"),
+        (["bank", " "], "text 1: the text is blank"),
+        ("bank " * 200, "text: 200 tokens, the model takes 128; truncate=True cuts the text"),
+        ("\ud800", "half of a surrogate pair"),
+    ],
+)
+def test_texts_that_are_none(text, said):
+    with pytest.raises(attnscope.AttnscopeError) as caught:
+        attnscope.inspect(text)
+    assert said in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda: attnscope.explain(TEXT), "query: explain walks through one token; none is named; query=WORD or"),
+        (lambda: attnscope.explain(TEXT, query=[0, 1]), "query: '0,1' is 2 tokens: 0 The, 1 bank; take one by its"),
+        (lambda: attnscope.explain(TEXT, query=0, layer="mean"), "a mean has no one layer to walk through; name"),
+        (lambda: attnscope.explain(TEXT, query=0, engine="transformers"), "or see the same numbers with inspect"),
+        (lambda: attnscope.explain(TEXT, query=0, top=0), "top: 0 is out of range"),
+        (lambda: attnscope.explain(TEXT, query=0, stages="weights"), "explain() has no argument 'stages'"),
+        (lambda: attnscope.compare(TEXT, mask="own"), "mask: there is nothing to compare 'own' with; give a list"),
+        (lambda: attnscope.compare(TEXT, mask=["own"]), "mask: a list of 1; a comparison takes two or more"),
+        (lambda: attnscope.compare(TEXT, mask=["own", "causal"], layer=[0, 1]), "layer and mask are lists; compare"),
+        (lambda: attnscope.compare(attnscope.inspect(TEXT)), "there is one report; a comparison takes two or more"),
+        (lambda: attnscope.compare(attnscope.inspect(TEXT), "x"), "a str is no report; give reports alone"),
+        (lambda: attnscope.compare(*[attnscope.inspect(TEXT)] * 2, mask="own"), "mask: reports are not run again"),
+        (lambda: attnscope.compare(*[attnscope.inspect(TEXT)] * 2, layer=0), "'report 0' holds no layer 0; it"),
+        (lambda: attnscope.check(tolerance=-1), "tolerance: '-1' is not a number of 0 or more"),
+        (lambda: attnscope.open_model(layer=0), "open_model() has no argument 'layer'"),
+        (lambda: attnscope.open_model("nowhere"), "nowhere: there is no such folder"),
+        (lambda: attnscope.load("nowhere.json"), "nowhere.json: "),
+        (lambda: attnscope.read_dump("nowhere.jsonl"), "nowhere.jsonl: cannot be read"),
+    ],
+)  # fmt: skip
+def test_what_the_other_functions_refuse(call, said):
+    with pytest.raises(attnscope.AttnscopeError) as caught:
+        call()
+    assert said in str(caught.value)
+    assert "--" not in str(caught.value)
+
+
+def test_a_report_says_what_it_does_not_hold():
+    report = attnscope.inspect("the bank and the river the", layer=0, head=[0, 1], top=2, query=slice(1, 5))
+    for call, said in (
+        (lambda: report.output, "the report keeps no output; it keeps scores, masked, weights; inspect with stages="),
+        (lambda: report[0, 0].scaled, "the report keeps no scaled"),
+        (lambda: report[1, 0], "the report holds no layer 1 with head 0; it holds [0, 0], [0, 1]"),
+        (lambda: report[-1, 0], "the report holds no layer -1 with head 0"),
+        (lambda: report[0], "0 is no layer and head; use report[layer, head]"),
+        (lambda: report[0, 0].top("bank", k=3), "k: the report keeps 2 contributors; inspect with top=3"),
+        (lambda: report[0, 0].top("bank", k=-1), "k: the report keeps 2 contributors"),
+        (lambda: report[0, 0].top(0), "query: the report holds no row of 0; it holds 1, 2, 3, 4"),
+        (lambda: report[0, 0].top("zebra"), "query: 'zebra' is not in the text"),
+        (lambda: report[0, 0].top(slice(1, 3)), "query: '1:3' is 2 tokens: 1 bank, 2 and; take one by its position"),
+        (lambda: report.to_pandas("columns"), "table: the report has no table 'columns'; it has contributors, rows"),
+    ):
+        with pytest.raises(attnscope.AttnscopeError) as caught:
+            call()
+        assert said in str(caught.value)
+    assert report[0, 0].top("the")[0] == report[0, 0].top(3)[0]  # the one that the report holds
+
+
+def test_no_error_names_an_option_that_python_does_not_have():
+    """Whatever the program says outside of the command line's own room, with every option that it names."""
+    known = {
+        name
+        for kind in (InspectArguments, CompareArguments, ExplainArguments, CheckArguments)
+        for name in kind.__annotations__
+    }
+    known |= {"text", "force", "save", "report"}
+    rooms = [p for p in (ROOT / "attnscope").rglob("*.py") if p.parent.name not in ("cli", "batch", "terminal", "api")]
+    said = []
+    for path in rooms:
+        docstrings = {id(n.value) for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.Expr)}
+        for node in ast.walk(tree := ast.parse(path.read_text())):
+            if isinstance(node, ast.JoinedStr):
+                said.append(ast.unparse(node))
+        documented = {id(n.value) for n in ast.walk(tree) if isinstance(n, ast.Expr)}
+        said += [
+            node.value
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Constant)
+            and isinstance(node.value, str)
+            and id(node) not in documented | docstrings
+        ]
+    said = [words for words in said if re.search(r"--[a-z]", words)]
+    assert len(said) > 50
+    for words in said:
+        translated = in_python(re.sub(r"^f?'|'$|^f?\"|\"$", "", words))
+        assert not re.search(r"--[a-z]", re.sub(r"'[^']*'", "", translated)), words
+        names = {name.replace("-", "_") for name in re.findall(r"--([a-z]+(?:-[a-z]+)*)", words)}
+        assert names - {"no_special", "format", "stage", "file"} <= known, words
+
+
+@pytest.mark.parametrize(
+    ("command_line", "python"),
+    [
+        ("--layer and --head", "layer and head"),
+        ("raise --max-memory", "raise max_memory"),
+        ("leave --pair out, or put the template last", "leave pair out, or put the template last"),
+        ("take one by its position, such as --query 4", "take one by its position, such as query=4"),
+        ("save it with --stage scores,masked,weights", "save it with stages=('scores', 'masked', 'weights')"),
+        ("give --force to replace it", "give force=True to replace it"),
+        ("--by projected", "by='projected'"),
+        ("'--layer' is not in the text", "'--layer' is not in the text"),
+        ("give TEXT", "give text"),
+        ("save one with --format json", "save one with .save('report.json')"),
+    ],
+)
+def test_options_become_arguments(command_line, python):
+    assert in_python(command_line) == python
+
+
+REFUSING = """
+import sys
+import attnscope
+try:
+    attnscope.inspect("The bank", {given})
+except attnscope.AttnscopeError as e:
+    print(e)
+assert not set(sys.modules) & {{"torch", "transformers", "rich", "typer"}}, sys.modules
+"""
+
+
+@pytest.mark.parametrize(
+    "given", ["layer=99", "haed=1", "model='nowhere'", "query='zebra'", "mask='x'", "max_memory=9"]
+)
+def test_what_cannot_be_done_is_said_without_torch(given):
+    done = subprocess.run(
+        [sys.executable, "-c", REFUSING.format(given=given)], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.strip()
+
+
+def test_importing_the_package_loads_nothing_heavy():
+    script = (
+        "import sys, attnscope; heavy = {'torch', 'transformers', 'typer', 'rich', 'tokenizers', 'safetensors', "
+        "'pandas', 'numpy', 'msgspec'}; assert not heavy & set(sys.modules)\n"
+        "assert set(attnscope.__all__) <= set(dir(attnscope))\n"
+        "for name in attnscope.__all__: getattr(attnscope, name)\n"
+        "assert not (heavy - {'numpy', 'msgspec'}) & set(sys.modules), heavy & set(sys.modules)\n"
+        "assert callable(attnscope.inspect) and callable(attnscope.compare)\n"
+        "import attnscope.comparison, attnscope.explanation, attnscope.pipeline, attnscope.report\n"
+        "assert callable(attnscope.explain) and callable(attnscope.check) and callable(attnscope.load)\n"
+        "try: attnscope.nothing\n"
+        "except AttributeError as e: assert str(e) == \"module 'attnscope' has no attribute 'nothing'\"\n"
+    )
+    subprocess.run([sys.executable, "-c", script], cwd=Path(ROOT), check=True)
