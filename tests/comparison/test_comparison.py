@@ -464,7 +464,7 @@ def test_a_head_that_is_saved_of_another_layer_alone_is_refused(tmp_path):
     path = tmp_path / "some.json"
     path.write_bytes(to_json(replace(whole, texts=[replace(whole.texts[0], heads=heads)])))
     assert len(compare_files([path, path], Wanted(layer="1", head="1")).changes[0].heads) == 1
-    with pytest.raises(UsageError, match=r"some\.json' holds no such head of such a layer"):
+    with pytest.raises(UsageError, match=r"some\.json' has no such layer and head"):
         compare_files([path, path], Wanted(layer="0", head="1"))
 
 

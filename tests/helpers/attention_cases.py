@@ -123,4 +123,4 @@ def cases(draw: st.DrawFn, *, square: bool = False, softcap: bool = True) -> Cas
     real = torch.rand(batch, n_keys, generator=generator) < 0.8
     tile = draw(st.integers(1, 2 * batch * heads * n_queries * n_keys))
     allowed = whole(spec.mask, batch, n_queries, n_keys)
-    return Case(inputs, allowed, with_alibi, tile, key_tokens(special, real, same=n_queries == n_keys))
+    return Case(inputs, allowed, with_alibi, tile, key_tokens(special, real, real & ~special, same=n_queries == n_keys))

@@ -7,6 +7,7 @@ from attnscope.model.recorders import KeyTokens
 from attnscope.report.row_statistics import KEY_TOKENS
 
 
-def key_tokens(special: Tensor, real: Tensor, *, same: bool = True) -> KeyTokens:
-    """Special tokens and padding; no token is of any other kind that a statistic names."""
-    return KeyTokens(dict.fromkeys(KEY_TOKENS, torch.zeros_like(real)) | {"special": special}, real, same=same)
+def key_tokens(special: Tensor, real: Tensor, others: Tensor | None = None, *, same: bool = True) -> KeyTokens:
+    """Special tokens, padding, and the tokens that are of every other kind that a statistic names, by default none."""
+    others = torch.zeros_like(real) if others is None else others
+    return KeyTokens(dict.fromkeys(KEY_TOKENS, others) | {"special": special}, real, same=same)

@@ -181,6 +181,7 @@ def test_rows_equal_their_formulas(case: Case, data: st.DataObject) -> None:
                     "entropy": _entropy(p),
                     "first": p[0],
                     "special": sum(p[j] for j in range(n_keys) if special[b][j]),
+                    "punctuation": sum(p[j] for j in range(n_keys) if sources.kinds["punctuation"][b, j]),
                     "self": p[i] if sources.same else math.nan,
                     "other": sum(p[j] for j in words if not (sources.same and j == i)),
                     "distance": sum(p[j] * abs(i - j) for j in range(n_keys)) if sources.same else math.nan,

@@ -109,7 +109,7 @@ def test_a_value_that_is_not_finite_is_named_with_its_index(
     with pytest.raises(AttnscopeError) as e:
         list(read_tensors(folder, ["good", "bad"], asked))
     assert e.value.where == f"{tmp_path / 'model.safetensors'}: bad"
-    assert e.value.found == f"holds {value} at [1, 2, 3]; 2 of 30 are not finite"
+    assert e.value.found == f"contains {value} at [1, 2, 3]; 2 of 30 are not finite"
 
 
 def test_large_finite_values_are_fine(tmp_path: Path) -> None:

@@ -55,7 +55,8 @@ def test_it_ends_within_a_few_tiles_and_says_what_it_reached(hoard, tight, capsy
     said = capsys.readouterr().err.splitlines()[-1]
     assert "stopped at " in said
     assert "--max-memory is " in said
-    assert said.endswith("were estimated; raise --max-memory, and please report the estimate")
+    assert "(the estimate was about " in said
+    assert said.endswith("; raise --max-memory, and please report the estimate")
 
 
 def test_what_was_there_before_is_not_the_runs(tight):

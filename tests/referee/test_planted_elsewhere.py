@@ -69,8 +69,8 @@ def _signed_differences() -> Plant:
 
 
 def _one_row_further_of_a_saved_report() -> Plant:
-    rows_of = runs._rows_of
-    return runs, "_rows_of", lambda head, text, rows: rows_of(head, text, [(r + 1) % len(text.queries) for r in rows])
+    narrow = runs.narrow_rows
+    return runs, "narrow_rows", lambda head, text, rows: narrow(head, text, [(r + 1) % len(text.queries) for r in rows])
 
 
 def _rows_of_a_group() -> Plant:

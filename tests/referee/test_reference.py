@@ -26,7 +26,7 @@ def eager(models: Models, name: str, mask: torch.Tensor) -> list[np.ndarray]:
 def test_under_the_models_own_mask(models: Models, name: str) -> None:
     theirs = eager(models, name, torch.ones(1, len(IDS), dtype=torch.int64))
     for layer, weights in zip(reference.run(models[name].path, IDS, None), theirs, strict=True):
-        ours = Attention(layer, layer.own, [False] * len(IDS)).weights
+        ours = Attention(layer, layer.own, [False] * len(IDS), [False] * len(IDS)).weights
         np.testing.assert_allclose(ours, weights, rtol=0, atol=2e-6)  # eager softmax is float32
         assert layer.out is not None
 
@@ -40,5 +40,5 @@ def test_the_whole_model_under_another_mask(models: Models, name: str) -> None:
     added = torch.zeros(1, 1, *allowed.shape, dtype=torch.float64).masked_fill(~allowed, torch.finfo(torch.float64).min)
     theirs = eager(models, name, added)
     for layer, weights in zip(reference.run(models[name].path, IDS, None, other), theirs, strict=True):
-        ours = Attention(layer, other(layer.own), [False] * len(IDS)).weights
+        ours = Attention(layer, other(layer.own), [False] * len(IDS), [False] * len(IDS)).weights
         np.testing.assert_allclose(ours, weights, rtol=0, atol=2e-6)
