@@ -18,7 +18,7 @@ STAGES = ("scores", "scaled", "masked", "weights", "output")  # as in report.STA
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?) ?([kmgt]?)(?:i?b)?", re.IGNORECASE)
 _MOST_MEMORY = float(1 << 62)
-_DEVICE = re.compile(r"auto|cpu|cuda(:[0-9]{1,3})?")
+_DEVICE = re.compile(r"auto|cpu|cuda(:[0-9]{1,3})?|mps")
 
 
 def one_of(option: str, words: Any) -> Callable[[str], str]:
@@ -101,10 +101,12 @@ def mask(text: str) -> str:
 
 
 def device(text: str) -> str:
-    """`auto`, `cpu`, `cuda` or `cuda:N`; whether it is there is known later."""
+    """`auto`, `cpu`, `cuda`, `cuda:N` or `mps`; whether it is there is known later."""
     if not _DEVICE.fullmatch(text):
-        hint = "use cuda" if text.startswith("gpu") else _unless_listed(did_you_mean(text, ("auto", "cpu", "cuda")))
-        raise UsageError(f"must be auto, cpu, cuda or cuda:N, not '{text}'", where="--device", hint=hint)
+        hint = (
+            "use cuda" if text.startswith("gpu") else _unless_listed(did_you_mean(text, ("auto", "cpu", "cuda", "mps")))
+        )
+        raise UsageError(f"must be auto, cpu, cuda, cuda:N or mps, not '{text}'", where="--device", hint=hint)
     return text
 
 

@@ -344,7 +344,7 @@ class RunConfig(msgspec.Struct, frozen=True):
         top: Contributors per query.
         by: What ranks them.
         special: Special tokens and the first token take part in the ranking.
-        device: `auto`, `cpu`, `cuda`, `cuda:N`.
+        device: `auto`, `cpu`, `cuda`, `cuda:N`, `mps`.
         dtype: Type that the model runs in.
         window: Tokens of the longest text whose matrices are shown, and rows and columns next to those that the user
             names; None for every one.

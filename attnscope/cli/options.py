@@ -140,9 +140,9 @@ class MachineOptions:
         option(
             "--device",
             group=_MACHINE,
-            metavar="auto|cpu|cuda[:N]",
+            metavar="auto|cpu|cuda[:N]|mps",
             parser=arguments.device,
-            autocompletion=completion.words("auto", "cpu", "cuda"),
+            autocompletion=completion.words("auto", "cpu", "cuda", "mps"),
             help="Device to run on; auto uses CUDA if available.",
         ),
     ] = "auto"

@@ -44,9 +44,9 @@ def choose_device(name: str) -> "torch.device":
     if name == "auto":
         return torch.device("cuda:0" if torch.cuda.is_available() else "cpu")
     kind, _, index = name.partition(":")
-    if (
-        kind == "cuda" and int(index or 0) >= torch.cuda.device_count()
-    ):  # torch keeps an index in 8 bits, and 999 as -25
+    # torch keeps an index in 8 bits, and 999 as -25
+    missing = kind == "cuda" and int(index or 0) >= torch.cuda.device_count()
+    if missing or (kind == "mps" and not torch.backends.mps.is_available()):
         raise AttnscopeError(f"no device '{name}'", where="--device", hint="use --device cpu, or auto")
     return torch.device("cuda:0" if name == "cuda" else name)
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from msgspec.structs import replace
 from safetensors.numpy import load_file, save_file
 
@@ -20,6 +21,7 @@ from attnscope.cli import main
 from attnscope.comparison.runs import compare_runs
 from attnscope.config import RunConfig, TextInput
 from attnscope.engines.opening import open_source
+from attnscope.engines.torch_setup import choose_device
 from attnscope.errors import AttnscopeError, ModelError
 from attnscope.explanation import explain
 from attnscope.pipeline import Session, inspect
@@ -222,3 +224,11 @@ def test_a_file_that_is_cut_between_loading_and_running_is_one_error(tmp_path: P
         inspect(RunConfig((TEXT,), model=str(tmp_path / "model"), layer="5", head="0"), cut)
     assert str(caught.value) == f"{file}: changed while it was read; run again when it is no longer being written"
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("weights")]
+
+
+def test_a_device_is_accepted_where_torch_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
+    assert choose_device("mps") == torch.device("mps")
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
+    with pytest.raises(AttnscopeError, match="no device 'mps'"):
+        choose_device("mps")
