@@ -22,7 +22,7 @@ _NAMES = {"stage": "stages", "file": "text"}
 def in_python(said: str) -> str:
     """What was said to someone at a command line, to someone who writes Python; what stands in quotes is left alone."""
     said = re.sub(r"\bTEXT\b", "text", _OPTION.sub(_option, said))
-    return re.sub(r"\b(with|of) run\b", r"\1 inspect", said)
+    return re.sub(r"\b(with|of|use) run\b", r"\1 inspect", said)
 
 
 def _option(match: re.Match[str]) -> str:

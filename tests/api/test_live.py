@@ -255,11 +255,14 @@ def test_a_model_in_a_smaller_type_runs_in_it():
 def test_loading_a_folder_leaves_the_library_as_loud_as_it_was(tmp_path):
     made("bert").save_pretrained(tmp_path)
     write(tmp_path, content("wordpiece"))
-    level = hf.logging.get_verbosity()
+    level, bars = hf.logging.get_verbosity(), hf.logging.is_progress_bar_enabled()
     try:
         hf.logging.set_verbosity(logging.INFO)
+        hf.logging.enable_progress_bar()
         attnscope.inspect(TEXT, model=tmp_path, engine="transformers")
         assert hf.logging.get_verbosity() == logging.INFO
         assert hf.logging.is_progress_bar_enabled()
     finally:
         hf.logging.set_verbosity(level)
+        if not bars:
+            hf.logging.disable_progress_bar()

@@ -65,7 +65,7 @@ def test_every_kind_of_result_is_saved(command, tmp_path):
                 assert ours == command(f"{name}-theirs.json", *args)
             if ending == "txt":
                 assert ours.decode().rstrip("\n").startswith(result.text(width=120).rstrip("\n")[:500])
-    with pytest.raises(attnscope.AttnscopeError, match=r"exists; give force=True to replace it"):
+    with pytest.raises(attnscope.AttnscopeError, match=r"exists; pass force=True to overwrite it"):
         kinds["check"][0].save(tmp_path / "check.json")
     kinds["check"][0].save(tmp_path / "check.json", force=True)
     for name, ending in (("check", "svg"), ("check", "safetensors"), ("compare", "safetensors"), ("explain", "csv")):
