@@ -88,7 +88,8 @@ def compare(
     """
     from attnscope.cli.deliver import check_output, deliver, put
 
-    check_output(show, (".json", ".txt", ".svg"))
+    read = [name for names in vars(source).values() for name in (names if isinstance(names, list) else [names])]
+    check_output(show, (".json", ".txt", ".svg"), read)
     given: dict[str, Any] = {}
     groups = {
         "source": (TextOptions, source),

@@ -3,12 +3,14 @@
 import os
 import shutil
 import sys
+from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from attnscope.cli.options import OutputOptions
 from attnscope.cli.process import print_notice
-from attnscope.errors import UsageError
+from attnscope.errors import AttnscopeError, UsageError
 from attnscope.system.escape import escape_control
 
 if TYPE_CHECKING:
@@ -33,19 +35,24 @@ def is_picture(show: OutputOptions) -> bool:
     return show.output is not None and show.output.suffix.lower() == ".svg"
 
 
-def check_output(show: OutputOptions, endings: tuple[str, ...] | None = None) -> None:
+def check_output(show: OutputOptions, endings: tuple[str, ...] | None = None, inputs: Iterable[object] = ()) -> None:
     """Refuse an output that cannot be written before any work is done.
 
     Args:
         show: What the user asked.
         endings: Formats that the findings have; None for all.
+        inputs: Files that are read; None for none.
 
     Raises:
-        UsageError: The file's ending names no format, or another than `--format`.
-        AttnscopeError: The file cannot be written, or exists and `--force` is off.
+        UsageError: The file's extension names no format, or another than `--format`.
+        AttnscopeError: The file cannot be written, is the input, or exists and `--force` is off.
     """
     if show.output is None:
         return
+    for name in inputs:
+        with suppress(OSError, ValueError):  # one of them does not exist, or cannot
+            if name is not None and os.path.samefile(show.output, str(name)):
+                raise AttnscopeError("is the input", where=show.output, hint="name another output")
     from attnscope.files.atomic import check_target
     from attnscope.views.files import ENDINGS
 

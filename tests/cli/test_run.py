@@ -250,3 +250,20 @@ def test_what_is_left_out_is_on_no_screen_and_in_json_that_fits_the_schema(tmp_p
         target = tmp_path / f"{head}{query}{stage}{top}.safetensors"
         assert main([*args, "--output", str(target), "--quiet"]) == 0
         assert load_file(target)[f"text0.L{found.layer}H{found.head}.top.keys"].shape == found.top.keys.shape
+
+
+@pytest.mark.parametrize("command", [["run"], ["compare"]])
+def test_an_output_that_is_the_input_is_refused(command, tmp_path, capsys):
+    texts = tmp_path / "texts.txt"
+    texts.write_text("The bank by the river\n")
+    assert main([*command, "--file", str(texts), "--output", str(texts), "--force"]) == 1
+    assert capsys.readouterr() == ("", f"attnscope: error: {texts}: is the input; name another output\n")
+    assert texts.read_text() == "The bank by the river\n"
+
+
+def test_an_output_that_is_a_compared_report_is_refused(tmp_path, capsys):
+    one, other = tmp_path / "a.json", tmp_path / "b.json"
+    for path in (one, other):
+        assert main(["run", "a b", "--config", "causal", "--output", str(path), "--quiet"]) == 0
+    assert main(["compare", str(one), str(other), "--output", str(other), "--force"]) == 1
+    assert capsys.readouterr() == ("", f"attnscope: error: {other}: is the input; name another output\n")
