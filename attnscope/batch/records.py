@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 
 from attnscope.batch.header import Header
-from attnscope.report import Token, encode_array
+from attnscope.report import Token, clean_descriptions, encode_array
 from attnscope.report.row_statistics import RowArrays
 
 HERE = Path(__file__).parent
@@ -134,7 +134,8 @@ def json_schema() -> dict[str, Any]:
     for part in ("Header", "Record", "End"):
         parts[part]["properties"]["check"] = check
         parts[part]["required"].append("check")
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "anyOf": list(lines), "$defs": parts}
+    found = {"$schema": "https://json-schema.org/draft/2020-12/schema", "anyOf": list(lines), "$defs": parts}
+    return clean_descriptions(found)  # type: ignore[no-any-return]
 
 
 if __name__ == "__main__":

@@ -5,7 +5,15 @@ opened again without the model. The JSON Schemas of all findings are beside the 
 """
 
 from attnscope.report.arrays import Floats, Matrix, Places
-from attnscope.report.codec import decode_json, encode_array, from_json, json_parts, json_schema, to_json
+from attnscope.report.codec import (
+    clean_descriptions,
+    decode_json,
+    encode_array,
+    from_json,
+    json_parts,
+    json_schema,
+    to_json,
+)
 from attnscope.report.explain import (
     EXPLAIN_SCHEMA,
     ArithmeticCheck,
@@ -48,6 +56,7 @@ __all__ = [
     "Token",
     "Top",
     "Vector",
+    "clean_descriptions",
     "decode_json",
     "encode_array",
     "from_json",

@@ -1,6 +1,7 @@
 """Encode findings as strict JSON and decode them: float32 in shortest exact digits, null for no number."""
 
 from collections.abc import Iterator
+from inspect import cleandoc
 from typing import Any, TypeVar
 
 import msgspec
@@ -91,7 +92,17 @@ def from_json(data: bytes) -> Report:
 
 def json_schema(kind: type[msgspec.Struct] = Report) -> dict[str, Any]:
     """JSON Schema of findings, generated from their types."""
-    return msgspec.json.schema(kind, schema_hook=lambda _: {})
+    return clean_descriptions(msgspec.json.schema(kind, schema_hook=lambda _: {}))  # type: ignore[no-any-return]
+
+
+def clean_descriptions(schema: Any) -> Any:
+    """Take the indentation out of descriptions: they are docstrings, which Python 3.13 stores without it."""
+    if isinstance(schema, dict):
+        return {
+            name: cleandoc(value) if name == "description" and isinstance(value, str) else clean_descriptions(value)
+            for name, value in schema.items()
+        }
+    return [clean_descriptions(one) for one in schema] if isinstance(schema, list) else schema
 
 
 def encode_array(value: Any) -> msgspec.Raw:

@@ -101,7 +101,7 @@ def test_no_folder_at_all(tmp_path: Path) -> None:
     assert _refusal(tmp_path / "missing").found == "no such folder"
     (tmp_path / "file").touch()
     assert _refusal(tmp_path / "file").found == "is a file, not a model folder"
-    assert _refusal(Path("a\0b")).found == "cannot be listed: embedded null byte"
+    assert "embedded null" in _refusal(Path("a\0b")).found
 
 
 # 2: values; what depends on their type is tested with the families

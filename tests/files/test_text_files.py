@@ -117,10 +117,10 @@ def test_a_file_without_text_is_refused(tmp_path: Path, data: bytes, found: str)
     [
         ("", "cannot be read: Is a directory"),
         ("missing", "cannot be read: No such file or directory"),
-        ("\0", "cannot be read: embedded null byte"),
+        ("\0", "cannot be read: embedded null"),  # byte, or character in path
     ],
 )
 def test_what_is_no_file_is_named(tmp_path: Path, name: str, found: str) -> None:
     with pytest.raises(AttnscopeError) as e:
         read_texts(tmp_path / name)
-    assert e.value.found == found
+    assert e.value.found.replace("open: ", "").startswith(found)

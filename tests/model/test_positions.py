@@ -4,8 +4,6 @@ import math
 
 import pytest
 import torch
-import transformers as hf
-from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from attnscope.config import ModelConfig, Rope, RopeScaling
 from attnscope.model.positions import (
@@ -109,19 +107,6 @@ def test_yarn_ramps_between_dimensions_and_warms_the_scores() -> None:
     given = RopeScaling("yarn", 4.0, 100, beta_fast=4.0, beta_slow=1.0, attention_factor=1.5)
     cos, _ = rotary_table(Rope(scaling=given), 8, 1, CPU, torch.float32)
     assert cos.tolist() == [[1.5] * 8]
-
-
-@pytest.mark.parametrize("factor", [1.0, 1.25, 2.0, 3.0, 40.0])
-def test_yarn_is_that_of_transformers(factor: float) -> None:
-    rope = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": factor, "original_max_position_embeddings": 100}
-    config = hf.LlamaConfig(
-        hidden_size=16, num_attention_heads=1, head_dim=16, max_position_embeddings=4000, rope_parameters=rope
-    )
-    expected, temperature = ROPE_INIT_FUNCTIONS["yarn"](config, CPU)
-    scaling = RopeScaling("yarn", factor, 100, beta_fast=32.0, beta_slow=1.0)
-    found, given = rotary_frequencies(Rope(scaling=scaling), 16, CPU)
-    torch.testing.assert_close(found, expected)
-    assert given == pytest.approx(temperature)
 
 
 def test_learned_rows_count_from_the_offset_and_pass_over_padding() -> None:

@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 
 import pytest
+import safetensors.numpy
 import safetensors.torch
 import torch
 
@@ -32,7 +33,11 @@ def test_tensors_equal_those_that_safetensors_reads(tmp_path: Path, code: str) -
         "none": values[:0].clone(),
     }
     write_folder(tmp_path)
-    safetensors.torch.save_file(written, tmp_path / "model.safetensors")
+    if code in ("U16", "U32", "U64"):  # which older versions save of NumPy alone
+        arrays = {name: tensor.numpy() for name, tensor in written.items()}
+        safetensors.numpy.save_file(arrays, tmp_path / "model.safetensors")
+    else:
+        safetensors.torch.save_file(written, tmp_path / "model.safetensors")
     read = dict(read_tensors(open_folder(tmp_path), written))
     assert read.keys() == written.keys()
     for name, tensor in written.items():
