@@ -118,19 +118,20 @@ def inspect(run: RunConfig, progress: ProgressCallback | None = None, session: S
 
 def prepare(plan: RunPlan, model: "LoadedModel", device: "torch.device") -> "tuple[Batch, Engine]":
     """Put the texts side by side, and the model under the mask that was asked for."""
+    from attnscope.engines.protocol import EngineSettings
     from attnscope.model.batch import make_batch, pad_texts
     from attnscope.model.masks import mask_from_matrix
 
     contexts = [text_plan.context for text_plan in plan.text_plans if text_plan.context is not None]
     batch = make_batch([text_plan.tokens for text_plan in plan.text_plans], contexts or None, device)
     encoder_tokens = [text_plan.encoder_tokens for text_plan in plan.text_plans if text_plan.encoder_tokens is not None]
-    engine = model.under(
+    settings = EngineSettings(
         plan.terms,
         {path: mask_from_matrix(matrix, device) for path, matrix in plan.matrices.items()},
         same_scores=plan.run.mask != "own" and plan.run.what_if == "same-scores",
         encoder_texts=pad_texts(encoder_tokens, device) if encoder_tokens else None,
     )
-    return batch, engine
+    return batch, model.under(settings)
 
 
 def select_heads(

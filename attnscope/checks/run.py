@@ -18,7 +18,7 @@ from attnscope.checks.observe import LayerStages, ModelShape, record_stages
 from attnscope.checks.references import projection_difference, row_difference, sdpa_difference
 from attnscope.checks.rounding import Limits, limits
 from attnscope.config import RunConfig, parse_mask
-from attnscope.engines.protocol import Engine, LoadedModel
+from attnscope.engines.protocol import Engine, EngineSettings, LoadedModel
 from attnscope.errors import AttnscopeError, ModelError
 from attnscope.model.batch import make_batch, pad_texts
 from attnscope.pipeline import ProgressCallback, Session, provenance
@@ -57,7 +57,8 @@ class _CheckedModel:
         """The model under its own mask, for so many texts at once."""
         given = self.text_plan.encoder_tokens
         read = None if given is None else pad_texts([given] * texts, self.model_shape.device)
-        return self.model.under(_OWN, {}, encoder_texts=read, tile_elements=tile_elements, all_outputs=True)
+        settings = EngineSettings(_OWN, encoder_texts=read, tile_elements=tile_elements, all_outputs=True)
+        return self.model.under(settings)
 
     def limits(self, tokens: list[Token], alone: Sequence[LayerStages]) -> Limits:
         """What stages of a text may differ by between two ways to the same numbers, by layer."""

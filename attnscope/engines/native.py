@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from attnscope.config import MaskTerm, parse_mask
-from attnscope.model.batch import Batch, TokenTensors
+from attnscope.config import parse_mask
+from attnscope.engines.protocol import EngineSettings
+from attnscope.model.batch import Batch
 from attnscope.model.head_capture import attention_of
 from attnscope.model.hooks import AttentionHooks
 from attnscope.model.masks import Mask, build_mask, intersect, padding_mask
@@ -40,31 +41,17 @@ class NativeModel:
     def stream(self, stream: bool) -> None:
         self.stack.weights.keep = not stream
 
-    def under(
-        self,
-        terms: tuple[MaskTerm, ...],
-        files: Mapping[str, Mask],
-        *,
-        same_scores: bool = False,
-        encoder_texts: TokenTensors | None = None,
-        tile_elements: int | None = None,
-        all_outputs: bool = False,
-    ) -> "NativeEngine":
-        """The stack under a mask; it has no encoder besides."""
-        assert encoder_texts is None
-        return NativeEngine(self.stack, terms, files, same_scores, tile_elements, all_outputs)
+    def under(self, settings: EngineSettings) -> "NativeEngine":
+        """Put the stack under a mask."""
+        return NativeEngine(self.stack, settings)
 
 
 @dataclass(frozen=True)
 class NativeEngine:
-    """A stack under a mask; see protocol.Engine, and for the attributes `LoadedModel.under`."""
+    """A stack under a mask; see protocol.Engine."""
 
     stack: Stack
-    terms: tuple[MaskTerm, ...]
-    files: Mapping[str, Mask]
-    same_scores: bool = False
-    tile_elements: int | None = None
-    all_outputs: bool = False
+    settings: EngineSettings
 
     def forward(
         self,
@@ -73,18 +60,18 @@ class NativeEngine:
         progress: Callable[[int, int], None] | None = None,
     ) -> None:
         """Pass the attention of every recorded layer over a batch to its recorders."""
-        config, keys = self.stack.config, batch.context or batch.tokens
+        config, asked, keys = self.stack.config, self.settings, batch.context or batch.tokens
         own = [build_mask(parse_mask(config.mask_of(layer))) for layer in range(len(self.stack.blocks))]
-        used = [build_mask(self.terms, mask, self.files) for mask in own]
+        used = [build_mask(asked.terms, mask, asked.files) for mask in own]
         pad = padding_mask(keys.lengths, max(keys.lengths), keys.real.device)
         observed: dict[int, Mask] = {}
-        if self.same_scores:
+        if asked.same_scores:
             observed = {layer: intersect((mask, pad)) for layer, mask in enumerate(used)}
         self.stack.run(
             batch.tokens.ids,
-            own if self.same_scores else used,
+            own if asked.same_scores else used,
             pad,
-            AttentionHooks(recorders, observed, self.tile_elements, self.all_outputs),
+            AttentionHooks(recorders, observed, asked.tile_elements, asked.all_outputs),
             context=None if batch.context is None else batch.context.ids,
             progress=progress,
         )

@@ -6,6 +6,7 @@ Nothing outside `engines/` asks which one it has.
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from torch import nn
@@ -14,6 +15,28 @@ from attnscope.config import MaskTerm
 from attnscope.model.batch import Batch, TokenTensors
 from attnscope.model.masks import Mask
 from attnscope.model.tile import Recorder
+
+
+@dataclass(frozen=True)
+class EngineSettings:
+    """How a model runs.
+
+    Attributes:
+        terms: The mask that the user asked for; `own` is the model's.
+        files: The masks that the expression's files hold, by path.
+        same_scores: Recorders see that mask applied to the scores that the model computed under its own; without,
+            the whole model runs under it.
+        encoder_texts: What an encoder reads where the decoder's attention to itself is recorded; None elsewhere.
+        tile_elements: See `attend`.
+        all_outputs: Compute the output of every layer, also of the last one that runs.
+    """
+
+    terms: tuple[MaskTerm, ...]
+    files: Mapping[str, Mask] = field(default_factory=dict)
+    same_scores: bool = False
+    encoder_texts: TokenTensors | None = None
+    tile_elements: int | None = None
+    all_outputs: bool = False
 
 
 class Engine(Protocol):
@@ -68,24 +91,5 @@ class LoadedModel(Protocol):
     @stream.setter
     def stream(self, stream: bool) -> None: ...
 
-    def under(
-        self,
-        terms: tuple[MaskTerm, ...],
-        files: Mapping[str, Mask],
-        *,
-        same_scores: bool = False,
-        encoder_texts: TokenTensors | None = None,
-        tile_elements: int | None = None,
-        all_outputs: bool = False,
-    ) -> Engine:
-        """The model under a mask.
-
-        Args:
-            terms: The mask that the user asked for; `own` is the model's.
-            files: The masks that the expression's files hold, by path.
-            same_scores: Recorders see that mask applied to the scores that the model computed under its own; without,
-                the whole model runs under it.
-            encoder_texts: What an encoder reads where the decoder's attention to itself is recorded; None elsewhere.
-            tile_elements: See `attend`.
-            all_outputs: Compute the output of every layer, also of the last one that runs.
-        """
+    def under(self, settings: EngineSettings) -> Engine:
+        """Put the model under a mask."""

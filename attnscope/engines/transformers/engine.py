@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attnscope.config import MaskTerm
+from attnscope.engines.protocol import EngineSettings
 from attnscope.engines.transformers.interface import AttentionCapture, StopForward, capturing, unsupported_attention
 from attnscope.engines.transformers.loading import TransformersModel
 from attnscope.errors import AttnscopeError
@@ -47,36 +47,24 @@ class OpenedModel:
     def stream(self, stream: bool) -> None:
         assert not stream
 
-    def under(
-        self,
-        terms: tuple[MaskTerm, ...],
-        files: Mapping[str, Mask],
-        *,
-        same_scores: bool = False,
-        encoder_texts: TokenTensors | None = None,
-        tile_elements: int | None = None,
-        all_outputs: bool = False,
-    ) -> "TransformersEngine":
-        """The model under a mask."""
-        return TransformersEngine(self.loaded, terms, files, same_scores, encoder_texts, tile_elements, all_outputs)
+    def under(self, settings: EngineSettings) -> "TransformersEngine":
+        """Put the model under a mask."""
+        return TransformersEngine(self.loaded, settings)
 
 
 @dataclass
 class TransformersEngine:
-    """A model of transformers under a mask; see protocol.Engine, and for most attributes `LoadedModel.under`.
+    """A model of transformers under a mask; see protocol.Engine.
 
     Attributes:
+        loaded: The model.
+        settings: How it runs.
         own: In words, the masks that the model itself was seen to use, by layer.
         projections: The output projections that were found, by layer.
     """
 
     loaded: TransformersModel
-    terms: tuple[MaskTerm, ...]
-    files: Mapping[str, Mask]
-    same_scores: bool = False
-    encoder_texts: TokenTensors | None = None
-    tile_elements: int | None = None
-    all_outputs: bool = False
+    settings: EngineSettings
     own: dict[int, str] = field(default_factory=dict)
     projections: dict[int, nn.Module] = field(default_factory=dict)
 
@@ -105,7 +93,9 @@ class TransformersEngine:
                 self.own[inputs.layer] = describe_allowed(inputs.spec.mask, batch.tokens.lengths[0], keys.lengths[0])
             if session.projection is not None:
                 self.projections[inputs.layer] = session.projection
-            output = self._attend(inputs, pad, recorders.get(inputs.layer, ()), self.all_outputs or inputs.layer < last)
+            output = self._attend(
+                inputs, pad, recorders.get(inputs.layer, ()), self.settings.all_outputs or inputs.layer < last
+            )
             if progress is not None:
                 progress(inputs.layer + 1, last + 1)
             if output is None:
@@ -129,17 +119,20 @@ class TransformersEngine:
     def _attend(
         self, inputs: AttentionInputs, pad: Mask, recorders: Sequence[Recorder], need_output: bool
     ) -> Tensor | None:
-        own, show = inputs.spec.mask, partial(attend, need_output=need_output, tile_elements=self.tile_elements)
-        if all(term.kind == "own" for term in self.terms):
+        own, show = (
+            inputs.spec.mask,
+            partial(attend, need_output=need_output, tile_elements=self.settings.tile_elements),
+        )
+        if all(term.kind == "own" for term in self.settings.terms):
             return show(inputs, recorders)
-        used = intersect((build_mask(self.terms, own, self.files), pad))
-        if self.same_scores:
+        used = intersect((build_mask(self.settings.terms, own, self.settings.files), pad))
+        if self.settings.same_scores:
             return show(inputs, recorders, observed=used)
         return show(replace(inputs, spec=replace(inputs.spec, mask=used)), recorders)
 
     def run(self, batch: Batch, **more: Any) -> Any:
         """What the model gives for a batch; `more` goes to it as it is."""
-        model, source = self.loaded.model, batch.context or self.encoder_texts
+        model, source = self.loaded.model, batch.context or self.settings.encoder_texts
         if self.loaded.chosen in ("decoder", "cross"):
             assert source is not None
             inputs = _inputs(source) | {f"decoder_{name}": value for name, value in _inputs(batch.tokens).items()}

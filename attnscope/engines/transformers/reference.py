@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from attnscope.checkpoints.folder import Folder
-from attnscope.engines.protocol import LoadedModel
+from attnscope.engines.protocol import EngineSettings, LoadedModel
 from attnscope.engines.transformers.engine import OpenedModel, TransformersEngine
 from attnscope.engines.transformers.interface import AttentionCapture, capturing
 from attnscope.engines.transformers.loading import load_model
@@ -52,7 +52,7 @@ def eager_stages(work: ReferenceInputs) -> list[dict[str, Tensor]]:
         loaded = work.model.loaded
     loaded.model.to(work.device)
     engine = TransformersEngine(
-        replace(loaded, chosen=loaded.resolve_part(work.part)), (), {}, encoder_texts=work.encoder_texts
+        replace(loaded, chosen=loaded.resolve_part(work.part)), EngineSettings((), encoder_texts=work.encoder_texts)
     )
     layers: list[dict[str, Tensor]] = []
 
