@@ -12,7 +12,7 @@ def test_ci_runs_the_command_of_the_readme():
     assert os.access(script, os.X_OK)
     command = script.read_text().splitlines()[-1]
     assert command.startswith("python3 -m venv .venv && ")
-    assert command.endswith(" && python -m pytest")
+    assert command.endswith(" && ruff check && ruff format --check && mypy && python -m pytest")
     assert command in (line.strip() for line in (ROOT / "README.md").read_text().splitlines())
 
 

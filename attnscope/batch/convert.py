@@ -1,6 +1,5 @@
 """Convert a finished dump or table to another file format, atomically."""
 
-import os
 import secrets
 import shutil
 import tempfile
@@ -22,7 +21,7 @@ from attnscope.batch.sinks import INDEX, JsonlSink, SafetensorsSink, arrays_of
 from attnscope.errors import AttnscopeError, UsageError
 from attnscope.files.atomic import check_name, check_target
 from attnscope.report import Report
-from attnscope.system.file_system import FileSystem
+from attnscope.system.file_system import FileSystem, sync_file
 from attnscope.system.shutdown import at_signal
 
 TABLES, LINES = (".csv", ".parquet"), (".jsonl", ".json")
@@ -191,8 +190,10 @@ def _replacing(target: Path, *, force: bool) -> Iterator[Path]:
         try:
             yield temporary
             with naming_errors(target):
-                for path in [*temporary.iterdir(), temporary] if temporary.is_dir() else [temporary]:
-                    _sync(path)
+                for path in temporary.iterdir() if temporary.is_dir() else [temporary]:
+                    sync_file(path)
+                if temporary.is_dir():
+                    files.sync_folder(temporary)
                 files.replace(temporary, target)
                 files.sync_folder(target.parent)
         finally:
@@ -202,11 +203,3 @@ def _replacing(target: Path, *, force: bool) -> Iterator[Path]:
 
 def _remove(path: Path) -> None:
     shutil.rmtree(path) if path.is_dir() else path.unlink()
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -5,13 +5,13 @@ for the disk anyway.
 """
 
 import errno
-import mmap
 from typing import Any
 from zlib import crc32
 
 import numpy as np
 
 from attnscope.system.file_system import FileSystem
+from attnscope.system.memory import map_memory
 
 BLOCK = 4096  # bytes: places and sizes of what a disk takes directly are multiples of its blocks, of 512 or 4096
 BUFFER_BYTES = (
@@ -31,10 +31,7 @@ class DirectWriter:
 
     def __init__(self, files: FileSystem) -> None:
         self._files = files
-        pages = mmap.mmap(-1, BUFFER_BYTES)
-        if hasattr(mmap, "MADV_HUGEPAGE"):
-            pages.madvise(mmap.MADV_HUGEPAGE)
-        self._buffer: Bytes = np.frombuffer(pages, dtype=np.uint8)
+        self._buffer: Bytes = np.frombuffer(map_memory(BUFFER_BYTES), dtype=np.uint8)
         self._descriptor, self._used, self._direct, self._crc = -1, 0, False, 0
 
     def start(self, descriptor: int) -> None:

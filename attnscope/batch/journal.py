@@ -7,7 +7,6 @@ without its newline may be torn: it is dropped, and written again.
 
 import os
 import re
-import stat
 import sys
 from array import array
 from collections import Counter
@@ -28,7 +27,7 @@ from attnscope.batch.records import End, encode
 from attnscope.errors import AttnscopeError
 from attnscope.files.atomic import check_target
 from attnscope.report import decode_json
-from attnscope.system.file_system import FileSystem
+from attnscope.system.file_system import FileSystem, copy_permissions
 from attnscope.system.shutdown import unbroken
 
 _CHECK = b',"check":"'
@@ -217,7 +216,7 @@ class Journal:
         with naming_errors(self._new):
             descriptor = self._files.open(self._new, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND)
             self._old, self._descriptor = self._descriptor, descriptor
-            os.fchmod(descriptor, stat.S_IMODE(os.fstat(self._old).st_mode))
+            copy_permissions(descriptor, self.path)
             self._files.lock(descriptor)
         self.written, self._owed = JournalState(), owed
 

@@ -24,6 +24,7 @@ from attnscope.batch.input_lines import COMPRESSED, open_decompressed
 from attnscope.batch.items import FORMATS, Item, from_jsonl, from_parquet, from_table, from_txt
 from attnscope.errors import AttnscopeError, UsageError
 from attnscope.system.escape import as_unicode
+from attnscope.system.file_system import open_at_once, wait_for_data
 
 
 class InputReader:
@@ -137,11 +138,11 @@ def _open(name: str) -> BinaryIO:
             raise AttnscopeError("standard input is closed", hint="pass a file")
         return _spool(sys.stdin.buffer, "standard input")
     try:
-        descriptor = os.open(name, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
+        descriptor = open_at_once(name)
         file = open(descriptor, "rb")  # noqa: SIM115
         if stat.S_ISREG(os.fstat(descriptor).st_mode):
             return file
-        os.set_blocking(descriptor, True)
+        wait_for_data(descriptor)
         with file:
             return _spool(file, name)
     except (OSError, ValueError) as e:

@@ -8,9 +8,10 @@ import sys
 from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING
 
-from attnscope.cli.process import PipeClosed, checked_stdout, end_on_signals, one_line_warnings, print_notice
+from attnscope.cli.process import PipeClosed, checked_stdout, one_line_warnings, print_notice
 from attnscope.errors import AttnscopeError, Exit
 from attnscope.system.escape import escape_control
+from attnscope.system.signals import end_on_signals
 
 if TYPE_CHECKING:
     from typer import TyperException
@@ -30,7 +31,7 @@ def main(argv: list[str] | None = None) -> int:
 
     Args:
         argv: Arguments after the program's name; None for those of the process, which signals then end (see
-            `process.end_on_signals`).
+            `system.signals`).
 
     Returns:
         The exit code, as `errors.Exit` says, or 130 after a KeyboardInterrupt.

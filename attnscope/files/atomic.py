@@ -9,6 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from attnscope.errors import AttnscopeError
+from attnscope.system.file_system import copy_permissions, create_new, rename_new, sync_folder
 from attnscope.system.shutdown import at_signal, unbroken
 
 
@@ -72,7 +73,7 @@ def write_atomic(path: Path, parts: Iterable[bytes], *, force: bool) -> int:
         try:
             size = _write(temporary, parts, like=path)
             _rename(temporary, path, force=force)
-            _sync_folder(path.parent)
+            sync_folder(path.parent)
         except OSError as e:
             raise _write_error(path, e) from e
         finally:
@@ -105,10 +106,10 @@ def _check_existing(path: Path, mode: int, *, force: bool) -> None:
 
 def _write(temporary: Path, parts: Iterable[bytes], *, like: Path) -> int:
     with unbroken():  # a signal that comes first has nothing to remove
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+        descriptor = create_new(temporary)
     with open(descriptor, "wb") as file:
         if like.exists():
-            os.fchmod(descriptor, stat.S_IMODE(like.stat().st_mode))
+            copy_permissions(descriptor, like)
         size = sum(file.write(part) for part in parts)
         file.flush()
         os.fsync(descriptor)
@@ -120,24 +121,9 @@ def _rename(temporary: Path, path: Path, *, force: bool) -> None:
         os.replace(temporary, path)
         return
     try:
-        os.link(temporary, path)  # unlike a rename, never replaces a file that appeared in the meantime
+        rename_new(temporary, path)
     except FileExistsError:
         raise AttnscopeError("exists", where=path, hint="pass --force to overwrite it") from None
-    except OSError as e:
-        if e.errno not in (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK):
-            raise
-        os.rename(temporary, path)  # FAT and some network file systems have no hard links
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    except OSError as e:
-        if e.errno not in (errno.EINVAL, errno.EOPNOTSUPP):  # some file systems cannot sync a folder
-            raise
-    finally:
-        os.close(descriptor)
 
 
 def _write_error(path: Path, error: OSError) -> AttnscopeError:

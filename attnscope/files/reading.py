@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from attnscope.errors import AttnscopeError
+from attnscope.system.file_system import open_at_once
 
 MB = 1_000_000
 MAX_JSON_PARTS = 5_000_000  # commas and brackets; 20 times a vocabulary of 250,000, and under a gigabyte once parsed
@@ -57,10 +58,9 @@ def open_regular(path: Path) -> Iterator[tuple[BinaryIO, os.stat_result]]:
 
 
 def _open(path: Path) -> BinaryIO:
-    flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
     try:
         _require_regular_file(os.stat(path), path)  # before opening: opening a device can have effects of its own
-        return open(path, "rb", buffering=0, opener=lambda name, _: os.open(name, flags))
+        return open(path, "rb", buffering=0, opener=lambda name, _: open_at_once(name))
     except ValueError as e:  # NUL in it, or a lone surrogate
         raise AttnscopeError("is not a valid file name", where=path) from e
 

@@ -1,6 +1,5 @@
 """Read one text per line from a file or standard input."""
 
-import os
 import sys
 from pathlib import Path
 from typing import BinaryIO
@@ -8,6 +7,7 @@ from typing import BinaryIO
 from attnscope.config import TextInput
 from attnscope.errors import AttnscopeError
 from attnscope.files.reading import MB
+from attnscope.system.file_system import open_at_once, wait_for_data
 
 MAX_LINE = 4 * MB
 
@@ -31,9 +31,9 @@ def read_texts(source: str | Path) -> tuple[list[TextInput], list[str]]:
             if sys.stdin is None:
                 raise AttnscopeError("standard input is closed", hint="pass a file")
             return _read_lines(sys.stdin.buffer, "stdin")
-        descriptor = os.open(source, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
+        descriptor = open_at_once(source)
         with open(descriptor, "rb") as file:
-            os.set_blocking(descriptor, True)
+            wait_for_data(descriptor)
             return _read_lines(file, str(source))
     except (OSError, ValueError) as e:
         raise AttnscopeError(f"cannot be read: {getattr(e, 'strerror', None) or e}", where=source) from e

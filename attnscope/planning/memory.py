@@ -1,13 +1,10 @@
 """Count parameters and bytes, and refuse what does not fit into memory."""
 
-import mmap
-
 from attnscope.config import ModelConfig
 from attnscope.errors import AttnscopeError, MemoryExceeded
-from attnscope.system.memory import available_memory
+from attnscope.system.memory import available_memory, resident_memory
 
 PROGRAM = 256 << 20  # bytes: Python, torch for CPUs and the libraries that every run imports
-_PAGE = mmap.PAGESIZE
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 MEMORY_HINT = "select less with --layer, --head, --query, --key or --stage, or raise --max-memory"
 
@@ -54,7 +51,7 @@ class MemoryLimit:
 
     def __init__(self, limit: int, what: str, estimate: int) -> None:
         self._limit, self._what, self._estimate = limit, what, estimate
-        self._before = max(0, resident() - PROGRAM)
+        self._before = max(0, resident_memory() - PROGRAM)
 
     def check(self) -> None:
         """Compare what the process holds now with the limit: some microseconds, so that every tile can afford it.
@@ -62,20 +59,11 @@ class MemoryLimit:
         Raises:
             MemoryExceeded: It holds more.
         """
-        held = resident() - self._before
+        held = resident_memory() - self._before
         if held > self._limit:
             found = f"stopped at {format_bytes(held)} of memory: {self._what} is {format_bytes(self._limit)}"
             found = f"{found} (the estimate was about {format_bytes(self._estimate)})"
             raise MemoryExceeded(found, hint="raise --max-memory, and please report the estimate")
-
-
-def resident() -> int:
-    """Bytes of this process that are in memory; 0 where the system does not say."""
-    try:
-        with open("/proc/self/statm", "rb", buffering=0) as file:
-            return int(file.read(64).split()[1]) * _PAGE
-    except OSError:
-        return 0  # not Linux: nothing known, nothing stopped
 
 
 def memory_limit(named: int | None) -> tuple[int, str]:

@@ -1,1 +1,1 @@
-"""What differs between operating systems: files, memory, terminal text. Imports nothing of attnscope."""
+"""What differs between operating systems, each part with a portable form. Imports nothing of attnscope."""

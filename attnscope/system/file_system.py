@@ -1,7 +1,11 @@
-"""The system calls behind a dump, one method each, so that a test can make each of them fail."""
+"""Files, where operating systems differ.
+
+The calls that write a dump are methods of one class, so that a test can make each of them fail.
+"""
 
 import errno
 import os
+import stat
 from pathlib import Path
 
 try:
@@ -9,14 +13,83 @@ try:
 except ImportError:  # Windows: no lock, so a second writer is not noticed there
     fcntl = None  # type: ignore[assignment]
 
+_BINARY = getattr(os, "O_BINARY", 0)  # Windows would translate line ends
+_AT_ONCE = getattr(os, "O_NONBLOCK", 0)  # do not wait for the other end of a pipe
+_NO_LINK = getattr(os, "O_NOFOLLOW", 0)
+
+
+def open_at_once(path: str | os.PathLike[str]) -> int:
+    """Open a file for reading, without waiting for a writer where it is a pipe; `wait_for_data` comes next."""
+    return os.open(path, os.O_RDONLY | _AT_ONCE | _BINARY)
+
+
+def wait_for_data(descriptor: int) -> None:
+    """Let reads from a pipe that `open_at_once` opened wait for its writer."""
+    if _AT_ONCE:
+        os.set_blocking(descriptor, True)
+
+
+def create_new(path: Path) -> int:
+    """Create a file for writing.
+
+    Raises:
+        FileExistsError: The name is taken.
+    """
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _BINARY, 0o666)
+
+
+def copy_permissions(descriptor: int, path: Path) -> None:
+    """Give an open file the permissions of another one, where the system has them."""
+    if hasattr(os, "fchmod"):
+        os.fchmod(descriptor, stat.S_IMODE(path.stat().st_mode))
+
+
+def rename_new(old: Path, new: Path) -> None:
+    """Give a file its name, which may leave the old name behind as a second one.
+
+    Raises:
+        FileExistsError: The name is taken.
+    """
+    try:
+        os.link(old, new)  # unlike a rename, never replaces a file that appeared in the meantime
+    except AttributeError:  # a system without hard links
+        os.rename(old, new)
+    except OSError as e:
+        if e.errno not in (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK):
+            raise
+        os.rename(old, new)  # FAT and some network file systems have no hard links
+
+
+def sync_file(path: Path) -> None:
+    """Wait until a file's content is safe on disk."""
+    _sync(path, os.O_RDWR | _BINARY)  # Windows syncs only what may be written
+
+
+def sync_folder(folder: Path) -> None:
+    """Wait until the names in a folder are safe on disk, where system and file system can say so."""
+    if not hasattr(os, "O_DIRECTORY"):
+        return  # Windows opens no folders
+    try:
+        _sync(folder, os.O_RDONLY)
+    except OSError as e:
+        if e.errno not in (errno.EINVAL, errno.EOPNOTSUPP):
+            raise
+
+
+def _sync(path: Path, flags: int) -> None:
+    descriptor = os.open(path, flags)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
 
 class FileSystem:
     """What the operating system does for us."""
 
     def open(self, path: Path, flags: int) -> int:
         """Open a file, never through a symbolic link, and never waiting for the other end of a pipe."""
-        careful = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
-        return os.open(path, flags | careful, 0o666)
+        return os.open(path, flags | _NO_LINK | _AT_ONCE | _BINARY, 0o666)
 
     def lock(self, descriptor: int) -> None:
         """Take the file for this process; the system gives it back when the process ends, however that happens.
@@ -55,14 +128,7 @@ class FileSystem:
 
     def sync_folder(self, folder: Path) -> None:
         """Wait until the names in a folder are safe on disk, where the file system can say so."""
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        except OSError as e:
-            if e.errno not in (errno.EINVAL, errno.EOPNOTSUPP):
-                raise
-        finally:
-            os.close(descriptor)
+        sync_folder(folder)
 
     def close(self, descriptor: int) -> None:
         """Close a file."""

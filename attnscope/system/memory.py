@@ -1,22 +1,57 @@
-"""How much memory this process may still take."""
+"""Memory: how much this process holds and may still take, and large blocks of it."""
 
+import mmap
+import os
 from pathlib import Path
+
+_PROC = Path("/proc")
+_CGROUPS = Path("/sys/fs/cgroup")
 
 
 def available_memory() -> int:
-    """Bytes that this process may still take: MemAvailable, or less where the cgroup allows less."""
-    free = [1 << 62]
+    """Count the bytes that this process may still take: MemAvailable, or less where the cgroup allows less.
+
+    Elsewhere than on Linux: all memory of the machine, as far as the system says how much that is.
+    """
     try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
-        free += [int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")]
+        lines = (_PROC / "meminfo").read_text().splitlines()
+        free = [int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")]
     except OSError:
-        pass  # not Linux: nothing known, nothing refused by default
+        free = []
     for limit, used in (
-        ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
-        ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
+        ("memory.max", "memory.current"),
+        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
     ):
         try:
-            free.append(int(Path(limit).read_text()) - int(Path(used).read_text()))
+            free.append(int((_CGROUPS / limit).read_text()) - int((_CGROUPS / used).read_text()))
         except (OSError, ValueError):
             continue  # another cgroup version, or "max"
-    return max(0, min(free))
+    return max(0, min(free)) if free else _machine_memory()
+
+
+def resident_memory() -> int:
+    """Count the bytes of this process that are in memory; 0 where the system does not say."""
+    try:
+        with open(_PROC / "self/statm", "rb", buffering=0) as file:
+            return int(file.read(64).split()[1]) * mmap.PAGESIZE
+    except OSError:
+        return 0
+
+
+def map_memory(size: int) -> mmap.mmap:
+    """Map fresh memory, page-aligned, in huge pages where the system has them: it hands out and clears others by 4 KiB.
+
+    Args:
+        size: Bytes.
+    """
+    pages = mmap.mmap(-1, size)
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        pages.madvise(mmap.MADV_HUGEPAGE)
+    return pages
+
+
+def _machine_memory() -> int:
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * mmap.PAGESIZE
+    except (AttributeError, ValueError, OSError):
+        return 1 << 62  # Windows: nothing known, nothing refused by default

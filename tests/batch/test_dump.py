@@ -368,6 +368,7 @@ def test_auto_is_refused(tmp_path, option):
         dump(tmp_path, settings=Settings(**{option: "auto"}))
 
 
+@pytest.mark.unix
 def test_a_second_writer_is_refused(tmp_path):
     from attnscope.batch.sinks import open_dump
     from attnscope.system.file_system import FileSystem

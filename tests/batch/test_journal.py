@@ -104,6 +104,7 @@ def test_another_file_is_left_alone(tmp_path: Path) -> None:
     assert path.read_bytes() == b'{"mine":1}\n'
 
 
+@pytest.mark.unix
 def test_a_second_writer_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "dump.jsonl"
     with Journal(path, force=False, files=FileSystem()) as journal:

@@ -29,6 +29,7 @@ def test_new_file(tmp_path):
     assert left_behind(tmp_path) == ["out.json"]
 
 
+@pytest.mark.unix
 def test_force_replaces_and_keeps_the_permissions(tmp_path):
     target = tmp_path / "out.json"
     target.write_bytes(b"old")
@@ -128,6 +129,7 @@ def test_a_read_only_folder(tmp_path, monkeypatch):
         write_atomic(tmp_path / "out.json", [b"data"], force=False)
 
 
+@pytest.mark.unix
 @pytest.mark.parametrize(
     ("force", "step"),
     [(False, "write"), (True, "write"), (False, "fsync"), (True, "fsync"), (False, "link"), (True, "replace")],
@@ -163,6 +165,7 @@ def test_a_failing_disk_leaves_the_old_file(tmp_path, monkeypatch, force, step):
     assert not force or target.read_bytes() == b"old"
 
 
+@pytest.mark.unix
 def test_without_hard_links_it_is_renamed(tmp_path, monkeypatch):
     def fail(*_):
         raise OSError(errno.EPERM, "Operation not permitted")
@@ -172,6 +175,7 @@ def test_without_hard_links_it_is_renamed(tmp_path, monkeypatch):
     assert left_behind(tmp_path) == ["out.json"]
 
 
+@pytest.mark.unix
 def test_a_file_that_appears_meanwhile_stays(tmp_path, monkeypatch):
     target = tmp_path / "out.json"
     monkeypatch.setattr("attnscope.files.atomic.check_target", lambda path, force: None)
@@ -187,7 +191,7 @@ def test_a_signal_leaves_no_temporary_file(tmp_path):
 import os, signal, sys, time
 from pathlib import Path
 from attnscope.files import atomic as output
-from attnscope.cli.process import end_on_signals
+from attnscope.system.signals import end_on_signals
 def wait(descriptor):
     print("writing", flush=True)
     time.sleep(30)

@@ -68,6 +68,7 @@ def test_a_pipe_whose_writer_is_slow() -> None:
     assert [t.text for t in texts] == ["one", "two"]
 
 
+@pytest.mark.unix
 def test_a_pipe_that_nobody_writes_to_does_not_block(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     with within(5), pytest.raises(AttnscopeError, match="is empty; expected one text per line"):

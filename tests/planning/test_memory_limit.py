@@ -14,7 +14,8 @@ from attnscope.errors import MemoryExceeded
 from attnscope.model.recorders import RowRecorder
 from attnscope.pipeline import inspect
 from attnscope.planning import run_plan
-from attnscope.planning.memory import MemoryLimit, resident
+from attnscope.planning.memory import MemoryLimit
+from attnscope.system.memory import resident_memory
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="only Linux tells what a process holds")
 HELD = 128 << 20  # bytes that the recorder below keeps of every tile
@@ -67,7 +68,7 @@ def test_what_was_there_before_is_not_the_runs(tight):
 
 def test_a_layer_that_nobody_watches_is_a_boundary_too(tight, monkeypatch):
     calls = []
-    monkeypatch.setattr(MemoryLimit, "check", lambda self: calls.append(resident()))
+    monkeypatch.setattr(MemoryLimit, "check", lambda self: calls.append(resident_memory()))
     inspect(RunConfig((TextInput("the bank"),), layer="-1", head="0", **MODEL))
     assert len(calls) >= 4  # two layers, a tile and a report
 

@@ -12,6 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from attnscope.system.memory import map_memory
+
 CHUNK = 1 << 23  # float32s, 32 MiB
 _PAGE = 1 << 10  # float32s
 
@@ -42,16 +44,9 @@ class Arena:
 
     def _another(self, least: int) -> Tensor:
         usual = least <= CHUNK
-        pages = self._free.pop() if usual and self._free else _pages(max(least, CHUNK))
+        pages = self._free.pop() if usual and self._free else map_memory(4 * max(least, CHUNK))
         whole: np.ndarray[Any, np.dtype[np.float32]] = np.frombuffer(pages, dtype=np.float32)
         if usual:
             finalize(whole, self._free.append, pages).atexit = False  # tensors made of it, and their views, hold it
         with torch.inference_mode(False):  # what is made in there could be written to only in there
             return torch.from_numpy(whole)
-
-
-def _pages(count: int) -> mmap.mmap:
-    pages = mmap.mmap(-1, 4 * count)
-    if hasattr(mmap, "MADV_HUGEPAGE"):
-        pages.madvise(mmap.MADV_HUGEPAGE)
-    return pages
