@@ -94,7 +94,7 @@ def indices(option: str) -> Callable[[str], str]:
 
 def mask(text: str) -> str:
     """A mask expression, left as typed."""
-    from attnscope.config import parse_mask
+    from attnscope.masks.expression import parse_mask
 
     parse_mask(text)
     return text

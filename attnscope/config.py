@@ -1,13 +1,11 @@
-"""Configuration as strict data: ModelConfig, mask expressions, RunConfig. Never imports torch."""
+"""Configuration as strict data: ModelConfig and RunConfig. Never imports torch."""
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import msgspec
 
-from attnscope.errors import AttnscopeError, UsageError, did_you_mean
+from attnscope.errors import AttnscopeError
 
 Positive = Annotated[float, msgspec.Meta(ge=1e-30, le=1e30)]  # what float32 holds, and so do products of two of them
 
@@ -50,74 +48,6 @@ class Rope(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     theta: Positive = 10000.0
     fraction: Annotated[float, msgspec.Meta(gt=0, le=1)] = 1.0
     scaling: RopeScaling | None = None
-
-
-_SIZE_DIGITS = 18  # of a mask's size: beyond any text, and no 64-bit sum with a position overflows
-
-
-@dataclass(frozen=True)
-class MaskTerm:
-    """One part of a mask expression.
-
-    Attributes:
-        kind: The word, or `file`.
-        size: N of `window:N`, `prefix:N` and `block:N`; 0 elsewhere.
-        path: The file of `file`; empty elsewhere.
-    """
-
-    kind: Literal["own", "bidirectional", "causal", "window", "prefix", "block", "file"]
-    size: int = 0
-    path: str = ""
-
-    def __str__(self) -> str:
-        return self.path or (f"{self.kind}:{self.size}" if self.size else self.kind)
-
-
-MASK_WORDS = ("own", "causal", "bidirectional", "window:N", "prefix:N", "block:N", "FILE.json")
-MASK_FILES = (".json", ".npy", ".safetensors")
-
-
-def parse_mask(text: str, where: str = "--mask") -> tuple[MaskTerm, ...]:
-    """Read a mask expression: terms joined by `+`; a key is visible where every term lets it be seen.
-
-    `causal`: the query itself and earlier keys. `bidirectional`: everything. `window:N`: keys less than N
-    positions away, on both sides (so `causal+window:4` is the query and the three before it). `prefix:N`: the first
-    N keys for everyone, the rest causally. `block:N`: only keys of the query's own stretch of N tokens (documents
-    packed one after the other). `own`: the model's own mask. A file holds a boolean matrix (queries, keys); its path
-    may contain `+` after a slash (`./a+b.npy`), but not one after its ending, and no blanks around it.
-
-    Raises:
-        UsageError: A term is none of these.
-    """
-    parts: list[str] = []
-    for part in text.split("+"):
-        if parts and "/" in parts[-1] and not parts[-1].rstrip().endswith(MASK_FILES):
-            parts[-1] += f"+{part}"  # a path continues: no word contains a slash
-        else:
-            parts.append(part.strip())
-    return tuple(_mask_term(part.strip(), where) for part in parts)
-
-
-def _mask_term(part: str, where: str) -> MaskTerm:
-    kind, colon, size = part.partition(":")
-    if part.endswith(MASK_FILES):
-        return MaskTerm("file", path=part)
-    if kind in ("window", "prefix", "block"):
-        if not colon or not size.isascii() or not size.isdigit() or not size.strip("0"):
-            raise UsageError(f"'{part}' needs a size", where=where, hint=f"use {kind}:N with N of 1 or more")
-        if len(size.lstrip("0")) > _SIZE_DIGITS:
-            raise UsageError(
-                f"the size of '{part}' is too large", where=where, hint=f"use at most {_SIZE_DIGITS} digits"
-            )
-        return MaskTerm(kind, size=int(size))  # type: ignore[arg-type]
-    if part in ("own", "causal", "bidirectional"):
-        return MaskTerm(part)  # type: ignore[arg-type]
-    raise UsageError(f"unknown mask '{part}'", where=where, hint=did_you_mean(part, MASK_WORDS))
-
-
-def used_mask(terms: Sequence[MaskTerm], own: str) -> tuple[MaskTerm, ...]:
-    """The terms of a layer's mask where the user asked for `terms`, and the layer's own is the expression `own`."""
-    return tuple(part for term in terms for part in (parse_mask(own) if term.kind == "own" else (term,)))
 
 
 Size = Annotated[int, msgspec.Meta(ge=1, le=1 << 62)]  # what torch can count to

@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING
 
 from attnscope.checkpoints.folder import hash_weights
 from attnscope.checkpoints.source import ModelSource
-from attnscope.config import RunConfig, TextInput, parse_mask, used_mask
+from attnscope.config import RunConfig, TextInput
 from attnscope.engines.opening import open_source
 from attnscope.engines.torch_setup import choose_device, import_torch, set_threads
 from attnscope.engines.transformers.opening import LiveModel, open_live
+from attnscope.masks.expression import parse_mask, used_mask
+from attnscope.masks.terms import Own
 from attnscope.planning.cost import allowed_pairs
 from attnscope.planning.memory import layer_parameters
 from attnscope.planning.record_spec import RecordSpec, make_record_spec
@@ -313,6 +315,6 @@ def describe_mask_use(source: ModelSource, run: RunConfig, seen: str | None = No
         seen: The model's own mask, where only running it shows that; None where its config says it.
     """
     own = source.config.describe_mask() if seen is None else seen
-    used = as_unicode("+".join(own if term.kind == "own" else str(term) for term in parse_mask(run.mask)))
+    used = as_unicode("+".join(own if isinstance(term, Own) else str(term) for term in parse_mask(run.mask)))
     whose = " or ".join((own, *(mask for mask in source.trained_masks if mask != own)))
     return MaskUse(whose, used, None if used in (own, *source.trained_masks) else run.what_if)

@@ -20,9 +20,10 @@ import torch
 import torch.nn.functional as F
 from measure import Table, exponent, machine, own_peak, script, seconds, take_turns
 
+from attnscope.masks.terms import Bidirectional, Causal, SlidingWindow
 from attnscope.model.attention import attend
 from attnscope.model.inputs import AttentionInputs, AttentionSpec
-from attnscope.model.masks import Bidirectional, Causal, SlidingWindow, intersect
+from attnscope.model.masks import intersect
 from attnscope.model.recorders import KeyTokens, RowRecorder, TopRecorder
 from attnscope.model.tile import Workspace
 from attnscope.report.row_statistics import KEY_TOKENS, STATISTICS

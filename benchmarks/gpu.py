@@ -16,9 +16,9 @@ import torch.nn.functional as F
 from measure import Table, machine, seconds, take_turns
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from attnscope.masks.terms import Causal
 from attnscope.model.attention import attend
 from attnscope.model.inputs import AttentionInputs, AttentionSpec
-from attnscope.model.masks import Causal
 from attnscope.model.recorders import KeyTokens, RowRecorder, TopRecorder
 from attnscope.report.row_statistics import KEY_TOKENS
 

@@ -21,8 +21,9 @@ from attnscope.arguments import (
     size,
     some_of,
 )
-from attnscope.config import Positions, TextInput, parse_mask
+from attnscope.config import Positions, TextInput
 from attnscope.errors import UsageError, did_you_mean
+from attnscope.masks.expression import parse_mask
 
 IndexWord = Literal["auto", "all", "mean"]
 Indices = int | slice | range | Sequence[int] | IndexWord

@@ -9,8 +9,9 @@ from math import prod
 from typing import Any
 
 from attnscope.checkpoints.folder import Folder
-from attnscope.config import ModelConfig, parse_mask
+from attnscope.config import ModelConfig
 from attnscope.errors import AttnscopeError, UsageError
+from attnscope.masks.expression import parse_mask
 from attnscope.report import Token
 from attnscope.tokenization.hugging_face import FileTokenizer
 from attnscope.tokenization.words import WordTokenizer

@@ -6,9 +6,11 @@ from typing import Annotated, Any, Literal, get_type_hints
 
 import msgspec
 
-from attnscope.config import ModelConfig, check_sizes, parse_mask
+from attnscope.config import ModelConfig, check_sizes
 from attnscope.errors import AttnscopeError, UsageError, did_you_mean
 from attnscope.files.reading import read_file
+from attnscope.masks.expression import parse_mask
+from attnscope.masks.terms import MatrixFile, Own
 
 _CAP = 1 << 20
 
@@ -144,7 +146,7 @@ def _check_mask(model: dict[str, Any], path: Path) -> None:
             terms = parse_mask(model["mask"], f"{path}: mask")
         except UsageError as e:
             raise AttnscopeError(e.found, where=e.where, hint=e.hint) from e
-        if any(term.kind == "own" for term in terms):
+        if any(isinstance(term, Own) for term in terms):
             raise AttnscopeError("'own' is not possible here", where=f"{path}: mask", hint="set the mask itself")
-        if any(term.kind == "file" for term in terms):
+        if any(isinstance(term, MatrixFile) for term in terms):
             raise AttnscopeError("a file cannot be the model's mask", where=f"{path}: mask", hint="pass it with --mask")

@@ -17,9 +17,11 @@ from attnscope.checks.measures import differences, largest_difference, make_chec
 from attnscope.checks.observe import LayerStages, ModelShape, record_stages
 from attnscope.checks.references import projection_difference, row_difference, sdpa_difference
 from attnscope.checks.rounding import Limits, limits
-from attnscope.config import RunConfig, parse_mask
+from attnscope.config import RunConfig
 from attnscope.engines.protocol import Engine, EngineSettings, LoadedModel
 from attnscope.errors import AttnscopeError, ModelError
+from attnscope.masks.expression import parse_mask
+from attnscope.masks.terms import Causal
 from attnscope.model.batch import make_batch, pad_texts
 from attnscope.pipeline import ProgressCallback, Session, provenance
 from attnscope.planning.run_plan import make_plan
@@ -213,7 +215,7 @@ def _sees_on(job: _CheckedModel, alone: Sequence[LayerStages]) -> str | None:
 def _is_causal(job: _CheckedModel) -> bool:
     """The model's config guarantees it, independent of what was observed."""
     source = job.source
-    return source.mask_known and any(term.kind == "causal" for term in parse_mask(source.config.mask))
+    return source.mask_known and any(isinstance(term, Causal) for term in parse_mask(source.config.mask))
 
 
 def _kernel(job: _CheckedModel, alone: Sequence[LayerStages]) -> tuple[Check, list[Differences]]:

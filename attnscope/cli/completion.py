@@ -4,6 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from attnscope.arguments import STAGES
+from attnscope.masks.terms import TERMS
 
 
 def samples(incomplete: str) -> list[str]:
@@ -28,7 +29,7 @@ def files(incomplete: str) -> list[str]:
 def masks(incomplete: str) -> list[str]:
     """Words of a mask expression, also after a plus, and files."""
     done, plus, last = incomplete.rpartition("+")
-    known = _starting(["own", "causal", "bidirectional", "window:", "prefix:", "block:"], last)
+    known = _starting([term.form.removesuffix("N") for term in TERMS], last)
     return [f"{done}{plus}{word}" for word in known + (_paths(last) if last else [])]
 
 

@@ -7,6 +7,8 @@ from attnscope import arguments
 from attnscope.arguments import By, WhatIf
 from attnscope.cli import completion
 from attnscope.cli.options import choice, option
+from attnscope.masks.expression import MASK_FILES
+from attnscope.masks.terms import TERMS, Own
 from attnscope.selection import POOL, PRINTED
 
 _SELECT = "What to compute"
@@ -80,8 +82,8 @@ class SelectionOptions:
             metavar="MASK",
             parser=arguments.mask,
             autocompletion=completion.masks,
-            help="own (the model's), causal, bidirectional, window:N, prefix:N, block:N, or a file with a boolean "
-            "matrix (.json .npy .safetensors); combine with +.",
+            help=f"own (the model's), {', '.join(term.form for term in TERMS if term is not Own)}, or a file with a "
+            f"boolean matrix ({' '.join(MASK_FILES)}); combine with +.",
         ),
     ] = "own"
     what_if: Annotated[

@@ -6,12 +6,13 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from attnscope.config import parse_mask
 from attnscope.engines.protocol import EngineSettings
+from attnscope.masks.expression import parse_mask
+from attnscope.masks.terms import Mask
 from attnscope.model.batch import Batch
 from attnscope.model.head_capture import attention_of
 from attnscope.model.hooks import AttentionHooks
-from attnscope.model.masks import Mask, build_mask, intersect, padding_mask
+from attnscope.model.masks import build_mask, intersect, padding_mask
 from attnscope.model.stack import Stack
 from attnscope.model.tile import Recorder
 

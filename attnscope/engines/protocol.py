@@ -11,9 +11,8 @@ from typing import Protocol
 
 from torch import nn
 
-from attnscope.config import MaskTerm
+from attnscope.masks.terms import Mask, MaskTerm
 from attnscope.model.batch import Batch, TokenTensors
-from attnscope.model.masks import Mask
 from attnscope.model.tile import Recorder
 
 

@@ -19,9 +19,9 @@ import torch
 from torch import Tensor
 
 from attnscope.errors import AttnscopeError
+from attnscope.masks.terms import Mask
 from attnscope.model.block_mask import BlockMask
 from attnscope.model.inputs import AttentionInputs, AttentionSpec
-from attnscope.model.masks import Mask
 from attnscope.model.matmul import matmul_transposed
 from attnscope.model.sdpa import fused_attention
 from attnscope.model.tile import Recorder, Tile, Workspace, as_slice

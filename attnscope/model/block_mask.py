@@ -6,7 +6,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from attnscope.model.masks import Mask
+from attnscope.masks.terms import Mask
 from attnscope.model.tiling import TileBlock
 
 

@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 
 from torch import Tensor
 
+from attnscope.masks.terms import Mask
 from attnscope.model.attention import attend
 from attnscope.model.inputs import AttentionInputs
-from attnscope.model.masks import Mask
 from attnscope.model.tile import Recorder, Workspace
 
 

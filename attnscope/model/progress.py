@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from attnscope.masks.terms import Mask
 from attnscope.model.inputs import AttentionInputs
-from attnscope.model.masks import Mask
 from attnscope.model.tile import Recorder, Tile
 from attnscope.model.workers import Deferred
 

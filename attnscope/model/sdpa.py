@@ -6,8 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from attnscope.masks.terms import Bidirectional, Causal
 from attnscope.model.inputs import AttentionInputs, AttentionSpec
-from attnscope.model.masks import Bidirectional, Causal
 from attnscope.model.tiling import TileShape, contiguous_runs
 
 

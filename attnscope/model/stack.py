@@ -6,10 +6,11 @@ import torch
 from torch import Tensor, nn
 
 from attnscope.config import ModelConfig, Rope
+from attnscope.masks.terms import Mask
 from attnscope.model.hooks import AttentionHooks
 from attnscope.model.inputs import AttentionSpec
 from attnscope.model.layers import Embedding, LayerContext, TransformerBlock, make_norm
-from attnscope.model.masks import Mask, intersect
+from attnscope.model.masks import intersect
 from attnscope.model.positions import bias_for, learned_rows, rotary_table, sinusoidal
 from attnscope.model.weights import WeightStore
 

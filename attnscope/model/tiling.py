@@ -5,8 +5,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Self
 
+from attnscope.masks.terms import Mask
 from attnscope.model.inputs import AttentionInputs
-from attnscope.model.masks import Mask
 from attnscope.model.tile import Recorder
 
 _ON_CPU = 1 << 20  # scores: 4 MiB a stage, two or three of which fit in a core's share of the last cache

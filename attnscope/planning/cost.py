@@ -6,7 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from attnscope.config import MaskTerm, ModelConfig, parse_mask
+from attnscope.config import ModelConfig
+from attnscope.masks.expression import parse_mask
+from attnscope.masks.terms import MaskTerm
 from attnscope.report.info import TOP, CostRow
 from attnscope.report.row_statistics import STATISTICS
 from attnscope.selection import POOL, PRINTED
@@ -55,19 +57,10 @@ def pairs_by_window(terms: Sequence[MaskTerm], windows: Sequence[int | None], to
 def _sides(terms: Sequence[MaskTerm], tokens: int) -> tuple["np.ndarray[Any, Any]", "np.ndarray[Any, Any]"]:
     """Count the keys that every query sees before and after itself, (queries,) each."""
     queries = np.arange(tokens)
-    before, behind = queries.copy(), tokens - 1 - queries
+    before, after = queries, tokens - 1 - queries
     for term in terms:
-        size = min(term.size, tokens)
-        if term.kind == "causal":
-            behind[:] = 0
-        elif term.kind == "prefix":
-            behind = np.minimum(behind, np.maximum(size - 1 - queries, 0))
-        elif term.kind == "block":
-            before = np.minimum(before, queries % size)
-            behind = np.minimum(behind, size - 1 - queries % size)
-        elif term.kind == "window":
-            before, behind = np.minimum(before, size - 1), np.minimum(behind, size - 1)
-    return before, behind
+        before, after = term.count_visible(queries, before, after)
+    return before, after
 
 
 def _row(config: ModelConfig, windows: Counter[int | None], tokens: int) -> CostRow:

@@ -5,7 +5,8 @@ Every constant is here; `benchmarks/memory.py` compares the sum with the memory 
 
 from dataclasses import dataclass
 
-from attnscope.config import MaskTerm, ModelConfig
+from attnscope.config import ModelConfig
+from attnscope.masks.terms import MaskTerm
 from attnscope.planning.memory import DTYPE_BYTES, PROGRAM, embedding_parameters, layer_parameters
 from attnscope.report.row_statistics import STATISTICS, WITHIN
 from attnscope.system.malloc import RETAINED_BLOCK
@@ -160,14 +161,14 @@ def _numbers_per_token(c: ModelConfig, size: int, d: MemoryDemand) -> int:
     watching = sides + wide * min(d.heads, c.n_kv_heads) * (c.d_head + c.d_value)
     leaving = max(sides, 3 * c.d_model) + o if d.layers > 1 else 0  # a layer that another one follows
     if d.output_needed:
-        unbounded = any("window" not in _kinds(mask) for mask in d.masks)
+        unbounded = not all(map(_windowed, d.masks))
         apart = d.heads < c.n_heads and unbounded  # heads that are not recorded
         watching += o * (1 + apart)
     return max(entering, projecting, watching, leaving) + 2 * c.d_head * rotary
 
 
-def _kinds(mask: tuple[MaskTerm, ...]) -> set[str]:
-    return {term.kind for term in mask}
+def _windowed(mask: tuple[MaskTerm, ...]) -> bool:
+    return any(term.window is not None for term in mask)
 
 
 def _tile_bytes(c: ModelConfig, d: MemoryDemand) -> tuple[int, int]:
@@ -177,8 +178,7 @@ def _tile_bytes(c: ModelConfig, d: MemoryDemand) -> tuple[int, int]:
     """
     a_row = d.batch * d.tokens
     scores = min(max(TILE, min(2 * TILE, ENOUGH_ROWS * a_row), TILE_ROWS * a_row), a_row * d.tiled_queries * d.heads)
-    kinds = [_kinds(mask) for mask in d.masks]
-    widening = any("window" not in mask and mask & {"causal", "prefix"} for mask in kinds)
+    widening = any(not _windowed(mask) and any(term.left_to_right for term in mask) for mask in d.masks)
     shapes = min(SHAPES, d.tokens // NARROWER, -(-d.tiled_queries // ENOUGH_ROWS)) * widening
     stages = STAGES + RAW * d.raw + SINK * c.sinks + BIAS * (c.positions == "alibi") + MEASURE * d.mean
     stages += MANY * (d.top > FEW)
@@ -196,7 +196,7 @@ def _tile_bytes(c: ModelConfig, d: MemoryDemand) -> tuple[int, int]:
 
 def _more_tiles(d: MemoryDemand, scores: int) -> float:
     """Count the tiles of so many scores that other threads hold: those of a window are as wide as that."""
-    windows = [min((term.size for term in mask if term.kind == "window"), default=d.tokens) for mask in d.masks]
+    windows = [min((term.window for term in mask if term.window is not None), default=d.tokens) for mask in d.masks]
     width = d.tokens if d.raw else min(d.tokens, 2 * max(windows, default=d.tokens) + WINDOW_ROWS)
     others = min(count_threads(), -(-d.batch * d.tokens * d.tiled_queries * d.heads // scores)) - 1
     return others * min(1.0, d.batch * width * WINDOW_ROWS * d.heads / scores)

@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attnscope.checkpoints.source import ModelSource
-from attnscope.config import MaskTerm, ModelConfig, RunConfig, TextInput, parse_mask, used_mask
+from attnscope.config import ModelConfig, RunConfig, TextInput
 from attnscope.errors import AttnscopeError, NotInText, UsageError
 from attnscope.files.mask_files import read_mask
+from attnscope.masks.expression import parse_mask, used_mask
+from attnscope.masks.terms import MaskTerm, MatrixFile
 from attnscope.planning.estimate import MemoryDemand, estimate_memory
 from attnscope.planning.memory import MEMORY_HINT, MemoryLimit, find_stream_reason, layer_parameters, memory_limit
 from attnscope.planning.text_plan import TextPlan, plan_text
@@ -181,7 +183,7 @@ def _matrices(
     terms: tuple[MaskTerm, ...], text_plans: list[TextPlan]
 ) -> "dict[str, np.ndarray[Any, np.dtype[np.bool_]]]":
     """The matrices that a mask expression names, each of the size of every text's matrix."""
-    found = {term.path: read_mask(Path(term.path)) for term in terms if term.kind == "file"}
+    found = {term.path: read_mask(Path(term.path)) for term in terms if isinstance(term, MatrixFile)}
     for path, matrix in found.items():
         for text_plan in text_plans:
             shape = len(text_plan.tokens), len(text_plan.context or text_plan.tokens)

@@ -4,8 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from attnscope.checkpoints.source import ModelSource, tokenize
-from attnscope.config import Positions, RunConfig, TextInput, parse_mask, used_mask
+from attnscope.config import Positions, RunConfig, TextInput
 from attnscope.errors import UsageError
+from attnscope.masks.expression import parse_mask, used_mask
 from attnscope.report import Token
 from attnscope.selection import POOL, parse_positions
 
@@ -64,7 +65,7 @@ def plan_text(run: RunConfig, source: ModelSource, text: TextInput, *, clip: boo
         notes.append(
             "--pair: the model is a decoder, which is not trained on pairs; no token of the text attends to the pair"
         )
-    causal = any(term.kind in ("causal", "prefix") for term in used_mask(parse_mask(run.mask), source.config.mask))
+    causal = any(term.left_to_right for term in used_mask(parse_mask(run.mask), source.config.mask))
     queries, keys, pool, more = _choose_cells(run, text, tokens, context, causal=causal, clip=clip)
     return TextPlan(tokens, context, encoder_tokens, queries, keys, pool, notes + more)
 

@@ -13,7 +13,7 @@ from attnscope.checks import check
 from attnscope.cli import main
 from attnscope.config import RunConfig, TextInput
 from attnscope.families import FAMILIES
-from attnscope.model.masks import Causal
+from attnscope.masks.terms import Causal
 from attnscope.report.__main__ import schema_file
 from attnscope.report.check import Check, CheckReport, Differences
 from attnscope.report.codec import to_json

@@ -11,9 +11,9 @@ from attnscope.checks import run as checks_run
 from attnscope.config import ModelConfig, RunConfig, TextInput
 from attnscope.engines import native
 from attnscope.errors import AttnscopeError
+from attnscope.masks.terms import Bidirectional, Causal
 from attnscope.model import attention, hooks, stack
 from attnscope.model.inputs import AttentionInputs
-from attnscope.model.masks import Bidirectional, Causal
 from attnscope.model.recorders import rows, sums, top
 
 TEXT = "the bank by the river was old"

@@ -1,7 +1,8 @@
 import pytest
 
-from attnscope.config import MaskTerm, parse_mask, used_mask
 from attnscope.errors import UsageError
+from attnscope.masks.expression import parse_mask, used_mask
+from attnscope.masks.terms import MatrixFile
 from attnscope.report import Token
 from attnscope.selection import extremes, parse_indices, parse_positions, parse_unit
 
@@ -202,14 +203,14 @@ PATHS = ["downloads/m.npy", "owner.json", "causal.json", "prefix.npy", "auto.npy
 @pytest.mark.parametrize("form", ["{}", "own+{}", "{}+own", "causal + {} + window:2"])
 def test_a_path_is_taken_literally_whatever_words_it_contains(form, path):
     terms = parse_mask(form.format(path))
-    assert [term.path for term in terms if term.kind == "file"] == [path]
+    assert [term.path for term in terms if isinstance(term, MatrixFile)] == [path]
     words = "".join(form.replace("{}", "").split()).split("+")
-    assert [str(term) for term in terms if term.kind != "file"] == [word for word in words if word]
+    assert [str(term) for term in terms if not isinstance(term, MatrixFile)] == [word for word in words if word]
 
 
 @pytest.mark.parametrize("path", PATHS)
 def test_own_is_replaced_as_a_term_and_nowhere_else(path):
-    file = MaskTerm("file", path=path)
+    file = MatrixFile(path)
     assert used_mask(parse_mask(f"{path}+own"), "causal+window:4") == (file, *parse_mask("causal+window:4"))
     assert used_mask(parse_mask(path), "causal") == (file,)
 

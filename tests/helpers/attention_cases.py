@@ -7,18 +7,9 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
+from attnscope.masks.terms import Bidirectional, BlockDiagonal, Causal, Mask, Prefix, SlidingWindow
 from attnscope.model.inputs import AttentionInputs, AttentionSpec
-from attnscope.model.masks import (
-    Bidirectional,
-    BlockDiagonal,
-    Causal,
-    Mask,
-    MatrixMask,
-    PaddingMask,
-    Prefix,
-    SlidingWindow,
-    intersect,
-)
+from attnscope.model.masks import MatrixMask, PaddingMask, intersect
 from attnscope.model.positions import alibi
 from attnscope.model.recorders import KeyTokens
 from tests.helpers.key_tokens import key_tokens

@@ -8,8 +8,9 @@ from msgspec.structs import replace
 from torch import Tensor
 
 from attnscope.checkpoints.folder import open_folder
-from attnscope.config import ModelConfig, parse_mask
+from attnscope.config import ModelConfig
 from attnscope.families import family_for, read_config
+from attnscope.masks.expression import parse_mask
 from attnscope.model.checkpoint import load_stack
 from attnscope.model.hooks import AttentionHooks
 from attnscope.model.masks import build_mask, padding_mask

@@ -10,9 +10,10 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from attnscope.errors import AttnscopeError
+from attnscope.masks.terms import Bidirectional, Causal, Mask, SlidingWindow
 from attnscope.model.attention import attend
 from attnscope.model.inputs import AttentionInputs, AttentionSpec
-from attnscope.model.masks import Bidirectional, Causal, Mask, SlidingWindow, intersect
+from attnscope.model.masks import intersect
 from attnscope.model.recorders import MatrixRecorder
 from attnscope.model.tile import Tile
 from tests.helpers import attention_oracle

@@ -6,10 +6,11 @@ from typing import Any
 import pytest
 import torch
 
-from attnscope.config import parse_mask
+from attnscope.masks.expression import parse_mask
+from attnscope.masks.terms import Mask
 from attnscope.model.attention import attend
 from attnscope.model.inputs import AttentionInputs, AttentionSpec
-from attnscope.model.masks import Mask, build_mask
+from attnscope.model.masks import build_mask
 from attnscope.model.recorders import (
     ColumnRecorder,
     MatrixRecorder,

@@ -7,12 +7,12 @@ import torch
 from torch import Tensor
 
 from attnscope.config import ModelConfig, Rope
+from attnscope.masks.terms import Bidirectional
 from attnscope.model import layers
 from attnscope.model import stack as stack_module
 from attnscope.model.hooks import AttentionHooks
 from attnscope.model.layers import map_rows
 from attnscope.model.linear import Linear, activate
-from attnscope.model.masks import Bidirectional
 from attnscope.model.mlp import MLP
 from attnscope.model.randomize import make_random
 from attnscope.model.recorders import MatrixRecorder

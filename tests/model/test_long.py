@@ -7,8 +7,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from attnscope.config import ModelConfig, Rope
+from attnscope.masks.terms import Bidirectional, Causal
 from attnscope.model.hooks import AttentionHooks
-from attnscope.model.masks import Bidirectional, Causal
 from attnscope.model.randomize import make_random
 from attnscope.model.recorders import MatrixRecorder, RowRecorder, TopRecorder
 from tests.helpers.key_tokens import key_tokens

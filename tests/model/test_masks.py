@@ -5,19 +5,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attnscope.config import parse_mask
-from attnscope.model.masks import (
-    Bidirectional,
-    BlockDiagonal,
-    Causal,
-    Mask,
-    PaddingMask,
-    Prefix,
-    SlidingWindow,
-    build_mask,
-    intersect,
-    padding_mask,
-)
+from attnscope.masks.expression import parse_mask
+from attnscope.masks.terms import Bidirectional, BlockDiagonal, Causal, Mask, Prefix, SlidingWindow
+from attnscope.model.masks import PaddingMask, build_mask, intersect, padding_mask
 from tests.helpers.attention_cases import masks, whole
 
 

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from attnscope.config import ModelConfig
+from attnscope.masks.terms import Bidirectional, Causal, SlidingWindow
 from attnscope.model.hooks import AttentionHooks
-from attnscope.model.masks import Bidirectional, Causal, SlidingWindow
 from attnscope.model.progress import ForwardProgress, LayerCost
 from attnscope.model.randomize import make_random
 from attnscope.model.recorders import MatrixRecorder, RowRecorder

@@ -8,9 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from attnscope.masks.terms import Bidirectional, Causal, Mask, SlidingWindow
 from attnscope.model.attention import attend
 from attnscope.model.inputs import AttentionInputs, AttentionSpec
-from attnscope.model.masks import Bidirectional, Causal, Mask, MatrixMask, SlidingWindow, intersect
+from attnscope.model.masks import MatrixMask, intersect
 from attnscope.model.recorders import MatrixRecorder, RowRecorder, TopRecorder, strongest
 from attnscope.report.row_statistics import WITHIN
 from tests.helpers import attention_oracle

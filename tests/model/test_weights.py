@@ -17,9 +17,10 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from attnscope.checkpoints.folder import open_weights
 from attnscope.checkpoints.headers import TensorInfo
-from attnscope.config import ModelConfig, parse_mask
+from attnscope.config import ModelConfig
 from attnscope.errors import AttnscopeError
 from attnscope.families import OWN
+from attnscope.masks.expression import parse_mask
 from attnscope.model import tensors
 from attnscope.model.checkpoint import load_stack
 from attnscope.model.hooks import AttentionHooks

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import pytest
 import torch
 
+from attnscope.masks.terms import Bidirectional
 from attnscope.model import attention
 from attnscope.model.inputs import AttentionInputs, AttentionSpec
-from attnscope.model.masks import Bidirectional
 from attnscope.model.workers import Deferred, run_parts
 
 THREADS = [1, 2, 3]

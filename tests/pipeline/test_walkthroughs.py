@@ -95,9 +95,10 @@ def test_padded_batch(mask):
 @pytest.mark.parametrize("causal", [False, True], ids=["padding alone", "both"])
 def test_padding_gets_exactly_nothing(causal):
     """The short text again, with the two keys shown that padding added."""
+    from attnscope.masks.terms import Bidirectional, Causal
     from attnscope.model.attention import attend
     from attnscope.model.inputs import AttentionInputs, AttentionSpec
-    from attnscope.model.masks import Bidirectional, Causal, PaddingMask, intersect
+    from attnscope.model.masks import PaddingMask, intersect
     from attnscope.model.recorders import MatrixRecorder
 
     q, k, v = torch.randn(3, 2, 4, 5, 16).unbind(0)

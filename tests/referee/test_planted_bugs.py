@@ -10,8 +10,8 @@ import torch
 from attnscope import analysis, pipeline
 from attnscope.analysis import choice, heads, overview
 from attnscope.engines import native
+from attnscope.masks.terms import Bidirectional
 from attnscope.model.inputs import AttentionInputs as LayerCall
-from attnscope.model.masks import Bidirectional
 from attnscope.model.recorders import KeyTokens, MatrixRecorder, rows, sums, top
 from attnscope.model.recorders.base import Overlap
 from attnscope.model.tile import Tile

@@ -14,10 +14,11 @@ from attnscope.engines.protocol import EngineSettings
 from attnscope.engines.transformers.interface import AttentionCapture, StopForward, capturing, unsupported_attention
 from attnscope.engines.transformers.loading import TransformersModel
 from attnscope.errors import AttnscopeError
+from attnscope.masks.terms import Causal, Mask, MaskTerm, Own, SlidingWindow
 from attnscope.model.attention import attend
 from attnscope.model.batch import Batch, TokenTensors
 from attnscope.model.inputs import AttentionInputs
-from attnscope.model.masks import Mask, build_mask, intersect, padding_mask
+from attnscope.model.masks import build_mask, intersect, padding_mask
 from attnscope.model.tile import Recorder
 
 
@@ -123,7 +124,7 @@ class TransformersEngine:
             inputs.spec.mask,
             partial(attend, need_output=need_output, tile_elements=self.settings.tile_elements),
         )
-        if all(term.kind == "own" for term in self.settings.terms):
+        if all(isinstance(term, Own) for term in self.settings.terms):
             return show(inputs, recorders)
         used = intersect((build_mask(self.settings.terms, own, self.settings.files), pad))
         if self.settings.same_scores:
@@ -206,15 +207,12 @@ def describe_allowed(mask: Mask, n_queries: int, n_keys: int) -> str:
     if allowed.all():
         return "bidirectional"
     if n_queries == n_keys:
-        window = int(allowed[-1].sum())
-        near = (q - k).abs() < max(window, int(allowed[0].sum()))
-        for words, same in (
-            ("causal", k <= q),
-            (f"causal+window:{window}", (k <= q) & (q - k < window)),
-            (f"window:{max(window, int(allowed[0].sum()))}", near),
-        ):
-            if torch.equal(allowed, same.expand_as(allowed)):
-                return words
+        before, after = int(allowed[-1].sum()), int(allowed[0].sum())
+        known: list[tuple[MaskTerm, ...]] = [(Causal(),), (Causal(), SlidingWindow(before))]
+        for terms in [*known, (SlidingWindow(max(before, after)),)]:
+            same = build_mask(terms).allowed(q, k)
+            if same is not None and torch.equal(allowed, same):
+                return "+".join(map(str, terms))
     return "custom, without a mask expression"
 
 

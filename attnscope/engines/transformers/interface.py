@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from attnscope.errors import AttnscopeError
+from attnscope.masks.terms import Bidirectional, Mask
 from attnscope.model.inputs import AttentionInputs, AttentionSpec
-from attnscope.model.masks import Bidirectional, Mask
 
 NAME = "attnscope"  # under which `transformers` knows us
 _CROSS = re.compile(r"(?i)\.(encoder_?attn|encdecattention|cross_?attn|cross_?attention|encoder_attention)\b")

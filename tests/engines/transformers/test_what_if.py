@@ -9,8 +9,8 @@ from transformers import CONFIG_MAPPING, AutoModel
 from attnscope.engines.transformers import interface
 from attnscope.engines.transformers.engine import describe_allowed
 from attnscope.errors import AttnscopeError
+from attnscope.masks.terms import Bidirectional
 from attnscope.model.attention import attend
-from attnscope.model.masks import Bidirectional
 from tests.helpers.transformers_runs import SOURCE, run
 
 

@@ -1,0 +1,54 @@
+"""Mask expressions: terms joined by `+`."""
+
+from collections.abc import Sequence
+
+from attnscope.errors import UsageError, did_you_mean
+from attnscope.masks.terms import TERMS, MaskTerm, MatrixFile, Own, SizedTerm
+
+MASK_WORDS = (*(term.form for term in TERMS), MatrixFile.form)
+MASK_FILES = (".json", ".npy", ".safetensors")
+_SIZE_DIGITS = 18  # of a mask's size: beyond any text, and no 64-bit sum with a position overflows
+
+
+def parse_mask(text: str, where: str = "--mask") -> tuple[MaskTerm, ...]:
+    """Read a mask expression; a key is visible where every term lets it be seen.
+
+    `masks.terms` says what the terms mean. A file's path may contain `+` after a slash (`./a+b.npy`), but not one
+    after its ending, and no blanks around it.
+
+    Args:
+        text: Such as `causal+window:4`.
+        where: Where it stands, for errors.
+
+    Raises:
+        UsageError: A term is unknown, lacks its size, or has one that is too large.
+    """
+    parts: list[str] = []
+    for part in text.split("+"):
+        if parts and "/" in parts[-1] and not parts[-1].rstrip().endswith(MASK_FILES):
+            parts[-1] += f"+{part}"  # a path continues: no word contains a slash
+        else:
+            parts.append(part.strip())
+    return tuple(_parse_term(part.strip(), where) for part in parts)
+
+
+def _parse_term(part: str, where: str) -> MaskTerm:
+    if part.endswith(MASK_FILES):
+        return MatrixFile(part)
+    word, colon, size = part.partition(":")
+    for term in TERMS:
+        if issubclass(term, SizedTerm) and term.word == word:
+            if not colon or not size.isascii() or not size.isdigit() or not size.strip("0"):
+                raise UsageError(f"'{part}' needs a size", where=where, hint=f"use {term.form} with N of 1 or more")
+            if len(size.lstrip("0")) > _SIZE_DIGITS:
+                hint = f"use at most {_SIZE_DIGITS} digits"
+                raise UsageError(f"the size of '{part}' is too large", where=where, hint=hint)
+            return term(int(size))
+        if term.word == part:
+            return term()
+    raise UsageError(f"unknown mask '{part}'", where=where, hint=did_you_mean(part, MASK_WORDS))
+
+
+def used_mask(terms: Sequence[MaskTerm], own: str) -> tuple[MaskTerm, ...]:
+    """The terms of a layer's mask where the user asked for `terms`, and the layer's own is the expression `own`."""
+    return tuple(part for term in terms for part in (parse_mask(own) if isinstance(term, Own) else (term,)))
