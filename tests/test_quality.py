@@ -40,7 +40,7 @@ ROOMS = {
     "__main__": "cli",
 }
 AT_ONCE = {
-    "cli": "version cli errors masks selection arguments system",
+    "cli": "version cli errors masks selection arguments system views",
     "__init__": "version",
 }  # what it may import before it knows what is wanted
 OTHERS = {

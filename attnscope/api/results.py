@@ -97,7 +97,7 @@ class Result(Generic[Data]):
             AttnscopeError: It exists, or cannot be written, or the ending says nothing.
         """
         from attnscope.files.atomic import check_target, write_atomic
-        from attnscope.views.files import export
+        from attnscope.views.formats import export
 
         target = Path(path)
         with python_words():

@@ -89,7 +89,7 @@ def compare(
     from attnscope.cli.deliver import check_output, deliver, put
 
     read = [name for names in vars(source).values() for name in (names if isinstance(names, list) else [names])]
-    check_output(show, (".json", ".txt", ".svg"), read)
+    check_output(show, "compare", read)
     given: dict[str, Any] = {}
     groups = {
         "source": (TextOptions, source),

@@ -12,6 +12,7 @@ from attnscope.cli.options import OutputOptions
 from attnscope.cli.process import print_notice
 from attnscope.errors import AttnscopeError, UsageError
 from attnscope.system.escape import escape_control
+from attnscope.views.formats import FILE_FORMATS, Command, format_for
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -19,14 +20,13 @@ if TYPE_CHECKING:
     from attnscope.views.plain import Page
     from attnscope.views.terminal import Findings, Format
 
-_DRAWN = (".txt", ".svg")
 _NARROWEST, _WIDEST = 40, 10_000
 
 
 def is_table(show: OutputOptions) -> bool:
     """The findings are drawn, for eyes, so that a window of a long text is enough."""
     if show.output is not None:
-        return show.output.suffix.lower() in _DRAWN
+        return any(one.drawn and one.ending == show.output.suffix.lower() for one in FILE_FORMATS)
     return show.format != "json"
 
 
@@ -35,12 +35,12 @@ def is_picture(show: OutputOptions) -> bool:
     return show.output is not None and show.output.suffix.lower() == ".svg"
 
 
-def check_output(show: OutputOptions, endings: tuple[str, ...] | None = None, inputs: Iterable[object] = ()) -> None:
+def check_output(show: OutputOptions, command: Command, inputs: Iterable[object] = ()) -> None:
     """Refuse an output that cannot be written before any work is done.
 
     Args:
         show: What the user asked.
-        endings: Formats that the findings have; None for all.
+        command: Whose findings it is to hold.
         inputs: Files that are read; None for none.
 
     Raises:
@@ -54,17 +54,12 @@ def check_output(show: OutputOptions, endings: tuple[str, ...] | None = None, in
             if name is not None and os.path.samefile(show.output, str(name)):
                 raise AttnscopeError("is the input", where=show.output, hint="name another output")
     from attnscope.files.atomic import check_target
-    from attnscope.views.files import ENDINGS
 
     check_target(show.output, force=True)  # that a file exists is said last: --force helps only then
-    known = endings or ENDINGS
-    ending = show.output.suffix.lower()
-    if ending not in known:
-        raise UsageError(f"'{show.output}' has no known extension", where="--output", hint=f"use {' '.join(known)}")
-    fitting = {None: known, "json": (".json",), "table": _DRAWN, "heat": ()}[show.format]
-    if ending not in fitting:
+    form = format_for(show.output, command)
+    if show.format is not None and show.format != ("table" if form.drawn else form.ending[1:]):
         hint = "remove --format: the extension sets the format"
-        raise UsageError(f"--format {show.format} cannot be written to a {ending} file", hint=hint)
+        raise UsageError(f"--format {show.format} cannot be written to a {form.ending} file", hint=hint)
     check_target(show.output, force=show.force)
 
 
@@ -95,7 +90,7 @@ def put(findings: "Findings", show: OutputOptions, format: "Format") -> None:
 
 def _to_file(findings: "Findings", show: OutputOptions) -> None:
     from attnscope.files.atomic import write_atomic
-    from attnscope.views.files import export
+    from attnscope.views.formats import export
 
     path = Path(str(show.output))
     parts = export(findings, path, precision=show.precision, width=_named_width())

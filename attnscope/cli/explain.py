@@ -126,7 +126,7 @@ def explain(
     from attnscope.cli.progress import progress
     from attnscope.cli.run_config import run_config
 
-    check_output(show, (".json", ".txt", ".svg"))
+    check_output(show, "explain")
     window = token.top or (_WINDOW if is_table(show) else None)
     selection = SelectionOptions(layer=token.layer, head=token.head, query=token.query, key=token.key, **vars(masking))
     asked = run_config(source, stack, selection, machine, window=window, quiet=show.quiet)

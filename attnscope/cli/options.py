@@ -14,6 +14,7 @@ from attnscope import arguments
 from attnscope.arguments import Dtype, EngineWord, PartWord
 from attnscope.cli import completion
 from attnscope.errors import UsageError
+from attnscope.views.formats import endings_in_words
 
 _TEXT, _MODEL, _SHOW, _MACHINE = "Text", "Model", "What to show", "Machine"
 
@@ -216,7 +217,7 @@ class OutputOptions:
             group=_SHOW,
             metavar="FILE",
             autocompletion=completion.files,
-            help="Write to a file; the extension sets the format: .json .txt .svg, or .safetensors for run.",
+            help=f"Write to a file; the extension sets the format: {endings_in_words()}.",
         ),
     ] = None
     precision: Annotated[

@@ -34,7 +34,7 @@ def run(
     from attnscope.cli.progress import progress
     from attnscope.cli.run_config import run_config
 
-    check_output(show, inputs=[source.file])
+    check_output(show, "run", [source.file])
     window = PRINTED if is_table(show) else None
     asked = run_config(source, stack, selection, machine, window=window, pool=overview.pool, quiet=show.quiet)
     asked = replace(asked, picture=is_picture(show))

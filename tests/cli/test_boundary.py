@@ -223,7 +223,7 @@ def test_an_ending_that_nothing_has_is_refused_before_force_is_offered(attnscope
     target.write_bytes(b"there")
     done = attnscope("fine", "run", TEXT, "--output", str(target))
     assert done.returncode == 2
-    assert "has no known extension" in one_line(done.stderr)
+    assert "unknown extension" in one_line(done.stderr)
 
 
 def test_without_a_home_or_any_variable(tmp_path):

@@ -9,7 +9,7 @@ from attnscope.config import RunConfig, TextInput
 from attnscope.pipeline import inspect
 from attnscope.report import from_json, to_json
 from attnscope.selection import POOL, PRINTED
-from attnscope.views.files import tensors
+from attnscope.views.tensors import tensors
 
 STACK = """
 d_model = 32

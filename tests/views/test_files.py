@@ -9,14 +9,13 @@ from safetensors import safe_open
 
 from attnscope.errors import UsageError
 from attnscope.report import STAGES, from_json, to_json
-from attnscope.views import files
-from attnscope.views.files import ENDINGS
+from attnscope.views import formats
 from tests.helpers.sample_reports import HOSTILE, bank, report, text_report, tokens
 from tests.helpers.screens import draw
 
 
 def export(*args, **options):
-    return b"".join(files.export(*args, **options))
+    return b"".join(formats.export(*args, **options))
 
 
 def test_a_sink_goes_where_the_weights_go(tmp_path):
@@ -101,11 +100,11 @@ def test_safetensors_hold_every_array_by_name(made, tmp_path):
     assert not stored
 
 
-@pytest.mark.parametrize("ending", ENDINGS)
+@pytest.mark.parametrize("ending", formats.endings("run"))
 def test_the_same_report_gives_the_same_bytes_in_another_process(ending):
     program = (
         "from pathlib import Path; from hashlib import sha256; from tests.helpers.sample_reports import bank;"
-        "from attnscope.views.files import export;"
+        "from attnscope.views.formats import export;"
         f"print(sha256(b''.join(export(bank(), Path('x{ending}')))).hexdigest())"
     )
     runs = {subprocess.run([sys.executable, "-c", program], capture_output=True, check=True).stdout for _ in range(2)}
@@ -118,9 +117,9 @@ def test_another_ending_is_refused_with_those_there_are(name, found):
         export(bank(), Path(name))
     assert found in e.value.found
     assert str(e.value).startswith(f"{name}: ")
-    assert e.value.hint == "use .json, .txt, .svg, .safetensors"
+    assert e.value.hint == "use .json .txt .svg .safetensors"
 
 
 def test_views_leave_torch_alone_and_files_leave_rich_alone():
-    program = "import sys, attnscope.views.files; assert 'rich' not in sys.modules; import attnscope.views.terminal;"
+    program = "import sys, attnscope.views.formats; assert 'rich' not in sys.modules; import attnscope.views.terminal;"
     subprocess.run([sys.executable, "-c", program + "assert 'torch' not in sys.modules"], check=True)

@@ -1,52 +1,14 @@
-"""Findings as the bytes of a file, in the format that its ending names."""
+"""The arrays of a Report as a .safetensors file."""
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
 import numpy as np
 
-from attnscope.errors import UsageError
-from attnscope.report import Explanation, HeadReport, Report, TextReport, json_parts
-from attnscope.report.check import CheckReport
-from attnscope.report.compare import Comparison
-from attnscope.views.check import as_text as check_as_text
-from attnscope.views.plain import Page
+from attnscope.report import HeadReport, Report, TextReport
 
-WIDTH = 120
-
-
-def export(
-    findings: Report | Comparison | Explanation | CheckReport,
-    path: Path,
-    *,
-    precision: int = 2,
-    width: int | None = None,
-) -> Iterator[bytes]:
-    """What a file of this name holds, piece by piece; writing it is the caller's business.
-
-    Args:
-        findings: What to export.
-        path: The file's name; its ending chooses `.json`, `.txt` (the table view), `.svg` (the same in colour) or
-            `.safetensors` (every array of a Report by name, such as `text0.L2H1.weights`).
-        precision: Digits after the point in `.txt` and `.svg`; the others are exact.
-        width: Columns of `.txt` and `.svg`; None for 120.
-
-    Raises:
-        UsageError: The ending is none of these.
-    """
-    write = _WRITERS.get(path.suffix.lower())
-    if write is None:
-        found = f"unknown extension '{path.suffix}'" if path.suffix else "the name has no extension"
-        raise UsageError(found, where=path, hint=f"use {', '.join(ENDINGS)}")
-    if write is _safetensors and not isinstance(findings, Report):
-        raise UsageError(
-            "only reports of run can be written as .safetensors", where=path, hint="use .json, .txt or .svg"
-        )
-    if write is _svg and isinstance(findings, CheckReport):
-        raise UsageError("a check has no picture", where=path, hint="use .json or .txt")
-    return write(findings, precision, width or WIDTH)
+_DTYPES = {"float32": "F32", "int64": "I64"}
 
 
 def tensors(report: Report) -> dict[str, np.ndarray[Any, Any]]:
@@ -108,31 +70,11 @@ def _text_facts(text: TextReport) -> dict[str, Any]:
     return {**facts, "heads": heads}
 
 
-def _json(findings: Any, _precision: int, _width: int) -> Iterator[bytes]:
-    yield from json_parts(findings)
-    yield b"\n"
-
-
-def _txt(findings: Any, precision: int, width: int) -> Iterator[bytes]:
-    if isinstance(findings, CheckReport):
-        yield check_as_text(findings, Page(width)).encode()
-        return
-    from attnscope.views.terminal.recorded import as_text  # rich is only needed for drawing
-
-    yield as_text(findings, width=width, precision=precision).encode()
-
-
-def _svg(findings: Any, precision: int, width: int) -> Iterator[bytes]:
-    from attnscope.views.terminal.recorded import as_svg
-
-    yield as_svg(findings, width=width, precision=precision).encode()
-
-
-def _safetensors(findings: Any, _precision: int, _width: int) -> Iterator[bytes]:
+def safetensors_parts(report: Report) -> Iterator[bytes]:
     """Yield a header, then every array from memory: the library's writer makes two more copies of each."""
-    header: dict[str, Any] = {"__metadata__": _metadata(findings)}
+    header: dict[str, Any] = {"__metadata__": _metadata(report)}
     # widest numbers first, so that each array begins at a multiple of its numbers' size
-    arrays = sorted(tensors(findings).items(), key=lambda one: (-one[1].itemsize, one[0]))
+    arrays = sorted(tensors(report).items(), key=lambda one: (-one[1].itemsize, one[0]))
     end = 0
     for name, array in arrays:
         start, end = end, end + array.nbytes
@@ -142,13 +84,3 @@ def _safetensors(findings: Any, _precision: int, _width: int) -> Iterator[bytes]
     yield len(text).to_bytes(8, "little") + text
     for _, array in arrays:
         yield array.tobytes()  # contiguous rows, also of a slice
-
-
-_DTYPES = {"float32": "F32", "int64": "I64"}
-_WRITERS: dict[str, Callable[[Any, int, int], Iterator[bytes]]] = {
-    ".json": _json,
-    ".txt": _txt,
-    ".svg": _svg,
-    ".safetensors": _safetensors,
-}
-ENDINGS = tuple(_WRITERS)
