@@ -22,7 +22,7 @@ def installed(tmp_path_factory):
     return folder / "site"
 
 
-@pytest.mark.parametrize("options", [[], ["--config", "causal"], ["--model", "riverbank", "--mask", "causal"]])
+@pytest.mark.parametrize("options", [["--config", "causal"], ["--model", "riverbank", "--mask", "causal"]])
 def test_samples_and_configs_travel_in_the_wheel(installed, tmp_path, options):
     argv = [sys.executable, "-m", "attnscope", "run", "The bank by the river", *options]
     environment = {**os.environ, "PYTHONPATH": str(installed), "PYTHONSAFEPATH": "1"}

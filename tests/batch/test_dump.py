@@ -20,7 +20,7 @@ from attnscope.batch.records import json_schema
 from attnscope.batch.sinks import arrays_of, open_dump
 from attnscope.config import RunConfig, TextInput
 from attnscope.errors import AttnscopeError, UsageError
-from attnscope.pipeline import inspect
+from attnscope.pipeline import Session, inspect
 from attnscope.report import STAGES
 from attnscope.report.row_statistics import STATISTICS
 from attnscope.system.file_system import FileSystem
@@ -60,12 +60,13 @@ FULL = Settings(keep=("top", "rows", "columns", "pooled", "stages"), stages=STAG
 def test_padded_texts_have_the_numbers_of_each_text_alone(tmp_path, minilm):
     """To 1e-6 for weights and all that is made of them; scores of up to fifty to 1e-6 of that."""
     dump(tmp_path, PADDED, settings=FULL, model=str(minilm))
+    session = Session(())
     for record, text in zip(found(tmp_path), PADDED, strict=True):
         if not text:
             assert record.status == "skipped"
             continue
         alone = RunConfig((TextInput(text),), model=str(minilm), layer="all", head="all", stages=STAGES, top=5)
-        (report,) = inspect(msgspec.structs.replace(alone, by="projected")).texts
+        (report,) = inspect(msgspec.structs.replace(alone, by="projected"), session=session).texts
         assert record.tokens == report.tokens
         assert record.units == [(head.layer, head.head) for head in report.heads]
         for unit, head in enumerate(report.heads):
@@ -87,12 +88,12 @@ def test_padded_texts_have_the_numbers_of_each_text_alone(tmp_path, minilm):
 def test_weights_of_many_padded_texts_are_those_of_each_alone(tmp_path, minilm):
     """Real texts of 5 to 50 tokens, many of them padded; to 1e-6, whatever the weight."""
     data = Path(__file__).parents[2] / "benchmarks" / "data" / "glosses.txt.gz"
-    texts = gzip.decompress(data.read_bytes()).decode().splitlines()[:60]
+    texts = gzip.decompress(data.read_bytes()).decode().splitlines()[:40]
     dump(tmp_path, texts, settings=Settings(keep=("stages",), stages=("weights",)), model=str(minilm))
-    lengths = set()
+    lengths, session = set(), Session(())
     for record, text in zip(found(tmp_path), texts, strict=True):
         alone = RunConfig((TextInput(text),), model=str(minilm), layer="all", head="all", stages=("weights",), top=1)
-        (report,) = inspect(alone).texts
+        (report,) = inspect(alone, session=session).texts
         weights = np.stack([head.stages["weights"] for head in report.heads])
         np.testing.assert_allclose(record.stages["weights"], weights, rtol=0, atol=1e-6)
         lengths.add(len(record.tokens))

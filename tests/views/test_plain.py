@@ -10,7 +10,8 @@ import pytest
 from attnscope.views.plain import PAGE, Page
 
 ROWS = [("check", "measured", "verdict"), ("nothing on keys that are not allowed", "0.0e+00", "ok")]
-COMMANDS = [["info", "--cost"], ["check"], ["run", "ab"], ["run", "ab", "--pool", "2"], ["compare", "a b"],
+COMMANDS = [["info", "--cost"], ["check", "ab", "--config", "causal"], ["run", "ab"], ["run", "ab", "--pool", "2"],
+            ["compare", "a b"],
             ["explain", "a bank", "--query", "bank"],
             ["explain", "a bank", "--query", "1", "--config", "sliding-window"],
             ["run", "a bank", "--config", "grouped-query", "--by", "projected", "--mask", "causal"]]  # fmt: skip
@@ -39,22 +40,35 @@ def test_untrusted_text_is_told_from_our_own_in_ascii():
     assert page.note("a map of 3 × 3 of 'é'") == r"a map of 3 x 3 of '\xe9'"
 
 
-@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
-def test_no_sign_of_ours_is_escaped_where_the_terminal_knows_ascii_only(command):
-    """Under `LANG=C` the model's name and the text are ASCII here: a backslash would be ours."""
+@pytest.fixture(scope="module")
+def in_ascii():
+    """What the commands print under `LANG=C`, by command and width: one process runs them all."""
+    program = f"""
+import os, sys
+from attnscope.cli import main
+for width in (40, 100):
+    for number, command in enumerate({COMMANDS!r}):
+        os.environ["COLUMNS"] = str(width)
+        assert main(command) == 0
+        sys.stdout.flush()
+        print(chr(0), number, width, end=chr(0))
+"""
     plain = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
-    for width in (40, 100):
-        done = subprocess.run(
-            [sys.executable, "-m", "attnscope", *command], capture_output=True, check=True,
-            env={**os.environ, **plain, "COLUMNS": str(width)},
-        )  # fmt: skip
-        shown = done.stdout.decode("ascii")
-        assert "\\" not in shown, re.findall(r".*\\.*", shown)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True, env={**os.environ, **plain})
+    parts = done.stdout.decode("ascii").split("\0")[:-1]
+    return {tuple(map(int, name.split())): shown for shown, name in zip(parts[::2], parts[1::2], strict=True)}
 
 
-@pytest.mark.parametrize("command", [["info", "--cost"], ["check"]], ids=" ".join)
-def test_narrow_screens_break_between_words(command):
-    env = {**os.environ, "COLUMNS": "48"}
-    done = subprocess.run([sys.executable, "-m", "attnscope", *command], capture_output=True, check=True, env=env)
-    lines = done.stdout.decode().splitlines()
-    assert all(len(line) <= 48 for line in lines), [line for line in lines if len(line) > 48]
+@pytest.mark.parametrize("width", [40, 100])
+@pytest.mark.parametrize("number", range(len(COMMANDS)), ids=lambda number: " ".join(COMMANDS[number]))
+def test_no_sign_of_ours_is_escaped_where_the_terminal_knows_ascii_only(in_ascii, number, width):
+    """The model's name and the text are ASCII here: a backslash would be ours."""
+    shown = in_ascii[number, width]
+    assert len(shown.splitlines()) > 5
+    assert "\\" not in shown, re.findall(r".*\\.*", shown)
+
+
+@pytest.mark.parametrize("number", [0, 1], ids=["info", "check"])
+def test_narrow_screens_break_between_words(in_ascii, number):
+    lines = in_ascii[number, 40].splitlines()
+    assert all(len(line) <= 40 for line in lines), [line for line in lines if len(line) > 40]
