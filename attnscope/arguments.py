@@ -68,6 +68,9 @@ def number(option: str, low: int, high: int | None = None) -> Callable[[Any], in
     return read
 
 
+THREADS = 1024  # that may be asked for
+
+
 def text(option: str) -> Callable[[str], str]:
     """A reader of text that a file can hold: in what was typed, bytes that are not UTF-8 are halves of characters."""
 

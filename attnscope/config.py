@@ -281,6 +281,7 @@ class RunConfig(msgspec.Struct, frozen=True):
         pool: Runs, each way, of a pooled map that is shown; None for one only where a text is longer than `window`.
         truncate: Cut texts that are longer than the model takes, and say so.
         max_memory: Bytes that the run may take; None for half of what is free.
+        threads: CPU threads to compute with; None for what `system.threads.count_threads` finds.
         engine: Who computes queries, keys and values: attnscope itself, or `transformers`.
         part: Which attention of a model with two halves is looked at; None where there is only one.
         hash_weights: The Report carries a hash over the whole weights.
@@ -306,6 +307,7 @@ class RunConfig(msgspec.Struct, frozen=True):
     pool: int | None = None
     truncate: bool = False
     max_memory: int | None = None
+    threads: int | None = None
     engine: Literal["native", "transformers"] = "native"
     part: Literal["encoder", "decoder", "cross"] | None = None
     hash_weights: bool = False

@@ -79,7 +79,7 @@ class Session:
         import torch
 
         run = plan.run
-        set_threads(plan.multiplications)
+        set_threads(plan.multiplications, run.threads)
         device = choose_device(run.device)
         key = run.engine, run.model, run.config, run.part, run.dtype, str(device)
         model = self.models.get(key)

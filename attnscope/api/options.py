@@ -10,6 +10,7 @@ import numpy as np
 from attnscope.arguments import (
     LARGEST_POOL,
     STAGES,
+    THREADS,
     By,
     Dtype,
     EngineWord,
@@ -74,6 +75,7 @@ class OpenArguments(TypedDict, total=False):
         engine: Who computes queries, keys and values: `native`, or `transformers`.
         part: Which attention of an encoder-decoder, with `engine="transformers"`.
         max_memory: Bytes that a call may take (or `"1.5G"`); None for half of what is free.
+        threads: CPU threads to compute with; None for OMP_NUM_THREADS, or the CPUs that this process may use.
         hash_weights: Put a hash over the whole weights into the findings.
     """
 
@@ -84,6 +86,7 @@ class OpenArguments(TypedDict, total=False):
     engine: EngineWord
     part: PartWord | None
     max_memory: int | str | None
+    threads: int | None
     hash_weights: bool
 
 
@@ -217,6 +220,7 @@ class CompareArguments(ModelCompareArguments, total=False):
     engine: EngineWord | list[EngineWord]
     part: PartWord | None
     max_memory: int | str | None
+    threads: int | None
     hash_weights: bool
 
 
@@ -402,6 +406,7 @@ _READERS: dict[str, Callable[[Any], Any]] = {
     "engine": one_of("engine", EngineWord),
     "part": one_of("part", PartWord),
     "max_memory": size,
+    "threads": number("threads", 1, THREADS),
     "hash_weights": _flag("hash_weights"),
     "truncate": _flag("truncate"),
     "mask": _mask,

@@ -26,6 +26,7 @@ from attnscope.planning.estimate import MemoryDemand, estimate_memory
 from attnscope.planning.memory import MemoryLimit, format_bytes
 from attnscope.planning.run_plan import spare_memory
 from attnscope.system.file_system import FileSystem
+from attnscope.system.threads import count_threads
 
 _TOKENS, _VALUES, _WINDOW = 1024, 1 << 22, 1 << 24  # larger windows: little faster, and two are held at once
 _BYTES = 40  # of memory for a number: in a recorder, as an array of its own, in a line, and gaps between them
@@ -153,7 +154,18 @@ def _group_limits(settings: Settings, run: RunConfig, source: ModelSource) -> tu
     layers, heads, tokens = source.config.n_layers, source.config.n_heads, 256
     cells, copied_elements = units * tokens, source.copied_elements
     asked = MemoryDemand(
-        layers, 1, tokens, 1000, cells, 0, 0, False, heads=heads, copied_elements=copied_elements, tiled_queries=tokens
+        layers,
+        1,
+        tokens,
+        1000,
+        cells,
+        0,
+        0,
+        False,
+        heads=heads,
+        copied_elements=copied_elements,
+        tiled_queries=tokens,
+        threads=run.threads or count_threads(),
     )
     spare, stream_reason, memory = spare_memory(run, source, asked)
     numbers = max(1, spare // _BYTES)

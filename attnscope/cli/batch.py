@@ -106,6 +106,7 @@ def _order(
         device=machine.device,
         dtype=machine.dtype,
         max_memory=machine.max_memory,
+        threads=machine.threads,
         engine=machine.engine,
         part=machine.part,
         hash_weights=machine.hash_weights,

@@ -85,6 +85,7 @@ def check(checked: CheckOptions, stack: ModelOptions, machine: MachineOptions) -
         dtype=machine.dtype,
         truncate=machine.truncate,
         max_memory=machine.max_memory,
+        threads=machine.threads,
         engine=machine.engine,
         part=machine.part,
         hash_weights=machine.hash_weights,

@@ -131,6 +131,7 @@ class MachineOptions:
         dtype: In which type.
         truncate: Cut texts that are too long for the model.
         max_memory: Bytes that the run may take.
+        threads: CPU threads to compute with.
         engine: Who computes queries, keys and values.
         part: Which attention of a model with two halves.
         hash_weights: Put a hash over the whole weights into the findings.
@@ -163,6 +164,16 @@ class MachineOptions:
             metavar="SIZE",
             parser=arguments.size,
             help="Limit memory, such as 800M or 1.5G; default: half of the free memory.",
+        ),
+    ] = None
+    threads: Annotated[
+        int | None,
+        option(
+            "--threads",
+            group=_MACHINE,
+            metavar="N",
+            parser=arguments.number("--threads", 1, arguments.THREADS),
+            help="CPU threads to compute with; default: OMP_NUM_THREADS, or the CPUs that this process may use.",
         ),
     ] = None
     engine: Annotated[

@@ -69,6 +69,7 @@ def run_config(
         pool=pool,
         truncate=machine.truncate,
         max_memory=machine.max_memory,
+        threads=machine.threads,
         engine=machine.engine,
         part=machine.part,
         hash_weights=machine.hash_weights,

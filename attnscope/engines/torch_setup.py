@@ -51,12 +51,17 @@ def choose_device(name: str) -> "torch.device":
     return torch.device("cuda:0" if name == "cuda" else name)
 
 
-def set_threads(multiplications: int) -> None:
-    """Let torch use one thread for little work, and otherwise as many as it was given and the machine has for us."""
+def set_threads(multiplications: int, named: int | None) -> None:
+    """Set how many threads torch uses.
+
+    Args:
+        multiplications: How much there is to compute: for little work, one thread is faster than several.
+        named: What the user asked for; None for as many as torch was given and the machine has for us.
+    """
     import torch
 
     usable = min(_given_threads(), count_threads())  # read before anything else is set in torch
-    torch.set_num_threads(1 if multiplications < _WORTH_A_THREAD else usable)
+    torch.set_num_threads(named or (1 if multiplications < _WORTH_A_THREAD else usable))
 
 
 def restore_threads() -> None:

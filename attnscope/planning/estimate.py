@@ -3,7 +3,7 @@
 Every constant is here; `benchmarks/memory.py` compares the sum with the memory of real runs.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from attnscope.config import ModelConfig
 from attnscope.masks.terms import MaskTerm
@@ -79,6 +79,7 @@ class MemoryDemand:
         tiled_queries: Queries of a text that tiles are made of.
         output_needed: A recorded layer is not the last one.
         masks: The masks of the layers that run.
+        threads: That compute tiles side by side.
     """
 
     layers: int
@@ -107,6 +108,7 @@ class MemoryDemand:
     tiled_queries: int = 0
     output_needed: bool = False
     masks: frozenset[tuple[MaskTerm, ...]] = frozenset()
+    threads: int = field(default_factory=count_threads)
 
 
 def estimate_memory(c: ModelConfig, dtype: str, d: MemoryDemand) -> dict[str, int]:
@@ -190,7 +192,7 @@ def _tile_bytes(c: ModelConfig, d: MemoryDemand) -> tuple[int, int]:
     beside = scores * (rows + 2 * near) // d.tokens
     ranked = RANKED * min(d.top, d.tokens) * scores // d.tokens if d.rows else 0
     tile = 4 * (stages * scores + beside + pooling) + ranked
-    beside_tiles = BUFFERS + OF_A_THREAD * (count_threads() - 1) + SHAPE * shapes
+    beside_tiles = BUFFERS + OF_A_THREAD * (d.threads - 1) + SHAPE * shapes
     return tile + int(_more_tiles(d, scores) * tile) + _kernel(c, d), beside_tiles
 
 
@@ -198,7 +200,7 @@ def _more_tiles(d: MemoryDemand, scores: int) -> float:
     """Count the tiles of so many scores that other threads hold: those of a window are as wide as that."""
     windows = [min((term.window for term in mask if term.window is not None), default=d.tokens) for mask in d.masks]
     width = d.tokens if d.raw else min(d.tokens, 2 * max(windows, default=d.tokens) + WINDOW_ROWS)
-    others = min(count_threads(), -(-d.batch * d.tokens * d.tiled_queries * d.heads // scores)) - 1
+    others = min(d.threads, -(-d.batch * d.tokens * d.tiled_queries * d.heads // scores)) - 1
     return others * min(1.0, d.batch * width * WINDOW_ROWS * d.heads / scores)
 
 

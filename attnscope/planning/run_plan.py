@@ -17,6 +17,7 @@ from attnscope.planning.memory import MEMORY_HINT, MemoryLimit, find_stream_reas
 from attnscope.planning.text_plan import TextPlan, plan_text
 from attnscope.report import STAGES
 from attnscope.selection import POOL, PRINTED, IndexSelection, extremes, parse_indices
+from attnscope.system.threads import count_threads
 
 if TYPE_CHECKING:
     import numpy as np
@@ -242,4 +243,5 @@ def memory_demand(plan: RunPlan) -> MemoryDemand:
         else max(len(text_plan.queries) for text_plan in text_plans),
         output_needed=extremes(picked)[0] + 1 < plan.n_layers_run,
         masks=frozenset(used_mask(plan.terms, mask) for mask in c.masks_of(plan.n_layers_run)),
+        threads=run.threads or count_threads(),
     )

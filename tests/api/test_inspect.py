@@ -39,6 +39,7 @@ VALUES = {
     "pool": [(None, None), (3, "3")],
     "dtype": [("float32", "float32"), ("bfloat16", "bfloat16")],
     "max_memory": [(None, None), (2 << 30, "2G")],
+    "threads": [(None, None), (1, "1"), (2, "2")],
     "config": [(None, None), (None, None), ("causal", "causal"), ("multi-head", "multi-head")],
     "device": [("cpu", "cpu"), ("auto", "auto")],
     "hash_weights": [(False, None), (True, "")],

@@ -39,11 +39,13 @@ def test_every_option_arrives(pipeline):
         "--what-if", "same-scores", "--layer", "0,2-3", "--head", "-1", "--query", "bank", "--key", "1:4",
         "--stage", "output,scores", "--top", "5", "--by", "projected", "--no-special", "--device", "cuda:1",
         "--dtype", "bfloat16", "--truncate", "--max-memory", "1.5G",
+        "--threads", "3",
     )  # fmt: skip
     assert got == RunConfig(
         (TextInput(TEXT, "It was flooded", "Le quai"),), model="m", mask="causal+window:4",
         what_if="same-scores", layer="0,2-3", head="-1", query="bank", key="1:4", stages=("scores", "output"), top=5,
         by="projected", special=False, device="cuda:1", dtype="bfloat16", window=64, truncate=True, max_memory=3 << 29,
+        threads=3,
     )  # fmt: skip
 
 

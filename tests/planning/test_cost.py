@@ -11,13 +11,13 @@ SIZES = dict(vocab_size=11, d_model=12, n_layers=3, n_heads=4, n_kv_heads=2, d_h
 
 def sees(query, key, mask):
     def one(term):
-        if term.kind == "causal":
+        if term.word == "causal":
             return key <= query
-        if term.kind == "window":
+        if term.word == "window":
             return abs(query - key) < term.size
-        if term.kind == "block":
+        if term.word == "block":
             return query // term.size == key // term.size
-        if term.kind == "prefix":
+        if term.word == "prefix":
             return key < term.size or key <= query
         return True
 

@@ -1,0 +1,56 @@
+"""How many threads a run uses, and that its findings do not depend on them."""
+
+import pytest
+import torch
+
+from attnscope.config import ModelConfig, RunConfig, TextInput
+from attnscope.engines.torch_setup import set_threads
+from attnscope.pipeline import inspect
+from attnscope.planning.estimate import MemoryDemand, estimate_memory
+from attnscope.report import to_json
+
+
+@pytest.fixture(autouse=True)
+def _as_before():
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_a_run_uses_as_many_as_it_was_told(threads):
+    text = TextInput("the bank by the river " * 40)
+    run = RunConfig((text,), config="multi-head", layer="all", head="all", query="3:9")
+    plain = inspect(run)
+    told = inspect(RunConfig((text,), config="multi-head", layer="all", head="all", query="3:9", threads=threads))
+    assert torch.get_num_threads() == threads
+    assert to_json(told) == to_json(plain)
+
+
+def test_little_work_takes_one_thread_unless_more_are_named():
+    set_threads(1, None)
+    assert torch.get_num_threads() == 1
+    set_threads(1, 2)
+    assert torch.get_num_threads() == 2
+
+
+def test_the_estimate_counts_the_tiles_of_every_thread():
+    def tile(threads):
+        demand = MemoryDemand(2, 1, 4096, 1000, 0, 4096, 3, False, tiled_queries=4096, heads=12, threads=threads)
+        return estimate_memory(
+            ModelConfig(
+                vocab_size=100,
+                d_model=768,
+                n_layers=2,
+                n_heads=12,
+                n_kv_heads=12,
+                d_head=64,
+                d_value=64,
+                d_mlp=3072,
+                max_positions=None,
+            ),
+            "float32",
+            demand,
+        )["tile"]
+
+    assert tile(1) < tile(2) < tile(3)
