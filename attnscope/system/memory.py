@@ -4,8 +4,9 @@ import mmap
 import os
 from pathlib import Path
 
+from attnscope.system.cgroups import control_groups
+
 _PROC = Path("/proc")
-_CGROUPS = Path("/sys/fs/cgroup")
 
 
 def available_memory() -> int:
@@ -18,14 +19,15 @@ def available_memory() -> int:
         free = [int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")]
     except OSError:
         free = []
-    for limit, used in (
-        ("memory.max", "memory.current"),
-        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
-    ):
-        try:
-            free.append(int((_CGROUPS / limit).read_text()) - int((_CGROUPS / used).read_text()))
-        except (OSError, ValueError):
-            continue  # another cgroup version, or "max"
+    for folder in control_groups("memory"):
+        for limit, used in (
+            ("memory.max", "memory.current"),
+            ("memory.limit_in_bytes", "memory.usage_in_bytes"),
+        ):
+            try:
+                free.append(int((folder / limit).read_text()) - int((folder / used).read_text()))
+            except (OSError, ValueError):
+                continue  # another version of control groups, or "max"
     return max(0, min(free)) if free else _machine_memory()
 
 

@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-_CGROUPS = Path("/sys/fs/cgroup")
+from attnscope.system.cgroups import control_groups
 
 
 def count_threads() -> int:
@@ -16,23 +16,11 @@ def count_threads() -> int:
     if named.isascii() and named.isdigit() and int(named):
         return int(named)
     cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, min(cpus, int(_quota(_CGROUPS, Path("/proc/self/cgroup")))))
-
-
-def _quota(root: Path, membership: Path) -> float:
-    """Read how many CPUs the process's cgroups allow it, the least of all levels; a large number for no limit."""
-    folders = [root]
-    try:
-        for line in membership.read_text().splitlines():
-            name = line.split(":", 2)[2].strip("/")
-            folders += [root / part for part in (Path(name), *Path(name).parents)] if name else []
-    except (OSError, IndexError):
-        pass  # not Linux, or no cgroups
-    quotas = [_allowed(folder) for folder in (*folders, root / "cpu")]
-    return min(quotas)
+    return max(1, min(cpus, int(min(map(_allowed, control_groups("cpu"))))))
 
 
 def _allowed(folder: Path) -> float:
+    """Read how many CPUs a group may use; a large number for no limit."""
     for names in (("cpu.max",), ("cpu.cfs_quota_us", "cpu.cfs_period_us")):  # of cgroups 2, and 1
         try:
             quota, period = (number for name in names for number in (folder / name).read_text().split())

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from attnscope.system import memory
+from attnscope.system import cgroups, memory
 
 ROOT = Path(__file__).parent.parent.parent
 MAIN = """
@@ -72,7 +72,7 @@ def test_a_dump_is_written_resumed_and_the_same(tmp_path):
 
 def test_all_memory_of_the_machine_counts_where_the_free_memory_is_unknown(monkeypatch, tmp_path):
     monkeypatch.setattr(memory, "_PROC", tmp_path)
-    monkeypatch.setattr(memory, "_CGROUPS", tmp_path)
+    monkeypatch.setattr(cgroups, "ROOT", tmp_path)
     assert memory.resident_memory() == 0
     assert memory.available_memory() == os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     monkeypatch.delattr(os, "sysconf")

@@ -5,14 +5,16 @@ from pathlib import Path
 
 import pytest
 
-from attnscope.system import threads
+from attnscope.system import cgroups
+from attnscope.system.memory import available_memory
 from attnscope.system.threads import count_threads
 
 
 @pytest.fixture(autouse=True)
 def _nothing_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    monkeypatch.setattr(threads, "_CGROUPS", tmp_path)
+    monkeypatch.setattr(cgroups, "ROOT", tmp_path)
+    monkeypatch.setattr(cgroups, "MEMBERSHIP", tmp_path / "member")
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
 
 
@@ -45,4 +47,26 @@ def test_the_least_of_all_levels_counts(tmp_path):
     (tmp_path / "user" / "cpu.max").write_text("300000 100000")
     (inner / "cpu.max").write_text("max 100000")
     (tmp_path / "member").write_text("0::/user/job\n")
-    assert threads._quota(tmp_path, tmp_path / "member") == 3.0
+    assert count_threads() == 3
+
+
+def test_a_group_below_the_root_of_an_older_hierarchy(tmp_path):
+    inner = tmp_path / "cpu,cpuacct" / "user" / "job"
+    inner.mkdir(parents=True)
+    (inner / "cpu.cfs_quota_us").write_text("150000")
+    (inner / "cpu.cfs_period_us").write_text("100000")
+    (tmp_path / "member").write_text("12:memory:/other\n4:cpu,cpuacct:/user/job\n0::/\n")
+    assert count_threads() == 1
+
+
+@pytest.mark.parametrize(
+    ("folder", "limit", "used"),
+    [("", "memory.max", "memory.current"), ("memory", "memory.limit_in_bytes", "memory.usage_in_bytes")],
+)
+def test_the_memory_of_a_group_counts(tmp_path, folder, limit, used):
+    group = tmp_path / folder / "job"
+    group.mkdir(parents=True)
+    (group / limit).write_text("1000000\n")
+    (group / used).write_text("400000\n")
+    (tmp_path / "member").write_text(f"3:{folder}:/job\n")
+    assert available_memory() == 600_000

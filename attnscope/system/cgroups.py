@@ -1,0 +1,30 @@
+"""The control groups of this process: what a container, a batch system or a service manager allows it (Linux)."""
+
+from pathlib import Path
+
+ROOT = Path("/sys/fs/cgroup")
+MEMBERSHIP = Path("/proc/self/cgroup")
+
+
+def control_groups(controller: str) -> list[Path]:
+    """List the folders of the groups that this process is in, all levels of them, for one controller.
+
+    Version 2 has one hierarchy for all controllers, version 1 one for each, in a folder of its name. Inside a container
+    the groups' names may be those outside, and its own group the root; so the roots are always among them.
+
+    Args:
+        controller: `cpu` or `memory`.
+    """
+    folders = [ROOT, ROOT / controller]
+    try:
+        lines = MEMBERSHIP.read_text().splitlines()
+    except OSError:
+        return folders  # not Linux, or no control groups
+    for line in lines:
+        _, controllers, name = (*line.split(":", 2), "", "")[:3]
+        if controllers and controller not in controllers.split(","):
+            continue
+        hierarchy = ROOT / controllers  # version 2 names none; of version 1, `cpu,cpuacct` is a folder
+        inner = Path(name.strip("/"))
+        folders += [hierarchy / part for part in (inner, *inner.parents)]
+    return list(dict.fromkeys(folders))
