@@ -5,7 +5,8 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
 from math import log
@@ -73,6 +74,45 @@ def seconds(work: Callable[[], object]) -> float:
     started = time.perf_counter()
     work()
     return time.perf_counter() - started
+
+
+@contextmanager
+def busy(processes: int) -> Iterator[None]:
+    """Keep so many other processes spinning meanwhile, as a browser, a compiler or another user's job does."""
+    spinning = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(processes)]
+    try:
+        yield
+    finally:
+        for process in spinning:
+            process.kill()
+            process.wait()
+
+
+@contextmanager
+def cpu_quota(cpus: float) -> Iterator[None]:
+    """Allow this process, and those that it starts, so many CPUs' time, as a container does; needs root and cgroups.
+
+    Raises:
+        SystemExit: The system lets us make no group.
+    """
+    root = Path("/sys/fs/cgroup")
+    older = (root / "cpu").is_dir()
+    parent = root / "cpu" if older else root
+    group, tasks = parent / "attnscope-benchmark", "cgroup.procs"
+    try:
+        group.mkdir()
+        if older:
+            (group / "cpu.cfs_quota_us").write_text(str(int(cpus * 100_000)))
+        else:
+            (group / "cpu.max").write_text(f"{int(cpus * 100_000)} 100000")
+        (group / tasks).write_text(str(os.getpid()))
+    except OSError as e:
+        raise SystemExit(f"no control group can be made here ({e})") from e
+    try:
+        yield
+    finally:
+        (parent / tasks).write_text(str(os.getpid()))
+        group.rmdir()
 
 
 def take_turns(contenders: Mapping[Name, Callable[[], float]], runs: int) -> dict[Name, float]:
