@@ -40,12 +40,16 @@ def sides_of(texts: Sequence[Any], options: Mapping[str, Any]) -> tuple[str, lis
         raise UsageError(f"{' and '.join(sorted(several))} are lists", hint=hint)
     if not several:
         if given.get("mask") is not None:
-            hint = "give a list, such as mask=['own', 'causal']"
-            raise UsageError(f"there is nothing to compare {given['mask']!r:.80} with", where="mask", hint=hint)
+            hint = "pass a list, such as mask=['own', 'causal']"
+            raise UsageError(f"{given['mask']!r:.80} has nothing to be compared with", where="mask", hint=hint)
         several = {"mask": ["causal", "bidirectional"]}
     ((axis, values),) = several.items()
     if len(values) < 2:
-        raise UsageError(f"a list of {len(values)}", where=axis, hint="a comparison takes two or more")
+        raise UsageError(
+            f"has {len(values)} value{'s' if len(values) != 1 else ''}",
+            where=axis,
+            hint="a comparison needs at least two",
+        )
     return axis, [{**given, axis: value} for value in values]
 
 
@@ -114,9 +118,11 @@ def compare_reports(reports: Sequence[Any], options: Mapping[str, Any]) -> Compa
 
     for name in options:
         if name not in _OF_REPORTS:
-            raise UsageError("reports are not run again", where=name, hint="give texts, or leave it out")
+            raise UsageError(
+                "does not apply to reports, which are not run again", where=name, hint="pass texts, or leave it out"
+            )
     if len(reports) < 2:
-        raise UsageError("there is one report", hint="a comparison takes two or more")
+        raise UsageError("there is only one report", hint="a comparison needs at least two")
     sides: list[tuple[str, Report]] = []
     for number, report in enumerate(reports):
         if isinstance(report, InspectResult):
@@ -124,7 +130,7 @@ def compare_reports(reports: Sequence[Any], options: Mapping[str, Any]) -> Compa
         elif isinstance(report, os.PathLike):
             sides.append((os.fsdecode(report), read_report(Path(report))))
         else:
-            raise UsageError(f"a {type(report).__name__} is no report", hint="give reports alone, or texts alone")
+            raise UsageError(f"a {type(report).__name__} is not a report", hint="pass only reports, or only texts")
     first = sides[0][1].provenance
     wanted = run_values(options)
     for name, count in (("layer", first.n_layers), ("head", first.n_heads)):

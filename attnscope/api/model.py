@@ -163,7 +163,7 @@ def opened(
         names = tuple(OpenArguments.__annotations__)
         values = run_values({name: value for name, value in options.items() if name in names})
         if model is not None and "config" in values:
-            raise UsageError("model and config exclude each other", hint="give one of them")
+            raise UsageError("model and config cannot be used together", hint="pass one of them")
         if model is not None and not isinstance(model, str) and not hasattr(model, "__fspath__"):
             return _live(model, options.get("tokenizer"), values, others or {})
         if options.get("tokenizer") is not None:
@@ -178,8 +178,8 @@ def _live(
     from attnscope.engines.transformers.opening import LiveModel, is_pretrained
 
     if not is_pretrained(model):
-        hint = "give a folder, the name of a shipped sample, or a model of transformers"
-        raise UsageError(f"a {type(model).__name__} is no model", where="model", hint=hint)
+        hint = "pass a folder, the name of a bundled sample, or a transformers model"
+        raise UsageError(f"a {type(model).__name__} is not a model", where="model", hint=hint)
     from attnscope.engines.transformers.live import check_live
 
     dtype, device = check_live(model)
@@ -203,7 +203,7 @@ def _live(
 def running(session: "Session", live: "Mapping[str, LiveModel]", progress: Any = None) -> Iterator[None]:
     """One run at a time; live models are borrowed meanwhile, and torch gets its number of threads back."""
     if progress is not None and not callable(progress):
-        raise UsageError(f"{progress!r:.80} cannot be called", where="progress", hint="give a function")
+        raise UsageError(f"{progress!r:.80} cannot be called", where="progress", hint="pass a function")
     from attnscope.engines.torch_setup import restore_threads
 
     with _RUNNING, ExitStack() as stack:

@@ -253,18 +253,18 @@ def texts_of(text: str | Sequence[str], options: Mapping[str, Any]) -> tuple[Tex
         texts = _several("text", text)
         names = [f"text {n}" for n in range(len(texts))]
     if not texts:
-        raise UsageError("there is no text", where="text", hint="give one, or several")
+        raise UsageError("no text given", where="text", hint="pass one, or several")
     pairs, contexts = (_beside(name, options.get(name), len(texts)) for name in ("pair", "context"))
     for name, values in (("text", texts), ("pair", pairs), ("context", contexts)):
         for value in values:
             if not isinstance(value, str) and not (value is None and name != "text"):
-                raise UsageError(f"{value!r:.80} is no text", where=name, hint="give a str")
+                raise UsageError(f"{value!r:.80} is not a text", where=name, hint="pass a str")
     return tuple(TextInput(*one) for one in zip(texts, pairs, contexts, names, strict=True))
 
 
 def _several(name: str, values: Any) -> list[Any]:
     if not isinstance(values, Iterable) or isinstance(values, bytes | Mapping):
-        raise UsageError(f"{values!r:.80} is no text", where=name, hint="give a str, or several")
+        raise UsageError(f"{values!r:.80} is not a text", where=name, hint="pass a str, or several")
     return list(values)
 
 
@@ -272,11 +272,11 @@ def _beside(name: str, value: Any, count: int) -> list[Any]:
     """A pair or context for every text."""
     if value is None or isinstance(value, str):
         if value is not None and name == "pair" and count > 1:
-            raise UsageError(f"one pair for {count} texts", where=name, hint="give one for each")
+            raise UsageError(f"one pair for {count} texts", where=name, hint="pass one for each text")
         return [value] * count
     values = _several(name, value)
     if len(values) != count:
-        raise UsageError(f"{len(values)} for {count} texts", where=name, hint="give one for each")
+        raise UsageError(f"{len(values)} for {count} texts", where=name, hint="pass one for each text")
     return values
 
 
@@ -311,15 +311,15 @@ def _path(name: str) -> Callable[[Any], str]:
         try:
             return os.fsdecode(value)
         except TypeError as e:
-            raise UsageError(f"a {type(value).__name__} is no path", where=name, hint="give a str or a Path") from e
+            raise UsageError(f"a {type(value).__name__} is not a path", where=name, hint="pass a str or a Path") from e
 
     return read
 
 
 def _mask(value: Any) -> str:
     if not isinstance(value, str):
-        hint = "use a str such as 'causal'; save a matrix with numpy.save and give the name of the file"
-        raise UsageError(f"a {type(value).__name__} is no mask", where="mask", hint=hint)
+        hint = "use a str such as 'causal'; save a matrix with numpy.save and pass the file name"
+        raise UsageError(f"a {type(value).__name__} is not a mask", where="mask", hint=hint)
     parse_mask(value, "mask")
     return value
 
@@ -352,7 +352,7 @@ def indices(name: str, value: Any, count: int) -> str:
         hint = "use a number, several, a slice or range, 'auto', 'all' or 'mean'"
         raise UsageError(f"cannot read {value!r:.80}", where=name, hint=hint) from e
     if not numbers:
-        raise UsageError(f"no {name} at all is named", where=name, hint=f"use 0, a list of {name}s, 'all' or 'auto'")
+        raise UsageError(f"the list of {name}s is empty", where=name, hint=f"use 0, a list of {name}s, 'all' or 'auto'")
     return ",".join(map(str, numbers))
 
 
@@ -363,7 +363,7 @@ def positions(name: str) -> Callable[[Any], Positions]:
         several = isinstance(value, Iterable) and not isinstance(value, str)
         parts = tuple(_position(name, part) for part in value) if several else (_position(name, value),)
         if not parts:
-            raise UsageError(f"no {name} at all is named", where=name, hint="leave it out for all")
+            raise UsageError("the list of positions is empty", where=name, hint="leave it out for all")
         return parts
 
     return read

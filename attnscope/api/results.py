@@ -294,10 +294,10 @@ def _one_position(query: Positions, text: TextReport) -> int:
         return found[0]
     if not found:
         hint = f"it holds {', '.join(map(str, text.queries[:40]))}"
-        raise UsageError(f"the report holds no row of {written(query)}", where="query", hint=hint)
+        raise UsageError(f"the report has no row for {written(query)}", where="query", hint=hint)
     several = ", ".join(f"{position} {text.tokens[position].text}" for position in found[:40])
     raise UsageError(
-        f"'{written(query)}' is {len(found)} tokens: {several}", where="query", hint="take one by its position"
+        f"'{written(query)}' is {len(found)} tokens: {several}", where="query", hint="choose one by its position"
     )
 
 
@@ -353,7 +353,7 @@ class TextResult:
     def _stack(self, stage: str) -> Float4:
         layers = [[_stage(head, stage) for head in heads] for _, heads in self._by_layer]
         if len({len(heads) for heads in layers}) > 1:
-            raise UsageError("the layers have different numbers of heads", hint="take report[layer, head]")
+            raise UsageError("the layers have different numbers of heads", hint="use report[layer, head]")
         found: Float4 = np.array(layers, dtype=np.float32)
         return found
 
@@ -392,7 +392,7 @@ class TextResult:
             AttnscopeError: The report does not hold it.
         """
         if not isinstance(unit, tuple) or len(unit) != 2:
-            raise UsageError(f"{unit!r} is no layer and head", hint="use report[layer, head]")
+            raise UsageError(f"{unit!r} is not a layer and head", hint="use report[layer, head]")
         made = self._report.provenance
         layer, head = (
             one + n if isinstance(one, int | np.integer) and one < 0 else one
@@ -404,7 +404,7 @@ class TextResult:
         there = [f"[{one.layer}, {one.head}]" for one in self.data.heads[:20]]
         more = f" and {len(self.data.heads) - 20} more" if len(self.data.heads) > 20 else ""
         raise UsageError(
-            f"the report holds no layer {unit[0]} with head {unit[1]}", hint=f"it holds {', '.join(there)}{more}"
+            f"the report has no layer {unit[0]} with head {unit[1]}", hint=f"it holds {', '.join(there)}{more}"
         )
 
     def __repr__(self) -> str:
@@ -433,9 +433,7 @@ class InspectResult(Result[Report]):
     @property
     def _only(self) -> TextResult:
         if len(self.texts) != 1:
-            raise UsageError(
-                f"the report holds {len(self.texts)} texts", hint="take one of them, as in report.texts[0]"
-            )
+            raise UsageError(f"the report holds {len(self.texts)} texts", hint="choose one, such as report.texts[0]")
         return self.texts[0]
 
     @property

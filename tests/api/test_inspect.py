@@ -143,9 +143,7 @@ def test_several_texts_are_those_of_a_file(tmp_path, capfdbinary):
     assert report.texts[2].query_tokens == texts[2].split()
     np.testing.assert_array_equal(report.texts[2][3, 1].weights, report.texts[2].weights[3, 0])
     for name in ("weights", "output", "tokens", "layers", "heads", "queries", "keys", "query_tokens", "key_tokens"):
-        with pytest.raises(
-            attnscope.AttnscopeError, match=r"the report holds 3 texts; take one of them, as in report\."
-        ):
+        with pytest.raises(attnscope.AttnscopeError, match=r"the report holds 3 texts; choose one, such as report\."):
             getattr(report, name)
     with pytest.raises(attnscope.AttnscopeError, match="3 texts"):
         report[0, 1]

@@ -230,11 +230,11 @@ def test_an_output_projection_with_something_added_is_not_mistaken_for_its_weigh
         (lambda m: m, {"dtype": "bfloat16"}, "dtype: 'bfloat16' contradicts the model, which is 'float32'; leave"),
         (lambda m: m, {"engine": "native"}, "engine: 'native' contradicts the model"),
         (lambda m: m, {"hash_weights": True}, "hash_weights: a model in memory has no files to hash; leave it out"),
-        (lambda m: m, {"config": "causal"}, "model and config exclude each other"),
-        (lambda m: m, {"tokenizer": 5}, "tokenizer: a int has no tokenizer.json; give a fast tokenizer"),
-        (lambda m: m, {"tokenizer": None}, "tokenizer: there is no tokenizer for LlamaForCausalLM; give tokenizer="),
+        (lambda m: m, {"config": "causal"}, "model and config cannot be used together"),
+        (lambda m: m, {"tokenizer": 5}, "tokenizer: a int has no tokenizer.json; pass a fast tokenizer"),
+        (lambda m: m, {"tokenizer": None}, "tokenizer: there is no tokenizer for LlamaForCausalLM; pass tokenizer="),
         (lambda m: m, {"tokenizer": "nowhere.json"}, "nowhere.json: "),
-        (lambda m: nn.Linear(2, 2), {}, "model: a Linear is no model; give a folder"),
+        (lambda m: nn.Linear(2, 2), {}, "model: a Linear is not a model; pass a folder"),
     ],
 )  # fmt: skip
 def test_live_models_that_cannot_be_run_are_refused(change, given, said):

@@ -24,7 +24,7 @@ def check_live(model: Any) -> tuple[str, str]:
         UsageError: attnscope cannot run it.
     """
     if getattr(model, "is_quantized", False):
-        raise UsageError("the model is quantised", where="model", hint="take one with floating-point weights")
+        raise UsageError("the model is quantised", where="model", hint="use one with floating-point weights")
     devices = {parameter.device for parameter in model.parameters()}
     if len(devices) != 1:
         names = ", ".join(sorted(map(str, devices))) or "no device"
@@ -104,12 +104,12 @@ def tokenizer_json_of(tokenizer: Any) -> bytes:
     backend = getattr(tokenizer, "backend_tokenizer", tokenizer)
     written = backend.to_str() if hasattr(backend, "to_str") else None
     if not isinstance(written, str):
-        hint = "give a fast tokenizer of transformers, a tokenizers.Tokenizer, or the path of a tokenizer.json"
+        hint = "pass a fast tokenizer of transformers, a tokenizers.Tokenizer, or the path of a tokenizer.json"
         raise UsageError(f"a {type(tokenizer).__name__} has no tokenizer.json", where="tokenizer", hint=hint)
     return written.encode()
 
 
 def refuse_without_tokenizer(name: str) -> AttnscopeError:
     """The refusal of a model that nobody knows a tokenizer for."""
-    hint = "give tokenizer=, such as AutoTokenizer.from_pretrained(…)"
+    hint = "pass tokenizer=, such as AutoTokenizer.from_pretrained(…)"
     return UsageError(f"there is no tokenizer for {name}", where="tokenizer", hint=hint)
