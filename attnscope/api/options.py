@@ -167,6 +167,31 @@ class ExplainArguments(OpenArguments, ModelExplainArguments, _Named, total=False
     """All that `attnscope.explain` takes besides the text."""
 
 
+class ModelHeadsArguments(CallArguments, total=False):
+    """What `heads` measures; see ModelInspectArguments for query, key, mask and what_if.
+
+    Attributes:
+        role: Only these roles: a name, or several; None for all.
+        measure: One number for every head instead of roles: `weight`, `value` or `projected` of `key`, or a statistic
+            of the average row, such as `entropy`.
+        draws: Sequences of random tokens of each kind.
+        seed: Of the random tokens.
+    """
+
+    role: str | Sequence[str] | None
+    measure: str | None
+    draws: int
+    seed: int
+    query: Tokens | None
+    key: Tokens | None
+    mask: str
+    what_if: WhatIf
+
+
+class HeadsArguments(OpenArguments, ModelHeadsArguments, total=False):
+    """All that `attnscope.heads` takes besides the model and texts."""
+
+
 class ModelCheckArguments(CallArguments, total=False):
     """What `check` takes; see CallArguments.
 

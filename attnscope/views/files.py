@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
@@ -11,27 +11,35 @@ from attnscope.errors import UsageError
 from attnscope.report import Explanation, HeadReport, Report, TextReport, json_parts
 from attnscope.report.check import CheckReport
 from attnscope.report.compare import Comparison
+from attnscope.report.heads import HeadSurvey, MeasuredHeads
 from attnscope.views.check import as_text as check_as_text
+from attnscope.views.head_tables import csv_parts, parquet_parts
 from attnscope.views.plain import Page
+
+if TYPE_CHECKING:
+    from attnscope.views.terminal.heads import Listing
 
 WIDTH = 120
 
 
 def export(
-    findings: Report | Comparison | Explanation | CheckReport,
+    findings: Report | Comparison | Explanation | CheckReport | HeadSurvey | MeasuredHeads,
     path: Path,
     *,
     precision: int = 2,
     width: int | None = None,
+    listing: "Listing | None" = None,
 ) -> Iterator[bytes]:
     """What a file of this name holds, piece by piece; writing it is the caller's business.
 
     Args:
         findings: What to export.
         path: The file's name; its ending chooses `.json`, `.txt` (the table view), `.svg` (the same in colour) or
-            `.safetensors` (every array of a Report by name, such as `text0.L2H1.weights`).
+            `.safetensors` (every array of a Report by name, such as `text0.L2H1.weights`), `.csv` or `.parquet` (a row
+            for every head of a survey).
         precision: Digits after the point in `.txt` and `.svg`; the others are exact.
         width: Columns of `.txt` and `.svg`; None for 120.
+        listing: Of a survey of heads: which of them `.txt` and `.svg` list.
 
     Raises:
         UsageError: The ending is none of these.
@@ -46,7 +54,10 @@ def export(
         )
     if write is _svg and isinstance(findings, CheckReport):
         raise UsageError("a check has no picture", where=path, hint="use .json or .txt")
-    return write(findings, precision, width or WIDTH)
+    if write in (_csv, _parquet) and not isinstance(findings, HeadSurvey | MeasuredHeads):
+        hint = "use .json, .txt or .svg" + "; attnscope convert makes tables of reports" * isinstance(findings, Report)
+        raise UsageError("only what heads finds can be written as a table", where=path, hint=hint)
+    return write(findings, precision, width or WIDTH, listing)
 
 
 def tensors(report: Report) -> dict[str, np.ndarray[Any, Any]]:
@@ -108,27 +119,27 @@ def _text_facts(text: TextReport) -> dict[str, Any]:
     return {**facts, "heads": heads}
 
 
-def _json(findings: Any, _precision: int, _width: int) -> Iterator[bytes]:
+def _json(findings: Any, _precision: int, _width: int, _listing: Any) -> Iterator[bytes]:
     yield from json_parts(findings)
     yield b"\n"
 
 
-def _txt(findings: Any, precision: int, width: int) -> Iterator[bytes]:
+def _txt(findings: Any, precision: int, width: int, listing: Any) -> Iterator[bytes]:
     if isinstance(findings, CheckReport):
         yield check_as_text(findings, Page(width)).encode()
         return
     from attnscope.views.terminal.recorded import as_text  # rich is only needed for drawing
 
-    yield as_text(findings, width=width, precision=precision).encode()
+    yield as_text(findings, width=width, precision=precision, listing=listing).encode()
 
 
-def _svg(findings: Any, precision: int, width: int) -> Iterator[bytes]:
+def _svg(findings: Any, precision: int, width: int, listing: Any) -> Iterator[bytes]:
     from attnscope.views.terminal.recorded import as_svg
 
-    yield as_svg(findings, width=width, precision=precision).encode()
+    yield as_svg(findings, width=width, precision=precision, listing=listing).encode()
 
 
-def _safetensors(findings: Any, _precision: int, _width: int) -> Iterator[bytes]:
+def _safetensors(findings: Any, _precision: int, _width: int, _listing: Any) -> Iterator[bytes]:
     """Yield a header, then every array from memory: the library's writer makes two more copies of each."""
     header: dict[str, Any] = {"__metadata__": _metadata(findings)}
     # widest numbers first, so that each array begins at a multiple of its numbers' size
@@ -144,11 +155,21 @@ def _safetensors(findings: Any, _precision: int, _width: int) -> Iterator[bytes]
         yield array.tobytes()  # contiguous rows, also of a slice
 
 
+def _csv(findings: Any, _precision: int, _width: int, _listing: Any) -> Iterator[bytes]:
+    yield from csv_parts(findings)
+
+
+def _parquet(findings: Any, _precision: int, _width: int, _listing: Any) -> Iterator[bytes]:
+    yield from parquet_parts(findings)
+
+
 _DTYPES = {"float32": "F32", "int64": "I64"}
-_WRITERS: dict[str, Callable[[Any, int, int], Iterator[bytes]]] = {
+_WRITERS: dict[str, Callable[[Any, int, int, Any], Iterator[bytes]]] = {
     ".json": _json,
     ".txt": _txt,
     ".svg": _svg,
     ".safetensors": _safetensors,
+    ".csv": _csv,
+    ".parquet": _parquet,
 }
-ENDINGS = tuple(_WRITERS)
+ENDINGS = (".json", ".txt", ".svg", ".safetensors")  # of reports
