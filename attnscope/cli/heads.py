@@ -1,6 +1,7 @@
 """The command `attnscope heads`: show what every head of a model does."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from attnscope import arguments
@@ -48,7 +49,7 @@ class HeadsOptions:
             metavar="ROLES",
             parser=arguments.roles,
             autocompletion=completion.roles,
-            help="Only these roles, separated by commas, with the value of every head. {roles}",
+            help="Only these roles, separated by commas, with the value of every head; they are explained below.",
         ),
     ] = None
     measure: Annotated[
@@ -102,19 +103,42 @@ class HeadsOutputOptions(OutputOptions):
 
     Attributes:
         format: On standard output.
+        output: A file instead.
+        precision: Digits after the point.
     """
 
     format: Annotated[
         HeadsFormat | None,
         choice("--format", HeadsFormat, group=_SHOW, help="Output format: table (default) or json (exact)."),
     ] = None
+    output: Annotated[
+        Path | None,
+        option(
+            "--output",
+            "-o",
+            group=_SHOW,
+            metavar="FILE",
+            autocompletion=completion.files,
+            help="Write to a file; the extension sets the format: .json .csv .parquet .txt .svg.",
+        ),
+    ] = None
+    precision: Annotated[
+        int,
+        option(
+            "--precision",
+            group=_SHOW,
+            metavar="DIGITS",
+            parser=arguments.number("--precision", 0, 9),
+            help="Decimal places of --measure; files other than .txt and .svg are exact.",
+        ),
+    ] = 2
 
 
 def heads(
     source: TextOptions,
     stack: ModelOptions,
-    asked: HeadsOptions,
     masking: Masking,  # type: ignore[valid-type]
+    asked: HeadsOptions,
     show: HeadsOutputOptions,
     machine: MachineOptions,
 ) -> None:

@@ -2,7 +2,6 @@
 
 import inspect
 import os
-import re
 import sys
 from typing import Any
 
@@ -10,8 +9,6 @@ from typer import TyperException
 from typer.core import TyperCommand, TyperGroup
 
 from attnscope.errors import UsageError, did_you_mean
-
-_LISTS = re.compile(r"\{(row_statistics|roles)\}")
 
 
 def _write_help(self: Any, ctx: Any, formatter: Any) -> None:
@@ -24,6 +21,10 @@ def _write_help(self: Any, ctx: Any, formatter: Any) -> None:
     for title, rows in _by_group(self, ctx).items():
         with formatter.section(title):
             formatter.write_dl(rows, col_max=26)
+    if self.name in _GLOSSARIES:
+        title, entries = _GLOSSARIES[self.name]
+        with formatter.section(title):
+            formatter.write_dl(entries(), col_max=26)
     _write_examples(formatter, self.epilog)
 
 
@@ -68,20 +69,20 @@ def _record(parameter: Any, ctx: Any) -> tuple[str, str] | None:
     if parameter.param_type_name == "argument":
         return parameter.metavar, parameter.help
     record: tuple[str, str] | None = parameter.get_help_record(ctx)
-    if record is None:
-        return None
-    return record[0], _LISTS.sub(_listed, record[1])
+    if record and "{row_statistics}" in record[1]:
+        from attnscope.report.row_statistics import STATISTICS  # takes NumPy, which other help does without
+
+        return record[0], record[1].replace("{row_statistics}", ", ".join(STATISTICS))
+    return record
 
 
-def _listed(match: re.Match[str]) -> str:
-    """A list that a help text names in braces; its declarations take NumPy, which other help does without."""
-    if match[1] == "row_statistics":
-        from attnscope.report.row_statistics import STATISTICS
-
-        return ", ".join(STATISTICS)
+def _roles() -> list[tuple[str, str]]:
     from attnscope.report.head_roles import HEAD_ROLES
 
-    return " ".join(f"{role.name} ({role.letter}, {role.source}): {role.meaning}" for role in HEAD_ROLES)
+    return [(f"{role.letter} {role.name}", f"{role.meaning} ({role.source})") for role in HEAD_ROLES]
+
+
+_GLOSSARIES = {"heads": ("Roles", _roles)}  # what the help of a command explains besides its options
 
 
 def _write_examples(formatter: Any, epilog: str | None) -> None:

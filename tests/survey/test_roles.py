@@ -31,7 +31,11 @@ def found_and_expected(folder, texts=WORDS, engine="native", draws=3, blocks=Non
     random, eager = draw_probes(source, frame, draws, 0), reference.Eager(folder)
 
     def seen(probe):
-        special = [*[True] * len(frame[0]), *[False] * (len(probe.tokens) - sum(map(len, frame))), *[True] * len(frame[1])]
+        special = [
+            *[True] * len(frame[0]),
+            *[False] * (len(probe.tokens) - sum(map(len, frame))),
+            *[True] * len(frame[1]),
+        ]
         return eager.ids([token.id for token in probe.tokens], special)
 
     drawn = [seen(probe) for probe in random.probes]
@@ -62,7 +66,7 @@ def test_roles_of_the_transformers_engine(tmp_path):
 
 
 def test_all_roles_of_minilm(minilm):
-    survey, expected = found_and_expected(minilm, TEXTS[:4], draws=4)
+    survey, expected = found_and_expected(minilm, TEXTS[:2], draws=2)
     assert_same(survey, expected)
     assert {role.name for role in survey.roles} == {role.name for role in HEAD_ROLES}
     weights = dict(reference.Eager(minilm).model.named_parameters())

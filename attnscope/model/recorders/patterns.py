@@ -24,7 +24,8 @@ class TargetRecorder(BaseRecorder):
         heads: Query heads.
         rows: Query positions, sorted.
         targets: Key positions for every row, (B, rows, N), int64; −1 where a row has none.
-        strongest: Count the rows whose largest weight is on the target, instead of summing weights.
+        strongest: Count the rows whose largest weight is on the target, and on no other key, instead of summing
+            weights.
 
     Attributes:
         sums: (B, heads, N), float64.
@@ -47,7 +48,9 @@ class TargetRecorder(BaseRecorder):
         index = at.clamp(0, weights.shape[-1] - 1)[:, None].expand(-1, weights.shape[1], -1, -1)
         found = weights.gather(-1, index)  # (B, h, r, N)
         if self._strongest:
-            found = ((found == weights.amax(-1, keepdim=True)) & (found > 0)).float()
+            largest = weights.amax(-1, keepdim=True)  # (B, h, r, 1)
+            alone = (weights == largest).sum(-1, keepdim=True) == 1  # a uniform row looks for nothing
+            found = ((found == largest) & alone).float()
         part = (found * inside[:, None]).sum(2)
         return partial(_add, self.sums, part, overlap)
 
