@@ -118,7 +118,8 @@ class ModelInspectArguments(_Masking, total=False):
             matrix, or several of them joined by `+`.
         what_if: What another mask changes: the whole `stack`, or only the softmax over the `same-scores`.
         layer: Layers from 0: a number, several, a slice or range, `auto`, `all` or `mean`; -1 is the last.
-        head: Heads, likewise; `auto` takes the head that looks most at other words.
+        head: Heads, likewise; `auto` takes the one with the most weight from `query` on `key`; without `key`, the one
+            whose weights depend most on content, not on distance, special tokens or the first.
         query: Rows: positions, slices, and words or phrases of the text; None for all.
         key: Columns, likewise.
         stages: Stages whose matrices are kept.

@@ -92,7 +92,7 @@ def content_weight(rows: Sums, every: Sums) -> Array:
     """
     n, total = every["offset_cells"], every["offset_sums"]
     with np.errstate(invalid="ignore", divide="ignore"):
-        one, mean = np.where(n > 0, 1 + 1 / n, 0.0), np.where(n > 0, total / n, 0.0)
+        one, mean = np.where(n > 0, 1 + 1 / n, 1.0), np.where(n > 0, total / n, 0.0)
         parts = one**2 * rows["offset_squares"] - 2 * one * mean * rows["offset_sums"] + mean**2 * rows["offset_cells"]
         middle = (parts.shape[-1] - 2) // 2 if parts.shape[-1] > 1 else None  # the rows themselves
         others = parts.sum(-1) - (0.0 if middle is None else parts[..., middle])
