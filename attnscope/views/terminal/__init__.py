@@ -12,6 +12,7 @@ from attnscope.report import Explanation, HeadReport, Report, TextReport
 from attnscope.report.compare import Comparison
 from attnscope.report.heads import HeadSurvey, MeasuredHeads
 from attnscope.views.terminal.compare import render_comparison
+from attnscope.views.terminal.contact_sheet import is_contact_sheet, put_contact_sheet
 from attnscope.views.terminal.contributors import put_contributors
 from attnscope.views.terminal.explain import render_explanation
 from attnscope.views.terminal.header import put_head_header, put_more, put_notes, put_report_header, put_text_header
@@ -71,7 +72,10 @@ def render(
     put_report_header(screen, report)
     for text in report.texts:
         put_text_header(screen, text, len(report.texts))
-        for head in text.heads:
+        if format == "heat" and is_contact_sheet(text):
+            screen.say("")
+            put_contact_sheet(screen, text)
+        for head in text.heads if format != "heat" or not is_contact_sheet(text) else ():
             screen.say("")
             _put_head(screen, report, text, head, format)
         screen.say("")

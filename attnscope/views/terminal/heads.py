@@ -60,7 +60,7 @@ def render_survey(
     """
     screen, listing = Screen(console, 2, options), listing or Listing()
     put_report_header(screen, Report(survey.provenance, survey.mask, []))
-    put_facts(screen, [("measured", Text(screen.note(said))) for said in _measured(survey)])
+    put_facts(screen, [(name, Text(screen.note(said))) for name, said in _probes(survey)])
     screen.say("")
     if len(survey.roles) <= 3:
         for role in survey.roles:
@@ -115,23 +115,24 @@ def render_measured(
     put_numbers(screen, measured.values)
     screen.say("")
     put_ranking(screen, measured.values, None, listing)
+    screen.say("")
     put_notes(screen, measured.notes)
     put_options(screen, ["--measure entropy", "--top K (more heads)", "--format json (every number)"], 9)
 
 
-def _measured(survey: HeadSurvey) -> Iterator[str]:
+def _probes(survey: HeadSurvey) -> Iterator[tuple[str, str]]:
     probes = survey.probes
     whose = "attnscope's own" if probes.shipped else "yours"
-    noun = "text" if probes.texts == 1 else "texts"
-    said = f"{probes.texts} {noun} ({whose}), {probes.tokens:,} tokens"
+    said = f"{probes.texts} ({whose}), {probes.tokens:,} tokens"
     if probes.unknown:
         said += f", {probes.unknown:,} of which stand for words that the tokenizer does not know"
-    yield said
+    yield "texts", said
     if probes.repeated:
         needle = f", and {probes.needle} of them as a needle" if probes.needle else ""
         framed = " ".join([*probes.before, "…", *probes.after]) if probes.before or probes.after else ""
         inside = f", in {framed}" if framed else ""
-        yield f"{probes.draws} × {probes.repeated} random tokens, repeated once{needle}{inside}; seed {probes.seed}"
+        said = f"{probes.draws} × {probes.repeated} random tokens, repeated once{needle}{inside}; seed {probes.seed}"
+        yield "probes", said
 
 
 def _asked(screen: Screen, text: MeasuredText) -> Iterator[tuple[str, Text]]:
@@ -185,10 +186,24 @@ def _label(layers: int) -> int:
     return max(len("layer"), len(f"L{layers - 1}")) + len(_GAP)
 
 
-def _put_picture(screen: Screen, shape: tuple[int, ...], width: int, cell: Callable[[int, int, int], Text]) -> None:
-    """Print a cell for every head, a layer a line; heads that do not fit side by side follow in blocks."""
-    layers, heads = shape
-    label = _label(layers)
+def _put_picture(
+    screen: Screen,
+    shape: tuple[int, ...],
+    width: int,
+    cell: Callable[[int, int, int], Text],
+    layers: Sequence[int] | None = None,
+) -> None:
+    """Print a cell for every head, a layer a line; heads that do not fit side by side follow in blocks.
+
+    Args:
+        screen: Where to.
+        shape: Layers and heads.
+        width: Cells of each.
+        cell: Draws the cell of a layer and head, so wide.
+        layers: Layers that are printed; None for all.
+    """
+    layers, heads = range(shape[0]) if layers is None else layers, shape[1]
+    label = _label(shape[0])
     at_once = max(1, (screen.width - label) // width)
     for first in range(0, heads, at_once):
         some = range(first, min(first + at_once, heads))
@@ -204,7 +219,7 @@ def _put_picture(screen: Screen, shape: tuple[int, ...], width: int, cell: Calla
                 Text(("head" if not n else "").rjust(label - len(_GAP)) + _GAP + line, "dim"),
                 width=label + width * len(some),
             )
-        for layer in range(layers):
+        for layer in layers:
             row = Text(f"L{layer}".rjust(label - len(_GAP)) + _GAP, "dim")
             for head in some:
                 row.append_text(cell(layer, head, width))
@@ -293,7 +308,8 @@ def put_numbers(screen: Screen, values: Matrix) -> None:
             " " * width if screen.colours else SHADES[min(len(SHADES) - 1, int(place * len(SHADES)))] * width, style
         )
 
-    _put_picture(screen, values.shape, width, cell)
+    shown = [layer for layer in range(len(values)) if np.isfinite(values[layer]).any()]
+    _put_picture(screen, values.shape, width, cell, shown)
     if not numbered:
         screen.say((f"shades from {scale.low:.{digits}f} to {scale.high:.{digits}f}", "dim"))
 
