@@ -51,8 +51,9 @@ def put_contact_sheet(screen: Screen, text: TextReport) -> None:
         for layer in layers:
             shown = [by_place.get((layer, head)) for head in some]
             pixels = [None if one is None else pool_largest(one, rows, width) for one in shown]
-            for line in range(-(-(rows + 1) // 2)):
-                row = Text((f"L{layer}" if not line else "").ljust(label), "dim")
+            # a blank half line, or line, stays between layers
+            for line in range(-(-(rows + (layer != layers[-1])) // 2)):
+                row = Text.assemble(((f"L{layer}" if not line else "").ljust(label), "dim"))
                 for one in pixels:
                     row.append_text(_line(screen, one, line, width))
                     row.append(" ")

@@ -111,7 +111,7 @@ def render_measured(
         )
         put_facts(screen, list(_asked(screen, text)))
     screen.say("")
-    screen.say((measured.measure, "bold reverse"), f"  {measured.meaning}")
+    screen.say((measured.measure, "bold reverse"), f"  {screen.note(measured.meaning)}")
     put_numbers(screen, measured.values)
     screen.say("")
     put_ranking(screen, measured.values, None, listing)
@@ -220,7 +220,7 @@ def _put_picture(
                 width=label + width * len(some),
             )
         for layer in layers:
-            row = Text(f"L{layer}".rjust(label - len(_GAP)) + _GAP, "dim")
+            row = Text.assemble((f"L{layer}".rjust(label - len(_GAP)) + _GAP, "dim"))
             for head in some:
                 row.append_text(cell(layer, head, width))
             screen.put(row, width=label + width * len(some))
@@ -234,8 +234,9 @@ def _put_strongest(screen: Screen, survey: HeadSurvey, listing: Listing) -> None
     table = Table(box=None, padding=0, pad_edge=False, header_style="dim")
     table.add_column(Text("role"), width=name + 2, no_wrap=True)
     table.add_column(Text("heads"), width=5, justify="right", no_wrap=True)
-    table.add_column(Text(f"{_GAP}strongest, ± standard error"), overflow="fold")
     room = screen.width - name - 2 - 5 - len(_GAP)
+    title = f"strongest, {_plus_minus(screen)} standard error"
+    table.add_column(Text(_GAP + (title if cell_len(title) <= room else "strongest")), overflow="fold")
     for role, count in zip(survey.roles, counts, strict=True):
         table.add_row(*_role_row(screen, role, count, room, listing))
     screen.put(table)
@@ -246,7 +247,10 @@ def _role_row(screen: Screen, role: RoleValues, count: int, room: int, listing: 
     title = Text.assemble(chip, f" {role.title}")
     said = [(layer, head) for layer, head in listing.heads(role.values, 64) if abs(role.values[layer, head]) >= _LEAST]
     found = [
-        Text(f"L{layer}H{head} {_value(role, layer, head)}", "" if role.values[layer, head] >= role.clear else "dim")
+        Text(
+            f"L{layer}H{head} {_value(screen, role, layer, head)}",
+            "" if role.values[layer, head] >= role.clear else "dim",
+        )
         for layer, head in said
     ]
     if not found:
@@ -270,14 +274,18 @@ def _role_row(screen: Screen, role: RoleValues, count: int, room: int, listing: 
     return title, number, Text("\n").join(lines)
 
 
-def _value(role: RoleValues, layer: int, head: int) -> str:
+def _value(screen: Screen, role: RoleValues, layer: int, head: int) -> str:
     error = float(role.errors[layer, head])
-    return f"{role.values[layer, head]:.2f}" + ("" if np.isnan(error) else f" ±{error:.2f}")
+    return f"{role.values[layer, head]:.2f}" + ("" if np.isnan(error) else f" {_plus_minus(screen)}{error:.2f}")
+
+
+def _plus_minus(screen: Screen) -> str:
+    return "+-" if screen.ascii else "±"
 
 
 def _put_role(screen: Screen, role: RoleValues, listing: Listing) -> None:
     """Print the value of one role for every head."""
-    screen.say((f"{role.letter} {role.title}", "bold reverse"), f"  {role.meaning} ({role.source})")
+    screen.say((f"{role.letter} {role.title}", "bold reverse"), f"  {screen.note(role.meaning)} ({role.source})")
     if np.isnan(role.values).all():
         screen.say(("not measured", "dim"))
         return
@@ -322,7 +330,8 @@ def put_ranking(screen: Screen, values: Matrix, errors: Matrix | None, listing: 
     for layer, head in found:
         error = float("nan") if errors is None else float(errors[layer, head])
         items.append(
-            f"L{layer}H{head} {values[layer, head]:z.{digits}f}" + ("" if np.isnan(error) else f" ±{error:.{digits}f}")
+            f"L{layer}H{head} {values[layer, head]:z.{digits}f}"
+            + ("" if np.isnan(error) else f" {_plus_minus(screen)}{error:.{digits}f}")
         )
     _put_items(screen, "strongest", items)
 
