@@ -126,6 +126,20 @@ def size(text: Any) -> int:
     return int(count)
 
 
+def roles(text: str) -> str:
+    """Roles of heads, joined by commas."""
+    from attnscope.report.head_roles import ROLES
+
+    return some_of("--role", "role", tuple(ROLES))(text)
+
+
+def measure(text: str) -> str:
+    """A number of every head: a contribution, or a statistic of rows."""
+    from attnscope.report.row_statistics import STATISTICS
+
+    return one_of("--measure", Literal[(*get_args(By), *STATISTICS)])(text)
+
+
 def tolerance(option: str) -> Callable[[Any], float]:
     """A reader of a number of 0 or more."""
 

@@ -140,19 +140,28 @@ def select_heads(
     plan: RunPlan, batch: "Batch", engine: "Engine", on_progress: ProgressCallback | None
 ) -> "list[HeadSelection]":
     """The layers and heads that were asked for; where that was left to us, chosen by what they do."""
-    from attnscope.analysis import choose_heads, mass_on_other_words
-    from attnscope.model.recorders import RowRecorder
+    from attnscope.analysis import RankingRecorders, choose_heads
 
-    (n_layers, n_heads), mass = engine.sizes, None
+    (n_layers, n_heads), ranking = engine.sizes, None
     if plan.auto:
-        rows = [
-            RowRecorder(range(n_heads), range(max(batch.tokens.lengths)), batch.sources)
-            for _ in range(plan.n_layers_run)
-        ]
-        survey = {layer: [one] for layer, one in enumerate(rows)}
-        forward(plan, batch, engine, survey, ("choosing a head", on_progress))
-        mass = mass_on_other_words(rows, batch.tokens.real & ~batch.tokens.special).cpu()
-    return choose_heads(mass, plan.layers, plan.heads, n_layers, n_heads)
+        rows, columns = _named_places(plan)
+        found = RankingRecorders(batch, rows, columns, (plan.n_layers_run, n_heads))
+        forward(plan, batch, engine, found.recorders, ("choosing a head", on_progress))
+        ranking = found.compute()
+    return choose_heads(ranking, plan.layers, plan.heads, n_layers, n_heads)
+
+
+def _named_places(plan: RunPlan) -> tuple[list[list[int]] | None, list[list[int]] | None]:
+    """Rows and columns of every text that the user named; None where they name none, or all."""
+    texts = plan.text_plans
+    rows = [text.queries for text in texts]
+    columns = [text.keys for text in texts]
+    every_row = all(len(text.queries) == len(text.tokens) for text in texts)
+    every_column = all(len(text.keys) == len(text.context or text.tokens) for text in texts)
+    return (
+        None if plan.run.query is None or every_row else rows,
+        None if plan.run.key is None or every_column else columns,
+    )
 
 
 def attend(

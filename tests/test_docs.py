@@ -188,7 +188,7 @@ def test_the_picture_is_what_the_tool_draws(folder):
     shown = drawn(DOCS / "screen.svg")
     assert shown == drawn(folder / "screen.svg")
     assert len({row[0] for row in shown if row[0].startswith("#")}) > 5  # it is in colour
-    assert any(row[0] == "0.92" for row in shown)
+    assert any(row[0] == "0.97" for row in shown)
 
 
 def test_the_stack_of_the_page_runs(folder, capsys):

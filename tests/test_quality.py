@@ -17,7 +17,7 @@ ROOMS = {
     "config": "errors",
     "report": "errors config",
     "selection": "errors config report",
-    "arguments": "errors masks config selection",
+    "arguments": "errors masks config report selection",
     "files": "system errors config",
     "tokenization": "errors report files",
     "families": "errors config",
@@ -30,13 +30,14 @@ ROOMS = {
     "comparison": "system errors config report selection files engines pipeline",
     "explanation": "errors config report selection checkpoints planning model engines pipeline",
     "checks": "errors masks config report checkpoints planning model engines analysis pipeline",
+    "survey": "errors config report checkpoints tokenization planning model engines pipeline",
     "batch": "system errors config report selection files checkpoints planning engines analysis pipeline",
     "views": "system errors config report selection comparison",
-    "api": "errors masks config report selection arguments files engines pipeline comparison explanation checks batch "
-    "views",
+    "api": "errors masks config report selection arguments files engines pipeline comparison explanation checks survey "
+    "batch views",
     "__init__": "version api",
     "cli": "version system errors masks config report selection arguments files checkpoints planning engines pipeline "
-    "comparison explanation checks batch views",
+    "comparison explanation checks survey batch views",
     "__main__": "cli",
 }
 AT_ONCE = {
@@ -44,7 +45,7 @@ AT_ONCE = {
     "__init__": "version",
 }  # what it may import before it knows what is wanted
 OTHERS = {
-    "torch": "analysis checks engines model pipeline",
+    "torch": "analysis checks engines model pipeline survey",
     "transformers": "engines/transformers",
     "typer": "cli",
     "rich": "cli views/terminal",

@@ -1,24 +1,114 @@
 """Choose the layers and heads to show."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from attnscope.model.recorders import RowRecorder
+from attnscope.model.batch import Batch
+from attnscope.model.recorders import ColumnRecorder, OffsetRecorder
+from attnscope.model.recorders.patterns import FURTHEST
+from attnscope.model.tile import Recorder
 from attnscope.model.trace import HeadSelection
+from attnscope.report.head_roles import content_weight
 from attnscope.selection import IndexSelection
 
-MEASURE = "most weight on other words"
+
+@dataclass(frozen=True)
+class HeadRanking:
+    """What `auto` ranks heads by.
+
+    Attributes:
+        measure: What it is, in words.
+        values: It, (layers, heads).
+    """
+
+    measure: str
+    values: Tensor
+
+
+class RankingRecorders:
+    """The recorders that `auto` needs: of the weight on the keys that were named, or of what depends on content.
+
+    Args:
+        batch: The texts side by side.
+        queries: Rows of every text that were named; None where none were.
+        keys: Keys of every text that were named; None where none were.
+        sizes: Layers that run, and heads in each.
+
+    Attributes:
+        recorders: Layer to its recorders.
+    """
+
+    def __init__(
+        self,
+        batch: Batch,
+        queries: Sequence[Sequence[int]] | None,
+        keys: Sequence[Sequence[int]] | None,
+        sizes: tuple[int, int],
+    ) -> None:
+        real, sources, heads = batch.tokens.real, batch.sources, range(sizes[1])
+        words = real & ~batch.tokens.special
+        words |= real & ~words.any(1, keepdim=True)  # a text of special tokens alone has no other rows
+        self._rows = words if queries is None else _at(queries, real)
+        self._named = queries is not None
+        self._keys = None if keys is None else _at(keys, sources.real)
+        self._columns: list[ColumnRecorder] = []
+        self._offsets: list[tuple[OffsetRecorder, OffsetRecorder]] = []
+        self.recorders: dict[int, list[Recorder]] = {}
+        reach = FURTHEST if sources.same else None
+        for layer in range(sizes[0]):
+            if keys is not None:
+                self._columns.append(ColumnRecorder(heads, range(real.shape[1]), self._rows, sources))
+                self.recorders[layer] = [self._columns[-1]]
+                continue
+            every = OffsetRecorder(heads, words, sources.content(), reach=reach)
+            some = every if queries is None else OffsetRecorder(heads, self._rows, sources.content(), reach=reach)
+            self._offsets.append((some, every))
+            self.recorders[layer] = [every] if some is every else [every, some]
+
+    def compute(self) -> HeadRanking:
+        """The ranking, after the model has run."""
+        count = self._rows.sum()
+        if self._keys is not None:
+            wanted = self._keys[:, None].double()
+            values = torch.stack([(one.compute() * wanted).sum((0, 2)) for one in self._columns]) / count
+            said = "these rows" if self._named else "all words"
+            return HeadRanking(f"most weight from {said} on these columns", values.cpu())
+        found = []
+        for some, every in self._offsets:
+            rows, all_rows = (
+                {
+                    "offset_sums": one.sums.sum(0).cpu().numpy(),
+                    "offset_squares": one.squares.sum(0).cpu().numpy(),
+                    "offset_cells": one.cells.sum(0).cpu().numpy(),
+                    "rows": np.array(float(count)),
+                }
+                for one in (some, every)
+            )
+            found.append(content_weight(rows, all_rows))
+        said = "most weight from these rows on" if self._named else "most weight on"
+        values = torch.from_numpy(np.nan_to_num(np.stack(found)))
+        return HeadRanking(f"{said} other words that distance does not explain", values)
+
+
+def _at(places: Sequence[Sequence[int]], like: Tensor) -> Tensor:
+    """True at the places of every text, of the shape of `like`."""
+    found = torch.zeros_like(like)
+    for text, some in enumerate(places):
+        found[text, torch.tensor(some, dtype=torch.int64, device=like.device)] = True
+    return found
 
 
 def choose_heads(
-    mass: Tensor | None, layers: IndexSelection, heads: IndexSelection, n_layers: int, n_heads: int
+    ranking: HeadRanking | None, layers: IndexSelection, heads: IndexSelection, n_layers: int, n_heads: int
 ) -> list[HeadSelection]:
     """The units that a selection of layers and heads stands for.
 
     Args:
-        mass: Mean weight on other, non-special tokens, (layers, heads); needed where a pick is `auto`.
+        ranking: What ranks heads; needed where a pick is `auto`.
         layers: What the user picked.
         heads: What the user picked.
         n_layers: Layers in the model.
@@ -29,48 +119,38 @@ def choose_heads(
     """
     all_layers, all_heads = list(layers.numbers(n_layers, "layer")), list(heads.numbers(n_heads, "head"))
     if layers.word == "mean":
-        return _over_mean_layer(mass, tuple(all_layers), heads, all_heads)
+        return _over_mean_layer(ranking, tuple(all_layers), heads, all_heads)
     reason = None
-    if layers.word == "auto" and mass is not None:
-        best = mass[:, all_heads].amax(1) if heads.word == "auto" else mass[:, all_heads].mean(1)  # (layers,)
+    if layers.word == "auto" and ranking is not None:
+        values = ranking.values[:, all_heads]
+        best = values.amax(1) if heads.word == "auto" else values.mean(1)  # (layers,)
         all_layers = [int(best.argmax())]
         one = heads.word == "mean" or len(all_heads) == 1  # else the figure is none of a single head
-        reason = _auto(best.max()) if one else f"auto layer: {MEASURE}, {float(best.max()):.2f} over these heads"
+        over = f"auto layer: {ranking.measure}, {float(best.max()):.2f} over these heads"
+        reason = _auto(ranking, best.max()) if one else over
     units = []
     for layer in all_layers:
         if heads.word == "mean":
             units.append(HeadSelection((layer,), tuple(all_heads), mean_head=True, chosen=reason))
-        elif heads.word == "auto" and mass is not None:
-            head = int(mass[layer].argmax())
-            units.append(HeadSelection((layer,), (head,), chosen=_auto(mass[layer, head])))
+        elif heads.word == "auto" and ranking is not None:
+            head = int(ranking.values[layer].argmax())
+            units.append(HeadSelection((layer,), (head,), chosen=_auto(ranking, ranking.values[layer, head])))
         else:
             units += [HeadSelection((layer,), (head,), chosen=reason) for head in all_heads]
     return units
 
 
-def _auto(mass: Tensor) -> str:
-    return f"auto: {MEASURE} ({float(mass):.2f})"
+def _auto(ranking: HeadRanking, value: Tensor) -> str:
+    return f"auto: {ranking.measure} ({float(value):.2f})"
 
 
 def _over_mean_layer(
-    mass: Tensor | None, layers: tuple[int, ...], pick: IndexSelection, heads: list[int]
+    ranking: HeadRanking | None, layers: tuple[int, ...], pick: IndexSelection, heads: list[int]
 ) -> list[HeadSelection]:
     if pick.word == "mean":
         return [HeadSelection(layers, tuple(heads), mean_layer=True, mean_head=True)]
-    if pick.word == "auto" and mass is not None:
-        best = mass.mean(0)  # (heads,)
-        reason = _auto(best.max())
+    if pick.word == "auto" and ranking is not None:
+        best = ranking.values.mean(0)  # (heads,)
+        reason = _auto(ranking, best.max())
         return [HeadSelection(layers, (int(best.argmax()),), mean_layer=True, chosen=reason)]
     return [HeadSelection(layers, (head,), mean_layer=True) for head in heads]
-
-
-def mass_on_other_words(rows: Sequence[RowRecorder], counted: Tensor) -> Tensor:
-    """Mean weight on other, non-special tokens, over the rows that count: (layers, heads).
-
-    Args:
-        rows: One recorder a layer, over all heads and rows.
-        counted: Rows that are real, non-special tokens, (B, Q), bool.
-    """
-    per_row = torch.stack([r.recorded["other"] for r in rows])  # (L, B, H, Q)
-    use = counted[None, :, None] & ~per_row.isnan()
-    return (per_row.nan_to_num(0.0) * use).sum((1, 3)) / use.sum((1, 3)).clamp_min(1)

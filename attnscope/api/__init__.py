@@ -9,11 +9,13 @@ from typing import Any, Unpack
 
 from attnscope.api.comparing import compare_reports, compare_texts
 from attnscope.api.dumps import DumpFile
+from attnscope.api.heads import HeadValue, MeasuredResult, SurveyResult
 from attnscope.api.model import OpenModel
 from attnscope.api.options import (
     CheckArguments,
     CompareArguments,
     ExplainArguments,
+    HeadsArguments,
     InspectArguments,
     Model,
     OpenArguments,
@@ -40,12 +42,16 @@ __all__ = [
     "DumpFile",
     "ExplainResult",
     "HeadResult",
+    "HeadValue",
     "InspectResult",
+    "MeasuredResult",
     "OpenModel",
+    "SurveyResult",
     "TextResult",
     "check",
     "compare",
     "explain",
+    "heads",
     "inspect",
     "load",
     "open_model",
@@ -82,6 +88,28 @@ def explain(text: str, **options: Unpack[ExplainArguments]) -> ExplainResult:
     named, rest = _split("explain", options, ExplainArguments)
     with OpenModel(named.pop("model", None), named) as model:
         return model.explain(text, **rest)
+
+
+def heads(
+    model: Model | None = None, text: str | Sequence[str] | None = None, **options: Unpack[HeadsArguments]
+) -> SurveyResult | MeasuredResult:
+    """Measure what every head of a model does, as `attnscope heads` does.
+
+    Args:
+        model: A folder, the name of a shipped sample, or a model of transformers that is in memory; None for the
+            shipped sample, or where `config` is given.
+        text: The text, or several, that roles are measured on; None for attnscope's own.
+        options: How the model runs, and what is measured: see OpenArguments and ModelHeadsArguments.
+
+    Returns:
+        Every role; with `measure` or `key`, one number for every head.
+
+    Raises:
+        AttnscopeError: The model, the texts or the memory do not allow it, or an argument fits neither.
+    """
+    named, rest = _split("heads", options, HeadsArguments)
+    with OpenModel(model, named) as opened:
+        return opened.heads(text, **rest)
 
 
 def check(text: str = CHECKED_TEXT, **options: Unpack[CheckArguments]) -> CheckResult:

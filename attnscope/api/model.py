@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 
 import msgspec
 
+from attnscope.api.heads import MeasuredResult, SurveyResult, is_question, measure_heads
 from attnscope.api.options import (
     Model,
     ModelCheckArguments,
     ModelCompareArguments,
     ModelExplainArguments,
+    ModelHeadsArguments,
     ModelInspectArguments,
     OpenArguments,
     check_names,
@@ -87,6 +89,21 @@ class OpenModel:
         with self._call(options, text) as (session, texts):
             run = self._placed(session, texts, {**options, "top": None})
             return ExplainResult(explain(msgspec.structs.replace(run, window=window), session=session))
+
+    def heads(
+        self, text: str | Sequence[str] | None = None, **options: Unpack[ModelHeadsArguments]
+    ) -> SurveyResult | MeasuredResult:
+        """See attnscope.heads."""
+        from attnscope.survey.texts import TEXTS
+
+        check_names("heads", options, ModelHeadsArguments)
+        with python_words():
+            question = is_question(options)
+        if text is None and question:
+            raise UsageError("no text given", where="text", hint="give one, or several")
+        with self._call(options, TEXTS if text is None else text) as (session, texts):
+            run = self._run(() if text is None else texts, options)
+            return measure_heads(run, options, session)
 
     def check(self, text: str = CHECKED_TEXT, **options: Unpack[ModelCheckArguments]) -> CheckResult:
         """See attnscope.check."""

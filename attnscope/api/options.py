@@ -122,7 +122,8 @@ class ModelInspectArguments(_Masking, total=False):
             matrix, or several of them joined by `+`.
         what_if: What another mask changes: the whole `stack`, or only the softmax over the `same-scores`.
         layer: Layers from 0: a number, several, a slice or range, `auto`, `all` or `mean`; -1 is the last.
-        head: Heads, likewise; `auto` takes the head that looks most at other words.
+        head: Heads, likewise; `auto` takes the one with the most weight from `query` on `key`; without `key`, the one
+            whose weights depend most on content, not on distance, special tokens or the first.
         query: Rows: positions, slices, and words or phrases of the text; None for all.
         key: Columns, likewise.
         stages: Stages whose matrices are kept.
@@ -169,6 +170,31 @@ class ModelExplainArguments(_Masking, total=False):
 
 class ExplainArguments(OpenArguments, ModelExplainArguments, _Named, total=False):
     """All that `attnscope.explain` takes besides the text."""
+
+
+class ModelHeadsArguments(CallArguments, total=False):
+    """What `heads` measures; see ModelInspectArguments for query, key, mask and what_if.
+
+    Attributes:
+        role: Only these roles: a name, or several; None for all.
+        measure: One number for every head instead of roles: `weight`, `value` or `projected` of `key`, or a statistic
+            of the average row, such as `entropy`.
+        draws: Sequences of random tokens of each kind.
+        seed: Of the random tokens.
+    """
+
+    role: str | Sequence[str] | None
+    measure: str | None
+    draws: int
+    seed: int
+    query: Tokens | None
+    key: Tokens | None
+    mask: str
+    what_if: WhatIf
+
+
+class HeadsArguments(OpenArguments, ModelHeadsArguments, total=False):
+    """All that `attnscope.heads` takes besides the model and texts."""
 
 
 class ModelCheckArguments(CallArguments, total=False):

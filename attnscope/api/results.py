@@ -19,6 +19,7 @@ from attnscope.errors import AttnscopeError, UsageError
 from attnscope.report import Explanation, HeadReport, MaskUse, Provenance, Report, Rows, TextReport, Token
 from attnscope.report.check import Check, CheckReport, Differences
 from attnscope.report.compare import Change, Comparison, Verdict
+from attnscope.report.heads import HeadSurvey, MeasuredHeads
 from attnscope.selection import PRINTED, parse_positions, written
 
 if TYPE_CHECKING:
@@ -29,7 +30,8 @@ if TYPE_CHECKING:
 Float1 = np.ndarray[tuple[int], np.dtype[np.float32]]
 Float2 = np.ndarray[tuple[int, int], np.dtype[np.float32]]
 Float4 = np.ndarray[tuple[int, int, int, int], np.dtype[np.float32]]
-Data = TypeVar("Data", Report, Comparison, Explanation, CheckReport)
+Data = TypeVar("Data", Report, Comparison, Explanation, CheckReport, HeadSurvey, MeasuredHeads)
+Findings = Report | Comparison | Explanation | CheckReport | HeadSurvey | MeasuredHeads
 _PRINTED_HEADS = 4  # of a text that are printed where nobody asked for one
 _WIDEST_HTML = 160  # columns of a notebook's cell
 
@@ -122,7 +124,7 @@ class Result(Generic[Data]):
         return _as_html(_abridged(self.data), self._digits)
 
 
-def _as_text(data: Report | Comparison | Explanation | CheckReport, width: int | None, precision: int) -> str:
+def _as_text(data: Findings, width: int | None, precision: int) -> str:
     import shutil
 
     columns = width or max(40, shutil.get_terminal_size((80, 24)).columns)
@@ -136,7 +138,7 @@ def _as_text(data: Report | Comparison | Explanation | CheckReport, width: int |
     return as_text(data, width=columns, precision=precision, options=False)
 
 
-def _as_html(data: Report | Comparison | Explanation | CheckReport, precision: int) -> str:
+def _as_html(data: Findings, precision: int) -> str:
     if isinstance(data, CheckReport):
         import html
 
@@ -525,7 +527,7 @@ def _report_table(report: Report, table: "Kind | None") -> "pd.DataFrame":
     chosen = there[0] if table is None else table
     if chosen not in there:
         raise UsageError(f"the report has no table '{chosen}'", where="table", hint=f"it has {', '.join(there)}")
-    names, pd = columns(chosen, settings), _pandas()
+    names, pd = columns(chosen, settings), import_pandas()
     parts = [part for record in records_of(report) for part in tables(chosen, record)]
     joined = {name: _joined([part[name] for part in parts]) for name in names}
     for name in INTEGERS:
@@ -540,7 +542,12 @@ def _joined(parts: Sequence[Any]) -> Any:
     return [value for part in parts for value in part]
 
 
-def _pandas() -> Any:
+def import_pandas() -> Any:
+    """Pandas, which is an extra.
+
+    Raises:
+        AttnscopeError: It is not installed.
+    """
     try:
         import pandas
     except ImportError as e:
@@ -596,7 +603,7 @@ class CompareResult(Result[Comparison]):
                             f"{name}_{side}": getattr(head, name)[i, n] for i, side in enumerate(("first", "second"))
                         }
                     rows.append(row | {name: getattr(head, name)[n] for name in ("gained", "gain", "lost", "loss")})
-        return _pandas().DataFrame(rows)
+        return import_pandas().DataFrame(rows)
 
 
 class ExplainResult(Result[Explanation]):
@@ -667,7 +674,7 @@ class ExplainResult(Result[Explanation]):
         """
         row = msgspec.structs.asdict(self.data.row)
         numbers = {name: values for name, values in row.items() if values is not None}
-        return _pandas().DataFrame({"key": self.keys, "key_token": self.key_tokens, **numbers})
+        return import_pandas().DataFrame({"key": self.keys, "key_token": self.key_tokens, **numbers})
 
 
 class CheckResult(Result[CheckReport]):
@@ -694,4 +701,4 @@ class CheckResult(Result[CheckReport]):
         Raises:
             AttnscopeError: pandas is not installed.
         """
-        return _pandas().DataFrame([msgspec.structs.asdict(check) for check in self.data.checks])
+        return import_pandas().DataFrame([msgspec.structs.asdict(check) for check in self.data.checks])

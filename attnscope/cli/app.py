@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from attnscope.cli import batch, check, compare, convert, explain, info, run
+from attnscope.cli import batch, check, compare, convert, explain, heads, info, run
 from attnscope.cli.help import Command, Group
 from attnscope.cli.option_groups import expand_groups
 from attnscope.version import __version__
@@ -14,6 +14,7 @@ attnscope run "The bank by the river"
 attnscope run "The bank by the river" --head all --format heat
 attnscope compare "The bank by the river"
 attnscope explain "The bank by the river" --query bank
+attnscope heads
 attnscope batch texts.txt -o dump.jsonl
 attnscope check
 attnscope info
@@ -29,6 +30,7 @@ for command, examples in (
     (run.run, run.EXAMPLES),
     (compare.compare, compare.EXAMPLES),
     (explain.explain, explain.EXAMPLES),
+    (heads.heads, heads.EXAMPLES),
     (batch.batch, batch.EXAMPLES),
     (convert.convert, convert.EXAMPLES),
     (check.check, check.EXAMPLES),

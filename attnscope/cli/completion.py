@@ -41,6 +41,21 @@ def stages(incomplete: str) -> list[str]:
     return [f"{done}{comma}{stage}" for stage in known if stage.startswith(last) and stage not in used]
 
 
+def roles(incomplete: str) -> list[str]:
+    """Roles of heads, also after a comma."""
+    from attnscope.report.head_roles import ROLES
+
+    done, comma, last = incomplete.rpartition(",")
+    return [f"{done}{comma}{role}" for role in ROLES if role.startswith(last) and role not in done.split(",")]
+
+
+def measures(incomplete: str) -> list[str]:
+    """Numbers of every head."""
+    from attnscope.report.row_statistics import STATISTICS
+
+    return _starting(["weight", "value", "projected", *STATISTICS], incomplete)
+
+
 def words(*known: str) -> Callable[[str], list[str]]:
     """A completion out of fixed words."""
 

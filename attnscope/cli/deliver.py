@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from attnscope.views.plain import Page
     from attnscope.views.terminal import Findings, Format
+    from attnscope.views.terminal.heads import Listing
 
 _NARROWEST, _WIDEST = 40, 10_000
 
@@ -63,14 +64,19 @@ def check_output(show: OutputOptions, command: Command, inputs: Iterable[object]
     check_target(show.output, force=show.force)
 
 
-def deliver(findings: "Findings", show: OutputOptions) -> None:
+def deliver(findings: "Findings", show: OutputOptions, listing: "Listing | None" = None) -> None:
     """Send findings where the user wants it.
+
+    Args:
+        findings: What was found.
+        show: Where to, and how it looks.
+        listing: Of a survey of heads: which of them are listed.
 
     Raises:
         AttnscopeError: It cannot be written.
     """
     if show.output is not None:
-        _to_file(findings, show)
+        _to_file(findings, show, listing)
     elif show.format == "json":
         from attnscope.report import json_parts
 
@@ -78,22 +84,22 @@ def deliver(findings: "Findings", show: OutputOptions) -> None:
             write_bytes(part)
         write_bytes(b"\n")
     else:
-        put(findings, show, show.format or "table")
+        put(findings, show, show.format or "table", listing)
 
 
-def put(findings: "Findings", show: OutputOptions, format: "Format") -> None:
+def put(findings: "Findings", show: OutputOptions, format: "Format", listing: "Listing | None" = None) -> None:
     """Draw findings on standard output."""
     from attnscope.views.terminal import draw
 
-    draw(findings, console(show.color), format=format, precision=show.precision)
+    draw(findings, console(show.color), format=format, precision=show.precision, listing=listing)
 
 
-def _to_file(findings: "Findings", show: OutputOptions) -> None:
+def _to_file(findings: "Findings", show: OutputOptions, listing: "Listing | None") -> None:
     from attnscope.files.atomic import write_atomic
     from attnscope.views.formats import export
 
     path = Path(str(show.output))
-    parts = export(findings, path, precision=show.precision, width=_named_width())
+    parts = export(findings, path, precision=show.precision, width=_named_width(), listing=listing)
     size = write_atomic(path, parts, force=show.force)
     if not show.quiet:
         print_notice("wrote", f"{escape_control(str(path))} ({size:,} bytes)")

@@ -68,7 +68,9 @@ class TokenOptions:
             metavar="HEAD",
             parser=arguments.indices("--head"),
             autocompletion=completion.words("auto"),
-            help="Head, in the same form. auto picks the head with the most weight on other words.",
+            help="Head, in the same form. auto picks the head with the most weight from "
+            "--query on --key; without --key, the one whose weights depend most on content, not on distance, special "
+            "tokens or the first.",
         ),
     ] = "auto"
     top: Annotated[

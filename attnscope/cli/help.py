@@ -21,6 +21,10 @@ def _write_help(self: Any, ctx: Any, formatter: Any) -> None:
     for title, rows in _by_group(self, ctx).items():
         with formatter.section(title):
             formatter.write_dl(rows, col_max=26)
+    if self.name in _GLOSSARIES:
+        title, entries = _GLOSSARIES[self.name]
+        with formatter.section(title):
+            formatter.write_dl(entries(), col_max=26)
     _write_examples(formatter, self.epilog)
 
 
@@ -70,6 +74,15 @@ def _record(parameter: Any, ctx: Any) -> tuple[str, str] | None:
 
         return record[0], record[1].replace("{row_statistics}", ", ".join(STATISTICS))
     return record
+
+
+def _roles() -> list[tuple[str, str]]:
+    from attnscope.report.head_roles import HEAD_ROLES
+
+    return [(f"{role.letter} {role.name}", f"{role.meaning} ({role.source})") for role in HEAD_ROLES]
+
+
+_GLOSSARIES = {"heads": ("Roles", _roles)}  # what the help of a command explains besides its options
 
 
 def _write_examples(formatter: Any, epilog: str | None) -> None:

@@ -228,7 +228,7 @@ class OutputOptions:
             group=_SHOW,
             metavar="FILE",
             autocompletion=completion.files,
-            help=f"Write to a file; the extension sets the format: {endings_in_words()}.",
+            help=f"Write to a file; the extension sets the format: {endings_in_words('run', 'compare', 'explain')}.",
         ),
     ] = None
     precision: Annotated[

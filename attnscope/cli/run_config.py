@@ -29,6 +29,7 @@ def run_config(
     window: int | None,
     quiet: bool,
     pool: int | None = None,
+    optional: bool = False,
 ) -> "RunConfig":
     """What the user asked for.
 
@@ -40,6 +41,7 @@ def run_config(
         window: See config.RunConfig.
         quiet: No remarks on standard error.
         pool: Runs of a pooled map, as typed; None where none was asked for.
+        optional: There may be no text.
 
     Raises:
         UsageError: There is no text, or there are two sources of one.
@@ -50,7 +52,7 @@ def run_config(
     chosen = stack.chosen()
     layer, head = parse_unit(selection.layer, selection.head)
     return RunConfig(
-        texts=texts(source, quiet=quiet),
+        texts=() if optional and source.text is None and source.file is None else texts(source, quiet=quiet),
         model=chosen["model"],
         config=chosen["config"],
         mask=selection.mask,

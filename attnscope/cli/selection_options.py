@@ -50,7 +50,9 @@ class SelectionOptions:
             metavar="HEADS",
             parser=arguments.indices("--head"),
             autocompletion=completion.words("auto", "all", "mean"),
-            help="Heads, in the same form, or L2H3. auto picks the head with the most weight on other words.",
+            help="Heads, in the same form, or L2H3. auto picks the head with the most weight from "
+            "--query on --key; without --key, the one whose weights depend most on content, not on distance, special "
+            "tokens or the first.",
         ),
     ] = "auto"
     query: Annotated[

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
-from torch import nn
+from torch import Tensor, nn
 
 from attnscope.engines.protocol import EngineSettings
 from attnscope.masks.expression import parse_mask
@@ -89,6 +89,11 @@ class NativeEngine:
     def output_projections(self, batch: Batch) -> list[nn.Module | None]:
         """The output projection of every layer."""
         return [attention_of(self.stack, layer).out for layer in range(self.sizes[0])]
+
+    def value_and_output(self, layer: int) -> tuple[Tensor, Tensor] | None:
+        """Weights of the value and of the output projection."""
+        attention = attention_of(self.stack, layer)
+        return None if attention.out is None else (attention.v.weight, attention.out.weight)
 
     def holding(self, layer: int) -> AbstractContextManager[None]:
         """Keep the weights of a layer in memory."""

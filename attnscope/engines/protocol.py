@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from torch import nn
+from torch import Tensor, nn
 
 from attnscope.masks.terms import Mask, MaskTerm
 from attnscope.model.batch import Batch, TokenTensors
@@ -67,6 +67,12 @@ class Engine(Protocol):
 
     def output_projections(self, batch: Batch) -> list[nn.Module | None]:
         """The output projection of every layer, None where it is not found; runs the batch where that shows them."""
+
+    def value_and_output(self, layer: int) -> tuple[Tensor, Tensor] | None:
+        """Weights of the value projection, (G·Ev, D), and of the output projection, (D, H·Ev), while a layer is held.
+
+        None where either is not known, or not there.
+        """
 
     def holding(self, layer: int) -> AbstractContextManager[None]:
         """Keep the weights of a layer in memory."""

@@ -73,7 +73,7 @@ def make_plan(run: RunConfig, source: ModelSource) -> RunPlan:
         UsageError: A layer, head, position or word is not there.
         AttnscopeError: A text does not fit the model, or what was asked for does not fit into memory.
     """
-    plan = plan_for_texts(run, source, _pages(run, source))
+    plan = plan_for_texts(run, source, plan_texts(run, source))
     hint = MEMORY_HINT
     if (
         plan.stages
@@ -84,8 +84,8 @@ def make_plan(run: RunConfig, source: ModelSource) -> RunPlan:
     return fit_to_memory(plan, hint=hint)
 
 
-def _pages(run: RunConfig, source: ModelSource) -> list[TextPlan]:
-    """The pages of all texts; of several, those that lack a word or position that was typed are left out, and named.
+def plan_texts(run: RunConfig, source: ModelSource) -> list[TextPlan]:
+    """Plan every text; of several, those that lack a word or position that was typed are left out, and named.
 
     Raises:
         NotInText: It is in none of them.

@@ -7,12 +7,15 @@ import msgspec
 from attnscope.report import Explanation, Report, json_schema
 from attnscope.report.check import CheckReport
 from attnscope.report.compare import Comparison
+from attnscope.report.heads import HeadSurvey, MeasuredHeads
 
 KINDS: dict[str, type[msgspec.Struct]] = {
     "report": Report,
     "compare": Comparison,
     "check": CheckReport,
     "explain": Explanation,
+    "heads": HeadSurvey,
+    "measured-heads": MeasuredHeads,
 }
 
 

@@ -62,6 +62,11 @@ class FileTokenizer:
         piece = self._rust.id_to_token(number) or f"<{number}>"
         return Token(number, piece, piece, special=True)
 
+    def ordinary_ids(self) -> list[int]:
+        """Ids that are neither special nor for unknown words, sorted."""
+        known = set(self._rust.get_vocab(with_added_tokens=True).values())
+        return sorted(known - self._special - {self.unknown_id})
+
     def encode(self, text: str, pair: str | None = None, *, where: str = "TEXT") -> list[Token]:
         """As `Tokenizer.encode`; special tokens are added as the file says."""
         texts = (text,) if pair is None else (text, pair)

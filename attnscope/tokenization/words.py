@@ -77,6 +77,10 @@ class WordTokenizer:
         self.vocab_size = len(self._ids)
         self.notes: list[str] = []
 
+    def ordinary_ids(self) -> list[int]:
+        """Ids of all words."""
+        return list(range(self.vocab_size))
+
     def encode(self, text: str, pair: str | None = None, *, where: str = "TEXT") -> list[Token]:
         """As `Tokenizer.encode`; every word must be in the texts that the vocabulary was made from."""
         tokens = []

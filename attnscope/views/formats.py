@@ -15,10 +15,12 @@ if TYPE_CHECKING:
     from attnscope.report import Explanation, Report
     from attnscope.report.check import CheckReport
     from attnscope.report.compare import Comparison
+    from attnscope.report.heads import HeadSurvey, MeasuredHeads
+    from attnscope.views.terminal.heads import Listing
 
 WIDTH = 120  # columns of what is drawn into a file
-Command = Literal["run", "compare", "explain", "check"]
-_DRAWS: tuple[Command, ...] = ("run", "compare", "explain")
+Command = Literal["run", "compare", "explain", "heads", "check"]
+_DRAWS: tuple[Command, ...] = ("run", "compare", "explain", "heads")
 
 
 @dataclass(frozen=True)
@@ -28,36 +30,39 @@ class FileFormat:
     Attributes:
         ending: Of the file's name, with its dot.
         holds: The commands whose findings it can hold.
-        write: Its bytes piece by piece, from findings, digits after the point, and columns.
+        write: Its bytes piece by piece, from findings, digits after the point, columns, and which heads are listed.
         drawn: It is made for eyes: a window of a long text is enough, and digits are rounded.
     """
 
     ending: str
     holds: tuple[Command, ...]
-    write: Callable[[Any, int, int], Iterator[bytes]]
+    write: Callable[[Any, int, int, "Listing | None"], Iterator[bytes]]
     drawn: bool = False
 
 
 def export(
-    findings: "Report | Comparison | Explanation | CheckReport",
+    findings: "Report | Comparison | Explanation | CheckReport | HeadSurvey | MeasuredHeads",
     path: Path,
     *,
     precision: int = 2,
     width: int | None = None,
+    listing: "Listing | None" = None,
 ) -> Iterator[bytes]:
     """What a file of this name holds, piece by piece; writing it is the caller's business.
 
     Args:
         findings: What to export.
         path: The file's name; its ending chooses `.json`, `.txt` (the table view), `.svg` (the same in colour) or
-            `.safetensors` (every array of a Report by name, such as `text0.L2H1.weights`).
+            `.safetensors` (every array of a Report by name, such as `text0.L2H1.weights`), `.csv` or `.parquet` (a row
+            for every head of a survey).
         precision: Digits after the point in `.txt` and `.svg`; the others are exact.
         width: Columns of `.txt` and `.svg`; None for 120.
+        listing: Of a survey of heads: which of them `.txt` and `.svg` list.
 
     Raises:
         UsageError: The ending is none of these, or the format cannot hold such findings.
     """
-    return format_for(path, _command_of(findings)).write(findings, precision, width or WIDTH)
+    return format_for(path, _command_of(findings)).write(findings, precision, width or WIDTH, listing)
 
 
 def format_for(path: Path, command: Command) -> FileFormat:
@@ -70,6 +75,8 @@ def format_for(path: Path, command: Command) -> FileFormat:
     for one in FILE_FORMATS:
         if one.ending == path.suffix.lower():
             if command not in one.holds:
+                if command == "run" and "heads" in one.holds:
+                    hint += "; attnscope convert makes tables of reports"
                 found = f"{one.ending} holds findings of {' and '.join(one.holds)} only"
                 raise UsageError(found, where=path, hint=hint)
             return one
@@ -82,32 +89,34 @@ def endings(command: Command) -> list[str]:
     return [one.ending for one in FILE_FORMATS if command in one.holds]
 
 
-def endings_in_words() -> str:
-    """Describe the endings for help: `.json .txt .svg, or .safetensors for run`."""
-    everywhere = [one.ending for one in FILE_FORMATS if set(_DRAWS) <= set(one.holds)]
-    others = [f"{one.ending} for {' and '.join(one.holds)}" for one in FILE_FORMATS if one.ending not in everywhere]
-    return f"{' '.join(everywhere)}, or {', '.join(others)}"
+def endings_in_words(*commands: Command) -> str:
+    """Describe the endings of some commands for help: `.json .txt .svg, or .safetensors for run`."""
+    shared = [one.ending for one in FILE_FORMATS if set(commands) <= set(one.holds)]
+    others = [
+        f", or {one.ending} for {' and '.join(command for command in commands if command in one.holds)}"
+        for one in FILE_FORMATS
+        if one.ending not in shared and set(commands) & set(one.holds)
+    ]
+    return " ".join(shared) + "".join(others)
 
 
-def _command_of(findings: "Report | Comparison | Explanation | CheckReport") -> Command:
+def _command_of(findings: object) -> Command:
     from attnscope.report import Explanation, Report
+    from attnscope.report.check import CheckReport
     from attnscope.report.compare import Comparison
 
-    if isinstance(findings, Report):
-        return "run"
-    return (
-        "compare" if isinstance(findings, Comparison) else "explain" if isinstance(findings, Explanation) else "check"
-    )
+    kinds: dict[type, Command] = {Report: "run", Comparison: "compare", Explanation: "explain", CheckReport: "check"}
+    return kinds.get(type(findings), "heads")
 
 
-def _json(findings: Any, _precision: int, _width: int) -> Iterator[bytes]:
+def _json(findings: Any, _precision: int, _width: int, _listing: Any) -> Iterator[bytes]:
     from attnscope.report import json_parts
 
     yield from json_parts(findings)
     yield b"\n"
 
 
-def _txt(findings: Any, precision: int, width: int) -> Iterator[bytes]:
+def _txt(findings: Any, precision: int, width: int, listing: Any) -> Iterator[bytes]:
     if _command_of(findings) == "check":
         from attnscope.views.check import as_text as check_as_text
         from attnscope.views.plain import Page
@@ -116,24 +125,38 @@ def _txt(findings: Any, precision: int, width: int) -> Iterator[bytes]:
         return
     from attnscope.views.terminal.recorded import as_text  # rich is only needed for drawing
 
-    yield as_text(findings, width=width, precision=precision).encode()
+    yield as_text(findings, width=width, precision=precision, listing=listing).encode()
 
 
-def _svg(findings: Any, precision: int, width: int) -> Iterator[bytes]:
+def _svg(findings: Any, precision: int, width: int, listing: Any) -> Iterator[bytes]:
     from attnscope.views.terminal.recorded import as_svg
 
-    yield as_svg(findings, width=width, precision=precision).encode()
+    yield as_svg(findings, width=width, precision=precision, listing=listing).encode()
 
 
-def _safetensors(findings: Any, _precision: int, _width: int) -> Iterator[bytes]:
+def _safetensors(findings: Any, _precision: int, _width: int, _listing: Any) -> Iterator[bytes]:
     from attnscope.views.tensors import safetensors_parts
 
     yield from safetensors_parts(findings)
 
 
+def _csv(findings: Any, _precision: int, _width: int, _listing: Any) -> Iterator[bytes]:
+    from attnscope.views.head_tables import csv_parts
+
+    yield from csv_parts(findings)
+
+
+def _parquet(findings: Any, _precision: int, _width: int, _listing: Any) -> Iterator[bytes]:
+    from attnscope.views.head_tables import parquet_parts
+
+    yield from parquet_parts(findings)
+
+
 FILE_FORMATS = (
-    FileFormat(".json", ("run", "compare", "explain", "check"), _json),
-    FileFormat(".txt", ("run", "compare", "explain", "check"), _txt, drawn=True),
+    FileFormat(".json", (*_DRAWS, "check"), _json),
+    FileFormat(".txt", (*_DRAWS, "check"), _txt, drawn=True),
     FileFormat(".svg", _DRAWS, _svg, drawn=True),
     FileFormat(".safetensors", ("run",), _safetensors),
+    FileFormat(".csv", ("heads",), _csv),
+    FileFormat(".parquet", ("heads",), _parquet),
 )

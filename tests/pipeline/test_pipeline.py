@@ -29,27 +29,62 @@ def test_a_real_bert_reads_bank_from_river(minilm):
     assert words[text.heads[0].top.keys[words.index("bank"), 0]] == "river"
 
 
-def test_auto_takes_the_head_with_most_mass_on_other_words(minilm):
+BY_CONTENT = "most weight on other words that distance does not explain"
+
+
+def beyond_distance(weights, words):
+    """√(Σ (α − what all other pairs as far apart, and one of weight 0, have on average)² / rows), on other words."""
+    rows, found = [i for i, word in enumerate(words) if word], 0.0
+    for i in rows:
+        for j in rows:
+            others = [weights[k, k + j - i] for k in rows if k != i and 0 < k + j - i < len(words) and words[k + j - i]]
+            found += (weights[i, j] - sum(others) / (len(others) + 1)) ** 2 if j and j != i else 0.0
+    return np.sqrt(found / len(rows))
+
+
+def test_auto_takes_the_head_whose_weights_depend_most_on_content(minilm):
     every = heads(run(model=str(minilm), layer="all", head="all"))
-    content = [not token.special for token in run(model=str(minilm)).texts[0].tokens]
-    mass = {at: float(head.rows.other[content].mean()) for at, head in every.items()}
+    words = [not token.special for token in run(model=str(minilm)).texts[0].tokens]
+    mass = {at: float(beyond_distance(head.stages["weights"].astype(float), words)) for at, head in every.items()}
     best = max(mass, key=lambda at: mass[at])
+    assert best != (0, 2), "which looks at the token before, whatever that is"
     (chosen,) = run(model=str(minilm)).texts[0].heads
     assert (chosen.layer, chosen.head) == best
-    assert chosen.chosen == f"auto: most weight on other words ({mass[best]:.2f})"
+    assert chosen.chosen == f"auto: {BY_CONTENT} ({mass[best]:.2f})"
     (within,) = run(model=str(minilm), layer="3").texts[0].heads
     assert (within.layer, within.head) == max((at for at in mass if at[0] == 3), key=lambda at: mass[at])
     assert len(run(model=str(minilm), head="all").texts[0].heads) == 12
     (named,) = run(model=str(minilm), head="4").texts[0].heads
     assert named.layer == max(range(6), key=lambda layer: mass[layer, 4])
-    assert named.chosen == f"auto: most weight on other words ({mass[named.layer, 4]:.2f})"
+    assert named.chosen == f"auto: {BY_CONTENT} ({mass[named.layer, 4]:.2f})"
     over = {layer: float(np.mean([mass[layer, head] for head in (0, 4)])) for layer in range(6)}
     two = run(model=str(minilm), head="0,4").texts[0].heads
     assert {head.layer for head in two} == {max(over, key=lambda layer: over[layer])}
-    said = f"auto layer: most weight on other words, {max(over.values()):.2f} over these heads"
+    said = f"auto layer: {BY_CONTENT}, {max(over.values()):.2f} over these heads"
     assert [head.chosen for head in two] == [said, said], "the head was not chosen, and the figure is not its own"
     assert run(model=str(minilm), layer="2", head="0,4").texts[0].heads[0].chosen is None
     assert [h.layer for h in run(model=str(minilm), layer="all").texts[0].heads] == list(range(6))
+
+
+def test_auto_answers_the_question_that_was_asked(minilm):
+    every = heads(run(model=str(minilm), layer="all", head="all"))
+    words = [token.text for token in run(model=str(minilm)).texts[0].tokens]
+    bank, river = words.index("bank"), words.index("river")
+    for options, rows, said in (
+        ({"query": "bank", "key": "river"}, [bank], "these rows"),
+        ({"key": "river"}, range(1, len(words) - 1), "all words"),
+    ):
+        mass = {at: float(head.stages["weights"][list(rows), river].mean()) for at, head in every.items()}
+        best = max(mass, key=lambda at: mass[at])
+        (chosen,) = run(model=str(minilm), **options).texts[0].heads
+        assert (chosen.layer, chosen.head) == best
+        assert chosen.chosen == f"auto: most weight from {said} on these columns ({mass[best]:.2f})"
+
+
+def test_the_sample_leads_from_bank_to_river():
+    for text in ("The bank by the river", "The bank by the river was eroded"):
+        (head,) = run(text, model="riverbank").texts[0].heads
+        assert (head.top.keys[1, 0], head.top.weight[1, 0] > 0.8) == (4, True)
 
 
 @pytest.mark.parametrize(

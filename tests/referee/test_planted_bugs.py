@@ -108,12 +108,13 @@ def _padding_is_seen() -> Plant:
 
 
 def _special_rows_in_the_choice_of_a_head() -> Plant:
-    mass = choice.mass_on_other_words
+    ranked = choice.RankingRecorders
 
-    def all_rows(kept: Any, counted: torch.Tensor) -> torch.Tensor:
-        return mass(kept, torch.ones_like(counted))
+    def all_rows(batch: Any, *given: Any) -> Any:
+        none = {**batch.tokens.kinds, "special": torch.zeros_like(batch.tokens.special)}
+        return ranked(replace(batch, tokens=replace(batch.tokens, kinds=none)), *given)
 
-    return analysis, "mass_on_other_words", all_rows
+    return analysis, "RankingRecorders", all_rows
 
 
 def _last_row_left_out_of_sums() -> Plant:

@@ -3,6 +3,7 @@
 import re
 import string
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -17,8 +18,6 @@ from tests.referee.models import Model
 from tests.referee.reference import Allowed, Layer
 
 Json = dict[str, Any]
-_MASS = re.compile(r"auto: most weight on other words \((\d\.\d\d)\)")
-_MASS_OVER_HEADS = re.compile(r"auto layer: most weight on other words, (\d\.\d\d) over these heads")
 
 
 class Mismatch(AssertionError):
@@ -48,6 +47,7 @@ class Text:
         given = [call.texts[number], call.pair or ""]
         spans = zip(self.encoding.sequence_ids, self.encoding.offsets, strict=True)
         written = ["" if text is None else given[text][start:end] for text, (start, end) in spans]
+        self.words = [word or piece for word, piece in zip(written, self.encoding.tokens, strict=True)]
         marks = [
             text != "" and set(text) <= {*string.punctuation, "…"} and not special
             for text, special in zip(written, self.special, strict=True)
@@ -229,49 +229,104 @@ def named_units(
     layer, head = call.layer or "auto", call.head or "auto"
     layers = call.numbers(layer, n_layers) or list(range(n_layers))
     heads = call.numbers(head, n_heads) or list(range(n_heads))
-    mass = _mass(by_text, texts) if "auto" in (layer, head) else None
+    ranking = _ranking(call, by_text, texts) if "auto" in (layer, head) else None
     if layer == "mean":
         if head == "mean":
             return [(("mean", "mean"), (layers, heads))]
-        if head == "auto" and mass is not None:
-            best = _chosen(shown, Number(mass.value.mean(0), mass.slack.mean(0)), "head")
+        if head == "auto" and ranking is not None:
+            best = _chosen(shown, Number(ranking.of.value.mean(0), ranking.of.slack.mean(0)), "head", ranking.form)
             return [(("mean", best), (layers, [best]))]
         return [(("mean", h), (layers, [h])) for h in heads]
-    if layer == "auto" and mass is not None:
-        of_layer = mass[:, heads]
+    if layer == "auto" and ranking is not None:
+        of_layer = ranking.of[:, heads]
         at = np.arange(n_layers), of_layer.value.argmax(1)
         over = of_layer[at] if head == "auto" else Number(of_layer.value.mean(1), of_layer.slack.max(1))
-        form = _MASS if head in ("auto", "mean") or len(heads) == 1 else _MASS_OVER_HEADS
+        form = ranking.form if head in ("auto", "mean") or len(heads) == 1 else ranking.form_over_heads
         layers = [_chosen(shown, over, "layer", form)]
     units: list[tuple[tuple[Any, Any], tuple[list[int], list[int]]]] = []
     for i, one in enumerate(layers):
         if head == "mean":
             units.append(((one, "mean"), ([one], heads)))
-        elif head == "auto" and mass is not None:
-            best = _chosen(shown[i : i + 1], mass[one], "head")
+        elif head == "auto" and ranking is not None:
+            best = _chosen(shown[i : i + 1], ranking.of[one], "head", ranking.form)
             units.append(((one, best), ([one], [best])))
         else:
             units += [((one, h), ([one], [h])) for h in heads]
     return units
 
 
-def _mass(by_text: list[list[Attention]], texts: list[Text]) -> Number:
-    """Mean weight on other words over the words of all texts that may see anything, (layers, heads)."""
-    values, slacks = [], []
-    for layer in range(len(by_text[0])):
-        rows = [
-            one[layer].statistic("other")[
-                :, [i for i in range(text.n) if not text.special[i] and not one[layer].dead[i]]
-            ]
-            for one, text in zip(by_text, texts, strict=True)
-        ]
-        value = np.concatenate([row.value for row in rows], 1)
-        values.append(value.sum(1) / max(1, value.shape[1]))
-        slacks.append(np.concatenate([row.slack for row in rows], 1).max(1, initial=0.0) + 4 * U)
-    return Number(np.array(values), np.array(slacks))
+@dataclass(frozen=True)
+class _Ranking:
+    """What `auto` ranks heads by: how it is said, and (layers, heads) of it."""
+
+    measure: str
+    of: Number
+
+    @property
+    def form(self) -> "re.Pattern[str]":
+        return re.compile(rf"auto: {self.measure} \((\d\.\d\d)\)")
+
+    @property
+    def form_over_heads(self) -> "re.Pattern[str]":
+        return re.compile(rf"auto layer: {self.measure}, (\d\.\d\d) over these heads")
 
 
-def _chosen(shown: list[Json], over: Number, what: str, form: "re.Pattern[str]" = _MASS) -> int:
+def _ranking(call: Call, by_text: list[list[Attention]], texts: list[Text]) -> _Ranking:
+    """What heads are ranked by: the weight on the keys that were named, or what the offset does not explain."""
+    queries, keys = (_named(typed, texts) for typed in (call.query, call.key))
+    words = [[i for i in range(text.n) if not text.special[i]] or list(range(text.n)) for text in texts]
+    measure = _on_keys if keys is not None else _beyond_offset
+    found = [
+        measure([one[n] for one in by_text], texts, queries or words, keys or words) for n in range(len(by_text[0]))
+    ]
+    of = Number(np.array([one.value for one in found]), np.array([one.slack for one in found]))
+    if keys is not None:
+        return _Ranking(f"most weight from {'these rows' if queries else 'all words'} on these columns", of)
+    rows = " from these rows" if queries else ""
+    return _Ranking(f"most weight{rows} on other words that distance does not explain", of)
+
+
+def _named(typed: str | None, texts: list[Text]) -> list[list[int]] | None:
+    """Positions in every text; None where none were named, or all."""
+    if typed is None:
+        return None
+    found = [places(typed, text.words) for text in texts]
+    return None if all(len(some) == text.n for some, text in zip(found, texts, strict=True)) else found
+
+
+def _on_keys(layers: list[Attention], texts: list[Text], rows: list[list[int]], keys: list[list[int]]) -> Number:
+    """Weight of the average row on the keys, (H,)."""
+    parts = []
+    for one, some, wanted in zip(layers, rows, keys, strict=True):
+        weights = one.number("weights")[:, some][:, :, wanted]
+        parts.append(Number(np.nan_to_num(weights.value).sum((1, 2)), weights.slack.sum((1, 2))))
+    count = sum(map(len, rows))
+    return Number(sum(p.value for p in parts) / count, sum(p.slack for p in parts) / count + 4 * U)
+
+
+def _beyond_offset(layers: list[Attention], texts: list[Text], rows: list[list[int]], words: list[list[int]]) -> Number:
+    """Root mean square of what rows give to other words beyond the mean of all other pairs of the offset and of 0."""
+    pairs: dict[int, list[tuple[bool, bool, Any, Any]]] = {}
+    for one, text, some, every in zip(layers, texts, rows, words, strict=True):
+        weights = one.number("weights")
+        for i in sorted({*some, *every}):
+            for j in range(1, text.n):
+                if one.used[i, j] and i != j and not text.special[j]:
+                    pair = (i in some, i in every, weights.value[:, i, j], weights.slack[:, i, j])
+                    pairs.setdefault(j - i, []).append(pair)
+    squares = slacks = np.zeros(len(layers[0].raw))
+    for group in pairs.values():
+        profile = [value for _, counts, value, _ in group if counts]
+        for mine, _, value, slack in group:
+            if mine:
+                predicted = (sum(profile) - value) / len(profile) if profile else 0.0
+                squares = squares + (value - predicted) ** 2
+                slacks = slacks + 4 * slack**2
+    count = sum(map(len, rows))
+    return Number(np.sqrt(squares / count), np.sqrt(slacks / count) + 2e-3)  # a root of sums in float32
+
+
+def _chosen(shown: list[Json], over: Number, what: str, form: "re.Pattern[str]") -> int:
     """Which layer or head was chosen, after a look whether it is one of the best and its figure is right."""
     (name,) = {head[what] for head in shown}
     if not isinstance(name, int) or not 0 <= name < len(over.value):

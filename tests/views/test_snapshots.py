@@ -8,9 +8,11 @@ import pytest
 from attnscope.comparison.reports import compare_sides
 from attnscope.report import STAGES
 from attnscope.report.compare import Side
+from attnscope.views.terminal.heads import Listing
 from tests.helpers.sample_explanations import explanation, residuals
 from tests.helpers.sample_overviews import overview
-from tests.helpers.sample_reports import HOSTILE, bank, causal, report, sized, text_report, tokens
+from tests.helpers.sample_reports import HOSTILE, bank, causal, report, sized, text_report, tokens, words
+from tests.helpers.sample_surveys import measured, survey
 from tests.helpers.screens import draw
 
 FOLDER = Path(__file__).parent / "snapshots"
@@ -120,6 +122,38 @@ COMPARED = {
     "compare-masked-80": (compared(("own", bank()), ("blind", BLIND)), 80, {}),
 }
 SCREENS |= COMPARED
+
+
+def many_heads(layers, heads, count, **kw):
+    every = [(layer, head) for layer in range(layers) for head in range(heads)]
+    return report(text_report(tokens(words(count)), heads=every, **kw))
+
+
+SHEET = many_heads(3, 4, 12, allowed=causal)
+SCREENS |= {
+    "heads-80": (survey(), 80, {}),
+    "heads-120": (survey(30, 9), 120, {}),
+    "heads-40": (survey(), 40, {}),
+    "heads-wide-80": (survey(2, 40), 80, {}),
+    "heads-colour-80": (survey(2, 4), 80, {"colour": "truecolor"}),
+    "heads-16-80": (survey(2, 4), 80, {"colour": "standard"}),
+    "heads-ascii-80": (survey(2, 4), 80, {"encoding": "ascii"}),
+    "heads-top-80": (survey(), 80, {"listing": Listing(3, "layer")}),
+    "heads-missing-80": (survey(missing=("retrieval", "copying"), unknown=12), 80, {}),
+    "heads-role-80": (survey(roles=("induction", "copying"), missing=("copying",)), 80, {}),
+    "heads-role-colour-80": (survey(2, 4, roles=("induction",)), 80, {"colour": "truecolor"}),
+    "measured-80": (measured(), 80, {}),
+    "measured-signed-colour-80": (measured(signed=True), 80, {"colour": "truecolor"}),
+    "measured-wide-80": (measured(2, 32), 80, {}),
+    "sheet-80": (SHEET, 80, {"format": "heat"}),
+    "sheet-40": (SHEET, 40, {"format": "heat"}),
+    "sheet-colour-80": (SHEET, 80, {"colour": "truecolor", "format": "heat"}),
+    "compare-many-80": (
+        compared(("own", many_heads(3, 4, 3)), ("causal", many_heads(3, 4, 3, allowed=causal))),
+        80,
+        {},
+    ),
+}
 
 
 @pytest.mark.parametrize("name", SCREENS)

@@ -173,6 +173,10 @@ class TransformersEngine:
         self.forward(batch, {layer: () for layer in layers})
         return [self.projections.get(layer) for layer in layers]
 
+    def value_and_output(self, layer: int) -> tuple[Tensor, Tensor] | None:
+        """None: where a model of transformers makes its values is not known."""
+        return None
+
     def holding(self, layer: int) -> AbstractContextManager[None]:
         """All weights are in memory."""
         return nullcontext()

@@ -7,6 +7,7 @@ masked row is NaN in whatever a recorder keeps of weights, contributions and out
 from attnscope.model.recorders.base import KeyTokens
 from attnscope.model.recorders.matrices import MatrixRecorder
 from attnscope.model.recorders.packed import PackedMatrices
+from attnscope.model.recorders.patterns import OffsetRecorder, TargetRecorder, UniformRecorder
 from attnscope.model.recorders.rows import RowRecorder
 from attnscope.model.recorders.sums import ColumnRecorder, PooledRecorder
 from attnscope.model.recorders.top import TopRecorder, strongest
@@ -15,9 +16,12 @@ __all__ = [
     "ColumnRecorder",
     "KeyTokens",
     "MatrixRecorder",
+    "OffsetRecorder",
     "PackedMatrices",
     "PooledRecorder",
     "RowRecorder",
+    "TargetRecorder",
     "TopRecorder",
+    "UniformRecorder",
     "strongest",
 ]

@@ -12,6 +12,7 @@ from torch import Tensor
 from attnscope.model.inputs import AttentionSpec
 from attnscope.model.matmul import matmul_transposed
 from attnscope.model.recorders.base import BaseRecorder, KeyTokens
+from attnscope.model.recorders.diagonal import diagonal_band
 from attnscope.model.tile import Tile, Workspace, as_slice
 from attnscope.report.row_statistics import ROW_STATISTICS, STATISTICS, WITHIN
 
@@ -199,13 +200,7 @@ class _DiagonalBand:
         self.furthest = max(last - 1 - k0, k1 - 1 - first)
         reach = max((n for n in WITHIN if n < self.furthest), default=0)  # all weight is nearer than the others
         self.before, self.ahead = min(reach, max(0, last - 1 - k0)), min(reach, max(0, k1 - 1 - first))
-        start, end = first - self.before, last + self.ahead  # all keys that any row has within reach
-        inside = weights[..., max(start - k0, 0) : max(min(end, k1) - k0, 0)]
-        wide = workspace.buffer("near", (*weights.shape[:3], end - start), weights.device).zero_()
-        wide[..., max(k0 - start, 0) :][..., : inside.shape[-1]] = inside
-        # A row further down starts a key further right: one row's length and one cell more.
-        step = (*wide.stride()[:2], wide.stride(2) + 1, 1)
-        self.band = wide.as_strided((*wide.shape[:3], self.before + 1 + self.ahead), step)
+        self.band = diagonal_band(weights, box, self.before, self.ahead, workspace)
 
     def on_self(self) -> Tensor:
         """Weight on the query's own position, (B, h, r)."""

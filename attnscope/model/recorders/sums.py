@@ -23,13 +23,21 @@ class ColumnRecorder(BaseRecorder):
         shown: Those that each text shows, (B, Q), bool.
         sources: The key side.
         mean: Mean over heads (and over every layer that it is shown) instead of each apart.
+        by: `weight`, or a contribution: `value` or `projected`.
     """
 
     def __init__(
-        self, heads: Sequence[int], rows: Sequence[int], shown: Tensor, sources: KeyTokens, *, mean: bool = False
+        self,
+        heads: Sequence[int],
+        rows: Sequence[int],
+        shown: Tensor,
+        sources: KeyTokens,
+        *,
+        mean: bool = False,
+        by: str = "weight",
     ) -> None:
         super().__init__(heads, rows)
-        self.mean, self._shown, self._layers = mean, shown, set[int]()
+        self.mean, self._shown, self._layers, self._by = mean, shown, set[int](), by
         shape = (shown.shape[0], 1 if mean else len(self.heads), sources.real.shape[1])
         self._sum = torch.zeros(shape, device=shown.device)
 
@@ -41,6 +49,8 @@ class ColumnRecorder(BaseRecorder):
             return None
         shown = self._shown[:, self.rows[overlap.rows]].float()[:, None, None]  # (B, 1, 1, r)
         part = (shown @ overlap.cut(tile.weights)).squeeze(2)  # (B, h, k)
+        if self._by != "weight":
+            part = part * tile.norms(self._by)[:, overlap.heads]
         part, here = (part.sum(1, keepdim=True), [0]) if self.mean else (part, overlap.here)
         return partial(_add, self._sum, part, (slice(None), as_slice(here), slice(tile.k0, tile.k1)))
 

@@ -10,24 +10,39 @@ from rich.console import Console
 
 from attnscope.report import Explanation, HeadReport, Report, TextReport
 from attnscope.report.compare import Comparison
+from attnscope.report.heads import HeadSurvey, MeasuredHeads
 from attnscope.views.terminal.compare import render_comparison
+from attnscope.views.terminal.contact_sheet import is_contact_sheet, put_contact_sheet
 from attnscope.views.terminal.contributors import put_contributors
 from attnscope.views.terminal.explain import render_explanation
 from attnscope.views.terminal.header import put_head_header, put_more, put_notes, put_report_header, put_text_header
+from attnscope.views.terminal.heads import Listing, render_measured, render_survey
 from attnscope.views.terminal.heat import put_heat
 from attnscope.views.terminal.overview import put_overview
 from attnscope.views.terminal.screen import Screen
 from attnscope.views.terminal.stages import stage_views
 from attnscope.views.terminal.tables import put_stage
 
-Findings = Report | Comparison | Explanation
+Findings = Report | Comparison | Explanation | HeadSurvey | MeasuredHeads
 Format = Literal["table", "heat", "verdict"]
 
 
 def draw(
-    findings: Findings, console: Console, *, format: Format = "table", precision: int = 2, options: bool = True
+    findings: Findings,
+    console: Console,
+    *,
+    format: Format = "table",
+    precision: int = 2,
+    options: bool = True,
+    listing: Listing | None = None,
 ) -> None:
-    """Print findings of any kind; see render, render_comparison and render_explanation."""
+    """Print findings of any kind; see render, render_comparison, render_explanation, render_survey, render_measured."""
+    if isinstance(findings, HeadSurvey):
+        render_survey(findings, console, options=options, listing=listing)
+        return
+    if isinstance(findings, MeasuredHeads):
+        render_measured(findings, console, precision=precision, options=options, listing=listing)
+        return
     if isinstance(findings, Explanation):
         render_explanation(findings, console, precision=precision, options=options)
         return
@@ -57,7 +72,10 @@ def render(
     put_report_header(screen, report)
     for text in report.texts:
         put_text_header(screen, text, len(report.texts))
-        for head in text.heads:
+        if format == "heat" and is_contact_sheet(text):
+            screen.say("")
+            put_contact_sheet(screen, text)
+        for head in text.heads if format != "heat" or not is_contact_sheet(text) else ():
             screen.say("")
             _put_head(screen, report, text, head, format)
         screen.say("")

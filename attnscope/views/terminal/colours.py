@@ -73,10 +73,10 @@ def _style(step: int, signed: bool, few: bool) -> Style:
     at = step / _STEPS * (len(stops) - 1)
     left = min(int(at), len(stops) - 2)
     red, green, blue = (round(a + (b - a) * (at - left)) for a, b in zip(stops[left], stops[left + 1], strict=True))
-    return Style(bgcolor=Color.from_rgb(red, green, blue), color=_readable_on(red, green, blue))
+    return Style(bgcolor=Color.from_rgb(red, green, blue), color=readable_on(red, green, blue))
 
 
-def _readable_on(*rgb: int) -> Color:
+def readable_on(*rgb: int) -> Color:
     """Black or white, whichever has the higher contrast (WCAG 2.1, relative luminance)."""
     linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in (v / 255 for v in rgb)]
     luminance = sum(a * b for a, b in zip((0.2126, 0.7152, 0.0722), linear, strict=True))

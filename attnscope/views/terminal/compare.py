@@ -1,5 +1,6 @@
 """Draw a Comparison: both sides' weights, their difference, and what moved per token."""
 
+import re
 from collections.abc import Sequence
 from typing import Literal
 
@@ -10,10 +11,11 @@ from rich.text import Text
 
 from attnscope.comparison.tolerance import conclusion, worst_of_stage
 from attnscope.report import Matrix, TextReport
-from attnscope.report.compare import Comparison, HeadChange, Side
+from attnscope.report.compare import Change, Comparison, HeadChange, Side
 from attnscope.views.terminal.attended import put_moved_mass
 from attnscope.views.terminal.colours import scale_for
 from attnscope.views.terminal.header import put_facts, put_notes, put_options, put_report_header, put_text_header
+from attnscope.views.terminal.heads import Listing, put_numbers, put_ranking
 from attnscope.views.terminal.heat import put_heat
 from attnscope.views.terminal.labels import Axis, token_axis, token_name
 from attnscope.views.terminal.numbers import digits_for
@@ -25,6 +27,7 @@ from attnscope.views.terminal.tables import put_stage
 
 _TABLE_FROM = 72  # columns that the table of moved weight needs
 _NAME = 10
+_PRINTED = 10  # heads that are printed each, where there are more
 
 
 def render_comparison(
@@ -48,7 +51,7 @@ def render_comparison(
     _put_verdict(screen, comparison)
     for change in comparison.changes:
         first, second = comparison.sides[0], comparison.sides[change.side]
-        for head in change.heads:
+        for head in _put_moved(screen, (first, second), change):
             screen.say("")
             _put_change(screen, (first, second), head, format)
     screen.say("")
@@ -60,6 +63,48 @@ def render_comparison(
     legend = [("legend", Text(_LEGEND))] if any(head.partial is None for head in heads) else []
     put_facts(screen, legend)
     put_options(screen, ["--head all", "--query WORD", "--format json (every digit)"])
+
+
+def _put_moved(screen: Screen, sides: tuple[Side, Side], change: Change) -> list[HeadChange]:
+    """Print how much moved in every head, where there are too many to print each; the heads that are printed.
+
+    A picture takes the second side's layers and heads; of several texts, the mean.
+    """
+    heads = change.heads
+    places = [re.fullmatch(r"L(\d+)H(\d+)", head.second) for head in heads]
+    moved = np.array([_share_moved(head) for head in heads])
+    if len(heads) <= _PRINTED or np.isnan(moved).all():
+        return heads
+    made = sides[1].report.provenance
+    total, count = np.zeros((2, made.n_layers, made.n_heads))
+    for place, share in zip(places, moved, strict=True):
+        if place and not np.isnan(share):
+            total[int(place[1]), int(place[2])] += share
+            count[int(place[1]), int(place[2])] += 1
+    labels = [screen.safe(side.label) for side in sides]
+    screen.say("")
+    screen.say(
+        ("what moved", "bold reverse"),
+        f"  {labels[0]} → {labels[1]}  share of the weight of the average row that moved",
+    )
+    with np.errstate(invalid="ignore"):
+        values = (total / count).astype(np.float32)
+    put_numbers(screen, values)
+    order = np.argsort(-np.nan_to_num(moved, nan=-1.0), kind="stable")[:_PRINTED]
+    screen.say("")
+    put_ranking(screen, values, None, Listing())
+    others = screen.named("--layer and --head", "layer and head")
+    screen.say((f"the {_PRINTED} that moved most follow; {others} select others", "dim"))
+    return [heads[n] for n in order]
+
+
+def _share_moved(head: HeadChange) -> float:
+    """Mean total variation of the rows, of a map the share of all weight that moved; NaN where rows are not whole."""
+    if head.mass is not None:
+        first, second = head.mass.astype(np.float64)
+        return float(np.abs(second - first).sum() / 2 / max(first.sum(), 1e-30))
+    known = head.total_variation[~np.isnan(head.total_variation)]
+    return float(known.mean()) if known.size else float("nan")
 
 
 _LEGEND = "moved: share of the weight that moved (total variation) · JS: Jensen–Shannon divergence in bits"

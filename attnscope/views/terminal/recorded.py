@@ -7,6 +7,7 @@ from rich.console import Console
 from rich.terminal_theme import SVG_EXPORT_THEME
 
 from attnscope.views.terminal import Findings, draw
+from attnscope.views.terminal.heads import Listing
 
 _PRE = (
     "<pre style=\"font-family:Menlo,Consolas,'DejaVu Sans Mono',monospace;line-height:1.25;white-space:pre;"
@@ -14,7 +15,9 @@ _PRE = (
 )
 
 
-def as_text(findings: Findings, *, width: int, precision: int, options: bool = True) -> str:
+def as_text(
+    findings: Findings, *, width: int, precision: int, options: bool = True, listing: Listing | None = None
+) -> str:
     """The table view without colour.
 
     Args:
@@ -22,10 +25,11 @@ def as_text(findings: Findings, *, width: int, precision: int, options: bool = T
         width: Columns.
         precision: Digits after the point.
         options: See terminal.render.
+        listing: Of a survey of heads: which of them are listed.
     """
     file = StringIO()
     console = Console(file=file, width=width, color_system=None, legacy_windows=False, force_jupyter=False)
-    draw(findings, console, precision=precision, options=options)
+    draw(findings, console, precision=precision, options=options, listing=listing)
     return file.getvalue()
 
 
@@ -36,16 +40,17 @@ def as_html(findings: Findings, *, width: int, precision: int) -> str:
     return console.export_html(theme=SVG_EXPORT_THEME, code_format=_PRE, inline_styles=True)
 
 
-def as_svg(findings: Findings, *, width: int, precision: int) -> str:
+def as_svg(findings: Findings, *, width: int, precision: int, listing: Listing | None = None) -> str:
     """The table view in colour, as a picture that loads nothing from anywhere.
 
     Args:
         findings: What to show.
         width: Columns.
         precision: Digits after the point.
+        listing: See as_text.
     """
     console = _recording(width)
-    draw(findings, console, precision=precision)
+    draw(findings, console, precision=precision, listing=listing)
     # Rich names a web font; the picture must need no network, and falls back to the viewer's monospace font.
     return re.sub(r"@font-face\s*\{.*?\}\s*", "", console.export_svg(title="attnscope"), flags=re.DOTALL)
 

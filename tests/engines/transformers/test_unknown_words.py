@@ -9,6 +9,7 @@ from attnscope.cli import main
 from attnscope.config import RunConfig, TextInput
 from attnscope.pipeline import inspect
 from tests.helpers.architectures import TWO_PARTS, make, save
+from tests.pipeline.test_pipeline import BY_CONTENT, beyond_distance
 
 TEXT = "the zebra by the okapi </s> was old"  # the last of them but one is a special token that was typed
 UNKNOWN, WORDS, SPECIAL = [1, 4], [0, 1, 2, 3, 4, 6, 7], [5, 8]
@@ -43,11 +44,13 @@ def test_rankings_without_special_tokens_keep_them(folders):
 
 def test_auto_and_the_line_above_a_head_average_over_their_rows(folders, capsys):
     report = _run(folders("bert"), head="auto")
-    rows = [_run(folders("bert")).heads[head].rows.other[WORDS].mean() for head in range(4)]
-    assert report.heads[0].head == int(np.argmax(rows))
-    assert report.heads[0].chosen == f"auto: most weight on other words ({max(rows):.2f})"
+    weights = [_run(folders("bert")).heads[head].stages["weights"].astype(np.float64) for head in range(4)]
+    found = [beyond_distance(one, [i in WORDS for i in range(len(one))]) for one in weights]
+    assert report.heads[0].head == int(np.argmax(found))
+    assert report.heads[0].chosen == f"auto: {BY_CONTENT} ({max(found):.2f})"
+    rows = _run(folders("bert")).heads[int(np.argmax(found))].rows.other[WORDS]
     assert main(["run", TEXT, "--model", str(folders("bert")), "--layer", "0"]) == 0
-    assert f"average row of words: {max(rows):.2f} on other words" in capsys.readouterr().out
+    assert f"average row of words: {rows.mean():.2f} on other words" in capsys.readouterr().out
 
 
 def test_a_long_text_that_ends_with_them_is_cut_at_its_end(folders):

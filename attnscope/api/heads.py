@@ -1,0 +1,178 @@
+"""What every head of a model does, from Python."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from attnscope.api.results import Float2, Result, import_pandas
+from attnscope.arguments import measure as read_measure
+from attnscope.arguments import number, roles
+from attnscope.config import RunConfig
+from attnscope.errors import UsageError, did_you_mean
+from attnscope.report import Matrix
+from attnscope.report.heads import HeadSurvey, MeasuredHeads, Probes
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from attnscope.pipeline import Session
+
+Float3 = np.ndarray[tuple[int, int, int], np.dtype[np.float32]]
+Names = np.ndarray[tuple[int, int], np.dtype[np.object_]]
+
+
+@dataclass(frozen=True)
+class HeadValue:
+    """A number of one head.
+
+    Attributes:
+        layer: Number of the layer.
+        head: Number of the head.
+        value: The number.
+        error: Its standard error; NaN where it has none.
+    """
+
+    layer: int
+    head: int
+    value: float
+    error: float
+
+
+def _strongest(values: Matrix, errors: Matrix | None, k: int) -> list[HeadValue]:
+    flat = np.where(np.isnan(values), -np.inf, values).ravel()
+    found = []
+    for n in np.argsort(-flat, kind="stable")[:k].tolist():
+        if flat[n] > -np.inf:
+            layer, head = divmod(n, values.shape[1])
+            error = float("nan") if errors is None else float(errors[layer, head])
+            found.append(HeadValue(layer, head, float(values[layer, head]), error))
+    return found
+
+
+class SurveyResult(Result[HeadSurvey]):
+    """What `heads` found: every role of every head, as arrays (roles, layers, heads) with labels."""
+
+    @property
+    def probes(self) -> Probes:
+        """What the heads were measured on."""
+        return self.data.probes
+
+    @property
+    def roles(self) -> list[str]:
+        """Names of the roles, in the order of the arrays' first axis."""
+        return [role.name for role in self.data.roles]
+
+    @property
+    def values(self) -> Float3:
+        """Value of every role and head, (roles, layers, heads); NaN where it was not measured."""
+        return np.stack([role.values for role in self.data.roles])
+
+    @property
+    def errors(self) -> Float3:
+        """Standard error of each value, (roles, layers, heads); NaN where there is none."""
+        return np.stack([role.errors for role in self.data.roles])
+
+    @property
+    def main(self) -> Names:
+        """Name of each head's main role, (layers, heads); None where no role is clear."""
+        names = np.array([*self.roles, None], dtype=object)  # the last for −1
+        found: Names = names[self.data.main]
+        return found
+
+    def __getitem__(self, role: str) -> Float2:
+        """One role of every head, (layers, heads).
+
+        Raises:
+            AttnscopeError: It was not measured.
+        """
+        if role not in self.roles:
+            raise UsageError(f"there is no role '{role}'", hint=did_you_mean(role, self.roles))
+        return self.data.roles[self.roles.index(role)].values
+
+    def strongest(self, role: str, k: int = 10) -> list[HeadValue]:
+        """The heads with the largest values of a role, the strongest first.
+
+        Args:
+            role: Its name.
+            k: How many.
+        """
+        return _strongest(self[role], self.data.roles[self.roles.index(role)].errors, k)
+
+    def to_pandas(self) -> "pd.DataFrame":
+        """One row for every head: layer, head, main role, and each role's value and standard error.
+
+        Raises:
+            AttnscopeError: pandas is not installed.
+        """
+        return _table(self.data)
+
+
+class MeasuredResult(Result[MeasuredHeads]):
+    """What `heads` found where one number was asked for."""
+
+    @property
+    def measure(self) -> str:
+        """What the number is."""
+        return self.data.measure
+
+    @property
+    def values(self) -> Float2:
+        """The number of every head, (layers, heads)."""
+        return self.data.values
+
+    def strongest(self, k: int = 10) -> list[HeadValue]:
+        """The heads with the largest numbers, the largest first."""
+        return _strongest(self.data.values, None, k)
+
+    def to_pandas(self) -> "pd.DataFrame":
+        """One row for every head: layer, head and the number.
+
+        Raises:
+            AttnscopeError: pandas is not installed.
+        """
+        return _table(self.data)
+
+
+def _table(data: HeadSurvey | MeasuredHeads) -> "pd.DataFrame":
+    from attnscope.views.head_tables import columns
+
+    return import_pandas().DataFrame(columns(data))
+
+
+def is_question(options: Mapping[str, Any]) -> bool:
+    """One number is asked for instead of roles.
+
+    Raises:
+        UsageError: Arguments exclude each other.
+    """
+    asked = options.get("measure") is not None or options.get("key") is not None
+    if asked and options.get("role") is not None:
+        raise UsageError("role excludes measure and key", where="role", hint="leave one of them out")
+    if not asked and options.get("query") is not None:
+        raise UsageError("applies to one number of every head", where="query", hint="give key or measure")
+    return asked
+
+
+def measure_heads(run: RunConfig, options: Mapping[str, Any], session: "Session") -> SurveyResult | MeasuredResult:
+    """Measure roles, or one number.
+
+    Args:
+        run: The model, how it runs, and the texts.
+        options: See ModelHeadsArguments.
+        session: Has the model open already.
+    """
+    from attnscope.survey import SurveyOptions, ask_heads, survey_heads
+
+    if is_question(options):
+        named = options.get("measure")
+        return MeasuredResult(ask_heads(run, "weight" if named is None else read_measure(named), session=session))
+    wanted: Any = options.get("role")
+    names = None if wanted is None else roles(wanted if isinstance(wanted, str) else ",".join(map(str, wanted)))
+    counts = {name: read(options[name]) for name, read in _NUMBERS.items() if options.get(name) is not None}
+    asked = SurveyOptions(None if names is None else tuple(names.split(",")), **counts)
+    return SurveyResult(survey_heads(run, asked, session=session))
+
+
+_NUMBERS: dict[str, Callable[[Any], int]] = {"draws": number("draws", 2, 1000), "seed": number("seed", 0)}

@@ -1,0 +1,173 @@
+"""The command `attnscope heads`: show what every head of a model does."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from attnscope import arguments
+from attnscope.cli import completion
+from attnscope.cli.option_groups import subset_of
+from attnscope.cli.options import MachineOptions, ModelOptions, OutputOptions, TextOptions, choice, option
+from attnscope.cli.selection_options import SelectionOptions
+from attnscope.errors import UsageError
+from attnscope.views.formats import endings_in_words
+
+_MEASURE, _SHOW = "What to measure", "What to show"
+
+EXAMPLES = """
+attnscope heads
+attnscope heads --model ./my-llama --role induction
+attnscope heads --model ./my-bert --output heads.csv
+attnscope heads "The bank by the river" --query bank --key river
+attnscope heads "The bank by the river" --measure entropy
+attnscope heads --file texts.txt --format json | jq .main
+"""
+
+HeadsFormat = Literal["table", "json"]
+Sort = Literal["value", "layer"]
+Masking = subset_of(SelectionOptions, "query", "key", "mask", "what_if")
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeadsOptions:
+    """What is measured of heads.
+
+    Attributes:
+        role: Names of roles, joined by commas.
+        measure: One number instead of roles.
+        draws: Sequences of random tokens of each kind.
+        seed: Of the random tokens.
+        top: Heads listed.
+        sort: In which order.
+    """
+
+    role: Annotated[
+        str | None,
+        option(
+            "--role",
+            group=_MEASURE,
+            metavar="ROLES",
+            parser=arguments.roles,
+            autocompletion=completion.roles,
+            help="Only these roles, separated by commas, with the value of every head; they are explained below.",
+        ),
+    ] = None
+    measure: Annotated[
+        str | None,
+        option(
+            "--measure",
+            group=_MEASURE,
+            metavar="NAME",
+            parser=arguments.measure,
+            autocompletion=completion.measures,
+            help="One number for every head instead of roles: weight, value or projected (of --key, averaged over "
+            "--query; default with --key: weight), or a statistic of the average row: {row_statistics}.",
+        ),
+    ] = None
+    draws: Annotated[
+        int,
+        option(
+            "--draws",
+            group=_MEASURE,
+            metavar="N",
+            parser=arguments.number("--draws", 2, 1000),
+            help="Sequences of random tokens of each kind.",
+        ),
+    ] = 8
+    seed: Annotated[
+        int,
+        option(
+            "--seed",
+            group=_MEASURE,
+            metavar="N",
+            parser=arguments.number("--seed", 0),
+            help="Seed of the random tokens.",
+        ),
+    ] = 0
+    top: Annotated[
+        int | None,
+        option(
+            "--top",
+            group=_SHOW,
+            metavar="K",
+            parser=arguments.number("--top", 1),
+            help="Heads to list of each role; default: as many as fit on a line, and 10 of a single role.",
+        ),
+    ] = None
+    sort: Annotated[Sort, choice("--sort", Sort, group=_SHOW, help="Order of the heads that are listed.")] = "value"
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeadsOutputOptions(OutputOptions):
+    """Where the findings go, and how they look.
+
+    Attributes:
+        format: On standard output.
+        output: A file instead.
+        precision: Digits after the point.
+    """
+
+    format: Annotated[
+        HeadsFormat | None,
+        choice("--format", HeadsFormat, group=_SHOW, help="Output format: table (default) or json (exact)."),
+    ] = None
+    output: Annotated[
+        Path | None,
+        option(
+            "--output",
+            "-o",
+            group=_SHOW,
+            metavar="FILE",
+            autocompletion=completion.files,
+            help=f"Write to a file; the extension sets the format: {endings_in_words('heads')}.",
+        ),
+    ] = None
+    precision: Annotated[
+        int,
+        option(
+            "--precision",
+            group=_SHOW,
+            metavar="DIGITS",
+            parser=arguments.number("--precision", 0, 9),
+            help="Decimal places of --measure; files other than .txt and .svg are exact.",
+        ),
+    ] = 2
+
+
+def heads(
+    source: TextOptions,
+    stack: ModelOptions,
+    masking: Masking,  # type: ignore[valid-type]
+    asked: HeadsOptions,
+    show: HeadsOutputOptions,
+    machine: MachineOptions,
+) -> None:
+    """Show which head does what.
+
+    Measures the roles of every layer and head on texts (by default attnscope's own) and on random tokens, and draws
+    layers × heads: the letter is the head's main role, the shade its strength. With --key or --measure, draws one
+    number of a text for every head instead.
+    """
+    from attnscope.cli.deliver import check_output, deliver
+    from attnscope.cli.progress import progress
+    from attnscope.cli.run_config import run_config
+    from attnscope.views.terminal.heads import Listing
+
+    check_output(show, "heads", [source.file])
+    values: dict[str, Any] = dict(vars(masking))
+    question = asked.measure is not None or values["key"] is not None
+    if asked.role is not None and question:
+        raise UsageError("--role and --measure or --key exclude each other", hint="remove one of them")
+    if values["query"] is not None and not question:
+        raise UsageError("applies to one number for every head", where="--query", hint="add --key or --measure")
+    selection = SelectionOptions(**values)
+    run = run_config(source, stack, selection, machine, window=None, quiet=show.quiet, optional=not question)
+    from attnscope.survey import SurveyOptions, ask_heads, survey_heads
+
+    with progress(quiet=show.quiet) as on_progress:
+        if question:
+            found: Any = ask_heads(run, asked.measure or "weight", on_progress)
+        else:
+            roles = None if asked.role is None else tuple(asked.role.split(","))
+            found = survey_heads(run, SurveyOptions(roles, asked.draws, asked.seed), on_progress)
+    deliver(found, show, Listing(asked.top, asked.sort))

@@ -1,0 +1,209 @@
+"""Declare the roles that an attention head can play, each once.
+
+Everything else is derived from a declaration here: what `attnscope heads` measures, its picture and lists, the entries
+of its report, the columns of its tables and the list in its help. To add a role, add its declaration, and what it needs
+to `survey.measure` where that is not recorded yet.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+Array = np.ndarray[Any, np.dtype[Any]]
+Sums = Mapping[str, Array]
+NEAR = 4  # tokens: as far as the local window reaches
+_TARGETS, _RESTS, _SHAPES, _CAUSES = 0, 2, 3, 4  # which roles come first in the choice of a main role
+
+
+@dataclass(frozen=True)
+class HeadRole:
+    """Something that a head does.
+
+    Attributes:
+        name: Its name in options, JSON, tables and Python.
+        letter: What stands for it in a picture.
+        colour: Likewise, as #rrggbb.
+        title: What it is called.
+        meaning: How its value is measured.
+        source: Who described it.
+        measured: On `texts`, on `repeated` random tokens, on a `needle` in random tokens, or from `weights` alone.
+        needs: Sums that it is computed from; see survey.measure.
+        compute: Its value from these, (…, layers, heads).
+        clear: Values from here on make it the main role of a head.
+        rank: Of several clear roles, one of a lower rank is the main one; in a rank the one with the largest value.
+            None for a role that is no main role.
+    """
+
+    name: str
+    letter: str
+    colour: str
+    title: str
+    meaning: str
+    source: str
+    measured: str
+    needs: tuple[str, ...]
+    compute: Callable[[Sums], Array]
+    clear: float = 0.4
+    rank: int | None = _TARGETS
+
+
+def _share(name: str, of: str) -> Callable[[Sums], Array]:
+    """Return a sum of weights divided by the rows that it was taken over."""
+
+    def compute(sums: Sums) -> Array:
+        with np.errstate(invalid="ignore"):
+            found: Array = sums[name] / sums[of]
+        return found
+
+    return compute
+
+
+def _on_text(name: str, letter: str, colour: str, title: str, meaning: str, source: str, **more: Any) -> HeadRole:
+    """Declare a share of the weight of the average word of the texts."""
+    meaning = f"Weight of a word of the texts on {meaning}."
+    return HeadRole(name, letter, colour, title, meaning, source, "texts", (name, "rows"), _share(name, "rows"), **more)
+
+
+def _positional(sums: Sums) -> Array:
+    """Share of the variance of weights that the mean weight of their offset explains (R²)."""
+    n, total = sums["offset_cells"], sums["offset_sums"]  # (…, 1, 1, offsets), (…, layers, heads, offsets)
+    squares = sums["offset_squares"].sum(-1)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        explained = np.where(n > 0, total**2 / n, 0.0).sum(-1)
+        mean = total.sum(-1) ** 2 / n.sum(-1)
+        found: Array = (explained - mean) / (squares - mean)
+    # A head that weighs all words alike has no variance, which rounding must not explain.
+    return np.where(squares - mean > 1e-6 * squares, np.clip(found, 0.0, 1.0), 0.0 * mean)
+
+
+def content_weight(rows: Sums, every: Sums) -> Array:
+    """Root mean square of the weight that rows give to other words beyond what their offset predicts.
+
+    √(Σ (α − predicted)² / rows) over words that are neither special, nor the first token, nor the row itself. The
+    prediction for a weight is the mean weight of all other pairs of its offset and of one that is 0, so that an offset
+    which occurs once predicts nothing. A head that gives all of its weight to one word, at distances that differ from
+    row to row, has about 1.
+
+    Args:
+        rows: `offset_sums`, `offset_squares`, `offset_cells` and `rows` of the rows that are measured.
+        every: `offset_sums` and `offset_cells` of all rows, which the prediction is made of.
+    """
+    n, total = every["offset_cells"], every["offset_sums"]
+    with np.errstate(invalid="ignore", divide="ignore"):
+        one, mean = np.where(n > 0, 1 + 1 / n, 1.0), np.where(n > 0, total / n, 0.0)
+        parts = one**2 * rows["offset_squares"] - 2 * one * mean * rows["offset_sums"] + mean**2 * rows["offset_cells"]
+        middle = (parts.shape[-1] - 2) // 2 if parts.shape[-1] > 1 else None  # the rows themselves
+        others = parts.sum(-1) - (0.0 if middle is None else parts[..., middle])
+        found: Array = np.sqrt(np.maximum(others, 0.0) / rows["rows"])
+    return found
+
+
+_OFFSETS = ("offset_sums", "offset_squares", "offset_cells")
+HEAD_ROLES = (
+    _on_text("previous", "P", "#4477aa", "previous token", "the token before it", "Clark et al., 2019"),
+    _on_text("next", "N", "#66ccee", "next token", "the token after it", "Clark et al., 2019"),
+    _on_text("self", "S", "#228833", "its own token", "itself", "Clark et al., 2019"),
+    HeadRole(
+        "duplicate", "D", "#ccbb44", "same token earlier",
+        "Random tokens, repeated once: weight of a token of the second copy on the same token in the first.",
+        "Wang et al., 2023", "repeated", ("duplicate", "copies"), _share("duplicate", "copies"),
+    ),
+    HeadRole(
+        "induction", "I", "#ee3377", "induction",
+        "Random tokens, repeated once: weight of a token of the second copy on the token after it in the first (prefix "
+        "matching).",
+        "Olsson et al., 2022", "repeated", ("induction", "copies"), _share("induction", "copies"),
+    ),
+    HeadRole(
+        "retrieval", "R", "#aa3377", "retrieval",
+        "A needle of random tokens between others, and once more at the end: share of the needle's tokens for which "
+        "the largest weight is on the token to be copied next, teacher-forced.",
+        "Wu et al., 2024", "needle", ("retrieval", "copied"), _share("retrieval", "copied"), rank=1,
+    ),
+    _on_text(
+        "first", "F", "#777777", "first token (sink)", "the first token, or on a sink that the head has learned",
+        "Xiao et al., 2024", rank=_RESTS,
+    ),
+    _on_text(
+        "special", "X", "#bb9977", "special tokens", "special tokens other than the first", "Clark et al., 2019",
+        rank=_RESTS,
+    ),
+    _on_text(
+        "punctuation", "M", "#997700", "punctuation marks", "punctuation marks", "Clark et al., 2019", rank=_RESTS,
+    ),
+    _on_text(
+        "local", "L", "#009988", "local window", f"tokens 2 to {NEAR} positions away", "Kovaleva et al., 2019",
+        rank=_SHAPES,
+    ),
+    HeadRole(
+        "uniform", "U", "#bbbbbb", "uniform",
+        "Share of a word's weight that lies where attention to all visible tokens alike would put it: Σ min(α, 1/n).",
+        "Clark et al., 2019", "texts", ("uniform", "rows"), _share("uniform", "rows"), clear=0.6, rank=_SHAPES,
+    ),
+    HeadRole(
+        "positional", "O", "#7755cc", "positional",
+        "Share of the variance of the weights on words that the offset between word and key explains (R²).",
+        "Voita et al., 2019", "texts", _OFFSETS, _positional, clear=0.5, rank=_CAUSES,
+    ),
+    HeadRole(
+        "content", "C", "#ee7733", "content",
+        "Weight on other words that their offset does not predict (root mean square over words).",
+        "docs/heads.md", "texts", (*_OFFSETS, "rows"), lambda sums: content_weight(sums, sums), clear=0.3,
+        rank=_CAUSES,
+    ),
+    HeadRole(
+        "copying", "V", "#cc3311", "copying",
+        "Eigenvalues λ of what the head writes for what it reads (W_V W_O): Σ λ / Σ |λ|, −1 to 1.",
+        "Elhage et al., 2021", "weights", ("copying",), lambda sums: sums["copying"], clear=0.5, rank=None,
+    ),
+)  # fmt: skip
+ROLES = {role.name: role for role in HEAD_ROLES}
+
+
+def main_roles(values: Mapping[str, Array]) -> Array:
+    """Find the main role of every head.
+
+    Args:
+        values: Role to its values, (layers, heads); NaN where it was not measured.
+
+    Returns:
+        (layers, heads), the place of the main role in HEAD_ROLES; −1 where no role is clear.
+    """
+    first = next(iter(values.values()))
+    best, rank = np.full(first.shape, -np.inf), np.full(first.shape, np.inf)
+    main = np.full(first.shape, -1)
+    for place, role in enumerate(HEAD_ROLES):
+        if role.rank is None or role.name not in values:
+            continue
+        value = np.nan_to_num(values[role.name], nan=-np.inf)
+        better = (value >= role.clear) & ((role.rank < rank) | ((role.rank == rank) & (value > best)))
+        main[better], best[better], rank[better] = place, value[better], role.rank
+    return main
+
+
+def jackknife(sums: Sums, role: HeadRole) -> tuple[Array, Array]:
+    """The value of a role over all blocks of sequences, and its standard error.
+
+    The error is that of the delete-one jackknife (Efron and Tibshirani, 1993, chapter 11), which for a mean is the
+    usual one and also holds for ratios and for variances; NaN where there is one block.
+
+    Args:
+        sums: What the role needs, (blocks, layers, heads, …) each.
+        role: The role.
+
+    Returns:
+        Value and error, (layers, heads) each.
+    """
+    needed = {name: sums[name] for name in role.needs}
+    whole = {name: array.sum(0) for name, array in needed.items()}
+    value = role.compute(whole)
+    count = len(next(iter(needed.values())))
+    if role.measured == "weights" or count < 2:
+        return value, np.full_like(value, np.nan)
+    others = np.stack(
+        [role.compute({name: whole[name] - one[n] for name, one in needed.items()}) for n in range(count)]
+    )
+    spread: Array = np.sqrt((count - 1) / count * ((others - others.mean(0)) ** 2).sum(0))
+    return value, spread

@@ -1,0 +1,189 @@
+"""Measure the roles of every head: probes and texts to a HeadSurvey."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from msgspec.structs import replace
+
+from attnscope.checkpoints.source import ModelSource, tokenize
+from attnscope.config import RunConfig, TextInput
+from attnscope.errors import AttnscopeError, UsageError
+from attnscope.pipeline import ProgressCallback, Session, describe_mask_use, forward, prepare, provenance
+from attnscope.planning.survey_plan import batches_by_length, plan_passes
+from attnscope.planning.text_plan import TextPlan
+from attnscope.report import Token
+from attnscope.report.head_roles import HEAD_ROLES, jackknife, main_roles
+from attnscope.report.heads import HeadSurvey, Probes, RoleValues
+from attnscope.survey.probes import RandomProbes, draw_probes, special_frame
+from attnscope.survey.texts import TEXTS
+
+if TYPE_CHECKING:
+    from attnscope.survey.measure import Sums
+
+_OFFSETS = 514  # that are kept apart of every head, and those that are not
+
+
+@dataclass(frozen=True)
+class SurveyOptions:
+    """What is measured.
+
+    Attributes:
+        roles: Names of roles; None for all.
+        draws: Sequences of random tokens of each kind.
+        seed: Of the random tokens.
+    """
+
+    roles: tuple[str, ...] | None = None
+    draws: int = 8
+    seed: int = 0
+
+
+def shipped_texts() -> tuple[TextInput, ...]:
+    """The texts that heads are measured on where none are named."""
+    return tuple(TextInput(text, where=f"shipped text {n}") for n, text in enumerate(TEXTS))
+
+
+def survey_heads(
+    run: RunConfig,
+    asked: SurveyOptions,
+    progress: ProgressCallback | None = None,
+    session: Session | None = None,
+) -> HeadSurvey:
+    """Do what `attnscope heads` does, without printing.
+
+    Args:
+        run: The model, how it runs, and the texts; without texts, the shipped ones.
+        asked: What is measured.
+        progress: See pipeline.inspect.
+        session: Models that are open already.
+
+    Raises:
+        AttnscopeError: The model, the texts or the memory do not allow it.
+        UsageError: The model attends to a second text.
+    """
+    shipped = not run.texts
+    if shipped:
+        run = replace(run, texts=shipped_texts())
+    session = session or Session(run.texts, progress)
+    source = session.source(run)
+    if source.needs_context:
+        hint = "use --part encoder" if source.part else "use a model without cross-attention"
+        raise UsageError("roles are those of a text's attention to itself", where=source.name, hint=hint)
+    texts, notes = _tokenized(run, source, shipped=shipped)
+    random = draw_probes(source, special_frame(source, texts[0]), asked.draws, asked.seed)
+    numbers = batches_by_length([len(tokens) for tokens in texts])
+    groups = [[texts[n] for n in group] for group in numbers]
+    drawn = [probe.tokens for probe in random.probes]
+    of_probes = batches_by_length([len(tokens) for tokens in drawn])
+    every = [*groups, *([drawn[n] for n in group] for group in of_probes)]
+    passes = [[TextPlan(tokens, None, None, [], [], None, []) for tokens in group] for group in every]
+    plans = plan_passes(run, source, passes, _bytes_kept(source, every, len(texts)))
+    model, device = session.load(plans[0])
+    sizes = source.config.n_layers, source.config.n_heads
+
+    from attnscope.survey.measure import ProbePass, Sums, TextPass, copying_scores
+
+    sums = Sums(sizes, len(texts), asked.draws if drawn else 0, max(map(len, texts)))
+    engine = None
+    for number, plan in enumerate(plans):
+        batch, engine = prepare(plan, model, device)
+        here: TextPass | ProbePass
+        if number < len(numbers):
+            here = TextPass(batch, numbers[number], sizes)
+        else:
+            here = ProbePass([random.probes[n] for n in of_probes[number - len(numbers)]], sizes, device)
+        forward(
+            plan, batch, engine, here.recorders, (f"measuring heads, {number + 1} of {len(plans)}", session.progress)
+        )
+        here.add_to(sums)
+    assert engine is not None
+    if asked.roles is None or "copying" in asked.roles:
+        found = copying_scores(engine, sizes)
+        if found is not None:
+            sums.arrays["copying"] = found[None]
+        else:
+            notes.append("copying is not measured: where this model makes its values is not known to the engine")
+    unknown = getattr(source.tokenizer, "unknown_id", None)
+    probes = Probes(
+        seed=asked.seed,
+        draws=asked.draws if drawn else 0,
+        repeated=random.repeated,
+        needle=random.needle,
+        before=[token.piece for token in random.before],
+        after=[token.piece for token in random.after],
+        texts=len(texts),
+        tokens=sum(map(len, texts)),
+        shipped=shipped,
+        unknown=sum(token.id == unknown for tokens in texts for token in tokens) if unknown is not None else 0,
+    )
+    roles, main = _roles(sums, asked)
+    made = provenance(source, run, device)
+    return HeadSurvey(
+        made, describe_mask_use(source, run, engine.describe_mask()), probes, roles, main, [*notes, *_missing(random)]
+    )
+
+
+def _tokenized(run: RunConfig, source: ModelSource, *, shipped: bool) -> tuple[list[list[Token]], list[str]]:
+    """The tokens of every text, and what was done to them."""
+    texts, notes = [], list[str]()
+    for text in run.texts:
+        try:
+            tokens, said = tokenize(source, text.text, text.pair, text.where, truncate=shipped or run.truncate)
+        except AttnscopeError as e:
+            if not shipped:
+                raise
+            hint = "pass a text that the model's tokenizer knows"
+            raise AttnscopeError(f"attnscope's own texts do not fit this model ({e.found})", hint=hint) from e
+        texts.append(tokens)
+        notes += [f"{text.where}: {note}" for note in said]
+    return texts, notes
+
+
+def _bytes_kept(source: ModelSource, groups: Sequence[Sequence[Sequence[Token]]], n_texts: int) -> int:
+    """Bytes of the recorders of all layers, and of their sums over blocks of sequences."""
+    heads = source.config.n_layers * source.config.n_heads
+    longest = max(len(tokens) for group in groups for tokens in group)
+    offsets = min(_OFFSETS, 2 * longest)
+    most = max(len(group) for group in groups)
+    recorded = most * heads * (4 * longest + 8 * (2 * offsets + 20))
+    blocks = min(16, n_texts)
+    return recorded + heads * (4 * blocks + 8) * 8 * offsets  # sums, squares, and what a jackknife makes of them
+
+
+def _roles(sums: "Sums", asked: SurveyOptions) -> tuple[list[RoleValues], np.ndarray]:
+    """Every role that was asked for, and the main role of every head."""
+    kept = [role for role in HEAD_ROLES if asked.roles is None or role.name in asked.roles]
+    shape = sums.arrays["rows"].shape[1:]
+    roles, values = [], {}
+    for role in kept:
+        if set(role.needs) <= set(sums.arrays):
+            value, error = jackknife(sums.arrays, role)
+        else:
+            value = error = np.full(shape, np.nan)
+        values[role.name] = value
+        roles.append(
+            RoleValues(
+                role.name,
+                role.letter,
+                role.title,
+                role.meaning,
+                role.source,
+                role.measured,
+                role.clear,
+                value.astype(np.float32),
+                error.astype(np.float32),
+            )
+        )
+    places = {HEAD_ROLES.index(role): n for n, role in enumerate(kept)} | {-1: -1}
+    main = main_roles(values)
+    return roles, np.vectorize(places.__getitem__, otypes=[np.int64])(main)
+
+
+def _missing(random: RandomProbes) -> list[str]:
+    """What could not be measured on random tokens."""
+    if random.repeated and random.needle:
+        return []
+    what = "retrieval is" if random.repeated else "duplicate, induction and retrieval are"
+    return [f"{what} not measured: the vocabulary or the longest text of this model is too small"]

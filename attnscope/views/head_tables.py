@@ -1,0 +1,61 @@
+"""A survey of heads as a table: one row for every head."""
+
+import csv
+import io
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from attnscope.errors import AttnscopeError
+from attnscope.report.heads import HeadSurvey, MeasuredHeads
+
+Column = np.ndarray[Any, np.dtype[Any]] | list[str | None]
+
+
+def columns(found: HeadSurvey | MeasuredHeads) -> dict[str, Column]:
+    """The columns of the table: layer, head, the main role's name, and every role's value and standard error."""
+    values = found.values if isinstance(found, MeasuredHeads) else found.main
+    layers, heads = np.indices(values.shape)
+    table: dict[str, Column] = {"layer": layers.ravel(), "head": heads.ravel()}
+    if isinstance(found, MeasuredHeads):
+        return table | {found.measure: found.values.ravel()}
+    names = [role.name for role in found.roles]
+    table["main"] = [None if place < 0 else names[place] for place in found.main.ravel().tolist()]
+    for role in found.roles:
+        table |= {role.name: role.values.ravel(), f"{role.name}_error": role.errors.ravel()}
+    return table
+
+
+def csv_parts(found: HeadSurvey | MeasuredHeads) -> Iterator[bytes]:
+    """A CSV file; numbers in shortest exact digits, an empty cell for none."""
+    table = columns(found)
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, lineterminator="\n")
+    writer.writerow(table)
+    cells = [[_cell(value) for value in column] for column in table.values()]
+    writer.writerows(zip(*cells, strict=True))
+    yield buffer.getvalue().encode()
+
+
+def _cell(value: Any) -> str:
+    if value is None or (isinstance(value, np.floating) and np.isnan(value)):
+        return ""
+    return str(value)
+
+
+def parquet_parts(found: HeadSurvey | MeasuredHeads) -> Iterator[bytes]:
+    """A Parquet file; null for none.
+
+    Raises:
+        AttnscopeError: The extra is missing.
+    """
+    try:
+        import pyarrow
+        from pyarrow import parquet
+    except ImportError as e:
+        raise AttnscopeError(".parquet needs pyarrow", hint="install attnscope[parquet]") from e
+    arrays = {name: pyarrow.array(column, from_pandas=True) for name, column in columns(found).items()}
+    sink = pyarrow.BufferOutputStream()
+    parquet.write_table(pyarrow.table(arrays), sink, compression="zstd")
+    yield sink.getvalue().to_pybytes()

@@ -1,0 +1,117 @@
+"""Draw every head of a text as a thumbnail, layers below each other and heads side by side."""
+
+from typing import Any
+
+import numpy as np
+from rich.color import Color
+from rich.style import Style
+from rich.text import Text
+
+from attnscope.report import HeadReport, Matrix, TextReport
+from attnscope.views.terminal.colours import ramp_style
+from attnscope.views.terminal.heat import LEGEND, SHADES
+from attnscope.views.terminal.screen import Screen
+
+_FEWEST = 8  # heads: of fewer, each is drawn in full
+_NARROWEST, _WIDEST = 5, 24  # cells of a thumbnail
+_LINES = 42  # of all layers together, where that leaves three for each
+_LEAST = 3  # lines of a thumbnail
+
+Pixels = np.ndarray[Any, np.dtype[np.float32]]
+
+
+def is_contact_sheet(text: TextReport) -> bool:
+    """Whether a text has so many heads, in several layers, that a picture of each is a thumbnail."""
+    layers = {head.layer for head in text.heads}
+    numbered = all(isinstance(one, int) for head in text.heads for one in (head.layer, head.head))
+    drawn = all("weights" in head.stages or head.pooled is not None for head in text.heads)
+    return numbered and drawn and len(layers) > 1 and len(text.heads) > _FEWEST
+
+
+def put_contact_sheet(screen: Screen, text: TextReport) -> None:
+    """Print the weights of every head as a thumbnail.
+
+    A cell of a thumbnail is the largest weight of the queries and keys that fall into it, so that nothing strong is
+    lost; all are drawn on one scale from 0 to 1.
+    """
+    by_place = {(head.layer, head.head): _weights(head) for head in text.heads}
+    layers, heads = (sorted({place[n] for place in by_place}) for n in (0, 1))
+    label = len(f"L{layers[-1]}") + 1
+    at_once = max(1, min(len(heads), (screen.width - label) // (_NARROWEST + 1)))
+    blocks = -(-len(heads) // at_once)
+    at_once = -(-len(heads) // blocks)
+    shape = next(iter(by_place.values())).shape
+    width = min(_WIDEST, shape[1], max(_NARROWEST, (screen.width - label) // at_once - 1))
+    lines = max(_LEAST, min(_LINES // len(layers), shape[0] // 2 + 1))  # half a line stays free between layers
+    rows = min(shape[0], 2 * lines - 1)
+    for first in range(0, len(heads), at_once):
+        some = heads[first : first + at_once]
+        numbers = "".join(f"{f'H{head}':<{width + 1}}" for head in some)
+        screen.put(Text(" " * label + numbers, "dim"), width=label + len(numbers))
+        for layer in layers:
+            shown = [by_place.get((layer, head)) for head in some]
+            pixels = [None if one is None else pool_largest(one, rows, width) for one in shown]
+            # a blank half line, or line, stays between layers
+            for line in range(-(-(rows + (layer != layers[-1])) // 2)):
+                row = Text.assemble(((f"L{layer}" if not line else "").ljust(label), "dim"))
+                for one in pixels:
+                    row.append_text(_line(screen, one, line, width))
+                    row.append(" ")
+                screen.put(row, width=label + len(numbers))
+    screen.say("")
+    _put_legend(screen, shape, rows, width)
+
+
+def _weights(head: HeadReport) -> Matrix:
+    """The weights on the screen: of the shown rows and columns, or those of a map."""
+    if "weights" in head.stages and head.stages["weights"].size:
+        return head.stages["weights"]
+    assert head.pooled is not None
+    return head.pooled.weights
+
+
+def pool_largest(matrix: Matrix, rows: int, columns: int) -> Pixels:
+    """The largest number of every cell of a coarser grid; −1 where there is none."""
+    known = np.where(np.isnan(matrix), -1.0, matrix).astype(np.float32)
+    for axis, count in ((0, rows), (1, columns)):
+        size = known.shape[axis]
+        if count < size:
+            known = np.maximum.reduceat(known, [n * size // count for n in range(count)], axis=axis)
+    return known
+
+
+def _line(screen: Screen, pixels: Pixels | None, line: int, width: int) -> Text:
+    """Two rows of cells as one line of half blocks; without colours, their larger one as a shade."""
+    drawn = Text()
+    for column in range(width):
+        pair = (
+            []
+            if pixels is None
+            else [p for p in pixels[2 * line : 2 * line + 2, column : column + 1].ravel() if p >= 0]
+        )
+        if not pair:
+            drawn.append(" ")
+        elif not screen.colours:
+            drawn.append(SHADES[min(len(SHADES) - 1, int(max(pair) * len(SHADES)))])
+        elif screen.ascii:
+            drawn.append(" ", Style(bgcolor=_colour(screen, float(max(pair)))))
+        else:
+            below = _colour(screen, float(pair[1])) if len(pair) == 2 else None
+            drawn.append("▀", Style(color=_colour(screen, float(pair[0])), bgcolor=below))
+    return drawn
+
+
+def _colour(screen: Screen, weight: float) -> Color | None:
+    return ramp_style(weight, False, screen.colours).bgcolor
+
+
+def _put_legend(screen: Screen, shape: tuple[int, ...], rows: int, width: int) -> None:
+    legend = Text.assemble(("weights", "bold"), "  0 ")
+    if screen.colours:
+        for i in range(LEGEND):
+            legend.append(" ", ramp_style(i / (LEGEND - 1), False, screen.colours))
+    else:
+        legend.append(SHADES)
+    per = f"{-(-shape[0] // rows)} × {-(-shape[1] // width)}"
+    cell = "" if per == "1 × 1" else f"; a cell is the largest of {per} (queries × keys)"
+    screen.say(legend.append(" 1").append(f"  queries are rows, keys are columns{cell}", "dim"))

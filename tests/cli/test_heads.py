@@ -1,0 +1,129 @@
+"""The command `attnscope heads` as a user types it."""
+
+import csv
+import json
+
+import jsonschema
+import pytest
+
+import attnscope
+from attnscope.cli import main
+from attnscope.report.__main__ import schema_file
+from attnscope.report.head_roles import ROLES
+
+FEW = ("--draws", "2", "--quiet")
+
+
+@pytest.mark.parametrize(
+    ("name", "args"),
+    [
+        ("heads", ["The bank by the river was eroded", *FEW]),
+        ("heads", ["--role", "induction,copying", *FEW]),
+        ("measured-heads", ["The bank by the river", "--query", "bank", "--key", "river", "--quiet"]),
+        ("measured-heads", ["The bank by the river", "--measure", "within_16", "--quiet"]),
+    ],
+)
+def test_json_keeps_to_its_schema(name, args, capfdbinary):
+    assert main(["heads", *args, "--format", "json"]) == 0
+    found = json.loads(capfdbinary.readouterr().out)
+    jsonschema.validate(found, json.loads(schema_file(name).read_text()))
+    if name == "heads":
+        assert [role["name"] for role in found["roles"]] == (
+            list(ROLES) if "--role" not in args else args[1].split(",")
+        )
+
+
+def test_files(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    for name in ("heads.json", "heads.csv", "heads.parquet", "heads.txt", "heads.svg"):
+        assert main(["heads", "-o", name, *FEW]) == 0
+    with open("heads.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    document = json.loads((tmp_path / "heads.json").read_text())
+    assert len(rows) == 16
+    for row in rows:
+        for role in document["roles"]:
+            value = role["values"][int(row["layer"])][int(row["head"])]
+            assert (float(row[role["name"]]) if row[role["name"]] else None) == value
+    assert main(["heads", "-o", "heads.csv", *FEW]) == 1
+    assert "--force" in capsys.readouterr().err
+    assert main(["heads", "-o", "heads.safetensors", *FEW]) == 2
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (["--role", "inducton"], "unknown role 'inducton'"),
+        (["--measure", "entrpy", "a"], "must be weight, value"),
+        (["--role", "self", "--key", "a", "a bank"], "exclude each other"),
+        (["--query", "bank", "the bank"], "applies to one number for every head"),
+        (["--key", "bank"], "no text given"),
+        (["--key", "sea", "the bank"], "'sea' is not in the text"),
+        (["--draws", "1"], "out of range"),
+        (["--sort", "name"], "must be value or layer"),
+        (["--config", "life-is-short-cross"], "attention to itself"),
+    ],
+)
+def test_what_does_not_fit_is_refused(args, said, capsys):
+    assert main(["heads", *args]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_a_seed_repeats_and_another_one_does_not(capsys):
+    shown = []
+    for seed in ("1", "1", "2"):
+        assert main(["heads", "--role", "induction", "--format", "json", "--seed", seed, *FEW]) == 0
+        shown.append(json.loads(capsys.readouterr().out)["roles"][0]["values"])
+    assert shown[0] == shown[1] != shown[2]
+
+
+def test_python_gives_what_the_command_gives(capfdbinary):
+    assert main(["heads", "--format", "json", *FEW]) == 0
+    found = attnscope.heads("riverbank", draws=2)
+    assert found.to_json() == capfdbinary.readouterr().out.rstrip(b"\n")
+    text = "The bank by the river"
+    assert main(["heads", text, "--query", "bank", "--key", "river", "--format", "json", "--quiet"]) == 0
+    one = attnscope.heads(None, text, query="bank", key="river")
+    assert one.to_json() == capfdbinary.readouterr().out.rstrip(b"\n")
+    assert (one.measure, one.values.shape) == ("weight", (4, 4))
+    assert [(best.layer, best.head) for best in one.strongest(2)] == [(2, 0), (3, 0)]
+    assert one.strongest(1)[0].value == one.values.max()
+
+
+def test_arrays_have_labels():
+    with attnscope.open_model("riverbank") as model:
+        found = model.heads(["The bank by the river was eroded", "We sat on the old bank."], draws=2)
+        few = model.heads(role=["previous", "copying"], draws=2)
+        entropy = model.heads("The bank by the river", measure="entropy")
+    assert found.values.shape == found.errors.shape == (14, 4, 4)
+    assert found.roles == list(ROLES)
+    assert (found["previous"] == found.values[0]).all()
+    best = found.strongest("next", 1)[0]
+    assert (best.layer, best.head, best.value) == (2, 1, found["next"].max())
+    assert best.error == found.errors[1, 2, 1] > 0
+    assert found.main[2, 1] == "next"
+    assert few.roles == ["previous", "copying"]
+    table = found.to_pandas()
+    assert list(table.columns[:4]) == ["layer", "head", "main", "previous"]
+    assert len(table) == 16
+    assert table["next"].max() == best.value
+    assert list(entropy.to_pandas().columns) == ["layer", "head", "entropy"]
+    assert "L2" in repr(found)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"role": "inducton"}, "unknown role"),
+        ({"role": "self", "measure": "entropy"}, "excludes"),
+        ({"query": "bank"}, "one number"),
+        ({"measure": "entropy"}, "no text given"),
+        ({"draws": 1}, "out of range"),
+        ({"rolle": "self"}, "no argument 'rolle'"),
+    ],
+)
+def test_python_refuses_what_does_not_fit(options, said):
+    with pytest.raises(attnscope.AttnscopeError, match=said):
+        attnscope.heads("riverbank", **options)
+    with pytest.raises(attnscope.AttnscopeError, match="no role"):
+        attnscope.heads("riverbank", role="self", draws=2)["induction"]

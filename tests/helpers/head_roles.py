@@ -1,0 +1,218 @@
+"""Roles of heads in plain NumPy, from the weights that eager `transformers` gives: nothing of attnscope's is used.
+
+Which key a row should attend to is read off the token ids here, not taken from the probes.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import transformers as hf
+from tokenizers import Tokenizer
+
+from attnscope.report.row_statistics import KEY_TOKENS
+from attnscope.report.tokens import Token
+
+NEAR, BLOCKS, FURTHEST = 4, 16, 256
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+@dataclass
+class Seen:
+    """A sequence with the weights of every layer and head.
+
+    Attributes:
+        ids: Token ids.
+        weights: (L, H, T, T), float64.
+        allowed: (L, T, T), bool.
+        special: (T,), bool.
+        marks: Punctuation, (T,), bool.
+    """
+
+    ids: list[int]
+    weights: Array
+    allowed: Array
+    special: Array
+    marks: Array
+
+
+class Eager:
+    """A folder, opened by transformers with eager attention."""
+
+    def __init__(self, folder: Path) -> None:
+        self.model: Any = hf.AutoModel.from_pretrained(folder, attn_implementation="eager").eval()
+        self.tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+        self.tokenizer.no_truncation()
+        self.tokenizer.no_padding()
+        self.causal = self.model.config.model_type not in ("bert", "distilbert")
+
+    def text(self, text: str) -> Seen:
+        encoded = self.tokenizer.encode(text)
+        spelled = [text[a:b].strip() or piece for (a, b), piece in zip(encoded.offsets, encoded.tokens, strict=True)]
+        special = [bool(flag) for flag in encoded.special_tokens_mask]
+        marks = [KEY_TOKENS["punctuation"](Token(0, w, w, special=s)) for w, s in zip(spelled, special, strict=True)]
+        return self.ids(encoded.ids, special, marks)
+
+    def ids(self, ids: list[int], special: Sequence[bool] = (), marks: Sequence[bool] = ()) -> Seen:
+        with torch.inference_mode():
+            found = self.model(input_ids=torch.tensor([ids]), output_attentions=True).attentions
+        weights = np.stack([one[0].double().numpy() for one in found])
+        size, config = len(ids), self.model.config
+        apart = np.arange(size)[:, None] - np.arange(size)
+        window = getattr(config, "sliding_window", None) or size
+        kinds = getattr(config, "layer_types", None) or ["sliding_attention"] * len(weights)
+        windows = [window if kind == "sliding_attention" else size for kind in kinds]
+        seen = [(apart >= 0 if self.causal else apart < size) & (np.abs(apart) < window) for window in windows]
+        none = np.zeros(size, dtype=bool)
+        return Seen(ids, weights, np.stack(seen), np.array(special or none), np.array(marks or none))
+
+
+def _error(values: Callable[[list[int]], Array], count: int) -> Array:
+    """The jackknife's standard error over blocks of sequences, each left out in turn."""
+    blocks = min(BLOCKS, count)
+    left = [values([n for n in range(count) if n % blocks != block]) for block in range(blocks)]
+    return np.sqrt((blocks - 1) / blocks * sum((one - sum(left) / blocks) ** 2 for one in left))
+
+
+def roles(texts: Sequence[Seen], repeated: Sequence[Seen], needles: Sequence[Seen]) -> dict[str, tuple[Array, Array]]:
+    """Value and standard error of every role but copying, (L, H) each."""
+    named: dict[str, tuple[Callable[[Any], Array], Sequence[Seen]]] = {
+        name: ((lambda some, name=name: _share(some, name)), texts) for name in ON_TEXTS
+    }
+    named |= {
+        "positional": (_positional, texts), "content": (_content, texts), "duplicate": (_duplicate, repeated),
+        "induction": (_induction, repeated), "retrieval": (_retrieval, needles),
+    }  # fmt: skip
+    return {
+        name: (
+            compute(sequences),
+            _error(lambda kept, c=compute, s=sequences: c([s[n] for n in kept]), len(sequences)),
+        )
+        for name, (compute, sequences) in named.items()
+    }
+
+
+def rows(seen: Seen) -> list[int]:
+    return [i for i in range(2, len(seen.ids)) if not seen.special[i]]
+
+
+def _keys(name: str, seen: Seen, i: int) -> list[int]:
+    every = range(len(seen.ids))
+    return {
+        "previous": [i - 1],
+        "next": [i + 1] if i + 1 < len(every) else [],
+        "self": [i],
+        "first": [0],
+        "special": [j for j in every if j and seen.special[j]],
+        "punctuation": [j for j in every if j and seen.marks[j]],
+        "local": [j for j in every if 2 <= abs(i - j) <= NEAR],
+    }[name]
+
+
+ON_TEXTS = ("previous", "next", "self", "first", "special", "punctuation", "local", "uniform")
+
+
+def _share(texts: Sequence[Seen], name: str) -> Array:
+    total, count = 0.0, 0
+    for seen in texts:
+        for i in rows(seen):
+            row = seen.weights[:, :, i]  # (L, H, T)
+            if name == "uniform":
+                even = seen.allowed[:, i] / seen.allowed[:, i].sum(-1, keepdims=True)  # (L, T)
+                found = np.minimum(row, even[:, None]).sum(-1)
+            else:
+                found = row[..., _keys(name, seen, i)].sum(-1)
+                if name == "first":
+                    found = found + 1 - row.sum(-1)  # what a learned sink takes
+            total, count = total + found, count + 1
+    return np.asarray(total / count)
+
+
+def _by_offset(texts: Sequence[Seen], layer: int) -> dict[int, list[Array]]:
+    """The weights (H,) of a layer on words, by offset."""
+    found: dict[int, list[Array]] = {}
+    for seen in texts:
+        for i in rows(seen):
+            for j in range(1, len(seen.ids)):
+                if seen.allowed[layer, i, j] and not seen.special[j]:
+                    offset = j - i if abs(j - i) <= FURTHEST else FURTHEST + 1
+                    found.setdefault(offset, []).append(seen.weights[layer, :, i, j])
+    return found
+
+
+def _positional(texts: Sequence[Seen]) -> Array:
+    every = []
+    for layer in range(len(texts[0].weights)):
+        groups = [np.stack(group) for group in _by_offset(texts, layer).values()]
+        whole = np.concatenate(groups)
+        within = sum(((group - group.mean(0)) ** 2).sum(0) for group in groups)
+        every.append(1 - within / ((whole - whole.mean(0)) ** 2).sum(0))
+    return np.stack(every)
+
+
+def _content(texts: Sequence[Seen]) -> Array:
+    every = []
+    for layer in range(len(texts[0].weights)):
+        squares = 0.0
+        for offset, group in _by_offset(texts, layer).items():
+            if offset:
+                weights = np.stack(group)  # (pairs, H)
+                predicted = (weights.sum(0) - weights) / len(weights)  # of all others, and of one that is 0
+                squares = squares + ((weights - predicted) ** 2).sum(0)
+        every.append(np.sqrt(squares / sum(len(rows(seen)) for seen in texts)))
+    return np.stack(every)
+
+
+def _earlier(seen: Seen, i: int) -> int | None:
+    return next((j for j in range(i) if seen.ids[j] == seen.ids[i]), None)
+
+
+def _at_copies(repeated: Sequence[Seen], after: int) -> Array:
+    found = [
+        seen.weights[:, :, i, j + after]
+        for seen in repeated
+        for i in range(len(seen.ids))
+        if (j := _earlier(seen, i)) is not None
+    ]
+    return np.asarray(sum(found) / len(found))
+
+
+def _duplicate(repeated: Sequence[Seen]) -> Array:
+    return _at_copies(repeated, 0)
+
+
+def _induction(repeated: Sequence[Seen]) -> Array:
+    return _at_copies(repeated, 1)
+
+
+def _retrieval(needles: Sequence[Seen]) -> Array:
+    hits = []
+    for seen in needles:
+        ids = [one for n, one in enumerate(seen.ids) if not seen.special[n]]
+        before = len(seen.ids) - len(ids) if not seen.special[-1] else int(np.argmin(seen.special))
+        n = next(n for n in range(len(ids) // 2, 0, -1) if _find(ids, ids[-n:]) is not None)
+        start = _find(ids, ids[-n:])
+        assert start is not None
+        for step in range(n - 1):
+            row, key = before + len(ids) - n + step, before + start + step + 1
+            hits.append(seen.weights[:, :, row].argmax(-1) == key)
+    return np.mean(hits, axis=0)
+
+
+def _find(ids: list[int], part: list[int]) -> int | None:
+    """Where a run of ids is found before the end."""
+    return next((j for j in range(len(ids) - len(part)) if ids[j : j + len(part)] == part), None)
+
+
+def copying(value: Array, output: Array) -> float:
+    """Σ λ / Σ |λ| of the whole (D, D) product.
+
+    Args:
+        value: Weight of a head's values, (Ev, D).
+        output: Its part of the output projection, (D, Ev).
+    """
+    found = np.linalg.eigvals(output.astype(np.float64) @ value.astype(np.float64))
+    return float(found.sum().real / np.abs(found).sum())

@@ -1,0 +1,1 @@
+"""Roles of heads, their probes and the numbers for a question."""

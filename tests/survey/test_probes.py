@@ -1,0 +1,127 @@
+"""Random tokens are what they are said to be, and sums over them what other formulas say."""
+
+import numpy as np
+import pytest
+import torch
+
+from attnscope.checkpoints.source import tokenize
+from attnscope.config import RunConfig, TextInput
+from attnscope.masks.terms import Bidirectional, Causal
+from attnscope.model.attention import attend
+from attnscope.model.inputs import AttentionInputs, AttentionSpec
+from attnscope.model.recorders import OffsetRecorder, TargetRecorder, UniformRecorder
+from attnscope.pipeline import Session
+from attnscope.survey.probes import draw_probes, special_frame
+from tests.helpers import architectures
+from tests.helpers import head_roles as reference
+
+
+def drawn(model, draws=5, seed=0):
+    run = RunConfig((TextInput("the bank"),), str(model))
+    source = Session(run.texts).source(run)
+    tokens, _ = tokenize(source, "the bank", None, "TEXT", truncate=False)
+    return source, draw_probes(source, special_frame(source, tokens), draws, seed)
+
+
+def test_probes_of_a_real_vocabulary(minilm):
+    source, random = drawn(minilm)
+    assert (random.repeated, random.needle, len(random.probes)) == (50, 10, 10)
+    assert [token.piece for token in random.before + random.after] == ["[CLS]", "[SEP]"]
+    special = {0, 100, 101, 102, 103}  # [PAD] [UNK] [CLS] [SEP] [MASK]
+    depths = set()
+    for number, probe in enumerate(random.probes):
+        ids = [token.id for token in probe.tokens]
+        inside = ids[1:-1]
+        assert len(ids) == 102 and not special & set(inside) and max(inside) < source.config.vocab_size
+        if number < 5:
+            assert inside[:50] == inside[50:] and len(set(inside)) == 50
+            for name, after in (("duplicate", 0), ("induction", 1)):
+                rows, keys = probe.targets[name]
+                assert list(rows) == list(range(51, 101))
+                assert all(ids[key - after] == ids[row] for row, key in zip(rows, keys, strict=True))
+        else:
+            rows, keys = probe.targets["retrieval"]
+            needle = inside[-10:]
+            assert [ids[row] for row in rows] == needle[:-1] and [ids[key] for key in keys] == needle[1:]
+            assert all(inside.count(one) == 2 for one in needle)
+            depths.add(keys.start)
+    assert len(depths) > 2
+
+
+def test_a_seed_gives_the_same_probes_and_another_one_others(minilm):
+    first, again, other = (drawn(minilm, 2, seed)[1].probes for seed in (0, 0, 1))
+    assert first == again != other
+
+
+def test_probes_of_a_small_model_are_shorter(tmp_path):
+    folder = architectures.save(tmp_path, architectures.make("gpt2", architectures.ONE_PART["gpt2"]))
+    _, random = drawn(folder)
+    assert (random.repeated, random.needle) == (16, 8)  # words of the vocabulary that are not special
+    assert all(len(probe.tokens) <= 48 for probe in random.probes)
+
+
+@pytest.mark.parametrize("mask", [Causal(), Bidirectional()], ids=["causal", "bidirectional"])
+@pytest.mark.parametrize("tile", [None, 40])
+@pytest.mark.parametrize("reach", [3, 30, None])
+def test_recorded_sums_are_those_of_whole_matrices(mask, tile, reach):
+    generator = torch.Generator().manual_seed(7)
+    q, k, v = (torch.randn(2, 3, 13, 4, generator=generator) * 2 for _ in range(3))
+    inputs = AttentionInputs(0, q, k, v, AttentionSpec(0.5, mask))
+    counted, words = (torch.rand(2, 13, generator=generator) < 0.7 for _ in range(2))
+    targets = torch.randint(-1, 13, (2, 13, 2), generator=generator)
+    offsets = OffsetRecorder(range(3), counted, words, reach=reach)
+    uniform, on_targets = UniformRecorder(range(3), counted), TargetRecorder(range(3), range(13), targets)
+    most = TargetRecorder(range(3), [2, 5, 6, 12], targets[:, [2, 5, 6, 12]], strongest=True)
+    attend(inputs, [offsets, uniform, on_targets, most], need_output=False, tile_elements=tile)
+    scores = (q @ k.mT * 0.5).double()
+    allowed = torch.ones(13, 13, dtype=torch.bool).tril(0 if isinstance(mask, Causal) else 13)
+    weights = scores.masked_fill(~allowed, -torch.inf).softmax(-1).numpy()
+    width = 1 if reach is None else 2 * min(reach, 12) + 2
+    sums, squares, cells = np.zeros((2, 3, width)), np.zeros((2, 3, width)), np.zeros((2, width))
+    shared, total, hits = np.zeros((2, 3)), np.zeros((2, 3, 2)), np.zeros((2, 3, 2))
+    for text in range(2):
+        for i in range(13):
+            row = weights[text, :, i]
+            for n, key in enumerate(targets[text, i].tolist()):
+                if key >= 0:
+                    total[text, :, n] += row[:, key]
+                    hits[text, :, n] += (row.argmax(-1) == key) & (i in (2, 5, 6, 12))
+            if not counted[text, i]:
+                continue
+            shared[text] += np.minimum(row, 1 / allowed[i].sum().item()).sum(-1)
+            for j in range(13):
+                if words[text, j] and allowed[i, j]:
+                    at = -1 if reach is None or abs(j - i) > reach else j - i + min(reach, 12)
+                    sums[text, :, at] += row[:, j]
+                    squares[text, :, at] += row[:, j] ** 2
+                    cells[text, at] += 1
+    for ours, theirs in (
+        (offsets.sums, sums),
+        (offsets.squares, squares),
+        (offsets.cells, cells),
+        (uniform.shared, shared),
+        (uniform.rows_seen, counted.sum(1, keepdim=True).expand(-1, 3).double().numpy()),
+        (on_targets.sums, total),
+        (most.sums, hits),
+    ):
+        np.testing.assert_allclose(ours.numpy(), theirs, atol=1e-5)
+
+
+def test_scores_of_repeated_tokens_are_those_of_transformerlens(minilm):
+    """Its head_detector divides the weight on a pattern of pairs by all of the weight (`error_measure="mul"`).
+
+    The patterns are those of `get_duplicate_token_head_detection_pattern` and
+    `get_induction_head_detection_pattern` in TransformerLens 2.
+    """
+    _, random = drawn(minilm, 1)
+    ids = [token.id for token in random.probes[0].tokens]
+    seen = reference.Eager(minilm).ids(ids)
+    equal = np.array(ids)[:, None] == np.array(ids)
+    duplicate = np.tril(equal & ~np.eye(len(ids), dtype=bool))
+    induction = np.roll(duplicate, 1, axis=1)
+    induction[:, 0] = False
+    for name, pattern in (("duplicate", duplicate), ("induction", np.tril(induction))):
+        theirs = (seen.weights * pattern).sum((-2, -1)) / seen.weights.sum((-2, -1))
+        rows, keys = random.probes[0].targets[name]
+        ours = seen.weights[:, :, list(rows), list(keys)].mean(-1)
+        np.testing.assert_allclose(ours * len(rows) / len(ids), theirs, atol=1e-9)

@@ -1,0 +1,167 @@
+"""One number for every head is what eager transformers' weights say."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from msgspec import structs
+
+from attnscope.cli import main
+from attnscope.config import RunConfig, TextInput
+from attnscope.errors import AttnscopeError, UsageError
+from attnscope.pipeline import inspect
+from attnscope.report.row_statistics import STATISTICS
+from attnscope.survey import SurveyOptions, ask_heads, survey_heads
+from attnscope.survey.texts import TEXTS
+from tests.helpers import head_roles as reference
+
+TEXT = "The animal did not cross the street because it was too tired."
+OTHER = "The animal saw it"
+
+
+def asked(folder, measure, *texts, **options):
+    run = RunConfig(tuple(TextInput(text) for text in texts or (TEXT,)), str(folder), **options)
+    return ask_heads(run, measure)
+
+
+@pytest.fixture(scope="module")
+def eager(minilm):
+    return reference.Eager(minilm)
+
+
+def test_weight_from_a_word_to_a_word(minilm, eager):
+    found = asked(minilm, "weight", query="it", key="animal")
+    seen = eager.text(TEXT)
+    words = [eager.tokenizer.id_to_token(number) for number in seen.ids]
+    expected = seen.weights[:, :, words.index("it"), words.index("animal")]
+    np.testing.assert_allclose(found.values, expected, atol=1e-5)
+    assert (found.texts[0].queries, found.texts[0].keys) == ([words.index("it")], [words.index("animal")])
+
+
+def test_weight_of_several_rows_on_several_keys_in_several_texts(minilm, eager):
+    found = asked(minilm, "weight", TEXT, OTHER, key="animal,it")
+    total, count = 0.0, 0
+    for text in (TEXT, OTHER):
+        seen = eager.text(text)
+        words = [eager.tokenizer.id_to_token(number) for number in seen.ids]
+        keys = [n for n, word in enumerate(words) if word in ("animal", "it")]
+        for row in range(1, len(words) - 1):  # [CLS] and [SEP] are no words
+            total, count = total + seen.weights[:, :, row][..., keys].sum(-1), count + 1
+    np.testing.assert_allclose(found.values, total / count, atol=1e-5)
+
+
+@pytest.mark.parametrize("measure", ["value", "projected"])
+def test_contributions_are_weights_times_norms(minilm, eager, measure):
+    found = asked(minilm, measure, query="it", key="animal")
+    seen, parameters = eager.text(TEXT), dict(eager.model.named_parameters())
+    words = [eager.tokenizer.id_to_token(number) for number in seen.ids]
+    row, key = words.index("it"), words.index("animal")
+    with torch.inference_mode():
+        states = eager.model(input_ids=torch.tensor([seen.ids]), output_hidden_states=True).hidden_states
+    for layer in (0, 5):
+        base = f"encoder.layer.{layer}.attention"
+        x = states[layer][0, key].double().numpy()
+        w, b = (parameters[f"{base}.self.value.{n}"].detach().double().numpy() for n in ("weight", "bias"))
+        out = parameters[f"{base}.output.dense.weight"].detach().double().numpy()
+        value = (w @ x + b).reshape(12, 32)
+        for head in range(12):
+            vector = value[head] if measure == "value" else out[:, head * 32 : head * 32 + 32] @ value[head]
+            expected = seen.weights[layer, head, row, key] * np.linalg.norm(vector)
+            assert found.values[layer, head] == pytest.approx(expected, abs=1e-4)
+
+
+@pytest.mark.parametrize("measure", ["entropy", "first", "self", "distance", "punctuation"])
+def test_statistics_of_the_average_word(minilm, eager, measure):
+    found = asked(minilm, measure)
+    seen = eager.text(TEXT)
+    rows = [row for row in range(len(seen.ids)) if not seen.special[row]]
+    weights, at = seen.weights[:, :, rows], np.arange(len(seen.ids))
+    apart = np.abs(np.array(rows)[:, None] - at)
+    expected = {
+        "entropy": lambda: -(weights * np.log2(weights)).sum(-1),
+        "first": lambda: weights[..., 0],
+        "self": lambda: (weights * (apart == 0)).sum(-1),
+        "distance": lambda: (weights * apart).sum(-1),
+        "punctuation": lambda: (weights * seen.marks).sum(-1),
+    }[measure]()
+    np.testing.assert_allclose(found.values, expected.mean(-1), atol=1e-4)
+
+
+def test_every_statistic_is_a_measure():
+    assert all(np.isfinite(asked("riverbank", name, OTHER).values).all() for name in STATISTICS)
+
+
+@pytest.mark.parametrize(
+    ("measure", "options", "said"),
+    [("weight", {}, "--key: weight needs"), ("entropy", {"key": "it"}, "--key: entropy is a statistic of whole rows")],
+)
+def test_a_measure_and_its_keys_belong_together(minilm, measure, options, said):
+    with pytest.raises(UsageError, match=said):
+        asked(minilm, measure, **options)
+
+
+def test_rows_that_may_see_nothing_do_not_count(tmp_path):
+    mask = tmp_path / "mask.json"
+    allowed = np.ones((5, 5), dtype=bool)
+    allowed[2] = False
+    mask.write_text(json.dumps(allowed.tolist()))
+    found = asked("riverbank", "weight", "The bank by the river", key="0:", mask=str(mask))
+    np.testing.assert_allclose(found.values, 1.0, atol=1e-5)
+
+
+STACK = 'd_model = 16\nn_heads = 2\nn_layers = 2\nmask = "causal"\npositions = "rope"\nmax_positions = 4096\n'
+
+
+def test_offsets_of_a_long_text_beyond_those_that_are_kept_apart(tmp_path):
+    (tmp_path / "long.toml").write_text(STACK)
+    run = RunConfig((TextInput(" ".join(TEXTS + TEXTS[:3])),), config=str(tmp_path / "long.toml"))
+    survey = survey_heads(run, SurveyOptions(("previous", "first", "uniform", "positional", "content"), draws=2))
+    size = survey.probes.tokens
+    assert size > 2.5 * reference.FURTHEST
+    (text,) = inspect(structs.replace(run, layer="all", head="all", stages=("weights",), top=0)).texts
+    offset = np.arange(size) - np.arange(size)[:, None]
+    offset = np.where(np.abs(offset) > reference.FURTHEST, -reference.FURTHEST - 1, offset)
+    counted = np.tril(np.ones((size, size), dtype=bool))
+    counted[:2] = counted[:, 0] = False
+    values = {role.name: role.values for role in survey.roles}
+    for head in text.heads:
+        w, at = head.stages["weights"].astype(np.float64), (head.layer, head.head)
+        groups = [w[counted & (offset == one)] for one in range(-reference.FURTHEST - 1, 1)]
+        every = w[counted]
+        within = sum(((group - group.mean()) ** 2).sum() for group in groups)
+        beyond = sum(((g - (g.sum() - g) / len(g)) ** 2).sum() for g in groups[:-1])
+        assert values["previous"][at] == pytest.approx(np.diagonal(w, -1)[1:].mean(), abs=1e-5)
+        assert values["first"][at] == pytest.approx(w[2:, 0].mean(), abs=1e-5)
+        even = np.minimum(w, 1 / np.arange(1, size + 1)[:, None])[2:].sum(-1)
+        assert values["uniform"][at] == pytest.approx(even.mean(), abs=1e-4)
+        assert values["positional"][at] == pytest.approx(1 - within / ((every - every.mean()) ** 2).sum(), abs=1e-4)
+        assert values["content"][at] == pytest.approx(np.sqrt(beyond / (size - 2)), abs=1e-4)
+
+
+def test_many_texts_are_several_passes():
+    survey = survey_heads(RunConfig(tuple(TextInput(t) for t in TEXTS * 6), "riverbank"), SurveyOptions(draws=2))
+    assert survey.probes.texts == 48
+    once = survey_heads(RunConfig(tuple(TextInput(t) for t in TEXTS), "riverbank"), SurveyOptions(draws=2))
+    for many, few in zip(survey.roles, once.roles, strict=True):
+        if few.measured == "texts" and few.name != "content":  # what offsets predict is known better from more texts
+            np.testing.assert_allclose(many.values, few.values, atol=1e-5, err_msg=few.name)
+
+
+def test_too_little_memory_is_refused_before_anything_runs(minilm):
+    run = RunConfig((TextInput(TEXT),), str(minilm), max_memory=300 << 20)
+    with pytest.raises(AttnscopeError, match=r"needs about .* kept .*--max-memory is 300\.0 MiB"):
+        survey_heads(run, SurveyOptions())
+
+
+def test_a_model_that_attends_to_another_text_has_no_roles(capsys):
+    assert main(["heads", "--config", "life-is-short-cross", "--quiet"]) == 2
+    assert "roles are those of a text's attention to itself" in capsys.readouterr().err
+
+
+def test_texts_that_the_model_does_not_know(capsys):
+    assert main(["heads", "--config", "life-is-short", "--quiet"]) == 1
+    assert "attnscope's own texts do not fit this model" in capsys.readouterr().err
+    assert main(["heads", "Life is short, eat dessert first", "--config", "life-is-short", "--quiet"]) == 0
+    shown = capsys.readouterr().out
+    assert "RANDOM WEIGHTS" in shown

@@ -1,0 +1,78 @@
+"""Every role of every head equals plain NumPy over the weights of eager transformers."""
+
+import numpy as np
+import pytest
+
+from attnscope.checkpoints.source import tokenize
+from attnscope.config import RunConfig, TextInput
+from attnscope.pipeline import Session
+from attnscope.report.head_roles import HEAD_ROLES
+from attnscope.survey import SurveyOptions, survey_heads
+from attnscope.survey.probes import draw_probes, special_frame
+from attnscope.survey.texts import TEXTS
+from tests.helpers import architectures
+from tests.helpers import head_roles as reference
+
+WORDS = (
+    "the bank by the river was old and we sat on it all day while the water ran",
+    "we sat on the old bank while water ran by it",
+    "the river ran all day and it was old",
+)
+
+
+def found_and_expected(folder, texts=WORDS, engine="native", draws=3, blocks=None):
+    """What attnscope finds, and the reference, role by role: (value, error) each."""
+    run = RunConfig(tuple(TextInput(text) for text in texts), str(folder), engine=engine)
+    session = Session(run.texts)
+    survey = survey_heads(run, SurveyOptions(draws=draws), session=session)
+    source = session.source(run)
+    tokens, _ = tokenize(source, texts[0], None, "TEXT", truncate=False)
+    frame = special_frame(source, tokens)
+    random, eager = draw_probes(source, frame, draws, 0), reference.Eager(folder)
+
+    def seen(probe):
+        special = [
+            *[True] * len(frame[0]),
+            *[False] * (len(probe.tokens) - sum(map(len, frame))),
+            *[True] * len(frame[1]),
+        ]
+        return eager.ids([token.id for token in probe.tokens], special)
+
+    drawn = [seen(probe) for probe in random.probes]
+    expected = reference.roles([eager.text(text) for text in texts], drawn[:draws], drawn[draws:])
+    return survey, expected
+
+
+def assert_same(survey, expected):
+    for role in survey.roles:
+        if role.name != "copying":
+            for ours, theirs in zip((role.values, role.errors), expected[role.name], strict=True):
+                np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-4, err_msg=role.name)
+
+
+@pytest.mark.parametrize("kind", ["bert", "gpt2", "llama", "gemma2", "gpt_oss", "phi3"])
+def test_roles_of_an_architecture(kind, tmp_path):
+    folder = architectures.save(tmp_path, architectures.make(kind, architectures.ONE_PART[kind]))
+    assert_same(*found_and_expected(folder))
+
+
+def test_roles_of_the_transformers_engine(tmp_path):
+    folder = architectures.save(tmp_path, architectures.make("opt", architectures.ONE_PART["opt"]))
+    survey, expected = found_and_expected(folder, engine="transformers")
+    assert_same(survey, expected)
+    (role,) = (role for role in survey.roles if role.name == "copying")
+    assert np.isnan(role.values).all()
+    assert any("copying" in note for note in survey.notes)
+
+
+def test_all_roles_of_minilm(minilm):
+    survey, expected = found_and_expected(minilm, TEXTS[:2], draws=2)
+    assert_same(survey, expected)
+    assert {role.name for role in survey.roles} == {role.name for role in HEAD_ROLES}
+    weights = dict(reference.Eager(minilm).model.named_parameters())
+    values = survey.roles[-1].values
+    for layer, head in ((0, 3), (5, 7)):
+        rows = slice(32 * head, 32 * head + 32)
+        value = weights[f"encoder.layer.{layer}.attention.self.value.weight"][rows].detach().numpy()
+        output = weights[f"encoder.layer.{layer}.attention.output.dense.weight"][:, rows].detach().numpy()
+        assert values[layer, head] == pytest.approx(reference.copying(value, output), abs=1e-4)

@@ -1,0 +1,177 @@
+"""Pictures of heads say what the numbers say, at every width, and no head is lost."""
+
+import csv
+import io
+import re
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from msgspec.structs import replace
+
+from attnscope.errors import UsageError
+from attnscope.report.head_roles import HEAD_ROLES, main_roles
+from attnscope.report.heads import HeadSurvey
+from attnscope.views.formats import export
+from attnscope.views.terminal.contact_sheet import is_contact_sheet, pool_largest
+from attnscope.views.terminal.heads import Listing
+from tests.helpers.sample_overviews import pooled_of, weights_of
+from tests.helpers.sample_reports import causal, report, text_report, tokens, words
+from tests.helpers.sample_surveys import measured, survey
+from tests.helpers.screens import draw
+
+
+def letters(screen, heads):
+    """The letters of a plain picture, layer by layer, whatever blocks it is in."""
+    found = {}
+    for layer, row in re.findall(r"^ +L(\d+)  (.*)$", screen, re.MULTILINE):
+        found[int(layer)] = found.get(int(layer), "") + re.sub(r"[ ░▒▓█]", "", row)
+    assert all(len(row) == heads for row in found.values())
+    return [found[layer] for layer in sorted(found)]
+
+
+@pytest.mark.parametrize("width", [40, 80, 120, 200])
+@pytest.mark.parametrize("shape", [(3, 4), (2, 40), (30, 9), (12, 12)])
+def test_the_picture_has_the_letter_of_every_head(width, shape):
+    made = survey(*shape)
+    shown = draw(made, width)
+    assert max(map(len, shown.splitlines())) <= width
+    expected = [["·" if n < 0 else made.roles[n].letter for n in row] for row in made.main.tolist()]
+    assert letters(shown, shape[1]) == ["".join(row) for row in expected]
+    none = int((made.main < 0).sum())
+    assert f"{none} of {made.main.size} heads have no clear role" in shown
+
+
+def test_every_role_has_a_letter_and_a_colour_of_its_own():
+    for names in zip(*((role.name, role.letter, role.colour) for role in HEAD_ROLES), strict=True):
+        assert len(set(names)) == len(HEAD_ROLES) >= 12
+    assert all(len(role.letter) == 1 and role.meaning and role.source for role in HEAD_ROLES)
+
+
+def test_the_main_role_is_the_first_clear_one_of_its_rank():
+    def values(**named):
+        return {role.name: np.array([[named.get(role.name, 0.0)]]) for role in HEAD_ROLES}
+
+    def chosen(**named):
+        place = int(main_roles(values(**named))[0, 0])
+        return None if place < 0 else HEAD_ROLES[place].name
+
+    assert chosen() is None
+    assert chosen(first=0.95, induction=0.41) == "induction"
+    assert chosen(induction=0.5, previous=0.6) == "previous"
+    assert chosen(first=0.95, retrieval=0.41) == "retrieval"
+    assert chosen(retrieval=0.9, induction=0.4) == "induction"
+    assert chosen(special=0.5, first=0.45, uniform=0.9) == "special"
+    assert chosen(uniform=0.59, positional=0.51, content=0.4) == "positional"
+    assert chosen(copying=1.0, induction=0.39) is None
+    assert chosen(induction=float("nan"), content=0.3) == "content"
+
+
+def test_the_strongest_heads_are_listed_with_their_errors():
+    shown = draw(survey(roles=("previous",)), 80, listing=Listing(2))
+    assert re.search(r"strongest  L0H0 0\.99 ±0\.01  L0H1 0\.02 ±0\.01\n", shown)
+    by_layer = draw(replace(measured(), notes=[]), 80, listing=Listing(3, "layer"))
+    assert re.search(r"strongest  L2H1 0\.82  L2H2 0\.91  L2H3 1\.00\n", by_layer)
+
+
+def test_a_table_has_a_row_for_every_head(tmp_path):
+    made = survey(missing=("retrieval",))
+    rows = list(csv.DictReader(io.StringIO(b"".join(export(made, tmp_path / "x.csv")).decode())))
+    assert len(rows) == 12
+    (tmp_path / "x.parquet").write_bytes(b"".join(export(made, tmp_path / "x.parquet")))
+    parquet = pq.read_table(tmp_path / "x.parquet").to_pylist()
+    for n, (row, other) in enumerate(zip(rows, parquet, strict=True)):
+        layer, head = divmod(n, 4)
+        assert (int(row["layer"]), int(row["head"])) == (other["layer"], other["head"]) == (layer, head)
+        place = made.main[layer, head]
+        assert (row["main"] or None) == other["main"] == (None if place < 0 else made.roles[place].name)
+        for role in made.roles:
+            value = role.values[layer, head]
+            if np.isnan(value):
+                assert (row[role.name], other[role.name]) == ("", None)
+            else:
+                assert np.float32(row[role.name]) == np.float32(other[role.name]) == value
+    one = list(csv.reader(io.StringIO(b"".join(export(measured(), tmp_path / "x.csv")).decode())))
+    assert one[:3] == [["layer", "head", "weight"], ["0", "0", "0.0"], ["0", "1", ""]]
+
+
+def test_other_findings_are_no_table_of_heads(tmp_path):
+    for ending in ("csv", "parquet"):
+        with pytest.raises(UsageError, match="holds findings of heads only"):
+            export(report(text_report(tokens(words(2)))), tmp_path / f"x.{ending}")
+    with pytest.raises(UsageError, match="only reports of run"):
+        export(survey(), tmp_path / "x.safetensors")
+
+
+def test_json_reads_back():
+    from attnscope.report import to_json
+    from attnscope.report.codec import read_json_as
+
+    made = survey(missing=("copying",))
+    read = read_json_as(HeadSurvey, to_json(made), made.schema, "survey")
+    np.testing.assert_array_equal(read.main, made.main)
+    for ours, theirs in zip(made.roles, read.roles, strict=True):
+        np.testing.assert_array_equal(ours.values, theirs.values)
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(5, 7), (3, 4), (5, 1)])
+def test_a_thumbnail_keeps_the_largest_weight_of_each_cell(rows, columns):
+    matrix = np.random.default_rng(0).random((5, 7), dtype=np.float32)
+    matrix[1] = np.nan
+    found = pool_largest(matrix, rows, columns)
+    assert found.shape == (rows, columns)
+    for r in range(rows):
+        for c in range(columns):
+            part = matrix[r * 5 // rows : (r + 1) * 5 // rows, c * 7 // columns : (c + 1) * 7 // columns]
+            assert found[r, c] == (-1 if np.isnan(part).all() else np.nanmax(part))
+
+
+def sheet(layers, heads, count, **kw):
+    every = [(layer, head) for layer in range(layers) for head in range(heads)]
+    return report(text_report(tokens(words(count)), heads=every, **kw))
+
+
+def test_a_contact_sheet_of_a_real_model_fits_on_one_screen():
+    shown = draw(sheet(12, 12, 40, allowed=causal), 120, format="heat").splitlines()
+    assert len(shown) <= 50 and max(map(len, shown)) <= 120
+    assert [line.split()[0] for line in shown if re.match(r"L\d+ ", line)] == [f"L{layer}" for layer in range(12)]
+    (heads,) = (line.split() for line in shown if line.strip().startswith("H0"))
+    assert heads == [f"H{head}" for head in range(12)]
+
+
+def test_a_contact_sheet_draws_where_the_weight_is():
+    """A head that looks at itself alone is a diagonal, in colour as well."""
+    made = sheet(2, 5, 6)
+    for head in made.texts[0].heads:
+        head.stages["weights"][:] = np.eye(6)
+    plain = draw(made, 80, format="heat").splitlines()
+    first = next(n for n, line in enumerate(plain) if line.startswith("L0 "))
+    assert [line[3:9].rstrip() for line in plain[first : first + 3]] == ["██", "  ██", "    ██"]
+    colour = draw(made, 80, format="heat", colour="truecolor")
+    assert colour.count("▀") == 2 * 5 * 18
+
+
+def test_long_texts_and_few_heads():
+    long = sheet(3, 3, 2)
+    heads = [replace(head, stages={}, pooled=pooled_of(weights_of(90), 16)) for head in long.texts[0].heads]
+    text = replace(long.texts[0], heads=heads, queries=[], keys=[])
+    assert is_contact_sheet(text)
+    assert "a cell is the largest of" not in draw(replace(long, texts=[text]), 200, format="heat")
+    assert not is_contact_sheet(sheet(1, 12, 3).texts[0])  # heads of one layer are drawn in full
+    assert not is_contact_sheet(sheet(2, 4, 3).texts[0])
+
+
+def test_a_comparison_of_many_heads_leads_with_those_that_moved_most():
+    from attnscope.comparison.reports import compare_sides
+    from attnscope.report.compare import Side
+
+    made = compare_sides("mask", [Side("own", sheet(3, 4, 4)), Side("causal", sheet(3, 4, 4, allowed=causal))])
+    shown = draw(made, 80)
+    moved = {(n // 4, n % 4): float(head.total_variation.mean()) for n, head in enumerate(made.changes[0].heads)}
+    order = sorted(moved, key=lambda at: -moved[at])
+    assert re.findall(r"^(L\dH\d)  own → causal", shown, re.MULTILINE) == [f"L{la}H{h}" for la, h in order[:10]]
+    for layer in range(3):
+        numbers = " ".join(f"{moved[layer, head]:.2f}" for head in range(4))
+        assert f"L{layer}   {numbers}" in shown
+    few = compare_sides("mask", [Side("own", sheet(2, 4, 4)), Side("causal", sheet(2, 4, 4, allowed=causal))])
+    assert "moved most follow" not in draw(few, 80)
