@@ -30,6 +30,7 @@ class Folder:
         metadata: Free-form notes in the safetensors files.
         notes: What a reader should know, such as code in the folder that is not run.
         stamps: The files with tensors as they were when their headers were read.
+        tokenizer: The tokenizer.json, where it is made from what another file says.
     """
 
     path: Path
@@ -40,6 +41,12 @@ class Folder:
     metadata: dict[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     stamps: dict[Path, FileStamp] = field(default_factory=dict)
+    tokenizer: bytes | None = None
+
+    @property
+    def config_path(self) -> Path:
+        """Where the config is said, for errors."""
+        return self.path / CONFIG if self.config and self.tokenizer is None else self.path
 
 
 def open_folder(path: Path) -> Folder:

@@ -9,7 +9,8 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from attnscope.checkpoints.folder import open_folder, open_weights
+from attnscope.checkpoints.checkpoint import load_folder_tokenizer, open_checkpoint
+from attnscope.checkpoints.folder import open_weights
 from attnscope.checkpoints.samples import find_config, find_model
 from attnscope.checkpoints.source import DEFAULT_MODEL, ModelSource, training_facts
 from attnscope.checkpoints.stack_file import StackDescription, read_stack
@@ -67,12 +68,12 @@ ENGINES = {"native": EngineKind(_open_native, explainable=True), "transformers":
 
 
 def _from_folder(path: Path, name: str) -> ModelSource:
-    folder = open_folder(path)
-    where = str(folder.path / "config.json")
+    folder = open_checkpoint(path)
+    where = str(folder.config_path)
     family = family_for(folder.config, where)
     config = read_config(family, folder.config, where)
     check_counts(family, config, {name: tensor.shape for name, tensor in folder.tensors.items()}, where)
-    tokenizer = load_tokenizer(folder.path / "tokenizer.json")
+    tokenizer = load_folder_tokenizer(folder)
 
     def load(n_layers: int, dtype: "torch.dtype", device: "torch.device") -> "NativeModel":
         from attnscope.engines.native import NativeModel

@@ -109,13 +109,13 @@ def check_tensors(family: Family, config: ModelConfig, folder: Folder) -> dict[s
         AttnscopeError: The config promises layers, words or widths that the weights do not hold; a tensor is missing,
             unknown or of the wrong shape.
     """
-    where = str(folder.path / "config.json" if folder.config else folder.path)
+    where = str(folder.config_path)
     check_counts(family, config, {name: info.shape for name, info in folder.tensors.items()}, where)
     names = Names(family, find_prefix(family, folder.tensors, where), folder.tensors, str(folder.path))
     plan: dict[str, list[_ParameterSlice]] = {}
     for part, tensor in _parameter_slices(config, names):
         info = folder.tensors[tensor]
-        if info.dtype not in _FLOATS:
+        if info.dtype not in _FLOATS and info.block is None:
             hint = "attnscope reads only floating-point checkpoints"
             raise AttnscopeError(f"is stored as {info.dtype}", where=f"{info.file}: {info.name}", hint=hint)
         if info.shape != part.source_shape():

@@ -35,7 +35,7 @@ def read_tensors(
     Args:
         folder: The opened folder.
         names: Names among `folder.tensors`.
-        dtype: The type that they are given on their way; None for what they are stored as.
+        dtype: The type that they are given on their way; None for what they are stored as, float32 of blocks.
         transposed: Names of those whose matrices are transposed on their way.
 
     Yields:
@@ -50,7 +50,7 @@ def read_tensors(
     for path, infos in files.items():
         with _open_unchanged(path, folder.stamps[path]) as file:
             for info in infos:
-                yield info.name, _read(file, info, dtype or _DTYPES[info.dtype], info.name in transposed)
+                yield info.name, _read(file, info, dtype or _stored_dtype(info), info.name in transposed)
 
 
 @contextmanager
@@ -87,27 +87,53 @@ def contiguous(tensor: torch.Tensor) -> torch.Tensor:
     return empty_pages(tensor.shape, tensor.dtype).copy_(tensor)
 
 
-def _read(file: BinaryIO, info: TensorInfo, dtype: torch.dtype, transposed: bool) -> torch.Tensor:
-    """A tensor, in parts of which only one is there as it is stored."""
-    stored, transposed = _DTYPES[info.dtype], transposed and len(info.shape) > 1
+def _read(
+    file: BinaryIO, info: TensorInfo, dtype: torch.dtype, transposed: bool = False, *, check: bool = True
+) -> torch.Tensor:
+    """A tensor, in parts of which only one is there as it is stored; with `check`, refused unless it is finite."""
+    transposed = transposed and len(info.shape) > 1
     made = empty_pages((*info.shape[:-2], *info.shape[:-3:-1]) if transposed else info.shape, dtype)
+    as_is = dtype == _stored_dtype(info) and not (transposed or info.block or info.paired_heads or info.offset)
     start = info.start
-    rows = max(1, _CHUNK // (max(1, info.shape[-1]) * stored.itemsize if transposed else stored.itemsize))
-    for whole in _matrices(made.mT) if transposed else [made.view(-1)]:
-        for first in range(0, len(whole) if made.numel() else 0, rows):
+    for whole in _in_stored_order(made, info, transposed) if made.numel() else []:
+        rows = max(1, _CHUNK // (whole[0].numel() * _stored_dtype(info).itemsize))
+        for first in range(0, len(whole), rows):
             part = whole[first : first + rows]
-            raw = part if dtype == stored and not transposed else torch.empty(part.shape, dtype=stored)
-            _fill(raw, file, info, start)
-            start += raw.nbytes
-            if stored.is_floating_point and not _finite(raw):
+            raw = part if as_is else torch.empty(part.shape, dtype=_stored_dtype(info))
+            start = _fill_decoded(raw, file, info, start)
+            if check and raw.is_floating_point() and not _finite(raw):
                 raise _not_finite(file, info)
             if raw is not part:
-                part.copy_(raw)
+                part.copy_(raw + info.offset if info.offset else raw)
     return made
 
 
-def _matrices(tensor: torch.Tensor) -> Sequence[torch.Tensor]:
-    return [tensor] if tensor.ndim == 2 else list(tensor)
+def _stored_dtype(info: TensorInfo) -> torch.dtype:
+    """The type that numbers are stored in, or, of blocks, what they become."""
+    return torch.float32 if info.block else _DTYPES[info.dtype]
+
+
+def _in_stored_order(made: torch.Tensor, info: TensorInfo, transposed: bool) -> Sequence[torch.Tensor]:
+    """Views that hold all of a tensor, in the order in which its numbers are stored; of blocks, row by row."""
+    if info.paired_heads:
+        return list(made.view(info.paired_heads, 2, -1, *made.shape[1:]).transpose(1, 2))
+    if transposed:
+        return [made.mT] if made.ndim == 2 else list(made.mT)
+    return [made.view(-1, made.shape[-1]) if info.block else made.view(-1)]
+
+
+def _fill_decoded(tensor: torch.Tensor, file: BinaryIO, info: TensorInfo, start: int) -> int:
+    """Read the numbers of a contiguous tensor from a place in the file, and give the place where they end."""
+    if info.block is None:
+        _fill(tensor, file, info, start)
+        return start + tensor.nbytes
+    from gguf import GGMLQuantizationType, dequantize
+
+    numbers, size = info.block
+    stored = torch.empty(tensor.numel() // info.shape[-1], info.shape[-1] // numbers * size, dtype=torch.uint8)
+    _fill(stored, file, info, start)
+    tensor.copy_(torch.from_numpy(dequantize(stored.numpy(), GGMLQuantizationType[info.dtype])).view(tensor.shape))
+    return start + stored.nbytes
 
 
 def _fill(tensor: torch.Tensor, file: BinaryIO, info: TensorInfo, start: int) -> None:
@@ -129,8 +155,7 @@ def _finite(values: torch.Tensor) -> bool:
 
 def _not_finite(file: BinaryIO, info: TensorInfo) -> ModelError:
     """The error that names the first value that is not finite, and counts them."""
-    values = torch.empty(info.shape, dtype=_DTYPES[info.dtype])
-    _fill(values, file, info, info.start)
+    values = _read(file, info, _stored_dtype(info), check=False)
     values = values.float() if values.element_size() == 1 else values
     wrong = ~torch.isfinite(values)
     if not wrong.any():  # any more

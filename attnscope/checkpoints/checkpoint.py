@@ -1,0 +1,31 @@
+"""Open a checkpoint, whatever holds it: a folder in Hugging Face layout, or a GGUF file."""
+
+from pathlib import Path
+
+from attnscope.checkpoints.folder import TOKENIZER, Folder, open_folder
+from attnscope.checkpoints.samples import GGUF
+from attnscope.tokenization.hugging_face import FileTokenizer, load_tokenizer
+
+
+def open_checkpoint(path: Path) -> Folder:
+    """Read the config and all tensor headers of a checkpoint.
+
+    Raises:
+        AttnscopeError: A file is missing, damaged, contradicts another, or holds what is not supported.
+    """
+    if path.suffix != GGUF or path.is_dir():
+        return open_folder(path)
+    from attnscope.checkpoints.gguf import open_gguf
+
+    return open_gguf(path)
+
+
+def load_folder_tokenizer(folder: Folder) -> FileTokenizer:
+    """The tokenizer of a checkpoint.
+
+    Raises:
+        AttnscopeError: There is none, or it cannot be used.
+    """
+    if folder.tokenizer is not None:
+        return FileTokenizer(folder.path, folder.tokenizer)
+    return load_tokenizer(folder.path / TOKENIZER)
