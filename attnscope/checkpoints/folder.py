@@ -3,6 +3,7 @@
 import hashlib
 import os
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from attnscope.files.reading import MB, as_object, format_value, open_regular, p
 
 CONFIG, TOKENIZER, SINGLE, INDEX = "config.json", "tokenizer.json", "model.safetensors", "model.safetensors.index.json"
 MAX_CONFIG, MAX_TOKENIZER, MAX_INDEX = 4 * MB, 200 * MB, 50 * MB
+_TRAINING = ("training_args", "optimizer", "scheduler", "scaler", "rng_state")  # pickles that hold no weights
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
 
 
@@ -141,10 +143,13 @@ def _headers(path: Path, present: set[str]) -> dict[Path, SafetensorsHeader]:
         return {path / SINGLE: read_header(path / SINGLE)}
     if INDEX in present:
         return _shard_headers(path, present)
-    pickles = sorted(name for name in present if name.endswith(_PICKLES))
-    if pickles:
+    if pickles := find_pickles(present):
         found = f"has its weights only as pickles ({', '.join(map(format_value, pickles[:3]))}), which can run code"
-        hint = "if you trust them, load them with transformers and call save_pretrained(…)"
+        import shlex
+
+        absolute = path.absolute()
+        paths = (str(path), str(absolute.parent / f"{absolute.name}-safetensors"))
+        hint = f"convert them, without running code: attnscope import {shlex.join(paths)}"
         raise AttnscopeError(found, where=path, hint=hint)
     others = sorted(name for name in present if name.endswith(".safetensors"))
     hint = (
@@ -153,6 +158,11 @@ def _headers(path: Path, present: set[str]) -> dict[Path, SafetensorsHeader]:
         else f"expected {SINGLE} or {INDEX}"
     )
     raise AttnscopeError("has no weights", where=path, hint=hint)
+
+
+def find_pickles(names: Iterable[str]) -> list[str]:
+    """Those of these files that may be pickled weights; what a trainer saves of itself is none."""
+    return sorted(name for name in names if name.endswith(_PICKLES) and not name.startswith(_TRAINING))
 
 
 def _shard_headers(path: Path, present: set[str]) -> dict[Path, SafetensorsHeader]:

@@ -38,6 +38,7 @@ class TensorInfo:
         paired_heads: The rows of each of so many heads are stored in rotary pairs (0, d/2, 1, d/2 + 1, …), as GGUF has
             Llama's queries and keys; 0 where they are in order.
         offset: What is added to every stored number.
+        low_rank: What an adapter adds; None for nothing.
     """
 
     name: str
@@ -49,6 +50,26 @@ class TensorInfo:
     block: tuple[int, int] | None = None
     paired_heads: int = 0
     offset: float = 0.0
+    low_rank: "LowRank | None" = None
+
+
+@dataclass(frozen=True)
+class LowRank:
+    """What a LoRA adapter adds to a tensor: scale · B·A (Hu et al., 2021).
+
+    Attributes:
+        a: (rank, in).
+        b: (out, rank).
+        scale: Factor on their product.
+        turned: The tensor is stored as (in, out).
+        magnitude: Norm of every row of the sum, (out,), where that is trained by itself (DoRA, Liu et al., 2024).
+    """
+
+    a: TensorInfo
+    b: TensorInfo
+    scale: float
+    turned: bool
+    magnitude: TensorInfo | None = None
 
 
 @dataclass(frozen=True)

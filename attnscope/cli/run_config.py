@@ -53,6 +53,7 @@ def run_config(
         texts=texts(source, quiet=quiet),
         model=chosen["model"],
         config=chosen["config"],
+        adapter=chosen["adapter"],
         mask=selection.mask,
         what_if=selection.what_if,
         layer=layer,

@@ -6,11 +6,10 @@ The native engine's models are opened without importing torch.
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from hashlib import sha256
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from attnscope.checkpoints.checkpoint import load_folder_tokenizer, open_checkpoint
-from attnscope.checkpoints.folder import open_weights
+from attnscope.checkpoints.folder import Folder, open_weights
 from attnscope.checkpoints.samples import find_config, find_model
 from attnscope.checkpoints.source import DEFAULT_MODEL, ModelSource, training_facts
 from attnscope.checkpoints.stack_file import StackDescription, read_stack
@@ -48,7 +47,7 @@ def _open_native(run: RunConfig, texts: Iterable[TextInput]) -> ModelSource:
     if run.config is not None:
         return _from_stack(read_stack(find_config(run.config)), run.config, texts)
     name = run.model or DEFAULT_MODEL
-    return _from_folder(find_model(name), name)
+    return _from_folder(open_checkpoint(find_model(name), run.adapter), name)
 
 
 @dataclass(frozen=True)
@@ -67,8 +66,7 @@ class EngineKind:
 ENGINES = {"native": EngineKind(_open_native, explainable=True), "transformers": EngineKind(open_transformers)}
 
 
-def _from_folder(path: Path, name: str) -> ModelSource:
-    folder = open_checkpoint(path)
+def _from_folder(folder: Folder, name: str) -> ModelSource:
     where = str(folder.config_path)
     family = family_for(folder.config, where)
     config = read_config(family, folder.config, where)

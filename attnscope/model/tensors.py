@@ -1,6 +1,6 @@
 """Read tensors of a checkpoint one at a time, finite and exactly as their header says."""
 
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from math import prod
 from mmap import ACCESS_COPY, mmap
@@ -10,7 +10,7 @@ from typing import BinaryIO
 import torch
 
 from attnscope.checkpoints.folder import Folder
-from attnscope.checkpoints.headers import FileStamp, TensorInfo
+from attnscope.checkpoints.headers import FileStamp, LowRank, TensorInfo
 from attnscope.errors import AttnscopeError, ModelError
 from attnscope.files.reading import open_regular
 
@@ -50,7 +50,10 @@ def read_tensors(
     for path, infos in files.items():
         with _open_unchanged(path, folder.stamps[path]) as file:
             for info in infos:
-                yield info.name, _read(file, info, dtype or _stored_dtype(info), info.name in transposed)
+                made = _read(file, info, dtype or _stored_dtype(info), turned := info.name in transposed)
+                if info.low_rank is not None:
+                    _add_low_rank(made.mT if turned != info.low_rank.turned else made, info.low_rank, folder.stamps)
+                yield info.name, made
 
 
 @contextmanager
@@ -106,6 +109,20 @@ def _read(
             if raw is not part:
                 part.copy_(raw + info.offset if info.offset else raw)
     return made
+
+
+def _add_low_rank(tensor: torch.Tensor, added: LowRank, stamps: Mapping[Path, FileStamp]) -> None:
+    """Add what an adapter adds to a tensor that is laid (out, in), some rows at a time."""
+    with _open_unchanged(added.a.file, stamps[added.a.file]) as file:
+        a, b = (_read(file, info, torch.float32) for info in (added.a, added.b))
+        norms = None if added.magnitude is None else _read(file, added.magnitude, torch.float32)
+    rows = max(1, _CHUNK // (4 * max(1, tensor.shape[1])))
+    for first in range(0, len(tensor), rows):
+        part = tensor[first : first + rows]
+        whole = part.float() + (b[first : first + rows] @ a) * added.scale
+        if norms is not None:
+            whole *= (norms[first : first + rows] / torch.linalg.vector_norm(whole, dim=1))[:, None]
+        part.copy_(whole)
 
 
 def _stored_dtype(info: TensorInfo) -> torch.dtype:

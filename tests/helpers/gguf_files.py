@@ -16,22 +16,39 @@ _SIZES = {
     "vocab_size": 60, "hidden_size": 256, "intermediate_size": 256, "num_hidden_layers": 2, "num_attention_heads": 4,
     "num_key_value_heads": 2, "max_position_embeddings": 48, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0,
 }  # fmt: skip
+_WIDE = {"attention.key_length": 128, "attention.value_length": 128}
 # architecture to the class of transformers, what its config says besides, and what llama.cpp writes of that
 MODELS: dict[str, tuple[type[hf.PreTrainedModel], dict[str, Any], dict[str, Any]]] = {
-    "llama": (hf.LlamaForCausalLM, {"rope_parameters": {"rope_type": "default", "rope_theta": 500.0}, "tie_word_embeddings": True},
-              {"rope.freq_base": 500.0, "rope.dimension_count": 64}),
+    "llama": (
+        hf.LlamaForCausalLM,
+        {"rope_parameters": {"rope_type": "default", "rope_theta": 500.0}, "tie_word_embeddings": True},
+        {"rope.freq_base": 500.0, "rope.dimension_count": 64},
+    ),
     "qwen2": (hf.Qwen2ForCausalLM, {}, {"rope.freq_base": 10000.0}),
-    "qwen3": (hf.Qwen3ForCausalLM, {"head_dim": 128}, {"rope.freq_base": 10000.0, "attention.key_length": 128, "attention.value_length": 128}),
-    "gemma2": (hf.Gemma2ForCausalLM, {"head_dim": 128, "query_pre_attn_scalar": 128, "sliding_window": 5, "attn_logit_softcapping": 2.0},
-               {"attention.key_length": 128, "attention.value_length": 128, "attention.sliding_window": 5,
-                "attn_logit_softcapping": 2.0, "final_logit_softcapping": 30.0}),
-    "gemma3": (hf.Gemma3ForCausalLM, {"head_dim": 128, "query_pre_attn_scalar": 128, "sliding_window": 5, "num_hidden_layers": 7,
-               "rope_parameters": {"full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6},
-                                   "sliding_attention": {"rope_type": "default", "rope_theta": 1e4}}},
-               {"attention.key_length": 128, "attention.value_length": 128, "attention.sliding_window": 5, "block_count": 7,
-                "rope.freq_base": 1e6, "rope.scaling.type": "linear", "rope.scaling.factor": 8.0}),
-    "phi3": (hf.Phi3ForCausalLM, {"sliding_window": 6, "rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5}},
-             {"attention.sliding_window": 6, "rope.dimension_count": 32, "rope.scaling.original_context_length": 48}),
+    "qwen3": (hf.Qwen3ForCausalLM, {"head_dim": 128}, {"rope.freq_base": 10000.0, **_WIDE}),
+    "gemma2": (
+        hf.Gemma2ForCausalLM,
+        {"head_dim": 128, "query_pre_attn_scalar": 128, "sliding_window": 5, "attn_logit_softcapping": 2.0},
+        {"attention.sliding_window": 5, "attn_logit_softcapping": 2.0, "final_logit_softcapping": 30.0, **_WIDE},
+    ),
+    "gemma3": (
+        hf.Gemma3ForCausalLM,
+        {
+            "head_dim": 128, "query_pre_attn_scalar": 128, "sliding_window": 5, "num_hidden_layers": 7,
+            "rope_parameters": {
+                "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6},
+                "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+            },
+        },
+        {"attention.sliding_window": 5, "block_count": 7, "rope.freq_base": 1e6, "rope.scaling.type": "linear",
+         "rope.scaling.factor": 8.0, **_WIDE},
+    ),
+    "phi3": (
+        hf.Phi3ForCausalLM,
+        {"sliding_window": 6,
+         "rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5}},
+        {"attention.sliding_window": 6, "rope.dimension_count": 32, "rope.scaling.original_context_length": 48},
+    ),
 }  # fmt: skip
 # Of a block: where its two-byte scale and minimum are, and how large they are for numbers of about 0.07 around 0.
 _SCALES = {
@@ -82,7 +99,8 @@ def write(
 def _metadata(architecture: str, said: Mapping[str, Any]) -> dict[str, Any]:
     shared = {
         "context_length": 48, "embedding_length": 256, "block_count": 2, "feed_forward_length": 256,
-        "attention.head_count": 4, "attention.head_count_kv": 2, "attention.layer_norm_rms_epsilon": 1e-6 if architecture != "phi3" else 1e-5,
+        "attention.head_count": 4, "attention.head_count_kv": 2, 
+        "attention.layer_norm_rms_epsilon": 1e-5 if architecture == "phi3" else 1e-6,
     }  # fmt: skip
     model = {f"{architecture}.{key}": value for key, value in {**shared, **said}.items()}
     return model | {

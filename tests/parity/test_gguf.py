@@ -37,7 +37,7 @@ def test_every_architecture(tmp_path: Path, architecture: str, kind: str) -> Non
 
 
 def test_a_real_model(smollm2: Path) -> None:
-    """Against transformers' own reading, blocks and layout; `from_pretrained(…, gguf_file=…)` takes 30 seconds for that."""
+    """Against transformers' own reading, blocks and layout; `from_pretrained(…, gguf_file=…)` takes 30 seconds."""
     config = hf.LlamaConfig(
         vocab_size=49152, hidden_size=576, intermediate_size=1536, num_hidden_layers=30, num_attention_heads=9,
         num_key_value_heads=3, max_position_embeddings=8192, rms_norm_eps=1e-5,

@@ -1,4 +1,4 @@
-"""Tokenizers from a GGUF file's metadata: the same tokens as transformers' conversion, and llama.cpp's where that differs."""
+"""Tokenizers from a GGUF file's metadata: the tokens of transformers' conversion, or llama.cpp's where that differs."""
 
 import json
 import random
@@ -58,8 +58,9 @@ def test_digits_are_cut_as_the_model_was_trained(smollm2: Path) -> None:
 def byte_level(path: Path, pre: str | None, **more: Any) -> Path:
     made = json.loads(tokenizer_files._trained("byte-level"))["model"]
     tokens = ["<|im_start|>", *made["vocab"]]
+    merges = [" ".join(pair) for pair in made["merges"]]
     metadata = {"model": "gpt2", "pre": pre, "tokens": tokens, "token_type": [3] + [1] * len(made["vocab"]),
-                "merges": [" ".join(pair) for pair in made["merges"]], "bos_token_id": 0, "eos_token_id": 0, **more}  # fmt: skip
+                "merges": merges, "bos_token_id": 0, "eos_token_id": 0, **more}  # fmt: skip
     gguf_files.write(path, "llama", "F16", {f"tokenizer.ggml.{key}": value for key, value in metadata.items()})
     return path
 
@@ -84,8 +85,9 @@ def sentencepiece(path: Path, architecture: str, **more: Any) -> Path:
     pieces = [piece for piece in sorted(made, key=made.__getitem__) if piece not in ("<unk>", "<s>", "</s>")]
     pieces += ["  ", "   "] if architecture == "gemma2" else ["▁▁", "▁▁▁"]
     tokens = ["<unk>", "<s>", "</s>", "<|im_start|>", "x=", *pieces]
-    metadata = {"model": "llama", "pre": None, "tokens": tokens, "scores": [0.0] * 5 + [-float(n) for n in range(len(pieces))],
-                "token_type": [2, 3, 3, 3, 4] + [6 if piece.startswith("<0x") else 1 for piece in pieces], "merges": None,
+    types = [2, 3, 3, 3, 4] + [6 if piece.startswith("<0x") else 1 for piece in pieces]
+    scores = [0.0] * 5 + [-float(n) for n in range(len(pieces))]
+    metadata = {"model": "llama", "pre": None, "tokens": tokens, "scores": scores, "token_type": types, "merges": None,
                 "bos_token_id": 1, "eos_token_id": 2, "unknown_token_id": 0, **more}  # fmt: skip
     gguf_files.write(path, architecture, "F16", {f"tokenizer.ggml.{key}": value for key, value in metadata.items()})
     return path

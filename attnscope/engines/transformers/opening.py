@@ -40,7 +40,7 @@ def open_transformers(run: RunConfig, texts: Iterable[TextInput]) -> ModelSource
     if run.config is not None:
         raise UsageError("a TOML stack is not a transformers model", where="--engine", hint="remove --engine")
     name = run.model or DEFAULT_MODEL
-    folder = open_checkpoint(find_model(name))
+    folder = open_checkpoint(find_model(name), run.adapter)
     weights, masks = training_facts(folder)
     _require_memory(folder, run)
     import torch
