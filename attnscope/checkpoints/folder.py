@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from attnscope.checkpoints.headers import FileStamp, SafetensorsHeader, TensorInfo, read_header
+from attnscope.checkpoints.tensor_names import pair_mxfp4, refuse_quantised, unwrap_names
 from attnscope.errors import AttnscopeError
 from attnscope.files.reading import MB, as_object, format_value, open_regular, parse_json, read_file, read_json
 
@@ -66,6 +67,12 @@ def open_folder(path: Path) -> Folder:
     raw_config = read_file(path / CONFIG, cap=MAX_CONFIG)
     config = as_object(parse_json(raw_config, str(path / CONFIG)), str(path / CONFIG))
     headers = _headers(path, present)
+    stored = {name: info for header in headers.values() for name, info in header.tensors.items()}
+    refuse_quantised(stored, path)
+    tensors, unwrapped = unwrap_names(stored)
+    tensors, converted = pair_mxfp4(tensors)
+    if converted:
+        config.pop("quantization_config", None)  # it says what the blocks say
     digest = hashlib.sha256(hashlib.sha256(raw_config).digest())
     sizes = {CONFIG: len(raw_config)}
     if TOKENIZER in present:
@@ -77,11 +84,11 @@ def open_folder(path: Path) -> Folder:
     return Folder(
         path=path,
         config=config,
-        tensors={name: info for header in headers.values() for name, info in header.tensors.items()},
+        tensors=tensors,
         files=sizes | {file.name: header.stamp.size for file, header in headers.items()},
         fingerprint=digest.hexdigest()[:16],
         metadata={key: text for header in headers.values() for key, text in header.metadata.items()},
-        notes=_notes(config),
+        notes=(*_notes(config), *unwrapped, *converted),
         stamps={file: header.stamp for file, header in headers.items()},
     )
 

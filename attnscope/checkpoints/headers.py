@@ -39,6 +39,7 @@ class TensorInfo:
             Llama's queries and keys; 0 where they are in order.
         offset: What is added to every stored number.
         low_rank: What an adapter adds; None for nothing.
+        scales: Exponents of the blocks, where they are in a tensor of their own (MXFP4); None elsewhere.
     """
 
     name: str
@@ -51,6 +52,7 @@ class TensorInfo:
     paired_heads: int = 0
     offset: float = 0.0
     low_rank: "LowRank | None" = None
+    scales: "TensorInfo | None" = None
 
 
 @dataclass(frozen=True)

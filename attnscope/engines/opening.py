@@ -17,6 +17,8 @@ from attnscope.config import RunConfig, TextInput
 from attnscope.engines.transformers.opening import open_transformers
 from attnscope.errors import UsageError
 from attnscope.families import OWN, check_counts, family_for, read_config
+from attnscope.families.names import find_prefix, unused_tensors
+from attnscope.families.spec import Family
 from attnscope.system.escape import as_unicode
 from attnscope.tokenization.hugging_face import FileTokenizer, load_tokenizer
 from attnscope.tokenization.words import WordTokenizer
@@ -80,7 +82,7 @@ def _from_folder(folder: Folder, name: str) -> ModelSource:
         return NativeModel(load_stack(family, config, folder, n_layers, dtype, device))
 
     trained, masks = training_facts(folder)
-    notes = (*folder.notes, *tokenizer.notes)
+    notes = (*folder.notes, *_unused_notes(family, folder, where), *tokenizer.notes)
     return ModelSource(
         name=as_unicode(name),
         family=family.name,
@@ -94,6 +96,14 @@ def _from_folder(folder: Folder, name: str) -> ModelSource:
         trained_masks=masks,
         libraries=("tokenizers",),
     )
+
+
+def _unused_notes(family: Family, folder: Folder, where: str) -> tuple[str, ...]:
+    """What in the checkpoint is not used, where a reader may not expect that."""
+    unused = unused_tensors(family, find_prefix(family, folder.tensors, where), folder.tensors)
+    named = [name for name, noted in unused.items() if noted]
+    more = f" and {len(named) - 3} more" if len(named) > 3 else ""
+    return (f"tensors that attention does not use: {', '.join(named[:3])}{more}",) if named else ()
 
 
 def _from_stack(described: StackDescription, name: str, texts: Iterable[TextInput]) -> ModelSource:

@@ -1,6 +1,5 @@
 """Build a Stack that reads its parameters from safetensors; every tensor is accounted for."""
 
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -11,7 +10,7 @@ from attnscope.checkpoints.folder import Folder
 from attnscope.config import ModelConfig
 from attnscope.errors import AttnscopeError
 from attnscope.families.counts import NOT_ONE_MODEL, check_counts
-from attnscope.families.names import Names, TensorLocation, find_prefix
+from attnscope.families.names import Names, TensorLocation, find_prefix, unused_tensors
 from attnscope.families.spec import Chunk, Family, Stacked
 from attnscope.model.stack import Stack
 from attnscope.model.tensors import contiguous, read_tensors
@@ -166,8 +165,8 @@ def _parameter_slice(
 
 def _check_unused(names: Names, folder: Folder, plan: Mapping[str, object]) -> None:
     """Refuse a checkpoint with a tensor that the family neither uses nor expects to be left over."""
-    leftover = re.compile("|".join(f"(?:{pattern})" for pattern in names.family.leftover) or "(?!)")
+    unused = unused_tensors(names.family, names.prefix, folder.tensors)
     for name, info in folder.tensors.items():
-        if name not in plan and not leftover.fullmatch(name.removeprefix(names.prefix)):
+        if name not in plan and name not in unused:
             hint = f"family '{names.family.name}' does not use it, and it may change attention"
             raise AttnscopeError(f"unknown tensor '{name}'", where=info.file, hint=hint)

@@ -20,6 +20,7 @@ _DTYPES = {
     "BF16": torch.bfloat16, "U32": torch.uint32, "I32": torch.int32, "F32": torch.float32,
     "U64": torch.uint64, "I64": torch.int64, "F64": torch.float64,
 }  # fmt: skip
+_FP4 = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0]  # E2M1
 _CHUNK = 1 << 20  # bytes that are read, checked and turned at a time, while they are in cache
 _OWN_PAGES = 1 << 18  # bytes from which on a tensor has pages of its own
 
@@ -50,7 +51,11 @@ def read_tensors(
     for path, infos in files.items():
         with _open_unchanged(path, folder.stamps[path]) as file:
             for info in infos:
-                made = _read(file, info, dtype or _stored_dtype(info), turned := info.name in transposed)
+                turned = info.name in transposed
+                if info.scales is None:
+                    made = _read(file, info, dtype or _stored_dtype(info), turned)
+                else:
+                    made = _read_mxfp4(file, info, info.scales, dtype or _stored_dtype(info), turned, folder.stamps)
                 if info.low_rank is not None:
                     _add_low_rank(made.mT if turned != info.low_rank.turned else made, info.low_rank, folder.stamps)
                 yield info.name, made
@@ -108,6 +113,36 @@ def _read(
                 raise _not_finite(file, info)
             if raw is not part:
                 part.copy_(raw + info.offset if info.offset else raw)
+    return made
+
+
+def _read_mxfp4(
+    file: BinaryIO,
+    info: TensorInfo,
+    scales: TensorInfo,
+    dtype: torch.dtype,
+    transposed: bool,
+    stamps: Mapping[Path, FileStamp],
+) -> torch.Tensor:
+    """Experts' weights out of blocks of 32 four-bit floats with an exponent each, row by row (OCP MX, v1.0)."""
+    experts, width, out = info.shape
+    with _open_unchanged(scales.file, stamps[scales.file]) as other:
+        exponents = _read(other, scales, torch.uint8).view(experts * out, -1, 1).to(torch.int32) - 127
+    made = empty_pages((experts, out, width) if transposed else info.shape, dtype)
+    levels, start = torch.tensor(_FP4), info.start
+    rows = max(1, _CHUNK // (4 * width))
+    for expert, whole in enumerate(made if transposed else made.mT):
+        for first in range(0, out, rows):
+            part, at = whole[first : first + rows], expert * out + first
+            stored = torch.empty(len(part), width // 32, 16, dtype=torch.uint8)
+            _fill(stored, file, info, start)
+            start += stored.nbytes
+            numbers = levels[torch.stack((stored & 15, stored >> 4), dim=-1).flatten(2).to(torch.int32)]
+            numbers = torch.ldexp(numbers, exponents[at : at + len(part)])
+            if not _finite(numbers):
+                found = f"contains an exponent that means infinity or NaN, in expert {expert}"
+                raise ModelError(found, where=f"{scales.file}: {scales.name}", hint="download it again")
+            part.copy_(numbers.view(part.shape))
     return made
 
 
