@@ -41,7 +41,7 @@ def import_(
     ] = None,
     quiet: Annotated[bool, option("--quiet", group="Options", help="Hide notes on standard error.")] = False,
 ) -> None:
-    """Convert pickled weights (.bin) to safetensors, without running code.
+    """Convert pickled weights (.bin) to safetensors.
 
     A pickle can hold code. A process of its own reads it, which runs none and has limits on time and memory; a pickle
     that needs code is refused.
