@@ -12,8 +12,8 @@ from attnscope.cli.process import print_notice
 from attnscope.system.escape import escape_control
 
 EXAMPLES = """
-attnscope import ./old-bert ./my-bert
-attnscope run "The bank by the river" --model ./my-bert
+attnscope import ./old-bert ./new-bert
+attnscope import ./old-bert ./new-bert --max-memory 8G
 """
 
 
