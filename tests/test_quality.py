@@ -22,6 +22,7 @@ ROOMS = {
     "tokenization": "errors report files",
     "families": "errors config",
     "checkpoints": "errors masks config report files tokenization",
+    "importing": "system errors files checkpoints",
     "planning": "system errors masks config report selection files checkpoints",
     "model": "system errors masks config report files tokenization families checkpoints planning",
     "engines": "system errors masks config report tokenization families checkpoints planning model",
@@ -36,8 +37,8 @@ ROOMS = {
     "api": "errors masks config report selection arguments files engines pipeline comparison explanation checks survey "
     "batch views",
     "__init__": "version api",
-    "cli": "version system errors masks config report selection arguments files checkpoints planning engines pipeline "
-    "comparison explanation checks survey batch views",
+    "cli": "version system errors masks config report selection arguments files checkpoints importing planning engines "
+    "pipeline comparison explanation checks survey batch views",
     "__main__": "cli",
 }
 AT_ONCE = {
@@ -45,7 +46,7 @@ AT_ONCE = {
     "__init__": "version",
 }  # what it may import before it knows what is wanted
 OTHERS = {
-    "torch": "analysis checks engines model pipeline survey",
+    "torch": "analysis checks engines importing model pipeline survey",
     "transformers": "engines/transformers",
     "typer": "cli",
     "rich": "cli views/terminal",

@@ -20,7 +20,17 @@ if TYPE_CHECKING:
 
 _LABEL = 30  # characters of a text that stands for itself
 _OF_REPORTS = ("layer", "head", "query", "key", "stages", "tolerance", "relative")
-_AXES = ("text", "mask", "layer", "head", "model", "config", "dtype", "engine")  # of what there may be a list
+_AXES = (
+    "text",
+    "mask",
+    "layer",
+    "head",
+    "model",
+    "config",
+    "adapter",
+    "dtype",
+    "engine",
+)  # of what there may be a list
 
 
 def sides_of(texts: Sequence[Any], options: Mapping[str, Any]) -> tuple[str, list[dict[str, Any]]]:

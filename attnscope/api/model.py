@@ -181,6 +181,8 @@ def opened(
         values = run_values({name: value for name, value in options.items() if name in names})
         if model is not None and "config" in values:
             raise UsageError("model and config cannot be used together", hint="pass one of them")
+        if "adapter" in values and "config" in values:
+            raise UsageError("adapter and config cannot be used together", hint="an adapter belongs to a model")
         if model is not None and not isinstance(model, str) and not hasattr(model, "__fspath__"):
             return _live(model, options.get("tokenizer"), values, others or {})
         if options.get("tokenizer") is not None:
@@ -205,6 +207,9 @@ def _live(
         if name in values and values[name] != value:
             hint = f"leave {name} out"
             raise UsageError(f"'{values[name]}' contradicts the model, which is '{value}'", where=name, hint=hint)
+    if "adapter" in values:
+        hint = "load it into the model with peft"
+        raise UsageError("only a checkpoint takes an adapter", where="adapter", hint=hint)
     if values.get("hash_weights"):
         raise UsageError("a model in memory has no files to hash", where="hash_weights", hint="leave it out")
     path = str(model.config.name_or_path or "")

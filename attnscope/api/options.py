@@ -70,6 +70,7 @@ class OpenArguments(TypedDict, total=False):
     Attributes:
         tokenizer: Of a model of transformers: its tokenizer, or the path of a tokenizer.json or of its folder.
         config: A stack described in TOML: a file, or the name of a shipped one.
+        adapter: Folder of a LoRA adapter that is added to the model's weights.
         dtype: Type that the model runs in; scores and softmax stay float32. A torch.dtype, too.
         device: Where it runs: `auto`, `cpu`, `cuda`, `cuda:1`. A torch.device, too.
         engine: Who computes queries, keys and values: `native`, or `transformers`.
@@ -81,6 +82,7 @@ class OpenArguments(TypedDict, total=False):
 
     tokenizer: object
     config: str | os.PathLike[str] | None
+    adapter: str | os.PathLike[str] | None
     dtype: Dtype | TorchDtype
     device: str | TorchDevice
     engine: EngineWord
@@ -241,6 +243,7 @@ class CompareArguments(ModelCompareArguments, total=False):
     model: Model | list[Model] | None
     tokenizer: object
     config: str | os.PathLike[str] | list[str | os.PathLike[str]] | None
+    adapter: str | os.PathLike[str] | list[str | os.PathLike[str] | None] | None
     dtype: Dtype | TorchDtype | list[Dtype | TorchDtype]
     device: str | TorchDevice
     engine: EngineWord | list[EngineWord]
@@ -427,6 +430,7 @@ def _named(read: Callable[[str], Any], prefix: str = "") -> Callable[[Any], Any]
 
 _READERS: dict[str, Callable[[Any], Any]] = {
     "config": _path("config"),
+    "adapter": _path("adapter"),
     "dtype": _named(one_of("dtype", Dtype), "torch."),
     "device": _named(device),
     "engine": one_of("engine", EngineWord),

@@ -195,7 +195,7 @@ def _check_same(old: Header, new: Header, path: Path) -> None:
         AttnscopeError: A setting, the model or the input differ.
     """
     was, now = ({**_flat(msgspec.to_builtins(header))} for header in (old, new))
-    for name in ("provenance.model", "input.name"):
+    for name in ("provenance.model", "provenance.adapter", "input.name"):
         was.pop(name), now.pop(name)
     for name in was | now:
         if was.get(name) != now.get(name):

@@ -3,16 +3,19 @@
 import hashlib
 import os
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from attnscope.checkpoints.headers import FileStamp, SafetensorsHeader, TensorInfo, read_header
+from attnscope.checkpoints.tensor_names import pair_mxfp4, refuse_quantised, unwrap_names
 from attnscope.errors import AttnscopeError
 from attnscope.files.reading import MB, as_object, format_value, open_regular, parse_json, read_file, read_json
 
 CONFIG, TOKENIZER, SINGLE, INDEX = "config.json", "tokenizer.json", "model.safetensors", "model.safetensors.index.json"
 MAX_CONFIG, MAX_TOKENIZER, MAX_INDEX = 4 * MB, 200 * MB, 50 * MB
+_TRAINING = ("training_args", "optimizer", "scheduler", "scaler", "rng_state")  # pickles that hold no weights
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
 
 
@@ -30,6 +33,7 @@ class Folder:
         metadata: Free-form notes in the safetensors files.
         notes: What a reader should know, such as code in the folder that is not run.
         stamps: The files with tensors as they were when their headers were read.
+        tokenizer: The tokenizer.json, where it is made from what another file says.
     """
 
     path: Path
@@ -40,6 +44,12 @@ class Folder:
     metadata: dict[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     stamps: dict[Path, FileStamp] = field(default_factory=dict)
+    tokenizer: bytes | None = None
+
+    @property
+    def config_path(self) -> Path:
+        """Where the config is said, for errors."""
+        return self.path / CONFIG if self.config and self.tokenizer is None else self.path
 
 
 def open_folder(path: Path) -> Folder:
@@ -57,6 +67,12 @@ def open_folder(path: Path) -> Folder:
     raw_config = read_file(path / CONFIG, cap=MAX_CONFIG)
     config = as_object(parse_json(raw_config, str(path / CONFIG)), str(path / CONFIG))
     headers = _headers(path, present)
+    stored = {name: info for header in headers.values() for name, info in header.tensors.items()}
+    refuse_quantised(stored, path)
+    tensors, unwrapped = unwrap_names(stored)
+    tensors, converted = pair_mxfp4(tensors)
+    if converted:
+        config.pop("quantization_config", None)  # it says what the blocks say
     digest = hashlib.sha256(hashlib.sha256(raw_config).digest())
     sizes = {CONFIG: len(raw_config)}
     if TOKENIZER in present:
@@ -68,11 +84,11 @@ def open_folder(path: Path) -> Folder:
     return Folder(
         path=path,
         config=config,
-        tensors={name: info for header in headers.values() for name, info in header.tensors.items()},
+        tensors=tensors,
         files=sizes | {file.name: header.stamp.size for file, header in headers.items()},
         fingerprint=digest.hexdigest()[:16],
         metadata={key: text for header in headers.values() for key, text in header.metadata.items()},
-        notes=_notes(config),
+        notes=(*_notes(config), *unwrapped, *converted),
         stamps={file: header.stamp for file, header in headers.items()},
     )
 
@@ -134,10 +150,13 @@ def _headers(path: Path, present: set[str]) -> dict[Path, SafetensorsHeader]:
         return {path / SINGLE: read_header(path / SINGLE)}
     if INDEX in present:
         return _shard_headers(path, present)
-    pickles = sorted(name for name in present if name.endswith(_PICKLES))
-    if pickles:
+    if pickles := find_pickles(present):
         found = f"has its weights only as pickles ({', '.join(map(format_value, pickles[:3]))}), which can run code"
-        hint = "if you trust them, load them with transformers and call save_pretrained(…)"
+        import shlex
+
+        absolute = path.absolute()
+        paths = (str(path), str(absolute.parent / f"{absolute.name}-safetensors"))
+        hint = f"convert them, without running code: attnscope import {shlex.join(paths)}"
         raise AttnscopeError(found, where=path, hint=hint)
     others = sorted(name for name in present if name.endswith(".safetensors"))
     hint = (
@@ -146,6 +165,11 @@ def _headers(path: Path, present: set[str]) -> dict[Path, SafetensorsHeader]:
         else f"expected {SINGLE} or {INDEX}"
     )
     raise AttnscopeError("has no weights", where=path, hint=hint)
+
+
+def find_pickles(names: Iterable[str]) -> list[str]:
+    """Those of these files that may be pickled weights; what a trainer saves of itself is none."""
+    return sorted(name for name in names if name.endswith(_PICKLES) and not name.startswith(_TRAINING))
 
 
 def _shard_headers(path: Path, present: set[str]) -> dict[Path, SafetensorsHeader]:

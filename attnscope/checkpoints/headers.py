@@ -30,10 +30,16 @@ class TensorInfo:
     Attributes:
         name: Its name in the checkpoint.
         file: The file that holds it.
-        dtype: Element type in safetensors' spelling, such as `F32` or `BF16`.
+        dtype: Element type in safetensors' spelling, such as `F32` or `BF16`, or a block type of GGUF, such as `Q4_K`.
         shape: Its shape.
         start: First byte, counted from the start of the file.
         end: The byte after the last.
+        block: Numbers and bytes of a block, where numbers are stored in blocks; None where each stands for itself.
+        paired_heads: The rows of each of so many heads are stored in rotary pairs (0, d/2, 1, d/2 + 1, …), as GGUF has
+            Llama's queries and keys; 0 where they are in order.
+        offset: What is added to every stored number.
+        low_rank: What an adapter adds; None for nothing.
+        scales: Exponents of the blocks, where they are in a tensor of their own (MXFP4); None elsewhere.
     """
 
     name: str
@@ -42,6 +48,30 @@ class TensorInfo:
     shape: tuple[int, ...]
     start: int
     end: int
+    block: tuple[int, int] | None = None
+    paired_heads: int = 0
+    offset: float = 0.0
+    low_rank: "LowRank | None" = None
+    scales: "TensorInfo | None" = None
+
+
+@dataclass(frozen=True)
+class LowRank:
+    """What a LoRA adapter adds to a tensor: scale · B·A (Hu et al., 2021).
+
+    Attributes:
+        a: (rank, in).
+        b: (out, rank).
+        scale: Factor on their product.
+        turned: The tensor is stored as (in, out).
+        magnitude: Norm of every row of the sum, (out,), where that is trained by itself (DoRA, Liu et al., 2024).
+    """
+
+    a: TensorInfo
+    b: TensorInfo
+    scale: float
+    turned: bool
+    magnitude: TensorInfo | None = None
 
 
 @dataclass(frozen=True)
@@ -85,7 +115,7 @@ def read_header(path: Path) -> SafetensorsHeader:
     """
     with open_regular(path) as (file, status):
         raw = _header_bytes(file, status.st_size, path)
-        digest = _digest(file, raw, status.st_size)
+        digest = sample_digest(file, raw, 8 + len(raw), status.st_size)
     entries = as_object(parse_json(raw, f"{path}: header"), f"{path}: header")
     metadata = _metadata(entries.pop("__metadata__", None), path)
     base = 8 + len(raw)
@@ -116,11 +146,12 @@ def _header_bytes(file: BinaryIO, size: int, path: Path) -> bytes:
     return raw
 
 
-def _digest(file: BinaryIO, raw: bytes, size: int) -> bytes:
-    digest = hashlib.sha256(raw)
-    room = max(size - 8 - len(raw) - _SAMPLE_BYTES, 0)
+def sample_digest(file: BinaryIO, header: bytes, start: int, size: int) -> bytes:
+    """SHA-256 over a header and sixteen small samples of the data between `start` and the end of the file."""
+    digest = hashlib.sha256(header)
+    room = max(size - start - _SAMPLE_BYTES, 0)
     for i in range(_SAMPLES):
-        file.seek(8 + len(raw) + room * i // (_SAMPLES - 1))
+        file.seek(start + room * i // (_SAMPLES - 1))
         digest.update(read_at_most(file, _SAMPLE_BYTES))
     return digest.digest()
 

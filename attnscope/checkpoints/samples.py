@@ -6,6 +6,7 @@ from typing import Literal
 from attnscope.errors import AttnscopeError, did_you_mean
 
 SampleKind = Literal["sample_weights", "configs"]
+GGUF = ".gguf"
 _PACKAGE = Path(__file__).parent.parent
 
 
@@ -26,13 +27,15 @@ def sample_names(kind: SampleKind) -> list[str]:
 
 
 def find_model(name_or_path: str) -> Path:
-    """The folder of a model: one that exists, or the shipped sample of that name.
+    """The folder or GGUF file of a model: one that exists, or the shipped sample of that name.
 
     Raises:
         AttnscopeError: It is neither.
     """
     path = Path(name_or_path)
     if name_or_path and _exists(path, folder=True):  # "", as of an unset variable, is not the current folder
+        return path
+    if path.suffix == GGUF and _exists(path, folder=False):
         return path
     if _exists(path, folder=False):
         raise AttnscopeError("is a file, not a model folder", where=path, hint=f"try its folder: {path.parent}")

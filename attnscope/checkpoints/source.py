@@ -82,7 +82,7 @@ class ModelSource:
 
 def training_facts(folder: Folder) -> tuple[str, tuple[str, ...]]:
     """What config.json says of its training under our own key: `trained` or `random`, and the masks trained under."""
-    where = f"{folder.path / 'config.json'}: attnscope"
+    where = f"{folder.config_path}: attnscope"
     training_facts = folder.config.get("attnscope", {})
     if not isinstance(training_facts, dict) or not set(training_facts) <= {"random_weights", "trained_masks"}:
         raise AttnscopeError("is not understood", where=where, hint="expected random_weights and trained_masks")

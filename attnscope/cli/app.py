@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from attnscope.cli import batch, check, compare, convert, explain, heads, info, run
+from attnscope.cli import batch, check, compare, convert, explain, heads, import_, info, run
 from attnscope.cli.help import Command, Group
 from attnscope.cli.option_groups import expand_groups
 from attnscope.version import __version__
@@ -33,10 +33,11 @@ for command, examples in (
     (heads.heads, heads.EXAMPLES),
     (batch.batch, batch.EXAMPLES),
     (convert.convert, convert.EXAMPLES),
+    (import_.import_, import_.EXAMPLES),
     (check.check, check.EXAMPLES),
     (info.info, info.EXAMPLES),
 ):
-    app.command(cls=Command, epilog=examples)(expand_groups(command))
+    app.command(command.__name__.rstrip("_"), cls=Command, epilog=examples)(expand_groups(command))
 
 
 def _version(asked: bool) -> None:

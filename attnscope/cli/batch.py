@@ -101,6 +101,7 @@ def _order(
         texts=(),
         model=chosen["model"],
         config=chosen["config"],
+        adapter=chosen["adapter"],
         mask=selection.mask,
         what_if=selection.what_if,
         device=machine.device,

@@ -81,6 +81,7 @@ def check(checked: CheckOptions, stack: ModelOptions, machine: MachineOptions) -
         texts=(TextInput(checked.text, context=checked.context),),
         model=chosen["model"],
         config=chosen["config"],
+        adapter=chosen["adapter"],
         device=machine.device,
         dtype=machine.dtype,
         truncate=machine.truncate,

@@ -157,7 +157,7 @@ def heads(
     values: dict[str, Any] = dict(vars(masking))
     question = asked.measure is not None or values["key"] is not None
     if asked.role is not None and question:
-        raise UsageError("--role and --measure or --key exclude each other", hint="remove one of them")
+        raise UsageError("--role cannot be used with --measure or --key", hint="remove one of them")
     if values["query"] is not None and not question:
         raise UsageError("applies to one number for every head", where="--query", hint="add --key or --measure")
     selection = SelectionOptions(**values)

@@ -83,6 +83,7 @@ class ModelOptions:
 
     Attributes:
         model: HF-layout folder or name of a shipped sample.
+        adapter: Folder of a LoRA adapter.
         config: TOML file or name of a shipped config.
     """
 
@@ -94,8 +95,19 @@ class ModelOptions:
             metavar="PATH|NAME",
             envvar="ATTNSCOPE_MODEL",
             autocompletion=completion.samples,
-            help="Checkpoint folder (config.json, tokenizer.json, *.safetensors) or name of a bundled sample; "
-            "default: the bundled sample.",
+            help="Checkpoint folder (config.json, tokenizer.json, *.safetensors), GGUF file, or name of a bundled "
+            "sample; default: the bundled sample.",
+        ),
+    ] = None
+    adapter: Annotated[
+        str | None,
+        option(
+            "--adapter",
+            group=_MODEL,
+            metavar="PATH",
+            autocompletion=completion.files,
+            help="Folder of a LoRA adapter (adapter_config.json, adapter_model.safetensors) to add to the weights, or "
+            "none.",
         ),
     ] = None
     config: Annotated[
@@ -110,16 +122,19 @@ class ModelOptions:
     ] = None
 
     def chosen(self) -> dict[str, str | None]:
-        """`model` and `config`, of which one is None; `--config` overrides a model from the environment.
+        """`model` and `config`, of which one is None, and `adapter`; `--config` overrides a model from the environment.
 
         Raises:
-            UsageError: Both were typed.
+            UsageError: Both were typed, or an adapter beside a config.
         """
+        adapter = None if self.adapter == "none" else self.adapter
         if self.config is None:
-            return {"model": self.model, "config": None}
+            return {"model": self.model, "config": None, "adapter": adapter}
+        if adapter is not None:
+            raise UsageError("--adapter and --config cannot be used together", hint="an adapter belongs to a --model")
         if self.model is not None and self.model != os.environ.get("ATTNSCOPE_MODEL"):
             raise UsageError("--model and --config cannot be used together", hint="pass one of them")
-        return {"model": None, "config": self.config}
+        return {"model": None, "config": self.config, "adapter": None}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -55,6 +55,7 @@ def run_config(
         texts=() if optional and source.text is None and source.file is None else texts(source, quiet=quiet),
         model=chosen["model"],
         config=chosen["config"],
+        adapter=chosen["adapter"],
         mask=selection.mask,
         what_if=selection.what_if,
         layer=layer,

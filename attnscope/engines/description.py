@@ -11,13 +11,13 @@ from attnscope.report.info import Description
 _SAMPLE_TEXT = TextInput("The bank by the river")  # what a tokenizer that is made from the text is made of here
 
 
-def describe(model: str | None, config: str | None) -> Description:
+def describe(model: str | None, config: str | None, adapter: str | None = None) -> Description:
     """Open a checkpoint or a TOML stack as far as its headers, and say what it is.
 
     Raises:
         AttnscopeError: It cannot be read, or is not supported.
     """
-    source = open_source(RunConfig((_SAMPLE_TEXT,), model=model, config=config), [_SAMPLE_TEXT])
+    source = open_source(RunConfig((_SAMPLE_TEXT,), model=model, config=config, adapter=adapter), [_SAMPLE_TEXT])
     c, folder = source.config, source.folder
     dtypes: Counter[str] = Counter()
     for tensor in folder.tensors.values() if folder else ():

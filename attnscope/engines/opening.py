@@ -6,10 +6,10 @@ The native engine's models are opened without importing torch.
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from hashlib import sha256
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from attnscope.checkpoints.folder import open_folder, open_weights
+from attnscope.checkpoints.checkpoint import load_folder_tokenizer, open_checkpoint
+from attnscope.checkpoints.folder import Folder, open_weights
 from attnscope.checkpoints.samples import find_config, find_model
 from attnscope.checkpoints.source import DEFAULT_MODEL, ModelSource, training_facts
 from attnscope.checkpoints.stack_file import StackDescription, read_stack
@@ -17,6 +17,8 @@ from attnscope.config import RunConfig, TextInput
 from attnscope.engines.transformers.opening import open_transformers
 from attnscope.errors import UsageError
 from attnscope.families import OWN, check_counts, family_for, read_config
+from attnscope.families.names import find_prefix, unused_tensors
+from attnscope.families.spec import Family
 from attnscope.system.escape import as_unicode
 from attnscope.tokenization.hugging_face import FileTokenizer, load_tokenizer
 from attnscope.tokenization.words import WordTokenizer
@@ -47,7 +49,7 @@ def _open_native(run: RunConfig, texts: Iterable[TextInput]) -> ModelSource:
     if run.config is not None:
         return _from_stack(read_stack(find_config(run.config)), run.config, texts)
     name = run.model or DEFAULT_MODEL
-    return _from_folder(find_model(name), name)
+    return _from_folder(open_checkpoint(find_model(name), run.adapter), name)
 
 
 @dataclass(frozen=True)
@@ -66,13 +68,12 @@ class EngineKind:
 ENGINES = {"native": EngineKind(_open_native, explainable=True), "transformers": EngineKind(open_transformers)}
 
 
-def _from_folder(path: Path, name: str) -> ModelSource:
-    folder = open_folder(path)
-    where = str(folder.path / "config.json")
+def _from_folder(folder: Folder, name: str) -> ModelSource:
+    where = str(folder.config_path)
     family = family_for(folder.config, where)
     config = read_config(family, folder.config, where)
     check_counts(family, config, {name: tensor.shape for name, tensor in folder.tensors.items()}, where)
-    tokenizer = load_tokenizer(folder.path / "tokenizer.json")
+    tokenizer = load_folder_tokenizer(folder)
 
     def load(n_layers: int, dtype: "torch.dtype", device: "torch.device") -> "NativeModel":
         from attnscope.engines.native import NativeModel
@@ -81,7 +82,7 @@ def _from_folder(path: Path, name: str) -> ModelSource:
         return NativeModel(load_stack(family, config, folder, n_layers, dtype, device))
 
     trained, masks = training_facts(folder)
-    notes = (*folder.notes, *tokenizer.notes)
+    notes = (*folder.notes, *_unused_notes(family, folder, where), *tokenizer.notes)
     return ModelSource(
         name=as_unicode(name),
         family=family.name,
@@ -95,6 +96,14 @@ def _from_folder(path: Path, name: str) -> ModelSource:
         trained_masks=masks,
         libraries=("tokenizers",),
     )
+
+
+def _unused_notes(family: Family, folder: Folder, where: str) -> tuple[str, ...]:
+    """What in the checkpoint is not used, where a reader may not expect that."""
+    unused = unused_tensors(family, find_prefix(family, folder.tensors, where), folder.tensors)
+    named = [name for name, noted in unused.items() if noted]
+    more = f" and {len(named) - 3} more" if len(named) > 3 else ""
+    return (f"tensors that attention does not use: {', '.join(named[:3])}{more}",) if named else ()
 
 
 def _from_stack(described: StackDescription, name: str, texts: Iterable[TextInput]) -> ModelSource:

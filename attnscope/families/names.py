@@ -1,13 +1,14 @@
 """Find the checkpoint tensor that holds one of our parameters."""
 
 import re
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass
 
 from attnscope.errors import AttnscopeError
 from attnscope.families.spec import Chunk, Entry, Family, Stacked
 
 _OLD_NAMES = {"weight": "gamma", "bias": "beta"}  # norms in checkpoints converted from TensorFlow
+_FREQUENCIES = re.compile(r"(.*\.)?rotary_emb\.(\w+_)?inv_freq")
 _NUMBERS = re.compile(r"^blocks\.(\d+)(?:\.mlp\.experts\.(\d+))?")
 
 
@@ -31,6 +32,24 @@ def find_prefix(family: Family, names: Container[str], where: str) -> str:
     tried = " or ".join(f"'{prefix}{name}'" for prefix in family.prefixes)
     hint = f"family '{family.name}' needs its token embedding"
     raise AttnscopeError(f"the tensor {tried} is missing", where=where, hint=hint)
+
+
+def unused_tensors(family: Family, prefix: str, names: Iterable[str]) -> dict[str, bool]:
+    """Those of these tensors that attention does not depend on, and whether that is worth a note.
+
+    Outside of the base model's prefix are heads. Within it, the family says what may be left over; rotary frequencies
+    are computed from the config, in transformers as here.
+    """
+    leftover = re.compile("|".join(f"(?:{pattern})" for pattern in family.leftover) or "(?!)")
+    found = {}
+    for name in names:
+        if _FREQUENCIES.fullmatch(name):
+            found[name] = True
+        elif leftover.fullmatch(name.removeprefix(prefix)):
+            found[name] = False
+        elif not name.startswith(prefix):
+            found[name] = True
+    return found
 
 
 @dataclass(frozen=True)
@@ -74,7 +93,6 @@ class Names:
             if place.tensor in self.tensors:
                 return place
         tried = list(self._places(ours))
-        self._refuse_blocks(tried)
         names = dict.fromkeys(place.tensor for place in tried if not place.tensor.endswith(tuple(_OLD_NAMES.values())))
         hint = f"'{ours}' needs it; missing weights are never filled in"
         missing = " or ".join(f"'{name}'" for name in names)
@@ -106,11 +124,3 @@ class Names:
         if found is None:
             raise AttnscopeError(f"family '{self.family.name}' has no '{module}'", where=self.where)
         return found if isinstance(found, tuple) else (found,)
-
-    def _refuse_blocks(self, tried: list[TensorLocation]) -> None:
-        """Weights in blocks of four-bit numbers with a scale each (MXFP4), under the tensor's name with an ending."""
-        for place in tried:
-            if f"{place.tensor}_blocks" in self.tensors:
-                found = f"'{place.tensor}' is quantised: it is stored as MXFP4 blocks and scales"
-                hint = "use a checkpoint with floating-point weights, such as one converted to bfloat16"
-                raise AttnscopeError(found, where=self.where, hint=hint)

@@ -31,7 +31,7 @@ _MAGIC = (
     (b"\x80\x02", "a Python pickle", "convert it to safetensors"),
     (b"\x80\x04", "a Python pickle", "convert it to safetensors"),
     (b"\x1f\x8b", "gzip-compressed", "decompress it first"),
-    (b"gguf", "a GGUF file", "use the model's safetensors version"),
+    (b"gguf", "a GGUF file", "give the file itself, with a name that ends in .gguf"),
     (b"\x89hdf", "an HDF5 file", "use the model's safetensors version"),
     (b"\xef\xbb\xbf", "text that starts with a byte order mark", "save it as plain UTF-8"),
     (b"\xff\xfe", "UTF-16 text", "save it as UTF-8"),

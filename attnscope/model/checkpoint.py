@@ -1,6 +1,5 @@
 """Build a Stack that reads its parameters from safetensors; every tensor is accounted for."""
 
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -11,7 +10,7 @@ from attnscope.checkpoints.folder import Folder
 from attnscope.config import ModelConfig
 from attnscope.errors import AttnscopeError
 from attnscope.families.counts import NOT_ONE_MODEL, check_counts
-from attnscope.families.names import Names, TensorLocation, find_prefix
+from attnscope.families.names import Names, TensorLocation, find_prefix, unused_tensors
 from attnscope.families.spec import Chunk, Family, Stacked
 from attnscope.model.stack import Stack
 from attnscope.model.tensors import contiguous, read_tensors
@@ -109,13 +108,13 @@ def check_tensors(family: Family, config: ModelConfig, folder: Folder) -> dict[s
         AttnscopeError: The config promises layers, words or widths that the weights do not hold; a tensor is missing,
             unknown or of the wrong shape.
     """
-    where = str(folder.path / "config.json" if folder.config else folder.path)
+    where = str(folder.config_path)
     check_counts(family, config, {name: info.shape for name, info in folder.tensors.items()}, where)
     names = Names(family, find_prefix(family, folder.tensors, where), folder.tensors, str(folder.path))
     plan: dict[str, list[_ParameterSlice]] = {}
     for part, tensor in _parameter_slices(config, names):
         info = folder.tensors[tensor]
-        if info.dtype not in _FLOATS:
+        if info.dtype not in _FLOATS and info.block is None:
             hint = "attnscope reads only floating-point checkpoints"
             raise AttnscopeError(f"is stored as {info.dtype}", where=f"{info.file}: {info.name}", hint=hint)
         if info.shape != part.source_shape():
@@ -166,8 +165,8 @@ def _parameter_slice(
 
 def _check_unused(names: Names, folder: Folder, plan: Mapping[str, object]) -> None:
     """Refuse a checkpoint with a tensor that the family neither uses nor expects to be left over."""
-    leftover = re.compile("|".join(f"(?:{pattern})" for pattern in names.family.leftover) or "(?!)")
+    unused = unused_tensors(names.family, names.prefix, folder.tensors)
     for name, info in folder.tensors.items():
-        if name not in plan and not leftover.fullmatch(name.removeprefix(names.prefix)):
+        if name not in plan and name not in unused:
             hint = f"family '{names.family.name}' does not use it, and it may change attention"
             raise AttnscopeError(f"unknown tensor '{name}'", where=info.file, hint=hint)

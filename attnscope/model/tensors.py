@@ -1,6 +1,6 @@
 """Read tensors of a checkpoint one at a time, finite and exactly as their header says."""
 
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from math import prod
 from mmap import ACCESS_COPY, mmap
@@ -10,7 +10,7 @@ from typing import BinaryIO
 import torch
 
 from attnscope.checkpoints.folder import Folder
-from attnscope.checkpoints.headers import FileStamp, TensorInfo
+from attnscope.checkpoints.headers import FileStamp, LowRank, TensorInfo
 from attnscope.errors import AttnscopeError, ModelError
 from attnscope.files.reading import open_regular
 
@@ -20,6 +20,7 @@ _DTYPES = {
     "BF16": torch.bfloat16, "U32": torch.uint32, "I32": torch.int32, "F32": torch.float32,
     "U64": torch.uint64, "I64": torch.int64, "F64": torch.float64,
 }  # fmt: skip
+_FP4 = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0]  # E2M1
 _CHUNK = 1 << 20  # bytes that are read, checked and turned at a time, while they are in cache
 _OWN_PAGES = 1 << 18  # bytes from which on a tensor has pages of its own
 
@@ -35,7 +36,7 @@ def read_tensors(
     Args:
         folder: The opened folder.
         names: Names among `folder.tensors`.
-        dtype: The type that they are given on their way; None for what they are stored as.
+        dtype: The type that they are given on their way; None for what they are stored as, float32 of blocks.
         transposed: Names of those whose matrices are transposed on their way.
 
     Yields:
@@ -50,7 +51,14 @@ def read_tensors(
     for path, infos in files.items():
         with _open_unchanged(path, folder.stamps[path]) as file:
             for info in infos:
-                yield info.name, _read(file, info, dtype or _DTYPES[info.dtype], info.name in transposed)
+                turned = info.name in transposed
+                if info.scales is None:
+                    made = _read(file, info, dtype or _stored_dtype(info), turned)
+                else:
+                    made = _read_mxfp4(file, info, info.scales, dtype or _stored_dtype(info), turned, folder.stamps)
+                if info.low_rank is not None:
+                    _add_low_rank(made.mT if turned != info.low_rank.turned else made, info.low_rank, folder.stamps)
+                yield info.name, made
 
 
 @contextmanager
@@ -87,27 +95,97 @@ def contiguous(tensor: torch.Tensor) -> torch.Tensor:
     return empty_pages(tensor.shape, tensor.dtype).copy_(tensor)
 
 
-def _read(file: BinaryIO, info: TensorInfo, dtype: torch.dtype, transposed: bool) -> torch.Tensor:
-    """A tensor, in parts of which only one is there as it is stored."""
-    stored, transposed = _DTYPES[info.dtype], transposed and len(info.shape) > 1
+def _read(
+    file: BinaryIO, info: TensorInfo, dtype: torch.dtype, transposed: bool = False, *, check: bool = True
+) -> torch.Tensor:
+    """A tensor, in parts of which only one is there as it is stored; with `check`, refused unless it is finite."""
+    transposed = transposed and len(info.shape) > 1
     made = empty_pages((*info.shape[:-2], *info.shape[:-3:-1]) if transposed else info.shape, dtype)
+    as_is = dtype == _stored_dtype(info) and not (transposed or info.block or info.paired_heads or info.offset)
     start = info.start
-    rows = max(1, _CHUNK // (max(1, info.shape[-1]) * stored.itemsize if transposed else stored.itemsize))
-    for whole in _matrices(made.mT) if transposed else [made.view(-1)]:
-        for first in range(0, len(whole) if made.numel() else 0, rows):
+    for whole in _in_stored_order(made, info, transposed) if made.numel() else []:
+        rows = max(1, _CHUNK // (whole[0].numel() * _stored_dtype(info).itemsize))
+        for first in range(0, len(whole), rows):
             part = whole[first : first + rows]
-            raw = part if dtype == stored and not transposed else torch.empty(part.shape, dtype=stored)
-            _fill(raw, file, info, start)
-            start += raw.nbytes
-            if stored.is_floating_point and not _finite(raw):
+            raw = part if as_is else torch.empty(part.shape, dtype=_stored_dtype(info))
+            start = _fill_decoded(raw, file, info, start)
+            if check and raw.is_floating_point() and not _finite(raw):
                 raise _not_finite(file, info)
             if raw is not part:
-                part.copy_(raw)
+                part.copy_(raw + info.offset if info.offset else raw)
     return made
 
 
-def _matrices(tensor: torch.Tensor) -> Sequence[torch.Tensor]:
-    return [tensor] if tensor.ndim == 2 else list(tensor)
+def _read_mxfp4(
+    file: BinaryIO,
+    info: TensorInfo,
+    scales: TensorInfo,
+    dtype: torch.dtype,
+    transposed: bool,
+    stamps: Mapping[Path, FileStamp],
+) -> torch.Tensor:
+    """Experts' weights out of blocks of 32 four-bit floats with an exponent each, row by row (OCP MX, v1.0)."""
+    experts, width, out = info.shape
+    with _open_unchanged(scales.file, stamps[scales.file]) as other:
+        exponents = _read(other, scales, torch.uint8).view(experts * out, -1, 1).to(torch.int32) - 127
+    made = empty_pages((experts, out, width) if transposed else info.shape, dtype)
+    levels, start = torch.tensor(_FP4), info.start
+    rows = max(1, _CHUNK // (4 * width))
+    for expert, whole in enumerate(made if transposed else made.mT):
+        for first in range(0, out, rows):
+            part, at = whole[first : first + rows], expert * out + first
+            stored = torch.empty(len(part), width // 32, 16, dtype=torch.uint8)
+            _fill(stored, file, info, start)
+            start += stored.nbytes
+            numbers = levels[torch.stack((stored & 15, stored >> 4), dim=-1).flatten(2).to(torch.int32)]
+            numbers = torch.ldexp(numbers, exponents[at : at + len(part)])
+            if not _finite(numbers):
+                found = f"contains an exponent that means infinity or NaN, in expert {expert}"
+                raise ModelError(found, where=f"{scales.file}: {scales.name}", hint="download it again")
+            part.copy_(numbers.view(part.shape))
+    return made
+
+
+def _add_low_rank(tensor: torch.Tensor, added: LowRank, stamps: Mapping[Path, FileStamp]) -> None:
+    """Add what an adapter adds to a tensor that is laid (out, in), some rows at a time."""
+    with _open_unchanged(added.a.file, stamps[added.a.file]) as file:
+        a, b = (_read(file, info, torch.float32) for info in (added.a, added.b))
+        norms = None if added.magnitude is None else _read(file, added.magnitude, torch.float32)
+    rows = max(1, _CHUNK // (4 * max(1, tensor.shape[1])))
+    for first in range(0, len(tensor), rows):
+        part = tensor[first : first + rows]
+        whole = part.float() + (b[first : first + rows] @ a) * added.scale
+        if norms is not None:
+            whole *= (norms[first : first + rows] / torch.linalg.vector_norm(whole, dim=1))[:, None]
+        part.copy_(whole)
+
+
+def _stored_dtype(info: TensorInfo) -> torch.dtype:
+    """The type that numbers are stored in, or, of blocks, what they become."""
+    return torch.float32 if info.block else _DTYPES[info.dtype]
+
+
+def _in_stored_order(made: torch.Tensor, info: TensorInfo, transposed: bool) -> Sequence[torch.Tensor]:
+    """Views that hold all of a tensor, in the order in which its numbers are stored; of blocks, row by row."""
+    if info.paired_heads:
+        return list(made.view(info.paired_heads, 2, -1, *made.shape[1:]).transpose(1, 2))
+    if transposed:
+        return [made.mT] if made.ndim == 2 else list(made.mT)
+    return [made.view(-1, made.shape[-1]) if info.block else made.view(-1)]
+
+
+def _fill_decoded(tensor: torch.Tensor, file: BinaryIO, info: TensorInfo, start: int) -> int:
+    """Read the numbers of a contiguous tensor from a place in the file, and give the place where they end."""
+    if info.block is None:
+        _fill(tensor, file, info, start)
+        return start + tensor.nbytes
+    from gguf import GGMLQuantizationType, dequantize
+
+    numbers, size = info.block
+    stored = torch.empty(tensor.numel() // info.shape[-1], info.shape[-1] // numbers * size, dtype=torch.uint8)
+    _fill(stored, file, info, start)
+    tensor.copy_(torch.from_numpy(dequantize(stored.numpy(), GGMLQuantizationType[info.dtype])).view(tensor.shape))
+    return start + stored.nbytes
 
 
 def _fill(tensor: torch.Tensor, file: BinaryIO, info: TensorInfo, start: int) -> None:
@@ -129,8 +207,7 @@ def _finite(values: torch.Tensor) -> bool:
 
 def _not_finite(file: BinaryIO, info: TensorInfo) -> ModelError:
     """The error that names the first value that is not finite, and counts them."""
-    values = torch.empty(info.shape, dtype=_DTYPES[info.dtype])
-    _fill(values, file, info, info.start)
+    values = _read(file, info, _stored_dtype(info), check=False)
     values = values.float() if values.element_size() == 1 else values
     wrong = ~torch.isfinite(values)
     if not wrong.any():  # any more

@@ -28,6 +28,7 @@ class Provenance(msgspec.Struct, frozen=True):
         n_heads: Query heads in a layer.
         notes: Anything else that changes how the numbers are read.
         part: `encoder`, `decoder` or `cross` of a model with two halves; None elsewhere.
+        adapter: The LoRA adapter that was added to the weights, as the user named it; None for none.
         values: `exact`, or `pooled` where a map of fixed size replaces the matrices of some text.
         versions: Of the libraries that had a part in the numbers, besides torch.
         weights_hash: SHA-256 (hex) over every byte of the weights' files; None where it was not asked for.
@@ -49,6 +50,7 @@ class Provenance(msgspec.Struct, frozen=True):
     values: str = "exact"
     versions: dict[str, str] = {}
     weights_hash: str | None = None
+    adapter: str | None = None
 
 
 class MaskUse(msgspec.Struct, frozen=True):

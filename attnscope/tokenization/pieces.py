@@ -69,13 +69,13 @@ def byte_fragment(piece: str, byte_level: bool) -> str | None:
 
 def piece_bytes(piece: str) -> bytes | None:
     """The bytes that a byte-level piece spells; None where it holds a character outside that alphabet."""
-    table = _byte_alphabet()
+    table = byte_alphabet()
     values = [table.get(c) for c in piece]
     return None if None in values else bytes(v for v in values if v is not None)
 
 
 @cache
-def _byte_alphabet() -> dict[str, int]:
+def byte_alphabet() -> dict[str, int]:
     """GPT-2's `bytes_to_unicode`, inverted: printable Latin-1 maps to itself, the rest follows from U+0100."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [b for b in range(256) if b not in printable]

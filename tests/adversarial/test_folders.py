@@ -137,7 +137,7 @@ def test_pickles_are_refused_unopened(tmp_path: Path, name: str) -> None:
     error, opened = _opened_by(tmp_path)
     assert error.found == f"has its weights only as pickles ('{name}'), which can run code"
     assert error.hint is not None
-    assert "save_pretrained" in error.hint
+    assert f"attnscope import {tmp_path} {tmp_path}-safetensors" in error.hint
     assert [Path(o).name for o in opened] == ["config.json"]
 
 

@@ -7,7 +7,7 @@ from attnscope.cli import completion
 from attnscope.cli.app import app
 from attnscope.report import STAGES
 
-COMMANDS = [command.callback.__name__ for command in app.registered_commands]
+COMMANDS = [command.name for command in app.registered_commands]
 
 
 def test_stages_are_those_of_the_report():

@@ -55,7 +55,7 @@ def test_files(tmp_path, monkeypatch, capsys):
     [
         (["--role", "inducton"], "unknown role 'inducton'"),
         (["--measure", "entrpy", "a"], "must be weight, value"),
-        (["--role", "self", "--key", "a", "a bank"], "exclude each other"),
+        (["--role", "self", "--key", "a", "a bank"], "--role cannot be used with"),
         (["--query", "bank", "the bank"], "applies to one number for every head"),
         (["--key", "bank"], "no text given"),
         (["--key", "sea", "the bank"], "'sea' is not in the text"),

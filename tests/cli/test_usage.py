@@ -5,7 +5,7 @@ import pytest
 from attnscope.cli import main
 from attnscope.cli.app import app
 
-COMMANDS = [command.callback.__name__ for command in app.registered_commands]
+COMMANDS = [command.name for command in app.registered_commands]
 TEXT = "The bank by the river"
 DASHES = "see attnscope run --help; put -- before a text that starts with '-'"
 QUOTES = 'quote a text of several words: "The bank by the river"'

@@ -7,7 +7,7 @@ import torch
 from msgspec.structs import replace
 from torch import Tensor
 
-from attnscope.checkpoints.folder import open_folder
+from attnscope.checkpoints.checkpoint import open_checkpoint
 from attnscope.config import ModelConfig
 from attnscope.families import family_for, read_config
 from attnscope.masks.expression import parse_mask
@@ -21,9 +21,9 @@ from tests.helpers.reference_stages import STAGES, Stages
 
 
 def open_stack(path: Path, change: Callable[[ModelConfig], ModelConfig] = lambda config: config) -> Stack:
-    """The model of an HF-layout folder, all of it read; `change` may spoil its config on the way."""
-    folder = open_folder(path)
-    where = str(path / "config.json")
+    """The model of an HF-layout folder or a GGUF file, all of it read; `change` may spoil its config on the way."""
+    folder = open_checkpoint(path)
+    where = str(folder.config_path)
     family = family_for(folder.config, where)
     config = change(read_config(family, folder.config, where))
     return load_all(load_stack(family, config, folder, config.n_layers, torch.float32, torch.device("cpu")))

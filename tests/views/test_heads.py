@@ -99,7 +99,7 @@ def test_other_findings_are_no_table_of_heads(tmp_path):
     for ending in ("csv", "parquet"):
         with pytest.raises(UsageError, match="holds findings of heads only"):
             export(report(text_report(tokens(words(2)))), tmp_path / f"x.{ending}")
-    with pytest.raises(UsageError, match="only reports of run"):
+    with pytest.raises(UsageError, match="holds findings of run only"):
         export(survey(), tmp_path / "x.safetensors")
 
 

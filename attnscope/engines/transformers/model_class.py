@@ -33,7 +33,7 @@ def find_model_class(folder: Folder) -> ModelClass:
     Raises:
         AttnscopeError: transformers is missing or does not have the model, it takes no text, or it is quantised.
     """
-    where = folder.path / "config.json"
+    where = folder.config_path
     _check_counts(folder.config, str(where))
     hf = _transformers()
     config = _config(hf, folder)
@@ -71,7 +71,7 @@ def _transformers() -> Any:
 
 
 def _config(hf: Any, folder: Folder) -> Any:
-    where = folder.path / "config.json"
+    where = folder.config_path
     kind = folder.config.get("model_type")
     if not isinstance(kind, str) or kind not in hf.CONFIG_MAPPING:
         found = "the key 'model_type' is missing" if kind is None else f"model_type is {str(kind)[:80]!r}"

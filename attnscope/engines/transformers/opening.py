@@ -10,7 +10,8 @@ from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attnscope.checkpoints.folder import Folder, open_folder
+from attnscope.checkpoints.checkpoint import load_folder_tokenizer, open_checkpoint
+from attnscope.checkpoints.folder import Folder
 from attnscope.checkpoints.samples import find_model
 from attnscope.checkpoints.source import DEFAULT_MODEL, ModelSource, training_facts
 from attnscope.config import ModelConfig, RunConfig, TextInput
@@ -39,7 +40,7 @@ def open_transformers(run: RunConfig, texts: Iterable[TextInput]) -> ModelSource
     if run.config is not None:
         raise UsageError("a TOML stack is not a transformers model", where="--engine", hint="remove --engine")
     name = run.model or DEFAULT_MODEL
-    folder = open_folder(find_model(name))
+    folder = open_checkpoint(find_model(name), run.adapter)
     weights, masks = training_facts(folder)
     _require_memory(folder, run)
     import torch
@@ -48,7 +49,7 @@ def open_transformers(run: RunConfig, texts: Iterable[TextInput]) -> ModelSource
     from attnscope.engines.transformers.model_class import find_model_class
 
     find_model_class(folder)  # before its tokenizer is missed: a model of pictures has none
-    tokenizer = load_tokenizer(folder.path / "tokenizer.json")
+    tokenizer = load_folder_tokenizer(folder)
     loaded = load_model(folder, getattr(torch, run.dtype))
     source = _source(name, loaded, tokenizer, folder.fingerprint, run.part)
     notes = (*folder.notes, *source.notes)

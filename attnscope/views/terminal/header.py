@@ -39,6 +39,8 @@ def put_report_header(screen: Screen, report: Report) -> None:
     ]
     mask = report.mask
     lines: list[tuple[str, Text]] = [("model", Text(" · ".join(parts)))]
+    if made.adapter is not None:
+        lines.append(("adapter", Text(screen.safe(made.adapter))))
     if mask.what_if is None:
         whose = "the model's own" if mask.own == mask.used else f"one of the model's masks: {mask.own}"
         lines.append(("mask", Text(screen.safe(f"{mask.used} ({whose})"))))

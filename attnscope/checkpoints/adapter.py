@@ -1,0 +1,209 @@
+"""Open a LoRA adapter in peft's layout, and say of every tensor of a checkpoint what it adds to it."""
+
+import hashlib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from math import isfinite, sqrt
+from pathlib import Path
+from typing import Any
+
+from attnscope.checkpoints.folder import MAX_CONFIG, Folder
+from attnscope.checkpoints.headers import LowRank, TensorInfo, read_header
+from attnscope.errors import AttnscopeError
+from attnscope.files.reading import as_object, format_value, parse_json, read_file
+
+ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+_PREFIX = "base_model.model."
+_PARTS = re.compile(r"(.+)\.(lora_(?:embedding_)?[AB]|lora_magnitude_vector)(?:\.weight)?")
+_READ = frozenset("peft_type r lora_alpha use_rslora use_dora rank_pattern alpha_pattern fan_in_fan_out target_modules "
+                  "init_lora_weights".split())  # fmt: skip
+# What says how it was trained, or which modules it has: its tensors say that, too.
+_INERT = frozenset(
+    "alora_invocation_string auto_mapping base_model_name_or_path bias corda_config ensure_weight_tying eva_config "
+    "exclude_modules inference_mode layers_pattern layers_to_transform loftq_config lora_dropout lora_ga_config "
+    "megatron_config megatron_core modules_to_save peft_version qalora_group_size revision runtime_config "
+    "task_type".split()
+)
+_PLAIN_STARTS = (True, False, None, "gaussian", "eva", "orthogonal")  # others change the base's weights as well
+
+
+@dataclass(frozen=True)
+class _Adapter:
+    """An adapter, opened.
+
+    Attributes:
+        path: Its folder.
+        config: What adapter_config.json says.
+        modules: Module to its tensors by part (`lora_A`, …).
+        others: Tensors that replace those of the base, by the name that they have there.
+    """
+
+    path: Path
+    config: Mapping[str, Any]
+    modules: dict[str, dict[str, TensorInfo]]
+    others: dict[str, TensorInfo]
+
+    def wrong(self, key: str, found: str, hint: str) -> AttnscopeError:
+        """The error for a value of the config that cannot be used."""
+        return AttnscopeError(found, where=f"{self.path / ADAPTER_CONFIG}: {key}", hint=hint)
+
+    def flag(self, key: str) -> bool:
+        """A yes or no."""
+        value = self.config.get(key) or False
+        if not isinstance(value, bool):
+            raise self.wrong(key, f"is {format_value(value)}", "expected true or false")
+        return value
+
+    def number(self, key: str, pattern: str, module: str) -> int | float:
+        """A number, of this module where a pattern names it."""
+        value: Any = self.config.get(key)
+        for expression, other in as_object(self.config.get(pattern) or {}, f"{self.path}: {pattern}").items():
+            if _matches(rf"(.*\.)?({expression})", module, f"{self.path}: {pattern}"):
+                value = other
+                break
+        if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value) or value <= 0:
+            raise self.wrong(key, f"is {format_value(value)} for '{module}'", "expected a number above 0")
+        return value
+
+
+def add_adapter(folder: Folder, path: Path) -> Folder:
+    """The checkpoint with an adapter: each tensor says what is added to it while it is read.
+
+    Args:
+        folder: The base.
+        path: The adapter's folder, with adapter_config.json and adapter_model.safetensors.
+
+    Raises:
+        AttnscopeError: It is no LoRA adapter, is of a kind that is not supported, or does not fit the base.
+    """
+    raw = read_file(path / ADAPTER_CONFIG, cap=MAX_CONFIG)
+    config = as_object(parse_json(raw, str(path / ADAPTER_CONFIG)), str(path / ADAPTER_CONFIG))
+    if not (path / ADAPTER_WEIGHTS).exists() and (path / "adapter_model.bin").exists():
+        hint = f"convert it: attnscope import {path} {path}-safetensors"
+        raise AttnscopeError("the adapter's weights are a pickle, adapter_model.bin", where=path, hint=hint)
+    header = read_header(path / ADAPTER_WEIGHTS)
+    adapter = _sorted_out(path, config, header.tensors)
+    _check_config(adapter)
+    rename = _renaming(adapter, folder)
+    tensors = dict(folder.tensors)
+    for name, info in adapter.others.items():
+        _replace_tensor(tensors, rename(name), info)
+    for module, parts in adapter.modules.items():
+        name = rename(f"{module}.weight")
+        tensors[name] = replace(tensors[name], low_rank=_low_rank(adapter, module, parts, tensors[name]))
+    ranks = sorted({parts["lora_A" if "lora_A" in parts else "lora_embedding_A"].shape[0]
+                    for parts in adapter.modules.values()})  # fmt: skip
+    kind = "DoRA" if adapter.flag("use_dora") else "rsLoRA" if adapter.flag("use_rslora") else "LoRA"
+    more = f", and replaces {len(adapter.others)}" if adapter.others else ""
+    rank = "–".join(map(str, (ranks[0], ranks[-1])[: 1 + (len(ranks) > 1)]))
+    note = f"adapter: {kind} of rank {rank}, added to {len(adapter.modules)} tensors{more}"
+    digest = hashlib.sha256(folder.fingerprint.encode() + hashlib.sha256(raw).digest() + header.digest)
+    return replace(
+        folder,
+        tensors=tensors,
+        files=folder.files | {f"{path.name}/{ADAPTER_WEIGHTS}": header.stamp.size},
+        fingerprint=digest.hexdigest()[:16],
+        notes=(*folder.notes, note),
+        stamps=folder.stamps | {path / ADAPTER_WEIGHTS: header.stamp},
+    )
+
+
+def _sorted_out(path: Path, config: Mapping[str, Any], tensors: Mapping[str, TensorInfo]) -> _Adapter:
+    """The tensors of an adapter by what they belong to."""
+    modules: dict[str, dict[str, TensorInfo]] = {}
+    others: dict[str, TensorInfo] = {}
+    for name, info in tensors.items():
+        inner = name.removeprefix(_PREFIX).replace(".modules_to_save.", ".").replace(".base_layer.", ".")
+        if found := _PARTS.fullmatch(inner):
+            modules.setdefault(found[1], {})[found[2]] = info
+        elif "lora_" in inner:
+            hint = "only lora_A, lora_B and DoRA's magnitudes are supported"
+            raise AttnscopeError(f"unknown tensor '{name}'", where=info.file, hint=hint)
+        else:
+            others[inner] = info
+    return _Adapter(path, config, modules, others)
+
+
+def _check_config(adapter: _Adapter) -> None:
+    """Refuse what is no LoRA, or a variant that merging by B·A gets wrong."""
+    kind = adapter.config.get("peft_type")
+    if kind != "LORA":
+        raise adapter.wrong("peft_type", f"is {format_value(kind)}", "only LORA is supported")
+    start = adapter.config.get("init_lora_weights")
+    if not any(start is plain or (start == plain and isinstance(start, str)) for plain in _PLAIN_STARTS):
+        hint = "it changes the base's weights, too: save it as a LoRA (path_initial_model_for_weight_conversion)"
+        raise adapter.wrong("init_lora_weights", f"is {format_value(start)}", hint)
+    for key, value in adapter.config.items():
+        if value and key not in _READ | _INERT:
+            hint = "merge it with peft (merge_and_unload) and save the whole model"
+            raise adapter.wrong(key, f"is {format_value(value)}, which attnscope does not support", hint)
+    if not adapter.modules:
+        raise AttnscopeError("has no LoRA tensors", where=adapter.path / ADAPTER_WEIGHTS)
+    for module in adapter.modules:
+        if not _targets(adapter, module):
+            found = f"does not name '{module}', which {ADAPTER_WEIGHTS} has"
+            raise adapter.wrong("target_modules", found, "the config and the tensors do not match")
+
+
+def _targets(adapter: _Adapter, module: str) -> bool:
+    """Whether the config names a module, by peft's rules."""
+    named = adapter.config.get("target_modules")
+    if isinstance(named, str):
+        return named == "all-linear" or _matches(named, module, f"{adapter.path / ADAPTER_CONFIG}: target_modules")
+    if isinstance(named, list):
+        return any(module == end or module.endswith(f".{end}") for end in named)
+    return named is None
+
+
+def _matches(expression: str, text: str, where: str) -> bool:
+    try:
+        return re.fullmatch(expression, text) is not None
+    except (re.error, RecursionError) as e:
+        raise AttnscopeError(f"is no regular expression ({e})", where=where) from e
+
+
+def _renaming(adapter: _Adapter, folder: Folder) -> Any:
+    """From the adapter's names to the checkpoint's: the same, or with a prefix more or less, one for all of them."""
+    wanted = [f"{module}.weight" for module in adapter.modules]
+    first = wanted[0]
+    parts = first.split(".")
+    longer = (name.removesuffix(first) for name in folder.tensors if name.endswith(f".{first}"))
+    candidates = [(0, ""), *((0, prefix) for prefix in longer), *((len(".".join(parts[:n])) + 1, "") for n in (1, 2))]
+    for cut, prefix in candidates:
+        if all(prefix + name[cut:] in folder.tensors and name[:cut] == first[:cut] for name in wanted):
+            return lambda name, cut=cut, prefix=prefix: prefix + (name[cut:] if name[:cut] == first[:cut] else name)
+    missing = next(name for name in wanted if name not in folder.tensors)
+    hint = f"the adapter is for another model ({adapter.config.get('base_model_name_or_path') or 'it names none'})"
+    raise AttnscopeError(f"the checkpoint has no '{missing}'", where=adapter.path / ADAPTER_WEIGHTS, hint=hint)
+
+
+def _replace_tensor(tensors: dict[str, TensorInfo], name: str, info: TensorInfo) -> None:
+    """Put a tensor that was trained as a whole in place of the base's; new ones are heads, which the family judges."""
+    if name in tensors and tensors[name].shape != info.shape:
+        found = f"has shape {list(info.shape)}, but the checkpoint's '{name}' has {list(tensors[name].shape)}"
+        raise AttnscopeError(found, where=f"{info.file}: {info.name}", hint="the adapter is for another model")
+    tensors[name] = replace(info, name=name)
+
+
+def _low_rank(adapter: _Adapter, module: str, parts: Mapping[str, TensorInfo], base: TensorInfo) -> LowRank:
+    """What a module's tensors add to the base's, once their shapes fit."""
+    where = f"{adapter.path / ADAPTER_WEIGHTS}: {module}"
+    embedding = "lora_embedding_A" in parts
+    names = [f"lora_{'embedding_' * embedding}{side}" for side in "AB"]
+    magnitude = parts.get("lora_magnitude_vector")
+    if set(parts) - {"lora_magnitude_vector"} != set(names) or adapter.flag("use_dora") != (magnitude is not None):
+        found = f"has {', '.join(sorted(parts))}"
+        raise AttnscopeError(found, where=where, hint=f"expected {' and '.join(names)}, and magnitudes with use_dora")
+    a, b = (parts[name] for name in names)
+    rank = adapter.number("r", "rank_pattern", module)
+    alpha = adapter.number("lora_alpha", "alpha_pattern", module)
+    turned = embedding or adapter.flag("fan_in_fan_out")
+    shape = base.shape[::-1] if turned else base.shape
+    if a.shape != (rank, *shape[1:]) or b.shape != (*shape[:1], rank) or len(shape) != 2:
+        found = f"has shapes {list(a.shape)} and {list(b.shape)}, rank {rank}; the checkpoint has {list(base.shape)}"
+        raise AttnscopeError(found, where=where, hint="the adapter is for another model, or for transposed weights")
+    if magnitude is not None and (magnitude.shape != shape[:1] or embedding):
+        raise AttnscopeError(f"has magnitudes of shape {list(magnitude.shape)}", where=where, hint="use a plain LoRA")
+    scale = alpha / (sqrt(rank) if adapter.flag("use_rslora") else rank)
+    return LowRank(a, b, scale, turned, magnitude)

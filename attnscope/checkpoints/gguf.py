@@ -1,0 +1,334 @@
+"""Open a GGUF file as a checkpoint of transformers: its config, and the names that its tensors have there.
+
+What llama.cpp computes from the metadata is said in the words of a config.json, which the family then reads as any
+other.
+"""
+
+import re
+import struct
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from math import pi
+from pathlib import Path
+from typing import Any
+
+from attnscope.checkpoints.folder import Folder
+from attnscope.checkpoints.gguf_header import GgufHeader, read_gguf_header
+from attnscope.checkpoints.headers import TensorInfo
+from attnscope.errors import AttnscopeError
+from attnscope.files.reading import format_value, open_regular, read_at_most
+from attnscope.tokenization.gguf import tokenizer_json
+
+_BLOCK = re.compile(r"blk\.(\d+)\.(.+)")
+_OUTSIDE = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
+_INSIDE = {
+    "attn_norm": "input_layernorm", "attn_q": "self_attn.q_proj", "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj", "attn_qkv": "self_attn.qkv_proj", "attn_output": "self_attn.o_proj",
+    "attn_q_norm": "self_attn.q_norm", "attn_k_norm": "self_attn.k_norm", "ffn_norm": "post_attention_layernorm",
+    "ffn_gate": "mlp.gate_proj", "ffn_up": "mlp.up_proj", "ffn_down": "mlp.down_proj",
+}  # fmt: skip
+_SANDWICH = {
+    "post_attention_norm": "post_attention_layernorm", "ffn_norm": "pre_feedforward_layernorm",
+    "post_ffw_norm": "post_feedforward_layernorm",
+}  # fmt: skip
+_INERT = frozenset(
+    "vocab_size tensor_data_layout rope.scaling.finetuned final_logit_softcapping attention.layer_norm_epsilon".split()
+)
+_ROPE_TABLES = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")
+_LLAMA3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
+_LONGEST_TABLE = 4096  # numbers
+
+
+class _Metadata:
+    """The metadata of an architecture; knows which of its keys were read."""
+
+    def __init__(self, header: GgufHeader, architecture: str, path: Path) -> None:
+        self.values, self.tensors = header.metadata, header.tensors
+        self.architecture, self.path, self.seen = architecture, path, set[str]()
+
+    def get(self, name: str, kind: type[Any] | tuple[type[Any], ...], default: Any = ...) -> Any:
+        """A value of this type; one for each layer must be the same for all.
+
+        Raises:
+            AttnscopeError: It is missing and there is no default, or is something else.
+        """
+        self.seen.add(name)
+        value = self.values.get(f"{self.architecture}.{name}")
+        if isinstance(value, list) and kind is not list and value and value.count(value[0]) == len(value):
+            value = value[0]
+        if value is None and default is not ...:
+            return default
+        if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+            found = "is missing" if value is None else f"is {format_value(value)}"
+            raise self.wrong(name, found, "attention depends on it")
+        return value
+
+    def whole(self, name: str, default: Any = ...) -> Any:
+        """A whole number."""
+        return self.get(name, int, default)
+
+    def number(self, name: str, default: Any = ...) -> Any:
+        """A number."""
+        return self.get(name, (int, float), default)
+
+    def require(self, name: str, expected: Any) -> None:
+        """Refuse any other value than this one."""
+        if self.get(name, (int, float, bool, str), expected) != expected:
+            value = self.values[f"{self.architecture}.{name}"]
+            raise self.wrong(name, f"is {format_value(value)}", f"only {format_value(expected)} is supported")
+
+    def wrong(self, name: str, found: str, hint: str) -> AttnscopeError:
+        """The error for a value that cannot be used."""
+        return AttnscopeError(found, where=f"{self.path}: {self.architecture}.{name}", hint=hint)
+
+    def check_unread(self) -> None:
+        """Refuse keys of the architecture that nothing read."""
+        start = f"{self.architecture}."
+        for key in self.values:
+            name = key.removeprefix(start)
+            if key.startswith(start) and name not in self.seen and name not in _INERT:
+                raise AttnscopeError("is not understood", where=f"{self.path}: {key}", hint="it may change attention")
+
+
+@dataclass(frozen=True)
+class _Architecture:
+    """How llama.cpp writes the models of one `general.architecture`.
+
+    Attributes:
+        config: What its config.json says besides `_shared_config`.
+        names: Module within a block to that of transformers, where others are meant than `_INSIDE`.
+        paired: Queries and keys are stored in rotary pairs.
+        norm_offset: What is added to the weights of norms: Gemma's are stored with the 1 that transformers adds.
+    """
+
+    config: Callable[[_Metadata, dict[str, Any]], dict[str, Any]]
+    names: Mapping[str, str] = field(default_factory=dict)
+    paired: bool = False
+    norm_offset: float = 0.0
+
+
+def open_gguf(path: Path) -> Folder:
+    """Read the header of a GGUF file, and what its config.json and tokenizer.json would be.
+
+    Raises:
+        AttnscopeError: It is none, is damaged, or holds an architecture or a tokenizer that is not supported.
+    """
+    header = read_gguf_header(path)
+    name, architecture = _architecture(header.metadata, path)
+    metadata = _Metadata(header, name, path)
+    config = _shared_config(metadata)
+    config |= architecture.config(metadata, config)
+    metadata.check_unread()
+    tensors = [_renamed(info, architecture, config) for info in header.tensors.values()]
+    types = sorted({info.dtype for info in tensors if info.block is not None})
+    notes = (f"GGUF: {', '.join(types)} weights, converted to floating point as they are read",) if types else ()
+    tokenizer, more = tokenizer_json(header.metadata, name, path)
+    return Folder(
+        path=path,
+        config=config,
+        tensors={info.name: info for info in tensors if info.name not in _ROPE_TABLES},
+        files={path.name: header.stamp.size},
+        fingerprint=header.digest.hex()[:16],
+        notes=(*notes, *more),
+        stamps={path: header.stamp},
+        tokenizer=tokenizer,
+    )
+
+
+def _architecture(metadata: Mapping[str, Any], path: Path) -> tuple[str, _Architecture]:
+    name, kind = metadata.get("general.architecture"), metadata.get("general.type", "model")
+    if kind != "model":
+        raise AttnscopeError(f"is a GGUF {format_value(kind)}, not a model", where=path, hint="name the model's file")
+    parts = metadata.get("split.count", 1)
+    if isinstance(parts, int) and parts > 1:
+        hint = "merge them: llama-gguf-split --merge FIRST_PART OUTPUT"
+        raise AttnscopeError(f"is one of {parts} parts of a model", where=path, hint=hint)
+    if not isinstance(name, str) or name not in _ARCHITECTURES:
+        hint = f"of GGUF files, these are read: {', '.join(_ARCHITECTURES)}; others as safetensors"
+        raise AttnscopeError(f"general.architecture is {format_value(name)}", where=path, hint=hint)
+    return name, _ARCHITECTURES[name]
+
+
+def _renamed(info: TensorInfo, architecture: _Architecture, config: Mapping[str, Any]) -> TensorInfo:
+    """A tensor under the name that it has in transformers, with what undoes llama.cpp's changes."""
+    stem, dot, kind = info.name.rpartition(".")
+    found = _BLOCK.fullmatch(stem)
+    if found is None:
+        name = _OUTSIDE.get(stem)
+    else:
+        inside = {**_INSIDE, **architecture.names}.get(found[2])
+        name = inside and f"model.layers.{found[1]}.{inside}"
+    if name is None:
+        return info
+    heads = {"self_attn.q_proj": "num_attention_heads", "self_attn.k_proj": "num_key_value_heads"}
+    which = next((heads[end] for end in heads if architecture.paired and name.endswith(end)), None)
+    return replace(
+        info,
+        name=name + dot + kind,
+        paired_heads=config[which] if which else 0,
+        offset=architecture.norm_offset if "norm" in stem else 0.0,
+    )
+
+
+def _shared_config(metadata: _Metadata) -> dict[str, Any]:
+    """What all architectures say in the same words."""
+    words = metadata.tensors.get("token_embd.weight")
+    if words is None or len(words.shape) != 2:
+        raise AttnscopeError("the tensor 'token_embd.weight' is missing", where=metadata.path)
+    width, heads = metadata.whole("embedding_length"), metadata.whole("attention.head_count")
+    if heads < 1 or width < 1:
+        raise metadata.wrong("attention.head_count", f"is {heads}", "expected at least 1")
+    head_width = metadata.whole("attention.key_length", width // heads)
+    for name in ("attention.value_length", "attention.key_length_swa", "attention.value_length_swa"):
+        metadata.require(name, head_width)
+    metadata.require("attention.causal", True)
+    metadata.require("expert_count", 0)
+    metadata.require("expert_used_count", 0)
+    return {
+        "vocab_size": words.shape[0],
+        "hidden_size": width,
+        "num_hidden_layers": metadata.whole("block_count"),
+        "num_attention_heads": heads,
+        "num_key_value_heads": metadata.whole("attention.head_count_kv", heads),
+        "head_dim": head_width,
+        "intermediate_size": metadata.whole("feed_forward_length"),
+        "max_position_embeddings": metadata.whole("context_length"),
+        "rms_norm_eps": metadata.number("attention.layer_norm_rms_epsilon"),
+    }
+
+
+def _whole_rotary(metadata: _Metadata, config: Mapping[str, Any]) -> dict[str, Any]:
+    """Rotary parameters of an architecture that turns whole heads."""
+    for name in ("rope.dimension_count", "rope.dimension_count_swa"):
+        metadata.require(name, config["head_dim"])
+    return {"rope_theta": metadata.number("rope.freq_base", 10000.0)} | _rope_scaling(metadata)
+
+
+def _rope_scaling(metadata: _Metadata) -> dict[str, Any]:
+    """How positions are stretched."""
+    kind = metadata.get("rope.scaling.type", str, "none")
+    factor = metadata.number("rope.scaling.factor", None)
+    original = metadata.whole("rope.scaling.original_context_length", None)
+    metadata.require("rope.scaling.attn_factor", 1.0)
+    if kind == "none" and factor in (None, 0, 1):
+        return {}
+    if kind == "linear" and factor:
+        return {"rope_scaling": {"rope_type": "linear", "factor": factor}}
+    if kind == "yarn" and factor and original:
+        return {"rope_scaling": {"rope_type": "yarn", "factor": factor, "original_max_position_embeddings": original}}
+    raise metadata.wrong("rope.scaling.type", f"is {kind} with factor {factor}", "supported: none, linear, yarn")
+
+
+def _llama(metadata: _Metadata, config: Mapping[str, Any]) -> dict[str, Any]:
+    rotary = _whole_rotary(metadata, config)
+    if (table := metadata.tensors.get("rope_freqs.weight")) is not None:
+        rotary["rope_scaling"] = _llama3_scaling(table, rotary["rope_theta"], config["head_dim"])
+    biased = "blk.0.attn_q.bias" in metadata.tensors
+    mlp = "blk.0.ffn_up.bias" in metadata.tensors
+    return {"model_type": "llama", "hidden_act": "silu", "attention_bias": biased, "mlp_bias": mlp} | rotary
+
+
+def _llama3_scaling(table: TensorInfo, theta: float, width: int) -> dict[str, Any]:
+    """The parameters of Llama 3's rotary positions, of which a GGUF file holds only what they make of each frequency.
+
+    Raises:
+        AttnscopeError: The table is not what the published parameters make of the largest factor in it.
+    """
+    held = _read_table(table)
+    factor = max(held)
+    low, high, original = _LLAMA3.values()
+    made = []
+    for i in range(0, width, 2):
+        turns = original / (2 * pi * theta ** (i / width))  # full turns within the original length
+        share = min(1.0, max(0.0, (turns - low) / (high - low)))
+        made.append(1 / ((1 - share) / factor + share))
+    if len(made) != len(held) or any(abs(a - b) > 1e-4 * b for a, b in zip(held, made, strict=True)):
+        hint = "its factors are not those of Llama 3; use the model's safetensors version"
+        raise AttnscopeError("is not understood", where=f"{table.file}: {table.name}", hint=hint)
+    return {"rope_type": "llama3", "factor": factor, **_LLAMA3}
+
+
+def _read_table(info: TensorInfo) -> tuple[float, ...]:
+    """The numbers of a short tensor."""
+    if info.dtype != "F32" or len(info.shape) != 1 or not 0 < info.shape[0] <= _LONGEST_TABLE:
+        raise AttnscopeError(f"is {info.dtype} of shape {list(info.shape)}", where=f"{info.file}: {info.name}")
+    with open_regular(info.file) as (file, _):
+        file.seek(info.start)
+        data = read_at_most(file, info.end - info.start)
+    if len(data) != 4 * info.shape[0]:
+        raise AttnscopeError("changed while it was read", where=info.file, hint="run again")
+    return struct.unpack(f"<{info.shape[0]}f", data)
+
+
+def _qwen2(metadata: _Metadata, config: Mapping[str, Any]) -> dict[str, Any]:
+    return {"model_type": "qwen2", "hidden_act": "silu", "use_sliding_window": False} | _whole_rotary(metadata, config)
+
+
+def _qwen3(metadata: _Metadata, config: Mapping[str, Any]) -> dict[str, Any]:
+    return _qwen2(metadata, config) | {"model_type": "qwen3", "attention_bias": False}
+
+
+def _gemma(metadata: _Metadata, config: Mapping[str, Any], largest: int) -> dict[str, Any]:
+    """What Gemma 2 and 3 share; of each, the model with the most layers scales scores by the width of all heads."""
+    heads = config["num_attention_heads"]
+    of_all = config["num_hidden_layers"] == largest
+    return {
+        "hidden_activation": "gelu_pytorch_tanh",
+        "query_pre_attn_scalar": config["hidden_size"] / heads if of_all else config["head_dim"],
+        "sliding_window": metadata.whole("attention.sliding_window"),
+    }
+
+
+def _gemma2(metadata: _Metadata, config: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "model_type": "gemma2",
+        "attn_logit_softcapping": metadata.number("attn_logit_softcapping", 50.0),
+        **_gemma(metadata, config, 46),
+        **_whole_rotary(metadata, config),
+    }
+
+
+def _gemma3(metadata: _Metadata, config: Mapping[str, Any]) -> dict[str, Any]:
+    pattern = metadata.get("attention.sliding_window_pattern", (int, list), 6)
+    said: dict[str, Any] = {"sliding_window_pattern": pattern}
+    if isinstance(pattern, list):
+        said = {"layer_types": ["sliding_attention" if slides else "full_attention" for slides in pattern]}
+    rotary = _whole_rotary(metadata, config)
+    local = metadata.number("rope.freq_base_swa", 10000.0)
+    return {
+        "model_type": "gemma3_text",
+        "rope_local_base_freq": local,
+        **_gemma(metadata, config, 62),
+        **said,
+        **rotary,
+    }
+
+
+def _phi3(metadata: _Metadata, config: Mapping[str, Any]) -> dict[str, Any]:
+    if config["head_dim"] * config["num_attention_heads"] != config["hidden_size"]:
+        raise metadata.wrong("attention.key_length", f"is {config['head_dim']}", "expected the width by the heads")
+    if any(name in metadata.tensors for name in _ROPE_TABLES):
+        hint = "use the model's safetensors version"
+        raise AttnscopeError("has rotary factors for long texts", where=metadata.path, hint=hint)
+    turned = metadata.whole("rope.dimension_count", config["head_dim"])
+    window = metadata.whole("attention.sliding_window", 0)
+    original = metadata.whole("rope.scaling.original_context_length", config["max_position_embeddings"])
+    return {
+        "model_type": "phi3",
+        "hidden_act": "silu",
+        "rope_theta": metadata.number("rope.freq_base", 10000.0),
+        "partial_rotary_factor": turned / config["head_dim"],
+        "sliding_window": window or None,
+        "original_max_position_embeddings": original,
+        **_rope_scaling(metadata),
+    }
+
+
+_ARCHITECTURES = {
+    "llama": _Architecture(_llama, paired=True),
+    "qwen2": _Architecture(_qwen2),
+    "qwen3": _Architecture(_qwen3),
+    "gemma2": _Architecture(_gemma2, _SANDWICH, norm_offset=-1.0),
+    "gemma3": _Architecture(_gemma3, _SANDWICH, norm_offset=-1.0),
+    "phi3": _Architecture(_phi3, {"ffn_up": "mlp.gate_up_proj"}),
+}

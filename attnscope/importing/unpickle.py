@@ -1,0 +1,101 @@
+"""The process that reads pickled weights: with torch's loader that runs no code, and limits on time and memory.
+
+`python -m attnscope.importing.unpickle MEMORY SECONDS IN OUT [IN OUT …]` writes safetensors files, and one line of
+JSON: for each of them names and bytes of its tensors, or what is wrong with the last one.
+"""
+
+import json
+import os
+import re
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+
+_GLOBAL = re.compile(r"(?:GLOBAL|global|class) ([\w.]+)")
+_WRAPPERS = ("state_dict", "model_state_dict", "model", "module")  # what training scripts put the weights under
+
+
+class _NotWeights(Exception):
+    """The file holds something else than a table of tensors."""
+
+
+def main(memory: int, seconds: int, *paths: str) -> list[dict[str, Any]]:
+    """Convert files, up to the first that cannot be.
+
+    Args:
+        memory: Bytes that may be taken besides what Python and torch take.
+        seconds: Seconds of computing that all of them may take.
+        paths: A pickle and the safetensors file that becomes of it, and so on.
+    """
+    _limit(memory, seconds)
+    found: list[dict[str, Any]] = []
+    for source, target in zip(paths[::2], paths[1::2], strict=True):
+        found.append(_convert(source, target))
+        if "error" in found[-1]:
+            break
+    return found
+
+
+def _convert(source: str, target: str) -> dict[str, Any]:
+    try:
+        tensors = _tensors(torch.load(source, map_location="cpu", weights_only=True))
+        save_file(tensors, target, metadata={"format": "pt"})
+    except _NotWeights as e:
+        return {"error": str(e)}
+    except MemoryError:
+        return {"error": "needs more memory than it may take", "hint": "raise --max-memory"}
+    except Exception as e:  # a damaged file may raise anything
+        return _described(e)
+    return {"tensors": {name: tensor.nbytes for name, tensor in tensors.items()}}
+
+
+def _limit(memory: int, seconds: int) -> None:
+    """Let the system stop this process where it takes more; only Unix can."""
+    with suppress(ImportError, OSError, ValueError):
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
+        with open("/proc/self/statm", "rb") as file:
+            taken = int(file.read().split()[0]) * os.sysconf("SC_PAGESIZE")
+        resource.setrlimit(resource.RLIMIT_AS, (taken + memory, taken + memory))
+
+
+def _tensors(found: Any) -> dict[str, torch.Tensor]:
+    """The table of tensors in what was loaded, each with memory of its own."""
+    for name in _WRAPPERS:
+        if isinstance(found, Mapping) and isinstance(found.get(name), Mapping):
+            found = found[name]
+    if not isinstance(found, Mapping) or not found:
+        raise _NotWeights(f"holds {_kind(found)}, not a table of tensors")
+    tensors: dict[str, torch.Tensor] = {}
+    for name, value in found.items():
+        if not isinstance(name, str) or not isinstance(value, torch.Tensor):
+            raise _NotWeights(f"holds {_kind(value)} under '{str(name)[:60]}', not a tensor")
+        if value.layout != torch.strided or value.is_quantized or value.is_complex():
+            raise _NotWeights(f"'{name[:60]}' is a sparse, quantised or complex tensor")
+        tensors[name] = value.detach().clone(memory_format=torch.contiguous_format)
+    return tensors
+
+
+def _kind(value: Any) -> str:
+    return "an empty table" if isinstance(value, Mapping) and not value else f"a {type(value).__name__}"
+
+
+def _described(error: Exception) -> dict[str, Any]:
+    """An error of torch's loader in a few words."""
+    text = " ".join(str(error).split())
+    if "weights_only" in text or "Weights only" in text or "Unsupported" in text:
+        named = _GLOBAL.search(text)
+        what = f"refers to {named[1]}, which is code" if named else "holds more than tensors"
+        return {"error": f"{what}: it was not run", "hint": "get the model as safetensors, from someone you trust"}
+    if "memory" in text:
+        return {"error": "needs more memory than it may take", "hint": "raise --max-memory"}
+    return {"error": f"cannot be read ({type(error).__name__}: {text[:120]})", "hint": "download it again"}
+
+
+if __name__ == "__main__":
+    sys.stdout.write(f"{json.dumps(main(int(sys.argv[1]), int(sys.argv[2]), *sys.argv[3:]))}\n")

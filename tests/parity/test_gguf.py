@@ -1,0 +1,60 @@
+"""GGUF files: every stage of every layer equals transformers, of every type, every architecture, and a real model."""
+
+from pathlib import Path
+
+import gguf
+import pytest
+import torch
+import transformers as hf
+from transformers.integrations.gguf.dequant import dequantize
+from transformers.integrations.gguf.reader import GgufHeader, load_gguf_state_dict
+from transformers.modeling_gguf_pytorch_utils import LlamaTensorProcessor
+from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
+
+from tests.helpers import gguf_files, native_stages, reference_stages
+from tests.helpers.stage_differences import TOLERANCE, differences
+from tests.helpers.token_batches import Batch, batch
+
+KINDS = "F32 F16 BF16 Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 Q2_K Q3_K Q4_K Q5_K Q6_K".split()
+
+
+def largest(path: Path, theirs: hf.PreTrainedModel, b: Batch) -> float:
+    mine = native_stages.run(native_stages.open_stack(path), b.ids, b.lengths)
+    return max(differences(mine, reference_stages.run(theirs, b.ids, b.lengths), b.lengths).values())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_type(tmp_path: Path, kind: str) -> None:
+    theirs = gguf_files.write(tmp_path / "m.gguf", "llama", kind)
+    assert largest(tmp_path / "m.gguf", theirs, batch([9], vocabulary=60, padding=0, segments=0)) < TOLERANCE
+
+
+@pytest.mark.parametrize("kind", ["F16", "Q4_K"])
+@pytest.mark.parametrize("architecture", gguf_files.MODELS)
+def test_every_architecture(tmp_path: Path, architecture: str, kind: str) -> None:
+    theirs = gguf_files.write(tmp_path / "m.gguf", architecture, kind)
+    assert largest(tmp_path / "m.gguf", theirs, batch([12, 7], vocabulary=60, padding=0, segments=0)) < TOLERANCE
+
+
+def test_a_real_model(smollm2: Path) -> None:
+    """Against transformers' own reading, blocks and layout; `from_pretrained(…, gguf_file=…)` takes 30 seconds."""
+    config = hf.LlamaConfig(
+        vocab_size=49152, hidden_size=576, intermediate_size=1536, num_hidden_layers=30, num_attention_heads=9,
+        num_key_value_heads=3, max_position_embeddings=8192, rms_norm_eps=1e-5,
+        rope_parameters={"rope_type": "default", "rope_theta": 100000.0}, attn_implementation="eager",
+    )  # fmt: skip  # as published
+    with torch.device("meta"):
+        theirs = hf.LlamaModel(config).eval()
+    header, layout = GgufHeader.from_file(str(smollm2)), LlamaTensorProcessor(config.to_dict())
+    stored = load_gguf_state_dict(header)
+    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, 30)
+    held = {}
+    for name, parameter in theirs.named_parameters():
+        its = f"{names.get_name(name, try_suffixes=('.weight',))}"
+        raw = stored[its][...]
+        numbers = (raw if raw.dtype == torch.float32 else dequantize(raw, header.ggml_types[its])).view(parameter.shape)
+        held[name] = torch.from_numpy(layout.process(numbers.numpy(), its).weights.copy())
+    theirs.load_state_dict(held, assign=True)
+    theirs.rotary_emb = LlamaRotaryEmbedding(config)
+    ids = torch.tensor([[504, 5193, 411, 260, 7365, 436, 10850, 345]])
+    assert largest(smollm2, theirs, Batch(ids, [ids.shape[1]], None)) < TOLERANCE
