@@ -265,6 +265,7 @@ class RunConfig(msgspec.Struct, frozen=True):
         model: HF-layout folder or name of a shipped sample; None where `config` is given.
         config: TOML file, or name of a shipped config; None where `model` is given.
         adapter: Folder of a LoRA adapter that is added to the model's weights; None for none.
+        tokenizer: A tokenizer that replaces the model's own: a file, folder or name; None for its own.
         mask: Mask expression; `own` is the model's.
         what_if: What a changed mask changes.
         layer: Layers, as typed.
@@ -293,6 +294,7 @@ class RunConfig(msgspec.Struct, frozen=True):
     model: str | None = None
     config: str | None = None
     adapter: str | None = None
+    tokenizer: str | None = None
     mask: str = "own"
     what_if: Literal["stack", "same-scores"] = "stack"
     layer: str = "auto"

@@ -63,7 +63,7 @@ class Session:
 
     def source(self, run: RunConfig) -> ModelSource:
         """Open the model that a run names, once."""
-        key = run.engine, run.model, run.config, run.adapter, run.part, run.dtype
+        key = run.engine, run.model, run.config, run.adapter, run.tokenizer, run.part, run.dtype
         if key not in self.sources:
             live = self.live.get(run.model or "")
             self.sources[key] = open_source(run, self.texts) if live is None else open_live(live, run)
@@ -81,7 +81,7 @@ class Session:
         run = plan.run
         set_threads(plan.multiplications, run.threads)
         device = choose_device(run.device)
-        key = run.engine, run.model, run.config, run.adapter, run.part, run.dtype, str(device)
+        key = run.engine, run.model, run.config, run.adapter, run.tokenizer, run.part, run.dtype, str(device)
         model = self.models.get(key)
         if model is None or model.n_layers < plan.n_layers_run:
             self.on_progress("loading", 0, 1)
@@ -313,6 +313,7 @@ def provenance(source: ModelSource, run: RunConfig, device: "torch.device", valu
         values=values,
         versions={name: version(name) for name in source.libraries},
         weights_hash=hash_weights(source.folder) if run.hash_weights and source.folder is not None else None,
+        tokenizer=None if source.tokenizer_name is None else as_unicode(source.tokenizer_name),
     )
 
 

@@ -24,6 +24,7 @@ from attnscope.cli import main
 from attnscope.cli.app import app
 from attnscope.report.row_statistics import STATISTICS
 from tests.helpers import architectures, gguf_files
+from tests.helpers.hub_server import serve
 
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
@@ -34,6 +35,7 @@ REWRITE = os.environ.get("ATTNSCOPE_SNAPSHOTS") == "write"
 PICTURE = ["run", "The bank by the river", "--stage", "weights", "--output", "screen.svg"]
 TEXTS = "the cat sleeps\nthe small dog runs fast\n"
 MODELS = {"my-bert": "bert", "my-llama": "llama", "my-opt": "opt", "my-t5": "t5", "my-marian": "marian"}
+PULLED = "google-bert/bert-base-uncased"  # from a server on this machine
 OPTIONAL = {"transformers": "--engine transformers", "pyarrow": ".parquet"}
 
 named = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -144,12 +146,21 @@ def test_every_command_has_a_section_with_the_examples_of_its_help(command):
 
 
 @pytest.mark.parametrize("line", dict.fromkeys(line for page in PAGES for line in commands(page)))
-def test_every_command_that_is_shown_runs(line, folder, capsys):
+def test_every_command_that_is_shown_runs(line, folder, capsys, monkeypatch):
     for package, word in OPTIONAL.items():
         if word in line:
             pytest.importorskip(package, reason=f"{package} is not installed")
     if "| jq " in line and shutil.which("jq") is None:
         pytest.skip("jq is not installed")
+    if PULLED in line:
+        files = {file.name: file.read_bytes() for file in (folder / "my-bert").iterdir()}
+        for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_HUB_CACHE"):
+            monkeypatch.delenv(name, raising=False)
+        with serve({PULLED: files}) as (url, _):
+            monkeypatch.setenv("HF_ENDPOINT", url)
+            monkeypatch.setenv("HF_HOME", str(folder / "cache"))
+            shell(f"attnscope pull {PULLED} && {line}")
+        return
     words = shlex.split(line, comments=True)
     if "-o" in words:  # the dump that is there is one of other texts
         made = folder / words[words.index("-o") + 1]

@@ -15,12 +15,12 @@ BLOCKS = re.findall(r"^```python\n(.*?)^```$", (DOCS / "python.md").read_text(),
 def test_every_example_gives_what_the_page_says(tmp_path, monkeypatch, capsys):
     from transformers import PreTrainedTokenizerFast
 
-    from attnscope.checkpoints.samples import find_model
+    from attnscope.checkpoints.locating import locate
 
     monkeypatch.chdir(tmp_path)
     Path("texts.txt").write_text("The bank by the river\nan old river\n")
     assert main(["batch", "texts.txt", "-o", "dump.jsonl", "--quiet"]) == 0
-    words = PreTrainedTokenizerFast(tokenizer_file=str(find_model("riverbank") / "tokenizer.json"))
+    words = PreTrainedTokenizerFast(tokenizer_file=str(locate("riverbank").path / "tokenizer.json"))
     names = {"attnscope_tokenizer": words}
     outputs = 0
     for block in BLOCKS:

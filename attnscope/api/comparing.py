@@ -28,6 +28,7 @@ _AXES = (
     "model",
     "config",
     "adapter",
+    "tokenizer",
     "dtype",
     "engine",
 )  # of what there may be a list

@@ -21,6 +21,7 @@ from attnscope.api.options import (
     model_path,
     run_values,
     texts_of,
+    tokenizer_path,
 )
 from attnscope.api.results import CheckResult, CompareResult, ExplainResult, InspectResult
 from attnscope.api.words import python_words
@@ -185,9 +186,8 @@ def opened(
             raise UsageError("adapter and config cannot be used together", hint="an adapter belongs to a model")
         if model is not None and not isinstance(model, str) and not hasattr(model, "__fspath__"):
             return _live(model, options.get("tokenizer"), values, others or {})
-        if options.get("tokenizer") is not None:
-            hint = "leave it out: a folder has its own tokenizer.json"
-            raise UsageError("only a model of transformers takes a tokenizer", where="tokenizer", hint=hint)
+        if (tokenizer := options.get("tokenizer")) is not None:
+            values["tokenizer"] = tokenizer_path(tokenizer)
         return values | ({} if model is None else {"model": model_path(model)}), {}
 
 

@@ -68,7 +68,8 @@ class OpenArguments(TypedDict, total=False):
     """How a model is opened and run.
 
     Attributes:
-        tokenizer: Of a model of transformers: its tokenizer, or the path of a tokenizer.json or of its folder.
+        tokenizer: One that replaces the model's own: the path of a tokenizer.json, of what it is made of, or of its
+            folder; of a model of transformers its tokenizer, too.
         config: A stack described in TOML: a file, or the name of a shipped one.
         adapter: Folder of a LoRA adapter that is added to the model's weights.
         dtype: Type that the model runs in; scores and softmax stay float32. A torch.dtype, too.
@@ -454,3 +455,15 @@ _READERS: dict[str, Callable[[Any], Any]] = {
 def model_path(value: Any) -> str:
     """The path or name of a model."""
     return _path("model")(value)
+
+
+def tokenizer_path(value: Any) -> str:
+    """The path of a tokenizer for a model that is named by a path, too.
+
+    Raises:
+        UsageError: It is a tokenizer itself.
+    """
+    if not isinstance(value, str) and not hasattr(value, "__fspath__"):
+        hint = "give the path of its tokenizer.json: only a model of transformers takes a tokenizer itself"
+        raise UsageError(f"a {type(value).__name__} is no path", where="tokenizer", hint=hint)
+    return _path("tokenizer")(value)

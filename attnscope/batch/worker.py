@@ -13,7 +13,7 @@ from attnscope.batch.items import Item
 from attnscope.batch.records import Record, TopArrays
 from attnscope.batch.runner import without_findings
 from attnscope.checkpoints.source import ModelSource
-from attnscope.config import RunConfig
+from attnscope.config import RunConfig, TextInput
 from attnscope.errors import UsageError
 from attnscope.pipeline import Session, attend, new_window, prepare
 from attnscope.planning.memory import MemoryLimit, layer_parameters
@@ -21,6 +21,7 @@ from attnscope.planning.record_spec import RecordSpec, make_record_spec
 from attnscope.planning.run_plan import RunPlan, plan_for_texts
 from attnscope.planning.text_plan import TextPlan, plan_text
 from attnscope.report.row_statistics import RowArrays
+from attnscope.report.tokens import describe_unknown
 from attnscope.selection import parse_indices
 
 
@@ -204,6 +205,12 @@ def _index_of(wanted: list[int], there: Any) -> Any:
     return np.searchsorted(there, wanted)
 
 
+def _unknown(text: TextInput, text_plan: TextPlan) -> list[str]:
+    """How many words the tokenizer does not know, if there are such."""
+    share, _ = describe_unknown([(text.text, text.pair, text_plan.tokens)])
+    return [share] if share else []
+
+
 def _record(one: PreparedText, arrays: dict[str, Any], units: list[Any], settings: Settings) -> Record:
     item, text_plan = one.item, one.text_plan
     assert item.text is not None
@@ -221,7 +228,7 @@ def _record(one: PreparedText, arrays: dict[str, Any], units: list[Any], setting
         pair=item.text.pair,
         context=item.text.context,
         fields=item.fields,
-        notes=text_plan.notes,
+        notes=[*text_plan.notes, *_unknown(item.text, text_plan)],
         tokens=text_plan.tokens,
         sources=text_plan.context,
         queries=text_plan.queries,

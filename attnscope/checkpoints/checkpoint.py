@@ -2,23 +2,24 @@
 
 from pathlib import Path
 
-from attnscope.checkpoints.folder import TOKENIZER, Folder, open_folder
+from attnscope.checkpoints.folder import Folder, open_folder
+from attnscope.checkpoints.locating import Located
 from attnscope.checkpoints.samples import GGUF
-from attnscope.tokenization.hugging_face import FileTokenizer, load_tokenizer
 
 
-def open_checkpoint(path: Path, adapter: str | None = None) -> Folder:
+def open_checkpoint(located: Located, adapter: str | None = None) -> Folder:
     """Read the config and all tensor headers of a checkpoint.
 
     Args:
-        path: Its folder or file.
+        located: Where it is.
         adapter: Folder of a LoRA adapter that is added to it; None for none.
 
     Raises:
         AttnscopeError: A file is missing, damaged, contradicts another, or holds what is not supported.
     """
+    path = located.path
     if path.suffix != GGUF or path.is_dir():
-        folder = open_folder(path)
+        folder = open_folder(path, located.weights)
     else:
         from attnscope.checkpoints.gguf import open_gguf
 
@@ -28,14 +29,3 @@ def open_checkpoint(path: Path, adapter: str | None = None) -> Folder:
     from attnscope.checkpoints.adapter import add_adapter
 
     return add_adapter(folder, Path(adapter))
-
-
-def load_folder_tokenizer(folder: Folder) -> FileTokenizer:
-    """The tokenizer of a checkpoint.
-
-    Raises:
-        AttnscopeError: There is none, or it cannot be used.
-    """
-    if folder.tokenizer is not None:
-        return FileTokenizer(folder.path, folder.tokenizer)
-    return load_tokenizer(folder.path / TOKENIZER)

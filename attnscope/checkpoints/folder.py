@@ -52,11 +52,15 @@ class Folder:
         return self.path / CONFIG if self.config and self.tokenizer is None else self.path
 
 
-def open_folder(path: Path) -> Folder:
+def open_folder(path: Path, weights: str | None = None) -> Folder:
     """Read the config and all tensor headers of an HF-layout folder.
 
     `model.safetensors` comes first, then the shards of `model.safetensors.index.json`, as in transformers. Pickles are
     never opened.
+
+    Args:
+        path: The folder.
+        weights: The safetensors file in it that has the weights, where the user named one.
 
     Raises:
         AttnscopeError: A file is missing, damaged or contradicts another; names it and says what was expected.
@@ -66,7 +70,7 @@ def open_folder(path: Path) -> Folder:
         raise AttnscopeError(f"has no {CONFIG}", where=path, hint="expected config.json, tokenizer.json, *.safetensors")
     raw_config = read_file(path / CONFIG, cap=MAX_CONFIG)
     config = as_object(parse_json(raw_config, str(path / CONFIG)), str(path / CONFIG))
-    headers = _headers(path, present)
+    headers = _headers(path, present, weights)
     stored = {name: info for header in headers.values() for name, info in header.tensors.items()}
     refuse_quantised(stored, path)
     tensors, unwrapped = unwrap_names(stored)
@@ -144,10 +148,11 @@ def _notes(config: dict[str, Any]) -> tuple[str, ...]:
     return ("config.json refers to custom Python code (auto_map), which was not run",)
 
 
-def _headers(path: Path, present: set[str]) -> dict[Path, SafetensorsHeader]:
+def _headers(path: Path, present: set[str], weights: str | None) -> dict[Path, SafetensorsHeader]:
     """The headers of the files that hold the weights, by file."""
-    if SINGLE in present:
-        return {path / SINGLE: read_header(path / SINGLE)}
+    if weights is not None or SINGLE in present:
+        file = path / (weights or SINGLE)
+        return {file: read_header(file)}
     if INDEX in present:
         return _shard_headers(path, present)
     if pickles := find_pickles(present):

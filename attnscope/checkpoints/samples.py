@@ -26,24 +26,6 @@ def sample_names(kind: SampleKind) -> list[str]:
     return sorted(path.parent.name for path in folder.glob("*/config.json"))
 
 
-def find_model(name_or_path: str) -> Path:
-    """The folder or GGUF file of a model: one that exists, or the shipped sample of that name.
-
-    Raises:
-        AttnscopeError: It is neither.
-    """
-    path = Path(name_or_path)
-    if name_or_path and _exists(path, folder=True):  # "", as of an unset variable, is not the current folder
-        return path
-    if path.suffix == GGUF and _exists(path, folder=False):
-        return path
-    if _exists(path, folder=False):
-        raise AttnscopeError("is a file, not a model folder", where=path, hint=f"try its folder: {path.parent}")
-    if name_or_path in sample_names("sample_weights"):
-        return samples_folder("sample_weights") / name_or_path
-    raise _unknown("folder or bundled sample", name_or_path, sample_names("sample_weights"))
-
-
 def find_config(name_or_path: str) -> Path:
     """The TOML file of a stack: one that exists, or the shipped config of that name, with or without `.toml`.
 
@@ -51,21 +33,20 @@ def find_config(name_or_path: str) -> Path:
         AttnscopeError: It is neither.
     """
     path = Path(name_or_path)
-    if _exists(path, folder=False):
+    if exists(path, folder=False):
         return path
-    if _exists(path, folder=True):
+    if exists(path, folder=True):
         raise AttnscopeError("is a folder, not a TOML file", where=path, hint="use --model for a checkpoint folder")
     if name_or_path.removesuffix(".toml") in sample_names("configs"):
         return samples_folder("configs") / f"{name_or_path.removesuffix('.toml')}.toml"
-    raise _unknown("file or bundled config", name_or_path, sample_names("configs"))
+    known = sample_names("configs")
+    hint = did_you_mean(name_or_path, known) if known else None
+    raise AttnscopeError("no such file or bundled config", where=name_or_path, hint=hint)
 
 
-def _exists(path: Path, *, folder: bool) -> bool:
+def exists(path: Path, *, folder: bool) -> bool:
+    """Whether there is a folder of this name, or a file."""
     try:
         return path.is_dir() if folder else path.exists() and not path.is_dir()
     except (OSError, ValueError):  # too long for a name, NUL in it, a folder above it that may not be entered
         return False
-
-
-def _unknown(what: str, name: str, known: list[str]) -> AttnscopeError:
-    return AttnscopeError(f"no such {what}", where=name, hint=did_you_mean(name, known) if known else None)

@@ -4,7 +4,7 @@ Everything that can be refused without torch is refused here, before torch is im
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
@@ -14,7 +14,7 @@ from attnscope.errors import AttnscopeError, UsageError
 from attnscope.masks.expression import parse_mask
 from attnscope.report import Token
 from attnscope.tokenization.hugging_face import FileTokenizer
-from attnscope.tokenization.words import WordTokenizer
+from attnscope.tokenization.words import MissingTokenizer, WordTokenizer
 
 DEFAULT_MODEL = "riverbank"
 
@@ -42,6 +42,8 @@ class ModelSource:
         layerwise: Its weights are not in memory yet, and layers can be read one by one.
         mask_known: The config says which mask each layer has; otherwise only running the model shows that.
         dense_masks: Running it makes masks of the size (texts, tokens, tokens).
+        tokenizer_name: What the user named in place of the model's own tokenizer; None for that.
+        tokenizer_files: Name and size in bytes of the files of a tokenizer that `folder` does not list.
     """
 
     name: str
@@ -49,7 +51,7 @@ class ModelSource:
     config: ModelConfig
     weights: str
     fingerprint: str
-    tokenizer: FileTokenizer | WordTokenizer
+    tokenizer: FileTokenizer | WordTokenizer | MissingTokenizer
     load: Callable[..., Any]
     folder: Folder | None
     notes: tuple[str, ...] = ()
@@ -62,6 +64,8 @@ class ModelSource:
     layerwise: bool = True
     mask_known: bool = True
     dense_masks: bool = False
+    tokenizer_name: str | None = None
+    tokenizer_files: dict[str, int] = field(default_factory=dict)
 
     @property
     def needs_context(self) -> bool:

@@ -8,7 +8,7 @@ import sys
 from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING
 
-from attnscope.cli.process import PipeClosed, checked_stdout, one_line_warnings, print_notice
+from attnscope.cli.process import PipeClosed, checked_stdout, forbid_network, one_line_warnings, print_notice
 from attnscope.errors import AttnscopeError, Exit
 from attnscope.system.escape import escape_control
 from attnscope.system.signals import end_on_signals
@@ -16,13 +16,6 @@ from attnscope.system.signals import end_on_signals
 if TYPE_CHECKING:
     from typer import TyperException
 
-# What transformers reads when it is imported: nothing is asked of the network, and standard error is ours.
-_QUIET_OFFLINE = {
-    "HF_HUB_OFFLINE": "1",
-    "TRANSFORMERS_OFFLINE": "1",
-    "HF_HUB_DISABLE_TELEMETRY": "1",
-    "TRANSFORMERS_VERBOSITY": "error",
-}
 _NO_MEMORY = ("can't allocate memory", "not enough memory", "out of memory")
 
 
@@ -37,7 +30,7 @@ def main(argv: list[str] | None = None) -> int:
         The exit code, as `errors.Exit` says, or 130 after a KeyboardInterrupt.
     """
     signals = end_on_signals() if argv is None else nullcontext()
-    os.environ.update(_QUIET_OFFLINE)
+    forbid_network()
     with checked_stdout(), one_line_warnings(), signals:
         try:
             code = _run(sys.argv[1:] if argv is None else argv)

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from attnscope.cli import batch, check, compare, convert, explain, heads, import_, info, run
+from attnscope.cli import batch, check, compare, convert, explain, heads, import_, info, pull, run
 from attnscope.cli.help import Command, Group
 from attnscope.cli.option_groups import expand_groups
 from attnscope.version import __version__
@@ -36,6 +36,7 @@ for command, examples in (
     (import_.import_, import_.EXAMPLES),
     (check.check, check.EXAMPLES),
     (info.info, info.EXAMPLES),
+    (pull.pull, pull.EXAMPLES),
 ):
     app.command(command.__name__.rstrip("_"), cls=Command, epilog=examples)(expand_groups(command))
 

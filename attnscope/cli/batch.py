@@ -102,6 +102,7 @@ def _order(
         model=chosen["model"],
         config=chosen["config"],
         adapter=chosen["adapter"],
+        tokenizer=chosen["tokenizer"],
         mask=selection.mask,
         what_if=selection.what_if,
         device=machine.device,

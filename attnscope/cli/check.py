@@ -82,6 +82,7 @@ def check(checked: CheckOptions, stack: ModelOptions, machine: MachineOptions) -
         model=chosen["model"],
         config=chosen["config"],
         adapter=chosen["adapter"],
+        tokenizer=chosen["tokenizer"],
         device=machine.device,
         dtype=machine.dtype,
         truncate=machine.truncate,

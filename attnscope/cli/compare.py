@@ -33,7 +33,7 @@ attnscope compare before.json after.json --relative 1e-3 --tolerance 1e-6 --laye
 """
 
 Texts = repeatable(TextOptions, "text")
-Stacks = repeatable(ModelOptions, "model", "config", "adapter")
+Stacks = repeatable(ModelOptions, "model", "config", "adapter", "tokenizer")
 Selections = repeatable(SelectionOptions, "mask", "layer", "head")
 Machines = repeatable(MachineOptions, "dtype", "engine")
 

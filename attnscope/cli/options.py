@@ -82,9 +82,10 @@ class ModelOptions:
     """The model to run, or to describe.
 
     Attributes:
-        model: HF-layout folder or name of a shipped sample.
+        model: HF-layout folder, repository in the Hugging Face cache, or name of a shipped sample.
         adapter: Folder of a LoRA adapter.
         config: TOML file or name of a shipped config.
+        tokenizer: A tokenizer that replaces the model's own.
     """
 
     model: Annotated[
@@ -95,8 +96,8 @@ class ModelOptions:
             metavar="PATH|NAME",
             envvar="ATTNSCOPE_MODEL",
             autocompletion=completion.samples,
-            help="Checkpoint folder (config.json, tokenizer.json, *.safetensors), GGUF file, or name of a bundled "
-            "sample; default: the bundled sample.",
+            help="Checkpoint folder (config.json, tokenizer.json, *.safetensors), GGUF file, repository in the Hugging "
+            "Face cache (org/name), or name of a bundled sample; default: the bundled sample.",
         ),
     ] = None
     adapter: Annotated[
@@ -120,21 +121,32 @@ class ModelOptions:
             help="Stack described in TOML, or name of a bundled config. Weights are random unless it names a file.",
         ),
     ] = None
+    tokenizer: Annotated[
+        str | None,
+        option(
+            "--tokenizer",
+            group=_MODEL,
+            metavar="PATH",
+            autocompletion=completion.files,
+            help="Use this tokenizer instead of the model's own: a tokenizer.json, vocab.txt, vocab.json or "
+            "tokenizer.model, or a folder that has one.",
+        ),
+    ] = None
 
     def chosen(self) -> dict[str, str | None]:
-        """`model` and `config`, of which one is None, and `adapter`; `--config` overrides a model from the environment.
+        """`model` and `config` (one is None), `adapter`, `tokenizer`; `--config` overrides the environment's model.
 
         Raises:
             UsageError: Both were typed, or an adapter beside a config.
         """
         adapter = None if self.adapter == "none" else self.adapter
         if self.config is None:
-            return {"model": self.model, "config": None, "adapter": adapter}
+            return {"model": self.model, "config": None, "adapter": adapter, "tokenizer": self.tokenizer}
         if adapter is not None:
             raise UsageError("--adapter and --config cannot be used together", hint="an adapter belongs to a --model")
         if self.model is not None and self.model != os.environ.get("ATTNSCOPE_MODEL"):
             raise UsageError("--model and --config cannot be used together", hint="pass one of them")
-        return {"model": None, "config": self.config, "adapter": None}
+        return {"model": None, "config": self.config, "adapter": None, "tokenizer": self.tokenizer}
 
 
 @dataclass(frozen=True, kw_only=True)

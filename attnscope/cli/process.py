@@ -14,6 +14,30 @@ from attnscope.errors import AttnscopeError
 from attnscope.system.escape import escape_control
 from attnscope.system.shutdown import unbroken
 
+# What transformers reads when it is imported: nothing is asked of the network, and standard error is ours.
+_QUIET_OFFLINE = {
+    "HF_HUB_OFFLINE": "1",
+    "TRANSFORMERS_OFFLINE": "1",
+    "HF_HUB_DISABLE_TELEMETRY": "1",
+    "TRANSFORMERS_VERBOSITY": "error",
+}
+_OFFLINE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
+_typed: dict[str, str] = {}  # what the user has set of these
+
+
+def forbid_network() -> None:
+    """Keep libraries of Hugging Face from the network."""
+    _typed.clear()
+    _typed.update({name: os.environ[name] for name in _OFFLINE if name in os.environ})
+    os.environ.update(_QUIET_OFFLINE)
+
+
+def allow_network() -> None:
+    """Let them use it, unless the user has forbidden that; for the one command that downloads."""
+    for name in _OFFLINE:
+        os.environ.pop(name, None)
+    os.environ.update(_typed)
+
 
 class PipeClosed(BaseException):
     """Nobody reads standard output any more, as after `| head`."""

@@ -56,6 +56,7 @@ def run_config(
         model=chosen["model"],
         config=chosen["config"],
         adapter=chosen["adapter"],
+        tokenizer=chosen["tokenizer"],
         mask=selection.mask,
         what_if=selection.what_if,
         layer=layer,

@@ -4,24 +4,26 @@ The native engine's models are opened without importing torch.
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
-from attnscope.checkpoints.checkpoint import load_folder_tokenizer, open_checkpoint
+from attnscope.checkpoints.checkpoint import open_checkpoint
 from attnscope.checkpoints.folder import Folder, open_weights
-from attnscope.checkpoints.samples import find_config, find_model
+from attnscope.checkpoints.locating import locate
+from attnscope.checkpoints.samples import find_config
 from attnscope.checkpoints.source import DEFAULT_MODEL, ModelSource, training_facts
 from attnscope.checkpoints.stack_file import StackDescription, read_stack
+from attnscope.checkpoints.tokenizers import find_tokenizer, refuse_with_stack
 from attnscope.config import RunConfig, TextInput
 from attnscope.engines.transformers.opening import open_transformers
-from attnscope.errors import UsageError
+from attnscope.errors import AttnscopeError, UsageError
 from attnscope.families import OWN, check_counts, family_for, read_config
 from attnscope.families.names import find_prefix, unused_tensors
 from attnscope.families.spec import Family
 from attnscope.system.escape import as_unicode
 from attnscope.tokenization.hugging_face import FileTokenizer, load_tokenizer
-from attnscope.tokenization.words import WordTokenizer
+from attnscope.tokenization.words import MissingTokenizer, WordTokenizer
 
 if TYPE_CHECKING:
     import torch
@@ -43,13 +45,22 @@ def open_source(run: RunConfig, texts: Iterable[TextInput]) -> ModelSource:
     return ENGINES[run.engine].open(run, texts)
 
 
-def _open_native(run: RunConfig, texts: Iterable[TextInput]) -> ModelSource:
+def describe_source(run: RunConfig, texts: Iterable[TextInput]) -> ModelSource:
+    """Open what a run names with the native engine; a tokenizer that cannot be used is a MissingTokenizer.
+
+    Raises:
+        AttnscopeError: It cannot be read, or is not supported.
+    """
+    return _open_native(run, texts, needs_tokenizer=False)
+
+
+def _open_native(run: RunConfig, texts: Iterable[TextInput], *, needs_tokenizer: bool = True) -> ModelSource:
     if run.part is not None:
         raise UsageError("only works with --engine transformers", where="--part", hint="add --engine transformers")
     if run.config is not None:
+        refuse_with_stack(run.tokenizer)
         return _from_stack(read_stack(find_config(run.config)), run.config, texts)
-    name = run.model or DEFAULT_MODEL
-    return _from_folder(open_checkpoint(find_model(name), run.adapter), name)
+    return _from_folder(run, needs_tokenizer=needs_tokenizer)
 
 
 @dataclass(frozen=True)
@@ -68,12 +79,14 @@ class EngineKind:
 ENGINES = {"native": EngineKind(_open_native, explainable=True), "transformers": EngineKind(open_transformers)}
 
 
-def _from_folder(folder: Folder, name: str) -> ModelSource:
+def _from_folder(run: RunConfig, *, needs_tokenizer: bool) -> ModelSource:
+    name = run.model or DEFAULT_MODEL
+    located = locate(name)
+    folder = open_checkpoint(located, run.adapter)
     where = str(folder.config_path)
     family = family_for(folder.config, where)
     config = read_config(family, folder.config, where)
     check_counts(family, config, {name: tensor.shape for name, tensor in folder.tensors.items()}, where)
-    tokenizer = load_folder_tokenizer(folder)
 
     def load(n_layers: int, dtype: "torch.dtype", device: "torch.device") -> "NativeModel":
         from attnscope.engines.native import NativeModel
@@ -82,20 +95,26 @@ def _from_folder(folder: Folder, name: str) -> ModelSource:
         return NativeModel(load_stack(family, config, folder, n_layers, dtype, device))
 
     trained, masks = training_facts(folder)
-    notes = (*folder.notes, *_unused_notes(family, folder, where), *tokenizer.notes)
-    return ModelSource(
+    source = ModelSource(
         name=as_unicode(name),
         family=family.name,
         config=config,
         weights=trained,
         fingerprint=folder.fingerprint,
-        tokenizer=tokenizer,
+        tokenizer=MissingTokenizer(),
         load=load,
         folder=folder,
-        notes=notes,
+        notes=(*located.notes, *folder.notes, *_unused_notes(family, folder, where)),
         trained_masks=masks,
         libraries=("tokenizers",),
     )
+    try:
+        return find_tokenizer(folder, run.tokenizer).give_to(source)
+    except AttnscopeError as e:
+        if needs_tokenizer or run.tokenizer is not None:
+            raise
+        missing = MissingTokenizer(str(e))
+        return replace(source, tokenizer=missing, notes=(*source.notes, *missing.notes))
 
 
 def _unused_notes(family: Family, folder: Folder, where: str) -> tuple[str, ...]:

@@ -19,7 +19,7 @@ class Description(msgspec.Struct, frozen=True):
         parameters: Parameters that attention depends on: embeddings and blocks.
         stored_parameters: Numbers in the checkpoint, heads and buffers included; None where there is no checkpoint.
         dtypes: Element types of the checkpoint's tensors and how many numbers each holds.
-        tokenizer: Kind of the tokenizer, such as `WordPiece`.
+        tokenizer: Kind of the tokenizer, such as `WordPiece`; `none` where none can be used.
         tokenizer_size: Words that it knows; None where they are made from the text.
         files: Name and size in bytes.
         notes: What was switched off or ignored while opening it.

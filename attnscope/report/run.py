@@ -32,6 +32,7 @@ class Provenance(msgspec.Struct, frozen=True):
         values: `exact`, or `pooled` where a map of fixed size replaces the matrices of some text.
         versions: Of the libraries that had a part in the numbers, besides torch.
         weights_hash: SHA-256 (hex) over every byte of the weights' files; None where it was not asked for.
+        tokenizer: What the user named in place of the model's own tokenizer; None for that.
     """
 
     attnscope: str
@@ -51,6 +52,7 @@ class Provenance(msgspec.Struct, frozen=True):
     versions: dict[str, str] = {}
     weights_hash: str | None = None
     adapter: str | None = None
+    tokenizer: str | None = None
 
 
 class MaskUse(msgspec.Struct, frozen=True):

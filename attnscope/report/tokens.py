@@ -1,5 +1,8 @@
 """A token of a text, as plain data."""
 
+import re
+from collections.abc import Iterable, Sequence
+
 import msgspec
 
 
@@ -16,6 +19,7 @@ class Token(msgspec.Struct, frozen=True):
         special: Added by the tokenizer (such as `[CLS]`), or a special token that the user wrote, which has a span.
         segment: 0, or 1 for the second text of a pair; `start` and `end` count in that text.
         type_id: The row of the segment table that the model was given, where it has one.
+        unknown: The tokenizer has no piece for what stands here, and gave the model its token for unknown words.
     """
 
     id: int
@@ -26,3 +30,47 @@ class Token(msgspec.Struct, frozen=True):
     special: bool = False
     segment: int = 0
     type_id: int = 0
+    unknown: bool = False
+
+
+_IDEOGRAPH = "[\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]"  # which are written without spaces between words
+_WORD = rf"{_IDEOGRAPH}|(?:(?!{_IDEOGRAPH})\S)+"  # compiled where it is needed: that takes milliseconds
+
+
+def unknown_words(text: str, tokens: Sequence[Token], segment: int = 0) -> tuple[list[str], int]:
+    """Words that the tokenizer does not know, wholly or in part, and how many words there are.
+
+    Args:
+        text: What the tokens are of. Words are what stands between white space, or one ideograph.
+        tokens: Those of a text or of a pair.
+        segment: Which of the two.
+    """
+    unknown = [token for token in tokens if token.unknown and token.segment == segment]
+    places = [(token.start, token.end) for token in unknown if token.start is not None and token.end is not None]
+    if not places:
+        return [], 0
+    found, count, reached = list[str](), 0, 0
+    for word in re.finditer(_WORD, text):
+        count += 1
+        while reached < len(places) and places[reached][1] <= word.start():
+            reached += 1
+        if reached < len(places) and places[reached][0] < word.end():
+            found.append(word[0])
+    return found, count
+
+
+def describe_unknown(texts: Iterable[tuple[str, str | None, Sequence[Token]]]) -> tuple[str, list[str]]:
+    """Say how many words of texts the tokenizer does not know, and name them, each once; empty where it knows all.
+
+    Args:
+        texts: Text, second text of a pair, and the tokens of both.
+    """
+    unknown, count = list[str](), 0
+    for text, pair, tokens in texts:
+        for segment, written in enumerate((text, pair)):
+            found, words = unknown_words(written or "", tokens, segment)
+            unknown, count = unknown + found, count + words
+    if not unknown:
+        return "", []
+    share = f"{len(unknown)} of {count} word{'s' * (count > 1)} {'is' if len(unknown) == 1 else 'are'}"
+    return f"{share} unknown to the tokenizer", list(dict.fromkeys(unknown))

@@ -67,6 +67,11 @@ class FileTokenizer:
         known = set(self._rust.get_vocab(with_added_tokens=True).values())
         return sorted(known - self._special - {self.unknown_id})
 
+    def id_of(self, piece: str) -> int | None:
+        """The id of a token; None where there is none that is spelled so."""
+        number: int | None = self._rust.token_to_id(piece)
+        return number
+
     def encode(self, text: str, pair: str | None = None, *, where: str = "TEXT") -> list[Token]:
         """As `Tokenizer.encode`; special tokens are added as the file says."""
         texts = (text,) if pair is None else (text, pair)
@@ -144,7 +149,10 @@ class FileTokenizer:
             special = bool(added) or (number in self._special and number != self.unknown_id)
             segment = segment if sequence is None else sequence  # what is added belongs to the text before it
             start, end = span or (None, None)
-            yield Token(number, piece, shown, start, end, special, segment, type_id)
+            unknown = number == self.unknown_id and sequence is not None
+            if unknown and span is not None and texts[segment][start:end] == self._rust.id_to_token(number):
+                unknown = False  # its own spelling is what the user wrote
+            yield Token(number, piece, shown, start, end, special, segment, type_id, unknown)
 
     def _readable(
         self, encoding: "Encoding", sequences: list[int | None], texts: tuple[str, ...]

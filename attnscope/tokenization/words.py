@@ -104,6 +104,31 @@ class WordTokenizer:
                 yield text[match.start() : match.end()], match.start(), match.end()
 
 
+class MissingTokenizer:
+    """In place of a tokenizer that cannot be used, where a model is described without one.
+
+    Attributes:
+        name: `none`.
+        vocab_size: 0.
+        n_merges: 0.
+        notes: What was wrong with it.
+    """
+
+    name = "none"
+    vocab_size = n_merges = 0
+
+    def __init__(self, wrong: str = "") -> None:
+        self.notes = [f"no tokenizer: {wrong}"]
+
+    def encode(self, text: str, pair: str | None = None, *, where: str = "TEXT") -> list[Token]:
+        """As `Tokenizer.encode`: always refused."""
+        raise AttnscopeError(self.notes[0], where=where)
+
+    def ordinary_ids(self) -> list[int]:
+        """No ids."""
+        return []
+
+
 def _character_class(c: str) -> str:
     """`w` within words, `a` for an apostrophe, a blank between tokens, `p` for the rest."""
     if c.isspace():

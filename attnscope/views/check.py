@@ -2,10 +2,11 @@
 
 from attnscope.report.check import Check, CheckReport, Differences
 from attnscope.report.codec import to_json
+from attnscope.report.tokens import describe_unknown
 from attnscope.views.plain import PAGE, Page
 
 _NAMES = 9  # width of the names before values
-_NAMED = 20  # fully masked queries that are named one by one
+_NAMED = 20  # fully masked queries, or unknown words, that are named one by one
 _VERDICTS = {"pass": "ok", "fail": "FAIL", "skipped": "skipped"}
 
 
@@ -29,7 +30,10 @@ def as_text(report: CheckReport, page: Page = PAGE) -> str:
     )
     facts = [("model", model), ("mask", safe(report.mask))]
     facts.append(("text", f"{safe(report.text[:200])} · {len(report.tokens)} tokens"))
+    share, words = describe_unknown([(report.text, None, report.tokens)])
+    facts += [("unknown", f"{share}: {safe(', '.join(words[:_NAMED]))}")] if share else []
     facts += [("masked", _fully_masked(report, page))] if report.fully_masked else []
+    facts += [("tokens", f"{safe(made.tokenizer)}, in place of the model's own tokenizer")] if made.tokenizer else []
     facts += [("note", page.note(note)) for note in made.notes]
     notes = [f"{check.name}: {page.note(check.note)}" for check in report.checks if check.note]
     lines = [

@@ -48,6 +48,7 @@ def _facts(d: "Description", safe: Callable[[str], str]) -> list[tuple[str, str]
     stored = ", ".join(f"{count:,} × {safe(dtype)}" for dtype, count in d.dtypes.items())
     of_text = d.tokenizer_size is None
     words = "made from the text itself" if of_text else f"{d.tokenizer_size:,} words"
+    tokenizer = f"{safe(d.tokenizer)}, {words}" if d.tokenizer != "none" else "none that can be used; see below"
     rows = "one row per word of the text" if of_text else f"{c.vocab_size:,} rows"
     return [
         ("name", safe(d.name)),
@@ -63,7 +64,7 @@ def _facts(d: "Description", safe: Callable[[str], str]) -> list[tuple[str, str]
         ("MLP", _mlp(c)),
         ("residual", "yes" if c.residual else "no"),
         ("vocabulary", rows + (f", segments: {c.n_segments}" if c.n_segments else "")),
-        ("tokenizer", f"{safe(d.tokenizer)}, {words}"),
+        ("tokenizer", tokenizer),
         ("parameters", f"{d.parameters:,} in embeddings and blocks"),
         ("checkpoint", f"{d.stored_parameters:,} numbers: {stored}" if d.stored_parameters is not None else ""),
     ]

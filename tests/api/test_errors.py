@@ -42,10 +42,12 @@ REFUSED = [
     ({"device": "gpu"}, "device: must be auto, cpu, cuda, cuda:N or mps, not 'gpu'; use cuda"),
     ({"max_memory": 1000}, "max_memory is 1000 B; use dtype='bfloat16', or raise max_memory"),
     ({"part": "cross"}, "part: only works with engine='transformers'; add engine='transformers'"),
-    ({"model": "rivrbank"}, "rivrbank: no such folder or bundled sample; did you mean"),
+    ({"model": "rivrbank"}, "no such folder, bundled sample or repository in the Hugging Face cache; did you mean"),
     ({"model": 5}, "model: a int is not a model; pass a folder, the name of a bundled sample, or a transformers model"),
     ({"model": "riverbank", "config": "causal"}, "model and config cannot be used together; pass one of them"),
-    ({"tokenizer": "x"}, "tokenizer: only a model of transformers takes a tokenizer; leave it out"),
+    ({"tokenizer": "no/where"}, "tokenizer: no/where: no such folder, bundled sample or repository"),
+    ({"tokenizer": 5}, "tokenizer: a int is no path; give the path of its tokenizer.json"),
+    ({"tokenizer": "x", "config": "causal"}, "tokenizer and config cannot be used together; set tokenizer in the"),
     ({"context": "x"}, "context: the model has no cross-attention; remove it"),
     ({"pair": ["x", "y"]}, "pair: 2 for 1 texts; pass one for each text"),
     ({"progress": 1}, "progress: 1 cannot be called; pass a function"),
@@ -138,7 +140,7 @@ def test_no_error_names_an_option_that_python_does_not_have():
         for kind in (InspectArguments, CompareArguments, ExplainArguments, CheckArguments)
         for name in kind.__annotations__
     }
-    known |= {"text", "force", "save", "report"}
+    known |= {"text", "force", "save", "report", "adapter"}
     rooms = [p for p in (ROOT / "attnscope").rglob("*.py") if p.parent.name not in ("cli", "batch", "terminal", "api")]
     said = []
     for path in rooms:

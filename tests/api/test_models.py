@@ -22,7 +22,7 @@ def opened(monkeypatch):
     """The names of what is opened, and of what is loaded."""
     found = []
     folder = opening.open_folder
-    monkeypatch.setattr(opening, "open_folder", lambda path: found.append(path.name) or folder(path))
+    monkeypatch.setattr(opening, "open_folder", lambda path, *rest: found.append(path.name) or folder(path, *rest))
     return found
 
 

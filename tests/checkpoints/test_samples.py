@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from attnscope.checkpoints import samples
+from attnscope.checkpoints.locating import Located, locate
 from attnscope.errors import AttnscopeError
 
 
@@ -30,7 +31,7 @@ def package(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.
 def test_samples_and_configs_are_found_by_name(package: Path) -> None:
     assert samples.sample_names("sample_weights") == ["riverbank", "tiny"]
     assert samples.sample_names("configs") == ["causal"]
-    assert samples.find_model("riverbank") == package / "sample_weights" / "riverbank"
+    assert locate("riverbank") == Located(package / "sample_weights" / "riverbank")
     assert samples.find_config("causal") == samples.find_config("causal.toml") == package / "configs" / "causal.toml"
 
 
@@ -38,15 +39,15 @@ def test_a_path_that_exists_wins(package: Path, tmp_path: Path, monkeypatch: pyt
     (tmp_path / "work" / "riverbank").mkdir(parents=True)
     (tmp_path / "work" / "causal").touch()
     monkeypatch.chdir(tmp_path / "work")
-    assert samples.find_model("riverbank") == Path("riverbank")
+    assert locate("riverbank").path == Path("riverbank")
     assert samples.find_config("causal") == Path("causal")
 
 
 def test_an_unknown_name_names_the_nearest_or_lists_all(package: Path) -> None:
     with pytest.raises(AttnscopeError, match=r"^riverbonk: no such folder.*; did you mean 'riverbank'\?$"):
-        samples.find_model("riverbonk")
-    with pytest.raises(AttnscopeError, match=r"^no/where: no such folder.*; known: riverbank, tiny$"):
-        samples.find_model("no/where")
+        locate("riverbonk")
+    with pytest.raises(AttnscopeError, match=r"^\./no/where: no such folder.*; known: riverbank, tiny$"):
+        locate("./no/where")
     with pytest.raises(AttnscopeError, match=r"^zzz.toml: no such file.*; known: causal$"):
         samples.find_config("zzz.toml")
 
@@ -54,16 +55,18 @@ def test_an_unknown_name_names_the_nearest_or_lists_all(package: Path) -> None:
 @pytest.mark.parametrize("name", ["../sample_weights/tiny", "", "\0", "x" * 5000, "riverbank/config.json"])
 def test_only_plain_names_are_names(package: Path, name: str) -> None:
     with pytest.raises(AttnscopeError, match="no such folder"):
-        samples.find_model(name)
+        locate(name)
 
 
-def test_the_current_folder_can_be_named(package: Path) -> None:
-    assert samples.find_model(".") == Path()
+def test_the_current_folder_can_be_named(package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "current").mkdir()
+    monkeypatch.chdir(tmp_path / "current")
+    assert locate(".").path == Path()
 
 
 def test_a_file_for_a_folder_and_a_folder_for_a_file(package: Path, tmp_path: Path) -> None:
     with pytest.raises(AttnscopeError, match="is a file, not a model folder; try its folder"):
-        samples.find_model(str(package / "configs" / "causal.toml"))
+        locate(str(package / "configs" / "causal.toml"))
     with pytest.raises(AttnscopeError, match="is a folder, not a TOML file; use --model"):
         samples.find_config(str(tmp_path))
 

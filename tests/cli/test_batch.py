@@ -13,7 +13,7 @@ from hashlib import sha256
 import numpy as np
 import pytest
 
-from attnscope.checkpoints.samples import find_model
+from attnscope.checkpoints.locating import locate
 from attnscope.cli import batch, convert, main
 from tests.helpers.cli_runner import ROOT, command, default_signals, environment, on_terminal
 
@@ -61,7 +61,7 @@ def test_a_dump_and_a_table_of_it(texts, capsys):
 
 def test_the_whole_weights_are_hashed_where_asked(texts, capsys):
     assert main(["batch", "texts.txt", "-o", "dump.jsonl", "--hash-weights", "--quiet"]) == 0
-    weights = find_model("riverbank") / "model.safetensors"
+    weights = locate("riverbank").path / "model.safetensors"
     assert lines(texts / "dump.jsonl")[0]["provenance"]["weights_hash"] == sha256(weights.read_bytes()).hexdigest()
 
 

@@ -7,7 +7,7 @@ import torch
 import transformers as hf
 from tokenizers import Tokenizer
 
-from attnscope.checkpoints.samples import find_model
+from attnscope.checkpoints.locating import locate
 from tests.helpers import native_stages, reference_stages
 from tests.helpers.stage_differences import TOLERANCE, differences
 
@@ -20,7 +20,7 @@ TEXTS = [
 
 @pytest.fixture(scope="module")
 def folder() -> Path:
-    return find_model("riverbank")
+    return locate("riverbank").path
 
 
 @pytest.mark.parametrize("causal", [False, True], ids=["bidirectional", "causal"])

@@ -43,11 +43,14 @@ class Text:
         special = _special(model.path)
         flags = zip(self.encoding.ids, self.encoding.special_tokens_mask, strict=True)
         self.special = [bool(added) or number in special for number, added in flags]
+        unknown = _unknown(model.path)
         types = self.encoding.type_ids if model.segments else None
         given = [call.texts[number], call.pair or ""]
         spans = zip(self.encoding.sequence_ids, self.encoding.offsets, strict=True)
         written = ["" if text is None else given[text][start:end] for text, (start, end) in spans]
         self.words = [word or piece for word, piece in zip(written, self.encoding.tokens, strict=True)]
+        tokens = zip(self.encoding.ids, self.encoding.special_tokens_mask, written, strict=True)
+        self.unknown = [number == unknown[0] and not added and text != unknown[1] for number, added, text in tokens]
         marks = [
             text != "" and set(text) <= {*string.punctuation, "…"} and not special
             for text, special in zip(written, self.special, strict=True)
@@ -68,11 +71,17 @@ def _tokenizer(folder: Path) -> Tokenizer:
     return tokenizer
 
 
+def _unknown(folder: Path) -> tuple[int, str]:
+    """The token for unknown words: its id, and how it is spelled."""
+    tokenizer = _tokenizer(folder)
+    return tokenizer.token_to_id(tokenizer.model.unk_token), tokenizer.model.unk_token
+
+
 @lru_cache(maxsize=128)
 def _special(folder: Path) -> set[int]:
     """Ids that are special wherever they stand; the one for unknown words stands for a word."""
     tokenizer = _tokenizer(folder)
-    unknown = tokenizer.token_to_id(tokenizer.model.unk_token)
+    unknown, _ = _unknown(folder)
     return {i for i, token in tokenizer.get_added_tokens_decoder().items() if token.special and i != unknown}
 
 
@@ -208,6 +217,7 @@ def _tokens(found: list[Json], text: Text) -> None:
     same("pieces", [token["piece"] for token in found], e.tokens)
     same("special tokens", [token["special"] for token in found], text.special)
     same("type ids", [token["type_id"] for token in found], e.type_ids)
+    same("unknown tokens", [token["unknown"] for token in found], text.unknown)
     for token, span, added in zip(found, e.offsets, e.special_tokens_mask, strict=True):
         same("span", (token["start"], token["end"]), (None, None) if added else span)
 

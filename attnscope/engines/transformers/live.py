@@ -84,10 +84,10 @@ def _configs(model: Any) -> list[Any]:
     return list(found.values())
 
 
-def fingerprint_live(model: Any, tokenizer_json: bytes) -> str:
-    """SHA-256 (hex, first 16 digits) over config, tokenizer, and names, shapes and samples of the tensors."""
+def fingerprint_live(model: Any, tokenizer: bytes) -> str:
+    """SHA-256 (hex, first 16 digits) over config, the tokenizer's digest, names, shapes and samples of the tensors."""
     digest = sha256(json.dumps(model.config.to_dict(), sort_keys=True, default=str).encode())
-    digest.update(sha256(tokenizer_json).digest())
+    digest.update(tokenizer)
     for name, tensor in model.state_dict().items():
         step = max(1, tensor.numel() // _SAMPLE)
         sample = tensor.detach().flatten()[::step].float().cpu().numpy()

@@ -6,19 +6,21 @@ What such a model looks like is seen only once it is loaded: opening one imports
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from hashlib import sha256
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attnscope.checkpoints.checkpoint import load_folder_tokenizer, open_checkpoint
+from attnscope.checkpoints.checkpoint import open_checkpoint
 from attnscope.checkpoints.folder import Folder
-from attnscope.checkpoints.samples import find_model
+from attnscope.checkpoints.locating import locate
 from attnscope.checkpoints.source import DEFAULT_MODEL, ModelSource, training_facts
+from attnscope.checkpoints.tokenizers import find_tokenizer, open_tokenizer
 from attnscope.config import ModelConfig, RunConfig, TextInput
 from attnscope.errors import UsageError
 from attnscope.planning.memory import DTYPE_BYTES, memory_limit, require_memory
 from attnscope.system.escape import as_unicode
-from attnscope.tokenization.hugging_face import FileTokenizer, load_tokenizer
+from attnscope.tokenization.hugging_face import FileTokenizer
 
 if TYPE_CHECKING:
     import torch
@@ -40,7 +42,8 @@ def open_transformers(run: RunConfig, texts: Iterable[TextInput]) -> ModelSource
     if run.config is not None:
         raise UsageError("a TOML stack is not a transformers model", where="--engine", hint="remove --engine")
     name = run.model or DEFAULT_MODEL
-    folder = open_checkpoint(find_model(name), run.adapter)
+    located = locate(name)
+    folder = open_checkpoint(located, run.adapter)
     weights, masks = training_facts(folder)
     _require_memory(folder, run)
     import torch
@@ -49,12 +52,19 @@ def open_transformers(run: RunConfig, texts: Iterable[TextInput]) -> ModelSource
     from attnscope.engines.transformers.model_class import find_model_class
 
     find_model_class(folder)  # before its tokenizer is missed: a model of pictures has none
-    tokenizer = load_folder_tokenizer(folder)
+    found = find_tokenizer(folder, run.tokenizer)
     loaded = load_model(folder, getattr(torch, run.dtype))
-    source = _source(name, loaded, tokenizer, folder.fingerprint, run.part)
-    notes = (*folder.notes, *source.notes)
-    family = str(folder.config["model_type"])
-    return replace(source, family=family, weights=weights, folder=folder, notes=notes, trained_masks=masks)
+    source = _source(name, loaded, found.tokenizer, folder.fingerprint, run.part)
+    return found.give_to(
+        replace(
+            source,
+            family=str(folder.config["model_type"]),
+            weights=weights,
+            folder=folder,
+            notes=(*located.notes, *folder.notes, *loaded.notes),
+            trained_masks=masks,
+        )
+    )
 
 
 @dataclass(frozen=True)
@@ -63,7 +73,7 @@ class LiveModel:
 
     Attributes:
         model: The model of transformers, while it is borrowed (see live.borrowed).
-        tokenizer: Its tokenizer, a tokenizer.json or its folder; None for the one beside the model's checkpoint.
+        tokenizer: Its tokenizer, or what `--tokenizer` takes; None for the one beside the model's checkpoint.
         name: What it is called.
     """
 
@@ -89,26 +99,25 @@ def open_live(live: LiveModel, run: RunConfig) -> ModelSource:
     from attnscope.engines.transformers.loading import inspect_model
 
     body = live.model.base_model
-    tokenizer, written = _live_tokenizer(live)
+    tokenizer, digest = _live_tokenizer(live)
     loaded = inspect_model(body, live.name)
-    return _source(live.name, loaded, tokenizer, fingerprint_live(live.model, written), run.part)
+    return _source(live.name, loaded, tokenizer, fingerprint_live(live.model, digest), run.part)
 
 
 def _live_tokenizer(live: LiveModel) -> tuple[FileTokenizer, bytes]:
-    """The tokenizer, and its tokenizer.json."""
+    """The tokenizer, and a digest of what it is made of."""
     from attnscope.engines.transformers.live import refuse_without_tokenizer, tokenizer_json_of
 
     given = live.tokenizer
     if given is None:
-        beside = Path(str(live.model.config.name_or_path or "")) / "tokenizer.json"
-        if not live.model.config.name_or_path or not beside.is_file():
+        given = str(live.model.config.name_or_path or "")
+        if not given or not Path(given).is_dir():
             raise refuse_without_tokenizer(live.name)
-        given = beside
     if isinstance(given, str | Path):
-        path = Path(given) / "tokenizer.json" if Path(given).is_dir() else Path(given)
-        return load_tokenizer(path), path.read_bytes()
+        found = open_tokenizer(str(given), live.model.config.to_dict())
+        return found.tokenizer, bytes.fromhex(found.digest)
     written = tokenizer_json_of(given)
-    return FileTokenizer(Path("tokenizer"), written), written
+    return FileTokenizer(Path("tokenizer"), written), sha256(written).digest()
 
 
 def _source(

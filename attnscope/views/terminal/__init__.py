@@ -15,7 +15,14 @@ from attnscope.views.terminal.compare import render_comparison
 from attnscope.views.terminal.contact_sheet import is_contact_sheet, put_contact_sheet
 from attnscope.views.terminal.contributors import put_contributors
 from attnscope.views.terminal.explain import render_explanation
-from attnscope.views.terminal.header import put_head_header, put_more, put_notes, put_report_header, put_text_header
+from attnscope.views.terminal.header import (
+    put_head_header,
+    put_more,
+    put_notes,
+    put_report_header,
+    put_text_header,
+    put_unknown_words,
+)
 from attnscope.views.terminal.heads import Listing, render_measured, render_survey
 from attnscope.views.terminal.heat import put_heat
 from attnscope.views.terminal.overview import put_overview
@@ -69,6 +76,7 @@ def render(
         options: Name the options of the command line that show more.
     """
     screen = Screen(console, precision, options)
+    put_unknown_words(screen, report.texts)
     put_report_header(screen, report)
     for text in report.texts:
         put_text_header(screen, text, len(report.texts))

@@ -14,7 +14,14 @@ from attnscope.report import Matrix, TextReport
 from attnscope.report.compare import Change, Comparison, HeadChange, Side
 from attnscope.views.terminal.attended import put_moved_mass
 from attnscope.views.terminal.colours import scale_for
-from attnscope.views.terminal.header import put_facts, put_notes, put_options, put_report_header, put_text_header
+from attnscope.views.terminal.header import (
+    put_facts,
+    put_notes,
+    put_options,
+    put_report_header,
+    put_text_header,
+    put_unknown_words,
+)
 from attnscope.views.terminal.heads import Listing, put_numbers, put_ranking
 from attnscope.views.terminal.heat import put_heat
 from attnscope.views.terminal.labels import Axis, token_axis, token_name
@@ -124,6 +131,8 @@ def _put_verdict(screen: Screen, comparison: Comparison) -> None:
 def _put_sides(screen: Screen, comparison: Comparison) -> None:
     """What produced the first side, and what differs in the others."""
     first = comparison.sides[0].report
+    others = comparison.sides if comparison.axis in ("text", "model", "tokenizer") else comparison.sides[:1]
+    put_unknown_words(screen, [text for side in others for text in side.report.texts])
     put_report_header(screen, first)
     for side in comparison.sides[1:]:
         if side.report.provenance.weights == "random" != first.provenance.weights:

@@ -14,7 +14,14 @@ from attnscope.views.terminal.explain_rows import (
     put_softmax,
 )
 from attnscope.views.terminal.grid import INDENT, leading, number, put_indented
-from attnscope.views.terminal.header import put_facts, put_notes, put_options, put_report_header, put_text_header
+from attnscope.views.terminal.header import (
+    put_facts,
+    put_notes,
+    put_options,
+    put_report_header,
+    put_text_header,
+    put_unknown_words,
+)
 from attnscope.views.terminal.labels import Axis, say_shortened, token_axis, token_name
 from attnscope.views.terminal.numbers import MASKED
 from attnscope.views.terminal.screen import Screen, flow
@@ -34,8 +41,10 @@ def render_explanation(explanation: Explanation, console: Console, *, precision:
     """
     screen, e = Screen(console, precision, options), explanation
     axis = token_axis(screen, "key" if e.context is None else "context", e.sources, e.keys)
+    text = TextReport(0, e.text, e.pair, e.tokens, e.context, [*range(len(e.tokens))], [], [])
+    put_unknown_words(screen, [text])
     put_report_header(screen, Report(e.provenance, e.mask, []))
-    put_text_header(screen, TextReport(0, e.text, e.pair, e.tokens, e.context, [*range(len(e.tokens))], [], []), 1)
+    put_text_header(screen, text, 1)
     put_facts(screen, [("query", Text(f"{e.query} {token_name(screen, e.tokens[e.query])}"))])
     screen.say("")
     random = [(" ", ""), (" random weights ", "bold white on red")] if e.provenance.weights == "random" else []

@@ -9,23 +9,38 @@ from rich.text import Text
 
 from attnscope.report import STAGES, HeadReport, Means, Report, TextReport
 from attnscope.report.row_statistics import ROW_STATISTICS
-from attnscope.views.terminal.labels import spans
+from attnscope.report.tokens import describe_unknown
+from attnscope.views.terminal.labels import UNKNOWN, spans
 from attnscope.views.terminal.screen import ROOMY, Screen, flow
 
 NAMES = 9  # Width of the names before values.
 LONGEST_TEXT = 400  # Characters of a text that its header repeats in full; of a longer one it has the first half.
-_RANDOM = "bold white on red"
+_WARNING = "bold white on red"
+_UNKNOWN = " UNKNOWN WORDS "
+_NAMED = 5  # unknown words that are named
 _WHAT_IF = {
     "stack": "the whole model ran with this mask, so later layers see changed inputs",
     "same-scores": "the scores are those of the model's own mask; only the softmax changes",
 }
 
 
+def put_unknown_words(screen: Screen, texts: Iterable[TextReport]) -> None:
+    """Print how many words the tokenizer does not know, before anything that is computed from its tokens."""
+    texts = list(texts)
+    share, words = describe_unknown((text.text, text.pair, text.tokens) for text in texts)
+    if share:
+        named = ", ".join(map(screen.safe, words[:_NAMED])) + ", …" * (len(words) > _NAMED)
+        screen.say((_UNKNOWN, _WARNING), f" {share} (marked {UNKNOWN}): {named}")
+    if pieces := sum(token.unknown for text in texts for token in text.context or ()):
+        said = f"{_counted(pieces, 'token')} of the context {'is' if pieces == 1 else 'are'}"
+        screen.say((_UNKNOWN, _WARNING), f" {said} unknown to the tokenizer (marked {UNKNOWN})")
+
+
 def put_report_header(screen: Screen, report: Report) -> None:
     """Print what produced the numbers: model, mask, device; random weights first of all."""
     made = report.provenance
     if made.weights == "random":
-        screen.say((" RANDOM WEIGHTS ", _RANDOM), " untrained model: real arithmetic, meaningless patterns")
+        screen.say((" RANDOM WEIGHTS ", _WARNING), " untrained model: real arithmetic, meaningless patterns")
     engine = [] if made.engine == "native" else [f"engine {made.engine}"]
     sizes = f"{_counted(made.n_layers, 'layer')} × {_counted(made.n_heads, 'head')}"
     part = [made.part] if made.part else []
@@ -53,6 +68,8 @@ def put_report_header(screen: Screen, report: Report) -> None:
         lines.append(("values", Text(screen.safe(made.values))))
     if made.weights_hash is not None:
         lines.append(("weights", Text(f"SHA-256 {made.weights_hash}")))
+    if made.tokenizer is not None:
+        lines.append(("tokenizer", Text(f"{screen.safe(made.tokenizer)} (in place of the model's own)")))
     put_facts(screen, [*lines, *(("note", Text(screen.note(note))) for note in made.notes)])
 
 
@@ -78,7 +95,7 @@ def put_head_header(screen: Screen, report: Report, text: TextReport, head: Head
     """Print which layer and head this is, how it came to be shown, and what its rows look like on average."""
     parts: list[tuple[str, str]] = [(head_name(head), "bold reverse")]
     if report.provenance.weights == "random":
-        parts += [(" ", ""), (" random weights ", _RANDOM)]
+        parts += [(" ", ""), (" random weights ", _WARNING)]
     if len(report.texts) > 1:
         parts.append((f"  text {text.index}", ""))
     if head.chosen:

@@ -12,6 +12,7 @@ from attnscope.report import Token
 from attnscope.views.terminal.screen import Screen, flow
 
 SPECIAL = "dim italic"
+UNKNOWN = "?"  # before a token that the tokenizer does not know
 SINK = -1  # the position of the column without a key
 
 
@@ -92,16 +93,17 @@ def dim_axis(size: int) -> Axis:
 
 
 def token_name(screen: Screen, token: Token) -> str:
-    """How a token is spelled on a screen: no control characters, no invisible edges, never empty."""
+    """How a token is spelled on a screen: no control characters or invisible edges, never empty, marked if unknown."""
     text = token.text or token.piece
     blank = "_" if screen.ascii else "␣"
+    mark = UNKNOWN if token.unknown else ""
     inner = text.strip(" ")
     if not inner:
-        return blank * len(text) or '""'
+        return mark + (blank * len(text) or '""')
     left, right = len(text) - len(text.lstrip(" ")), len(text) - len(text.rstrip(" "))
     bare = category(inner[0]) in ("Mn", "Me", "Mc")  # an accent without a letter would land on its neighbour
     carried = "◌" if bare and not screen.ascii else ""
-    return blank * left + carried + "".join(_blank(c) or screen.safe(c) for c in inner) + blank * right
+    return mark + blank * left + carried + "".join(_blank(c) or screen.safe(c) for c in inner) + blank * right
 
 
 def _blank(c: str) -> str | None:

@@ -1,0 +1,141 @@
+"""Find a repository in the Hugging Face cache, by its published layout alone: no network, no library.
+
+`models--ORG--NAME` holds `refs/main` (the commit that a branch was at), `snapshots/COMMIT/` (the files of a commit, as
+links) and `blobs/` (what the links point to); see https://huggingface.co/docs/huggingface_hub/guides/manage-cache.
+"""
+
+import os
+import re
+from pathlib import Path
+
+from attnscope.errors import AttnscopeError, did_you_mean
+from attnscope.files.reading import read_file
+
+_PART = r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,94}[A-Za-z0-9])?"
+_NAME = rf"(?:{_PART}/)?{_PART}"
+_PREFIX, _SNAPSHOTS, _REFS, _BLOBS = "models--", "snapshots", "refs", "blobs"
+_REF_BYTES = 1000
+_NEEDED = (".json", ".txt", ".model", ".safetensors")  # endings of files that are read, if they are there
+_WEIGHTS = (".safetensors", ".bin", ".gguf", ".pt", ".pth", ".ckpt", ".h5", ".msgpack", ".onnx")
+
+
+def is_repository(name: str) -> bool:
+    """Whether a repository of the hub can have this name."""
+    plain = re.fullmatch(_NAME, name) is not None
+    return plain and "--" not in name and ".." not in name and not name.endswith(".git")
+
+
+def cache_folder() -> Path:
+    """The cache, where `huggingface_hub` has it."""
+    home = os.environ.get("XDG_CACHE_HOME") or os.path.join("~", ".cache")
+    home = os.environ.get("HF_HOME") or os.path.join(home, "huggingface")
+    cache = os.environ.get("HF_HUB_CACHE") or os.environ.get("HUGGINGFACE_HUB_CACHE") or os.path.join(home, "hub")
+    return Path(os.path.expandvars(os.path.expanduser(cache)))
+
+
+def cached_folder(name: str) -> Path:
+    """The folder that a repository has in the cache, if it is there."""
+    return cache_folder() / (_PREFIX + name.replace("/", "--"))
+
+
+def cached_names(wanted: str) -> list[str]:
+    """Names in the cache whose last part is `wanted`, or that differ in capitals alone."""
+    try:
+        names = [name.removeprefix(_PREFIX) for name in os.listdir(cache_folder()) if name.startswith(_PREFIX)]
+    except OSError:
+        return []
+    names = ["/".join(name.split("--", 1)) for name in names]
+    last = wanted.lower().rpartition("/")[2]
+    return sorted(name for name in names if name.lower().rpartition("/")[2] == last)
+
+
+def is_cache_entry(path: Path) -> bool:
+    """Whether a folder is that of a repository in some cache."""
+    return path.name.startswith(_PREFIX) and (path / _SNAPSHOTS).is_dir()
+
+
+def find_snapshot(path: Path, *, weights: bool = True) -> Path:
+    """The folder of the snapshot that a repository's branch `main` is at; its name is the commit.
+
+    Args:
+        path: Its folder in the cache.
+        weights: Those are needed, too.
+
+    Raises:
+        AttnscopeError: There is none, several and nothing says which, or some of its files are missing.
+    """
+    name = "/".join(path.name.removeprefix(_PREFIX).split("--", 1))
+    hint = f"run: hf download {name}"
+    try:
+        commits = sorted(entry.name for entry in list(os.scandir(path / _SNAPSHOTS)) if entry.is_dir())
+    except OSError:
+        commits = []
+    if not commits:
+        partial = " (a download was interrupted)" if _interrupted(path) else ""
+        raise AttnscopeError(f"has no snapshot{partial}", where=path, hint=hint)
+    main = _main(path)
+    if main in commits:
+        commit = main
+    elif len(commits) == 1:
+        commit = commits[0]
+    else:
+        found = f"has {len(commits)} snapshots, and refs/main names none of them"
+        raise AttnscopeError(found, where=path, hint=f"pass one of them, such as {path / _SNAPSHOTS / commits[0]}")
+    snapshot = path / _SNAPSHOTS / commit
+    _require_files(snapshot, hint, interrupted=_interrupted(path), weights=weights)
+    return snapshot
+
+
+def _main(path: Path) -> str | None:
+    """The commit that `main` is at; None where that is not said."""
+    if not (path / _REFS / "main").is_file():
+        return None
+    return read_file(path / _REFS / "main", cap=_REF_BYTES).decode("ascii", "replace").strip()
+
+
+def _interrupted(path: Path) -> bool:
+    try:
+        return any(name.endswith(".incomplete") for name in os.listdir(path / _BLOBS))
+    except OSError:
+        return False
+
+
+def _require_files(snapshot: Path, hint: str, *, interrupted: bool, weights: bool) -> None:
+    """Refuse a snapshot that has a link to a file that is not there, or lacks the config or the weights."""
+    try:
+        entries = list(os.scandir(snapshot))
+    except OSError as e:
+        raise AttnscopeError(f"cannot be listed: {e.strerror}", where=snapshot) from e
+    why = " (a download was interrupted)" if interrupted else ""
+    names = sorted(entry.name for entry in entries)
+    dangling = [entry.name for entry in entries if entry.is_symlink() and not os.path.exists(entry.path)]
+    if missing := sorted(name for name in dangling if name.endswith(_NEEDED)):
+        more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+        raise AttnscopeError(f"the blob of {missing[0]}{more} is missing{why}", where=snapshot, hint=hint)
+    nested = any(entry.is_dir() for entry in entries)  # as that of sentence-transformers
+    there = {"config.json": "config.json" in names, "weights": any(name.endswith(_WEIGHTS) for name in names)}
+    for what, found in there.items():
+        if not (found or nested) and (weights or what == "config.json"):
+            held = ", ".join(names[:3]) or "nothing"
+            raise AttnscopeError(f"holds {held}, but no {what}{why}", where=snapshot, hint=hint)
+
+
+def not_cached(name: str, known: list[str], where: str | None) -> AttnscopeError:
+    """The refusal of a name that nothing here has.
+
+    Args:
+        name: It.
+        known: Names of bundled samples.
+        where: The option, where it is not `--model`.
+    """
+    near = did_you_mean(name, known) if known else ""
+    if similar := cached_names(name):
+        hint = f"the Hugging Face cache has {' and '.join(similar)}"
+    elif near.startswith("did"):
+        hint = near
+    else:
+        hint = (
+            f"to download it, run: hf download {name} (or attnscope pull {name}, which leaves out what it cannot use)"
+        )
+    found = "no such folder, bundled sample or repository in the Hugging Face cache"
+    return AttnscopeError(found, where=f"{where}: {name}" if where else name, hint=hint)

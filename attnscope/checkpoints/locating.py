@@ -1,0 +1,208 @@
+"""Find the folder of what `--model` names: a folder or file, a bundled sample, a repository in the Hugging Face cache.
+
+What people have in place of such a folder is recognised by its files, and either used or called by its name.
+"""
+
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from attnscope.checkpoints.folder import CONFIG, INDEX, MAX_CONFIG, MAX_INDEX, SINGLE
+from attnscope.checkpoints.hub_cache import cached_folder, find_snapshot, is_cache_entry, is_repository, not_cached
+from attnscope.checkpoints.samples import GGUF, exists, sample_names, samples_folder
+from attnscope.errors import AttnscopeError, did_you_mean
+from attnscope.files.reading import as_object, format_value, read_json
+
+MODULES = "modules.json"
+_ADAPTER, _PARAMS, _BEFORE = "adapter_config.json", "params.json", "sentence_bert_config.json"
+_TRAINER = r"checkpoint-(\d{1,18})"
+_HUB = r"(?:https?://huggingface\.co/|hf://)(?:models/)?([^/?#]+/[^/?#]+).*"
+_SAFETENSORS = "use the model's safetensors version"
+# Endings of files, what they are, and what to do.
+_FILES: tuple[tuple[tuple[str, ...], str, str], ...] = (
+    ((".tar.gz", ".tgz", ".tar", ".tar.bz2", ".tar.xz", ".tar.zst"), "an archive", "unpack it: tar xf {}"),
+    ((".zip",), "an archive", "unpack it: unzip {}"),
+    ((".onnx", ".ort"), "an ONNX graph, which does not show where its attention is", _SAFETENSORS),
+    ((".h5", ".keras", ".pb"), "a model of TensorFlow", _SAFETENSORS),
+    ((".msgpack",), "a model of Flax", _SAFETENSORS),
+    ((".tflite", ".mlmodel", ".engine", ".pte"), "a compiled model, which does not show its attention", _SAFETENSORS),
+)
+
+
+@dataclass(frozen=True)
+class Located:
+    """Where a model is.
+
+    Attributes:
+        path: Its folder, or a GGUF file.
+        weights: The file in it that has the weights, where the user named one.
+        notes: What the user did not type, but should know.
+    """
+
+    path: Path
+    weights: str | None = None
+    notes: tuple[str, ...] = ()
+
+
+def locate(name: str, option: str | None = None) -> Located:
+    """Find a model, without a network.
+
+    A folder or file of this name comes first, then a bundled sample, then a repository in the Hugging Face cache.
+
+    Args:
+        name: What the user named.
+        option: The option that names a tokenizer in place of a model; None for a model.
+
+    Raises:
+        AttnscopeError: It is nowhere, or nothing that can be opened; says what it is, and where to go.
+    """
+    path = Path(name)
+    if name and exists(path, folder=True):  # "", as of an unset variable, is not the current folder
+        return _folder(path, weights=option is None)
+    if exists(path, folder=False):
+        return _file(path)
+    known = sample_names("sample_weights")
+    if name in known:
+        return Located(samples_folder("sample_weights") / name)
+    if is_repository(name):
+        if not (folder := cached_folder(name)).is_dir():
+            raise not_cached(name, known, option)
+        return _snapshot(folder, name, weights=option is None)
+    hint = did_you_mean(name, known)
+    if web := re.fullmatch(_HUB, name):
+        hint = f"use its name: {web[1]}"
+    raise AttnscopeError("no such folder or bundled sample", where=name, hint=hint)
+
+
+def _snapshot(folder: Path, name: str, *, weights: bool) -> Located:
+    found = find_snapshot(folder, weights=weights)
+    note = f"revision {found.name[:12]} of {name} in the Hugging Face cache"
+    inner = _folder(found, weights=weights)
+    return Located(inner.path, inner.weights, (note, *inner.notes))
+
+
+def _folder(path: Path, *, weights: bool = True) -> Located:
+    """What a folder is: that of a model, or one that people take for it."""
+    if _has(path, MODULES):
+        return _sentence_transformers(path)
+    if _has(path, CONFIG):
+        return Located(path)
+    if is_cache_entry(path):
+        return _snapshot(path, "/".join(path.name.split("--")[1:]), weights=weights)
+    if weights:
+        _refuse_other_layouts(path)
+    return Located(path)  # whoever opens it says what is missing
+
+
+def _has(path: Path, name: str) -> bool:
+    return exists(path / name, folder=False)
+
+
+def transformer_folder(path: Path) -> str | None:
+    """The folder of the transformer within a sentence-transformers folder; empty for the folder itself, None for none.
+
+    Args:
+        path: The folder that has modules.json.
+
+    Raises:
+        AttnscopeError: modules.json cannot be read.
+    """
+    where = path / MODULES
+    listed = read_json(where, cap=MAX_CONFIG)
+    modules = [as_object(module, str(where)) for module in (listed if isinstance(listed, list) else [listed])]
+    kinds = (".Transformer", ".BERT")
+    inner = [module.get("path") for module in modules if str(module.get("type", "")).endswith(kinds)]
+    if len(inner) != 1 or not isinstance(inner[0], str) or inner[0] in (".", "..") or set(inner[0]) & {*"/\\\0"}:
+        return None
+    return inner[0]
+
+
+def _sentence_transformers(path: Path) -> Located:
+    """The transformer of a sentence-transformers folder."""
+    inner = transformer_folder(path)
+    if inner is None and not _has(path, CONFIG):
+        hint = f"pass the folder of the model that has a {CONFIG}"
+        raise AttnscopeError("names no transformer in a folder of its own", where=path / MODULES, hint=hint)
+    found = path / (inner or "")
+    notes = [f"the transformer of a sentence-transformers folder: {inner}"] if inner else []
+    if _has(found, _BEFORE):
+        settings = as_object(read_json(found / _BEFORE, cap=MAX_CONFIG), str(found / _BEFORE))
+        if settings.get("do_lower_case") is True:
+            notes.append("sentence-transformers lower-cases texts before its tokenizer; here they are as given")
+    return Located(found, notes=tuple(notes))
+
+
+def _refuse_other_layouts(path: Path) -> None:
+    """Refuse a folder without config.json that is recognised by what else it has.
+
+    Raises:
+        AttnscopeError: It is.
+    """
+    try:
+        names = sorted(os.listdir(path))
+    except OSError:
+        return  # whoever opens it says why
+    if _ADAPTER in names:
+        raise _adapter(path)
+    if _PARAMS in names:
+        hint = "download it in Hugging Face layout, or convert it with transformers' convert_*_weights_to_hf.py"
+        found = f"is a model in its authors' own layout ({_PARAMS}), without {CONFIG}"
+        raise AttnscopeError(found, where=path, hint=hint)
+    steps = sorted((int(match[1]), match[0]) for name in names if (match := re.fullmatch(_TRAINER, name)))
+    steps = [(step, name) for step, name in steps if _has(path / name, CONFIG) or _has(path / name, _ADAPTER)]
+    if steps:
+        found = f"is the output of a training, with {len(steps)} checkpoint{'s' * (len(steps) > 1)}"
+        raise AttnscopeError(found, where=path, hint=f"pass one of them: --model {path / steps[-1][1]}")
+    if inner := [name for name in names if exists(path / name, folder=True) and _has(path / name, CONFIG)]:
+        more = f" (or {', '.join(inner[1:4])})" if inner[1:] else ""
+        hint = f"pass the folder that has one: --model {path / inner[0]}{more}"
+        raise AttnscopeError(f"has no {CONFIG}", where=path, hint=hint)
+    if files := [name for name in names if name.endswith(GGUF)]:
+        raise AttnscopeError(f"has no {CONFIG}", where=path, hint=f"pass the GGUF file: --model {path / files[0]}")
+    if single := [name for name in names if _kind(name) is not None]:
+        what, _ = _kind(single[0]) or ("", "")
+        raise AttnscopeError(f"has no {CONFIG}; {single[0]} is {what}", where=path, hint=_SAFETENSORS)
+
+
+def _adapter(path: Path) -> AttnscopeError:
+    """The refusal of a LoRA adapter that was named as a model."""
+    config: dict[str, Any] = as_object(read_json(path / _ADAPTER, cap=MAX_CONFIG), str(path / _ADAPTER))
+    base = config.get("base_model_name_or_path")
+    model = base if isinstance(base, str) and base else "BASE"
+    found = f"is an adapter of {format_value(base) if model == base else 'another model'}, not a model"
+    return AttnscopeError(found, where=path, hint=f"pass both: --model {model} --adapter {path}")
+
+
+def _kind(name: str) -> tuple[str, str] | None:
+    """What a file of this name is, and what to do; None where it may be part of a checkpoint."""
+    return next(((what, hint) for endings, what, hint in _FILES if name.lower().endswith(endings)), None)
+
+
+def _file(path: Path) -> Located:
+    """The folder of a safetensors file, or a GGUF file; any other file is refused."""
+    if path.suffix == GGUF:
+        return Located(path)
+    if path.suffix == ".safetensors":
+        if _has(path.parent, CONFIG):
+            return Located(path.parent, _single(path))
+        if _has(path.parent, _ADAPTER):
+            raise _adapter(path.parent)
+        hint = f"put {CONFIG} and tokenizer.json of the model beside it"
+        raise AttnscopeError(f"has the weights alone: there is no {CONFIG} beside it", where=path, hint=hint)
+    if kind := _kind(path.name):
+        what, hint = kind
+        raise AttnscopeError(f"is {what}", where=path, hint=hint.format(path))
+    raise AttnscopeError("is a file, not a model folder", where=path, hint=f"try its folder: {path.parent}")
+
+
+def _single(path: Path) -> str | None:
+    """The name of a file that has all weights; None for one that its folder would take anyway, or that is a shard."""
+    if path.name == SINGLE:
+        return None
+    if _has(path.parent, INDEX):
+        table = as_object(read_json(path.parent / INDEX, cap=MAX_INDEX), str(path.parent / INDEX)).get("weight_map")
+        if isinstance(table, dict) and path.name in table.values() and not _has(path.parent, SINGLE):
+            return None
+    return path.name

@@ -1,0 +1,181 @@
+"""Find the tokenizer of a checkpoint, or the one that `--tokenizer` names: a tokenizer.json, or what one is made of."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from attnscope.checkpoints.folder import CONFIG, MAX_CONFIG, MAX_TOKENIZER, TOKENIZER, Folder
+from attnscope.checkpoints.locating import locate
+from attnscope.checkpoints.samples import exists
+from attnscope.checkpoints.source import ModelSource
+from attnscope.errors import AttnscopeError, UsageError
+from attnscope.files.reading import as_object, format_value, parse_json, read_file, read_json
+from attnscope.tokenization.hugging_face import FileTokenizer, load_tokenizer
+
+OPTION = "--tokenizer"
+_TOKENIZER_CONFIG, _SPECIAL, _ADDED = "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"
+_OPTIONS = (_TOKENIZER_CONFIG, _SPECIAL, _ADDED)
+_GENERIC = ("PreTrainedTokenizer", "TokenizersBackend")  # classes that say nothing but "read tokenizer.json"
+_MAX_OPTIONS = 20 * MAX_CONFIG  # some list thousands of added tokens
+_HINT = "pass --tokenizer PATH: a tokenizer.json of this model, or a folder that has one"
+# Names of files that tokens are made of, also in ways that are not supported.
+_VOCABULARIES = (
+    "vocab.txt", "vocab.json", "merges.txt", "tokenizer.model", "spiece.model", "sentencepiece.bpe.model", "spm.model",
+    "tokenizer.model.v3", "tekken.json", "bpe.codes", "source.spm", "target.spm", "tiktoken.model", "qwen.tiktoken",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class FoundTokenizer:
+    """A tokenizer, opened.
+
+    Attributes:
+        tokenizer: It.
+        files: Name and size in bytes of the files that it was made of, where a Folder does not list them.
+        digest: SHA-256 (hex) over these files; empty where the Folder's fingerprint counts the tokenizer.
+        name: What the user named; None for the checkpoint's own.
+    """
+
+    tokenizer: FileTokenizer
+    files: dict[str, int]
+    digest: str
+    name: str | None = None
+
+    def give_to(self, source: ModelSource) -> ModelSource:
+        """A model with this tokenizer in place of none."""
+        return replace(
+            source,
+            tokenizer=self.tokenizer,
+            fingerprint=self.fingerprint(source.fingerprint),
+            notes=(*source.notes, *self.tokenizer.notes),
+            tokenizer_name=self.name,
+            tokenizer_files=self.files,
+        )
+
+    def fingerprint(self, of_model: str) -> str:
+        """The fingerprint of a model, for tokens that are made in this way."""
+        return sha256((of_model + self.digest).encode()).hexdigest()[:16] if self.digest else of_model
+
+
+def find_tokenizer(folder: Folder, named: str | None) -> FoundTokenizer:
+    """Open the tokenizer of a checkpoint, or another one for it.
+
+    Args:
+        folder: The checkpoint.
+        named: What `--tokenizer` names: a file or folder; None for the checkpoint's own.
+
+    Raises:
+        AttnscopeError: There is none that can be used; says what lies there.
+        UsageError: `named` is no tokenizer.
+    """
+    if named is not None:
+        return open_tokenizer(named, folder.config)
+    if folder.tokenizer is not None:
+        return FoundTokenizer(FileTokenizer(folder.path, folder.tokenizer), {}, "")
+    present = set(os.listdir(folder.path))
+    if TOKENIZER in present:
+        return FoundTokenizer(load_tokenizer(folder.path / TOKENIZER), {}, "")
+    return _build(folder.path, present, folder.config)
+
+
+def refuse_with_stack(named: str | None) -> None:
+    """Refuse `--tokenizer` beside `--config`.
+
+    Raises:
+        UsageError: It was given.
+    """
+    if named is not None:
+        hint = "set tokenizer in the TOML file"
+        raise UsageError("--tokenizer and --config cannot be used together", hint=hint)
+
+
+def open_tokenizer(named: str, config: Mapping[str, Any]) -> FoundTokenizer:
+    """Open what `--tokenizer` names.
+
+    Args:
+        named: A tokenizer.json (of any name), a file that one is made of, a folder, or a model's name.
+        config: The config.json of the model, which decides how a vocabulary is used where the folder does not say it.
+
+    Raises:
+        AttnscopeError: It cannot be used.
+        UsageError: It is no tokenizer.
+    """
+    path = Path(named)
+    if not exists(path, folder=False):
+        path = locate(named, OPTION).path
+        present = set(os.listdir(path))
+        if TOKENIZER not in present:
+            if CONFIG in present:
+                config = as_object(read_json(path / CONFIG, cap=MAX_CONFIG), str(path / CONFIG))
+            return replace(_build(path, present, config), name=named)
+        path /= TOKENIZER
+    elif path.name in _VOCABULARIES:
+        built = _build(path.parent, set(os.listdir(path.parent)), config, path.name)
+        return replace(built, name=named)
+    elif path.suffix != ".json" or path.name in (CONFIG, *_OPTIONS):
+        hint = "pass a tokenizer.json, vocab.txt, vocab.json, tokenizer.model, or a folder that has one"
+        raise UsageError(f"'{path.name}' is no tokenizer", where=OPTION, hint=hint)
+    data = read_file(path, cap=MAX_TOKENIZER)
+    return FoundTokenizer(FileTokenizer(path, data), {path.name: len(data)}, sha256(data).hexdigest(), named)
+
+
+def _build(path: Path, present: set[str], config: Mapping[str, Any], file: str | None = None) -> FoundTokenizer:
+    """Make a tokenizer of a folder's files.
+
+    Args:
+        path: The folder.
+        present: Names of its files.
+        config: The config.json of the model.
+        file: The one that the user named; None if none was.
+    """
+    from attnscope.tokenization.building import KINDS, VOCAB_TXT, WORDPIECE, Sources, build_tokenizer
+
+    written = {name: read_file(path / name, cap=_MAX_OPTIONS) for name in _OPTIONS if name in present}
+    options = _options(path, written)
+    stated = options.get("tokenizer_class") or config.get("tokenizer_class")
+    name = str(stated).removesuffix("Fast") if stated else None
+    family = config.get("model_type")
+    fitting = [kind for kind in KINDS if family in kind.families and name in (None, kind.name)]
+    if not fitting and file == VOCAB_TXT and name in (None, *_GENERIC):
+        fitting = [WORDPIECE]  # the user says that it is the model's
+    kind = next((kind for kind in fitting if present.issuperset(kind.files) and file in (None, *kind.files)), None)
+    if kind is None:
+        raise _refuse(path, present, name, family)
+    data = {name: read_file(path / name, cap=MAX_TOKENIZER) for name in kind.files}
+    tokenizer = build_tokenizer(kind, Sources(path, data, options))
+    used = data | written
+    digest = sha256(b"".join(sha256(used[name]).digest() for name in sorted(used))).hexdigest()
+    return FoundTokenizer(tokenizer, {name: len(used[name]) for name in used}, digest)
+
+
+def _options(path: Path, written: Mapping[str, bytes]) -> dict[str, Any]:
+    """What is said about special tokens and the treatment of texts, in the order of precedence of transformers."""
+    read = {name: as_object(parse_json(data, str(path / name)), str(path / name)) for name, data in written.items()}
+    options = dict(read.get(_TOKENIZER_CONFIG, {}))
+    if "added_tokens_decoder" in options:
+        return options
+    options |= read.get(_SPECIAL, {})
+    special = {str(token) for value in options.values() for token in (value if isinstance(value, list) else [value])}
+    decoder = {}
+    for content, number in read.get(_ADDED, {}).items():
+        if type(number) is not int or number < 0:
+            raise AttnscopeError(f"{format_value(content)} has the id {format_value(number)}", where=path / _ADDED)
+        decoder[str(number)] = {"content": content, "special": content in special}
+    return options | {"added_tokens_decoder": decoder}
+
+
+def _refuse(path: Path, present: set[str], name: str | None, family: Any) -> AttnscopeError:
+    """The refusal of a folder whose tokens cannot be made; says what lies there."""
+    there = [file for file in _VOCABULARIES if file in present]
+    there += sorted(file for file in present if file.endswith(".tiktoken") and file not in there)
+    if not there:
+        return AttnscopeError("has no tokenizer", where=path, hint=_HINT)
+    listed = ", ".join(there)
+    if name is None or name in _GENERIC:
+        why = f"nothing says how a {format_value(family)} splits texts with them"
+    else:
+        why = f"a {format_value(name)} of a {format_value(family)} cannot be made of them"
+    return AttnscopeError(f"has no {TOKENIZER}, but {listed}: {why}", where=path, hint=_HINT)
