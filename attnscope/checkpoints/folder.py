@@ -49,7 +49,7 @@ class Folder:
     @property
     def config_path(self) -> Path:
         """Where the config is said, for errors."""
-        return self.path / CONFIG if self.config and self.tokenizer is None else self.path
+        return self.path / CONFIG if CONFIG in self.files else self.path
 
 
 def open_folder(path: Path, weights: str | None = None) -> Folder:

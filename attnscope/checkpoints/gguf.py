@@ -141,7 +141,7 @@ def _architecture(metadata: Mapping[str, Any], path: Path) -> tuple[str, _Archit
         raise AttnscopeError(f"is a GGUF {format_value(kind)}, not a model", where=path, hint="name the model's file")
     parts = metadata.get("split.count", 1)
     if isinstance(parts, int) and parts > 1:
-        hint = "merge them: llama-gguf-split --merge FIRST_PART OUTPUT"
+        hint = "merge them with llama.cpp's llama-gguf-split"
         raise AttnscopeError(f"is one of {parts} parts of a model", where=path, hint=hint)
     if not isinstance(name, str) or name not in _ARCHITECTURES:
         hint = f"of GGUF files, these are read: {', '.join(_ARCHITECTURES)}; others as safetensors"

@@ -21,8 +21,10 @@ TEXTS = ["The bank by the river", "river", "She sat by the old bank of the river
 def opened(monkeypatch):
     """The names of what is opened, and of what is loaded."""
     found = []
-    folder = opening.open_folder
-    monkeypatch.setattr(opening, "open_folder", lambda path, *rest: found.append(path.name) or folder(path, *rest))
+    checkpoint = opening.open_checkpoint
+    monkeypatch.setattr(
+        opening, "open_checkpoint", lambda path, *more: found.append(path.name) or checkpoint(path, *more)
+    )
     return found
 
 

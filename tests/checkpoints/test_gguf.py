@@ -1,5 +1,6 @@
 """GGUF headers and metadata: what is read, and what is refused in one line."""
 
+import re
 import struct
 from pathlib import Path
 from typing import Any
@@ -7,12 +8,17 @@ from typing import Any
 import gguf
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from attnscope.checkpoints.checkpoint import open_checkpoint
 from attnscope.checkpoints.gguf_header import MAX_HEADER, read_gguf_header
 from attnscope.cli import main
+from attnscope.config import RunConfig, TextInput
+from attnscope.engines.opening import open_source
 from attnscope.errors import AttnscopeError
 from attnscope.families import family_for, read_config
+from attnscope.pipeline import inspect
+from attnscope.planning.run_plan import make_plan, required_memory
 from tests.helpers import gguf_files
 
 
@@ -39,7 +45,10 @@ def test_commands_work_on_a_gguf_file(tmp_path: Path, command: str, capsys: pyte
     gguf_files.write(tmp_path / "m.gguf", "qwen3", "Q4_K")
     more = {"explain": ["--query", "0"]}.get(command, [])
     assert main([command, "abc z y", "--model", str(tmp_path / "m.gguf"), *more]) == 0, capsys.readouterr().err
-    assert "GGUF: Q4_K weights, converted to floating point as they are read" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "GGUF: Q4_K weights, converted to floating point as they are read" in said
+    if command == "check":
+        assert re.search(r"equals eager transformers: output +\S+ +\S+ +L\dH\d +ok", said)
 
 
 def test_a_dump_of_a_gguf_file(tmp_path: Path) -> None:
@@ -52,6 +61,17 @@ def test_a_dump_of_a_gguf_file(tmp_path: Path) -> None:
         == 0
     )
     assert len((tmp_path / "d.jsonl").read_bytes().splitlines()) == 4
+
+
+def test_layers_that_do_not_fit_into_memory_are_read_again(tmp_path: Path) -> None:
+    gguf_files.write(tmp_path / "m.gguf", "gemma3", "Q4_K")
+    run = RunConfig((TextInput("abc z y"),), model=str(tmp_path / "m.gguf"), layer="all", head="all")
+    least = sum(required_memory(make_plan(run, open_source(run, ()))).values()) - 1
+    expected = inspect(run)
+    with pytest.warns(UserWarning, match="weights are read again in every pass"):
+        found = inspect(replace(run, max_memory=least))
+    for a, b in zip(expected.texts[0].heads, found.texts[0].heads, strict=True):
+        assert np.array_equal(a.stages["weights"], b.stages["weights"])
 
 
 def test_info_names_types_and_sizes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -68,7 +88,7 @@ def test_info_names_types_and_sizes(tmp_path: Path, capsys: pytest.CaptureFixtur
     [
         ({"general.architecture": "rwkv6"}, "general.architecture is 'rwkv6'; of GGUF files, these are read: llama, "),
         ({"general.type": "adapter"}, "is a GGUF 'adapter', not a model"),
-        ({"split.count": 3}, "is one of 3 parts of a model; merge them: llama-gguf-split --merge"),
+        ({"split.count": 3}, "is one of 3 parts of a model; merge them with llama.cpp's llama-gguf-split"),
         ({"llama.expert_count": 8}, "llama.expert_count: is 8; only 0 is supported"),
         ({"llama.attention.foo": 1}, "llama.attention.foo: is not understood; it may change attention"),
         ({"llama.context_length": None}, "llama.context_length: is missing; attention depends on it"),
