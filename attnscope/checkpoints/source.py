@@ -42,6 +42,7 @@ class ModelSource:
         layerwise: Its weights are not in memory yet, and layers can be read one by one.
         mask_known: The config says which mask each layer has; otherwise only running the model shows that.
         dense_masks: Running it makes masks of the size (texts, tokens, tokens).
+        ignored_keys: Keys of its config.json that were ignored, because nobody reads them or the user wanted it.
     """
 
     name: str
@@ -62,6 +63,7 @@ class ModelSource:
     layerwise: bool = True
     mask_known: bool = True
     dense_masks: bool = False
+    ignored_keys: tuple[str, ...] = ()
 
     @property
     def needs_context(self) -> bool:

@@ -85,6 +85,8 @@ class ModelOptions:
         model: HF-layout folder or name of a shipped sample.
         adapter: Folder of a LoRA adapter.
         config: TOML file or name of a shipped config.
+        ignore_key: Keys of config.json to ignore.
+        trust_config: Read a config.json that names model code of its own.
     """
 
     model: Annotated[
@@ -120,21 +122,40 @@ class ModelOptions:
             help="Stack described in TOML, or name of a bundled config. Weights are random unless it names a file.",
         ),
     ] = None
+    ignore_key: Annotated[
+        list[str] | None,
+        option(
+            "--ignore-key",
+            group=_MODEL,
+            metavar="NAME",
+            help="Ignore a key of config.json that is refused; repeatable. Recorded, and shown with the numbers.",
+        ),
+    ] = None
+    trust_config: Annotated[
+        bool,
+        option(
+            "--trust-config",
+            group=_MODEL,
+            help="Read a config.json that names model code of its own; the code is not run, and may differ from what "
+            "is shown.",
+        ),
+    ] = False
 
-    def chosen(self) -> dict[str, str | None]:
-        """`model` and `config`, of which one is None, and `adapter`; `--config` overrides a model from the environment.
+    def chosen(self) -> dict[str, Any]:
+        """The fields of a RunConfig: of `model` and `config` one is None; `--config` overrides the environment's model.
 
         Raises:
             UsageError: Both were typed, or an adapter beside a config.
         """
         adapter = None if self.adapter == "none" else self.adapter
+        more = {"ignore_key": tuple(self.ignore_key or ()), "trust_config": self.trust_config}
         if self.config is None:
-            return {"model": self.model, "config": None, "adapter": adapter}
+            return {"model": self.model, "config": None, "adapter": adapter, **more}
         if adapter is not None:
             raise UsageError("--adapter and --config cannot be used together", hint="an adapter belongs to a --model")
         if self.model is not None and self.model != os.environ.get("ATTNSCOPE_MODEL"):
             raise UsageError("--model and --config cannot be used together", hint="pass one of them")
-        return {"model": None, "config": self.config, "adapter": None}
+        return {"model": None, "config": self.config, "adapter": None, **more}
 
 
 @dataclass(frozen=True, kw_only=True)

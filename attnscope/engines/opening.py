@@ -4,7 +4,7 @@ The native engine's models are opened without importing torch.
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
@@ -16,7 +16,7 @@ from attnscope.checkpoints.stack_file import StackDescription, read_stack
 from attnscope.config import RunConfig, TextInput
 from attnscope.engines.transformers.opening import open_transformers
 from attnscope.errors import UsageError
-from attnscope.families import OWN, check_counts, family_for, read_config
+from attnscope.families import OWN, check_counts, open_config
 from attnscope.families.names import find_prefix, unused_tensors
 from attnscope.families.spec import Family
 from attnscope.system.escape import as_unicode
@@ -47,9 +47,22 @@ def _open_native(run: RunConfig, texts: Iterable[TextInput]) -> ModelSource:
     if run.part is not None:
         raise UsageError("only works with --engine transformers", where="--part", hint="add --engine transformers")
     if run.config is not None:
+        refuse_config_options(run)
         return _from_stack(read_stack(find_config(run.config)), run.config, texts)
     name = run.model or DEFAULT_MODEL
-    return _from_folder(open_checkpoint(find_model(name), run.adapter), name)
+    return _from_folder(open_checkpoint(find_model(name), run.adapter), name, run)
+
+
+def refuse_config_options(run: RunConfig) -> None:
+    """Refuse options about a config.json where there is none.
+
+    Raises:
+        UsageError: One was given.
+    """
+    for option, given in (("--ignore-key", run.ignore_key), ("--trust-config", run.trust_config)):
+        if given:
+            hint = "remove it; it applies to the config.json of a --model"
+            raise UsageError("a TOML stack has no config.json", where=option, hint=hint)
 
 
 @dataclass(frozen=True)
@@ -68,11 +81,12 @@ class EngineKind:
 ENGINES = {"native": EngineKind(_open_native, explainable=True), "transformers": EngineKind(open_transformers)}
 
 
-def _from_folder(folder: Folder, name: str) -> ModelSource:
+def _from_folder(folder: Folder, name: str, run: RunConfig) -> ModelSource:
     where = str(folder.config_path)
-    family = family_for(folder.config, where)
-    config = read_config(family, folder.config, where)
-    check_counts(family, config, {name: tensor.shape for name, tensor in folder.tensors.items()}, where)
+    shapes = {name: tensor.shape for name, tensor in folder.tensors.items()}
+    described = open_config(folder.config, where, shapes, ignore=run.ignore_key, trusted=run.trust_config)
+    family, config, folder = described.family, described.config, replace(folder, config=described.raw)
+    check_counts(family, config, shapes, where)
     tokenizer = load_folder_tokenizer(folder)
 
     def load(n_layers: int, dtype: "torch.dtype", device: "torch.device") -> "NativeModel":
@@ -82,7 +96,7 @@ def _from_folder(folder: Folder, name: str) -> ModelSource:
         return NativeModel(load_stack(family, config, folder, n_layers, dtype, device))
 
     trained, masks = training_facts(folder)
-    notes = (*folder.notes, *_unused_notes(family, folder, where), *tokenizer.notes)
+    notes = (*described.notes, *folder.notes, *_unused_notes(family, folder, where), *tokenizer.notes)
     return ModelSource(
         name=as_unicode(name),
         family=family.name,
@@ -95,6 +109,7 @@ def _from_folder(folder: Folder, name: str) -> ModelSource:
         notes=notes,
         trained_masks=masks,
         libraries=("tokenizers",),
+        ignored_keys=described.ignored_keys,
     )
 
 

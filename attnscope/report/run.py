@@ -32,6 +32,8 @@ class Provenance(msgspec.Struct, frozen=True):
         values: `exact`, or `pooled` where a map of fixed size replaces the matrices of some text.
         versions: Of the libraries that had a part in the numbers, besides torch.
         weights_hash: SHA-256 (hex) over every byte of the weights' files; None where it was not asked for.
+        ignored_keys: Keys of config.json that were ignored, because no code of transformers reads them or because the
+            user wanted it; `notes` says which is which.
     """
 
     attnscope: str
@@ -51,6 +53,7 @@ class Provenance(msgspec.Struct, frozen=True):
     versions: dict[str, str] = {}
     weights_hash: str | None = None
     adapter: str | None = None
+    ignored_keys: list[str] = []
 
 
 class MaskUse(msgspec.Struct, frozen=True):

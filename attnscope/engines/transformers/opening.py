@@ -16,6 +16,7 @@ from attnscope.checkpoints.samples import find_model
 from attnscope.checkpoints.source import DEFAULT_MODEL, ModelSource, training_facts
 from attnscope.config import ModelConfig, RunConfig, TextInput
 from attnscope.errors import UsageError
+from attnscope.families.config_reader import drop_keys, ignored_notes
 from attnscope.planning.memory import DTYPE_BYTES, memory_limit, require_memory
 from attnscope.system.escape import as_unicode
 from attnscope.tokenization.hugging_face import FileTokenizer, load_tokenizer
@@ -40,21 +41,28 @@ def open_transformers(run: RunConfig, texts: Iterable[TextInput]) -> ModelSource
     if run.config is not None:
         raise UsageError("a TOML stack is not a transformers model", where="--engine", hint="remove --engine")
     name = run.model or DEFAULT_MODEL
-    folder = open_checkpoint(find_model(name), run.adapter)
+    folder, ignored = _without_keys(open_checkpoint(find_model(name), run.adapter), run)
     weights, masks = training_facts(folder)
     _require_memory(folder, run)
     import torch
 
     from attnscope.engines.transformers.loading import load_model
-    from attnscope.engines.transformers.model_class import find_model_class
+    from attnscope.engines.transformers.model_class import check_own_code, find_model_class
 
-    find_model_class(folder)  # before its tokenizer is missed: a model of pictures has none
+    kind = find_model_class(folder)  # before its tokenizer is missed: a model of pictures has none
+    trust = check_own_code(folder, kind, trusted=run.trust_config)
     tokenizer = load_folder_tokenizer(folder)
     loaded = load_model(folder, getattr(torch, run.dtype))
     source = _source(name, loaded, tokenizer, folder.fingerprint, run.part)
-    notes = (*folder.notes, *source.notes)
-    family = str(folder.config["model_type"])
-    return replace(source, family=family, weights=weights, folder=folder, notes=notes, trained_masks=masks)
+    notes = (*trust, *ignored_notes(ignored), *folder.notes, *source.notes)
+    source = replace(source, family=str(folder.config["model_type"]), weights=weights, folder=folder, notes=notes)
+    return replace(source, trained_masks=masks, ignored_keys=ignored)
+
+
+def _without_keys(folder: Folder, run: RunConfig) -> tuple[Folder, tuple[str, ...]]:
+    """A folder without the config keys that the user wants ignored, and these."""
+    kept = drop_keys(folder.config, run.ignore_key, str(folder.config_path))
+    return replace(folder, config=kept), tuple(name for name in folder.config if name not in kept)
 
 
 @dataclass(frozen=True)
