@@ -22,18 +22,19 @@ _FIELD_TYPES = get_type_hints(ModelConfig, include_extras=True)
 
 # What transformers and others write for any model and no attention reads: names, labels, training, generation, kernels.
 COMMON_INERT = frozenset(
-    "_attn_implementation_autoset _commit_hash _flash_attn_2_enabled _name_or_path _num_labels architectures attnscope "
-    "auto_map bad_words_ids begin_suppress_tokens bos_token_id cache_implementation chunk_size_feed_forward "
-    "cross_attention_hidden_size decoder_start_token_id diversity_penalty do_sample dtype early_stopping "
-    "encoder_no_repeat_ngram_size eos_token_id exponential_decay_length_penalty finetuning_task forced_bos_token_id "
-    "forced_eos_token_id gradient_checkpointing id2label initializer_range is_decoder label2id length_penalty "
-    "max_length max_seq_len min_length model_type n_ctx name no_repeat_ngram_size num_beam_groups num_beams "
-    "num_labels num_return_sequences "
-    "output_attentions output_hidden_states output_past output_scores pad_token_id prefix problem_type "
-    "remove_invalid_values repetition_penalty return_dict return_dict_in_generate sep_token_id suppress_tokens "
-    "task_specific_params temperature tf_legacy_loss tie_encoder_decoder tie_word_embeddings tokenizer_class top_k "
-    "top_p torch_dtype torchscript transformers.js_config transformers_version typical_p unsloth_fixed unsloth_version "
-    "use_bfloat16 use_cache use_flash_attention use_flash_attention_2 use_flash_attn".split()
+    "_attn_implementation_autoset _commit_hash _flash_attn_2_enabled _name_or_path _num_labels architectures "
+    "attnscope auto_map bad_words_ids begin_suppress_tokens bos_token_id cache_implementation chunk_size_feed_forward "
+    "cross_attention_hidden_size custom_pipelines decoder_start_token_id diversity_penalty do_sample dtype "
+    "early_stopping encoder_no_repeat_ngram_size eos_token_id exponential_decay_length_penalty finetuning_task "
+    "forced_bos_token_id forced_eos_token_id gradient_checkpointing id2label initializer_range is_decoder label2id "
+    "length_penalty loss_type max_length max_seq_len min_length model_type n_ctx name name_or_path "
+    "no_repeat_ngram_size num_beam_groups num_beams num_labels num_return_sequences output_attentions "
+    "output_hidden_states output_past output_scores pad_token_id prefix problem_type remove_invalid_values "
+    "repetition_penalty return_dict return_dict_in_generate sep_token_id suppress_tokens tags task_specific_params "
+    "temperature tf_legacy_loss tie_encoder_decoder tie_word_embeddings tokenizer_class top_k top_p torch_dtype "
+    "torchscript transformers.js_config transformers_version trust_remote_code typical_p unsloth_fixed "
+    "unsloth_version use_bfloat16 use_cache use_flash_attention use_flash_attention_2 use_flash_attn version "
+    "vocab_file xla_device".split()
 )
 _QUANTIZED, _MLX = "quantization_config", "quantization"
 _NEEDED = ("model_type", "architectures", "auto_map")

@@ -70,7 +70,18 @@ def test_every_argument_is_drawn():
     """Or a new one would have no test; those that are left have tests of their own."""
     from attnscope.api.options import InspectArguments
 
-    others = {"model", "tokenizer", "engine", "part", "pair", "context", "truncate", "progress"}
+    others = {
+        "model",
+        "tokenizer",
+        "engine",
+        "part",
+        "pair",
+        "context",
+        "truncate",
+        "progress",
+        "ignore_key",
+        "trust_config",
+    }
     assert set(InspectArguments.__annotations__) == set(VALUES) | others
 
 

@@ -20,6 +20,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import transformers
+
 from attnscope.families import ALL
 from attnscope.families.transformers_keys import DATA
 
@@ -198,6 +200,16 @@ def as_data(found: dict[str, Sources], versions: list[str]) -> dict[str, Any]:
             for family in ALL
         },
     }
+
+
+def read_installed() -> dict[str, Sources]:
+    """What the release of transformers that is installed here holds."""
+    root = Path(transformers.__file__).parent.parent
+    paths = (path.relative_to(root).as_posix() for path in sorted(root.glob("transformers/**/*.py")))
+    python = (name for name in paths if _OWN.fullmatch(name) or _SHARED.fullmatch(name))
+    found: dict[str, Sources] = defaultdict(Sources)
+    read_release(((name, (root / name).read_text()) for name in python), transformers.__version__, found)
+    return found
 
 
 def main(wheels: list[str]) -> int:

@@ -6,7 +6,6 @@ import pytest
 
 from attnscope.errors import AttnscopeError
 from attnscope.families import FAMILIES, family_for, read_config
-from tests.families.dialects import ABSENT
 from tests.helpers.published_configs import PUBLISHED
 
 _BY_TYPE = {raw["model_type"]: raw for name, raw in PUBLISHED.items() if name != "SmolLM2-135M"}
@@ -14,7 +13,7 @@ _ROPE = "rope_parameters"
 
 
 def _refusal(model_type: str, **changes: Any) -> str:
-    raw = {name: value for name, value in {**_BY_TYPE[model_type], **changes}.items() if value is not ABSENT}
+    raw = {**_BY_TYPE[model_type], **changes}
     with pytest.raises(AttnscopeError) as caught:
         read_config(family_for(raw, "config.json"), raw, "config.json")
     return str(caught.value)
