@@ -21,15 +21,18 @@ _LONGEST = 100  # characters of a key's name
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 # Parts of names that have to do with attention, or with what enters or leaves it.
 ATTENTION_WORDS = (
-    "attn", "atten", "head", "rope", "rotary", "mask", "window", "norm", "layer", "scal", "pos_", "posit", "causal",
-    "direction", "qk", "query", "kv", "value_", "block", "quant", "bits", "mult", "alibi", "bias", "cross", "encod",
-    "decod", "sparse", "local", "global", "slid", "chunk", "stride", "dilat", "sink", "cap", "recur", "expert", "moe",
-    "router", "gate", "gating", "activ", "residual", "parallel", "segment", "depth", "lora", "adapter", "peft", "draft",
-    "eagle", "specul", "medusa", "diffus", "denois", "noise", "mup", "theta", "freq", "ntk", "yarn", "interpol",
-    "group", "relative", "distance", "prefix_lm", "memory", "mem_", "token_type", "fusion", "merge", "prun", "skip",
+    "attn", "atten", "att_", "_att", "attend", "head", "mha", "mqa", "gqa", "mla", "rope", "rotary", "nope", "logn",
+    "mask", "window", "norm", "layer", "scal", "pos_", "_pos", "posit", "causal", "direction", "qk", "query", "kv",
+    "value_", "block", "quant", "bits", "mult", "alibi", "bias", "cross", "encod", "decod", "sparse", "local",
+    "global", "landmark", "register", "slid", "chunk", "stride", "dilat", "sink", "cap", "softmax", "logit", "score",
+    "temperat", "recur", "expert", "moe", "router", "gate", "gating", "activ", "mlp", "ffn", "feed", "hidden",
+    "residual", "parallel", "segment", "depth", "lora", "adapter", "peft", "draft", "eagle", "specul", "medusa",
+    "diffus", "denois", "noise", "mup", "theta", "freq", "ntk", "yarn", "interpol", "group", "relative", "distance",
+    "prefix_lm", "memory", "mem_", "token_type", "fusion", "merge", "prun", "skip", "mixer", "conv", "mamba", "ssm",
+    "rwkv", "retention", "hyena", "fourier", "hash", "bucket",
 )  # fmt: skip
 _TOKEN_ID = re.compile(r"\w*_(?:token|start|end)_(?:ids?|index)")  # a token that means something to a tokenizer
-_DROPOUT = re.compile(r"(?:\w*_)?(?:dropout|pdrop)(?:_\w*)?")  # acts in training only
+_DROPOUT = re.compile(r"(?:\w+_)?(?:dropout|pdrop)(?:_prob|_rate|_p)?")  # acts in training only
 
 
 Says = Callable[[Any, ModelConfig, Mapping[str, Any]], bool]
@@ -63,7 +66,8 @@ def _no_windows(value: Any, config: ModelConfig, raw: Mapping[str, Any]) -> bool
 
 
 def _full_attention(value: Any, config: ModelConfig, _: Mapping[str, Any]) -> bool:
-    return not config.windows and value == ["full_attention"] * config.n_layers
+    whole = isinstance(value, list) and len(value) == config.n_layers
+    return not config.windows and whole and all(kind == "full_attention" for kind in value)
 
 
 def _positions(value: Any, config: ModelConfig, _: Mapping[str, Any]) -> bool:
@@ -81,11 +85,11 @@ _SAYS: Mapping[str, Says] = {
     **dict.fromkeys(("layer_norm_eps", "layer_norm_epsilon", "rms_norm_eps", "norm_eps"), _is("norm_eps")),
     "num_key_value_heads": _is("n_kv_heads"),
     "head_dim": _is("d_head"),
-    "partial_rotary_factor": lambda value, c, raw: c.positions == "rope" and value == c.rope.fraction,
+    "partial_rotary_factor": lambda value, c, _: type(value) in (int, float) and value == c.rope.fraction,
     **dict.fromkeys(("rope_scaling", "rope_parameters"), _nothing),
     "position_embedding_type": _positions,
     "is_causal": _causal,
-    "use_bidirectional_attention": lambda value, c, _: value in (None, False) and c.mask == "causal",
+    "use_bidirectional_attention": lambda value, c, _: (value is None or value is False) and c.mask == "causal",
     "attention_bias": _same_bias,
     "mlp_bias": lambda value, c, _: isinstance(value, bool) and value == c.mlp_bias,
     **dict.fromkeys(("qk_norm", "use_qk_norm", "qk_layernorm"), _off("qk_norm")),
@@ -145,13 +149,13 @@ def refusal(name: str, value: Any, family: Family, others: Iterable[Family]) -> 
     near = near_miss(name, [*sorted(family.reads), *sorted(key for other in others for key in other.reads)])
     if near is not None:
         return f"did you mean '{near}'?"
-    inert_kind = _TOKEN_ID.fullmatch(name) or (_DROPOUT.fullmatch(name) and not isinstance(value, dict | list))
+    dropout = _DROPOUT.fullmatch(name) and type(value) in (int, float)
     if name in reference.names:
-        return "it may change attention: the code of transformers knows this name, and --engine transformers runs it"
-    if name in reference.elsewhere and not inert_kind:
+        return "it may change attention: the code of transformers knows this name; --engine transformers runs it"
+    if name in reference.elsewhere and not dropout and not _TOKEN_ID.fullmatch(name):
         return "it may change attention: other architectures of transformers have a key of this name"
     word = next((word for word in ATTENTION_WORDS if word in name.lower()), None)
-    if word is not None and not (inert_kind and word != "mask"):
+    if word is not None and not dropout:
         return f"it may change attention, so attnscope refuses to ignore it: its name has '{word}' in it"
     if not _NAME.fullmatch(name) or len(name) > _LONGEST:
         return "it may change attention, so attnscope refuses to ignore it"

@@ -18,7 +18,8 @@ INERT = {
     "language": "english", "n_special": 0, "predict_special_tokens": True, "condition_on_chain": True,
     "_model_name_or_path": "x", "unk_token_id": 0, "eos_token_ids": None, "badwordsids": [[0]], "vocab_type": "x",
     "sentence_transformers": {"version": "3"}, "matryoshka_dimensions": [64], "cls_token_id": 1,
-    "classifier_dropout_prob": 0.1, "model_max_length": 512, "max_sequence_length": 2048,
+    "classifier_dropout_prob": 0.1, "some_attention_dropout": 0.1, "vision_start_token_id": 3,
+    "model_max_length": 512, "max_sequence_length": 2048,
 }  # fmt: skip
 
 
@@ -95,9 +96,11 @@ def test_whatever_sounds_like_attention_is_refused() -> None:
 @pytest.mark.parametrize(
     ("model_type", "changes", "hint"),
     [
-        ("llama", {"is_causal": False}, "the code of transformers knows this name, and --engine transformers runs it"),
+        ("llama", {"is_causal": False}, "the code of transformers knows this name; --engine transformers runs it"),
         ("llama", {"my_alibi": True}, "its name has 'alibi' in it; --ignore-key NAME ignores a key"),
         ("llama", {"residual_multiplier": 0.2}, "other architectures of transformers have a key of this name"),
+        ("llama", {"some_attention_dropout": True}, "its name has 'atten' in it"),
+        ("llama", {"global_token_id": 3}, "its name has 'global' in it"),
         ("llama", {"mask_token_id": 3}, "it may change attention, so attnscope refuses to ignore it: its name has 'ma"),
         ("llama", {"x y": 1}, "it may change attention, so attnscope refuses to ignore it; --ignore-key"),
         ("llama", {"x" * 101: 1}, "it may change attention, so attnscope refuses to ignore it; --ignore-key"),
