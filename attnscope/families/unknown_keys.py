@@ -146,7 +146,8 @@ def refusal(name: str, value: Any, family: Family, others: Iterable[Family]) -> 
     owners = [other.name for other in others if name in other.reads and other is not family]
     if owners:
         return f"this looks like {' or '.join(owners)}"
-    near = near_miss(name, [*sorted(family.reads), *sorted(key for other in others for key in other.reads)])
+    elsewhere = set().union(*(other.reads for other in others)) - family.reads
+    near = near_miss(name, [*sorted(family.reads), *sorted(elsewhere)])
     if near is not None:
         return f"did you mean '{near}'?"
     dropout = _DROPOUT.fullmatch(name) and type(value) in (int, float)

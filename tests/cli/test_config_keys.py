@@ -5,10 +5,13 @@ import shutil
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 import attnscope
 from attnscope.checkpoints.samples import samples_folder
 from attnscope.cli import main
+from attnscope.config import RunConfig
+from attnscope.pipeline import Session
 from tests.helpers.published_configs import PUBLISHED
 
 TEXT = "The bank by the river"
@@ -78,6 +81,15 @@ def test_overrides_are_recorded_in_every_file(capfdbinary, tmp_path, folder):
         assert each["provenance"]["ignored_keys"] == ["language", "my_alibi", "other_mask"]
         assert IGNORED in each["provenance"]["notes"]
         assert any(note.startswith(TRUSTED) for note in each["provenance"]["notes"])
+
+
+def test_a_session_does_not_take_a_trusted_model_for_another(folder):
+    session = Session([])
+    trusted = RunConfig((), model=str(folder), ignore_key=("my_alibi", "other_mask"), trust_config=True)
+    assert session.source(trusted) is session.source(trusted)
+    for other in (replace(trusted, ignore_key=()), replace(trusted, trust_config=False)):
+        with pytest.raises(attnscope.AttnscopeError):
+            session.source(other)
 
 
 def test_the_other_side_of_a_comparison_is_shown_with_its_notes(capfdbinary, monkeypatch, folder):

@@ -29,7 +29,7 @@ _OWN = re.compile(r"transformers/models/(\w+)/(?:configuration|modeling(_tf|_fla
 _SHARED = re.compile(
     r"transformers/(?:activations|cache_utils|configuration_utils|core_model_loading|conversion_mapping|fusion_mapping"
     r"|initialization|masking_utils|modeling_(?!tf_|flax_|gguf_|outputs)\w+|monkey_patching|pytorch_utils"
-    r"|integrations/(?:\w*attention|\w*paged|hub_kernels|moe)|utils/(?:generic|output_capturing|kernel_config)"
+    r"|integrations/(?!ggml|tiktoken|integration_utils)[\w/]+|utils/(?:generic|output_capturing|kernel_config|type_validators)"
     r"|models/auto/(?:auto_factory|configuration_auto))\.py"
 )
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -71,8 +71,13 @@ def names_held(tree: ast.AST) -> Iterator[str]:
 
 
 def names_looked_up(tree: ast.AST) -> Iterator[str]:
-    """Every name that a file looks up in something called a config, or in any mapping, and fields of config classes."""
+    """Every name that a file looks up in something called a config, or in any mapping, and fields of config classes.
+
+    Where a function looks up a name that it holds in a variable, that may be any of its strings.
+    """
     for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef) and _looks_up_variables(node):
+            yield from _strings(ast.walk(node))
         if isinstance(node, ast.Attribute) and _CONFIG.search(ast.unparse(node.value)):
             yield node.attr
         elif isinstance(node, ast.Call) and _called(node) in _LOOKUPS:
@@ -89,6 +94,11 @@ def _fields(node: ast.ClassDef) -> Iterator[str]:
     for statement in node.body:
         targets = [statement.target] if isinstance(statement, ast.AnnAssign) else getattr(statement, "targets", [])
         yield from (target.id for target in targets if isinstance(target, ast.Name))
+
+
+def _looks_up_variables(function: ast.FunctionDef) -> bool:
+    calls = (node for node in ast.walk(function) if isinstance(node, ast.Call) and _called(node) in _LOOKUPS)
+    return any(not isinstance(argument, ast.Constant) for call in calls for argument in call.args[:2][-1:])
 
 
 def _called(node: ast.Call) -> str:

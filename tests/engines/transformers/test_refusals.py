@@ -153,7 +153,7 @@ def test_a_start_that_is_no_token(copied, start):
 def test_code_of_the_folder_is_not_run(copied):
     folder = copied("llama", {"auto_map": {"AutoModel": "evil.Model", "AutoConfig": "evil.Config"}})
     (folder / "evil.py").write_text("raise SystemExit('run')")
-    assert "brings its own model code (\"evil.Model\")" in refused(folder)
+    assert 'brings its own model code ("evil.Model")' in refused(folder)
     notes = " ".join(run(folder, trust_config=True).provenance.notes)
     assert "which was not run" in notes and "the folder's own code may differ" in notes
 
