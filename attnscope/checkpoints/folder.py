@@ -102,6 +102,14 @@ def read_config_file(path: Path) -> tuple[bytes, dict[str, Any]]:
     return data, as_object(parse_json(data, str(path)), str(path))
 
 
+def without_mxfp4(config: dict[str, Any]) -> dict[str, Any]:
+    """A config without the key that says its experts are in four-bit blocks (MXFP4): `open_folder` can read these."""
+    said = config.get("quantization_config")
+    if not isinstance(said, dict) or said.get("quant_method") != "mxfp4":
+        return config
+    return {name: value for name, value in config.items() if name != "quantization_config"}
+
+
 def open_weights(path: Path) -> Folder:
     """Read the tensor headers of one safetensors file that has no config beside it.
 

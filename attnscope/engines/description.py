@@ -6,7 +6,7 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from attnscope.checkpoints.folder import read_config_file
+from attnscope.checkpoints.folder import read_config_file, without_mxfp4
 from attnscope.config import ModelConfig, RunConfig, TextInput
 from attnscope.engines.opening import open_source
 from attnscope.families import open_config
@@ -59,7 +59,7 @@ def describe(model: str | None, config: str | None, **options: Any) -> Descripti
 def _describe_file(path: Path, run: RunConfig) -> Description:
     """Describe what a config.json says, without weights and tokenizer."""
     data, raw = read_config_file(path)
-    found = open_config(raw, str(path), ignore=run.ignore_key, trusted=run.trust_config)
+    found = open_config(without_mxfp4(raw), str(path), ignore=run.ignore_key, trusted=run.trust_config)
     c = found.config
     return Description(
         name=as_unicode(str(path)),

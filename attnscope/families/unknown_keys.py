@@ -13,7 +13,7 @@ from typing import Any
 from attnscope.config import ModelConfig
 from attnscope.errors import AttnscopeError
 from attnscope.families.reader import ConfigReader, format_json
-from attnscope.families.spec import Family
+from attnscope.families.spec import ACTIVATIONS, Family
 from attnscope.families.transformers_keys import reference_keys
 
 _MOST = 200  # unknown keys of one file: each is compared with every key that is read
@@ -60,6 +60,10 @@ def _same_bias(value: Any, config: ModelConfig, _: Mapping[str, Any]) -> bool:
     return isinstance(value, bool) and value == config.qkv_bias == config.out_bias
 
 
+def _activation(value: Any, config: ModelConfig, _: Mapping[str, Any]) -> bool:
+    return isinstance(value, str) and ACTIVATIONS.get(value) == config.activation
+
+
 def _no_windows(value: Any, config: ModelConfig, raw: Mapping[str, Any]) -> bool:
     """A number of layers, or a pattern, for windows that are switched off."""
     return not config.windows and raw.get("use_sliding_window") is False and type(value) in (int, type(None))
@@ -83,6 +87,7 @@ _SAYS: Mapping[str, Says] = {
     **dict.fromkeys(("intermediate_size", "n_inner", "hidden_dim"), _is("d_mlp")),
     **dict.fromkeys(("n_positions", "max_position_embeddings", "block_size"), _is("max_positions")),
     **dict.fromkeys(("layer_norm_eps", "layer_norm_epsilon", "rms_norm_eps", "norm_eps"), _is("norm_eps")),
+    **dict.fromkeys(("hidden_act", "hidden_activation", "activation", "activation_function"), _activation),
     "num_key_value_heads": _is("n_kv_heads"),
     "head_dim": _is("d_head"),
     "partial_rotary_factor": lambda value, c, _: type(value) in (int, float) and value == c.rope.fraction,

@@ -13,7 +13,7 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
-from attnscope.checkpoints.folder import read_config_file
+from attnscope.checkpoints.folder import read_config_file, without_mxfp4
 from attnscope.errors import AttnscopeError
 from attnscope.families import open_config
 
@@ -35,7 +35,7 @@ def judge(path: Path) -> Outcome:
     """Read a config.json as `attnscope info` does."""
     try:
         _, raw = read_config_file(path)
-        return Outcome("accepted", "; ".join(open_config(raw, str(path)).notes))
+        return Outcome("accepted", "; ".join(open_config(without_mxfp4(raw), str(path)).notes))
     except AttnscopeError as e:
         reason = str(e).removeprefix(f"{path}: ")
         return Outcome("quantised" if "the weights are quantised" in reason else "refused", reason)

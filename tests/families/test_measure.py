@@ -15,6 +15,7 @@ def test_files_are_counted_by_what_becomes_of_them(tmp_path: Path, capsys: pytes
         "plain": gpt2,
         "noted": {**gpt2, "n_special": 0},
         "refused": {**gpt2, "alibi": True},
+        "blocks": {**PUBLISHED["gpt-oss-20b-BF16"], "quantization_config": {"quant_method": "mxfp4"}},
         "quantised": {**gpt2, "quantization_config": {"quant_method": "gptq"}},
     }
     for name, raw in files.items():
@@ -29,7 +30,7 @@ def test_files_are_counted_by_what_becomes_of_them(tmp_path: Path, capsys: pytes
         ["refused", "refused.json"],
     ]
     assert "unknown key 'alibi'" in lines[3]
-    assert lines[-1] == "2 of 4 accepted (50.0%), besides 1 quantised"
+    assert lines[-1] == "3 of 5 accepted (60.0%), besides 1 quantised"
     assert main([str(tmp_path), "--least", "0.98"]) == 1
     assert main([str(tmp_path), "--least", "0.5", "--all"]) == 0
     assert "accepted  plain.json" in capsys.readouterr().out

@@ -128,6 +128,7 @@ def test_too_many_unknown_keys_are_refused_at_once() -> None:
         ("gpt2", {"num_key_value_heads": 12}, {"num_key_value_heads": 4}),
         ("gpt2", {"hidden_size": 768}, {"hidden_size": 512}),
         ("gpt2", {"hidden_size": 768}, {"hidden_size": True}),
+        ("gpt2", {"hidden_act": "gelu_new"}, {"hidden_act": "gelu"}),
         ("bert", {"head_dim": 64}, {"head_dim": 32}),
         ("bert", {"rope_scaling": None}, {"rope_scaling": {"type": "linear"}}),
         ("bert", {"attention_bias": True}, {"attention_bias": False}),
