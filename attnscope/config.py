@@ -14,18 +14,22 @@ class RopeScaling(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How rotary frequencies are stretched for texts longer than those trained on.
 
     Attributes:
-        kind: `linear` (Chen et al., 2023), `llama3` (Llama 3.1 release) or `yarn` (Peng et al., 2023).
+        kind: `linear` (Chen et al., 2023), `llama3` (Llama 3.1 release), `yarn` (Peng et al., 2023) or `longrope` (Ding
+            et al., 2024).
         factor: Ratio of the new length to the old.
-        original_max_positions: The length trained on (`llama3`, `yarn`).
+        original_max_positions: The length trained on (`llama3`, `yarn`, `longrope`).
         low_freq_factor: `llama3`: wavelengths above original/low are divided by `factor`.
         high_freq_factor: `llama3`: wavelengths below original/high are kept.
         beta_fast: `yarn`: rotations over the original length above which a frequency is kept.
         beta_slow: `yarn`: rotations below which it is divided by `factor`.
-        attention_factor: `yarn`: what cos and sin are multiplied by; None for 0.1·ln(factor) + 1.
+        attention_factor: `yarn`, `longrope`: what cos and sin are multiplied by; None for 0.1·ln(factor) + 1, or for
+            √(1 + ln(factor) / ln(original_max_positions)).
         truncate: `yarn`: round the bounds of the ramp to whole dimensions.
+        short_factors: `longrope`: what each frequency is divided by in texts of up to the length trained on.
+        long_factors: `longrope`: the same in longer texts.
     """
 
-    kind: Literal["linear", "llama3", "yarn"]
+    kind: Literal["linear", "llama3", "yarn", "longrope"]
     factor: Positive
     original_max_positions: Annotated[int, msgspec.Meta(ge=1, le=1 << 62)] | None = None
     low_freq_factor: Positive = 1.0
@@ -34,6 +38,8 @@ class RopeScaling(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     beta_slow: Positive = 1.0
     attention_factor: Positive | None = None
     truncate: bool = True
+    short_factors: tuple[Positive, ...] = ()
+    long_factors: tuple[Positive, ...] = ()
 
 
 class Rope(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -204,7 +210,7 @@ def check_sizes(config: ModelConfig, where: str) -> None:
         found = f"rotary width {config.rotary_width} is odd"
         raise AttnscopeError(found, where=where, hint="d_head × rope.fraction must be even")
     for rope in (config.rope, config.rope_local):
-        _check_scaling(rope, where)
+        _check_scaling(rope, config.d_head, where)
     if config.windows and len(config.windows) != config.n_layers:
         found = f"{len(config.windows)} windows for {config.n_layers} layers"
         raise AttnscopeError(found, where=where, hint="give one window per layer")
@@ -221,7 +227,7 @@ def check_sizes(config: ModelConfig, where: str) -> None:
         raise AttnscopeError(found, where=where, hint="set d_mlp, the hidden width of each")
 
 
-def _check_scaling(rope: Rope | None, where: str) -> None:
+def _check_scaling(rope: Rope | None, d_head: int, where: str) -> None:
     """Refuse stretched rotary positions whose formula divides by zero or lacks a number."""
     scaling = None if rope is None else rope.scaling
     if rope is None or scaling is None or scaling.kind == "linear":
@@ -229,6 +235,15 @@ def _check_scaling(rope: Rope | None, where: str) -> None:
     if scaling.original_max_positions is None:
         found = f"rotary scaling '{scaling.kind}' has no original_max_positions"
         raise AttnscopeError(found, where=where, hint="set it to the length the model was trained on")
+    if scaling.kind == "longrope":
+        pairs = int(d_head * rope.fraction) // 2
+        for name, factors in (("short_factors", scaling.short_factors), ("long_factors", scaling.long_factors)):
+            if len(factors) != pairs:
+                found = f"rotary scaling 'longrope' has {len(factors)} {name}"
+                raise AttnscopeError(found, where=where, hint=f"expected {pairs}, one for each rotated pair")
+        if scaling.original_max_positions == 1:
+            found = "LongRoPE cannot scale rotary positions of a model that was trained on one token"
+            raise AttnscopeError(found, where=where, hint="set original_max_positions to the length trained on")
     if scaling.kind == "yarn" and rope.theta == 1:
         raise AttnscopeError("YaRN cannot scale rotary positions with theta 1", where=where, hint="such as 10000")
     if scaling.kind == "llama3" and scaling.low_freq_factor >= scaling.high_freq_factor:
@@ -288,6 +303,8 @@ class RunConfig(msgspec.Struct, frozen=True):
         part: Which attention of a model with two halves is looked at; None where there is only one.
         hash_weights: The Report carries a hash over the whole weights.
         picture: The findings become an .svg, which is put together as a whole before it is written.
+        ignore_key: Keys of config.json that the user wants ignored.
+        trust_config: Read a config.json that names model code of its own, which is not run.
     """
 
     texts: tuple[TextInput, ...]
@@ -316,3 +333,5 @@ class RunConfig(msgspec.Struct, frozen=True):
     part: Literal["encoder", "decoder", "cross"] | None = None
     hash_weights: bool = False
     picture: bool = False
+    ignore_key: tuple[str, ...] = ()
+    trust_config: bool = False

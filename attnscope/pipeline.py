@@ -53,8 +53,8 @@ class Session:
     ) -> None:
         self.texts, self.live, self.own_process = texts, live or {}, own_process
         self.report_to(progress)
-        self.sources: dict[tuple[str | None, ...], ModelSource] = {}
-        self.models: dict[tuple[str | None, ...], LoadedModel] = {}
+        self.sources: dict[tuple[object, ...], ModelSource] = {}
+        self.models: dict[tuple[object, ...], LoadedModel] = {}
 
     def report_to(self, progress: ProgressCallback | None) -> None:
         """Call this one from now on; None for nobody."""
@@ -63,7 +63,7 @@ class Session:
 
     def source(self, run: RunConfig) -> ModelSource:
         """Open the model that a run names, once."""
-        key = run.engine, run.model, run.config, run.adapter, run.tokenizer, run.part, run.dtype
+        key = _model_key(run)
         if key not in self.sources:
             live = self.live.get(run.model or "")
             self.sources[key] = open_source(run, self.texts) if live is None else open_live(live, run)
@@ -81,7 +81,7 @@ class Session:
         run = plan.run
         set_threads(plan.multiplications, run.threads)
         device = choose_device(run.device)
-        key = run.engine, run.model, run.config, run.adapter, run.tokenizer, run.part, run.dtype, str(device)
+        key = *_model_key(run), str(device)
         model = self.models.get(key)
         if model is None or model.n_layers < plan.n_layers_run:
             self.on_progress("loading", 0, 1)
@@ -91,6 +91,12 @@ class Session:
             warnings.warn(say, stacklevel=2)
         model.stream = bool(plan.stream_reason)
         return model, device
+
+
+def _model_key(run: RunConfig) -> tuple[object, ...]:
+    """All that decides which model is opened, and how."""
+    opened = run.engine, run.model, run.config, run.adapter, run.tokenizer, run.part, run.dtype
+    return *opened, run.ignore_key, run.trust_config
 
 
 def inspect(run: RunConfig, progress: ProgressCallback | None = None, session: Session | None = None) -> Report:
@@ -312,6 +318,7 @@ def provenance(source: ModelSource, run: RunConfig, device: "torch.device", valu
         part=source.part,
         values=values,
         versions={name: version(name) for name in source.libraries},
+        ignored_keys=list(source.ignored_keys),
         weights_hash=hash_weights(source.folder) if run.hash_weights and source.folder is not None else None,
         tokenizer=None if source.tokenizer_name is None else as_unicode(source.tokenizer_name),
     )

@@ -210,8 +210,13 @@ def _live(
     if "adapter" in values:
         hint = "load it into the model with peft"
         raise UsageError("only a checkpoint takes an adapter", where="adapter", hint=hint)
-    if values.get("hash_weights"):
-        raise UsageError("a model in memory has no files to hash", where="hash_weights", hint="leave it out")
+    for name, found in (
+        ("hash_weights", "files to hash"),
+        ("ignore_key", "config.json"),
+        ("trust_config", "config.json"),
+    ):
+        if values.get(name):
+            raise UsageError(f"a model in memory has no {found}", where=name, hint="leave it out")
     path = str(model.config.name_or_path or "")
     name = plain = f"{type(model).__name__} ({path})" if path else type(model).__name__
     count = 1

@@ -79,6 +79,8 @@ class OpenArguments(TypedDict, total=False):
         max_memory: Bytes that a call may take (or `"1.5G"`); None for half of what is free.
         threads: CPU threads to compute with; None for OMP_NUM_THREADS, or the CPUs that this process may use.
         hash_weights: Put a hash over the whole weights into the findings.
+        ignore_key: A key of config.json that is refused and shall be ignored, or several.
+        trust_config: Read a config.json that names model code of its own, which is not run and may differ.
     """
 
     tokenizer: object
@@ -91,6 +93,8 @@ class OpenArguments(TypedDict, total=False):
     max_memory: int | str | None
     threads: int | None
     hash_weights: bool
+    ignore_key: str | Sequence[str] | None
+    trust_config: bool
 
 
 class _Named(TypedDict, total=False):
@@ -252,6 +256,8 @@ class CompareArguments(ModelCompareArguments, total=False):
     max_memory: int | str | None
     threads: int | None
     hash_weights: bool
+    ignore_key: str | Sequence[str] | None
+    trust_config: bool
 
 
 def check_names(function: str, given: Mapping[str, Any], known: type) -> None:
@@ -361,6 +367,13 @@ def _stages(value: Any) -> tuple[str, ...]:
     return tuple(some_of("stages", "stage", STAGES)(",".join(map(str, named))).split(","))
 
 
+def _keys(value: Any) -> tuple[str, ...]:
+    named = [value] if isinstance(value, str) else list(value) if isinstance(value, Iterable) else [value]
+    if not all(isinstance(one, str) for one in named):
+        raise UsageError(f"{value!r:.80} is no key", where="ignore_key", hint="give a str, or several")
+    return tuple(named)
+
+
 def indices(name: str, value: Any, count: int) -> str:
     """Layers or heads, as one would type them.
 
@@ -439,6 +452,8 @@ _READERS: dict[str, Callable[[Any], Any]] = {
     "max_memory": size,
     "threads": number("threads", 1, THREADS),
     "hash_weights": _flag("hash_weights"),
+    "ignore_key": _keys,
+    "trust_config": _flag("trust_config"),
     "truncate": _flag("truncate"),
     "mask": _mask,
     "what_if": one_of("what_if", WhatIf),

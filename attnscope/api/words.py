@@ -14,7 +14,7 @@ _OPTION = re.compile(
     r"|scores|masked|weights)(?:,\w+)*)\b))?"
 )
 _FLAGS = {"no-special": "special=False"} | {
-    n: f"{n.replace('-', '_')}=True" for n in ("truncate", "force", "hash-weights")
+    n: f"{n.replace('-', '_')}=True" for n in ("truncate", "force", "hash-weights", "trust-config")
 }
 _NAMES = {"stage": "stages", "file": "text"}
 

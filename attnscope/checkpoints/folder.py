@@ -31,7 +31,7 @@ class Folder:
         fingerprint: SHA-256 over config.json, tokenizer.json, the tensor headers and samples of the data, first 16
             hex digits.
         metadata: Free-form notes in the safetensors files.
-        notes: What a reader should know, such as code in the folder that is not run.
+        notes: What a reader should know, such as names that were unwrapped.
         stamps: The files with tensors as they were when their headers were read.
         tokenizer: The tokenizer.json, where it is made from what another file says.
     """
@@ -68,8 +68,7 @@ def open_folder(path: Path, weights: str | None = None) -> Folder:
     present = _list_folder(path)
     if CONFIG not in present:
         raise AttnscopeError(f"has no {CONFIG}", where=path, hint="expected config.json, tokenizer.json, *.safetensors")
-    raw_config = read_file(path / CONFIG, cap=MAX_CONFIG)
-    config = as_object(parse_json(raw_config, str(path / CONFIG)), str(path / CONFIG))
+    raw_config, config = read_config_file(path / CONFIG)
     headers = _headers(path, present, weights)
     stored = {name: info for header in headers.values() for name, info in header.tensors.items()}
     refuse_quantised(stored, path)
@@ -92,9 +91,27 @@ def open_folder(path: Path, weights: str | None = None) -> Folder:
         files=sizes | {file.name: header.stamp.size for file, header in headers.items()},
         fingerprint=digest.hexdigest()[:16],
         metadata={key: text for header in headers.values() for key, text in header.metadata.items()},
-        notes=(*_notes(config), *unwrapped, *converted),
+        notes=(*unwrapped, *converted),
         stamps={file: header.stamp for file, header in headers.items()},
     )
+
+
+def read_config_file(path: Path) -> tuple[bytes, dict[str, Any]]:
+    """Read a config.json: its bytes, and what it says.
+
+    Raises:
+        AttnscopeError: It cannot be read, or holds no JSON object.
+    """
+    data = read_file(path, cap=MAX_CONFIG)
+    return data, as_object(parse_json(data, str(path)), str(path))
+
+
+def without_mxfp4(config: dict[str, Any]) -> dict[str, Any]:
+    """A config without the key that says its experts are in four-bit blocks (MXFP4): `open_folder` can read these."""
+    said = config.get("quantization_config")
+    if not isinstance(said, dict) or said.get("quant_method") != "mxfp4":
+        return config
+    return {name: value for name, value in config.items() if name != "quantization_config"}
 
 
 def open_weights(path: Path) -> Folder:
@@ -140,12 +157,6 @@ def _list_folder(path: Path) -> set[str]:
         raise AttnscopeError("no such folder", where=path) from e
     except (OSError, ValueError) as e:
         raise AttnscopeError(f"cannot be listed: {getattr(e, 'strerror', None) or e}", where=path) from e
-
-
-def _notes(config: dict[str, Any]) -> tuple[str, ...]:
-    if "auto_map" not in config:
-        return ()
-    return ("config.json refers to custom Python code (auto_map), which was not run",)
 
 
 def _headers(path: Path, present: set[str], weights: str | None) -> dict[Path, SafetensorsHeader]:

@@ -44,6 +44,7 @@ class ModelSource:
         dense_masks: Running it makes masks of the size (texts, tokens, tokens).
         tokenizer_name: What the user named in place of the model's own tokenizer; None for that.
         tokenizer_files: Name and size in bytes of the files of a tokenizer that `folder` does not list.
+        ignored_keys: Keys of its config.json that were ignored, because nobody reads them or the user wanted it.
     """
 
     name: str
@@ -66,6 +67,7 @@ class ModelSource:
     dense_masks: bool = False
     tokenizer_name: str | None = None
     tokenizer_files: dict[str, int] = field(default_factory=dict)
+    ignored_keys: tuple[str, ...] = ()
 
     @property
     def needs_context(self) -> bool:

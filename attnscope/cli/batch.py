@@ -96,13 +96,9 @@ def _order(
         limit=texts.limit,
         shard=(number, count),
     )
-    chosen = stack.chosen()
     run = RunConfig(
         texts=(),
-        model=chosen["model"],
-        config=chosen["config"],
-        adapter=chosen["adapter"],
-        tokenizer=chosen["tokenizer"],
+        **stack.chosen(),
         mask=selection.mask,
         what_if=selection.what_if,
         device=machine.device,

@@ -76,13 +76,9 @@ def check(checked: CheckOptions, stack: ModelOptions, machine: MachineOptions) -
     from attnscope.cli.progress import progress
     from attnscope.config import RunConfig, TextInput
 
-    chosen = stack.chosen()
     run = RunConfig(
         texts=(TextInput(checked.text, context=checked.context),),
-        model=chosen["model"],
-        config=chosen["config"],
-        adapter=chosen["adapter"],
-        tokenizer=chosen["tokenizer"],
+        **stack.chosen(),
         device=machine.device,
         dtype=machine.dtype,
         truncate=machine.truncate,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Context
 
 from attnscope import arguments
-from attnscope.cli.option_groups import pick_values, repeatable
+from attnscope.cli.option_groups import pick_values, repeatable, several_values
 from attnscope.cli.options import MachineOptions, ModelOptions, OutputOptions, TextOptions, option
 from attnscope.cli.selection_options import OverviewOptions, SelectionOptions
 from attnscope.errors import UsageError
@@ -97,8 +97,8 @@ def compare(
         "selection": (SelectionOptions, selection),
     }
     groups["machine"] = (MachineOptions, machine)
-    for _, group in groups.values():
-        given |= {name: values for name, values in vars(group).items() if isinstance(values, list)}
+    for kind, group in groups.values():
+        given |= several_values(kind, group)
     tolerance = _tolerance(judge)
     if _are_reports(given):
         comparison = _saved(typer, given, selection, tolerance)

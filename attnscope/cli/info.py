@@ -8,6 +8,7 @@ from attnscope.cli.options import ModelOptions, option
 EXAMPLES = """
 attnscope info
 attnscope info --model ./my-bert --cost
+attnscope info --model ./my-bert/config.json
 attnscope info --config sliding-window --cost
 attnscope info --model ./my-bert --format json | jq .parameters
 """
@@ -33,7 +34,8 @@ def info(
 ) -> None:
     """Show what is in a checkpoint or config.
 
-    Architecture, sizes, parameters, mask, positions, tokenizer and files; --cost adds the cost of its attention.
+    Architecture, sizes, parameters, mask, positions, tokenizer and files; --cost adds the cost of its attention. A
+    config.json needs no weights beside it.
     """
     import sys
 

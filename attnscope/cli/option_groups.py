@@ -3,7 +3,7 @@
 import inspect
 from collections.abc import Callable
 from dataclasses import MISSING, Field, field, fields, is_dataclass, make_dataclass
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any, get_args, get_origin
 
 
 def expand_groups(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -55,11 +55,21 @@ def pick_values(group: type, many: Any, chosen: dict[str, Any]) -> Any:
         value = getattr(many, each.name)
         if each.name in chosen:
             values[each.name] = chosen[each.name]
-        elif isinstance(value, list):
+        elif isinstance(value, list) and not _takes_several(each):
             values[each.name] = value[0] if value else each.default
         else:
             values[each.name] = each.default if value is None else value
     return group(**values)
+
+
+def several_values(group: type, many: Any) -> dict[str, list[str]]:
+    """The options that were given as lists, without those that take several values in the group itself."""
+    lists = {each.name for each in fields(group) if not _takes_several(each)}
+    return {name: value for name, value in vars(many).items() if name in lists and isinstance(value, list)}
+
+
+def _takes_several(each: "Field[Any]") -> bool:
+    return get_origin(next(iter(get_args(get_args(each.type)[0])), None)) is list
 
 
 def _parameter(each: "Field[Any]") -> inspect.Parameter:

@@ -86,6 +86,8 @@ class ModelOptions:
         adapter: Folder of a LoRA adapter.
         config: TOML file or name of a shipped config.
         tokenizer: A tokenizer that replaces the model's own.
+        ignore_key: Keys of config.json to ignore.
+        trust_config: Read a config.json that names model code of its own.
     """
 
     model: Annotated[
@@ -133,20 +135,44 @@ class ModelOptions:
         ),
     ] = None
 
-    def chosen(self) -> dict[str, str | None]:
-        """`model` and `config` (one is None), `adapter`, `tokenizer`; `--config` overrides the environment's model.
+    ignore_key: Annotated[
+        list[str] | None,
+        option(
+            "--ignore-key",
+            group=_MODEL,
+            metavar="NAME",
+            help="Ignore a key of config.json that is refused; repeatable. Recorded, and shown with the numbers.",
+        ),
+    ] = None
+    trust_config: Annotated[
+        bool,
+        option(
+            "--trust-config",
+            group=_MODEL,
+            help="Read a config.json that names model code of its own; the code is not run, and may differ from what "
+            "is shown.",
+        ),
+    ] = False
+
+    def chosen(self) -> dict[str, Any]:
+        """The fields of a RunConfig: of `model` and `config` one is None; `--config` overrides the environment's model.
 
         Raises:
             UsageError: Both were typed, or an adapter beside a config.
         """
         adapter = None if self.adapter == "none" else self.adapter
+        more = {
+            "tokenizer": self.tokenizer,
+            "ignore_key": tuple(self.ignore_key or ()),
+            "trust_config": self.trust_config,
+        }
         if self.config is None:
-            return {"model": self.model, "config": None, "adapter": adapter, "tokenizer": self.tokenizer}
+            return {"model": self.model, "config": None, "adapter": adapter, **more}
         if adapter is not None:
             raise UsageError("--adapter and --config cannot be used together", hint="an adapter belongs to a --model")
         if self.model is not None and self.model != os.environ.get("ATTNSCOPE_MODEL"):
             raise UsageError("--model and --config cannot be used together", hint="pass one of them")
-        return {"model": None, "config": self.config, "adapter": None, "tokenizer": self.tokenizer}
+        return {"model": None, "config": self.config, "adapter": None, **more}
 
 
 @dataclass(frozen=True, kw_only=True)

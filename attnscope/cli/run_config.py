@@ -49,14 +49,10 @@ def run_config(
     """
     from attnscope.config import RunConfig
 
-    chosen = stack.chosen()
     layer, head = parse_unit(selection.layer, selection.head)
     return RunConfig(
         texts=() if optional and source.text is None and source.file is None else texts(source, quiet=quiet),
-        model=chosen["model"],
-        config=chosen["config"],
-        adapter=chosen["adapter"],
-        tokenizer=chosen["tokenizer"],
+        **stack.chosen(),
         mask=selection.mask,
         what_if=selection.what_if,
         layer=layer,

@@ -1,27 +1,38 @@
 """Describe a model without loading it."""
 
 from collections import Counter
+from hashlib import sha256
 from math import prod
+from pathlib import Path
+from typing import Any
 
-from attnscope.config import RunConfig, TextInput
+from attnscope.checkpoints.folder import read_config_file, without_mxfp4
+from attnscope.config import ModelConfig, RunConfig, TextInput
 from attnscope.engines.opening import describe_source
+from attnscope.families import open_config
 from attnscope.planning.memory import embedding_parameters, layer_parameters
 from attnscope.report.info import Description
+from attnscope.system.escape import as_unicode
 
 _SAMPLE_TEXT = TextInput("The bank by the river")  # what a tokenizer that is made from the text is made of here
 
 
-def describe(
-    model: str | None, config: str | None, adapter: str | None = None, tokenizer: str | None = None
-) -> Description:
-    """Open a checkpoint or a TOML stack as far as its headers, and say what it is.
+def describe(model: str | None, config: str | None, **options: Any) -> Description:
+    """Open a checkpoint as far as its headers, a TOML stack or a config.json alone, and say what it is.
+
+    Args:
+        model: Folder, name of a shipped sample, or path of a config.json.
+        config: TOML file or name of a shipped config.
+        options: Other fields of a RunConfig that say how it is opened.
 
     A checkpoint whose tokenizer cannot be used is described all the same.
 
     Raises:
         AttnscopeError: It cannot be read, or is not supported.
     """
-    run = RunConfig((_SAMPLE_TEXT,), model=model, config=config, adapter=adapter, tokenizer=tokenizer)
+    run = RunConfig((_SAMPLE_TEXT,), model=model, config=config, **options)
+    if model is not None and model.endswith(".json") and Path(model).is_file():
+        return _describe_file(Path(model), run)
     source = describe_source(run, [_SAMPLE_TEXT])
     c, folder = source.config, source.folder
     dtypes: Counter[str] = Counter()
@@ -36,11 +47,40 @@ def describe(
         config=c,
         mask=" or ".join(dict.fromkeys((c.describe_mask(), *source.trained_masks))),
         attention_scale=c.attention_scale,
-        parameters=embedding_parameters(c) + c.n_layers * layer_parameters(c),
+        parameters=_parameters(c),
         stored_parameters=sum(dtypes.values()) if folder else None,
         dtypes=dict(dtypes),
         tokenizer=source.tokenizer.name,
         tokenizer_size=None if from_text else source.tokenizer.vocab_size,
         files=(folder.files if folder else {}) | source.tokenizer_files,
         notes=list(source.notes),
+        ignored_keys=list(source.ignored_keys),
     )
+
+
+def _describe_file(path: Path, run: RunConfig) -> Description:
+    """Describe what a config.json says, without weights and tokenizer."""
+    data, raw = read_config_file(path)
+    found = open_config(without_mxfp4(raw), str(path), ignore=run.ignore_key, trusted=run.trust_config)
+    c = found.config
+    return Description(
+        name=as_unicode(str(path)),
+        family=found.family.name,
+        weights="none",
+        fingerprint=sha256(data).hexdigest()[:16],
+        config=c,
+        mask=c.describe_mask(),
+        attention_scale=c.attention_scale,
+        parameters=_parameters(c),
+        stored_parameters=None,
+        dtypes={},
+        tokenizer="none",
+        tokenizer_size=0,
+        files={path.name: len(data)},
+        notes=list(found.notes),
+        ignored_keys=list(found.ignored_keys),
+    )
+
+
+def _parameters(c: ModelConfig) -> int:
+    return embedding_parameters(c) + c.n_layers * layer_parameters(c)

@@ -18,7 +18,7 @@ from attnscope.checkpoints.tokenizers import find_tokenizer, refuse_with_stack
 from attnscope.config import RunConfig, TextInput
 from attnscope.engines.transformers.opening import open_transformers
 from attnscope.errors import AttnscopeError, UsageError
-from attnscope.families import OWN, check_counts, family_for, read_config
+from attnscope.families import OWN, check_counts, open_config
 from attnscope.families.names import find_prefix, unused_tensors
 from attnscope.families.spec import Family
 from attnscope.system.escape import as_unicode
@@ -59,8 +59,21 @@ def _open_native(run: RunConfig, texts: Iterable[TextInput], *, needs_tokenizer:
         raise UsageError("only works with --engine transformers", where="--part", hint="add --engine transformers")
     if run.config is not None:
         refuse_with_stack(run.tokenizer)
+        refuse_config_options(run)
         return _from_stack(read_stack(find_config(run.config)), run.config, texts)
     return _from_folder(run, needs_tokenizer=needs_tokenizer)
+
+
+def refuse_config_options(run: RunConfig) -> None:
+    """Refuse options about a config.json where there is none.
+
+    Raises:
+        UsageError: One was given.
+    """
+    for option, given in (("--ignore-key", run.ignore_key), ("--trust-config", run.trust_config)):
+        if given:
+            hint = "remove it; it applies to the config.json of a --model"
+            raise UsageError("a TOML stack has no config.json", where=option, hint=hint)
 
 
 @dataclass(frozen=True)
@@ -84,9 +97,10 @@ def _from_folder(run: RunConfig, *, needs_tokenizer: bool) -> ModelSource:
     located = locate(name)
     folder = open_checkpoint(located, run.adapter)
     where = str(folder.config_path)
-    family = family_for(folder.config, where)
-    config = read_config(family, folder.config, where)
-    check_counts(family, config, {name: tensor.shape for name, tensor in folder.tensors.items()}, where)
+    shapes = {name: tensor.shape for name, tensor in folder.tensors.items()}
+    described = open_config(folder.config, where, shapes, ignore=run.ignore_key, trusted=run.trust_config)
+    family, config, folder = described.family, described.config, replace(folder, config=described.raw)
+    check_counts(family, config, shapes, where)
 
     def load(n_layers: int, dtype: "torch.dtype", device: "torch.device") -> "NativeModel":
         from attnscope.engines.native import NativeModel
@@ -104,9 +118,10 @@ def _from_folder(run: RunConfig, *, needs_tokenizer: bool) -> ModelSource:
         tokenizer=MissingTokenizer(),
         load=load,
         folder=folder,
-        notes=(*located.notes, *folder.notes, *_unused_notes(family, folder, where)),
+        notes=(*located.notes, *described.notes, *folder.notes, *_unused_notes(family, folder, where)),
         trained_masks=masks,
         libraries=("tokenizers",),
+        ignored_keys=described.ignored_keys,
     )
     try:
         return find_tokenizer(folder, run.tokenizer).give_to(source)

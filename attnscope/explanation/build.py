@@ -120,7 +120,7 @@ def _cells(run: RunConfig, location: QueryLocation, stack: "Stack", capture: "He
     """The cells in depth: those that the user named, or that of the largest dot product."""
     from attnscope.model.head_capture import wavelengths
 
-    found, lengths = capture.found, wavelengths(stack, location.layer)
+    found, lengths = capture.found, wavelengths(stack, location.layer, len(location.text_plan.tokens))
     allowed = np.isfinite(found["masked"])
     if run.key is not None:
         named = dict.fromkeys(location.text_plan.keys, "--key")

@@ -1,6 +1,7 @@
 """Hugging Face checkpoints described as data, found by `model_type`. Never imports torch."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from attnscope.config import ModelConfig
@@ -14,6 +15,7 @@ from attnscope.families.gemma3 import GEMMA3
 from attnscope.families.gpt2 import GPT2
 from attnscope.families.gpt_neox import GPT_NEOX
 from attnscope.families.gpt_oss import GPT_OSS
+from attnscope.families.inference import fitting_families
 from attnscope.families.llama import LLAMA
 from attnscope.families.mistral import MISTRAL
 from attnscope.families.mixtral import MIXTRAL
@@ -26,8 +28,10 @@ from attnscope.families.reader import format_json
 from attnscope.families.roberta import ROBERTA
 from attnscope.families.smollm3 import SMOLLM3
 from attnscope.families.spec import Family
+from attnscope.families.transformers_keys import reference_keys
+from attnscope.families.trust import check_trust
 
-__all__ = ["ALL", "FAMILIES", "OWN", "check_counts", "family_for", "read_config"]
+__all__ = ["ALL", "FAMILIES", "OWN", "check_counts", "family_for", "open_config", "read_config"]
 
 ALL: tuple[Family, ...] = (
     BERT,
@@ -50,28 +54,84 @@ ALL: tuple[Family, ...] = (
 FAMILIES: Mapping[str, Family] = {model_type: family for family in ALL for model_type in family.model_types}
 
 
-def family_for(raw: Mapping[str, Any], where: str) -> Family:
-    """The family of a config.json, by its `model_type` alone.
+@dataclass(frozen=True)
+class DescribedModel:
+    """A model that a config.json describes.
+
+    Attributes:
+        family: Its family.
+        config: Its sizes and switches.
+        raw: The file, with its `model_type` and without keys that the user wanted ignored.
+        notes: What a reader should know: keys that were ignored or left out, code that was not run.
+        ignored_keys: Keys that were ignored, because nobody reads them or the user wanted it.
+    """
+
+    family: Family
+    config: ModelConfig
+    raw: dict[str, Any]
+    notes: tuple[str, ...]
+    ignored_keys: tuple[str, ...]
+
+
+def open_config(
+    raw: Mapping[str, Any],
+    where: str,
+    shapes: Mapping[str, tuple[int, ...]] | None = None,
+    *,
+    ignore: Collection[str] = (),
+    trusted: bool = False,
+) -> DescribedModel:
+    """Find out which model a config.json describes.
+
+    Args:
+        raw: The parsed file.
+        where: The file, for errors.
+        shapes: Shape of every tensor of the checkpoint by name; None where there are no weights.
+        ignore: Keys that the user wants ignored.
+        trusted: The user wants it read, whatever code it names.
 
     Raises:
-        AttnscopeError: There is no `model_type`, or none of the families serves it.
+        AttnscopeError: No family serves it, it names model code of its own, or it says what its family does not
+            support.
+    """
+    family = family_for(raw, where, shapes)
+    notes = []
+    if raw.get("model_type") is None:
+        raw = {**raw, "model_type": family.model_types[0]}
+        notes.append(f"config.json has no model_type: read as '{family.name}', the only family that fits")
+    classes = reference_keys(family.name).classes
+    notes += check_trust(raw, where, classes, upstreamed=family.upstreamed, trusted=trusted)
+    reading = config_reader.read_config(family, raw, where, ALL, ignore)
+    kept = {name: value for name, value in raw.items() if name not in reading.dropped}
+    ignored = (*reading.ignored, *reading.dropped)
+    return DescribedModel(family, reading.config, kept, (*notes, *reading.notes), ignored)
+
+
+def family_for(raw: Mapping[str, Any], where: str, shapes: Mapping[str, tuple[int, ...]] | None = None) -> Family:
+    """The family of a config.json, by its `model_type`; where there is none, the only one that fits.
+
+    Raises:
+        AttnscopeError: None of the families serves the `model_type`; or there is none, and none or several fit.
     """
     model_type = raw.get("model_type")
+    if model_type is None:
+        fitting = fitting_families(ALL, raw, where, shapes)
+        if len(fitting) == 1:
+            return fitting[0]
+        names = ", ".join(family.name for family in fitting)
+        found = "the key 'model_type' is missing" + (f", and {names} fit" if fitting else "")
+        raise AttnscopeError(found, where=where, hint=f"supported: {', '.join(FAMILIES)}")
     if not isinstance(model_type, str) or model_type not in FAMILIES:
-        missing = model_type is None
-        found = "the key 'model_type' is missing" if missing else f"model_type is {format_json(model_type)}"
-        hint = f"supported: {', '.join(FAMILIES)}"
-        if not missing:
-            extra = "pip install 'attnscope[transformers]' and add --engine transformers"
-            hint = f"{extra} to run, compare, batch or check; without it, {hint}"
-        raise AttnscopeError(found, where=where, hint=hint)
+        extra = "pip install 'attnscope[transformers]' and add --engine transformers"
+        hint = f"{extra} to run, compare, batch or check; without it, supported: {', '.join(FAMILIES)}"
+        raise AttnscopeError(f"model_type is {format_json(model_type)}", where=where, hint=hint)
     return FAMILIES[model_type]
 
 
 def read_config(family: Family, raw: Mapping[str, Any], where: str) -> ModelConfig:
-    """Turn a config.json into a ModelConfig; see `config_reader.read_config`.
+    """Turn a config.json of a known family into a ModelConfig; see `config_reader.read_config`.
 
     Raises:
         AttnscopeError: A key is missing, unknown, of the wrong type, or holds a value that the family does not support.
     """
-    return config_reader.read_config(family, raw, where, others=ALL)
+    return config_reader.read_config(family, raw, where, others=ALL).config

@@ -24,7 +24,7 @@ PHI3 = replace(
         "qkv_bias": False,
         "norm_eps": key("rms_norm_eps", default=1e-5),
         "mlp_bias": False,
-        "rope": rope(fraction="partial_rotary_factor"),
+        "rope": rope(fraction="partial_rotary_factor", longrope="original_max_position_embeddings"),
     },
     modules={
         **LLAMA.modules,
@@ -34,7 +34,8 @@ PHI3 = replace(
         "blocks.{l}.mlp.gate": Chunk(_MLP, "gate", _HALVES),
         "blocks.{l}.mlp.up": Chunk(_MLP, "up", _HALVES),
     },
-    requires={"attention_bias": False},
-    # `original_max_position_embeddings` says where long factors start, and those are refused
-    inert=frozenset("attention_dropout embd_pdrop resid_pdrop original_max_position_embeddings".split()),
+    # The last two are of Phi-4-mini: every layer has full attention, and positions are not interpolated.
+    requires={"attention_bias": False, "mlp_bias": False, "full_attn_mod": 1, "interpolate_factor": 1},
+    inert=frozenset("attention_dropout embd_pdrop lm_head_bias resid_pdrop".split()),
+    upstreamed=True,
 )

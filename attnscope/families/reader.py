@@ -12,19 +12,29 @@ _SMALLEST, _LARGEST = 1e-30, 1e30  # what float32 holds, and so do products of t
 
 
 class ConfigReader:
-    """A config.json with its place, for errors."""
+    """A config.json with its place, for errors.
 
-    def __init__(self, raw: Mapping[str, Any], where: str) -> None:
-        self.raw, self.where = raw, where
+    Attributes:
+        raw: The file.
+        where: Its name.
+        defaults: What the reference takes for a key that is left out.
+        filled: Those of them that were needed.
+    """
+
+    def __init__(self, raw: Mapping[str, Any], where: str, defaults: Mapping[str, Any] | None = None) -> None:
+        self.raw, self.where, self.defaults = raw, where, defaults or {}
+        self.filled: dict[str, Any] = {}
 
     def get(self, *names: str, default: Any = REQUIRED) -> Any:
         """The value under whichever of these names is there and not null.
 
         Raises:
-            AttnscopeError: None is there, and there is no default; or two are, and they differ.
+            AttnscopeError: None is there, and neither we nor the reference have a default; or two are, and they differ.
         """
         given = [name for name in names if self.raw.get(name) is not None]
         if not given:
+            if default is REQUIRED and names[0] in self.defaults and not any(name in self.raw for name in names):
+                return self.filled.setdefault(names[0], self.defaults[names[0]])
             if default is REQUIRED:
                 found = f"the key '{names[0]}' is {'null' if names[0] in self.raw else 'missing'}"
                 raise AttnscopeError(found, where=self.where, hint="the family's attention depends on it")

@@ -14,11 +14,13 @@ _REQUIRED_KEYS = {
     "linear": ("factor",),
     "llama3": ("factor", "low_freq_factor", "high_freq_factor"),
     "yarn": ("factor",),
+    "longrope": ("short_factor", "long_factor"),
 }
 _OPTIONAL_KEYS = {
     "llama3": ("original_max_position_embeddings",),
     "yarn": ("original_max_position_embeddings", "beta_fast", "beta_slow", "attention_factor", "mscale",
              "mscale_all_dim", "truncate"),
+    "longrope": ("factor", "original_max_position_embeddings", "attention_factor"),
 }  # fmt: skip
 
 
@@ -29,6 +31,7 @@ def rope(
     full: float = 1.0,
     base: float = 10000.0,
     unread: tuple[str, ...] = (),
+    longrope: str | None = None,
 ) -> Computed:
     """Read `rope_parameters`, or the older top-level keys with `rope_scaling`.
 
@@ -39,6 +42,8 @@ def rope(
         base: The base where nothing says.
         unread: Names from the table that may be at the top level, too, where transformers does not read them: they
             must repeat what the other keys say.
+        longrope: Name of the top-level key with the length that LongRoPE was trained on; without, there is no LongRoPE.
+            Where there is, transformers takes `su` and `yarn` for it, too.
     """
 
     def read(reader: ConfigReader, done: Mapping[str, Any]) -> Rope:
@@ -55,9 +60,16 @@ def rope(
         for name in unread:
             if (repeated := reader.get(name, default=found[name])) != found[name]:
                 raise reader.wrong(name, repeated, f"{found[name]}, which transformers takes from other keys")
-        return Rope(theta=float(turns), fraction=float(share), scaling=_scaling(reader, given, done))
+        kind = _kind(reader, given, longrope)
+        scaling: RopeScaling | None
+        if longrope is not None and kind == "longrope":
+            scaling = _longrope(reader, given, done, longrope)
+        else:
+            scaling = _scaling(reader, given, kind, done)
+        return Rope(theta=float(turns), fraction=float(share), scaling=scaling)
 
-    return Computed(read, (*_TABLES, theta, *([fraction] if fraction else []), *unread))
+    names = [name for name in (fraction, longrope) if name is not None]
+    return Computed(read, (*_TABLES, theta, *names, *unread))
 
 
 def _table_or_top_level(
@@ -73,24 +85,59 @@ def _table_or_top_level(
     return inside
 
 
-def _scaling(reader: ConfigReader, table: Mapping[str, Any], done: Mapping[str, Any]) -> RopeScaling | None:
+def _kind(reader: ConfigReader, table: Mapping[str, Any], longrope: str | None) -> str:
     kind = table.get("rope_type", table.get("type", "default"))
-    if not isinstance(kind, str) or kind not in _REQUIRED_KEYS:
-        raise reader.wrong("rope_type", kind, "one of " + ", ".join(_REQUIRED_KEYS))
+    known = [name for name in _REQUIRED_KEYS if longrope or name != "longrope"]
+    if longrope is not None and kind in ("su", "yarn"):
+        return "longrope"
+    if not isinstance(kind, str) or kind not in known:
+        raise reader.wrong("rope_type", kind, "one of " + ", ".join(known))
+    return kind
+
+
+def _parameters(reader: ConfigReader, table: Mapping[str, Any], kind: str) -> dict[str, Any]:
+    """What a table holds besides base, share and type: only keys of this type, and all that it needs."""
     known = (*_REQUIRED_KEYS[kind], *_OPTIONAL_KEYS.get(kind, ()))
     rest = {k: v for k, v in table.items() if k not in ("rope_theta", "partial_rotary_factor", "rope_type", "type")}
     for name in rest.keys() - known:
         raise reader.wrong(f"the rotary key '{name}'", rest[name], f"only keys of rope_type '{kind}'")
     for name in _REQUIRED_KEYS[kind]:
         if name not in rest:
-            raise reader.wrong(f"the rotary key '{name}'", None, f"a number for rope_type '{kind}'")
+            expected = "a list of numbers" if kind == "longrope" else "a number"
+            raise reader.wrong(f"the rotary key '{name}'", None, f"{expected} for rope_type '{kind}'")
+    return rest
+
+
+def _longrope(reader: ConfigReader, table: Mapping[str, Any], done: Mapping[str, Any], original: str) -> RopeScaling:
+    """Read LongRoPE's parameters; the length trained on is at the top level, and one in the table must be the same."""
+    rest, name = _parameters(reader, table, "longrope"), "original_max_position_embeddings"
+    length = whole_number(reader, original, reader.get(original))
+    if rest.pop(name, length) != length:
+        raise reader.wrong(f"the rotary key '{name}'", table[name], f"the {length} of '{original}'")
+    factors = {each: rest.pop(f"{each}_factor") for each in ("short", "long")}
+    for each, listed in factors.items():
+        if not isinstance(listed, list):
+            raise reader.wrong(f"{each}_factor", listed, "a list of numbers")
+    numbers: dict[str, Any] = {key: float(positive_number(reader, key, value)) for key, value in rest.items()}
+    return RopeScaling(
+        kind="longrope",
+        factor=numbers.pop("factor", done["max_positions"] / length),
+        original_max_positions=length,
+        short_factors=tuple(float(positive_number(reader, "short_factor", one)) for one in factors["short"]),
+        long_factors=tuple(float(positive_number(reader, "long_factor", one)) for one in factors["long"]),
+        **numbers,
+    )
+
+
+def _scaling(reader: ConfigReader, table: Mapping[str, Any], kind: str, done: Mapping[str, Any]) -> RopeScaling | None:
+    rest = _parameters(reader, table, kind)
     if kind == "default":
         return None
     truncate = rest.pop("truncate", True)
     if not isinstance(truncate, bool):
         raise reader.wrong("truncate", truncate, "true or false")
     original = rest.pop("original_max_position_embeddings", done["max_positions"])
-    numbers = {name: float(positive_number(reader, name, value)) for name, value in rest.items()}
+    numbers: dict[str, Any] = {name: float(positive_number(reader, name, value)) for name, value in rest.items()}
     _apply_mscale(numbers)
     return RopeScaling(
         kind=kind,  # type: ignore[arg-type]  # one of the keys above

@@ -9,6 +9,7 @@ from attnscope.families.reader import REQUIRED, ConfigReader
 
 ACTIVATIONS = {
     "gelu": "gelu",
+    "gelu_fast": "gelu_tanh",
     "gelu_new": "gelu_tanh",
     "gelu_pytorch_tanh": "gelu_tanh",
     "relu": "relu",
@@ -97,7 +98,7 @@ def _kv_heads(reader: ConfigReader, done: Mapping[str, Any]) -> Any:
 
 HEAD_WIDTH = Computed(_per_head)  # the model's width over the number of heads
 HEAD_DIM = Computed(_head_dim, ("head_dim",))  # an explicit head width, else the same
-# Null: one for each query head. Left out, it is refused, because then each family has a number of its own.
+# Null: one for each query head. Left out, it is a number that each family has of its own.
 KV_HEADS = Computed(_kv_heads, ("num_key_value_heads",))
 
 
@@ -155,6 +156,7 @@ class Family:
         requires: Keys that must hold the one value that we support, where they are there at all.
         inert: Keys that do not change attention.
         leftover: Regular expressions for tensors that attention does not need, as named after the prefix.
+        upstreamed: Published with model code of its own that transformers took over, under the same names.
     """
 
     name: str
@@ -166,6 +168,7 @@ class Family:
     requires: Mapping[str, Any] = field(default_factory=dict)
     inert: frozenset[str] = frozenset()
     leftover: tuple[str, ...] = ()
+    upstreamed: bool = False
 
     @property
     def reads(self) -> set[str]:

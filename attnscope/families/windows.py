@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from attnscope.errors import AttnscopeError
-from attnscope.families.reader import ConfigReader, format_json, whole_number
+from attnscope.families.reader import REQUIRED, ConfigReader, format_json, whole_number
 from attnscope.families.spec import Computed
 
 _MOST_LAYERS = 100_000  # a config alone must not make us write a list of any length
@@ -19,11 +19,10 @@ def everywhere(reader: ConfigReader, done: Mapping[str, Any]) -> Windows:
 
 
 def window_size(reader: ConfigReader) -> int | None:
-    """`sliding_window`, which may be null but not left out: what its absence means depends on who is asked."""
-    if "sliding_window" not in reader.raw:
-        reader.get("sliding_window")
-    window = reader.raw["sliding_window"]
-    return None if window is None else whole_number(reader, "sliding_window", window)
+    """`sliding_window`; null is no window, while a key that is left out has the default of its family."""
+    if reader.raw.get("sliding_window", REQUIRED) is None:
+        return None
+    return whole_number(reader, "sliding_window", reader.get("sliding_window"))
 
 
 def layers(reader: ConfigReader, done: Mapping[str, Any]) -> int:

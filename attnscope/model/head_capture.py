@@ -199,11 +199,11 @@ def _to_float64(tensor: Tensor) -> Numbers:
     return found
 
 
-def wavelengths(stack: Stack, layer: int) -> Numbers | None:
-    """Tokens that each rotated pair takes for a whole turn, (R / 2,); None where the layer rotates nothing."""
+def wavelengths(stack: Stack, layer: int, n: int) -> Numbers | None:
+    """Tokens of a text of n that each rotated pair takes for a whole turn, (R / 2,); None where nothing is rotated."""
     rope = stack.config.rope_of(layer)
     if rope is None:
         return None
-    frequencies, _ = rotary_frequencies(rope, int(stack.config.d_head * rope.fraction), torch.device("cpu"))
+    frequencies, _ = rotary_frequencies(rope, int(stack.config.d_head * rope.fraction), n, torch.device("cpu"))
     found: Numbers = 2 * np.pi / frequencies.double().numpy()
     return found

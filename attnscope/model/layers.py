@@ -64,7 +64,7 @@ class LayerContext:
 
     Attributes:
         spec: How scores become weights in this layer.
-        rotary: cos and sin of every position, (T, R) each; None where positions are not rotary.
+        rotary: cos and sin of every position, (T, R) or (B, 1, T, R) each; None where positions are not rotary.
         context: What keys and values are made of under cross-attention, (B, K, D); None for the block's own input.
         hooks: Who looks at attention.
     """

@@ -1,6 +1,7 @@
 """Position encodings: sinusoidal, learned, ALiBi, rotary."""
 
 import math
+from collections.abc import Sequence
 from functools import partial
 
 import torch
@@ -58,11 +59,17 @@ def bias_for(config: ModelConfig) -> "partial[Tensor] | None":
     return partial(alibi, n_heads=config.n_heads) if config.positions == "alibi" else None
 
 
-def rotary_frequencies(rope: Rope, width: int, device: torch.device) -> tuple[Tensor, float]:
+def rotary_frequencies(rope: Rope, width: int, n: int, device: torch.device) -> tuple[Tensor, float]:
     """Angular frequency of each rotated pair, in radians a token, and the factor on cos and sin.
 
+    Args:
+        rope: The rotary parameters.
+        width: Rotated dimensions of a head.
+        n: Tokens of the text, on which LongRoPE depends.
+        device: Where the result goes.
+
     Returns:
-        (width / 2,) float32, and YaRN's attention factor (1.0 elsewhere).
+        (width / 2,) float32, and the attention factor of YaRN and LongRoPE (1.0 elsewhere).
     """
     exponents = torch.arange(0, width, 2, device=device, dtype=torch.int64).float() / width
     base = 1.0 / (rope.theta**exponents)
@@ -75,6 +82,8 @@ def rotary_frequencies(rope: Rope, width: int, device: torch.device) -> tuple[Te
             return _llama3(base, rope.scaling), 1.0
         case "yarn":
             return _yarn(base, rope, rope.scaling)
+        case "longrope":
+            return _longrope(base, rope.scaling, n)
 
 
 def _llama3(base: Tensor, s: RopeScaling) -> Tensor:
@@ -103,9 +112,43 @@ def _yarn(base: Tensor, rope: Rope, s: RopeScaling) -> tuple[Tensor, float]:
     return (1 - keep) * base / s.factor + keep * base, factor
 
 
-def rotary_table(rope: Rope, width: int, n: int, device: torch.device, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Cos and sin of every position and rotated dimension, (n, width) each, in the half-split layout."""
-    frequencies, factor = rotary_frequencies(rope, width, device)
+def _longrope(base: Tensor, s: RopeScaling, n: int) -> tuple[Tensor, float]:
+    """LongRoPE (Ding et al., 2024): a divisor for each frequency, of which longer texts have others, and a factor."""
+    original = s.original_max_positions or 1
+    divisors = torch.tensor(s.long_factors if n > original else s.short_factors, device=base.device)
+    grown = math.sqrt(1 + math.log(s.factor) / math.log(original)) if s.factor > 1 else 1.0
+    return base / divisors, grown if s.attention_factor is None else s.attention_factor
+
+
+def rotary_tables(
+    rope: Rope, width: int, lengths: Sequence[int], n: int, device: torch.device, dtype: torch.dtype
+) -> tuple[Tensor, Tensor]:
+    """Cos and sin of every position and rotated dimension, for all texts or, where they differ, for each.
+
+    Args:
+        rope: The rotary parameters.
+        width: Rotated dimensions of a head.
+        lengths: Tokens of every text.
+        n: Positions.
+        device: Where the tables go.
+        dtype: Their type.
+
+    Returns:
+        (n, width) or (B, 1, n, width) each.
+    """
+    original = rope.scaling.original_max_positions if rope.scaling and rope.scaling.kind == "longrope" else None
+    if original is None or len({length > original for length in lengths}) == 1:
+        return rotary_table(rope, width, n, max(lengths), device, dtype)
+    tables = [rotary_table(rope, width, n, length, device, dtype) for length in lengths]
+    cos, sin = (torch.stack(each)[:, None] for each in zip(*tables, strict=True))
+    return cos, sin
+
+
+def rotary_table(
+    rope: Rope, width: int, n: int, length: int, device: torch.device, dtype: torch.dtype
+) -> tuple[Tensor, Tensor]:
+    """Cos and sin of the first n positions and every rotated dimension, (n, width) each, in the half-split layout."""
+    frequencies, factor = rotary_frequencies(rope, width, length, device)
     angles = torch.arange(n, device=device, dtype=torch.float32)[:, None] * frequencies  # (n, width / 2)
     angles = torch.cat((angles, angles), dim=-1)  # (n, width)
     return (angles.cos() * factor).to(dtype), (angles.sin() * factor).to(dtype)
@@ -116,17 +159,18 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
     Args:
         x: (B, H, T, E).
-        cos: (T or more, R) with R ≤ E.
+        cos: (T or more, R) with R ≤ E, or (B, 1, T or more, R).
         sin: Likewise.
     """
     width, half = cos.shape[-1], cos.shape[-1] // 2
-    cos, sin = cos[: x.shape[2]], sin[: x.shape[2]]
+    cos, sin = cos[..., : x.shape[2], :], sin[..., : x.shape[2], :]
     first, second = x[..., :half], x[..., half:width]
     if width == x.shape[-1]:
         rotated = x * cos
     else:
         rotated = x.clone()
         rotated[..., :width] *= cos
-    rotated[..., :half].addcmul_(second, sin[:, :half], value=-1)  # in place: allocating memory for long texts is slow
-    rotated[..., half:width].addcmul_(first, sin[:, half:])
+    # In place: allocating memory for long texts is slow.
+    rotated[..., :half].addcmul_(second, sin[..., :half], value=-1)
+    rotated[..., half:width].addcmul_(first, sin[..., half:])
     return rotated

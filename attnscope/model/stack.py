@@ -10,8 +10,8 @@ from attnscope.masks.terms import Mask
 from attnscope.model.hooks import AttentionHooks
 from attnscope.model.inputs import AttentionSpec
 from attnscope.model.layers import Embedding, LayerContext, TransformerBlock, make_norm
-from attnscope.model.masks import intersect
-from attnscope.model.positions import bias_for, learned_rows, rotary_table, sinusoidal
+from attnscope.model.masks import PaddingMask, intersect
+from attnscope.model.positions import bias_for, learned_rows, rotary_tables, sinusoidal
 from attnscope.model.weights import WeightStore
 
 Ids = tuple[Tensor, Tensor]  # token ids and segments, (B, T) each, int64, padded on the right
@@ -103,8 +103,9 @@ class Stack(nn.Module):
             spec = AttentionSpec(c.attention_scale, mask, c.softcap, bias, "alibi" if bias else None)
             rotated = c.rope_of(layer)
             if rotated is not None and rotated not in tables:
-                like = self.embed.tokens.weight
-                tables[rotated] = rotary_table(
-                    rotated, int(c.d_head * rotated.fraction), longest, like.device, like.dtype
-                )
+                like, lengths = self.embed.tokens.weight, [longest]
+                if isinstance(padding, PaddingMask):
+                    lengths = padding.lengths.tolist()
+                width = int(c.d_head * rotated.fraction)
+                tables[rotated] = rotary_tables(rotated, width, lengths, longest, like.device, like.dtype)
             yield LayerContext(spec, tables[rotated], source, hooks)

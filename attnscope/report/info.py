@@ -11,7 +11,8 @@ class Description(msgspec.Struct, frozen=True):
     Attributes:
         name: What the user named.
         family: `model_type` of a checkpoint, or `config`.
-        weights: `trained` where they come from a checkpoint that does not say otherwise, or `random`.
+        weights: `trained` where they come from a checkpoint that does not say otherwise, `random`, or `none` of a
+            config.json alone.
         fingerprint: See report.Provenance.
         config: Every size and switch, in our names.
         mask: The model's own mask, in words; or all that it was trained under.
@@ -19,10 +20,11 @@ class Description(msgspec.Struct, frozen=True):
         parameters: Parameters that attention depends on: embeddings and blocks.
         stored_parameters: Numbers in the checkpoint, heads and buffers included; None where there is no checkpoint.
         dtypes: Element types of the checkpoint's tensors and how many numbers each holds.
-        tokenizer: Kind of the tokenizer, such as `WordPiece`; `none` where none can be used.
+        tokenizer: Kind of the tokenizer, such as `WordPiece`; `none` of a config.json alone, or where none can be used.
         tokenizer_size: Words that it knows; None where they are made from the text.
         files: Name and size in bytes.
         notes: What was switched off or ignored while opening it.
+        ignored_keys: See report.Provenance.
     """
 
     name: str
@@ -39,6 +41,7 @@ class Description(msgspec.Struct, frozen=True):
     tokenizer_size: int | None
     files: dict[str, int]
     notes: list[str] = []
+    ignored_keys: list[str] = []
 
 
 TOP = 3

@@ -33,6 +33,8 @@ class Provenance(msgspec.Struct, frozen=True):
         versions: Of the libraries that had a part in the numbers, besides torch.
         weights_hash: SHA-256 (hex) over every byte of the weights' files; None where it was not asked for.
         tokenizer: What the user named in place of the model's own tokenizer; None for that.
+        ignored_keys: Keys of config.json that were ignored, because no code of transformers reads them or because the
+            user wanted it; `notes` says which is which.
     """
 
     attnscope: str
@@ -53,6 +55,7 @@ class Provenance(msgspec.Struct, frozen=True):
     weights_hash: str | None = None
     adapter: str | None = None
     tokenizer: str | None = None
+    ignored_keys: list[str] = []
 
 
 class MaskUse(msgspec.Struct, frozen=True):

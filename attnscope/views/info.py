@@ -13,6 +13,11 @@ if TYPE_CHECKING:
     from attnscope.config import ModelConfig
     from attnscope.report.info import Description
 
+_WEIGHTS = {
+    "trained": "from the checkpoint",
+    "random": "random (the model is untrained)",
+    "none": "none: this is a config.json alone",
+}
 _NAMES = 12  # width of the names before values
 BINARY = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 DECIMAL = ("", "k", "M", "G", "T", "P", "E")
@@ -53,7 +58,7 @@ def _facts(d: "Description", safe: Callable[[str], str]) -> list[tuple[str, str]
     return [
         ("name", safe(d.name)),
         ("family", safe(d.family)),
-        ("weights", "random (the model is untrained)" if d.weights == "random" else "from the checkpoint"),
+        ("weights", _WEIGHTS[d.weights]),
         ("fingerprint", d.fingerprint),
         ("layers", f"{c.n_layers}, {c.d_model} wide" + (", attention and MLP in parallel" * c.parallel)),
         ("heads", _heads(c)),
@@ -64,7 +69,7 @@ def _facts(d: "Description", safe: Callable[[str], str]) -> list[tuple[str, str]
         ("MLP", _mlp(c)),
         ("residual", "yes" if c.residual else "no"),
         ("vocabulary", rows + (f", segments: {c.n_segments}" if c.n_segments else "")),
-        ("tokenizer", tokenizer),
+        ("tokenizer", tokenizer if d.weights != "none" else ""),
         ("parameters", f"{d.parameters:,} in embeddings and blocks"),
         ("checkpoint", f"{d.stored_parameters:,} numbers: {stored}" if d.stored_parameters is not None else ""),
     ]

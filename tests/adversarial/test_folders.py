@@ -13,6 +13,8 @@ import pytest
 
 from attnscope.checkpoints.folder import open_folder
 from attnscope.checkpoints.headers import read_header
+from attnscope.config import RunConfig
+from attnscope.engines.opening import open_source
 from attnscope.errors import AttnscopeError
 from attnscope.files.reading import read_file
 from tests.helpers.folders import CONFIG, TENSORS, entry, raw, safetensors, within, write_folder, write_sharded
@@ -145,8 +147,8 @@ def test_auto_map_runs_nothing(tmp_path: Path) -> None:
     marker = tmp_path / "ran"
     (tmp_path / "evil.py").write_text(f"open({str(marker)!r}, 'w')")
     write_folder(tmp_path, CONFIG | {"auto_map": {"AutoConfig": "evil.Config"}, "trust_remote_code": True})
-    folder = open_folder(tmp_path)
-    assert len(folder.notes) == 1
+    with pytest.raises(AttnscopeError, match="the folder brings its own model code"):
+        open_source(RunConfig((), model=str(tmp_path)), [])
     assert not marker.exists()
     assert "evil" not in sys.modules
 

@@ -70,7 +70,19 @@ def test_every_argument_is_drawn():
     """Or a new one would have no test; those that are left have tests of their own."""
     from attnscope.api.options import InspectArguments
 
-    others = {"model", "adapter", "tokenizer", "engine", "part", "pair", "context", "truncate", "progress"}
+    others = {
+        "model",
+        "adapter",
+        "tokenizer",
+        "engine",
+        "part",
+        "pair",
+        "context",
+        "truncate",
+        "progress",
+        "ignore_key",
+        "trust_config",
+    }
     assert set(InspectArguments.__annotations__) == set(VALUES) | others
 
 

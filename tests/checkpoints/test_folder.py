@@ -24,7 +24,6 @@ def test_a_folder_gives_config_tensors_files_and_metadata(tmp_path: Path) -> Non
     folder = open_folder(tmp_path)
     assert folder.config == CONFIG
     assert folder.metadata == {"format": "pt"}
-    assert folder.notes == ()
     assert {n: (t.dtype, t.shape) for n, t in folder.tensors.items()} == {
         "embed.weight": ("F32", (3, 4)),
         "blocks.0.bias": ("F16", (5,)),
@@ -108,12 +107,6 @@ def test_two_trainings_of_one_architecture_have_different_fingerprints(tmp_path:
     one = write_folder(tmp_path / "one", weights=safetensors({"w": np.zeros((300, 300), np.float32)}))
     other = write_folder(tmp_path / "other", weights=safetensors({"w": np.ones((300, 300), np.float32)}))
     assert _fingerprint(one) != _fingerprint(other)
-
-
-def test_code_named_in_the_config_is_noted(tmp_path: Path) -> None:
-    (note,) = open_folder(write_folder(tmp_path, CONFIG | {"auto_map": {"AutoModel": "evil.Model"}})).notes
-    assert "auto_map" in note
-    assert "not run" in note
 
 
 def test_a_real_model_opens(minilm: Path) -> None:

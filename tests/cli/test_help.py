@@ -59,4 +59,13 @@ def test_examples_of_run_parse(line, pipeline, monkeypatch, tmp_path, capsys):
 def test_examples_of_info_parse(line):
     name, command, *args = shlex.split(line.split(" | ")[0])
     assert (name, command) == ("attnscope", "info")
-    assert set(args) <= {"--model", "./my-bert", "--config", "sliding-window", "--cost", "--format", "json"}
+    assert set(args) <= {
+        "--model",
+        "./my-bert",
+        "./my-bert/config.json",
+        "--config",
+        "sliding-window",
+        "--cost",
+        "--format",
+        "json",
+    }

@@ -126,6 +126,12 @@ class _Drawing:
             table["factor"] = self.of(2.0, 4, 8.0, 1.5, odd=(0.5, None, ABSENT))
         if kind == "llama3":
             table |= {"low_freq_factor": self.of(1.0, 1, 0.5), "high_freq_factor": self.of(4.0, 2.0, odd=(ABSENT,))}
+        if kind == "longrope" and self.model_type == "phi3":
+            del table["factor"]
+            for name in ("short_factor", "long_factor"):
+                pairs = self.of(self.d_head // 2, odd=(self.d_head // 4,))
+                table[name] = [self.of(1.0, 1.5, 3) + pair for pair in range(pairs)]
+            table |= {"factor": self.of(ABSENT, ABSENT, 2.0), "attention_factor": self.of(ABSENT, ABSENT, 1.3)}
         if kind in ("llama3", "yarn"):
             table["original_max_position_embeddings"] = self.of(8, 12, 24, ABSENT, odd=(None,))
         if kind == "yarn":
@@ -342,7 +348,7 @@ def _gemma3(d: _Drawing) -> dict[str, Any]:
 def _phi3(d: _Drawing) -> dict[str, Any]:
     return {
         **d.llama_like(),
-        **d.rotary(fraction=("partial_rotary_factor",), kinds=("default", "default", "default", "linear")),
+        **d.rotary(fraction=("partial_rotary_factor",), kinds=("default", "default", "longrope", "linear")),
         "sliding_window": d.of(ABSENT, None, 2, 5),
         "original_max_position_embeddings": d.of(ABSENT, ABSENT, 12, 48),
         "head_dim": d.of(ABSENT, odd=(10, None)),

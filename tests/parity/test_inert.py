@@ -10,6 +10,7 @@ from torch import Tensor
 
 from attnscope.families import FAMILIES
 from attnscope.families.config_reader import COMMON_INERT
+from tests.families.test_unknown_keys import INERT
 from tests.helpers.tiny_models import TABLE, VOCAB, Row
 from tests.helpers.token_batches import batch
 
@@ -19,6 +20,9 @@ _OTHER_VALUES: dict[str, Any] = {
     "attn_logit_softcapping": 0.7,
     "final_logit_softcapping": 0.7,
     "chunk_size_feed_forward": 3,  # divides the text's nine tokens, as transformers demands
+    "cache_implementation": "static",
+    "num_labels": 5,
+    "torch_dtype": "float32",
     "id2label": {0: "a", 1: "b", 2: "c"},
     "label2id": {"a": 0, "b": 1, "c": 2},
     "problem_type": "regression",
@@ -70,6 +74,19 @@ def unchanged() -> dict[str, tuple[Tensor, ...]]:
 def test_an_inert_key_changes_no_attention(family: str, name: str, unchanged: dict[str, tuple[Tensor, ...]]) -> None:
     row = _ROWS[family]
     changed = _attentions(row, **{name: _other(name, row.model.config_class(**row.config))})
+    for before, after in zip(unchanged[family], changed, strict=True):
+        torch.testing.assert_close(after, before, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("family", _ROWS)
+def test_keys_that_are_no_fields_change_no_attention(family: str, unchanged: dict[str, tuple[Tensor, ...]]) -> None:
+    """Keys that others write, and keys that are ignored since no source reads them; all of them at once."""
+    row = _ROWS[family]
+    fields = {field.name for field in dataclasses.fields(row.model.config_class)}
+    reserved = {"attnscope", "auto_map", "transformers.js_config"}  # of our own, of the loader, no name of an attribute
+    others = COMMON_INERT - fields - FAMILIES[family].reads - _NOT_PERTURBED - reserved
+    changes = {name: _OTHER_VALUES.get(name, "other") for name in sorted(others)}
+    changed = _attentions(row, **{**changes, **INERT})
     for before, after in zip(unchanged[family], changed, strict=True):
         torch.testing.assert_close(after, before, rtol=0, atol=1e-6)
 

@@ -19,6 +19,6 @@ def test_yarn_is_that_of_transformers(factor: float) -> None:
     )
     expected, temperature = ROPE_INIT_FUNCTIONS["yarn"](config, CPU)
     scaling = RopeScaling("yarn", factor, 100, beta_fast=32.0, beta_slow=1.0)
-    found, given = rotary_frequencies(Rope(scaling=scaling), 16, CPU)
+    found, given = rotary_frequencies(Rope(scaling=scaling), 16, 9, CPU)
     torch.testing.assert_close(found, expected)
     assert given == pytest.approx(temperature)

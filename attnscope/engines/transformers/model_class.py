@@ -1,6 +1,7 @@
 """Find the `transformers` class that a config means. Nothing is downloaded; code in the folder is not run."""
 
 import re
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -9,6 +10,9 @@ from typing import Any
 from attnscope.checkpoints.folder import Folder
 from attnscope.engines.transformers.interface import register
 from attnscope.errors import AttnscopeError
+from attnscope.families import FAMILIES
+from attnscope.families.transformers_keys import reference_keys
+from attnscope.families.trust import check_trust
 
 _COUNTS = re.compile(r"(num|n)_.*(layer|expert|block)s?|n_layers?|(en|de)coder_layers|depth")
 _MOST = 10_000
@@ -46,6 +50,21 @@ def find_model_class(folder: Folder) -> ModelClass:
         found = f"'{config.model_type}' takes {kind.main_input_name}, not text"
         raise AttnscopeError(found, where=where, hint="attnscope shows attention between the tokens of a text")
     return ModelClass(kind, config)
+
+
+def check_own_code(folder: Folder, kind: ModelClass, *, trusted: bool) -> tuple[str, ...]:
+    """Notes on code that the config names and nobody runs; see `families.trust.check_trust`.
+
+    Raises:
+        AttnscopeError: It is code for the model itself, and not trusted.
+    """
+    native = FAMILIES.get(str(folder.config["model_type"]))
+    upstreamed = native is None or native.upstreamed
+    module = vars(sys.modules[kind.model.__module__])
+    older = reference_keys(native.name).classes if native is not None else frozenset[str]()
+    classes = older | {name for name, value in module.items() if isinstance(value, type)}
+    where = str(folder.config_path)
+    return check_trust(folder.config, where, classes, upstreamed=upstreamed, trusted=trusted)
 
 
 def _check_counts(config: dict[str, Any], where: str) -> None:

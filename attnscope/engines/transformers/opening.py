@@ -18,6 +18,7 @@ from attnscope.checkpoints.source import DEFAULT_MODEL, ModelSource, training_fa
 from attnscope.checkpoints.tokenizers import find_tokenizer, open_tokenizer
 from attnscope.config import ModelConfig, RunConfig, TextInput
 from attnscope.errors import UsageError
+from attnscope.families.config_reader import drop_keys, ignored_notes
 from attnscope.planning.memory import DTYPE_BYTES, memory_limit, require_memory
 from attnscope.system.escape import as_unicode
 from attnscope.tokenization.hugging_face import FileTokenizer
@@ -43,15 +44,16 @@ def open_transformers(run: RunConfig, texts: Iterable[TextInput]) -> ModelSource
         raise UsageError("a TOML stack is not a transformers model", where="--engine", hint="remove --engine")
     name = run.model or DEFAULT_MODEL
     located = locate(name)
-    folder = open_checkpoint(located, run.adapter)
+    folder, ignored = _without_keys(open_checkpoint(located, run.adapter), run)
     weights, masks = training_facts(folder)
     _require_memory(folder, run)
     import torch
 
     from attnscope.engines.transformers.loading import load_model
-    from attnscope.engines.transformers.model_class import find_model_class
+    from attnscope.engines.transformers.model_class import check_own_code, find_model_class
 
-    find_model_class(folder)  # before its tokenizer is missed: a model of pictures has none
+    kind = find_model_class(folder)  # before its tokenizer is missed: a model of pictures has none
+    trust = check_own_code(folder, kind, trusted=run.trust_config)
     found = find_tokenizer(folder, run.tokenizer)
     loaded = load_model(folder, getattr(torch, run.dtype))
     source = _source(name, loaded, found.tokenizer, folder.fingerprint, run.part)
@@ -61,10 +63,17 @@ def open_transformers(run: RunConfig, texts: Iterable[TextInput]) -> ModelSource
             family=str(folder.config["model_type"]),
             weights=weights,
             folder=folder,
-            notes=(*located.notes, *folder.notes, *loaded.notes),
+            notes=(*located.notes, *trust, *ignored_notes(ignored), *folder.notes, *loaded.notes),
             trained_masks=masks,
+            ignored_keys=ignored,
         )
     )
+
+
+def _without_keys(folder: Folder, run: RunConfig) -> tuple[Folder, tuple[str, ...]]:
+    """A folder without the config keys that the user wants ignored, and these."""
+    kept = drop_keys(folder.config, run.ignore_key, str(folder.config_path))
+    return replace(folder, config=kept), tuple(name for name in folder.config if name not in kept)
 
 
 @dataclass(frozen=True)

@@ -52,7 +52,7 @@ def render_comparison(
     screen = Screen(console, precision, options)
     if format == "verdict":
         _put_verdict(screen, comparison)
-        put_notes(screen, comparison.notes)
+        put_notes(screen, [*comparison.sides[0].report.provenance.notes, *_other_notes(comparison), *comparison.notes])
         return
     _put_sides(screen, comparison)
     _put_verdict(screen, comparison)
@@ -143,9 +143,17 @@ def _put_sides(screen: Screen, comparison: Comparison) -> None:
     if used and first.mask.what_if is None:
         lines.append(("what if", Text(f"{used.pop()}; the model's own mask is {screen.safe(first.mask.own)}")))
     put_facts(screen, lines)
+    put_notes(screen, _other_notes(comparison))
     for side in comparison.sides if comparison.axis == "text" else comparison.sides[:1]:
         for text in side.report.texts:
             put_text_header(screen, text, len(side.report.texts))
+
+
+def _other_notes(comparison: Comparison) -> list[str]:
+    """Notes on models that the first side's do not say."""
+    said = comparison.sides[0].report.provenance.notes
+    others = [(side.label, note) for side in comparison.sides[1:] for note in side.report.provenance.notes]
+    return [f"{label}: {note}" for label, note in others if note not in said]
 
 
 def _put_change(screen: Screen, sides: tuple[Side, Side], head: HeadChange, format: str) -> None:

@@ -153,7 +153,22 @@ def test_a_start_that_is_no_token(copied, start):
 def test_code_of_the_folder_is_not_run(copied):
     folder = copied("llama", {"auto_map": {"AutoModel": "evil.Model", "AutoConfig": "evil.Config"}})
     (folder / "evil.py").write_text("raise SystemExit('run')")
-    assert "which was not run" in " ".join(run(folder).provenance.notes)
+    assert 'brings its own model code ("evil.Model")' in refused(folder)
+    notes = " ".join(run(folder, trust_config=True).provenance.notes)
+    assert "which was not run" in notes and "the folder's own code may differ" in notes
+
+
+def test_a_class_of_another_model_is_refused(copied):
+    folder = copied("llama", {"architectures": ["Eagle3LlamaForCausalLM"]})
+    assert 'architectures is ["Eagle3LlamaForCausalLM"]; expected classes of "llama" in transformers' in refused(folder)
+    assert "and may differ" in " ".join(run(folder, trust_config=True).provenance.notes)
+
+
+def test_a_key_that_is_ignored_is_not_given_to_transformers(copied):
+    folder = copied("llama", {"attention_bias": True})
+    assert "is missing" in refused(folder)  # biases that the file does not hold
+    found = run(folder, ignore_key=("attention_bias",)).provenance
+    assert found.ignored_keys == ["attention_bias"] and "(--ignore-key): attention_bias" in " ".join(found.notes)
 
 
 def test_parts(folders):

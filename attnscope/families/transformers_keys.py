@@ -1,0 +1,47 @@
+"""Know which keys of a config.json `transformers` reads, which classes it has, and what it fills in.
+
+`transformers_keys.json` is written from the sources of its releases by `python -m tests.families.read_keys`.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+DATA = Path(__file__).with_name("transformers_keys.json")
+
+
+@dataclass(frozen=True)
+class ReferenceKeys:
+    """What the releases of transformers say of one family.
+
+    Attributes:
+        names: Names that its own files or shared ones hold or look up: a key of another name is read by none of them.
+        classes: Classes of its models, in any release.
+        elsewhere: Fields of the configs of all models that are no native family.
+        defaults: Values of keys that a file leaves out, where all supported releases agree.
+        releases: The releases that were read, oldest first.
+    """
+
+    names: frozenset[str]
+    classes: frozenset[str]
+    elsewhere: frozenset[str]
+    defaults: Mapping[str, Any]
+    releases: tuple[str, ...]
+
+
+@cache
+def reference_keys(family: str) -> ReferenceKeys:
+    """What is known of a family, by its name."""
+    data = _data()
+    own = data["families"][family]
+    names = frozenset(data["shared"].split()) | frozenset(own["names"].split())
+    classes, elsewhere = frozenset(own["classes"].split()), frozenset(data["elsewhere"].split())
+    return ReferenceKeys(names, classes, elsewhere, own["defaults"], tuple(data["releases"].split()))
+
+
+@cache
+def _data() -> Any:
+    return json.loads(DATA.read_text())
