@@ -286,6 +286,7 @@ class RunConfig(msgspec.Struct, frozen=True):
         engine: Who computes queries, keys and values: attnscope itself, or `transformers`.
         part: Which attention of a model with two halves is looked at; None where there is only one.
         hash_weights: The Report carries a hash over the whole weights.
+        auto_key: Columns that `auto` ranks heads by, likewise, where all are kept; None for those of `key`.
         picture: The findings become an .svg, which is put together as a whole before it is written.
     """
 
@@ -314,3 +315,4 @@ class RunConfig(msgspec.Struct, frozen=True):
     part: Literal["encoder", "decoder", "cross"] | None = None
     hash_weights: bool = False
     picture: bool = False
+    auto_key: Positions | None = None
