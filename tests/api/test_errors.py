@@ -140,7 +140,6 @@ def test_no_error_names_an_option_that_python_does_not_have():
             CompareArguments,
             ExplainArguments,
             HeadsArguments,
-            HeadsArguments,
             CheckArguments,
         )
         for name in kind.__annotations__
