@@ -302,6 +302,7 @@ class RunConfig(msgspec.Struct, frozen=True):
         engine: Who computes queries, keys and values: attnscope itself, or `transformers`.
         part: Which attention of a model with two halves is looked at; None where there is only one.
         hash_weights: The Report carries a hash over the whole weights.
+        auto_key: Columns that `auto` ranks heads by, likewise, where all are kept; None for those of `key`.
         picture: The findings become an .svg, which is put together as a whole before it is written.
         ignore_key: Keys of config.json that the user wants ignored.
         trust_config: Read a config.json that names model code of its own, which is not run.
@@ -335,3 +336,4 @@ class RunConfig(msgspec.Struct, frozen=True):
     picture: bool = False
     ignore_key: tuple[str, ...] = ()
     trust_config: bool = False
+    auto_key: Positions | None = None

@@ -161,9 +161,9 @@ def _named_places(plan: RunPlan) -> tuple[list[list[int]] | None, list[list[int]
     """Rows and columns of every text that the user named; None where they name none, or all."""
     texts = plan.text_plans
     rows = [text.queries for text in texts]
-    columns = [text.keys for text in texts]
+    columns = [text.keys if text.auto_keys is None else text.auto_keys for text in texts]
     every_row = all(len(text.queries) == len(text.tokens) for text in texts)
-    every_column = all(len(text.keys) == len(text.context or text.tokens) for text in texts)
+    every_column = all(len(some) == len(text.context or text.tokens) for some, text in zip(columns, texts, strict=True))
     return (
         None if plan.run.query is None or every_row else rows,
         None if plan.run.key is None or every_column else columns,

@@ -43,6 +43,13 @@ def test_the_stages_of_a_run_are_those_of_the_command_line(tmp_path: Path) -> No
     assert all(staged[name] == dumped[name] for name in ("tokens", "units", "top", "rows"))
 
 
+def test_roles_of_heads_are_those_of_the_plain_script() -> None:
+    """The script refuses other numbers; the limit is for a model of real size."""
+    done = run("heads.py", "gpt2", "--runs", "1", "--layers", "1", "--width", "24")
+    assert "12 heads / eager and NumPy" in done.stdout, done.stderr
+    assert done.returncode == int("MISSED" in done.stdout)
+
+
 def test_a_long_text_goes_through_the_command_line() -> None:
     done = run("long.py", "window", "--tokens", "300")
     assert (done.returncode, done.stderr) == (0, "")

@@ -73,7 +73,7 @@ class RankingRecorders:
         """The ranking, after the model has run."""
         count = self._rows.sum()
         if self._keys is not None:
-            wanted = self._keys[:, None].double()
+            wanted = self._keys[:, None].float()
             values = torch.stack([(one.compute() * wanted).sum((0, 2)) for one in self._columns]) / count
             said = "these rows" if self._named else "all words"
             return HeadRanking(f"most weight from {said} on these columns", values.cpu())
@@ -81,9 +81,9 @@ class RankingRecorders:
         for some, every in self._offsets:
             rows, all_rows = (
                 {
-                    "offset_sums": one.sums.sum(0).cpu().numpy(),
-                    "offset_squares": one.squares.sum(0).cpu().numpy(),
-                    "offset_cells": one.cells.sum(0).cpu().numpy(),
+                    "offset_sums": one.sums.cpu().double().sum(0).numpy(),
+                    "offset_squares": one.squares.cpu().double().sum(0).numpy(),
+                    "offset_cells": one.cells.cpu().double().sum(0).numpy(),
                     "rows": np.array(float(count)),
                 }
                 for one in (some, every)

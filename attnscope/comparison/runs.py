@@ -79,7 +79,7 @@ def side_of(axis: str, run: RunConfig) -> RunConfig:
     """One side's run: every column, whichever are shown; or a map, where it has one and no cell was named."""
     maps = axis != "text" and run.query is None and run.key is None
     maps = maps and (run.window is not None or run.pool is not None)
-    return msgspec.structs.replace(run, key=None if maps else "0:")
+    return msgspec.structs.replace(run, key=None if maps else "0:", auto_key=run.key)
 
 
 def _with_weights(run: RunConfig) -> RunConfig:

@@ -11,6 +11,7 @@ from attnscope.masks.expression import used_mask
 from attnscope.planning.estimate import MemoryDemand
 from attnscope.planning.run_plan import RunPlan, plan_for_texts, spare_memory
 from attnscope.planning.text_plan import TextPlan
+from attnscope.system.threads import count_threads
 
 _AT_ONCE = 2048  # tokens of a pass, at most, padding included, unless one sequence has more
 _HINT = "use a shorter text, or raise --max-memory"
@@ -69,6 +70,7 @@ def plan_passes(run: RunConfig, source: ModelSource, groups: Sequence[Sequence[T
         tiled_queries=longest,
         output_needed=c.n_layers > 1,
         masks=frozenset(used_mask(plan.terms, mask) for mask in c.masks_of(c.n_layers)),
+        threads=run.threads or count_threads(),
     )
     _, stream_reason, memory = spare_memory(run, source, demand, {"kept": kept}, _HINT)
     return [changed(plan, text_plans=list(group), stream_reason=stream_reason, memory=memory) for group in groups]

@@ -25,6 +25,7 @@ class TextPlan:
         pool: Runs, each way, of the pooled map that is shown; None where there is none.
         notes: What was cut or left out.
         number: Number of the text within the call, from 0.
+        auto_keys: Columns that `auto` ranks heads by, where these are not `keys`; None where they are.
     """
 
     tokens: list[Token]
@@ -35,6 +36,7 @@ class TextPlan:
     pool: int | None
     notes: list[str]
     number: int = 0
+    auto_keys: list[int] | None = None
 
 
 def plan_text(run: RunConfig, source: ModelSource, text: TextInput, *, clip: bool = False) -> TextPlan:
@@ -67,7 +69,11 @@ def plan_text(run: RunConfig, source: ModelSource, text: TextInput, *, clip: boo
         )
     causal = any(term.left_to_right for term in used_mask(parse_mask(run.mask), source.config.mask))
     queries, keys, pool, more = _choose_cells(run, text, tokens, context, causal=causal, clip=clip)
-    return TextPlan(tokens, context, encoder_tokens, queries, keys, pool, notes + more)
+    auto_keys = None
+    if run.auto_key is not None:
+        texts = (text.text, text.pair) if context is None else (text.context,)
+        auto_keys = _parse_named("--key", run.auto_key, tokens if context is None else context, texts, clip=clip)
+    return TextPlan(tokens, context, encoder_tokens, queries, keys, pool, notes + more, auto_keys=auto_keys)
 
 
 def _check_context(text: TextInput, source: ModelSource) -> None:

@@ -51,7 +51,7 @@ class Sums:
     def add(self, name: str, layer: int, sequences: Sequence[int], found: Tensor) -> None:
         """Add what was found of some sequences, (sequences, heads, …), to their blocks."""
         total = self.arrays[name][:, layer]
-        np.add.at(total, np.array(sequences) % len(total), found.double().cpu().numpy())
+        np.add.at(total, np.array(sequences) % len(total), found.cpu().double().numpy())
 
     def add_offsets(self, layer: int, texts: Sequence[int], recorder: OffsetRecorder) -> None:
         """Add what was found by offset; a short text has fewer of them."""
@@ -96,14 +96,14 @@ class TextPass:
     def add_to(self, sums: Sums) -> None:
         """Add what was recorded."""
         kinds = self._batch.sources.kinds
-        special = kinds["special"].clone()
+        special = kinds["special"].cpu().clone()
         special[:, 0] = False
-        marks = kinds["punctuation"].clone()
+        marks = kinds["punctuation"].cpu().clone()
         marks[:, 0] = False  # the first token is counted as that
         for layer, (columns, targets, offsets, uniform) in enumerate(self._of_layers):
-            mass = columns.compute().double()  # (B, H, K)
-            found = {"rows": uniform.rows_seen, "uniform": uniform.shared}
-            found["first"] = mass[..., 0] + (uniform.rows_seen - mass.sum(-1)).clamp_min(0.0)  # the rest: a sink's
+            mass, rows = columns.compute().cpu().double(), uniform.rows_seen.cpu().double()  # (B, H, K), (B, H)
+            found = {"rows": rows, "uniform": uniform.shared}
+            found["first"] = mass[..., 0] + (rows - mass.sum(-1)).clamp_min(0.0)  # the rest: a sink's
             found["special"], found["punctuation"] = ((mass * keys[:, None]).sum(-1) for keys in (special, marks))
             found |= dict(zip(("previous", "next", "self"), targets.sums.unbind(-1), strict=False))
             found["local"] = targets.sums[..., 3:].sum(-1)

@@ -108,7 +108,7 @@ class _Question:
         for number, (some, others) in enumerate(zip(rows, keys, strict=True)):
             shown[number, torch.tensor(some, device=device)] = True
             wanted[number, torch.tensor(others, dtype=torch.int64, device=device)] = True
-        self._shown, self._wanted = shown[:, every], wanted
+        self._shown, self._wanted = shown[:, every].cpu(), wanted.cpu()
         heads, names = range(shape[1]), () if measure in OF_KEYS else (measure,)
         self._rows = [RowRecorder(heads, every, batch.sources, names) for _ in range(shape[0])]
         self._columns = [
@@ -121,14 +121,14 @@ class _Question:
         """Sum over rows, and how many rows there are, (layers, heads) each; fully masked rows do not count."""
         totals, counts = [], []
         for layer, rows in enumerate(self._rows):
-            live = self._shown & ~rows.fully_masked  # (B, rows)
+            live = self._shown & ~rows.fully_masked.cpu()  # (B, rows)
             if self._columns:
-                total = (self._columns[layer].compute().double() * self._wanted[:, None]).sum((0, 2))  # (H,)
+                total = (self._columns[layer].compute().cpu().double() * self._wanted[:, None]).sum((0, 2))  # (H,)
                 count = live.sum().expand(len(total))
             else:
-                values = rows.recorded[self._measure].double()  # (B, H, rows)
+                values = rows.recorded[self._measure].cpu().double()  # (B, H, rows)
                 known = live[:, None] & ~values.isnan()
                 total, count = (values.nan_to_num(0.0) * known).sum((0, 2)), known.sum((0, 2))
-            totals.append(total.cpu().numpy())
-            counts.append(count.cpu().numpy())
+            totals.append(total.numpy())
+            counts.append(count.numpy())
         return np.stack(totals), np.stack(counts)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import attnscope
-from attnscope.api.options import CheckArguments, CompareArguments, ExplainArguments, InspectArguments
+from attnscope.api.options import CheckArguments, CompareArguments, ExplainArguments, HeadsArguments, InspectArguments
 from attnscope.api.words import in_python
 from tests.helpers.cli_runner import ROOT
 
@@ -137,7 +137,13 @@ def test_no_error_names_an_option_that_python_does_not_have():
     """Whatever the program says outside of the command line's own room, with every option that it names."""
     known = {
         name
-        for kind in (InspectArguments, CompareArguments, ExplainArguments, CheckArguments)
+        for kind in (
+            InspectArguments,
+            CompareArguments,
+            ExplainArguments,
+            HeadsArguments,
+            CheckArguments,
+        )
         for name in kind.__annotations__
     }
     known |= {"text", "force", "save", "report", "adapter"}

@@ -100,7 +100,7 @@ def test_a_repl_shows_the_tables(report, monkeypatch, capsys):
     )  # which options show more is the command's affair
     assert "--" not in repr(one) + repr(attnscope.compare(TEXT)) + repr(attnscope.explain(TEXT, query=1))
     assert str(one) == repr(one)
-    assert repr(one[2, 0]) == repr(one) == repr(one.texts[0])
+    assert repr(one[3, 0]) == repr(one) == repr(one.texts[0])
     assert repr(report).count("weights  softmax") == 4
     assert "4 of 8 heads are printed; report[layer, head] is one of them" in repr(report)
     assert report.text(width=100).count("weights  softmax") == 8

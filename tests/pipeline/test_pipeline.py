@@ -1,9 +1,11 @@
 import re
 
+import msgspec
 import numpy as np
 import pytest
 import torch
 
+from attnscope.comparison.runs import compare_runs, side_of
 from attnscope.config import RunConfig, TextInput
 from attnscope.errors import AttnscopeError, UsageError
 from attnscope.pipeline import inspect
@@ -79,6 +81,16 @@ def test_auto_answers_the_question_that_was_asked(minilm):
         (chosen,) = run(model=str(minilm), **options).texts[0].heads
         assert (chosen.layer, chosen.head) == best
         assert chosen.chosen == f"auto: most weight from {said} on these columns ({mass[best]:.2f})"
+
+
+def test_auto_answers_the_question_of_a_comparison():
+    """Every column is kept of both sides, whichever are shown."""
+    asked = RunConfig((TextInput("The bank by the river"),), model="riverbank", query="river", key="bank")
+    sides = [(mask, side_of("mask", msgspec.structs.replace(asked, mask=mask))) for mask in ("own", "causal")]
+    (change,) = compare_runs("mask", sides, "bank", None).changes
+    every = heads(run("The bank by the river", model="riverbank", layer="all", head="all"))
+    best = max(every, key=lambda at: every[at].stages["weights"][4, 1])
+    assert [head.first for head in change.heads] == [f"L{best[0]}H{best[1]}"]
 
 
 def test_the_sample_leads_from_bank_to_river():

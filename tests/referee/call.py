@@ -36,6 +36,7 @@ class Call:
     no_special: bool = False
     pool: int | None = None
     engine: str | None = None
+    auto_key: str | None = None  # typed for another purpose than to select columns
     more: tuple[str, ...] = ("--format", "json", "--quiet", "--max-memory", "4G")  # whatever is free at the moment
 
     def argv(self) -> list[str]:

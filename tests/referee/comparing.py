@@ -95,7 +95,10 @@ def call(models: Models, seed: int, number: int) -> Comparing:
             sides = [replace(base, texts=(text,)) for text in given]
     maps = axis != "text" and base.query is None and base.key is None and base.pool is not None
     asked = base.stages or ["weights"]
-    whole = [replace(side, key=None if maps else "0:", stage=",".join(_with_weights(asked))) for side in sides]
+    whole = [
+        replace(side, key=None if maps else "0:", auto_key=side.key, stage=",".join(_with_weights(asked)))
+        for side in sides
+    ]
     words = ["compare", *base.argv()[1:]]
     if axis == "text":
         words[1:2] = given

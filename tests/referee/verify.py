@@ -283,7 +283,7 @@ class _Ranking:
 
 def _ranking(call: Call, by_text: list[list[Attention]], texts: list[Text]) -> _Ranking:
     """What heads are ranked by: the weight on the keys that were named, or what the offset does not explain."""
-    queries, keys = (_named(typed, texts) for typed in (call.query, call.key))
+    queries, keys = (_named(typed, texts) for typed in (call.query, call.auto_key or call.key))
     words = [[i for i in range(text.n) if not text.special[i]] or list(range(text.n)) for text in texts]
     measure = _on_keys if keys is not None else _beyond_offset
     found = [

@@ -28,14 +28,14 @@ class TargetRecorder(BaseRecorder):
             weights.
 
     Attributes:
-        sums: (B, heads, N), float64.
+        sums: (B, heads, N).
     """
 
     def __init__(self, heads: Sequence[int], rows: Sequence[int], targets: Tensor, *, strongest: bool = False) -> None:
         super().__init__(heads, rows)
         self._targets, self._strongest = targets, strongest
         shape = (len(targets), len(self.heads), targets.shape[2])
-        self.sums = torch.zeros(shape, dtype=torch.float64, device=targets.device)
+        self.sums = _zeros(shape, targets.device)
 
     def update(self, tile: Tile) -> Deferred | None:
         """Add the weights on the targets up."""
@@ -66,9 +66,9 @@ class OffsetRecorder(BaseRecorder):
 
     Attributes:
         reach: Offsets −reach … reach are at 0 … 2·reach of the last axis, everything further away follows at the end.
-        sums: Σ α, (B, heads, offsets), float64.
+        sums: Σ α, (B, heads, offsets).
         squares: Σ α², likewise.
-        cells: Pairs of a row and a key that the mask allows, (B, offsets), float64.
+        cells: Pairs of a row and a key that the mask allows, (B, offsets).
     """
 
     def __init__(self, heads: Sequence[int], counted: Tensor, words: Tensor, *, reach: int | None = FURTHEST) -> None:
@@ -77,7 +77,7 @@ class OffsetRecorder(BaseRecorder):
         self.reach = None if reach is None else min(reach, max(counted.shape[1], words.shape[1]) - 1)
         width = 1 if self.reach is None else 2 * self.reach + 2
         shape = (len(counted), len(self.heads), width)
-        self.sums = torch.zeros(shape, dtype=torch.float64, device=counted.device)
+        self.sums = _zeros(shape, counted.device)
         self.squares = torch.zeros_like(self.sums)
         self.cells = torch.zeros_like(self.sums[:, 0])
 
@@ -130,14 +130,14 @@ class UniformRecorder(BaseRecorder):
         counted: Rows that count, (B, Q), bool.
 
     Attributes:
-        shared: Σ over rows of Σ_j min(α_j, 1/n), n keys being visible, (B, heads), float64.
+        shared: Σ over rows of Σ_j min(α_j, 1/n), n keys being visible, (B, heads).
         rows_seen: Rows that count and are not fully masked, likewise.
     """
 
     def __init__(self, heads: Sequence[int], counted: Tensor) -> None:
         super().__init__(heads, range(counted.shape[1]))
         self._counted = counted
-        self.shared = torch.zeros(len(counted), len(self.heads), dtype=torch.float64, device=counted.device)
+        self.shared = _zeros((len(counted), len(self.heads)), counted.device)
         self.rows_seen = torch.zeros_like(self.shared)
 
     def update(self, tile: Tile) -> Deferred | None:
@@ -156,6 +156,11 @@ class UniformRecorder(BaseRecorder):
     def _add(self, shared: Tensor, rows: Tensor, overlap: Overlap) -> None:
         _add(self.shared, shared, overlap)
         _add(self.rows_seen, rows, overlap)
+
+
+def _zeros(shape: tuple[int, ...], device: torch.device) -> Tensor:
+    """Sums over many tiles, in float64 where the device has it."""
+    return torch.zeros(shape, dtype=torch.float32 if device.type == "mps" else torch.float64, device=device)
 
 
 def _add(total: Tensor, part: Tensor, overlap: Overlap) -> None:

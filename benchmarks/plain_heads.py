@@ -1,0 +1,132 @@
+"""Roles of heads as a `transformers` user measures them: eager attention of one sequence at a time, then NumPy."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import torch
+
+Array = np.ndarray[Any, np.dtype[Any]]
+NEAR = 4
+
+
+@dataclass
+class Sequences:
+    """Token ids of every sequence: texts, random tokens that are repeated once, and needles, with the rows and keys."""
+
+    texts: list[list[int]]
+    repeated: list[tuple[list[int], range, range]]
+    needles: list[tuple[list[int], range, range]]
+
+    @property
+    def all(self) -> list[list[int]]:
+        """The ids of every sequence."""
+        return [*self.texts, *(ids for ids, *_ in (*self.repeated, *self.needles))]
+
+
+@dataclass
+class _Texts:
+    """Sums over the rows of texts, (L, H) each, and weights by offset."""
+
+    sums: dict[str, Any] = field(default_factory=dict)
+    offsets: dict[int, list[Array]] = field(default_factory=dict)
+    rows: int = 0
+
+    def add(self, name: str, value: Array) -> None:
+        """Add to a sum."""
+        self.sums[name] = self.sums.get(name, 0.0) + value
+
+
+def measure(attend: Callable[[list[int]], Array], given: Sequences) -> dict[str, Array]:
+    """Every role that weights alone show, (L, H) each.
+
+    Args:
+        attend: Ids to weights, (L, H, T, T), such as Eager(model).
+        given: The sequences.
+    """
+    found = _Texts()
+    for ids in given.texts:
+        _add_text(found, attend(ids))
+    roles = {name: total / found.rows for name, total in found.sums.items()}
+    roles |= _by_offset(found)
+    for name, shift in (("duplicate", 0), ("induction", 1)):
+        roles[name] = np.mean([_copies(attend(ids), rows, keys, shift) for ids, rows, keys in given.repeated], axis=0)
+    hits = []
+    for ids, rows, keys in given.needles:
+        weights = attend(ids)
+        hits += [weights[:, :, row].argmax(-1) == key for row, key in zip(rows, keys, strict=True)]
+    return {**roles, "retrieval": np.mean(hits, axis=0)}
+
+
+def _add_text(found: _Texts, weights: Array) -> None:
+    size = weights.shape[-1]
+    rows = range(2, size)
+    found.rows += len(rows)
+    apart = np.abs(np.arange(size)[:, None] - np.arange(size))
+    found.add("previous", weights.diagonal(-1, 2, 3)[..., 1:].sum(-1))
+    found.add("next", weights.diagonal(1, 2, 3)[..., 2:].sum(-1))
+    found.add("self", weights.diagonal(0, 2, 3)[..., 2:].sum(-1))
+    found.add("first", weights[:, :, 2:, 0].sum(-1))
+    found.add("local", (weights * ((apart >= 2) & (apart <= NEAR)))[:, :, 2:].sum((2, 3)))
+    for row in rows:
+        found.add("uniform", np.minimum(weights[:, :, row, : row + 1], 1 / (row + 1)).sum(-1))
+        for key in range(1, row + 1):
+            found.offsets.setdefault(row - key, []).append(weights[:, :, row, key])
+
+
+def _by_offset(found: _Texts) -> dict[str, Array]:
+    groups = {offset: np.stack(group) for offset, group in found.offsets.items()}
+    every = np.concatenate(list(groups.values()))
+    within = sum(((group - group.mean(0)) ** 2).sum(0) for group in groups.values())
+    beyond = sum(
+        ((group - (group.sum(0) - group) / len(group)) ** 2).sum(0) for offset, group in groups.items() if offset
+    )
+    return {
+        "positional": 1 - within / ((every - every.mean(0)) ** 2).sum(0),
+        "content": np.sqrt(beyond / found.rows),
+    }
+
+
+def _copies(weights: Array, rows: range, keys: range, shift: int) -> Array:
+    pairs = zip(rows, keys, strict=True)
+    return np.mean([weights[:, :, row, key + shift] for row, key in pairs], axis=0)
+
+
+class Eager:
+    """A causal model of transformers whose weights are asked for."""
+
+    def __init__(self, folder: str) -> None:
+        self.model = _load(folder, "eager")
+
+    @torch.inference_mode()
+    def __call__(self, ids: list[int]) -> Array:
+        """Weights of one sequence, (L, H, T, T)."""
+        found = self.model(input_ids=torch.tensor([ids]), output_attentions=True, use_cache=False).attentions
+        return torch.stack(found)[:, 0].numpy()
+
+
+class Sdpa:
+    """The same model without any attention output, over the same sequences, eight at a time."""
+
+    def __init__(self, folder: str) -> None:
+        self.model = _load(folder, "sdpa")
+
+    @torch.inference_mode()
+    def run(self, sequences: Sequence[list[int]], at_once: int = 8) -> None:
+        """A forward pass for every eight sequences of similar length, padded on the right."""
+        order = sorted(sequences, key=len)
+        for first, last in pairwise([*range(0, len(order), at_once), len(order)]):
+            some = order[first:last]
+            longest = max(map(len, some))
+            ids = torch.tensor([[*one, *[0] * (longest - len(one))] for one in some])
+            mask = torch.tensor([[1] * len(one) + [0] * (longest - len(one)) for one in some])
+            padded = bool((mask == 0).any())
+            self.model(input_ids=ids, attention_mask=mask if padded else None, use_cache=False)
+
+
+def _load(folder: str, attention: str) -> Any:
+    from transformers import AutoModel
+
+    return AutoModel.from_pretrained(folder, attn_implementation=attention).eval()
