@@ -3,23 +3,22 @@
 from pathlib import Path
 
 from attnscope.checkpoints.folder import Folder, open_folder
-from attnscope.checkpoints.locating import Located
 from attnscope.checkpoints.samples import GGUF
 
 
-def open_checkpoint(located: Located, adapter: str | None = None) -> Folder:
+def open_checkpoint(path: Path, adapter: str | None = None, weights: str | None = None) -> Folder:
     """Read the config and all tensor headers of a checkpoint.
 
     Args:
-        located: Where it is.
+        path: A folder, or a GGUF file.
         adapter: Folder of a LoRA adapter that is added to it; None for none.
+        weights: The file of the folder that has the weights; None for what is there.
 
     Raises:
         AttnscopeError: A file is missing, damaged, contradicts another, or holds what is not supported.
     """
-    path = located.path
     if path.suffix != GGUF or path.is_dir():
-        folder = open_folder(path, located.weights)
+        folder = open_folder(path, weights)
     else:
         from attnscope.checkpoints.gguf import open_gguf
 

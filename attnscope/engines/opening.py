@@ -95,7 +95,7 @@ ENGINES = {"native": EngineKind(_open_native, explainable=True), "transformers":
 def _from_folder(run: RunConfig, *, needs_tokenizer: bool) -> ModelSource:
     name = run.model or DEFAULT_MODEL
     located = locate(name)
-    folder = open_checkpoint(located, run.adapter)
+    folder = open_checkpoint(located.path, run.adapter, located.weights)
     where = str(folder.config_path)
     shapes = {name: tensor.shape for name, tensor in folder.tensors.items()}
     described = open_config(folder.config, where, shapes, ignore=run.ignore_key, trusted=run.trust_config)

@@ -150,4 +150,4 @@ def test_such_models_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     shutil.copytree(samples_folder("sample_weights") / "riverbank", path / "0_Transformer")
     for model in (path, path / "0_Transformer" / "model.safetensors"):
         assert main(["run", "The bank", "--model", str(model), "--layer", "0", "--head", "0", "--quiet"]) == 0
-        assert f"{model} (bert)" in capsys.readouterr().out.replace("\n         ", "")
+        assert f"{model}(bert)" in "".join(capsys.readouterr().out.split())

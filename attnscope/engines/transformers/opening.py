@@ -44,7 +44,7 @@ def open_transformers(run: RunConfig, texts: Iterable[TextInput]) -> ModelSource
         raise UsageError("a TOML stack is not a transformers model", where="--engine", hint="remove --engine")
     name = run.model or DEFAULT_MODEL
     located = locate(name)
-    folder, ignored = _without_keys(open_checkpoint(located, run.adapter), run)
+    folder, ignored = _without_keys(open_checkpoint(located.path, run.adapter, located.weights), run)
     weights, masks = training_facts(folder)
     _require_memory(folder, run)
     import torch
