@@ -22,7 +22,7 @@ _DEVICE = re.compile(r"auto|cpu|cuda(:[0-9]{1,3})?|mps")
 
 
 def one_of(option: str, words: Any) -> Callable[[str], str]:
-    """A reader of one of the words of a Literal type."""
+    """Return a reader of one of the words of a Literal type."""
     known: tuple[str, ...] = get_args(words)
 
     def read(text: str) -> str:
@@ -36,7 +36,10 @@ def one_of(option: str, words: Any) -> Callable[[str], str]:
 
 
 def some_of(option: str, what: str, known: tuple[str, ...]) -> Callable[[str], str]:
-    """A reader of some of the known words, joined by commas; they come out in the order in which they are known."""
+    """Return a reader of some of the known words, joined by commas.
+
+    They come out in the order in which they are known.
+    """
 
     def read(text: str) -> str:
         asked = [part.strip() for part in text.split(",")]
@@ -54,7 +57,7 @@ def stages(text: str) -> str:
 
 
 def number(option: str, low: int, high: int | None = None) -> Callable[[Any], int]:
-    """A reader of a whole number within bounds."""
+    """Return a reader of a whole number within bounds."""
     bounds = f"{low} or more" if high is None else f"{low} to {high}"
 
     def read(text: Any) -> int:
@@ -72,7 +75,10 @@ THREADS = 1024  # that may be asked for
 
 
 def text(option: str) -> Callable[[str], str]:
-    """A reader of text that a file can hold: in what was typed, bytes that are not UTF-8 are halves of characters."""
+    """Return a reader of text that a file can hold.
+
+    In what was typed, bytes that are not UTF-8 are halves of characters.
+    """
 
     def read(text: str) -> str:
         try:
@@ -85,7 +91,7 @@ def text(option: str) -> Callable[[str], str]:
 
 
 def indices(option: str) -> Callable[[str], str]:
-    """A reader of layers or heads that leaves the text as typed: which numbers exist is known later."""
+    """Return a reader of layers or heads that leaves the text as typed: which numbers exist is known later."""
 
     def read(text: str) -> str:
         if parse_unit(text, text) == (text, text):  # no label of a layer and head
@@ -96,7 +102,7 @@ def indices(option: str) -> Callable[[str], str]:
 
 
 def mask(text: str) -> str:
-    """A mask expression, left as typed."""
+    """Check a mask expression, and leave it as typed."""
     from attnscope.masks.expression import parse_mask
 
     parse_mask(text)
@@ -104,7 +110,7 @@ def mask(text: str) -> str:
 
 
 def device(text: str) -> str:
-    """`auto`, `cpu`, `cuda`, `cuda:N` or `mps`; whether it is there is known later."""
+    """Read `auto`, `cpu`, `cuda`, `cuda:N` or `mps`; whether it is there is known later."""
     if not _DEVICE.fullmatch(text):
         hint = (
             "use cuda" if text.startswith("gpu") else _unless_listed(did_you_mean(text, ("auto", "cpu", "cuda", "mps")))
@@ -114,7 +120,7 @@ def device(text: str) -> str:
 
 
 def size(text: Any) -> int:
-    """A number of bytes such as `800M` or `1.5G`; the letters are powers of 1024."""
+    """Read a number of bytes such as `800M` or `1.5G`; the letters are powers of 1024."""
     match = _SIZE.fullmatch(str(text).strip())
     if not match:
         raise UsageError(f"'{text}' is not a size", where="--max-memory", hint="use 1.5G, 800M or a number of bytes")
@@ -134,14 +140,14 @@ def roles(text: str) -> str:
 
 
 def measure(text: str) -> str:
-    """A number of every head: a contribution, or a statistic of rows."""
+    """Return a number of every head: a contribution, or a statistic of rows."""
     from attnscope.report.row_statistics import STATISTICS
 
     return one_of("--measure", Literal[(*get_args(By), *STATISTICS)])(text)
 
 
 def tolerance(option: str) -> Callable[[Any], float]:
-    """A reader of a number of 0 or more."""
+    """Return a reader of a number of 0 or more."""
 
     def read(text: Any) -> float:
         try:

@@ -166,13 +166,13 @@ class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return int(self.d_head * self.rope.fraction)
 
     def rope_of(self, layer: int) -> Rope | None:
-        """The rotary parameters of one layer; None where positions do not get in that way."""
+        """Return the rotary parameters of one layer; None where positions do not get in that way."""
         if self.positions != "rope" or (self.rope_layers and not self.rope_layers[layer]):
             return None
         return self.rope_local if self.rope_local and self.windows and self.windows[layer] else self.rope
 
     def mask_of(self, layer: int) -> str:
-        """The mask expression of one layer."""
+        """Return the mask expression of one layer."""
         return self._under(self.windows[layer] if self.windows else None)
 
     def count_windows(self, n_layers: int) -> Counter[int | None]:
@@ -184,7 +184,7 @@ class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return frozenset(self._under(window) for window in self.count_windows(n_layers))
 
     def describe_mask(self) -> str:
-        """Every layer's mask: one expression, or how many layers have a window besides."""
+        """Return every layer's mask: one expression, or how many layers have a window besides."""
         layers = self.count_windows(self.n_layers)
         if len(layers) == 1:
             return self._under(next(iter(layers)))

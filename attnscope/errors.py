@@ -37,7 +37,7 @@ class AttnscopeError(Exception):
         self.where = None if where is None else str(where)
 
     def __str__(self) -> str:
-        """One line: `<where>: <found>; <hint>`, with every control character made visible."""
+        """Return one line: `<where>: <found>; <hint>`, with every control character made visible."""
         where, found, hint = (
             _shortened(escape_control(part)) if part else "" for part in (self.where, self.found, self.hint)
         )
@@ -45,7 +45,7 @@ class AttnscopeError(Exception):
 
 
 def _shortened(text: str) -> str:
-    """A text without its middle, where it is too long for an error line."""
+    """Return a text without its middle, where it is too long for an error line."""
     half = _LONGEST // 2
     return text if len(text) <= _LONGEST else f"{text[:half]}…{text[-half:]}"
 
@@ -69,7 +69,7 @@ class NotInText(UsageError):
 
 
 def did_you_mean(word: str, known: "list[str] | tuple[str, ...]") -> str:
-    """A hint that names the nearest of the known words, or lists them all."""
+    """Return a hint that names the nearest of the known words, or lists them all."""
     from difflib import get_close_matches  # a fifth of a millisecond that only an error pays
 
     near = get_close_matches(word, known, n=1, cutoff=0.6)

@@ -94,7 +94,7 @@ class Session:
 
 
 def _model_key(run: RunConfig) -> tuple[object, ...]:
-    """All that decides which model is opened, and how."""
+    """Return all that decides which model is opened, and how."""
     opened = run.engine, run.model, run.config, run.adapter, run.tokenizer, run.part, run.dtype
     return *opened, run.ignore_key, run.trust_config
 
@@ -145,7 +145,7 @@ def prepare(plan: RunPlan, model: "LoadedModel", device: "torch.device") -> "tup
 def select_heads(
     plan: RunPlan, batch: "Batch", engine: "Engine", on_progress: ProgressCallback | None
 ) -> "list[HeadSelection]":
-    """The layers and heads that were asked for; where that was left to us, chosen by what they do."""
+    """Return the layers and heads that were asked for; where that was left to us, chosen by what they do."""
     from attnscope.analysis import RankingRecorders, choose_heads
 
     (n_layers, n_heads), ranking = engine.sizes, None
@@ -158,7 +158,7 @@ def select_heads(
 
 
 def _named_places(plan: RunPlan) -> tuple[list[list[int]] | None, list[list[int]] | None]:
-    """Rows and columns of every text that the user named; None where they name none, or all."""
+    """Return rows and columns of every text that the user named; None where they name none, or all."""
     texts = plan.text_plans
     rows = [text.queries for text in texts]
     columns = [text.keys if text.auto_keys is None else text.auto_keys for text in texts]
@@ -247,14 +247,17 @@ def forward(
 
 
 def _memory_check(plan: RunPlan, batch: "Batch") -> Callable[[], None]:
-    """What stops a run that takes more than it may; a GPU's memory refuses by itself, and is not seen from here."""
+    """Return what stops a run that takes more than it may.
+
+    A GPU's memory refuses by itself, and is not seen from here.
+    """
     if plan.memory is None or batch.tokens.real.device.type != "cpu":
         return lambda: None
     return plan.memory.check
 
 
 def _shown(plan: RunPlan, real: "torch.Tensor") -> "torch.Tensor":
-    """The rows of each text that sums count, (B, Q), bool: those that are shown, or all."""
+    """Return the rows of each text that sums count, (B, Q), bool: those that are shown, or all."""
     import torch
 
     shown = torch.zeros_like(real)
@@ -298,7 +301,7 @@ def _text_report(plan: RunPlan, index: int, trace: "Trace", check: Callable[[], 
 
 
 def provenance(source: ModelSource, run: RunConfig, device: "torch.device", values: str = "exact") -> Provenance:
-    """What produces the numbers, and what they are: see report.Provenance."""
+    """Return what produces the numbers, and what they are: see report.Provenance."""
     import torch
 
     return Provenance(

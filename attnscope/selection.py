@@ -34,7 +34,7 @@ class IndexSelection:
     ranges: tuple[tuple[int, int], ...] = ()
 
     def numbers(self, count: int, what: str) -> Sequence[int]:
-        """The numbers meant, out of `count`, without repeats; every one of them for a word.
+        """Return the numbers meant, out of `count`, without repeats; every one of them for a word.
 
         A word and a single range stay a `range`: a config may claim a billion layers.
 
@@ -123,7 +123,7 @@ def parse_indices(text: str, option: str) -> IndexSelection:
 def parse_positions(
     typed: "Positions", tokens: "Sequence[Token]", texts: Sequence[str | None], option: str, *, clip: bool = False
 ) -> list[int]:
-    """The token positions that `3`, `3:8`, `-1`, `0,4,7:9`, a word such as `bank` or a phrase stand for.
+    """Return the token positions that `3`, `3:8`, `-1`, `0,4,7:9`, a word such as `bank` or a phrase stand for.
 
     Args:
         typed: What the user typed. Commas separate; text in double quotes, and a comma alone, is a word.
@@ -151,7 +151,7 @@ def parse_positions(
 
 
 def _listed(typed: "Positions") -> list[tuple[str, bool, bool]]:
-    """What commas separate, and whether it can only be a word (it stood in quotes), or only a number or slice."""
+    """Split at commas; tell whether a part can only be a word (it stood in quotes), or only a number or slice."""
     if not isinstance(typed, str):
         return [(written((part,)), isinstance(part, str), not isinstance(part, str)) for part in typed]
     if typed.strip() == ",":
@@ -161,7 +161,7 @@ def _listed(typed: "Positions") -> list[tuple[str, bool, bool]]:
 
 
 def written(positions: "Positions | None") -> str:
-    """Positions as one would type them."""
+    """Return positions as one would type them."""
     if positions is None or isinstance(positions, str):
         return positions or ""
     return ",".join(_slice(part) if isinstance(part, slice) else str(part) for part in positions)
@@ -184,7 +184,7 @@ def _numbered(part: str, count: int, *, clip: bool) -> list[int] | None:
 
 
 def _find_word(word: str, tokens: "Sequence[Token]", texts: Sequence[str | None]) -> list[int]:
-    """Positions of the tokens that show the word, and of runs of them that it spells; as it is typed, else in any case.
+    """Find the tokens that show the word, and runs of them that it spells; as it is typed, else in any case.
 
     A run starts and ends where the word does in the text (`riv`, `er`), so a phrase is found with any white space.
     """

@@ -21,7 +21,7 @@ def unit_names(trace: Trace) -> list[tuple[int | str, int | str]]:
 
 
 def unit_arrays(trace: Trace) -> dict[str, Any]:
-    """Everything kept of a batch as NumPy arrays whose axes are text, unit, row, then those of the array.
+    """Return everything kept of a batch as NumPy arrays whose axes are text, unit, row, then those of the array.
 
     Returns:
         `top.keys` (int32), `top.weight` and so on, `rows.entropy` and so on, `columns`, `pooled`, `stages.weights` and
@@ -41,7 +41,7 @@ def unit_arrays(trace: Trace) -> dict[str, Any]:
 
 
 def _unit_arrays(recorded: UnitRecorders, trace: Trace) -> dict[str, Tensor]:
-    """All that a unit and those that share its recorders keep, (B, heads, …) each; one head over a mean."""
+    """Return all that a unit and those that share its recorders keep, (B, heads, …) each; one head over a mean."""
     w, found = trace.record_spec, dict[str, Tensor]()
     if w.contributors:
         keys, measures = _top_arrays(recorded, trace)
@@ -60,7 +60,7 @@ def _unit_arrays(recorded: UnitRecorders, trace: Trace) -> dict[str, Tensor]:
 
 
 def _row_arrays(recorded: UnitRecorders, name: str) -> Tensor:
-    """A statistic of every row, (B, heads, rows), or one head, the mean of all, over a mean."""
+    """Return a statistic of every row, (B, heads, rows), or one head, the mean of all, over a mean."""
     each = [_of_rows(one, name) for one in recorded.rows]
     return torch.stack([one.mean(1, keepdim=True) for one in each]).mean(0) if recorded.matrices.mean else each[0]
 
@@ -74,7 +74,7 @@ def _of_rows(rows: RowRecorder, name: str) -> Tensor:
 
 
 def _top_arrays(recorded: UnitRecorders, trace: Trace) -> tuple[Tensor, dict[str, Tensor]]:
-    """The strongest sources in every text, (B, heads, rows, rank); one head over a mean."""
+    """Return the strongest sources in every text, (B, heads, rows, rank); one head over a mean."""
     if recorded.top is not None:
         return recorded.top.keys, recorded.top.measures
     each = [top_of_mean(recorded, trace, text, slice(None)) for text in range(len(trace.record_tokens.eligible))]

@@ -70,7 +70,7 @@ class RankingRecorders:
             self.recorders[layer] = [every] if some is every else [every, some]
 
     def compute(self) -> HeadRanking:
-        """The ranking, after the model has run."""
+        """Return the ranking, after the model has run."""
         count = self._rows.sum()
         if self._keys is not None:
             wanted = self._keys[:, None].float()
@@ -95,7 +95,7 @@ class RankingRecorders:
 
 
 def _at(places: Sequence[Sequence[int]], like: Tensor) -> Tensor:
-    """True at the places of every text, of the shape of `like`."""
+    """Mark the places of every text, of the shape of `like`."""
     found = torch.zeros_like(like)
     for text, some in enumerate(places):
         found[text, torch.tensor(some, dtype=torch.int64, device=like.device)] = True
@@ -105,7 +105,7 @@ def _at(places: Sequence[Sequence[int]], like: Tensor) -> Tensor:
 def choose_heads(
     ranking: HeadRanking | None, layers: IndexSelection, heads: IndexSelection, n_layers: int, n_heads: int
 ) -> list[HeadSelection]:
-    """The units that a selection of layers and heads stands for.
+    """Return the units that a selection of layers and heads stands for.
 
     Args:
         ranking: What ranks heads; needed where a pick is `auto`.

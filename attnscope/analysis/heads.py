@@ -37,7 +37,7 @@ class TextSlice:
 def head_report(
     unit: HeadSelection, recorded: UnitRecorders, trace: Trace, place: TextSlice, *, left_out: list[str]
 ) -> HeadReport:
-    """One unit's findings about one text.
+    """Return one unit's findings about one text.
 
     Args:
         unit: What is shown.
@@ -78,7 +78,7 @@ def head_report(
 def _stages(
     recorded: UnitRecorders, record_spec: RecordSpec, place: TextSlice, rows: "slice | Tensor"
 ) -> dict[str, Any]:
-    """The matrices of the rows and columns that are shown."""
+    """Return the matrices of the rows and columns that are shown."""
     columns, matrices, found = _index_of(place.keys, record_spec.columns), recorded.matrices.compute(), {}
     for stage in record_spec.stages:
         matrix = matrices[stage][place.text, recorded.head][rows]
@@ -121,7 +121,7 @@ def _top(recorded: UnitRecorders, trace: Trace, text: int, rows: "slice | Tensor
 def top_of_mean(
     recorded: UnitRecorders, trace: Trace, text: int, rows: "slice | Tensor"
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """Places and measures, (rows, rank), of the strongest sources of a mean over heads or layers."""
+    """Return places and measures, (rows, rank), of the strongest sources of a mean over heads or layers."""
     assert recorded.contributions is not None
     mean = {name: values[text, 0][rows] for name, values in recorded.contributions.compute().items()}  # (r, K)
     mean["weight"] = mean.pop("weights")

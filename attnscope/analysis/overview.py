@@ -27,7 +27,7 @@ class TextExtent:
 
 
 def pooled_map(recorded: UnitRecorders, text: int, extent: TextExtent) -> Pooled:
-    """The map of one text, without the runs that longer texts of its batch have.
+    """Return the map of one text, without the runs that longer texts of its batch have.
 
     Args:
         recorded: Recorders of one unit, `pooled` among them.
@@ -41,20 +41,20 @@ def pooled_map(recorded: UnitRecorders, text: int, extent: TextExtent) -> Pooled
 
 
 def _starts(count: int, size: int) -> list[int]:
-    """Where runs start, and the end: token i is in run i·n // count, as in model.recorders.Pooled."""
+    """Return where runs start, and the end: token i is in run i·n // count, as in model.recorders.Pooled."""
     n = min(size, count)
     return [-(-i * count // n) for i in range(n + 1)]
 
 
 def column_mass(recorded: UnitRecorders, text: int, extent: TextExtent) -> Columns:
-    """What every source of one text gets; see pooled_map."""
+    """Return what every source of one text gets; see pooled_map."""
     assert recorded.columns is not None
     mass = to_numpy(recorded.columns.compute()[text, recorded.head][: extent.n_keys])
     return Columns(mass, float(mass.astype(np.float64).sum()))
 
 
 def means(recorded: UnitRecorders, text: int, extent: TextExtent) -> Means:
-    """Averages over the rows of one text that count; see pooled_map."""
+    """Return averages over the rows of one text that count; see pooled_map."""
     facts = {name: row_statistic(recorded, name, text) for name in STATISTICS}
     if (sink := row_sink(recorded, text)) is not None:
         facts["sink"] = sink

@@ -9,12 +9,15 @@ from attnscope.model.trace import UnitRecorders
 
 
 def to_numpy(tensor: Tensor) -> Any:
-    """A float32 array of its own on the CPU."""
+    """Return a float32 array of its own on the CPU."""
     return tensor.float().cpu().numpy()
 
 
 def row_statistic(recorded: UnitRecorders, name: str, text: int) -> Tensor:
-    """A statistic of every counted row, (rows,); over a mean, the mean of the heads' (and layers') statistics."""
+    """Return a statistic of every counted row, (rows,).
+
+    Over a mean, the mean of the heads' (and layers') statistics.
+    """
     if recorded.contributions is None:
         fact: Tensor = recorded.rows[0].recorded[name][text, recorded.head]
         return fact
@@ -22,7 +25,7 @@ def row_statistic(recorded: UnitRecorders, name: str, text: int) -> Tensor:
 
 
 def row_sink(recorded: UnitRecorders, text: int) -> Tensor | None:
-    """What every counted row gives to the sink, (rows,); None where there is none."""
+    """Return what every counted row gives to the sink, (rows,); None where there is none."""
     sinks = [one.sink for one in recorded.rows if one.sink is not None]
     if not sinks:
         return None
@@ -32,5 +35,5 @@ def row_sink(recorded: UnitRecorders, text: int) -> Tensor | None:
 
 
 def masked_rows(recorded: UnitRecorders, text: int) -> Tensor:
-    """Which counted rows may see nothing, (rows,), bool; over a mean of layers, in any of them."""
+    """Return which counted rows may see nothing, (rows,), bool; over a mean of layers, in any of them."""
     return torch.stack([one.fully_masked[text] for one in recorded.rows]).any(0)

@@ -35,7 +35,7 @@ _AXES = (
 
 
 def sides_of(texts: Sequence[Any], options: Mapping[str, Any]) -> tuple[str, list[dict[str, Any]]]:
-    """What differs between the sides of a comparison, and the arguments of each.
+    """Return what differs between the sides of a comparison, and the arguments of each.
 
     Args:
         texts: Those that were given one after the other.
@@ -90,7 +90,7 @@ def compare_texts(texts: Sequence[Any], options: Mapping[str, Any]) -> CompareRe
 
 
 def texts_of_sides(sides: Sequence[Mapping[str, Any]]) -> list[TextInput]:
-    """The texts of all sides: a vocabulary that is made from texts is made from these."""
+    """Return the texts of all sides: a vocabulary that is made from texts is made from these."""
     return [text for side in sides for text in texts_of(side["text"], side)]
 
 
@@ -151,7 +151,7 @@ def compare_reports(reports: Sequence[Any], options: Mapping[str, Any]) -> Compa
 
 
 def _verdict(options: Mapping[str, Any]) -> "Tolerance | None":
-    """What may differ between sides; None where that was not given."""
+    """Return what may differ between sides; None where that was not given."""
     given = [options.get(name) for name in ("tolerance", "relative")]
     if given == [None, None]:
         return None

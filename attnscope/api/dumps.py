@@ -28,7 +28,7 @@ class DumpFile:
             self.header: Header = Dump(self.path).header
 
     def __iter__(self) -> "Iterator[Record]":
-        """Every record, with its arrays.
+        """Yield every record, with its arrays.
 
         Raises:
             AttnscopeError: A line or shard is damaged, or the end is missing.

@@ -82,7 +82,7 @@ class SurveyResult(Result[HeadSurvey]):
         return found
 
     def __getitem__(self, role: str) -> Float2:
-        """One role of every head, (layers, heads).
+        """Return one role of every head, (layers, heads).
 
         Raises:
             AttnscopeError: It was not measured.
@@ -92,7 +92,7 @@ class SurveyResult(Result[HeadSurvey]):
         return self.data.roles[self.roles.index(role)].values
 
     def strongest(self, role: str, k: int = 10) -> list[HeadValue]:
-        """The heads with the largest values of a role, the strongest first.
+        """Return the heads with the largest values of a role, the strongest first.
 
         Args:
             role: Its name.
@@ -101,7 +101,7 @@ class SurveyResult(Result[HeadSurvey]):
         return _strongest(self[role], self.data.roles[self.roles.index(role)].errors, k)
 
     def to_pandas(self) -> "pd.DataFrame":
-        """One row for every head: layer, head, main role, and each role's value and standard error.
+        """Return one row for every head: layer, head, main role, and each role's value and standard error.
 
         Raises:
             AttnscopeError: pandas is not installed.
@@ -123,11 +123,11 @@ class MeasuredResult(Result[MeasuredHeads]):
         return self.data.values
 
     def strongest(self, k: int = 10) -> list[HeadValue]:
-        """The heads with the largest numbers, the largest first."""
+        """Return the heads with the largest numbers, the largest first."""
         return _strongest(self.data.values, None, k)
 
     def to_pandas(self) -> "pd.DataFrame":
-        """One row for every head: layer, head and the number.
+        """Return one row for every head: layer, head and the number.
 
         Raises:
             AttnscopeError: pandas is not installed.
@@ -142,7 +142,7 @@ def _table(data: HeadSurvey | MeasuredHeads) -> "pd.DataFrame":
 
 
 def is_question(options: Mapping[str, Any]) -> bool:
-    """One number is asked for instead of roles.
+    """Return one number is asked for instead of roles.
 
     Raises:
         UsageError: Arguments exclude each other.

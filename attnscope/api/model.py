@@ -142,7 +142,10 @@ class OpenModel:
 
     @contextmanager
     def _session_for(self, texts: Sequence[TextInput], options: Mapping[str, Any]) -> "Iterator[Session]":
-        """What is open already; a model whose vocabulary is made from its texts is another one for other texts."""
+        """Provide what is open already.
+
+        A model whose vocabulary is made from its texts is another one for other texts.
+        """
         if self._session is None:
             raise UsageError("the model is closed", where="model", hint="use it inside its `with` block")
         progress = options.get("progress")
@@ -158,7 +161,7 @@ class OpenModel:
 
 
 def new_session(live: "Mapping[str, LiveModel]", texts: Sequence[TextInput] = ()) -> "Session":
-    """A session in somebody else's process."""
+    """Return a session in somebody else's process."""
     from attnscope.pipeline import Session
 
     return Session(texts, live=live, own_process=False)
@@ -167,7 +170,7 @@ def new_session(live: "Mapping[str, LiveModel]", texts: Sequence[TextInput] = ()
 def opened(
     model: Model | None, options: Mapping[str, Any], others: "Mapping[str, LiveModel] | None" = None
 ) -> "tuple[dict[str, Any], dict[str, LiveModel]]":
-    """The fields of a RunConfig that say which model runs and how; live models of transformers by their names.
+    """Return the fields of a RunConfig that say which model runs and how; live models of transformers by their names.
 
     Args:
         model: What was named.
@@ -228,7 +231,7 @@ def _live(
 
 @contextmanager
 def running(session: "Session", live: "Mapping[str, LiveModel]", progress: Any = None) -> Iterator[None]:
-    """One run at a time; live models are borrowed meanwhile, and torch gets its number of threads back."""
+    """Let one run at a time in; borrow live models meanwhile, and give torch its number of threads back."""
     if progress is not None and not callable(progress):
         raise UsageError(f"{progress!r:.80} cannot be called", where="progress", hint="pass a function")
     from attnscope.engines.torch_setup import restore_threads
@@ -244,7 +247,7 @@ def running(session: "Session", live: "Mapping[str, LiveModel]", progress: Any =
 
 
 def placed(session: "Session", run: RunConfig, options: Mapping[str, Any]) -> RunConfig:
-    """A run whose slices of layers and heads have become numbers, of which the model says how many there are."""
+    """Return a run whose slices of layers and heads have become numbers, of which the model says how many there are."""
     for name in ("layer", "head"):
         value = options.get(name)
         if isinstance(value, slice):

@@ -278,7 +278,7 @@ def check_names(function: str, given: Mapping[str, Any], known: type) -> None:
 
 
 def texts_of(text: str | Sequence[str], options: Mapping[str, Any]) -> tuple[TextInput, ...]:
-    """The texts of a call, each with its pair and context.
+    """Return the texts of a call, each with its pair and context.
 
     Raises:
         UsageError: They are no texts, or there is not a pair or context for each.
@@ -305,7 +305,7 @@ def _several(name: str, values: Any) -> list[Any]:
 
 
 def _beside(name: str, value: Any, count: int) -> list[Any]:
-    """A pair or context for every text."""
+    """Return a pair or context for every text."""
     if value is None or isinstance(value, str):
         if value is not None and name == "pair" and count > 1:
             raise UsageError(f"one pair for {count} texts", where=name, hint="pass one for each text")
@@ -317,7 +317,7 @@ def _beside(name: str, value: Any, count: int) -> list[Any]:
 
 
 def run_values(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a RunConfig that a call names; None leaves a field as it is.
+    """Return the fields of a RunConfig that a call names; None leaves a field as it is.
 
     Slices of layers and heads are left out: how many there are, only the model says (see indices).
 
@@ -375,7 +375,7 @@ def _keys(value: Any) -> tuple[str, ...]:
 
 
 def indices(name: str, value: Any, count: int) -> str:
-    """Layers or heads, as one would type them.
+    """Return layers or heads, as one would type them.
 
     Args:
         name: `layer` or `head`.
@@ -400,7 +400,7 @@ def indices(name: str, value: Any, count: int) -> str:
 
 
 def positions(name: str) -> Callable[[Any], Positions]:
-    """A reader of rows or columns: positions, slices and words."""
+    """Return a reader of rows or columns: positions, slices and words."""
 
     def read(value: Any) -> Positions:
         several = isinstance(value, Iterable) and not isinstance(value, str)
@@ -427,7 +427,7 @@ def _position(name: str, part: Any) -> int | slice | str:
 
 
 def _whole(value: Any) -> int:
-    """A whole number; True and False are none.
+    """Return a whole number; True and False are none.
 
     Raises:
         TypeError: It is something else.
@@ -438,7 +438,7 @@ def _whole(value: Any) -> int:
 
 
 def _named(read: Callable[[str], Any], prefix: str = "") -> Callable[[Any], Any]:
-    """A reader of a word, or of an object of torch that is called so."""
+    """Return a reader of a word, or of an object of torch that is called so."""
     return lambda value: read(str(value).removeprefix(prefix))
 
 
@@ -468,12 +468,12 @@ _READERS: dict[str, Callable[[Any], Any]] = {
 
 
 def model_path(value: Any) -> str:
-    """The path or name of a model."""
+    """Return the path or name of a model."""
     return _path("model")(value)
 
 
 def tokenizer_path(value: Any) -> str:
-    """The path of a tokenizer for a model that is named by a path, too.
+    """Return the path of a tokenizer for a model that is named by a path, too.
 
     Raises:
         UsageError: It is a tokenizer itself.

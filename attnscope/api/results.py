@@ -74,7 +74,7 @@ class Result(Generic[Data]):
         return first.provenance
 
     def to_json(self) -> bytes:
-        """The findings as JSON on one line, as `--format json` gives them."""
+        """Return the findings as JSON on one line, as `--format json` gives them."""
         from attnscope.report import to_json
 
         return to_json(self.data)
@@ -109,7 +109,7 @@ class Result(Generic[Data]):
             write_atomic(target, parts, force=force)
 
     def text(self, *, width: int | None = None, precision: int | None = None) -> str:
-        """The findings as tables.
+        """Return the findings as tables.
 
         Args:
             width: Columns; None for those of the terminal.
@@ -149,7 +149,10 @@ def _as_html(data: Findings, precision: int) -> str:
 
 
 def _abridged(data: Any) -> Any:
-    """What fits on a screen: of a report, a few heads and the first tokens of every text, and a note on the rest."""
+    """Return what fits on a screen.
+
+    Of a report, a few heads and the first tokens of every text, and a note on the rest.
+    """
     if not isinstance(data, Report):
         return data
     from attnscope.report.narrowing import narrow
@@ -253,7 +256,7 @@ class HeadResult(Result[Report]):
         return _stage(self._head, "output")
 
     def top(self, query: int | str, k: int | None = None) -> list[Contributor]:
-        """The tokens that contribute most to one query, the strongest first, as they were ranked by `by`.
+        """Return the tokens that contribute most to one query, the strongest first, as they were ranked by `by`.
 
         Args:
             query: Its position, or the word.
@@ -289,7 +292,7 @@ def _stage(head: HeadReport, name: str) -> Float2:
 
 
 def _one_position(query: Positions, text: TextReport) -> int:
-    """The position of one shown query."""
+    """Return the position of one shown query."""
     texts = (text.text, text.pair)
     found = [one for one in parse_positions(query, text.tokens, texts, "query") if one in text.queries]
     if len(found) == 1:
@@ -388,7 +391,7 @@ class TextResult:
         return (HeadResult(self._report, self.data, head) for head in self.data.heads)
 
     def __getitem__(self, unit: tuple[int | str, int | str]) -> HeadResult:
-        """One head: its layer's number (or `mean`) and its own; -1 is the model's last.
+        """Return one head: its layer's number (or `mean`) and its own; -1 is the model's last.
 
         Raises:
             AttnscopeError: The report does not hold it.
@@ -502,11 +505,11 @@ class InspectResult(Result[Report]):
         return iter(self._only)
 
     def __getitem__(self, unit: tuple[int | str, int | str]) -> HeadResult:
-        """One head of the only text; see TextResult."""
+        """Return one head of the only text; see TextResult."""
         return self._only[unit]
 
     def to_pandas(self, table: "Kind | None" = None) -> "pd.DataFrame":
-        """One of the tables that `attnscope convert` writes.
+        """Return one of the tables that `attnscope convert` writes.
 
         Args:
             table: `contributors`, `rows` (statistics), `columns` (of maps) or `matrices`; None for the first that
@@ -584,7 +587,7 @@ class CompareResult(Result[Comparison]):
         return self.data.verdict
 
     def to_pandas(self) -> "pd.DataFrame":
-        """One row for every side after the first, text, head and aligned query: what changes in its row of weights.
+        """List what changes in each row of weights: a row for every further side, text, head and aligned query.
 
         Raises:
             AttnscopeError: pandas is not installed.
@@ -667,7 +670,7 @@ class ExplainResult(Result[Explanation]):
         return all(check.holds for check in self.data.checks)
 
     def to_pandas(self) -> "pd.DataFrame":
-        """One row for every key that is kept, with its numbers step by step.
+        """Return one row for every key that is kept, with its numbers step by step.
 
         Raises:
             AttnscopeError: pandas is not installed.
@@ -696,7 +699,7 @@ class CheckResult(Result[CheckReport]):
         return self.data.differences
 
     def to_pandas(self) -> "pd.DataFrame":
-        """One row for every check.
+        """Return one row for every check.
 
         Raises:
             AttnscopeError: pandas is not installed.

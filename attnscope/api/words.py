@@ -20,7 +20,10 @@ _NAMES = {"stage": "stages", "file": "text"}
 
 
 def in_python(said: str) -> str:
-    """What was said to someone at a command line, to someone who writes Python; what stands in quotes is left alone."""
+    """Reword for someone who writes Python what was said to someone at a command line.
+
+    What stands in quotes is left alone.
+    """
     said = re.sub(r"\bTEXT\b", "text", _OPTION.sub(_option, said))
     return re.sub(r"\b(with|of|use) run\b", r"\1 inspect", said)
 
@@ -40,7 +43,7 @@ def _option(match: re.Match[str]) -> str:
 
 @contextmanager
 def python_words() -> Iterator[None]:
-    """Errors that pass through are worded for someone who writes Python."""
+    """Word errors that pass through for someone who writes Python."""
     try:
         yield
     except AttnscopeError as error:

@@ -28,7 +28,7 @@ TABLES, LINES = (".csv", ".parquet"), (".jsonl", ".json")
 
 
 def kind(path: Path, option: str) -> str:
-    """The ending that says what a file is; empty for a folder.
+    """Return the ending that says what a file is; empty for a folder.
 
     Raises:
         UsageError: The ending says nothing.
@@ -151,7 +151,7 @@ def _write_dump(dump: Dump, target: Path, here: str) -> int:
 
 
 def _windows(dump: Dump) -> Iterator[list[Record]]:
-    """As many records at a time as the dump itself was written by."""
+    """Yield as many records at a time as the dump itself was written by."""
     window: list[Record] = []
     values = 0
     for record in dump.records():
@@ -166,7 +166,7 @@ def _windows(dump: Dump) -> Iterator[list[Record]]:
 
 
 def _write_document(dump: Dump, target: Path) -> int:
-    """One JSON document: header, records, end."""
+    """Return one JSON document: header, records, end."""
     count = 0
     with naming_errors(target), open(target, "wb") as file:
         file.write(b'{"header":' + encode(dump.header) + b',"records":[')
@@ -180,7 +180,7 @@ def _write_document(dump: Dump, target: Path) -> int:
 
 @contextmanager
 def _replacing(target: Path, *, force: bool) -> Iterator[Path]:
-    """A name to write to that becomes the target once everything is safe on disk."""
+    """Provide a name to write to that becomes the target once everything is safe on disk."""
     if target.is_dir() or (target.suffix == "" and target.exists()):
         raise AttnscopeError("exists", where=target, hint="choose a new folder")
     check_target(target, force=force)

@@ -122,7 +122,7 @@ def check_output(order: DumpConfig) -> None:
 def _load(
     settings: Settings, run: RunConfig, session: Session, facts: InputFacts, journal: Journal
 ) -> tuple[ModelWorker, Header, int]:
-    """The model; the header of a new dump or of the one that is there, which must ask for the same.
+    """Return the model; the header of a new dump or of the one that is there, which must ask for the same.
 
     See `_group_limits`.
     """
@@ -142,7 +142,7 @@ def _load(
 
 
 def _group_limits(settings: Settings, run: RunConfig, source: ModelSource) -> tuple[Grouping, int, str, MemoryLimit]:
-    """How large groups may be; how many numbers memory holds of a text; why weights are read again; what stops it.
+    """Find how large groups may be, and how many numbers memory holds of a text.
 
     Groups decide the last bits of the numbers. So they depend only on the request: they are as large as is useful,
     or as `--max-memory` allows, however much memory is free.
@@ -184,7 +184,7 @@ def _group_limits(settings: Settings, run: RunConfig, source: ModelSource) -> tu
 
 
 def _power_of_two(number: int) -> int:
-    """The largest that is not above a number."""
+    """Return the largest that is not above a number."""
     return 1 << max(0, int(number).bit_length() - 1)
 
 

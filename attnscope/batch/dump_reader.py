@@ -84,7 +84,7 @@ class Dump:
         raise AttnscopeError(_UNFINISHED, where=self.path, hint=_GO_ON)
 
     def records(self) -> Iterator[Record]:
-        """Every record, with its arrays.
+        """Yield every record, with its arrays.
 
         Raises:
             AttnscopeError: A line or shard is damaged, or the end is missing.
@@ -138,7 +138,7 @@ class Dump:
 
 
 def decoded(data: bytes | msgspec.Raw, kind: Any, path: Path) -> Any:
-    """A line of a dump as the Header, Record or End that `kind` names.
+    """Return a line of a dump as the Header, Record or End that `kind` names.
 
     Raises:
         AttnscopeError: It is something else.

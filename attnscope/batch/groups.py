@@ -34,13 +34,13 @@ class TextSize:
         return max(self.tokens, self.sources)
 
     def can_share_group(self, other: "TextSize") -> bool:
-        """Padding the shorter of the two changes no number of it."""
+        """Tell whether padding the shorter of the two changes no number of it."""
         same = (self.tokens, self.sources) == (other.tokens, other.sources)
         return same or min(self.tokens, self.sources, other.tokens, other.sources) >= MIN_PADDED_TOKENS
 
 
 def count_values(settings: Settings, units: int, sizes: tuple[int, int, int], d_value: int) -> int:
-    """How many numbers a dump keeps of one text.
+    """Return how many numbers a dump keeps of one text.
 
     Args:
         settings: What is kept.
@@ -61,7 +61,7 @@ def count_values(settings: Settings, units: int, sizes: tuple[int, int, int], d_
 
 
 def group_texts(sizes: Sequence[TextSize], bounds: Grouping) -> list[list[int]]:
-    """Places of texts that go together: neighbours in length, as many as the bounds allow, at least one.
+    """Return places of texts that go together: neighbours in length, as many as the bounds allow, at least one.
 
     Args:
         sizes: Of the texts.

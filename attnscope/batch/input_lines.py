@@ -41,7 +41,7 @@ def open_decompressed(file: BinaryIO, ending: str, name: str) -> Iterator[IO[byt
 
 
 def read_lines(file: IO[bytes]) -> Iterator[tuple[int, int, bytes | None]]:
-    """Number (from 1), first byte and content of every line, its end taken off; None for a line that is too long."""
+    """Yield number (from 1), first byte and content of every line, without its end; None if it is too long."""
     offset = number = 0
     while line := file.readline(MAX_LINE + 1):
         number += 1
@@ -57,7 +57,7 @@ def read_lines(file: IO[bytes]) -> Iterator[tuple[int, int, bytes | None]]:
 
 
 def decode_line(line: bytes | None, start: int) -> str:
-    """A line's text; a byte order mark at the start of the file is taken off.
+    """Return a line's text; a byte order mark at the start of the file is taken off.
 
     Raises:
         AttnscopeError: It is too long, or not UTF-8; the line itself is named by the caller.

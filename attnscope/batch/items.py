@@ -58,12 +58,12 @@ def _failed_item(index: int, line: int, raw: bytes, error: AttnscopeError, given
 
 
 def _named(given: Any, line: int) -> int | str:
-    """What the input calls a record; the number of its line where it has no name."""
+    """Return what the input calls a record; the number of its line where it has no name."""
     return line if given in (None, "") else given
 
 
 def from_txt(file: IO[bytes], name: str) -> Iterator[Item]:
-    """One text a line, blank ones included."""
+    """Yield one text a line, blank ones included."""
     for number, start, line in read_lines(file):
         try:
             yield _text_item(number - 1, number, name, {"text": decode_line(line, start)}, {})
@@ -72,7 +72,7 @@ def from_txt(file: IO[bytes], name: str) -> Iterator[Item]:
 
 
 def from_jsonl(file: IO[bytes], name: str, column: str) -> Iterator[Item]:
-    """One JSON object a line, blank lines left out."""
+    """Yield one JSON object a line, blank lines left out."""
     index = 0
     for number, start, line in read_lines(file):
         if line is not None and not line.strip():
@@ -90,7 +90,7 @@ def from_jsonl(file: IO[bytes], name: str, column: str) -> Iterator[Item]:
 
 
 def _id(members: dict[str, Any]) -> int | str | None:
-    """The id of a record whose other members are wrong; None where it is wrong itself, or not there."""
+    """Return the id of a record whose other members are wrong; None where it is wrong itself, or not there."""
     try:
         found: int | str | None = decode_json(members.get("id", b"null"), int | str | None)
     except ValueError:  # msgspec.DecodeError is one
@@ -129,7 +129,7 @@ def _check_depth(text: str) -> None:
 
 
 def from_table(file: IO[bytes], name: str, column: str, delimiter: str) -> Iterator[Item]:
-    """One row of a CSV or TSV file with a header row.
+    """Yield one row of a CSV or TSV file with a header row.
 
     Raises:
         AttnscopeError: There is no header, or it has no such column.
@@ -178,7 +178,7 @@ def _row(index: int, number: int, name: str, header: list[str], cells: list[str]
 
 
 def from_row(index: int, number: int, name: str, row: dict[str, Any], column: str) -> Item:
-    """A row of a table."""
+    """Return a row of a table."""
     known = {"text": row.pop(column)}
     if not isinstance(known["text"], str):
         missing = AttnscopeError(f"{column}: no text")
@@ -189,7 +189,7 @@ def from_row(index: int, number: int, name: str, row: dict[str, Any], column: st
 
 
 def from_parquet(file: IO[bytes], name: str, column: str) -> Iterator[Item]:
-    """One row of a .parquet file.
+    """Yield one row of a .parquet file.
 
     Raises:
         AttnscopeError: The extra is missing, the file is damaged, or the column is missing.

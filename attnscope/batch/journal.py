@@ -83,7 +83,7 @@ class JournalState:
 
 
 def seal(body: bytes, crc: int) -> tuple[bytes, int]:
-    """A JSON object as a whole line with its check, and the CRC-32 of the file that ends in it."""
+    """Return a JSON object as a whole line with its check, and the CRC-32 of the file that ends in it."""
     start = memoryview(body)[:-1]  # a long text's line has hundreds of megabytes: one copy is enough
     check = crc32(start, crc)
     tail = _CHECK + b'%08x"}\n' % check
@@ -91,7 +91,7 @@ def seal(body: bytes, crc: int) -> tuple[bytes, int]:
 
 
 def unseal(line: bytes, crc: int) -> tuple[bytes, int] | None:
-    """A line's JSON without its check, and the CRC-32 of the file up to its end; None where the check fails."""
+    """Return a line's JSON without its check, and the CRC-32 of the file up to its end; None where the check fails."""
     body, tail = line[:-_TAIL], line[-_TAIL:]
     check = crc32(body, crc)
     if len(line) <= _TAIL or tail != _CHECK + b'%08x"}\n' % check:
@@ -323,7 +323,7 @@ class Journal:
 
 
 def _old_lines(path: Path) -> Iterator[bytes]:
-    """The records of a journal that `scan` has found whole, as JSON without their checks."""
+    """Yield the records of a journal that `scan` has found whole, as JSON without their checks."""
     with open(path, "rb") as file:
         _, crc = unseal(file.readline(), 0) or (b"", 0)
         for line in file:

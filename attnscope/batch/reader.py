@@ -50,7 +50,7 @@ class InputReader:
         self._state = os.fstat(self._file.fileno())
 
     def items(self) -> Iterator[Item]:
-        """Every record, from the first.
+        """Yield every record, from the first.
 
         Raises:
             AttnscopeError: It is damaged as a whole, or changes while it is being read.
@@ -109,14 +109,14 @@ class InputReader:
 
 
 def select_items(items: Iterator[Item], settings: Settings) -> Iterator[Item]:
-    """The items that `--skip`, `--limit` and `--shard` leave."""
+    """Return the items that `--skip`, `--limit` and `--shard` leave."""
     number, count = settings.shard
     end = None if settings.limit is None else settings.skip + settings.limit
     return (item for item in islice(items, settings.skip, end) if item.index % count == number - 1)
 
 
 def count_selected(records: int, settings: Settings) -> int:
-    """How many items `select_items` leaves of so many."""
+    """Return how many items `select_items` leaves of so many."""
     number, count = settings.shard
     end = records if settings.limit is None else min(records, settings.skip + settings.limit)
     return len(range(settings.skip + (number - 1 - settings.skip) % count, end, count))

@@ -121,7 +121,7 @@ class End(msgspec.Struct, frozen=True):
 
 
 def encode(line: Header | Record | End) -> bytes:
-    """One line as strict JSON, without its check and newline."""
+    """Return one line as strict JSON, without its check and newline."""
     return msgspec.json.encode(line, enc_hook=encode_array)
 
 

@@ -19,7 +19,7 @@ class _SchemaField(msgspec.Struct):
 
 
 def read_report(path: Path) -> Report | None:
-    """The Report in a file; None where the file holds something else.
+    """Return the Report in a file; None where the file holds something else.
 
     Raises:
         AttnscopeError: It cannot be read, or is a Report of another version.
@@ -38,7 +38,7 @@ def read_report(path: Path) -> Report | None:
 
 
 def settings_of(report: Report) -> Settings:
-    """What a dump of the same would have been asked for."""
+    """Return what a dump of the same would have been asked for."""
     heads = [head for text in report.texts for head in text.heads]
     by: Literal["value", "projected"] = "value"
     if any(head.top.projected is not None for head in heads):
@@ -50,7 +50,7 @@ def settings_of(report: Report) -> Settings:
 
 
 def records_of(report: Report) -> Iterator[Record]:
-    """Every text as a record that holds what a table shows."""
+    """Return every text as a record that holds what a table shows."""
     return (_record(text) for text in report.texts if text.heads)
 
 

@@ -28,20 +28,20 @@ class TextWorker(Protocol[T]):
     """What looks into texts."""
 
     def prepare(self, item: Item) -> "T | Record":
-        """A text made ready, or the record that says why there is nothing to look at.
+        """Return a text made ready, or the record that says why there is nothing to look at.
 
         Raises:
             AttnscopeError: The text cannot be looked into.
         """
 
     def size(self, ready: T) -> TextSize:
-        """How large it is."""
+        """Return how large it is."""
 
     def start_window(self) -> None:
         """Start a new window."""
 
     def process(self, ready: Sequence[T]) -> list[Record]:
-        """The records of some texts that go through the model together.
+        """Return the records of some texts that go through the model together.
 
         Raises:
             ModelError: The model cannot be read, so that none can be done.
@@ -261,12 +261,12 @@ class Runner(Generic[T]):
 
 
 def failed(item: Item, why: str) -> Record:
-    """The record of a text that could not be done."""
+    """Return the record of a text that could not be done."""
     return without_findings(item, "failed", why)
 
 
 def without_findings(item: Item, status: str, why: str) -> Record:
-    """The record of a text without findings."""
+    """Return the record of a text without findings."""
     text = item.text
     return Record(
         item.index,

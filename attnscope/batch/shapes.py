@@ -51,7 +51,7 @@ def _faults(record: Record, settings: Settings) -> Iterator[tuple[str, str]]:
 
 
 def _expected(name: str, record: Record, shape: Sequence[int], n_sources: int) -> tuple[int, ...]:
-    """The shape that a record's counts make of an array; what they leave open is as it is."""
+    """Return the shape that a record's counts make of an array; what they leave open is as it is."""
     units, queries = len(record.units), len(record.queries)
     kind, _, stage = name.partition(".")
     third = shape[2] if len(shape) > 2 else 0

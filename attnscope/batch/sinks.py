@@ -117,7 +117,7 @@ class SafetensorsSink:
                 _name_shards(self._folder, self.written.shards, self._files)
 
     def _write(self, path: Path, arrays: "dict[str, np.ndarray[Any, Any]]") -> int:
-        """A whole file or none, and its CRC-32; the lock on the index keeps others from the temporary name."""
+        """Write a whole file or none, and return its CRC-32; the index lock keeps others from the temporary name."""
         temporary = path.parent / _TEMPORARY
         with naming_errors(path):
             descriptor = self._files.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
@@ -140,7 +140,7 @@ class SafetensorsSink:
 
 
 def arrays_of(record: Record) -> "dict[str, np.ndarray[Any, Any]]":
-    """Every array of a record: `top.keys`, `rows.entropy`, `columns`, `pooled`, `stages.weights` and so on."""
+    """Return every array of a record: `top.keys`, `rows.entropy`, `columns`, `pooled`, `stages.weights` and so on."""
     found: dict[str, Any] = {}
     for part in _ARRAYS:
         value = getattr(record, part)
@@ -193,7 +193,7 @@ def _contiguous_bytes(arrays: "Iterable[np.ndarray[Any, Any]]") -> Iterator[Byte
 def open_dump(
     target: Path, *, force: bool, files: FileSystem
 ) -> "Iterator[tuple[Journal, JsonlSink | SafetensorsSink]]":
-    """A dump that is open for writing, and locked: a .jsonl file, or a folder where the name has no ending.
+    """Open a dump for writing, and lock it: a .jsonl file, or a folder where the name has no ending.
 
     Args:
         target: The file or folder; `-` for standard output.

@@ -34,7 +34,7 @@ _Array = np.ndarray[Any, np.dtype[Any]]
 
 
 def kinds_of(settings: Settings) -> list[Kind]:
-    """The tables that a dump holds."""
+    """Return the tables that a dump holds."""
     return [kind for kind in KINDS if _KEPT_AS[kind] in settings.keep]
 
 
@@ -57,7 +57,7 @@ def kind_of(settings: Settings, asked: Kind | None) -> Kind:
 
 
 def columns(kind: Kind, settings: Settings) -> list[str]:
-    """Names of the columns of a table."""
+    """Return names of the columns of a table."""
     query, key = ("query", "query_token"), ("key", "key_token")
     if kind == "contributors":
         return [*_HEADS, *query, "rank", *key, *MEASURES[settings.by]]
@@ -69,13 +69,13 @@ def columns(kind: Kind, settings: Settings) -> list[str]:
 
 
 def tables(kind: Kind, record: Record) -> Iterator[Table]:
-    """The table of one text, in parts that fit into memory."""
+    """Return the table of one text, in parts that fit into memory."""
     make = {"contributors": _contributors, "rows": _rows, "columns": _columns, "matrices": _matrices}
     return make[kind](record)
 
 
 def _contributors(record: Record) -> Iterator[Table]:
-    """One row for every unit, query and rank that has a source."""
+    """Yield one row for every unit, query and rank that has a source."""
     assert record.top is not None
     unit, row, rank = np.nonzero(record.top.keys >= 0)
     source = record.top.keys[unit, row, rank]
@@ -87,7 +87,7 @@ def _contributors(record: Record) -> Iterator[Table]:
 
 
 def _rows(record: Record) -> Iterator[Table]:
-    """One row for every unit and query."""
+    """Yield one row for every unit and query."""
     assert record.rows is not None
     unit, row = (at.ravel() for at in np.indices(record.rows.entropy.shape))
     found = _heads(record, unit) | _queries(record, row)
@@ -98,12 +98,12 @@ def _rows(record: Record) -> Iterator[Table]:
 
 
 def _or_nan(values: _Array | None, unit: _Array, row: _Array) -> _Array:
-    """The numbers of a statistic that a model has not, or that a dump was made without, are NaN."""
+    """Return the numbers of a statistic that a model has not, or that a dump was made without, are NaN."""
     return np.full(len(unit), np.nan, dtype=np.float32) if values is None else values[unit, row]
 
 
 def _columns(record: Record) -> Iterator[Table]:
-    """One row for every unit and source."""
+    """Yield one row for every unit and source."""
     if record.columns is None:  # a short text of a report whose long texts have them
         return
     unit, source = (at.ravel() for at in np.indices(record.columns.shape))
@@ -111,7 +111,7 @@ def _columns(record: Record) -> Iterator[Table]:
 
 
 def _matrices(record: Record) -> Iterator[Table]:
-    """One row for every stage, unit, query and key, or dimension of the value for `output`."""
+    """Yield one row for every stage, unit, query and key, or dimension of the value for `output`."""
     for stage, array in record.stages.items():
         units, queries, width = array.shape
         step = max(1, _PART // max(width, 1))
@@ -130,7 +130,7 @@ def _matrices(record: Record) -> Iterator[Table]:
 
 
 def _heads(record: Record, unit: _Array) -> Table:
-    """Text, layer and head of every row; a mean has no number."""
+    """Return text, layer and head of every row; a mean has no number."""
     found: Table = {"index": np.full(len(unit), record.index), "id": [str(record.id)] * len(unit)}
     for n, name in enumerate(("layer", "head")):
         numbers = [pair[n] for pair in record.units]
@@ -155,7 +155,7 @@ def _texts(tokens: Sequence[Token]) -> _Array:
 
 
 def csv_bytes(names: list[str], tables: Iterable[Table]) -> Iterator[bytes]:
-    """A CSV file, part by part; numbers in shortest exact digits, an empty cell for none."""
+    """Yield a CSV file, part by part; numbers in shortest exact digits, an empty cell for none."""
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
     writer.writerow(names)
@@ -224,12 +224,12 @@ def write_parquet(path: Path, names: list[str], tables: Iterable[Table]) -> None
 
 
 def _arrow_type(pa: Any, name: str) -> Any:
-    """The Arrow type of a column."""
+    """Return the Arrow type of a column."""
     return pa.int64() if name in INTEGERS else pa.string() if name in _WORDS else pa.float32()
 
 
 def read_table(path: Path) -> tuple[list[str], Iterator[Table]]:
-    """Columns and parts of a table that we wrote.
+    """Return columns and parts of a table that we wrote.
 
     Raises:
         AttnscopeError: It is something else, damaged, or holds a value that its column cannot, or the extra is missing.
@@ -250,7 +250,7 @@ def _known(names: list[str], path: Path) -> list[str]:
 
 
 def _may_be_empty(name: str, names: Sequence[str]) -> bool:
-    """Whether a cell may hold nothing: a float, the layer or head of a mean, and in a table of matrices the key of an
+    """Tell if a cell may hold nothing: a float, the layer or head of a mean, and in a table of matrices the key of an
     output, or the dimension of anything else."""
     of_matrices = ("key", "key_token", "dimension") if "dimension" in names else ()
     return name not in (*INTEGERS, *_WORDS) or name in ("layer", "head", *of_matrices)
@@ -261,7 +261,7 @@ def _unreadable(error: Exception, path: Path) -> AttnscopeError:
 
 
 def _parquet_parts(path: Path) -> Iterator[Any]:
-    """The names of the columns, then part after part."""
+    """Yield the names of the columns, then part after part."""
     pa, parquet = import_pyarrow()
     try:
         with open(path, "rb") as opened:  # pyarrow takes every name of a file for UTF-8
@@ -274,7 +274,7 @@ def _parquet_parts(path: Path) -> Iterator[Any]:
 
 
 def _from_arrow(part: Any, pa: Any, name: str, path: Path) -> Any:
-    """A column as an array; one of another type is converted where that loses nothing."""
+    """Return a column as an array; one of another type is converted where that loses nothing."""
     column, kind = part.column(name), _arrow_type(pa, name)
     try:
         found = column.cast(kind)
@@ -291,7 +291,7 @@ def _from_arrow(part: Any, pa: Any, name: str, path: Path) -> Any:
 
 
 def _csv_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """Every row that is not blank, with the number of the line that it ends in."""
+    """Yield every row that is not blank, with the number of the line that it ends in."""
     try:
         with open(path, newline="", encoding="utf-8") as file:
             reader = csv.reader(file, strict=True)
@@ -330,7 +330,7 @@ def _parsed(name: str, cells: Sequence[str], lines: Sequence[int], path: Path, *
 
 
 def _numbers(name: str, cells: Sequence[str], *, empty: bool) -> Any:
-    """Numbers of a column; an empty cell is none where there may be none.
+    """Return numbers of a column; an empty cell is none where there may be none.
 
     Raises:
         ValueError: A cell is no number, or beyond float32.

@@ -35,7 +35,7 @@ class PreparedText:
 
 
 def run_config(settings: Settings, given: RunConfig) -> RunConfig:
-    """What a dump asks of the pipeline, without texts.
+    """Return what a dump asks of the pipeline, without texts.
 
     Args:
         settings: What to keep.
@@ -68,7 +68,7 @@ def run_config(settings: Settings, given: RunConfig) -> RunConfig:
 
 
 def count_units(settings: Settings, source: ModelSource) -> int:
-    """Layers times heads of a dump; a mean counts once.
+    """Return layers times heads of a dump; a mean counts once.
 
     Raises:
         UsageError: One of them is not there.
@@ -167,7 +167,10 @@ class ModelWorker:
 
 
 def _packed_sizes(text_plans: Sequence[TextPlan]) -> tuple[tuple[int, int], ...] | None:
-    """Rows and columns of every text's matrices; None where a text does not show the first of those that any shows."""
+    """Return rows and columns of every text's matrices.
+
+    None where a text does not show the first of those that any shows.
+    """
     for shown in ([text_plan.queries for text_plan in text_plans], [text_plan.keys for text_plan in text_plans]):
         every = sorted({place for places in shown for place in places})
         if any(places != every[: len(places)] for places in shown):
@@ -176,7 +179,7 @@ def _packed_sizes(text_plans: Sequence[TextPlan]) -> tuple[tuple[int, int], ...]
 
 
 def _text_arrays(arrays: dict[str, Any], place: int, text_plan: TextPlan, rows: Any, columns: Any) -> dict[str, Any]:
-    """One text's share of a group's arrays: its unit axis first, its own rows, columns and sources only."""
+    """Return one text's share of a group's arrays: its unit axis first, its own rows, columns and sources only."""
     at, across = _index_of(text_plan.queries, rows), _index_of(text_plan.keys, columns)
     sources = len(text_plan.context or text_plan.tokens)
     found = {}
@@ -206,7 +209,7 @@ def _index_of(wanted: list[int], there: Any) -> Any:
 
 
 def _unknown(text: TextInput, text_plan: TextPlan) -> list[str]:
-    """How many words the tokenizer does not know, if there are such."""
+    """Return how many words the tokenizer does not know, if there are such."""
     share, _ = describe_unknown([(text.text, text.pair, text_plan.tokens)])
     return [share] if share else []
 

@@ -57,7 +57,7 @@ class _ZstandardReader(io.RawIOBase):
 
 
 def open_zstandard(file: BinaryIO, name: str) -> io.BufferedReader:
-    """A .zst file's content.
+    """Return a .zst file's content.
 
     Args:
         file: Opened at its start.

@@ -45,18 +45,18 @@ class _Adapter:
     others: dict[str, TensorInfo]
 
     def wrong(self, key: str, found: str, hint: str) -> AttnscopeError:
-        """The error for a value of the config that cannot be used."""
+        """Return the error for a value of the config that cannot be used."""
         return AttnscopeError(found, where=f"{self.path / ADAPTER_CONFIG}: {key}", hint=hint)
 
     def flag(self, key: str) -> bool:
-        """A yes or no."""
+        """Return a yes or no."""
         value = self.config.get(key) or False
         if not isinstance(value, bool):
             raise self.wrong(key, f"is {format_value(value)}", "expected true or false")
         return value
 
     def number(self, key: str, pattern: str, module: str) -> int | float:
-        """A number, of this module where a pattern names it."""
+        """Return a number, of this module where a pattern names it."""
         value: Any = self.config.get(key)
         for expression, other in as_object(self.config.get(pattern) or {}, f"{self.path}: {pattern}").items():
             if _matches(rf"(.*\.)?({expression})", module, f"{self.path}: {pattern}"):
@@ -68,7 +68,7 @@ class _Adapter:
 
 
 def add_adapter(folder: Folder, path: Path) -> Folder:
-    """The checkpoint with an adapter: each tensor says what is added to it while it is read.
+    """Return the checkpoint with an adapter: each tensor says what is added to it while it is read.
 
     Args:
         folder: The base.
@@ -110,7 +110,7 @@ def add_adapter(folder: Folder, path: Path) -> Folder:
 
 
 def _sorted_out(path: Path, config: Mapping[str, Any], tensors: Mapping[str, TensorInfo]) -> _Adapter:
-    """The tensors of an adapter by what they belong to."""
+    """Return the tensors of an adapter by what they belong to."""
     modules: dict[str, dict[str, TensorInfo]] = {}
     others: dict[str, TensorInfo] = {}
     for name, info in tensors.items():
@@ -147,7 +147,7 @@ def _check_config(adapter: _Adapter) -> None:
 
 
 def _targets(adapter: _Adapter, module: str) -> bool:
-    """Whether the config names a module, by peft's rules."""
+    """Return whether the config names a module, by peft's rules."""
     named = adapter.config.get("target_modules")
     if isinstance(named, str):
         return named == "all-linear" or _matches(named, module, f"{adapter.path / ADAPTER_CONFIG}: target_modules")
@@ -164,7 +164,10 @@ def _matches(expression: str, text: str, where: str) -> bool:
 
 
 def _renaming(adapter: _Adapter, folder: Folder) -> Any:
-    """From the adapter's names to the checkpoint's: the same, or with a prefix more or less, one for all of them."""
+    """Return from the adapter's names to the checkpoint's.
+
+    The same, or with a prefix more or less, one for all of them.
+    """
     wanted = [f"{module}.weight" for module in adapter.modules]
     first = wanted[0]
     parts = first.split(".")
@@ -187,7 +190,7 @@ def _replace_tensor(tensors: dict[str, TensorInfo], name: str, info: TensorInfo)
 
 
 def _low_rank(adapter: _Adapter, module: str, parts: Mapping[str, TensorInfo], base: TensorInfo) -> LowRank:
-    """What a module's tensors add to the base's, once their shapes fit."""
+    """Return what a module's tensors add to the base's, once their shapes fit."""
     where = f"{adapter.path / ADAPTER_WEIGHTS}: {module}"
     embedding = "lora_embedding_A" in parts
     names = [f"lora_{'embedding_' * embedding}{side}" for side in "AB"]

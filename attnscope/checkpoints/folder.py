@@ -107,7 +107,10 @@ def read_config_file(path: Path) -> tuple[bytes, dict[str, Any]]:
 
 
 def without_mxfp4(config: dict[str, Any]) -> dict[str, Any]:
-    """A config without the key that says its experts are in four-bit blocks (MXFP4): `open_folder` can read these."""
+    """Return a config without the key that says its experts are in four-bit blocks (MXFP4).
+
+    `open_folder` can read these.
+    """
     said = config.get("quantization_config")
     if not isinstance(said, dict) or said.get("quant_method") != "mxfp4":
         return config
@@ -160,7 +163,7 @@ def _list_folder(path: Path) -> set[str]:
 
 
 def _headers(path: Path, present: set[str], weights: str | None) -> dict[Path, SafetensorsHeader]:
-    """The headers of the files that hold the weights, by file."""
+    """Return the headers of the files that hold the weights, by file."""
     if weights is not None or SINGLE in present:
         file = path / (weights or SINGLE)
         return {file: read_header(file)}
@@ -184,12 +187,12 @@ def _headers(path: Path, present: set[str], weights: str | None) -> dict[Path, S
 
 
 def find_pickles(names: Iterable[str]) -> list[str]:
-    """Those of these files that may be pickled weights; what a trainer saves of itself is none."""
+    """Return those of these files that may be pickled weights; what a trainer saves of itself is none."""
     return sorted(name for name in names if name.endswith(_PICKLES) and not name.startswith(_TRAINING))
 
 
 def _shard_headers(path: Path, present: set[str]) -> dict[Path, SafetensorsHeader]:
-    """The headers of all shards, once they agree with the index."""
+    """Return the headers of all shards, once they agree with the index."""
     index = path / INDEX
     where = f"{index}: weight_map"
     table = as_object(as_object(read_json(index, cap=MAX_INDEX), str(index)).get("weight_map", {}), where)

@@ -47,7 +47,7 @@ class _Metadata:
         self.architecture, self.path, self.seen = architecture, path, set[str]()
 
     def get(self, name: str, kind: type[Any] | tuple[type[Any], ...], default: Any = ...) -> Any:
-        """A value of this type; one for each layer must be the same for all.
+        """Return a value of this type; one for each layer must be the same for all.
 
         Raises:
             AttnscopeError: It is missing and there is no default, or is something else.
@@ -64,11 +64,11 @@ class _Metadata:
         return value
 
     def whole(self, name: str, default: Any = ...) -> Any:
-        """A whole number."""
+        """Return a whole number."""
         return self.get(name, int, default)
 
     def number(self, name: str, default: Any = ...) -> Any:
-        """A number."""
+        """Return a number."""
         return self.get(name, (int, float), default)
 
     def require(self, name: str, expected: Any) -> None:
@@ -78,7 +78,7 @@ class _Metadata:
             raise self.wrong(name, f"is {format_value(value)}", f"only {format_value(expected)} is supported")
 
     def wrong(self, name: str, found: str, hint: str) -> AttnscopeError:
-        """The error for a value that cannot be used."""
+        """Return the error for a value that cannot be used."""
         return AttnscopeError(found, where=f"{self.path}: {self.architecture}.{name}", hint=hint)
 
     def check_unread(self) -> None:
@@ -150,7 +150,7 @@ def _architecture(metadata: Mapping[str, Any], path: Path) -> tuple[str, _Archit
 
 
 def _renamed(info: TensorInfo, architecture: _Architecture, config: Mapping[str, Any]) -> TensorInfo:
-    """A tensor under the name that it has in transformers, with what undoes llama.cpp's changes."""
+    """Return a tensor under the name that it has in transformers, with what undoes llama.cpp's changes."""
     stem, dot, kind = info.name.rpartition(".")
     found = _BLOCK.fullmatch(stem)
     if found is None:
@@ -171,7 +171,7 @@ def _renamed(info: TensorInfo, architecture: _Architecture, config: Mapping[str,
 
 
 def _shared_config(metadata: _Metadata) -> dict[str, Any]:
-    """What all architectures say in the same words."""
+    """Return what all architectures say in the same words."""
     words = metadata.tensors.get("token_embd.weight")
     if words is None or len(words.shape) != 2:
         raise AttnscopeError("the tensor 'token_embd.weight' is missing", where=metadata.path)
@@ -205,7 +205,7 @@ def _whole_rotary(metadata: _Metadata, config: Mapping[str, Any]) -> dict[str, A
 
 
 def _rope_scaling(metadata: _Metadata) -> dict[str, Any]:
-    """How positions are stretched."""
+    """Return how positions are stretched."""
     kind = metadata.get("rope.scaling.type", str, "none")
     factor = metadata.number("rope.scaling.factor", None)
     original = metadata.whole("rope.scaling.original_context_length", None)
@@ -229,7 +229,7 @@ def _llama(metadata: _Metadata, config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _llama3_scaling(table: TensorInfo, theta: float, width: int) -> dict[str, Any]:
-    """The parameters of Llama 3's rotary positions, of which a GGUF file holds only what they make of each frequency.
+    """Find the parameters of Llama 3's rotary positions: a GGUF file holds only what they make of each frequency.
 
     Raises:
         AttnscopeError: The table is not what the published parameters make of the largest factor in it.
@@ -249,7 +249,7 @@ def _llama3_scaling(table: TensorInfo, theta: float, width: int) -> dict[str, An
 
 
 def _read_table(info: TensorInfo) -> tuple[float, ...]:
-    """The numbers of a short tensor."""
+    """Return the numbers of a short tensor."""
     if info.dtype != "F32" or len(info.shape) != 1 or not 0 < info.shape[0] <= _LONGEST_TABLE:
         raise AttnscopeError(f"is {info.dtype} of shape {list(info.shape)}", where=f"{info.file}: {info.name}")
     with open_regular(info.file) as (file, _):
@@ -269,7 +269,10 @@ def _qwen3(metadata: _Metadata, config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _gemma(metadata: _Metadata, config: Mapping[str, Any], largest: int) -> dict[str, Any]:
-    """What Gemma 2 and 3 share; of each, the model with the most layers scales scores by the width of all heads."""
+    """Return what Gemma 2 and 3 share.
+
+    Of each, the model with the most layers scales scores by the width of all heads.
+    """
     heads = config["num_attention_heads"]
     of_all = config["num_hidden_layers"] == largest
     return {

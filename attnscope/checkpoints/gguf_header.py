@@ -84,12 +84,12 @@ class _Reader:
         return start
 
     def scalar(self, code: str) -> Any:
-        """The next number."""
+        """Return the next number."""
         start = self.take(struct.calcsize(f"<{code}"))
         return struct.unpack_from(f"<{code}", self.data, start)[0]
 
     def text(self) -> str:
-        """The next string."""
+        """Return the next string."""
         length = self.scalar("Q")
         start = self.take(length)
         try:
@@ -98,7 +98,7 @@ class _Reader:
             raise AttnscopeError("a string in its header is not UTF-8", where=self.path) from e
 
     def value(self, kind: int) -> Any:
-        """The next value of metadata."""
+        """Return the next value of metadata."""
         if kind in _SCALARS:
             return self.scalar(_SCALARS[kind])
         if kind == _STRING:
@@ -142,7 +142,7 @@ def _metadata(reader: _Reader, count: int) -> dict[str, Any]:
 
 
 def _entries(reader: _Reader, count: int) -> list[TensorInfo]:
-    """Every tensor, its place counted from the start of the data."""
+    """Return every tensor, its place counted from the start of the data."""
     entries: dict[str, TensorInfo] = {}
     for _ in range(count):
         name = reader.text()
@@ -185,7 +185,7 @@ def _aligned(position: int, alignment: int) -> int:
 
 
 def _located(entries: list[TensorInfo], base: int, alignment: int, size: int) -> dict[str, TensorInfo]:
-    """The tensors with their places in the file, once these follow one another up to the file's end."""
+    """Return the tensors with their places in the file, once these follow one another up to the file's end."""
     reached = base
     for info in sorted(entries, key=lambda entry: (entry.start, entry.end)):
         where = f"{info.file}: {format_value(info.name)[1:-1]}"

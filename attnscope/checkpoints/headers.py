@@ -85,7 +85,7 @@ class FileStamp:
 
     @classmethod
     def of(cls, status: os.stat_result) -> "FileStamp":
-        """The stamp of an open file."""
+        """Return the stamp of an open file."""
         return cls(status.st_size, status.st_mtime_ns, status.st_ino, status.st_dev)
 
 
@@ -125,7 +125,7 @@ def read_header(path: Path) -> SafetensorsHeader:
 
 
 def _header_bytes(file: BinaryIO, size: int, path: Path) -> bytes:
-    """The JSON part, once its length is found possible; else says what the file is instead."""
+    """Return the JSON part, once its length is found possible; else says what the file is instead."""
     start = read_at_most(file, 512)
     length = int.from_bytes(start[:8], "little")
     if len(start) < 10 or length > MAX_HEADER or length + 8 > size or start[8:9] != b"{":
@@ -166,7 +166,7 @@ def _metadata(value: Any, path: Path) -> dict[str, str]:
 
 
 def _tensor(name: str, entry: Any, base: int, size: int, path: Path) -> TensorInfo:
-    """One entry of the header, checked by itself."""
+    """Return one entry of the header, checked by itself."""
     where = f"{path}: {format_value(name)[1:-1]}"
     fields = as_object(entry, where)
     if set(fields) != {"dtype", "shape", "data_offsets"}:
@@ -196,7 +196,7 @@ def _are_sizes(values: Any) -> bool:
 
 
 def _format_list(values: Any) -> str:
-    """A list of sizes for an error line; the sizes themselves where that is possible."""
+    """Return a list of sizes for an error line; the sizes themselves where that is possible."""
     if not isinstance(values, list):
         return format_value(values)
     return f"[{', '.join(map(format_value, values[:8]))}{', …' if len(values) > 8 else ''}]"

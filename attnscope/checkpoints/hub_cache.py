@@ -20,13 +20,13 @@ _WEIGHTS = (".safetensors", ".bin", ".gguf", ".pt", ".pth", ".ckpt", ".h5", ".ms
 
 
 def is_repository(name: str) -> bool:
-    """Whether a repository of the hub can have this name."""
+    """Return whether a repository of the hub can have this name."""
     plain = re.fullmatch(_NAME, name) is not None
     return plain and "--" not in name and ".." not in name and not name.endswith(".git")
 
 
 def cache_folder() -> Path:
-    """The cache, where `huggingface_hub` has it."""
+    """Return the cache, where `huggingface_hub` has it."""
     home = os.environ.get("XDG_CACHE_HOME") or os.path.join("~", ".cache")
     home = os.environ.get("HF_HOME") or os.path.join(home, "huggingface")
     cache = os.environ.get("HF_HUB_CACHE") or os.environ.get("HUGGINGFACE_HUB_CACHE") or os.path.join(home, "hub")
@@ -34,12 +34,12 @@ def cache_folder() -> Path:
 
 
 def cached_folder(name: str) -> Path:
-    """The folder that a repository has in the cache, if it is there."""
+    """Return the folder that a repository has in the cache, if it is there."""
     return cache_folder() / (_PREFIX + name.replace("/", "--"))
 
 
 def cached_names(wanted: str) -> list[str]:
-    """Names in the cache whose last part is `wanted`, or that differ in capitals alone."""
+    """Return names in the cache whose last part is `wanted`, or that differ in capitals alone."""
     try:
         names = [name.removeprefix(_PREFIX) for name in os.listdir(cache_folder()) if name.startswith(_PREFIX)]
     except OSError:
@@ -50,12 +50,12 @@ def cached_names(wanted: str) -> list[str]:
 
 
 def is_cache_entry(path: Path) -> bool:
-    """Whether a folder is that of a repository in some cache."""
+    """Return whether a folder is that of a repository in some cache."""
     return path.name.startswith(_PREFIX) and (path / _SNAPSHOTS).is_dir()
 
 
 def find_snapshot(path: Path, *, weights: bool = True) -> Path:
-    """The folder of the snapshot that a repository's branch `main` is at; its name is the commit.
+    """Return the folder of the snapshot that a repository's branch `main` is at; its name is the commit.
 
     Args:
         path: Its folder in the cache.
@@ -87,7 +87,7 @@ def find_snapshot(path: Path, *, weights: bool = True) -> Path:
 
 
 def _main(path: Path) -> str | None:
-    """The commit that `main` is at; None where that is not said."""
+    """Return the commit that `main` is at; None where that is not said."""
     if not (path / _REFS / "main").is_file():
         return None
     return read_file(path / _REFS / "main", cap=_REF_BYTES).decode("ascii", "replace").strip()
@@ -121,7 +121,7 @@ def _require_files(snapshot: Path, hint: str, *, interrupted: bool, weights: boo
 
 
 def not_cached(name: str, known: list[str], where: str | None) -> AttnscopeError:
-    """The refusal of a name that nothing here has.
+    """Return the refusal of a name that nothing here has.
 
     Args:
         name: It.

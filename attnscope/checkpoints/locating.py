@@ -84,7 +84,7 @@ def _snapshot(folder: Path, name: str, *, weights: bool) -> Located:
 
 
 def _folder(path: Path, *, weights: bool = True) -> Located:
-    """What a folder is: that of a model, or one that people take for it."""
+    """Return what a folder is: that of a model, or one that people take for it."""
     if _has(path, MODULES):
         return _sentence_transformers(path)
     if _has(path, CONFIG):
@@ -101,7 +101,7 @@ def _has(path: Path, name: str) -> bool:
 
 
 def transformer_folder(path: Path) -> str | None:
-    """The folder of the transformer within a sentence-transformers folder; empty for the folder itself, None for none.
+    """Name the transformer's folder within a sentence-transformers folder; empty for itself, None for none.
 
     Args:
         path: The folder that has modules.json.
@@ -120,7 +120,7 @@ def transformer_folder(path: Path) -> str | None:
 
 
 def _sentence_transformers(path: Path) -> Located:
-    """The transformer of a sentence-transformers folder."""
+    """Return the transformer of a sentence-transformers folder."""
     inner = transformer_folder(path)
     if inner is None and not _has(path, CONFIG):
         hint = f"pass the folder of the model that has a {CONFIG}"
@@ -167,7 +167,7 @@ def _refuse_other_layouts(path: Path) -> None:
 
 
 def _adapter(path: Path) -> AttnscopeError:
-    """The refusal of a LoRA adapter that was named as a model."""
+    """Return the refusal of a LoRA adapter that was named as a model."""
     config: dict[str, Any] = as_object(read_json(path / _ADAPTER, cap=MAX_CONFIG), str(path / _ADAPTER))
     base = config.get("base_model_name_or_path")
     model = base if isinstance(base, str) and base else "BASE"
@@ -176,12 +176,12 @@ def _adapter(path: Path) -> AttnscopeError:
 
 
 def _kind(name: str) -> tuple[str, str] | None:
-    """What a file of this name is, and what to do; None where it may be part of a checkpoint."""
+    """Return what a file of this name is, and what to do; None where it may be part of a checkpoint."""
     return next(((what, hint) for endings, what, hint in _FILES if name.lower().endswith(endings)), None)
 
 
 def _file(path: Path) -> Located:
-    """The folder of a safetensors file, or a GGUF file; any other file is refused."""
+    """Return the folder of a safetensors file, or a GGUF file; any other file is refused."""
     if path.suffix == GGUF:
         return Located(path)
     if path.suffix == ".safetensors":
@@ -198,7 +198,10 @@ def _file(path: Path) -> Located:
 
 
 def _single(path: Path) -> str | None:
-    """The name of a file that has all weights; None for one that its folder would take anyway, or that is a shard."""
+    """Return the name of a file that has all weights.
+
+    None for one that its folder would take anyway, or that is a shard.
+    """
     if path.name == SINGLE:
         return None
     if _has(path.parent, INDEX):

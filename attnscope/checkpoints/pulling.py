@@ -50,7 +50,7 @@ def pull(name: str, *, bars: bool = False) -> Path:
 
 
 def _wanted(hub: "_Hub", names: set[str], prefix: str) -> Iterator[str]:
-    """The files that are read, the weights last.
+    """Yield the files that are read, the weights last.
 
     Raises:
         AttnscopeError: The repository has no config or no safetensors.
@@ -73,7 +73,7 @@ def _wanted(hub: "_Hub", names: set[str], prefix: str) -> Iterator[str]:
 
 
 def _lacks(name: str, what: str, names: set[str]) -> AttnscopeError:
-    """The refusal of a repository without config or safetensors; says what it has, and what to do with that."""
+    """Return the refusal of a repository without config or safetensors; says what it has, and what to do with that."""
     pickles = sorted(file for file in names if file.endswith(_PICKLES))
     gguf = sorted(file for file in names if file.endswith(".gguf"))
     if what != CONFIG and pickles:
@@ -103,7 +103,7 @@ class _Hub:
             library.utils.disable_progress_bars()
 
     def names(self) -> set[str]:
-        """The names of its files."""
+        """Return the names of its files."""
         api = self._library.HfApi(endpoint=self._endpoint)
         info: Any = self._call(lambda: api.model_info(self.name))
         return {file.rfilename for file in info.siblings or ()}

@@ -11,7 +11,7 @@ _PACKAGE = Path(__file__).parent.parent
 
 
 def samples_folder(kind: SampleKind) -> Path:
-    """The folder of everything shipped of one kind: in the wheel, or next to the package in a checkout."""
+    """Return the folder of everything shipped of one kind: in the wheel, or next to the package in a checkout."""
     in_wheel = _PACKAGE / "_shipped" / kind
     in_checkout = _PACKAGE.parent / kind
     # site-packages may contain another package's folder `configs`, but no pyproject.toml
@@ -19,7 +19,7 @@ def samples_folder(kind: SampleKind) -> Path:
 
 
 def sample_names(kind: SampleKind) -> list[str]:
-    """Names of the shipped samples (`sample_weights`) or configs (`configs`), sorted."""
+    """Return names of the shipped samples (`sample_weights`) or configs (`configs`), sorted."""
     folder = samples_folder(kind)
     if kind == "configs":
         return sorted(path.stem for path in folder.glob("*.toml"))
@@ -27,7 +27,7 @@ def sample_names(kind: SampleKind) -> list[str]:
 
 
 def find_config(name_or_path: str) -> Path:
-    """The TOML file of a stack: one that exists, or the shipped config of that name, with or without `.toml`.
+    """Return the TOML file of a stack: one that exists, or the shipped config of that name, with or without `.toml`.
 
     Raises:
         AttnscopeError: It is neither.
@@ -45,7 +45,7 @@ def find_config(name_or_path: str) -> Path:
 
 
 def exists(path: Path, *, folder: bool) -> bool:
-    """Whether there is a folder of this name, or a file."""
+    """Return whether there is a folder of this name, or a file."""
     try:
         return path.is_dir() if folder else path.exists() and not path.is_dir()
     except (OSError, ValueError):  # too long for a name, NUL in it, a folder above it that may not be entered

@@ -87,7 +87,10 @@ class ModelSource:
 
 
 def training_facts(folder: Folder) -> tuple[str, tuple[str, ...]]:
-    """What config.json says of its training under our own key: `trained` or `random`, and the masks trained under."""
+    """Return what config.json says of its training under our own key.
+
+    `trained` or `random`, and the masks trained under.
+    """
     where = f"{folder.config_path}: attnscope"
     training_facts = folder.config.get("attnscope", {})
     if not isinstance(training_facts, dict) or not set(training_facts) <= {"random_weights", "trained_masks"}:
@@ -107,7 +110,7 @@ def training_facts(folder: Folder) -> tuple[str, tuple[str, ...]]:
 def tokenize(
     source: ModelSource, text: str, pair: str | None, where: str, *, truncate: bool
 ) -> tuple[list[Token], list[str]]:
-    """The tokens of one text, checked against what the model can take, and notes on what was done to them.
+    """Return the tokens of one text, checked against what the model can take, and notes on what was done to them.
 
     Raises:
         AttnscopeError: There are none, an id is beyond the embedding, or there are more than the model has positions.
@@ -145,17 +148,17 @@ def _check_types(tokens: list[Token], n_segments: int, where: str) -> None:
 
 
 def shift_right(tokens: list[Token], start: Token) -> list[Token]:
-    """A decoder's input as in training: the start, then the text, without the special token that ends it."""
+    """Return a decoder's input as in training: the start, then the text, without the special token that ends it."""
     return [start, *(tokens[:-1] if _closes(tokens[-1]) else tokens)]
 
 
 def _closes(token: Token) -> bool:
-    """It was added by the tokenizer; a special token that the user wrote is part of the text."""
+    """Return it was added by the tokenizer; a special token that the user wrote is part of the text."""
     return token.special and token.start is None
 
 
 def _truncate(tokens: list[Token], longest: int) -> list[Token]:
-    """The first tokens, with the special tokens that the tokenizer closed the text with still closing it."""
+    """Return the first tokens, with the special tokens that the tokenizer closed the text with still closing it."""
     closing = 0
     while closing < min(len(tokens), longest) and _closes(tokens[-1 - closing]):
         closing += 1

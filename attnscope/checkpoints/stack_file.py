@@ -53,7 +53,7 @@ class StackDescription(msgspec.Struct, frozen=True):
     model: dict[str, Any]
 
     def config(self, vocab_size: int) -> ModelConfig:
-        """The stack, for a tokenizer with this many words.
+        """Return the stack, for a tokenizer with this many words.
 
         Raises:
             AttnscopeError: A field has the wrong type or value, or sizes contradict each other.
@@ -98,7 +98,7 @@ def _field_error(error: msgspec.ValidationError, path: Path) -> AttnscopeError:
 
 
 def _check_fields(raw: dict[str, Any], path: Path) -> None:
-    """Every key is known and holds a value of its type, before any arithmetic is done with it."""
+    """Check that every key is known and holds a value of its type, before any arithmetic is done with it."""
     types = {**get_type_hints(StackFile, include_extras=True), **get_type_hints(ModelConfig, include_extras=True)}
     types["scale"] = bool | float
     for name, value in raw.items():

@@ -14,7 +14,7 @@ MXFP4_BLOCK = (32, 16)  # numbers and bytes
 
 
 def unwrap_names(tensors: Mapping[str, TensorInfo]) -> tuple[dict[str, TensorInfo], tuple[str, ...]]:
-    """The tensors without a wrapper's prefix that all of them have, and a note on it."""
+    """Return the tensors without a wrapper's prefix that all of them have, and a note on it."""
     found, removed = dict(tensors), ""
     while prefix := next((p for p in _WRAPPERS if found and all(name.startswith(p) for name in found)), None):
         found = {
@@ -47,7 +47,7 @@ def refuse_quantised(tensors: Mapping[str, TensorInfo], path: Path) -> None:
 
 
 def pair_mxfp4(tensors: Mapping[str, TensorInfo]) -> tuple[dict[str, TensorInfo], tuple[str, ...]]:
-    """The tensors with every pair of experts' blocks and scales as the one tensor that they stand for, and a note.
+    """Replace every pair of experts' blocks and scales by the one tensor that they stand for; add a note.
 
     Blocks of shape (experts, out, groups, 16) with scales of shape (experts, out, groups) become (experts, in, out), as
     transformers has them (`convert_moe_packed_tensors`).

@@ -45,7 +45,7 @@ class FoundTokenizer:
     name: str | None = None
 
     def give_to(self, source: ModelSource) -> ModelSource:
-        """A model with this tokenizer in place of none."""
+        """Return a model with this tokenizer in place of none."""
         return replace(
             source,
             tokenizer=self.tokenizer,
@@ -56,7 +56,7 @@ class FoundTokenizer:
         )
 
     def fingerprint(self, of_model: str) -> str:
-        """The fingerprint of a model, for tokens that are made in this way."""
+        """Return the fingerprint of a model, for tokens that are made in this way."""
         return sha256((of_model + self.digest).encode()).hexdigest()[:16] if self.digest else of_model
 
 
@@ -152,7 +152,7 @@ def _build(path: Path, present: set[str], config: Mapping[str, Any], file: str |
 
 
 def _options(path: Path, written: Mapping[str, bytes]) -> dict[str, Any]:
-    """What is said about special tokens and the treatment of texts, in the order of precedence of transformers."""
+    """Read what is said about special tokens and the treatment of texts, in transformers' order of precedence."""
     read = {name: as_object(parse_json(data, str(path / name)), str(path / name)) for name, data in written.items()}
     options = dict(read.get(_TOKENIZER_CONFIG, {}))
     if "added_tokens_decoder" in options:
@@ -168,7 +168,7 @@ def _options(path: Path, written: Mapping[str, bytes]) -> dict[str, Any]:
 
 
 def _refuse(path: Path, present: set[str], name: str | None, family: Any) -> AttnscopeError:
-    """The refusal of a folder whose tokens cannot be made; says what lies there."""
+    """Return the refusal of a folder whose tokens cannot be made; says what lies there."""
     there = [file for file in _VOCABULARIES if file in present]
     there += sorted(file for file in present if file.endswith(".tiktoken") and file not in there)
     if not there:

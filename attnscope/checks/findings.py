@@ -48,7 +48,7 @@ class Selection:
 
 
 def selections(n_heads: int, n_queries: int) -> list[Selection]:
-    """Everything, a few neighbours, and some that are not neighbours."""
+    """Return everything, a few neighbours, and some that are not neighbours."""
     heads, rows = list(range(n_heads)), list(range(n_queries))
     return [
         Selection(heads, rows, "weight", special=True, pool=max(1, n_queries * 2 // 3)),
@@ -154,7 +154,7 @@ class Again:
             self._norms["projected"] = np.linalg.norm(value @ part.T, axis=-1)
 
     def contributors(self, report: HeadReport, asked: Selection) -> float:
-        """How far the strongest sources are from being those: infinite where a key is wrong in itself."""
+        """Return how far the strongest sources are from being those: infinite where a key is wrong in itself."""
         eligible = np.ones(len(self._special), dtype=bool) if asked.special else ~self._special
         if not asked.special:
             eligible[0] = False
@@ -182,7 +182,7 @@ class Again:
         return worst
 
     def statistics(self, report: HeadReport, asked: Selection) -> float:
-        """How far statistics of rows are from what the weights say."""
+        """Return how far statistics of rows are from what the weights say."""
         expected = self._statistics()
         gaps = [_apart(getattr(report.rows, name), values[asked.rows]) for name, values in expected.items()]
         if self._sink is not None and report.sink is not None:
@@ -192,7 +192,7 @@ class Again:
         return max(gaps) if extent else np.inf
 
     def _statistics(self) -> dict[str, Array]:
-        """Every statistic, (Q,) each; NaN where a row may see nothing, or it has no meaning."""
+        """Return every statistic, (Q,) each; NaN where a row may see nothing, or it has no meaning."""
         n_queries, n_keys = self._weights.shape
         rows = WholeRows(
             self._weights, np.arange(n_queries)[:, None], np.arange(n_keys)[None], self._sources, same=self._same
@@ -202,7 +202,7 @@ class Again:
         return {name: np.where(self._dead, np.nan, values) for name, values in found.items()}
 
     def sums(self, report: HeadReport, counted: Array) -> float:
-        """How far the pooled map, the sums of columns and the averages are from what the weights say."""
+        """Return how far the pooled map, the sums of columns and the averages are from what the weights say."""
         assert report.pooled is not None and report.columns is not None and report.means is not None
         mass = self._weights.sum(0)
         gaps = [_apart(report.columns.mass, mass), _apart(np.array(report.columns.total), mass.sum())]
@@ -218,7 +218,7 @@ class Again:
         return max(gaps)
 
     def _pooled(self, queries: Sequence[int], keys: Sequence[int]) -> Array:
-        """What a query of each run that may see anything gives to each run of keys on average."""
+        """Return what a query of each run that may see anything gives to each run of keys on average."""
         by_run = np.stack([self._weights[:, start:end].sum(1) for start, end in pairwise(keys)], 1)  # (Q, runs)
         found = np.full((len(queries) - 1, by_run.shape[1]), np.nan)
         for run, (start, end) in enumerate(pairwise(queries)):
@@ -234,7 +234,10 @@ def _numpy(tensor: Tensor) -> Array:
 
 
 def _apart(ours: Array, theirs: Array) -> float:
-    """The largest difference, as a share of the largest magnitude where that is above 1; NaN equals NaN alone."""
+    """Return the largest difference, as a share of the largest magnitude where that is above 1.
+
+    NaN equals NaN alone.
+    """
     a, b = np.asarray(ours, np.float64), np.asarray(theirs, np.float64)
     if not np.array_equal(np.isnan(a), np.isnan(b)):
         return np.inf

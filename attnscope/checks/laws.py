@@ -15,7 +15,7 @@ from attnscope.report.check import Check
 
 
 def laws(layers: Sequence[LayerStages], limit: float) -> list[Check]:
-    """The laws of one text."""
+    """Return the laws of one text."""
     fully_masked = sum(int(one.fully_masked.sum()) for one in layers)
     note = f"{fully_masked} rows are fully masked" if fully_masked else None
     return [
@@ -30,7 +30,7 @@ def laws(layers: Sequence[LayerStages], limit: float) -> list[Check]:
 
 
 def allowed_keys(one: LayerStages) -> Tensor:
-    """Which keys the rule allows, (B, H, Q, K): asked for the whole matrix at once, which no tile does."""
+    """Return which keys the rule allows, (B, H, Q, K): asked for the whole matrix at once, which no tile does."""
     scores = one.stages["scores"]
     q = torch.arange(scores.shape[2], device=scores.device)[:, None]
     k = torch.arange(scores.shape[3], device=scores.device)[None]
@@ -43,7 +43,7 @@ def _per_head(values: Tensor) -> Tensor:
 
 
 def _not_finite(one: LayerStages) -> Tensor:
-    """How many numbers are not: −inf counts nowhere but in masked."""
+    """Return how many numbers are not: −inf counts nowhere but in masked."""
     total = torch.zeros(one.stages["scores"].shape[1], dtype=torch.float64)
     for stage in STAGES:
         values = one.stages[stage]

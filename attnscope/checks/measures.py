@@ -9,7 +9,7 @@ from attnscope.report.check import Check, Differences
 
 
 def largest_difference(ours: Tensor, theirs: Tensor, *, absolute: bool = False) -> Tensor:
-    """The largest difference of every head, (H,), of tensors (B, H, …).
+    """Return the largest difference of every head, (H,), of tensors (B, H, …).
 
     Weights are between 0 and 1 and are compared as they are. Scores and outputs have no such bound: their difference is
     divided by the largest magnitude of the layer where that is above 1. Where one is −inf or NaN and the other is not,
@@ -51,11 +51,11 @@ def make_check(
 
 
 def skipped_check(name: str, why: str) -> Check:
-    """A check that has no meaning here."""
+    """Return a check that has no meaning here."""
     return Check(name, "skipped", note=why)
 
 
 def differences(reference: str, stage: str, found: Sequence[Tensor], limits: float | Sequence[float]) -> Differences:
-    """What `make_check` judges, by layer and head."""
+    """Return what `make_check` judges, by layer and head."""
     by_head = [[float(x) if x < float("inf") else None for x in one] for one in found]
     return Differences(reference, stage, [limits] * len(found) if isinstance(limits, float) else [*limits], by_head)

@@ -114,7 +114,7 @@ def record_stages(
     include_masked: bool = True,
     beside: Beside | None = None,
 ) -> list[LayerStages]:
-    """Every layer's attention over these texts, padded on the right to one length.
+    """Return every layer's attention over these texts, padded on the right to one length.
 
     Args:
         engine: The model.

@@ -10,7 +10,7 @@ from attnscope.checks.observe import LayerStages
 
 
 def sdpa_difference(one: LayerStages) -> Tensor:
-    """How far a layer's output is from torch's `scaled_dot_product_attention` in float32, (H,).
+    """Return how far a layer's output is from torch's `scaled_dot_product_attention` in float32, (H,).
 
     Soft-caps are beyond the kernel. A sink is a key more, whose score is the sink's logit and whose value is 0.
     """
@@ -32,7 +32,7 @@ def sdpa_difference(one: LayerStages) -> Tensor:
 
 
 def projection_difference(one: LayerStages, projection: nn.Module, went_on: Tensor) -> Tensor:
-    """How far what left a layer is from its output projection of weights·v; the same for every head, (H,).
+    """Return how far what left a layer is from its output projection of weights·v; the same for every head, (H,).
 
     Args:
         one: The layer.
@@ -47,7 +47,7 @@ def projection_difference(one: LayerStages, projection: nn.Module, went_on: Tens
 
 
 def row_difference(ours: LayerStages, theirs: LayerStages, stage: str, text: int = 0) -> Tensor:
-    """How far a stage of the first rows of a text is from the same text's alone, (H,)."""
+    """Return how far a stage of the first rows of a text is from the same text's alone, (H,)."""
     n_queries, n_keys = theirs.stages["scores"].shape[2:]
     keys = slice(None) if stage == "output" else slice(n_keys)
     mine = ours.stages[stage][text : text + 1, :, :n_queries, keys]

@@ -27,7 +27,7 @@ Limits = list[dict[str, float]]
 def limits(
     alone: Sequence[LayerStages], again: Callable[[], list[LayerStages]], model: nn.Module, dtype: torch.dtype
 ) -> Limits:
-    """What every stage of every layer may be off by, in the measure of `largest_difference`: stage to limit, one a
+    """Say what each stage of each layer may be off by, in the measure of `largest_difference`: stage to limit, one a
     layer.
 
     Args:

@@ -56,20 +56,20 @@ class _CheckedModel:
     user_limit: float | None
 
     def engine(self, texts: int = 1, tile_elements: int | None = None) -> Engine:
-        """The model under its own mask, for so many texts at once."""
+        """Return the model under its own mask, for so many texts at once."""
         given = self.text_plan.encoder_tokens
         read = None if given is None else pad_texts([given] * texts, self.model_shape.device)
         settings = EngineSettings(_OWN, encoder_texts=read, tile_elements=tile_elements, all_outputs=True)
         return self.model.under(settings)
 
     def limits(self, tokens: list[Token], alone: Sequence[LayerStages]) -> Limits:
-        """What stages of a text may differ by between two ways to the same numbers, by layer."""
+        """Return what stages of a text may differ by between two ways to the same numbers, by layer."""
         if self.user_limit is not None:
             return [dict.fromkeys(STAGES, self.user_limit) for _ in alone]
         return limits(alone, lambda: self.stages_of(tokens), self.model.module, getattr(torch, self.dtype))
 
     def stages_of(self, *texts: list[Token]) -> list[LayerStages]:
-        """Every layer's attention over these texts."""
+        """Return every layer's attention over these texts."""
         return record_stages(self.engine(len(texts)), texts, self.model_shape)
 
 
@@ -165,7 +165,7 @@ def _alone(job: _CheckedModel, engine: Engine, findings: Findings) -> tuple[list
 
 
 def _projections(job: _CheckedModel, engine: Engine) -> list[nn.Module] | None:
-    """The output projection of every layer; None where any is missing."""
+    """Return the output projection of every layer; None where any is missing."""
     context = None if job.text_plan.context is None else [job.text_plan.context]
     found = engine.output_projections(make_batch([job.text_plan.tokens], context, job.model_shape.device))
     known = [one for one in found if one is not None]
@@ -175,7 +175,7 @@ def _projections(job: _CheckedModel, engine: Engine) -> list[nn.Module] | None:
 def _compare(
     name: str, ours: Sequence[LayerStages], theirs: Sequence[LayerStages], stages: Sequence[str], bounds: Limits
 ) -> Check:
-    """A check of the rows that two lists of layers share."""
+    """Return a check of the rows that two lists of layers share."""
     pairs = [(stage, layer) for stage in stages for layer in range(len(theirs))]
     gaps = [row_difference(ours[layer], theirs[layer], stage) for stage, layer in pairs]
     return make_check(name, gaps, [bounds[layer][stage] for stage, layer in pairs], layers=len(theirs))
@@ -189,7 +189,7 @@ def _tiled(job: _CheckedModel, alone: Sequence[LayerStages], bounds: Limits) -> 
 
 
 def _shorter(job: _CheckedModel, alone: Sequence[LayerStages]) -> list[Check]:
-    """The first half of the text by itself, against the same tokens in the whole text, and beside it in a batch."""
+    """Compare the first half of the text by itself with the same tokens in the whole text, and beside it in a batch."""
     prefix, padded, tokens = "a prefix does not see what follows", "padding changes nothing", job.text_plan.tokens
     if len(tokens) < 2:
         return [skipped_check(name, "the text is one token") for name in (prefix, padded)]
@@ -202,7 +202,7 @@ def _shorter(job: _CheckedModel, alone: Sequence[LayerStages]) -> list[Check]:
 
 
 def _sees_on(job: _CheckedModel, alone: Sequence[LayerStages]) -> str | None:
-    """Why a prefix may see what follows; None where it may not."""
+    """Return why a prefix may see what follows; None where it may not."""
     tokens = job.text_plan.tokens
     if job.text_plan.context is not None:
         return "queries and keys are different texts"
@@ -213,7 +213,7 @@ def _sees_on(job: _CheckedModel, alone: Sequence[LayerStages]) -> str | None:
 
 
 def _is_causal(job: _CheckedModel) -> bool:
-    """The model's config guarantees it, independent of what was observed."""
+    """Return the model's config guarantees it, independent of what was observed."""
     source = job.source
     return source.mask_known and any(isinstance(term, Causal) for term in parse_mask(source.config.mask))
 

@@ -84,7 +84,7 @@ def _report_error(error: BaseException) -> int:
 
 
 def _as_attnscope_error(error: BaseException) -> AttnscopeError | None:
-    """The error in our own words, or None for a bug."""
+    """Return the error in our own words, or None for a bug."""
     if isinstance(error, AttnscopeError):
         return error
     if isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and _no_memory(str(error))):

@@ -113,7 +113,7 @@ def _order(
 
 
 def _report(summary: "Summary", output: Path, name: str) -> None:
-    """What went wrong, and what there is now."""
+    """Print what went wrong, and what there is now."""
     name = "standard input" if name == "-" else name
     for failure in summary.failures:
         print_notice("failed", escape_control(f"{name}:{failure}"))

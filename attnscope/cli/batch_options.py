@@ -18,7 +18,7 @@ Format = Literal["txt", "jsonl", "csv", "tsv", "parquet"]
 
 
 def _shard(text: str) -> str:
-    """`i/n`, left as typed."""
+    """Check `i/n`, and leave it as typed."""
     number, _, count = text.partition("/")
     low = arguments.number("--shard", 1)
     if low(number) > low(count):

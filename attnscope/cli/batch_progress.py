@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def progress(*, quiet: bool) -> "Iterator[Callable[[Summary, int], None]]":
-    """A bar that vanishes when the work ends.
+    """Show a bar that vanishes when the work ends.
 
     Args:
         quiet: Show none.

@@ -190,7 +190,7 @@ def _run(
 
 
 def _axis(given: dict[str, Any]) -> tuple[str, list[str]]:
-    """What there are several of, and which."""
+    """Return what there are several of, and which."""
     several = {name: values for name, values in given.items() if len(values) > 1}
     if len(several) > 1:
         names = " and ".join("TEXT" if name == "text" else f"--{name}" for name in several)

@@ -22,12 +22,12 @@ def configs(incomplete: str) -> list[str]:
 
 
 def files(incomplete: str) -> list[str]:
-    """Files and folders."""
+    """Complete files and folders."""
     return _paths(incomplete)
 
 
 def masks(incomplete: str) -> list[str]:
-    """Words of a mask expression, also after a plus, and files."""
+    """Complete words of a mask expression, also after a plus, and files."""
     done, plus, last = incomplete.rpartition("+")
     known = _starting([term.form.removesuffix("N") for term in TERMS], last)
     return [f"{done}{plus}{word}" for word in known + (_paths(last) if last else [])]
@@ -50,14 +50,14 @@ def roles(incomplete: str) -> list[str]:
 
 
 def measures(incomplete: str) -> list[str]:
-    """Numbers of every head."""
+    """Return numbers of every head."""
     from attnscope.report.row_statistics import STATISTICS
 
     return _starting(["weight", "value", "projected", *STATISTICS], incomplete)
 
 
 def words(*known: str) -> Callable[[str], list[str]]:
-    """A completion out of fixed words."""
+    """Return a completion out of fixed words."""
 
     def complete(incomplete: str) -> list[str]:
         return _starting(list(known), incomplete)
@@ -70,7 +70,7 @@ def _starting(known: list[str], incomplete: str) -> list[str]:
 
 
 def _paths(incomplete: str, *, folders_only: bool = False, ending: str = "") -> list[str]:
-    """Paths below what is typed so far; a folder ends in `/`, so that the next one goes on from there."""
+    """Return paths below what is typed so far; a folder ends in `/`, so that the next one goes on from there."""
     folder, _, start = incomplete.rpartition("/")
     try:
         found = sorted(Path(f"{folder}/" if folder or incomplete.startswith("/") else ".").iterdir())

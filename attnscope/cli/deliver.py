@@ -25,14 +25,14 @@ _NARROWEST, _WIDEST = 40, 10_000
 
 
 def is_table(show: OutputOptions) -> bool:
-    """The findings are drawn, for eyes, so that a window of a long text is enough."""
+    """Tell whether findings are drawn, for eyes, so that a window of a long text is enough."""
     if show.output is not None:
         return any(one.drawn and one.ending == show.output.suffix.lower() for one in FILE_FORMATS)
     return show.format != "json"
 
 
 def is_picture(show: OutputOptions) -> bool:
-    """The findings are drawn into an .svg."""
+    """Tell whether findings are drawn into an .svg."""
     return show.output is not None and show.output.suffix.lower() == ".svg"
 
 
@@ -106,13 +106,13 @@ def _to_file(findings: "Findings", show: OutputOptions, listing: "Listing | None
 
 
 def write_bytes(data: bytes) -> None:
-    """Bytes to standard output, whatever its encoding is."""
+    """Write bytes to standard output, whatever its encoding is."""
     sys.stdout.flush()
     sys.stdout.buffer.write(data)
 
 
 def page() -> "Page":
-    """Standard output as plain text: as wide as the terminal, and in ASCII where its encoding is."""
+    """Describe standard output as plain text: as wide as the terminal, and in ASCII where its encoding is."""
     from attnscope.views.plain import Page
 
     encoding = (sys.stdout.encoding or "ascii").lower().replace("-", "")
@@ -120,7 +120,7 @@ def page() -> "Page":
 
 
 def console(color: str) -> "Console":
-    """A terminal as wide as the real one, and without a single escape where none is wanted.
+    """Return a terminal as wide as the real one, and without a single escape where none is wanted.
 
     Args:
         color: `auto` (colour on a terminal, unless NO_COLOR or TERM=dumb ask for none), `always` or `never`.
@@ -154,5 +154,5 @@ def _named_width() -> int | None:
 
 
 def _bounded(columns: int) -> int:
-    """A narrower terminal wraps the lines by itself and loses nothing."""
+    """Return a narrower terminal wraps the lines by itself and loses nothing."""
     return min(max(columns, _NARROWEST), _WIDEST)

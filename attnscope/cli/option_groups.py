@@ -33,13 +33,13 @@ def expand_groups(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def subset_of(group: type, *names: str) -> type:
-    """A dataclass of some of another's options."""
+    """Return a dataclass of some of another's options."""
     made = [(each.name, each.type, field(default=each.default)) for each in fields(group) if each.name in names]
     return make_dataclass(f"PartOf{group.__name__}", made, frozen=True, kw_only=True)
 
 
 def repeatable(group: type, *names: str) -> type:
-    """The same dataclass of options with these given as often as one likes; each is then a list, or None."""
+    """Return the same dataclass of options with these given as often as one likes; each is then a list, or None."""
     made: list[tuple[str, Any, Any]] = []
     for each in fields(group):
         _, *rest = get_args(each.type)
@@ -49,7 +49,10 @@ def repeatable(group: type, *names: str) -> type:
 
 
 def pick_values(group: type, many: Any, chosen: dict[str, Any]) -> Any:
-    """The dataclass itself: the chosen values, the only one of those given once, the default of those not given."""
+    """Return the dataclass itself.
+
+    The chosen values, the only one of those given once, the default of those not given.
+    """
     values: dict[str, Any] = {}
     for each in fields(group):
         value = getattr(many, each.name)
@@ -63,7 +66,7 @@ def pick_values(group: type, many: Any, chosen: dict[str, Any]) -> Any:
 
 
 def several_values(group: type, many: Any) -> dict[str, list[str]]:
-    """The options that were given as lists, without those that take several values in the group itself."""
+    """Return the options that were given as lists, without those that take several values in the group itself."""
     lists = {each.name for each in fields(group) if not _takes_several(each)}
     return {name: value for name, value in vars(many).items() if name in lists and isinstance(value, list)}
 

@@ -28,7 +28,7 @@ def option(*names: str, group: str, help: str, metavar: str | None = None, **mor
 
 
 def choice(name: str, words: Any, *, group: str, help: str) -> Any:
-    """An option that takes one of the words of a Literal type."""
+    """Return an option that takes one of the words of a Literal type."""
     metavar = "|".join(words.__args__)
     return option(name, group=group, help=help, metavar=metavar, parser=arguments.one_of(name, words))
 
@@ -155,7 +155,7 @@ class ModelOptions:
     ] = False
 
     def chosen(self) -> dict[str, Any]:
-        """The fields of a RunConfig: of `model` and `config` one is None; `--config` overrides the environment's model.
+        """Return fields of a RunConfig: of `model` and `config` one is None; `--config` overrides the environment.
 
         Raises:
             UsageError: Both were typed, or an adapter beside a config.

@@ -103,7 +103,7 @@ class _Bar:
 
 
 def _step_name(what: str) -> str:
-    """What is being done, without how far it is."""
+    """Return what is being done, without how far it is."""
     return what.partition(" · ")[0]
 
 

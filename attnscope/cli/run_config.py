@@ -31,7 +31,7 @@ def run_config(
     pool: int | None = None,
     optional: bool = False,
 ) -> "RunConfig":
-    """What the user asked for.
+    """Return what the user asked for.
 
     Args:
         source: Where the texts are.
@@ -77,7 +77,7 @@ def run_config(
 
 
 def texts(source: TextOptions, *, quiet: bool) -> "tuple[TextInput, ...]":
-    """The texts that the user named.
+    """Return the texts that the user named.
 
     Args:
         source: Where they are.

@@ -8,7 +8,7 @@ from attnscope.errors import UsageError, did_you_mean
 
 
 def to_usage_error(error: TyperException) -> UsageError:
-    """The usage error that says the same on one line, with what to do about it."""
+    """Return the usage error that says the same on one line, with what to do about it."""
     message = " ".join(error.format_message().split()).rstrip(".")
     option = getattr(error, "option_name", None)
     if option and message.startswith("No such option"):

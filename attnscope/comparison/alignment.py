@@ -11,7 +11,7 @@ MAX_CELLS = 1 << 26  # pairs of tokens to compare, at most: a quarter of a GiB
 
 
 def align(first: Sequence[Token], second: Sequence[Token]) -> list[tuple[int, int]]:
-    """Positions of the pieces that two texts share: a longest common subsequence (Wagner and Fischer, 1974).
+    """Return positions of the pieces that two texts share: a longest common subsequence (Wagner and Fischer, 1974).
 
     Raises:
         AttnscopeError: They are too long for that, and too different.
@@ -28,7 +28,7 @@ def align(first: Sequence[Token], second: Sequence[Token]) -> list[tuple[int, in
 
 
 def _longest(a: Sequence[str], b: Sequence[str]) -> list[tuple[int, int]]:
-    """A longest common subsequence between a common prefix and a common suffix."""
+    """Return a longest common subsequence between a common prefix and a common suffix."""
     if not a or not b:
         return []
     if len(a) * len(b) > MAX_CELLS:

@@ -11,7 +11,7 @@ _Side = tuple[TextReport, HeadReport, str]
 
 
 def pooled_change(number: int, first: _Side, second: _Side) -> tuple[HeadChange, list[MatrixPair]]:
-    """What changes between two maps of one text, and the maps.
+    """Return what changes between two maps of one text, and the maps.
 
     Args:
         number: Number of the text.

@@ -100,7 +100,7 @@ class _Text:
         return _shown_in_both(self.sources, self.a.keys, self.b.keys)
 
     def heads(self, axis: str) -> list[tuple[HeadReport, HeadReport]]:
-        """Heads of the first side, each with the one that it is compared with."""
+        """Return heads of the first side, each with the one that it is compared with."""
         if axis in ("layer", "head") and len(self.a.heads) == len(self.b.heads):
             return list(zip(self.a.heads, self.b.heads, strict=True))
         return [(head, _counterpart(head, self.b, self.labels[1])) for head in self.a.heads]
@@ -134,7 +134,7 @@ class _Text:
         return found
 
     def _alone(self) -> Iterator[str]:
-        """Tokens that only one side has."""
+        """Yield tokens that only one side has."""
         for kind in ("tokens", "sources") if self.a.context is not None or self.b.context is not None else ("tokens",):
             for n, text in enumerate((self.a, self.b)):
                 spelled: Sequence[Token] = getattr(text, kind)
@@ -144,7 +144,7 @@ class _Text:
                     yield f"only '{self.labels[n]}' has the tokens {few}{more}"
 
     def _nothing(self) -> str:
-        """Why not a single cell is compared; empty where one is."""
+        """Return why not a single cell is compared; empty where one is."""
         one, other = (f"'{label}'" for label in self.labels)
         if not self.a.heads:
             return f"{one} has no layer and head"
@@ -159,7 +159,7 @@ class _Text:
         return ""
 
     def notes(self, axis: str) -> Iterator[str]:
-        """What a reader must know of what was not compared."""
+        """Yield what a reader must know of what was not compared."""
         if nothing := self._nothing():
             yield f"text {self.number}: {nothing}"
         paired = {(y.layer, y.head) for _, y in self.heads(axis)}
@@ -189,7 +189,7 @@ _NAMED = 5  # tokens or heads that a message names
 
 
 def _without(tokens: Sequence[Token], matched: Sequence[int]) -> list[int]:
-    """Positions that have no counterpart."""
+    """Return positions that have no counterpart."""
     there = set(matched)
     return [position for position in range(len(tokens)) if position not in there]
 
@@ -206,7 +206,7 @@ def listed(positions: Sequence[int]) -> str:
 
 
 def _shown_in_both(pairs: list[tuple[int, int]], first: list[int], second: list[int]) -> list[tuple[int, int]]:
-    """The pairs whose positions both sides show."""
+    """Return the pairs whose positions both sides show."""
     here, there = set(first), set(second)
     return [(i, j) for i, j in pairs if i in here and j in there]
 
@@ -220,7 +220,7 @@ def _counterpart(head: HeadReport, text: TextReport, label: str) -> HeadReport:
 
 
 def selection_name(head: HeadReport) -> str:
-    """`L1H2`, `L1 mean`, `mean H2` or `mean`."""
+    """Return `L1H2`, `L1 mean`, `mean H2` or `mean`."""
     layer = "mean" if head.layer == "mean" else f"L{head.layer}"
     if head.head == "mean":
         return layer if layer == "mean" else f"{layer} mean"
@@ -301,7 +301,7 @@ class _AlignedSide:
         return np.where(last_missing > queries, np.nan, (self.weights * after).sum(-1))
 
     def top(self, ranks: int) -> list[list[int]]:
-        """Positions of the top contributors of every aligned query, strongest first, so many of them at most."""
+        """Return positions of the top contributors of every aligned query, strongest first, so many of them at most."""
         return [[int(k) for k in row if k >= 0] for row in self.head.top.keys[self.at, :ranks]]
 
 
@@ -354,7 +354,10 @@ def _head_change(
 
 
 def _outcomes(one: _AlignedSide, other: _AlignedSide) -> tuple[_Array, _Array]:
-    """Both sides' rows over the same outcomes: aligned keys, the first side's own, the second's own, and the sink."""
+    """Return both sides' rows over the same outcomes.
+
+    Aligned keys, the first side's own, the second's own, and the sink.
+    """
     p = np.hstack([one.weights[:, one.columns], one.own, np.zeros_like(other.own), one.sink])
     q = np.hstack([other.weights[:, other.columns], np.zeros_like(one.own), other.own, other.sink])
     return p, q
@@ -380,7 +383,7 @@ def jensen_shannon(p: _Array, q: _Array) -> _Array:
 
 
 def _largest(change: _Array, positions: list[int]) -> tuple[list[int], _Array]:
-    """Of every row: the position whose weight grows most, and by how much; −1 and 0 where none grows."""
+    """Return of every row: the position whose weight grows most, and by how much; −1 and 0 where none grows."""
     if not positions:
         return [-1] * len(change), np.zeros(len(change), dtype=np.float32)
     best = np.where(np.isnan(change), 0.0, change)
@@ -395,7 +398,7 @@ def _same_ranking(one: HeadReport, other: HeadReport) -> bool:
 
 
 def _entered(before: _AlignedSide, after: _AlignedSide) -> list[list[int]]:
-    """Of every row: top contributors of one side that the other side's top does not hold."""
+    """Return of every row: top contributors of one side that the other side's top does not hold."""
     if not _same_ranking(before.head, after.head):
         return [[] for _ in after.queries]
     ranks = min(half.head.top.keys.shape[1] for half in (before, after))
@@ -405,7 +408,7 @@ def _entered(before: _AlignedSide, after: _AlignedSide) -> list[list[int]]:
 
 
 def _pairs(one: _AlignedSide, other: _AlignedSide, stages: Sequence[str]) -> list[MatrixPair]:
-    """The matrices of those stages that both sides have, over what both show."""
+    """Return the matrices of those stages that both sides have, over what both show."""
     return [_pair(s, one, other) for s in STAGES if s in stages and s in one.head.stages and s in other.head.stages]
 
 
@@ -419,7 +422,7 @@ def _pair(stage: str, one: _AlignedSide, other: _AlignedSide) -> MatrixPair:
 
 
 def _notes(changes: Sequence[Change]) -> list[str]:
-    """What a reader must know of maps, and of tokens without counterpart."""
+    """Return what a reader must know of maps, and of tokens without counterpart."""
     heads = [head for change in changes for head in change.heads]
     if any(head.mass is not None for head in heads):
         return ["maps replace matrices that are too large; --query ROWS compares those rows cell by cell"]

@@ -64,7 +64,7 @@ def compare_runs(
 
 
 def _shown(report: Report, key: Positions | None, window: int | None) -> list[list[int] | None]:
-    """Of every text: the columns that the difference shows; None for all."""
+    """Return of every text: the columns that the difference shows; None for all."""
     shown: list[list[int] | None] = []
     for text in report.texts:
         if key is not None:
@@ -76,25 +76,25 @@ def _shown(report: Report, key: Positions | None, window: int | None) -> list[li
 
 
 def side_of(axis: str, run: RunConfig) -> RunConfig:
-    """One side's run: every column, whichever are shown; or a map, where it has one and no cell was named."""
+    """Return one side's run: every column, whichever are shown; or a map, where it has one and no cell was named."""
     maps = axis != "text" and run.query is None and run.key is None
     maps = maps and (run.window is not None or run.pool is not None)
     return msgspec.structs.replace(run, key=None if maps else "0:", auto_key=run.key)
 
 
 def _with_weights(run: RunConfig) -> RunConfig:
-    """The same run, keeping the weights, too: everything but worst cells is measured with them."""
+    """Return the same run, keeping the weights, too: everything but worst cells is measured with them."""
     return msgspec.structs.replace(run, stages=tuple(dict.fromkeys((*run.stages, "weights"))))
 
 
 def _reference_side(axis: str, runs: Sequence[tuple[str, RunConfig]], session: Session) -> int:
-    """The side on which `auto` chooses."""
+    """Return the side on which `auto` chooses."""
     own = [run.mask in ("own", session.source(run).config.describe_mask()) for _, run in runs]
     return own.index(True) if axis == "mask" and True in own else 0
 
 
 def _chosen(report: Report) -> dict[str, str]:
-    """The layers and heads of a report, as one would type them; only `auto` is replaced by them."""
+    """Return the layers and heads of a report, as one would type them; only `auto` is replaced by them."""
     heads = report.texts[0].heads
     found = {
         "layer": dict.fromkeys(str(head.layer) for head in heads),
@@ -189,7 +189,7 @@ def read_report(path: Path) -> Report:
 
 
 def _narrowed(name: str, report: Report, wanted: Wanted) -> Report:
-    """The part of a report that is wanted.
+    """Return the part of a report that is wanted.
 
     Raises:
         UsageError: It does not hold that.
@@ -214,7 +214,7 @@ def _narrowed(name: str, report: Report, wanted: Wanted) -> Report:
 
 
 def _picked(typed: str | None, what: str, count: int, saved: Sequence[int | str], name: str) -> Sequence[int | str]:
-    """The layers or heads that are meant, of those that are saved."""
+    """Return the layers or heads that are meant, of those that are saved."""
     pick = parse_indices("all" if typed is None else typed, f"--{what}")
     if pick.word in ("auto", "all"):
         return list(dict.fromkeys(saved))
@@ -232,7 +232,7 @@ def _check_saved(asked: Sequence[int], saved: Sequence[int], what: str, name: st
 
 
 def _stages_of(head: HeadReport, stages: tuple[str, ...] | None, name: str) -> HeadReport:
-    """A head with these stages alone, and the weights, which everything is measured with."""
+    """Return a head with these stages alone, and the weights, which everything is measured with."""
     if stages is None:
         return head
     if missing := [stage for stage in stages if stage not in head.stages]:

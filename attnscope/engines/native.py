@@ -83,15 +83,15 @@ class NativeEngine:
         return self.stack.config.n_layers, self.stack.config.n_heads
 
     def describe_mask(self) -> str:
-        """The model's own mask."""
+        """Return the model's own mask."""
         return self.stack.config.describe_mask()
 
     def output_projections(self, batch: Batch) -> list[nn.Module | None]:
-        """The output projection of every layer."""
+        """Return the output projection of every layer."""
         return [attention_of(self.stack, layer).out for layer in range(self.sizes[0])]
 
     def value_and_output(self, layer: int) -> tuple[Tensor, Tensor] | None:
-        """Weights of the value and of the output projection."""
+        """Return weights of the value and of the output projection."""
         attention = attention_of(self.stack, layer)
         return None if attention.out is None else (attention.v.weight, attention.out.weight)
 

@@ -133,7 +133,7 @@ def _from_folder(run: RunConfig, *, needs_tokenizer: bool) -> ModelSource:
 
 
 def _unused_notes(family: Family, folder: Folder, where: str) -> tuple[str, ...]:
-    """What in the checkpoint is not used, where a reader may not expect that."""
+    """Return what in the checkpoint is not used, where a reader may not expect that."""
     unused = unused_tensors(family, find_prefix(family, folder.tensors, where), folder.tensors)
     named = [name for name, noted in unused.items() if noted]
     more = f" and {len(named) - 3} more" if len(named) > 3 else ""

@@ -63,13 +63,16 @@ class Engine(Protocol):
         """
 
     def describe_mask(self) -> str:
-        """The model's own mask as an expression or in words; some engines know it only after a forward pass."""
+        """Return the model's own mask as an expression or in words; some engines know it only after a forward pass."""
 
     def output_projections(self, batch: Batch) -> list[nn.Module | None]:
-        """The output projection of every layer, None where it is not found; runs the batch where that shows them."""
+        """Return the output projection of every layer, None where it is not found.
+
+        Runs the batch where that shows them.
+        """
 
     def value_and_output(self, layer: int) -> tuple[Tensor, Tensor] | None:
-        """Weights of the value projection, (G·Ev, D), and of the output projection, (D, H·Ev), while a layer is held.
+        """Hold a layer; give the weights of its value projection, (G·Ev, D), and of its output projection, (D, H·Ev).
 
         None where either is not known, or not there.
         """

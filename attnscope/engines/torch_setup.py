@@ -34,7 +34,7 @@ def import_torch(*, freeze: bool = True) -> None:
 
 
 def choose_device(name: str) -> "torch.device":
-    """The device that `--device` names.
+    """Return the device that `--device` names.
 
     Raises:
         AttnscopeError: There is none of this name here.

@@ -31,7 +31,7 @@ def check(
 
 
 def norm(config: ModelConfig, x: Numbers, weight: Numbers, bias: Numbers | None) -> Numbers:
-    """The configured norm of one vector, (D,)."""
+    """Return the configured norm of one vector, (D,)."""
     if config.norm == "layernorm":
         normed: Numbers = (x - x.mean()) / np.sqrt(x.var() + config.norm_eps) * weight
         return normed if bias is None else normed + bias
@@ -60,7 +60,7 @@ def rotate(x: Numbers, cos: Numbers, sin: Numbers) -> Numbers:
 
 
 def parts(q: Numbers, k: Numbers, lengths: Numbers | None, before: tuple[Numbers, Numbers]) -> list[Part]:
-    """What every dimension, or every rotated pair of them, adds to q·k: largest magnitude first.
+    """Return what every dimension, or every rotated pair of them, adds to q·k: largest magnitude first.
 
     Args:
         q: The query as attention takes it, (E,).

@@ -25,7 +25,7 @@ def build(
     capture: "HeadCapture",
     ids: "Ids",
 ) -> Explanation:
-    """The whole explanation.
+    """Return the whole explanation.
 
     Args:
         run: What the user asked.
@@ -70,7 +70,7 @@ def build(
 
 
 def _about(run: RunConfig, location: QueryLocation, capture: "HeadCapture") -> dict[str, Any]:
-    """Which query of which head of which text."""
+    """Return which query of which head of which text."""
     text, text_plan = run.texts[0], location.text_plan
     return {
         "text": text.text,
@@ -87,7 +87,7 @@ def _about(run: RunConfig, location: QueryLocation, capture: "HeadCapture") -> d
 
 
 def _projected(found: dict[str, Numbers], head: int) -> Vector | None:
-    """The output after this head's part of the output projection, where there is one."""
+    """Return the output after this head's part of the output projection, where there is one."""
     if "out" not in found:
         return None
     said = f"W_O of head {head} × output: what this head adds to the residual stream"
@@ -102,7 +102,7 @@ def _softmax_terms(found: dict[str, Numbers]) -> tuple[Numbers, float, float] | 
 
 
 def _sink(found: dict[str, Numbers], maximum: float) -> Sink | None:
-    """What the head's sink takes, where it has one."""
+    """Return what the head's sink takes, where it has one."""
     if "sink" not in found:
         return None
     logit, weight = found["sink"].tolist()
@@ -110,14 +110,14 @@ def _sink(found: dict[str, Numbers], maximum: float) -> Sink | None:
 
 
 def _steps(found: dict[str, Numbers], letter: str, at: int | None = None) -> dict[str, Numbers]:
-    """The query, or the key at a position, by step."""
+    """Return the query, or the key at a position, by step."""
     names = {"projected": letter, "normed": f"{letter}_norm", "used": f"{letter}_used"}
     steps = {step: found[name] for step, name in names.items() if name in found}
     return steps if at is None else {step: rows[at] for step, rows in steps.items()}
 
 
 def _cells(run: RunConfig, location: QueryLocation, stack: "Stack", capture: "HeadCapture") -> list[ExplainedCell]:
-    """The cells in depth: those that the user named, or that of the largest dot product."""
+    """Return the cells in depth: those that the user named, or that of the largest dot product."""
     from attnscope.model.head_capture import wavelengths
 
     found, lengths = capture.found, wavelengths(stack, location.layer, len(location.text_plan.tokens))
@@ -139,7 +139,10 @@ def _cells(run: RunConfig, location: QueryLocation, stack: "Stack", capture: "He
 
 
 def _shown(found: dict[str, Numbers], window: int | None, always: list[int]) -> list[int]:
-    """The keys that are shown: the cells' own, then the heaviest allowed ones, then the first of the masked ones."""
+    """Return the keys that are shown.
+
+    The cells' own, then the heaviest allowed ones, then the first of the masked ones.
+    """
     n = len(found["scores"])
     if window is None or n <= window:
         return list(range(n))

@@ -10,7 +10,7 @@ from attnscope.report import Token, Vector
 
 
 def vector(name: str, made: str, values: Numbers) -> Vector:
-    """A vector as plain data, with its norm in float64."""
+    """Return a vector as plain data, with its norm in float64."""
     return Vector(name, made, float(np.linalg.norm(values)), values.astype(np.float32))
 
 
@@ -22,7 +22,7 @@ def inputs(
     embedding: Mapping[str, Numbers],
     found: Mapping[str, Numbers],
 ) -> list[Vector]:
-    """What enters a layer, in order; the last one is what queries are made of.
+    """Return what enters a layer, in order; the last one is what queries are made of.
 
     Args:
         config: The model.
@@ -56,13 +56,13 @@ def _embedded(
 
 
 def _stream(stream: Numbers) -> list[Vector]:
-    """The residual stream as each layer found it."""
+    """Return the residual stream as each layer found it."""
     made = ["the embedding", *(f"after layer {layer}" for layer in range(len(stream) - 1))]
     return [vector("residual", said, values) for said, values in zip(made, stream, strict=True)]
 
 
 def _norm_made(config: ModelConfig, x: Numbers) -> str:
-    """What a norm does to this vector, with its numbers."""
+    """Return what a norm does to this vector, with its numbers."""
     weight = "(1 + weight)" if config.norm_plus_one else "weight"
     if config.norm == "layernorm":
         deviation = float(np.sqrt(x.var() + config.norm_eps))
@@ -72,7 +72,7 @@ def _norm_made(config: ModelConfig, x: Numbers) -> str:
 
 
 def chain(config: ModelConfig, layer: int, letter: str, position: int, rows: Mapping[str, Numbers]) -> list[Vector]:
-    """A query or key as projected, normed and rotated, each where the model does so.
+    """Return a query or key as projected, normed and rotated, each where the model does so.
 
     Args:
         config: The model.

@@ -108,7 +108,7 @@ def open_config(
 
 
 def family_for(raw: Mapping[str, Any], where: str, shapes: Mapping[str, tuple[int, ...]] | None = None) -> Family:
-    """The family of a config.json, by its `model_type`; where there is none, the only one that fits.
+    """Return the family of a config.json, by its `model_type`; where there is none, the only one that fits.
 
     Raises:
         AttnscopeError: None of the families serves the `model_type`; or there is none, and none or several fit.

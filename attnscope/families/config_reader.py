@@ -80,7 +80,7 @@ class ConfigReading:
 
 
 def ignored_notes(names: Sequence[str]) -> tuple[str, ...]:
-    """What a reader should know of keys that the user had ignored."""
+    """Return what a reader should know of keys that the user had ignored."""
     if not names:
         return ()
     return (f"config keys ignored as asked (--ignore-key): {_listed(names)}; the model's own numbers may differ",)
@@ -129,7 +129,7 @@ def read_config(
 
 
 def drop_keys(raw: Mapping[str, Any], ignore: Collection[str], where: str) -> dict[str, Any]:
-    """A config.json without the keys that the user wants ignored.
+    """Return a config.json without the keys that the user wants ignored.
 
     Raises:
         AttnscopeError: One of them says which model it is, or how its weights are stored.

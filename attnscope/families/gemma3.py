@@ -23,7 +23,10 @@ def _slides(reader: ConfigReader, layer: int) -> bool:
 
 
 def _rotary(kind: str, base: float, *older: tuple[str, str]) -> Computed:
-    """Of the layers of one kind: a table of their own, or older keys at the top, under the names that `rope` knows."""
+    """Return of the layers of one kind.
+
+    A table of their own, or older keys at the top, under the names that `rope` knows.
+    """
 
     def read(reader: ConfigReader, done: Mapping[str, Any]) -> Rope:
         tables = reader.get("rope_parameters", default=None)

@@ -19,7 +19,7 @@ Shapes = Mapping[str, tuple[int, ...]]
 def fitting_families(
     families: Iterable[Family], raw: Mapping[str, Any], where: str, shapes: Shapes | None
 ) -> list[Family]:
-    """The families that a config.json and its tensors fit.
+    """Return the families that a config.json and its tensors fit.
 
     Classes that `architectures` names decide alone. Otherwise a family fits if it reads the whole file without a
     default for a missing key and without a key to ignore, and if its names account for all tensors.
@@ -51,7 +51,7 @@ def _fits(
 
 
 def _accounts_for(family: Family, config: ModelConfig, shapes: Shapes, where: str) -> bool:
-    """Every module of the family has a tensor in the first block, every tensor belongs to one or is a leftover."""
+    """Tell whether every module has a tensor in the first block, and every tensor belongs to one or is a leftover."""
     prefix = find_prefix(family, shapes, where)
     names = {name.removeprefix(prefix) for name in shapes}
     leftover = re.compile("|".join(f"(?:{pattern})" for pattern in family.leftover) or "(?!)")
@@ -69,6 +69,6 @@ def _accounts_for(family: Family, config: ModelConfig, shapes: Shapes, where: st
 
 @cache
 def _pattern(module: str) -> re.Pattern[str]:
-    """The tensors of a module, in any layer and expert."""
+    """Return the tensors of a module, in any layer and expert."""
     escaped = re.escape(module).replace(r"\{l\}", r"\d+").replace(r"\{x\}", r"\d+")
     return re.compile(escaped + r"(?:[._](?:weight|bias|gamma|beta|sinks))?")

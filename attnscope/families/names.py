@@ -13,7 +13,7 @@ _NUMBERS = re.compile(r"^blocks\.(\d+)(?:\.mlp\.experts\.(\d+))?")
 
 
 def their_name(entry: str | Chunk | Stacked) -> str:
-    """Their module, or tensor, in an entry of `Family.modules`."""
+    """Return their module, or tensor, in an entry of `Family.modules`."""
     if isinstance(entry, Stacked):
         return entry.tensor
     return entry.module if isinstance(entry, Chunk) else entry
@@ -35,7 +35,7 @@ def find_prefix(family: Family, names: Container[str], where: str) -> str:
 
 
 def unused_tensors(family: Family, prefix: str, names: Iterable[str]) -> dict[str, bool]:
-    """Those of these tensors that attention does not depend on, and whether that is worth a note.
+    """Return those of these tensors that attention does not depend on, and whether that is worth a note.
 
     Outside of the base model's prefix are heads. Within it, the family says what may be left over; rotary frequencies
     are computed from the config, in transformers as here.
@@ -84,7 +84,7 @@ class Names:
     where: str
 
     def find(self, ours: str) -> TensorLocation:
-        """The tensor that holds one of our parameters, under whichever of its names is there.
+        """Return the tensor that holds one of our parameters, under whichever of its names is there.
 
         Raises:
             AttnscopeError: None of them is.
@@ -99,7 +99,7 @@ class Names:
         raise AttnscopeError(f"the tensor {missing} is missing", where=self.where, hint=hint)
 
     def any_block(self) -> str:
-        """Their name for a module in a block, with `{l}` for the layer."""
+        """Return their name for a module in a block, with `{l}` for the layer."""
         first = next(ours for ours in self.family.modules if "{l}" in ours)
         return their_name(self._entries(first)[0])
 
@@ -117,7 +117,7 @@ class Names:
                 yield TensorLocation(f"{base}.{spelled}", entry, number)
 
     def _entries(self, module: str) -> tuple[str | Chunk | Stacked, ...]:
-        """What the family says of one of our modules."""
+        """Return what the family says of one of our modules."""
         numberless = re.sub(r"^blocks\.\d+", "blocks.{l}", module)
         numberless = re.sub(r"\.experts\.\d+", ".experts.{x}", numberless)
         found: Entry | None = self.family.modules.get(numberless)

@@ -26,7 +26,7 @@ class ConfigReader:
         self.filled: dict[str, Any] = {}
 
     def get(self, *names: str, default: Any = REQUIRED) -> Any:
-        """The value under whichever of these names is there and not null.
+        """Return the value under whichever of these names is there and not null.
 
         Raises:
             AttnscopeError: None is there, and neither we nor the reference have a default; or two are, and they differ.
@@ -45,12 +45,12 @@ class ConfigReader:
         return self.raw[given[0]]
 
     def number(self, *names: str, default: Any = REQUIRED) -> Any:
-        """The same, refused unless it is a number above 0 (or the default)."""
+        """Return the same, refused unless it is a number above 0 (or the default)."""
         value = self.get(*names, default=default)
         return value if value is default else positive_number(self, self.given(names) or names[0], value)
 
     def flag(self, name: str, *, default: bool) -> bool:
-        """A yes or no.
+        """Return a yes or no.
 
         Raises:
             AttnscopeError: It is something else.
@@ -61,16 +61,16 @@ class ConfigReader:
         return value
 
     def given(self, names: Iterable[str]) -> str | None:
-        """The first of these names that is there and not null."""
+        """Return the first of these names that is there and not null."""
         return next((name for name in names if self.raw.get(name) is not None), None)
 
     def wrong(self, name: str, value: Any, expected: str) -> AttnscopeError:
-        """The error for a value that cannot be used."""
+        """Return the error for a value that cannot be used."""
         return AttnscopeError(f"{name} is {format_json(value)}", where=self.where, hint=f"expected {expected}")
 
 
 def positive_number(reader: ConfigReader, name: str, value: Any) -> int | float:
-    """The value, where it is a number above 0.
+    """Return the value, where it is a number above 0.
 
     Raises:
         AttnscopeError: It is something else.
@@ -83,7 +83,7 @@ def positive_number(reader: ConfigReader, name: str, value: Any) -> int | float:
 
 
 def whole_number(reader: ConfigReader, name: str, value: Any, least: int = 1) -> int:
-    """The value, where it is a whole number of at least this, and no more than torch can count to.
+    """Return the value, where it is a whole number of at least this, and no more than torch can count to.
 
     Raises:
         AttnscopeError: It is something else.

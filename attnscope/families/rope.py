@@ -96,7 +96,7 @@ def _kind(reader: ConfigReader, table: Mapping[str, Any], longrope: str | None) 
 
 
 def _parameters(reader: ConfigReader, table: Mapping[str, Any], kind: str) -> dict[str, Any]:
-    """What a table holds besides base, share and type: only keys of this type, and all that it needs."""
+    """Return what a table holds besides base, share and type: only keys of this type, and all that it needs."""
     known = (*_REQUIRED_KEYS[kind], *_OPTIONAL_KEYS.get(kind, ()))
     rest = {k: v for k, v in table.items() if k not in ("rope_theta", "partial_rotary_factor", "rope_type", "type")}
     for name in rest.keys() - known:
@@ -156,5 +156,5 @@ def _apply_mscale(numbers: dict[str, float]) -> None:
 
 
 def _temperature(factor: float, mscale: float) -> float:
-    """0.1·m·ln(factor) + 1 (Peng et al., 2023, equation 22)."""
+    """Return 0.1·m·ln(factor) + 1 (Peng et al., 2023, equation 22)."""
     return 0.1 * mscale * log(factor) + 1.0 if factor > 1 else 1.0

@@ -34,7 +34,7 @@ class Key:
     map: Mapping[str, Any] | None = None
 
     def read(self, reader: ConfigReader, done: Mapping[str, Any]) -> Any:
-        """The value for our field."""
+        """Return the value for our field."""
         default = done[self.default.field] if isinstance(self.default, Same) else self.default
         value = reader.get(*self.names, default=default)
         if self.map is None:
@@ -45,7 +45,7 @@ class Key:
 
 
 def key(*names: str, default: Any = REQUIRED, map: Mapping[str, Any] | None = None) -> Key:
-    """A value of config.json under one of these names."""
+    """Return a value of config.json under one of these names."""
     return Key(names, default, map)
 
 
@@ -57,7 +57,7 @@ class Same:
     names: tuple[str, ...] = ()
 
     def read(self, _: ConfigReader, done: Mapping[str, Any]) -> Any:
-        """The value for our field."""
+        """Return the value for our field."""
         return done[self.field]
 
 
@@ -74,7 +74,7 @@ class Computed:
     names: tuple[str, ...] = ()
 
     def read(self, reader: ConfigReader, done: Mapping[str, Any]) -> Any:
-        """The value for our field."""
+        """Return the value for our field."""
         return self.rule(reader, done)
 
 

@@ -34,7 +34,7 @@ class ReferenceKeys:
 
 @cache
 def reference_keys(family: str) -> ReferenceKeys:
-    """What is known of a family, by its name."""
+    """Return what is known of a family, by its name."""
     data = _data()
     own = data["families"][family]
     names = frozenset(data["shared"].split()) | frozenset(own["names"].split())

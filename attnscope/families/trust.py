@@ -19,7 +19,7 @@ _HINT = "attnscope runs no code of a folder, and that code may change attention;
 def check_trust(
     raw: Mapping[str, Any], where: str, classes: Collection[str], *, upstreamed: bool, trusted: bool
 ) -> tuple[str, ...]:
-    """Notes on the code that a config names and nobody runs.
+    """Return notes on the code that a config names and nobody runs.
 
     Args:
         raw: The config.json.
@@ -70,7 +70,10 @@ def _foreign_code(raw: Mapping[str, Any], classes: Collection[str]) -> Iterator[
 
 
 def _foreign_class(named: Any, classes: Collection[str]) -> str | None:
-    """The first class that the reference does not have; its name may be spelt with other capitals, as in LLaMA."""
+    """Return the first class that the reference does not have.
+
+    Its name may be spelt with other capitals, as in LLaMA.
+    """
     if named is None or named == []:
         return None
     if not isinstance(named, list) or not all(isinstance(one, str) for one in named):

@@ -39,12 +39,12 @@ Says = Callable[[Any, ModelConfig, Mapping[str, Any]], bool]
 
 
 def _is(field: str) -> Says:
-    """The key holds the value of one of our fields."""
+    """Return the key holds the value of one of our fields."""
     return lambda value, config, _: type(value) in (int, float) and value == getattr(config, field)
 
 
 def _off(field: str) -> Says:
-    """The key switches off what the model does not have."""
+    """Return the key switches off what the model does not have."""
     return lambda value, config, _: value is False and not getattr(config, field)
 
 
@@ -65,7 +65,7 @@ def _activation(value: Any, config: ModelConfig, _: Mapping[str, Any]) -> bool:
 
 
 def _no_windows(value: Any, config: ModelConfig, raw: Mapping[str, Any]) -> bool:
-    """A number of layers, or a pattern, for windows that are switched off."""
+    """Return a number of layers, or a pattern, for windows that are switched off."""
     return not config.windows and raw.get("use_sliding_window") is False and type(value) in (int, type(None))
 
 
@@ -112,7 +112,7 @@ _SAYS: Mapping[str, Says] = {
 def check_unknown(
     family: Family, reader: ConfigReader, config: ModelConfig, known: Iterable[str], others: Iterable[Family]
 ) -> tuple[str, ...]:
-    """The keys of a config that are ignored because nobody reads them.
+    """Return the keys of a config that are ignored because nobody reads them.
 
     Args:
         family: The family.
@@ -146,7 +146,7 @@ def _shown(name: str) -> str:
 
 
 def refusal(name: str, value: Any, family: Family, others: Iterable[Family]) -> str | None:
-    """Why a key must not be ignored; None where nobody reads it."""
+    """Return why a key must not be ignored; None where nobody reads it."""
     reference = reference_keys(family.name)
     owners = [other.name for other in others if name in other.reads and other is not family]
     if owners:
@@ -169,7 +169,7 @@ def refusal(name: str, value: Any, family: Family, others: Iterable[Family]) -> 
 
 
 def near_miss(name: str, read: Iterable[str]) -> str | None:
-    """The key that a name may be a slip of the pen for: another case or dash, or at most two wrong letters."""
+    """Return the key that a name may be a slip of the pen for: another case or dash, or at most two wrong letters."""
     plain = _plain(name)
     for key in read:
         other = _plain(key)

@@ -13,27 +13,27 @@ Windows = tuple[int | None, ...]
 
 
 def everywhere(reader: ConfigReader, done: Mapping[str, Any]) -> Windows:
-    """The same window in every layer, or none where `sliding_window` is null (Mistral)."""
+    """Return the same window in every layer, or none where `sliding_window` is null (Mistral)."""
     window = window_size(reader)
     return () if window is None else (window,) * layers(reader, done)
 
 
 def window_size(reader: ConfigReader) -> int | None:
-    """`sliding_window`; null is no window, while a key that is left out has the default of its family."""
+    """Return `sliding_window`; null is no window, while a key that is left out has the default of its family."""
     if reader.raw.get("sliding_window", REQUIRED) is None:
         return None
     return whole_number(reader, "sliding_window", reader.get("sliding_window"))
 
 
 def layers(reader: ConfigReader, done: Mapping[str, Any]) -> int:
-    """The number of layers, where it is one to write a list for."""
+    """Return the number of layers, where it is one to write a list for."""
     if done["n_layers"] > _MOST_LAYERS:
         raise reader.wrong("num_hidden_layers", done["n_layers"], f"at most {_MOST_LAYERS:,}")
     return int(done["n_layers"])
 
 
 def by_layer(slides: Callable[[ConfigReader, int], bool], *names: str, switch: str | None = None) -> Computed:
-    """Windows where `layer_types` says `sliding_attention`.
+    """Return windows where `layer_types` says `sliding_attention`.
 
     Args:
         slides: Whether a layer has a window, where there is no `layer_types`.

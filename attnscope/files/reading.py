@@ -85,7 +85,7 @@ def read_file(path: Path, *, cap: int) -> bytes:
 
 
 def read_at_most(file: BinaryIO, count: int) -> bytes:
-    """The next `count` bytes, or all that are left."""
+    """Return the next `count` bytes, or all that are left."""
     parts = []
     while count > 0 and (part := file.read(min(count, 16 * MB))):
         parts.append(part)
@@ -107,7 +107,7 @@ def read_json(path: Path, *, cap: int) -> Any:
 
 
 def as_object(value: Any, where: str) -> dict[str, Any]:
-    """The value, where it is a JSON object.
+    """Return the value, where it is a JSON object.
 
     Raises:
         AttnscopeError: It is something else.
@@ -177,7 +177,10 @@ def refuse_non_json(data: bytes, where: str) -> None:
 
 
 def _parse_verbatim(data: bytes) -> Any:
-    """What JSON holds, several times as fast, where nothing in it is lost when it is written again; else None."""
+    """Return what JSON holds, several times as fast, where nothing in it is lost when it is written again.
+
+    Else None.
+    """
     import orjson
 
     try:
@@ -189,7 +192,7 @@ def _parse_verbatim(data: bytes) -> Any:
 
 
 def identify_bytes(data: bytes) -> tuple[str, str] | None:
-    """What bytes are that are neither JSON nor safetensors, with a hint; None where nothing gives them away."""
+    """Return what bytes are that are neither JSON nor safetensors, with a hint; None where nothing gives them away."""
     if not data:
         return "empty", "download it again"
     if not data[:4096].strip(b"\0"):
@@ -199,7 +202,7 @@ def identify_bytes(data: bytes) -> tuple[str, str] | None:
 
 
 def format_value(value: Any) -> str:
-    """A value from a file, short enough for an error line."""
+    """Return a value from a file, short enough for an error line."""
     if value is None or isinstance(value, bool):
         return str(value).lower().replace("none", "null")
     if isinstance(value, list | dict):
@@ -233,7 +236,7 @@ def _refuse_halves(value: Any, where: str) -> None:
 
 
 def _checked(pairs: list[tuple[str, Any]], where: str, non_finite: list[str], *, halves: bool) -> dict[str, Any]:
-    """An object from its pairs; refuses a duplicate key, and names the key of a value that is refused."""
+    """Return an object from its pairs; refuses a duplicate key, and names the key of a value that is refused."""
     for key, value in pairs if halves else ():
         if isinstance(value, str):
             _refuse_halves(value, f"{where}: {key}")

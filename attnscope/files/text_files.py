@@ -57,7 +57,7 @@ def _read_lines(file: BinaryIO, name: str) -> tuple[list[TextInput], list[str]]:
 
 
 def _decode_line(line: bytes, where: str, offset: int) -> str:
-    """The text of one line, its line end and a byte order mark at the start of the file taken off."""
+    """Return the text of one line, its line end and a byte order mark at the start of the file taken off."""
     if len(line) > MAX_LINE:
         raise AttnscopeError(
             f"the line is longer than {MAX_LINE:,} bytes", where=where, hint="split it into several texts"

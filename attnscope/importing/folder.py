@@ -88,7 +88,7 @@ def import_folder(source: Path, target: Path, max_memory: int | None) -> Importe
 
 
 def _plan(source: Path) -> dict[str, str]:
-    """Each pickle, and the name of the safetensors file that is made of it."""
+    """Return each pickle, and the name of the safetensors file that is made of it."""
     if not source.is_dir():
         found = "is a file, not a folder" if source.exists() else "no such folder"
         raise AttnscopeError(found, where=source, hint="name the folder that holds the config and the weights")
@@ -166,7 +166,7 @@ def _answers(output: bytes) -> list[dict[str, Any]]:
 
 
 def _write_index(path: Path, sizes: dict[str, dict[str, int]]) -> None:
-    """The index of several files."""
+    """Write the index of several files."""
     table = {name: file for file, tensors in sizes.items() for name in tensors}
     if len(table) != sum(map(len, sizes.values())):
         raise AttnscopeError("a tensor is in more than one shard", where=path, hint="download the shards again")

@@ -65,7 +65,7 @@ def _limit(memory: int, seconds: int) -> None:
 
 
 def _tensors(found: Any) -> dict[str, torch.Tensor]:
-    """The table of tensors in what was loaded, each with memory of its own."""
+    """Return the table of tensors in what was loaded, each with memory of its own."""
     for name in _WRAPPERS:
         if isinstance(found, Mapping) and isinstance(found.get(name), Mapping):
             found = found[name]
@@ -86,7 +86,7 @@ def _kind(value: Any) -> str:
 
 
 def _described(error: Exception) -> dict[str, Any]:
-    """An error of torch's loader in a few words."""
+    """Return an error of torch's loader in a few words."""
     text = " ".join(str(error).split())
     if "weights_only" in text or "Weights only" in text or "Unsupported" in text:
         named = _GLOBAL.search(text)

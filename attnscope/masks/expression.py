@@ -50,5 +50,5 @@ def _parse_term(part: str, where: str) -> MaskTerm:
 
 
 def used_mask(terms: Sequence[MaskTerm], own: str) -> tuple[MaskTerm, ...]:
-    """The terms of a layer's mask where the user asked for `terms`, and the layer's own is the expression `own`."""
+    """Return the terms of a layer's mask: those that the user asked for, with `own` for the layer's own."""
     return tuple(part for term in terms for part in (parse_mask(own) if isinstance(term, Own) else (term,)))

@@ -42,7 +42,7 @@ def attend(
     tile_elements: int | None = None,
     workspace: Workspace | None = None,
 ) -> Tensor | None:
-    """Attention of one layer: the one place where it happens.
+    """Return attention of one layer: the one place where it happens.
 
     Args:
         inputs: The layer's queries, keys, values and rule.
@@ -96,7 +96,10 @@ def _record(
 
 
 def _threads(inputs: AttentionInputs, heads: Sequence[int], rows: Sequence[int] | None) -> int:
-    """Threads that some heads' tiles are worth: one on a GPU, and where waking others costs more than it saves."""
+    """Return threads that some heads' tiles are worth.
+
+    One on a GPU, and where waking others costs more than it saves.
+    """
     n_rows = inputs.q.shape[2] if rows is None else len(rows)
     small = len(inputs.q) * len(heads) * n_rows * inputs.k.shape[2] < _WORTH_A_THREAD
     return 1 if small or inputs.q.device.type != "cpu" else torch.get_num_threads()
@@ -110,7 +113,7 @@ def _parts(
     needed_rows: Sequence[int] | None = None,
     recorders: Sequence[Recorder] = (),
 ) -> "Iterator[_TileInputs]":
-    """The parts of some heads' attention, in order.
+    """Yield the parts of some heads' attention, in order.
 
     Args:
         inputs: The layer.
@@ -167,7 +170,7 @@ class _TileInputs:
 
 
 def _tile(part: _TileInputs, workspace: Workspace) -> Tile:
-    """The stages, in order; each overwrites the one before if that is not read."""
+    """Return the stages, in order; each overwrites the one before if that is not read."""
     inputs, heads, block_mask, block, needs_scores = (
         part.inputs,
         part.heads,
@@ -215,7 +218,7 @@ def _tile(part: _TileInputs, workspace: Workspace) -> Tile:
 
 
 def _softmax(masked: Tensor, sinks: Tensor | None, heads: Tensor, buffer: Tensor) -> tuple[Tensor, Tensor | None]:
-    """Weights, and what the sink takes of each row where there is one: an extra logit without a value."""
+    """Return weights, and what the sink takes of each row where there is one: an extra logit without a value."""
     if sinks is None:
         return torch.softmax(masked, -1, out=buffer), None
     logit = sinks[heads].float()[None, :, None, None].expand(*masked.shape[:3], 1)  # (B, h, q, 1)
@@ -224,7 +227,7 @@ def _softmax(masked: Tensor, sinks: Tensor | None, heads: Tensor, buffer: Tensor
 
 
 def _factors(spec: AttentionSpec, needs_scores: bool) -> tuple[float, float]:
-    """What queries and what scores are multiplied by: a power of two gives the same numbers a pass earlier."""
+    """Return what queries and what scores are multiplied by: a power of two gives the same numbers a pass earlier."""
     return (spec.scale, 1.0) if frexp(spec.scale)[0] == 0.5 and not needs_scores else (1.0, spec.scale)
 
 
@@ -238,7 +241,7 @@ def _apply_softcap_and_bias(scaled: Tensor, spec: AttentionSpec, block: TileBloc
 
 
 def _bounded(inputs: AttentionInputs) -> bool:
-    """Whether queries and keys are too small for scores to overflow, scaled or not: |q·k| ≤ ‖Q‖·‖K‖, one look."""
+    """Tell whether queries and keys are too small for scores to overflow, scaled or not: |q·k| ≤ ‖Q‖·‖K‖."""
     q, k = (float(torch.linalg.vector_norm(side, dtype=torch.float32)) for side in (inputs.q, inputs.k))
     return max(1.0, abs(inputs.spec.scale)) * q * k < _LARGEST
 
@@ -262,7 +265,10 @@ def _output_only(
     workspace: Workspace,
     output: Tensor | None = None,
 ) -> Tensor:
-    """The output (B, H, Q, Ev) with some heads' filled in; through tiles where a soft-cap or sinks bar kernels."""
+    """Return the output (B, H, Q, Ev) with some heads' filled in.
+
+    Through tiles where a soft-cap or sinks bar kernels.
+    """
     if inputs.spec.softcap is None and inputs.spec.sinks is None:
         return fused_attention(inputs, heads, elements or _KERNEL_CELLS, output)
     if output is None:

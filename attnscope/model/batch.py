@@ -36,7 +36,7 @@ class TokenTensors:
 
 
 def pad_texts(texts: Sequence[Sequence[Token]], device: torch.device) -> TokenTensors:
-    """Tokens of several texts as tensors."""
+    """Return tokens of several texts as tensors."""
     ids, types, lengths = pad_batch(texts)
     longest = max(lengths)
     kinds = {

@@ -52,13 +52,13 @@ class _ParameterSlice:
         return self.ours.split(".", 1 if self.block is None else 2)[-1]
 
     def source_shape(self) -> tuple[int, ...]:
-        """The shape that their tensor must have."""
+        """Return the shape that their tensor must have."""
         shape = self.shape if self.rows is None else (self.rows[2], *self.shape[1:])
         shape = shape[::-1] if self.transposed else shape
         return shape if self.expert is None else (self.expert[1], *shape)
 
     def extract(self, tensor: Tensor) -> Tensor:
-        """Our parameter out of their tensor, whose matrices are laid (out, in)."""
+        """Return our parameter out of their tensor, whose matrices are laid (out, in)."""
         if self.expert is not None:
             tensor = tensor[self.expert[0]]
         if self.rows is None:
@@ -73,7 +73,7 @@ class _ParameterSlice:
 def load_stack(
     family: Family, config: ModelConfig, folder: Folder, n_layers: int, dtype: torch.dtype, device: torch.device
 ) -> Stack:
-    """The first `n_layers` blocks of a checkpoint's model; every tensor is checked now, and read when it is needed.
+    """Load the first `n_layers` blocks of a checkpoint; every tensor is checked now, and read when it is needed.
 
     Raises:
         AttnscopeError: A tensor is missing, unknown or of the wrong shape.
@@ -126,7 +126,7 @@ def check_tensors(family: Family, config: ModelConfig, folder: Folder) -> dict[s
 
 
 def _parameter_slices(config: ModelConfig, names: Names) -> Iterator[tuple[_ParameterSlice, str]]:
-    """Every parameter of the whole model, with the name of the tensor that holds it."""
+    """Yield every parameter of the whole model, with the name of the tensor that holds it."""
     with torch.device("meta"):
         shapes = {name: tuple(p.shape) for name, p in Stack(config, 1).named_parameters()}
     for first in shapes:

@@ -21,7 +21,7 @@ class Experts(nn.Module):
         self.experts = nn.ModuleList(MLP(config) for _ in range(config.n_experts))
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, T, D) to (B, T, D)."""
+        """Map (B, T, D) to (B, T, D)."""
         tokens = x.flatten(0, -2)  # (N, D)
         best, chosen = self.router(tokens).topk(self.per_token, dim=-1)  # (N, k) each
         shares = best.float().softmax(-1).to(x.dtype)

@@ -78,7 +78,7 @@ class HeadCapture:
         self.found[name] = _to_float64(tensor)
 
     def key_input(self, key: int) -> Numbers:
-        """What one key is made of, (D,)."""
+        """Return what one key is made of, (D,)."""
         assert self.sources is not None
         return _to_float64(self.sources[key])
 
@@ -140,14 +140,14 @@ class HeadCapture:
 
 
 def attention_of(stack: Stack, layer: int) -> Attention:
-    """The attention module of a layer."""
+    """Return the attention module of a layer."""
     attention = stack.blocks[layer].attention
     assert isinstance(attention, Attention)
     return attention
 
 
 def embedding_parts(stack: Stack, tokens: Ids, query: int) -> dict[str, Numbers]:
-    """What the embedding of a token is the sum of: `token`, `segment`, `position`, (D,) each, where there are such.
+    """List what the embedding of a token is the sum of: `token`, `segment`, `position`, (D,) each, if there.
 
     Args:
         stack: The model.
@@ -171,7 +171,7 @@ def embedding_parts(stack: Stack, tokens: Ids, query: int) -> dict[str, Numbers]
 
 
 def projection(stack: Stack, layer: int, letter: str, head: int) -> tuple[Numbers, Numbers | None]:
-    """The rows of W_q or W_k, (E, D), and of its bias, (E,), that make one head's queries or keys.
+    """Return the rows of W_q or W_k, (E, D), and of its bias, (E,), that make one head's queries or keys.
 
     Args:
         stack: The model.
@@ -200,7 +200,10 @@ def _to_float64(tensor: Tensor) -> Numbers:
 
 
 def wavelengths(stack: Stack, layer: int, n: int) -> Numbers | None:
-    """Tokens of a text of n that each rotated pair takes for a whole turn, (R / 2,); None where nothing is rotated."""
+    """Return tokens of a text of n that each rotated pair takes for a whole turn, (R / 2,).
+
+    None where nothing is rotated.
+    """
     rope = stack.config.rope_of(layer)
     if rope is None:
         return None

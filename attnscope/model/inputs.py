@@ -53,7 +53,7 @@ class AttentionInputs:
     out_weight: Tensor | None = None
 
     def group(self, heads: Tensor) -> Tensor:
-        """The key/value head that serves each of these query heads."""
+        """Return the key/value head that serves each of these query heads."""
         return heads // (self.q.shape[1] // self.k.shape[1])
 
     @cached_property

@@ -49,7 +49,7 @@ class RMSNorm(nn.Module):
 
 
 def make_norm(config: ModelConfig, width: int | None = None) -> nn.Module:
-    """A norm of the configured kind, over the model's width by default."""
+    """Return a norm of the configured kind, over the model's width by default."""
     width = width or config.d_model
     if config.norm == "layernorm":
         return LayerNorm(width, config.norm_eps)
@@ -92,7 +92,7 @@ class Attention(nn.Module):
         self.sinks = nn.Parameter(torch.empty(h)) if config.sinks else None
 
     def forward(self, x: Tensor, setting: LayerContext) -> Tensor | None:
-        """(B, Q, D) to (B, Q, D), or (B, Q, H·Ev) without output projection; None after the last recorded layer."""
+        """Map (B, Q, D) to (B, Q, D), or (B, Q, H·Ev) without output projection; None after the last recorded layer."""
         out_weight = None if self.out is None else self.out.weight
         spec = setting.spec if self.sinks is None else replace(setting.spec, sinks=self.sinks)
         heads = setting.hooks.attend(AttentionInputs(self.layer, *self._project_qkv(x, setting), spec, out_weight))
@@ -107,7 +107,7 @@ class Attention(nn.Module):
         return map_rows(project, made.shape[0], made.shape[2])
 
     def _project_qkv(self, x: Tensor, setting: LayerContext) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, keys and values, (B, H, Q, E), (B, G, K, E) and (B, G, K, Ev)."""
+        """Return queries, keys and values, (B, H, Q, E), (B, G, K, E) and (B, G, K, Ev)."""
         c = self.config
         source = x if setting.context is None else setting.context  # (B, K, D)
         q, k = self.q(x), self.k(source)  # (B, Q, H·E), (B, K, G·E)
@@ -139,7 +139,7 @@ class TransformerBlock(nn.Module):
         self.norm_mlp_out = make_norm(config) if after and self.mlp is not None else nn.Identity()
 
     def forward(self, x: Tensor, setting: LayerContext) -> Tensor | None:
-        """(B, T, D) to (B, T, D); None after the last recorded layer."""
+        """Map (B, T, D) to (B, T, D); None after the last recorded layer."""
         post = self.config.norm_order == "post"
         attended = self.attention(x if post else self.norm_attention(x), setting)
         if attended is None:
@@ -161,7 +161,7 @@ class TransformerBlock(nn.Module):
 
 
 def map_rows(work: Callable[[slice], Tensor], batch: int, n: int) -> Tensor:
-    """What `work` makes of each of n positions, (B, n, D): some at a time, so that what it needs stays small."""
+    """Return what `work` makes of each of n positions, (B, n, D): some at a time, so that what it needs stays small."""
     step = max(1, _ROWS // batch)
     if n <= step:
         return work(slice(0, n))

@@ -13,7 +13,7 @@ class Linear(nn.Linear):
     """nn.Linear that leaves its weights as they are made: the checkpoint, or a seed, fills them."""
 
     def forward(self, input: Tensor, activation: str | None = None) -> Tensor:
-        """As nn.Linear, then a non-linearity, by oneDNN where that can do it."""
+        """Apply the layer as nn.Linear does, then a non-linearity, by oneDNN where that can do it."""
         after = (
             _FUSED.get(activation or "") if uses_onednn(input, self.weight) else None
         )  # spares a walk over a wide tensor
@@ -25,7 +25,7 @@ class Linear(nn.Linear):
 
 
 def activate(name: str, x: Tensor) -> Tensor:
-    """The non-linearity of this name."""
+    """Return the non-linearity of this name."""
     match name:
         case "gelu":
             return F.gelu(x)

@@ -86,7 +86,7 @@ def intersect(parts: Sequence[Mask]) -> Mask:
 
 
 def build_mask(terms: Sequence[MaskTerm], own: Mask | None = None, files: Mapping[str, Mask] | None = None) -> Mask:
-    """The mask that a parsed expression stands for.
+    """Return the mask that a parsed expression stands for.
 
     Args:
         terms: From `parse_mask`.
@@ -103,12 +103,12 @@ def build_mask(terms: Sequence[MaskTerm], own: Mask | None = None, files: Mappin
 
 
 def mask_from_matrix(matrix: "np.ndarray[Any, np.dtype[np.bool_]]", device: torch.device) -> Mask:
-    """The mask that a boolean matrix (queries, keys) says."""
+    """Return the mask that a boolean matrix (queries, keys) says."""
     return MatrixMask(torch.from_numpy(matrix).to(device))
 
 
 def padding_mask(lengths: Sequence[int], longest: int, device: torch.device) -> Mask:
-    """What keeps padded keys out of sight; allows everything where no text is padded."""
+    """Return the mask that hides padded keys; it allows everything where no text is padded."""
     if all(n == longest for n in lengths):
         return Bidirectional()
     return PaddingMask(torch.tensor(lengths, device=device))

@@ -10,7 +10,7 @@ _WORTH_A_CALL = 1 << 19  # multiplications; many small products are faster side 
 
 
 def uses_onednn(x: Tensor, weight: Tensor) -> bool:
-    """Whether oneDNN multiplies these."""
+    """Return whether oneDNN multiplies these."""
     plain = x.dtype == torch.float32 == weight.dtype and x.device.type == "cpu" and not torch.is_grad_enabled()
     return plain and x.numel() > 0 < weight.numel() and _onednn()
 
@@ -58,7 +58,7 @@ def matmul_transposed(a: Tensor, b: Tensor, out: Tensor | None = None) -> Tensor
 
 @cache
 def _onednn() -> bool:
-    """Whether oneDNN is the better choice here, and torch's operator for it takes our arguments (it isn't public).
+    """Tell whether oneDNN is the better choice here, and torch's operator, which isn't public, takes our arguments.
 
     torch multiplies float32 by MKL, which leaves AVX-512 unused on AMD: oneDNN is 2.2 times as fast there, and as
     exact. Without AVX-512, MKL takes 0.6 to 0.9 of oneDNN's time (AMD EPYC, Zen 3). The choice follows from the

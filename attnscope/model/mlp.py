@@ -17,7 +17,7 @@ class MLP(nn.Module):
         self.down = Linear(config.d_mlp, config.d_model, config.mlp_bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(…, D) to (…, D)."""
+        """Map (…, D) to (…, D)."""
         hidden = self.up(x, self.activation) if self.gate is None else self._gated(self.gate, x)  # (…, F)
         made: Tensor = self.down(hidden)
         return made

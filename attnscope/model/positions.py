@@ -11,7 +11,7 @@ from attnscope.config import ModelConfig, Rope, RopeScaling
 
 
 def sinusoidal(n: int, width: int, device: torch.device) -> Tensor:
-    """Fixed position vectors (Vaswani et al., 2017, section 3.5): sine at even, cosine at odd dimensions.
+    """Compute fixed position vectors (Vaswani et al., 2017, section 3.5): sine at even, cosine at odd dimensions.
 
     Returns:
         (n, width), float32.
@@ -24,7 +24,7 @@ def sinusoidal(n: int, width: int, device: torch.device) -> Tensor:
 
 
 def learned_rows(ids: Tensor, config: ModelConfig) -> Tensor:
-    """The row of the position table that each token takes, (B, T) or (1, T)."""
+    """Return the row of the position table that each token takes, (B, T) or (1, T)."""
     if config.padding_id is None:
         return torch.arange(ids.shape[1], device=ids.device)[None] + config.position_offset
     counted = ids != config.padding_id
@@ -32,7 +32,7 @@ def learned_rows(ids: Tensor, config: ModelConfig) -> Tensor:
 
 
 def alibi_slopes(n_heads: int) -> list[float]:
-    """One slope per head (Press et al., 2022): geometric from 2^(−8/n); between powers of two, interleaved."""
+    """Return one slope per head (Press et al., 2022): geometric from 2^(−8/n); between powers of two, interleaved."""
     power = 2 ** math.floor(math.log2(n_heads))
     slopes = [2 ** (-8 * (i + 1) / power) for i in range(power)]
     return slopes + [2 ** (-4 * (2 * i + 1) / power) for i in range(n_heads - power)]
@@ -55,7 +55,7 @@ def alibi(q: Tensor, k: Tensor, heads: Tensor, n_heads: int) -> Tensor:
 
 
 def bias_for(config: ModelConfig) -> "partial[Tensor] | None":
-    """The position bias on scores: a function of (q, k, heads), or None where the architecture has none."""
+    """Return the position bias on scores: a function of (q, k, heads), or None where the architecture has none."""
     return partial(alibi, n_heads=config.n_heads) if config.positions == "alibi" else None
 
 
@@ -123,7 +123,7 @@ def _longrope(base: Tensor, s: RopeScaling, n: int) -> tuple[Tensor, float]:
 def rotary_tables(
     rope: Rope, width: int, lengths: Sequence[int], n: int, device: torch.device, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor]:
-    """Cos and sin of every position and rotated dimension, for all texts or, where they differ, for each.
+    """Return cos and sin of every position and rotated dimension, for all texts or, where they differ, for each.
 
     Args:
         rope: The rotary parameters.
@@ -147,7 +147,7 @@ def rotary_tables(
 def rotary_table(
     rope: Rope, width: int, n: int, length: int, device: torch.device, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor]:
-    """Cos and sin of the first n positions and every rotated dimension, (n, width) each, in the half-split layout."""
+    """Compute cos and sin of n positions and every rotated dimension, (n, width) each, in the half-split layout."""
     frequencies, factor = rotary_frequencies(rope, width, length, device)
     angles = torch.arange(n, device=device, dtype=torch.float32)[:, None] * frequencies  # (n, width / 2)
     angles = torch.cat((angles, angles), dim=-1)  # (n, width)

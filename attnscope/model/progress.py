@@ -67,7 +67,7 @@ class ForwardProgress:
         self._report(f"layer {min(done + 1, total)} of {total}", sum(self._works[:done]))
 
     def tile(self, layer: int, number: int, share: float) -> None:
-        """A tile of a layer is done: its number from 1, and the share of the layer's attention up to it."""
+        """Report that a tile of a layer is done: its number from 1, and the share of the layer's attention up to it."""
         done = sum(self._works[:layer]) + share * self._works[layer]
         self._report(f"layer {layer + 1} of {self._last + 1} · tile {number}", done)
 
@@ -106,7 +106,7 @@ class _TileCounter:
         self._tiles, self._cells, self._all = 0, 0.0, 0.0
 
     def score_range(self) -> tuple[int, int] | None:
-        """No raw scores."""
+        """Ask for no raw scores."""
         return None
 
     def update(self, tile: Tile) -> Deferred:

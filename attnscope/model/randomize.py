@@ -31,5 +31,5 @@ def randomize(stack: Stack, seed: int, dtype: torch.dtype = torch.float32) -> St
 
 
 def make_random(config: ModelConfig, seed: int, n_layers: int, dtype: torch.dtype, device: torch.device) -> Stack:
-    """A Stack with random weights; the first `n_layers` blocks are the same however many there are."""
+    """Return a Stack with random weights; the first `n_layers` blocks are the same however many there are."""
     return randomize(Stack(config, n_layers), seed, dtype).to(device)

@@ -14,7 +14,7 @@ from attnscope.model.tiling import TileShape, contiguous_runs
 def fused_attention(
     inputs: AttentionInputs, heads: Sequence[int], elements: int, output: Tensor | None = None
 ) -> Tensor:
-    """The output of some heads, in blocks of queries where the rule is more than a plain causal mask.
+    """Return the output of some heads, in blocks of queries where the rule is more than a plain causal mask.
 
     Args:
         inputs: The layer; its rule has no soft-cap, which no kernel knows.
@@ -71,7 +71,7 @@ def _sdpa(
     *,
     causal: bool,
 ) -> Tensor:
-    """One call of the kernel; heads are all, whole groups, or some of one group."""
+    """Call the kernel once; heads are all, whole groups, or some of one group."""
     q = inputs.q[:, heads, slice(*rows)]
     of_a_group = inputs.q.shape[1] // inputs.k.shape[1]
     first, end, _ = heads.indices(inputs.q.shape[1])
@@ -89,7 +89,7 @@ def _sdpa(
 def _sdpa_mask(
     spec: AttentionSpec, box: tuple[int, int, int, int], heads: Tensor, q: Tensor
 ) -> tuple[Tensor | None, Tensor | None]:
-    """What the kernel takes as attn_mask (where allowed, or the bias with −inf elsewhere), and where nothing is."""
+    """Build the kernel's attn_mask (where allowed, or the bias with −inf elsewhere); also tell fully masked rows."""
     q_at = torch.arange(box[0], box[1], device=q.device)[:, None]  # (q, 1)
     k_at = torch.arange(box[2], box[3], device=q.device)[None]  # (1, k)
     allowed = spec.mask.allowed(q_at, k_at)

@@ -30,7 +30,7 @@ class Embed(nn.Module):
         self.norm = make_norm(config) if config.embedding_norm else nn.Identity()
 
     def forward(self, ids: Tensor, segments: Tensor) -> Tensor:
-        """(B, T) ids and segments to (B, T, D)."""
+        """Map (B, T) ids and segments to (B, T, D)."""
         x = self.tokens(ids)  # (B, T, D)
         if self.config.embedding_scale is not None:
             x = x * torch.tensor(self.config.embedding_scale, dtype=x.dtype, device=x.device)
@@ -95,7 +95,7 @@ class Stack(nn.Module):
     def _settings(
         self, masks: Sequence[Mask], padding: Mask, longest: int, source: Tensor | None, hooks: AttentionHooks
     ) -> Iterator[LayerContext]:
-        """What each block needs besides its input; rotary tables are made once for all blocks that share them."""
+        """Yield what each block needs besides its input; rotary tables are made once for all blocks that share them."""
         c = self.config
         tables: dict[Rope | None, tuple[Tensor, Tensor] | None] = {None: None}
         for layer in range(len(self.blocks)):

@@ -78,7 +78,7 @@ def _open_unchanged(path: Path, stamp: FileStamp) -> Iterator[BinaryIO]:
 
 
 def empty_pages(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
-    """A CPU tensor without values, whose memory is returned to the system as soon as it is no longer used.
+    """Return a CPU tensor without values, whose memory is returned to the system as soon as it is no longer used.
 
     malloc would keep much of what a thread has given back, and layers that come and go would take twice their size.
     """
@@ -89,7 +89,7 @@ def empty_pages(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
 
 
 def contiguous(tensor: torch.Tensor) -> torch.Tensor:
-    """The same with its numbers side by side, in memory as that of `empty_pages` where they have to be copied."""
+    """Put a tensor's numbers side by side, in memory as that of `empty_pages` where they have to be copied."""
     if tensor.is_contiguous() or tensor.device.type != "cpu":
         return tensor.contiguous()
     return empty_pages(tensor.shape, tensor.dtype).copy_(tensor)
@@ -98,7 +98,10 @@ def contiguous(tensor: torch.Tensor) -> torch.Tensor:
 def _read(
     file: BinaryIO, info: TensorInfo, dtype: torch.dtype, transposed: bool = False, *, check: bool = True
 ) -> torch.Tensor:
-    """A tensor, in parts of which only one is there as it is stored; with `check`, refused unless it is finite."""
+    """Return a tensor, in parts of which only one is there as it is stored.
+
+    With `check`, refused unless it is finite.
+    """
     transposed = transposed and len(info.shape) > 1
     made = empty_pages((*info.shape[:-2], *info.shape[:-3:-1]) if transposed else info.shape, dtype)
     as_is = dtype == _stored_dtype(info) and not (transposed or info.block or info.paired_heads or info.offset)
@@ -161,12 +164,12 @@ def _add_low_rank(tensor: torch.Tensor, added: LowRank, stamps: Mapping[Path, Fi
 
 
 def _stored_dtype(info: TensorInfo) -> torch.dtype:
-    """The type that numbers are stored in, or, of blocks, what they become."""
+    """Return the type that numbers are stored in, or, of blocks, what they become."""
     return torch.float32 if info.block else _DTYPES[info.dtype]
 
 
 def _in_stored_order(made: torch.Tensor, info: TensorInfo, transposed: bool) -> Sequence[torch.Tensor]:
-    """Views that hold all of a tensor, in the order in which its numbers are stored; of blocks, row by row."""
+    """Return views that hold all of a tensor, in the order in which its numbers are stored; of blocks, row by row."""
     if info.paired_heads:
         return list(made.view(info.paired_heads, 2, -1, *made.shape[1:]).transpose(1, 2))
     if transposed:
@@ -206,7 +209,7 @@ def _finite(values: torch.Tensor) -> bool:
 
 
 def _not_finite(file: BinaryIO, info: TensorInfo) -> ModelError:
-    """The error that names the first value that is not finite, and counts them."""
+    """Return the error that names the first value that is not finite, and counts them."""
     values = _read(file, info, _stored_dtype(info), check=False)
     values = values.float() if values.element_size() == 1 else values
     wrong = ~torch.isfinite(values)

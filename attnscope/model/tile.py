@@ -15,7 +15,7 @@ from attnscope.model.inputs import AttentionInputs
 
 
 def as_slice(places: list[int]) -> list[int] | slice:
-    """Neighbouring places as a slice, which costs less to write through."""
+    """Return neighbouring places as a slice, which costs less to write through."""
     first, count = places[0], len(places)
     return slice(first, first + count) if places == list(range(first, first + count)) else places
 
@@ -28,7 +28,7 @@ class Workspace:
         self._others: dict[int, Workspace] = {}
 
     def of_thread(self, number: int) -> "Workspace":
-        """Memory of one of the threads that compute tiles side by side: that of the first is this."""
+        """Return memory of one of the threads that compute tiles side by side: that of the first is this."""
         return self if number == 0 else self._others.setdefault(number, Workspace())
 
     def buffer(self, name: str, shape: Sequence[int], device: torch.device) -> Tensor:
@@ -84,7 +84,10 @@ class Tile:
     sink: Tensor | None = None
 
     def stage(self, name: str) -> Tensor:
-        """A stage, a contribution (`value`: α·‖v_j‖, `projected`: α·‖v_j W_O^h‖), or `allowed` (1 or 0), by name."""
+        """Return a stage, a contribution (`value`: α·‖v_j‖, `projected`.
+
+        Α·‖v_j W_O^h‖), or `allowed` (1 or 0), by name.
+        """
         if name in ("value", "projected"):
             return self.weights * self.norms(name)[:, :, None]
         if name == "allowed":
@@ -94,7 +97,7 @@ class Tile:
         return found
 
     def norms(self, name: str) -> Tensor:
-        """What a weight is multiplied by in a contribution: ‖v_j‖ or ‖v_j W_O^h‖, (B, h, k)."""
+        """Return what a weight is multiplied by in a contribution: ‖v_j‖ or ‖v_j W_O^h‖, (B, h, k)."""
         norms = self.inputs.value_norms if name == "value" else self.inputs.projected_norms
         return norms[:, self.index, self.k0 : self.k1]
 
@@ -115,7 +118,10 @@ class Recorder(Protocol):
         """Whether it reads `scores` or `scaled`; if no recorder does, later stages overwrite them."""
 
     def score_range(self) -> tuple[int, int] | None:
-        """The range of keys whose raw scores must be computed although they are not allowed; None where none are."""
+        """Return the range of keys whose raw scores must be computed although they are not allowed.
+
+        None where none are.
+        """
 
     def update(self, tile: Tile) -> Callable[[], None] | None:
         """Take what is wanted from a tile.

@@ -32,7 +32,7 @@ class TileShape:
 
     @classmethod
     def of(cls, inputs: AttentionInputs, n_heads: int, mask: Mask, limit: int | None) -> Self:
-        """What suits the layer and the device.
+        """Return what suits the layer and the device.
 
         Args:
             inputs: The layer.
@@ -57,7 +57,7 @@ class TileShape:
         return cls(rows, elements, n_heads)
 
     def heads(self, block: "TileBlock") -> int:
-        """Heads of a block's tiles; a little fewer than fit, if it takes no more tiles."""
+        """Return heads of a block's tiles; a little fewer than fit, if it takes no more tiles."""
         cells = max(1, (block.q1 - block.q0) * (block.k1 - block.k0))
         fit = max(1, min(self.n_heads, self.elements // cells))
         return -(-self.n_heads // -(-self.n_heads // fit))
@@ -94,7 +94,7 @@ def tile_blocks(
     needed_rows: Sequence[int] | None,
     recorders: Sequence[Recorder],
 ) -> Iterator[TileBlock]:
-    """The blocks of a layer in order, none of them without a wanted row.
+    """Yield the blocks of a layer in order, none of them without a wanted row.
 
     A block is as wide as its queries see, and as recorders reach that read raw scores of them. Where it would be larger
     than a tile may be for the sake of a few rows, these become blocks of their own.
@@ -135,12 +135,12 @@ def _block(mask: Mask, q0: int, q1: int, n_keys: int, readers: Sequence[Recorder
 
 
 def _within(rows: Sequence[int], q0: int, q1: int) -> Sequence[int]:
-    """Those of sorted rows from q0 to q1, exclusive."""
+    """Return those of sorted rows from q0 to q1, exclusive."""
     return rows[bisect_left(rows, q0) : bisect_left(rows, q1)]
 
 
 def contiguous_runs(rows: Sequence[int], most: int) -> Iterator[tuple[int, int]]:
-    """Runs of neighbours among sorted rows, from and to, of at most so many."""
+    """Yield runs of neighbours among sorted rows, from and to, of at most so many."""
     i = 0
     while i < len(rows):
         j = min(i + most, len(rows)) - 1

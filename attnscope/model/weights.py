@@ -44,7 +44,7 @@ class WeightStore:
 
     @contextmanager
     def in_order(self, count: int) -> Iterator[Iterator[nn.Module]]:
-        """One pass: the embedding is there, and the first blocks, each from when its turn comes to the next one's.
+        """Provide one pass: the embedding, and the first blocks, each from when its turn comes to the next one's.
 
         Args:
             count: How many blocks.
@@ -61,7 +61,7 @@ class WeightStore:
 
     @contextmanager
     def holding(self, piece: BlockIndex) -> Iterator[None]:
-        """A block, or the embedding, is there between passes.
+        """Hold a block, or the embedding, between passes.
 
         Raises:
             ModelError: It has to be read and cannot be.

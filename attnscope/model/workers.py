@@ -75,7 +75,7 @@ def one_openmp_thread() -> Iterator[None]:
 
 @cache
 def _pool(n_threads: int) -> ThreadPoolExecutor:
-    """Threads that operators do not split their work over, kept for the life of the process."""
+    """Return threads that operators do not split their work over, kept for the life of the process."""
     usual, ready = torch.get_num_threads(), Barrier(n_threads + 1)
 
     def begin() -> None:
@@ -102,7 +102,7 @@ class _Queue(Generic[Part]):
         self.error: BaseException | None = None
 
     def take(self) -> tuple[int, Part] | None:
-        """The next part and its place; None where there is none left, or work has stopped."""
+        """Return the next part and its place; None where there is none left, or work has stopped."""
         with self._taking:
             if self._stopped:
                 return None

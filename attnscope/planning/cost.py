@@ -19,7 +19,7 @@ _STAGES = 3  # scores, masked and weights are shown
 
 
 def cost_table(config: ModelConfig, lengths: tuple[int, ...] = LENGTHS) -> list[CostRow]:
-    """One row for every length of text."""
+    """Return one row for every length of text."""
     windows = config.count_windows(config.n_layers)
     return [_row(config, windows, tokens) for tokens in lengths]
 
@@ -81,14 +81,14 @@ def _row(config: ModelConfig, windows: Counter[int | None], tokens: int) -> Cost
 
 
 def _projection_flops(config: ModelConfig) -> int:
-    """FLOPs of the four projections of one token in one layer."""
+    """Return FLOPs of the four projections of one token in one layer."""
     widths = config.n_heads * config.d_head + config.n_kv_heads * (config.d_head + config.d_value)
     out = config.n_heads * config.d_value if config.out_projection else 0
     return 2 * config.d_model * (widths + out)
 
 
 def _recorded_bytes(tokens: int) -> int:
-    """Bytes that the recorders keep of one head."""
+    """Return bytes that the recorders keep of one head."""
     row = TOP * (_POSITION + 2 * _FLOAT) + len(STATISTICS) * _FLOAT
     if tokens <= PRINTED:
         return tokens * row + _STAGES * tokens * tokens * _FLOAT

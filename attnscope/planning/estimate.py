@@ -112,7 +112,7 @@ class MemoryDemand:
 
 
 def estimate_memory(c: ModelConfig, dtype: str, d: MemoryDemand) -> dict[str, int]:
-    """Bytes by purpose; their sum is the peak.
+    """Estimate bytes by purpose; their sum is the peak.
 
     Returns:
         `program`; `weights`; `text` (tokens as Python objects, and their vocabulary); `activations` of the one layer
@@ -144,7 +144,7 @@ def estimate_memory(c: ModelConfig, dtype: str, d: MemoryDemand) -> dict[str, in
 
 
 def _activation_bytes(c: ModelConfig, size: int, d: MemoryDemand) -> int:
-    """Bytes of the one layer that runs; `size` is that of a number."""
+    """Return bytes of the one layer that runs; `size` is that of a number."""
     everything = d.batch * d.tokens
     branches = 1 + 2 * c.gated + 3 * (c.glu_limit is not None or c.glu_plus_one)  # what an MLP's gate makes, too
     in_part = branches * c.d_mlp + (c.n_experts + 2 * c.d_model) * bool(c.n_experts)
@@ -154,7 +154,7 @@ def _activation_bytes(c: ModelConfig, size: int, d: MemoryDemand) -> int:
 
 
 def _numbers_per_token(c: ModelConfig, size: int, d: MemoryDemand) -> int:
-    """Numbers that a layer holds of a token where it holds most."""
+    """Return numbers that a layer holds of a token where it holds most."""
     q, k, v, o = c.n_heads * c.d_head, c.n_kv_heads * c.d_head, c.n_kv_heads * c.d_value, c.n_heads * c.d_value
     rotary, wide = c.positions == "rope", 4 // size  # norms and what is recorded are float32
     entering = c.d_model * max(4, 1 + 2 * wide)
@@ -174,7 +174,7 @@ def _windowed(mask: tuple[MaskTerm, ...]) -> bool:
 
 
 def _tile_bytes(c: ModelConfig, d: MemoryDemand) -> tuple[int, int]:
-    """Bytes of tiles and of a kernel's mask, which findings are written into again; and of what products need besides.
+    """Count the bytes of tiles and of a kernel's mask, which are reused for findings; and of what products need.
 
     Libraries keep the latter, or never take it, as processors differ.
     """
@@ -205,7 +205,7 @@ def _more_tiles(d: MemoryDemand, scores: int) -> float:
 
 
 def _kernel(c: ModelConfig, d: MemoryDemand) -> int:
-    """Bytes of the mask that a kernel takes for heads or layers that are not recorded."""
+    """Return bytes of the mask that a kernel takes for heads or layers that are not recorded."""
     if d.layers == 1 or c.softcap is not None or c.sinks:
         return 0  # the last layer's output is not needed; what no kernel knows goes through tiles
     if c.positions == "alibi":

@@ -10,7 +10,7 @@ MEMORY_HINT = "select less with --layer, --head, --query, --key or --stage, or r
 
 
 def layer_parameters(c: ModelConfig) -> int:
-    """Parameters of one block."""
+    """Return parameters of one block."""
     heads_out, keys, values = c.n_heads * c.d_head, c.n_kv_heads * c.d_head, c.n_kv_heads * c.d_value
     count = c.d_model * (heads_out + keys + values) + (heads_out + keys + values) * c.qkv_bias
     if c.out_projection:
@@ -27,12 +27,12 @@ def layer_parameters(c: ModelConfig) -> int:
 
 
 def norm_parameters(c: ModelConfig, width: int) -> int:
-    """Parameters of one norm of this width."""
+    """Return parameters of one norm of this width."""
     return {"layernorm": 2, "rmsnorm": 1, "none": 0}[c.norm] * width
 
 
 def embedding_parameters(c: ModelConfig) -> int:
-    """Parameters in front of the first block."""
+    """Return parameters in front of the first block."""
     rows = c.vocab_size + c.n_segments
     rows += (c.max_positions or 0) + c.position_offset if c.positions == "learned" else 0
     return rows * c.d_model + c.embedding_norm * norm_parameters(c, c.d_model)
@@ -67,7 +67,7 @@ class MemoryLimit:
 
 
 def memory_limit(named: int | None) -> tuple[int, str]:
-    """Bytes that a run may take, and where that limit comes from.
+    """Return bytes that a run may take, and where that limit comes from.
 
     Args:
         named: What `--max-memory` says; None where it was not given.
@@ -119,7 +119,7 @@ def require_memory(need: dict[str, int], limit: int, what: str, hint: str = MEMO
 
 
 def format_bytes(size: int) -> str:
-    """A number of bytes as `3.2 GiB`."""
+    """Return a number of bytes as `3.2 GiB`."""
     value = float(size)
     for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
         if value < 1024 or unit == "TiB":

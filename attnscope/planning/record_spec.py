@@ -39,7 +39,7 @@ class RecordSpec:
 
 
 def make_record_spec(plan: RunPlan) -> RecordSpec:
-    """What a Report of a run holds."""
+    """List what a Report of a run holds."""
     text_plans = plan.text_plans
     pool = max((text_plan.pool or 0 for text_plan in text_plans), default=0) or None
     rows = sorted({query for text_plan in text_plans for query in text_plan.queries})

@@ -127,7 +127,7 @@ def spare_memory(
     more: Mapping[str, int] | None = None,
     hint: str = MEMORY_HINT,
 ) -> tuple[int, str, MemoryLimit]:
-    """Bytes that are left over; why weights are read again in every pass (empty where they are kept); what stops it.
+    """Count the bytes left over; say why weights are read again in every pass (empty: they are kept), and the limit.
 
     Raises:
         AttnscopeError: It does not fit either way.
@@ -159,7 +159,7 @@ def _bytes_needed(run: RunConfig, source: ModelSource, asked: MemoryDemand, more
 
 
 def plan_for_texts(run: RunConfig, source: ModelSource, text_plans: list[TextPlan]) -> RunPlan:
-    """What the user asked, of texts that are tokens already; `run.texts` is not looked at.
+    """Plan what the user asked, of texts that are tokens already; `run.texts` is not looked at.
 
     Raises:
         UsageError: A layer or head is not there.
@@ -183,7 +183,7 @@ def plan_for_texts(run: RunConfig, source: ModelSource, text_plans: list[TextPla
 def _matrices(
     terms: tuple[MaskTerm, ...], text_plans: list[TextPlan]
 ) -> "dict[str, np.ndarray[Any, np.dtype[np.bool_]]]":
-    """The matrices that a mask expression names, each of the size of every text's matrix."""
+    """Return the matrices that a mask expression names, each of the size of every text's matrix."""
     found = {term.path: read_mask(Path(term.path)) for term in terms if isinstance(term, MatrixFile)}
     for path, matrix in found.items():
         for text_plan in text_plans:

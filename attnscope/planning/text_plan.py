@@ -40,7 +40,7 @@ class TextPlan:
 
 
 def plan_text(run: RunConfig, source: ModelSource, text: TextInput, *, clip: bool = False) -> TextPlan:
-    """One text as tokens, with the rows and columns that are shown of it.
+    """Return one text as tokens, with the rows and columns that are shown of it.
 
     Args:
         run: What the user asked.
@@ -98,7 +98,7 @@ def _choose_cells(
     causal: bool,
     clip: bool = False,
 ) -> tuple[list[int], list[int], int | None, list[str]]:
-    """The rows and columns that were named; where none were, all, or a map of a text that is too long to print.
+    """Return the rows and columns that were named; where none were, all, or a map of a text that is too long to print.
 
     Args:
         run: What the user asked.

@@ -19,7 +19,7 @@ _MARK = b"\0"
 
 
 def to_json(data: msgspec.Struct) -> bytes:
-    """Any of our findings as strict JSON on one line."""
+    """Return any of our findings as strict JSON on one line."""
     return b"".join(json_parts(data))
 
 
@@ -106,7 +106,7 @@ def clean_descriptions(schema: Any) -> Any:
 
 
 def encode_array(value: Any) -> msgspec.Raw:
-    """An array as nested JSON lists, numbers in shortest exact digits."""
+    """Return an array as nested JSON lists, numbers in shortest exact digits."""
     return msgspec.Raw(b"".join(_array_parts(value)))
 
 

@@ -227,5 +227,5 @@ class Explanation(msgspec.Struct, frozen=True):
         return self.tokens if self.context is None else self.context
 
     def check(self, name: str) -> ArithmeticCheck | None:
-        """The check of this name, where the step is there."""
+        """Return the check of this name, where the step is there."""
         return next((check for check in self.checks if check.name == name), None)

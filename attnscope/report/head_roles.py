@@ -184,7 +184,7 @@ def main_roles(values: Mapping[str, Array]) -> Array:
 
 
 def jackknife(sums: Sums, role: HeadRole) -> tuple[Array, Array]:
-    """The value of a role over all blocks of sequences, and its standard error.
+    """Return the value of a role over all blocks of sequences, and its standard error.
 
     The error is that of the delete-one jackknife (Efron and Tibshirani, 1993, chapter 11), which for a mean is the
     usual one and also holds for ratios and for variances; NaN where there is one block.

@@ -8,7 +8,7 @@ from attnscope.report.run import HeadReport, TextReport
 
 
 def narrow_rows(head: HeadReport, text: TextReport, rows: Sequence[int]) -> HeadReport:
-    """A head with some of its rows.
+    """Return a head with some of its rows.
 
     Args:
         head: A head of the text.
@@ -33,7 +33,7 @@ def narrow_rows(head: HeadReport, text: TextReport, rows: Sequence[int]) -> Head
 
 
 def narrow(text: TextReport, heads: Sequence[HeadReport], n_queries: int, n_keys: int) -> TextReport:
-    """A text with some of its heads, and the first of its rows and columns."""
+    """Return a text with some of its heads, and the first of its rows and columns."""
     rows, n_keys = range(min(n_queries, len(text.queries))), min(n_keys, len(text.keys))
     cut = []
     for head in (narrow_rows(head, text, rows) for head in heads):

@@ -27,7 +27,7 @@ class RowWeights(Protocol):
         """Weight of each row on the keys of a tile, (B, h, r, k); on all other keys it is 0."""
 
     def entropy(self) -> Any:
-        """−Σ α log₂ α, (B, h, r)."""
+        """Return −Σ α log₂ α, (B, h, r)."""
 
     def on_first(self) -> Any:
         """Weight on the first key, (B, h, r)."""
@@ -45,7 +45,7 @@ class RowWeights(Protocol):
         """Weight on keys at most `n` positions away, (B, h, r)."""
 
     def distance(self) -> Any:
-        """Σ α · |query − key|, (B, h, r)."""
+        """Return σ α · |query − key|, (B, h, r)."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class WholeRows:
         return total
 
     def has(self, selects: Callable[[Token], bool]) -> Array:
-        """Which keys' tokens a predicate selects, (1, K)."""
+        """Return which keys' tokens a predicate selects, (1, K)."""
         return np.array([[selects(token) for token in self.tokens]])
 
 
@@ -215,7 +215,7 @@ WITHIN = tuple(statistic.within for statistic in ROW_STATISTICS if statistic.wit
 
 
 def _struct(name: str, doc: str, kind: Any, *, sink: str | None = None, omit_defaults: bool = False) -> Any:
-    """A struct with a field for each statistic, and one for what a sink takes."""
+    """Return a struct with a field for each statistic, and one for what a sink takes."""
     fields: list[Any] = []
     meanings = []
     for statistic in ROW_STATISTICS:

@@ -25,7 +25,7 @@ def check_shapes(report: Report) -> None:
 
 
 def _faults(text: TextReport) -> Iterator[tuple[str, str]]:
-    """Each contradiction within one text, as its place and what was found there."""
+    """Yield each contradiction within one text, as its place and what was found there."""
     n_queries, n_keys = len(text.tokens), len(text.sources)
     if not n_queries or not n_keys:
         yield ("tokens" if not n_queries else "context"), "is empty"

@@ -38,7 +38,7 @@ _WORD = rf"{_IDEOGRAPH}|(?:(?!{_IDEOGRAPH})\S)+"  # compiled where it is needed:
 
 
 def unknown_words(text: str, tokens: Sequence[Token], segment: int = 0) -> tuple[list[str], int]:
-    """Words that the tokenizer does not know, wholly or in part, and how many words there are.
+    """Return words that the tokenizer does not know, wholly or in part, and how many words there are.
 
     Args:
         text: What the tokens are of. Words are what stands between white space, or one ideograph.

@@ -113,14 +113,14 @@ class TextPass:
 
 
 def counted_rows(batch: Batch) -> Tensor:
-    """Words from the third token of a text on, (B, Q), bool: their first, previous and own token are three."""
+    """Return words from the third token of a text on, (B, Q), bool: their first, previous and own token are three."""
     counted = batch.tokens.real & ~batch.tokens.special
     counted[:, :2] = False
     return counted
 
 
 def _offset_targets(counted: Tensor, real: Tensor) -> Tensor:
-    """The keys at each of _OFFSETS from a row that counts, (B, Q, N); −1 where there is none."""
+    """Return the keys at each of _OFFSETS from a row that counts, (B, Q, N); −1 where there is none."""
     size = counted.shape[1]
     at = torch.arange(size, device=counted.device)[:, None] + torch.tensor(_OFFSETS, device=counted.device)  # (Q, N)
     there = (at >= 0) & (at < size) & real[:, at.clamp(0, size - 1)] & counted[:, :, None]
@@ -168,7 +168,7 @@ class ProbePass:
 
 
 def copying_scores(engine: Engine, sizes: tuple[int, int]) -> Array | None:
-    """Σ λ / Σ |λ| over the eigenvalues λ of W_V W_O of every head, (layers, heads); None where they are not known.
+    """Compute Σ λ / Σ |λ| over the eigenvalues λ of W_V W_O of every head, (layers, heads); None if not known.
 
     The eigenvalues of the (D, D) product are those of the small (Ev, Ev) one in the other order, and zeros. Real parts
     are summed: complex eigenvalues come in pairs.

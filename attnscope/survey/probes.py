@@ -47,7 +47,7 @@ class RandomProbes:
 
 
 def special_frame(source: ModelSource, tokens: Sequence[Token]) -> tuple[list[Token], list[Token]]:
-    """The special tokens in front of and behind random tokens: those that a text has there.
+    """Return the special tokens in front of and behind random tokens: those that a text has there.
 
     A model whose tokenizer puts nothing in front of a text has the token there that its config.json names as the first
     of a sequence (`bos_token_id`), where it names one: many heads rest on it.

@@ -79,7 +79,7 @@ def ask_heads(
 
 
 def _rows(run: RunConfig, text: TextPlan) -> list[int]:
-    """The rows that were named, or all words; all tokens where there is no word."""
+    """Return the rows that were named, or all words; all tokens where there is no word."""
     words = [position for position, token in enumerate(text.tokens) if not token.special]
     return text.queries if run.query is not None else words or list(range(len(text.tokens)))
 

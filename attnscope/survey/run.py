@@ -41,7 +41,7 @@ class SurveyOptions:
 
 
 def shipped_texts() -> tuple[TextInput, ...]:
-    """The texts that heads are measured on where none are named."""
+    """Return the texts that heads are measured on where none are named."""
     return tuple(TextInput(text, where=f"shipped text {n}") for n, text in enumerate(TEXTS))
 
 
@@ -126,7 +126,7 @@ def survey_heads(
 
 
 def _tokenized(run: RunConfig, source: ModelSource, *, shipped: bool) -> tuple[list[list[Token]], list[str]]:
-    """The tokens of every text, and what was done to them."""
+    """Return the tokens of every text, and what was done to them."""
     texts, notes = [], list[str]()
     for text in run.texts:
         try:
@@ -142,7 +142,7 @@ def _tokenized(run: RunConfig, source: ModelSource, *, shipped: bool) -> tuple[l
 
 
 def _bytes_kept(source: ModelSource, groups: Sequence[Sequence[Sequence[Token]]], n_texts: int) -> int:
-    """Bytes of the recorders of all layers, and of their sums over blocks of sequences."""
+    """Return bytes of the recorders of all layers, and of their sums over blocks of sequences."""
     heads = source.config.n_layers * source.config.n_heads
     longest = max(len(tokens) for group in groups for tokens in group)
     offsets = min(_OFFSETS, 2 * longest)
@@ -153,7 +153,7 @@ def _bytes_kept(source: ModelSource, groups: Sequence[Sequence[Sequence[Token]]]
 
 
 def _roles(sums: "Sums", asked: SurveyOptions) -> tuple[list[RoleValues], np.ndarray]:
-    """Every role that was asked for, and the main role of every head."""
+    """Return every role that was asked for, and the main role of every head."""
     kept = [role for role in HEAD_ROLES if asked.roles is None or role.name in asked.roles]
     shape = sums.arrays["rows"].shape[1:]
     roles, values = [], {}
@@ -182,7 +182,7 @@ def _roles(sums: "Sums", asked: SurveyOptions) -> tuple[list[RoleValues], np.nda
 
 
 def _missing(random: RandomProbes) -> list[str]:
-    """What could not be measured on random tokens."""
+    """Return what could not be measured on random tokens."""
     if random.repeated and random.needle:
         return []
     what = "retrieval is" if random.repeated else "duplicate, induction and retrieval are"

@@ -57,7 +57,7 @@ class Sources:
     options: Mapping[str, Any]
 
     def flag(self, name: str, default: bool) -> bool:
-        """An option that is true or false.
+        """Return an option that is true or false.
 
         Raises:
             AttnscopeError: It is something else.
@@ -87,7 +87,7 @@ class Sources:
         return self.folder / "tokenizer_config.json"
 
     def special_tokens(self, named: Mapping[str, str], vocab: Mapping[str, int], file: str) -> "SpecialTokens":
-        """All tokens that are looked for before a text is split.
+        """Return all tokens that are looked for before a text is split.
 
         Args:
             named: Special tokens of the class by their role, such as `unk_token`.
@@ -121,7 +121,7 @@ class Sources:
         return SpecialTokens(roles, tokens, known, self.folder / file)
 
     def _decoder(self) -> dict[int, dict[str, Any]]:
-        """Added tokens whose ids are given."""
+        """List added tokens whose ids are given."""
         where = f"{self._config}: added_tokens_decoder"
         found = {}
         for number, given in as_object(self.options.get("added_tokens_decoder") or {}, where).items():
@@ -131,7 +131,7 @@ class Sources:
         return found
 
     def _token(self, given: Any, role: str, *, special: bool = True) -> dict[str, Any]:
-        """An added token as a tokenizer.json has it; as transformers, one that is text alone is special."""
+        """Return an added token as a tokenizer.json has it; as transformers, one that is text alone is special."""
         where = f"{self._config}: {role}"
         fields: dict[str, Any] = {"content": given} if isinstance(given, str) else as_object(given, where)
         content, special = fields.get("content"), fields.get("special", special)
@@ -164,7 +164,7 @@ class SpecialTokens:
         return sorted(self.tokens.values(), key=lambda token: token["id"])
 
     def required(self, role: str) -> str:
-        """The token of a role that no text can do without.
+        """Return the token of a role that no text can do without.
 
         Raises:
             AttnscopeError: The vocabulary does not have it.
@@ -177,7 +177,7 @@ class SpecialTokens:
         return str(content)
 
     def template(self, opens: Sequence[str], closes: Sequence[str], second: Sequence[str]) -> dict[str, Any] | None:
-        """A template of the tokens before and after each text; None where there are none.
+        """Return a template of the tokens before and after each text; None where there are none.
 
         Args:
             opens: Tokens before the first text.
@@ -222,7 +222,7 @@ def _whole(model: dict[str, Any], special: SpecialTokens, **parts: Any) -> dict[
 
 
 def _wordpiece(sources: Sources) -> Built:
-    """As BertTokenizer: words and punctuation, cut into the longest pieces that the vocabulary has."""
+    """Build BertTokenizer's: words and punctuation, cut into the longest pieces that the vocabulary has."""
     path = sources.folder / VOCAB_TXT
     vocab = _lines(sources.data[VOCAB_TXT], path)
     named = {f"{role}_token": f"[{role.upper()}]" for role in ("unk", "sep", "pad", "cls", "mask")}
@@ -257,12 +257,12 @@ def _wordpiece(sources: Sources) -> Built:
 
 
 def _bracketed(word: str) -> bool:
-    """It stands for something else than text, such as `[UNK]` or `<S>`."""
+    """Return it stands for something else than text, such as `[UNK]` or `<S>`."""
     return (word[:1], word[-1:]) in (("[", "]"), ("<", ">"))
 
 
 def _byte_bpe(sources: Sources, prefix: bool) -> tuple[dict[str, int], dict[str, Any], dict[str, Any]]:
-    """The vocabulary, the model and the pre-tokenizer of a BPE over bytes."""
+    """Return the vocabulary, the model and the pre-tokenizer of a BPE over bytes."""
     path = sources.folder / VOCAB_JSON
     vocab = as_object(parse_json(sources.data[VOCAB_JSON], str(path)), str(path))
     for word, number in vocab.items():
@@ -294,7 +294,7 @@ def _gpt2(sources: Sources, begin: bool = False, end: str = "<|endoftext|>") -> 
 
 
 def _opt(sources: Sources) -> Built:
-    """As GPT-2's; OPT was trained with a token before every text."""
+    """Build GPT-2's; OPT was trained with a token before every text."""
     return _gpt2(sources, begin=True, end="</s>")
 
 
@@ -326,7 +326,7 @@ def _qwen2(sources: Sources) -> Built:
 
 
 def _llama(sources: Sources) -> Built:
-    """As LlamaTokenizer: spaces become ▁, one is put before the text, and what has no piece becomes bytes.
+    """Build LlamaTokenizer's: spaces become ▁, one is put before the text, and what has no piece becomes bytes.
 
     transformers 5 puts none before a text that starts with a space. SentencePiece does, which the models were trained
     with, and so do the tokenizer.json files that were published with them: `legacy` keeps to these.
@@ -354,7 +354,7 @@ def _gemma(sources: Sources) -> Built:
 
 
 def _sentencepiece(sources: Sources) -> SentencePieceModel:
-    """The model, once it is known to do nothing that its fast tokenizer would leave out."""
+    """Return the model, once it is known to do nothing that its fast tokenizer would leave out."""
     path = sources.folder / MODEL
     given = read_sentencepiece(sources.data[MODEL], path)
     hint = "pass --tokenizer with a tokenizer.json of this model"
@@ -385,7 +385,7 @@ def _piece_bpe(sources: Sources, given: SentencePieceModel, named: dict[str, str
 
 
 def _piece_merges(given: SentencePieceModel, vocab: dict[str, int]) -> list[list[str]]:
-    """Every way to put a piece together from two others, in the order of the pieces, which is that of their scores."""
+    """List every way to put a piece together from two others, in the order of the pieces, that of their scores."""
     merges: list[tuple[tuple[int, int, int], int, int, list[str]]] = []
     for number, (piece, _, kind) in enumerate(given.pieces):
         for cut in range(1, len(piece)) if kind == NORMAL else ():
@@ -396,7 +396,7 @@ def _piece_merges(given: SentencePieceModel, vocab: dict[str, int]) -> list[list
 
 
 def _lines(data: bytes, path: Path) -> dict[str, int]:
-    """The words of a vocab.txt, one a line; a word that occurs twice has its later id, as in transformers."""
+    """Return the words of a vocab.txt, one a line; a word that occurs twice has its later id, as in transformers."""
     lines = [line.rstrip() for line in _text_of(data, path).split("\n")]
     words = {line: number for number, line in enumerate(lines) if line}
     if not words:
@@ -426,7 +426,7 @@ def _text_of(data: bytes, path: Path) -> str:
 
 
 def _begin_and_end(sources: Sources, special: SpecialTokens, *, begin: bool) -> dict[str, Any] | None:
-    """A template that puts the token of the beginning before each text, or that of the end behind it."""
+    """Return a template that puts the token of the beginning before each text, or that of the end behind it."""
     opens = [special.required("bos_token")] if sources.flag("add_bos_token", begin) else []
     closes = [special.required("eos_token")] if sources.flag("add_eos_token", False) else []
     return special.template(opens, closes, opens)

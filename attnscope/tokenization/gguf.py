@@ -37,7 +37,7 @@ _WHOLE_WORDS = ("llama3", "llama-v3", "llama-bpe")  # a word that is in the voca
 
 
 def tokenizer_json(metadata: Mapping[str, Any], architecture: str, path: Path) -> tuple[bytes, tuple[str, ...]]:
-    """The tokenizer.json, and what a reader should know of it.
+    """Return the tokenizer.json, and what a reader should know of it.
 
     Args:
         metadata: The file's metadata.
@@ -69,7 +69,7 @@ class _Found:
         self.types: list[Any] = types + [1] * (len(self.tokens) - len(types))
 
     def get(self, name: str, kind: type[Any], default: Any = ...) -> Any:
-        """A value of this type."""
+        """Return a value of this type."""
         value = self.metadata.get(f"tokenizer.ggml.{name}")
         if value is None and default is not ...:
             return default
@@ -79,7 +79,7 @@ class _Found:
         return value
 
     def wrong(self, name: str, found: str, hint: str) -> AttnscopeError:
-        """The error for a value that cannot be used."""
+        """Return the error for a value that cannot be used."""
         return AttnscopeError(found, where=f"{self.path}: tokenizer.ggml.{name}", hint=hint)
 
     def _texts(self, name: str) -> list[str]:
@@ -89,7 +89,7 @@ class _Found:
         return values
 
     def special(self, name: str) -> int | None:
-        """The id of a special token; None where there is none."""
+        """Return the id of a special token; None where there is none."""
         number: int | None = self.get(f"{name}_token_id", int, None)
         if number is not None and not 0 <= number < len(self.tokens):
             hint = f"the vocabulary has {len(self.tokens):,} tokens"
@@ -97,7 +97,7 @@ class _Found:
         return number
 
     def pairs(self) -> list[list[str]] | None:
-        """The merges; None where there are none."""
+        """Return the merges; None where there are none."""
         if "tokenizer.ggml.merges" not in self.metadata:
             return None
         found = [merge.split(" ") for merge in self._texts("merges")]
@@ -106,14 +106,14 @@ class _Found:
         return found
 
     def scores(self) -> list[float]:
-        """The score of every token."""
+        """Return the score of every token."""
         scores: list[float] = self.get("scores", list)
         if len(scores) != len(self.tokens) or not all(isinstance(score, float) for score in scores):
             raise self.wrong("scores", "is not one number per token", "the file is damaged: download it again")
         return scores
 
     def content(self, model: dict[str, Any], add_start: bool, spelled: Sequence[str]) -> dict[str, Any]:
-        """The parts of a tokenizer.json that all kinds share.
+        """Return the parts of a tokenizer.json that all kinds share.
 
         Args:
             model: Its model.
@@ -142,7 +142,7 @@ class _Found:
         }  # fmt: skip
 
     def _template(self, add_start: bool) -> dict[str, Any]:
-        """What is put before and after every text."""
+        """Return what is put before and after every text."""
         start = self.special("bos") if self.get("add_bos_token", bool, add_start) else None
         end = self.special("eos") if self.get("add_eos_token", bool, False) else None
         sides = []
@@ -228,7 +228,10 @@ def _sentencepiece(found: _Found, architecture: str) -> dict[str, Any]:
 
 
 def _merges(tokens: Sequence[str], scores: Sequence[float]) -> list[list[str]]:
-    """The merges that a vocabulary with scores stands for: every cut of a token into two others, the best first."""
+    """Return the merges that a vocabulary with scores stands for.
+
+    Every cut of a token into two others, the best first.
+    """
     places = {token: n for n, token in enumerate(tokens)}
     best = dict(zip(tokens, scores, strict=True))
     found: list[tuple[float, int, int, str, str]] = []

@@ -58,22 +58,22 @@ class FileTokenizer:
         self._special = {number for number, token in added.items() if token.special}
 
     def special_token(self, number: int) -> Token:
-        """The special token of this id, as something other than a text puts it there."""
+        """Return the special token of this id, as something other than a text puts it there."""
         piece = self._rust.id_to_token(number) or f"<{number}>"
         return Token(number, piece, piece, special=True)
 
     def ordinary_ids(self) -> list[int]:
-        """Ids that are neither special nor for unknown words, sorted."""
+        """Return ids that are neither special nor for unknown words, sorted."""
         known = set(self._rust.get_vocab(with_added_tokens=True).values())
         return sorted(known - self._special - {self.unknown_id})
 
     def id_of(self, piece: str) -> int | None:
-        """The id of a token; None where there is none that is spelled so."""
+        """Return the id of a token; None where there is none that is spelled so."""
         number: int | None = self._rust.token_to_id(piece)
         return number
 
     def encode(self, text: str, pair: str | None = None, *, where: str = "TEXT") -> list[Token]:
-        """As `Tokenizer.encode`; special tokens are added as the file says."""
+        """Encode as `Tokenizer.encode` says; special tokens are added as the file says."""
         texts = (text,) if pair is None else (text, pair)
         for each in texts:
             check_text(each, where)
@@ -91,7 +91,7 @@ class FileTokenizer:
         return tokens
 
     def _sequences(self, encoding: "Encoding", count: int) -> list[int | None]:
-        """The number of the text that each token belongs to; None for one that the tokenizer added.
+        """Return the number of the text that each token belongs to; None for one that the tokenizer added.
 
         A post-processor after a template counts the template's own tokens as texts: the number of the only text is
         known all the same, those of two are not.
@@ -157,7 +157,7 @@ class FileTokenizer:
     def _readable(
         self, encoding: "Encoding", sequences: list[int | None], texts: tuple[str, ...]
     ) -> list[tuple[str, tuple[int, int] | None]]:
-        """What to show for every token, and its span; no span if it covers no text.
+        """Return what to show for every token, and its span; no span if it covers no text.
 
         A token shows its span as it is written. Where tokens share a character, as bytes of it or as what a normalizer
         makes of it, each shows its own piece.
@@ -195,7 +195,7 @@ class FileTokenizer:
         return [None if space and other else span for span, space, other in zip(spans, spaces, taken, strict=True)]
 
     def _is_space(self, piece: str, written: str) -> bool:
-        """Whether the piece is white space but the text it covers is not."""
+        """Return whether the piece is white space but the text it covers is not."""
         if piece == written:
             return False
         own = self._own(piece)
@@ -211,7 +211,7 @@ class FileTokenizer:
 
 
 def _load_rust_tokenizer(text: str, path: Path, data: bytes) -> "RustTokenizer":
-    """What the library makes of a tokenizer.json's text; `data` is what the file holds."""
+    """Return what the library makes of a tokenizer.json's text; `data` is what the file holds."""
     from tokenizers import Tokenizer as RustTokenizer
 
     try:

@@ -10,7 +10,7 @@ _STRAY = re.compile("[\udc80-\udcff]+")
 
 
 def trim_span(text: str, start: int, end: int) -> tuple[int, int]:
-    """The span without white space at its ends; unchanged where it holds nothing else."""
+    """Return the span without white space at its ends; unchanged where it holds nothing else."""
     span = text[start:end]
     if not span.strip():
         return start, end
@@ -20,7 +20,7 @@ def trim_span(text: str, start: int, end: int) -> tuple[int, int]:
 def overlapping(
     spans: Sequence[tuple[int, int, int] | None], others: Sequence[tuple[int, int, int] | None] | None = None
 ) -> list[bool]:
-    """Which spans share a character with another one; spans of one text are in order.
+    """Return which spans share a character with another one; spans of one text are in order.
 
     Args:
         spans: Number of the text, start and end of every token; None for a token that covers no text.
@@ -42,12 +42,12 @@ def overlapping(
 
 
 def readable_piece(span: str) -> str:
-    """A span as it is shown: without white space around it, or as `␣`, `⏎`, `⇥` where it is nothing else."""
+    """Return a span as it is shown: without white space around it, or as `␣`, `⏎`, `⇥` where it is nothing else."""
     return span.strip() or "".join(_BLANK.get(c, f"<U+{ord(c):04X}>") for c in span)
 
 
 def byte_fragment(piece: str, byte_level: bool) -> str | None:
-    """What to show for a piece that ends or starts within a character: its bytes, such as `<F0 9F>`.
+    """Return what to show for a piece that ends or starts within a character: its bytes, such as `<F0 9F>`.
 
     Args:
         piece: The tokenizer's spelling.
@@ -68,7 +68,7 @@ def byte_fragment(piece: str, byte_level: bool) -> str | None:
 
 
 def piece_bytes(piece: str) -> bytes | None:
-    """The bytes that a byte-level piece spells; None where it holds a character outside that alphabet."""
+    """Return the bytes that a byte-level piece spells; None where it holds a character outside that alphabet."""
     table = byte_alphabet()
     values = [table.get(c) for c in piece]
     return None if None in values else bytes(v for v in values if v is not None)

@@ -37,7 +37,7 @@ def call_rust(call: Callable[[], _T], path: Path, doing: str) -> _T:
 
 
 def _is_panic(error: BaseException) -> bool:
-    """A panic in Rust; its class is no Exception, and has no place that it can be imported from."""
+    """Return a panic in Rust; its class is no Exception, and has no place that it can be imported from."""
     return (type(error).__module__, type(error).__name__) == ("pyo3_runtime", "PanicException")
 
 

@@ -108,7 +108,7 @@ def _as_int(value: _Field) -> int:
 
 
 def _fields(data: bytes) -> Iterator[tuple[int, _Field]]:
-    """The fields of a message: number, and an integer or bytes.
+    """Yield the fields of a message: number, and an integer or bytes.
 
     Raises:
         ValueError: It ends within a field, or has a kind of field that occurs nowhere.
@@ -135,7 +135,7 @@ def _fields(data: bytes) -> Iterator[tuple[int, _Field]]:
 
 
 def _varint(data: bytes, place: int) -> tuple[int, int]:
-    """An integer of seven bits a byte, lowest first, and the place after it."""
+    """Return an integer of seven bits a byte, lowest first, and the place after it."""
     value = 0
     for shift in range(0, 7 * _LONGEST, 7):
         byte = data[place]

@@ -72,7 +72,7 @@ def read_tokenizer_json(data: bytes, path: Path) -> TokenizerJson:
 
 
 def _large_values(data: bytes, where: str) -> dict[str, bytes]:
-    """What stays text."""
+    """Return what stays text."""
     refuse_non_json(data, where)
     try:
         model = msgspec.json.decode(data, type=_ModelOnly).model
@@ -83,7 +83,7 @@ def _large_values(data: bytes, where: str) -> dict[str, bytes]:
 
 
 def _parse_without(bulk: dict[str, bytes], data: bytes, where: str) -> dict[str, Any] | None:
-    """What a tokenizer.json holds besides, null in its place; None where that shows only as a whole."""
+    """Return what a tokenizer.json holds besides, null in its place; None where that shows only as a whole."""
     for value in bulk.values():
         start = data.find(value[:_PREFIX])  # to look for all of it takes longer
         end = start + len(value)
@@ -98,7 +98,7 @@ def _parse_without(bulk: dict[str, bytes], data: bytes, where: str) -> dict[str,
 
 
 def _count_strings(data: bytes) -> int:
-    """Strings in a JSON value."""
+    """Return strings in a JSON value."""
     if b"\\" in data:
         data = data.replace(b"\\\\", b"").replace(b'\\"', b"")
     return data.count(b'"') // 2
@@ -123,7 +123,7 @@ def _disable_stored_options(content: dict[str, Any]) -> tuple[list[str], bool]:
 
 
 def components(*roots: Any) -> Iterator[dict[str, Any]]:
-    """The components of a tokenizer, those within a Sequence included."""
+    """Yield the components of a tokenizer, those within a Sequence included."""
     for root in roots:
         if isinstance(root, dict):
             yield root

@@ -27,7 +27,7 @@ class Tokenizer(Protocol):
     notes: list[str]
 
     def encode(self, text: str, pair: str | None = None, *, where: str = "TEXT") -> list[Token]:
-        """The tokens of a text, or of a text and its pair.
+        """Return the tokens of a text, or of a text and its pair.
 
         Args:
             text: The text.
@@ -78,11 +78,11 @@ class WordTokenizer:
         self.notes: list[str] = []
 
     def ordinary_ids(self) -> list[int]:
-        """Ids of all words."""
+        """Return ids of all words."""
         return list(range(self.vocab_size))
 
     def encode(self, text: str, pair: str | None = None, *, where: str = "TEXT") -> list[Token]:
-        """As `Tokenizer.encode`; every word must be in the texts that the vocabulary was made from."""
+        """Encode as `Tokenizer.encode` says; every word must be in the texts that the vocabulary was made from."""
         tokens = []
         for segment, each in enumerate((text,) if pair is None else (text, pair)):
             check_text(each, where)
@@ -97,7 +97,10 @@ class WordTokenizer:
         return tokens
 
     def _words(self, text: str) -> Iterator[tuple[str, int, int]]:
-        """Words with their spans: letters, marks and digits, with apostrophes inside; other characters one by one."""
+        """Yield words with their spans: letters, marks and digits, with apostrophes inside.
+
+        Other characters one by one.
+        """
         shape = "".join(map(_character_class, text))
         for match in _WORD.finditer(shape):
             if self._keep or shape[match.start()] == "w":
@@ -121,16 +124,16 @@ class MissingTokenizer:
         self.notes = [f"no tokenizer: {wrong}"]
 
     def encode(self, text: str, pair: str | None = None, *, where: str = "TEXT") -> list[Token]:
-        """As `Tokenizer.encode`: always refused."""
+        """Refuse every text."""
         raise AttnscopeError(self.notes[0], where=where)
 
     def ordinary_ids(self) -> list[int]:
-        """No ids."""
+        """Return no ids."""
         return []
 
 
 def _character_class(c: str) -> str:
-    """`w` within words, `a` for an apostrophe, a blank between tokens, `p` for the rest."""
+    """Return `w` within words, `a` for an apostrophe, a blank between tokens, `p` for the rest."""
     if c.isspace():
         return " "
     if c in "'’":
@@ -139,7 +142,7 @@ def _character_class(c: str) -> str:
 
 
 def pad_batch(texts: Sequence[Sequence[Token]], pad_id: int = 0) -> tuple[list[list[int]], list[list[int]], list[int]]:
-    """Ids and type ids of several texts, padded on the right to one length.
+    """Return ids and type ids of several texts, padded on the right to one length.
 
     Args:
         texts: Tokens of each text.

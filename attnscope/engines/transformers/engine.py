@@ -132,7 +132,7 @@ class TransformersEngine:
         return show(replace(inputs, spec=replace(inputs.spec, mask=used)), recorders)
 
     def run(self, batch: Batch, **more: Any) -> Any:
-        """What the model gives for a batch; `more` goes to it as it is."""
+        """Return what the model gives for a batch; `more` goes to it as it is."""
         model, source = self.loaded.model, batch.context or self.settings.encoder_texts
         if self.loaded.chosen in ("decoder", "cross"):
             assert source is not None
@@ -155,7 +155,7 @@ class TransformersEngine:
         return part.n_layers, part.n_heads
 
     def describe_mask(self) -> str:
-        """The model's own mask as it was seen: one expression, or the layers of each."""
+        """Return the model's own mask as it was seen: one expression, or the layers of each."""
         by_words: dict[str, list[int]] = {}
         for layer, words in sorted(self.own.items()):
             by_words.setdefault(words, []).append(layer)
@@ -168,7 +168,7 @@ class TransformersEngine:
         )
 
     def output_projections(self, batch: Batch) -> list[nn.Module | None]:
-        """The output projection of every layer, as far as running the batch shows them."""
+        """Return the output projection of every layer, as far as running the batch shows them."""
         layers = range(self.sizes[0])
         self.forward(batch, {layer: () for layer in layers})
         return [self.projections.get(layer) for layer in layers]
@@ -178,7 +178,7 @@ class TransformersEngine:
         return None
 
     def holding(self, layer: int) -> AbstractContextManager[None]:
-        """All weights are in memory."""
+        """Return all weights are in memory."""
         return nullcontext()
 
 
@@ -201,7 +201,7 @@ def _required(output: Tensor | None) -> Tensor:
 
 
 def describe_allowed(mask: Mask, n_queries: int, n_keys: int) -> str:
-    """A mask expression that says what a mask does to one text, or that there is none for it."""
+    """Return a mask expression that says what a mask does to one text, or that there is none for it."""
     q = torch.arange(n_queries, device=_device(mask))[:, None]
     k = torch.arange(n_keys, device=q.device)[None]
     found = mask.allowed(q, k)

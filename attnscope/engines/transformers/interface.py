@@ -47,7 +47,7 @@ class ProvidedMask(Mask):
         return part if self.floor is None else part > self.floor
 
     def bias(self, q: Tensor, k: Tensor, heads: Tensor) -> Tensor:
-        """What is added where a key is allowed, (B or 1, 1, Q, K); see AttentionSpec.bias."""
+        """Return what is added where a key is allowed, (B or 1, 1, Q, K); see AttentionSpec.bias."""
         part = self.tensor[..., q, k]
         return part.masked_fill(part <= (self.floor or 0.0), 0.0).float()
 
@@ -79,7 +79,7 @@ class AttentionCapture:
     def run_attention(
         self, module: nn.Module, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, more: dict[str, Any]
     ) -> Tensor:
-        """One layer's attention; the arguments are those of the attention interface of transformers."""
+        """Return one layer's attention; the arguments are those of the attention interface of transformers."""
         part, layer = self._locate(module)
         if q.ndim != 4 or q.shape[1] % k.shape[1]:
             raise unsupported_attention(f"queries of shape {list(q.shape)} and keys of shape {list(k.shape)}", layer)
@@ -108,7 +108,10 @@ class AttentionCapture:
         return part, number
 
     def _out_weight(self, module: nn.Module, width: int) -> Tensor | None:
-        """The output projection, (D, H·Ev), under one of its usual names: in the module, or beside it as in BERT."""
+        """Return the output projection, (D, H·Ev), under one of its usual names.
+
+        In the module, or beside it as in BERT.
+        """
         parent = self._names.get(id(module), "").rpartition(".")[0]
         for place in (module, self._model.get_submodule(parent)):
             for name, child in place.named_modules():
@@ -151,12 +154,12 @@ class AttentionCapture:
         return ProvidedMask(mask[..., : k.shape[2]], floor)
 
     def _is_biased(self, given: ProvidedMask) -> bool:
-        """The mask holds numbers besides 0 and "never": looked up once for a mask that many layers share."""
+        """Return the mask holds numbers besides 0 and "never": looked up once for a mask that many layers share."""
         floor = given.floor
         return floor is not None and self._cached(given.tensor, "bias", lambda t: ((t != 0) & (t > floor)).any())
 
     def _is_zero(self, position: Tensor) -> bool:
-        """A position bias of 0 everywhere, as T5 has it between its halves."""
+        """Return a position bias of 0 everywhere, as T5 has it between its halves."""
         return self._cached(position, "nothing", lambda t: ~t.any())
 
     def _cached(self, tensor: Tensor, question: str, answer: Callable[[Tensor], Tensor]) -> bool:
@@ -174,7 +177,7 @@ def _part(name: str) -> str:
 
 
 def _table(position: Tensor) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
-    """A Rule's bias out of one that is ready for every position, (B or 1, H, Q, K)."""
+    """Return a Rule's bias out of one that is ready for every position, (B or 1, H, Q, K)."""
 
     def bias(q: Tensor, k: Tensor, heads: Tensor) -> Tensor:
         return position[:, heads][..., q, k].float()
@@ -193,7 +196,7 @@ def _sum(parts: list[Callable[[Tensor, Tensor, Tensor], Tensor]]) -> Callable[[T
 
 
 def unsupported_attention(what: str, layer: int) -> AttnscopeError:
-    """The refusal of attention that is more, or something else, than what attnscope knows."""
+    """Return the refusal of attention that is more, or something else, than what attnscope knows."""
     hint = "attnscope refuses attention with parts it does not know"
     return AttnscopeError(f"layer {layer} passes {what} to its attention", where="--engine transformers", hint=hint)
 
@@ -203,7 +206,7 @@ _active: ContextVar[AttentionCapture] = ContextVar("attnscope_session")
 
 @contextmanager
 def capturing(session: AttentionCapture) -> Iterator[None]:
-    """Whatever a model does inside, its attention goes to this session."""
+    """Send the attention of whatever model runs inside to this session."""
     token = _active.set(session)
     try:
         yield
@@ -225,6 +228,6 @@ def register() -> None:
 def _attention(
     module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **more: Any
 ) -> tuple[Tensor, None]:
-    """What transformers calls in the place of its own attention; (B, Q, H, Ev)."""
+    """Return what transformers calls in the place of its own attention; (B, Q, H, Ev)."""
     output = _active.get().run_attention(module, query, key, value, attention_mask, more)
     return output.transpose(1, 2).contiguous(), None

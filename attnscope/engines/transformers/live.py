@@ -18,7 +18,7 @@ _IMPLEMENTATION = "_attn_implementation_internal"  # behind `_attn_implementatio
 
 
 def check_live(model: Any) -> tuple[str, str]:
-    """The type that a model of transformers runs in and its device, as a RunConfig has them.
+    """Return the type that a model of transformers runs in and its device, as a RunConfig has them.
 
     Raises:
         UsageError: attnscope cannot run it.
@@ -72,7 +72,7 @@ def _remove_hooks(module: torch.nn.Module, before: set[int]) -> None:
 
 
 def _configs(model: Any) -> list[Any]:
-    """Every config that one of its modules may ask which attention it has."""
+    """Return every config that one of its modules may ask which attention it has."""
     waiting: list[Any] = [getattr(module, "config", None) for module in model.modules()]
     found: dict[int, Any] = {}
     while waiting:
@@ -96,7 +96,7 @@ def fingerprint_live(model: Any, tokenizer: bytes) -> str:
 
 
 def tokenizer_json_of(tokenizer: Any) -> bytes:
-    """What a tokenizer of transformers, or of the library `tokenizers`, would write into a tokenizer.json.
+    """Return what a tokenizer of transformers, or of the library `tokenizers`, would write into a tokenizer.json.
 
     Raises:
         UsageError: It is neither, or has no such file.
@@ -110,6 +110,6 @@ def tokenizer_json_of(tokenizer: Any) -> bytes:
 
 
 def refuse_without_tokenizer(name: str) -> AttnscopeError:
-    """The refusal of a model that nobody knows a tokenizer for."""
+    """Return the refusal of a model that nobody knows a tokenizer for."""
     hint = "pass tokenizer=, such as AutoTokenizer.from_pretrained(…)"
     return UsageError(f"there is no tokenizer for {name}", where="tokenizer", hint=hint)

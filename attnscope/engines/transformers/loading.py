@@ -53,7 +53,7 @@ class TransformersModel:
     chosen: str = ""
 
     def resolve_part(self, name: str | None) -> str:
-        """The part that the user means.
+        """Return the part that the user means.
 
         Raises:
             UsageError: The model has none of this name, or several and none was named.
@@ -109,7 +109,7 @@ def inspect_model(model: Any, where: str | Path, notes: tuple[str, ...] = ()) ->
 
 
 def _table(model: Any, where: str | Path) -> tuple[int, int]:
-    """Rows and width of the token embedding.
+    """Return rows and width of the token embedding.
 
     Raises:
         AttnscopeError: The model embeds something else than tokens.
@@ -125,7 +125,7 @@ def _table(model: Any, where: str | Path) -> tuple[int, int]:
 
 
 def _decoder_start(config: Any, vocabulary: int, where: str | Path) -> int | None:
-    """The id that a decoder starts with."""
+    """Return the id that a decoder starts with."""
     name = "decoder_start_token_id"
     found = getattr(config, name, None) if config.is_encoder_decoder else None
     if found is None or (type(found) is int and 0 <= found < vocabulary):

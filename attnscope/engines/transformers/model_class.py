@@ -32,7 +32,7 @@ class ModelClass:
 
 
 def find_model_class(folder: Folder) -> ModelClass:
-    """The class of transformers that a folder's config means; its code, if it names any, is not looked at.
+    """Return the class of transformers that a folder's config means; its code, if it names any, is not looked at.
 
     Raises:
         AttnscopeError: transformers is missing or does not have the model, it takes no text, or it is quantised.
@@ -53,7 +53,7 @@ def find_model_class(folder: Folder) -> ModelClass:
 
 
 def check_own_code(folder: Folder, kind: ModelClass, *, trusted: bool) -> tuple[str, ...]:
-    """Notes on code that the config names and nobody runs; see `families.trust.check_trust`.
+    """Return notes on code that the config names and nobody runs; see `families.trust.check_trust`.
 
     Raises:
         AttnscopeError: It is code for the model itself, and not trusted.
@@ -122,5 +122,5 @@ def quiet() -> Iterator[None]:
 
 
 def first_line(error: BaseException) -> str:
-    """An error of transformers in a few words."""
+    """Return an error of transformers in a few words."""
     return f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')[:200]}"

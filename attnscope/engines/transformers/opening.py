@@ -71,7 +71,7 @@ def open_transformers(run: RunConfig, texts: Iterable[TextInput]) -> ModelSource
 
 
 def _without_keys(folder: Folder, run: RunConfig) -> tuple[Folder, tuple[str, ...]]:
-    """A folder without the config keys that the user wants ignored, and these."""
+    """Return a folder without the config keys that the user wants ignored, and these."""
     kept = drop_keys(folder.config, run.ignore_key, str(folder.config_path))
     return replace(folder, config=kept), tuple(name for name in folder.config if name not in kept)
 
@@ -92,7 +92,7 @@ class LiveModel:
 
 
 def is_pretrained(model: Any) -> bool:
-    """Whether it is a model of transformers; then transformers has been imported."""
+    """Return whether it is a model of transformers; then transformers has been imported."""
     transformers: Any = sys.modules.get("transformers")
     return transformers is not None and isinstance(model, transformers.PreTrainedModel)
 
@@ -114,7 +114,7 @@ def open_live(live: LiveModel, run: RunConfig) -> ModelSource:
 
 
 def _live_tokenizer(live: LiveModel) -> tuple[FileTokenizer, bytes]:
-    """The tokenizer, and a digest of what it is made of."""
+    """Return the tokenizer, and a digest of what it is made of."""
     from attnscope.engines.transformers.live import refuse_without_tokenizer, tokenizer_json_of
 
     given = live.tokenizer
@@ -132,7 +132,7 @@ def _live_tokenizer(live: LiveModel) -> tuple[FileTokenizer, bytes]:
 def _source(
     name: str, loaded: "TransformersModel", tokenizer: FileTokenizer, fingerprint: str, part: str | None
 ) -> ModelSource:
-    """A loaded model as a source; its weights are called `live`."""
+    """Return a loaded model as a source; its weights are called `live`."""
     from attnscope.engines.transformers.engine import OpenedModel
 
     chosen = loaded.resolve_part(part)
@@ -166,7 +166,7 @@ def _source(
 
 
 def _config(loaded: "TransformersModel", chosen: str) -> ModelConfig:
-    """The sizes that the rest of the program asks for; how the model computes is none of its business."""
+    """Return the sizes that the rest of the program asks for; how the model computes is none of its business."""
     part = loaded.parts[chosen]
     return ModelConfig(
         vocab_size=loaded.vocab_size,
@@ -184,7 +184,7 @@ def _config(loaded: "TransformersModel", chosen: str) -> ModelConfig:
 
 
 def _require_memory(folder: Folder, run: RunConfig) -> None:
-    """Every tensor as it is read, and again in the type that the model runs in."""
+    """Refuse a model that does not fit: every tensor as it is read, and again in the type that the model runs in."""
     numbers = sum(prod(tensor.shape) for tensor in folder.tensors.values())
     need = {"tensors": numbers * 4, "weights": numbers * DTYPE_BYTES[run.dtype]}
     require_memory(need, *memory_limit(run.max_memory))

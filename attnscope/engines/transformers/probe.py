@@ -91,7 +91,7 @@ def _facts(calls: list[tuple[AttentionInputs, bool]], n_layers: int, where: str 
 
 
 def max_text_length(model: Any, config: Any) -> int | None:
-    """The longest text that a model takes, in tokens; None where nothing limits it."""
+    """Return the longest text that a model takes, in tokens; None where nothing limits it."""
     most = getattr(config, "max_position_embeddings", None)
     if not isinstance(most, int) or most < 1:
         return None
@@ -104,6 +104,6 @@ def _tables(model: nn.Module) -> Iterable[tuple[str, nn.Embedding]]:
 
 
 def count_segments(model: Any, config: Any) -> int:
-    """Rows of the segment embedding; 0 where there is none."""
+    """Return rows of the segment embedding; 0 where there is none."""
     takes = "token_type_ids" in inspect.signature(model.forward).parameters
     return int(getattr(config, "type_vocab_size", 0) or 0) if takes else 0

@@ -40,7 +40,7 @@ class ReferenceInputs:
 
 
 def eager_stages(work: ReferenceInputs) -> list[dict[str, Tensor]]:
-    """Every layer's stages, (1, H, Q, K) each, by the textbook's formulas; weights are those of transformers.
+    """Return every layer's stages, (1, H, Q, K) each, by the textbook's formulas; weights are those of transformers.
 
     Raises:
         AttnscopeError: transformers is not installed, does not know the model, or gives no weights.
@@ -88,7 +88,7 @@ def _stages(inputs: AttentionInputs) -> dict[str, Tensor]:
 
 
 def _weights(engine: TransformersEngine, batch: Batch, n_layers: int) -> list[Tensor]:
-    """What transformers' own eager attention gives for `output_attentions`."""
+    """Return what transformers' own eager attention gives for `output_attentions`."""
     model = engine.loaded.model
     model.set_attn_implementation("eager")
     with torch.inference_mode():

@@ -29,7 +29,7 @@ class KeyTokens:
         return self.kinds["special"]
 
     def content(self) -> Tensor:
-        """Tokens that are neither special, nor padding, nor the first: (B, K), bool."""
+        """Return tokens that are neither special, nor padding, nor the first: (B, K), bool."""
         keep = self.real & ~self.special
         keep[:, 0] = False
         return keep
@@ -45,11 +45,11 @@ class BaseRecorder:
     needs_scores = False  # only what comes after `scaled` is read
 
     def score_range(self) -> tuple[int, int] | None:
-        """No raw scores beyond what is allowed."""
+        """Ask for no raw scores beyond what is allowed."""
         return None
 
     def overlap(self, tile: Tile) -> "Overlap | None":
-        """What the tile and the recorder have in common; None for nothing."""
+        """Return what the tile and the recorder have in common; None for nothing."""
         at = {head: i for i, head in enumerate(tile.heads.tolist())}
         heads = [h for h in self.heads if h in at]
         rows = slice(bisect_left(self.rows, tile.q0), bisect_left(self.rows, tile.q1))
@@ -81,20 +81,23 @@ class Overlap:
         return as_slice(self.here)
 
     def cut(self, stage: Tensor) -> Tensor:
-        """These heads and rows of a stage of the tile, (B, h, r, …); a view where they are all or neighbours."""
+        """Return these heads and rows of a stage of the tile, (B, h, r, …); a view where they are all or neighbours."""
         if self.heads != list(range(stage.shape[1])):
             stage = stage[:, self.heads]
         first, last = self.inside[0], self.inside[-1]
         return stage[:, :, first : last + 1] if last - first + 1 == len(self.inside) else stage[:, :, self.inside]
 
     def row_span(self, stage: Tensor) -> Tensor:
-        """These heads of a stage of the tile, and all rows from the first of these to the last: a view of rows."""
+        """Return these heads of a stage of the tile, and all rows from the first of these to the last.
+
+        A view of rows.
+        """
         if self.heads != list(range(stage.shape[1])):
             stage = stage[:, self.heads]
         return stage[:, :, self.inside[0] : self.inside[-1] + 1]
 
     def select_rows(self, values: Tensor) -> Tensor:
-        """These rows of what was made of a span, (…, r)."""
+        """Return these rows of what was made of a span, (…, r)."""
         first, last = self.inside[0], self.inside[-1]
         return values if last - first + 1 == len(self.inside) else values[..., [row - first for row in self.inside]]
 

@@ -20,7 +20,7 @@ class Limited:
         self._check = check
 
     def score_range(self) -> tuple[int, int] | None:
-        """No raw scores."""
+        """Ask for no raw scores."""
         return None
 
     def update(self, tile: Tile) -> None:

@@ -80,7 +80,7 @@ class MatrixRecorder(BaseRecorder):
             self.recorded[stage][:, 0, rows] += part
 
     def _spread(self, stage: str, part: Tensor, tile: Tile) -> Tensor:
-        """The wanted columns of a part, with what stands for keys that are out of the tile's reach."""
+        """Return the wanted columns of a part, with what stands for keys that are out of the tile's reach."""
         columns = slice(bisect_left(self.columns, tile.k0), bisect_left(self.columns, tile.k1))
         inside = [column - tile.k0 for column in self.columns[columns]]
         if inside != list(range(part.shape[-1])):

@@ -54,7 +54,7 @@ class PackedMatrices:
                 kept[:, units, first : first + here] = part[texts, :, :here, : kept.shape[-1]]
 
     def _made(self, stage: str, like: Tensor) -> Iterator[Tensor]:
-        """(texts, units, rows, columns) of neighbours of one size each, in one piece of memory."""
+        """Yield (texts, units, rows, columns) of neighbours of one size each, in one piece of memory."""
         shapes = [
             (texts.stop - texts.start, self.units, rows, like.shape[-1] if stage == "output" else columns)
             for texts, rows, columns in self._runs
@@ -65,5 +65,5 @@ class PackedMatrices:
             yield memory[start:end].view(shape)
 
     def texts(self, stage: str) -> list[Tensor]:
-        """Each text's matrices, (units, rows, columns), on the CPU."""
+        """Return each text's matrices, (units, rows, columns), on the CPU."""
         return [text for run in self._kept[stage] for text in run.cpu()]

@@ -98,7 +98,7 @@ class OffsetRecorder(BaseRecorder):
         return partial(self._add, sums, squares, cells, overlap)
 
     def _by_offset(self, values: Tensor, tile: Tile) -> tuple[Tensor, Tensor]:
-        """Sums of values (B, h, r, k), and of their squares, by offset: (B, h, offsets) each."""
+        """Sum values (B, h, r, k), and their squares, by offset: (B, h, offsets) each."""
         total = values.sum((2, 3)), torch.linalg.vector_norm(values, dim=(2, 3)).square_()  # (B, h) each
         if self.reach is None:
             return total[0][..., None], total[1][..., None]
@@ -159,7 +159,7 @@ class UniformRecorder(BaseRecorder):
 
 
 def _zeros(shape: tuple[int, ...], device: torch.device) -> Tensor:
-    """Sums over many tiles, in float64 where the device has it."""
+    """Allocate sums over many tiles, in float64 where the device has it."""
     return torch.zeros(shape, dtype=torch.float32 if device.type == "mps" else torch.float64, device=device)
 
 

@@ -111,7 +111,7 @@ class _TileRows:
         self._kinds, self._tile, self._same = kinds, tile, same
 
     def entropy(self) -> Tensor:
-        """Of every row, in bits."""
+        """Return of every row, in bits."""
         buffer = self._tile.workspace.buffer("recorder", self._masked.shape, self._masked.device)
         return _entropy(self.weights, self._masked, buffer, self._tile, self._sink)
 
@@ -141,7 +141,7 @@ class _TileRows:
         return self._near.within(n)
 
     def distance(self) -> Tensor:
-        """Mean |query − key|."""
+        """Return mean |query − key|."""
         return self._near.distance(self._sums["outside"], self._sums["left"], self._sums["right"])
 
     @cached_property
@@ -162,7 +162,7 @@ class _TileRows:
 
 
 def _entropy(weights: Tensor, masked: Tensor, buffer: Tensor, tile: Tile, sink: Tensor | None) -> Tensor:
-    """The entropy of every row, (B, h, r), in bits, of weights and masked scores (B, h, r, k).
+    """Return the entropy of every row, (B, h, r), in bits, of weights and masked scores (B, h, r, k).
 
     −Σ w log w with log w = (s − s_max) + log w_max: two numbers a row instead of a logarithm a cell. Σ w is 1, less
     what a sink takes.
@@ -178,7 +178,10 @@ def _entropy(weights: Tensor, masked: Tensor, buffer: Tensor, tile: Tile, sink: 
 
 
 def _outside_rows(box: tuple[int, int, int, int], device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
-    """Of the keys of a box, (k,) each: how far outside the run of rows they are, whether to the left, to the right."""
+    """Return of the keys of a box, (k,) each.
+
+    How far outside the run of rows they are, whether to the left, to the right.
+    """
     first, last, k0, k1 = box
     places = torch.arange(k0, k1, device=device)
     left, right = (first - places).clamp_min(0), (places - (last - 1)).clamp_min(0)
@@ -213,7 +216,7 @@ class _DiagonalBand:
         return self.band[..., max(0, self.before - n) : self.before + 1 + n].sum(-1)
 
     def distance(self, outside: Tensor, left: Tensor, right: Tensor) -> Tensor:
-        """Mean |query − key|, (B, h, r).
+        """Return mean |query − key|, (B, h, r).
 
         Args:
             outside: Σ w · how far a key is outside the run of rows, (B, h, r).

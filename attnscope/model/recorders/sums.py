@@ -55,7 +55,7 @@ class ColumnRecorder(BaseRecorder):
         return partial(_add, self._sum, part, (slice(None), as_slice(here), slice(tile.k0, tile.k1)))
 
     def compute(self) -> Tensor:
-        """(B, heads, K); one head, the mean, where `mean` was asked for."""
+        """Return (B, heads, K); one head, the mean, where `mean` was asked for."""
         return self._sum / (len(self.heads) * max(1, len(self._layers))) if self.mean else self._sum
 
 
@@ -119,7 +119,7 @@ class PooledRecorder(BaseRecorder):
         return add
 
     def compute(self) -> Tensor:
-        """(B, heads, n, n); NaN where a run has no query that may see anything."""
+        """Return (B, heads, n, n); NaN where a run has no query that may see anything."""
         if not self._averaged:
             self._averaged = True
             with torch.inference_mode():  # what tiles of a model are summed in may be changed only in there
@@ -132,7 +132,7 @@ def _add(total: Tensor, part: Tensor, place: tuple[slice | list[int], ...]) -> N
 
 
 def _run_membership(lengths: Tensor, width: int, size: int) -> Tensor:
-    """1 where a token is in a run, (B, size, width), float32; 0 for padding."""
+    """Return 1 where a token is in a run, (B, size, width), float32; 0 for padding."""
     n = torch.clamp(lengths, max=size)[:, None]  # (B, 1)
     at = torch.arange(width, device=lengths.device)[None]  # (1, width)
     run = at * n // lengths[:, None].clamp_min(1)  # (B, width)

@@ -62,7 +62,7 @@ class TopRecorder(BaseRecorder):
         self._weight[:, overlap.index, overlap.rows, :n] = weights.gather(-1, keys).masked_fill_(none, torch.nan)
 
     def _ranked(self, tile: Tile, overlap: Overlap, weights: Tensor) -> Tensor:
-        """What keys are ranked by, (B, h, r, k); −inf for those that take no part."""
+        """Return what keys are ranked by, (B, h, r, k); −inf for those that take no part."""
         masked, excluded = overlap.cut(tile.masked), self.excluded[:, None, None, tile.k0 : tile.k1]
         if self.by == "weight" and not excluded.any():
             return masked
@@ -78,7 +78,7 @@ class TopRecorder(BaseRecorder):
         return self._measures(slice(None), slice(None))
 
     def of(self, text: int, head: int, rows: "slice | Tensor") -> tuple[Tensor, dict[str, Tensor]]:
-        """The strongest sources of some rows of one text and head, (rows, count), and their measures, likewise."""
+        """Return the strongest sources of some rows of one text and head, and their measures, (rows, count) each."""
         measures = self._measures(slice(text, text + 1), slice(head, head + 1))
         return self.keys[text, head, rows], {name: values[0, 0, rows] for name, values in measures.items()}
 
@@ -93,7 +93,7 @@ class TopRecorder(BaseRecorder):
 
 
 def strongest(measure: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Places and values of the `count` largest entries of the last dimension; among equals the first places win.
+    """Return places and values of the `count` largest entries of the last dimension; among equals the first places win.
 
     So a result never depends on how a text was cut into tiles. The order of entries of −inf is left open: they stand
     for nothing.
@@ -113,7 +113,7 @@ def strongest(measure: Tensor, count: int) -> tuple[Tensor, Tensor]:
 
 
 def _first(rows: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """The largest of rows (n, size) that are not worth cutting."""
+    """Return the largest of rows (n, size) that are not worth cutting."""
     if count <= _FEW and rows.device.type == "cpu":
         return _by_argmax(rows, count)
     values, places = rows.topk(min(count + 1, rows.shape[1]), dim=-1)  # one more, to see equals that were left outside
@@ -126,7 +126,7 @@ def _first(rows: Tensor, count: int) -> tuple[Tensor, Tensor]:
 
 
 def _by_argmax(rows: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """By NumPy's `argmax`, which gives the first of equals, and is the fastest for a few."""
+    """Return by NumPy's `argmax`, which gives the first of equals, and is the fastest for a few."""
     flat = rows.cpu().view(-1).numpy()  # a view or an error, never a copy: −inf written here must be seen in `cells`
     cells, starts = flat.reshape(rows.shape), np.arange(0, flat.size, rows.shape[1])
     places, values = np.empty((count, len(rows)), np.int64), np.empty((count, len(rows)), np.float32)
@@ -141,7 +141,7 @@ def _by_argmax(rows: Tensor, count: int) -> tuple[Tensor, Tensor]:
 
 
 def _by_chunks(rows: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """The `count` largest are in one of the `count` chunks with the largest maxima, or in the rest."""
+    """Return the `count` largest are in one of the `count` chunks with the largest maxima, or in the rest."""
     n, size = rows.shape
     whole = size // _CHUNK * _CHUNK
     peaks = rows[:, :whole].view(n, -1, _CHUNK).amax(-1)  # (n, size / chunk)
