@@ -139,8 +139,9 @@ def _build(path: Path, present: set[str], config: Mapping[str, Any], file: str |
     name = str(stated).removesuffix("Fast") if stated else None
     family = config.get("model_type")
     fitting = [kind for kind in KINDS if family in kind.families and name in (None, kind.name)]
-    if not fitting and file == VOCAB_TXT and name in (None, *_GENERIC):
-        fitting = [WORDPIECE]  # the user says that it is the model's
+    named = name == WORDPIECE.name  # a class that transformers makes of the same files for any model
+    if named or (file == VOCAB_TXT and name in (None, *_GENERIC)):  # or the user says that the file is the model's
+        fitting += [WORDPIECE]
     kind = next((kind for kind in fitting if present.issuperset(kind.files) and file in (None, *kind.files)), None)
     if kind is None:
         raise _refuse(path, present, name, family)

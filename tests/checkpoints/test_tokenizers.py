@@ -59,6 +59,17 @@ def test_capitals_in_the_vocabulary_are_kept_where_nothing_says_that_texts_are_l
     assert "they are not, as words of the vocabulary have capitals" in tokenizer.notes[1]
 
 
+@pytest.mark.parametrize("named", ["the class", "the file"])
+def test_a_vocab_txt_fits_any_model_where_the_class_or_the_user_says_so(tmp_path: Path, named: str) -> None:
+    """As in IgLM, a GPT-2 of amino acids, whose words are those of a BertTokenizer."""
+    words(tmp_path, "E", "V")
+    if named == "the class":
+        (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "BertTokenizer"}')
+    path = tmp_path / "vocab.txt" if named == "the file" else tmp_path
+    tokenizer = open_tokenizer(str(path), {"model_type": "gpt2"}).tokenizer
+    assert [token.piece for token in tokenizer.encode("E V")] == ["[CLS]", "E", "V", "[SEP]"]
+
+
 @pytest.mark.parametrize(
     ("files", "config", "said"),
     [
