@@ -5,15 +5,15 @@ JSON: for each of them names and bytes of its tensors, or what is wrong with the
 """
 
 import json
-import os
 import re
 import sys
 from collections.abc import Mapping
-from contextlib import suppress
 from typing import Any
 
 import torch
 from safetensors.torch import save_file
+
+from attnscope.system.memory import limit_process
 
 _GLOBAL = re.compile(r"(?:GLOBAL|global|class) ([\w.]+)")
 _WRAPPERS = ("state_dict", "model_state_dict", "model", "module")  # what training scripts put the weights under
@@ -31,7 +31,7 @@ def main(memory: int, seconds: int, *paths: str) -> list[dict[str, Any]]:
         seconds: Seconds of computing that all of them may take.
         paths: A pickle and the safetensors file that becomes of it, and so on.
     """
-    _limit(memory, seconds)
+    limit_process(memory, seconds)
     found: list[dict[str, Any]] = []
     for source, target in zip(paths[::2], paths[1::2], strict=True):
         found.append(_convert(source, target))
@@ -51,17 +51,6 @@ def _convert(source: str, target: str) -> dict[str, Any]:
     except Exception as e:  # a damaged file may raise anything
         return _described(e)
     return {"tensors": {name: tensor.nbytes for name, tensor in tensors.items()}}
-
-
-def _limit(memory: int, seconds: int) -> None:
-    """Let the system stop this process where it takes more; only Unix can."""
-    with suppress(ImportError, OSError, ValueError):
-        import resource
-
-        resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
-        with open("/proc/self/statm", "rb") as file:
-            taken = int(file.read().split()[0]) * os.sysconf("SC_PAGESIZE")
-        resource.setrlimit(resource.RLIMIT_AS, (taken + memory, taken + memory))
 
 
 def _tensors(found: Any) -> dict[str, torch.Tensor]:

@@ -2,6 +2,7 @@
 
 import mmap
 import os
+from contextlib import suppress
 from pathlib import Path
 
 from attnscope.system.cgroups import control_groups
@@ -38,6 +39,21 @@ def resident_memory() -> int:
             return int(file.read(64).split()[1]) * mmap.PAGESIZE
     except OSError:
         return 0
+
+
+def limit_process(memory: int, seconds: int) -> None:
+    """Let the system stop this process where it takes more; only Unix can.
+
+    Args:
+        memory: Bytes that it may take besides what it has now.
+        seconds: Seconds of computing.
+    """
+    with suppress(ImportError, OSError, ValueError):
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
+        taken = int((_PROC / "self/statm").read_text().split()[0]) * mmap.PAGESIZE
+        resource.setrlimit(resource.RLIMIT_AS, (taken + memory, taken + memory))
 
 
 def map_memory(size: int) -> mmap.mmap:

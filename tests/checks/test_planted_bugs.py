@@ -71,8 +71,8 @@ def _padding_seen():
 
 
 def _other_rotary():
-    table = stack.rotary_table
-    return stack, "rotary_table", lambda rope, *more: table(type(rope)(theta=77.0), *more)
+    table = stack.rotary_tables
+    return stack, "rotary_tables", lambda rope, *more: table(type(rope)(theta=77.0), *more)
 
 
 def _stage_damaged(stage, value):

@@ -108,7 +108,7 @@ def test_every_config(path):
 def test_auto_takes_the_head_that_run_takes():
     texts = (TextInput("The bank by the river was eroded"),)
     e = explain(RunConfig(texts, config="causal", query="river"))
-    (head,) = inspect(RunConfig(texts, config="causal")).texts[0].heads
+    (head,) = inspect(RunConfig(texts, config="causal", query="river")).texts[0].heads
     assert (e.layer, e.head, e.chosen) == (head.layer, head.head, head.chosen)
 
 

@@ -90,7 +90,7 @@ def test_a_pickle_with_code_is_refused(tmp_path: Path, capsys: pytest.CaptureFix
 @pytest.fixture
 def unlimited(monkeypatch: pytest.MonkeyPatch) -> None:
     """The reading process's own function, called here: a process for each case takes seconds."""
-    monkeypatch.setattr(unpickle, "_limit", lambda memory, seconds: None)
+    monkeypatch.setattr(unpickle, "limit_process", lambda memory, seconds: None)
 
 
 @pytest.mark.usefixtures("unlimited")

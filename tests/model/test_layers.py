@@ -77,8 +77,8 @@ def _scores_behind_two_blocks(stack: Stack) -> Tensor:
 
 def test_layers_that_turn_alike_share_a_rotary_table(monkeypatch: pytest.MonkeyPatch) -> None:
     made = list[Rope]()
-    table = stack_module.rotary_table
-    monkeypatch.setattr(stack_module, "rotary_table", lambda rope, *rest: (made.append(rope), table(rope, *rest))[1])
+    table = stack_module.rotary_tables
+    monkeypatch.setattr(stack_module, "rotary_tables", lambda rope, *rest: (made.append(rope), table(rope, *rest))[1])
     local = Rope(theta=77.0)
     config = ModelConfig(
         vocab_size=11, d_model=16, n_layers=6, n_heads=2, n_kv_heads=2, d_head=8, d_value=8, d_mlp=32, positions="rope",

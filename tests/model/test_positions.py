@@ -56,7 +56,7 @@ def test_alibi_grows_with_distance() -> None:
 
 def test_rotation_turns_each_pair_by_its_own_angle() -> None:
     """At width 4 and theta 100 the frequencies are 1 and 1/10; pairs are (0, 2) and (1, 3)."""
-    cos, sin = rotary_table(Rope(theta=100.0), 4, 3, CPU, torch.float32)
+    cos, sin = rotary_table(Rope(theta=100.0), 4, 3, 3, CPU, torch.float32)
     x = torch.tensor([1.0, 0.0, 0.0, 2.0]).expand(1, 1, 3, 4)
     for position, row in enumerate(rotate(x, cos, sin)[0, 0].tolist()):
         slow = position / 10
@@ -67,7 +67,7 @@ def test_rotation_turns_each_pair_by_its_own_angle() -> None:
 def test_scores_of_rotated_vectors_depend_on_their_distance_alone() -> None:
     generator = torch.Generator().manual_seed(0)
     q, k = torch.randn(2, 1, 1, 1, 8, generator=generator)
-    cos, sin = rotary_table(Rope(), 8, 30, CPU, torch.float32)
+    cos, sin = rotary_table(Rope(), 8, 30, 30, CPU, torch.float32)
     turned_q, turned_k = (rotate(x.expand(1, 1, 30, 8), cos, sin)[0, 0] for x in (q, k))
     scores = turned_q @ turned_k.T
     for distance in range(-5, 6):
@@ -76,15 +76,15 @@ def test_scores_of_rotated_vectors_depend_on_their_distance_alone() -> None:
 
 
 def test_what_is_not_rotated_passes_through() -> None:
-    cos, sin = rotary_table(Rope(), 2, 4, CPU, torch.float32)
+    cos, sin = rotary_table(Rope(), 2, 4, 4, CPU, torch.float32)
     x = torch.arange(24.0).reshape(1, 1, 4, 6)
     assert torch.equal(rotate(x, cos, sin)[..., 2:], x[..., 2:])
     assert not torch.equal(rotate(x, cos, sin)[..., :2], x[..., :2])
 
 
 def test_linear_scaling_divides_every_frequency() -> None:
-    plain, _ = rotary_frequencies(Rope(), 8, CPU)
-    scaled, factor = rotary_frequencies(Rope(scaling=RopeScaling("linear", 4.0)), 8, CPU)
+    plain, _ = rotary_frequencies(Rope(), 8, 1, CPU)
+    scaled, factor = rotary_frequencies(Rope(scaling=RopeScaling("linear", 4.0)), 8, 1, CPU)
     assert factor == 1.0
     torch.testing.assert_close(scaled, plain / 4)
 
@@ -92,7 +92,7 @@ def test_linear_scaling_divides_every_frequency() -> None:
 def test_llama3_keeps_short_waves_divides_long_ones_and_blends_between() -> None:
     """Frequencies 1, 0.1, 0.01, 0.001 turn 15.9, 1.59, 0.159 and 0.0159 times in 100 tokens: kept above 4."""
     scaling = RopeScaling("llama3", 8.0, 100, low_freq_factor=1.0, high_freq_factor=4.0)
-    found, factor = rotary_frequencies(Rope(theta=10000.0, scaling=scaling), 8, CPU)
+    found, factor = rotary_frequencies(Rope(theta=10000.0, scaling=scaling), 8, 1, CPU)
     share = (100 * 0.1 / (2 * math.pi) - 1) / 3
     assert factor == 1.0
     assert found.tolist() == pytest.approx([1.0, (1 - share) * 0.1 / 8 + share * 0.1, 0.01 / 8, 0.001 / 8], rel=1e-5)
@@ -101,11 +101,11 @@ def test_llama3_keeps_short_waves_divides_long_ones_and_blends_between() -> None
 def test_yarn_ramps_between_dimensions_and_warms_the_scores() -> None:
     """Of width 8, theta 10000, 100 tokens, 4 and 1 rotations: dimensions 0.6 and 1.2, rounded outwards to 0 and 2."""
     scaling = RopeScaling("yarn", 4.0, 100, beta_fast=4.0, beta_slow=1.0)
-    found, factor = rotary_frequencies(Rope(scaling=scaling), 8, CPU)
+    found, factor = rotary_frequencies(Rope(scaling=scaling), 8, 1, CPU)
     assert factor == pytest.approx(0.1 * math.log(4) + 1)
     assert found.tolist() == pytest.approx([1.0, 0.1 * 0.5 + 0.1 / 4 * 0.5, 0.01 / 4, 0.001 / 4], rel=1e-5)
     given = RopeScaling("yarn", 4.0, 100, beta_fast=4.0, beta_slow=1.0, attention_factor=1.5)
-    cos, _ = rotary_table(Rope(scaling=given), 8, 1, CPU, torch.float32)
+    cos, _ = rotary_table(Rope(scaling=given), 8, 1, 1, CPU, torch.float32)
     assert cos.tolist() == [[1.5] * 8]
 
 
