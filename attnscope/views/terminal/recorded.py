@@ -6,8 +6,9 @@ from io import StringIO
 from rich.console import Console
 from rich.terminal_theme import SVG_EXPORT_THEME
 
-from attnscope.views.terminal import Findings, draw
-from attnscope.views.terminal.heads import Listing
+from attnscope.views.presentation import Findings
+from attnscope.views.presentation.heads import Listing
+from attnscope.views.terminal import draw
 
 _PRE = (
     "<pre style=\"font-family:Menlo,Consolas,'DejaVu Sans Mono',monospace;line-height:1.25;white-space:pre;"
@@ -24,7 +25,7 @@ def as_text(
         findings: What to show.
         width: Columns.
         precision: Digits after the point.
-        options: See terminal.render.
+        options: See present.
         listing: Of a survey of heads: which of them are listed.
     """
     file = StringIO()
