@@ -48,7 +48,7 @@ def export(
     width: int | None = None,
     listing: "Listing | None" = None,
 ) -> Iterator[bytes]:
-    """What a file of this name holds, piece by piece; writing it is the caller's business.
+    """Yield what a file of this name holds, piece by piece; writing it is the caller's business.
 
     Args:
         findings: What to export.

@@ -59,7 +59,7 @@ class Page:
         return safe_text(text, ascii=self.ascii)
 
     def note(self, text: str) -> str:
-        """A note of a report; see note_for."""
+        """Format a note of a report; see note_for."""
         return note_for(text, ascii=self.ascii)
 
     def own(self, text: str) -> str:

@@ -47,5 +47,6 @@ def present(
     if isinstance(findings, Explanation):
         return present_explanation(findings, settings)
     if isinstance(findings, HeadSurvey):
+        # Values of roles, which have standard errors, are shown with two digits whatever was asked.
         return present_survey(findings, DisplaySettings(2, options), listing or Listing())
     return present_measured(findings, settings, listing or Listing())

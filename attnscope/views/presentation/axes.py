@@ -39,12 +39,12 @@ class Axis:
         return sum(p != SINK for p in self.positions)
 
     def number(self, index: int) -> str:
-        """The position of an entry; nothing for the sink."""
+        """Return the position of an entry; nothing for the sink."""
         return str(self.positions[index]) if self.positions[index] != SINK else ""
 
 
 def token_axis(kind: str, tokens: Sequence[Token], positions: Sequence[int] | None = None) -> Axis:
-    """The axis of these positions of a text, or of all of them."""
+    """Return the axis of these positions of a text, or of all of them."""
     chosen = range(len(tokens)) if positions is None else positions
     return Axis(kind, chosen, [token_span(tokens[p]) for p in chosen], [tokens[p].special for p in chosen], len(tokens))
 
@@ -57,12 +57,12 @@ def with_sink(keys: Axis) -> Axis:
 
 
 def dim_axis(size: int) -> Axis:
-    """The axis of a value's dimensions."""
+    """Return the axis of a value's dimensions."""
     return Axis("dim", range(size), [], [False] * size, size)
 
 
 def source_kind(text: TextReport) -> str:
-    """What the columns are called: keys are another text's under cross-attention."""
+    """Say what the columns are called: keys are another text's under cross-attention."""
     return "key" if text.context is None else "context"
 
 

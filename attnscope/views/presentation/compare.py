@@ -35,7 +35,7 @@ _LEGEND = "moved: share of the weight that moved (total variation) · JS: Jensen
 def present_comparison(
     comparison: Comparison, settings: DisplaySettings, *, heat: bool = False, verdict: bool = False
 ) -> Iterator[ViewPart]:
-    """The parts of a comparison.
+    """Turn a comparison into parts.
 
     Args:
         comparison: What to show.
@@ -69,7 +69,7 @@ def present_comparison(
 
 
 def _most_moved(change: Change) -> list[HeadChange]:
-    """The heads that are printed each: all, or those in which most weight moved."""
+    """Return the heads that are printed each: all, or those in which most weight moved."""
     moved = np.array([_share_moved(head) for head in change.heads])
     if len(moved) <= _PRINTED or np.isnan(moved).all():
         return change.heads
@@ -115,7 +115,7 @@ def _share_moved(head: HeadChange) -> float:
 
 
 def _verdict(comparison: Comparison) -> Iterator[ViewPart]:
-    """What the tolerance says, with the worst cell of every stage."""
+    """Give the verdict of the tolerance, with the worst cell of every stage."""
     verdict = comparison.verdict
     if verdict is None:
         return
@@ -125,7 +125,7 @@ def _verdict(comparison: Comparison) -> Iterator[ViewPart]:
 
 
 def _sides(comparison: Comparison) -> Iterator[ViewPart]:
-    """What produced the first side, and what differs in the others."""
+    """Say what produced the first side, and what differs in the others."""
     first = comparison.sides[0].report
     others = comparison.sides if comparison.axis in ("text", "model", "tokenizer") else comparison.sides[:1]
     yield from unknown_words([text for side in others for text in side.report.texts])
@@ -148,7 +148,7 @@ def _sides(comparison: Comparison) -> Iterator[ViewPart]:
 
 
 def _other_notes(comparison: Comparison) -> list[str]:
-    """Notes on models that the first side's do not say."""
+    """Collect notes on models that the first side's do not say."""
     said = comparison.sides[0].report.provenance.notes
     others = [(side.label, note) for side in comparison.sides[1:] for note in side.report.provenance.notes]
     return [f"{label}: {note}" for label, note in others if note not in said]
@@ -197,7 +197,7 @@ def _pooled(
 
 
 def _moved_sources(sources: Sequence[Token], mass: Matrix, sides: tuple[Side, Side]) -> Iterator[ViewPart]:
-    """The sources whose weight differs most between two sides."""
+    """Present the sources whose weight differs most between two sides."""
     first, second = mass.astype(np.float64)
     change = second - first
     order = [int(key) for key in np.argsort(-np.abs(change), kind="stable")[:HEAVIEST] if change[key]]
@@ -234,7 +234,7 @@ def _partial(sides: tuple[Side, Side], head: HeadChange) -> Iterator[ViewPart]:
 
 
 def _weights(text: TextReport, head: HeadChange, side: int, label: str, settings: DisplaySettings) -> StageMatrix:
-    """The weights of one side, over the aligned tokens."""
+    """Return the weights of one side, over the aligned tokens."""
     name = (head.first, head.second)[side]
     report = next(h for h in text.heads if _name(h.layer, h.head) == name)
     queries, keys = [pair[side] for pair in head.queries], [pair[side] for pair in head.keys]

@@ -19,7 +19,7 @@ _NAMES = {"weight": "weight", "value": "α·‖v‖", "projected": "α·‖vW‖
 
 
 def contributors(text: TextReport, head: HeadReport, settings: DisplaySettings, *, compact: bool) -> Iterator[ViewPart]:
-    """The strongest sources of every shown query.
+    """Present the strongest sources of every shown query.
 
     Args:
         text: The text.
@@ -38,7 +38,7 @@ def contributors(text: TextReport, head: HeadReport, settings: DisplaySettings, 
 
 
 def _rank(text: TextReport, head: HeadReport, settings: DisplaySettings, compact: bool) -> Ranking:
-    """The sources of every query, with numbers as text and remarks."""
+    """Rank the sources of every query, with numbers as text and remarks."""
     top = head.top
     measures = {"weight": top.weight, "value": top.value}
     if top.projected is not None:

@@ -30,7 +30,7 @@ _STREAM = 4  # residuals up to which each has its vector shown
 
 
 def present_explanation(e: Explanation, settings: DisplaySettings) -> Iterator[ViewPart]:
-    """The parts of an explanation.
+    """Turn an explanation into parts.
 
     Args:
         e: What to show.
@@ -136,7 +136,7 @@ def _output(e: Explanation, axis: Axis, settings: DisplaySettings) -> Iterator[V
 
 
 def _cells(e: Explanation, settings: DisplaySettings) -> Iterator[ViewPart]:
-    """The whole way of each cell in depth, on one line."""
+    """Show the whole way of each cell in depth, on one line."""
     if not e.fully_masked:
         yield from _title(7, "in one line", ())
         for cell in e.cells:

@@ -72,7 +72,7 @@ def cell_parts(e: Explanation, cell: ExplainedCell, settings: DisplaySettings) -
 
 
 def _pair(e: Explanation, cell: ExplainedCell, between: str) -> Spans:
-    """A query and a key by position and name."""
+    """Name a query and a key, each with its position."""
     query, key = token_span(e.tokens[e.query], "bold"), token_span(e.sources[cell.key], "bold")
     return Span(f"{e.query} ", "bold"), query, Span(f" {between} {cell.key} ", "bold"), key
 
@@ -93,7 +93,7 @@ def _band_columns(shown: list[Part], settings: DisplaySettings) -> list[Column]:
 
 
 def in_one_line(e: Explanation, cell: ExplainedCell, settings: DisplaySettings) -> Paragraph:
-    """A cell's way from its score to what it gives."""
+    """Show a cell's way from its score to what it gives."""
 
     def said(value: float) -> str:
         return number_text(float(value), settings.precision)
@@ -156,7 +156,7 @@ def softmax_grid(e: Explanation, axis: Axis, settings: DisplaySettings) -> Grid:
 
 
 def _spread(e: Explanation, cells: list[str]) -> list[str]:
-    """The cells of the keys and of the sink, with blanks for the rest and the sum."""
+    """Spread cells over the keys and the sink, with blanks for the rest and the sum."""
     return [*cells[: len(e.keys)], *[""] * (e.rest is not None), *cells[len(e.keys) :], ""]
 
 

@@ -53,7 +53,7 @@ class Listing:
 
 
 def present_survey(survey: HeadSurvey, settings: DisplaySettings, listing: Listing) -> Iterator[ViewPart]:
-    """The parts of a survey of all heads.
+    """Turn a survey of all heads into parts.
 
     Args:
         survey: What to show.
@@ -81,7 +81,7 @@ def present_survey(survey: HeadSurvey, settings: DisplaySettings, listing: Listi
 
 
 def present_measured(measured: MeasuredHeads, settings: DisplaySettings, listing: Listing) -> Iterator[ViewPart]:
-    """The parts of one number for every head; see present_survey."""
+    """Turn one number for every head into parts; see present_survey."""
     yield from report_header(Report(measured.provenance, measured.mask, []))
     for number, text in enumerate(measured.texts):
         yield text_header(
@@ -127,7 +127,7 @@ def _asked(text: MeasuredText) -> Iterator[tuple[str, Spans]]:
 
 
 def _picture(survey: HeadSurvey) -> RolePicture:
-    """The letter of each head's main role, and its strength."""
+    """Present the letter of each head's main role, and its strength."""
     cells = [
         [
             None if place < 0 else _cell(survey.roles[place], float(survey.roles[place].values[layer, head]))
@@ -164,13 +164,13 @@ def _strongest_row(role: RoleValues, count: int, listing: Listing) -> StrongestR
 
 
 def _value(values: Matrix, errors: Matrix | None, layer: int, head: int, digits: int) -> str:
-    """A value, and its standard error where it has one."""
+    """Format a value, and its standard error where it has one."""
     error = float("nan") if errors is None else float(errors[layer, head])
     return f"{values[layer, head]:z.{digits}f}" + ("" if np.isnan(error) else f" ±{error:.{digits}f}")
 
 
 def _role(role: RoleValues, settings: DisplaySettings, listing: Listing) -> Iterator[ViewPart]:
-    """The value of one role for every head."""
+    """Present the value of one role for every head."""
     said = note(f"{role.meaning}")
     yield Paragraph((Span(f"{role.letter} {role.title}", "title"), Span("  "), *said, Span(f" ({role.source})")))
     if np.isnan(role.values).all():
@@ -182,7 +182,7 @@ def _role(role: RoleValues, settings: DisplaySettings, listing: Listing) -> Iter
 
 
 def head_numbers(values: Matrix, settings: DisplaySettings) -> HeadNumbers:
-    """A number for every head, with a scale from the smallest to the largest."""
+    """Present a number for every head, with a scale from the smallest to the largest."""
     finite = values[np.isfinite(values)]
     low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 0.0)
     scale = Scale(-max(-low, high), max(-low, high), True) if low < 0 else Scale(0.0, high, False)
@@ -192,7 +192,7 @@ def head_numbers(values: Matrix, settings: DisplaySettings) -> HeadNumbers:
 
 
 def strongest(values: Matrix, errors: Matrix | None, listing: Listing, settings: DisplaySettings) -> Listed:
-    """The heads with the largest values."""
+    """List the heads with the largest values."""
     digits = max(2, settings.precision)
     found = listing.heads(values, _STRONGEST)
     items = [f"L{layer}H{head} {_value(values, errors, layer, head, digits)}" for layer, head in found]

@@ -26,7 +26,7 @@ class Digits:
     scientific: bool = False
 
     def text(self, value: float) -> str:
-        """A number; one that rounds to zero has no sign."""
+        """Format a number; one that rounds to zero has no sign."""
         if isnan(value):
             return "nan"
         if not isfinite(value):
@@ -58,7 +58,7 @@ def digits_for(matrix: Matrix, precision: int) -> Digits:
 
 
 def cell_text(stage: str, value: float, masked_row: bool, digits: Digits) -> str:
-    """What one cell of a stage says.
+    """Write one cell of a stage.
 
     Not allowed is `·`; a row that may attend to nothing is `masked`, never a number; a weight of exactly 0 is `0`,
     whereas `0.00` is a small one.

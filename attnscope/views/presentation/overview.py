@@ -16,7 +16,7 @@ NEIGHBOURS = 8  # tokens of context on each side of a source
 
 
 def overview(text: TextReport, head: HeadReport) -> Iterator[ViewPart]:
-    """What replaces the matrices of a head, if it has a map."""
+    """Present what replaces the matrices of a head, if it has a map."""
     if head.pooled is not None:
         yield weight_map(text, head.pooled)
     if head.columns is not None:
@@ -25,12 +25,12 @@ def overview(text: TextReport, head: HeadReport) -> Iterator[ViewPart]:
 
 
 def weight_map(text: TextReport, pooled: Pooled) -> WeightMap:
-    """The map of a text."""
+    """Return the map of a text."""
     return WeightMap(source_kind(text), pooled.queries, pooled.keys, pooled.weights)
 
 
 def _most_attended(text: TextReport, head: HeadReport, columns: Columns) -> Iterator[ViewPart]:
-    """The heaviest sources of a whole text, with their weight and their share of all of it."""
+    """Present the heaviest sources of a whole text, with their weight and their share of all of it."""
     mass, left_out = columns.mass.astype(np.float64), head.top.left_out
     excluded = _left_out(text.sources, left_out)
     order = [int(key) for key in np.argsort(-np.where(excluded, -1.0, mass), kind="stable")[:HEAVIEST]]

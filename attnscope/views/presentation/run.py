@@ -21,7 +21,7 @@ _FEWEST = 8  # heads: of fewer, each has pictures of its own
 
 
 def present_report(report: Report, settings: DisplaySettings, *, heat: bool = False) -> Iterator[ViewPart]:
-    """The parts of a report.
+    """Turn a report into parts.
 
     Args:
         report: What to show.
@@ -75,7 +75,7 @@ def are_thumbnails(text: TextReport) -> bool:
 
 
 def _weights(head: HeadReport) -> Matrix:
-    """The weights that are shown: of the shown rows and columns, or those of a map."""
+    """Return the weights that are shown: of the shown rows and columns, or those of a map."""
     if "weights" in head.stages and head.stages["weights"].size:
         return head.stages["weights"]
     assert head.pooled is not None

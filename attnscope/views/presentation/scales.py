@@ -30,7 +30,7 @@ class Scale:
 
 
 def scale_for(stage: str, matrix: Matrix) -> Scale:
-    """The scale of one stage: weights from 0 to the largest, everything else centred at 0."""
+    """Choose the scale of one stage: weights from 0 to the largest, everything else centred at 0."""
     finite = matrix[np.isfinite(matrix)]
     if stage == "weights":
         return Scale(0.0, float(finite.max()) if finite.size else 0.0, signed=False)

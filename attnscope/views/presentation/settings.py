@@ -16,5 +16,5 @@ class DisplaySettings:
     options: bool = True
 
     def named(self, option: str, argument: str) -> str:
-        """What shows more: an option of the command line, or what it is called in Python."""
+        """Name what shows more: an option of the command line, or what it is called in Python."""
         return option if self.options else argument

@@ -30,20 +30,20 @@ Spans = tuple[Span, ...]
 
 
 def ours(text: str, look: Look = "") -> Spans:
-    """Text of ours."""
+    """Return text of ours."""
     return (Span(text, look),)
 
 
 def untrusted(text: str, look: Look = "") -> Spans:
-    """Text of a user, a file or a model."""
+    """Return text of a user, a file or a model."""
     return (Span(text, look, "untrusted"),)
 
 
 def note(text: str, look: Look = "") -> Spans:
-    """A note of ours that may quote untrusted text."""
+    """Return a note of ours that may quote untrusted text."""
     return (Span(text, look, "note"),)
 
 
 def token_span(token: Token, look: Look = "") -> Span:
-    """What a token is called: its text, or its piece where it has none."""
+    """Return what a token is called: its text, or its piece where it has none."""
     return Span(token.text or token.piece, look, "unknown token" if token.unknown else "token")

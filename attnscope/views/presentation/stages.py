@@ -12,7 +12,7 @@ from attnscope.views.presentation.spans import ours
 
 
 def stage_matrices(text: TextReport, head: HeadReport, settings: DisplaySettings) -> list[StageMatrix]:
-    """The stages that a head's report has, in the order in which they are computed."""
+    """Return the stages that a head's report has, in the order in which they are computed."""
     rows = token_axis("query", text.tokens, text.queries)
     keys = token_axis(source_kind(text), text.sources, text.keys)
     masked_rows = [position in head.fully_masked for position in text.queries]
@@ -35,7 +35,7 @@ def stage_matrices(text: TextReport, head: HeadReport, settings: DisplaySettings
 
 
 def _arithmetic(stage: str, text: TextReport, head: HeadReport, *, picture: bool) -> str:
-    """What a stage does to the one before, and what its cells may say besides numbers or colours."""
+    """Say what a stage does to the one before, and what its cells may say besides numbers or colours."""
     mean = "mean of " if "mean" in (head.layer, head.head) else ""
     if stage == "scores":
         return f"{mean}q·k"

@@ -36,7 +36,7 @@ def put_attended(screen: Screen, attended: MostAttended) -> None:
 
 
 def _within(screen: Screen, name: str, row: AttendedRow, room: int) -> Text:
-    """A source between its neighbours, as many of them as fit."""
+    """Write a source between its neighbours, as many of them as fit."""
     shown = Text(f"[{shorten(name, room - 2)}]", "bold")
     for distance in range(max(len(row.before), len(row.after))):
         for side in (row.before, row.after):

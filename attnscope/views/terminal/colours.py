@@ -19,7 +19,7 @@ _DARK_16 = ("black", "blue", "red")
 
 
 def ramp_style(place: float, signed: bool, colours: int) -> Style:
-    """The style at a place from 0 to 1 of a ramp, for a console of so many colours."""
+    """Return the style at a place from 0 to 1 of a ramp, for a console of so many colours."""
     return _style(round(min(1.0, max(0.0, place)) * _STEPS), signed, colours <= 16)
 
 

@@ -106,7 +106,7 @@ def _nothing(row: list[SourceRow] | None) -> str:
 
 
 def bar_text(share: float, cells: int) -> str:
-    """A bar of so many cells at most, in eighths of a cell."""
+    """Draw a bar of so many cells at most, in eighths of a cell."""
     eighths = round(min(1.0, max(0.0, share)) * cells * 8) if np.isfinite(share) else 0
     return "█" * (eighths // 8) + _EIGHTHS[eighths % 8].strip()
 

@@ -104,7 +104,7 @@ def put_vector(screen: Screen, vector: VectorLine) -> None:
 
 
 def _leading(vector: VectorLine, width: int) -> str:
-    """The first numbers of a vector, as many as fit, and how many more there are."""
+    """Write the first numbers of a vector, as many as fit, and how many more there are."""
     shown: list[str] = []
     used = 0
     for i, value in enumerate(vector.values.tolist()):

@@ -44,7 +44,7 @@ def put_roles(screen: Screen, picture: RolePicture) -> None:
 
 
 def _role_style(cell: RoleCell, colours: int) -> Style:
-    """A role's colour, the stronger the brighter."""
+    """Return a role's colour, the stronger the brighter."""
     rgb = bytes.fromhex((cell.colour or _GREY)[1:])
     if colours <= 16:
         return Style(color=Color.from_rgb(*rgb), bold=True)

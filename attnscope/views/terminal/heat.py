@@ -57,7 +57,7 @@ def put_heat(screen: Screen, panels: HeatPanels) -> None:
 
 
 def _panels(stage: StageMatrix, space: int) -> list[Panel]:
-    """A stage in as few pieces as fit the space, as even as they can be."""
+    """Cut a stage into as few pieces as fit the space, as even as they can be."""
     count = len(stage.columns.positions)
     most = max(1, space // 2)
     pieces = -(-count // most)
@@ -97,7 +97,7 @@ def _table(screen: Screen, band: list[Panel], rows: Labels, name: int, label: in
 
 
 def _heading(panel: Panel, digits: int) -> Text:
-    """The title over the columns' positions, which are read downwards."""
+    """Put the title over the columns' positions, which are read downwards."""
     heading = Text.assemble(" " * BETWEEN, (panel.title, "bold"))
     positions = [f"{panel.stage.columns.number(i) or '+':>{digits}}" for i in panel.columns]
     for d in range(digits):

@@ -40,7 +40,7 @@ class Labels:
         return min(self.widest, max(6, width // 4 - self.axis.digits))
 
     def label(self, index: int, cells: int, *, position: bool = True) -> Text:
-        """The label of one entry: `3 the`, or `the` where the position is shown elsewhere."""
+        """Write the label of one entry: `3 the`, or `the` where the position is shown elsewhere."""
         name = Text(shorten(self.names[index], cells), SPECIAL if self.axis.special[index] else "")
         number = f"{self.axis.positions[index]:>{self.axis.digits}} "
         return Text.assemble((number, "dim"), name) if position else name
@@ -58,14 +58,14 @@ def labels(screen: Screen, axis: Axis) -> Labels:
 
 
 def shorten(name: str, cells: int) -> str:
-    """The name in at most so many cells, ending in `…` where something is missing."""
+    """Shorten a name to at most so many cells, ending in `…` where something is missing."""
     if cell_len(name) <= cells:
         return name
     return set_cell_size(name, cells - 1).rstrip(" ") + "…"
 
 
 def pad_left(text: Text, cells: int) -> Text:
-    """The text moved to the right edge of a field."""
+    """Move text to the right edge of a field."""
     return Text(" " * (cells - cell_len(text.plain))) + text
 
 

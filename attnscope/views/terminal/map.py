@@ -49,7 +49,7 @@ class Picture:
         return min(1.0, max(0.0, log(weight / self.low) / log(self.high / self.low)))
 
     def at(self, place: float) -> float:
-        """The weight at a place of the scale."""
+        """Return the weight at a place of the scale."""
         return float(self.low * (self.high / self.low) ** place)
 
 
@@ -71,7 +71,7 @@ def put_map(screen: Screen, pooled: WeightMap) -> None:
 
 
 def lay_out(screen: Screen, pooled: WeightMap, space: int) -> Picture:
-    """The map with as many runs as fit the space, neighbours taken together where there are too many."""
+    """Choose as many runs of a map as fit the space; take neighbours together where there are too many."""
     n_keys = len(pooled.keys) - 1
     factor = -(-n_keys // space)
     cell = 2 if factor == 1 and 2 * n_keys <= space else 1
@@ -141,14 +141,14 @@ def _pixel(screen: Screen, picture: Picture, values: list[float]) -> tuple[str, 
 
 
 def _colour(screen: Screen, picture: Picture, value: float) -> Color | None:
-    """The colour of a weight; none for exactly zero, and for what is no number."""
+    """Return the colour of a weight; none for exactly zero, and for what is no number."""
     if not screen.colours or not value > 0:
         return None
     return ramp_style(picture.place(value), False, screen.colours).bgcolor
 
 
 def _put_legend(screen: Screen, picture: Picture) -> None:
-    """The scale, and what is blank."""
+    """Print the scale, and what is blank."""
     legend = Text(f"{picture.low:.2g} ")
     if screen.colours:
         for i in range(LEGEND):

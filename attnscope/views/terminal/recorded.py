@@ -19,7 +19,7 @@ _PRE = (
 def as_text(
     findings: Findings, *, width: int, precision: int, options: bool = True, listing: Listing | None = None
 ) -> str:
-    """The table view without colour.
+    """Draw the table view without colour.
 
     Args:
         findings: What to show.
@@ -35,14 +35,14 @@ def as_text(
 
 
 def as_html(findings: Findings, *, width: int, precision: int) -> str:
-    """The table view in colour, as one HTML element that loads nothing from anywhere; see as_text."""
+    """Draw the table view in colour, as one HTML element that loads nothing from anywhere; see as_text."""
     console = _recording(width)
     draw(findings, console, precision=precision, options=False)
     return console.export_html(theme=SVG_EXPORT_THEME, code_format=_PRE, inline_styles=True)
 
 
 def as_svg(findings: Findings, *, width: int, precision: int, listing: Listing | None = None) -> str:
-    """The table view in colour, as a picture that loads nothing from anywhere.
+    """Draw the table view in colour, as a picture that loads nothing from anywhere.
 
     Args:
         findings: What to show.
@@ -57,7 +57,7 @@ def as_svg(findings: Findings, *, width: int, precision: int, listing: Listing |
 
 
 def _recording(width: int) -> Console:
-    """A console in full colour that keeps what is drawn."""
+    """Return a console in full colour that keeps what is drawn."""
     return Console(
         file=StringIO(),
         width=width,

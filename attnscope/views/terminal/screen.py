@@ -83,7 +83,7 @@ class Screen:
         """Print; a line that is wider than the console is wrapped, and trailing blanks are left out.
 
         Args:
-            renderable: What to print. Untrusted strings must already be `safe` and inside a `Text`.
+            renderable: What to print. Untrusted strings must come from `plain` or `text` and be inside a `Text`.
             width: Columns that it needs, where that is more than `self.width`.
         """
         options = self.console.options.update(width=max(width, self.width))
@@ -141,7 +141,7 @@ def _trim(line: Iterable[Segment]) -> list[Segment]:
 
 
 def _fold(line: list[Segment], width: int) -> list[list[Segment]]:
-    """The line in pieces of at most `width` cells; a character wider than that has its own line."""
+    """Cut a line into pieces of at most `width` cells; a character wider than that has its own line."""
     if sum(cell_len(segment.text) for segment in line) <= width:
         return [line]
     pieces: list[list[Segment]] = [[]]

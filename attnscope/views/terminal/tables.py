@@ -73,7 +73,7 @@ def block_title(columns: Labels, block: range) -> str:
 
 
 def lay_out(screen: Screen, stage: StageMatrix) -> Layout:
-    """The layout with the fewest blocks; names are shortened, and columns moved together, only where one is too few.
+    """Choose the layout with the fewest blocks; shorten names, and move columns together, only where one is too few.
 
     Args:
         screen: Where it goes.
@@ -140,7 +140,7 @@ def _corner(layout: Layout) -> Text:
 
 
 def _heading(layout: Layout, i: int) -> Text:
-    """A column's name over its position, above the right edge of its numbers."""
+    """Put a column's name over its position, above the right edge of its numbers."""
     columns, cells = layout.columns, layout.widths[i] - layout.gap // 2
     position = pad_left(Text(columns.axis.number(i), "dim"), cells)
     if not columns.widest:

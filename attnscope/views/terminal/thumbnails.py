@@ -55,7 +55,7 @@ def put_thumbnails(screen: Screen, thumbnails: Thumbnails) -> None:
 
 
 def pool_largest(matrix: Matrix, rows: int, columns: int) -> Pixels:
-    """The largest number of every cell of a coarser grid; −1 where there is none."""
+    """Pool a matrix to the largest number of every cell of a coarser grid; −1 where there is none."""
     known = np.where(np.isnan(matrix), -1.0, matrix).astype(np.float32)
     for axis, count in ((0, rows), (1, columns)):
         size = known.shape[axis]
