@@ -122,6 +122,30 @@ def test_imports_keep_their_direction(path):
             assert any(inside == f"{a}.py" or inside.startswith(f"{a}/") for a in allowed), f"{top} in {inside}"
 
 
+def views_seen_by(folder):
+    for path in sorted((PACKAGE / "views" / folder).rglob("*.py")):
+        for name, _ in imports(ast.parse(path.read_text())):
+            yield path, name
+
+
+def test_presentation_knows_no_lowering():
+    """So that a new view is another lowering of the same parts."""
+    for path, name in views_seen_by("presentation"):
+        assert not name.startswith("attnscope.views.") or name.startswith("attnscope.views.presentation"), path
+        assert name.partition(".")[0] not in ("rich", "torch", "textual", "html"), path
+
+
+def test_the_terminal_draws_parts_and_reads_no_findings():
+    own = ("attnscope.views.terminal", "attnscope.views.plain", "attnscope.views.presentation", "attnscope.system")
+    for path, name in views_seen_by("terminal"):
+        if name.startswith("attnscope."):
+            assert name.startswith((*own, "attnscope.report.arrays")), f"{name} in {path}"
+    data = ("axes", "numbers", "parts", "scales", "spans")
+    for path, name in views_seen_by("terminal"):
+        if path.name not in ("__init__.py", "recorded.py") and name.startswith("attnscope.views.presentation"):
+            assert name.endswith(data), f"{name} in {path}"
+
+
 PRINT_OR_EXIT = [PACKAGE / "__main__.py", PACKAGE / "system" / "signals.py", *(PACKAGE / "cli").rglob("*.py")]
 
 

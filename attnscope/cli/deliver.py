@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from attnscope.views.plain import Page
-    from attnscope.views.terminal import Findings, Format
-    from attnscope.views.terminal.heads import Listing
+    from attnscope.views.presentation import Findings, Format
+    from attnscope.views.presentation.heads import Listing
 
 _NARROWEST, _WIDEST = 40, 10_000
 

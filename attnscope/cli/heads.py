@@ -151,7 +151,7 @@ def heads(
     from attnscope.cli.deliver import check_output, deliver
     from attnscope.cli.progress import progress
     from attnscope.cli.run_config import run_config
-    from attnscope.views.terminal.heads import Listing
+    from attnscope.views.presentation.heads import Listing
 
     check_output(show, "heads", [source.file])
     values: dict[str, Any] = dict(vars(masking))

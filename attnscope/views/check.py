@@ -11,12 +11,12 @@ _VERDICTS = {"pass": "ok", "fail": "FAIL", "skipped": "skipped"}
 
 
 def as_json(report: CheckReport) -> bytes:
-    """The report as strict JSON on one line."""
+    """Write the report as strict JSON on one line."""
     return to_json(report) + b"\n"
 
 
 def as_text(report: CheckReport, page: Page = PAGE) -> str:
-    """What was checked, a line per check, and the verdict.
+    """Say what was checked, a line per check, and the verdict.
 
     Args:
         report: The findings.
@@ -49,7 +49,7 @@ def as_text(report: CheckReport, page: Page = PAGE) -> str:
 
 
 def _fully_masked(report: CheckReport, page: Page) -> str:
-    """The queries that see nothing, by name."""
+    """Name the queries that see nothing."""
     names = ", ".join(f"{query} {page.safe(report.tokens[query].text)}" for query in report.fully_masked[:_NAMED])
     more = len(report.fully_masked) - _NAMED
     return names + (f" and {more} more" if more > 0 else "") + ": fully masked in some layer"
@@ -63,7 +63,7 @@ def _cells(check: Check) -> tuple[str, ...]:
 
 
 def _by_layer(report: CheckReport, page: Page) -> list[str]:
-    """The largest difference of each layer, a row per layer and a column per stage of a reference."""
+    """Tabulate the largest difference of each layer, a row per layer and a column per stage of a reference."""
     lines = []
     for reference in dict.fromkeys(one.reference for one in report.differences):
         found = [one for one in report.differences if one.reference == reference]

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from attnscope.report.check import CheckReport
     from attnscope.report.compare import Comparison
     from attnscope.report.heads import HeadSurvey, MeasuredHeads
-    from attnscope.views.terminal.heads import Listing
+    from attnscope.views.presentation.heads import Listing
 
 WIDTH = 120  # columns of what is drawn into a file
 Command = Literal["run", "compare", "explain", "heads", "check"]
@@ -48,7 +48,7 @@ def export(
     width: int | None = None,
     listing: "Listing | None" = None,
 ) -> Iterator[bytes]:
-    """What a file of this name holds, piece by piece; writing it is the caller's business.
+    """Yield what a file of this name holds, piece by piece; writing it is the caller's business.
 
     Args:
         findings: What to export.

@@ -14,7 +14,7 @@ Column = np.ndarray[Any, np.dtype[Any]] | list[str | None]
 
 
 def columns(found: HeadSurvey | MeasuredHeads) -> dict[str, Column]:
-    """The columns of the table: layer, head, the main role's name, and every role's value and standard error."""
+    """Return the columns of the table: layer, head, the main role's name, and every role's value and standard error."""
     values = found.values if isinstance(found, MeasuredHeads) else found.main
     layers, heads = np.indices(values.shape)
     table: dict[str, Column] = {"layer": layers.ravel(), "head": heads.ravel()}
@@ -28,7 +28,7 @@ def columns(found: HeadSurvey | MeasuredHeads) -> dict[str, Column]:
 
 
 def csv_parts(found: HeadSurvey | MeasuredHeads) -> Iterator[bytes]:
-    """A CSV file; numbers in shortest exact digits, an empty cell for none."""
+    """Yield a CSV file; numbers in shortest exact digits, an empty cell for none."""
     table = columns(found)
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
@@ -45,7 +45,7 @@ def _cell(value: Any) -> str:
 
 
 def parquet_parts(found: HeadSurvey | MeasuredHeads) -> Iterator[bytes]:
-    """A Parquet file; null for none.
+    """Yield a Parquet file; null for none.
 
     Raises:
         AttnscopeError: The extra is missing.

@@ -25,13 +25,13 @@ _HEADINGS = ("tokens", "q·k", "weights·v", "projections", "scores", "weights",
 
 
 def as_json(description: "Description", cost: Sequence[CostRow] | None) -> bytes:
-    """The description as strict JSON on one line, with the rows of the cost table under `cost` where there are any."""
+    """Write the description as strict JSON on one line; with the rows of the cost table, if any, under `cost`."""
     facts: dict[str, Any] = msgspec.to_builtins(description)
     return msgspec.json.encode(facts if cost is None else {**facts, "cost": cost}) + b"\n"
 
 
 def as_text(description: "Description", cost: Sequence[CostRow] | None, page: Page = PAGE) -> str:
-    """The description, a fact per line, and the cost table below it.
+    """Write the description, a fact per line, and the cost table below it.
 
     Args:
         description: The model.
@@ -108,7 +108,7 @@ def _positions(c: "ModelConfig") -> str:
 
 
 def cost_lines(rows: Sequence[CostRow], page: Page = PAGE) -> list[str]:
-    """The cost table: one line for every length of text, and what its columns mean."""
+    """Write the cost table: one line for every length of text, and what its columns mean."""
     cells = [_HEADINGS, *(_cost_cells(row) for row in rows)]
     return [
         *page.wrapped("cost of attention, over all layers and heads of one text"),

@@ -3,6 +3,7 @@
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from unicodedata import category
 
 from attnscope.system.escape import escape_control
 
@@ -18,6 +19,29 @@ def note_for(text: str, *, ascii: bool) -> str:
     return text.translate(ASCII).encode("ascii", "backslashreplace").decode() if ascii else text
 
 
+def spell_token(text: str, *, ascii: bool) -> str:
+    """How a token is spelled on a screen: no control characters, no invisible edges, never empty."""
+    blank = "_" if ascii else "␣"
+    inner = text.strip(" ")
+    if not inner:
+        return blank * len(text) or '""'
+    left, right = len(text) - len(text.lstrip(" ")), len(text) - len(text.rstrip(" "))
+    bare = category(inner[0]) in ("Mn", "Me", "Mc")  # an accent without a letter would land on its neighbour
+    carried = "◌" if bare and not ascii else ""
+    return blank * left + carried + "".join(_blank(c) or safe_text(c, ascii=ascii) for c in inner) + blank * right
+
+
+def _blank(c: str) -> str | None:
+    """Blanks other than U+0020 look just like it: they are spelled out by number. None for anything else."""
+    return f"\\u{ord(c):04x}" if c != " " and category(c) == "Zs" else None
+
+
+def safe_text(text: str, *, ascii: bool) -> str:
+    """Escape control characters of untrusted text, in characters that the page or console has."""
+    text = escape_control(text)
+    return text.encode("ascii", "backslashreplace").decode() if ascii else text
+
+
 @dataclass(frozen=True)
 class Page:
     """Where the lines go.
@@ -31,12 +55,11 @@ class Page:
     ascii: bool = False
 
     def safe(self, text: str) -> str:
-        """Untrusted text with every control character visible, in characters that the page has."""
-        text = escape_control(text)
-        return text.encode("ascii", "backslashreplace").decode() if self.ascii else text
+        """Untrusted text with every control character visible; see safe_text."""
+        return safe_text(text, ascii=self.ascii)
 
     def note(self, text: str) -> str:
-        """A note of a report; see note_for."""
+        """Format a note of a report; see note_for."""
         return note_for(text, ascii=self.ascii)
 
     def own(self, text: str) -> str:

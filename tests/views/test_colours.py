@@ -3,7 +3,8 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from attnscope.views.terminal.colours import Scale, ramp_style, scale_for
+from attnscope.views.presentation.scales import Scale, scale_for
+from attnscope.views.terminal.colours import ramp_style
 
 
 def luminance(color):
@@ -53,7 +54,7 @@ def test_weights_start_at_zero_and_everything_else_is_centred_there():
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 def test_what_is_not_finite_has_no_colour(value):
-    assert Scale(0, 1, signed=False).style(value, 256) is None
+    assert Scale(0, 1, signed=False).place(value) is None
 
 
 def test_a_matrix_of_equal_values_has_a_place_for_them():

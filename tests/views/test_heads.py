@@ -13,8 +13,9 @@ from attnscope.errors import UsageError
 from attnscope.report.head_roles import HEAD_ROLES, main_roles
 from attnscope.report.heads import HeadSurvey
 from attnscope.views.formats import export
-from attnscope.views.terminal.contact_sheet import is_contact_sheet, pool_largest
-from attnscope.views.terminal.heads import Listing
+from attnscope.views.presentation.heads import Listing
+from attnscope.views.presentation.run import are_thumbnails
+from attnscope.views.terminal.thumbnails import pool_largest
 from tests.helpers.sample_overviews import pooled_of, weights_of
 from tests.helpers.sample_reports import causal, report, text_report, tokens, words
 from tests.helpers.sample_surveys import measured, survey
@@ -155,10 +156,10 @@ def test_long_texts_and_few_heads():
     long = sheet(3, 3, 2)
     heads = [replace(head, stages={}, pooled=pooled_of(weights_of(90), 16)) for head in long.texts[0].heads]
     text = replace(long.texts[0], heads=heads, queries=[], keys=[])
-    assert is_contact_sheet(text)
+    assert are_thumbnails(text)
     assert "a cell is the largest of" not in draw(replace(long, texts=[text]), 200, format="heat")
-    assert not is_contact_sheet(sheet(1, 12, 3).texts[0])  # heads of one layer are drawn in full
-    assert not is_contact_sheet(sheet(2, 4, 3).texts[0])
+    assert not are_thumbnails(sheet(1, 12, 3).texts[0])  # heads of one layer are drawn in full
+    assert not are_thumbnails(sheet(2, 4, 3).texts[0])
 
 
 def test_a_comparison_of_many_heads_leads_with_those_that_moved_most():

@@ -1,17 +1,11 @@
-from io import StringIO
-
 import pytest
 from rich.cells import cell_len
-from rich.console import Console
 
 from attnscope.report import Token
-from attnscope.views.terminal.labels import shorten, spans, token_name
-from attnscope.views.terminal.screen import Screen
-
-
-@pytest.fixture
-def screen():
-    return Screen(Console(file=StringIO(), width=80, color_system=None, legacy_windows=False), 2)
+from attnscope.views.plain import spell_token
+from attnscope.views.presentation.axes import format_positions
+from attnscope.views.presentation.spans import Span, token_span
+from attnscope.views.terminal.labels import shorten
 
 
 @pytest.mark.parametrize(
@@ -30,12 +24,23 @@ def screen():
         ("[bold]", "[bold]"),
     ],
 )
-def test_a_name_shows_what_is_there(screen, text, name):
-    assert token_name(screen, Token(id=0, piece="", text=text)) == name
+def test_a_name_shows_what_is_there(text, name):
+    assert spell_token(text, ascii=False) == name
 
 
-def test_a_token_without_text_is_spelled_by_its_piece(screen):
-    assert token_name(screen, Token(id=0, piece="[PAD]", text="")) == "[PAD]"
+def test_a_name_in_ascii_tells_blanks_and_marks_from_what_stands_for_them():
+    spelled = [spell_token(text, ascii=True) for text in (" the", "␣the", "\u0301x", "é")]
+    assert spelled == ["_the", r"\u2423the", r"\u0301x", r"\xe9"]
+
+
+def test_a_token_without_text_is_spelled_by_its_piece():
+    assert token_span(Token(id=0, piece="[PAD]", text="")) == Span("[PAD]", origin="token")
+
+
+def test_a_token_that_the_tokenizer_does_not_know_says_so():
+    assert token_span(Token(id=0, piece="[UNK]", text="xyz", unknown=True), "dim") == Span(
+        "xyz", "dim", "unknown token"
+    )
 
 
 @pytest.mark.parametrize("cells", range(1, 9))
@@ -51,4 +56,4 @@ def test_a_shortened_name_fits_and_says_that_it_is_short(name, cells):
     [([], ""), ([3], "3"), ([0, 1, 2], "0–2"), ([0, 5, 7, 8, 9], "0, 5, 7–9"), ([4, 2, 3], "4, 2–3")],
 )
 def test_positions_are_named_as_runs(positions, said):
-    assert spans(positions) == said
+    assert format_positions(positions) == said

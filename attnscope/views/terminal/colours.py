@@ -5,15 +5,10 @@ terminal's. In both ramps brighter means stronger: viridis (van der Walt and Smi
 to orange, centred at 0, for what has a sign; both are safe for the colour-blind.
 """
 
-from dataclasses import dataclass
 from functools import lru_cache
-from math import isfinite
 
-import numpy as np
 from rich.color import Color
 from rich.style import Style
-
-from attnscope.report import Matrix
 
 _STEPS = 64
 _SEQUENTIAL = "440154 482878 3e4989 31688e 26828e 1f9e89 35b779 6ece58 b5de2b fde725"
@@ -23,43 +18,8 @@ _DIVERGING_16 = "bright_cyan cyan blue black red yellow bright_yellow"
 _DARK_16 = ("black", "blue", "red")
 
 
-@dataclass(frozen=True)
-class Scale:
-    """The range that a ramp is stretched over.
-
-    Attributes:
-        low: The value of the ramp's first colour.
-        high: The value of its last.
-        signed: Centred at 0.
-    """
-
-    low: float
-    high: float
-    signed: bool
-
-    def place(self, value: float) -> float | None:
-        """Return the place of a value on the scale, from 0 to 1; None if it has none."""
-        if not isfinite(value):
-            return None
-        return (value - self.low) / (self.high - self.low) if self.high > self.low else 0.5 if self.signed else 0.0
-
-    def style(self, value: float, colours: int) -> Style | None:
-        """Background and foreground of a value; None where it has none."""
-        place = self.place(value)
-        return None if place is None or not colours else ramp_style(place, self.signed, colours)
-
-
-def scale_for(stage: str, matrix: Matrix) -> Scale:
-    """The scale of one stage: weights from 0 to the largest, everything else centred at 0."""
-    finite = matrix[np.isfinite(matrix)]
-    if stage == "weights":
-        return Scale(0.0, float(finite.max()) if finite.size else 0.0, signed=False)
-    largest = float(np.abs(finite).max()) if finite.size else 0.0
-    return Scale(-largest, largest, signed=True)
-
-
 def ramp_style(place: float, signed: bool, colours: int) -> Style:
-    """The style at a place from 0 to 1 of a ramp, for a console of so many colours."""
+    """Return the style at a place from 0 to 1 of a ramp, for a console of so many colours."""
     return _style(round(min(1.0, max(0.0, place)) * _STEPS), signed, colours <= 16)
 
 

@@ -1,22 +1,25 @@
-"""A table of numbers whose columns are as wide as their numbers."""
+"""Draw grids, whose columns are as wide as their numbers, and vectors."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-import numpy as np
 from rich.cells import cell_len
 from rich.table import Table
 from rich.text import Text
 
-from attnscope.views.terminal.numbers import ZERO, Digits, digits_for
-from attnscope.views.terminal.screen import Screen
+from attnscope.views.presentation.numbers import ZERO, written
+from attnscope.views.presentation.parts import Dimensions, Grid, VectorLine
+from attnscope.views.terminal.contributors import BAR, bar_text
+from attnscope.views.terminal.labels import labels
+from attnscope.views.terminal.screen import INDENTS, STYLES, Screen
 
-INDENT = 3
+_INDENT = INDENTS[1]
+_NAME = INDENTS[2] - INDENTS[1]  # cells of a vector's name
 
 
 @dataclass(frozen=True)
-class Column:
+class _GridColumn:
     """One column of a grid.
 
     Attributes:
@@ -27,7 +30,7 @@ class Column:
     """
 
     heading: str
-    cells: list[str]
+    cells: Sequence[str]
     style: str = ""
     left: bool = False
 
@@ -37,45 +40,41 @@ class Column:
         return 2 + max(map(cell_len, (self.heading, *self.cells)))
 
 
-def numbers(values: Sequence[float | None], precision: int, *, zero: str = "", none: str = "") -> list[str]:
-    """Format the cells of one column with the same number of digits.
+def put_grid(screen: Screen, grid: Grid) -> None:
+    """Print rows of numbers, in as many blocks of columns as the width needs."""
+    names = [screen.text(label) for label in grid.others]
+    if grid.keys is not None:
+        axis = labels(screen, grid.keys)
+        names = [*(axis.label(i, axis.name_cells(screen.width)) for i in range(len(axis.names))), *names]
+    label = max(cell_len(grid.heading), *(cell_len(text.plain) for text in names))
+    columns = [_GridColumn(column.heading, column.cells, STYLES[column.look]) for column in grid.columns]
+    if grid.bars is not None:
+        columns.append(_GridColumn("", [bar_text(bar or 0.0, BAR) for bar in grid.bars], "cyan", left=True))
+    said = ""
+    if grid.dimensions is not None:
+        used = _INDENT + label + sum(column.width for column in columns)
+        shown = _dimensions(grid.dimensions, screen.width - used)
+        columns += shown
+        if len(shown) < (count := grid.dimensions.matrix.shape[1]):
+            which = f"the first {len(shown)} of" if shown else "none of the"
+            said = f"{which} {count} dimensions of {grid.dimensions.name}; {grid.dimensions.whole}"
+    block: list[_GridColumn] = []
+    for column in columns:
+        if block and _INDENT + label + sum(each.width for each in (*block, column)) > screen.width:
+            _put_block(screen, grid.heading, names, label, block)
+            block = []
+        block.append(column)
+    _put_block(screen, grid.heading, names, label, block)
+    if said:
+        screen.put_indented(Text(said, "dim"), 1)
 
-    Args:
-        values: The numbers.
-        precision: Digits after the point of ordinary ones.
-        zero: Text for exactly 0; empty for the number itself.
-        none: Text for a missing number.
-    """
-    known = np.array([value for value in values if value is not None], dtype=np.float64)
-    return _written(values, digits_for(known, precision), zero, none)  # type: ignore[arg-type]
 
-
-def _written(values: Sequence[float | None], digits: Digits, zero: str = "", none: str = "") -> list[str]:
-    return [
-        (digits.units(none) if none else "")
-        if value is None
-        else digits.units(zero) if zero and value == 0 else digits.text(float(value))
-        for value in values
-    ]  # fmt: skip
-
-
-def number(value: float, precision: int) -> str:
-    """One number with as many digits as a column of its size would have."""
-    return numbers([value], precision)[0]
-
-
-def dimensions(matrix: "np.ndarray", room: int, precision: int) -> list[Column]:
-    """Format the first dimensions of some vectors, as many as fit.
-
-    Args:
-        matrix: A vector a row.
-        room: Width that the columns may take.
-        precision: Digits after the point.
-    """
-    columns: list[Column] = []
-    digits = digits_for(matrix, precision)
-    for i in range(matrix.shape[1]):
-        column = Column(f"dim {i}", _written(matrix[:, i].tolist(), digits, ZERO), "dim")
+def _dimensions(dimensions: Dimensions, room: int) -> list[_GridColumn]:
+    """Format the first dimensions of the vectors, as many as fit the room."""
+    columns: list[_GridColumn] = []
+    for i in range(dimensions.matrix.shape[1]):
+        cells = written(dimensions.matrix[:, i].tolist(), dimensions.digits, ZERO)
+        column = _GridColumn(f"dim {i}", cells, "dim")
         room -= column.width
         if room < 0:
             break
@@ -83,60 +82,37 @@ def dimensions(matrix: "np.ndarray", room: int, precision: int) -> list[Column]:
     return columns
 
 
-def put_grid(screen: Screen, heading: str, labels: Sequence[Text], columns: Sequence[Column]) -> None:
-    """Print rows of numbers, in as many blocks of columns as the width needs.
-
-    Args:
-        screen: Where to.
-        heading: Heading above the labels.
-        labels: A label for every row.
-        columns: The numbers.
-    """
-    label = label_cells(heading, labels)
-    block: list[Column] = []
-    for column in columns:
-        if block and INDENT + label + sum(each.width for each in (*block, column)) > screen.width:
-            _put_block(screen, heading, labels, label, block)
-            block = []
-        block.append(column)
-    _put_block(screen, heading, labels, label, block)
-
-
-def _put_block(screen: Screen, heading: str, labels: Sequence[Text], label: int, columns: Sequence[Column]) -> None:
+def _put_block(screen: Screen, heading: str, names: Sequence[Text], label: int, columns: Sequence[_GridColumn]) -> None:
     table = Table(box=None, padding=0, pad_edge=False, header_style="dim")
-    table.add_column("", width=INDENT)
+    table.add_column("", width=_INDENT)
     table.add_column(Text(heading), width=label, no_wrap=True)
     for column in columns:
         blanks = "  " if column.left else ""
         justify: Literal["left", "right"] = "left" if column.left else "right"
         table.add_column(Text(blanks + column.heading), width=column.width, justify=justify, no_wrap=True)
-    for r, text in enumerate(labels):
+    for r, text in enumerate(names):
         table.add_row("", text, *(Text("  " * column.left + column.cells[r], column.style) for column in columns))
-    screen.put(table, width=INDENT + label + sum(column.width for column in columns))
+    screen.put(table, width=_INDENT + label + sum(column.width for column in columns))
 
 
-def label_cells(heading: str, labels: Sequence[Text]) -> int:
-    """Cells of the labels' column."""
-    return max(cell_len(heading), *(cell_len(text.plain) for text in labels))
+def put_vector(screen: Screen, vector: VectorLine) -> None:
+    """Print two lines: how a vector was made; its norm and first numbers."""
+    screen.put_indented(Text.assemble((f"{vector.name:<{_NAME}}", "bold"), (vector.made, "dim")), 1)
+    norm = f"‖·‖ {vector.norm}   "
+    values = _leading(vector, screen.width - INDENTS[2] - len(norm))
+    screen.put_indented(Text.assemble(norm, (values, "dim")), 2)
 
 
-def put_indented(screen: Screen, text: Text, indent: int = INDENT) -> None:
-    """Print a paragraph that keeps its distance from the left edge."""
-    for line in text.wrap(screen.console, screen.width - indent):
-        screen.put(Text.assemble(" " * indent, line))
-
-
-def leading(values: np.ndarray, width: int, precision: int) -> str:
-    """The first numbers of a vector, as many as fit, and how many more there are."""
-    digits = digits_for(values, precision)
+def _leading(vector: VectorLine, width: int) -> str:
+    """Write the first numbers of a vector, as many as fit, and how many more there are."""
     shown: list[str] = []
     used = 0
-    for i, value in enumerate(values.tolist()):
-        text = digits.text(value)
-        more = f"  … {len(values) - i - 1} more" if i + 1 < len(values) else ""
+    for i, value in enumerate(vector.values.tolist()):
+        text = vector.digits.text(value)
+        more = f"  … {len(vector.values) - i - 1} more" if i + 1 < len(vector.values) else ""
         if shown and used + 2 + len(text) + len(more) > width:
             break
         shown.append(text)
         used += len(text) + 2 * bool(i)
-    left = len(values) - len(shown)
+    left = len(vector.values) - len(shown)
     return "  ".join(shown) + (f"  … {left} more" if left else "")

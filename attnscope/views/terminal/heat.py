@@ -6,11 +6,12 @@ from rich.style import Style
 from rich.table import Table
 from rich.text import Text
 
+from attnscope.views.presentation.axes import SINK, format_positions
+from attnscope.views.presentation.numbers import MASKED, NOT_ALLOWED
+from attnscope.views.presentation.parts import HeatPanels, StageMatrix
 from attnscope.views.terminal.colours import ramp_style
-from attnscope.views.terminal.labels import SINK, Axis, say_list, say_shortened, spans
-from attnscope.views.terminal.numbers import MASKED, NOT_ALLOWED
+from attnscope.views.terminal.labels import Labels, labels, say_list, say_shortened
 from attnscope.views.terminal.screen import Screen
-from attnscope.views.terminal.stages import StageView
 
 SHADES = " ░▒▓█"
 BETWEEN = 2  # Blanks between two pictures.
@@ -27,7 +28,7 @@ class Panel:
         title: Its title.
     """
 
-    stage: StageView
+    stage: StageMatrix
     columns: range
     title: str
 
@@ -37,13 +38,12 @@ class Panel:
         return max(2 * len(self.columns), len(self.title))
 
 
-def put_heat(screen: Screen, stages: list[StageView]) -> None:
+def put_heat(screen: Screen, panels: HeatPanels) -> None:
     """Print every stage as a picture, then what its colours or shades mean."""
-    if not stages:
-        return
-    rows = stages[0].rows
+    stages = panels.stages
+    rows = labels(screen, stages[0].rows)
     name = rows.name_cells(screen.width)
-    label = name + rows.digits + 1
+    label = name + rows.axis.digits + 1
     space = screen.width - label - BETWEEN
     for number, band in enumerate(_bands([panel for stage in stages for panel in _panels(stage, space)], space)):
         if number:
@@ -53,11 +53,11 @@ def put_heat(screen: Screen, stages: list[StageView]) -> None:
     screen.say("")
     for stage in stages:
         _put_legend(screen, stage)
-    _put_columns(screen, stages, name)
+    _put_columns(screen, rows, labels(screen, stages[0].columns), name)
 
 
-def _panels(stage: StageView, space: int) -> list[Panel]:
-    """A stage in as few pieces as fit the space, as even as they can be."""
+def _panels(stage: StageMatrix, space: int) -> list[Panel]:
+    """Cut a stage into as few pieces as fit the space, as even as they can be."""
     count = len(stage.columns.positions)
     most = max(1, space // 2)
     pieces = -(-count // most)
@@ -68,9 +68,9 @@ def _panels(stage: StageView, space: int) -> list[Panel]:
     return [Panel(stage, part, _piece_title(stage, part)) for part in cut]
 
 
-def _piece_title(stage: StageView, part: range) -> str:
+def _piece_title(stage: StageMatrix, part: range) -> str:
     shown = [stage.columns.positions[i] for i in part if stage.columns.positions[i] != SINK]
-    return f"{stage.name} {spans(shown)} of {stage.columns.total}"
+    return f"{stage.name} {format_positions(shown)} of {stage.columns.total}"
 
 
 def _bands(panels: list[Panel], space: int) -> list[list[Panel]]:
@@ -85,19 +85,19 @@ def _bands(panels: list[Panel], space: int) -> list[list[Panel]]:
     return bands
 
 
-def _table(screen: Screen, band: list[Panel], rows: Axis, name: int, label: int) -> Table:
+def _table(screen: Screen, band: list[Panel], rows: Labels, name: int, label: int) -> Table:
     table = Table(box=None, padding=0, pad_edge=False, header_style="")
     digits = max(panel.stage.columns.digits for panel in band)
     table.add_column(Text("\n" * digits), width=label, no_wrap=True)
     for panel in band:
         table.add_column(_heading(panel, digits), width=panel.width + BETWEEN, no_wrap=True)
-    for r in range(len(rows.positions)):
+    for r in range(len(rows.names)):
         table.add_row(rows.label(r, name), *(_row(screen, panel, r) for panel in band))
     return table
 
 
 def _heading(panel: Panel, digits: int) -> Text:
-    """The title over the columns' positions, which are read downwards."""
+    """Put the title over the columns' positions, which are read downwards."""
     heading = Text.assemble(" " * BETWEEN, (panel.title, "bold"))
     positions = [f"{panel.stage.columns.number(i) or '+':>{digits}}" for i in panel.columns]
     for d in range(digits):
@@ -117,7 +117,7 @@ def _row(screen: Screen, panel: Panel, r: int) -> Text:
     return row
 
 
-def _pixel(screen: Screen, stage: StageView, value: float, text: str) -> tuple[str, Style | str]:
+def _pixel(screen: Screen, stage: StageMatrix, value: float, text: str) -> tuple[str, Style | str]:
     if text.strip() == NOT_ALLOWED or (stage.name == "weights" and value == 0):
         return f" {NOT_ALLOWED}", "dim"
     place = stage.scale.place(value)
@@ -132,7 +132,7 @@ def _shade(place: float) -> int:
     return min(len(SHADES) - 1, int(place * len(SHADES)))
 
 
-def _put_legend(screen: Screen, stage: StageView) -> None:
+def _put_legend(screen: Screen, stage: StageMatrix) -> None:
     """Describe the scale from smallest to largest, and what was computed."""
     low, high = stage.digits.text(stage.scale.low), stage.digits.text(stage.scale.high)
     legend = Text.assemble((f"{stage.name:<7}", "bold"), f"  {low} ")
@@ -145,20 +145,14 @@ def _put_legend(screen: Screen, stage: StageView) -> None:
         legend.append("".join(f"[{shade * 2}] {bound} " for shade, bound in zip(SHADES, bounds, strict=False)))
         legend.append(f"[{SHADES[-1] * 2}]")
     legend.append(f" {high}")
-    legend.append(f"  {_said(stage)}", "dim")
+    legend.append(f"  {screen.plain(stage.arithmetic_of_picture)}", "dim")
     screen.say(legend)
 
 
-def _said(stage: StageView) -> str:
-    said = stage.arithmetic.replace("a plain 0 is exactly zero", f"{NOT_ALLOWED} is exactly zero")
-    return said.replace("the head's sink;", "the head's sink (column +);")
-
-
-def _put_columns(screen: Screen, stages: list[StageView], name: int) -> None:
+def _put_columns(screen: Screen, rows: Labels, columns: Labels, name: int) -> None:
     """Name the columns that no row names, and the full names of shortened row labels."""
-    rows, columns = stages[0].rows, stages[0].columns
-    named = set(rows.positions) if columns.kind == "key" else set()
-    listed = [f"{p} {n}" for p, n in zip(columns.positions, columns.names, strict=True) if n and p not in named]
-    say_list(screen, "context" if columns.kind == "context" else "columns", listed)
-    nothing = Axis(columns.kind, [], [], [], 0)
-    say_shortened(screen, rows.shortened(name), nothing, 0)
+    kind = columns.axis.kind
+    named = set(rows.axis.positions) if kind == "key" else set()
+    listed = [f"{p} {n}" for p, n in zip(columns.axis.positions, columns.names, strict=True) if n and p not in named]
+    say_list(screen, "context" if kind == "context" else "columns", listed)
+    say_shortened(screen, rows.shortened(name), {}, kind)

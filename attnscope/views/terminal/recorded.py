@@ -6,8 +6,9 @@ from io import StringIO
 from rich.console import Console
 from rich.terminal_theme import SVG_EXPORT_THEME
 
-from attnscope.views.terminal import Findings, draw
-from attnscope.views.terminal.heads import Listing
+from attnscope.views.presentation import Findings
+from attnscope.views.presentation.heads import Listing
+from attnscope.views.terminal import draw
 
 _PRE = (
     "<pre style=\"font-family:Menlo,Consolas,'DejaVu Sans Mono',monospace;line-height:1.25;white-space:pre;"
@@ -18,13 +19,13 @@ _PRE = (
 def as_text(
     findings: Findings, *, width: int, precision: int, options: bool = True, listing: Listing | None = None
 ) -> str:
-    """The table view without colour.
+    """Draw the table view without colour.
 
     Args:
         findings: What to show.
         width: Columns.
         precision: Digits after the point.
-        options: See terminal.render.
+        options: See present.
         listing: Of a survey of heads: which of them are listed.
     """
     file = StringIO()
@@ -34,14 +35,14 @@ def as_text(
 
 
 def as_html(findings: Findings, *, width: int, precision: int) -> str:
-    """The table view in colour, as one HTML element that loads nothing from anywhere; see as_text."""
+    """Draw the table view in colour, as one HTML element that loads nothing from anywhere; see as_text."""
     console = _recording(width)
     draw(findings, console, precision=precision, options=False)
     return console.export_html(theme=SVG_EXPORT_THEME, code_format=_PRE, inline_styles=True)
 
 
 def as_svg(findings: Findings, *, width: int, precision: int, listing: Listing | None = None) -> str:
-    """The table view in colour, as a picture that loads nothing from anywhere.
+    """Draw the table view in colour, as a picture that loads nothing from anywhere.
 
     Args:
         findings: What to show.
@@ -56,7 +57,7 @@ def as_svg(findings: Findings, *, width: int, precision: int, listing: Listing |
 
 
 def _recording(width: int) -> Console:
-    """A console in full colour that keeps what is drawn."""
+    """Return a console in full colour that keeps what is drawn."""
     return Console(
         file=StringIO(),
         width=width,

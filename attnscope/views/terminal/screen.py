@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import groupby
 
 from rich.cells import cell_len
 from rich.console import Console, RenderableType
@@ -11,11 +12,23 @@ from rich.segment import Segment, Segments
 from rich.style import Style
 from rich.text import Text
 
-from attnscope.system.escape import escape_control
-from attnscope.views.plain import ASCII, note_for
+from attnscope.views.plain import ASCII, note_for, safe_text, spell_token
+from attnscope.views.presentation.spans import UNKNOWN, Look, Span
 
 NARROWEST = 20  # Below this no table makes sense: lines are laid out for it, then folded as a terminal would.
+INDENTS = 0, 3, 14  # Cells of the steps from the left edge.
 ROOMY = 40  # From this width on, optional parts fit: names of the axes, values in a column of their own.
+STYLES: dict[Look, str] = {
+    "": "",
+    "dim": "dim",
+    "bold": "bold",
+    "title": "bold reverse",
+    "remark": "yellow",
+    "warning": "bold yellow",
+    "alarm": "bold white on red",
+    "good": "green",
+    "bad": "bold red",
+}
 _RUNS = re.compile(r" +|[^ ]+(?: [^ ]+)*")
 
 
@@ -25,17 +38,9 @@ class Screen:
 
     Attributes:
         console: Where the lines go; its width, colours and encoding are its own business.
-        precision: Digits after the point in matrices.
-        options: It is the command line's, so that its options are named which show more.
     """
 
     console: Console
-    precision: int
-    options: bool = True
-
-    def named(self, option: str, argument: str) -> str:
-        """What shows more: an option of the command line, or what it is called in Python."""
-        return option if self.options else argument
 
     @property
     def width(self) -> int:
@@ -54,20 +59,31 @@ class Screen:
             return 0
         return {None: 0, "standard": 16, "windows": 16, "256": 256}.get(self.console.color_system, 1 << 24)
 
-    def safe(self, text: str) -> str:
-        """Escape control characters of untrusted text, in characters that the console has."""
-        text = escape_control(text)
-        return text.encode("ascii", "backslashreplace").decode() if self.ascii else text
+    def plain(self, spans: Iterable[Span]) -> str:
+        """Join spans in characters that the console has, with what is untrusted escaped."""
+        return "".join(map(self._spell, spans))
 
-    def note(self, text: str) -> str:
-        """A note of a report; see note_for."""
-        return note_for(text, ascii=self.ascii)
+    def text(self, spans: Iterable[Span]) -> Text:
+        """Join spans in their styles; see plain."""
+        styled = [(self.plain(some), STYLES[look]) for look, some in groupby(spans, lambda span: span.look)]
+        if len(styled) == 1:
+            return Text(*styled[0], overflow="fold")  # what pads it in a column looks the same
+        return Text.assemble(*styled, overflow="fold")
+
+    def _spell(self, span: Span) -> str:
+        if span.origin in ("token", "unknown token"):
+            return UNKNOWN * (span.origin != "token") + spell_token(span.text, ascii=self.ascii)
+        if span.origin == "untrusted":
+            return safe_text(span.text, ascii=self.ascii)
+        if span.origin == "note":
+            return note_for(span.text, ascii=self.ascii)
+        return span.text.replace("±", "+-") if self.ascii else span.text  # `put` replaces those that stay as wide
 
     def put(self, renderable: RenderableType, width: int = 0) -> None:
         """Print; a line that is wider than the console is wrapped, and trailing blanks are left out.
 
         Args:
-            renderable: What to print. Untrusted strings must already be `safe` and inside a `Text`.
+            renderable: What to print. Untrusted strings must come from `plain` or `text` and be inside a `Text`.
             width: Columns that it needs, where that is more than `self.width`.
         """
         options = self.console.options.update(width=max(width, self.width))
@@ -81,6 +97,12 @@ class Screen:
     def say(self, *parts: str | tuple[str, str] | Text) -> None:
         """Print one paragraph of styled parts, wrapped at words."""
         self.put(Text.assemble(*parts, overflow="fold"))
+
+    def put_indented(self, text: Text, indent: int) -> None:
+        """Print a paragraph that keeps its distance from the left edge: so many steps."""
+        cells = INDENTS[indent]
+        for line in text.wrap(self.console, self.width - cells):
+            self.put(Text.assemble(" " * cells, line))
 
     def _ready(self, segment: Segment) -> list[Segment]:
         text = segment.text.translate(ASCII) if self.ascii else segment.text
@@ -119,7 +141,7 @@ def _trim(line: Iterable[Segment]) -> list[Segment]:
 
 
 def _fold(line: list[Segment], width: int) -> list[list[Segment]]:
-    """The line in pieces of at most `width` cells; a character wider than that has its own line."""
+    """Cut a line into pieces of at most `width` cells; a character wider than that has its own line."""
     if sum(cell_len(segment.text) for segment in line) <= width:
         return [line]
     pieces: list[list[Segment]] = [[]]

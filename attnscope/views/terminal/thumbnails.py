@@ -7,12 +7,12 @@ from rich.color import Color
 from rich.style import Style
 from rich.text import Text
 
-from attnscope.report import HeadReport, Matrix, TextReport
+from attnscope.report.arrays import Matrix
+from attnscope.views.presentation.parts import Thumbnails
 from attnscope.views.terminal.colours import ramp_style
 from attnscope.views.terminal.heat import LEGEND, SHADES
 from attnscope.views.terminal.screen import Screen
 
-_FEWEST = 8  # heads: of fewer, each is drawn in full
 _NARROWEST, _WIDEST = 5, 24  # cells of a thumbnail
 _LINES = 42  # of all layers together, where that leaves three for each
 _LEAST = 3  # lines of a thumbnail
@@ -20,21 +20,13 @@ _LEAST = 3  # lines of a thumbnail
 Pixels = np.ndarray[Any, np.dtype[np.float32]]
 
 
-def is_contact_sheet(text: TextReport) -> bool:
-    """Whether a text has so many heads, in several layers, that a picture of each is a thumbnail."""
-    layers = {head.layer for head in text.heads}
-    numbered = all(isinstance(one, int) for head in text.heads for one in (head.layer, head.head))
-    drawn = all("weights" in head.stages or head.pooled is not None for head in text.heads)
-    return numbered and drawn and len(layers) > 1 and len(text.heads) > _FEWEST
-
-
-def put_contact_sheet(screen: Screen, text: TextReport) -> None:
+def put_thumbnails(screen: Screen, thumbnails: Thumbnails) -> None:
     """Print the weights of every head as a thumbnail.
 
     A cell of a thumbnail is the largest weight of the queries and keys that fall into it, so that nothing strong is
     lost; all are drawn on one scale from 0 to 1.
     """
-    by_place = {(head.layer, head.head): _weights(head) for head in text.heads}
+    by_place = thumbnails.weights
     layers, heads = (sorted({place[n] for place in by_place}) for n in (0, 1))
     label = len(f"L{layers[-1]}") + 1
     at_once = max(1, min(len(heads), (screen.width - label) // (_NARROWEST + 1)))
@@ -62,16 +54,8 @@ def put_contact_sheet(screen: Screen, text: TextReport) -> None:
     _put_legend(screen, shape, rows, width)
 
 
-def _weights(head: HeadReport) -> Matrix:
-    """The weights on the screen: of the shown rows and columns, or those of a map."""
-    if "weights" in head.stages and head.stages["weights"].size:
-        return head.stages["weights"]
-    assert head.pooled is not None
-    return head.pooled.weights
-
-
 def pool_largest(matrix: Matrix, rows: int, columns: int) -> Pixels:
-    """The largest number of every cell of a coarser grid; −1 where there is none."""
+    """Pool a matrix to the largest number of every cell of a coarser grid; −1 where there is none."""
     known = np.where(np.isnan(matrix), -1.0, matrix).astype(np.float32)
     for axis, count in ((0, rows), (1, columns)):
         size = known.shape[axis]

@@ -1,22 +1,20 @@
 """The lines around matrices: what produced them, which head this is, where to see more."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 
 import numpy as np
-from rich.table import Table
-from rich.text import Text
 
 from attnscope.report import STAGES, HeadReport, Means, Report, TextReport
 from attnscope.report.row_statistics import ROW_STATISTICS
 from attnscope.report.tokens import describe_unknown
-from attnscope.views.terminal.labels import UNKNOWN, spans
-from attnscope.views.terminal.screen import ROOMY, Screen, flow
+from attnscope.views.presentation.axes import format_positions
+from attnscope.views.presentation.parts import Facts, Flow, Paragraph, ViewPart
+from attnscope.views.presentation.settings import DisplaySettings
+from attnscope.views.presentation.spans import UNKNOWN, Span, Spans, note, ours, untrusted
 
-NAMES = 9  # Width of the names before values.
 LONGEST_TEXT = 400  # Characters of a text that its header repeats in full; of a longer one it has the first half.
-_WARNING = "bold white on red"
-_UNKNOWN = " UNKNOWN WORDS "
+_UNKNOWN = Span(" UNKNOWN WORDS ", "alarm")
 _NAMED = 5  # unknown words that are named
 _WHAT_IF = {
     "stack": "the whole model ran with this mask, so later layers see changed inputs",
@@ -24,85 +22,97 @@ _WHAT_IF = {
 }
 
 
-def put_unknown_words(screen: Screen, texts: Iterable[TextReport]) -> None:
-    """Print how many words the tokenizer does not know, before anything that is computed from its tokens."""
-    texts = list(texts)
+def unknown_words(texts: Sequence[TextReport]) -> Iterator[ViewPart]:
+    """Say how many words the tokenizer does not know, before anything that is computed from its tokens."""
     share, words = describe_unknown((text.text, text.pair, text.tokens) for text in texts)
     if share:
-        named = ", ".join(map(screen.safe, words[:_NAMED])) + ", …" * (len(words) > _NAMED)
-        screen.say((_UNKNOWN, _WARNING), f" {share} (marked {UNKNOWN}): {named}")
+        named = _joined(map(untrusted, words[:_NAMED]), ", ")
+        more = ours(", …") if len(words) > _NAMED else ()
+        yield Paragraph((_UNKNOWN, Span(f" {share} (marked {UNKNOWN}): "), *named, *more))
     if pieces := sum(token.unknown for text in texts for token in text.context or ()):
         said = f"{_counted(pieces, 'token')} of the context {'is' if pieces == 1 else 'are'}"
-        screen.say((_UNKNOWN, _WARNING), f" {said} unknown to the tokenizer (marked {UNKNOWN})")
+        yield Paragraph((_UNKNOWN, Span(f" {said} unknown to the tokenizer (marked {UNKNOWN})")))
 
 
-def put_report_header(screen: Screen, report: Report) -> None:
-    """Print what produced the numbers: model, mask, device; random weights first of all."""
+def report_header(report: Report) -> Iterator[ViewPart]:
+    """Say what produced the numbers: model, mask, device; random weights first of all."""
     made = report.provenance
     if made.weights == "random":
-        screen.say((" RANDOM WEIGHTS ", _WARNING), " untrained model: real arithmetic, meaningless patterns")
-    engine = [] if made.engine == "native" else [f"engine {made.engine}"]
+        said = " untrained model: real arithmetic, meaningless patterns"
+        yield Paragraph((Span(" RANDOM WEIGHTS ", "alarm"), Span(said)))
     sizes = f"{_counted(made.n_layers, 'layer')} × {_counted(made.n_heads, 'head')}"
-    part = [made.part] if made.part else []
-    names = [f"{made.model} ({made.family})", *part]
-    parts = [
-        *map(screen.safe, names),
-        sizes,
-        screen.safe(made.device),
-        screen.safe(made.dtype),
-        *map(screen.safe, engine),
-    ]
+    model = [f"{made.model} ({made.family})", *([made.part] if made.part else [])]
+    engine = [] if made.engine == "native" else [f"engine {made.engine}"]
+    items = [*map(untrusted, model), ours(sizes), *map(untrusted, [made.device, made.dtype, *engine])]
     mask = report.mask
-    lines: list[tuple[str, Text]] = [("model", Text(" · ".join(parts)))]
+    lines: list[tuple[str, Spans | Flow]] = [("model", _joined(items, " · "))]
     if made.adapter is not None:
-        lines.append(("adapter", Text(screen.safe(made.adapter))))
+        lines.append(("adapter", untrusted(made.adapter)))
     if mask.what_if is None:
         whose = "the model's own" if mask.own == mask.used else f"one of the model's masks: {mask.own}"
-        lines.append(("mask", Text(screen.safe(f"{mask.used} ({whose})"))))
+        lines.append(("mask", untrusted(f"{mask.used} ({whose})")))
     else:
-        lines.append(("mask", Text(screen.safe(f"{mask.used}; the model's own is {mask.own}"))))
+        lines.append(("mask", untrusted(f"{mask.used}; the model's own is {mask.own}")))
         explained = _WHAT_IF.get(mask.what_if, "")
-        what_if = Text.assemble((screen.safe(mask.what_if), "bold yellow"), f": {explained}" if explained else "")
-        lines.append(("what if", what_if))
+        what_if = untrusted(mask.what_if, "warning")
+        lines.append(("what if", (*what_if, Span(f": {explained}")) if explained else what_if))
     if made.values != "exact":
-        lines.append(("values", Text(screen.safe(made.values))))
+        lines.append(("values", untrusted(made.values)))
     if made.weights_hash is not None:
-        lines.append(("weights", Text(f"SHA-256 {made.weights_hash}")))
+        lines.append(("weights", ours(f"SHA-256 {made.weights_hash}")))
     if made.tokenizer is not None:
-        lines.append(("tokenizer", Text(f"{screen.safe(made.tokenizer)} (in place of the model's own)")))
-    put_facts(screen, [*lines, *(("note", Text(screen.note(note))) for note in made.notes)])
+        lines.append(("tokenizer", (*untrusted(made.tokenizer), Span(" (in place of the model's own)"))))
+    yield Facts([*lines, *(("note", note(said)) for said in made.notes)])
+
+
+def _joined(items: Iterable[Spans], between: str) -> Spans:
+    joined: Spans = ()
+    for item in items:
+        joined += (*ours(between), *item) if joined else item
+    return joined
 
 
 def _counted(number: int, what: str) -> str:
     return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
-def put_text_header(screen: Screen, text: TextReport, count: int) -> None:
-    """Print which text this is and how many tokens it has."""
+def text_header(text: TextReport, count: int) -> Facts:
+    """Say which text this is and how many tokens it has."""
     name = "text" if count == 1 else f"text {text.index}"
-    lines = [(name, Text(f"{_quoted(screen, text.text)} · {_counted(len(text.tokens), 'token')}"))]
+    size = Span(f" · {_counted(len(text.tokens), 'token')}")
+    lines: list[tuple[str, Spans | Flow]] = [(name, (*_quoted(text.text), size))]
     if text.pair is not None:
         second = [i for i, token in enumerate(text.tokens) if token.segment == 1]
-        lines.append(("pair", Text(f"{_quoted(screen, text.pair)} · tokens {spans(second)}")))
+        lines.append(("pair", (*_quoted(text.pair), Span(f" · tokens {format_positions(second)}"))))
     if text.context is not None:
-        lines.append(("context", Text(f"keys and values come from {len(text.context)} tokens of another text")))
+        lines.append(("context", ours(f"keys and values come from {len(text.context)} tokens of another text")))
     if 0 < len(text.queries) < len(text.tokens):
-        lines.append(("rows", Text(f"{spans(text.queries)} of 0–{len(text.tokens) - 1}")))
-    put_facts(screen, lines)
+        lines.append(("rows", ours(f"{format_positions(text.queries)} of 0–{len(text.tokens) - 1}")))
+    return Facts(lines)
 
 
-def put_head_header(screen: Screen, report: Report, text: TextReport, head: HeadReport) -> None:
-    """Print which layer and head this is, how it came to be shown, and what its rows look like on average."""
-    parts: list[tuple[str, str]] = [(head_name(head), "bold reverse")]
+def _quoted(text: str) -> Spans:
+    if len(text) <= LONGEST_TEXT:
+        return untrusted(text)
+    first = LONGEST_TEXT // 2
+    return (*untrusted(text[:first]), Span(f"… (the first {first} of {len(text):,} characters)"))
+
+
+def head_header(report: Report, text: TextReport, head: HeadReport) -> Iterator[ViewPart]:
+    """Say which layer and head this is, how it came to be shown, and what its rows look like on average."""
+    spans = [Span(head_name(head), "title")]
     if report.provenance.weights == "random":
-        parts += [(" ", ""), (" random weights ", _WARNING)]
+        spans += RANDOM_WEIGHTS
     if len(report.texts) > 1:
-        parts.append((f"  text {text.index}", ""))
+        spans.append(Span(f"  text {text.index}"))
     if head.chosen:
-        parts.append((f"  {screen.safe(head.chosen)}", ""))
-    screen.say(*parts)
+        spans += [Span("  "), *untrusted(head.chosen)]
+    yield Paragraph(tuple(spans))
     if facts := _row_facts(text, head):
-        screen.put(flow([Text(fact, "dim") for fact in facts], screen.width, " "))
+        yield Flow([ours(fact, "dim") for fact in facts], " ")
+
+
+RANDOM_WEIGHTS = (Span(" "), Span(" random weights ", "alarm"))
 
 
 def head_name(head: HeadReport) -> str:
@@ -149,13 +159,13 @@ def _shown_means(head: HeadReport, counted: np.ndarray) -> Means:
     return Means(**(dict.fromkeys(values) | {name: float(each.mean()) for name, each in known.items() if each.size}))
 
 
-def put_notes(screen: Screen, notes: Iterable[str]) -> None:
-    """Print what was left out, and which option shows it."""
-    put_facts(screen, [("note", Text(screen.note(note))) for note in notes])
+def notes(notes: Iterable[str]) -> Facts:
+    """Say what was left out, and which option shows it."""
+    return Facts([("note", note(said)) for said in notes])
 
 
-def put_more(screen: Screen, report: Report) -> None:
-    """Print the options that show what this screen of a report does not."""
+def more_of_report(report: Report, settings: DisplaySettings) -> Iterator[ViewPart]:
+    """Name the options that show what the parts of a report do not."""
     heads = [head for text in report.texts for head in text.heads]
     stages = {stage for head in heads for stage in head.stages}
     more = []
@@ -172,34 +182,10 @@ def put_more(screen: Screen, report: Report) -> None:
     else:
         more += ["--query ROWS", "--query ROWS --key COLUMNS", "--pool N"]
     more.append("--format json (every digit)")
-    put_options(screen, more)
+    yield from more_options(more, settings)
 
 
-def put_options(screen: Screen, options: Iterable[str], indent: int = NAMES) -> None:
-    """Print options that show more, where the screen is the command line's."""
-    if screen.options:
-        put_facts(screen, [("more", flow(map(Text, options), screen.width - indent, " · "))])
-
-
-def put_facts(screen: Screen, lines: list[tuple[str, Text]]) -> None:
-    """Print `name  value` lines with the values in one column, wrapped inside it."""
-    if screen.width < ROOMY:
-        for name, value in lines:
-            screen.say((f"{name}: ", "dim"), value)
-        return
-    if not lines:
-        return
-    names = max(NAMES, *(len(name) + 2 for name, _ in lines))
-    table = Table.grid(padding=0)
-    table.add_column(width=names, no_wrap=True)
-    table.add_column(overflow="fold")
-    for name, value in lines:
-        table.add_row(Text(name, "dim"), value)
-    screen.put(table)
-
-
-def _quoted(screen: Screen, text: str) -> str:
-    if len(text) <= LONGEST_TEXT:
-        return screen.safe(text)
-    first = LONGEST_TEXT // 2
-    return f"{screen.safe(text[:first])}… (the first {first} of {len(text):,} characters)"
+def more_options(options: Iterable[str], settings: DisplaySettings) -> Iterator[ViewPart]:
+    """Name options that show more, to a user of the command line."""
+    if settings.options:
+        yield Facts([("more", Flow([ours(option) for option in options], " · "))])

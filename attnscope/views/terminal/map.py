@@ -1,4 +1,4 @@
-"""A heat picture of a whole text from its pooled map."""
+"""Draw the map of a whole text as a heat picture."""
 
 from dataclasses import dataclass
 from math import log
@@ -8,11 +8,10 @@ from rich.color import Color
 from rich.style import Style
 from rich.text import Text
 
-from attnscope.report import HeadReport, Matrix, Pooled, TextReport
-from attnscope.views.terminal.attended import put_attended
+from attnscope.report.arrays import Matrix
+from attnscope.views.presentation.parts import WeightMap
 from attnscope.views.terminal.colours import ramp_style
 from attnscope.views.terminal.screen import ROOMY, Screen
-from attnscope.views.terminal.stages import source_kind
 
 SHADES = "░▒▓█"  # of what is more than zero
 DECADES = 1000.0  # the largest weight over the smallest that has a shade of its own
@@ -50,13 +49,13 @@ class Picture:
         return min(1.0, max(0.0, log(weight / self.low) / log(self.high / self.low)))
 
     def at(self, place: float) -> float:
-        """The weight at a place of the scale."""
+        """Return the weight at a place of the scale."""
         return float(self.low * (self.high / self.low) ** place)
 
 
-def put_map(screen: Screen, text: TextReport, pooled: Pooled) -> None:
+def put_map(screen: Screen, pooled: WeightMap) -> None:
     """Print a map, as wide as fits, with positions along both axes, and what its colours or shades mean."""
-    kind = source_kind(text)
+    kind = pooled.kind
     digits = len(str(pooled.queries[-1]))
     label = max(digits, len("query ↓"), len(f"{kind} →")) if screen.width >= ROOMY else digits
     picture = lay_out(screen, pooled, screen.width - label - 1)
@@ -71,8 +70,8 @@ def put_map(screen: Screen, text: TextReport, pooled: Pooled) -> None:
     _put_legend(screen, picture)
 
 
-def lay_out(screen: Screen, pooled: Pooled, space: int) -> Picture:
-    """The map with as many runs as fit the space, neighbours taken together where there are too many."""
+def lay_out(screen: Screen, pooled: WeightMap, space: int) -> Picture:
+    """Choose as many runs of a map as fit the space; take neighbours together where there are too many."""
     n_keys = len(pooled.keys) - 1
     factor = -(-n_keys // space)
     cell = 2 if factor == 1 and 2 * n_keys <= space else 1
@@ -88,7 +87,7 @@ def lay_out(screen: Screen, pooled: Pooled, space: int) -> Picture:
     return Picture(queries, keys, weights.astype(np.float32), cell, lines, low, high)
 
 
-def _merge_queries(pooled: Pooled, together: int) -> tuple[list[int], np.ndarray]:
+def _merge_queries(pooled: WeightMap, together: int) -> tuple[list[int], np.ndarray]:
     """Neighbouring runs of queries averaged, each by the number of its queries; what has no number does not count."""
     starts = pooled.queries
     sizes = np.diff(np.array(starts, dtype=np.float64))[:, None]
@@ -99,7 +98,7 @@ def _merge_queries(pooled: Pooled, together: int) -> tuple[list[int], np.ndarray
         return [*starts[:-1:together], starts[-1]], total / np.add.reduceat(counted, cuts, axis=0)
 
 
-def _put_title(screen: Screen, pooled: Pooled, picture: Picture) -> None:
+def _put_title(screen: Screen, pooled: WeightMap, picture: Picture) -> None:
     sizes = [f"{a} × {b}" for a, b in (pooled.weights.shape, picture.weights.shape)]
     drawn = f", drawn as {sizes[1]}" if sizes[1] != sizes[0] else ""
     said = f"{sizes[0]} map of token runs{drawn}: weight on each run of keys, averaged over a run of queries"
@@ -142,14 +141,14 @@ def _pixel(screen: Screen, picture: Picture, values: list[float]) -> tuple[str, 
 
 
 def _colour(screen: Screen, picture: Picture, value: float) -> Color | None:
-    """The colour of a weight; none for exactly zero, and for what is no number."""
+    """Return the colour of a weight; none for exactly zero, and for what is no number."""
     if not screen.colours or not value > 0:
         return None
     return ramp_style(picture.place(value), False, screen.colours).bgcolor
 
 
 def _put_legend(screen: Screen, picture: Picture) -> None:
-    """The scale, and what is blank."""
+    """Print the scale, and what is blank."""
     legend = Text(f"{picture.low:.2g} ")
     if screen.colours:
         for i in range(LEGEND):
@@ -163,12 +162,3 @@ def _put_legend(screen: Screen, picture: Picture) -> None:
     screen.say(legend)
     if none := int(np.isnan(picture.weights).all(axis=1).sum()):
         screen.say((f"{none} of {len(picture.weights)} rows are blank: their queries are fully masked", "dim"))
-
-
-def put_overview(screen: Screen, text: TextReport, head: HeadReport) -> None:
-    """Print what replaces the matrices of a head, if it has a map."""
-    if head.pooled is not None:
-        put_map(screen, text, head.pooled)
-    if head.columns is not None:
-        screen.say("")
-        put_attended(screen, text, head, head.columns)

@@ -1,11 +1,12 @@
 """Format numbers so that they align within a matrix and stay readable at any size."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import floor, inf, isfinite, isnan, log10
 
 import numpy as np
 
-from attnscope.report import Matrix
+from attnscope.report.arrays import Matrix
 
 NOT_ALLOWED = "·"
 MASKED = "masked"
@@ -25,7 +26,7 @@ class Digits:
     scientific: bool = False
 
     def text(self, value: float) -> str:
-        """A number; one that rounds to zero has no sign."""
+        """Format a number; one that rounds to zero has no sign."""
         if isnan(value):
             return "nan"
         if not isfinite(value):
@@ -57,7 +58,7 @@ def digits_for(matrix: Matrix, precision: int) -> Digits:
 
 
 def cell_text(stage: str, value: float, masked_row: bool, digits: Digits) -> str:
-    """What one cell of a stage says.
+    """Write one cell of a stage.
 
     Not allowed is `·`; a row that may attend to nothing is `masked`, never a number; a weight of exactly 0 is `0`,
     whereas `0.00` is a small one.
@@ -77,3 +78,31 @@ def texts(stage: str, matrix: Matrix, masked_rows: list[bool], digits: Digits) -
         [cell_text(stage, value, masked, digits) for value in row]
         for row, masked in zip(matrix.tolist(), masked_rows, strict=True)
     ]
+
+
+def column_texts(values: Sequence[float | None], precision: int, *, zero: str = "", none: str = "") -> list[str]:
+    """Format the cells of one column with the same number of digits.
+
+    Args:
+        values: The numbers.
+        precision: Digits after the point of ordinary ones.
+        zero: Text for exactly 0; empty for the number itself.
+        none: Text for a missing number.
+    """
+    known = np.array([value for value in values if value is not None], dtype=np.float64)
+    return written(values, digits_for(known, precision), zero, none)  # type: ignore[arg-type]
+
+
+def written(values: Sequence[float | None], digits: Digits, zero: str = "", none: str = "") -> list[str]:
+    """Format the cells of one column with given digits; see column_texts."""
+    return [
+        (digits.units(none) if none else "")
+        if value is None
+        else digits.units(zero) if zero and value == 0 else digits.text(float(value))
+        for value in values
+    ]  # fmt: skip
+
+
+def number_text(value: float, precision: int) -> str:
+    """One number with as many digits as a column of its size would have."""
+    return column_texts([value], precision)[0]

@@ -1,0 +1,52 @@
+"""Findings as a sequence of parts: plain data that a lowering draws on a terminal or in a page.
+
+Nothing in here knows rich, HTML, the width of a screen or how many colours there are. A new view is a lowering of the
+parts (`parts.py`), not another reading of findings.
+"""
+
+from collections.abc import Iterator
+from typing import Literal
+
+from attnscope.report import Explanation, Report
+from attnscope.report.compare import Comparison
+from attnscope.report.heads import HeadSurvey, MeasuredHeads
+from attnscope.views.presentation.compare import present_comparison
+from attnscope.views.presentation.explain import present_explanation
+from attnscope.views.presentation.heads import Listing, present_measured, present_survey
+from attnscope.views.presentation.parts import ViewPart
+from attnscope.views.presentation.run import present_report
+from attnscope.views.presentation.settings import DisplaySettings
+
+Findings = Report | Comparison | Explanation | HeadSurvey | MeasuredHeads
+Format = Literal["table", "heat", "verdict"]
+
+
+def present(
+    findings: Findings,
+    *,
+    format: Format = "table",
+    precision: int = 2,
+    options: bool = True,
+    listing: Listing | None = None,
+) -> Iterator[ViewPart]:
+    """Turn findings of any kind into parts.
+
+    Args:
+        findings: What to show.
+        format: `table` has every number; `heat` is a picture of the same; `verdict` only what a tolerance says of a
+            comparison.
+        precision: Digits after the point in matrices; weights of contributors have one more.
+        options: Name the options of the command line that show more.
+        listing: Of a survey of heads: which of them are listed.
+    """
+    settings = DisplaySettings(precision, options)
+    if isinstance(findings, Report):
+        return present_report(findings, settings, heat=format == "heat")
+    if isinstance(findings, Comparison):
+        return present_comparison(findings, settings, heat=format == "heat", verdict=format == "verdict")
+    if isinstance(findings, Explanation):
+        return present_explanation(findings, settings)
+    if isinstance(findings, HeadSurvey):
+        # Values of roles, which have standard errors, are shown with two digits whatever was asked.
+        return present_survey(findings, DisplaySettings(2, options), listing or Listing())
+    return present_measured(findings, settings, listing or Listing())

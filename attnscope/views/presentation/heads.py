@@ -1,0 +1,199 @@
+"""What every head does: a picture of layers × heads, and the strongest heads."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from attnscope.report import Matrix, Report, TextReport
+from attnscope.report.head_roles import ROLES
+from attnscope.report.heads import HeadSurvey, MeasuredHeads, MeasuredText, RoleValues
+from attnscope.views.presentation.header import more_options, notes, report_header, text_header
+from attnscope.views.presentation.parts import (
+    Facts,
+    Gap,
+    HeadNumbers,
+    Listed,
+    Paragraph,
+    RoleCell,
+    RolePicture,
+    StrongestHeads,
+    StrongestRow,
+    ViewPart,
+)
+from attnscope.views.presentation.scales import Scale
+from attnscope.views.presentation.settings import DisplaySettings
+from attnscope.views.presentation.spans import Span, Spans, note, ours, token_span
+
+_STRONGEST = 10  # heads that are listed of one role or measure
+_MOST = 64  # heads of a role among which a lowering finds as many as fit on a line
+_UNCLEAR = "·"
+_LEAST = 0.005  # below it a value reads 0.00
+_ROLES_ALONE = 3  # roles up to which each is shown with its values
+
+
+@dataclass(frozen=True)
+class Listing:
+    """Which heads are listed below a picture.
+
+    Attributes:
+        top: How many of each role or measure; None for as many as fit on a line, or for ten.
+        sort: In which order those are that have the largest values.
+    """
+
+    top: int | None = None
+    sort: Literal["value", "layer"] = "value"
+
+    def heads(self, values: Matrix, most: int) -> list[tuple[int, int]]:
+        """Layers and heads that are listed; those without a value are none of them."""
+        flat = np.where(np.isnan(values), -np.inf, values).ravel()
+        order = [int(n) for n in np.argsort(-flat, kind="stable")[: self.top or most] if flat[n] > -np.inf]
+        return [divmod(n, values.shape[1]) for n in (sorted(order) if self.sort == "layer" else order)]
+
+
+def present_survey(survey: HeadSurvey, settings: DisplaySettings, listing: Listing) -> Iterator[ViewPart]:
+    """Turn a survey of all heads into parts.
+
+    Args:
+        survey: What to show.
+        settings: Digits, and whose options are named.
+        listing: Which heads are listed.
+    """
+    yield from report_header(Report(survey.provenance, survey.mask, []))
+    yield Facts([(name, note(said)) for name, said in _probes(survey)])
+    yield Gap()
+    if len(survey.roles) <= _ROLES_ALONE:
+        for role in survey.roles:
+            yield from _role(role, settings, listing)
+            yield Gap()
+    else:
+        yield _picture(survey)
+        yield Gap()
+        yield _strongest_of_roles(survey, listing)
+        yield Gap()
+        none = int((survey.main < 0).sum())
+        said = Span(f"{none} of {survey.main.size} heads have no clear role", "bold")
+        yield Paragraph((said, Span(f" ({_UNCLEAR} in the picture)")))
+    yield notes(survey.notes)
+    more = ["--role induction (its values for every head)", "--top K (more heads)"]
+    yield from more_options([*more, "--format json, -o heads.csv (every number)"], settings)
+
+
+def present_measured(measured: MeasuredHeads, settings: DisplaySettings, listing: Listing) -> Iterator[ViewPart]:
+    """Turn one number for every head into parts; see present_survey."""
+    yield from report_header(Report(measured.provenance, measured.mask, []))
+    for number, text in enumerate(measured.texts):
+        yield text_header(
+            TextReport(number, text.text, None, text.tokens, text.context, [], [], []), len(measured.texts)
+        )
+        yield Facts(list(_asked(text)))
+    yield Gap()
+    yield Paragraph((Span(measured.measure, "title"), Span("  "), *note(measured.meaning)))
+    yield head_numbers(measured.values, settings)
+    yield Gap()
+    yield strongest(measured.values, None, listing, settings)
+    yield Gap()
+    yield notes(measured.notes)
+    more = ["--measure entropy", "--top K (more heads)", "--format json (every number)"]
+    yield from more_options(more, settings)
+
+
+def _probes(survey: HeadSurvey) -> Iterator[tuple[str, str]]:
+    probes = survey.probes
+    whose = "attnscope's own" if probes.shipped else "yours"
+    said = f"{probes.texts} ({whose}), {probes.tokens:,} tokens"
+    if probes.unknown:
+        said += f", {probes.unknown:,} of which stand for words that the tokenizer does not know"
+    yield "texts", said
+    if probes.repeated:
+        needle = f", and {probes.needle} of them as a needle" if probes.needle else ""
+        framed = " ".join([*probes.before, "…", *probes.after]) if probes.before or probes.after else ""
+        inside = f", in {framed}" if framed else ""
+        said = f"{probes.draws} × {probes.repeated} random tokens, repeated once{needle}{inside}; seed {probes.seed}"
+        yield "probes", said
+
+
+def _asked(text: MeasuredText) -> Iterator[tuple[str, Spans]]:
+    sources = text.tokens if text.context is None else text.context
+    for name, places, tokens in (("query", text.queries, text.tokens), ("key", text.keys, sources)):
+        if places is not None and len(places) < len(tokens):
+            named: Spans = ()
+            for n, place in enumerate(places[:_STRONGEST]):
+                named += (Span(f"{' · ' * bool(n)}{place} "), token_span(tokens[place]))
+            if len(places) > _STRONGEST:
+                named += ours(f" · and {len(places) - _STRONGEST} more")
+            yield name, named
+
+
+def _picture(survey: HeadSurvey) -> RolePicture:
+    """Present the letter of each head's main role, and its strength."""
+    cells = [
+        [
+            None if place < 0 else _cell(survey.roles[place], float(survey.roles[place].values[layer, head]))
+            for head, place in enumerate(row)
+        ]
+        for layer, row in enumerate(survey.main.tolist())
+    ]
+    return RolePicture(cells, _UNCLEAR)
+
+
+def _cell(role: RoleValues, strength: float) -> RoleCell:
+    return RoleCell(role.letter, ROLES[role.name].colour if role.name in ROLES else None, strength)
+
+
+def _strongest_of_roles(survey: HeadSurvey, listing: Listing) -> StrongestHeads:
+    """For each role: how many heads have it as their main role, and its strongest heads."""
+    rows = [_strongest_row(role, int((survey.main == n).sum()), listing) for n, role in enumerate(survey.roles)]
+    return StrongestHeads(rows, one_line=listing.top is None)
+
+
+def _strongest_row(role: RoleValues, count: int, listing: Listing) -> StrongestRow:
+    listed = [place for place in listing.heads(role.values, _MOST) if abs(role.values[place]) >= _LEAST]
+    heads = [
+        ours(f"L{layer}H{head} {_value(role.values, role.errors, layer, head, 2)}", look)
+        for layer, head in listed
+        for look in ("" if role.values[layer, head] >= role.clear else "dim",)
+    ]
+    if not heads:
+        measured = not np.isnan(role.values).all()
+        said = ours("0" if measured else "–", "dim")
+        return StrongestRow(_cell(role, 1.0), role.title, said, [], "no head" if measured else "not measured")
+    said = ours("–" if ROLES[role.name].rank is None else str(count), "" if count else "dim")
+    return StrongestRow(_cell(role, 1.0), role.title, said, heads, "")
+
+
+def _value(values: Matrix, errors: Matrix | None, layer: int, head: int, digits: int) -> str:
+    """Format a value, and its standard error where it has one."""
+    error = float("nan") if errors is None else float(errors[layer, head])
+    return f"{values[layer, head]:z.{digits}f}" + ("" if np.isnan(error) else f" ±{error:.{digits}f}")
+
+
+def _role(role: RoleValues, settings: DisplaySettings, listing: Listing) -> Iterator[ViewPart]:
+    """Present the value of one role for every head."""
+    said = note(f"{role.meaning}")
+    yield Paragraph((Span(f"{role.letter} {role.title}", "title"), Span("  "), *said, Span(f" ({role.source})")))
+    if np.isnan(role.values).all():
+        yield Paragraph(ours("not measured", "dim"))
+        return
+    yield head_numbers(role.values, settings)
+    yield Gap()
+    yield strongest(role.values, role.errors, listing, settings)
+
+
+def head_numbers(values: Matrix, settings: DisplaySettings) -> HeadNumbers:
+    """Present a number for every head, with a scale from the smallest to the largest."""
+    finite = values[np.isfinite(values)]
+    low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 0.0)
+    scale = Scale(-max(-low, high), max(-low, high), True) if low < 0 else Scale(0.0, high, False)
+    digits = max(1, settings.precision)
+    texts = [["–" if np.isnan(value) else f"{value:z.{digits}f}" for value in row] for row in values.tolist()]
+    return HeadNumbers(values, texts, scale, f"{scale.low:.{digits}f}", f"{scale.high:.{digits}f}")
+
+
+def strongest(values: Matrix, errors: Matrix | None, listing: Listing, settings: DisplaySettings) -> Listed:
+    """List the heads with the largest values."""
+    digits = max(2, settings.precision)
+    found = listing.heads(values, _STRONGEST)
+    items = [f"L{layer}H{head} {_value(values, errors, layer, head, digits)}" for layer, head in found]
+    return Listed("strongest", items)

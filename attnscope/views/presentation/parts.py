@@ -1,0 +1,424 @@
+"""The parts that findings are shown in: plain data without widths, markup or colour depths.
+
+A function of this package reads findings and yields parts; a lowering, such as `views/terminal`, draws each kind of
+part. Looks are names, and colours are places on a scale.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from attnscope.report.arrays import Floats, Matrix
+from attnscope.views.presentation.axes import Axis
+from attnscope.views.presentation.numbers import Digits
+from attnscope.views.presentation.scales import Scale
+from attnscope.views.presentation.spans import Look, Span, Spans
+
+
+@dataclass(frozen=True)
+class Gap:
+    """An empty line."""
+
+
+@dataclass(frozen=True)
+class Paragraph:
+    """Text that wraps at words.
+
+    Attributes:
+        spans: The text.
+        indent: Its distance from the left edge, in steps.
+    """
+
+    spans: Spans
+    indent: int = 0
+
+
+@dataclass(frozen=True)
+class Flow:
+    """Items one after the other, with line breaks between items.
+
+    Attributes:
+        items: The items.
+        between: What separates two of them.
+        indent: See Paragraph.
+    """
+
+    items: Sequence[Spans]
+    between: str
+    indent: int = 0
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Lines of a name and a value.
+
+    Attributes:
+        lines: Each name with its value.
+    """
+
+    lines: Sequence[tuple[str, Spans | Flow]]
+
+
+@dataclass(frozen=True)
+class StageMatrix:
+    """One matrix with the arithmetic that made it.
+
+    Attributes:
+        name: The stage.
+        arithmetic: What was done, such as `q·k`, and what cells say besides numbers.
+        arithmetic_of_picture: The same for cells that are colours.
+        matrix: The numbers.
+        texts: Every cell as text.
+        masked_rows: Which rows may attend to nothing.
+        scale: Values of its colours.
+        digits: How its numbers are written.
+        rows: The queries.
+        columns: The keys, or the dimensions of the value.
+    """
+
+    name: str
+    arithmetic: Spans
+    arithmetic_of_picture: Spans
+    matrix: Matrix
+    texts: list[list[str]]
+    masked_rows: list[bool]
+    scale: Scale
+    digits: Digits
+    rows: Axis
+    columns: Axis
+
+
+@dataclass(frozen=True)
+class HeatPanels:
+    """Matrices of the same rows as pictures.
+
+    Attributes:
+        stages: The matrices.
+    """
+
+    stages: Sequence[StageMatrix]
+
+
+@dataclass(frozen=True)
+class SourceRow:
+    """One source of one query.
+
+    Attributes:
+        index: Its position among the sources.
+        bar: Its share of a full bar, 0 to 1.
+        numbers: Its weight and norms, as text.
+        remark: A mark and what it says; None where weight and content agree.
+    """
+
+    index: int
+    bar: float
+    numbers: list[str]
+    remark: tuple[str, str] | None
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """Every shown query with its strongest sources.
+
+    Attributes:
+        queries: The queries.
+        sources: Every token that can be a source.
+        measures: Headings of the numbers.
+        rows: Per query its sources, strongest first; None where it may attend to nothing.
+        compact: A paragraph per query is enough.
+    """
+
+    queries: Axis
+    sources: Axis
+    measures: list[str]
+    rows: list[list[SourceRow] | None]
+    compact: bool
+
+
+@dataclass(frozen=True)
+class WeightMap:
+    """A map of a whole text: weights of runs of queries on runs of keys.
+
+    Attributes:
+        kind: What the keys are: `key` or `context`.
+        queries: Where runs of queries start, and the end.
+        keys: Where runs of keys start, and the end.
+        weights: (runs of queries, runs of keys).
+    """
+
+    kind: str
+    queries: list[int]
+    keys: list[int]
+    weights: Matrix
+
+
+@dataclass(frozen=True)
+class AttendedRow:
+    """One of the sources that get the most weight.
+
+    Attributes:
+        bar: Its share of a full bar, 0 to 1.
+        weight: Its total weight.
+        share: Its share of all weight.
+        before: The tokens before it, the nearest first.
+        after: The tokens after it, likewise.
+    """
+
+    bar: float
+    weight: str
+    share: str
+    before: list[Span]
+    after: list[Span]
+
+
+@dataclass(frozen=True)
+class MostAttended:
+    """The sources that get the most weight, each within its text.
+
+    Attributes:
+        sources: The sources.
+        rows: What is known about each.
+    """
+
+    sources: Axis
+    rows: list[AttendedRow]
+
+
+@dataclass(frozen=True)
+class Thumbnails:
+    """The weights of many heads, each small.
+
+    Attributes:
+        weights: (queries, keys) by layer and head; all of one shape, on a scale from 0 to 1.
+    """
+
+    weights: dict[tuple[int, int], Matrix]
+
+
+@dataclass(frozen=True)
+class VectorLine:
+    """A vector by its first numbers.
+
+    Attributes:
+        name: Its name.
+        made: How it was made.
+        norm: Its norm.
+        values: Its numbers.
+        digits: How they are written.
+    """
+
+    name: str
+    made: str
+    norm: str
+    values: Floats
+    digits: Digits
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column of a grid.
+
+    Attributes:
+        heading: Its heading.
+        cells: A text for every row.
+        look: How they look.
+    """
+
+    heading: str
+    cells: list[str]
+    look: Look = ""
+
+
+@dataclass(frozen=True)
+class Dimensions:
+    """A vector for every row of a grid.
+
+    Attributes:
+        name: What the vectors are.
+        matrix: One vector a row.
+        digits: How their numbers are written.
+        whole: What shows all dimensions.
+    """
+
+    name: str
+    matrix: "np.ndarray"
+    digits: Digits
+    whole: str
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Rows of numbers.
+
+    Attributes:
+        heading: Heading above the labels.
+        keys: The first rows; None for none of the keys.
+        others: Labels of the rows after them.
+        columns: The numbers.
+        bars: A share of a full bar for each row, None for no bar; where there are bars.
+        dimensions: Vectors of which as many numbers are shown as fit, if there are any.
+    """
+
+    heading: str
+    keys: Axis | None
+    others: Sequence[Spans]
+    columns: Sequence[Column]
+    bars: Sequence[float | None] | None = None
+    dimensions: Dimensions | None = None
+
+
+@dataclass(frozen=True)
+class WholeNames:
+    """The whole names of tokens whose labels had to be shortened in the parts before.
+
+    Attributes:
+        axis: The tokens.
+    """
+
+    axis: Axis
+
+
+@dataclass(frozen=True)
+class MovedSources:
+    """Weights of sources in two sides, and how much they change.
+
+    Attributes:
+        sources: The sources.
+        sides: What the sides are called.
+        columns: The weights in both sides, and the change.
+    """
+
+    sources: Axis
+    sides: tuple[Spans, Spans]
+    columns: list[list[str]]
+
+
+@dataclass(frozen=True)
+class Moves:
+    """What moved, a query a row.
+
+    Attributes:
+        titles: Headings of the cells.
+        named: Which of them are above names of tokens, rather than numbers alone.
+        rows: Cells of each row, the query first.
+    """
+
+    titles: Sequence[str]
+    named: Sequence[bool]
+    rows: Sequence[Sequence[Spans]]
+
+
+@dataclass(frozen=True)
+class RoleCell:
+    """The main role of a head.
+
+    Attributes:
+        letter: What stands for the role.
+        colour: The role's colour as `#rrggbb`; None for none.
+        strength: Place of the head's value between none and all of the role, from 0 to 1.
+    """
+
+    letter: str
+    colour: str | None
+    strength: float
+
+
+@dataclass(frozen=True)
+class RolePicture:
+    """The main role of every head.
+
+    Attributes:
+        cells: By layer and head; None where no role is clear.
+        unclear: What stands for that.
+    """
+
+    cells: list[list[RoleCell | None]]
+    unclear: str
+
+
+@dataclass(frozen=True)
+class StrongestRow:
+    """The strongest heads of a role.
+
+    Attributes:
+        role: The role, at full strength.
+        title: What it is called.
+        count: How many heads have it as their main role.
+        heads: The heads with their values.
+        none: What stands in place of heads where there are none.
+    """
+
+    role: RoleCell
+    title: str
+    count: Spans
+    heads: list[Spans]
+    none: str
+
+
+@dataclass(frozen=True)
+class StrongestHeads:
+    """The strongest heads of every role.
+
+    Attributes:
+        rows: The roles.
+        one_line: As many heads as fit on a line are enough.
+    """
+
+    rows: list[StrongestRow]
+    one_line: bool
+
+
+@dataclass(frozen=True)
+class HeadNumbers:
+    """A number for every head.
+
+    Attributes:
+        values: (layers, heads); NaN where there is none.
+        texts: The same as text.
+        scale: Values of their colours.
+        low: The smallest value of the scale, as text.
+        high: The largest.
+    """
+
+    values: Matrix
+    texts: list[list[str]]
+    scale: Scale
+    low: str
+    high: str
+
+
+@dataclass(frozen=True)
+class Listed:
+    """A title and items beside it.
+
+    Attributes:
+        title: The title.
+        items: The items.
+    """
+
+    title: str
+    items: list[str]
+
+
+ViewPart = (
+    Gap
+    | Paragraph
+    | Flow
+    | Facts
+    | StageMatrix
+    | HeatPanels
+    | Ranking
+    | WeightMap
+    | MostAttended
+    | Thumbnails
+    | VectorLine
+    | Grid
+    | WholeNames
+    | MovedSources
+    | Moves
+    | RolePicture
+    | StrongestHeads
+    | HeadNumbers
+    | Listed
+)

@@ -1,0 +1,82 @@
+"""A Report: header, then per text, layer and head the matrices and the top contributors."""
+
+from collections.abc import Iterator
+
+from attnscope.report import HeadReport, Matrix, Report, TextReport
+from attnscope.views.presentation.contributors import contributors
+from attnscope.views.presentation.header import (
+    head_header,
+    more_of_report,
+    notes,
+    report_header,
+    text_header,
+    unknown_words,
+)
+from attnscope.views.presentation.overview import overview
+from attnscope.views.presentation.parts import Gap, HeatPanels, Thumbnails, ViewPart
+from attnscope.views.presentation.settings import DisplaySettings
+from attnscope.views.presentation.stages import stage_matrices
+
+_FEWEST = 8  # heads: of fewer, each has pictures of its own
+
+
+def present_report(report: Report, settings: DisplaySettings, *, heat: bool = False) -> Iterator[ViewPart]:
+    """Turn a report into parts.
+
+    Args:
+        report: What to show.
+        settings: Digits, and whose options are named.
+        heat: Pictures in place of numbers.
+    """
+    yield from unknown_words(report.texts)
+    yield from report_header(report)
+    for text in report.texts:
+        yield text_header(text, len(report.texts))
+        if heat and are_thumbnails(text):
+            yield Gap()
+            yield Thumbnails({(int(head.layer), int(head.head)): _weights(head) for head in text.heads})
+        else:
+            for head in text.heads:
+                yield Gap()
+                yield from _present_head(report, text, head, settings, heat)
+        yield Gap()
+        yield notes(text.notes)
+    yield from more_of_report(report, settings)
+
+
+def _present_head(
+    report: Report, text: TextReport, head: HeadReport, settings: DisplaySettings, heat: bool
+) -> Iterator[ViewPart]:
+    yield from head_header(report, text, head)
+    if head.pooled is not None:
+        yield Gap()
+        yield from overview(text, head)
+    if not text.queries:
+        return
+    stages = stage_matrices(text, head, settings)
+    if not heat:
+        for stage in stages:
+            yield Gap()
+            yield stage
+    elif stages:
+        yield Gap()
+        yield HeatPanels(stages)
+    if head.top.keys.shape[1]:
+        yield Gap()
+        yield from contributors(text, head, settings, compact=heat)
+
+
+def are_thumbnails(text: TextReport) -> bool:
+    """Whether a text has so many heads, in several layers, that a picture of each is a thumbnail."""
+    layers = {head.layer for head in text.heads}
+    numbered = all(isinstance(one, int) for head in text.heads for one in (head.layer, head.head))
+    drawn = all("weights" in head.stages or head.pooled is not None for head in text.heads)
+    return numbered and drawn and len(layers) > 1 and len(text.heads) > _FEWEST
+
+
+def _weights(head: HeadReport) -> Matrix:
+    """Return the weights that are shown: of the shown rows and columns, or those of a map."""
+    if "weights" in head.stages and head.stages["weights"].size:
+        return head.stages["weights"]
+    assert head.pooled is not None
+    return head.pooled.weights

@@ -1,0 +1,49 @@
+"""Texts of parts. They keep their origin, so that each lowering can escape what is untrusted in its own way."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from attnscope.report import Token
+
+Look = Literal["", "dim", "bold", "title", "remark", "warning", "alarm", "good", "bad"]
+Origin = Literal["ours", "note", "untrusted", "token", "unknown token"]
+UNKNOWN = "?"  # before a token that the tokenizer does not know
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Some text that looks the same.
+
+    Attributes:
+        text: The text as it was found: nothing is escaped.
+        look: What it is, for a lowering to choose how that looks.
+        origin: `ours`; a `note` of ours that may quote untrusted text; `untrusted`; or the text of a `token`, which is
+            untrusted and whose blanks have to be visible; one that the tokenizer does not know is marked by UNKNOWN.
+    """
+
+    text: str
+    look: Look = ""
+    origin: Origin = "ours"
+
+
+Spans = tuple[Span, ...]
+
+
+def ours(text: str, look: Look = "") -> Spans:
+    """Return text of ours."""
+    return (Span(text, look),)
+
+
+def untrusted(text: str, look: Look = "") -> Spans:
+    """Return text of a user, a file or a model."""
+    return (Span(text, look, "untrusted"),)
+
+
+def note(text: str, look: Look = "") -> Spans:
+    """Return a note of ours that may quote untrusted text."""
+    return (Span(text, look, "note"),)
+
+
+def token_span(token: Token, look: Look = "") -> Span:
+    """Return what a token is called: its text, or its piece where it has none."""
+    return Span(token.text or token.piece, look, "unknown token" if token.unknown else "token")

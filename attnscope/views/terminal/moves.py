@@ -1,0 +1,39 @@
+"""Draw what moved between two sides, a query a row."""
+
+from typing import Literal
+
+from rich.table import Table
+from rich.text import Text
+
+from attnscope.views.presentation.parts import Moves
+from attnscope.views.presentation.spans import Spans
+from attnscope.views.terminal.screen import Screen, flow
+
+_TABLE_FROM = 72  # columns that the table needs
+_NAME = 10  # characters of a token's name
+
+
+def put_moves(screen: Screen, moves: Moves) -> None:
+    """Print a table of what moved, or a paragraph for every query where it does not fit."""
+    rows = [[_cell(screen, cell) for cell in row] for row in moves.rows]
+    if screen.width >= _TABLE_FROM:
+        table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
+        for title, named in zip(moves.titles, moves.named, strict=True):
+            justify: Literal["left", "right"] = "left" if named else "right"
+            table.add_column(Text(title), justify=justify, overflow="fold")
+        for row in rows:
+            table.add_row(*map(Text, row))
+        screen.put(table)
+        return
+    for row in rows:
+        cells = [f"{title} {cell}" for title, cell in zip(moves.titles[1:], row[1:], strict=True) if cell]
+        screen.put(flow([Text(row[0], "bold"), *map(Text, cells)], screen.width, "  "))
+
+
+def _cell(screen: Screen, cell: Spans) -> str:
+    names = "token", "unknown token"
+    return "".join(_short(screen.plain([span])) if span.origin in names else screen.plain([span]) for span in cell)
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= _NAME else name[: _NAME - 1] + "…"

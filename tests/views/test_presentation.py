@@ -1,0 +1,207 @@
+"""Parts hold what the JSON of the same findings holds, and need nothing that draws."""
+
+import json
+import re
+import subprocess
+import sys
+from typing import get_args
+
+import numpy as np
+import pytest
+
+from attnscope.comparison.reports import compare_sides
+from attnscope.report import STAGES, to_json
+from attnscope.report.compare import Side
+from attnscope.views.presentation import parts, present
+from attnscope.views.terminal.lowering import LOWERINGS
+from tests.helpers.sample_explanations import explanation
+from tests.helpers.sample_overviews import overview
+from tests.helpers.sample_reports import HOSTILE, bank, causal, report, text_report, tokens, words
+from tests.helpers.sample_surveys import measured, survey
+
+
+def of_kind(kind, found):
+    return [part for part in found if isinstance(part, kind)]
+
+
+def named(axis):
+    assert all(span.origin == "token" for span in axis.names)
+    return [span.text for span in axis.names]
+
+
+def near(text, value):
+    """Whether a text is the number, rounded to the digits that it has."""
+    digits = len(text.partition(".")[2].partition("e")[0])
+    power = int(text.partition("e")[2] or 0)
+    return abs(float(text) - value) <= 0.5001 * 10.0 ** (power - digits)
+
+
+@pytest.mark.parametrize("heat", [False, True])
+@pytest.mark.parametrize(
+    "text",
+    [
+        text_report(tokens(HOSTILE), stages=STAGES, projected=True, allowed=causal),
+        text_report(tokens(words(5)), stages=STAGES, queries=[1, 3], keys=[0, 2], heads=[(0, 1), (3, 2)]),
+        text_report(tokens(["a", "b"]), context=tokens(["x", "y", "z"]), allowed=lambda query, key: query == 0),
+    ],
+    ids=["every stage", "a window", "cross-attention"],
+)
+def test_every_number_of_the_shown_stages_is_in_the_parts(text, heat):
+    made = report(text)
+    found = list(present(made, format="heat" if heat else "table", precision=3))
+    stages = of_kind(parts.StageMatrix, found)
+    if heat:
+        stages = [stage for panels in of_kind(parts.HeatPanels, found) for stage in panels.stages]
+    (facts,) = json.loads(to_json(made))["texts"]
+    rankings = of_kind(parts.Ranking, found)
+    sources = facts["tokens"] if facts["context"] is None else facts["context"]
+    for head, ranking in zip(facts["heads"], rankings, strict=True):
+        for name, rows in head["stages"].items():
+            stage = stages.pop(0)
+            assert stage.name == name
+            assert list(stage.rows.positions) == facts["queries"]
+            assert named(stage.rows) == [facts["tokens"][q]["text"] for q in facts["queries"]]
+            if name != "output":
+                assert list(stage.columns.positions) == facts["keys"]
+                assert named(stage.columns) == [sources[k]["text"] for k in facts["keys"]]
+            assert stage.matrix.shape == np.shape(rows)
+            for r, row in enumerate(rows):
+                for c, value in enumerate(row):
+                    cell = stage.texts[r][c].strip()
+                    if value is None:
+                        assert cell in ("masked", "·") and not np.isfinite(stage.matrix[r, c])
+                    else:
+                        assert near(cell, value) and stage.matrix[r, c] == np.float32(value)
+                        assert stage.scale.low <= stage.matrix[r, c] <= stage.scale.high
+        top = head["top"]
+        measures = [top[name] for name in ("weight", "value", "projected") if top[name] is not None]
+        for r, (query, row) in enumerate(zip(facts["queries"], ranking.rows, strict=True)):
+            assert (row is None) == (query in head["fully_masked"])
+            shown = [(source.index, source.numbers) for source in row or []]
+            keys = [] if row is None else [(k, key) for k, key in enumerate(top["keys"][r]) if key >= 0]
+            assert [key for _, key in keys] == [index for index, _ in shown]
+            for (k, _), (_, numbers) in zip(keys, shown, strict=True):
+                assert all(near(number, m[r][k]) for number, m in zip(numbers, measures, strict=True))
+    assert not stages
+
+
+def test_a_map_and_the_most_attended_sources_are_in_the_parts():
+    made = overview(200)
+    found = list(present(made))
+    (head,) = json.loads(to_json(made))["texts"][0]["heads"]
+    (drawn,), (attended,) = of_kind(parts.WeightMap, found), of_kind(parts.MostAttended, found)
+    assert (drawn.queries, drawn.keys) == (head["pooled"]["queries"], head["pooled"]["keys"])
+    assert drawn.weights.tolist() == np.array(head["pooled"]["weights"], dtype=np.float32).tolist()
+    mass = head["columns"]["mass"]
+    order = sorted(range(200), key=lambda key: -mass[key])[: len(attended.rows)]
+    assert list(attended.sources.positions) == order
+    for key, row in zip(order, attended.rows, strict=True):
+        assert near(row.weight.replace(",", ""), mass[key])
+        assert near(row.share.rstrip("%"), 100 * mass[key] / head["columns"]["total"])
+        assert row.bar == pytest.approx(mass[key] / mass[order[0]])
+        texts = [token.text for token in made.texts[0].tokens]
+        assert [span.text for span in row.before[::-1]] == texts[max(0, key - 8) : key]
+        assert [span.text for span in row.after] == texts[key + 1 : key + 9]
+
+
+def test_the_arithmetic_of_an_explanation_is_in_the_parts():
+    made = explanation(sink=0.7, softcap=2.0, bias=True, allowed=lambda query, key: key <= query)
+    grids = of_kind(parts.Grid, present(made, precision=4))
+    facts = json.loads(to_json(made))
+    columns = {}
+    for grid in grids:
+        if grid.keys is not None:
+            assert list(grid.keys.positions) == facts["keys"]
+            columns |= {column.heading: column.cells for column in grid.columns}
+    row = facts["row"]
+    expected = {
+        "‖k‖": row["key_norms"],
+        "q·k": row["scores"],
+        f"× {made.scale:.4g}": row["times_scale"],
+        "cap 2": row["capped"],
+        "scaled": row["scaled"],
+        "masked": row["masked"],
+        "exp": row["exponentials"],
+        "weight": row["weights"],
+        "‖v‖": row["value_norms"],
+    }
+    for heading, values in expected.items():
+        for cell, value in zip(columns[heading], values, strict=False):
+            assert cell.strip() == "·" if value is None else near(cell.strip(), value), (heading, cell, value)
+    (vectors,) = (grid.dimensions for grid in grids if grid.dimensions is not None and grid.dimensions.name == "k")
+    assert vectors.matrix.tolist() == np.array(facts["key_vectors"], dtype=np.float32).tolist()
+    (weights,) = (grid.bars for grid in grids if grid.bars is not None)
+    assert weights[: len(row["weights"])] == [np.float32(weight) for weight in row["weights"]]
+
+
+def test_both_sides_and_their_difference_are_in_the_parts():
+    made = compare_sides("mask", [Side("own", bank()), Side("causal", bank(allowed=causal))])
+    found = list(present(made))
+    first, second, difference = of_kind(parts.StageMatrix, found)
+    facts = json.loads(to_json(made))
+    for n, stage in enumerate((first, second)):
+        weights = facts["sides"][n]["report"]["texts"][0]["heads"][0]["stages"]["weights"]
+        assert stage.matrix.tolist() == np.array(weights, dtype=np.float32).tolist()
+    (head,) = facts["changes"][0]["heads"]
+    assert difference.matrix.tolist() == np.array(head["difference"], dtype=np.float32).tolist()
+    (moves,) = of_kind(parts.Moves, found)
+    for n, row in enumerate(moves.rows):
+        cells = dict(zip(moves.titles, ("".join(span.text for span in cell) for cell in row), strict=True))
+        assert near(cells["moved"], head["total_variation"][n])
+        assert near(cells["JS"], head["jensen_shannon"][n])
+        before, after = cells["entropy"].split("→")
+        assert near(before, head["entropy"][0][n]) and near(after, head["entropy"][1][n])
+
+
+def test_a_number_or_role_of_every_head_is_in_the_parts():
+    asked = measured()
+    (numbers,) = of_kind(parts.HeadNumbers, present(asked))
+    for texts, values in zip(numbers.texts, json.loads(to_json(asked))["values"], strict=True):
+        for text, value in zip(texts, values, strict=True):
+            assert text == "–" if value is None else near(text, value)
+    made = survey()
+    (picture,) = of_kind(parts.RolePicture, present(made))
+    facts = json.loads(to_json(made))
+    for layer, (cells, places) in enumerate(zip(picture.cells, facts["main"], strict=True)):
+        for head, (cell, place) in enumerate(zip(cells, places, strict=True)):
+            if place < 0:
+                assert cell is None
+            else:
+                role = facts["roles"][place]
+                assert cell.letter == role["letter"]
+                assert np.float32(cell.strength) == np.float32(role["values"][layer][head])
+
+
+def test_untrusted_text_keeps_its_origin():
+    hostile = "\x1b[2J<script>"
+    made = report(text_report(tokens([hostile]), text=hostile), notes=[hostile])
+    found = list(present(made))
+    spans = [span for part in found if isinstance(part, parts.Paragraph) for span in part.spans]
+    values = [value for part in of_kind(parts.Facts, found) for _, value in part.lines]
+    for value in values:
+        spans += [span for item in value.items for span in item] if isinstance(value, parts.Flow) else value
+    carrying = [span for span in spans if hostile in span.text]
+    assert len(carrying) == 2
+    assert all(span.origin != "ours" for span in carrying)
+
+
+def test_every_kind_of_part_is_drawn():
+    assert set(LOWERINGS) == set(get_args(parts.ViewPart))
+
+
+PROGRAM = """
+import sys
+from attnscope.views.presentation import present
+from tests.helpers.sample_explanations import explanation
+from tests.helpers.sample_overviews import overview
+from tests.helpers.sample_reports import bank
+from tests.helpers.sample_surveys import measured, survey
+for findings in (bank(), overview(90), explanation(), survey(), measured()):
+    assert list(present(findings))
+print(*sorted({"rich", "torch", "attnscope.views.terminal"} & set(sys.modules)))
+"""
+
+
+def test_presentation_needs_neither_rich_nor_torch():
+    found = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True).stdout
+    assert not re.findall(r"\S+", found)
