@@ -1,10 +1,16 @@
 """Fixtures that more than one room of tests needs."""
 
 import importlib.util
+import os
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
+
+if processes := int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", 0)):
+    # Each of several test processes, and what they start, gets its share of the CPUs: with more threads than CPUs,
+    # every parallel region of torch waits for threads that the system has taken away.
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // processes)))
 
 settings.register_profile("attnscope", derandomize=True, deadline=None, max_examples=60)
 settings.load_profile("attnscope")
