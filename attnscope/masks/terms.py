@@ -6,7 +6,8 @@ estimates read it from here. A new term is a class and an entry in TERMS.
 
 One polarity everywhere: `allowed`, True where a query may attend. No mask holds a Q×K tensor of its own; each answers
 for the tile that it is asked about, and says which range of keys a block of queries can reach at all. The formulas of
-terms use operators only, so that positions may be tensors, arrays or ints.
+terms use operators only, so that positions may be tensors, arrays or ints. Classes without fields of their own inherit
+equality: two terms are equal where class and size are.
 """
 
 from dataclasses import dataclass
@@ -43,7 +44,6 @@ class Mask:
         return 0, 0
 
 
-@dataclass(frozen=True)
 class MaskTerm(Mask):
     """One part of a mask expression.
 
@@ -89,7 +89,6 @@ class SizedTerm(MaskTerm):
         return f"{self.word}:{self.size}"
 
 
-@dataclass(frozen=True)
 class Own(MaskTerm):
     """The model's own mask, whatever that is."""
 
@@ -107,7 +106,6 @@ class MatrixFile(MaskTerm):
         return self.path
 
 
-@dataclass(frozen=True)
 class Bidirectional(MaskTerm):
     """Every query sees every key."""
 
@@ -118,7 +116,6 @@ class Bidirectional(MaskTerm):
         return 0, n_keys
 
 
-@dataclass(frozen=True)
 class Causal(MaskTerm):
     """A query sees itself and earlier keys."""
 
@@ -142,7 +139,6 @@ class Causal(MaskTerm):
         return before, 0 * after
 
 
-@dataclass(frozen=True)
 class SlidingWindow(SizedTerm):
     """A query sees keys less than `size` positions away, on both sides."""
 
@@ -170,7 +166,6 @@ class SlidingWindow(SizedTerm):
         return before.clip(max=self.size - 1), after.clip(max=self.size - 1)
 
 
-@dataclass(frozen=True)
 class Prefix(SizedTerm):
     """Everyone sees the first `size` keys; beyond them, causal (a prefix language model)."""
 
@@ -194,7 +189,6 @@ class Prefix(SizedTerm):
         return before, after.clip(max=(self.size - 1 - queries).clip(min=0))
 
 
-@dataclass(frozen=True)
 class BlockDiagonal(SizedTerm):
     """A query sees the keys of its own block of `size` tokens: documents packed one after the other."""
 

@@ -5,19 +5,18 @@ parts (`parts.py`), not another reading of findings.
 """
 
 from collections.abc import Iterator
-from typing import Literal
+from typing import TYPE_CHECKING, Literal, Union
 
 from attnscope.report import Explanation, Report
-from attnscope.report.compare import Comparison
-from attnscope.report.heads import HeadSurvey, MeasuredHeads
-from attnscope.views.presentation.compare import present_comparison
-from attnscope.views.presentation.explain import present_explanation
-from attnscope.views.presentation.heads import Listing, present_measured, present_survey
 from attnscope.views.presentation.parts import ViewPart
-from attnscope.views.presentation.run import present_report
 from attnscope.views.presentation.settings import DisplaySettings
 
-Findings = Report | Comparison | Explanation | HeadSurvey | MeasuredHeads
+if TYPE_CHECKING:
+    from attnscope.report.compare import Comparison
+    from attnscope.report.heads import HeadSurvey, MeasuredHeads
+    from attnscope.views.presentation.heads import Listing
+
+Findings = Union[Report, "Comparison", Explanation, "HeadSurvey", "MeasuredHeads"]
 Format = Literal["table", "heat", "verdict"]
 
 
@@ -27,7 +26,7 @@ def present(
     format: Format = "table",
     precision: int = 2,
     options: bool = True,
-    listing: Listing | None = None,
+    listing: "Listing | None" = None,
 ) -> Iterator[ViewPart]:
     """Turn findings of any kind into parts.
 
@@ -40,12 +39,23 @@ def present(
         listing: Of a survey of heads: which of them are listed.
     """
     settings = DisplaySettings(precision, options)
-    if isinstance(findings, Report):
+    if isinstance(findings, Report):  # only what is shown is imported: a run waits for it
+        from attnscope.views.presentation.run import present_report
+
         return present_report(findings, settings, heat=format == "heat")
-    if isinstance(findings, Comparison):
-        return present_comparison(findings, settings, heat=format == "heat", verdict=format == "verdict")
     if isinstance(findings, Explanation):
+        from attnscope.views.presentation.explain import present_explanation
+
         return present_explanation(findings, settings)
+    from attnscope.report.compare import Comparison
+    from attnscope.report.heads import HeadSurvey
+
+    if isinstance(findings, Comparison):
+        from attnscope.views.presentation.compare import present_comparison
+
+        return present_comparison(findings, settings, heat=format == "heat", verdict=format == "verdict")
+    from attnscope.views.presentation.heads import Listing, present_measured, present_survey
+
     if isinstance(findings, HeadSurvey):
         # Values of roles, which have standard errors, are shown with two digits whatever was asked.
         return present_survey(findings, DisplaySettings(2, options), listing or Listing())

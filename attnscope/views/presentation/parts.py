@@ -5,8 +5,8 @@ part. Looks are names, and colours are places on a scale.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 
 from attnscope.report.arrays import Floats, Matrix
@@ -16,13 +16,11 @@ from attnscope.views.presentation.scales import Scale
 from attnscope.views.presentation.spans import Look, Span, Spans
 
 
-@dataclass(frozen=True)
-class Gap:
+class Gap(msgspec.Struct, frozen=True):
     """An empty line."""
 
 
-@dataclass(frozen=True)
-class Paragraph:
+class Paragraph(msgspec.Struct, frozen=True):
     """Text that wraps at words.
 
     Attributes:
@@ -34,8 +32,7 @@ class Paragraph:
     indent: int = 0
 
 
-@dataclass(frozen=True)
-class Flow:
+class Flow(msgspec.Struct, frozen=True):
     """Items one after the other, with line breaks between items.
 
     Attributes:
@@ -49,8 +46,7 @@ class Flow:
     indent: int = 0
 
 
-@dataclass(frozen=True)
-class Facts:
+class Facts(msgspec.Struct, frozen=True):
     """Lines of a name and a value.
 
     Attributes:
@@ -60,8 +56,7 @@ class Facts:
     lines: Sequence[tuple[str, Spans | Flow]]
 
 
-@dataclass(frozen=True)
-class StageMatrix:
+class StageMatrix(msgspec.Struct, frozen=True):
     """One matrix with the arithmetic that made it.
 
     Attributes:
@@ -89,8 +84,7 @@ class StageMatrix:
     columns: Axis
 
 
-@dataclass(frozen=True)
-class HeatPanels:
+class HeatPanels(msgspec.Struct, frozen=True):
     """Matrices of the same rows as pictures.
 
     Attributes:
@@ -100,8 +94,7 @@ class HeatPanels:
     stages: Sequence[StageMatrix]
 
 
-@dataclass(frozen=True)
-class SourceRow:
+class SourceRow(msgspec.Struct, frozen=True):
     """One source of one query.
 
     Attributes:
@@ -117,8 +110,7 @@ class SourceRow:
     remark: tuple[str, str] | None
 
 
-@dataclass(frozen=True)
-class Ranking:
+class Ranking(msgspec.Struct, frozen=True):
     """Every shown query with its strongest sources.
 
     Attributes:
@@ -136,8 +128,7 @@ class Ranking:
     compact: bool
 
 
-@dataclass(frozen=True)
-class WeightMap:
+class WeightMap(msgspec.Struct, frozen=True):
     """A map of a whole text: weights of runs of queries on runs of keys.
 
     Attributes:
@@ -153,8 +144,7 @@ class WeightMap:
     weights: Matrix
 
 
-@dataclass(frozen=True)
-class AttendedRow:
+class AttendedRow(msgspec.Struct, frozen=True):
     """One of the sources that get the most weight.
 
     Attributes:
@@ -172,8 +162,7 @@ class AttendedRow:
     after: list[Span]
 
 
-@dataclass(frozen=True)
-class MostAttended:
+class MostAttended(msgspec.Struct, frozen=True):
     """The sources that get the most weight, each within its text.
 
     Attributes:
@@ -185,8 +174,7 @@ class MostAttended:
     rows: list[AttendedRow]
 
 
-@dataclass(frozen=True)
-class Thumbnails:
+class Thumbnails(msgspec.Struct, frozen=True):
     """The weights of many heads, each small.
 
     Attributes:
@@ -196,8 +184,7 @@ class Thumbnails:
     weights: dict[tuple[int, int], Matrix]
 
 
-@dataclass(frozen=True)
-class VectorLine:
+class VectorLine(msgspec.Struct, frozen=True):
     """A vector by its first numbers.
 
     Attributes:
@@ -215,8 +202,7 @@ class VectorLine:
     digits: Digits
 
 
-@dataclass(frozen=True)
-class Column:
+class Column(msgspec.Struct, frozen=True):
     """One column of a grid.
 
     Attributes:
@@ -230,8 +216,7 @@ class Column:
     look: Look = ""
 
 
-@dataclass(frozen=True)
-class Dimensions:
+class Dimensions(msgspec.Struct, frozen=True):
     """A vector for every row of a grid.
 
     Attributes:
@@ -247,8 +232,7 @@ class Dimensions:
     whole: str
 
 
-@dataclass(frozen=True)
-class Grid:
+class Grid(msgspec.Struct, frozen=True):
     """Rows of numbers.
 
     Attributes:
@@ -268,8 +252,7 @@ class Grid:
     dimensions: Dimensions | None = None
 
 
-@dataclass(frozen=True)
-class WholeNames:
+class WholeNames(msgspec.Struct, frozen=True):
     """The whole names of tokens whose labels had to be shortened in the parts before.
 
     Attributes:
@@ -279,8 +262,7 @@ class WholeNames:
     axis: Axis
 
 
-@dataclass(frozen=True)
-class MovedSources:
+class MovedSources(msgspec.Struct, frozen=True):
     """Weights of sources in two sides, and how much they change.
 
     Attributes:
@@ -294,8 +276,7 @@ class MovedSources:
     columns: list[list[str]]
 
 
-@dataclass(frozen=True)
-class Moves:
+class Moves(msgspec.Struct, frozen=True):
     """What moved, a query a row.
 
     Attributes:
@@ -309,8 +290,7 @@ class Moves:
     rows: Sequence[Sequence[Spans]]
 
 
-@dataclass(frozen=True)
-class RoleCell:
+class RoleCell(msgspec.Struct, frozen=True):
     """The main role of a head.
 
     Attributes:
@@ -324,8 +304,7 @@ class RoleCell:
     strength: float
 
 
-@dataclass(frozen=True)
-class RolePicture:
+class RolePicture(msgspec.Struct, frozen=True):
     """The main role of every head.
 
     Attributes:
@@ -337,8 +316,7 @@ class RolePicture:
     unclear: str
 
 
-@dataclass(frozen=True)
-class StrongestRow:
+class StrongestRow(msgspec.Struct, frozen=True):
     """The strongest heads of a role.
 
     Attributes:
@@ -356,8 +334,7 @@ class StrongestRow:
     none: str
 
 
-@dataclass(frozen=True)
-class StrongestHeads:
+class StrongestHeads(msgspec.Struct, frozen=True):
     """The strongest heads of every role.
 
     Attributes:
@@ -369,8 +346,7 @@ class StrongestHeads:
     one_line: bool
 
 
-@dataclass(frozen=True)
-class HeadNumbers:
+class HeadNumbers(msgspec.Struct, frozen=True):
     """A number for every head.
 
     Attributes:
@@ -388,8 +364,7 @@ class HeadNumbers:
     high: str
 
 
-@dataclass(frozen=True)
-class Listed:
+class Listed(msgspec.Struct, frozen=True):
     """A title and items beside it.
 
     Attributes:

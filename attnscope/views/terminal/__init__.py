@@ -4,12 +4,16 @@ This package is the only view that knows rich. Nothing is ever cut in silence: t
 labels are spelled out below, and untrusted text reaches the terminal only with its control characters escaped.
 """
 
+from typing import TYPE_CHECKING
+
 from rich.console import Console
 
 from attnscope.views.presentation import Findings, Format, present
-from attnscope.views.presentation.heads import Listing
 from attnscope.views.terminal.lowering import put_part
 from attnscope.views.terminal.screen import Screen
+
+if TYPE_CHECKING:
+    from attnscope.views.presentation.heads import Listing
 
 
 def draw(
@@ -19,7 +23,7 @@ def draw(
     format: Format = "table",
     precision: int = 2,
     options: bool = True,
-    listing: Listing | None = None,
+    listing: "Listing | None" = None,
 ) -> None:
     """Print findings of any kind.
 

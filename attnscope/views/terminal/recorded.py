@@ -2,13 +2,16 @@
 
 import re
 from io import StringIO
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.terminal_theme import SVG_EXPORT_THEME
 
 from attnscope.views.presentation import Findings
-from attnscope.views.presentation.heads import Listing
 from attnscope.views.terminal import draw
+
+if TYPE_CHECKING:
+    from attnscope.views.presentation.heads import Listing
 
 _PRE = (
     "<pre style=\"font-family:Menlo,Consolas,'DejaVu Sans Mono',monospace;line-height:1.25;white-space:pre;"
@@ -17,7 +20,7 @@ _PRE = (
 
 
 def as_text(
-    findings: Findings, *, width: int, precision: int, options: bool = True, listing: Listing | None = None
+    findings: Findings, *, width: int, precision: int, options: bool = True, listing: "Listing | None" = None
 ) -> str:
     """Draw the table view without colour.
 
@@ -41,7 +44,7 @@ def as_html(findings: Findings, *, width: int, precision: int) -> str:
     return console.export_html(theme=SVG_EXPORT_THEME, code_format=_PRE, inline_styles=True)
 
 
-def as_svg(findings: Findings, *, width: int, precision: int, listing: Listing | None = None) -> str:
+def as_svg(findings: Findings, *, width: int, precision: int, listing: "Listing | None" = None) -> str:
     """Draw the table view in colour, as a picture that loads nothing from anywhere.
 
     Args:
