@@ -184,7 +184,7 @@ class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return frozenset(self._under(window) for window in self.count_windows(n_layers))
 
     def describe_mask(self) -> str:
-        """Return every layer's mask: one expression, or how many layers have a window besides."""
+        """Return every layer's mask: one expression, or how many layers also have a window."""
         layers = self.count_windows(self.n_layers)
         if len(layers) == 1:
             return self._under(next(iter(layers)))

@@ -57,7 +57,7 @@ class Session:
         self.models: dict[tuple[object, ...], LoadedModel] = {}
 
     def report_to(self, progress: ProgressCallback | None) -> None:
-        """Call this one from now on; None for nobody."""
+        """Report progress to this function from now on; None for no reports."""
         self.progress = progress
         self.on_progress: ProgressCallback = progress or (lambda what, done, total: None)
 

@@ -202,7 +202,7 @@ class HeadResult(Result[Report]):
 
     @property
     def chosen(self) -> str | None:
-        """Why it is shown, where nobody named it."""
+        """Why this head was chosen; None if it was named."""
         return self._head.chosen
 
     @property

@@ -383,7 +383,7 @@ def jensen_shannon(p: _Array, q: _Array) -> _Array:
 
 
 def _largest(change: _Array, positions: list[int]) -> tuple[list[int], _Array]:
-    """Return of every row: the position whose weight grows most, and by how much; −1 and 0 where none grows."""
+    """Return, for every row, the position whose weight grows most, and by how much; −1 and 0 where none grows."""
     if not positions:
         return [-1] * len(change), np.zeros(len(change), dtype=np.float32)
     best = np.where(np.isnan(change), 0.0, change)
@@ -398,7 +398,7 @@ def _same_ranking(one: HeadReport, other: HeadReport) -> bool:
 
 
 def _entered(before: _AlignedSide, after: _AlignedSide) -> list[list[int]]:
-    """Return of every row: top contributors of one side that the other side's top does not hold."""
+    """Return, for every row, top contributors of one side that the other side's top does not hold."""
     if not _same_ranking(before.head, after.head):
         return [[] for _ in after.queries]
     ranks = min(half.head.top.keys.shape[1] for half in (before, after))

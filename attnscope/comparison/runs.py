@@ -64,7 +64,7 @@ def compare_runs(
 
 
 def _shown(report: Report, key: Positions | None, window: int | None) -> list[list[int] | None]:
-    """Return of every text: the columns that the difference shows; None for all."""
+    """Return, for every text, the columns that the difference shows; None for all."""
     shown: list[list[int] | None] = []
     for text in report.texts:
         if key is not None:

@@ -19,7 +19,7 @@ _HINT = "attnscope runs no code of a folder, and that code may change attention;
 def check_trust(
     raw: Mapping[str, Any], where: str, classes: Collection[str], *, upstreamed: bool, trusted: bool
 ) -> tuple[str, ...]:
-    """Return notes on the code that a config names and nobody runs.
+    """Return notes on the code that a config names and that is not run.
 
     Args:
         raw: The config.json.

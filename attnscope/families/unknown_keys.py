@@ -112,7 +112,7 @@ _SAYS: Mapping[str, Says] = {
 def check_unknown(
     family: Family, reader: ConfigReader, config: ModelConfig, known: Iterable[str], others: Iterable[Family]
 ) -> tuple[str, ...]:
-    """Return the keys of a config that are ignored because nobody reads them.
+    """Return the keys of a config that are ignored because no code reads them.
 
     Args:
         family: The family.
@@ -146,7 +146,7 @@ def _shown(name: str) -> str:
 
 
 def refusal(name: str, value: Any, family: Family, others: Iterable[Family]) -> str | None:
-    """Return why a key must not be ignored; None where nobody reads it."""
+    """Return why a key must not be ignored; None where no code reads it."""
     reference = reference_keys(family.name)
     owners = [other.name for other in others if name in other.reads and other is not family]
     if owners:

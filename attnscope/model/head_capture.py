@@ -200,7 +200,7 @@ def _to_float64(tensor: Tensor) -> Numbers:
 
 
 def wavelengths(stack: Stack, layer: int, n: int) -> Numbers | None:
-    """Return tokens of a text of n that each rotated pair takes for a whole turn, (R / 2,).
+    """Count the tokens, in a text of n, that each rotated pair takes for a whole turn, (R / 2,).
 
     None where nothing is rotated.
     """

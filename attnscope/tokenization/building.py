@@ -257,7 +257,7 @@ def _wordpiece(sources: Sources) -> Built:
 
 
 def _bracketed(word: str) -> bool:
-    """Return it stands for something else than text, such as `[UNK]` or `<S>`."""
+    """Tell whether a piece is something other than text, such as `[UNK]` or `<S>`."""
     return (word[:1], word[-1:]) in (("[", "]"), ("<", ">"))
 
 

@@ -154,7 +154,7 @@ class AttentionCapture:
         return ProvidedMask(mask[..., : k.shape[2]], floor)
 
     def _is_biased(self, given: ProvidedMask) -> bool:
-        """Return the mask holds numbers besides 0 and "never": looked up once for a mask that many layers share."""
+        """Tell whether the mask holds numbers other than 0 and "never"; looked up once for a mask that layers share."""
         floor = given.floor
         return floor is not None and self._cached(given.tensor, "bias", lambda t: ((t != 0) & (t > floor)).any())
 

@@ -110,6 +110,6 @@ def tokenizer_json_of(tokenizer: Any) -> bytes:
 
 
 def refuse_without_tokenizer(name: str) -> AttnscopeError:
-    """Return the refusal of a model that nobody knows a tokenizer for."""
+    """Return the error for a model without a known tokenizer."""
     hint = "pass tokenizer=, such as AutoTokenizer.from_pretrained(…)"
     return UsageError(f"there is no tokenizer for {name}", where="tokenizer", hint=hint)

@@ -53,7 +53,7 @@ def find_model_class(folder: Folder) -> ModelClass:
 
 
 def check_own_code(folder: Folder, kind: ModelClass, *, trusted: bool) -> tuple[str, ...]:
-    """Return notes on code that the config names and nobody runs; see `families.trust.check_trust`.
+    """Return notes on code that the config names and that is not run; see `families.trust.check_trust`.
 
     Raises:
         AttnscopeError: It is code for the model itself, and not trusted.

@@ -111,7 +111,7 @@ class _TileRows:
         self._kinds, self._tile, self._same = kinds, tile, same
 
     def entropy(self) -> Tensor:
-        """Return of every row, in bits."""
+        """Return the entropy of every row, in bits."""
         buffer = self._tile.workspace.buffer("recorder", self._masked.shape, self._masked.device)
         return _entropy(self.weights, self._masked, buffer, self._tile, self._sink)
 
