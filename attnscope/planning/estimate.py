@@ -16,6 +16,7 @@ TOKEN = 450  # a token as Python objects: its struct, its strings, its numbers i
 VOCABULARY_ENTRY = 400  # an entry of a tokenizer.json's vocabulary, as `tokenizers` holds it
 MERGE = 560  # what a merge of a BPE takes besides, or a piece of a Unigram
 ENCODED = 850  # what `tokenizers` holds of a token besides, while it encodes
+READING = 16 << 20  # what a thread that reads stored weights takes besides them: its buffers, and its share of malloc
 TILE = 1 << 20  # scores in a tile, at least …
 TILE_ROWS = 32  # … so many rows of them, …
 ENOUGH_ROWS = 128  # … or so many, where these are twice the scores at most
@@ -134,7 +135,7 @@ def estimate_memory(c: ModelConfig, dtype: str, d: MemoryDemand) -> dict[str, in
         report += (PICTURE if d.picture else DRAWN) * d.drawn
     return {
         "program": PROGRAM,
-        "weights": (parameters + d.copied_elements) * size,
+        "weights": (parameters + d.copied_elements) * size + READING * (not d.words),
         "text": everything * TOKEN + library + 8 * d.characters,
         "activations": running,
         "tile": tile + beside_tiles,
