@@ -34,15 +34,21 @@ def language_numbers(model: Model, documents: list[Ids]) -> dict[str, float]:
     """Accuracy of the masked pieces (bidirectional) and perplexity of the next piece (causal)."""
     right = asked = predicted = 0
     nats = 0.0
+    by_length: dict[int, list[tuple[Ids, list[int]]]] = {}
     for ids, places in zip(documents, masked_positions(documents), strict=True):
-        hidden = torch.tensor(ids)
-        hidden[places] = MASK_ID
-        logits = model.student(hidden[None], attention_mask=allowed(len(ids), "bidirectional")).logits[0, places]
-        right += int((logits.argmax(-1) == torch.tensor(ids)[places]).sum())
-        asked += len(places)
-        logits = model.student(torch.tensor([ids]), attention_mask=allowed(len(ids), "causal")).logits[0, :-1]
-        nats += float(functional.cross_entropy(logits, torch.tensor(ids[1:]), reduction="sum"))
-        predicted += len(ids) - 1
+        by_length.setdefault(len(ids), []).append((ids, places))
+    for length, group in by_length.items():  # in one pass without padding
+        shown = torch.tensor([ids for ids, _ in group])
+        hidden = torch.zeros_like(shown, dtype=torch.bool)
+        for row, (_, places) in zip(hidden, group, strict=True):
+            row[places] = True
+        masked = shown.masked_fill(hidden, MASK_ID)
+        logits = model.student(masked, attention_mask=allowed(length, "bidirectional")).logits[hidden]
+        right += int((logits.argmax(-1) == shown[hidden]).sum())
+        asked += int(hidden.sum())
+        logits = model.student(shown, attention_mask=allowed(length, "causal")).logits[:, :-1]
+        nats += float(functional.cross_entropy(logits.flatten(0, 1), shown[:, 1:].flatten(), reduction="sum"))
+        predicted += shown[:, 1:].numel()
     return {"masked_accuracy": right / asked, "causal_perplexity": float(np.exp(nats / predicted))}
 
 
