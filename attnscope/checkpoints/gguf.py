@@ -40,11 +40,12 @@ _LONGEST_TABLE = 4096  # numbers
 
 
 class _Metadata:
-    """The metadata of an architecture; knows which of its keys were read."""
+    """The metadata of an architecture, and tables of its rotary positions; knows which of them were read."""
 
     def __init__(self, header: GgufHeader, architecture: str, path: Path) -> None:
         self.values, self.tensors = header.metadata, header.tensors
         self.architecture, self.path, self.seen = architecture, path, set[str]()
+        self.tables = {name: self.tensors[name] for name in _ROPE_TABLES if name in self.tensors}
 
     def get(self, name: str, kind: type[Any] | tuple[type[Any], ...], default: Any = ...) -> Any:
         """Return a value of this type; one for each layer must be the same for all.
@@ -77,12 +78,19 @@ class _Metadata:
             value = self.values[f"{self.architecture}.{name}"]
             raise self.wrong(name, f"is {format_value(value)}", f"only {format_value(expected)} is supported")
 
+    def table(self, name: str) -> TensorInfo | None:
+        """Return a table of rotary positions, which counts as read."""
+        return self.tables.pop(name, None)
+
     def wrong(self, name: str, found: str, hint: str) -> AttnscopeError:
         """Return the error for a value that cannot be used."""
         return AttnscopeError(found, where=f"{self.path}: {self.architecture}.{name}", hint=hint)
 
     def check_unread(self) -> None:
-        """Refuse keys of the architecture that nothing read."""
+        """Refuse keys of the architecture and tables that nothing read."""
+        for table in self.tables:
+            hint = "use the model's safetensors version"
+            raise AttnscopeError("is not understood: it changes positions", where=f"{self.path}: {table}", hint=hint)
         start = f"{self.architecture}."
         for key in self.values:
             name = key.removeprefix(start)
@@ -221,7 +229,7 @@ def _rope_scaling(metadata: _Metadata) -> dict[str, Any]:
 
 def _llama(metadata: _Metadata, config: Mapping[str, Any]) -> dict[str, Any]:
     rotary = _whole_rotary(metadata, config)
-    if (table := metadata.tensors.get("rope_freqs.weight")) is not None:
+    if (table := metadata.table("rope_freqs.weight")) is not None:
         rotary["rope_scaling"] = _llama3_scaling(table, rotary["rope_theta"], config["head_dim"])
     biased = "blk.0.attn_q.bias" in metadata.tensors
     mlp = "blk.0.ffn_up.bias" in metadata.tensors
@@ -310,9 +318,6 @@ def _gemma3(metadata: _Metadata, config: Mapping[str, Any]) -> dict[str, Any]:
 def _phi3(metadata: _Metadata, config: Mapping[str, Any]) -> dict[str, Any]:
     if config["head_dim"] * config["num_attention_heads"] != config["hidden_size"]:
         raise metadata.wrong("attention.key_length", f"is {config['head_dim']}", "expected the width by the heads")
-    if any(name in metadata.tensors for name in _ROPE_TABLES):
-        hint = "use the model's safetensors version"
-        raise AttnscopeError("has rotary factors for long texts", where=metadata.path, hint=hint)
     turned = metadata.whole("rope.dimension_count", config["head_dim"])
     window = metadata.whole("attention.sliding_window", 0)
     original = metadata.whole("rope.scaling.original_context_length", config["max_position_embeddings"])
@@ -323,8 +328,24 @@ def _phi3(metadata: _Metadata, config: Mapping[str, Any]) -> dict[str, Any]:
         "partial_rotary_factor": turned / config["head_dim"],
         "sliding_window": window or None,
         "original_max_position_embeddings": original,
-        **_rope_scaling(metadata),
+        **(_longrope(metadata) or _rope_scaling(metadata)),
     }
+
+
+def _longrope(metadata: _Metadata) -> dict[str, Any]:
+    """Return the factors of LongRoPE where the file holds both of its tables; {} where it holds neither."""
+    tables = {name: metadata.table(f"rope_factors_{name}.weight") for name in ("short", "long")}
+    missing = [name for name, table in tables.items() if table is None]
+    if len(missing) == 2:
+        return {}
+    if missing:
+        where = f"{metadata.path}: rope_factors_{missing[0]}.weight"
+        raise AttnscopeError("is missing", where=where, hint="use the model's safetensors version")
+    metadata.require("rope.scaling.type", "longrope")
+    metadata.require("rope.scaling.factor", 1.0)
+    factors = {f"{name}_factor": list(_read_table(table)) for name, table in tables.items() if table is not None}
+    factor = metadata.number("rope.scaling.attn_factor", 1.0)  # llama.cpp takes 1 where the file does not say it
+    return {"rope_scaling": {"rope_type": "longrope", "attention_factor": factor, **factors}}
 
 
 _ARCHITECTURES = {

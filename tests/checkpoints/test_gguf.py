@@ -130,6 +130,21 @@ def test_llama_3_s_rotary_factors_are_recognised(tmp_path: Path, theta: float) -
     assert refused(tmp_path / "m.gguf").startswith("rope_freqs.weight: is not understood")
 
 
+@pytest.mark.parametrize(
+    ("architecture", "names", "line"),
+    [
+        ("phi3", ["rope_factors_long"], "rope_factors_short.weight: is missing"),
+        ("phi3", ["rope_factors_long", "rope_factors_short", "rope_freqs"], "rope_freqs.weight: is not understood"),
+        ("qwen2", ["rope_freqs"], "rope_freqs.weight: is not understood"),
+        ("llama", ["rope_factors_short"], "rope_factors_short.weight: is not understood"),
+    ],
+)
+def test_no_table_of_rotary_factors_is_ignored(tmp_path: Path, architecture: str, names: list[str], line: str) -> None:
+    tables = {f"{name}.weight": np.full(16, 2.0, dtype=np.float32) for name in names}
+    gguf_files.write(tmp_path / "m.gguf", architecture, "F16", tables=tables)
+    assert refused(tmp_path / "m.gguf").startswith(line)
+
+
 def test_damage_is_one_line(tmp_path: Path) -> None:
     path = tmp_path / "m.gguf"
     gguf_files.write(path, "llama", "Q4_0")

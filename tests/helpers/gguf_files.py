@@ -63,6 +63,7 @@ def write(
     kind: str,
     more: Mapping[str, Any] | None = None,
     tables: Mapping[str, np.ndarray] | None = None,
+    config: Mapping[str, Any] | None = None,
 ) -> hf.PreTrainedModel:
     """Write a random model whose matrices are of one type, and give it with the numbers that the file holds.
 
@@ -72,21 +73,22 @@ def write(
         kind: Type of the matrices; vectors are F32.
         more: Metadata to add, or to write instead; None leaves it out.
         tables: Tensors to add.
+        config: What the config of transformers says besides.
     """
     cls, changes, said = MODELS[architecture]
     torch.manual_seed(sum(map(ord, architecture + kind)))
-    config = cls.config_class(**{**_SIZES, **changes})
-    model = raise_weights(cls._from_config(config, attn_implementation="eager").eval())
+    made = cls.config_class(**{**_SIZES, **changes, **dict(config or {})})
+    model = raise_weights(cls._from_config(made, attn_implementation="eager").eval())
     said = _metadata(architecture, said) | dict(more or {})
     writer = gguf.GGUFWriter(path, str(said.pop("general.architecture", architecture)))
     for key, value in said.items():
         if value is not None:
             _add(writer, key, value)
     number = next(n for n, name in gguf.MODEL_ARCH_NAMES.items() if name == architecture)
-    names = gguf.get_tensor_name_map(number, config.num_hidden_layers)
+    names = gguf.get_tensor_name_map(number, made.num_hidden_layers)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            _add_tensor(writer, names, name, parameter, kind, architecture, config)
+            _add_tensor(writer, names, name, parameter, kind, architecture, made)
     for name, table in (tables or {}).items():
         writer.add_tensor(name, table)
     writer.write_header_to_file()

@@ -1,8 +1,10 @@
 """GGUF files: every stage of every layer equals transformers, of every type, every architecture, and a real model."""
 
+import math
 from pathlib import Path
 
 import gguf
+import numpy as np
 import pytest
 import torch
 import transformers as hf
@@ -34,6 +36,24 @@ def test_every_type(tmp_path: Path, kind: str) -> None:
 def test_every_architecture(tmp_path: Path, architecture: str, kind: str) -> None:
     theirs = gguf_files.write(tmp_path / "m.gguf", architecture, kind)
     assert largest(tmp_path / "m.gguf", theirs, batch([12, 7], vocabulary=60, padding=0, segments=0)) < TOLERANCE
+
+
+@pytest.mark.parametrize("tokens", [8, 12])
+def test_factors_of_long_texts(tmp_path: Path, tokens: int) -> None:
+    """LongRoPE as convert_hf_to_gguf.py writes it: two tables, and the factor that follows from both lengths."""
+    short, long = (np.geomspace(1, most, 16, dtype=np.float32) for most in (1.5, 20))
+    rope = {"rope_type": "longrope", "rope_theta": 1e4, "partial_rotary_factor": 0.5}
+    said = {"short_factor": short.tolist(), "long_factor": long.tolist()}
+    config = {"original_max_position_embeddings": 8, "rope_parameters": rope | said}
+    more = {
+        "phi3.rope.scaling.original_context_length": 8,
+        "phi3.rope.scaling.attn_factor": math.sqrt(1 + math.log(48 / 8) / math.log(8)),
+    }
+    tables = {"rope_factors_long.weight": long, "rope_factors_short.weight": short}
+    theirs = gguf_files.write(tmp_path / "m.gguf", "phi3", "F32", more, tables, config)
+    assert theirs.model.rotary_emb.attention_scaling == pytest.approx(more["phi3.rope.scaling.attn_factor"])
+    b = batch([tokens], vocabulary=60, padding=0, segments=0)
+    assert largest(tmp_path / "m.gguf", theirs, b) < TOLERANCE
 
 
 def test_a_real_model(smollm2: Path) -> None:
