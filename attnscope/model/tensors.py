@@ -182,12 +182,15 @@ def _fill_decoded(tensor: torch.Tensor, file: BinaryIO, info: TensorInfo, start:
     if info.block is None:
         _fill(tensor, file, info, start)
         return start + tensor.nbytes
+    import numpy as np
     from gguf import GGMLQuantizationType, dequantize
 
     numbers, size = info.block
     stored = torch.empty(tensor.numel() // info.shape[-1], info.shape[-1] // numbers * size, dtype=torch.uint8)
     _fill(stored, file, info, start)
-    tensor.copy_(torch.from_numpy(dequantize(stored.numpy(), GGMLQuantizationType[info.dtype])).view(tensor.shape))
+    with np.errstate(all="ignore"):  # what is not finite is refused where parameters are checked
+        made = dequantize(stored.numpy(), GGMLQuantizationType[info.dtype])
+    tensor.copy_(torch.from_numpy(made).view(tensor.shape))
     return start + stored.nbytes
 
 

@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import random
+import re
 import shutil
 import tempfile
 import tomllib
@@ -15,12 +16,14 @@ from typing import Any
 
 import click
 import numpy as np
+import peft
 import transformers as hf
 from typer.main import get_command
 
 from attnscope.batch.journal import seal, unseal
 from attnscope.cli.app import app
 from tests.adversarial.oracle import Case, Ending, fault, run
+from tests.helpers import gguf_files
 from tests.helpers.architectures import write_tokenizer
 from tests.helpers.tiny_models import TABLE
 
@@ -298,6 +301,91 @@ def configs(r: random.Random) -> Case:
     if r.random() < 0.5:
         argv = ["run", TEXT, "--model", ".", "--layer", "0", "--head", "0", *r.choice([[], ["--format", "json"]])]
     return Case(argv, {"config.json": data, "tokenizer.json": tokenizer, "model.safetensors": weights})
+
+
+# GGUF files, adapters
+
+
+@cache
+def _gguf(architecture: str, metadata: tuple[tuple[str, Any], ...] = ()) -> bytes:
+    with tempfile.TemporaryDirectory() as folder:
+        gguf_files.write(Path(folder) / "m.gguf", architecture, "Q8_0", dict(metadata))
+        return (Path(folder) / "m.gguf").read_bytes()
+
+
+def ggufs(r: random.Random) -> Case:
+    """A GGUF file with damage in its header, or with values that were written by somebody else."""
+    architecture = r.choice(list(gguf_files.MODELS))
+    data = _gguf(architecture)
+    kind = r.random()
+    if kind < 0.5:
+        data = _gguf(architecture, tuple((f"{architecture}.{r.choice(_METADATA)}", r.choice(_SAID)) for _ in range(2)))
+    elif kind < 0.7:
+        header = len(data) - len(data) % 4096 if r.random() < 0.1 else 6000
+        data = damage(r, data[:header]) + data[header:]
+    else:
+        changed = bytearray(data)
+        for _ in range(r.randint(1, 2)):  # a value: the bytes behind a key, and the number of its type
+            key = r.choice(list(re.finditer(rb"[a-z0-9]+(?:[._][a-z0-9_]+){1,4}", data[:6000])))
+            place = key.end() + r.choice([0, 0, 4, 4, 5, 8])
+            changed[place : place + r.choice([1, 4, 8])] = r.choice(_VALUES)
+        data = bytes(changed)
+    argv = ["info", "--model", "m.gguf", *r.choice([[], ["--cost"]])]
+    if r.random() < 0.6:
+        argv = ["run", "abc z y", "--model", "m.gguf", "--layer", "0", "--head", "0"]
+    return Case(argv, {"m.gguf": data})
+
+
+_METADATA = (
+    "context_length embedding_length block_count feed_forward_length attention.head_count attention.head_count_kv "
+    "attention.layer_norm_rms_epsilon attention.key_length attention.value_length attention.sliding_window "
+    "attention.sliding_window_pattern attention.causal attn_logit_softcapping rope.freq_base rope.freq_base_swa "
+    "rope.dimension_count rope.scaling.type rope.scaling.factor rope.scaling.attn_factor "
+    "rope.scaling.original_context_length expert_count vocab_size rope.unknown"
+).split()
+_SAID = [
+    None, 0, 1, 2, 3, 64, 1 << 20, (1 << 32) - 1, True, False, 0.0, -1.0, 1e-30, 1e30, float("nan"), float("inf"), "",
+    "none", "linear", "yarn", "longrope", "x", (2, 2), (2, 4), (0, 1), (True, False), (True, True), (1.5, 1.5),
+]  # fmt: skip
+_VALUES = [
+    b"\0", b"\xff", b"\0\0\0\0", b"\xff\xff\xff\xff", b"\0\0\xc0\x7f", b"\0\0\x80\x7f", b"\x08\0\0\0", b"\x09\0\0\0",
+    b"\x01\0\0\0", b"\xff" * 8, b"\0" * 7 + b"\x80", b"\x0c", b"x",
+]  # fmt: skip
+
+
+@cache
+def _adapter() -> dict[str, bytes]:
+    """A llama and a LoRA adapter of it, as peft saves them."""
+    config, tokenizer, weights = checkpoint("llama")
+    with tempfile.TemporaryDirectory() as name:
+        model = next(row for row in TABLE if row.name == "llama").make()
+        adapted = peft.get_peft_model(model, peft.LoraConfig(r=4, target_modules=["q_proj", "down_proj"]))
+        adapted.save_pretrained(name)
+        saved = {f"lora/{file.name}": file.read_bytes() for file in Path(name).iterdir() if file.suffix != ".md"}
+    base = {"config.json": as_json(config), "tokenizer.json": tokenizer, "model.safetensors": weights}
+    return {f"base/{file}": data for file, data in base.items()} | saved
+
+
+def adapters(r: random.Random) -> Case:
+    """A LoRA adapter whose config is not what its weights were saved with, or whose weights are damaged."""
+    files = dict(_adapter())
+    if r.random() < 0.7:
+        config = json.loads(files["lora/adapter_config.json"])
+        if r.random() < 0.5:
+            config |= {name: odd(r) for name in r.sample(_ADAPTER_KEYS, r.randint(1, 3))}
+        files["lora/adapter_config.json"] = as_json(mutate(r, config))
+    else:
+        weights = files["lora/adapter_model.safetensors"]
+        header = weights[:2000]
+        files["lora/adapter_model.safetensors"] = damage(r, header) + weights[2000:]
+    argv = ["run", TEXT, "--model", "base", "--adapter", "lora", "--layer", "0", "--head", "0"]
+    return Case(r.choice([argv, ["info", "--model", "base", "--adapter", "lora"]]), files)
+
+
+_ADAPTER_KEYS = [
+    "r", "lora_alpha", "rank_pattern", "alpha_pattern", "target_modules", "layers_to_transform", "bias", "use_dora",
+    "use_rslora", "modules_to_save", "fan_in_fan_out", "peft_type", "layers_pattern",
+]  # fmt: skip
 
 
 # TOML stacks
@@ -581,6 +669,8 @@ _RAW = [b"{}", b'{"x}', b"[}", b'{"end":true}', b'{"index":"a"}', b'{"index":-1,
 FUZZERS: dict[str, Callable[[random.Random], Case]] = {
     "arguments": arguments,
     "configs": configs,
+    "ggufs": ggufs,
+    "adapters": adapters,
     "stacks": stacks,
     "reports": reports,
     "tables": tables,

@@ -49,6 +49,7 @@ class Ending:
 def run(case: Case, folder: Path) -> Ending:
     """Run a command in this process, in a folder that holds the files of the case."""
     for name, data in case.files.items():
+        (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_bytes(data)
     with _captured() as streams, _inside(folder), patch.object(typer.main, "get_command", _get_command):
         try:

@@ -4,7 +4,16 @@ import pytest
 
 from tests.adversarial.fuzzers import judge, make, working_folder
 
-CASES = {"arguments": 60, "configs": 30, "stacks": 80, "reports": 120, "tables": 120, "dumps": 120}
+CASES = {
+    "arguments": 60,
+    "configs": 30,
+    "ggufs": 25,
+    "adapters": 30,
+    "stacks": 80,
+    "reports": 120,
+    "tables": 120,
+    "dumps": 120,
+}
 
 
 @pytest.mark.parametrize("which", CASES)
