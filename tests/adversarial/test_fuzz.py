@@ -4,6 +4,7 @@ import pytest
 
 from tests.adversarial.fuzzers import judge, make, working_folder
 
+pytestmark = pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is deprecated:FutureWarning")  # peft's
 CASES = {
     "arguments": 60,
     "configs": 30,
