@@ -61,6 +61,24 @@ _NAMED = 8  # sizes of windows that are listed in words; of more, the smallest a
 Activation = Literal["gelu", "gelu_tanh", "relu", "silu", "quick_gelu"]
 
 
+class OutputHead(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How the last block's hidden states become logits over the vocabulary.
+
+    Attributes:
+        norm: They are normed first (the final norm of a pre-norm stack).
+        transform: Non-linearity of a dense layer with a norm behind it (BERT); None where there is no such layer.
+        tied: The matrix that gives the logits is the token embedding, not one of its own.
+        bias: Every logit has a bias.
+        softcap: c of c·tanh(x/c) on the logits; None for none.
+    """
+
+    norm: bool = True
+    transform: Activation | None = None
+    tied: bool = True
+    bias: bool = False
+    softcap: Positive | None = None
+
+
 class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A transformer stack as data; families and TOML files are both converted to it.
 
@@ -109,6 +127,7 @@ class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         n_experts: MLPs side by side, of which a router chooses some for each token; 0 where there is one for all.
         experts_per_token: How many it chooses.
         router_bias: The router has a bias.
+        head: What predicts tokens; None where the weights hold no such part.
     """
 
     vocab_size: Size
@@ -154,6 +173,7 @@ class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     n_experts: Annotated[int, msgspec.Meta(ge=0)] = 0
     experts_per_token: Annotated[int, msgspec.Meta(ge=0)] = 0
     router_bias: bool = False
+    head: OutputHead | None = None
 
     @property
     def attention_scale(self) -> float:

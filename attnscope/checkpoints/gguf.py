@@ -31,9 +31,7 @@ _SANDWICH = {
     "post_attention_norm": "post_attention_layernorm", "ffn_norm": "pre_feedforward_layernorm",
     "post_ffw_norm": "post_feedforward_layernorm",
 }  # fmt: skip
-_INERT = frozenset(
-    "vocab_size tensor_data_layout rope.scaling.finetuned final_logit_softcapping attention.layer_norm_epsilon".split()
-)
+_INERT = frozenset("vocab_size tensor_data_layout rope.scaling.finetuned attention.layer_norm_epsilon".split())
 _ROPE_TABLES = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")
 _LLAMA3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
 _LONGEST_TABLE = 4096  # numbers
@@ -202,6 +200,7 @@ def _shared_config(metadata: _Metadata) -> dict[str, Any]:
         "intermediate_size": metadata.whole("feed_forward_length"),
         "max_position_embeddings": metadata.whole("context_length"),
         "rms_norm_eps": metadata.number("attention.layer_norm_rms_epsilon"),
+        "tie_word_embeddings": "output.weight" not in metadata.tensors,
     }
 
 
@@ -276,10 +275,11 @@ def _qwen3(metadata: _Metadata, config: Mapping[str, Any]) -> dict[str, Any]:
     return _qwen2(metadata, config) | {"model_type": "qwen3", "attention_bias": False}
 
 
-def _gemma(metadata: _Metadata, config: Mapping[str, Any], largest: int) -> dict[str, Any]:
+def _gemma(metadata: _Metadata, config: Mapping[str, Any], largest: int, cap: float | None) -> dict[str, Any]:
     """Return what Gemma 2 and 3 share.
 
-    Of each, the model with the most layers scales scores by the width of all heads.
+    Of each, the model with the most layers scales scores by the width of all heads. `cap` is what llama.cpp caps logits
+    at where the file does not say.
     """
     heads = config["num_attention_heads"]
     of_all = config["num_hidden_layers"] == largest
@@ -287,6 +287,7 @@ def _gemma(metadata: _Metadata, config: Mapping[str, Any], largest: int) -> dict
         "hidden_activation": "gelu_pytorch_tanh",
         "query_pre_attn_scalar": config["hidden_size"] / heads if of_all else config["head_dim"],
         "sliding_window": metadata.whole("attention.sliding_window"),
+        "final_logit_softcapping": metadata.number("final_logit_softcapping", cap),
     }
 
 
@@ -294,7 +295,7 @@ def _gemma2(metadata: _Metadata, config: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "model_type": "gemma2",
         "attn_logit_softcapping": metadata.number("attn_logit_softcapping", 50.0),
-        **_gemma(metadata, config, 46),
+        **_gemma(metadata, config, 46, 30.0),
         **_whole_rotary(metadata, config),
     }
 
@@ -309,7 +310,7 @@ def _gemma3(metadata: _Metadata, config: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "model_type": "gemma3_text",
         "rope_local_base_freq": local,
-        **_gemma(metadata, config, 62),
+        **_gemma(metadata, config, 62, None),
         **said,
         **rotary,
     }

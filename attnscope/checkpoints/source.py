@@ -45,6 +45,7 @@ class ModelSource:
         tokenizer_name: What the user named in place of the model's own tokenizer; None for that.
         tokenizer_files: Name and size in bytes of the files of a tokenizer that `folder` does not list.
         ignored_keys: Keys of its config.json that were ignored, because nobody reads them or the user wanted it.
+        has_head: It predicts tokens: the checkpoint has an output head.
     """
 
     name: str
@@ -68,6 +69,7 @@ class ModelSource:
     tokenizer_name: str | None = None
     tokenizer_files: dict[str, int] = field(default_factory=dict)
     ignored_keys: tuple[str, ...] = ()
+    has_head: bool = False
 
     @property
     def needs_context(self) -> bool:

@@ -10,7 +10,7 @@ from attnscope.checkpoints.folder import read_config_file, without_mxfp4
 from attnscope.config import ModelConfig, RunConfig, TextInput
 from attnscope.engines.opening import describe_source
 from attnscope.families import open_config
-from attnscope.planning.memory import embedding_parameters, layer_parameters
+from attnscope.planning.memory import embedding_parameters, head_parameters, layer_parameters
 from attnscope.report.info import Description
 from attnscope.system.escape import as_unicode
 
@@ -83,4 +83,4 @@ def _describe_file(path: Path, run: RunConfig) -> Description:
 
 
 def _parameters(c: ModelConfig) -> int:
-    return embedding_parameters(c) + c.n_layers * layer_parameters(c)
+    return embedding_parameters(c) + c.n_layers * layer_parameters(c) + head_parameters(c)

@@ -59,7 +59,9 @@ class NativeEngine:
         batch: Batch,
         recorders: Mapping[int, Sequence[Recorder]],
         progress: Callable[[int, int], None] | None = None,
-    ) -> None:
+        *,
+        final: bool = False,
+    ) -> Tensor | None:
         """Pass the attention of every recorded layer over a batch to its recorders."""
         config, asked, keys = self.stack.config, self.settings, batch.context or batch.tokens
         own = [build_mask(parse_mask(config.mask_of(layer))) for layer in range(len(self.stack.blocks))]
@@ -68,14 +70,19 @@ class NativeEngine:
         observed: dict[int, Mask] = {}
         if asked.same_scores:
             observed = {layer: intersect((mask, pad)) for layer, mask in enumerate(used)}
-        self.stack.run(
+        return self.stack.run(
             batch.tokens.ids,
             own if asked.same_scores else used,
             pad,
-            AttentionHooks(recorders, observed, asked.tile_elements, asked.all_outputs),
+            AttentionHooks(recorders, observed, asked.tile_elements, asked.all_outputs or final),
             context=None if batch.context is None else batch.context.ids,
             progress=progress,
+            final=final,
         )
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Return the logits over the vocabulary of final hidden states."""
+        return self.stack.logits(hidden)
 
     @property
     def sizes(self) -> tuple[int, int]:

@@ -50,16 +50,28 @@ class Engine(Protocol):
         batch: Batch,
         recorders: Mapping[int, Sequence[Recorder]],
         progress: Callable[[int, int], None] | None = None,
-    ) -> None:
+        *,
+        final: bool = False,
+    ) -> Tensor | None:
         """Show the attention of every recorded layer over a batch to its recorders.
 
         Args:
             batch: The texts.
             recorders: Layer to its recorders; layers above the last of them do not run.
             progress: Called after each layer with the number of layers done and of layers that run.
+            final: Run all layers, and return what the head takes.
+
+        Returns:
+            The final hidden states of every token, (B, T, D), if `final`; else None.
 
         Raises:
             AttnscopeError: A recorded layer has no attention that can be recorded, or a score is not finite.
+        """
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Return the logits over the vocabulary, (N, V), float32, of chosen final hidden states, (N, D).
+
+        Only for a model whose source `predicts`.
         """
 
     def describe_mask(self) -> str:

@@ -4,6 +4,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from msgspec.structs import replace
+
 from attnscope.config import ModelConfig
 from attnscope.errors import AttnscopeError
 from attnscope.families import config_reader
@@ -15,6 +17,7 @@ from attnscope.families.gemma3 import GEMMA3
 from attnscope.families.gpt2 import GPT2
 from attnscope.families.gpt_neox import GPT_NEOX
 from attnscope.families.gpt_oss import GPT_OSS
+from attnscope.families.heads import find_head
 from attnscope.families.inference import fitting_families
 from attnscope.families.llama import LLAMA
 from attnscope.families.mistral import MISTRAL
@@ -102,9 +105,12 @@ def open_config(
     classes = reference_keys(family.name).classes
     notes += check_trust(raw, where, classes, upstreamed=family.upstreamed, trusted=trusted)
     reading = config_reader.read_config(family, raw, where, ALL, ignore)
+    config = reading.config
+    if shapes is not None:
+        config = replace(config, head=find_head(family, config, raw, where, shapes))
     kept = {name: value for name, value in raw.items() if name not in reading.dropped}
     ignored = (*reading.ignored, *reading.dropped)
-    return DescribedModel(family, reading.config, kept, (*notes, *reading.notes), ignored)
+    return DescribedModel(family, config, kept, (*notes, *reading.notes), ignored)
 
 
 def family_for(raw: Mapping[str, Any], where: str, shapes: Mapping[str, tuple[int, ...]] | None = None) -> Family:

@@ -4,14 +4,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from attnscope.families.reader import ConfigReader
-from attnscope.families.spec import ACTIVATIONS, HEAD_WIDTH, Computed, Family, Same, key
+from attnscope.families.spec import ACTIVATIONS, HEAD_WIDTH, Computed, Family, Head, Outside, Same, key
 
 
 def _mask(reader: ConfigReader, _: Mapping[str, Any]) -> str:
     return "causal" if reader.flag("is_decoder", default=False) else "bidirectional"
 
 
-_LAYER = "encoder.layer.{l}"
+_LAYER, _HEAD = "encoder.layer.{l}", "cls.predictions"
 
 BERT = Family(
     name="bert",
@@ -58,4 +58,13 @@ BERT = Family(
         "pooler_num_fc_layers pooler_size_per_head pooler_type".split()
     ),
     leftover=(r"embeddings\.position_ids", r"(pooler|cls|classifier|qa_outputs)\..*"),
+    head=Head(
+        {
+            "head": (Outside(f"{_HEAD}.decoder"), Outside(_HEAD)),
+            "head.transform": Outside(f"{_HEAD}.transform.dense"),
+            "head.transform_norm": Outside(f"{_HEAD}.transform.LayerNorm"),
+            "head.decoder": Outside(f"{_HEAD}.decoder"),
+        },
+        {"transform": Same("activation")},
+    ),
 )

@@ -1,6 +1,6 @@
 """DistilBERT (Sanh et al., 2019): BERT with half the layers and no segments."""
 
-from attnscope.families.spec import ACTIVATIONS, HEAD_WIDTH, Family, Same, key
+from attnscope.families.spec import ACTIVATIONS, HEAD_WIDTH, Family, Head, Outside, Same, key
 
 _LAYER = "transformer.layer.{l}"
 
@@ -47,5 +47,14 @@ DISTILBERT = Family(
     leftover=(
         r"embeddings\.position_ids",
         r"(vocab_transform|vocab_layer_norm|vocab_projector|pre_classifier|classifier|qa_outputs)\..*",
+    ),
+    head=Head(
+        {
+            "head": Outside("vocab_projector"),
+            "head.transform": Outside("vocab_transform"),
+            "head.transform_norm": Outside("vocab_layer_norm"),
+            "head.decoder": Outside("vocab_projector"),
+        },
+        {"transform": Same("activation")},
     ),
 )

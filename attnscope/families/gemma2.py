@@ -4,16 +4,20 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from attnscope.families.llama import LLAMA
+from attnscope.families.llama import LLAMA, LLAMA_HEAD
 from attnscope.families.reader import ConfigReader
-from attnscope.families.spec import ACTIVATIONS, Computed, key
+from attnscope.families.spec import ACTIVATIONS, Computed, Head, key
 from attnscope.families.windows import by_layer
 
 
-def _softcap(reader: ConfigReader, _: Mapping[str, Any]) -> float | None:
-    if "attn_logit_softcapping" in reader.raw and reader.raw["attn_logit_softcapping"] is None:
-        return None
-    return float(reader.number("attn_logit_softcapping"))
+def _softcap(name: str) -> Computed:
+    """Return a cap; null is for none, as in the file or where the reference fills that in."""
+
+    def read(reader: ConfigReader, _: Mapping[str, Any]) -> float | None:
+        given = {**reader.defaults, **reader.raw}
+        return None if name in given and given[name] is None else float(reader.number(name))
+
+    return Computed(read, (name,))
 
 
 GEMMA2 = replace(
@@ -26,7 +30,7 @@ GEMMA2 = replace(
         "d_head": key("head_dim"),
         "windows": by_layer(lambda _, layer: layer % 2 == 0),
         "scale": Computed(lambda reader, _: reader.number("query_pre_attn_scalar") ** -0.5, ("query_pre_attn_scalar",)),
-        "softcap": Computed(_softcap, ("attn_logit_softcapping",)),
+        "softcap": _softcap("attn_logit_softcapping"),
         "embedding_scale": Computed(lambda _, done: done["d_model"] ** 0.5),
         "norm_plus_one": True,
         "norm_order": "sandwich",
@@ -40,5 +44,6 @@ GEMMA2 = replace(
         "blocks.{l}.norm_mlp_out": "layers.{l}.post_feedforward_layernorm",
     },
     requires={"use_bidirectional_attention": False},
-    inert=frozenset({"attention_dropout", "final_logit_softcapping", "hidden_act", "sliding_window_size"}),
+    inert=frozenset({"attention_dropout", "hidden_act", "sliding_window_size"}),
+    head=Head(LLAMA_HEAD, {"softcap": _softcap("final_logit_softcapping")}),
 )

@@ -66,5 +66,5 @@ GEMMA3 = replace(
     },
     requires={"use_bidirectional_attention": False},
     # transformers reads `attn_logit_softcapping`, but does not use it
-    inert=frozenset({"attention_dropout", "attn_logit_softcapping", "final_logit_softcapping", "hidden_act"}),
+    inert=frozenset({"attention_dropout", "attn_logit_softcapping", "hidden_act"}),
 )

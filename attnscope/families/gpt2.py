@@ -1,6 +1,6 @@
 """GPT-2 (Radford et al., 2019): causal, pre-norm, learned positions, fused q, k, v stored transposed."""
 
-from attnscope.families.spec import ACTIVATIONS, HEAD_WIDTH, Chunk, Computed, Family, Same, key
+from attnscope.families.spec import ACTIVATIONS, HEAD_WIDTH, Chunk, Computed, Family, Head, Outside, Same, key
 
 _LAYER = "h.{l}"
 
@@ -48,4 +48,5 @@ GPT2 = Family(
         "summary_proj_to_labels summary_type summary_use_proj summary_hidden_size classifier_dropout n_ctx".split()
     ),
     leftover=(r"h\.\d+\.attn\.(masked_)?bias", r"(ln_f|lm_head|multiple_choice_head|score|classifier|qa_outputs)\..*"),
+    head=Head({"head.norm": "ln_f", "head.decoder": Outside("lm_head")}),
 )

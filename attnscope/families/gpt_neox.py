@@ -1,7 +1,7 @@
 """GPT-NeoX (Black et al., 2022), as in Pythia: part of each head rotated, attention and MLP in parallel."""
 
 from attnscope.families.rope import rope
-from attnscope.families.spec import ACTIVATIONS, HEAD_WIDTH, Chunk, Family, Same, key
+from attnscope.families.spec import ACTIVATIONS, HEAD_WIDTH, Chunk, Family, Head, Outside, Same, key
 
 _LAYER = "layers.{l}"
 _QKV = f"{_LAYER}.attention.query_key_value"
@@ -49,4 +49,5 @@ GPT_NEOX = Family(
         r"layers\.\d+\.attention\.((masked_)?bias|rotary_emb\.inv_freq)",
         r"(final_layer_norm|embed_out|lm_head|score|classifier|qa_outputs)\..*",
     ),
+    head=Head({"head.norm": "final_layer_norm", "head.decoder": (Outside("embed_out"), Outside("lm_head"))}),
 )

@@ -1,9 +1,10 @@
 """Llama (Touvron et al., 2023): causal, pre-RMSNorm, rotary positions, grouped queries, gated MLP."""
 
 from attnscope.families.rope import rope
-from attnscope.families.spec import ACTIVATIONS, HEAD_DIM, Family, Same, key
+from attnscope.families.spec import ACTIVATIONS, HEAD_DIM, Entry, Family, Head, Outside, Same, key
 
 _LAYER = "layers.{l}"
+LLAMA_HEAD: dict[str, Entry] = {"head.norm": "norm", "head.decoder": Outside("lm_head")}
 
 LLAMA = Family(
     name="llama",
@@ -44,4 +45,5 @@ LLAMA = Family(
     requires={"rope_interleaved": False},
     inert=frozenset({"attention_dropout", "pretraining_tp", "is_llama_config", "max_sequence_length"}),
     leftover=(r"layers\.\d+\.self_attn\.rotary_emb\.inv_freq", r"(norm|lm_head|score|classifier|qa_outputs)\..*"),
+    head=Head(LLAMA_HEAD),
 )

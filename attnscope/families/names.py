@@ -5,18 +5,18 @@ from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass
 
 from attnscope.errors import AttnscopeError
-from attnscope.families.spec import Chunk, Entry, Family, Stacked
+from attnscope.families.spec import Chunk, Entry, Family, Outside, Stacked
 
 _OLD_NAMES = {"weight": "gamma", "bias": "beta"}  # norms in checkpoints converted from TensorFlow
 _FREQUENCIES = re.compile(r"(.*\.)?rotary_emb\.(\w+_)?inv_freq")
 _NUMBERS = re.compile(r"^blocks\.(\d+)(?:\.mlp\.experts\.(\d+))?")
 
 
-def their_name(entry: str | Chunk | Stacked) -> str:
+def their_name(entry: str | Chunk | Stacked | Outside) -> str:
     """Return their module, or tensor, in an entry of `Family.modules`."""
     if isinstance(entry, Stacked):
         return entry.tensor
-    return entry.module if isinstance(entry, Chunk) else entry
+    return entry if isinstance(entry, str) else entry.module
 
 
 def find_prefix(family: Family, names: Container[str], where: str) -> str:
@@ -63,7 +63,7 @@ class TensorLocation:
     """
 
     tensor: str
-    entry: str | Chunk | Stacked
+    entry: str | Chunk | Stacked | Outside
     expert: int | None
 
 
@@ -98,6 +98,10 @@ class Names:
         missing = " or ".join(f"'{name}'" for name in names)
         raise AttnscopeError(f"the tensor {missing} is missing", where=self.where, hint=hint)
 
+    def holds(self, ours: str) -> bool:
+        """Tell whether one of our parameters is there."""
+        return any(place.tensor in self.tensors for place in self._places(ours))
+
     def any_block(self) -> str:
         """Return their name for a module in a block, with `{l}` for the layer."""
         first = next(ours for ours in self.family.modules if "{l}" in ours)
@@ -108,7 +112,8 @@ class Names:
         found = _NUMBERS.match(ours)
         layer, expert = (found[1], found[2]) if found else ("", None)
         for entry in self._entries(module):
-            base = self.prefix + their_name(entry).replace("{l}", layer).replace("{x}", expert or "")
+            prefix = "" if isinstance(entry, Outside) else self.prefix
+            base = prefix + their_name(entry).replace("{l}", layer).replace("{x}", expert or "")
             number = None if expert is None else int(expert)
             if isinstance(entry, Stacked):
                 yield TensorLocation(base if kind == "weight" else f"{base}_{kind}", entry, number)
@@ -116,11 +121,12 @@ class Names:
             for spelled in dict.fromkeys((kind, _OLD_NAMES.get(kind, kind))):
                 yield TensorLocation(f"{base}.{spelled}", entry, number)
 
-    def _entries(self, module: str) -> tuple[str | Chunk | Stacked, ...]:
+    def _entries(self, module: str) -> tuple[str | Chunk | Stacked | Outside, ...]:
         """Return what the family says of one of our modules."""
         numberless = re.sub(r"^blocks\.\d+", "blocks.{l}", module)
         numberless = re.sub(r"\.experts\.\d+", ".experts.{x}", numberless)
-        found: Entry | None = self.family.modules.get(numberless)
+        head = {} if self.family.head is None else self.family.head.modules
+        found: Entry | None = self.family.modules.get(numberless, head.get(numberless))
         if found is None:
             raise AttnscopeError(f"family '{self.family.name}' has no '{module}'", where=self.where)
         return found if isinstance(found, tuple) else (found,)

@@ -1,6 +1,6 @@
 """Our own parameter names, as a checkpoint of a TOML stack holds them."""
 
-from attnscope.families.spec import Family
+from attnscope.families.spec import Family, Head
 
 _ATTENTION = ("q", "k", "v", "out", "q_norm", "k_norm")
 _MLP = ("up", "gate", "down")
@@ -11,4 +11,12 @@ _BLOCK = (
 )
 _NAMES = ("embed.tokens", "embed.positions", "embed.segments", "embed.norm", *(f"blocks.{{l}}.{n}" for n in _BLOCK))
 
-OWN = Family(name="config", model_types=(), config={}, modules={name: name for name in _NAMES})
+_HEAD = ("head", "head.norm", "head.transform", "head.transform_norm", "head.decoder")
+
+OWN = Family(
+    name="config",
+    model_types=(),
+    config={},
+    modules={name: name for name in _NAMES},
+    head=Head({name: name for name in _HEAD}),
+)

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from attnscope.families.bert import BERT
-from attnscope.families.spec import Computed, key
+from attnscope.families.spec import Computed, Head, Outside, key
 
 ROBERTA = replace(
     BERT,
@@ -23,4 +23,13 @@ ROBERTA = replace(
     requires={"position_embedding_type": "absolute"},
     inert=frozenset({"hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout"}),
     leftover=(r"embeddings\.position_ids", r"(pooler|lm_head|classifier|qa_outputs)\..*"),
+    head=Head(
+        {
+            "head": (Outside("lm_head.decoder"), Outside("lm_head")),
+            "head.transform": Outside("lm_head.dense"),
+            "head.transform_norm": Outside("lm_head.layer_norm"),
+            "head.decoder": Outside("lm_head.decoder"),
+        },
+        {"transform": "gelu"},
+    ),
 )

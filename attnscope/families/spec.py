@@ -138,7 +138,28 @@ class Stacked:
     alternating: bool = False
 
 
-Entry = str | Chunk | Stacked | tuple[str | Stacked, ...]
+@dataclass(frozen=True)
+class Outside:
+    """A module whose name does not start with the base model's prefix, such as `lm_head`."""
+
+    module: str
+
+
+Entry = str | Chunk | Stacked | Outside | tuple[str | Stacked | Outside, ...]
+
+
+@dataclass(frozen=True)
+class Head:
+    """The output head of a family's models for language.
+
+    Attributes:
+        modules: Our module to theirs, as in `Family.modules`: `head.norm`, `head.transform`, `head.transform_norm`,
+            `head.decoder`, and `head` for the bias on the logits.
+        config: Our field of an OutputHead to a constant, a Key or a Computed, where it is not the default.
+    """
+
+    modules: Mapping[str, Entry]
+    config: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -156,6 +177,7 @@ class Family:
         requires: Keys that must hold the one value that we support, where they are there at all.
         inert: Keys that do not change attention.
         leftover: Regular expressions for tensors that attention does not need, as named after the prefix.
+        head: Its output head; None where its models have none.
         upstreamed: Published with model code of its own that transformers took over, under the same names.
     """
 
@@ -168,9 +190,11 @@ class Family:
     requires: Mapping[str, Any] = field(default_factory=dict)
     inert: frozenset[str] = frozenset()
     leftover: tuple[str, ...] = ()
+    head: Head | None = None
     upstreamed: bool = False
 
     @property
     def reads(self) -> set[str]:
-        """Keys of config.json that attention depends on."""
-        return {name for entry in self.config.values() for name in getattr(entry, "names", ())} | {*self.requires}
+        """Keys of config.json that attention depends on, or what the head makes of it."""
+        entries = [*self.config.values(), *(self.head.config.values() if self.head else ())]
+        return {name for entry in entries for name in getattr(entry, "names", ())} | {*self.requires}

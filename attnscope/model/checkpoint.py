@@ -11,7 +11,7 @@ from attnscope.config import ModelConfig
 from attnscope.errors import AttnscopeError
 from attnscope.families.counts import NOT_ONE_MODEL, check_counts
 from attnscope.families.names import Names, TensorLocation, find_prefix, unused_tensors
-from attnscope.families.spec import Chunk, Family, Stacked
+from attnscope.families.spec import Chunk, Family, Outside, Stacked
 from attnscope.model.stack import Stack
 from attnscope.model.tensors import contiguous, read_tensors
 from attnscope.model.weights import BlockIndex, WeightStore
@@ -43,13 +43,15 @@ class _ParameterSlice:
 
     @property
     def block(self) -> BlockIndex:
-        """The block that our parameter belongs to, or None for the embedding."""
+        """The block that our parameter belongs to, None for the embedding, or the head."""
+        if self.ours.startswith("head."):
+            return "head"
         return int(self.ours.split(".")[1]) if self.ours.startswith("blocks.") else None
 
     @property
     def name(self) -> str:
         """What it is called there."""
-        return self.ours.split(".", 1 if self.block is None else 2)[-1]
+        return self.ours.split(".", 2 if isinstance(self.block, int) else 1)[-1]
 
     def source_shape(self) -> tuple[int, ...]:
         """Return the shape that their tensor must have."""
@@ -94,7 +96,7 @@ def load_stack(
             for part in wanted[name]:
                 yield part.name, contiguous(part.extract(whole))
 
-    stack.weights = WeightStore(stack.embed, list(stack.blocks), read)
+    stack.weights = WeightStore(stack.embed, list(stack.blocks), read, stack.head)
     return stack.eval()
 
 
@@ -149,7 +151,7 @@ def _parameter_slice(
     module, kind = first.rsplit(".", 1)
     name, shape, entry = module.rsplit(".", 1)[-1], shapes[first], place.entry
     transposed = kind == "weight" and (entry.transposed if isinstance(entry, Stacked) else name in family.transposed)
-    if isinstance(entry, str):
+    if isinstance(entry, str | Outside):
         return _ParameterSlice(ours, shape, transposed)
     expert = (place.expert or 0, config.n_experts) if isinstance(entry, Stacked) else None
     if not entry.part:

@@ -11,6 +11,7 @@ from attnscope.model.hooks import AttentionHooks
 from attnscope.model.inputs import AttentionSpec
 from attnscope.model.layers import Embedding, LayerContext, TransformerBlock, make_norm
 from attnscope.model.masks import PaddingMask, intersect
+from attnscope.model.output_head import PredictionHead
 from attnscope.model.positions import bias_for, learned_rows, rotary_tables, sinusoidal
 from attnscope.model.weights import WeightStore
 
@@ -59,7 +60,8 @@ class Stack(nn.Module):
         self.config = config
         self.embed = Embed(config)
         self.blocks = nn.ModuleList(TransformerBlock(config, layer) for layer in range(n_layers or config.n_layers))
-        self.weights = WeightStore(self.embed, list(self.blocks))
+        self.head = None if config.head is None else PredictionHead(config, config.head)
+        self.weights = WeightStore(self.embed, list(self.blocks), head=self.head)
 
     @torch.inference_mode()
     def run(
@@ -71,7 +73,8 @@ class Stack(nn.Module):
         *,
         context: Ids | None = None,
         progress: Callable[[int, int], None] | None = None,
-    ) -> None:
+        final: bool = False,
+    ) -> Tensor | None:
         """Pass the attention of every recorded layer to its recorders.
 
         Args:
@@ -81,8 +84,13 @@ class Stack(nn.Module):
             hooks: Recorders of each layer.
             context: The texts that keys and values are made of under cross-attention.
             progress: Called with layers done and layers to do.
+            final: Run all blocks, also those above the last recorded layer; the hooks then compute all outputs.
+
+        Returns:
+            What the last block gives, (B, Q, D), if `final`; else None.
         """
-        with self.weights.in_order(hooks.last + 1) as blocks:
+        count = len(self.blocks) if final else hooks.last + 1
+        with self.weights.in_order(count) as blocks:
             x: Tensor | None = self.embed(*tokens)  # (B, Q, D)
             source = None if context is None else self.embed(*context)  # (B, K, D)
             longest = max(ids.shape[1] for ids, _ in (tokens, context or tokens))
@@ -90,7 +98,16 @@ class Stack(nn.Module):
             for layer, (block, setting) in enumerate(zip(blocks, settings, strict=False)):
                 x = block(x, setting)
                 if progress is not None:
-                    progress(layer + 1, hooks.last + 1)
+                    progress(layer + 1, count)
+        return x if final else None
+
+    @torch.inference_mode()
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Return the logits over the vocabulary, (N, V), float32, of final hidden states, (N, D)."""
+        assert self.head is not None
+        with self.weights.holding(None), self.weights.holding("head"):
+            made: Tensor = self.head(hidden, self.embed.tokens.weight)
+        return made
 
     def _settings(
         self, masks: Sequence[Mask], padding: Mask, longest: int, source: Tensor | None, hooks: AttentionHooks

@@ -4,12 +4,13 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from threading import Event
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 import torch
 from torch import Tensor, nn
 
-BlockIndex: TypeAlias = int | None  # a block's number, or None for the embedding
+# a block's number, None for the embedding, or the output head
+BlockIndex: TypeAlias = int | Literal["head"] | None
 ReadParameters = Callable[[BlockIndex], Iterator[tuple[str, Tensor]]]  # parameters of a piece, by their names within it
 _Pending = Future[dict[str, Tensor]] | None  # what a thread reads; None where it is there already
 _BeginReading = Callable[[BlockIndex], _Pending]
@@ -26,10 +27,17 @@ class WeightStore:
         embed: The embedding; once it is read, it stays.
         blocks: The blocks, in order.
         read: Reads the parameters of one of them, all of which are still on "meta"; None where they are all there.
+        head: The output head; once it is read, it stays. None where there is none.
     """
 
-    def __init__(self, embed: nn.Module, blocks: Sequence[nn.Module], read: ReadParameters | None = None) -> None:
-        self._embed, self._blocks, self._read, self._keep = embed, blocks, read, True
+    def __init__(
+        self,
+        embed: nn.Module,
+        blocks: Sequence[nn.Module],
+        read: ReadParameters | None = None,
+        head: nn.Module | None = None,
+    ) -> None:
+        self._embed, self._blocks, self._read, self._keep, self._head = embed, blocks, read, True, head
         self._nothing = [block.state_dict() for block in blocks if read is not None]  # tensors on "meta"
 
     @property
@@ -61,7 +69,7 @@ class WeightStore:
 
     @contextmanager
     def holding(self, piece: BlockIndex) -> Iterator[None]:
-        """Hold a block, or the embedding, between passes.
+        """Hold a block, the embedding or the output head between passes.
 
         Raises:
             ModelError: It has to be read and cannot be.
@@ -71,7 +79,7 @@ class WeightStore:
                 self._fill(piece, begin(piece))
                 yield
             finally:
-                self._drop([] if piece is None else [piece])
+                self._drop([piece] if isinstance(piece, int) else [])
 
     def _in_turn(self, count: int, begin: _BeginReading, ahead: _Pending) -> Iterator[nn.Module]:
         for layer in range(count):
@@ -101,6 +109,9 @@ class WeightStore:
                 stop.set()
 
     def _module(self, piece: BlockIndex) -> nn.Module:
+        if piece == "head":
+            assert self._head is not None
+            return self._head
         return self._embed if piece is None else self._blocks[piece]
 
     def _is_empty(self, piece: BlockIndex) -> bool:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from attnscope.config import ModelConfig
 from attnscope.masks.terms import MaskTerm
-from attnscope.planning.memory import DTYPE_BYTES, PROGRAM, embedding_parameters, layer_parameters
+from attnscope.planning.memory import DTYPE_BYTES, PROGRAM, embedding_parameters, head_parameters, layer_parameters
 from attnscope.report.row_statistics import STATISTICS, WITHIN
 from attnscope.system.malloc import RETAINED_BLOCK
 from attnscope.system.threads import count_threads
@@ -46,6 +46,7 @@ KERNEL_CELL = 6  # bytes of them: as bool, and as the number that is added; …
 KERNEL_BIAS = 16  # … with a bias of each head, also distances and what is masked of them
 PART = 1024  # tokens that an MLP takes at a time
 SPARE = 1.06  # fragmentation between short-lived tensors
+LOGITS = 3  # tensors of a token's logits: themselves, what they are capped by or ranked as, and their probabilities
 HOLES = 3  # what several layers' tensors leave between those of them that are kept, in inputs of a layer
 
 
@@ -81,6 +82,7 @@ class MemoryDemand:
         output_needed: A recorded layer is not the last one.
         masks: The masks of the layers that run.
         threads: That compute tiles side by side.
+        predicted: Tokens whose logits are computed at once; 0 where the head is not needed.
     """
 
     layers: int
@@ -110,6 +112,7 @@ class MemoryDemand:
     output_needed: bool = False
     masks: frozenset[tuple[MaskTerm, ...]] = frozenset()
     threads: int = field(default_factory=count_threads)
+    predicted: int = 0
 
 
 def estimate_memory(c: ModelConfig, dtype: str, d: MemoryDemand) -> dict[str, int]:
@@ -122,6 +125,8 @@ def estimate_memory(c: ModelConfig, dtype: str, d: MemoryDemand) -> dict[str, in
     """
     size, everything = DTYPE_BYTES[dtype], d.batch * d.tokens
     parameters = embedding_parameters(c) + min(d.layers, 2 if d.streamed else d.layers) * layer_parameters(c)
+    if d.predicted:
+        parameters += head_parameters(c)
     running, (tile, beside_tiles) = _activation_bytes(c, size, d), _tile_bytes(c, d)
     library = 0 if d.words else everything * ENCODED + c.vocab_size * VOCABULARY_ENTRY + d.n_merges * MERGE
     values = d.cells + d.rows * (2 + d.measures) * d.top + max(d.rows, d.counted) * NUMBERS_OF_A_ROW
@@ -139,7 +144,7 @@ def estimate_memory(c: ModelConfig, dtype: str, d: MemoryDemand) -> dict[str, in
         "text": everything * TOKEN + library + 8 * d.characters,
         "activations": running,
         "tile": tile + beside_tiles,
-        "kept": 4 * (values + norms + pooled),
+        "kept": 4 * (values + norms + pooled + LOGITS * d.predicted * c.vocab_size),
         "report": max(0, report - running - tile),
     }
 

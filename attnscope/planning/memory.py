@@ -38,6 +38,15 @@ def embedding_parameters(c: ModelConfig) -> int:
     return rows * c.d_model + c.embedding_norm * norm_parameters(c, c.d_model)
 
 
+def head_parameters(c: ModelConfig) -> int:
+    """Return parameters behind the last block, without an embedding that they share."""
+    if c.head is None:
+        return 0
+    count = (c.head.norm + bool(c.head.transform)) * norm_parameters(c, c.d_model)
+    count += (c.d_model + 1) * c.d_model * bool(c.head.transform)
+    return count + c.vocab_size * (c.d_model * (not c.head.tied) + c.head.bias)
+
+
 class MemoryLimit:
     """What stops a run that takes more memory than it was given: its estimate did not hold.
 

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from attnscope.engines.protocol import EngineSettings
 from attnscope.engines.transformers.interface import AttentionCapture, StopForward, capturing, unsupported_attention
 from attnscope.engines.transformers.loading import TransformersModel
+from attnscope.engines.transformers.output_head import apply_head
 from attnscope.errors import AttnscopeError
 from attnscope.masks.terms import Causal, Mask, MaskTerm, Own, SlidingWindow
 from attnscope.model.attention import attend
@@ -74,7 +75,9 @@ class TransformersEngine:
         batch: Batch,
         recorders: Mapping[int, Sequence[Recorder]],
         progress: Callable[[int, int], None] | None = None,
-    ) -> None:
+        *,
+        final: bool = False,
+    ) -> Tensor | None:
         """Pass the attention of every recorded layer over a batch to its recorders.
 
         Raises:
@@ -83,7 +86,10 @@ class TransformersEngine:
         seen: set[int] = set()
         keys = batch.context or batch.tokens
         pad = padding_mask(keys.lengths, max(keys.lengths), keys.real.device)
-        last, sizes = max(recorders, default=-1), (*batch.tokens.real.shape, keys.real.shape[1])
+        last, sizes = (
+            self.sizes[0] - 1 if final else max(recorders, default=-1),
+            (*batch.tokens.real.shape, keys.real.shape[1]),
+        )
 
         def on_attention(part: str, _: nn.Module, inputs: AttentionInputs) -> Tensor:
             if part != self.loaded.chosen:
@@ -95,7 +101,7 @@ class TransformersEngine:
             if session.projection is not None:
                 self.projections[inputs.layer] = session.projection
             output = self._attend(
-                inputs, pad, recorders.get(inputs.layer, ()), self.settings.all_outputs or inputs.layer < last
+                inputs, pad, recorders.get(inputs.layer, ()), self.settings.all_outputs or final or inputs.layer < last
             )
             if progress is not None:
                 progress(inputs.layer + 1, last + 1)
@@ -104,18 +110,26 @@ class TransformersEngine:
             return output
 
         session = AttentionCapture(self.loaded.model, on_attention)
-        self._run(session, batch)
+        made = self._run(session, batch)
         if missed := set(recorders) - seen:
             hint = "select other layers with --layer"
             raise AttnscopeError(f"layer {min(missed)} has no attention over tokens", where="--layer", hint=hint)
+        hidden: Tensor | None = made.last_hidden_state if final else None
+        return hidden
 
-    def _run(self, session: AttentionCapture, batch: Batch) -> None:
+    def _run(self, session: AttentionCapture, batch: Batch) -> Any:
+        made = None
         try:
             with torch.inference_mode(), capturing(session):
-                self.run(batch)
+                made = self.run(batch)
         except IndexError as e:
             found = f"the model fails on a text of {max(batch.tokens.lengths)} tokens ({e})"
             raise AttnscopeError(found, where="TEXT", hint="pass --truncate to truncate the text") from e
+        return made
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Return the logits over the vocabulary of final hidden states."""
+        return apply_head(self.loaded.predicting, hidden)
 
     def _attend(
         self, inputs: AttentionInputs, pad: Mask, recorders: Sequence[Recorder], need_output: bool

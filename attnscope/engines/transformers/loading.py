@@ -4,7 +4,7 @@ The tensors come through our own reader. What the folder does not hold is refuse
 """
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import torch
 from attnscope.checkpoints.folder import Folder
 from attnscope.engines.transformers.interface import NAME
 from attnscope.engines.transformers.model_class import ModelClass, find_model_class, first_line, quiet
+from attnscope.engines.transformers.output_head import head_class
 from attnscope.engines.transformers.probe import (
     ModelPart,
     count_segments,
@@ -40,6 +41,7 @@ class TransformersModel:
         decoder_start: The id that a decoder starts with; None where there is none.
         notes: What was left out of the folder.
         chosen: The part whose attention is looked at; empty where there is only one.
+        predicting: The same model with its head for language, if the checkpoint has one; else None.
     """
 
     model: Any
@@ -51,6 +53,7 @@ class TransformersModel:
     decoder_start: int | None
     notes: tuple[str, ...]
     chosen: str = ""
+    predicting: Any = None
 
     def resolve_part(self, name: str | None) -> str:
         """Return the part that the user means.
@@ -80,8 +83,15 @@ def load_model(folder: Folder, dtype: torch.dtype) -> TransformersModel:
             folder lacks weights.
     """
     kind = find_model_class(folder)
-    model, notes = _model(kind, folder, dtype)
-    return inspect_model(model, folder.path, notes)
+    predicting = head_class(kind)
+    model, info = _model(kind if predicting is None else replace(kind, model=predicting), folder, dtype)
+    missing = info["missing_keys"] | _silently_missing(model, folder)
+    outside: set[str] = set()  # what a head lacks; then the model has none
+    if predicting is not None:
+        outside = {name for name in missing if not name.startswith(f"{model.base_model_prefix}.")}
+    notes = _check_loaded(info, missing - outside, folder)
+    found = inspect_model(model.base_model, folder.path, notes)
+    return found if predicting is None or outside else replace(found, predicting=model)
 
 
 def inspect_model(model: Any, where: str | Path, notes: tuple[str, ...] = ()) -> TransformersModel:
@@ -136,7 +146,7 @@ def _decoder_start(config: Any, vocabulary: int, where: str | Path) -> int | Non
     )
 
 
-def _model(kind: ModelClass, folder: Folder, dtype: torch.dtype) -> tuple[Any, tuple[str, ...]]:
+def _model(kind: ModelClass, folder: Folder, dtype: torch.dtype) -> tuple[Any, dict[str, Any]]:
     tensors = dict(read_tensors(folder, folder.tensors))
     try:
         with quiet():
@@ -156,7 +166,7 @@ def _model(kind: ModelClass, folder: Folder, dtype: torch.dtype) -> tuple[Any, t
         raise no_attention_interface(kind.config.model_type, folder.path) from e
     except Exception as e:  # a class of transformers may raise anything for a strange value
         raise AttnscopeError(f"transformers cannot load it ({first_line(e)})", where=folder.path) from e
-    return model.eval(), _check_loaded(info, _silently_missing(model, folder), folder)
+    return model.eval(), info
 
 
 def _silently_missing(model: Any, folder: Folder) -> set[str]:
@@ -166,9 +176,9 @@ def _silently_missing(model: Any, folder: Folder) -> set[str]:
     return {name for name in names if not any(f".{held}".endswith(f".{name}") for held in folder.tensors)}
 
 
-def _check_loaded(info: dict[str, Any], unmentioned: set[str], folder: Folder) -> tuple[str, ...]:
+def _check_loaded(info: dict[str, Any], lacking: set[str], folder: Folder) -> tuple[str, ...]:
     """Refuse what transformers would make up; note what it does not use."""
-    missing = sorted(name for name in info["missing_keys"] | unmentioned if not _AFTER.fullmatch(name))
+    missing = sorted(name for name in lacking if not _AFTER.fullmatch(name))
     if missing:
         more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
         hint = "transformers would initialize it randomly; download the checkpoint again"

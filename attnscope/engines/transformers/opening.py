@@ -106,10 +106,13 @@ def open_live(live: LiveModel, run: RunConfig) -> ModelSource:
     """
     from attnscope.engines.transformers.live import fingerprint_live
     from attnscope.engines.transformers.loading import inspect_model
+    from attnscope.engines.transformers.output_head import is_predicting
 
     body = live.model.base_model
     tokenizer, digest = _live_tokenizer(live)
     loaded = inspect_model(body, live.name)
+    if body is not live.model and is_predicting(live.model):
+        loaded = replace(loaded, predicting=live.model)
     return _source(live.name, loaded, tokenizer, fingerprint_live(live.model, digest), run.part)
 
 
@@ -138,7 +141,7 @@ def _source(
     chosen = loaded.resolve_part(part)
 
     def load(n_layers: int, dtype: "torch.dtype", device: "torch.device") -> OpenedModel:
-        loaded.model.to(device)
+        (loaded.predicting or loaded.model).to(device)
         return OpenedModel(replace(loaded, chosen=chosen))
 
     starts = chosen in ("decoder", "cross") and loaded.decoder_start is not None
@@ -162,6 +165,7 @@ def _source(
         layerwise=False,
         mask_known=False,
         dense_masks=True,
+        has_head=loaded.predicting is not None,
     )
 
 

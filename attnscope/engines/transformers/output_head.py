@@ -1,0 +1,75 @@
+"""The output head of a `transformers` model: which class has one, and what it makes of hidden states."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from attnscope.engines.transformers.model_class import ModelClass
+
+
+def head_class(plain: ModelClass) -> Any:
+    """Return the class that config.json names, if it predicts tokens; of a GGUF file, which names none, the first."""
+    config = plain.config
+    for kind in _predicting(config):
+        if kind.__name__ in (config.architectures or [kind.__name__]):
+            return kind
+    return None
+
+
+def is_predicting(model: Any) -> bool:
+    """Tell whether a model that is in memory predicts tokens."""
+    return type(model) in _predicting(model.config)
+
+
+def _predicting(config: Any) -> list[Any]:
+    """Return the classes of a config that predict tokens around a base model; none of a model with two halves."""
+    import transformers
+
+    if config.is_encoder_decoder:
+        return []
+    tables: list[Any] = [
+        transformers.MODEL_FOR_CAUSAL_LM_MAPPING,
+        transformers.MODEL_FOR_MASKED_LM_MAPPING,
+        transformers.MODEL_FOR_PRETRAINING_MAPPING,
+    ]
+    found = [table[type(config)] for table in tables if type(config) in table]
+    return [kind for kind in found if getattr(kind, "base_model_prefix", "")]
+
+
+class _Given:
+    """What stands for a base model's output: hidden states, and nothing else that a head may ask for."""
+
+    def __init__(self, hidden: Tensor) -> None:
+        self.last_hidden_state = hidden
+        self.pooler_output = hidden[:, 0]
+
+    def __getitem__(self, at: int | slice) -> Any:
+        return (self.last_hidden_state, self.pooler_output)[at]
+
+    def __getattr__(self, name: str) -> None:
+        return None
+
+
+def apply_head(model: Any, hidden: Tensor) -> Tensor:
+    """Return the logits, (N, V), float32, that a model makes of final hidden states, (N, D).
+
+    Its own `forward` runs around a base model that gives these states: whatever it does with them (a norm, a bias, a
+    factor, a cap) is done.
+
+    Args:
+        model: A model of transformers that `is_predicting`.
+        hidden: What its base model gives.
+    """
+    base = model.base_model
+    before = vars(base).get("forward")
+    base.forward = lambda *_, **__: _Given(hidden[None])
+    try:
+        with torch.inference_mode():
+            made = model(input_ids=torch.zeros(1, len(hidden), dtype=torch.int64, device=hidden.device))
+    finally:
+        del base.forward
+        if before is not None:
+            base.forward = before
+    logits: Tensor = made.prediction_logits if "prediction_logits" in made else made.logits
+    return logits[0].float()

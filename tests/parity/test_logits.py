@@ -1,0 +1,78 @@
+"""Logits of both engines are those of transformers, for every family with an output head."""
+
+from pathlib import Path
+
+import pytest
+import torch
+import transformers as hf
+from torch import Tensor
+
+from attnscope.checkpoints.checkpoint import open_checkpoint
+from attnscope.engines.native import NativeEngine
+from attnscope.engines.protocol import Engine, EngineSettings
+from attnscope.engines.transformers.engine import TransformersEngine
+from attnscope.engines.transformers.loading import load_model
+from attnscope.families import FAMILIES, open_config
+from attnscope.masks.terms import Own
+from attnscope.model.batch import Batch, make_batch
+from attnscope.model.checkpoint import load_stack
+from attnscope.planning.memory import embedding_parameters, head_parameters, layer_parameters
+from attnscope.report import Token
+from tests.helpers.tiny_models import _GQA, _SIZES, TABLE, Row
+
+CPU = torch.device("cpu")
+TEXTS = [[3, 14, 15, 9, 26, 5, 35, 8, 9, 7, 9], [32, 38, 46, 26, 43, 38, 32]]
+SETTINGS = EngineSettings((Own(),))
+EXTRA = (
+    Row("gemma2 other cap", hf.Gemma2ForCausalLM, {**_GQA, "head_dim": 12, "final_logit_softcapping": 0.7}),
+    Row("gemma2 uncapped", hf.Gemma2ForCausalLM, {**_GQA, "head_dim": 12, "final_logit_softcapping": None}),
+    Row("gemma3 capped", hf.Gemma3ForCausalLM, {**_GQA, "head_dim": 12, "final_logit_softcapping": 1.5}),
+    Row("bert untied", hf.BertForMaskedLM, {**_SIZES, "tie_word_embeddings": False, "hidden_act": "relu"}),
+    Row("roberta relu", hf.RobertaForMaskedLM, {**_SIZES, "pad_token_id": 1, "hidden_act": "relu"}),
+    Row("roberta untied", hf.RobertaForCausalLM, {**_SIZES, "pad_token_id": 1, "tie_word_embeddings": False}),
+)
+WITH_HEAD = [row for row in (*TABLE, *EXTRA) if "For" in row.model.__name__ or "LMHead" in row.model.__name__]
+
+
+def _batch() -> Batch:
+    return make_batch([[Token(number, "x", "x") for number in ids] for ids in TEXTS], None, CPU)
+
+
+def _native(path: Path) -> NativeEngine:
+    folder = open_checkpoint(path)
+    shapes = {name: info.shape for name, info in folder.tensors.items()}
+    found = open_config(folder.config, str(path), shapes)
+    stack = load_stack(found.family, found.config, folder, found.config.n_layers, torch.float32, CPU)
+    return NativeEngine(stack, SETTINGS)
+
+
+def _logits(engine: Engine) -> list[Tensor]:
+    """Every row of every text, (T, V) each."""
+    hidden = engine.forward(_batch(), {}, final=True)
+    assert hidden is not None
+    return [engine.logits(hidden[i, : len(ids)]) for i, ids in enumerate(TEXTS)]
+
+
+def _theirs(model: hf.PreTrainedModel) -> list[Tensor]:
+    with torch.inference_mode():
+        made = [model(input_ids=torch.tensor([ids])) for ids in TEXTS]
+    return [(one.prediction_logits if "prediction_logits" in one else one.logits)[0] for one in made]
+
+
+def test_every_family_has_a_row_with_a_head() -> None:
+    assert {row.model.config_class.model_type for row in WITH_HEAD} == set(FAMILIES)
+
+
+@pytest.mark.parametrize("row", WITH_HEAD, ids=lambda row: row.name)
+def test_logits_are_those_of_transformers(row: Row, tmp_path: Path) -> None:
+    expected = _theirs(row.save(tmp_path))
+    engine = _native(tmp_path)
+    for ours, theirs in zip(_logits(engine), expected, strict=True):
+        assert ours.dtype == torch.float32
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
+    loaded = load_model(open_checkpoint(tmp_path), torch.float32)
+    for ours, theirs in zip(_logits(TransformersEngine(loaded, SETTINGS)), expected, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
+    config = engine.stack.config
+    counted = embedding_parameters(config) + config.n_layers * layer_parameters(config) + head_parameters(config)
+    assert counted == sum(parameter.numel() for parameter in engine.stack.parameters())
