@@ -303,6 +303,7 @@ class RunConfig(msgspec.Struct, frozen=True):
         tokenizer: A tokenizer that replaces the model's own: a file, folder or name; None for its own.
         mask: Mask expression; `own` is the model's.
         what_if: What a changed mask changes.
+        hide: Tokens that no query sees, as typed or as Python values; None for none.
         layer: Layers, as typed.
         head: Heads, as typed.
         query: Rows, as typed or as Python values; None for all (or the first `window`).
@@ -335,6 +336,7 @@ class RunConfig(msgspec.Struct, frozen=True):
     tokenizer: str | None = None
     mask: str = "own"
     what_if: Literal["stack", "same-scores"] = "stack"
+    hide: Positions | None = None
     layer: str = "auto"
     head: str = "auto"
     query: Positions | None = None

@@ -11,12 +11,12 @@ from attnscope.config import RunConfig, TextInput
 from attnscope.engines.opening import open_source
 from attnscope.engines.torch_setup import choose_device, import_torch, set_threads
 from attnscope.engines.transformers.opening import LiveModel, open_live
-from attnscope.masks.expression import parse_mask, used_mask
-from attnscope.masks.terms import Own
+from attnscope.masks.expression import used_mask
+from attnscope.masks.terms import Hidden, Mask, MaskTerm, MatrixFile, Own
 from attnscope.planning.cost import allowed_pairs
 from attnscope.planning.memory import layer_parameters
 from attnscope.planning.record_spec import RecordSpec, make_record_spec
-from attnscope.planning.run_plan import RunPlan, make_plan
+from attnscope.planning.run_plan import RunPlan, make_plan, mask_terms
 from attnscope.report import MaskUse, Provenance, Report, TextReport
 from attnscope.system.escape import as_unicode
 from attnscope.version import __version__
@@ -128,15 +128,23 @@ def prepare(plan: RunPlan, model: "LoadedModel", device: "torch.device") -> "tup
     """Put the texts side by side, and the model under the mask that was asked for."""
     from attnscope.engines.protocol import EngineSettings
     from attnscope.model.batch import make_batch, pad_texts
-    from attnscope.model.masks import mask_from_matrix
+    from attnscope.model.masks import hidden_keys_mask, mask_from_matrix
 
     contexts = [text_plan.context for text_plan in plan.text_plans if text_plan.context is not None]
     batch = make_batch([text_plan.tokens for text_plan in plan.text_plans], contexts or None, device)
     encoder_tokens = [text_plan.encoder_tokens for text_plan in plan.text_plans if text_plan.encoder_tokens is not None]
+    hidden = [text_plan.hidden for text_plan in plan.text_plans]
+    resolved: dict[MaskTerm, Mask] = {
+        term: mask_from_matrix(plan.matrices[term.path], device)
+        if isinstance(term, MatrixFile)
+        else hidden_keys_mask(hidden, batch.sources.real.shape[1], device)
+        for term in plan.terms
+        if isinstance(term, MatrixFile | Hidden)
+    }
     settings = EngineSettings(
         plan.terms,
-        {path: mask_from_matrix(matrix, device) for path, matrix in plan.matrices.items()},
-        same_scores=plan.run.mask != "own" and plan.run.what_if == "same-scores",
+        resolved,
+        same_scores=not plan.own_mask and plan.run.what_if == "same-scores",
         encoder_texts=pad_texts(encoder_tokens, device) if encoder_tokens else None,
     )
     return batch, model.under(settings)
@@ -297,6 +305,7 @@ def _text_report(plan: RunPlan, index: int, trace: "Trace", check: Callable[[], 
         text_plan.keys,
         heads,
         text_plan.notes,
+        list(text_plan.hidden),
     )
 
 
@@ -336,6 +345,11 @@ def describe_mask_use(source: ModelSource, run: RunConfig, seen: str | None = No
         seen: The model's own mask, where only running it shows that; None where its config says it.
     """
     own = source.config.describe_mask() if seen is None else seen
-    used = as_unicode("+".join(own if isinstance(term, Own) else str(term) for term in parse_mask(run.mask)))
+    terms = mask_terms(run)
+    hidden = [as_unicode(term.typed) for term in terms if isinstance(term, Hidden)]
+    written = [own if isinstance(term, Own) else str(term) for term in terms if not isinstance(term, Hidden)]
+    used = as_unicode("+".join(written))
     whose = " or ".join((own, *(mask for mask in source.trained_masks if mask != own)))
+    if hidden:
+        return MaskUse(whose, used, run.what_if, hidden[0])
     return MaskUse(whose, used, None if used in (own, *source.trained_masks) else run.what_if)

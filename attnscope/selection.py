@@ -153,7 +153,7 @@ def parse_positions(
 def _listed(typed: "Positions") -> list[tuple[str, bool, bool]]:
     """Split at commas; tell whether a part can only be a word (it stood in quotes), or only a number or slice."""
     if not isinstance(typed, str):
-        return [(written((part,)), isinstance(part, str), not isinstance(part, str)) for part in typed]
+        return [(_written(part), isinstance(part, str), not isinstance(part, str)) for part in typed]
     if typed.strip() == ",":
         return [(",", True, False)]
     parts = [(match[1], match[2]) for match in _LISTED.finditer(typed)]
@@ -161,13 +161,15 @@ def _listed(typed: "Positions") -> list[tuple[str, bool, bool]]:
 
 
 def written(positions: "Positions | None") -> str:
-    """Return positions as one would type them."""
+    """Return positions as one would type them; words among Python values in quotes, since they can only be words."""
     if positions is None or isinstance(positions, str):
         return positions or ""
-    return ",".join(_slice(part) if isinstance(part, slice) else str(part) for part in positions)
+    return ",".join(f'"{part}"' if isinstance(part, str) else _written(part) for part in positions)
 
 
-def _slice(part: slice) -> str:
+def _written(part: "int | slice | str") -> str:
+    if not isinstance(part, slice):
+        return str(part)
     return ":".join("" if edge is None else str(edge) for edge in (part.start, part.stop))
 
 

@@ -6,12 +6,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attnscope.api.model import new_session, opened, placed, running
-from attnscope.api.options import indices, run_values, texts_of
+from attnscope.api.options import indices, positions, run_values, texts_of
 from attnscope.api.results import CompareResult, InspectResult
 from attnscope.arguments import tolerance
 from attnscope.config import RunConfig, TextInput
 from attnscope.errors import UsageError
 from attnscope.report import Report
+from attnscope.selection import written
 
 if TYPE_CHECKING:
     from attnscope.comparison.tolerance import Tolerance
@@ -23,6 +24,7 @@ _OF_REPORTS = ("layer", "head", "query", "key", "stages", "tolerance", "relative
 _AXES = (
     "text",
     "mask",
+    "hide",
     "layer",
     "head",
     "model",
@@ -53,7 +55,8 @@ def sides_of(texts: Sequence[Any], options: Mapping[str, Any]) -> tuple[str, lis
         if given.get("mask") is not None:
             hint = "pass a list, such as mask=['own', 'causal']"
             raise UsageError(f"{given['mask']!r:.80} has nothing to be compared with", where="mask", hint=hint)
-        several = {"mask": ["causal", "bidirectional"]}
+        hidden = given.get("hide")
+        several = {"mask": ["causal", "bidirectional"]} if hidden is None else {"hide": [None, hidden]}
     ((axis, values),) = several.items()
     if len(values) < 2:
         raise UsageError(
@@ -65,6 +68,8 @@ def sides_of(texts: Sequence[Any], options: Mapping[str, Any]) -> tuple[str, lis
 
 
 def _label(axis: str, value: Any) -> str:
+    if axis == "hide":
+        return "none" if value is None else written(positions("hide")(value))
     if axis in ("layer", "head") and not isinstance(value, slice):
         return indices(axis, value, 0)
     return ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)

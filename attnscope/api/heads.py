@@ -150,8 +150,9 @@ def is_question(options: Mapping[str, Any]) -> bool:
     asked = options.get("measure") is not None or options.get("key") is not None
     if asked and options.get("role") is not None:
         raise UsageError("role excludes measure and key", where="role", hint="leave one of them out")
-    if not asked and options.get("query") is not None:
-        raise UsageError("applies to one number of every head", where="query", hint="give key or measure")
+    for name in ("query", "hide"):
+        if not asked and options.get(name) is not None:
+            raise UsageError("applies to one number of every head", where=name, hint="give key or measure")
     return asked
 
 

@@ -128,6 +128,7 @@ class ModelInspectArguments(_Masking, total=False):
         mask: `own` (the model's), `causal`, `bidirectional`, `window:N`, `prefix:N`, `block:N`, a file with a boolean
             matrix, or several of them joined by `+`.
         what_if: What another mask changes: the whole `stack`, or only the softmax over the `same-scores`.
+        hide: Tokens that no query sees, added to the mask: positions, slices, and words of the text; None for none.
         layer: Layers from 0: a number, several, a slice or range, `auto`, `all` or `mean`; -1 is the last.
         head: Heads, likewise; `auto` takes the one with the most weight from `query` on `key`; without `key`, the one
             whose weights depend most on content, not on distance, special tokens or the first.
@@ -141,6 +142,7 @@ class ModelInspectArguments(_Masking, total=False):
     """
 
     mask: str
+    hide: Tokens | None
     layer: Indices
     head: Indices
     query: Tokens | None
@@ -168,6 +170,7 @@ class ModelExplainArguments(_Masking, total=False):
     """
 
     mask: str
+    hide: Tokens | None
     query: int | str
     key: Tokens | None
     layer: int | Literal["auto"]
@@ -180,7 +183,7 @@ class ExplainArguments(OpenArguments, ModelExplainArguments, _Named, total=False
 
 
 class ModelHeadsArguments(CallArguments, total=False):
-    """What `heads` measures; see ModelInspectArguments for query, key, mask and what_if.
+    """What `heads` measures; see ModelInspectArguments for query, key, mask, what_if and hide.
 
     Attributes:
         role: Only these roles: a name, or several; None for all.
@@ -198,6 +201,7 @@ class ModelHeadsArguments(CallArguments, total=False):
     key: Tokens | None
     mask: str
     what_if: WhatIf
+    hide: Tokens | None
 
 
 class HeadsArguments(OpenArguments, ModelHeadsArguments, total=False):
@@ -229,6 +233,7 @@ class ModelCompareArguments(_Masking, total=False):
     """
 
     mask: str | list[str]
+    hide: Tokens | list[Tokens | None] | None
     layer: Indices | list[Indices]
     head: Indices | list[Indices]
     query: Tokens | None
@@ -457,6 +462,7 @@ _READERS: dict[str, Callable[[Any], Any]] = {
     "truncate": _flag("truncate"),
     "mask": _mask,
     "what_if": one_of("what_if", WhatIf),
+    "hide": positions("hide"),
     "query": positions("query"),
     "key": positions("key"),
     "stages": _stages,

@@ -101,6 +101,7 @@ def _order(
         **stack.chosen(),
         mask=selection.mask,
         what_if=selection.what_if,
+        hide=selection.hidden,
         device=machine.device,
         dtype=machine.dtype,
         max_memory=machine.max_memory,

@@ -23,6 +23,7 @@ _MASKS = ["causal", "bidirectional"]
 EXAMPLES = """
 attnscope compare "The bank by the river"
 attnscope compare "The bank by the river" --mask own --mask own+window:2 --what-if same-scores
+attnscope compare "The bank by the river" --hide The
 attnscope compare "The bank by the river" --layer 0 --layer 1 --head all
 attnscope compare "The bank by the river" --head 0 --head 1 --query bank
 attnscope compare "She sat by the river bank" "She sat by the savings bank" --query bank
@@ -34,7 +35,7 @@ attnscope compare before.json after.json --relative 1e-3 --tolerance 1e-6 --laye
 
 Texts = repeatable(TextOptions, "text")
 Stacks = repeatable(ModelOptions, "model", "config", "adapter", "tokenizer")
-Selections = repeatable(SelectionOptions, "mask", "layer", "head")
+Selections = repeatable(SelectionOptions, "mask", "hide", "layer", "head")
 Machines = repeatable(MachineOptions, "dtype", "engine")
 
 
@@ -199,4 +200,6 @@ def _axis(given: dict[str, Any]) -> tuple[str, list[str]]:
         return next(iter(several.items()))
     if "mask" in given:
         raise UsageError(f"nothing to compare {given['mask'][0]} with", hint="pass --mask twice")
+    if "hide" in given:
+        return "hide", ["none", *given["hide"]]
     return "mask", _MASKS

@@ -21,7 +21,7 @@ attnscope explain "The bank by the river" --query bank --format json | jq .cells
 """
 
 ExplainFormat = Literal["table", "json"]
-Masking = subset_of(SelectionOptions, "mask", "what_if")
+Masking = subset_of(SelectionOptions, "mask", "what_if", "hide")
 
 
 @dataclass(frozen=True, kw_only=True)

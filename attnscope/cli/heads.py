@@ -25,7 +25,7 @@ attnscope heads --file texts.txt --format json | jq .main
 
 HeadsFormat = Literal["table", "json"]
 Sort = Literal["value", "layer"]
-Masking = subset_of(SelectionOptions, "query", "key", "mask", "what_if")
+Masking = subset_of(SelectionOptions, "query", "key", "mask", "what_if", "hide")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,8 +158,9 @@ def heads(
     question = asked.measure is not None or values["key"] is not None
     if asked.role is not None and question:
         raise UsageError("--role cannot be used with --measure or --key", hint="remove one of them")
-    if values["query"] is not None and not question:
-        raise UsageError("applies to one number for every head", where="--query", hint="add --key or --measure")
+    for name in ("query", "hide"):
+        if values[name] is not None and not question:
+            raise UsageError("applies to one number for every head", where=f"--{name}", hint="add --key or --measure")
     selection = SelectionOptions(**values)
     run = run_config(source, stack, selection, machine, window=None, quiet=show.quiet, optional=not question)
     from attnscope.survey import SurveyOptions, ask_heads, survey_heads

@@ -55,6 +55,7 @@ def run_config(
         **stack.chosen(),
         mask=selection.mask,
         what_if=selection.what_if,
+        hide=selection.hidden,
         layer=layer,
         head=head,
         query=selection.query,

@@ -21,6 +21,7 @@ class SelectionOptions:
     Attributes:
         mask: Mask expression.
         what_if: What a changed mask changes.
+        hide: Tokens that no query sees, as typed; `none` for none.
         layer: Layers, as typed.
         head: Heads, as typed.
         query: Rows, as typed.
@@ -97,6 +98,17 @@ class SelectionOptions:
             help="Apply another --mask to the whole stack, or only to the softmax over the model's own scores.",
         ),
     ] = "stack"
+    hide: Annotated[
+        str | None,
+        option(
+            "--hide",
+            group=_SELECT,
+            metavar="TOKENS",
+            parser=arguments.text("--hide"),
+            help='Hide tokens from every query, in the same form as --query, such as "[CLS],[SEP]" or 3,7; none hides '
+            "no token.",
+        ),
+    ] = None
     stage: Annotated[
         str,
         option(
@@ -131,6 +143,11 @@ class SelectionOptions:
         bool,
         option("--no-special", group=_SELECT, help="Exclude special tokens and the first token from the ranking."),
     ] = False
+
+    @property
+    def hidden(self) -> str | None:
+        """Tokens that no query sees, as typed; None for none."""
+        return None if self.hide == "none" else self.hide
 
     @property
     def stages(self) -> tuple[str, ...]:

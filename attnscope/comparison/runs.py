@@ -89,8 +89,8 @@ def _with_weights(run: RunConfig) -> RunConfig:
 
 def _reference_side(axis: str, runs: Sequence[tuple[str, RunConfig]], session: Session) -> int:
     """Return the side on which `auto` chooses."""
-    own = [run.mask in ("own", session.source(run).config.describe_mask()) for _, run in runs]
-    return own.index(True) if axis == "mask" and True in own else 0
+    own = [run.hide is None and run.mask in ("own", session.source(run).config.describe_mask()) for _, run in runs]
+    return own.index(True) if axis in ("mask", "hide") and True in own else 0
 
 
 def _chosen(report: Report) -> dict[str, str]:

@@ -65,7 +65,7 @@ class NativeEngine:
         """Pass the attention of every recorded layer over a batch to its recorders."""
         config, asked, keys = self.stack.config, self.settings, batch.context or batch.tokens
         own = [build_mask(parse_mask(config.mask_of(layer))) for layer in range(len(self.stack.blocks))]
-        used = [build_mask(asked.terms, mask, asked.files) for mask in own]
+        used = [build_mask(asked.terms, mask, asked.resolved) for mask in own]
         pad = padding_mask(keys.lengths, max(keys.lengths), keys.real.device)
         observed: dict[int, Mask] = {}
         if asked.same_scores:

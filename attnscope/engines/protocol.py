@@ -22,7 +22,7 @@ class EngineSettings:
 
     Attributes:
         terms: The mask that the user asked for; `own` is the model's.
-        files: The masks that the expression's files hold, by path.
+        resolved: The masks of terms that need more than their words: files, and hidden tokens.
         same_scores: Recorders see that mask applied to the scores that the model computed under its own; without,
             the whole model runs under it.
         encoder_texts: What an encoder reads where the decoder's attention to itself is recorded; None elsewhere.
@@ -31,7 +31,7 @@ class EngineSettings:
     """
 
     terms: tuple[MaskTerm, ...]
-    files: Mapping[str, Mask] = field(default_factory=dict)
+    resolved: Mapping[MaskTerm, Mask] = field(default_factory=dict)
     same_scores: bool = False
     encoder_texts: TokenTensors | None = None
     tile_elements: int | None = None

@@ -106,6 +106,19 @@ class MatrixFile(MaskTerm):
         return self.path
 
 
+@dataclass(frozen=True)
+class Hidden(MaskTerm):
+    """Tokens that no query sees (`--hide`), added to whatever mask is chosen.
+
+    No word of an expression: what is typed may contain `+`. Which positions it means, each text says for itself.
+    """
+
+    typed: str
+
+    def __str__(self) -> str:
+        return f"hide:{self.typed}"
+
+
 class Bidirectional(MaskTerm):
     """Every query sees every key."""
 

@@ -3,13 +3,14 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from attnscope.masks.terms import Bidirectional, Mask, MaskTerm, MatrixFile, Own
+from attnscope.masks.terms import Bidirectional, Hidden, Mask, MaskTerm, MatrixFile, Own
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,30 @@ class PaddingMask(Mask):
     def _ends(self) -> tuple[int, int]:
         """Keys of the shortest and of the longest text."""
         return int(self.lengths.min()), int(self.lengths.max())
+
+
+@dataclass(frozen=True)
+class HiddenKeysMask(Mask):
+    """In every text some keys are seen by no query.
+
+    Attributes:
+        hidden: True where a key is hidden, (B, K), bool.
+    """
+
+    hidden: Tensor
+
+    def allowed(self, q: Tensor, k: Tensor) -> Tensor:
+        """Allow the other keys."""
+        return ~self.hidden[:, None, None, k[0]]  # (B, 1, 1, K)
+
+    def all_visible_range(self, q0: int, q1: int, n_keys: int) -> tuple[int, int]:
+        """Return the longest run of keys that are hidden in no text."""
+        return self._visible_run
+
+    @cached_property
+    def _visible_run(self) -> tuple[int, int]:
+        ends = [-1, *self.hidden.any(0).nonzero()[:, 0].tolist(), self.hidden.shape[1]]
+        return max(((a + 1, b) for a, b in pairwise(ends)), key=lambda run: run[1] - run[0])
 
 
 @dataclass(frozen=True)
@@ -85,18 +110,20 @@ def intersect(parts: Sequence[Mask]) -> Mask:
     return real[0] if len(real) == 1 else Intersection(tuple(real)) if real else Bidirectional()
 
 
-def build_mask(terms: Sequence[MaskTerm], own: Mask | None = None, files: Mapping[str, Mask] | None = None) -> Mask:
+def build_mask(
+    terms: Sequence[MaskTerm], own: Mask | None = None, resolved: Mapping[MaskTerm, Mask] | None = None
+) -> Mask:
     """Return the mask that a parsed expression stands for.
 
     Args:
         terms: From `parse_mask`.
         own: What the word `own` stands for.
-        files: The masks that the expression's files hold.
+        resolved: The masks of terms that need more than their words: files, and hidden tokens.
     """
     made: list[Mask] = []
     for term in terms:
-        if isinstance(term, MatrixFile):
-            made.append((files or {})[term.path])
+        if isinstance(term, MatrixFile | Hidden):
+            made.append((resolved or {})[term])
         else:
             made.append(own or Bidirectional() if isinstance(term, Own) else term)
     return intersect(made)
@@ -105,6 +132,14 @@ def build_mask(terms: Sequence[MaskTerm], own: Mask | None = None, files: Mappin
 def mask_from_matrix(matrix: "np.ndarray[Any, np.dtype[np.bool_]]", device: torch.device) -> Mask:
     """Return the mask that a boolean matrix (queries, keys) says."""
     return MatrixMask(torch.from_numpy(matrix).to(device))
+
+
+def hidden_keys_mask(hidden: Sequence[Sequence[int]], longest: int, device: torch.device) -> Mask:
+    """Return the mask that hides some keys of every text from all queries."""
+    places = torch.zeros(len(hidden), longest, dtype=torch.bool)
+    for number, keys in enumerate(hidden):
+        places[number, list(keys)] = True
+    return HiddenKeysMask(places.to(device))
 
 
 def padding_mask(lengths: Sequence[int], longest: int, device: torch.device) -> Mask:

@@ -11,12 +11,12 @@ from attnscope.config import ModelConfig, RunConfig, TextInput
 from attnscope.errors import AttnscopeError, NotInText, UsageError
 from attnscope.files.mask_files import read_mask
 from attnscope.masks.expression import parse_mask, used_mask
-from attnscope.masks.terms import MaskTerm, MatrixFile
+from attnscope.masks.terms import Hidden, MaskTerm, MatrixFile, Own
 from attnscope.planning.estimate import MemoryDemand, estimate_memory
 from attnscope.planning.memory import MEMORY_HINT, MemoryLimit, find_stream_reason, layer_parameters, memory_limit
 from attnscope.planning.text_plan import TextPlan, plan_text
 from attnscope.report import STAGES
-from attnscope.selection import POOL, PRINTED, IndexSelection, extremes, parse_indices
+from attnscope.selection import POOL, PRINTED, IndexSelection, extremes, parse_indices, written
 from attnscope.system.threads import count_threads
 
 if TYPE_CHECKING:
@@ -59,6 +59,11 @@ class RunPlan:
     def auto(self) -> bool:
         """A layer or a head is chosen by what it does."""
         return "auto" in (self.layers.word, self.heads.word)
+
+    @property
+    def own_mask(self) -> bool:
+        """The mask is the model's own."""
+        return all(isinstance(term, Own) for term in self.terms)
 
     @property
     def config(self) -> ModelConfig:
@@ -174,10 +179,16 @@ def plan_for_texts(run: RunConfig, source: ModelSource, text_plans: list[TextPla
         raise UsageError("the model's output projection was not found", where="--by projected", hint=hint)
     n_layers_run = c.n_layers if layers.word else 1 + extremes(picked)[1]
     stages = tuple(stage for stage in STAGES if stage in run.stages)
-    terms = parse_mask(run.mask)
+    terms = mask_terms(run)
     work = n_layers_run * layer_parameters(c) * sum(len(text_plan.tokens) for text_plan in text_plans)
     matrices = _matrices(terms, text_plans)
     return RunPlan(run, source, layers, heads, terms, stages, text_plans, n_layers_run, matrices, work)
+
+
+def mask_terms(run: RunConfig) -> tuple[MaskTerm, ...]:
+    """Return the terms of the mask that the user asked for, with hidden tokens as the last."""
+    terms = parse_mask(run.mask)
+    return terms if run.hide is None else (*terms, Hidden(written(run.hide)))
 
 
 def _matrices(
@@ -230,7 +241,7 @@ def memory_demand(plan: RunPlan) -> MemoryDemand:
         mean="mean" in (plan.layers.word, plan.heads.word),
         drawn=0 if run.window is None else shown,
         picture=run.picture,
-        padded=len({len(text_plan.tokens) for text_plan in text_plans}) > 1,
+        padded=len({(len(text_plan.tokens), text_plan.hidden) for text_plan in text_plans}) > 1,
         counted=layers * heads * len(text_plans) * longest if pool else 0,
         pool=pool,
         heads=c.n_heads if plan.auto or plan.heads.word == "mean" else heads,

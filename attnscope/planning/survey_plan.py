@@ -63,7 +63,7 @@ def plan_passes(run: RunConfig, source: ModelSource, groups: Sequence[Sequence[T
         top=0,
         as_text=True,
         heads=c.n_heads,
-        padded=any(len({len(text.tokens) for text in group}) > 1 for group in groups),
+        padded=any(len({(len(text.tokens), text.hidden) for text in group}) > 1 for group in groups),
         words=source.tokenizer.name == "words",
         n_merges=source.tokenizer.n_merges,
         copied_elements=source.copied_elements,

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from attnscope.checkpoints.source import ModelSource, tokenize
 from attnscope.config import Positions, RunConfig, TextInput
-from attnscope.errors import UsageError
+from attnscope.errors import NotInText, UsageError
 from attnscope.masks.expression import parse_mask, used_mask
 from attnscope.report import Token
 from attnscope.selection import POOL, parse_positions
@@ -26,6 +26,7 @@ class TextPlan:
         notes: What was cut or left out.
         number: Number of the text within the call, from 0.
         auto_keys: Columns that `auto` ranks heads by, where these are not `keys`; None where they are.
+        hidden: Keys that no query sees, sorted.
     """
 
     tokens: list[Token]
@@ -37,6 +38,7 @@ class TextPlan:
     notes: list[str]
     number: int = 0
     auto_keys: list[int] | None = None
+    hidden: tuple[int, ...] = ()
 
 
 def plan_text(run: RunConfig, source: ModelSource, text: TextInput, *, clip: bool = False) -> TextPlan:
@@ -69,11 +71,27 @@ def plan_text(run: RunConfig, source: ModelSource, text: TextInput, *, clip: boo
         )
     causal = any(term.left_to_right for term in used_mask(parse_mask(run.mask), source.config.mask))
     queries, keys, pool, more = _choose_cells(run, text, tokens, context, causal=causal, clip=clip)
-    auto_keys = None
-    if run.auto_key is not None:
-        texts = (text.text, text.pair) if context is None else (text.context,)
-        auto_keys = _parse_named("--key", run.auto_key, tokens if context is None else context, texts, clip=clip)
-    return TextPlan(tokens, context, encoder_tokens, queries, keys, pool, notes + more, auto_keys=auto_keys)
+    sources, texts = (tokens, (text.text, text.pair)) if context is None else (context, (text.context,))
+    auto_keys = _parse_named("--key", run.auto_key, sources, texts, clip=clip)
+    hidden = _hidden(run, sources, texts, text.where, clip=clip)
+    return TextPlan(
+        tokens, context, encoder_tokens, queries, keys, pool, notes + more, auto_keys=auto_keys, hidden=hidden
+    )
+
+
+def _hidden(
+    run: RunConfig, sources: Sequence[Token], texts: Sequence[str | None], where: str, *, clip: bool
+) -> tuple[int, ...]:
+    """Return the keys of a text that no query sees.
+
+    Raises:
+        UsageError: One is not there. Unlike a row that a text lacks, this would leave a text under another mask than
+            the rest, so that no text is passed over.
+    """
+    try:
+        return tuple(_parse_named("--hide", run.hide, sources, texts, clip=clip) or ())
+    except NotInText as e:
+        raise UsageError(f"{e.found} ({where})" if clip else e.found, where=e.where, hint=e.hint) from e
 
 
 def _check_context(text: TextInput, source: ModelSource) -> None:

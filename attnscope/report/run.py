@@ -66,11 +66,13 @@ class MaskUse(msgspec.Struct, frozen=True):
         used: The mask behind the numbers shown.
         what_if: None where `used` is the model's own; else `stack` (the whole model ran under the new mask) or
             `same-scores` (the q·k that the model computed under its own mask, masked again).
+        hidden: Tokens that no query saw besides, as typed; None for none. TextReport.hidden has their positions.
     """
 
     own: str
     used: str
     what_if: str | None = None
+    hidden: str | None = None
 
 
 class Top(msgspec.Struct, frozen=True):
@@ -147,6 +149,7 @@ class TextReport(msgspec.Struct, frozen=True):
         keys: Positions that the columns stand for.
         heads: One entry per shown layer and head.
         notes: What was left out of this text's report, and which option shows it.
+        hidden: Positions of keys that `--hide` kept from every query.
     """
 
     index: int
@@ -158,6 +161,7 @@ class TextReport(msgspec.Struct, frozen=True):
     keys: list[int]
     heads: list[HeadReport]
     notes: list[str] = []
+    hidden: list[int] = []
 
     @property
     def sources(self) -> list[Token]:

@@ -29,7 +29,8 @@ def _faults(text: TextReport) -> Iterator[tuple[str, str]]:
     n_queries, n_keys = len(text.tokens), len(text.sources)
     if not n_queries or not n_keys:
         yield ("tokens" if not n_queries else "context"), "is empty"
-    for name, places, count in (("queries", text.queries, n_queries), ("keys", text.keys, n_keys)):
+    every = ("queries", text.queries, n_queries), ("keys", text.keys, n_keys), ("hidden", text.hidden, n_keys)
+    for name, places, count in every:
         if not _ascending(places, count):
             yield name, f"is not an ascending list of positions below {count}"
     for number, head in enumerate(text.heads):

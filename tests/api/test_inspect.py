@@ -30,6 +30,7 @@ VALUES = {
               ([slice(2), "eroded", 4], ':2,"eroded",4'), ("The bank", "The bank"), (range(0, 6, 2), "0,2,4")],
     "key": [(None, None), ("the", "the"), ([slice(-3, None)], "-3:"), (np.int32(2), "2"), (slice(None), ":")],
     "mask": [("own", "own"), ("causal", "causal"), ("causal+window:2", "causal+window:2"), ("block:3", "block:3")],
+    "hide": [(None, None), (None, "none"), (0, "0"), (["bank", -1], '"bank",-1')],
     "what_if": [("stack", "stack"), ("same-scores", "same-scores")],
     "stages": [(STAGES, ",".join(STAGES)), ("weights", "weights"), ([], "none"),
                (["output", "scores"], "scores,output")],

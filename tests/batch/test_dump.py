@@ -141,6 +141,23 @@ def test_a_word_that_some_texts_lack_fails_those_alone(tmp_path):
     assert "river" in found(tmp_path)[1].error
 
 
+def test_hidden_tokens_are_those_of_each_text(tmp_path):
+    """A text that lacks the word fails alone; the header says what was hidden, so that no dump is resumed without."""
+    summary = dump(tmp_path, settings=Settings(keep=("stages",), stages=("weights",)), hide="river")
+    assert summary.counts == {"ok": 2, "failed": 3, "skipped": 1}
+    records = found(tmp_path)
+    assert "--hide: 'river' is not in the text" in records[1].error
+    for record in records:
+        if record.status == "ok":
+            hidden = [token.text == "river" for token in record.tokens]
+            assert any(hidden)
+            np.testing.assert_array_equal(
+                record.stages["weights"] == 0, np.broadcast_to(hidden, record.stages["weights"].shape)
+            )
+    with pytest.raises(AttnscopeError, match="mask"):
+        dump(tmp_path, settings=Settings(keep=("stages",), stages=("weights",)))
+
+
 def test_every_line_keeps_to_the_published_schema(tmp_path):
     dump(tmp_path, settings=FULL)
     dump(tmp_path, name="folder", settings=FULL)

@@ -45,6 +45,26 @@ def test_whatever_is_given_several_times_is_compared(capsys, options, axis, labe
     assert [change["side"] for change in found["changes"]] == list(range(1, len(labels)))
 
 
+def test_hidden_tokens_are_compared_with_none(capsys):
+    """A side is what `run` gives with the same --hide; one value is held against none."""
+    asked = ["--layer", "0", "--head", "all", "--format", "json"]
+    code, out, _ = run(capsys, TEXT, *STACK, "--hide", "the,0", *asked)
+    found = json.loads(out)
+    assert (code, found["axis"], [side["label"] for side in found["sides"]]) == (0, "hide", ["none", "the,0"])
+    code, again, _ = run(capsys, TEXT, *STACK, "--hide", "none", "--hide", "the,0", *asked)
+    assert json.loads(again) == found
+    reports = []
+    for hide in ("none", "the,0"):
+        assert main(["run", TEXT, *STACK, "--hide", hide, *asked]) == 0
+        reports.append(json.loads(capsys.readouterr().out))
+    weights = [[head["stages"]["weights"] for head in report["texts"][0]["heads"]] for report in reports]
+    assert weights == [
+        [head["stages"]["weights"] for head in side["report"]["texts"][0]["heads"]] for side in found["sides"]
+    ]
+    assert weights[0] != weights[1]
+    assert [row[3] for row in weights[1][0]] == [0] * 5
+
+
 def test_both_engines_say_the_same(capsys):
     sides = ["--engine", "native", "--engine", "transformers"]
     code, out, err = run(capsys, TEXT, "--model", "riverbank", *sides, "--head", "all", "--tolerance", "1e-5")

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from attnscope.masks.terms import Bidirectional, BlockDiagonal, Causal, Mask, Prefix, SlidingWindow
 from attnscope.model.inputs import AttentionInputs, AttentionSpec
-from attnscope.model.masks import MatrixMask, PaddingMask, intersect
+from attnscope.model.masks import MatrixMask, PaddingMask, hidden_keys_mask, intersect
 from attnscope.model.positions import alibi
 from attnscope.model.recorders import KeyTokens
 from tests.helpers.key_tokens import key_tokens
@@ -56,6 +56,7 @@ def masks(draw: st.DrawFn, batch: int, n_queries: int, n_keys: int) -> Mask:
     matrices = st.integers(0, 2**31).map(lambda seed: _matrix(seed, (n_queries, n_keys)))
     own_matrices = st.integers(0, 2**31).map(lambda seed: _matrix(seed, (batch, 1, n_queries, n_keys)))
     lengths = st.lists(st.integers(1, n_keys), min_size=batch, max_size=batch)
+    hidden = st.lists(st.lists(st.integers(0, n_keys - 1)), min_size=batch, max_size=batch)
     simple = st.one_of(
         st.just(Bidirectional()),
         st.just(Causal()),
@@ -63,6 +64,7 @@ def masks(draw: st.DrawFn, batch: int, n_queries: int, n_keys: int) -> Mask:
         size.map(Prefix),
         size.map(BlockDiagonal),
         lengths.map(lambda n: PaddingMask(torch.tensor(n))),
+        hidden.map(lambda places: hidden_keys_mask(places, n_keys, torch.device("cpu"))),
         matrices,
         own_matrices,
     )

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from attnscope.masks.expression import parse_mask
 from attnscope.masks.terms import Bidirectional, BlockDiagonal, Causal, Mask, Prefix, SlidingWindow
-from attnscope.model.masks import PaddingMask, build_mask, intersect, padding_mask
+from attnscope.model.masks import PaddingMask, build_mask, hidden_keys_mask, intersect, padding_mask
 from tests.helpers.attention_cases import masks, whole
 
 
@@ -42,6 +42,13 @@ def test_own_stands_for_the_models_own_mask() -> None:
 def test_padding_hides_what_lies_behind_each_text() -> None:
     assert _picture(padding_mask([1, 2], 2, torch.device("cpu")), 2, batch=2) == ["x.", "x.", "xx", "xx"]
     assert padding_mask([2, 2], 2, torch.device("cpu")) == Bidirectional()
+
+
+def test_hidden_tokens_are_columns_that_no_query_of_their_text_sees() -> None:
+    mask = hidden_keys_mask([[1], [0, 2]], 3, torch.device("cpu"))
+    assert _picture(mask, 3, batch=2) == ["x.x"] * 3 + [".x."] * 3
+    assert hidden_keys_mask([[0, 4], [1, 4]], 7, torch.device("cpu")).all_visible_range(0, 7, 7) == (2, 4)
+    assert hidden_keys_mask([[]], 3, torch.device("cpu")).all_visible_range(0, 3, 3) == (0, 3)
 
 
 def test_compose_drops_what_says_nothing_or_repeats_itself() -> None:

@@ -16,6 +16,7 @@ class Call:
         pair: The second text of a pair; only for a single text.
         file: The texts come from a file, written here; None for TEXT.
         layer: As typed, as are head, query, key, stage and mask; None where nothing is typed.
+        hide: Tokens that no query may see, as typed.
         engine: `native` or `transformers`.
     """
 
@@ -31,6 +32,7 @@ class Call:
     stage: str | None = None
     mask: str | None = None
     what_if: str | None = None
+    hide: str | None = None
     top: int | None = None
     by: str | None = None
     no_special: bool = False
@@ -43,7 +45,21 @@ class Call:
         """The arguments after `attnscope`."""
         source = ["--file", str(self.file)] if self.file else [self.texts[0]]
         words = ["run", *source, "--model", str(self.folder)]
-        names = ("pair", "layer", "head", "query", "key", "stage", "mask", "what_if", "top", "by", "pool", "engine")
+        names = (
+            "pair",
+            "layer",
+            "head",
+            "query",
+            "key",
+            "stage",
+            "mask",
+            "what_if",
+            "hide",
+            "top",
+            "by",
+            "pool",
+            "engine",
+        )
         for name in names:
             if (value := getattr(self, name)) is not None:
                 words += ["--" + name.replace("_", "-"), str(value)]

@@ -74,6 +74,7 @@ def call(models: Models, seed: int, number: int) -> Comparing:
         case "mask":
             masks = random.choice((None, ["own", "causal"], ["causal", "own+window:2", "prefix:2"], ["block:2", "own"]))
             given = masks or ["causal", "bidirectional"]
+            base = base if masks else replace(base, hide=None)  # alone, it would be what is compared
             if random.random() < 0.3:
                 base = replace(base, layer=random.choice(("all", "0,2", None)), head=random.choice((None, "auto")))
             sides = [replace(base, mask=mask) for mask in given]
@@ -90,7 +91,7 @@ def call(models: Models, seed: int, number: int) -> Comparing:
             sides = [replace(base, engine=engine) for engine in given]
         case _:
             more = tuple(_varied(random, base.texts[0], models[base.model].words) for _ in range(random.choice((1, 2))))
-            base = replace(single, pair=None, query=None, key=None, mask=None, what_if=None)
+            base = replace(single, pair=None, query=None, key=None, mask=None, what_if=None, hide=None)
             typed, given = [], [base.texts[0], *more]
             sides = [replace(base, texts=(text,)) for text in given]
     maps = axis != "text" and base.query is None and base.key is None and base.pool is not None

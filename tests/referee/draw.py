@@ -45,6 +45,7 @@ def call(models: Models, seed: int, number: int, names: "tuple[str, ...] | None"
         stage=",".join(random.sample(_STAGES, random.randint(0, 5))) or "none" if chance() < 0.6 else None,
         mask=mask,
         what_if=random.choice((None, "stack", "same-scores")) if mask else None,
+        hide=hidden(seed, number, texts, counts) if number % 6 == 5 else None,
         top=random.choice((0, 1, 2, 3, 4, 8, 9, 30)) if chance() < 0.6 else None,
         by=random.choice(("weight", "value", "projected")) if chance() < 0.6 else None,
         no_special=chance() < 0.3,
@@ -55,6 +56,7 @@ def call(models: Models, seed: int, number: int, names: "tuple[str, ...] | None"
         few = {
             "mask": None,
             "what_if": None,
+            "hide": None,
             "by": None,
             "no_special": False,
             "pool": None,
@@ -127,6 +129,11 @@ def places(random: Random, texts: tuple[str, ...], counts: list[int]) -> str:
         else:
             parts.append(str(at))
     return ",".join(parts)
+
+
+def hidden(seed: int, number: int, texts: tuple[str, ...], counts: list[int]) -> str:
+    """Tokens that no query may see; a sequence of its own, so that the other options stay as they were drawn."""
+    return places(Random(f"hide {seed}:{number}"), texts, counts)
 
 
 def _mask(random: Random, place: Path, counts: list[int], seed: int, number: int) -> str | None:

@@ -52,7 +52,7 @@ class Dumping:
     def argv(self) -> list[str]:
         """The arguments after `attnscope`."""
         words = ["batch", str(self.source), "-o", str(self.output), "--model", str(self.call.folder), "--force"]
-        names = ("layer", "head", "query", "key", "stage", "mask", "what_if", "top", "by", "engine")
+        names = ("layer", "head", "query", "key", "stage", "mask", "what_if", "hide", "top", "by", "engine")
         for name in names:
             if (value := getattr(self.call, name)) is not None:
                 words += ["--" + name.replace("_", "-"), str(value)]
@@ -67,7 +67,7 @@ class Dumping:
 def call(models: Models, seed: int, number: int) -> Dumping:
     """Draw one call."""
     random = Random(f"dump {seed}:{number}")
-    base = replace(draw.call(models, seed, 700_000 + number), file=None, pool=None, query=None, key=None)
+    base = replace(draw.call(models, seed, 700_000 + number), file=None, pool=None, query=None, key=None, hide=None)
     model = models[base.model]
     items = [_item(random, model) for _ in range(random.choice((1, 2, 5, 8)))]
     if random.random() < 0.3:
@@ -82,6 +82,8 @@ def call(models: Models, seed: int, number: int) -> Dumping:
         base = replace(base, query=draw.places(random, texts, counts))
     if random.random() < 0.4:
         base = replace(base, key=draw.places(random, texts, counts))
+    if number % 4 == 0:
+        base = replace(base, hide=draw.hidden(seed, number, texts, counts))
     for name in ("layer", "head"):
         if getattr(base, name) in (None, "auto"):
             base = replace(base, **{name: random.choice(("all", "mean", "1"))})

@@ -160,7 +160,7 @@ class _Check:
         self.found, self.made, self.call, self.model = found, made, made.call, model
         self.text = Text(model, self.call, 0)
         self.layer, self.head, self.query = (found[name] for name in ("layer", "head", "query"))
-        expression = self.call.mask or "own"
+        expression = masks.expression(self.call.mask, self.call.hide, self.text.words)
         change = None
         if expression != "own" and self.call.what_if != "same-scores":
             change = lambda own: masks.allowed(expression, own)  # noqa: E731

@@ -1,15 +1,20 @@
 """Expand a mask expression, cell by cell."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
+from tests.referee.call import places
 from tests.referee.reference import Allowed
 
 
 def allowed(expression: str, own: Allowed) -> Allowed:
-    """The matrix (queries, keys) that an expression stands for, True where a query may attend."""
+    """The matrix (queries, keys) that an expression stands for, True where a query may attend.
+
+    A term `hide:0,3` hides keys from every query.
+    """
     n_queries, n_keys = own.shape
     found = np.ones_like(own)
     for term in expression.split("+"):
@@ -20,8 +25,15 @@ def allowed(expression: str, own: Allowed) -> Allowed:
     return found
 
 
+def expression(mask: str | None, hide: str | None, words: Sequence[str]) -> str:
+    """The expression of a text's whole mask, as it was typed, with the positions of hidden tokens as a term."""
+    return (mask or "own") + ("" if hide is None else "+hide:" + ",".join(map(str, places(hide, words))))
+
+
 def _may(term: str, i: int, j: int) -> bool:
     kind, _, size = term.partition(":")
+    if kind == "hide":
+        return str(j) not in size.split(",")
     n = int(size or 0)
     return {
         "bidirectional": True,

@@ -55,7 +55,8 @@ class Text:
             text != "" and set(text) <= {*string.punctuation, "…"} and not special
             for text, special in zip(written, self.special, strict=True)
         ]
-        self.layers = attention(model.path, self.encoding.ids, types, (self.special, marks), call.mask, call.what_if)
+        mask = masks.expression(call.mask, call.hide, self.words)
+        self.layers = attention(model.path, self.encoding.ids, types, (self.special, marks), mask, call.what_if)
 
     @property
     def n(self) -> int:
@@ -90,11 +91,10 @@ def attention(
     ids: Sequence[int],
     types: Sequence[int] | None,
     kinds: tuple[Sequence[bool], Sequence[bool]],
-    mask: str | None,
+    expression: str,
     what_if: str | None,
 ) -> list[Attention]:
-    """Every layer's attention over one text, under a mask as it was typed; kinds: special tokens, punctuation."""
-    expression = mask or "own"
+    """Every layer's attention over one text, under a mask (see `masks`); kinds: special tokens, punctuation."""
 
     def change(own: Allowed) -> Allowed:
         return masks.allowed(expression, own)
@@ -175,6 +175,7 @@ def report(found: Json, call: Call, model: Model) -> None:
     for number, (one, text) in enumerate(zip(found["texts"], texts, strict=True)):
         same("index", one["index"], number)
         same("text", (one["text"], one["pair"]), (call.texts[number], call.pair))
+        same("hidden", one["hidden"], [] if call.hide is None else places(call.hide, text.words))
         _tokens(one["tokens"], text)
         words = [token["text"] for token in one["tokens"]]
         nothing = pooled and call.query is None and call.key is None
@@ -190,6 +191,7 @@ def report(found: Json, call: Call, model: Model) -> None:
 
 def _mask(found: Json, call: Call, texts: list[Text]) -> None:
     """What is said of the model's own mask is what the model was seen to use, in as many layers."""
+    same("mask.hidden", found["hidden"], call.hide)
     own = [layer.layer.own for layer in texts[0].layers]
     for words, layers in _said(found["own"]):
         fits = sum(np.array_equal(masks.allowed(words, one), one) for one in own)

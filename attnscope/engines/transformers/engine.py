@@ -140,7 +140,7 @@ class TransformersEngine:
         )
         if all(isinstance(term, Own) for term in self.settings.terms):
             return show(inputs, recorders)
-        used = intersect((build_mask(self.settings.terms, own, self.settings.files), pad))
+        used = intersect((build_mask(self.settings.terms, own, self.settings.resolved), pad))
         if self.settings.same_scores:
             return show(inputs, recorders, observed=used)
         return show(replace(inputs, spec=replace(inputs.spec, mask=used)), recorders)

@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from attnscope.report import STAGES, HeadReport, Means, Report, TextReport
+from attnscope.report import STAGES, HeadReport, Means, Report, TextReport, Token
 from attnscope.report.row_statistics import ROW_STATISTICS
 from attnscope.report.tokens import describe_unknown
 from attnscope.views.presentation.axes import format_positions
@@ -15,7 +15,7 @@ from attnscope.views.presentation.spans import UNKNOWN, Span, Spans, note, ours,
 
 LONGEST_TEXT = 400  # Characters of a text that its header repeats in full; of a longer one it has the first half.
 _UNKNOWN = Span(" UNKNOWN WORDS ", "alarm")
-_NAMED = 5  # unknown words that are named
+_NAMED = 5  # unknown words, and hidden tokens, that are named
 _WHAT_IF = {
     "stack": "the whole model ran with this mask, so later layers see changed inputs",
     "same-scores": "the scores are those of the model's own mask; only the softmax changes",
@@ -52,7 +52,8 @@ def report_header(report: Report) -> Iterator[ViewPart]:
         whose = "the model's own" if mask.own == mask.used else f"one of the model's masks: {mask.own}"
         lines.append(("mask", untrusted(f"{mask.used} ({whose})")))
     else:
-        lines.append(("mask", untrusted(f"{mask.used}; the model's own is {mask.own}")))
+        hidden = "" if mask.hidden is None else f", with {mask.hidden} hidden"
+        lines.append(("mask", untrusted(f"{mask.used}{hidden}; the model's own is {mask.own}")))
         explained = _WHAT_IF.get(mask.what_if, "")
         what_if = untrusted(mask.what_if, "warning")
         lines.append(("what if", (*what_if, Span(f": {explained}")) if explained else what_if))
@@ -86,9 +87,18 @@ def text_header(text: TextReport, count: int) -> Facts:
         lines.append(("pair", (*_quoted(text.pair), Span(f" · tokens {format_positions(second)}"))))
     if text.context is not None:
         lines.append(("context", ours(f"keys and values come from {len(text.context)} tokens of another text")))
+    if text.hidden:
+        lines.append(("hidden", _quoted_tokens(text.sources, text.hidden)))
     if 0 < len(text.queries) < len(text.tokens):
         lines.append(("rows", ours(f"{format_positions(text.queries)} of 0–{len(text.tokens) - 1}")))
     return Facts(lines)
+
+
+def _quoted_tokens(tokens: Sequence[Token], positions: Sequence[int]) -> Spans:
+    """Name tokens and their positions."""
+    named = [(*untrusted(tokens[position].text), Span(f" {position}")) for position in positions[:_NAMED]]
+    more = len(positions) - _NAMED
+    return (*_joined(named, ", "), Span(f", and {more} more" if more > 0 else ""))
 
 
 def _quoted(text: str) -> Spans:
