@@ -49,9 +49,8 @@ def near(text, value):
 def test_every_number_of_the_shown_stages_is_in_the_parts(text, heat):
     made = report(text)
     found = list(present(made, format="heat" if heat else "table", precision=3))
-    stages = of_kind(parts.StageMatrix, found)
-    if heat:
-        stages = [stage for panels in of_kind(parts.HeatPanels, found) for stage in panels.stages]
+    groups = of_kind(parts.HeatPanels if heat else parts.Matrices, found)
+    stages = [stage for group in groups for stage in group.stages]
     (facts,) = json.loads(to_json(made))["texts"]
     rankings = of_kind(parts.Ranking, found)
     sources = facts["tokens"] if facts["context"] is None else facts["context"]
@@ -137,7 +136,8 @@ def test_the_arithmetic_of_an_explanation_is_in_the_parts():
 def test_both_sides_and_their_difference_are_in_the_parts():
     made = compare_sides("mask", [Side("own", bank()), Side("causal", bank(allowed=causal))])
     found = list(present(made))
-    first, second, difference = of_kind(parts.StageMatrix, found)
+    (group,) = of_kind(parts.Matrices, found)
+    first, second, difference = group.stages
     facts = json.loads(to_json(made))
     for n, stage in enumerate((first, second)):
         weights = facts["sides"][n]["report"]["texts"][0]["heads"][0]["stages"]["weights"]

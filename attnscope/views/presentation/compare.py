@@ -18,6 +18,7 @@ from attnscope.views.presentation.parts import (
     Flow,
     Gap,
     HeatPanels,
+    Matrices,
     MovedSources,
     Moves,
     Paragraph,
@@ -174,12 +175,8 @@ def _change(sides: tuple[Side, Side], head: HeadChange, settings: DisplaySetting
         return
     stages = [_weights(text, head, n, sides[n].label, settings) for n, text in enumerate(reports)]
     stages.append(_difference(reports[0], head, sides, settings))
-    if heat:
-        yield HeatPanels(stages)
-    else:
-        for stage in stages:
-            yield stage
-            yield Gap()
+    yield HeatPanels(stages) if heat else Matrices(stages)
+    yield Gap()
     yield from _moves(reports, head)
 
 
@@ -242,7 +239,7 @@ def _weights(text: TextReport, head: HeadChange, side: int, label: str, settings
     matrix = report.stages["weights"][rows][:, columns]
     masked = [q in report.fully_masked for q in queries]
     axes = token_axis("query", text.tokens, queries), token_axis(source_kind(text), text.sources, keys)
-    return _stage("weights", untrusted(label), matrix, masked, axes, settings)
+    return _stage("weights", untrusted(label), ours("weights"), matrix, masked, axes, settings)
 
 
 def _difference(text: TextReport, head: HeadChange, sides: tuple[Side, Side], settings: DisplaySettings) -> StageMatrix:
@@ -250,15 +247,21 @@ def _difference(text: TextReport, head: HeadChange, sides: tuple[Side, Side], se
     columns = token_axis(source_kind(text), text.sources, [k for k, _ in head.keys])
     said = (*untrusted(sides[1].label), Span(" − "), *untrusted(sides[0].label))
     masked = (np.isnan(head.entropy[0]) | np.isnan(head.entropy[1])).tolist()
-    return _stage("difference", said, head.difference, masked, (rows, columns), settings)
+    return _stage("difference", said, ours("difference"), head.difference, masked, (rows, columns), settings)
 
 
 def _stage(
-    stage: str, said: Spans, matrix: Matrix, masked: list[bool], axes: tuple[Axis, Axis], settings: DisplaySettings
+    stage: str,
+    title: Spans,
+    said: Spans,
+    matrix: Matrix,
+    masked: list[bool],
+    axes: tuple[Axis, Axis],
+    settings: DisplaySettings,
 ) -> StageMatrix:
     digits = digits_for(matrix, max(settings.precision, 1))
     cells = texts("weights", matrix, masked, digits)
-    return StageMatrix(stage, said, said, matrix, cells, masked, scale_for(stage, matrix), digits, *axes)
+    return StageMatrix(stage, title, said, said, matrix, cells, masked, scale_for(stage, matrix), digits, *axes)
 
 
 _TITLES = ("query", "moved", "JS", "future", "entropy", "gains", "loses")

@@ -61,6 +61,7 @@ class StageMatrix(msgspec.Struct, frozen=True):
 
     Attributes:
         name: The stage.
+        title: What it is called where several are shown: the stage, or the side of a comparison.
         arithmetic: What was done, such as `q·k`, and what cells say besides numbers.
         arithmetic_of_picture: The same for cells that are colours.
         matrix: The numbers.
@@ -73,6 +74,7 @@ class StageMatrix(msgspec.Struct, frozen=True):
     """
 
     name: str
+    title: Spans
     arithmetic: Spans
     arithmetic_of_picture: Spans
     matrix: Matrix
@@ -82,6 +84,16 @@ class StageMatrix(msgspec.Struct, frozen=True):
     digits: Digits
     rows: Axis
     columns: Axis
+
+
+class Matrices(msgspec.Struct, frozen=True):
+    """Matrices that are read together, as numbers: side by side where there is room.
+
+    Attributes:
+        stages: The matrices, in the order in which they are read.
+    """
+
+    stages: Sequence[StageMatrix]
 
 
 class HeatPanels(msgspec.Struct, frozen=True):
@@ -381,7 +393,7 @@ ViewPart = (
     | Paragraph
     | Flow
     | Facts
-    | StageMatrix
+    | Matrices
     | HeatPanels
     | Ranking
     | WeightMap

@@ -13,7 +13,7 @@ from attnscope.views.presentation.header import (
     unknown_words,
 )
 from attnscope.views.presentation.overview import overview
-from attnscope.views.presentation.parts import Gap, HeatPanels, Thumbnails, ViewPart
+from attnscope.views.presentation.parts import Gap, HeatPanels, Matrices, Thumbnails, ViewPart
 from attnscope.views.presentation.settings import DisplaySettings
 from attnscope.views.presentation.stages import stage_matrices
 
@@ -54,13 +54,9 @@ def _present_head(
     if not text.queries:
         return
     stages = stage_matrices(text, head, settings)
-    if not heat:
-        for stage in stages:
-            yield Gap()
-            yield stage
-    elif stages:
+    if stages:
         yield Gap()
-        yield HeatPanels(stages)
+        yield HeatPanels(stages) if heat else Matrices(stages)
     if head.top.keys.shape[1]:
         yield Gap()
         yield from contributors(text, head, settings, compact=heat)
