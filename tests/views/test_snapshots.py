@@ -48,6 +48,7 @@ SCREENS = {f"table-{count}-{width}": (made, width, {}) for count, made in SIZES.
     "heat-12-120": (SIZES[12], 120, {"format": "heat"}),
     "heat-40-80": (sized(40), 80, {"format": "heat"}),
     "heat-64-200": (sized(64), 200, {"format": "heat"}),
+    **{f"brief-{width}": (sized(15), width, {"brief": True}) for width in WIDTHS[1:]},
     "pair-80": (report(pair(), own="bidirectional", used="bidirectional"), 80, {}),
     "pair-heat-80": (report(pair(), own="bidirectional", used="bidirectional"), 80, {"format": "heat"}),
     "random-what-if-80": (

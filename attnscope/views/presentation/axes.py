@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+import numpy as np
+
 from attnscope.report import TextReport, Token
 from attnscope.views.presentation.spans import Span, token_span
 
@@ -75,3 +77,10 @@ def format_positions(positions: Sequence[int]) -> str:
         else:
             runs.append([p, p])
     return ", ".join(str(a) if a == b else f"{a}–{b}" for a, b in runs)
+
+
+def ranked_out(sources: Sequence[Token], left_out: Sequence[str]) -> np.ndarray:
+    """Which sources do not take part in rankings."""
+    excluded = np.array([token.special for token in sources]) & ("special tokens" in left_out)
+    excluded[0] |= "first token" in left_out
+    return excluded

@@ -45,7 +45,7 @@ def present_comparison(
         verdict: Only the verdict of the tolerance.
     """
     if not verdict:
-        yield from _sides(comparison)
+        yield from _sides(comparison, settings)
     yield from _verdict(comparison)
     if verdict:
         yield notes([*comparison.sides[0].report.provenance.notes, *_other_notes(comparison), *comparison.notes])
@@ -125,12 +125,12 @@ def _verdict(comparison: Comparison) -> Iterator[ViewPart]:
     yield Facts(lines)
 
 
-def _sides(comparison: Comparison) -> Iterator[ViewPart]:
+def _sides(comparison: Comparison, settings: DisplaySettings) -> Iterator[ViewPart]:
     """Say what produced the first side, and what differs in the others."""
     first = comparison.sides[0].report
     others = comparison.sides if comparison.axis in ("text", "model", "tokenizer") else comparison.sides[:1]
     yield from unknown_words([text for side in others for text in side.report.texts])
-    yield from report_header(first)
+    yield from report_header(first, settings)
     for side in comparison.sides[1:]:
         if side.report.provenance.weights == "random" != first.provenance.weights:
             yield Paragraph((Span(" RANDOM WEIGHTS ", "alarm"), Span(" in "), *untrusted(side.label)))
@@ -145,7 +145,7 @@ def _sides(comparison: Comparison) -> Iterator[ViewPart]:
     yield notes(_other_notes(comparison))
     for side in comparison.sides if comparison.axis == "text" else comparison.sides[:1]:
         for text in side.report.texts:
-            yield text_header(text, len(side.report.texts))
+            yield text_header(text, len(side.report.texts), settings)
 
 
 def _other_notes(comparison: Comparison) -> list[str]:

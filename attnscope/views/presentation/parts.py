@@ -91,9 +91,13 @@ class Matrices(msgspec.Struct, frozen=True):
 
     Attributes:
         stages: The matrices, in the order in which they are read.
+        essential: What of them is shown where all take more than a screen; empty for all.
+        left_out: What says that, and how to see the others.
     """
 
     stages: Sequence[StageMatrix]
+    essential: Sequence[StageMatrix] = ()
+    left_out: Spans = ()
 
 
 class HeatPanels(msgspec.Struct, frozen=True):
@@ -126,18 +130,28 @@ class Ranking(msgspec.Struct, frozen=True):
     """Every shown query with its strongest sources.
 
     Attributes:
+        title: What ranks them.
+        meaning: What the measures besides the weight are.
         queries: The queries.
         sources: Every token that can be a source.
-        measures: Headings of the numbers.
+        measures: Headings of the numbers; the first is the weight.
         rows: Per query its sources, strongest first; None where it may attend to nothing.
+        rest: Per query how many sources with little weight are not among them, and their weight; None for none.
+        by: Which of the measures ranks them.
         compact: A paragraph per query is enough.
+        brief: It is also where a line per source takes more than a screen; the ranking measure alone is shown then.
     """
 
+    title: Spans
+    meaning: Spans
     queries: Axis
     sources: Axis
     measures: list[str]
     rows: list[list[SourceRow] | None]
+    rest: list[tuple[int, str] | None]
+    by: int
     compact: bool
+    brief: bool = False
 
 
 class WeightMap(msgspec.Struct, frozen=True):

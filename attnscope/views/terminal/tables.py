@@ -1,10 +1,11 @@
 """Draw one stage as a table, in as many column blocks as the width needs."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 
+from msgspec.structs import replace as replace_struct
 from rich.cells import cell_len
 from rich.text import Text
 
@@ -13,7 +14,7 @@ from attnscope.views.presentation.numbers import MASKED, NOT_ALLOWED, ZERO
 from attnscope.views.presentation.parts import Matrices, StageMatrix
 from attnscope.views.terminal.colours import ramp_style
 from attnscope.views.terminal.labels import Labels, labels, pad_left, say_shortened, shorten
-from attnscope.views.terminal.screen import ROOMY, Screen
+from attnscope.views.terminal.screen import ROOMY, SCREENFUL, Screen
 
 LONGEST = 12  # Cells of a column's name, once one block does not do.
 DOWN = "query ↓"
@@ -33,6 +34,7 @@ class Layout:
         column_name: Cells of a column's name.
         gap: Blanks before a column; one of two is after it.
         widths: Cells of every column, gap included.
+        texts: Every cell as text.
         blocks: The columns of each block.
     """
 
@@ -43,6 +45,7 @@ class Layout:
     column_name: int
     gap: int
     widths: list[int]
+    texts: list[list[str]]
     blocks: list[range]
 
     @property
@@ -73,8 +76,13 @@ class Panel:
 
 
 def put_matrices(screen: Screen, matrices: Matrices) -> None:
-    """Print matrices: as many side by side as fit whole, the others below them."""
+    """Print matrices: as many side by side as fit whole, the others below them.
+
+    Where all of them take more than a screen, and some are enough, the others are named.
+    """
     bands = _bands(screen, matrices.stages)
+    if brief := bool(matrices.essential) and sum(_height(screen, band) for band in bands) > SCREENFUL:
+        bands = _bands(screen, matrices.essential)
     for number, band in enumerate(bands):
         if number:
             screen.say("")
@@ -82,6 +90,16 @@ def put_matrices(screen: Screen, matrices: Matrices) -> None:
             _put_alone(screen, band)
         else:
             _put_beside(screen, band)
+    if brief:
+        screen.put(screen.text(matrices.left_out))
+
+
+def _height(screen: Screen, band: StageMatrix | list[Panel]) -> int:
+    """Count the lines of a band: rows with titles and two lines of headings, and one between blocks."""
+    if isinstance(band, StageMatrix):
+        blocks = len(lay_out(screen, band).blocks)
+        return blocks * (len(band.rows.positions) + 3 + (blocks > 1))
+    return max(len(_title_lines(screen, panel)) for panel in band) + 3 + len(band[0].stage.rows.positions)
 
 
 def _bands(screen: Screen, stages: Sequence[StageMatrix]) -> list[StageMatrix | list[Panel]]:
@@ -187,6 +205,9 @@ def block_title(columns: Labels, block: range) -> str:
 def lay_out(screen: Screen, stage: StageMatrix) -> Layout:
     """Choose the layout with the fewest blocks; shorten names, and move columns together, only where one is too few.
 
+    Where every column is a row, too, and that makes one block of several, columns have positions without names, and
+    weights no zero before the point.
+
     Args:
         screen: Where it goes.
         stage: The matrix.
@@ -200,7 +221,26 @@ def lay_out(screen: Screen, stage: StageMatrix) -> Layout:
         if len(layout.blocks) <= 1 and layout.needed <= width:
             return layout
     cut = [_layout(stage, (rows, columns), label, room, longest, gap) for gap in (2, 1)]
-    return min(cut, key=lambda layout: (layout.needed > width, len(layout.blocks)))
+    best = min(cut, key=lambda layout: (layout.needed > width, len(layout.blocks)))
+    if len(best.blocks) > 1 and stage.name == "weights" and _are_rows(stage):
+        bare = replace(columns, names=[""] * len(columns.names))
+        texts = [[_without_zero(text) for text in row] for row in stage.texts]
+        dense = _layout(replace_struct(stage, texts=texts), (rows, bare), label, room, 0, 1)
+        if len(dense.blocks) == 1:
+            return dense
+    return best
+
+
+def _are_rows(stage: StageMatrix) -> bool:
+    """Whether every column is a row as well, so that the rows' labels name the columns."""
+    return stage.columns.kind == "key" and set(stage.columns.positions) <= set(stage.rows.positions)
+
+
+def _without_zero(text: str) -> str:
+    """Write a weight in one character less: `.65` for `0.65`, and `1.0` for `1.00`."""
+    if text.startswith("0."):
+        return text[1:]
+    return text[:-1] if text.startswith("1.") and len(text) > len("1.0") else text
 
 
 def _label_cells(width: int, rows: Labels, columns: Labels) -> tuple[int, int]:
@@ -217,7 +257,7 @@ def _layout(
     rows, columns = axes
     number = max((cell_len(text) for row in stage.texts for text in row), default=1)
     widths = [max(number, min(cell_len(name), longest), stage.columns.digits) + gap for name in columns.names]
-    return Layout(rows, columns, *label, max(number, longest), gap, widths, _pack(widths, room))
+    return Layout(rows, columns, *label, max(number, longest), gap, widths, stage.texts, _pack(widths, room))
 
 
 def _pack(widths: list[int], space: int) -> list[range]:
@@ -256,7 +296,7 @@ def _lines(
         cells[:] = [
             pad_left(cell, layout.widths[i] - after) + " " * after for cell, i in zip(cells, shown, strict=True)
         ]
-    for r, row in enumerate(stage.texts):
+    for r, row in enumerate(layout.texts):
         cells = [_cell(screen, stage, layout, r, i, row[i]) for i in shown]
         lines.append((layout.rows.label(r, layout.row_name), cells))
     whole = []
