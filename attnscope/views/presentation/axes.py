@@ -22,6 +22,7 @@ class Axis:
         names: Each token; dimensions have none.
         special: Which entries are special tokens.
         total: How many entries there would be if none were left out.
+        numbers: What stands for each position; None for the position itself.
     """
 
     kind: str
@@ -29,11 +30,12 @@ class Axis:
     names: Sequence[Span]
     special: Sequence[bool]
     total: int
+    numbers: Sequence[str] | None = None
 
     @cached_property
     def digits(self) -> int:
-        """Digits of the longest position."""
-        return max((len(str(p)) for p in self.positions), default=1)
+        """Characters of the longest position."""
+        return max((len(self.number(i)) for i in range(len(self.positions))), default=1)
 
     @property
     def count(self) -> int:
@@ -42,6 +44,8 @@ class Axis:
 
     def number(self, index: int) -> str:
         """Return the position of an entry; nothing for the sink."""
+        if self.numbers is not None:
+            return self.numbers[index]
         return str(self.positions[index]) if self.positions[index] != SINK else ""
 
 
