@@ -326,6 +326,7 @@ def provenance(source: ModelSource, run: RunConfig, device: "torch.device", valu
         n_layers=source.config.n_layers,
         n_heads=source.config.n_heads,
         notes=list(source.notes),
+        details=list(source.details),
         adapter=None if run.adapter is None else as_unicode(run.adapter),
         part=source.part,
         values=values,

@@ -32,6 +32,7 @@ class Folder:
             hex digits.
         metadata: Free-form notes in the safetensors files.
         notes: What a reader should know, such as names that were unwrapped.
+        details: How it is read, as a matter of course.
         stamps: The files with tensors as they were when their headers were read.
         tokenizer: The tokenizer.json, where it is made from what another file says.
     """
@@ -43,6 +44,7 @@ class Folder:
     fingerprint: str
     metadata: dict[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    details: tuple[str, ...] = ()
     stamps: dict[Path, FileStamp] = field(default_factory=dict)
     tokenizer: bytes | None = None
 

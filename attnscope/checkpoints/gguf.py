@@ -127,15 +127,16 @@ def open_gguf(path: Path) -> Folder:
     metadata.check_unread()
     tensors = [_renamed(info, architecture, config) for info in header.tensors.values()]
     types = sorted({info.dtype for info in tensors if info.block is not None})
-    notes = (f"GGUF: {', '.join(types)} weights, converted to floating point as they are read",) if types else ()
-    tokenizer, more = tokenizer_json(header.metadata, name, path)
+    details = (f"GGUF: {', '.join(types)} weights, converted to floating point as they are read",) if types else ()
+    tokenizer, notes = tokenizer_json(header.metadata, name, path)
     return Folder(
         path=path,
         config=config,
         tensors={info.name: info for info in tensors if info.name not in _ROPE_TABLES},
         files={path.name: header.stamp.size},
         fingerprint=header.digest.hex()[:16],
-        notes=(*notes, *more),
+        notes=notes,
+        details=details,
         stamps={path: header.stamp},
         tokenizer=tokenizer,
     )

@@ -39,11 +39,13 @@ class Located:
         path: Its folder, or a GGUF file.
         weights: The file in it that has the weights, where the user named one.
         notes: What the user did not type, but should know.
+        details: Where it was found, as a matter of course.
     """
 
     path: Path
     weights: str | None = None
     notes: tuple[str, ...] = ()
+    details: tuple[str, ...] = ()
 
 
 def locate(name: str, option: str | None = None) -> Located:
@@ -80,7 +82,7 @@ def _snapshot(folder: Path, name: str, *, weights: bool) -> Located:
     found = find_snapshot(folder, weights=weights)
     note = f"revision {found.name[:12]} of {name} in the Hugging Face cache"
     inner = _folder(found, weights=weights)
-    return Located(inner.path, inner.weights, (note, *inner.notes))
+    return Located(inner.path, inner.weights, inner.notes, (note, *inner.details))
 
 
 def _folder(path: Path, *, weights: bool = True) -> Located:
@@ -126,12 +128,13 @@ def _sentence_transformers(path: Path) -> Located:
         hint = f"pass the folder of the model that has a {CONFIG}"
         raise AttnscopeError("names no transformer in a folder of its own", where=path / MODULES, hint=hint)
     found = path / (inner or "")
-    notes = [f"the transformer of a sentence-transformers folder: {inner}"] if inner else []
+    details = (f"the transformer of a sentence-transformers folder: {inner}",) if inner else ()
+    notes: tuple[str, ...] = ()
     if _has(found, _BEFORE):
         settings = as_object(read_json(found / _BEFORE, cap=MAX_CONFIG), str(found / _BEFORE))
         if settings.get("do_lower_case") is True:
-            notes.append("sentence-transformers lower-cases texts before its tokenizer; here they are as given")
-    return Located(found, notes=tuple(notes))
+            notes = ("sentence-transformers lower-cases texts before its tokenizer; here they are as given",)
+    return Located(found, notes=notes, details=details)
 
 
 def _refuse_other_layouts(path: Path) -> None:

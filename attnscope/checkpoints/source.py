@@ -32,7 +32,8 @@ class ModelSource:
         tokenizer: Text to tokens.
         load: Loads the first n layers: called with n, a torch.dtype and a torch.device.
         folder: The checkpoint; None where there is none.
-        notes: What was switched off or ignored while opening it.
+        notes: What was switched off or ignored while opening it, and changes how the numbers are read.
+        details: How it was found and read, as a matter of course.
         trained_masks: Masks that it was trained under, where that is more than its own.
         engine: `native` or `transformers`.
         part: `encoder`, `decoder` or `cross` of a model with two halves; None elsewhere.
@@ -57,6 +58,7 @@ class ModelSource:
     load: Callable[..., Any]
     folder: Folder | None
     notes: tuple[str, ...] = ()
+    details: tuple[str, ...] = ()
     trained_masks: tuple[str, ...] = ()
     engine: str = "native"
     part: str | None = None

@@ -64,13 +64,16 @@ def check_output(show: OutputOptions, command: Command, inputs: Iterable[object]
     check_target(show.output, force=show.force)
 
 
-def deliver(findings: "Findings", show: OutputOptions, listing: "Listing | None" = None) -> None:
+def deliver(
+    findings: "Findings", show: OutputOptions, listing: "Listing | None" = None, *, brief: bool = False
+) -> None:
     """Send findings where the user wants it.
 
     Args:
         findings: What was found.
         show: Where to, and how it looks.
         listing: Of a survey of heads: which of them are listed.
+        brief: On a terminal, matrices that fill more than a screen may be left out.
 
     Raises:
         AttnscopeError: It cannot be written.
@@ -84,14 +87,29 @@ def deliver(findings: "Findings", show: OutputOptions, listing: "Listing | None"
             write_bytes(part)
         write_bytes(b"\n")
     else:
-        put(findings, show, show.format or "table", listing)
+        put(findings, show, show.format or "table", listing, brief=brief)
 
 
-def put(findings: "Findings", show: OutputOptions, format: "Format", listing: "Listing | None" = None) -> None:
+def put(
+    findings: "Findings",
+    show: OutputOptions,
+    format: "Format",
+    listing: "Listing | None" = None,
+    *,
+    brief: bool = False,
+) -> None:
     """Draw findings on standard output."""
     from attnscope.views.terminal import draw
 
-    draw(findings, console(show.color), format=format, precision=show.precision, listing=listing)
+    draw(
+        findings,
+        console(show.color),
+        format=format,
+        precision=show.precision,
+        listing=listing,
+        verbose=show.verbose,
+        brief=brief and not show.verbose,
+    )
 
 
 def _to_file(findings: "Findings", show: OutputOptions, listing: "Listing | None") -> None:

@@ -265,6 +265,7 @@ class OutputOptions:
         precision: Digits after the point in tables.
         color: When to colour.
         quiet: Hide progress and notes on standard error.
+        verbose: Show all that is known about the model, and every matrix and contributor.
         force: Replace an existing file.
     """
 
@@ -297,3 +298,12 @@ class OutputOptions:
     color: Annotated[Color, choice("--color", Color, group=_SHOW, help="When to use colour.")] = "auto"
     force: Annotated[bool, option("--force", group=_SHOW, help="Overwrite the --output file if it exists.")] = False
     quiet: Annotated[bool, option("--quiet", group=_SHOW, help="Hide progress and notes on standard error.")] = False
+    verbose: Annotated[
+        bool,
+        option(
+            "--verbose",
+            group=_SHOW,
+            help="In a terminal, show the model's full path, its device and all notes, every stage, and small "
+            "contributors one by one.",
+        ),
+    ] = False

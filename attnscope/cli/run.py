@@ -42,4 +42,4 @@ def run(
 
     with progress(quiet=show.quiet) as on_progress:
         report = inspect(asked, on_progress)
-    deliver(report, show)
+    deliver(report, show, brief=selection.stage is None)

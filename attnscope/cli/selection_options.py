@@ -12,6 +12,7 @@ from attnscope.masks.terms import TERMS, Own
 from attnscope.selection import POOL, PRINTED
 
 _SELECT = "What to compute"
+_STAGES = "scores,masked,weights"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,7 +27,7 @@ class SelectionOptions:
         head: Heads, as typed.
         query: Rows, as typed.
         key: Columns, as typed.
-        stage: Stages whose matrices are kept, joined by commas.
+        stage: Stages whose matrices are kept, joined by commas; None where the user left that to us.
         top: Contributors per token.
         by: What ranks them.
         no_special: Leave special tokens and the first token out of the ranking.
@@ -110,16 +111,17 @@ class SelectionOptions:
         ),
     ] = None
     stage: Annotated[
-        str,
+        str | None,
         option(
             "--stage",
             group=_SELECT,
             metavar="STAGES",
             parser=arguments.stages,
             autocompletion=completion.stages,
-            help=f"Stages to show, separated by commas: {', '.join(completion.STAGES)}, or none.",
+            help=f"Stages to show, separated by commas: {', '.join(completion.STAGES)}, or none; default: {_STAGES}, "
+            "or weights alone where these would fill more than a screen.",
         ),
-    ] = "scores,masked,weights"
+    ] = None
     top: Annotated[
         int,
         option(
@@ -152,7 +154,7 @@ class SelectionOptions:
     @property
     def stages(self) -> tuple[str, ...]:
         """Stages whose matrices are kept."""
-        return () if self.stage == "none" else tuple(self.stage.split(","))
+        return () if self.stage == "none" else tuple((self.stage or _STAGES).split(","))
 
 
 @dataclass(frozen=True, kw_only=True)

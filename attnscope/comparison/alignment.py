@@ -1,6 +1,7 @@
 """Align the tokens of two texts."""
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
 
@@ -50,3 +51,35 @@ def _longest(a: Sequence[str], b: Sequence[str]) -> list[tuple[int, int]]:
         else:
             j += 1
     return pairs
+
+
+def pair_replaced(
+    first: Sequence[Token], second: Sequence[Token], shared: Sequence[tuple[int, int]]
+) -> list[tuple[int, int]]:
+    """Return positions of tokens that take each other's place, and of those that two texts share, in order.
+
+    Between two shared tokens, as many tokens as on the other side take their places one by one; so do the pieces of
+    one word, as far as both words have them. Other runs have no counterpart.
+
+    Args:
+        first: Tokens of one text.
+        second: Tokens of the other.
+        shared: What align found.
+    """
+    ends = [(-1, -1), *shared, (len(first), len(second))]
+    pairs = list(shared)
+    for (i, j), (i_end, j_end) in pairwise(ends):
+        ours, theirs = range(i + 1, i_end), range(j + 1, j_end)
+        one_word = _is_word([first[p] for p in ours]) and _is_word([second[p] for p in theirs])
+        if len(ours) == len(theirs) or one_word:
+            pairs += [pair for pair in zip(ours, theirs, strict=False) if _alike(first[pair[0]], second[pair[1]])]
+    return sorted(pairs)
+
+
+def _is_word(tokens: Sequence[Token]) -> bool:
+    """Whether tokens stand side by side with nothing between them."""
+    return all(a.end is not None and a.end == b.start and a.segment == b.segment for a, b in pairwise(tokens))
+
+
+def _alike(one: Token, other: Token) -> bool:
+    return (one.special, one.segment) == (other.special, other.segment)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from attnscope.comparison.alignment import align
+from attnscope.comparison.alignment import align, pair_replaced
 from attnscope.comparison.maps import pooled_change
 from attnscope.comparison.tolerance import Judge, MatrixPair, Tolerance
 from attnscope.errors import AttnscopeError
@@ -44,31 +44,32 @@ def compare_sides(
     changes = []
     for number, side in enumerate(sides[1:], 1):
         change = Change(number, [])
-        for text in _texts(sides[0], side):
+        for text in _texts(axis, sides[0], side):
             shown = None if shown_keys is None else shown_keys[text.number]
-            for found, pairs in text.changes(axis, shown, stages):
+            for found, pairs in text.changes(shown, stages):
                 change.heads.append(found)
                 judge.see(number, text.number, (found.first, found.second), pairs)
-            notes |= dict.fromkeys(text.notes(axis))
-            unmatched += text.unmatched(axis)
+            notes |= dict.fromkeys(text.notes())
+            unmatched += text.unmatched()
         changes.append(change)
     notes |= dict.fromkeys(_notes(changes))
     return Comparison(axis, list(sides), changes, list(notes), judge.verdict(unmatched) if tolerance else None)
 
 
-def _texts(first: Side, second: Side) -> "list[_Text]":
+def _texts(axis: str, first: Side, second: Side) -> "list[_Text]":
     one, other = first.report.texts, second.report.texts
     if len(one) != len(other):
         found = f"'{first.label}' has {len(one)} texts, '{second.label}' has {len(other)}"
         raise AttnscopeError(found, hint="compare reports of the same texts")
     labels = first.label, second.label
-    return [_Text(number, labels, a, b) for number, (a, b) in enumerate(zip(one, other, strict=True))]
+    return [_Text(axis, number, labels, a, b) for number, (a, b) in enumerate(zip(one, other, strict=True))]
 
 
 @dataclass(frozen=True)
 class _Text:
     """One text of two sides."""
 
+    axis: str
     number: int
     labels: tuple[str, str]
     a: TextReport
@@ -80,56 +81,58 @@ class _Text:
         return not self.a.queries or not self.b.queries
 
     @cached_property
-    def tokens(self) -> list[tuple[int, int]]:
-        """Tokens of the query side that both have."""
-        return align(self.a.tokens, self.b.tokens)
+    def shared(self) -> "_Pairs":
+        """Tokens that both texts have: a tolerance judges their cells alone."""
+        tokens = align(self.a.tokens, self.b.tokens)
+        same = self.a.context is None and self.b.context is None
+        return self._pairs(tokens, tokens if same else align(self.a.sources, self.b.sources))
 
     @cached_property
-    def sources(self) -> list[tuple[int, int]]:
-        """Tokens of the key side that both have."""
-        return align(self.a.sources, self.b.sources)
+    def aligned(self) -> "_Pairs":
+        """The same; of texts that may differ, also tokens that take each other's place."""
+        if self.axis not in ("text", "report"):
+            return self.shared
+        a, b, shared = self.a, self.b, self.shared
+        return self._pairs(
+            pair_replaced(a.tokens, b.tokens, shared.tokens), pair_replaced(a.sources, b.sources, shared.sources)
+        )
 
-    @cached_property
-    def queries(self) -> list[tuple[int, int]]:
-        """Those that both show rows of."""
-        return _shown_in_both(self.tokens, self.a.queries, self.b.queries)
+    def _pairs(self, tokens: list[tuple[int, int]], sources: list[tuple[int, int]]) -> "_Pairs":
+        queries = _shown_in_both(tokens, self.a.queries, self.b.queries)
+        return _Pairs(tokens, sources, queries, _shown_in_both(sources, self.a.keys, self.b.keys))
 
-    @cached_property
-    def keys(self) -> list[tuple[int, int]]:
-        """Those that both show columns of."""
-        return _shown_in_both(self.sources, self.a.keys, self.b.keys)
-
-    def heads(self, axis: str) -> list[tuple[HeadReport, HeadReport]]:
+    def heads(self) -> list[tuple[HeadReport, HeadReport]]:
         """Return heads of the first side, each with the one that it is compared with."""
-        if axis in ("layer", "head") and len(self.a.heads) == len(self.b.heads):
+        if self.axis in ("layer", "head") and len(self.a.heads) == len(self.b.heads):
             return list(zip(self.a.heads, self.b.heads, strict=True))
         return [(head, _counterpart(head, self.b, self.labels[1])) for head in self.a.heads]
 
     def changes(
-        self, axis: str, shown: Sequence[int] | None, stages: Sequence[str]
+        self, shown: Sequence[int] | None, stages: Sequence[str]
     ) -> Iterator[tuple[HeadChange, list[MatrixPair]]]:
         """Hold every head against its counterpart."""
-        for x, y in self.heads(axis):
+        for x, y in self.heads():
             if self.maps:
                 yield pooled_change(self.number, (self.a, x, selection_name(x)), (self.b, y, selection_name(y)))
                 continue
-            one, other = self._half(0, self.a, x), self._half(1, self.b, y)
-            pairs = _pairs(one, other, stages)
-            yield _head_change(self.number, one, other, pairs, shown), pairs
+            pairs = _matrix_pairs(*self._halves(self.shared, x, y), stages)
+            yield _head_change(self.number, *self._halves(self.aligned, x, y), pairs, shown), pairs
 
-    def _half(self, side: int, text: TextReport, head: HeadReport) -> "_AlignedSide":
-        return _AlignedSide(
-            text, head, *([pair[side] for pair in found] for found in (self.queries, self.keys, self.sources))
-        )
+    def _halves(self, pairs: "_Pairs", x: HeadReport, y: HeadReport) -> "tuple[_AlignedSide, _AlignedSide]":
+        def half(side: int, text: TextReport, head: HeadReport) -> _AlignedSide:
+            found = (pairs.queries, pairs.keys, pairs.sources)
+            return _AlignedSide(text, head, *([pair[side] for pair in one] for one in found))
 
-    def unmatched(self, axis: str) -> list[str]:
+        return half(0, self.a, x), half(1, self.b, y)
+
+    def unmatched(self) -> list[str]:
         """Say what cannot be compared, and so fails at any tolerance.
 
         Texts that are meant to differ are compared where they are the same.
         """
         where = f"text {self.number}: "
-        found = [] if axis == "text" or self.maps else [where + one for one in self._alone()]
-        if nothing := self._nothing():
+        found = [] if self.axis == "text" or self.maps else [where + one for one in self._alone()]
+        if nothing := self._nothing(self.shared):
             found.insert(0, where + nothing)
         return found
 
@@ -138,31 +141,32 @@ class _Text:
         for kind in ("tokens", "sources") if self.a.context is not None or self.b.context is not None else ("tokens",):
             for n, text in enumerate((self.a, self.b)):
                 spelled: Sequence[Token] = getattr(text, kind)
-                if alone := _without(spelled, [pair[n] for pair in getattr(self, kind)]):
+                if alone := _without(spelled, [pair[n] for pair in getattr(self.shared, kind)]):
                     few = ", ".join(f"{p} '{spelled[p].text}'" for p in alone[:_NAMED])
                     more = f" and {len(alone) - _NAMED} more" if len(alone) > _NAMED else ""
                     yield f"only '{self.labels[n]}' has the tokens {few}{more}"
 
-    def _nothing(self) -> str:
-        """Return why not a single cell is compared; empty where one is."""
+    def _nothing(self, pairs: "_Pairs") -> str:
+        """Return why not a single cell of these pairs is compared; empty where one is."""
         one, other = (f"'{label}'" for label in self.labels)
         if not self.a.heads:
             return f"{one} has no layer and head"
         if self.maps:
             return ""
-        for kind, matched, shared in (("query", self.tokens, self.queries), ("key", self.sources, self.keys)):
+        of_kinds = ("query", pairs.tokens, pairs.queries), ("key", pairs.sources, pairs.keys)
+        for kind, matched, in_both in of_kinds:
             if not matched:
                 return f"no {kind} token of {one} has a counterpart in {other}"
-            if not shared:
+            if not in_both:
                 saved = [listed(text.queries if kind == "query" else text.keys) for text in (self.a, self.b)]
                 return f"{one} has {kind} {saved[0]}, {other} has {saved[1]}, and none correspond"
         return ""
 
-    def notes(self, axis: str) -> Iterator[str]:
+    def notes(self) -> Iterator[str]:
         """Yield what a reader must know of what was not compared."""
-        if nothing := self._nothing():
+        if nothing := self._nothing(self.aligned):
             yield f"text {self.number}: {nothing}"
-        paired = {(y.layer, y.head) for _, y in self.heads(axis)}
+        paired = {(y.layer, y.head) for _, y in self.heads()}
         if more := [selection_name(head) for head in self.b.heads if (head.layer, head.head) not in paired]:
             yield f"only '{self.labels[1]}' has {', '.join(more[:_NAMED])}{' …' if len(more) > _NAMED else ''}"
         if self.maps:
@@ -178,11 +182,30 @@ class _Text:
                     "whole rows and are not computed; save it without --key to get them"
                 )
         for n, (text, label) in enumerate(((self.a, self.labels[0]), (self.b, self.labels[1]))):
-            there = {pair[n] for pair in self.tokens}
-            if lost := [q for q in text.queries if q in there and q not in {pair[n] for pair in self.queries}]:
+            there, shown = ({pair[n] for pair in pairs} for pairs in (self.aligned.tokens, self.aligned.queries))
+            if lost := [q for q in text.queries if q in there and q not in shown]:
                 yield f"only '{label}' has the rows of query {listed(lost)}"
-        if any(not _same_ranking(x, y) for x, y in self.heads(axis)):
+        if any(not _same_ranking(x, y) for x, y in self.heads()):
             yield "contributors are ranked by different measures: gains and losses are not shown"
+        if self.aligned.sources != self.shared.sources:
+            yield "a token that takes another's place (a│b) is compared with it"
+
+
+@dataclass(frozen=True)
+class _Pairs:
+    """Positions in both sides of what is compared.
+
+    Attributes:
+        tokens: Tokens of the query side.
+        sources: Tokens of the key side.
+        queries: Those tokens that both show rows of.
+        keys: Those sources that both show columns of.
+    """
+
+    tokens: list[tuple[int, int]]
+    sources: list[tuple[int, int]]
+    queries: list[tuple[int, int]]
+    keys: list[tuple[int, int]]
 
 
 _NAMED = 5  # tokens or heads that a message names
@@ -234,9 +257,9 @@ class _AlignedSide:
     Attributes:
         text: The text.
         head: The layer and head.
-        queries: Positions of the rows that the other side has, too.
-        keys: Positions of the columns that the other side has, too.
-        sources: Positions of all sources that the other side has, too, whether or not it has their columns.
+        queries: Positions of the rows that have a counterpart in the other side.
+        keys: Positions of the columns that have one.
+        sources: Positions of all sources that have one, whether or not the other side shows their columns.
     """
 
     text: TextReport
@@ -407,7 +430,7 @@ def _entered(before: _AlignedSide, after: _AlignedSide) -> list[list[int]]:
     return [[p for p in row if p not in old] for row, old in zip(after.top(ranks), carried, strict=True)]
 
 
-def _pairs(one: _AlignedSide, other: _AlignedSide, stages: Sequence[str]) -> list[MatrixPair]:
+def _matrix_pairs(one: _AlignedSide, other: _AlignedSide, stages: Sequence[str]) -> list[MatrixPair]:
     """Return the matrices of those stages that both sides have, over what both show."""
     return [_pair(s, one, other) for s in STAGES if s in stages and s in one.head.stages and s in other.head.stages]
 
@@ -428,4 +451,4 @@ def _notes(changes: Sequence[Change]) -> list[str]:
         return ["maps replace matrices that are too large; --query ROWS compares those rows cell by cell"]
     if not any(head.only_first or head.only_second for head in heads):
         return []
-    return ["tokens that only one side has are not in the matrix; their weight counts as moved"]
+    return ["the weight of a token that only one side has counts as moved"]

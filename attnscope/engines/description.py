@@ -53,7 +53,7 @@ def describe(model: str | None, config: str | None, **options: Any) -> Descripti
         tokenizer=source.tokenizer.name,
         tokenizer_size=None if from_text else source.tokenizer.vocab_size,
         files=(folder.files if folder else {}) | source.tokenizer_files,
-        notes=list(source.notes),
+        notes=[*source.notes, *source.details],
         ignored_keys=list(source.ignored_keys),
     )
 

@@ -120,6 +120,7 @@ def _from_folder(run: RunConfig, *, needs_tokenizer: bool) -> ModelSource:
         load=load,
         folder=folder,
         notes=(*located.notes, *described.notes, *folder.notes, *_unused_notes(family, folder, where)),
+        details=(*located.details, *folder.details),
         trained_masks=masks,
         libraries=("tokenizers",),
         ignored_keys=described.ignored_keys,
@@ -167,7 +168,7 @@ def _from_stack(described: StackDescription, name: str, texts: Iterable[TextInpu
         tokenizer=tokenizer,
         load=load,
         folder=weights,
-        notes=tuple(tokenizer.notes),
+        details=tuple(tokenizer.notes),
         libraries=() if file.tokenizer == "words" else ("tokenizers",),
     )
 

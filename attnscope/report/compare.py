@@ -65,7 +65,8 @@ class HeadChange(msgspec.Struct, frozen=True):
         text: Number of the text.
         first: Layer and head in the first side, such as `L1H2`.
         second: Layer and head in the second side.
-        queries: Aligned rows: position in the first side and in the second.
+        queries: Aligned rows: position in the first side and in the second. Of two texts, tokens that take each other's
+            place are aligned, too.
         keys: Aligned columns that both sides hold, likewise; the columns of `difference`.
         only_first: Positions of the first side's tokens that have no counterpart.
         only_second: Positions of the second side's tokens that have none.

@@ -35,6 +35,8 @@ class Provenance(msgspec.Struct, frozen=True):
         tokenizer: What the user named in place of the model's own tokenizer; None for that.
         ignored_keys: Keys of config.json that were ignored, because no code of transformers reads them or because the
             user wanted it; `notes` says which is which.
+        details: How the model was found and read, as a matter of course, such as what its tokenizer.json stores that
+            is not used; screens show it with `--verbose`.
     """
 
     attnscope: str
@@ -56,6 +58,7 @@ class Provenance(msgspec.Struct, frozen=True):
     adapter: str | None = None
     tokenizer: str | None = None
     ignored_keys: list[str] = []
+    details: list[str] = []
 
 
 class MaskUse(msgspec.Struct, frozen=True):

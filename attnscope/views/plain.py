@@ -7,7 +7,7 @@ from unicodedata import category
 
 from attnscope.system.escape import escape_control
 
-ASCII = str.maketrans("·×…←→↓▾▴–−‖α░▒▓█▏▎▍▌▋▊▉", ".x~<>vv^--|a.:*#-=====#")
+ASCII = str.maketrans("·×…←→↓▾▴–−‖│α░▒▓█▏▎▍▌▋▊▉", ".x~<>vv^--||a.:*#-=====#")
 _LONGER = str.maketrans({"√": "sqrt ", "ε": "eps", "²": "^2"})  # where nothing is below them
 _NARROWEST = 16  # cells that the first column of a table has at least
 _BETWEEN = "  "

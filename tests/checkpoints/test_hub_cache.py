@@ -47,7 +47,7 @@ def test_a_cached_repository_is_found_by_its_name(cache: Path, name: str) -> Non
     folder = repository(cache, name)
     found = locate(name)
     assert found.path == folder / "snapshots" / FIRST
-    assert found.notes == (f"revision {FIRST[:12]} of {name} in the Hugging Face cache",)
+    assert found.details == (f"revision {FIRST[:12]} of {name} in the Hugging Face cache",)
 
 
 def test_the_same_files_as_huggingface_hub(cache: Path) -> None:

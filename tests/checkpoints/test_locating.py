@@ -38,10 +38,10 @@ def test_the_transformer_of_sentence_transformers_is_opened(tmp_path: Path, inne
     (path / "config.json").write_text('{"__version__": "0.2"}')  # as old ones have it
     write_folder(path / inner)
     assert locate(str(path)) == Located(
-        path / inner, notes=(f"the transformer of a sentence-transformers folder: {inner}",)
+        path / inner, details=(f"the transformer of a sentence-transformers folder: {inner}",)
     )
     (path / inner / "sentence_bert_config.json").write_text('{"max_seq_length": 128, "do_lower_case": true}')
-    assert "lower-cases texts before its tokenizer; here they are as given" in locate(str(path)).notes[1]
+    assert "lower-cases texts before its tokenizer; here they are as given" in locate(str(path)).notes[0]
 
 
 def test_a_transformer_at_the_root_of_sentence_transformers(tmp_path: Path) -> None:

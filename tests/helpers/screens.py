@@ -55,21 +55,31 @@ class Block:
 
 
 def read_tables(screen, count):
-    """Every stage's blocks from a plain screen with `count` rows a block (one head, 40 columns or more)."""
+    """Every stage's blocks from a plain screen with `count` rows a block (one head, 40 columns or more).
+
+    Stages side by side share the labels of their rows.
+    """
     found, lines = {}, screen.split("\n")
-    stage = None
+    stages = []
     for n, line in enumerate(lines):
-        if (match := re.match(r"(\w+) +\S", line)) and match[1] in STAGES:
-            stage = match[1]
         if line.startswith("top contributors"):
             break
-        if stage and line.startswith("query ↓"):
-            columns = [int(p) for p in line.removeprefix("query ↓").split()]
-            rows = [_row(row, len(columns)) for row in lines[n + 1 : n + 1 + count]]
-            found.setdefault(stage, []).append(Block(columns, {p: (label, cells) for p, label, cells in rows}))
+        titles = [re.match(r" ?(\w+) +\S", part) for part in line.split("│")]
+        if n and not lines[n - 1] and titles[0] and titles[0][1] in STAGES:
+            stages = [title[1] for title in titles]
+        if stages and line.startswith("query ↓"):
+            panels = [[int(p) for p in part.split()] for part in line.removeprefix("query ↓").split("│")]
+            rows = [_row(row, [len(columns) for columns in panels]) for row in lines[n + 1 : n + 1 + count]]
+            for p, (stage, columns) in enumerate(zip(stages, panels, strict=True)):
+                found.setdefault(stage, []).append(Block(columns, {at: (label, cells[p]) for at, label, cells in rows}))
     return found
 
 
-def _row(line, columns):
-    parts = line.split()
-    return int(parts[0]), " ".join(parts[1:-columns]), parts[-columns:]
+def _row(line, counts):
+    """Position, label and the cells of every panel; cells are told from the label, which may hold any character, by
+    their number."""
+    parts, cells = line.split(), []
+    for n, count in reversed(list(enumerate(counts))):
+        cells.insert(0, parts[-count:])
+        parts = parts[: -count - (n > 0)]
+    return int(parts[0]), " ".join(parts[1:]), cells

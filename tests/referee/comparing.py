@@ -287,7 +287,7 @@ def _head(where: str, found: Json, a: _Side, b: _Side, x: Any, y: Any, made: Com
         _worst(where, found["worst"][0], *pooled, rows, columns)
         return
     same(where + "mass", found["mass"], None)
-    aligned = _aligned(where, found, a, b)
+    aligned = _aligned(where, found, a, b, made.axis)
     queries = [(i, j) for i, j in aligned if i in a.found["queries"] and j in b.found["queries"]]
     keys = [(i, j) for i, j in aligned if i in a.found["keys"] and j in b.found["keys"]]
     same(where + "queries", found["queries"], [list(pair) for pair in queries])
@@ -316,6 +316,8 @@ def _head(where: str, found: Json, a: _Side, b: _Side, x: Any, y: Any, made: Com
         _partial(where, found, a, b, p, q)
     _newcomers(where, found, first, second, a, b, at, aligned)
     same(where + "stages", [cell["stage"] for cell in found["worst"]], made.stages)
+    queries, keys = ([pair for pair in pairs if _piece(a, pair[0]) == _piece(b, pair[1])] for pairs in (queries, keys))
+    at[0] = [i for i, _ in queries]
     for cell in found["worst"]:
         _worst(where, cell, *_matrices(cell["stage"], a, b, first, second, queries, keys), at[0],
                [i for i, _ in keys])  # fmt: skip
@@ -337,20 +339,51 @@ def _rows(unit: Unit, rows: Sequence[int]) -> Number:
     return Number(weights.value[rows], weights.slack[rows])
 
 
-def _aligned(where: str, found: Json, a: _Side, b: _Side) -> list[tuple[int, int]]:
-    """The alignment that `only_first` and `only_second` stand for, after a look whether no longer one is possible."""
+def _piece(side: _Side, position: int) -> str:
+    return str(side.found["tokens"][position]["piece"])
+
+
+def _aligned(where: str, found: Json, a: _Side, b: _Side, axis: str) -> list[tuple[int, int]]:
+    """The alignment that `only_first` and `only_second` stand for, after a look whether no longer one is possible.
+
+    Of texts that may differ, every run between two shared tokens is looked at: who takes whose place.
+    """
     pieces = [[token["piece"] for token in side.found["tokens"]] for side in (a, b)]
     kept = [
         [i for i in range(len(own)) if i not in found[name]]
         for own, name in zip(pieces, ("only_first", "only_second"), strict=True)
     ]
-    same(where + "aligned pieces", [pieces[0][i] for i in kept[0]], [pieces[1][j] for j in kept[1]])
+    same(where + "length of both alignments", len(kept[0]), len(kept[1]))
+    pairs = list(zip(*kept, strict=True))
+    shared = [(i, j) for i, j in pairs if pieces[0][i] == pieces[1][j]]
     longest = [[0] * (len(pieces[1]) + 1) for _ in range(len(pieces[0]) + 1)]
     for i, j in itertools.product(range(len(pieces[0])), range(len(pieces[1]))):
         equal = pieces[0][i] == pieces[1][j]
         longest[i + 1][j + 1] = longest[i][j] + 1 if equal else max(longest[i][j + 1], longest[i + 1][j])
-    same(where + "length of the alignment", len(kept[0]), longest[-1][-1])
-    return list(zip(*kept, strict=True))
+    same(where + "length of the alignment", len(shared), longest[-1][-1])
+    expected = shared
+    if axis in ("text", "report"):
+        expected = sorted(shared + _replaced(shared, [side.found["tokens"] for side in (a, b)]))
+    same(where + "alignment", pairs, expected)
+    return pairs
+
+
+def _replaced(shared: list[tuple[int, int]], tokens: list[list[Json]]) -> list[tuple[int, int]]:
+    """Pairs of different tokens: runs of one length, or of the pieces of one word each."""
+    found = []
+    fixed = [(-1, -1), *shared, (len(tokens[0]), len(tokens[1]))]
+    for before, after in itertools.pairwise(fixed):
+        runs = [tokens[n][before[n] + 1 : after[n]] for n in (0, 1)]
+        words = all(
+            x["end"] is not None and x["end"] == y["start"] and x["segment"] == y["segment"]
+            for run in runs
+            for x, y in itertools.pairwise(run)
+        )
+        if words or len(runs[0]) == len(runs[1]):
+            for step, (x, y) in enumerate(zip(*runs, strict=False), 1):
+                if x["special"] == y["special"] and x["segment"] == y["segment"]:
+                    found.append((before[0] + step, before[1] + step))
+    return found
 
 
 def _future(side: _Side, weights: Number, rows: Sequence[int]) -> Number:

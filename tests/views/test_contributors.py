@@ -8,7 +8,7 @@ from attnscope.views.terminal.contributors import bar_text
 from tests.helpers.sample_reports import causal, report, sized, text_report, tokens
 from tests.helpers.screens import draw
 
-MORE_WEIGHT, MORE_CONTENT = "more weight than content", "more content than weight"
+MORE_WEIGHT, MORE_CONTENT = "high weight, small value", "low weight, large value"
 
 
 def contributors(screen):

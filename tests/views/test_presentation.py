@@ -8,6 +8,7 @@ from typing import get_args
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from attnscope.comparison.reports import compare_sides
 from attnscope.report import STAGES, to_json
@@ -27,6 +28,15 @@ def of_kind(kind, found):
 def named(axis):
     assert all(span.origin == "token" for span in axis.names)
     return [span.text for span in axis.names]
+
+
+def apart(spelled):
+    """Tokens that have a blank between them."""
+    return [replace(token, start=2 * token.start, end=2 * token.start + 1) for token in spelled]
+
+
+def spans_text(spans):
+    return "".join(span.text for span in spans)
 
 
 def near(text, value):
@@ -49,9 +59,8 @@ def near(text, value):
 def test_every_number_of_the_shown_stages_is_in_the_parts(text, heat):
     made = report(text)
     found = list(present(made, format="heat" if heat else "table", precision=3))
-    stages = of_kind(parts.StageMatrix, found)
-    if heat:
-        stages = [stage for panels in of_kind(parts.HeatPanels, found) for stage in panels.stages]
+    groups = of_kind(parts.HeatPanels if heat else parts.Matrices, found)
+    stages = [stage for group in groups for stage in group.stages]
     (facts,) = json.loads(to_json(made))["texts"]
     rankings = of_kind(parts.Ranking, found)
     sources = facts["tokens"] if facts["context"] is None else facts["context"]
@@ -137,20 +146,64 @@ def test_the_arithmetic_of_an_explanation_is_in_the_parts():
 def test_both_sides_and_their_difference_are_in_the_parts():
     made = compare_sides("mask", [Side("own", bank()), Side("causal", bank(allowed=causal))])
     found = list(present(made))
-    first, second, difference = of_kind(parts.StageMatrix, found)
+    (group,) = of_kind(parts.Matrices, found)
+    first, second, difference = group.stages
     facts = json.loads(to_json(made))
     for n, stage in enumerate((first, second)):
         weights = facts["sides"][n]["report"]["texts"][0]["heads"][0]["stages"]["weights"]
         assert stage.matrix.tolist() == np.array(weights, dtype=np.float32).tolist()
     (head,) = facts["changes"][0]["heads"]
     assert difference.matrix.tolist() == np.array(head["difference"], dtype=np.float32).tolist()
-    (moves,) = of_kind(parts.Moves, found)
+    moves, _ = of_kind(parts.Moves, found)
     for n, row in enumerate(moves.rows):
         cells = dict(zip(moves.titles, ("".join(span.text for span in cell) for cell in row), strict=True))
         assert near(cells["moved"], head["total_variation"][n])
         assert near(cells["JS"], head["jensen_shannon"][n])
         before, after = cells["entropy"].split("→")
         assert near(before, head["entropy"][0][n]) and near(after, head["entropy"][1][n])
+
+
+@pytest.mark.parametrize("heat", [False, True])
+def test_the_difference_of_two_texts_has_every_column_in_which_weight_moves(heat):
+    """So half the sum of its row is what moved; columns of one side alone have that side's weight."""
+    one, other = (
+        report(text_report(apart(tokens(spelled.split())), index=n))
+        for n, spelled in enumerate(("she saw the old grey cat run", "she saw a cat run very fast"))
+    )
+    made = compare_sides("text", [Side("old", one), Side("new", other)])
+    (group,) = of_kind(parts.HeatPanels if heat else parts.Matrices, present(made, format="heat" if heat else "table"))
+    first, second, difference = group.stages
+    assert [spans_text(stage.title) for stage in group.stages] == ["old", "new", "new − old"]
+    assert named(difference.columns) == ["she", "saw", "the│", "old│", "grey│", "│a", "cat", "run", "│very", "│fast"]
+    assert difference.columns.numbers == ["0", "1", "2│", "3│", "4│", "│2", "5│3", "6│4", "│5", "│6"]
+    assert named(first.columns) == "she saw the old grey cat run".split()
+    assert named(second.columns) == "she saw a cat run very fast".split()
+    (head,) = json.loads(to_json(made))["changes"][0]["heads"]
+    np.testing.assert_allclose(np.abs(difference.matrix).sum(1) / 2, head["total_variation"], atol=1e-6)
+    weights = [side.report.texts[0].heads[0].stages["weights"] for side in made.sides]
+    np.testing.assert_array_equal(difference.matrix[:, 3], -weights[0][[0, 1, 5, 6], 3])
+    np.testing.assert_array_equal(difference.matrix[:, 8], weights[1][[0, 1, 3, 4], 5])
+
+
+def test_what_enters_and_leaves_the_top_is_a_table():
+    spelled = ["she saw the tired cat .", "she saw the wide cat ."]
+    one, other = (report(text_report(tokens(some.split()), index=n)) for n, some in enumerate(spelled))
+    made = compare_sides("text", [Side("tired", one), Side("wide", other)])
+    (head,) = made.changes[0].heads
+    _, changed = of_kind(parts.Moves, present(made))
+    rows = [[spans_text(cell) for cell in row] for row in changed.rows]
+    words = [some.split() for some in spelled]
+    expected = [
+        [
+            f"{i} " + (words[0][i] if words[0][i] == words[1][i] else f"{words[0][i]}│{words[1][i]}"),
+            " · ".join(f"{key} {words[1][key]}" for key in entered),
+            " · ".join(f"{key} {words[0][key]}" for key in left),
+        ]
+        for (i, _), entered, left in zip(head.queries, head.entered, head.left, strict=True)
+        if entered or left
+    ]
+    assert rows == expected
+    assert "3 tired│wide" in [row[0] for row in rows]
 
 
 def test_a_number_or_role_of_every_head_is_in_the_parts():

@@ -16,7 +16,7 @@ from tests.helpers.sample_surveys import measured, survey
 from tests.helpers.screens import draw
 
 FOLDER = Path(__file__).parent / "snapshots"
-WIDTHS = (40, 80, 120, 200)
+WIDTHS = (40, 60, 80, 120, 200)
 SPECIAL = ["[CLS]", "cats", "sat", "[SEP]", "they", "purr", "[SEP]"]
 
 
@@ -48,6 +48,7 @@ SCREENS = {f"table-{count}-{width}": (made, width, {}) for count, made in SIZES.
     "heat-12-120": (SIZES[12], 120, {"format": "heat"}),
     "heat-40-80": (sized(40), 80, {"format": "heat"}),
     "heat-64-200": (sized(64), 200, {"format": "heat"}),
+    **{f"brief-{width}": (sized(15), width, {"brief": True}) for width in WIDTHS[1:]},
     "pair-80": (report(pair(), own="bidirectional", used="bidirectional"), 80, {}),
     "pair-heat-80": (report(pair(), own="bidirectional", used="bidirectional"), 80, {"format": "heat"}),
     "random-what-if-80": (
@@ -62,7 +63,7 @@ SCREENS = {f"table-{count}-{width}": (made, width, {}) for count, made in SIZES.
     "sink-80": (bank(allowed=causal, sink=0.5), 80, {}),
     "sink-heat-80": (bank(allowed=causal, sink=0.5), 80, {"format": "heat"}),
     "bank-20": (bank(), 20, {}),
-    "bank-colour-80": (bank(), 80, {"colour": "truecolor"}),
+    **{f"bank-colour-{width}": (bank(), width, {"colour": "truecolor"}) for width in WIDTHS[1:]},
     "bank-heat-colour-80": (bank(), 80, {"colour": "truecolor", "format": "heat"}),
     "bank-heat-256-80": (bank(), 80, {"colour": "256", "format": "heat"}),
     "bank-heat-16-80": (bank(), 80, {"colour": "standard", "format": "heat"}),
@@ -114,10 +115,19 @@ RIVER = report(text_report(tokens("She sat by the river bank".split()), text="Sh
 BLIND = bank(allowed=lambda query, key: query != 2)
 COMPARED = {
     "compare-80": (compared(("causal", FORWARD), ("bidirectional", bank())), 80, {}),
+    "compare-60": (compared(("causal", FORWARD), ("bidirectional", bank())), 60, {}),
+    "compare-200": (compared(("causal", FORWARD), ("bidirectional", bank())), 200, {}),
     "compare-40": (compared(("causal", FORWARD), ("bidirectional", bank())), 40, {}),
     "compare-120": (compared(("causal", FORWARD), ("own", bank()), ("blind", BLIND)), 120, {}),
     "compare-heat-80": (compared(("causal", FORWARD), ("bidirectional", bank())), 80, {"format": "heat"}),
-    "compare-colour-80": (compared(("causal", FORWARD), ("bidirectional", bank())), 80, {"colour": "truecolor"}),
+    **{
+        f"compare-colour-{width}": (
+            compared(("causal", FORWARD), ("bidirectional", bank())),
+            width,
+            {"colour": "truecolor"},
+        )
+        for width in WIDTHS[1:]
+    },
     "compare-texts-80": (compared(("river", RIVER), ("savings", SAVINGS), axis="text"), 80, {}),
     "compare-masked-80": (compared(("own", bank()), ("blind", BLIND)), 80, {}),
 }

@@ -187,10 +187,10 @@ def test_a_what_if_names_both_masks_and_what_it_changed(what_if, said):
 
 
 def test_the_masked_title_holds_the_whole_arithmetic_where_scaled_is_not_shown():
-    shown = draw(bank(softcap=50.0, bias="alibi", allowed=causal), 120)
+    shown = draw(bank(softcap=50.0, bias="alibi", allowed=causal, stages=("masked", "output")), 120)
     assert "masked   scores × 0.3536, soft-capped at 50, plus alibi bias; · not allowed" in shown
-    shown = draw(bank(stages=("scaled", "masked")), 120)
-    assert "masked   scaled; every key shown is allowed" in shown
+    shown = draw(bank(stages=("scaled", "masked")), 80)
+    assert "masked   scaled; every key" in shown
 
 
 def test_the_hint_names_only_what_is_not_on_the_screen():
@@ -199,6 +199,13 @@ def test_the_hint_names_only_what_is_not_on_the_screen():
     everything = text_report(tokens(["a"]), heads=[(0, 0), (0, 1)], stages=STAGES)
     shown = draw(report(everything, n_layers=1, n_heads=2), 200)
     assert not any(option in shown for option in ("--layer", "--head", "--query", "--stage"))
+
+
+@pytest.mark.parametrize(("width", "bands", "beside"), [(119, 1, 3), (99, 1, 3), (80, 2, 2), (60, 3, 1)])
+def test_matrices_stand_side_by_side_where_they_fit(width, bands, beside):
+    shown = draw(bank(), width).split("top contributors")[0]
+    assert shown.count("query ↓") == bands
+    assert max(line.count("│") + 1 for line in shown.split("\n")) == beside
 
 
 @given(

@@ -64,6 +64,7 @@ def open_transformers(run: RunConfig, texts: Iterable[TextInput]) -> ModelSource
             weights=weights,
             folder=folder,
             notes=(*located.notes, *trust, *ignored_notes(ignored), *folder.notes, *loaded.notes),
+            details=(*located.details, *folder.details),
             trained_masks=masks,
             ignored_keys=ignored,
         )
@@ -154,7 +155,8 @@ def _source(
         tokenizer=tokenizer,
         load=load,
         folder=None,
-        notes=(*tokenizer.notes, *loaded.notes),
+        notes=loaded.notes,
+        details=tuple(tokenizer.notes),
         engine="transformers",
         part=chosen or None,
         decoder_start=tokenizer.special_token(loaded.decoder_start)

@@ -5,6 +5,7 @@ parts (`parts.py`), not another reading of findings.
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Literal, Union
 
 from attnscope.report import Explanation, Report
@@ -27,6 +28,8 @@ def present(
     precision: int = 2,
     options: bool = True,
     listing: "Listing | None" = None,
+    verbose: bool = False,
+    brief: bool = False,
 ) -> Iterator[ViewPart]:
     """Turn findings of any kind into parts.
 
@@ -37,8 +40,10 @@ def present(
         precision: Digits after the point in matrices; weights of contributors have one more.
         options: Name the options of the command line that show more.
         listing: Of a survey of heads: which of them are listed.
+        verbose: See DisplaySettings.
+        brief: See DisplaySettings.
     """
-    settings = DisplaySettings(precision, options)
+    settings = DisplaySettings(precision, options, verbose, brief)
     if isinstance(findings, Report):  # only what is shown is imported: a run waits for it
         from attnscope.views.presentation.run import present_report
 
@@ -58,5 +63,5 @@ def present(
 
     if isinstance(findings, HeadSurvey):
         # Values of roles, which have standard errors, are shown with two digits whatever was asked.
-        return present_survey(findings, DisplaySettings(2, options), listing or Listing())
+        return present_survey(findings, replace(settings, precision=2), listing or Listing())
     return present_measured(findings, settings, listing or Listing())

@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+import numpy as np
+
 from attnscope.report import TextReport, Token
 from attnscope.views.presentation.spans import Span, token_span
 
@@ -20,6 +22,7 @@ class Axis:
         names: Each token; dimensions have none.
         special: Which entries are special tokens.
         total: How many entries there would be if none were left out.
+        numbers: What stands for each position; None for the position itself.
     """
 
     kind: str
@@ -27,11 +30,12 @@ class Axis:
     names: Sequence[Span]
     special: Sequence[bool]
     total: int
+    numbers: Sequence[str] | None = None
 
     @cached_property
     def digits(self) -> int:
-        """Digits of the longest position."""
-        return max((len(str(p)) for p in self.positions), default=1)
+        """Characters of the longest position."""
+        return max((len(self.number(i)) for i in range(len(self.positions))), default=1)
 
     @property
     def count(self) -> int:
@@ -40,6 +44,8 @@ class Axis:
 
     def number(self, index: int) -> str:
         """Return the position of an entry; nothing for the sink."""
+        if self.numbers is not None:
+            return self.numbers[index]
         return str(self.positions[index]) if self.positions[index] != SINK else ""
 
 
@@ -75,3 +81,10 @@ def format_positions(positions: Sequence[int]) -> str:
         else:
             runs.append([p, p])
     return ", ".join(str(a) if a == b else f"{a}–{b}" for a, b in runs)
+
+
+def ranked_out(sources: Sequence[Token], left_out: Sequence[str]) -> np.ndarray:
+    """Which sources do not take part in rankings."""
+    excluded = np.array([token.special for token in sources]) & ("special tokens" in left_out)
+    excluded[0] |= "first token" in left_out
+    return excluded

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from attnscope.comparison.tolerance import conclusion, worst_of_stage
-from attnscope.report import Matrix, TextReport, Token
+from attnscope.report import HeadReport, Matrix, TextReport, Token
 from attnscope.report.compare import Change, Comparison, HeadChange, Side
 from attnscope.views.presentation.axes import Axis, source_kind, token_axis
 from attnscope.views.presentation.header import more_options, notes, report_header, text_header, unknown_words
@@ -18,6 +18,7 @@ from attnscope.views.presentation.parts import (
     Flow,
     Gap,
     HeatPanels,
+    Matrices,
     MovedSources,
     Moves,
     Paragraph,
@@ -44,7 +45,7 @@ def present_comparison(
         verdict: Only the verdict of the tolerance.
     """
     if not verdict:
-        yield from _sides(comparison)
+        yield from _sides(comparison, settings)
     yield from _verdict(comparison)
     if verdict:
         yield notes([*comparison.sides[0].report.provenance.notes, *_other_notes(comparison), *comparison.notes])
@@ -124,12 +125,12 @@ def _verdict(comparison: Comparison) -> Iterator[ViewPart]:
     yield Facts(lines)
 
 
-def _sides(comparison: Comparison) -> Iterator[ViewPart]:
+def _sides(comparison: Comparison, settings: DisplaySettings) -> Iterator[ViewPart]:
     """Say what produced the first side, and what differs in the others."""
     first = comparison.sides[0].report
     others = comparison.sides if comparison.axis in ("text", "model", "tokenizer") else comparison.sides[:1]
     yield from unknown_words([text for side in others for text in side.report.texts])
-    yield from report_header(first)
+    yield from report_header(first, settings)
     for side in comparison.sides[1:]:
         if side.report.provenance.weights == "random" != first.provenance.weights:
             yield Paragraph((Span(" RANDOM WEIGHTS ", "alarm"), Span(" in "), *untrusted(side.label)))
@@ -144,7 +145,7 @@ def _sides(comparison: Comparison) -> Iterator[ViewPart]:
     yield notes(_other_notes(comparison))
     for side in comparison.sides if comparison.axis == "text" else comparison.sides[:1]:
         for text in side.report.texts:
-            yield text_header(text, len(side.report.texts))
+            yield text_header(text, len(side.report.texts), settings)
 
 
 def _other_notes(comparison: Comparison) -> list[str]:
@@ -172,14 +173,11 @@ def _change(sides: tuple[Side, Side], head: HeadChange, settings: DisplaySetting
         others = settings.named("--query and --key", "query and key")
         yield Paragraph(ours(f"no shown row or column is in both; select others with {others}"))
         return
-    stages = [_weights(text, head, n, sides[n].label, settings) for n, text in enumerate(reports)]
-    stages.append(_difference(reports[0], head, sides, settings))
-    if heat:
-        yield HeatPanels(stages)
-    else:
-        for stage in stages:
-            yield stage
-            yield Gap()
+    columns = _columns(reports, head)
+    stages = [_weights(reports, head, n, sides[n].label, columns, settings) for n in range(len(sides))]
+    stages.append(_difference(reports, head, sides, columns, settings))
+    yield HeatPanels(stages) if heat else Matrices(stages)
+    yield Gap()
     yield from _moves(reports, head)
 
 
@@ -233,32 +231,119 @@ def _partial(sides: tuple[Side, Side], head: HeadChange) -> Iterator[ViewPart]:
             yield Paragraph((*untrusted(side.label, "remark"), said))
 
 
-def _weights(text: TextReport, head: HeadChange, side: int, label: str, settings: DisplaySettings) -> StageMatrix:
-    """Return the weights of one side, over the aligned tokens."""
+Columns = list[tuple[int | None, int | None]]  # positions in both sides; None where a side has none
+
+
+def _columns(reports: Sequence[TextReport], head: HeadChange) -> Columns:
+    """Return the columns of the difference.
+
+    Those that both sides have, and, unless only some of these are shown, those that one side alone has: what they
+    gain or lose has moved, too.
+    """
+    columns: Columns = list(head.keys)
+    one, other = reports
+    if head.partial is None and len(head.keys) + len(head.only_first) == len(one.sources):
+        columns += [(i, None) for i in head.only_first] + [(None, j) for j in head.only_second]
+        following = [len(one.sources)] * (len(other.sources) + 1)  # of each of the second side's keys: the next shared
+        paired = {j: i for i, j in head.keys}
+        for j in reversed(range(len(other.sources))):
+            following[j] = paired.get(j, following[j + 1])
+        columns.sort(key=lambda c: (c[0], 0, 0) if c[0] is not None else (following[c[1] or 0], -1, c[1] or 0))
+    return columns
+
+
+def _rows(reports: Sequence[TextReport], head: HeadChange, side: int | None = None) -> Axis:
+    """Return the queries as a side labels them, or all do: by both texts' tokens where one takes another's place."""
+    if side is not None and any(i != j for i, j in head.queries):
+        return token_axis("query", reports[side].tokens, [pair[side] for pair in head.queries])
+    return _both_axis("query", reports[0].tokens, reports[1].tokens, head.queries)
+
+
+def _both_axis(
+    kind: str, first: Sequence[Token], second: Sequence[Token], pairs: Sequence[tuple[int | None, int | None]]
+) -> Axis:
+    """Return the axis of tokens of two texts: `4 river│lake`; `5│ bank` is in the first alone."""
+    both = [(None if i is None else first[i], None if j is None else second[j]) for i, j in pairs]
+    numbers = [_number(i, j) for i, j in pairs]
+    special = [any(token.special for token in some if token) for some in both]
+    positions = [i if i is not None else j or 0 for i, j in pairs]
+    total = len(first) + sum(i is None for i, _ in pairs)
+    return Axis(kind, positions, [_both(*some) for some in both], special, total, numbers)
+
+
+def _number(first: int | None, second: int | None) -> str:
+    """Write positions in two texts: one where they are the same, else both."""
+    if first == second:
+        return str(first)
+    return "│".join("" if position is None else str(position) for position in (first, second))
+
+
+def _both(one: Token | None, other: Token | None) -> Span:
+    """Name a token, or both that take each other's place: `river│lake`; `river│` is in the first side alone."""
+    if one is not None and other is not None and (one.piece, one.text) == (other.piece, other.text):
+        return token_span(one)
+    names = [token_span(token).text if token is not None else "" for token in (one, other)]
+    unknown = any(token is not None and token.unknown for token in (one, other))
+    return Span("│".join(names), "", "unknown token" if unknown else "token")
+
+
+def _head_of(text: TextReport, head: HeadChange, side: int) -> HeadReport:
     name = (head.first, head.second)[side]
-    report = next(h for h in text.heads if _name(h.layer, h.head) == name)
-    queries, keys = [pair[side] for pair in head.queries], [pair[side] for pair in head.keys]
-    rows, columns = [text.queries.index(q) for q in queries], [text.keys.index(k) for k in keys]
-    matrix = report.stages["weights"][rows][:, columns]
+    return next(h for h in text.heads if _name(h.layer, h.head) == name)
+
+
+def _weights(
+    reports: Sequence[TextReport], head: HeadChange, side: int, label: str, columns: Columns, settings: DisplaySettings
+) -> StageMatrix:
+    """Return the weights of one side, over the aligned tokens and those that it alone has."""
+    text, report = reports[side], _head_of(reports[side], head, side)
+    queries, keys = [pair[side] for pair in head.queries], [c[side] for c in columns]
+    known = sorted(key for key in keys if key is not None)
+    at = [text.queries.index(q) for q in queries]
+    matrix = report.stages["weights"][at][:, [text.keys.index(k) for k in known]]
     masked = [q in report.fully_masked for q in queries]
-    axes = token_axis("query", text.tokens, queries), token_axis(source_kind(text), text.sources, keys)
-    return _stage("weights", untrusted(label), matrix, masked, axes, settings)
+    axes = _rows(reports, head, side), token_axis(source_kind(text), text.sources, known)
+    return _stage("weights", untrusted(label), ours("weights"), matrix, masked, axes, settings)
 
 
-def _difference(text: TextReport, head: HeadChange, sides: tuple[Side, Side], settings: DisplaySettings) -> StageMatrix:
-    rows = token_axis("query", text.tokens, [q for q, _ in head.queries])
-    columns = token_axis(source_kind(text), text.sources, [k for k, _ in head.keys])
+def _difference(
+    reports: Sequence[TextReport],
+    head: HeadChange,
+    sides: tuple[Side, Side],
+    columns: Columns,
+    settings: DisplaySettings,
+) -> StageMatrix:
+    """Return the second side's weights minus the first's; a side that lacks a column has no weight there."""
+    matrix = np.zeros((len(head.queries), len(columns)), dtype=np.float32)
+    paired = {pair: n for n, pair in enumerate(head.keys)}
+    for n, column in enumerate(columns):
+        if column in paired:
+            matrix[:, n] = head.difference[:, paired[column]]
+            continue
+        for side, position in enumerate(column):
+            if position is not None:
+                text = reports[side]
+                rows = _head_of(text, head, side).stages["weights"][:, text.keys.index(position)]
+                alone = rows[[text.queries.index(pair[side]) for pair in head.queries]]
+                matrix[:, n] = alone if side else -alone
+    axis = _both_axis(source_kind(reports[0]), reports[0].sources, reports[1].sources, columns)
     said = (*untrusted(sides[1].label), Span(" − "), *untrusted(sides[0].label))
     masked = (np.isnan(head.entropy[0]) | np.isnan(head.entropy[1])).tolist()
-    return _stage("difference", said, head.difference, masked, (rows, columns), settings)
+    return _stage("difference", said, ours("difference"), matrix, masked, (_rows(reports, head), axis), settings)
 
 
 def _stage(
-    stage: str, said: Spans, matrix: Matrix, masked: list[bool], axes: tuple[Axis, Axis], settings: DisplaySettings
+    stage: str,
+    title: Spans,
+    said: Spans,
+    matrix: Matrix,
+    masked: list[bool],
+    axes: tuple[Axis, Axis],
+    settings: DisplaySettings,
 ) -> StageMatrix:
     digits = digits_for(matrix, max(settings.precision, 1))
     cells = texts("weights", matrix, masked, digits)
-    return StageMatrix(stage, said, said, matrix, cells, masked, scale_for(stage, matrix), digits, *axes)
+    return StageMatrix(stage, title, said, said, matrix, cells, masked, scale_for(stage, matrix), digits, *axes)
 
 
 _TITLES = ("query", "moved", "JS", "future", "entropy", "gains", "loses")
@@ -275,7 +360,8 @@ def _moves(reports: Sequence[TextReport], head: HeadChange) -> Iterator[ViewPart
 
 
 def _move(reports: Sequence[TextReport], head: HeadChange, n: int, cells: int) -> list[Spans]:
-    name = _token(reports[0].tokens, head.queries[n][0])
+    i, j = head.queries[n]
+    name = Span(f"{_number(i, j)} "), _both(reports[0].tokens[i], reports[1].tokens[j])
     if np.isnan(head.entropy[:, n]).any():
         return [name, ours("masked"), *([()] * (cells - 2))]
 
@@ -300,18 +386,23 @@ def _token(tokens: Sequence[Token], position: int) -> Spans:
 
 def _top(reports: Sequence[TextReport], head: HeadChange) -> Iterator[ViewPart]:
     """Which tokens entered and left each query's top contributors."""
-    items: list[Spans] = []
-    for (position, _), entered, left in zip(head.queries, head.entered, head.left, strict=True):
+    rows: list[list[Spans]] = []
+    for (i, j), entered, left in zip(head.queries, head.entered, head.left, strict=True):
         if entered or left:
-            item = (*_token(reports[0].tokens, position), Span(":"))
-            for sign, text, positions in (("+", reports[1], entered), ("−", reports[0], left)):
-                for p in positions:
-                    name = token_span(text.sources[p])
-                    item += (Span(f" {sign}"), name, Span(f" {p}"))
-            items.append(item)
-    if items:
-        items[0] = (*ours("top contributors: ", "dim"), *items[0])
-        yield Flow(items, " · ")
+            cells = [_tokens(text.sources, some) for text, some in zip(reports, (left, entered), strict=True)]
+            name = Span(f"{_number(i, j)} "), _both(reports[0].tokens[i], reports[1].tokens[j])
+            rows.append([name, *reversed(cells)])
+    if rows:
+        yield Gap()
+        yield Paragraph(ours("top contributors that change", "bold"))
+        yield Moves(("query", "enter the top", "leave the top"), (True, True, True), rows)
+
+
+def _tokens(tokens: Sequence[Token], positions: Sequence[int]) -> Spans:
+    listed: Spans = ()
+    for n, position in enumerate(positions):
+        listed += (*(ours(" · ") if n else ()), *_token(tokens, position))
+    return listed
 
 
 def _name(layer: int | str, head: int | str) -> str:

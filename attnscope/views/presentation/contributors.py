@@ -1,48 +1,39 @@
 """The strongest sources of every query."""
 
-from collections.abc import Iterator
-
 import numpy as np
 
 from attnscope.report import HeadReport, Matrix, TextReport, Top
-from attnscope.views.presentation.axes import source_kind, token_axis
+from attnscope.views.presentation.axes import ranked_out, source_kind, token_axis
 from attnscope.views.presentation.numbers import Digits, digits_for
-from attnscope.views.presentation.parts import Paragraph, Ranking, SourceRow, ViewPart
+from attnscope.views.presentation.parts import Ranking, SourceRow
 from attnscope.views.presentation.settings import DisplaySettings
-from attnscope.views.presentation.spans import Span
+from attnscope.views.presentation.spans import Span, ours
 
+LITTLE = 0.005  # weight below which sources are not listed one by one
 SHARP = 4.0  # A source's share of weight over its share of content (or the reverse) that is worth a remark …
 MATTERS = 0.2  # … where the larger of the two is at least this, 1 being the row's strongest source.
-_LITTLE = ("▾", "more weight than content")
-_MUCH = ("▴", "more content than weight")
+_LITTLE = ("▾", "high weight, small value")
+_MUCH = ("▴", "low weight, large value")
 _NAMES = {"weight": "weight", "value": "α·‖v‖", "projected": "α·‖vW‖"}
 
 
-def contributors(text: TextReport, head: HeadReport, settings: DisplaySettings, *, compact: bool) -> Iterator[ViewPart]:
-    """Present the strongest sources of every shown query.
+def contributors(text: TextReport, head: HeadReport, settings: DisplaySettings, *, compact: bool) -> Ranking:
+    """Present the strongest sources of every shown query, with numbers as text and remarks.
 
     Args:
         text: The text.
         head: The head, with its `top`.
-        settings: Digits.
+        settings: Digits, and whether sources with little weight are summed.
         compact: One paragraph per query in place of one line per source.
     """
     top = head.top
     left_out = f", without {' and '.join(top.left_out)}" if top.left_out else ""
-    norms = "α·‖v‖: weight × norm of the source's value"
-    if top.projected is not None:
-        norms += "; α·‖vW‖: after the output projection"
-    said = f"  by {_NAMES.get(top.by, top.by)}{left_out}; {norms}"
-    yield Paragraph((Span("top contributors", "bold"), Span(said, "dim")))
-    yield _rank(text, head, settings, compact)
-
-
-def _rank(text: TextReport, head: HeadReport, settings: DisplaySettings, compact: bool) -> Ranking:
-    """Rank the sources of every query, with numbers as text and remarks."""
-    top = head.top
+    title = Span("top contributors", "bold"), Span(f"  by {_NAMES.get(top.by, top.by)}{left_out}", "dim")
+    norms = "; α·‖v‖: weight × norm of the source's value"
     measures = {"weight": top.weight, "value": top.value}
     if top.projected is not None:
         measures["projected"] = top.projected
+        norms += "; α·‖vW‖: after the output projection"
     digits = [digits_for(m, settings.precision + (name == "weight")) for name, m in measures.items()]
     ranked = measures.get(top.by, top.weight)
     full = 1.0 if top.by == "weight" else _largest(ranked)
@@ -50,9 +41,43 @@ def _rank(text: TextReport, head: HeadReport, settings: DisplaySettings, compact
         None if position in head.fully_masked else _sources(top, r, list(measures.values()), digits, ranked[r] / full)
         for r, position in enumerate(text.queries)
     ]
-    queries = token_axis("query", text.tokens, text.queries)
-    sources = token_axis(source_kind(text), text.sources)
-    return Ranking(queries, sources, [_NAMES[name] for name in measures], rows, compact)
+    rest: list[tuple[int, str] | None] = [None] * len(rows)
+    if top.by == "weight" and not settings.verbose:
+        for r, row in enumerate(rows):
+            rows[r], rest[r] = _summed(text, head, r, row, digits[0])
+    return Ranking(
+        title,
+        ours(norms, "dim"),
+        token_axis("query", text.tokens, text.queries),
+        token_axis(source_kind(text), text.sources),
+        [_NAMES[name] for name in measures],
+        rows,
+        rest,
+        list(measures).index(top.by) if top.by in measures else 0,
+        compact,
+        settings.brief,
+    )
+
+
+def _summed(
+    text: TextReport, head: HeadReport, r: int, row: list[SourceRow] | None, digits: Digits
+) -> tuple[list[SourceRow] | None, tuple[int, str] | None]:
+    """Leave out sources with little weight; count them and all that are not listed, and sum their weight.
+
+    That needs the whole row: of others, every source is listed.
+    """
+    if row is None or "weights" not in head.stages or len(text.keys) < len(text.sources):
+        return row, None
+    weights = head.stages["weights"][r].astype(np.float64)
+    kept = [source for source in row if weights[source.index] >= LITTLE]
+    if len(kept) == len(row):
+        return row, None
+    weights[ranked_out(text.sources, head.top.left_out)] = 0
+    weights[[source.index for source in kept]] = 0
+    said = digits.text(float(weights.sum()))
+    if not digits.scientific and float(said) == 0:
+        said = f"<{10.0**-digits.decimals:.{digits.decimals}f}"
+    return kept, (int((weights > 0).sum()), said)
 
 
 def _sources(top: Top, r: int, measures: list[Matrix], digits: list[Digits], bars: np.ndarray) -> list[SourceRow]:

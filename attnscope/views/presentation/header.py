@@ -1,5 +1,6 @@
 """The lines around matrices: what produced them, which head this is, where to see more."""
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 
@@ -13,7 +14,9 @@ from attnscope.views.presentation.parts import Facts, Flow, Paragraph, ViewPart
 from attnscope.views.presentation.settings import DisplaySettings
 from attnscope.views.presentation.spans import UNKNOWN, Span, Spans, note, ours, untrusted
 
-LONGEST_TEXT = 400  # Characters of a text that its header repeats in full; of a longer one it has the first half.
+_LONGEST_TEXT = 120, 400  # Characters that a header repeats in full, usually and verbose; of more, the first half.
+_SHORT_NAME = 8  # Characters of a folder's name that says little, such as `model` or `main`.
+_LONGEST_PATH = 30  # Characters of a model's name that are shown whole; of more, the end is.
 _UNKNOWN = Span(" UNKNOWN WORDS ", "alarm")
 _NAMED = 5  # unknown words, and hidden tokens, that are named
 _WHAT_IF = {
@@ -34,16 +37,19 @@ def unknown_words(texts: Sequence[TextReport]) -> Iterator[ViewPart]:
         yield Paragraph((_UNKNOWN, Span(f" {said} unknown to the tokenizer (marked {UNKNOWN})")))
 
 
-def report_header(report: Report) -> Iterator[ViewPart]:
-    """Say what produced the numbers: model, mask, device; random weights first of all."""
+def report_header(report: Report, settings: DisplaySettings) -> Iterator[ViewPart]:
+    """Say what produced the numbers, random weights first of all: model and mask, and what is not as usual."""
     made = report.provenance
     if made.weights == "random":
         said = " untrained model: real arithmetic, meaningless patterns"
         yield Paragraph((Span(" RANDOM WEIGHTS ", "alarm"), Span(said)))
     sizes = f"{_counted(made.n_layers, 'layer')} × {_counted(made.n_heads, 'head')}"
-    model = [f"{made.model} ({made.family})", *([made.part] if made.part else [])]
+    name = made.model if settings.verbose else short_path(made.model)
+    named = [f"{name} ({made.family})", *([made.part] if made.part else [])]
+    usual = {"cpu", "float32"} if not settings.verbose else set()
+    machine = [one for one in (made.device, made.dtype) if one not in usual]
     engine = [] if made.engine == "native" else [f"engine {made.engine}"]
-    items = [*map(untrusted, model), ours(sizes), *map(untrusted, [made.device, made.dtype, *engine])]
+    items = [*map(untrusted, named), ours(sizes), *map(untrusted, [*machine, *engine])]
     mask = report.mask
     lines: list[tuple[str, Spans | Flow]] = [("model", _joined(items, " · "))]
     if made.adapter is not None:
@@ -63,7 +69,16 @@ def report_header(report: Report) -> Iterator[ViewPart]:
         lines.append(("weights", ours(f"SHA-256 {made.weights_hash}")))
     if made.tokenizer is not None:
         lines.append(("tokenizer", (*untrusted(made.tokenizer), Span(" (in place of the model's own)"))))
-    yield Facts([*lines, *(("note", note(said)) for said in made.notes)])
+    noted = [*made.notes, *(made.details if settings.verbose else [])]
+    yield Facts([*lines, *(("note", note(one)) for one in noted)])
+
+
+def short_path(name: str) -> str:
+    """Shorten a path to its last component, with the one before where that alone says little, such as `model`."""
+    parts = [part for part in re.split(r"[/\\]", name) if part]
+    if len(name) <= _LONGEST_PATH or len(parts) < 2:
+        return name
+    return parts[-1] if len(parts[-1]) > _SHORT_NAME else "/".join(parts[-2:])
 
 
 def _joined(items: Iterable[Spans], between: str) -> Spans:
@@ -77,14 +92,14 @@ def _counted(number: int, what: str) -> str:
     return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
-def text_header(text: TextReport, count: int) -> Facts:
+def text_header(text: TextReport, count: int, settings: DisplaySettings) -> Facts:
     """Say which text this is and how many tokens it has."""
     name = "text" if count == 1 else f"text {text.index}"
     size = Span(f" · {_counted(len(text.tokens), 'token')}")
-    lines: list[tuple[str, Spans | Flow]] = [(name, (*_quoted(text.text), size))]
+    lines: list[tuple[str, Spans | Flow]] = [(name, (*_quoted(text.text, settings), size))]
     if text.pair is not None:
         second = [i for i, token in enumerate(text.tokens) if token.segment == 1]
-        lines.append(("pair", (*_quoted(text.pair), Span(f" · tokens {format_positions(second)}"))))
+        lines.append(("pair", (*_quoted(text.pair, settings), Span(f" · tokens {format_positions(second)}"))))
     if text.context is not None:
         lines.append(("context", ours(f"keys and values come from {len(text.context)} tokens of another text")))
     if text.hidden:
@@ -101,10 +116,11 @@ def _quoted_tokens(tokens: Sequence[Token], positions: Sequence[int]) -> Spans:
     return (*_joined(named, ", "), Span(f", and {more} more" if more > 0 else ""))
 
 
-def _quoted(text: str) -> Spans:
-    if len(text) <= LONGEST_TEXT:
+def _quoted(text: str, settings: DisplaySettings) -> Spans:
+    longest = _LONGEST_TEXT[settings.verbose]
+    if len(text) <= longest:
         return untrusted(text)
-    first = LONGEST_TEXT // 2
+    first = longest // 2
     return (*untrusted(text[:first]), Span(f"… (the first {first} of {len(text):,} characters)"))
 
 

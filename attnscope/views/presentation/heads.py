@@ -60,7 +60,7 @@ def present_survey(survey: HeadSurvey, settings: DisplaySettings, listing: Listi
         settings: Digits, and whose options are named.
         listing: Which heads are listed.
     """
-    yield from report_header(Report(survey.provenance, survey.mask, []))
+    yield from report_header(Report(survey.provenance, survey.mask, []), settings)
     yield Facts([(name, note(said)) for name, said in _probes(survey)])
     yield Gap()
     if len(survey.roles) <= _ROLES_ALONE:
@@ -82,11 +82,10 @@ def present_survey(survey: HeadSurvey, settings: DisplaySettings, listing: Listi
 
 def present_measured(measured: MeasuredHeads, settings: DisplaySettings, listing: Listing) -> Iterator[ViewPart]:
     """Turn one number for every head into parts; see present_survey."""
-    yield from report_header(Report(measured.provenance, measured.mask, []))
+    yield from report_header(Report(measured.provenance, measured.mask, []), settings)
     for number, text in enumerate(measured.texts):
-        yield text_header(
-            TextReport(number, text.text, None, text.tokens, text.context, [], [], []), len(measured.texts)
-        )
+        asked = TextReport(number, text.text, None, text.tokens, text.context, [], [], [])
+        yield text_header(asked, len(measured.texts), settings)
         yield Facts(list(_asked(text)))
     yield Gap()
     yield Paragraph((Span(measured.measure, "title"), Span("  "), *note(measured.meaning)))

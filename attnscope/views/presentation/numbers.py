@@ -68,7 +68,7 @@ def cell_text(stage: str, value: float, masked_row: bool, digits: Digits) -> str
     if stage == "masked" and value == -inf:
         return digits.units(NOT_ALLOWED)
     if stage == "weights" and value == 0:
-        return digits.units(ZERO)
+        return ZERO
     return digits.text(value)
 
 
@@ -98,7 +98,7 @@ def written(values: Sequence[float | None], digits: Digits, zero: str = "", none
     return [
         (digits.units(none) if none else "")
         if value is None
-        else digits.units(zero) if zero and value == 0 else digits.text(float(value))
+        else zero if zero and value == 0 else digits.text(float(value))
         for value in values
     ]  # fmt: skip
 

@@ -1,12 +1,12 @@
 """What replaces the matrices of a long text: a map, and the sources that get the most weight."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import numpy as np
 
-from attnscope.report import Columns, HeadReport, TextReport, Token
+from attnscope.report import Columns, HeadReport, TextReport
 from attnscope.report.overview import Pooled
-from attnscope.views.presentation.axes import source_kind, token_axis
+from attnscope.views.presentation.axes import ranked_out, source_kind, token_axis
 from attnscope.views.presentation.numbers import digits_for
 from attnscope.views.presentation.parts import AttendedRow, Gap, MostAttended, Paragraph, ViewPart, WeightMap
 from attnscope.views.presentation.spans import Span, token_span
@@ -32,7 +32,7 @@ def weight_map(text: TextReport, pooled: Pooled) -> WeightMap:
 def _most_attended(text: TextReport, head: HeadReport, columns: Columns) -> Iterator[ViewPart]:
     """Present the heaviest sources of a whole text, with their weight and their share of all of it."""
     mass, left_out = columns.mass.astype(np.float64), head.top.left_out
-    excluded = _left_out(text.sources, left_out)
+    excluded = ranked_out(text.sources, left_out)
     order = [int(key) for key in np.argsort(-np.where(excluded, -1.0, mass), kind="stable")[:HEAVIEST]]
     order = [key for key in order if mass[key] > 0 and not excluded[key]]
     without = f", without {' and '.join(left_out)}" if left_out else ""
@@ -54,10 +54,3 @@ def _most_attended(text: TextReport, head: HeadReport, columns: Columns) -> Iter
             for key, part in zip(order, parts.tolist(), strict=True)
         ]
         yield MostAttended(token_axis("source", text.sources, order), rows)
-
-
-def _left_out(sources: Sequence[Token], left_out: Sequence[str]) -> np.ndarray:
-    """Which sources do not take part in rankings."""
-    excluded = np.array([token.special for token in sources]) & ("special tokens" in left_out)
-    excluded[0] |= "first token" in left_out
-    return excluded

@@ -61,6 +61,7 @@ class StageMatrix(msgspec.Struct, frozen=True):
 
     Attributes:
         name: The stage.
+        title: What it is called where several are shown: the stage, or the side of a comparison.
         arithmetic: What was done, such as `q·k`, and what cells say besides numbers.
         arithmetic_of_picture: The same for cells that are colours.
         matrix: The numbers.
@@ -73,6 +74,7 @@ class StageMatrix(msgspec.Struct, frozen=True):
     """
 
     name: str
+    title: Spans
     arithmetic: Spans
     arithmetic_of_picture: Spans
     matrix: Matrix
@@ -82,6 +84,20 @@ class StageMatrix(msgspec.Struct, frozen=True):
     digits: Digits
     rows: Axis
     columns: Axis
+
+
+class Matrices(msgspec.Struct, frozen=True):
+    """Matrices that are read together, as numbers: side by side where there is room.
+
+    Attributes:
+        stages: The matrices, in the order in which they are read.
+        essential: What of them is shown where all take more than a screen; empty for all.
+        left_out: What says that, and how to see the others.
+    """
+
+    stages: Sequence[StageMatrix]
+    essential: Sequence[StageMatrix] = ()
+    left_out: Spans = ()
 
 
 class HeatPanels(msgspec.Struct, frozen=True):
@@ -114,18 +130,28 @@ class Ranking(msgspec.Struct, frozen=True):
     """Every shown query with its strongest sources.
 
     Attributes:
+        title: What ranks them.
+        meaning: What the measures besides the weight are.
         queries: The queries.
         sources: Every token that can be a source.
-        measures: Headings of the numbers.
+        measures: Headings of the numbers; the first is the weight.
         rows: Per query its sources, strongest first; None where it may attend to nothing.
+        rest: Per query how many sources with little weight are not among them, and their weight; None for none.
+        by: Which of the measures ranks them.
         compact: A paragraph per query is enough.
+        brief: It is also where a line per source takes more than a screen; the ranking measure alone is shown then.
     """
 
+    title: Spans
+    meaning: Spans
     queries: Axis
     sources: Axis
     measures: list[str]
     rows: list[list[SourceRow] | None]
+    rest: list[tuple[int, str] | None]
+    by: int
     compact: bool
+    brief: bool = False
 
 
 class WeightMap(msgspec.Struct, frozen=True):
@@ -381,7 +407,7 @@ ViewPart = (
     | Paragraph
     | Flow
     | Facts
-    | StageMatrix
+    | Matrices
     | HeatPanels
     | Ranking
     | WeightMap

@@ -13,8 +13,9 @@ from attnscope.views.presentation.header import (
     unknown_words,
 )
 from attnscope.views.presentation.overview import overview
-from attnscope.views.presentation.parts import Gap, HeatPanels, Thumbnails, ViewPart
+from attnscope.views.presentation.parts import Gap, HeatPanels, Matrices, StageMatrix, Thumbnails, ViewPart
 from attnscope.views.presentation.settings import DisplaySettings
+from attnscope.views.presentation.spans import ours
 from attnscope.views.presentation.stages import stage_matrices
 
 _FEWEST = 8  # heads: of fewer, each has pictures of its own
@@ -29,9 +30,9 @@ def present_report(report: Report, settings: DisplaySettings, *, heat: bool = Fa
         heat: Pictures in place of numbers.
     """
     yield from unknown_words(report.texts)
-    yield from report_header(report)
+    yield from report_header(report, settings)
     for text in report.texts:
-        yield text_header(text, len(report.texts))
+        yield text_header(text, len(report.texts), settings)
         if heat and are_thumbnails(text):
             yield Gap()
             yield Thumbnails({(int(head.layer), int(head.head)): _weights(head) for head in text.heads})
@@ -54,16 +55,23 @@ def _present_head(
     if not text.queries:
         return
     stages = stage_matrices(text, head, settings)
-    if not heat:
-        for stage in stages:
-            yield Gap()
-            yield stage
-    elif stages:
+    if stages:
         yield Gap()
-        yield HeatPanels(stages)
+        yield HeatPanels(stages) if heat else _matrices(stages, settings)
     if head.top.keys.shape[1]:
         yield Gap()
-        yield from contributors(text, head, settings, compact=heat)
+        yield contributors(text, head, settings, compact=heat)
+
+
+def _matrices(stages: list[StageMatrix], settings: DisplaySettings) -> Matrices:
+    """Return matrices of which the weights may be shown alone, where the user did not choose the stages."""
+    essential = [stage for stage in stages if stage.name == "weights"]
+    if not settings.brief or not essential or len(essential) == len(stages):
+        return Matrices(stages)
+    names = [stage.name for stage in stages if stage.name != "weights"]
+    are = "is" if len(names) == 1 else "are"
+    option = settings.named("--stage", "stages") + " " + ",".join(stage.name for stage in stages)
+    return Matrices(stages, essential, ours(f"{' and '.join(names)} {are} not shown; add {option}", "dim"))
 
 
 def are_thumbnails(text: TextReport) -> bool:

@@ -10,10 +10,15 @@ class DisplaySettings:
     Attributes:
         precision: Digits after the point in matrices.
         options: It is the command line's, so that its options are named which show more.
+        verbose: Say everything about the model, and show every contributor.
+        brief: The stages were not chosen by a user: matrices that would fill more than a screen may be left out, with
+            the option that shows them.
     """
 
     precision: int
     options: bool = True
+    verbose: bool = False
+    brief: bool = False
 
     def named(self, option: str, argument: str) -> str:
         """Name what shows more: an option of the command line, or what it is called in Python."""

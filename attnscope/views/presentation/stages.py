@@ -28,9 +28,9 @@ def stage_matrices(text: TextReport, head: HeadReport, settings: DisplaySettings
         if name == "output":
             columns = dim_axis(matrix.shape[1])
         cells = texts(name, matrix, masked_rows, digits)
-        said = [ours(_arithmetic(name, text, head, picture=picture)) for picture in (False, True)]
-        scale = scale_for(name, matrix)
-        found.append(StageMatrix(name, said[0], said[1], matrix, cells, masked_rows, scale, digits, rows, columns))
+        said, pictured = (ours(_arithmetic(name, text, head, picture=picture)) for picture in (False, True))
+        of_matrix = matrix, cells, masked_rows, scale_for(name, matrix), digits
+        found.append(StageMatrix(name, ours(name), said, pictured, *of_matrix, rows, columns))
     return found
 
 

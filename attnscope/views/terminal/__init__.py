@@ -24,6 +24,8 @@ def draw(
     precision: int = 2,
     options: bool = True,
     listing: "Listing | None" = None,
+    verbose: bool = False,
+    brief: bool = False,
 ) -> None:
     """Print findings of any kind.
 
@@ -35,7 +37,18 @@ def draw(
         precision: See present.
         options: See present.
         listing: See present.
+        verbose: See present.
+        brief: See present.
     """
     screen = Screen(console)
-    for part in present(findings, format=format, precision=precision, options=options, listing=listing):
+    parts = present(
+        findings,
+        format=format,
+        precision=precision,
+        options=options,
+        listing=listing,
+        verbose=verbose,
+        brief=brief,
+    )
+    for part in parts:
         put_part(screen, part)

@@ -1,5 +1,6 @@
 """Draw the strongest sources of every query."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,7 +11,7 @@ from rich.text import Text
 from attnscope.views.presentation.numbers import MASKED
 from attnscope.views.presentation.parts import Ranking, SourceRow
 from attnscope.views.terminal.labels import Labels, labels, say_shortened
-from attnscope.views.terminal.screen import Screen, flow
+from attnscope.views.terminal.screen import SCREENFUL, Screen, flow
 
 BAR = 10  # Cells of a full bar.
 _QUERY, _SOURCE = "query", "  ← source"
@@ -43,8 +44,12 @@ def put_ranking(screen: Screen, ranking: Ranking) -> None:
     labelled = _Labelled(ranking, queries, sources, *cells)
     layouts = ((BAR, True), (BAR, False), (0, False))
     fitting = [layout for layout in layouts if _width(labelled, *layout) <= screen.width]
-    if ranking.compact or not fitting:
-        _put_compact(screen, labelled)
+    shown = list(range(len(ranking.measures)))
+    if brief := ranking.brief and sum(len(row or [0]) for row in ranking.rows) > SCREENFUL:
+        shown = sorted({0, ranking.by})
+    screen.put(screen.text(ranking.title if brief and len(shown) == 1 else (*ranking.title, *ranking.meaning)))
+    if brief or ranking.compact or not fitting:
+        _put_compact(screen, labelled, shown)
         return
     bar, remarks = fitting[0]
     screen.put(_table(labelled, bar, remarks))
@@ -66,14 +71,16 @@ def _label_widths(labelled: _Labelled) -> tuple[int, int]:
     ranking = labelled.ranking
     query = max(len(_QUERY), labelled.query + ranking.queries.digits + 1)
     source = max(len(_SOURCE), len("  ← ") + labelled.source + ranking.sources.digits + 1)
-    return query, max([source, *(len(_nothing(row)) for row in ranking.rows if not row)])
+    others = [_other(row, rest) for row, rest in zip(ranking.rows, ranking.rest, strict=True)]
+    return query, max([source, *map(len, others)])
 
 
 def _number_widths(ranking: Ranking) -> list[int]:
-    return [
+    widths = [
         max([cell_len(name), *(len(source.numbers[m]) for row in ranking.rows for source in row or [])])
         for m, name in enumerate(ranking.measures)
     ]
+    return [max([widths[0], *(len(rest[1]) for rest in ranking.rest if rest)]), *widths[1:]]
 
 
 def _table(labelled: _Labelled, bar: int, remarks: bool) -> Table:
@@ -86,7 +93,7 @@ def _table(labelled: _Labelled, bar: int, remarks: bool) -> Table:
     for name, width in zip(ranking.measures, _number_widths(ranking), strict=True):
         table.add_column(Text(name), width=width + 2, no_wrap=True, justify="right")
     table.add_column("", no_wrap=True)
-    for q, row in enumerate(ranking.rows):
+    for q, (row, rest) in enumerate(zip(ranking.rows, ranking.rest, strict=True)):
         label = labelled.queries.label(q, labelled.query)
         for source in row or []:
             cells = [Text.assemble(("  ← ", "dim"), labelled.sources.label(source.index, labelled.source))]
@@ -96,13 +103,16 @@ def _table(labelled: _Labelled, bar: int, remarks: bool) -> Table:
             mark, words = source.remark or ("", "")
             table.add_row(label, *cells, Text(f"  {words}" if remarks else f" {mark}", "yellow"))
             label = Text("")
-        if not row:
-            table.add_row(label, Text(_nothing(row), "dim"))
+        if said := _other(row, rest):
+            table.add_row(label, Text(said, "dim"), *[""] * bool(bar), Text(rest[1] if rest else "", "dim"))
     return table
 
 
-def _nothing(row: list[SourceRow] | None) -> str:
-    return f"  {MASKED}" if row is None else "  nothing to rank"
+def _other(row: list[SourceRow] | None, rest: tuple[int, str] | None) -> str:
+    """Say what stands in the place of sources that are not listed, or not there."""
+    if rest:
+        return f"    {rest[0]} more"
+    return f"  {MASKED}" if row is None else "" if row else "  nothing to rank"
 
 
 def bar_text(share: float, cells: int) -> str:
@@ -111,34 +121,44 @@ def bar_text(share: float, cells: int) -> str:
     return "█" * (eighths // 8) + _EIGHTHS[eighths % 8].strip()
 
 
-def _put_compact(screen: Screen, labelled: _Labelled) -> None:
-    """One paragraph per query: `0 The  ← 4 river 0.602 1.31  ← 1 bank 0.141 0.40`."""
+def _put_compact(screen: Screen, labelled: _Labelled, shown: Sequence[int]) -> None:
+    """One paragraph per query: `0 The  ← 4 river 0.602 1.31  ← 1 bank 0.141 0.40`.
+
+    Args:
+        screen: Where to.
+        labelled: The ranking.
+        shown: Which measures.
+    """
     ranking, sources = labelled.ranking, labelled.sources
-    screen.say((f"after each source: {', '.join(ranking.measures)}", "dim"))
+    if len(shown) > 1:
+        screen.say((f"after each source: {', '.join(ranking.measures[m] for m in shown)}", "dim"))
     table = Table.grid(padding=0)
     label = labelled.query + ranking.queries.digits + 3
     table.add_column(width=label, no_wrap=True)
     table.add_column(overflow="fold")
-    for q, row in enumerate(ranking.rows):
-        listed = flow((_compact(sources, source) for source in row or []), screen.width - label, "  ")
+    for q, (row, rest) in enumerate(zip(ranking.rows, ranking.rest, strict=True)):
+        items = [_compact(sources, source, shown) for source in row or []]
+        if said := _other(row, rest).strip():
+            items.append(Text(f"{said}: {rest[1]}" if rest else said, "dim"))
         query = labelled.queries.label(q, labelled.query)
-        table.add_row(query, listed if row else Text(_nothing(row).strip(), "dim"))
+        table.add_row(query, flow(items, screen.width - label, "  "))
     screen.put(table)
     _put_marks(screen, ranking)
     _put_shortened(screen, labelled, sources.widest)
 
 
-def _compact(sources: Labels, source: SourceRow) -> Text:
+def _compact(sources: Labels, source: SourceRow, shown: Sequence[int]) -> Text:
     mark = f" {source.remark[0]}" if source.remark else ""
     name = sources.label(source.index, sources.widest)
-    return Text.assemble(("← ", "dim"), name, (f" {' '.join(source.numbers)}", "cyan"), (mark, "yellow"))
+    numbers = " ".join(source.numbers[m] for m in shown)
+    return Text.assemble(("← ", "dim"), name, (f" {numbers}", "cyan"), (mark, "yellow"))
 
 
 def _put_marks(screen: Screen, ranking: Ranking) -> None:
     """Say what the marks mean, where there are any."""
     used = {source.remark for row in ranking.rows for source in row or [] if source.remark}
-    for mark, words in sorted(used):
-        screen.say((f"{mark} {words}", "yellow"))
+    if used:
+        screen.say((" · ".join(f"{mark} {words}" for mark, words in sorted(used)), "yellow"))
 
 
 def _put_shortened(screen: Screen, labelled: _Labelled, cells: int) -> None:

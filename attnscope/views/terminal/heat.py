@@ -1,7 +1,9 @@
 """Draw heat maps of one head's stages, side by side if they fit."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from rich.cells import cell_len
 from rich.style import Style
 from rich.table import Table
 from rich.text import Text
@@ -16,6 +18,7 @@ from attnscope.views.terminal.screen import Screen
 SHADES = " ░▒▓█"
 BETWEEN = 2  # Blanks between two pictures.
 LEGEND = 16  # Cells of a legend's ramp.
+_TITLE = 24  # Cells from which a title takes no more than the picture.
 
 
 @dataclass(frozen=True)
@@ -35,17 +38,18 @@ class Panel:
     @property
     def width(self) -> int:
         """Cells that the picture takes; a title or the word `masked` may need more than its columns."""
-        return max(2 * len(self.columns), len(self.title))
+        return max(2 * len(self.columns), min(cell_len(self.title), _TITLE), len(MASKED))
 
 
-def put_heat(screen: Screen, panels: HeatPanels) -> None:
+def put_heat(screen: Screen, heat: HeatPanels) -> None:
     """Print every stage as a picture, then what its colours or shades mean."""
-    stages = panels.stages
+    stages = heat.stages
     rows = labels(screen, stages[0].rows)
     name = rows.name_cells(screen.width)
     label = name + rows.axis.digits + 1
     space = screen.width - label - BETWEEN
-    for number, band in enumerate(_bands([panel for stage in stages for panel in _panels(stage, space)], space)):
+    panels = [panel for stage in stages for panel in _panels(screen, stage, space)]
+    for number, band in enumerate(_bands(panels, space)):
         if number:
             screen.say("")
         needed = label + sum(panel.width + BETWEEN for panel in band)
@@ -56,21 +60,22 @@ def put_heat(screen: Screen, panels: HeatPanels) -> None:
     _put_columns(screen, rows, labels(screen, stages[0].columns), name)
 
 
-def _panels(stage: StageMatrix, space: int) -> list[Panel]:
+def _panels(screen: Screen, stage: StageMatrix, space: int) -> list[Panel]:
     """Cut a stage into as few pieces as fit the space, as even as they can be."""
     count = len(stage.columns.positions)
     most = max(1, space // 2)
     pieces = -(-count // most)
+    title = screen.plain(stage.title)
     if pieces == 1 and stage.columns.count == stage.columns.total:
-        return [Panel(stage, range(count), stage.name)]
+        return [Panel(stage, range(count), title)]
     size = -(-count // pieces)
     cut = [range(start, min(start + size, count)) for start in range(0, count, size)]
-    return [Panel(stage, part, _piece_title(stage, part)) for part in cut]
+    return [Panel(stage, part, f"{title} {_which(stage, part)}") for part in cut]
 
 
-def _piece_title(stage: StageMatrix, part: range) -> str:
+def _which(stage: StageMatrix, part: range) -> str:
     shown = [stage.columns.positions[i] for i in part if stage.columns.positions[i] != SINK]
-    return f"{stage.name} {format_positions(shown)} of {stage.columns.total}"
+    return f"{format_positions(shown)} of {stage.columns.total}"
 
 
 def _bands(panels: list[Panel], space: int) -> list[list[Panel]]:
@@ -88,17 +93,20 @@ def _bands(panels: list[Panel], space: int) -> list[list[Panel]]:
 def _table(screen: Screen, band: list[Panel], rows: Labels, name: int, label: int) -> Table:
     table = Table(box=None, padding=0, pad_edge=False, header_style="")
     digits = max(panel.stage.columns.digits for panel in band)
-    table.add_column(Text("\n" * digits), width=label, no_wrap=True)
-    for panel in band:
-        table.add_column(_heading(panel, digits), width=panel.width + BETWEEN, no_wrap=True)
+    titles = [Text(panel.title, "bold").wrap(screen.console, panel.width) for panel in band]
+    height = max(map(len, titles))
+    table.add_column(Text("\n" * (digits + height - 1)), width=label, no_wrap=True)
+    for panel, title in zip(band, titles, strict=True):
+        lines = [*[Text()] * (height - len(title)), *title]
+        table.add_column(_heading(panel, lines, digits), width=panel.width + BETWEEN, no_wrap=True)
     for r in range(len(rows.names)):
         table.add_row(rows.label(r, name), *(_row(screen, panel, r) for panel in band))
     return table
 
 
-def _heading(panel: Panel, digits: int) -> Text:
+def _heading(panel: Panel, title: Sequence[Text], digits: int) -> Text:
     """Put the title over the columns' positions, which are read downwards."""
-    heading = Text.assemble(" " * BETWEEN, (panel.title, "bold"))
+    heading = Text("\n").join([Text(" " * BETWEEN) + line for line in title])
     positions = [f"{panel.stage.columns.number(i) or '+':>{digits}}" for i in panel.columns]
     for d in range(digits):
         heading.append("\n" + " " * BETWEEN)
@@ -135,7 +143,7 @@ def _shade(place: float) -> int:
 def _put_legend(screen: Screen, stage: StageMatrix) -> None:
     """Describe the scale from smallest to largest, and what was computed."""
     low, high = stage.digits.text(stage.scale.low), stage.digits.text(stage.scale.high)
-    legend = Text.assemble((f"{stage.name:<7}", "bold"), f"  {low} ")
+    legend = Text.assemble((f"{screen.plain(stage.title):<7}", "bold"), f"  {low} ")
     if screen.colours:
         for i in range(LEGEND):
             legend.append(" ", ramp_style(i / (LEGEND - 1), stage.scale.signed, screen.colours))

@@ -42,7 +42,7 @@ class Labels:
     def label(self, index: int, cells: int, *, position: bool = True) -> Text:
         """Write the label of one entry: `3 the`, or `the` where the position is shown elsewhere."""
         name = Text(shorten(self.names[index], cells), SPECIAL if self.axis.special[index] else "")
-        number = f"{self.axis.positions[index]:>{self.axis.digits}} "
+        number = f"{self.axis.number(index):>{self.axis.digits}} "
         return Text.assemble((number, "dim"), name) if position else name
 
     def shortened(self, cells: int) -> dict[int, str]:

@@ -11,13 +11,13 @@ from attnscope.views.presentation.parts import (
     HeadNumbers,
     HeatPanels,
     Listed,
+    Matrices,
     MostAttended,
     MovedSources,
     Moves,
     Paragraph,
     Ranking,
     RolePicture,
-    StageMatrix,
     StrongestHeads,
     Thumbnails,
     VectorLine,
@@ -35,7 +35,7 @@ from attnscope.views.terminal.labels import labels, say_shortened
 from attnscope.views.terminal.map import put_map
 from attnscope.views.terminal.moves import put_moves
 from attnscope.views.terminal.screen import INDENTS, Screen, flow
-from attnscope.views.terminal.tables import put_stage
+from attnscope.views.terminal.tables import put_matrices
 from attnscope.views.terminal.thumbnails import put_thumbnails
 
 
@@ -74,7 +74,7 @@ LOWERINGS: dict[type, Callable[[Screen, Any], None]] = {
     Paragraph: _put_paragraph,
     Flow: _put_flow,
     Facts: put_facts,
-    StageMatrix: put_stage,
+    Matrices: put_matrices,
     HeatPanels: put_heat,
     Ranking: put_ranking,
     WeightMap: put_map,

@@ -10,7 +10,7 @@ from attnscope.views.presentation.spans import Spans
 from attnscope.views.terminal.screen import Screen, flow
 
 _TABLE_FROM = 72  # columns that the table needs
-_NAME = 10  # characters of a token's name
+_NAME = 14  # characters of a token's name
 
 
 def put_moves(screen: Screen, moves: Moves) -> None:

@@ -1,21 +1,25 @@
 """Draw one stage as a table, in as many column blocks as the width needs."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import pairwise
 
+from msgspec.structs import replace as replace_struct
 from rich.cells import cell_len
-from rich.table import Table
 from rich.text import Text
 
 from attnscope.views.presentation.axes import SINK, format_positions
 from attnscope.views.presentation.numbers import MASKED, NOT_ALLOWED, ZERO
-from attnscope.views.presentation.parts import StageMatrix
+from attnscope.views.presentation.parts import Matrices, StageMatrix
 from attnscope.views.terminal.colours import ramp_style
 from attnscope.views.terminal.labels import Labels, labels, pad_left, say_shortened, shorten
-from attnscope.views.terminal.screen import ROOMY, Screen
+from attnscope.views.terminal.screen import ROOMY, SCREENFUL, Screen
 
 LONGEST = 12  # Cells of a column's name, once one block does not do.
 DOWN = "query ↓"
+_TITLE = 22  # Cells that a matrix has at least beside others, for its title.
+_ANY = 1 << 30  # Cells: as wide as it takes.
 
 
 @dataclass(frozen=True)
@@ -30,6 +34,7 @@ class Layout:
         column_name: Cells of a column's name.
         gap: Blanks before a column; one of two is after it.
         widths: Cells of every column, gap included.
+        texts: Every cell as text.
         blocks: The columns of each block.
     """
 
@@ -40,6 +45,7 @@ class Layout:
     column_name: int
     gap: int
     widths: list[int]
+    texts: list[list[str]]
     blocks: list[range]
 
     @property
@@ -48,16 +54,140 @@ class Layout:
         return self.label + max((sum(self.widths[i] for i in block) for block in self.blocks), default=0)
 
 
-def put_stage(screen: Screen, stage: StageMatrix) -> None:
-    """Print one stage: title, blocks, and the full names of shortened labels."""
-    screen.say((f"{stage.name:<7}", "bold"), "  ", (screen.plain(stage.arithmetic), "dim"))
+@dataclass(frozen=True)
+class Panel:
+    """One matrix beside others.
+
+    Attributes:
+        stage: The matrix.
+        layout: How it is laid out, in one block.
+        labelled: Its rows are labelled; otherwise the labels of the panel before it are.
+    """
+
+    stage: StageMatrix
+    layout: Layout
+    labelled: bool
+
+    @cached_property
+    def width(self) -> int:
+        """Cells of its lines; a matrix of few columns leaves room for its title."""
+        needed = self.layout.needed if self.labelled else sum(self.layout.widths)
+        return max(needed, _TITLE)
+
+
+def put_matrices(screen: Screen, matrices: Matrices) -> None:
+    """Print matrices: as many side by side as fit whole, the others below them.
+
+    Where all of them take more than a screen, and some are enough, the others are named.
+    """
+    bands = _bands(screen, matrices.stages)
+    if brief := bool(matrices.essential) and sum(_height(screen, band) for band in bands) > SCREENFUL:
+        bands = _bands(screen, matrices.essential)
+    for number, band in enumerate(bands):
+        if number:
+            screen.say("")
+        if isinstance(band, StageMatrix):
+            _put_alone(screen, band)
+        else:
+            _put_beside(screen, band)
+    if brief:
+        screen.put(screen.text(matrices.left_out))
+
+
+def _height(screen: Screen, band: StageMatrix | list[Panel]) -> int:
+    """Count the lines of a band: rows with titles and two lines of headings, and one between blocks."""
+    if isinstance(band, StageMatrix):
+        blocks = len(lay_out(screen, band).blocks)
+        return blocks * (len(band.rows.positions) + 3 + (blocks > 1))
+    return max(len(_title_lines(screen, panel)) for panel in band) + 3 + len(band[0].stage.rows.positions)
+
+
+def _bands(screen: Screen, stages: Sequence[StageMatrix]) -> list[StageMatrix | list[Panel]]:
+    """Group matrices that fit side by side; one that no neighbour fits beside has a band of its own."""
+    bands: list[StageMatrix | list[Panel]] = []
+    rest = list(stages)
+    while rest:
+        panels = next((found for n in range(len(rest), 1, -1) if (found := _panels(screen, rest[:n]))), None)
+        bands.append(panels or rest[0])
+        rest = rest[len(panels) if panels else 1 :]
+    return bands
+
+
+def _panels(screen: Screen, stages: Sequence[StageMatrix]) -> list[Panel]:
+    """Lay matrices out side by side, with whole names; none where the screen is too narrow for that."""
+    if len({stage.columns.kind for stage in stages}) > 1:
+        return []
+    for gap in (2, 1):
+        panels: list[Panel] = []
+        for stage in stages:
+            rows, columns = labels(screen, stage.rows), labels(screen, stage.columns)
+            label = _label_cells(screen.width, rows, columns)
+            layout = _layout(stage, (rows, columns), label, _ANY, columns.widest, gap)
+            same = bool(panels) and _same_labels(panels[-1].layout.rows, rows)
+            panels.append(Panel(stage, layout, not same))
+        if _band_width(panels) <= screen.width:
+            return panels
+    return []
+
+
+def _same_labels(one: Labels, other: Labels) -> bool:
+    return (list(one.axis.positions), list(one.names)) == (list(other.axis.positions), list(other.names))
+
+
+def _band_width(panels: Sequence[Panel]) -> int:
+    return sum(panel.width for panel in panels) + sum(len(_rule(panel)) for panel in panels[1:])
+
+
+def _rule(panel: Panel) -> str:
+    """Return the line between a panel and the one before; blanks around its columns are part of them."""
+    return f"{' ' * (panel.layout.gap == 1)}│{' ' * panel.labelled}"
+
+
+def _put_beside(screen: Screen, panels: Sequence[Panel]) -> None:
+    """Print matrices side by side: titles, column headings, and a line for every row of all of them."""
+    titles = [_title_lines(screen, panel) for panel in panels]
+    height = max(map(len, titles))
+    blocks = [
+        [*title, *[Text()] * (height - len(title)), *_lines(screen, panel.stage, panel.layout, labelled=panel.labelled)]
+        for panel, title in zip(panels, titles, strict=True)
+    ]
+    for lines in zip(*blocks, strict=True):
+        whole = Text(no_wrap=True)
+        for panel, line in zip(panels, lines, strict=True):
+            if whole:
+                whole.append(_rule(panel), "dim")
+            whole.append_text(line).append(" " * (panel.width - cell_len(line.plain)))
+        screen.put(whole, width=_band_width(panels))
+    shortened: dict[int, str] = {}
+    for panel in panels:
+        shortened |= panel.layout.rows.shortened(panel.layout.row_name)
+    say_shortened(screen, shortened, {}, panels[0].stage.columns.kind)
+
+
+def _title_lines(screen: Screen, panel: Panel) -> list[Text]:
+    """Wrap the title of a panel within it; all but the first start one cell after the line before them."""
+    title, indent = _title(screen, panel.stage), " " * (not panel.labelled)
+    if panel.stage.columns.count < panel.stage.columns.total:
+        title.append(f"; {block_title(panel.layout.columns, panel.layout.blocks[0])}", "dim")
+    return [Text(indent) + line for line in title.wrap(screen.console, panel.width - 1)]
+
+
+def _title(screen: Screen, stage: StageMatrix) -> Text:
+    title, arithmetic = screen.plain(stage.title), screen.plain(stage.arithmetic)
+    return Text.assemble((f"{title:<7}", "bold"), "  ", (arithmetic, "dim"), overflow="fold")
+
+
+def _put_alone(screen: Screen, stage: StageMatrix) -> None:
+    """Print one matrix: title, blocks, and the full names of shortened labels."""
+    screen.put(_title(screen, stage))
     layout = lay_out(screen, stage)
     for number, block in enumerate(layout.blocks):
         if number:
             screen.say("")
         if len(layout.blocks) > 1 or stage.columns.count < stage.columns.total:
             screen.say((block_title(layout.columns, block), "dim"))
-        screen.put(_table(screen, stage, layout, block), width=layout.needed)
+        for line in _lines(screen, stage, layout, block):
+            screen.put(line, width=layout.needed)
     rows, others = layout.rows.shortened(layout.row_name), layout.columns.shortened(layout.column_name)
     say_shortened(screen, rows, others, stage.columns.kind)
 
@@ -75,33 +205,59 @@ def block_title(columns: Labels, block: range) -> str:
 def lay_out(screen: Screen, stage: StageMatrix) -> Layout:
     """Choose the layout with the fewest blocks; shorten names, and move columns together, only where one is too few.
 
+    Where every column is a row, too, and that makes one block of several, columns have positions without names, and
+    weights no zero before the point.
+
     Args:
         screen: Where it goes.
         stage: The matrix.
     """
     rows, columns, width = labels(screen, stage.rows), labels(screen, stage.columns), screen.width
     label = _label_cells(width, rows, columns)
-    longest = min(LONGEST, width - label - 1)
-    whole = [_layout(stage, rows, columns, label, width, columns.widest, gap) for gap in (2, 1)]
+    longest = min(LONGEST, width - label[1] - 1)
+    room = width - label[1]
+    whole = [_layout(stage, (rows, columns), label, room, columns.widest, gap) for gap in (2, 1)]
     for layout in whole:
         if len(layout.blocks) <= 1 and layout.needed <= width:
             return layout
-    cut = [_layout(stage, rows, columns, label, width, longest, gap) for gap in (2, 1)]
-    return min(cut, key=lambda layout: (layout.needed > width, len(layout.blocks)))
+    cut = [_layout(stage, (rows, columns), label, room, longest, gap) for gap in (2, 1)]
+    best = min(cut, key=lambda layout: (layout.needed > width, len(layout.blocks)))
+    if len(best.blocks) > 1 and stage.name == "weights" and _are_rows(stage):
+        bare = replace(columns, names=[""] * len(columns.names))
+        texts = [[_without_zero(text) for text in row] for row in stage.texts]
+        dense = _layout(replace_struct(stage, texts=texts), (rows, bare), label, room, 0, 1)
+        if len(dense.blocks) == 1:
+            return dense
+    return best
 
 
-def _label_cells(width: int, rows: Labels, columns: Labels) -> int:
-    label = rows.name_cells(width) + rows.axis.digits + 1
-    return max(label, len(DOWN), len(columns.across)) if width >= ROOMY else label
+def _are_rows(stage: StageMatrix) -> bool:
+    """Whether every column is a row as well, so that the rows' labels name the columns."""
+    return stage.columns.kind == "key" and set(stage.columns.positions) <= set(stage.rows.positions)
+
+
+def _without_zero(text: str) -> str:
+    """Write a weight in one character less: `.65` for `0.65`, and `1.0` for `1.00`."""
+    if text.startswith("0."):
+        return text[1:]
+    return text[:-1] if text.startswith("1.") and len(text) > len("1.0") else text
+
+
+def _label_cells(width: int, rows: Labels, columns: Labels) -> tuple[int, int]:
+    """Return the cells of a row's name, and of its whole label."""
+    name = rows.name_cells(width)
+    label = name + rows.axis.digits + 1
+    return name, max(label, len(DOWN), len(columns.across)) if width >= ROOMY else label
 
 
 def _layout(
-    stage: StageMatrix, rows: Labels, columns: Labels, label: int, width: int, longest: int, gap: int
+    stage: StageMatrix, axes: tuple[Labels, Labels], label: tuple[int, int], room: int, longest: int, gap: int
 ) -> Layout:
+    """Place the columns in blocks that fit the room beside the labels, with names of at most so many cells."""
+    rows, columns = axes
     number = max((cell_len(text) for row in stage.texts for text in row), default=1)
     widths = [max(number, min(cell_len(name), longest), stage.columns.digits) + gap for name in columns.names]
-    blocks = _pack(widths, width - label)
-    return Layout(rows, columns, rows.name_cells(width), label, max(number, longest), gap, widths, blocks)
+    return Layout(rows, columns, *label, max(number, longest), gap, widths, stage.texts, _pack(widths, room))
 
 
 def _pack(widths: list[int], space: int) -> list[range]:
@@ -121,32 +277,41 @@ def _greedy(widths: list[int], space: int, most: int) -> list[range]:
     return [range(a, b) for a, b in pairwise([*cuts, len(widths)]) if b > a]
 
 
-def _table(screen: Screen, stage: StageMatrix, layout: Layout, block: range) -> Table:
-    table = Table(box=None, padding=0, pad_edge=False, header_style="")
-    table.add_column(_corner(layout), width=layout.label, no_wrap=True)
-    for i in block:
-        table.add_column(_heading(layout, i), width=layout.widths[i], no_wrap=True)
-    for r, row in enumerate(stage.texts):
-        cells = [_cell(screen, stage, layout, r, i, row[i]) for i in block]
-        table.add_row(layout.rows.label(r, layout.row_name), *cells)
-    return table
+def _lines(
+    screen: Screen, stage: StageMatrix, layout: Layout, block: range | None = None, *, labelled: bool = True
+) -> list[Text]:
+    """Write the heading of some columns, by default of all, and the rows below it.
+
+    A column's name stands over its position, both above the right edge of its numbers.
+    """
+    shown = range(len(stage.columns.positions)) if block is None else block
+    columns = layout.columns
+    across, down = _corner(layout)
+    lines: list[tuple[Text, list[Text]]] = []
+    if columns.widest:
+        lines.append((across, [columns.label(i, layout.column_name, position=False) for i in shown]))
+    lines.append((down, [Text(columns.axis.number(i), "dim") for i in shown]))
+    after = layout.gap // 2
+    for _, cells in lines:
+        cells[:] = [
+            pad_left(cell, layout.widths[i] - after) + " " * after for cell, i in zip(cells, shown, strict=True)
+        ]
+    for r, row in enumerate(layout.texts):
+        cells = [_cell(screen, stage, layout, r, i, row[i]) for i in shown]
+        lines.append((layout.rows.label(r, layout.row_name), cells))
+    whole = []
+    for label, cells in lines:
+        label.append(" " * (layout.label - cell_len(label.plain)))
+        whole.append(Text(no_wrap=True).join([label, *cells] if labelled else cells))
+    return whole
 
 
-def _corner(layout: Layout) -> Text:
-    """Which axis is which, if it fits."""
-    across, down = (f"{text:{side}{layout.label}}" for text, side in ((layout.columns.across, ">"), (DOWN, "<")))
-    lines = [across, down] if layout.columns.widest else [down]
-    return Text("\n".join(line if len(line) == layout.label else "" for line in lines), "dim")
-
-
-def _heading(layout: Layout, i: int) -> Text:
-    """Put a column's name over its position, above the right edge of its numbers."""
-    columns, cells = layout.columns, layout.widths[i] - layout.gap // 2
-    position = pad_left(Text(columns.axis.number(i), "dim"), cells)
-    if not columns.widest:
-        return position
-    name = columns.label(i, layout.column_name, position=False)
-    return pad_left(name, cells) + Text("\n") + position
+def _corner(layout: Layout) -> tuple[Text, Text]:
+    """Say which axis runs across and which one down, where that fits."""
+    across, down = f"{layout.columns.across:>{layout.label}}", f"{DOWN:<{layout.label}}"
+    fitting = (text if len(text) == layout.label else "" for text in (across, down))
+    across, down = fitting
+    return Text(across, "dim"), Text(down, "dim")
 
 
 def _cell(screen: Screen, stage: StageMatrix, layout: Layout, r: int, i: int, text: str) -> Text:

@@ -1,0 +1,118 @@
+"""What a screen leaves out to stay short: it says so, and every sum stands for what it replaces."""
+
+import json
+import re
+
+import numpy as np
+import pytest
+
+from attnscope.cli import main
+from attnscope.views.presentation.header import short_path
+from tests.helpers.sample_reports import causal, report, sized, text_report, tokens, words
+from tests.helpers.screens import draw, read_tables
+
+FIFTEEN = "The bank by the river was eroded and the old mill fell in"  # for MiniLM, with [CLS] and [SEP]
+
+
+def contributors(screen):
+    return screen.split("top contributors")[1].split("\n\n")[0]
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_the_first_screen_of_a_real_model_is_short(minilm, monkeypatch, capsys, width):
+    monkeypatch.setenv("COLUMNS", str(width))
+    assert main(["run", FIFTEEN, "--model", str(minilm)]) == 0
+    shown = capsys.readouterr().out
+    assert "15 tokens" in shown
+    assert len(shown.splitlines()) <= 50
+    header = shown.split("\n\n")[0].splitlines()
+    assert [line.split()[0] for line in header] == ["model", "mask", "text"]
+    assert list(read_tables(shown, 15)) == ["weights"]
+    assert "add --stage scores,masked,weights" in shown
+
+
+def test_verbose_and_json_say_what_the_short_header_leaves_out(minilm, monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "200")
+    notes = ["ignoring the truncation stored in tokenizer.json", "ignoring the padding stored in tokenizer.json"]
+    assert main(["run", "a river", "--model", str(minilm), "--verbose"]) == 0
+    shown = capsys.readouterr().out
+    assert all(f"note     {note}" in shown for note in notes)
+    assert f"{minilm} (bert)" in shown
+    assert "cpu · float32" in shown
+    assert list(read_tables(shown, 4)) == ["scores", "masked", "weights"]
+    assert main(["run", "a river", "--model", str(minilm), "--format", "json"]) == 0
+    made = json.loads(capsys.readouterr().out)["provenance"]
+    assert (made["details"], made["notes"], made["model"]) == (notes, [], str(minilm))
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("riverbank", "riverbank"),
+        ("org/name", "org/name"),
+        ("/a/very/long/path/to/a/checkpoint/of/my-llama-7b", "my-llama-7b"),
+        ("/a/very/long/path/to/some/thing/my-bert/model", "my-bert/model"),
+        ("C:\\a\\very\\long\\path\\to\\some\\thing\\bert-large\\", "bert-large"),
+        ("x" * 50, "x" * 50),
+    ],
+)
+def test_a_long_path_is_named_by_its_end(name, said):
+    assert short_path(name) == said
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("left_out", [[], ["special tokens", "first token"]])
+@pytest.mark.parametrize("width", [40, 120])
+def test_the_sum_of_small_contributors_is_that_of_all_that_are_not_listed(width, left_out, seed):
+    """Counted and added up again from the weights, for every row."""
+    spelled = tokens(words(9), special=(3, 8))
+    made = report(text_report(spelled, allowed=causal, size=5.0, index=seed))
+    head = made.texts[0].heads[0]
+    head.top.left_out.extend(left_out)
+    excluded = {0, 3, 8} if left_out else set()
+    keys = head.top.keys
+    for r in range(9):  # what a ranking that leaves these out would have found
+        eligible = [k for k in np.argsort(-head.stages["weights"][r], kind="stable") if k not in excluded]
+        chosen = [k for k in eligible if head.stages["weights"][r, k] > 0][:3]
+        keys[r] = chosen + [-1] * (3 - len(chosen))
+        head.top.weight[r] = [head.stages["weights"][r, k] if k >= 0 else np.nan for k in keys[r]]
+    shown = " ".join(contributors(draw(made, width)).split("\n", 1)[1].split())
+    rows = re.split(r"(?=\b\d [a-z]+ (?:← |\d+ more|nothing))", shown)
+    expected = []
+    for row, listed in zip(head.stages["weights"].astype(np.float64), keys.tolist(), strict=True):
+        large = [key for key in listed if key >= 0 and row[key] >= 0.005]
+        if len(large) < sum(key >= 0 for key in listed):
+            others = [w for k, w in enumerate(row) if k not in large and k not in excluded and w > 0]
+            expected.append((len(others), sum(others)))
+    found = [(int(n), text) for n, text in re.findall(r"(\d+) more:? (<?[\d.]+)", " ".join(rows))]
+    assert [n for n, _ in found] == [n for n, _ in expected]
+    assert expected or left_out
+    for (_, said), (_, weight) in zip(found, expected, strict=True):
+        assert weight < 0.0005 if said == "<0.001" else abs(float(said) - weight) <= 0.00051
+
+
+def test_small_contributors_are_listed_one_by_one_where_that_is_asked_for_or_the_row_is_not_whole():
+    made = report(text_report(tokens(words(9)), allowed=causal, size=5.0))
+    assert "more" in contributors(draw(made, 120))
+    assert "more" not in contributors(draw(made, 120, verbose=True))
+    window = report(text_report(tokens(words(9)), allowed=causal, size=5.0, keys=list(range(8))))
+    assert "more" not in contributors(draw(window, 120))
+
+
+@pytest.mark.parametrize(("count", "width", "stages"), [(15, 80, 1), (15, 250, 3), (8, 80, 3), (20, 120, 1)])
+def test_weights_stand_alone_where_all_matrices_fill_more_than_a_screen(count, width, stages):
+    shown = draw(sized(count), width, brief=True)
+    assert len(read_tables(shown, count)) == stages
+    assert ("scores and masked are not shown; add --stage scores,masked,weights" in shown) == (stages == 1)
+    assert len(read_tables(draw(sized(count), width), count)) == 3
+
+
+def test_weights_without_a_zero_before_the_point_are_the_same_numbers():
+    made = report(text_report(tokens([f"w{i}" for i in range(15)]), allowed=causal, stages=("weights",)))
+    (block,) = read_tables(draw(made, 80), 15)["weights"]
+    weights = made.texts[0].heads[0].stages["weights"]
+    assert block.columns == list(range(15))
+    for r, (_, cells) in block.rows.items():
+        for c, cell in enumerate(cells):
+            assert cell == "0" if weights[r, c] == 0 else re.fullmatch(r"\.\d\d|1\.0", cell)
+            assert abs(float(cell) - weights[r, c]) <= 0.00501
