@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from attnscope.cli.options import OutputOptions
-from attnscope.cli.process import print_notice
+from attnscope.cli.process import print_notice, wants_color
 from attnscope.errors import AttnscopeError, UsageError
 from attnscope.system.escape import escape_control
 from attnscope.views.formats import FILE_FORMATS, Command, format_for
@@ -91,7 +91,14 @@ def put(findings: "Findings", show: OutputOptions, format: "Format", listing: "L
     """Draw findings on standard output."""
     from attnscope.views.terminal import draw
 
-    draw(findings, console(show.color), format=format, precision=show.precision, listing=listing)
+    draw(
+        findings,
+        console(show.color),
+        format=format,
+        precision=show.precision,
+        listing=listing,
+        data_only=show.quiet,
+    )
 
 
 def _to_file(findings: "Findings", show: OutputOptions, listing: "Listing | None") -> None:
@@ -123,11 +130,11 @@ def console(color: str) -> "Console":
     """Return a terminal as wide as the real one, and without a single escape where none is wanted.
 
     Args:
-        color: `auto` (colour on a terminal, unless NO_COLOR or TERM=dumb ask for none), `always` or `never`.
+        color: `auto` (see process.wants_color), `always` or `never`.
     """
     from rich.console import Console
 
-    plain = color == "never" or (color == "auto" and not _colourful())
+    plain = color == "never" or (color == "auto" and not wants_color(sys.stdout))
     return Console(
         file=sys.stdout,
         width=_width(),
@@ -137,10 +144,6 @@ def console(color: str) -> "Console":
         emoji=False,
         highlight=False,
     )
-
-
-def _colourful() -> bool:
-    return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") not in (None, "dumb")
 
 
 def _width() -> int:

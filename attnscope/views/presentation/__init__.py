@@ -4,12 +4,13 @@ Nothing in here knows rich, HTML, the width of a screen or how many colours ther
 parts (`parts.py`), not another reading of findings.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Literal, Union
 
 from attnscope.report import Explanation, Report
-from attnscope.views.presentation.parts import ViewPart
+from attnscope.views.presentation.parts import Facts, Flow, Gap, ViewPart
 from attnscope.views.presentation.settings import DisplaySettings
+from attnscope.views.presentation.spans import Spans
 
 if TYPE_CHECKING:
     from attnscope.report.compare import Comparison
@@ -27,6 +28,7 @@ def present(
     precision: int = 2,
     options: bool = True,
     listing: "Listing | None" = None,
+    data_only: bool = False,
 ) -> Iterator[ViewPart]:
     """Turn findings of any kind into parts.
 
@@ -37,7 +39,37 @@ def present(
         precision: Digits after the point in matrices; weights of contributors have one more.
         options: Name the options of the command line that show more.
         listing: Of a survey of heads: which of them are listed.
+        data_only: Leave out facts about the run, notes and options, but nothing that warns.
     """
+    parts = _present(findings, format, precision, options, listing)
+    return _only_data(parts) if data_only and format != "verdict" else parts
+
+
+def _only_data(parts: Iterable[ViewPart]) -> Iterator[ViewPart]:
+    """Leave out facts without a warning, and the gaps around them."""
+    gap, begun = False, False
+    for part in parts:
+        if isinstance(part, Facts):
+            kept = [(name, value) for name, value in part.lines if _warns(value)]
+            if not kept:
+                continue
+            part = Facts(kept)
+        if isinstance(part, Gap):
+            gap = begun
+            continue
+        if gap:
+            yield Gap()
+        gap, begun = False, True
+        yield part
+
+
+def _warns(value: Spans | Flow) -> bool:
+    return not isinstance(value, Flow) and any(span.look in ("warning", "alarm") for span in value)
+
+
+def _present(
+    findings: Findings, format: Format, precision: int, options: bool, listing: "Listing | None"
+) -> Iterator[ViewPart]:
     settings = DisplaySettings(precision, options)
     if isinstance(findings, Report):  # only what is shown is imported: a run waits for it
         from attnscope.views.presentation.run import present_report

@@ -24,6 +24,7 @@ def draw(
     precision: int = 2,
     options: bool = True,
     listing: "Listing | None" = None,
+    data_only: bool = False,
 ) -> None:
     """Print findings of any kind.
 
@@ -35,7 +36,10 @@ def draw(
         precision: See present.
         options: See present.
         listing: See present.
+        data_only: See present.
     """
     screen = Screen(console)
-    for part in present(findings, format=format, precision=precision, options=options, listing=listing):
+    for part in present(
+        findings, format=format, precision=precision, options=options, listing=listing, data_only=data_only
+    ):
         put_part(screen, part)
