@@ -15,7 +15,8 @@ _RANGE = re.compile(r"[lh]?(-?[0-9]{1,18})(?:-[lh]?([0-9]{1,18}))?", re.IGNORECA
 _UNIT = re.compile(r"l([0-9]{1,18})h([0-9]{1,18})", re.IGNORECASE)
 _SLICE = re.compile(r"(-?[0-9]{1,18})?:(-?[0-9]{1,18})?")
 _NUMBER = re.compile(r"-?[0-9]{1,18}")
-_LISTED = re.compile(r'(?:^|,)(\s*"([^"]+|")"\s*(?=,|$)|[^,]*)')
+_QUOTED = "'[^']+'|“[^“”]+”|‘[^‘’]+’|„[^„“]+“|«[^«»]+»"  # which words may contain, unlike a straight double quote
+_LISTED = re.compile(rf'(?:^|,)(\s*(?:"([^"]+|")"|({_QUOTED}))\s*(?=,|$)|[^,]*)')
 _MOST_PICKED = 1_000_000  # of a list of layers or heads that is made number by number
 PRINTED = 64  # tokens: matrices of a longer text are unreadable on a screen, and a pooled map replaces them
 POOL = 64  # runs of tokens that such a map has each way, unless --pool says otherwise
@@ -126,7 +127,7 @@ def parse_positions(
     """Return the token positions that `3`, `3:8`, `-1`, `0,4,7:9`, a word such as `bank` or a phrase stand for.
 
     Args:
-        typed: What the user typed. Commas separate; text in double quotes, and a comma alone, is a word.
+        typed: What the user typed. Commas separate; text in quotation marks, and a comma alone, is a word.
             Positions that the text has (`:` ends are exclusive, as in Python) are positions; anything else is a word
             or phrase, found wherever tokens spell it. Of Python values, only a str is a word.
         tokens: The text's tokens.
@@ -156,8 +157,10 @@ def _listed(typed: "Positions") -> list[tuple[str, bool, bool]]:
         return [(_written(part), isinstance(part, str), not isinstance(part, str)) for part in typed]
     if typed.strip() == ",":
         return [(",", True, False)]
-    parts = [(match[1], match[2]) for match in _LISTED.finditer(typed)]
-    return [(plain.strip(), False, False) if quoted is None else (quoted, True, False) for plain, quoted in parts]
+    return [
+        (quoted or other or plain.strip(), bool(quoted or other), False)
+        for plain, quoted, other in (match.groups() for match in _LISTED.finditer(typed))
+    ]
 
 
 def written(positions: "Positions | None") -> str:
@@ -188,7 +191,8 @@ def _numbered(part: str, count: int, *, clip: bool) -> list[int] | None:
 def _find_word(word: str, tokens: "Sequence[Token]", texts: Sequence[str | None]) -> list[int]:
     """Find the tokens that show the word, and runs of them that it spells; as it is typed, else in any case.
 
-    A run starts and ends where the word does in the text (`riv`, `er`), so a phrase is found with any white space.
+    A run starts and ends where the word does in the text (`riv`, `er`), so a phrase is found with any white space. What
+    is not there with its quotation marks is looked for without them.
     """
     if not word.strip():
         return []
@@ -198,7 +202,7 @@ def _find_word(word: str, tokens: "Sequence[Token]", texts: Sequence[str | None]
         runs = [i for n, text in enumerate(texts) for i in _runs(re.compile(pattern, flags), n, tokens, text)]
         if alone or runs:
             return sorted({*alone, *runs})
-    return []
+    return _find_word(word[1:-1], tokens, texts) if re.fullmatch(_QUOTED, word) else []
 
 
 def _runs(pattern: "re.Pattern[str]", segment: int, tokens: "Sequence[Token]", text: str | None) -> Iterator[int]:

@@ -90,7 +90,7 @@ class Result(Generic[Data]):
         """Write a file, as `--output` does: whole or not at all.
 
         Args:
-            path: Where to; its ending chooses `.json`, `.txt`, `.svg` or, of `inspect`, `.safetensors`.
+            path: Where to; its ending chooses `.json`, `.txt`, `.svg` or, of `inspect`, `.safetensors` and `.npz`.
             precision: Digits after the point in `.txt` and `.svg`, None for the command's; the others are exact.
             width: Columns of `.txt` and `.svg`; None for 120.
             force: Replace a file that exists.

@@ -6,7 +6,7 @@ import typer
 
 from attnscope.cli import batch, check, compare, convert, explain, heads, import_, info, pull, run
 from attnscope.cli.help import Command, Group
-from attnscope.cli.option_groups import expand_groups
+from attnscope.cli.option_groups import expand_groups, with_option
 from attnscope.version import __version__
 
 _EXAMPLES = """
@@ -19,6 +19,15 @@ attnscope batch texts.txt -o dump.jsonl
 attnscope check
 attnscope info
 """
+
+
+def _show_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"attnscope {__version__}")
+        raise typer.Exit
+
+
+Version = Annotated[bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version.")]
 
 app = typer.Typer(
     cls=Group,
@@ -38,21 +47,15 @@ for command, examples in (
     (info.info, info.EXAMPLES),
     (pull.pull, pull.EXAMPLES),
 ):
-    app.command(command.__name__.rstrip("_"), cls=Command, epilog=examples)(expand_groups(command))
-
-
-def _version(asked: bool) -> None:
-    if asked:
-        typer.echo(f"attnscope {__version__}")
-        raise typer.Exit
+    app.command(command.__name__.rstrip("_"), cls=Command, epilog=examples)(
+        with_option(expand_groups(command), "version", Version)
+    )
 
 
 @app.callback(invoke_without_command=True)
 def root(
     context: typer.Context,
-    version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
-    ] = False,
+    version: Version = False,
 ) -> None:
     """See what attention does inside a transformer: scores, masked scores, weights and top contributors."""
     if context.invoked_subcommand is None:

@@ -1,5 +1,6 @@
 """The command `attnscope batch`: dump the attention of many texts to a file."""
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -7,7 +8,7 @@ import typer
 
 from attnscope.cli.batch_options import DumpOutputOptions, DumpSelectionOptions, InputOptions
 from attnscope.cli.options import MachineOptions, ModelOptions
-from attnscope.cli.process import print_notice
+from attnscope.cli.process import is_piped, print_notice
 from attnscope.errors import Exit, UsageError
 from attnscope.selection import parse_unit
 from attnscope.system.escape import escape_control
@@ -21,7 +22,7 @@ attnscope batch texts.txt -o dump.jsonl
 attnscope batch texts.jsonl -o dump.jsonl --top 5 --model ./my-bert
 attnscope batch reviews.csv --column review -o dump.jsonl --limit 1000
 attnscope batch texts.txt.gz -o matrices --stage weights --layer -1
-zcat texts.jsonl.gz | attnscope batch - --from jsonl -o dump.jsonl --shard 1/4
+zcat texts.jsonl.gz | attnscope batch --from jsonl -o dump.jsonl --shard 1/4
 """
 _ENDINGS = (".jsonl", ".json")
 
@@ -40,8 +41,11 @@ def batch(
     """
     from attnscope.cli.batch_progress import progress
 
+    if texts.file is None and not is_piped(sys.stdin):
+        raise UsageError("no input given", hint="pass FILE, or - for standard input")
+    name = texts.file or "-"
     _check_ending(target.output)
-    order = _order(texts, stack, selection, target, machine)
+    order = _order(name, texts, stack, selection, target, machine)
     from attnscope.batch.convert import write_document
     from attnscope.batch.dump import write_dump
 
@@ -49,7 +53,7 @@ def batch(
         write = write_document if target.output.suffix == ".json" else write_dump
         summary = write(order, on_progress)
     if not target.quiet:
-        _report(summary, target.output, texts.file)
+        _report(summary, target.output, name)
     if summary.counts["failed"]:
         raise typer.Exit(Exit.SOME_RECORDS_FAILED)
 
@@ -67,6 +71,7 @@ def _check_ending(output: Path) -> None:
 
 
 def _order(
+    name: str,
     texts: InputOptions,
     stack: ModelOptions,
     selection: DumpSelectionOptions,
@@ -110,7 +115,7 @@ def _order(
         part=machine.part,
         hash_weights=machine.hash_weights,
     )
-    return DumpConfig(texts.file, texts.format, target.output, settings, run, force=target.force, strict=target.strict)
+    return DumpConfig(name, texts.format, target.output, settings, run, force=target.force, strict=target.strict)
 
 
 def _report(summary: "Summary", output: Path, name: str) -> None:

@@ -8,8 +8,15 @@ from typer import Argument
 
 from attnscope import arguments
 from attnscope.cli import completion
-from attnscope.cli.options import choice, option
-from attnscope.cli.selection_options import SelectionOptions
+from attnscope.cli.options import choice, option, output_option, quiet_option
+from attnscope.cli.selection_options import (
+    NUMBERS,
+    SelectionOptions,
+    head_option,
+    layer_option,
+    pool_option,
+    stage_option,
+)
 from attnscope.errors import UsageError
 
 _INPUT, _SELECT, _OUTPUT = "Input", "What to compute", "Output"
@@ -33,7 +40,7 @@ class InputOptions:
     """What to read.
 
     Attributes:
-        file: The input, or `-` for standard input.
+        file: The input, or `-` for standard input; None for standard input if it is piped.
         format: What it holds.
         column: Column or member that holds the text.
         skip: Records left out at the start.
@@ -42,14 +49,14 @@ class InputOptions:
     """
 
     file: Annotated[
-        str,
+        str | None,
         Argument(
             metavar="FILE",
-            help="Texts: .txt (one per line), .jsonl, .csv, .tsv or .parquet, optionally compressed as .gz or .zst; - "
-            "reads standard input.",
+            help="Texts: .txt (one per line), .jsonl, .csv, .tsv or .parquet, optionally compressed as .gz or .zst; "
+            "without it, or with -, standard input is read.",
             rich_help_panel=_INPUT,
         ),
-    ]
+    ] = None
     format: Annotated[
         Format | None,
         choice("--from", Format, group=_INPUT, help="Format of the input, if its name does not tell."),
@@ -100,39 +107,9 @@ class DumpSelectionOptions(SelectionOptions):
         pool: Rows and columns of a pooled map.
     """
 
-    layer: Annotated[
-        str,
-        option(
-            "--layer",
-            group=_SELECT,
-            metavar="LAYERS",
-            parser=arguments.indices("--layer"),
-            autocompletion=completion.words("all", "mean"),
-            help="Layers, counted from 0: all, mean, or numbers such as 3, 0,2,5-7 or -1 (the last).",
-        ),
-    ] = "all"
-    head: Annotated[
-        str,
-        option(
-            "--head",
-            group=_SELECT,
-            metavar="HEADS",
-            parser=arguments.indices("--head"),
-            autocompletion=completion.words("all", "mean"),
-            help="Heads, in the same form.",
-        ),
-    ] = "all"
-    stage: Annotated[
-        str,
-        option(
-            "--stage",
-            group=_SELECT,
-            metavar="STAGES",
-            parser=arguments.stages,
-            autocompletion=completion.stages,
-            help=f"Whole matrices to keep (large), separated by commas: {', '.join(completion.STAGES)}, or none.",
-        ),
-    ] = "none"
+    layer: Annotated[str, layer_option(f"Layers, counted from 0: all, mean, {NUMBERS}", "all", "mean")] = "all"
+    head: Annotated[str, head_option("Heads, in the same form.", "all", "mean")] = "all"
+    stage: Annotated[str, stage_option("Whole matrices to keep (large)")] = "none"
     keep: Annotated[
         str,
         option(
@@ -145,16 +122,7 @@ class DumpSelectionOptions(SelectionOptions):
             "{row_statistics}), columns (weight that every token receives), pooled (a map of fixed size).",
         ),
     ] = "top,rows"
-    pool: Annotated[
-        int,
-        option(
-            "--pool",
-            group=_SELECT,
-            metavar="N",
-            parser=arguments.number("--pool", 1, 1024),
-            help="Rows and columns of a pooled map.",
-        ),
-    ] = 16
+    pool: Annotated[int, pool_option("Rows and columns of a pooled map.")] = 16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,14 +138,11 @@ class DumpOutputOptions:
 
     output: Annotated[
         Path,
-        option(
-            "--output",
-            "-o",
+        output_option(
+            "Output: .jsonl (resumable), .json (one document), or a name without extension for a folder of "
+            ".safetensors shards (resumable); - writes .jsonl to standard output.",
             group=_OUTPUT,
             metavar="OUT",
-            autocompletion=completion.files,
-            help="Output: .jsonl (resumable), .json (one document), or a name without extension for a folder of "
-            ".safetensors shards (resumable); - writes .jsonl to standard output.",
         ),
     ]
     strict: Annotated[bool, option("--strict", group=_OUTPUT, help="Stop at the first failed record.")] = False
@@ -189,4 +154,4 @@ class DumpOutputOptions:
             help="Start over instead of resuming; the old dump is kept until new records are safe.",
         ),
     ] = False
-    quiet: Annotated[bool, option("--quiet", group=_OUTPUT, help="Hide progress and notes on standard error.")] = False
+    quiet: Annotated[bool, quiet_option(group=_OUTPUT)] = False

@@ -1,22 +1,28 @@
 """The command `attnscope check`: check that a model's attention can be trusted."""
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated
 
 from typer import Argument, Exit
 
 from attnscope import arguments
-from attnscope.cli.options import MachineOptions, ModelOptions, option
+from attnscope.cli.options import (
+    DATA_ONLY,
+    FormatOptions,
+    MachineOptions,
+    ModelOptions,
+    context_option,
+    quiet_option,
+    tolerance_option,
+)
 from attnscope.errors import Exit as Failed
-
-CheckFormat = Literal["table", "json"]
 
 EXAMPLES = """
 attnscope check
 attnscope check --model ./my-bert
 attnscope check "Water ran over the old stones" --model ./my-llama --dtype bfloat16
 attnscope check --model ./my-t5 --engine transformers --part cross --context "Wasser"
-attnscope check --model ./my-bert --format json | jq .checks
+attnscope check --model ./my-bert --json | jq .checks
 """
 
 
@@ -27,44 +33,22 @@ class CheckOptions:
     Attributes:
         text: The text.
         context: Where keys and values come from under cross-attention.
-        format: On standard output.
         tolerance: What a deviation may be.
-        quiet: No progress on standard error.
+        quiet: Print the table alone.
     """
 
     text: Annotated[str, Argument(metavar="TEXT", help="Text to check with; default: a sentence.")] = (
         arguments.CHECKED_TEXT
     )
-    context: Annotated[
-        str | None,
-        option(
-            "--context", group="Text", metavar="TEXT", help="Text that provides keys and values in cross-attention."
-        ),
-    ] = None
-    format: Annotated[
-        CheckFormat,
-        option(
-            "--format",
-            group="What to show",
-            metavar="table|json",
-            parser=arguments.one_of("--format", CheckFormat),
-            help="Output format.",
-        ),
-    ] = "table"
+    context: Annotated[str | None, context_option()] = None
     tolerance: Annotated[
         float | None,
-        option(
-            "--tolerance",
-            group="What to show",
-            metavar="X",
-            parser=arguments.tolerance("--tolerance"),
-            help="Largest deviation allowed; default: what rounding explains in the model's --dtype.",
-        ),
+        tolerance_option("Largest deviation allowed; default: what rounding explains in the model's --dtype."),
     ] = None
-    quiet: Annotated[bool, option("--quiet", group="What to show", help="Hide progress on standard error.")] = False
+    quiet: Annotated[bool, quiet_option(DATA_ONLY)] = False
 
 
-def check(checked: CheckOptions, stack: ModelOptions, machine: MachineOptions) -> None:
+def check(checked: CheckOptions, show: FormatOptions, stack: ModelOptions, machine: MachineOptions) -> None:
     """Check that the numbers shown for a model are right.
 
     Tests the laws of attention on every layer and head, and compares with eager transformers if it is installed.
@@ -96,9 +80,9 @@ def check(checked: CheckOptions, stack: ModelOptions, machine: MachineOptions) -
 
     with progress(quiet=checked.quiet) as on_progress:
         report = check_model(run, checked.tolerance, on_progress)
-    if checked.format == "json":
+    if show.format == "json":
         write_bytes(view.as_json(report))
     else:
-        sys.stdout.write(view.as_text(report, page()))
+        sys.stdout.write(view.as_text(report, page(), data_only=checked.quiet))
     if not report.passed:
         raise Exit(Failed.FAILED)

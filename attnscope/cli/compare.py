@@ -5,16 +5,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Context
 
-from attnscope import arguments
 from attnscope.cli.option_groups import pick_values, repeatable, several_values
-from attnscope.cli.options import MachineOptions, ModelOptions, OutputOptions, TextOptions, option
+from attnscope.cli.options import MachineOptions, ModelOptions, OutputOptions, TextOptions, tolerance_option
 from attnscope.cli.selection_options import OverviewOptions, SelectionOptions
 from attnscope.errors import UsageError
 from attnscope.selection import PRINTED, parse_unit
 
 if TYPE_CHECKING:
     from attnscope.comparison.tolerance import Tolerance
-    from attnscope.config import RunConfig
+    from attnscope.config import RunConfig, TextInput
     from attnscope.report.compare import Comparison
 
 _LONGEST = 30  # characters of a text that is its own label
@@ -50,23 +49,15 @@ class ToleranceOptions:
 
     tolerance: Annotated[
         float | None,
-        option(
-            "--tolerance",
-            group="What to show",
-            metavar="X",
-            parser=arguments.tolerance("--tolerance"),
-            help="Fail (exit code 1) if any cell differs by more; print a one-line verdict and the worst cell of every "
-            "stage instead of tables (--format prints both).",
+        tolerance_option(
+            "Fail (exit code 1) if any cell differs by more; print a one-line verdict and the worst cell of every "
+            "stage instead of tables (--format prints both)."
         ),
     ] = None
     relative: Annotated[
         float | None,
-        option(
-            "--relative",
-            group="What to show",
-            metavar="R",
-            parser=arguments.tolerance("--relative"),
-            help="Allow |second − first| ≤ X + R·|first|, as in numpy.testing.assert_allclose.",
+        tolerance_option(
+            "Allow |second − first| ≤ X + R·|first|, as in numpy.testing.assert_allclose.", "--relative", "R"
         ),
     ] = None
 
@@ -174,17 +165,21 @@ def _run(
 ) -> "Comparison":
     from attnscope.cli.deliver import is_table
     from attnscope.cli.progress import progress
-    from attnscope.cli.run_config import run_config
+    from attnscope.cli.run_config import read_texts, run_config
     from attnscope.comparison.runs import compare_runs, side_of
 
     axis, values = _axis(given)
     window = PRINTED if is_table(show) else None
     selection = groups["selection"][1]
     runs: list[tuple[str, RunConfig]] = []
+    texts: dict[TextOptions, tuple[TextInput, ...]] = {}  # standard input can be read only once
     for value in values:
-        sides = {name: pick_values(kind, many, {axis: value}) for name, (kind, many) in groups.items()}
+        side = {name: pick_values(kind, many, {axis: value}) for name, (kind, many) in groups.items()}
+        source = side.pop("source")
+        if source not in texts:
+            texts[source] = read_texts(source, quiet=show.quiet)
         label = value if len(value) <= _LONGEST or axis != "text" else f"text {len(runs)}"
-        runs.append((label, side_of(axis, run_config(**sides, window=window, quiet=show.quiet, pool=pool))))
+        runs.append((label, side_of(axis, run_config(texts[source], **side, window=window, pool=pool))))
 
     with progress(quiet=show.quiet) as on_progress:
         return compare_runs(axis, runs, selection.key, window, on_progress, tolerance)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from attnscope.cli.options import OutputOptions
-from attnscope.cli.process import print_notice
+from attnscope.cli.process import print_notice, wants_color
 from attnscope.errors import AttnscopeError, UsageError
 from attnscope.system.escape import escape_control
 from attnscope.views.formats import FILE_FORMATS, Command, format_for
@@ -109,6 +109,7 @@ def put(
         listing=listing,
         verbose=show.verbose,
         brief=brief and not show.verbose,
+        data_only=show.quiet,
     )
 
 
@@ -141,11 +142,11 @@ def console(color: str) -> "Console":
     """Return a terminal as wide as the real one, and without a single escape where none is wanted.
 
     Args:
-        color: `auto` (colour on a terminal, unless NO_COLOR or TERM=dumb ask for none), `always` or `never`.
+        color: `auto` (see process.wants_color), `always` or `never`.
     """
     from rich.console import Console
 
-    plain = color == "never" or (color == "auto" and not _colourful())
+    plain = color == "never" or (color == "auto" and not wants_color(sys.stdout))
     return Console(
         file=sys.stdout,
         width=_width(),
@@ -155,10 +156,6 @@ def console(color: str) -> "Console":
         emoji=False,
         highlight=False,
     )
-
-
-def _colourful() -> bool:
-    return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") not in (None, "dumb")
 
 
 def _width() -> int:

@@ -1,26 +1,38 @@
 """The command `attnscope explain`: show the arithmetic of one token's attention."""
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated
 
-from attnscope import arguments
-from attnscope.cli import completion
 from attnscope.cli.option_groups import subset_of
-from attnscope.cli.options import MachineOptions, ModelOptions, OutputOptions, TextOptions, choice, option
-from attnscope.cli.selection_options import SelectionOptions
+from attnscope.cli.options import (
+    MachineOptions,
+    ModelOptions,
+    OutputOptions,
+    TableOrJson,
+    TextOptions,
+    format_option,
+    precision_option,
+)
+from attnscope.cli.selection_options import (
+    AUTO_HEAD,
+    SelectionOptions,
+    head_option,
+    key_option,
+    layer_option,
+    query_option,
+    top_option,
+)
 
 _WINDOW = 16  # keys of a long text that a screen shows
-_SELECT, _SHOW = "What to compute", "What to show"
 
 EXAMPLES = """
 attnscope explain "The bank by the river" --query bank
 attnscope explain "The bank by the river" --query bank --key river
 attnscope explain "The bank by the river" --query 1 --layer 0 --head 2
 attnscope explain "The bank by the river" --query bank --config causal --mask bidirectional
-attnscope explain "The bank by the river" --query bank --format json | jq .cells[0].parts
+attnscope explain "The bank by the river" --query bank --json | jq .cells[0].parts
 """
 
-ExplainFormat = Literal["table", "json"]
 Masking = subset_of(SelectionOptions, "mask", "what_if", "hide")
 
 
@@ -37,51 +49,17 @@ class TokenOptions:
     """
 
     query: Annotated[
-        str | None,
-        option("--query", group=_SELECT, metavar="TOKEN", help="Token to explain: a position such as 3, or a word."),
+        str | None, query_option("Token to explain: a position such as 3, or a word.", metavar="TOKEN")
     ] = None
     key: Annotated[
         str | None,
-        option(
-            "--key",
-            group=_SELECT,
-            metavar="TOKEN",
-            help="Key whose dot product is broken down; default: the one with the largest.",
-        ),
+        key_option("Key whose dot product is broken down; default: the one with the largest.", metavar="TOKEN"),
     ] = None
-    layer: Annotated[
-        str,
-        option(
-            "--layer",
-            group=_SELECT,
-            metavar="LAYER",
-            parser=arguments.indices("--layer"),
-            autocompletion=completion.words("auto"),
-            help="Layer, counted from 0; -1 is the last.",
-        ),
-    ] = "auto"
-    head: Annotated[
-        str,
-        option(
-            "--head",
-            group=_SELECT,
-            metavar="HEAD",
-            parser=arguments.indices("--head"),
-            autocompletion=completion.words("auto"),
-            help="Head, in the same form. auto picks the head with the most weight from "
-            "--query on --key; without --key, the one whose weights depend most on content, not on distance, special "
-            "tokens or the first.",
-        ),
-    ] = "auto"
+    layer: Annotated[str, layer_option("Layer, counted from 0; -1 is the last.", "auto", metavar="LAYER")] = "auto"
+    head: Annotated[str, head_option(f"Head, in the same form. {AUTO_HEAD}", "auto", metavar="HEAD")] = "auto"
     top: Annotated[
         int | None,
-        option(
-            "--top",
-            group=_SELECT,
-            metavar="K",
-            parser=arguments.number("--top", 1),
-            help=f"Keys to show, heaviest first; default: {_WINDOW} in a terminal, all in json.",
-        ),
+        top_option(f"Keys to show, heaviest first; default: {_WINDOW} in a terminal, all in json.", lowest=1),
     ] = None
 
 
@@ -94,20 +72,8 @@ class ExplainOutputOptions(OutputOptions):
         precision: Digits after the point in tables.
     """
 
-    format: Annotated[
-        ExplainFormat | None,
-        choice("--format", ExplainFormat, group=_SHOW, help="Output format: table (default) or json (exact)."),
-    ] = None
-    precision: Annotated[
-        int,
-        option(
-            "--precision",
-            group=_SHOW,
-            metavar="DIGITS",
-            parser=arguments.number("--precision", 0, 9),
-            help="Decimal places in tables; json is exact.",
-        ),
-    ] = 4
+    format: Annotated[TableOrJson | None, format_option(TableOrJson)] = None
+    precision: Annotated[int, precision_option("Decimal places in tables; json is exact.")] = 4
 
 
 def explain(
@@ -126,12 +92,12 @@ def explain(
     """
     from attnscope.cli.deliver import check_output, deliver, is_table
     from attnscope.cli.progress import progress
-    from attnscope.cli.run_config import run_config
+    from attnscope.cli.run_config import read_texts, run_config
 
     check_output(show, "explain")
     window = token.top or (_WINDOW if is_table(show) else None)
     selection = SelectionOptions(layer=token.layer, head=token.head, query=token.query, key=token.key, **vars(masking))
-    asked = run_config(source, stack, selection, machine, window=window, quiet=show.quiet)
+    asked = run_config(read_texts(source, quiet=show.quiet), stack, selection, machine, window=window)
     from attnscope.explanation import explain as walk
 
     with progress(quiet=show.quiet) as on_progress:

@@ -7,10 +7,21 @@ from typing import Annotated, Any, Literal
 from attnscope import arguments
 from attnscope.cli import completion
 from attnscope.cli.option_groups import subset_of
-from attnscope.cli.options import MachineOptions, ModelOptions, OutputOptions, TextOptions, choice, option
-from attnscope.cli.selection_options import SelectionOptions
+from attnscope.cli.options import (
+    MachineOptions,
+    ModelOptions,
+    OutputOptions,
+    TableOrJson,
+    TextOptions,
+    choice,
+    exported,
+    format_option,
+    option,
+    output_option,
+    precision_option,
+)
+from attnscope.cli.selection_options import SelectionOptions, top_option
 from attnscope.errors import UsageError
-from attnscope.views.formats import endings_in_words
 
 _MEASURE, _SHOW = "What to measure", "What to show"
 
@@ -20,10 +31,9 @@ attnscope heads --model ./my-llama --role induction
 attnscope heads --model ./my-bert --output heads.csv
 attnscope heads "The bank by the river" --query bank --key river
 attnscope heads "The bank by the river" --measure entropy
-attnscope heads --file texts.txt --format json | jq .main
+attnscope heads --file texts.txt --json | jq .main
 """
 
-HeadsFormat = Literal["table", "json"]
 Sort = Literal["value", "layer"]
 Masking = subset_of(SelectionOptions, "query", "key", "mask", "what_if", "hide")
 
@@ -86,12 +96,10 @@ class HeadsOptions:
     ] = 0
     top: Annotated[
         int | None,
-        option(
-            "--top",
+        top_option(
+            "Heads to list of each role; default: as many as fit on a line, and 10 of a single role.",
+            lowest=1,
             group=_SHOW,
-            metavar="K",
-            parser=arguments.number("--top", 1),
-            help="Heads to list of each role; default: as many as fit on a line, and 10 of a single role.",
         ),
     ] = None
     sort: Annotated[Sort, choice("--sort", Sort, group=_SHOW, help="Order of the heads that are listed.")] = "value"
@@ -107,30 +115,10 @@ class HeadsOutputOptions(OutputOptions):
         precision: Digits after the point.
     """
 
-    format: Annotated[
-        HeadsFormat | None,
-        choice("--format", HeadsFormat, group=_SHOW, help="Output format: table (default) or json (exact)."),
-    ] = None
-    output: Annotated[
-        Path | None,
-        option(
-            "--output",
-            "-o",
-            group=_SHOW,
-            metavar="FILE",
-            autocompletion=completion.files,
-            help=f"Write to a file; the extension sets the format: {endings_in_words('heads')}.",
-        ),
-    ] = None
+    format: Annotated[TableOrJson | None, format_option(TableOrJson)] = None
+    output: Annotated[Path | None, output_option(exported("heads"))] = None
     precision: Annotated[
-        int,
-        option(
-            "--precision",
-            group=_SHOW,
-            metavar="DIGITS",
-            parser=arguments.number("--precision", 0, 9),
-            help="Decimal places of --measure; files other than .txt and .svg are exact.",
-        ),
+        int, precision_option("Decimal places of --measure; files other than .txt and .svg are exact.")
     ] = 2
 
 
@@ -150,7 +138,7 @@ def heads(
     """
     from attnscope.cli.deliver import check_output, deliver
     from attnscope.cli.progress import progress
-    from attnscope.cli.run_config import run_config
+    from attnscope.cli.run_config import read_texts, run_config
     from attnscope.views.presentation.heads import Listing
 
     check_output(show, "heads", [source.file])
@@ -162,7 +150,9 @@ def heads(
         if values[name] is not None and not question:
             raise UsageError("applies to one number for every head", where=f"--{name}", hint="add --key or --measure")
     selection = SelectionOptions(**values)
-    run = run_config(source, stack, selection, machine, window=None, quiet=show.quiet, optional=not question)
+    own_texts = not question and source.text is None and source.file is None
+    texts = () if own_texts else read_texts(source, quiet=show.quiet)
+    run = run_config(texts, stack, selection, machine, window=None)
     from attnscope.survey import SurveyOptions, ask_heads, survey_heads
 
     with progress(quiet=show.quiet) as on_progress:

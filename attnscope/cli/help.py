@@ -1,19 +1,19 @@
 """Help texts of the commands as plain text; Rich would double the time and draw boxes around what one copies."""
 
 import inspect
-import os
 import sys
 from typing import Any
 
 from typer import TyperException
 from typer.core import TyperCommand, TyperGroup
 
+from attnscope.cli.process import wants_color
 from attnscope.errors import UsageError, did_you_mean
 
 
 def _write_help(self: Any, ctx: Any, formatter: Any) -> None:
     """Write usage, description, commands, options by group, and examples."""
-    _style_headings(formatter)
+    _style_headings(ctx, formatter)
     self.format_usage(ctx, formatter)
     self.format_help_text(ctx, formatter)
     if isinstance(self, TyperGroup):
@@ -92,10 +92,10 @@ def _write_examples(formatter: Any, epilog: str | None) -> None:
                 formatter.write(f"  {line}\n" if line else "\n")
 
 
-def _style_headings(formatter: Any) -> None:
-    """Print bold headings on a terminal unless colour is off."""
-    plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") in (None, "dumb")
-    if plain or sys.stdout is None or not sys.stdout.isatty():
+def _style_headings(ctx: Any, formatter: Any) -> None:
+    """Print bold headings where there is colour."""
+    ctx.color = wants_color(sys.stdout)  # else escapes are taken off where standard output is no terminal
+    if not ctx.color:
         return
 
     def write_heading(heading: str) -> None:

@@ -1,36 +1,31 @@
 """The command `attnscope info`: describe a model."""
 
-from typing import Annotated, Literal
+from typing import Annotated
 
-from attnscope.arguments import one_of
-from attnscope.cli.options import ModelOptions, option
+from attnscope.cli.options import FormatOptions, ModelOptions, option
 
 EXAMPLES = """
 attnscope info
 attnscope info --model ./my-bert --cost
 attnscope info --model ./my-bert/config.json
 attnscope info --config sliding-window --cost
-attnscope info --model ./my-bert --format json | jq .parameters
+attnscope info --model ./my-bert --json | jq .parameters
+attnscope info --list
 """
-
-InfoFormat = Literal["table", "json"]
 
 
 def info(
     stack: ModelOptions,
+    show: FormatOptions,
     cost: Annotated[
         bool, option("--cost", group="What to show", help="Show FLOPs and bytes of attention as the text grows.")
     ] = False,
-    format: Annotated[
-        InfoFormat,
+    every: Annotated[
+        bool,
         option(
-            "--format",
-            group="What to show",
-            metavar="table|json",
-            parser=one_of("--format", InfoFormat),
-            help="Output format.",
+            "--list", group="What to show", help="List bundled samples and configs, and supported families instead."
         ),
-    ] = "table",
+    ] = False,
 ) -> None:
     """Show what is in a checkpoint or config.
 
@@ -39,20 +34,24 @@ def info(
     """
     import sys
 
-    from attnscope.engines.description import describe
+    from attnscope.cli.deliver import page, write_bytes
+    from attnscope.engines.description import describe, known_models
     from attnscope.views import info as view
 
+    if every:
+        models = known_models()
+        if show.format == "json":
+            write_bytes(view.models_as_json(models))
+        else:
+            sys.stdout.write(view.models_as_text(models, page()))
+        return
     description = describe(**stack.chosen())
     rows = None
     if cost:
         from attnscope.planning.cost import cost_table
 
         rows = cost_table(description.config)
-    if format == "json":
-        from attnscope.cli.deliver import write_bytes
-
+    if show.format == "json":
         write_bytes(view.as_json(description, rows))
     else:
-        from attnscope.cli.deliver import page
-
         sys.stdout.write(view.as_text(description, rows, page()))

@@ -26,10 +26,28 @@ def expand_groups(command: Callable[..., Any]) -> Callable[..., Any]:
     for parameter in inspect.signature(command).parameters.values():
         group = groups.get(parameter.name)
         parameters += [_parameter(field) for field in fields(group)] if group else [_keyword(parameter)]
-    spread_command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    spread_command.__annotations__ = {p.name: p.annotation for p in parameters}
-    spread_command.__name__, spread_command.__doc__ = command.__name__, command.__doc__
-    return spread_command
+    return _with_parameters(spread_command, command, parameters)
+
+
+def with_option(command: Callable[..., Any], name: str, annotation: Any) -> Callable[..., Any]:
+    """Return the command with one more switch, whose callback does all there is to do."""
+
+    def command_without_switch(**given: Any) -> Any:
+        del given[name]
+        return command(**given)
+
+    switch = inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=annotation)
+    return _with_parameters(command_without_switch, command, [*inspect.signature(command).parameters.values(), switch])
+
+
+def _with_parameters(
+    call: Callable[..., Any], command: Callable[..., Any], parameters: list[inspect.Parameter]
+) -> Callable[..., Any]:
+    """Let Typer see `call` as a command of these parameters, with the name and help of `command`."""
+    call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    call.__annotations__ = {p.name: p.annotation for p in parameters}
+    call.__name__, call.__doc__ = command.__name__, command.__doc__
+    return call
 
 
 def subset_of(group: type, *names: str) -> type:

@@ -14,11 +14,12 @@ from attnscope import arguments
 from attnscope.arguments import Dtype, EngineWord, PartWord
 from attnscope.cli import completion
 from attnscope.errors import UsageError
-from attnscope.views.formats import endings_in_words
+from attnscope.views.formats import Command, endings_in_words
 
 _TEXT, _MODEL, _SHOW, _MACHINE = "Text", "Model", "What to show", "Machine"
 
 Format = Literal["table", "heat", "json"]
+TableOrJson = Literal["table", "json"]
 Color = Literal["auto", "always", "never"]
 
 
@@ -31,6 +32,46 @@ def choice(name: str, words: Any, *, group: str, help: str) -> Any:
     """Return an option that takes one of the words of a Literal type."""
     metavar = "|".join(words.__args__)
     return option(name, group=group, help=help, metavar=metavar, parser=arguments.one_of(name, words))
+
+
+DATA_ONLY = "Print data only: no header, hints or notes, and no progress on standard error."
+
+
+def format_option(words: Any, help: str = "Output format: table (default) or json (exact).") -> Any:
+    """Declare `--format`."""
+    return choice("--format", words, group=_SHOW, help=help)
+
+
+def output_option(help: str, *, group: str = _SHOW, metavar: str = "FILE") -> Any:
+    """Declare `--output`."""
+    return option("--output", "-o", group=group, metavar=metavar, autocompletion=completion.files, help=help)
+
+
+def exported(*commands: Command) -> str:
+    """Describe `--output` of commands whose findings a file can hold."""
+    return f"Write to a file; the extension sets the format: {endings_in_words(*commands)}."
+
+
+def precision_option(help: str) -> Any:
+    """Declare `--precision`."""
+    return option("--precision", group=_SHOW, metavar="DIGITS", parser=arguments.number("--precision", 0, 9), help=help)
+
+
+def quiet_option(help: str = "Hide progress and notes on standard error.", *, group: str = _SHOW) -> Any:
+    """Declare `--quiet`."""
+    return option("--quiet", group=group, help=help)
+
+
+def tolerance_option(help: str, name: str = "--tolerance", metavar: str = "X") -> Any:
+    """Declare `--tolerance`, or a bound like it."""
+    return option(name, group=_SHOW, metavar=metavar, parser=arguments.tolerance(name), help=help)
+
+
+def context_option() -> Any:
+    """Declare `--context`."""
+    return option(
+        "--context", group=_TEXT, metavar="TEXT", help="Text that provides keys and values in cross-attention."
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +89,7 @@ class TextOptions:
         str | None,
         Argument(
             metavar="TEXT",
-            help="Text to inspect; - reads standard input as one text.",
+            help="Text to inspect; without it, or with -, one text is read from standard input.",
             rich_help_panel=_TEXT,
         ),
     ] = None
@@ -66,15 +107,7 @@ class TextOptions:
         str | None,
         option("--pair", group=_TEXT, metavar="TEXT", help="Second segment, for encoders such as BERT."),
     ] = None
-    context: Annotated[
-        str | None,
-        option(
-            "--context",
-            group=_TEXT,
-            metavar="TEXT",
-            help="Text that provides keys and values in cross-attention.",
-        ),
-    ] = None
+    context: Annotated[str | None, context_option()] = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,6 +127,7 @@ class ModelOptions:
         str | None,
         option(
             "--model",
+            "-m",
             group=_MODEL,
             metavar="PATH|NAME",
             envvar="ATTNSCOPE_MODEL",
@@ -256,48 +290,52 @@ class MachineOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class OutputOptions:
+class FormatOptions:
+    """In which format findings are printed.
+
+    Attributes:
+        format: On standard output; None for the default.
+        json: Short for the format `json`.
+    """
+
+    format: Annotated[TableOrJson | None, format_option(TableOrJson)] = None
+    json: Annotated[bool, option("--json", group=_SHOW, help="Short for --format json.")] = False
+
+    def __post_init__(self) -> None:
+        """Let `json` set the format.
+
+        Raises:
+            UsageError: Another format was typed, too.
+        """
+        if self.json and self.format not in (None, "json"):
+            raise UsageError(f"--json and --format {self.format} cannot be used together", hint="remove one of them")
+        if self.json:
+            object.__setattr__(self, "format", "json")
+
+
+@dataclass(frozen=True, kw_only=True)
+class OutputOptions(FormatOptions):
     """Where the findings go, and how they look.
 
     Attributes:
-        format: On standard output.
+        format: See FormatOptions.
         output: A file instead.
         precision: Digits after the point in tables.
         color: When to colour.
-        quiet: Hide progress and notes on standard error.
         verbose: Show all that is known about the model, and every matrix and contributor.
         force: Replace an existing file.
+        quiet: Print data only.
     """
 
     format: Annotated[
         Format | None,
-        choice(
-            "--format", Format, group=_SHOW, help="Output format: table (default), heat (a heat map), or json (exact)."
-        ),
-    ] = None
-    output: Annotated[
-        Path | None,
-        option(
-            "--output",
-            group=_SHOW,
-            metavar="FILE",
-            autocompletion=completion.files,
-            help=f"Write to a file; the extension sets the format: {endings_in_words('run', 'compare', 'explain')}.",
-        ),
-    ] = None
-    precision: Annotated[
-        int,
-        option(
-            "--precision",
-            group=_SHOW,
-            metavar="DIGITS",
-            parser=arguments.number("--precision", 0, 9),
-            help="Decimal places in tables; json and .safetensors are exact.",
-        ),
-    ] = 2
+        format_option(Format, "Output format: table (default), heat (a heat map), or json (exact)."),
+    ] = None  # type: ignore[assignment]  # a heat map, too
+    output: Annotated[Path | None, output_option(exported("run", "compare", "explain"))] = None
+    precision: Annotated[int, precision_option("Decimal places in tables; json and .safetensors are exact.")] = 2
     color: Annotated[Color, choice("--color", Color, group=_SHOW, help="When to use colour.")] = "auto"
     force: Annotated[bool, option("--force", group=_SHOW, help="Overwrite the --output file if it exists.")] = False
-    quiet: Annotated[bool, option("--quiet", group=_SHOW, help="Hide progress and notes on standard error.")] = False
+    quiet: Annotated[bool, quiet_option(DATA_ONLY)] = False
     verbose: Annotated[
         bool,
         option(

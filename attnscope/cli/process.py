@@ -4,6 +4,7 @@ import errno
 import io
 import os
 import select
+import stat
 import sys
 import warnings
 from collections.abc import Iterator
@@ -114,6 +115,27 @@ def one_line_warnings() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.showwarning = show
         yield
+
+
+def wants_color(stream: Any) -> bool:
+    """Tell whether to write colour to a stream.
+
+    NO_COLOR forbids it; FORCE_COLOR asks for it; otherwise, terminals have it.
+    """
+    if os.environ.get("NO_COLOR"):
+        return False
+    if os.environ.get("FORCE_COLOR"):
+        return True
+    return stream is not None and stream.isatty() and os.environ.get("TERM") not in (None, "dumb")
+
+
+def is_piped(stream: Any) -> bool:
+    """Tell whether something was piped or redirected to a stream: no terminal, and no device such as /dev/null."""
+    try:
+        mode = os.fstat(stream.fileno()).st_mode
+    except (AttributeError, OSError, ValueError):  # closed, or no file
+        return False
+    return stat.S_ISFIFO(mode) or stat.S_ISREG(mode) or stat.S_ISSOCK(mode)
 
 
 def print_notice(kind: str, line: str) -> None:

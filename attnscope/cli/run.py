@@ -11,7 +11,7 @@ attnscope run "The bank by the river" --query bank --stage weights --by value
 attnscope run "The bank by the river" --mask causal --what-if same-scores
 attnscope run "Is it open?" --pair "It opens at nine." --model ./my-bert
 attnscope run "The bank by the river" --config causal --output causal.json
-echo "The bank by the river" | attnscope run - --format json | jq .texts[0].tokens
+echo "The bank by the river" | attnscope run --json | jq .texts[0].tokens
 """
 
 
@@ -32,11 +32,13 @@ def run(
 
     from attnscope.cli.deliver import check_output, deliver, is_picture, is_table
     from attnscope.cli.progress import progress
-    from attnscope.cli.run_config import run_config
+    from attnscope.cli.run_config import read_texts, run_config
 
     check_output(show, "run", [source.file])
     window = PRINTED if is_table(show) else None
-    asked = run_config(source, stack, selection, machine, window=window, pool=overview.pool, quiet=show.quiet)
+    asked = run_config(
+        read_texts(source, quiet=show.quiet), stack, selection, machine, window=window, pool=overview.pool
+    )
     asked = replace(asked, picture=is_picture(show))
     from attnscope.pipeline import inspect
 

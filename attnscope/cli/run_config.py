@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from attnscope.cli.options import MachineOptions, ModelOptions, TextOptions
-from attnscope.cli.process import print_notice
+from attnscope.cli.process import is_piped, print_notice
 from attnscope.cli.selection_options import SelectionOptions
 from attnscope.errors import AttnscopeError, UsageError
 from attnscope.selection import parse_unit
@@ -21,37 +21,32 @@ _LONGEST = 16 << 20  # bytes of standard input; an endless one must not fill the
 
 
 def run_config(
-    source: TextOptions,
+    texts: "tuple[TextInput, ...]",
     stack: ModelOptions,
     selection: SelectionOptions,
     machine: MachineOptions,
     *,
     window: int | None,
-    quiet: bool,
     pool: int | None = None,
-    optional: bool = False,
 ) -> "RunConfig":
     """Return what the user asked for.
 
     Args:
-        source: Where the texts are.
+        texts: The texts.
         stack: Which model.
         selection: What to compute.
         machine: How to run it.
         window: See config.RunConfig.
-        quiet: No remarks on standard error.
         pool: Runs of a pooled map, as typed; None where none was asked for.
-        optional: There may be no text.
 
     Raises:
-        UsageError: There is no text, or there are two sources of one.
-        AttnscopeError: The text cannot be read.
+        UsageError: Options contradict each other.
     """
     from attnscope.config import RunConfig
 
     layer, head = parse_unit(selection.layer, selection.head)
     return RunConfig(
-        texts=() if optional and source.text is None and source.file is None else texts(source, quiet=quiet),
+        texts=texts,
         **stack.chosen(),
         mask=selection.mask,
         what_if=selection.what_if,
@@ -77,8 +72,8 @@ def run_config(
     )
 
 
-def texts(source: TextOptions, *, quiet: bool) -> "tuple[TextInput, ...]":
-    """Return the texts that the user named.
+def read_texts(source: TextOptions, *, quiet: bool) -> "tuple[TextInput, ...]":
+    """Return the texts that the user named: where there is no name, what is piped to standard input.
 
     Args:
         source: Where they are.
@@ -90,15 +85,17 @@ def texts(source: TextOptions, *, quiet: bool) -> "tuple[TextInput, ...]":
     """
     from attnscope.config import TextInput
 
+    piped = _standard_input() if source.file is None and source.text == "-" else None
     if source.file is None and source.text is None:
-        raise UsageError("no text given", hint="pass TEXT, - for standard input, or --file PATH")
+        piped = _standard_input() if is_piped(sys.stdin) else ""
+        if not piped:
+            raise UsageError("no text given", hint="pass TEXT, - for standard input, or --file PATH")
     for option, text in (("TEXT", source.text), ("--pair", source.pair), ("--context", source.context)):
         if text is not None:
             _refuse_file_name(option, text)
     if source.file is None:
-        standard = source.text == "-"
-        text = _standard_input() if standard else str(source.text)
-        return (TextInput(text, source.pair, source.context, "standard input" if standard else "TEXT"),)
+        where = "TEXT" if piped is None else "standard input"
+        return (TextInput(str(source.text) if piped is None else piped, source.pair, source.context, where),)
     if source.text is not None or source.pair is not None:
         other = "TEXT" if source.text is not None else "--pair"
         raise UsageError(f"--file and {other} cannot be used together", hint="pass one of them")
@@ -130,9 +127,9 @@ def _refuse_file_name(option: str, text: str) -> None:
 def _from_file(path: Path, context: str | None, *, quiet: bool) -> "tuple[TextInput, ...]":
     from msgspec.structs import replace
 
-    from attnscope.files.text_files import read_texts
+    from attnscope.files import text_files
 
-    found, notes = read_texts(path)
+    found, notes = text_files.read_texts(path)
     for note in notes if not quiet else []:
         print_notice("note", escape_control(note))
     return tuple(replace(text, context=context) for text in found)

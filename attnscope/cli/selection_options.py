@@ -1,7 +1,7 @@
 """Options that say what to compute and record, shared by the commands that run a model."""
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 from attnscope import arguments
 from attnscope.arguments import By, WhatIf
@@ -13,6 +13,61 @@ from attnscope.selection import POOL, PRINTED
 
 _SELECT = "What to compute"
 _STAGES = "scores,masked,weights"
+NUMBERS = "or numbers such as 3, 0,2,5-7 or -1 (the last)."
+AUTO_HEAD = (
+    "auto picks the head with the most weight from --query on --key; without --key, the one whose weights depend most "
+    "on content, not on distance, special tokens or the first."
+)
+
+
+def layer_option(help: str, *words: str, metavar: str = "LAYERS") -> Any:
+    """Declare `--layer`; the words are completed."""
+    return _indices("--layer", "-l", metavar, words, help)
+
+
+def head_option(help: str, *words: str, metavar: str = "HEADS") -> Any:
+    """Declare `--head`; the words are completed."""
+    return _indices("--head", "-H", metavar, words, help)
+
+
+def _indices(name: str, short: str, metavar: str, words: tuple[str, ...], help: str) -> Any:
+    completed = completion.words(*words)
+    return option(
+        name, short, group=_SELECT, metavar=metavar, parser=arguments.indices(name), autocompletion=completed, help=help
+    )
+
+
+def query_option(help: str, *, metavar: str = "ROWS") -> Any:
+    """Declare `--query`."""
+    return option("--query", "-q", group=_SELECT, metavar=metavar, parser=arguments.text("--query"), help=help)
+
+
+def key_option(help: str, *, metavar: str = "COLUMNS") -> Any:
+    """Declare `--key`."""
+    return option("--key", group=_SELECT, metavar=metavar, parser=arguments.text("--key"), help=help)
+
+
+def stage_option(help: str, default: str = ".") -> Any:
+    """Declare `--stage`; its help begins with what is done with the stages, and ends with the default."""
+    return option(
+        "--stage",
+        group=_SELECT,
+        metavar="STAGES",
+        parser=arguments.stages,
+        autocompletion=completion.stages,
+        help=f"{help}, separated by commas: {', '.join(arguments.STAGES)}, or none{default}",
+    )
+
+
+def top_option(help: str, *, lowest: int, group: str = _SELECT) -> Any:
+    """Declare `--top`."""
+    return option("--top", group=group, metavar="K", parser=arguments.number("--top", lowest), help=help)
+
+
+def pool_option(help: str) -> Any:
+    """Declare `--pool`."""
+    read = arguments.number("--pool", 1, arguments.LARGEST_POOL)
+    return option("--pool", group=_SELECT, metavar="N", parser=read, help=help)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,50 +89,17 @@ class SelectionOptions:
     """
 
     layer: Annotated[
-        str,
-        option(
-            "--layer",
-            group=_SELECT,
-            metavar="LAYERS",
-            parser=arguments.indices("--layer"),
-            autocompletion=completion.words("auto", "all", "mean"),
-            help="Layers, counted from 0: auto, all, mean, or numbers such as 3, 0,2,5-7 or -1 (the last).",
-        ),
+        str, layer_option(f"Layers, counted from 0: auto, all, mean, {NUMBERS}", "auto", "all", "mean")
     ] = "auto"
-    head: Annotated[
-        str,
-        option(
-            "--head",
-            group=_SELECT,
-            metavar="HEADS",
-            parser=arguments.indices("--head"),
-            autocompletion=completion.words("auto", "all", "mean"),
-            help="Heads, in the same form, or L2H3. auto picks the head with the most weight from "
-            "--query on --key; without --key, the one whose weights depend most on content, not on distance, special "
-            "tokens or the first.",
-        ),
-    ] = "auto"
+    head: Annotated[str, head_option(f"Heads, in the same form, or L2H3. {AUTO_HEAD}", "auto", "all", "mean")] = "auto"
     query: Annotated[
         str | None,
-        option(
-            "--query",
-            group=_SELECT,
-            metavar="ROWS",
-            parser=arguments.text("--query"),
-            help="Rows: positions (3, 3:8, -1), words or phrases, separated by commas. Numbers that are not positions, "
-            "and anything in double quotes, are words.",
+        query_option(
+            "Rows: positions (3, 3:8, -1), words or phrases, separated by commas. Numbers that are not positions, "
+            "and anything in quotation marks, are words."
         ),
     ] = None
-    key: Annotated[
-        str | None,
-        option(
-            "--key",
-            group=_SELECT,
-            metavar="COLUMNS",
-            parser=arguments.text("--key"),
-            help="Columns, in the same form; 0: selects all.",
-        ),
-    ] = None
+    key: Annotated[str | None, key_option("Columns, in the same form; 0: selects all.")] = None
     mask: Annotated[
         str,
         option(
@@ -112,26 +134,11 @@ class SelectionOptions:
     ] = None
     stage: Annotated[
         str | None,
-        option(
-            "--stage",
-            group=_SELECT,
-            metavar="STAGES",
-            parser=arguments.stages,
-            autocompletion=completion.stages,
-            help=f"Stages to show, separated by commas: {', '.join(completion.STAGES)}, or none; default: {_STAGES}, "
-            "or weights alone where these would fill more than a screen.",
+        stage_option(
+            "Stages to show", f"; default: {_STAGES}, or weights alone where these would fill more than a screen."
         ),
     ] = None
-    top: Annotated[
-        int,
-        option(
-            "--top",
-            group=_SELECT,
-            metavar="K",
-            parser=arguments.number("--top", 0),
-            help="Contributors per token; 0 hides them.",
-        ),
-    ] = 3
+    top: Annotated[int, top_option("Contributors per token; 0 hides them.", lowest=0)] = 3
     by: Annotated[
         By,
         choice(
@@ -167,12 +174,8 @@ class OverviewOptions:
 
     pool: Annotated[
         int | None,
-        option(
-            "--pool",
-            group=_SELECT,
-            metavar="N",
-            parser=arguments.number("--pool", 1, 1024),
-            help=f"Show a map of N × N runs of tokens and the most attended tokens instead of matrices. Tables of "
-            f"texts longer than {PRINTED} tokens show a {POOL} × {POOL} map unless --query or --key is given.",
+        pool_option(
+            f"Show a map of N × N runs of tokens and the most attended tokens instead of matrices. Tables of "
+            f"texts longer than {PRINTED} tokens show a {POOL} × {POOL} map unless --query or --key is given."
         ),
     ] = None

@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from attnscope.checkpoints.folder import read_config_file, without_mxfp4
+from attnscope.checkpoints.samples import sample_names, samples_folder
+from attnscope.checkpoints.stack_file import read_stack
 from attnscope.config import ModelConfig, RunConfig, TextInput
 from attnscope.engines.opening import describe_source
-from attnscope.families import open_config
+from attnscope.families import FAMILIES, open_config
 from attnscope.planning.memory import embedding_parameters, head_parameters, layer_parameters
-from attnscope.report.info import Description
+from attnscope.report.info import Description, KnownModels
 from attnscope.system.escape import as_unicode
 
 _SAMPLE_TEXT = TextInput("The bank by the river")  # what a tokenizer that is made from the text is made of here
@@ -56,6 +58,21 @@ def describe(model: str | None, config: str | None, **options: Any) -> Descripti
         notes=[*source.notes, *source.details],
         ignored_keys=list(source.ignored_keys),
     )
+
+
+def known_models() -> KnownModels:
+    """List the bundled samples and configs, and the families that the native engine runs."""
+    samples, configs = samples_folder("sample_weights"), samples_folder("configs")
+    return KnownModels(
+        samples={name: _in_short(samples / name / "config.json") for name in sample_names("sample_weights")},
+        configs={name: read_stack(configs / f"{name}.toml").file.description for name in sample_names("configs")},
+        families=sorted(FAMILIES),
+    )
+
+
+def _in_short(path: Path) -> str:
+    found = open_config(read_config_file(path)[1], str(path))
+    return f"{found.family.name}, {found.config.n_layers} layers × {found.config.n_heads} heads"
 
 
 def _describe_file(path: Path, run: RunConfig) -> Description:

@@ -44,6 +44,20 @@ class Description(msgspec.Struct, frozen=True):
     ignored_keys: list[str] = []
 
 
+class KnownModels(msgspec.Struct, frozen=True):
+    """What `attnscope info --list` shows.
+
+    Attributes:
+        samples: Bundled checkpoints by name, for `--model`, and what each is.
+        configs: Bundled configs by name, for `--config`, and what each is.
+        families: Supported values of `model_type` in a config.json.
+    """
+
+    samples: dict[str, str]
+    configs: dict[str, str]
+    families: list[str]
+
+
 TOP = 3
 
 

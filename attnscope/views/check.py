@@ -15,13 +15,19 @@ def as_json(report: CheckReport) -> bytes:
     return to_json(report) + b"\n"
 
 
-def as_text(report: CheckReport, page: Page = PAGE) -> str:
+def as_text(report: CheckReport, page: Page = PAGE, *, data_only: bool = False) -> str:
     """Say what was checked, a line per check, and the verdict.
 
     Args:
         report: The findings.
         page: Where the text goes.
+        data_only: Write the table of checks alone.
     """
+    checks = page.table(
+        [("check", "measured", "limit", "worst", "verdict"), *(_cells(check) for check in report.checks)]
+    )
+    if data_only:
+        return "\n".join(checks) + "\n"
     made, safe = report.provenance, page.safe
     part = f" {made.part}" if made.part else ""
     model = (
@@ -39,7 +45,7 @@ def as_text(report: CheckReport, page: Page = PAGE) -> str:
     lines = [
         *page.facts(facts, _NAMES),
         "",
-        *page.table([("check", "measured", "limit", "worst", "verdict"), *(_cells(check) for check in report.checks)]),
+        *checks,
         *(line for note in notes for line in page.wrapped(note, "", 2)),
         *_by_layer(report, page),
         "",

@@ -53,8 +53,8 @@ def export(
     Args:
         findings: What to export.
         path: The file's name; its ending chooses `.json`, `.txt` (the table view), `.svg` (the same in colour) or
-            `.safetensors` (every array of a Report by name, such as `text0.L2H1.weights`), `.csv` or `.parquet` (a row
-            for every head of a survey).
+            `.safetensors` or `.npz` (the arrays of a Report, one for each stage), `.csv` or `.parquet` (a row for every
+            head of a survey).
         precision: Digits after the point in `.txt` and `.svg`; the others are exact.
         width: Columns of `.txt` and `.svg`; None for 120.
         listing: Of a survey of heads: which of them `.txt` and `.svg` list.
@@ -91,12 +91,12 @@ def endings(command: Command) -> list[str]:
 
 def endings_in_words(*commands: Command) -> str:
     """Describe the endings of some commands for help: `.json .txt .svg, or .safetensors for run`."""
-    shared = [one.ending for one in FILE_FORMATS if set(commands) <= set(one.holds)]
-    others = [
-        f", or {one.ending} for {' and '.join(command for command in commands if command in one.holds)}"
-        for one in FILE_FORMATS
-        if one.ending not in shared and set(commands) & set(one.holds)
-    ]
+    by_commands: dict[tuple[str, ...], list[str]] = {}
+    for one in FILE_FORMATS:
+        by_commands.setdefault(tuple(command for command in commands if command in one.holds), []).append(one.ending)
+    shared = by_commands.pop(commands, [])
+    by_commands.pop((), None)
+    others = [f", or {' '.join(some)} for {' and '.join(which)}" for which, some in by_commands.items()]
     return " ".join(shared) + "".join(others)
 
 
@@ -135,9 +135,15 @@ def _svg(findings: Any, precision: int, width: int, listing: Any) -> Iterator[by
 
 
 def _safetensors(findings: Any, _precision: int, _width: int, _listing: Any) -> Iterator[bytes]:
-    from attnscope.views.tensors import safetensors_parts
+    from attnscope.views.arrays import safetensors_parts
 
     yield from safetensors_parts(findings)
+
+
+def _npz(findings: Any, _precision: int, _width: int, _listing: Any) -> Iterator[bytes]:
+    from attnscope.views.arrays import npz_parts
+
+    yield from npz_parts(findings)
 
 
 def _csv(findings: Any, _precision: int, _width: int, _listing: Any) -> Iterator[bytes]:
@@ -157,6 +163,7 @@ FILE_FORMATS = (
     FileFormat(".txt", (*_DRAWS, "check"), _txt, drawn=True),
     FileFormat(".svg", _DRAWS, _svg, drawn=True),
     FileFormat(".safetensors", ("run",), _safetensors),
+    FileFormat(".npz", ("run",), _npz),
     FileFormat(".csv", ("heads",), _csv),
     FileFormat(".parquet", ("heads",), _parquet),
 )

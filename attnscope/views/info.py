@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from attnscope.report.info import TOP, CostRow
+from attnscope.report.info import TOP, CostRow, KnownModels
 from attnscope.selection import POOL, PRINTED
 from attnscope.views.plain import PAGE, Page
 
@@ -46,6 +46,21 @@ def as_text(description: "Description", cost: Sequence[CostRow] | None, page: Pa
     if cost is not None:
         lines += ["", *cost_lines(cost, page)]
     return "\n".join(lines) + "\n"
+
+
+def models_as_json(models: KnownModels) -> bytes:
+    """Write the known models as strict JSON on one line."""
+    return msgspec.json.encode(models) + b"\n"
+
+
+def models_as_text(models: KnownModels, page: Page = PAGE) -> str:
+    """Write the known models, each beside the option that takes its name."""
+    blocks = []
+    for title, facts in (("samples, for --model", models.samples), ("configs, for --config", models.configs)):
+        blocks.append([*page.wrapped(title), *page.facts([(f"  {name}", said) for name, said in facts.items()], 28)])
+    families = ", ".join(models.families)
+    blocks.append([*page.wrapped("families (model_type in a config.json)"), *page.wrapped(families, indent=2)])
+    return "\n\n".join("\n".join(block) for block in blocks) + "\n"
 
 
 def _facts(d: "Description", safe: Callable[[str], str]) -> list[tuple[str, str]]:

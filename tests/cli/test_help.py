@@ -46,12 +46,13 @@ def test_examples_of_run_parse(line, pipeline, monkeypatch, tmp_path, capsys):
     asked = pipeline("fine")
     ours = line.split(" | ")[1] if line.startswith("echo") else line
     if line.startswith("echo"):
-        import io
-
-        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"The bank by the river\n")))
+        (tmp_path / "piped").write_text("The bank by the river\n")
     name, *args = shlex.split(ours)
     assert name == "attnscope"
-    assert main(args) == 0
+    with open(tmp_path / "piped", "a+") as piped:
+        piped.seek(0)
+        monkeypatch.setattr("sys.stdin", piped)
+        assert main(args) == 0
     assert len(asked) == 1
 
 
@@ -66,6 +67,6 @@ def test_examples_of_info_parse(line):
         "--config",
         "sliding-window",
         "--cost",
-        "--format",
-        "json",
+        "--json",
+        "--list",
     }

@@ -9,7 +9,7 @@ from attnscope.config import RunConfig, TextInput
 from attnscope.pipeline import inspect
 from attnscope.report import from_json, to_json
 from attnscope.selection import POOL, PRINTED
-from attnscope.views.tensors import tensors
+from attnscope.views.arrays import labelled_arrays
 
 STACK = """
 d_model = 32
@@ -145,10 +145,10 @@ def test_a_pooled_report_survives_json_and_has_its_arrays_in_files(look):
         np.testing.assert_array_equal(before.pooled.weights, after.pooled.weights)
         np.testing.assert_array_equal(before.columns.mass, after.columns.mass)
         assert before.means == after.means
-    found = tensors(report)
-    np.testing.assert_array_equal(found["text0.L1H2.pooled.weights"], report.texts[0].heads[2].pooled.weights)
-    assert found["text0.L1H2.pooled.keys"].tolist() == starts(150, 5)
-    assert found["text0.L1H2.columns.mass"].shape == (150,)
+    found = {one.name: one for one in labelled_arrays(report)}
+    np.testing.assert_array_equal(found["pooled.weights"].pieces[2], report.texts[0].heads[2].pooled.weights)
+    assert found["pooled.keys"].pieces[2].tolist() == starts(150, 5)
+    assert found["columns.mass"].shape == (1, 4, 150)
 
 
 def test_queries_that_may_see_nothing_are_left_out_of_map_and_averages(tmp_path, config):

@@ -5,11 +5,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec import structs
 from safetensors import safe_open
 
 from attnscope.errors import UsageError
 from attnscope.report import STAGES, from_json, to_json
 from attnscope.views import formats
+from attnscope.views.arrays import METADATA
 from tests.helpers.sample_reports import HOSTILE, bank, report, text_report, tokens
 from tests.helpers.screens import draw
 
@@ -26,7 +28,7 @@ def test_a_sink_goes_where_the_weights_go(tmp_path):
     )
     (tmp_path / "x.safetensors").write_bytes(export(made, tmp_path / "x.safetensors"))
     with safe_open(tmp_path / "x.safetensors", "numpy") as f:
-        assert f.get_tensor("text0.L2H1.sink").tolist() == made.texts[0].heads[0].sink.tolist()
+        assert f.get_tensor("sink")[0, 0].tolist() == made.texts[0].heads[0].sink.tolist()
 
 
 @pytest.fixture
@@ -71,33 +73,85 @@ def test_svg_is_coloured_well_formed_and_loads_nothing():
     assert "<script>alert(1)</script>" in "".join(root.itertext()).replace("\u00a0", " ")
 
 
-def test_safetensors_hold_every_array_by_name(made, tmp_path):
-    path = tmp_path / "x.safetensors"
-    path.write_bytes(export(made, path))
-    with safe_open(path, "numpy") as f:
-        metadata = json.loads(f.metadata()["attnscope"])
-        stored = {name: f.get_tensor(name) for name in f.keys()}  # noqa: SIM118 (not a dict)
+def stored(findings, path):
+    """The arrays and the metadata of a file of findings, as other libraries read them."""
+    path.write_bytes(export(findings, path))
+    if path.suffix == ".npz":
+        with np.load(path) as file:
+            return {name: file[name] for name in file.files if name != METADATA}, json.loads(file[METADATA])
+    with safe_open(path, "numpy") as file:
+        return {name: file.get_tensor(name) for name in file.keys()}, json.loads(file.metadata()["attnscope"])  # noqa: SIM118 (not a dict)
+
+
+def arrays_of(head):
+    arrays = dict(head.stages)
+    arrays |= {f"top.{field}": getattr(head.top, field) for field in ("keys", "weight", "value", "projected")}
+    arrays |= {f"rows.{field}": getattr(head.rows, field) for field in head.rows.__struct_fields__}
+    return {name: array for name, array in arrays.items() if array is not None}
+
+
+@pytest.mark.parametrize("ending", [".safetensors", ".npz"])
+def test_a_file_of_arrays_has_every_number_of_several_texts(made, tmp_path, ending):
+    found, metadata = stored(made, tmp_path / f"x{ending}")
     assert metadata["provenance"]["weights"] == "random"
     assert metadata["schema"] == made.schema
+    assert metadata["axes"].keys() == found.keys()
+    assert all(len(metadata["axes"][name]) == array.ndim for name, array in found.items())
     for text in made.texts:
         name = f"text{text.index}"
-        assert stored.pop(f"{name}.queries").tolist() == text.queries
-        assert stored.pop(f"{name}.keys").tolist() == text.keys
-        assert stored.pop(f"{name}.ids").tolist() == [token.id for token in text.tokens]
+        assert found.pop(f"{name}.queries").tolist() == text.queries
+        assert found.pop(f"{name}.keys").tolist() == text.keys
+        assert found.pop(f"{name}.ids").tolist() == [token.id for token in text.tokens]
         assert [token["text"] for token in metadata["texts"][name]["tokens"]] == [token.text for token in text.tokens]
         if text.context is not None:
-            assert stored.pop(f"{name}.context_ids").tolist() == [token.id for token in text.context]
-        for head in text.heads:
-            facts = metadata["texts"][name]["heads"][f"L{head.layer}H{head.head}"]
-            assert facts["fully_masked"] == head.fully_masked
-            at = f"{name}.L{head.layer}H{head.head}"
-            arrays = dict(head.stages)
-            arrays |= {f"top.{field}": getattr(head.top, field) for field in ("keys", "weight", "value", "projected")}
-            arrays |= {f"rows.{field}": getattr(head.rows, field) for field in head.rows.__struct_fields__}
-            for field, array in arrays.items():
-                if array is not None:
-                    np.testing.assert_array_equal(stored.pop(f"{at}.{field}"), array)
-    assert not stored
+            assert found.pop(f"{name}.context_ids").tolist() == [token.id for token in text.context]
+        assert found.pop(f"{name}.layers").tolist() == [head.layer for head in text.heads]
+        assert found.pop(f"{name}.heads").tolist() == [head.head for head in text.heads]
+        of_text = {field: found.pop(f"{name}.{field}") for field in arrays_of(text.heads[0])}
+        for n, head in enumerate(text.heads):
+            assert metadata["texts"][name]["heads"][f"L{head.layer}H{head.head}"]["fully_masked"] == head.fully_masked
+            for field, array in arrays_of(head).items():
+                one = of_text[field][n] if len(text.heads) > 1 else of_text[field][0, 0]
+                np.testing.assert_array_equal(one, array)
+    assert not found
+
+
+@pytest.mark.parametrize("ending", [".safetensors", ".npz"])
+@pytest.mark.parametrize(
+    ("heads", "axes"),
+    [
+        ([(0, 1), (0, 2), (3, 1), (3, 2), (4, 1), (4, 2)], ["layers", "heads"]),
+        ([(0, 2), (0, 1), (3, 1), (3, 2)], ["units"]),
+        ([(0, 1), (3, 1), (3, 2)], ["units"]),
+        ([("mean", 0), ("mean", 1)], ["layers", "heads"]),
+    ],
+)
+def test_a_stage_of_one_text_is_one_array(heads, axes, ending, tmp_path):
+    words = tokens(["a", "b", "c"])
+    made = report(text_report(words, heads=heads, stages=STAGES, sink=0.5))
+    found, metadata = stored(made, tmp_path / f"x{ending}")
+    assert metadata["axes"]["weights"] == [*axes, "queries", "keys"]
+    assert metadata["axes"]["output"] == [*axes, "queries", "dimensions"]
+    assert metadata["axes"]["rows.entropy"] == metadata["axes"]["sink"] == [*axes, "queries"]
+    layers = [-1 if layer == "mean" else layer for layer, _ in heads]
+    if axes == ["units"]:
+        assert (found["layers"].tolist(), found["heads"].tolist()) == (layers, [head for _, head in heads])
+    for n, (layer, (_, number)) in enumerate(zip(layers, heads, strict=True)):
+        at = (n,)
+        if axes != ["units"]:
+            at = (found["layers"].tolist().index(layer), found["heads"].tolist().index(number))
+        for name, array in {**arrays_of(made.texts[0].heads[n]), "sink": made.texts[0].heads[n].sink}.items():
+            np.testing.assert_array_equal(found[name][at], array)
+
+
+def test_values_of_several_widths_are_an_array_for_each_head(tmp_path):
+    words = tokens(["a", "b"])
+    text = text_report(words, heads=[(0, 0), (1, 0)], stages=("weights", "output"))
+    wide = structs.replace(text.heads[1], stages={**text.heads[1].stages, "output": np.ones((2, 9), dtype=np.float32)})
+    found, metadata = stored(report(structs.replace(text, heads=[text.heads[0], wide])), tmp_path / "x.npz")
+    assert (found["L0H0.output"].shape, found["L1H0.output"].shape) == ((2, 6), (2, 9))
+    assert found["weights"].shape == (2, 1, 2, 2)
+    assert metadata["axes"]["L1H0.output"] == ["queries", "dimensions"]
 
 
 @pytest.mark.parametrize("ending", formats.endings("run"))
@@ -117,7 +171,7 @@ def test_another_ending_is_refused_with_those_there_are(name, found):
         export(bank(), Path(name))
     assert found in e.value.found
     assert str(e.value).startswith(f"{name}: ")
-    assert e.value.hint == "use .json .txt .svg .safetensors"
+    assert e.value.hint == "use .json .txt .svg .safetensors .npz"
 
 
 def test_views_leave_torch_alone_and_files_leave_rich_alone():

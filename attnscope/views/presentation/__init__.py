@@ -4,13 +4,14 @@ Nothing in here knows rich, HTML, the width of a screen or how many colours ther
 parts (`parts.py`), not another reading of findings.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal, Union
 
 from attnscope.report import Explanation, Report
-from attnscope.views.presentation.parts import ViewPart
+from attnscope.views.presentation.parts import Facts, Flow, Gap, ViewPart
 from attnscope.views.presentation.settings import DisplaySettings
+from attnscope.views.presentation.spans import Spans
 
 if TYPE_CHECKING:
     from attnscope.report.compare import Comparison
@@ -30,6 +31,7 @@ def present(
     listing: "Listing | None" = None,
     verbose: bool = False,
     brief: bool = False,
+    data_only: bool = False,
 ) -> Iterator[ViewPart]:
     """Turn findings of any kind into parts.
 
@@ -42,8 +44,37 @@ def present(
         listing: Of a survey of heads: which of them are listed.
         verbose: See DisplaySettings.
         brief: See DisplaySettings.
+        data_only: Leave out facts about the run, notes and options, but nothing that warns.
     """
-    settings = DisplaySettings(precision, options, verbose, brief)
+    parts = _present(findings, format, DisplaySettings(precision, options, verbose, brief), listing)
+    return _only_data(parts) if data_only and format != "verdict" else parts
+
+
+def _only_data(parts: Iterable[ViewPart]) -> Iterator[ViewPart]:
+    """Leave out facts without a warning, and the gaps around them."""
+    gap, begun = False, False
+    for part in parts:
+        if isinstance(part, Facts):
+            kept = [(name, value) for name, value in part.lines if _warns(value)]
+            if not kept:
+                continue
+            part = Facts(kept)
+        if isinstance(part, Gap):
+            gap = begun
+            continue
+        if gap:
+            yield Gap()
+        gap, begun = False, True
+        yield part
+
+
+def _warns(value: Spans | Flow) -> bool:
+    return not isinstance(value, Flow) and any(span.look in ("warning", "alarm") for span in value)
+
+
+def _present(
+    findings: Findings, format: Format, settings: DisplaySettings, listing: "Listing | None"
+) -> Iterator[ViewPart]:
     if isinstance(findings, Report):  # only what is shown is imported: a run waits for it
         from attnscope.views.presentation.run import present_report
 

@@ -26,6 +26,7 @@ def draw(
     listing: "Listing | None" = None,
     verbose: bool = False,
     brief: bool = False,
+    data_only: bool = False,
 ) -> None:
     """Print findings of any kind.
 
@@ -39,6 +40,7 @@ def draw(
         listing: See present.
         verbose: See present.
         brief: See present.
+        data_only: See present.
     """
     screen = Screen(console)
     parts = present(
@@ -49,6 +51,7 @@ def draw(
         listing=listing,
         verbose=verbose,
         brief=brief,
+        data_only=data_only,
     )
     for part in parts:
         put_part(screen, part)

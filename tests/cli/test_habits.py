@@ -1,0 +1,164 @@
+"""What users of other command lines expect: short options, pipes, colour by environment, data alone."""
+
+import json
+import os
+import re
+
+import pytest
+
+from attnscope.checkpoints.samples import sample_names
+from attnscope.cli import main
+from attnscope.cli.app import app
+from attnscope.families import FAMILIES
+from attnscope.version import __version__
+
+TEXT = "The bank by the river"
+COMMANDS = [command.name for command in app.registered_commands]
+
+
+def test_short_options_are_the_long_ones(pipeline, capsys):
+    asked = pipeline("fine")
+    short = ["-m", "riverbank", "-l", "2", "-H", "1", "-q", "bank"]
+    long = ["--model", "riverbank", "--layer", "2", "--head", "1", "--query", "bank"]
+    assert main(["run", TEXT, *short]) == main(["run", TEXT, *long]) == 0
+    assert asked[0] == asked[1]
+    assert (asked[0].model, asked[0].layer, asked[0].head, asked[0].query) == ("riverbank", "2", "1", "bank")
+
+
+@pytest.mark.parametrize("command", ["run", "compare", "explain", "heads"])
+def test_a_short_option_names_the_file(command, tmp_path, capsys):
+    (tmp_path / "there.json").write_text("")
+    assert main([command, TEXT, "-o", str(tmp_path / "there.json")]) == 1
+    assert "there.json: " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["info", "check"])
+def test_json_is_the_format(command, capfdbinary):
+    def printed(*args):
+        assert main([command, *args]) == 0
+        return json.loads(capfdbinary.readouterr().out)
+
+    assert printed("--json").keys() == printed("--format", "json").keys()
+
+
+@pytest.mark.parametrize("command", ["run", "compare", "explain", "heads", "check", "info"])
+def test_two_formats_contradict_each_other(command, capsys):
+    assert main([command, "--json", "--format", "table"]) == 2
+    said = "attnscope: error: --json and --format table cannot be used together; remove one of them\n"
+    assert capsys.readouterr().err == said
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_version_is_said_after_any_command(command, capsys):
+    assert main([command, "--version"]) == 0
+    assert capsys.readouterr() == (f"attnscope {__version__}\n", "")
+
+
+def test_known_models_are_listed(capfdbinary):
+    assert main(["info", "--list", "--json"]) == 0
+    found = json.loads(capfdbinary.readouterr().out)
+    assert list(found["samples"]) == sample_names("sample_weights")
+    assert list(found["configs"]) == sample_names("configs")
+    assert found["families"] == sorted(FAMILIES)
+    assert found["samples"]["riverbank"] == "bert, 4 layers × 4 heads"
+    assert main(["info", "--list"]) == 0
+    words = capfdbinary.readouterr().out.decode().replace(",", "").split()
+    assert {*found["samples"], *found["configs"], *found["families"]} <= {*words}
+
+
+@pytest.fixture
+def piped(monkeypatch):
+    """A function that puts a pipe with some text in the place of standard input."""
+    ours, theirs = os.pipe()
+
+    def put(text):
+        os.write(theirs, text.encode())
+        os.close(theirs)
+
+    with open(ours, encoding="utf-8") as stdin:
+        monkeypatch.setattr("sys.stdin", stdin)
+        yield put
+
+
+@pytest.mark.parametrize("args", [["run"], ["run", "-"], ["explain"], ["heads", "--key", "river"]])
+def test_what_is_piped_is_the_text(args, piped, pipeline, monkeypatch, capsys):
+    asked = []
+    monkeypatch.setattr("attnscope.cli.run_config.run_config", lambda texts, *_, **__: asked.append(texts) or stop())
+
+    def stop():
+        raise KeyboardInterrupt
+
+    piped(f"{TEXT}\n")
+    assert main(args) == 130
+    assert [(text.text, text.where) for text in asked[0]] == [(TEXT, "standard input")]
+
+
+@pytest.mark.parametrize("args", [[], ["-"], ["--file", "-"]])
+def test_every_side_of_a_comparison_has_what_is_piped(args, piped, capsys):
+    piped(f"{TEXT}\n")
+    assert main(["compare", *args, "--json", "--stage", "none"]) == 0
+    texts = json.loads(capsys.readouterr().out)["sides"]
+    assert len(texts) == 2
+
+
+@pytest.mark.parametrize("command", ["run", "compare", "explain"])
+def test_an_empty_pipe_is_no_text(command, piped, capsys):
+    piped("")
+    assert main([command]) == 2
+    assert capsys.readouterr().err.startswith("attnscope: error: no text given; ")
+
+
+def test_texts_are_piped_to_a_dump(attnscope, tmp_path):
+    (tmp_path / "texts").write_text(f"{TEXT}\n")
+    with open(tmp_path / "texts") as file:
+        done = attnscope("", "batch", "--from", "txt", "-o", "dump.jsonl", "--layer", "0", stdin=file, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert b'"records":1,"ok":1,"skipped":0,"failed":0' in (tmp_path / "dump.jsonl").read_bytes()
+    done = attnscope("", "batch", "-o", "other.jsonl", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (
+        2,
+        b"attnscope: error: no input given; pass FILE, or - for standard input\n",
+    )
+
+
+@pytest.mark.parametrize(
+    ("environment", "coloured"),
+    [
+        ({"FORCE_COLOR": "1"}, True),
+        ({}, False),
+        ({"FORCE_COLOR": "1", "NO_COLOR": "1"}, False),
+        ({"FORCE_COLOR": ""}, False),
+    ],
+)
+@pytest.mark.parametrize("args", [["run", TEXT], ["run", "--help"]])
+def test_colour_is_forced_into_a_pipe(args, environment, coloured, attnscope):
+    done = attnscope("fine", *args, env=environment)
+    assert done.returncode == 0
+    assert (b"\x1b[" in done.stdout) == coloured
+
+
+def test_quiet_leaves_data_alone(pipeline, capsys):
+    pipeline("fine")
+    assert main(["run", TEXT]) == 0
+    loud = capsys.readouterr().out.splitlines()
+    pipeline("fine")
+    assert main(["run", TEXT, "--quiet"]) == 0
+    quiet = capsys.readouterr().out.splitlines()
+    assert [line for line in loud if line not in quiet] == [
+        line for line in loud if re.match("(model|mask|text|more)  ", line) or line.startswith("         --")
+    ]
+    assert quiet[0].startswith(" RANDOM WEIGHTS ")
+    assert quiet[-1]
+    assert "weights" in " ".join(quiet)
+
+
+def test_quiet_keeps_what_warns(capsys):
+    assert main(["run", TEXT, "--quiet", "--mask", "window:2", "--what-if", "same-scores", "--stage", "none"]) == 0
+    assert capsys.readouterr().out.startswith("what if  same-scores: ")
+
+
+def test_a_quiet_check_is_its_table(capsys):
+    assert main(["check", "--config", "causal", "--quiet"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split() == ["check", "measured", "limit", "worst", "verdict"]
+    assert {line.split()[-1] for line in lines[1:]} == {"ok", "skipped"}
