@@ -6,11 +6,11 @@ parts (`parts.py`), not another reading of findings.
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Literal, Union
+from typing import TYPE_CHECKING, Literal, Union, Unpack
 
 from attnscope.report import Explanation, Report
 from attnscope.views.presentation.parts import ViewPart
-from attnscope.views.presentation.settings import DisplaySettings
+from attnscope.views.presentation.settings import Detail, DisplaySettings
 
 if TYPE_CHECKING:
     from attnscope.report.compare import Comparison
@@ -28,8 +28,7 @@ def present(
     precision: int = 2,
     options: bool = True,
     listing: "Listing | None" = None,
-    verbose: bool = False,
-    brief: bool = False,
+    **detail: Unpack[Detail],
 ) -> Iterator[ViewPart]:
     """Turn findings of any kind into parts.
 
@@ -40,10 +39,9 @@ def present(
         precision: Digits after the point in matrices; weights of contributors have one more.
         options: Name the options of the command line that show more.
         listing: Of a survey of heads: which of them are listed.
-        verbose: See DisplaySettings.
-        brief: See DisplaySettings.
+        **detail: How much is shown.
     """
-    settings = DisplaySettings(precision, options, verbose, brief)
+    settings = DisplaySettings(precision, options, **detail)
     if isinstance(findings, Report):  # only what is shown is imported: a run waits for it
         from attnscope.views.presentation.run import present_report
 

@@ -4,11 +4,12 @@ This package is the only view that knows rich. Nothing is ever cut in silence: t
 labels are spelled out below, and untrusted text reaches the terminal only with its control characters escaped.
 """
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 
 from rich.console import Console
 
 from attnscope.views.presentation import Findings, Format, present
+from attnscope.views.presentation.settings import Detail
 from attnscope.views.terminal.lowering import put_part
 from attnscope.views.terminal.screen import Screen
 
@@ -24,8 +25,7 @@ def draw(
     precision: int = 2,
     options: bool = True,
     listing: "Listing | None" = None,
-    verbose: bool = False,
-    brief: bool = False,
+    **detail: Unpack[Detail],
 ) -> None:
     """Print findings of any kind.
 
@@ -37,18 +37,8 @@ def draw(
         precision: See present.
         options: See present.
         listing: See present.
-        verbose: See present.
-        brief: See present.
+        **detail: See present.
     """
     screen = Screen(console)
-    parts = present(
-        findings,
-        format=format,
-        precision=precision,
-        options=options,
-        listing=listing,
-        verbose=verbose,
-        brief=brief,
-    )
-    for part in parts:
+    for part in present(findings, format=format, precision=precision, options=options, listing=listing, **detail):
         put_part(screen, part)
