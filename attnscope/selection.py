@@ -191,12 +191,18 @@ def _numbered(part: str, count: int, *, clip: bool) -> list[int] | None:
 def _find_word(word: str, tokens: "Sequence[Token]", texts: Sequence[str | None]) -> list[int]:
     """Find the tokens that show the word, and runs of them that it spells; as it is typed, else in any case.
 
+    A piece is also found as screens spell it (`##ing`).
+
     A run starts and ends where the word does in the text (`riv`, `er`), so a phrase is found with any white space. What
     is not there with its quotation marks is looked for without them.
     """
     if not word.strip():
         return []
     pattern = r"\s+".join(map(re.escape, word.split()))
+    from attnscope.report.tokens import CONTINUES, spell_piece
+
+    if word.startswith(CONTINUES) and (found := [i for i in range(len(tokens)) if spell_piece(tokens, i) == word]):
+        return found
     for flags in (re.NOFLAG, re.IGNORECASE):
         alone = [i for i, t in enumerate(tokens) if t.text == word or (flags and t.text.casefold() == word.casefold())]
         runs = [i for n, text in enumerate(texts) for i in _runs(re.compile(pattern, flags), n, tokens, text)]

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 
 from attnscope.cli.options import OutputOptions
 from attnscope.cli.process import print_notice, wants_color
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from attnscope.views.plain import Page
     from attnscope.views.presentation import Findings, Format
     from attnscope.views.presentation.heads import Listing
+    from attnscope.views.presentation.settings import Detail
 
 _NARROWEST, _WIDEST = 40, 10_000
 
@@ -65,7 +66,7 @@ def check_output(show: OutputOptions, command: Command, inputs: Iterable[object]
 
 
 def deliver(
-    findings: "Findings", show: OutputOptions, listing: "Listing | None" = None, *, brief: bool = False
+    findings: "Findings", show: OutputOptions, listing: "Listing | None" = None, **detail: "Unpack[Detail]"
 ) -> None:
     """Send findings where the user wants it.
 
@@ -73,7 +74,7 @@ def deliver(
         findings: What was found.
         show: Where to, and how it looks.
         listing: Of a survey of heads: which of them are listed.
-        brief: On a terminal, matrices that fill more than a screen may be left out.
+        **detail: On a terminal, how much is shown besides what `show` says.
 
     Raises:
         AttnscopeError: It cannot be written.
@@ -87,7 +88,7 @@ def deliver(
             write_bytes(part)
         write_bytes(b"\n")
     else:
-        put(findings, show, show.format or "table", listing, brief=brief)
+        put(findings, show, show.format or "table", listing, **detail)
 
 
 def put(
@@ -95,21 +96,21 @@ def put(
     show: OutputOptions,
     format: "Format",
     listing: "Listing | None" = None,
-    *,
-    brief: bool = False,
+    **detail: "Unpack[Detail]",
 ) -> None:
     """Draw findings on standard output."""
     from attnscope.views.terminal import draw
 
+    if show.verbose:
+        detail |= {"verbose": True, "brief": False}
     draw(
         findings,
         console(show.color),
         format=format,
         precision=show.precision,
         listing=listing,
-        verbose=show.verbose,
-        brief=brief and not show.verbose,
         data_only=show.quiet,
+        **detail,
     )
 
 

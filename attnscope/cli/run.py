@@ -1,7 +1,12 @@
 """The command `attnscope run`: show the matrices and top contributors of a text."""
 
-from attnscope.cli.options import MachineOptions, ModelOptions, OutputOptions, TextOptions
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated
+
+from attnscope.cli.options import MachineOptions, ModelOptions, OutputOptions, TextOptions, option
 from attnscope.cli.selection_options import OverviewOptions, SelectionOptions
+from attnscope.errors import UsageError
 from attnscope.selection import PRINTED
 
 EXAMPLES = """
@@ -15,11 +20,48 @@ echo "The bank by the river" | attnscope run --json | jq .texts[0].tokens
 """
 
 
+@dataclass(frozen=True, kw_only=True)
+class TokenOptions:
+    """What is shown of the tokenizer's work.
+
+    Attributes:
+        words: Merge the pieces of a word.
+        ids: List tokens with their ids.
+    """
+
+    words: Annotated[
+        bool,
+        option(
+            "--words",
+            group="What to show",
+            help="Merge the pieces of a word: weights are summed over its keys and averaged over its queries. In a "
+            "terminal only.",
+        ),
+    ] = False
+    ids: Annotated[
+        bool, option("--ids", group="What to show", help="List the tokens with their ids. In a terminal only.")
+    ] = False
+
+    def check(self, show: OutputOptions, stages: Sequence[str]) -> None:
+        """Refuse them where they would have no effect.
+
+        Raises:
+            UsageError: Findings go to a file, or to standard output as JSON, or there are no weights to merge.
+        """
+        if self.words and "weights" not in stages:
+            raise UsageError("needs weights", where="--words", hint="add weights to --stage")
+        for name in ("words", "ids"):
+            if getattr(self, name) and (show.output is not None or show.format == "json"):
+                hint = "remove it, or read the tokens, with ids and spans, from the file"
+                raise UsageError("changes only what a terminal shows", where=f"--{name}", hint=hint)
+
+
 def run(
     source: TextOptions,
     stack: ModelOptions,
     selection: SelectionOptions,
     overview: OverviewOptions,
+    spelled: TokenOptions,
     show: OutputOptions,
     machine: MachineOptions,
 ) -> None:
@@ -35,6 +77,7 @@ def run(
     from attnscope.cli.run_config import read_texts, run_config
 
     check_output(show, "run", [source.file])
+    spelled.check(show, selection.stages)
     window = PRINTED if is_table(show) else None
     asked = run_config(
         read_texts(source, quiet=show.quiet), stack, selection, machine, window=window, pool=overview.pool
@@ -44,4 +87,4 @@ def run(
 
     with progress(quiet=show.quiet) as on_progress:
         report = inspect(asked, on_progress)
-    deliver(report, show, brief=selection.stage is None)
+    deliver(report, show, brief=selection.stage is None, words=spelled.words, ids=spelled.ids)

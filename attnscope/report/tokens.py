@@ -74,3 +74,43 @@ def describe_unknown(texts: Iterable[tuple[str, str | None, Sequence[Token]]]) -
         return "", []
     share = f"{len(unknown)} of {count} word{'s' * (count > 1)} {'is' if len(unknown) == 1 else 'are'}"
     return f"{share} unknown to the tokenizer", list(dict.fromkeys(unknown))
+
+
+CONTINUES = "##", "·"  # before a piece that goes on with a word: as WordPiece spells it, and of other tokenizers
+
+
+def continues(tokens: Sequence[Token], position: int) -> bool:
+    """Tell whether a token goes on with the word of the token before it, with no blank or mark between them."""
+    token = tokens[position]
+    if token.special or not token.text:
+        return False
+    if _is_wordpiece(token):
+        return True
+    before = tokens[position - 1] if position else None
+    if before is None or before.special or not before.text:
+        return False
+    touch = token.start is not None and (before.segment, before.end) == (token.segment, token.start)
+    edge = before.text[-1] + token.text[0]
+    return touch and edge.isalnum() and re.search(_IDEOGRAPH, edge) is None
+
+
+def spell_piece(tokens: Sequence[Token], position: int) -> str:
+    """Return what a token is called: its text, or its piece where it has none; one that goes on with a word says so."""
+    token = tokens[position]
+    mark = CONTINUES[not _is_wordpiece(token)] if continues(tokens, position) else ""
+    return mark + (token.text or token.piece)
+
+
+def _is_wordpiece(token: Token) -> bool:
+    return token.piece.startswith(CONTINUES[0]) and not token.text.startswith(CONTINUES[0])
+
+
+def group_words(tokens: Sequence[Token], positions: Sequence[int]) -> list[list[int]]:
+    """Group positions, which are in order, by the words that their tokens are pieces of."""
+    words: list[list[int]] = []
+    for position in positions:
+        if words and words[-1][-1] == position - 1 and continues(tokens, position):
+            words[-1].append(position)
+        else:
+            words.append([position])
+    return words

@@ -39,8 +39,8 @@ def words(count):
 
 def tokens(spelled, *, special=(), second=()):
     return [
-        Token(id=100 + i, piece=word, text=word, start=None if i in special else i, end=None if i in special else i + 1,
-              special=i in special, segment=int(i in second))
+        Token(id=100 + i, piece=word, text=word, start=None if i in special else 2 * i,
+              end=None if i in special else 2 * i + 1, special=i in special, segment=int(i in second))
         for i, word in enumerate(spelled)
     ]  # fmt: skip
 

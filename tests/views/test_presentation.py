@@ -8,7 +8,6 @@ from typing import get_args
 
 import numpy as np
 import pytest
-from msgspec.structs import replace
 
 from attnscope.comparison.reports import compare_sides
 from attnscope.report import STAGES, to_json
@@ -28,11 +27,6 @@ def of_kind(kind, found):
 def named(axis):
     assert all(span.origin == "token" for span in axis.names)
     return [span.text for span in axis.names]
-
-
-def apart(spelled):
-    """Tokens that have a blank between them."""
-    return [replace(token, start=2 * token.start, end=2 * token.start + 1) for token in spelled]
 
 
 def spans_text(spans):
@@ -167,7 +161,7 @@ def test_both_sides_and_their_difference_are_in_the_parts():
 def test_the_difference_of_two_texts_has_every_column_in_which_weight_moves(heat):
     """So half the sum of its row is what moved; columns of one side alone have that side's weight."""
     one, other = (
-        report(text_report(apart(tokens(spelled.split())), index=n))
+        report(text_report(tokens(spelled.split()), index=n))
         for n, spelled in enumerate(("she saw the old grey cat run", "she saw a cat run very fast"))
     )
     made = compare_sides("text", [Side("old", one), Side("new", other)])

@@ -6,11 +6,11 @@ parts (`parts.py`), not another reading of findings.
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Literal, Union
+from typing import TYPE_CHECKING, Literal, Union, Unpack
 
 from attnscope.report import Explanation, Report
 from attnscope.views.presentation.parts import Facts, Flow, Gap, ViewPart
-from attnscope.views.presentation.settings import DisplaySettings
+from attnscope.views.presentation.settings import Detail, DisplaySettings
 from attnscope.views.presentation.spans import Spans
 
 if TYPE_CHECKING:
@@ -29,9 +29,8 @@ def present(
     precision: int = 2,
     options: bool = True,
     listing: "Listing | None" = None,
-    verbose: bool = False,
-    brief: bool = False,
     data_only: bool = False,
+    **detail: Unpack[Detail],
 ) -> Iterator[ViewPart]:
     """Turn findings of any kind into parts.
 
@@ -42,11 +41,10 @@ def present(
         precision: Digits after the point in matrices; weights of contributors have one more.
         options: Name the options of the command line that show more.
         listing: Of a survey of heads: which of them are listed.
-        verbose: See DisplaySettings.
-        brief: See DisplaySettings.
         data_only: Leave out facts about the run, notes and options, but nothing that warns.
+        **detail: How much is shown.
     """
-    parts = _present(findings, format, DisplaySettings(precision, options, verbose, brief), listing)
+    parts = _present(findings, format, DisplaySettings(precision, options, **detail), listing)
     return _only_data(parts) if data_only and format != "verdict" else parts
 
 

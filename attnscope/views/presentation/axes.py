@@ -52,7 +52,7 @@ class Axis:
 def token_axis(kind: str, tokens: Sequence[Token], positions: Sequence[int] | None = None) -> Axis:
     """Return the axis of these positions of a text, or of all of them."""
     chosen = range(len(tokens)) if positions is None else positions
-    return Axis(kind, chosen, [token_span(tokens[p]) for p in chosen], [tokens[p].special for p in chosen], len(tokens))
+    return Axis(kind, chosen, [token_span(tokens, p) for p in chosen], [tokens[p].special for p in chosen], len(tokens))
 
 
 def with_sink(keys: Axis) -> Axis:

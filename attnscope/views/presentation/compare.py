@@ -214,7 +214,7 @@ def _alone(sides: tuple[Side, Side], reports: Sequence[TextReport], head: HeadCh
     for text, alone, side in zip(reports, (head.only_first, head.only_second), sides, strict=True):
         if alone:
             title = (Span("only in ", "dim"), *untrusted(side.label, "dim"), Span(":", "dim"))
-            names = [(Span(f"{p} ", "dim"), token_span(text.sources[p], "dim")) for p in alone]
+            names = [(Span(f"{p} ", "dim"), token_span(text.sources, p, "dim")) for p in alone]
             yield Flow([title, *names], " ")
 
 
@@ -262,13 +262,12 @@ def _rows(reports: Sequence[TextReport], head: HeadChange, side: int | None = No
 def _both_axis(
     kind: str, first: Sequence[Token], second: Sequence[Token], pairs: Sequence[tuple[int | None, int | None]]
 ) -> Axis:
-    """Return the axis of tokens of two texts: `4 river│lake`; `5│ bank` is in the first alone."""
-    both = [(None if i is None else first[i], None if j is None else second[j]) for i, j in pairs]
-    numbers = [_number(i, j) for i, j in pairs]
-    special = [any(token.special for token in some if token) for some in both]
+    """Return the axis of tokens of two texts: `4 river│lake`; `5│ bank│` is in the first alone."""
+    names = [_both(first, second, pair) for pair in pairs]
+    special = [first[i].special if i is not None else second[j or 0].special for i, j in pairs]
     positions = [i if i is not None else j or 0 for i, j in pairs]
     total = len(first) + sum(i is None for i, _ in pairs)
-    return Axis(kind, positions, [_both(*some) for some in both], special, total, numbers)
+    return Axis(kind, positions, names, special, total, [_number(*pair) for pair in pairs])
 
 
 def _number(first: int | None, second: int | None) -> str:
@@ -278,13 +277,18 @@ def _number(first: int | None, second: int | None) -> str:
     return "│".join("" if position is None else str(position) for position in (first, second))
 
 
-def _both(one: Token | None, other: Token | None) -> Span:
-    """Name a token, or both that take each other's place: `river│lake`; `river│` is in the first side alone."""
-    if one is not None and other is not None and (one.piece, one.text) == (other.piece, other.text):
-        return token_span(one)
-    names = [token_span(token).text if token is not None else "" for token in (one, other)]
-    unknown = any(token is not None and token.unknown for token in (one, other))
+def _both(first: Sequence[Token], second: Sequence[Token], pair: tuple[int | None, int | None]) -> Span:
+    """Name a token, or both that take each other's place: `river│lake`; `river│` is in the first text alone."""
+    here = [(text, at) for text, at in zip((first, second), pair, strict=True) if at is not None]
+    names = ["" if at is None else token_span(text, at).text for text, at in zip((first, second), pair, strict=True)]
+    if names[0] == names[1]:
+        return token_span(*here[0])
+    unknown = any(text[at].unknown for text, at in here)
     return Span("│".join(names), "", "unknown token" if unknown else "token")
+
+
+def _pair_name(reports: Sequence[TextReport], pair: tuple[int, int]) -> Spans:
+    return Span(f"{_number(*pair)} "), _both(reports[0].tokens, reports[1].tokens, pair)
 
 
 def _head_of(text: TextReport, head: HeadChange, side: int) -> HeadReport:
@@ -360,8 +364,7 @@ def _moves(reports: Sequence[TextReport], head: HeadChange) -> Iterator[ViewPart
 
 
 def _move(reports: Sequence[TextReport], head: HeadChange, n: int, cells: int) -> list[Spans]:
-    i, j = head.queries[n]
-    name = Span(f"{_number(i, j)} "), _both(reports[0].tokens[i], reports[1].tokens[j])
+    name = _pair_name(reports, head.queries[n])
     if np.isnan(head.entropy[:, n]).any():
         return [name, ours("masked"), *([()] * (cells - 2))]
 
@@ -381,17 +384,16 @@ def _side_of_move(text: TextReport, position: int, amount: float, sign: str) -> 
 
 
 def _token(tokens: Sequence[Token], position: int) -> Spans:
-    return Span(f"{position} "), token_span(tokens[position])
+    return Span(f"{position} "), token_span(tokens, position)
 
 
 def _top(reports: Sequence[TextReport], head: HeadChange) -> Iterator[ViewPart]:
     """Which tokens entered and left each query's top contributors."""
     rows: list[list[Spans]] = []
-    for (i, j), entered, left in zip(head.queries, head.entered, head.left, strict=True):
+    for pair, entered, left in zip(head.queries, head.entered, head.left, strict=True):
         if entered or left:
             cells = [_tokens(text.sources, some) for text, some in zip(reports, (left, entered), strict=True)]
-            name = Span(f"{_number(i, j)} "), _both(reports[0].tokens[i], reports[1].tokens[j])
-            rows.append([name, *reversed(cells)])
+            rows.append([_pair_name(reports, pair), *reversed(cells)])
     if rows:
         yield Gap()
         yield Paragraph(ours("top contributors that change", "bold"))

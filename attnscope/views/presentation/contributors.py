@@ -72,12 +72,25 @@ def _summed(
     kept = [source for source in row if weights[source.index] >= LITTLE]
     if len(kept) == len(row):
         return row, None
-    weights[ranked_out(text.sources, head.top.left_out)] = 0
-    weights[[source.index for source in kept]] = 0
-    said = digits.text(float(weights.sum()))
+    excluded = ranked_out(text.sources, head.top.left_out)
+    return kept, rest_of(weights, [source.index for source in kept], excluded, digits)
+
+
+def rest_of(weights: np.ndarray, kept: list[int], excluded: np.ndarray, digits: Digits) -> tuple[int, str]:
+    """Count the sources of a row that are not listed, and sum their weight.
+
+    Args:
+        weights: The row, over every source.
+        kept: Sources that are listed.
+        excluded: Which sources do not take part in the ranking.
+        digits: How the sum is written; one that would be 0 as less than the smallest number.
+    """
+    others = np.where(excluded, 0.0, weights)
+    others[kept] = 0
+    said = digits.text(float(others.sum()))
     if not digits.scientific and float(said) == 0:
         said = f"<{10.0**-digits.decimals:.{digits.decimals}f}"
-    return kept, (int((weights > 0).sum()), said)
+    return int((others > 0).sum()), said
 
 
 def _sources(top: Top, r: int, measures: list[Matrix], digits: list[Digits], bars: np.ndarray) -> list[SourceRow]:

@@ -41,7 +41,7 @@ def present_explanation(e: Explanation, settings: DisplaySettings) -> Iterator[V
     yield from unknown_words([text])
     yield from report_header(Report(e.provenance, e.mask, []), settings)
     yield text_header(text, 1, settings)
-    yield Facts([("query", (Span(f"{e.query} "), token_span(e.tokens[e.query])))])
+    yield Facts([("query", (Span(f"{e.query} "), token_span(e.tokens, e.query)))])
     yield Gap()
     random = RANDOM_WEIGHTS if e.provenance.weights == "random" else ()
     chosen = (Span("  "), *untrusted(e.chosen)) if e.chosen else ()

@@ -12,7 +12,7 @@ from attnscope.report.tokens import describe_unknown
 from attnscope.views.presentation.axes import format_positions
 from attnscope.views.presentation.parts import Facts, Flow, Paragraph, ViewPart
 from attnscope.views.presentation.settings import DisplaySettings
-from attnscope.views.presentation.spans import UNKNOWN, Span, Spans, note, ours, untrusted
+from attnscope.views.presentation.spans import UNKNOWN, Span, Spans, note, ours, token_span, untrusted
 
 _LONGEST_TEXT = 120, 400  # Characters that a header repeats in full, usually and verbose; of more, the first half.
 _SHORT_NAME = 8  # Characters of a folder's name that says little, such as `model` or `main`.
@@ -35,6 +35,13 @@ def unknown_words(texts: Sequence[TextReport]) -> Iterator[ViewPart]:
     if pieces := sum(token.unknown for text in texts for token in text.context or ()):
         said = f"{_counted(pieces, 'token')} of the context {'is' if pieces == 1 else 'are'}"
         yield Paragraph((_UNKNOWN, Span(f" {said} unknown to the tokenizer (marked {UNKNOWN})")))
+
+
+def unknown_tokens(count: int, of: int) -> Iterator[ViewPart]:
+    """Say how many tokens of texts that are not shown the tokenizer does not know; see unknown_words."""
+    if count:
+        said = f" {count:,} of {_counted(of, 'token')} {'is' if count == 1 else 'are'} unknown to the tokenizer"
+        yield Paragraph((_UNKNOWN, Span(said)))
 
 
 def report_header(report: Report, settings: DisplaySettings) -> Iterator[ViewPart]:
@@ -89,7 +96,7 @@ def _joined(items: Iterable[Spans], between: str) -> Spans:
 
 
 def _counted(number: int, what: str) -> str:
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+    return f"{number} {what}" if number == 1 else f"{number:,} {what}s"
 
 
 def text_header(text: TextReport, count: int, settings: DisplaySettings) -> Facts:
@@ -114,6 +121,19 @@ def _quoted_tokens(tokens: Sequence[Token], positions: Sequence[int]) -> Spans:
     named = [(*untrusted(tokens[position].text), Span(f" {position}")) for position in positions[:_NAMED]]
     more = len(positions) - _NAMED
     return (*_joined(named, ", "), Span(f", and {more} more" if more > 0 else ""))
+
+
+def token_ids(text: TextReport) -> Facts:
+    """List what the tokenizer made of a text: position, token and id of each."""
+    lines: list[tuple[str, Spans | Flow]] = []
+    for name, tokens in (("ids", text.tokens), ("context", text.context or [])):
+        items = [
+            (Span(f"{n} ", "dim"), token_span(tokens, n), Span(f" {token.id}", "remark"))
+            for n, token in enumerate(tokens)
+        ]
+        if items:
+            lines.append((name, Flow(items, " · ")))
+    return Facts(lines)
 
 
 def _quoted(text: str, settings: DisplaySettings) -> Spans:

@@ -9,7 +9,14 @@ import numpy as np
 from attnscope.report import Matrix, Report, TextReport
 from attnscope.report.head_roles import ROLES
 from attnscope.report.heads import HeadSurvey, MeasuredHeads, MeasuredText, RoleValues
-from attnscope.views.presentation.header import more_options, notes, report_header, text_header
+from attnscope.views.presentation.header import (
+    more_options,
+    notes,
+    report_header,
+    text_header,
+    unknown_tokens,
+    unknown_words,
+)
 from attnscope.views.presentation.parts import (
     Facts,
     Gap,
@@ -60,6 +67,7 @@ def present_survey(survey: HeadSurvey, settings: DisplaySettings, listing: Listi
         settings: Digits, and whose options are named.
         listing: Which heads are listed.
     """
+    yield from unknown_tokens(survey.probes.unknown, survey.probes.tokens)
     yield from report_header(Report(survey.provenance, survey.mask, []), settings)
     yield Facts([(name, note(said)) for name, said in _probes(survey)])
     yield Gap()
@@ -82,10 +90,14 @@ def present_survey(survey: HeadSurvey, settings: DisplaySettings, listing: Listi
 
 def present_measured(measured: MeasuredHeads, settings: DisplaySettings, listing: Listing) -> Iterator[ViewPart]:
     """Turn one number for every head into parts; see present_survey."""
+    texts = [
+        TextReport(number, text.text, None, text.tokens, text.context, [], [], [])
+        for number, text in enumerate(measured.texts)
+    ]
+    yield from unknown_words(texts)
     yield from report_header(Report(measured.provenance, measured.mask, []), settings)
-    for number, text in enumerate(measured.texts):
-        asked = TextReport(number, text.text, None, text.tokens, text.context, [], [], [])
-        yield text_header(asked, len(measured.texts), settings)
+    for asked, text in zip(texts, measured.texts, strict=True):
+        yield text_header(asked, len(texts), settings)
         yield Facts(list(_asked(text)))
     yield Gap()
     yield Paragraph((Span(measured.measure, "title"), Span("  "), *note(measured.meaning)))
@@ -102,8 +114,6 @@ def _probes(survey: HeadSurvey) -> Iterator[tuple[str, str]]:
     probes = survey.probes
     whose = "attnscope's own" if probes.shipped else "yours"
     said = f"{probes.texts} ({whose}), {probes.tokens:,} tokens"
-    if probes.unknown:
-        said += f", {probes.unknown:,} of which stand for words that the tokenizer does not know"
     yield "texts", said
     if probes.repeated:
         needle = f", and {probes.needle} of them as a needle" if probes.needle else ""
@@ -119,7 +129,7 @@ def _asked(text: MeasuredText) -> Iterator[tuple[str, Spans]]:
         if places is not None and len(places) < len(tokens):
             named: Spans = ()
             for n, place in enumerate(places[:_STRONGEST]):
-                named += (Span(f"{' · ' * bool(n)}{place} "), token_span(tokens[place]))
+                named += (Span(f"{' · ' * bool(n)}{place} "), token_span(tokens, place))
             if len(places) > _STRONGEST:
                 named += ours(f" · and {len(places) - _STRONGEST} more")
             yield name, named

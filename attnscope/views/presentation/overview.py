@@ -48,8 +48,8 @@ def _most_attended(text: TextReport, head: HeadReport, columns: Columns) -> Iter
                 float(mass[key] / mass[order[0]]),
                 f"{mass[key]:,.1f}",
                 f"{digits.text(part)}%",
-                [token_span(token) for token in reversed(text.sources[max(0, key - NEIGHBOURS) : key])],
-                [token_span(token) for token in text.sources[key + 1 : key + 1 + NEIGHBOURS]],
+                [token_span(text.sources, n) for n in reversed(range(max(0, key - NEIGHBOURS), key))],
+                [token_span(text.sources, n) for n in range(key + 1, min(key + 1 + NEIGHBOURS, len(text.sources)))],
             )
             for key, part in zip(order, parts.tolist(), strict=True)
         ]

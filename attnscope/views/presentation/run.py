@@ -10,13 +10,15 @@ from attnscope.views.presentation.header import (
     notes,
     report_header,
     text_header,
+    token_ids,
     unknown_words,
 )
 from attnscope.views.presentation.overview import overview
-from attnscope.views.presentation.parts import Gap, HeatPanels, Matrices, StageMatrix, Thumbnails, ViewPart
+from attnscope.views.presentation.parts import Gap, HeatPanels, Matrices, Paragraph, StageMatrix, Thumbnails, ViewPart
 from attnscope.views.presentation.settings import DisplaySettings
 from attnscope.views.presentation.spans import ours
 from attnscope.views.presentation.stages import stage_matrices
+from attnscope.views.presentation.words import word_contributors, word_matrix
 
 _FEWEST = 8  # heads: of fewer, each has pictures of its own
 
@@ -33,6 +35,8 @@ def present_report(report: Report, settings: DisplaySettings, *, heat: bool = Fa
     yield from report_header(report, settings)
     for text in report.texts:
         yield text_header(text, len(report.texts), settings)
+        if settings.ids:
+            yield token_ids(text)
         if heat and are_thumbnails(text):
             yield Gap()
             yield Thumbnails({(int(head.layer), int(head.head)): _weights(head) for head in text.heads})
@@ -53,6 +57,16 @@ def _present_head(
         yield Gap()
         yield from overview(text, head)
     if not text.queries:
+        if settings.words:
+            yield Paragraph(ours("words are merged in matrices, not in maps: add --query ROWS", "dim"))
+        return
+    if settings.words and "weights" in head.stages and text.keys:
+        yield Gap()
+        matrix = word_matrix(text, head, settings)
+        yield HeatPanels([matrix]) if heat else Matrices([matrix])
+        if head.top.keys.shape[1]:
+            yield Gap()
+            yield word_contributors(text, head, settings, compact=heat)
         return
     stages = stage_matrices(text, head, settings)
     if stages:

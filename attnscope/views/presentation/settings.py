@@ -1,6 +1,16 @@
 """How findings are presented, whatever draws them."""
 
 from dataclasses import dataclass
+from typing import TypedDict
+
+
+class Detail(TypedDict, total=False):
+    """How much is shown; see DisplaySettings."""
+
+    verbose: bool
+    brief: bool
+    words: bool
+    ids: bool
 
 
 @dataclass(frozen=True)
@@ -13,12 +23,16 @@ class DisplaySettings:
         verbose: Say everything about the model, and show every contributor.
         brief: The stages were not chosen by a user: matrices that would fill more than a screen may be left out, with
             the option that shows them.
+        words: Merge the pieces of a word into one row and one column.
+        ids: List the tokens with their ids.
     """
 
     precision: int
     options: bool = True
     verbose: bool = False
     brief: bool = False
+    words: bool = False
+    ids: bool = False
 
     def named(self, option: str, argument: str) -> str:
         """Name what shows more: an option of the command line, or what it is called in Python."""

@@ -1,9 +1,11 @@
 """Texts of parts. They keep their origin, so that each lowering can escape what is untrusted in its own way."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from attnscope.report import Token
+from attnscope.report.tokens import spell_piece
 
 Look = Literal["", "dim", "bold", "title", "remark", "warning", "alarm", "good", "bad"]
 Origin = Literal["ours", "note", "untrusted", "token", "unknown token"]
@@ -44,6 +46,6 @@ def note(text: str, look: Look = "") -> Spans:
     return (Span(text, look, "note"),)
 
 
-def token_span(token: Token, look: Look = "") -> Span:
-    """Return what a token is called: its text, or its piece where it has none."""
-    return Span(token.text or token.piece, look, "unknown token" if token.unknown else "token")
+def token_span(tokens: Sequence[Token], position: int, look: Look = "") -> Span:
+    """Return what a token of a text is called; see spell_piece."""
+    return Span(spell_piece(tokens, position), look, "unknown token" if tokens[position].unknown else "token")

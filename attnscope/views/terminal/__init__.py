@@ -4,11 +4,12 @@ This package is the only view that knows rich. Nothing is ever cut in silence: t
 labels are spelled out below, and untrusted text reaches the terminal only with its control characters escaped.
 """
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 
 from rich.console import Console
 
 from attnscope.views.presentation import Findings, Format, present
+from attnscope.views.presentation.settings import Detail
 from attnscope.views.terminal.lowering import put_part
 from attnscope.views.terminal.screen import Screen
 
@@ -24,9 +25,8 @@ def draw(
     precision: int = 2,
     options: bool = True,
     listing: "Listing | None" = None,
-    verbose: bool = False,
-    brief: bool = False,
     data_only: bool = False,
+    **detail: Unpack[Detail],
 ) -> None:
     """Print findings of any kind.
 
@@ -38,20 +38,12 @@ def draw(
         precision: See present.
         options: See present.
         listing: See present.
-        verbose: See present.
-        brief: See present.
         data_only: See present.
+        **detail: See present.
     """
     screen = Screen(console)
     parts = present(
-        findings,
-        format=format,
-        precision=precision,
-        options=options,
-        listing=listing,
-        verbose=verbose,
-        brief=brief,
-        data_only=data_only,
+        findings, format=format, precision=precision, options=options, listing=listing, data_only=data_only, **detail
     )
     for part in parts:
         put_part(screen, part)

@@ -55,7 +55,7 @@ class Layout:
 
 
 @dataclass(frozen=True)
-class Panel:
+class TablePanel:
     """One matrix beside others.
 
     Attributes:
@@ -94,7 +94,7 @@ def put_matrices(screen: Screen, matrices: Matrices) -> None:
         screen.put(screen.text(matrices.left_out))
 
 
-def _height(screen: Screen, band: StageMatrix | list[Panel]) -> int:
+def _height(screen: Screen, band: StageMatrix | list[TablePanel]) -> int:
     """Count the lines of a band: rows with titles and two lines of headings, and one between blocks."""
     if isinstance(band, StageMatrix):
         blocks = len(lay_out(screen, band).blocks)
@@ -102,9 +102,9 @@ def _height(screen: Screen, band: StageMatrix | list[Panel]) -> int:
     return max(len(_title_lines(screen, panel)) for panel in band) + 3 + len(band[0].stage.rows.positions)
 
 
-def _bands(screen: Screen, stages: Sequence[StageMatrix]) -> list[StageMatrix | list[Panel]]:
+def _bands(screen: Screen, stages: Sequence[StageMatrix]) -> list[StageMatrix | list[TablePanel]]:
     """Group matrices that fit side by side; one that no neighbour fits beside has a band of its own."""
-    bands: list[StageMatrix | list[Panel]] = []
+    bands: list[StageMatrix | list[TablePanel]] = []
     rest = list(stages)
     while rest:
         panels = next((found for n in range(len(rest), 1, -1) if (found := _panels(screen, rest[:n]))), None)
@@ -113,18 +113,18 @@ def _bands(screen: Screen, stages: Sequence[StageMatrix]) -> list[StageMatrix | 
     return bands
 
 
-def _panels(screen: Screen, stages: Sequence[StageMatrix]) -> list[Panel]:
+def _panels(screen: Screen, stages: Sequence[StageMatrix]) -> list[TablePanel]:
     """Lay matrices out side by side, with whole names; none where the screen is too narrow for that."""
     if len({stage.columns.kind for stage in stages}) > 1:
         return []
     for gap in (2, 1):
-        panels: list[Panel] = []
+        panels: list[TablePanel] = []
         for stage in stages:
             rows, columns = labels(screen, stage.rows), labels(screen, stage.columns)
             label = _label_cells(screen.width, rows, columns)
             layout = _layout(stage, (rows, columns), label, _ANY, columns.widest, gap)
             same = bool(panels) and _same_labels(panels[-1].layout.rows, rows)
-            panels.append(Panel(stage, layout, not same))
+            panels.append(TablePanel(stage, layout, not same))
         if _band_width(panels) <= screen.width:
             return panels
     return []
@@ -134,16 +134,16 @@ def _same_labels(one: Labels, other: Labels) -> bool:
     return (list(one.axis.positions), list(one.names)) == (list(other.axis.positions), list(other.names))
 
 
-def _band_width(panels: Sequence[Panel]) -> int:
+def _band_width(panels: Sequence[TablePanel]) -> int:
     return sum(panel.width for panel in panels) + sum(len(_rule(panel)) for panel in panels[1:])
 
 
-def _rule(panel: Panel) -> str:
+def _rule(panel: TablePanel) -> str:
     """Return the line between a panel and the one before; blanks around its columns are part of them."""
     return f"{' ' * (panel.layout.gap == 1)}│{' ' * panel.labelled}"
 
 
-def _put_beside(screen: Screen, panels: Sequence[Panel]) -> None:
+def _put_beside(screen: Screen, panels: Sequence[TablePanel]) -> None:
     """Print matrices side by side: titles, column headings, and a line for every row of all of them."""
     titles = [_title_lines(screen, panel) for panel in panels]
     height = max(map(len, titles))
@@ -164,7 +164,7 @@ def _put_beside(screen: Screen, panels: Sequence[Panel]) -> None:
     say_shortened(screen, shortened, {}, panels[0].stage.columns.kind)
 
 
-def _title_lines(screen: Screen, panel: Panel) -> list[Text]:
+def _title_lines(screen: Screen, panel: TablePanel) -> list[Text]:
     """Wrap the title of a panel within it; all but the first start one cell after the line before them."""
     title, indent = _title(screen, panel.stage), " " * (not panel.labelled)
     if panel.stage.columns.count < panel.stage.columns.total:
@@ -198,6 +198,8 @@ def block_title(columns: Labels, block: range) -> str:
     shown = [axis.positions[i] for i in block if axis.positions[i] != SINK]
     ends = [shorten(columns.names[i], LONGEST) for i in (block[0], block[-1])][: len(block)]
     names = f": {' … '.join(ends)}" if columns.widest else ""
+    if axis.count == axis.total and [*axis.positions[: axis.total]] != [*range(axis.total)]:
+        return f"{len(shown)} of {axis.total} columns{names}"  # of words, or of two texts
     what = "dimensions" if axis.kind == "dim" else "columns" if len(block) > 1 else "column"
     return f"{what} {format_positions(shown)} of {axis.total}{names}"
 

@@ -1,0 +1,117 @@
+"""Weights between words, each recomputed from the weights between tokens."""
+
+import re
+from itertools import product
+
+import numpy as np
+import pytest
+
+from attnscope.cli import main
+from attnscope.report import Token
+from attnscope.report.tokens import continues, group_words, spell_piece
+from attnscope.selection import parse_positions
+from attnscope.views.presentation import parts, present
+from tests.helpers.sample_reports import causal, report, text_report
+from tests.helpers.screens import draw, read_tables
+
+PIECES = ["[CLS]", "the", "un", "##believ", "##able", "ri", "·ver", ",", "ran", "[SEP]"]  # `·`: no blank before it
+WORDS = [[0], [1], [2, 3, 4], [5, 6], [7], [8], [9]]
+
+
+def pieces(spelled=PIECES):
+    found, at = [], 0
+    for i, piece in enumerate(spelled):
+        if piece in ("[CLS]", "[SEP]"):
+            found.append(Token(100 + i, piece, piece, special=True))
+            continue
+        joined = piece.startswith(("##", "·", ","))
+        text = piece.removeprefix("##").removeprefix("·")
+        at += not joined and at > 0
+        found.append(Token(100 + i, piece if "##" in piece else text, text, at, at + len(text)))
+        at += len(text)
+    return found
+
+
+def test_a_piece_that_goes_on_with_a_word_says_so():
+    spelled = pieces()
+    assert [spell_piece(spelled, i) for i in range(len(spelled))] == PIECES
+    assert [continues(spelled, i) for i in range(len(spelled))] == [p[0] in "#·" for p in PIECES]
+    assert group_words(spelled, range(len(spelled))) == WORDS
+    assert group_words(spelled, [0, 2, 4, 5, 6]) == [[0], [2], [4], [5, 6]]
+    assert parse_positions("##able", spelled, ("the unbelievable river, ran",), "--query") == [4]
+    assert parse_positions("·ver", spelled, ("the unbelievable river, ran",), "--query") == [6]
+
+
+@pytest.mark.parametrize("text", ["漢字", "a,b", "x 3"])
+def test_ideographs_marks_and_what_follows_a_blank_start_words(text):
+    spelled = [Token(i, c, c, i, i + 1) for i, c in enumerate(text) if c != " "]
+    assert not any(continues(spelled, i) for i in range(len(spelled)))
+
+
+@pytest.mark.parametrize("case", ["whole", "window", "sink", "masked", "left out"])
+def test_every_weight_between_words_is_the_sum_over_keys_and_the_mean_over_queries(case):
+    spelled = pieces()
+    kw = {"window": {"queries": [2, 3, 8], "keys": [1, 2, 3, 5]}, "sink": {"sink": 0.5}}.get(case, {})
+    allowed = causal if case != "masked" else lambda query, key: key <= query and query not in (3, 7)
+    made = report(text_report(spelled, allowed=allowed, size=4.0, **kw))
+    text = made.texts[0]
+    (head,) = text.heads
+    if case == "left out":
+        head.top.left_out.extend(["special tokens", "first token"])
+    (group,) = (part for part in present(made, words=True) if isinstance(part, parts.Matrices))
+    (ranking,) = (part for part in present(made, words=True) if isinstance(part, parts.Ranking))
+    (stage,) = group.stages
+    whole = not kw.get("keys")
+    rows, columns = ([[p for p in word if p in some] for word in WORDS] for some in (text.queries, text.keys))
+    rows, columns = [word for word in rows if word], [word for word in columns if word]
+    assert "summed over a word's keys, averaged over its queries" in stage.arithmetic[0].text
+    assert [span.text for span in stage.columns.names[: len(columns)]] == [
+        "".join(spelled[p].text for p in word) for word in columns
+    ]
+    weights = head.stages["weights"].astype(float)
+    merged = np.full((len(rows), len(columns)), np.nan)
+    for (r, word), (c, keys) in product(enumerate(rows), enumerate(columns)):
+        seen = [q for q in word if q not in head.fully_masked]
+        if seen:
+            cells = [weights[text.queries.index(q), text.keys.index(k)] for q in seen for k in keys]
+            merged[r, c] = sum(cells) / len(seen)
+    np.testing.assert_allclose(stage.matrix[:, : len(columns)], merged, atol=1e-6)
+    if case == "sink":
+        np.testing.assert_allclose(stage.matrix.sum(1), 1.0, atol=1e-5)
+    elif whole:
+        np.testing.assert_allclose(np.nan_to_num(merged, nan=1 / len(columns)).sum(1), 1.0, atol=1e-5)
+    excluded = {n for n, word in enumerate(columns) if case == "left out" and {0, 9} & set(word)}
+    for row, listed, rest in zip(merged, ranking.rows, ranking.rest, strict=True):
+        if np.isnan(row).all():
+            assert listed is None
+            continue
+        top = [n for n in np.argsort(-row, kind="stable") if n not in excluded and row[n] > 0][:3]
+        large = [n for n in top if row[n] >= 0.005 or not whole]
+        assert [source.index for source in listed] == large
+        assert all(abs(float(source.numbers[0]) - row[source.index]) <= 0.00051 for source in listed)
+        assert (rest is None) == (len(large) == len(top))
+        if rest is not None:
+            others = [w for n, w in enumerate(row) if n not in large and n not in excluded and w > 0]
+            assert rest[0] == len(others)
+            assert sum(others) < 0.0005 if rest[1] == "<0.001" else abs(float(rest[1]) - sum(others)) <= 0.00051
+
+
+def test_words_and_ids_are_on_the_screen():
+    made = report(text_report(pieces(), allowed=causal))
+    shown = draw(made, 100, words=True, ids=True)
+    (block,) = read_tables(shown, len(WORDS))["weights"]
+    assert block.columns == [word[0] for word in WORDS]
+    ids = " ".join(re.search(r"^ids .*?(?=\n\n)", shown, re.MULTILINE | re.DOTALL)[0].split())
+    assert ids == "ids " + " · ".join(f"{i} {piece} {100 + i}" for i, piece in enumerate(PIECES))
+
+
+def test_words_need_a_terminal_and_weights(capsys):
+    for args in (["--words", "--format", "json"], ["--ids", "--output", "x.txt"], ["--words", "--stage", "scores"]):
+        assert main(["run", "a bank", *args]) == 2
+        assert args[0] in capsys.readouterr().err
+
+
+def test_every_command_leads_with_unknown_words(capsys, minilm):
+    for args in (["run"], ["explain", "--query", "0"], ["compare"], ["heads", "--key", "the"]):
+        assert main([args[0], "the \N{SNOWMAN WITHOUT SNOW} ran", *args[1:], "--model", str(minilm)]) == 0
+        assert capsys.readouterr().out.lstrip().startswith("UNKNOWN WORDS"), args
