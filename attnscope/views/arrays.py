@@ -54,7 +54,8 @@ class LabelledArray:
     @property
     def dtype(self) -> "np.dtype[Any]":
         """Type of its numbers."""
-        return self.pieces[0].dtype
+        found: np.dtype[Any] = self.pieces[0].dtype
+        return found
 
     @property
     def nbytes(self) -> int:
@@ -116,6 +117,7 @@ def _number(label: int | str) -> int:
 
 def _head_arrays(head: HeadReport) -> dict[str, tuple[tuple[str, ...], Array]]:
     """Return the arrays of a head, each with its last axes."""
+    found: dict[str, tuple[tuple[str, ...], Array]]
     found = {name: (_LAST_AXES.get(name, _LAST_AXES["stages"]), matrix) for name, matrix in head.stages.items()}
     if head.sink is not None:
         found["sink"] = _LAST_AXES["sink"], head.sink
@@ -186,7 +188,7 @@ def npz_parts(report: Report) -> Iterator[bytes]:
         for one in arrays:
             with archive.open(zipfile.ZipInfo(f"{one.name}.npy"), "w", force_zip64=one.nbytes > _LONGEST_ZIP) as entry:
                 header = {"descr": one.dtype.str, "fortran_order": False, "shape": one.shape}
-                np.lib.format.write_array_header_1_0(entry, header)  # type: ignore[arg-type]
+                np.lib.format.write_array_header_1_0(entry, header)
                 for numbers in _numbers(one):
                     entry.write(numbers)
                     yield file.take()
