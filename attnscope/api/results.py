@@ -13,7 +13,7 @@ import numpy as np
 
 from attnscope.api.options import positions
 from attnscope.api.words import python_words
-from attnscope.arguments import number
+from attnscope.arguments import number, one_of
 from attnscope.config import Positions
 from attnscope.errors import AttnscopeError, UsageError
 from attnscope.report import Explanation, HeadReport, MaskUse, Provenance, Report, Rows, TextReport, Token
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from attnscope.batch.tables import Kind
+    from attnscope.views.formats import Look
 
 Float1 = np.ndarray[tuple[int], np.dtype[np.float32]]
 Float2 = np.ndarray[tuple[int, int], np.dtype[np.float32]]
@@ -85,26 +86,30 @@ class Result(Generic[Data]):
         *,
         precision: int | None = None,
         width: int | None = None,
+        look: "Look" = "figure",
         force: bool = False,
     ) -> None:
         """Write a file, as `--output` does: whole or not at all.
 
         Args:
-            path: Where to; its ending chooses `.json`, `.txt`, `.svg` or, of `inspect`, `.safetensors` and `.npz`.
-            precision: Digits after the point in `.txt` and `.svg`, None for the command's; the others are exact.
-            width: Columns of `.txt` and `.svg`; None for 120.
+            path: Where to; its ending chooses `.json`, `.txt`, `.svg`, `.png` or, of `inspect`, `.safetensors`
+                and `.npz`.
+            precision: Digits after the point in what is drawn, None for the command's; the others are exact.
+            width: Columns of `.txt`, and of an `.svg` that looks like the terminal; None for 120.
+            look: Of an `.svg`: `figure`, or `terminal` for the tables in colour.
             force: Replace a file that exists.
 
         Raises:
             AttnscopeError: It exists, or cannot be written, or the ending says nothing.
         """
         from attnscope.files.atomic import check_target, write_atomic
-        from attnscope.views.formats import export
+        from attnscope.views.formats import Look, export
 
         target = Path(path)
         with python_words():
+            one_of("look", Look)(look)
             digits = self._digits if precision is None else number("precision", 0, 9)(precision)
-            parts = export(self.data, target, precision=digits, width=width)
+            parts = export(self.data, target, precision=digits, width=width, look=look)
             check_target(target, force=force)
             write_atomic(target, parts, force=force)
 

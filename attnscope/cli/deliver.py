@@ -12,7 +12,7 @@ from attnscope.cli.options import OutputOptions
 from attnscope.cli.process import print_notice, wants_color
 from attnscope.errors import AttnscopeError, UsageError
 from attnscope.system.escape import escape_control
-from attnscope.views.formats import FILE_FORMATS, Command, format_for
+from attnscope.views.formats import FILE_FORMATS, Command, check_look, format_for
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -33,8 +33,10 @@ def is_table(show: OutputOptions) -> bool:
 
 
 def is_picture(show: OutputOptions) -> bool:
-    """Tell whether findings are drawn into an .svg."""
-    return show.output is not None and show.output.suffix.lower() == ".svg"
+    """Tell whether findings are drawn into a picture."""
+    return show.output is not None and any(
+        one.picture and one.ending == show.output.suffix.lower() for one in FILE_FORMATS
+    )
 
 
 def check_output(show: OutputOptions, command: Command, inputs: Iterable[object] = ()) -> None:
@@ -50,6 +52,8 @@ def check_output(show: OutputOptions, command: Command, inputs: Iterable[object]
         AttnscopeError: The file cannot be written, is the input, or exists and `--force` is off.
     """
     if show.output is None:
+        if show.look != "figure":
+            raise UsageError("applies to a file", where="--look", hint="add --output picture.svg")
         return
     for name in inputs:
         with suppress(OSError, ValueError):  # one of them does not exist, or cannot
@@ -59,6 +63,7 @@ def check_output(show: OutputOptions, command: Command, inputs: Iterable[object]
 
     check_target(show.output, force=True)  # that a file exists is said last: --force helps only then
     form = format_for(show.output, command)
+    check_look(show.output, show.look)
     if show.format is not None and show.format != ("table" if form.drawn else form.ending[1:]):
         hint = "remove --format: the extension sets the format"
         raise UsageError(f"--format {show.format} cannot be written to a {form.ending} file", hint=hint)
@@ -119,7 +124,7 @@ def _to_file(findings: "Findings", show: OutputOptions, listing: "Listing | None
     from attnscope.views.formats import export
 
     path = Path(str(show.output))
-    parts = export(findings, path, precision=show.precision, width=_named_width(), listing=listing)
+    parts = export(findings, path, precision=show.precision, width=_named_width(), listing=listing, look=show.look)
     size = write_atomic(path, parts, force=show.force)
     if not show.quiet:
         print_notice("wrote", f"{escape_control(str(path))} ({size:,} bytes)")

@@ -14,7 +14,7 @@ from attnscope import arguments
 from attnscope.arguments import Dtype, EngineWord, PartWord
 from attnscope.cli import completion
 from attnscope.errors import UsageError
-from attnscope.views.formats import Command, endings_in_words
+from attnscope.views.formats import Command, Look, endings_in_words
 
 _TEXT, _MODEL, _SHOW, _MACHINE = "Text", "Model", "What to show", "Machine"
 
@@ -321,6 +321,7 @@ class OutputOptions(FormatOptions):
         format: See FormatOptions.
         output: A file instead.
         precision: Digits after the point in tables.
+        look: Of a picture.
         color: When to colour.
         verbose: Show all that is known about the model, and every matrix and contributor.
         force: Replace an existing file.
@@ -333,6 +334,10 @@ class OutputOptions(FormatOptions):
     ] = None  # type: ignore[assignment]  # a heat map, too
     output: Annotated[Path | None, output_option(exported("run", "compare", "explain"))] = None
     precision: Annotated[int, precision_option("Decimal places in tables; json and .safetensors are exact.")] = 2
+    look: Annotated[
+        Look,
+        choice("--look", Look, group=_SHOW, help="Look of an .svg: a figure on white, or the terminal's tables."),
+    ] = "figure"
     color: Annotated[Color, choice("--color", Color, group=_SHOW, help="When to use colour.")] = "auto"
     force: Annotated[bool, option("--force", group=_SHOW, help="Overwrite the --output file if it exists.")] = False
     quiet: Annotated[bool, quiet_option(DATA_ONLY)] = False

@@ -21,7 +21,7 @@ echo "The bank by the river" | attnscope run --json | jq .texts[0].tokens
 
 
 @dataclass(frozen=True, kw_only=True)
-class TokenOptions:
+class TokenizerOptions:
     """What is shown of the tokenizer's work.
 
     Attributes:
@@ -61,7 +61,7 @@ def run(
     stack: ModelOptions,
     selection: SelectionOptions,
     overview: OverviewOptions,
-    spelled: TokenOptions,
+    spelled: TokenizerOptions,
     show: OutputOptions,
     machine: MachineOptions,
 ) -> None:

@@ -54,8 +54,8 @@ class LabelledArray:
     @property
     def dtype(self) -> "np.dtype[Any]":
         """Type of its numbers."""
-        made: np.dtype[Any] = self.pieces[0].dtype
-        return made
+        found: np.dtype[Any] = self.pieces[0].dtype
+        return found
 
     @property
     def nbytes(self) -> int:
@@ -117,9 +117,8 @@ def _number(label: int | str) -> int:
 
 def _head_arrays(head: HeadReport) -> dict[str, tuple[tuple[str, ...], Array]]:
     """Return the arrays of a head, each with its last axes."""
-    found: dict[str, tuple[tuple[str, ...], Array]] = {}
-    for name, matrix in head.stages.items():
-        found[name] = _LAST_AXES.get(name, _LAST_AXES["stages"]), matrix
+    found: dict[str, tuple[tuple[str, ...], Array]]
+    found = {name: (_LAST_AXES.get(name, _LAST_AXES["stages"]), matrix) for name, matrix in head.stages.items()}
     if head.sink is not None:
         found["sink"] = _LAST_AXES["sink"], head.sink
     for part in ("top", "rows", "pooled", "columns"):
@@ -158,7 +157,7 @@ def _text_facts(text: TextReport) -> dict[str, Any]:
         }
         for head in text.heads
     }
-    facts = {field: getattr(text, field) for field in ("text", "pair", "tokens", "context", "notes", "hidden")}
+    facts = {field: getattr(text, field) for field in ("text", "pair", "tokens", "context", "notes")}
     return {**facts, "heads": heads}
 
 

@@ -19,8 +19,26 @@ if TYPE_CHECKING:
     from attnscope.views.presentation.heads import Listing
 
 WIDTH = 120  # columns of what is drawn into a file
+Look = Literal["figure", "terminal"]
 Command = Literal["run", "compare", "explain", "heads", "check"]
 _DRAWS: tuple[Command, ...] = ("run", "compare", "explain", "heads")
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """How findings are drawn, for formats that are made for eyes.
+
+    Attributes:
+        precision: Digits after the point.
+        width: Columns of what looks like a terminal.
+        listing: Of a survey of heads: which of them are listed; None for a choice by the format.
+        look: Of pictures.
+    """
+
+    precision: int = 2
+    width: int = WIDTH
+    listing: "Listing | None" = None
+    look: Look = "figure"
 
 
 @dataclass(frozen=True)
@@ -30,14 +48,16 @@ class FileFormat:
     Attributes:
         ending: Of the file's name, with its dot.
         holds: The commands whose findings it can hold.
-        write: Its bytes piece by piece, from findings, digits after the point, columns, and which heads are listed.
+        write: Its bytes piece by piece, from findings and how they are drawn.
         drawn: It is made for eyes: a window of a long text is enough, and digits are rounded.
+        picture: It is a picture.
     """
 
     ending: str
     holds: tuple[Command, ...]
-    write: Callable[[Any, int, int, "Listing | None"], Iterator[bytes]]
+    write: "Callable[[Any, Drawing], Iterator[bytes]]"
     drawn: bool = False
+    picture: bool = False
 
 
 def export(
@@ -47,22 +67,36 @@ def export(
     precision: int = 2,
     width: int | None = None,
     listing: "Listing | None" = None,
+    look: Look = "figure",
 ) -> Iterator[bytes]:
     """Yield what a file of this name holds, piece by piece; writing it is the caller's business.
 
     Args:
         findings: What to export.
-        path: The file's name; its ending chooses `.json`, `.txt` (the table view), `.svg` (the same in colour) or
+        path: The file's name; its ending chooses `.json`, `.txt` (the table view), `.svg` or `.png` (a figure),
             `.safetensors` or `.npz` (the arrays of a Report, one for each stage), `.csv` or `.parquet` (a row for every
             head of a survey).
-        precision: Digits after the point in `.txt` and `.svg`; the others are exact.
-        width: Columns of `.txt` and `.svg`; None for 120.
-        listing: Of a survey of heads: which of them `.txt` and `.svg` list.
+        precision: Digits after the point in what is drawn; the other formats are exact.
+        width: Columns of `.txt`, and of a picture of the terminal; None for 120.
+        listing: Of a survey of heads: which of them are listed in what is drawn.
+        look: Of `.svg`: `figure`, or `terminal` for the table view in colour.
 
     Raises:
-        UsageError: The ending is none of these, or the format cannot hold such findings.
+        UsageError: The ending is none of these, or the format cannot hold such findings, or has no such look.
     """
-    return format_for(path, _command_of(findings)).write(findings, precision, width or WIDTH, listing)
+    found = format_for(path, _command_of(findings))
+    check_look(path, look)
+    return found.write(findings, Drawing(precision, width or WIDTH, listing, look))
+
+
+def check_look(path: Path, look: Look) -> None:
+    """Refuse a look that a file of this name cannot have.
+
+    Raises:
+        UsageError: It looks like a terminal, and is no .svg.
+    """
+    if look == "terminal" and path.suffix.lower() != ".svg":
+        raise UsageError(f"'{path.suffix}' has no such look", where="--look", hint="only .svg looks like a terminal")
 
 
 def format_for(path: Path, command: Command) -> FileFormat:
@@ -109,50 +143,62 @@ def _command_of(findings: object) -> Command:
     return kinds.get(type(findings), "heads")
 
 
-def _json(findings: Any, _precision: int, _width: int, _listing: Any) -> Iterator[bytes]:
+def _json(findings: Any, _drawing: Drawing) -> Iterator[bytes]:
     from attnscope.report import json_parts
 
     yield from json_parts(findings)
     yield b"\n"
 
 
-def _txt(findings: Any, precision: int, width: int, listing: Any) -> Iterator[bytes]:
+def _txt(findings: Any, drawing: Drawing) -> Iterator[bytes]:
     if _command_of(findings) == "check":
         from attnscope.views.check import as_text as check_as_text
         from attnscope.views.plain import Page
 
-        yield check_as_text(findings, Page(width)).encode()
+        yield check_as_text(findings, Page(drawing.width)).encode()
         return
     from attnscope.views.terminal.recorded import as_text  # rich is only needed for drawing
 
-    yield as_text(findings, width=width, precision=precision, listing=listing).encode()
+    yield as_text(findings, width=drawing.width, precision=drawing.precision, listing=drawing.listing).encode()
 
 
-def _svg(findings: Any, precision: int, width: int, listing: Any) -> Iterator[bytes]:
-    from attnscope.views.terminal.recorded import as_svg
+def _svg(findings: Any, drawing: Drawing) -> Iterator[bytes]:
+    if drawing.look == "terminal":
+        from attnscope.views.terminal.recorded import as_svg as as_terminal
 
-    yield as_svg(findings, width=width, precision=precision, listing=listing).encode()
+        text = as_terminal(findings, width=drawing.width, precision=drawing.precision, listing=drawing.listing)
+    else:
+        from attnscope.views.figure import as_svg
+
+        text = as_svg(findings, precision=drawing.precision, listing=drawing.listing)
+    yield text.encode()
 
 
-def _safetensors(findings: Any, _precision: int, _width: int, _listing: Any) -> Iterator[bytes]:
+def _png(findings: Any, drawing: Drawing) -> Iterator[bytes]:
+    from attnscope.views.figure import as_png
+
+    yield as_png(findings, precision=drawing.precision, listing=drawing.listing)
+
+
+def _safetensors(findings: Any, _drawing: Drawing) -> Iterator[bytes]:
     from attnscope.views.arrays import safetensors_parts
 
     yield from safetensors_parts(findings)
 
 
-def _npz(findings: Any, _precision: int, _width: int, _listing: Any) -> Iterator[bytes]:
+def _npz(findings: Any, _drawing: Drawing) -> Iterator[bytes]:
     from attnscope.views.arrays import npz_parts
 
     yield from npz_parts(findings)
 
 
-def _csv(findings: Any, _precision: int, _width: int, _listing: Any) -> Iterator[bytes]:
+def _csv(findings: Any, _drawing: Drawing) -> Iterator[bytes]:
     from attnscope.views.head_tables import csv_parts
 
     yield from csv_parts(findings)
 
 
-def _parquet(findings: Any, _precision: int, _width: int, _listing: Any) -> Iterator[bytes]:
+def _parquet(findings: Any, _drawing: Drawing) -> Iterator[bytes]:
     from attnscope.views.head_tables import parquet_parts
 
     yield from parquet_parts(findings)
@@ -161,7 +207,8 @@ def _parquet(findings: Any, _precision: int, _width: int, _listing: Any) -> Iter
 FILE_FORMATS = (
     FileFormat(".json", (*_DRAWS, "check"), _json),
     FileFormat(".txt", (*_DRAWS, "check"), _txt, drawn=True),
-    FileFormat(".svg", _DRAWS, _svg, drawn=True),
+    FileFormat(".svg", _DRAWS, _svg, drawn=True, picture=True),
+    FileFormat(".png", _DRAWS, _png, drawn=True, picture=True),
     FileFormat(".safetensors", ("run",), _safetensors),
     FileFormat(".npz", ("run",), _npz),
     FileFormat(".csv", ("heads",), _csv),

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from unicodedata import category
 
 from attnscope.system.escape import escape_control
+from attnscope.views.presentation.spans import UNKNOWN, Span
 
 ASCII = str.maketrans("·×…←→↓▾▴–−‖│α░▒▓█▏▎▍▌▋▊▉", ".x~<>vv^--||a.:*#-=====#")
 _LONGER = str.maketrans({"√": "sqrt ", "ε": "eps", "²": "^2"})  # where nothing is below them
@@ -40,6 +41,17 @@ def safe_text(text: str, *, ascii: bool) -> str:
     """Escape control characters of untrusted text, in characters that the page or console has."""
     text = escape_control(text)
     return text.encode("ascii", "backslashreplace").decode() if ascii else text
+
+
+def spell(span: Span, *, ascii: bool) -> str:
+    """Write a span as its origin asks: what is untrusted is escaped, and blanks of tokens are visible."""
+    if span.origin in ("token", "unknown token"):
+        return UNKNOWN * (span.origin != "token") + spell_token(span.text, ascii=ascii)
+    if span.origin == "untrusted":
+        return safe_text(span.text, ascii=ascii)
+    if span.origin == "note":
+        return note_for(span.text, ascii=ascii)
+    return span.text.replace("±", "+-") if ascii else span.text
 
 
 @dataclass(frozen=True)

@@ -99,7 +99,10 @@ def test_configs_and_texts_are_sides_too(capsys):
         (["--relative", "x"], "--relative: must be a number, 0 or more, not 'x'"),
         (["--tolerance", "-1"], "--tolerance: must be a number, 0 or more, not '-1'"),
         (["--mask", "casual", "--mask", "own"], "--mask: unknown mask 'casual'; did you mean 'causal'?"),
-        (["--output", "x.safetensors"], "x.safetensors: .safetensors holds findings of run only; use .json .txt .svg"),
+        (
+            ["--output", "x.safetensors"],
+            "x.safetensors: .safetensors holds findings of run only; use .json .txt .svg .png",
+        ),
     ],
 )
 def test_what_cannot_be_compared_is_a_usage_error(capsys, argv, said):

@@ -12,6 +12,7 @@ import pytest
 from attnscope.comparison.reports import compare_sides
 from attnscope.report import STAGES, to_json
 from attnscope.report.compare import Side
+from attnscope.views.figure import lowering as figure
 from attnscope.views.presentation import parts, present
 from attnscope.views.terminal.lowering import LOWERINGS
 from tests.helpers.sample_explanations import explanation
@@ -233,7 +234,7 @@ def test_untrusted_text_keeps_its_origin():
 
 
 def test_every_kind_of_part_is_drawn():
-    assert set(LOWERINGS) == set(get_args(parts.ViewPart))
+    assert set(LOWERINGS) == set(figure.LOWERINGS) == set(get_args(parts.ViewPart))
 
 
 PROGRAM = """

@@ -1,11 +1,13 @@
 """Places of numbers on a scale of colours."""
 
 from dataclasses import dataclass
-from math import isfinite
+from math import isfinite, log
 
 import numpy as np
 
 from attnscope.report.arrays import Matrix
+
+_LARGEST_RATIO = 1000.0  # of the largest weight to the smallest that has a colour of its own on a logarithmic scale
 
 
 @dataclass(frozen=True)
@@ -27,6 +29,46 @@ class Scale:
         if not isfinite(value):
             return None
         return (value - self.low) / (self.high - self.low) if self.high > self.low else 0.5 if self.signed else 0.0
+
+
+@dataclass(frozen=True)
+class LogScale:
+    """A logarithmic scale of weights above zero.
+
+    Attributes:
+        low: The weight at its lower end.
+        high: The largest weight.
+    """
+
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, weights: Matrix) -> "LogScale":
+        """Return the scale of the weights that are known and above zero."""
+        known = weights[np.isfinite(weights) & (weights > 0)]
+        high = float(known.max()) if known.size else 1.0
+        return cls(max(high / _LARGEST_RATIO, float(known.min())) if known.size else 1.0, high)
+
+    def place(self, weight: float) -> float:
+        """Return the place of a weight above zero on the scale, from 0 to 1."""
+        if self.high <= self.low:
+            return 1.0
+        return min(1.0, max(0.0, log(weight / self.low) / log(self.high / self.low)))
+
+    def at(self, place: float) -> float:
+        """Return the weight at a place of the scale."""
+        return float(self.low * (self.high / self.low) ** place)
+
+
+def pool_largest(matrix: Matrix, rows: int, columns: int) -> Matrix:
+    """Pool a matrix to the largest number of every cell of a coarser grid; −1 where there is none."""
+    known = np.where(np.isnan(matrix), -1.0, matrix).astype(np.float32)
+    for axis, count in ((0, rows), (1, columns)):
+        size = known.shape[axis]
+        if count < size:
+            known = np.maximum.reduceat(known, [n * size // count for n in range(count)], axis=axis)
+    return known
 
 
 def scale_for(stage: str, matrix: Matrix) -> Scale:

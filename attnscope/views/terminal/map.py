@@ -1,7 +1,6 @@
 """Draw the map of a whole text as a heat picture."""
 
 from dataclasses import dataclass
-from math import log
 
 import numpy as np
 from rich.color import Color
@@ -10,11 +9,11 @@ from rich.text import Text
 
 from attnscope.report.arrays import Matrix
 from attnscope.views.presentation.parts import WeightMap
+from attnscope.views.presentation.scales import LogScale
 from attnscope.views.terminal.colours import ramp_style
 from attnscope.views.terminal.screen import ROOMY, Screen
 
 SHADES = "░▒▓█"  # of what is more than zero
-DECADES = 1000.0  # the largest weight over the smallest that has a shade of its own
 LEGEND = 16  # cells of a legend's ramp
 _UPPER, _LOWER = "▀", "▄"
 
@@ -30,8 +29,7 @@ class Picture:
         cell: Characters of a run of keys: 2 if it fits.
         lines: Runs of queries in a line: 2 where two colours share a character, for a character is twice as high as
             wide.
-        low: The weight at the lower end of the scale, which is logarithmic.
-        high: The largest weight.
+        scale: Places of the weights.
     """
 
     queries: list[int]
@@ -39,18 +37,7 @@ class Picture:
     weights: Matrix
     cell: int
     lines: int
-    low: float
-    high: float
-
-    def place(self, weight: float) -> float:
-        """Return the place of a weight above zero on the scale, from 0 to 1."""
-        if self.high <= self.low:
-            return 1.0
-        return min(1.0, max(0.0, log(weight / self.low) / log(self.high / self.low)))
-
-    def at(self, place: float) -> float:
-        """Return the weight at a place of the scale."""
-        return float(self.low * (self.high / self.low) ** place)
+    scale: LogScale
 
 
 def put_map(screen: Screen, pooled: WeightMap) -> None:
@@ -80,11 +67,8 @@ def lay_out(screen: Screen, pooled: WeightMap, space: int) -> Picture:
     queries, weights = _merge_queries(pooled, together)
     keys = [*pooled.keys[:-1:factor], pooled.keys[-1]]
     weights = np.add.reduceat(weights, np.arange(0, n_keys, factor), axis=1)
-    known = weights[np.isfinite(weights) & (weights > 0)]
-    high = float(known.max()) if known.size else 1.0
-    low = max(high / DECADES, float(known.min())) if known.size else 1.0
     lines = 2 if cell == 1 and halves else 1
-    return Picture(queries, keys, weights.astype(np.float32), cell, lines, low, high)
+    return Picture(queries, keys, weights.astype(np.float32), cell, lines, LogScale.of(weights))
 
 
 def _merge_queries(pooled: WeightMap, together: int) -> tuple[list[int], np.ndarray]:
@@ -130,7 +114,7 @@ def _pixel(screen: Screen, picture: Picture, values: list[float]) -> tuple[str, 
     """One character (or two) for one run of queries, or for two of them above each other."""
     colours = [_colour(screen, picture, value) for value in values]
     if not screen.colours:
-        shade = SHADES[min(3, int(picture.place(values[0]) * 4))] if values[0] > 0 else " "
+        shade = SHADES[min(3, int(picture.scale.place(values[0]) * 4))] if values[0] > 0 else " "
         return shade * picture.cell, ""
     if picture.lines == 1:
         return " " * picture.cell, Style(bgcolor=colours[0]) if colours[0] else ""
@@ -144,20 +128,20 @@ def _colour(screen: Screen, picture: Picture, value: float) -> Color | None:
     """Return the colour of a weight; none for exactly zero, and for what is no number."""
     if not screen.colours or not value > 0:
         return None
-    return ramp_style(picture.place(value), False, screen.colours).bgcolor
+    return ramp_style(picture.scale.place(value), False, screen.colours).bgcolor
 
 
 def _put_legend(screen: Screen, picture: Picture) -> None:
     """Print the scale, and what is blank."""
-    legend = Text(f"{picture.low:.2g} ")
+    legend = Text(f"{picture.scale.low:.2g} ")
     if screen.colours:
         for i in range(LEGEND):
             legend.append(" ", ramp_style(i / (LEGEND - 1), False, screen.colours))
     else:
-        bounds = [f"{picture.at(i / len(SHADES)):.2g}" for i in range(1, len(SHADES))]
+        bounds = [f"{picture.scale.at(i / len(SHADES)):.2g}" for i in range(1, len(SHADES))]
         legend.append("".join(f"[{shade * 2}] {bound} " for shade, bound in zip(SHADES, bounds, strict=False)))
         legend.append(f"[{SHADES[-1] * 2}]")
-    legend.append(f" {picture.high:.2g}")
+    legend.append(f" {picture.scale.high:.2g}")
     legend.append("  logarithmic; blank: exactly zero", "dim")
     screen.say(legend)
     if none := int(np.isnan(picture.weights).all(axis=1).sum()):

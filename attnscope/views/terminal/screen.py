@@ -12,8 +12,8 @@ from rich.segment import Segment, Segments
 from rich.style import Style
 from rich.text import Text
 
-from attnscope.views.plain import ASCII, note_for, safe_text, spell_token
-from attnscope.views.presentation.spans import UNKNOWN, Look, Span
+from attnscope.views.plain import ASCII, spell
+from attnscope.views.presentation.spans import Look, Span
 
 NARROWEST = 20  # Below this no table makes sense: lines are laid out for it, then folded as a terminal would.
 INDENTS = 0, 3, 14  # Cells of the steps from the left edge.
@@ -62,7 +62,7 @@ class Screen:
 
     def plain(self, spans: Iterable[Span]) -> str:
         """Join spans in characters that the console has, with what is untrusted escaped."""
-        return "".join(map(self._spell, spans))
+        return "".join(spell(span, ascii=self.ascii) for span in spans)  # `put` replaces characters that stay as wide
 
     def text(self, spans: Iterable[Span]) -> Text:
         """Join spans in their styles; see plain."""
@@ -70,15 +70,6 @@ class Screen:
         if len(styled) == 1:
             return Text(*styled[0], overflow="fold")  # what pads it in a column looks the same
         return Text.assemble(*styled, overflow="fold")
-
-    def _spell(self, span: Span) -> str:
-        if span.origin in ("token", "unknown token"):
-            return UNKNOWN * (span.origin != "token") + spell_token(span.text, ascii=self.ascii)
-        if span.origin == "untrusted":
-            return safe_text(span.text, ascii=self.ascii)
-        if span.origin == "note":
-            return note_for(span.text, ascii=self.ascii)
-        return span.text.replace("±", "+-") if self.ascii else span.text  # `put` replaces those that stay as wide
 
     def put(self, renderable: RenderableType, width: int = 0) -> None:
         """Print; a line that is wider than the console is wrapped, and trailing blanks are left out.

@@ -7,8 +7,8 @@ from rich.color import Color
 from rich.style import Style
 from rich.text import Text
 
-from attnscope.report.arrays import Matrix
 from attnscope.views.presentation.parts import Thumbnails
+from attnscope.views.presentation.scales import pool_largest
 from attnscope.views.terminal.colours import ramp_style
 from attnscope.views.terminal.heat import LEGEND, SHADES
 from attnscope.views.terminal.screen import Screen
@@ -52,16 +52,6 @@ def put_thumbnails(screen: Screen, thumbnails: Thumbnails) -> None:
                 screen.put(row, width=label + len(numbers))
     screen.say("")
     _put_legend(screen, shape, rows, width)
-
-
-def pool_largest(matrix: Matrix, rows: int, columns: int) -> Pixels:
-    """Pool a matrix to the largest number of every cell of a coarser grid; −1 where there is none."""
-    known = np.where(np.isnan(matrix), -1.0, matrix).astype(np.float32)
-    for axis, count in ((0, rows), (1, columns)):
-        size = known.shape[axis]
-        if count < size:
-            known = np.maximum.reduceat(known, [n * size // count for n in range(count)], axis=axis)
-    return known
 
 
 def _line(screen: Screen, pixels: Pixels | None, line: int, width: int) -> Text:

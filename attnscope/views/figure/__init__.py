@@ -1,0 +1,50 @@
+"""Draw findings as a vector figure: the parts of their presentation on a light background, in standard fonts.
+
+Matrices are pictures with labels and a scale; what is said around them stays text, so that it can be searched, copied
+and edited. Nothing is loaded from anywhere.
+"""
+
+from typing import TYPE_CHECKING
+
+from attnscope.errors import AttnscopeError
+from attnscope.views.figure.canvas import MARGIN, Canvas
+from attnscope.views.figure.lowering import put_part
+from attnscope.views.presentation import Findings, present
+from attnscope.views.presentation.spans import ours
+
+if TYPE_CHECKING:
+    from attnscope.views.presentation.heads import Listing
+
+_ZOOM = 3  # pixels of a .png for each unit of the figure: 288 dpi where a unit is a CSS pixel
+_FONTLESS = "install a font such as DejaVu Sans, or write .svg"
+
+
+def as_svg(findings: Findings, *, precision: int, listing: "Listing | None" = None) -> str:
+    """Draw findings as an SVG.
+
+    Args:
+        findings: What to show.
+        precision: Digits after the point.
+        listing: Of a survey of heads: which of them are listed.
+    """
+    canvas = Canvas()
+    for part in present(findings, format="heat", precision=precision, options=False, listing=listing):
+        put_part(canvas, part)
+    return canvas.svg()
+
+
+def as_png(findings: Findings, *, precision: int, listing: "Listing | None" = None) -> bytes:
+    """Draw findings as a PNG; see as_svg.
+
+    Raises:
+        AttnscopeError: The library that renders it is not installed, or the system has no font.
+    """
+    try:
+        from resvg_py import svg_to_bytes
+    except ImportError as e:
+        raise AttnscopeError(".png needs resvg-py", hint="pip install 'attnscope[figures]', or write .svg") from e
+    blank, letter = Canvas(), Canvas()
+    letter.text(MARGIN, 2 * MARGIN, ours("M"))
+    if svg_to_bytes(svg_string=letter.svg()) == svg_to_bytes(svg_string=blank.svg()):
+        raise AttnscopeError(".png needs a font, and this system has none", hint=_FONTLESS)
+    return bytes(svg_to_bytes(svg_string=as_svg(findings, precision=precision, listing=listing), zoom=_ZOOM))

@@ -1,0 +1,236 @@
+"""A page that grows downwards: text that wraps, tables, and cells of colour, as SVG."""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from unicodedata import east_asian_width
+from xml.sax.saxutils import escape
+
+from attnscope.views.figure.colours import NO_VALUE, stops
+from attnscope.views.plain import spell
+from attnscope.views.presentation.spans import Look, Span, Spans
+
+WIDTH = 720  # units at which text wraps; a page is as wide as what is on it
+_NARROWEST = 260.0
+SIZE, SMALL = 11.0, 9.0  # of letters
+MARGIN, GAP = 14.0, 10.0
+_LEADING = 1.35  # lines are as many times as high as letters
+_FONTS = "Helvetica, Arial, 'Liberation Sans', 'DejaVu Sans', 'Noto Sans', sans-serif"
+_LOOKS: dict[Look, str] = {
+    "": "",
+    "dim": ' fill="#666666"',
+    "bold": ' font-weight="bold"',
+    "title": ' font-weight="bold"',
+    "remark": ' fill="#8a5a00"',
+    "warning": ' fill="#8a5a00" font-weight="bold"',
+    "alarm": ' fill="#b00020" font-weight="bold"',
+    "good": ' fill="#1a7f37"',
+    "bad": ' fill="#b00020" font-weight="bold"',
+}
+# Widths of Helvetica's letters from the space to the tilde, in thousandths of their size (Adobe's metrics). Fonts that
+# take its place are up to an eighth wider.
+_WIDTHS = (
+    "278 278 355 556 556 889 667 191 333 333 389 584 278 333 278 278 556 556 556 556 556 556 556 556 556 556 278 278 "
+    "584 584 584 556 1015 667 667 722 722 667 611 778 722 278 500 667 556 833 722 778 667 778 722 667 611 722 667 944 "
+    "667 667 611 278 278 278 469 556 333 556 556 500 556 556 278 556 556 222 222 500 222 833 556 556 556 556 333 500 "
+    "278 556 500 722 500 500 500 334 260 334 584"
+)
+_ASCII = {chr(32 + n): int(width) / 1000 for n, width in enumerate(_WIDTHS.split())}
+_WIDER = 1.13
+
+
+def text_width(text: str, size: float = SIZE) -> float:
+    """Estimate how wide a text is, rather too wide than too narrow."""
+    return sum(_letter(c) for c in text) * size * _WIDER
+
+
+def _letter(c: str) -> float:
+    known = _ASCII.get(c)
+    return known if known is not None else 1.0 if east_asian_width(c) in "WF" else 0.65
+
+
+def plain(spans: Iterable[Span]) -> str:
+    """Join spans, with control characters of untrusted text escaped."""
+    return "".join(spell(span, ascii=False) for span in spans)
+
+
+@dataclass
+class Canvas:
+    """A page.
+
+    Attributes:
+        y: Where the next part begins.
+        right: How far to the right something has been drawn.
+    """
+
+    y: float = MARGIN
+    right: float = _NARROWEST
+    _drawn: list[str] = field(default_factory=list)
+
+    def put(self, element: str) -> None:
+        """Add an element."""
+        self._drawn.append(element)
+
+    def text(
+        self, x: float, y: float, spans: Spans, *, size: float = SIZE, anchor: str = "", turned: bool = False
+    ) -> None:
+        """Write a line.
+
+        Args:
+            x: Its left edge, or where `anchor` says.
+            y: Its base line.
+            spans: The text.
+            size: Of its letters.
+            anchor: `middle` or `end` for what is at `x`.
+            turned: It reads upwards, from there.
+        """
+        pieces = [(_LOOKS[span.look], escape(spell(span, ascii=False))) for span in spans if span.text]
+        if not pieces:
+            return
+        place = f'transform="translate({_n(x)} {_n(y)}) rotate(-90)"' if turned else f'x="{_n(x)}" y="{_n(y)}"'
+        place += f' text-anchor="{anchor}"' if anchor else ""
+        place += f' font-size="{_n(size)}"' if size != SIZE else ""
+        if len(pieces) == 1:
+            self.put(f"<text {place}{pieces[0][0]}>{pieces[0][1]}</text>")
+        else:
+            inner = "".join(f"<tspan{look}>{text}</tspan>" if look else text for look, text in pieces)
+            self.put(f"<text {place}>{inner}</text>")
+        if not turned:
+            width = text_width(plain(spans), size)
+            self.reach(x + {"": width, "middle": width / 2, "end": 0}[anchor])
+
+    def reach(self, x: float) -> None:
+        """Make the page wide enough for something that ends at `x`."""
+        self.right = max(self.right, x)
+
+    def paragraph(self, spans: Spans, *, x: float = MARGIN, size: float = SIZE, width: float = 0) -> None:
+        """Write text that wraps at words, and go on below it."""
+        for line in wrap(spans, width or WIDTH - MARGIN - x, size):
+            self.y += size * _LEADING
+            self.text(x, self.y - size * (_LEADING - 1), line, size=size)
+
+    def table(self, rows: Sequence[Sequence[Spans]], *, right: Sequence[bool], size: float = SIZE) -> None:
+        """Write rows of cells, each column as wide as it needs.
+
+        Args:
+            rows: The cells, all rows of one length.
+            right: Which columns end below each other; the others begin so.
+            size: Of the letters.
+        """
+        widths = [max(text_width(plain(cell), size) for cell in column) for column in zip(*rows, strict=True)]
+        for row in rows:
+            self.y += size * _LEADING
+            x = MARGIN
+            for cell, width, at_right in zip(row, widths, right, strict=True):
+                edge = x + width if at_right else x
+                self.text(edge, self.y - size * (_LEADING - 1), cell, size=size, anchor="end" if at_right else "")
+                x += width + SIZE
+        self.y += 2
+
+    def cells(
+        self, x: float, y: float, size: tuple[float, float], colours: Sequence[Sequence[str | None]], *, apart: bool
+    ) -> None:
+        """Draw cells of colour, None for a value that has none.
+
+        Args:
+            x: Left edge.
+            y: Upper edge.
+            size: Width and height of a cell.
+            colours: By row and column.
+            apart: Each is a rectangle of its own, which is easy to edit; otherwise those of a colour are one path.
+        """
+        filled = [[colour or NO_VALUE for colour in row] for row in colours]
+        if not filled or not filled[0]:
+            return
+        place = (
+            f'transform="translate({_n(x)} {_n(y)}) scale({_n(size[0])} {_n(size[1])})" shape-rendering="crispEdges"'
+        )
+        if apart:
+            inside = "".join(
+                f'<rect x="{c}" y="{r}" width="1" height="1" fill="{colour}"/>'
+                for r, row in enumerate(filled)
+                for c, colour in enumerate(row)
+            )
+        else:
+            inside = _runs(filled)
+        self.put(f"<g {place}>{inside}</g>")
+        self.reach(x + len(filled[0]) * size[0])
+
+    def bar(self, x: float, y: float, width: float, *, signed: bool) -> None:
+        """Draw the scale of a ramp."""
+        self.put(
+            f'<rect x="{_n(x)}" y="{_n(y)}" width="{_n(width)}" height="8" fill="url(#{_ramp(signed)})" '
+            'stroke="#666666" stroke-width="0.5"/>'
+        )
+
+    def frame(self, x: float, y: float, width: float, height: float) -> None:
+        """Draw a thin frame."""
+        self.put(
+            f'<rect x="{_n(x)}" y="{_n(y)}" width="{_n(width)}" height="{_n(height)}" fill="none" stroke="#666666" '
+            'stroke-width="0.5"/>'
+        )
+
+    def svg(self) -> str:
+        """Return the page."""
+        width, height = _n(self.right + MARGIN), _n(self.y + MARGIN)
+        ramps = "".join(
+            f'<linearGradient id="{_ramp(signed)}">'
+            + "".join(f'<stop offset="{at:g}" stop-color="{colour}"/>' for at, colour in stops(signed=signed))
+            + "</linearGradient>"
+            for signed in (False, True)
+        )
+        return (
+            f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}">'
+            f'<defs>{ramps}</defs><rect width="{width}" height="{height}" fill="#ffffff"/>'
+            f'<g font-family="{_FONTS}" font-size="{_n(SIZE)}" fill="#000000" xml:space="preserve">\n'
+            + "\n".join(self._drawn)
+            + "\n</g></svg>\n"
+        )
+
+
+def wrap(spans: Spans, width: float, size: float) -> list[Spans]:
+    """Break text at blanks into lines of at most this width; a word that is wider has its own line."""
+    lines: list[list[Span]] = [[]]
+    used = 0.0
+    for word, joined in _words(spans):
+        needed = text_width(plain(word), size)
+        if lines[-1] and used + needed > width and not joined:
+            lines.append([])
+            used = 0.0
+            word = (replace(word[0], text=word[0].text.lstrip(" ")), *word[1:])
+        lines[-1] += word
+        used += needed
+    return [tuple(line) for line in lines]
+
+
+def _words(spans: Spans) -> Iterable[tuple[Spans, bool]]:
+    """Cut spans before every blank; what has no blank before it is joined to the word before."""
+    for span in spans:
+        start = 0
+        for at in [n for n, c in enumerate(span.text) if c == " " and n] if span.origin != "token" else []:
+            yield (replace(span, text=span.text[start:at]),), not span.text[start:].startswith(" ")
+            start = at
+        yield (replace(span, text=span.text[start:]),), not span.text[start:].startswith(" ")
+
+
+def _runs(filled: Sequence[Sequence[str]]) -> str:
+    """One path for every colour but the commonest, which is below them: of rectangles that are runs of cells."""
+    common = Counter(colour for row in filled for colour in row).most_common(1)[0][0]
+    paths: dict[str, list[str]] = {}
+    for r, row in enumerate(filled):
+        start = 0
+        for c in range(1, len(row) + 1):
+            if c == len(row) or row[c] != row[start]:
+                if row[start] != common:
+                    paths.setdefault(row[start], []).append(f"M{start} {r}h{c - start}v1h-{c - start}")
+                start = c
+    below = f'<rect width="{len(filled[0])}" height="{len(filled)}" fill="{common}"/>'
+    return below + "".join(f'<path fill="{colour}" d="{"".join(runs)}"/>' for colour, runs in paths.items())
+
+
+def _ramp(signed: bool) -> str:
+    return "attnscope-signed" if signed else "attnscope-weights"
+
+
+def _n(value: float) -> str:
+    return f"{value:.2f}".rstrip("0").rstrip(".")

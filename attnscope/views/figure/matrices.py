@@ -1,0 +1,265 @@
+"""Draw matrices as cells of colour, with labels and a scale."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from attnscope.views.figure.canvas import GAP, MARGIN, SIZE, SMALL, WIDTH, Canvas, plain, text_width, wrap
+from attnscope.views.figure.colours import ink_on, mixed_with_white, ramp_colour
+from attnscope.views.presentation.axes import Axis
+from attnscope.views.presentation.numbers import MASKED, NOT_ALLOWED
+from attnscope.views.presentation.parts import (
+    HeadNumbers,
+    HeatPanels,
+    RolePicture,
+    StageMatrix,
+    Thumbnails,
+    WeightMap,
+)
+from attnscope.views.presentation.scales import LogScale, pool_largest
+from attnscope.views.presentation.spans import Span, ours
+
+_NUMBERED = 256  # cells of a matrix up to which each has its number
+_CELL = 9.0  # units of a cell without a number, where there is room
+_LEAST = 2.0
+_LONGEST = 90.0  # units of a label; a longer one is cut
+_BAR = 70.0  # units of a scale
+_THUMBNAIL = 16  # cells of a thumbnail each way
+_THUMBNAIL_STEPS = 24  # shades of a thumbnail: what is so small shows no more
+
+
+def put_panels(canvas: Canvas, panels: HeatPanels) -> None:
+    """Draw matrices side by side, as many as fit."""
+    left, below = MARGIN, canvas.y
+    for stage in panels.stages:
+        width = _panel_width(stage)
+        if left > MARGIN and left + width > WIDTH - MARGIN:
+            left, canvas.y = MARGIN, below + GAP
+        top = canvas.y
+        below = max(below, _put_panel(canvas, stage, left, width))
+        canvas.y = top
+        left += width + 2 * GAP
+    canvas.y = below
+
+
+def put_stage(canvas: Canvas, stage: StageMatrix) -> None:
+    """Draw one matrix."""
+    put_panels(canvas, HeatPanels([stage]))
+
+
+def _numbered(stage: StageMatrix) -> bool:
+    return stage.matrix.size <= _NUMBERED
+
+
+def _cell_size(stage: StageMatrix) -> tuple[float, float]:
+    if _numbered(stage):
+        widest = max(
+            (text_width(text.strip(), SMALL) for row in stage.texts for text in row if text != MASKED), default=0
+        )
+        return max(widest + 5, 18.0), 16.0
+    cell = min(_CELL, max(_LEAST, (WIDTH - 2 * MARGIN - _LONGEST) / max(1, stage.matrix.shape[1])))
+    return cell, cell
+
+
+def _names(axis: Axis) -> list[str]:
+    """Write every entry as its position and name."""
+    names = [plain([name]) for name in axis.names] or [""] * len(axis.positions)
+    found = [f"{axis.number(i)} {name}".strip() for i, name in enumerate(names)]
+    return [_cut(name) for name in found]
+
+
+def _cut(name: str) -> str:
+    if text_width(name, SMALL) <= _LONGEST:
+        return name
+    kept = next(n for n in range(len(name) - 1, -1, -1) if text_width(name[:n] + "…", SMALL) <= _LONGEST)
+    return name[:kept] + "…"
+
+
+def _label_size(step: float) -> tuple[float, int]:
+    """Return the size of labels so far apart, and of how many one is written."""
+    size = min(SMALL, step * 0.95)
+    return (size, 1) if size >= 5.5 else (SMALL, int(SMALL / step) + 1)
+
+
+def _panel_width(stage: StageMatrix) -> float:
+    longest = max((text_width(name, SMALL) for name in _names(stage.rows)), default=0.0)
+    return longest + 4 + max(stage.matrix.shape[1] * _cell_size(stage)[0], 2 * _BAR)
+
+
+def _put_panel(canvas: Canvas, stage: StageMatrix, left: float, width: float) -> float:
+    """Draw one matrix with its labels, scale and arithmetic; return where it ends."""
+    across, down = _cell_size(stage)
+    rows, columns = _names(stage.rows), _names(stage.columns)
+    x = left + max((text_width(name, SMALL) for name in rows), default=0.0) + 4
+    y = canvas.y + SIZE + 6
+    across_of = "" if stage.columns.kind == "dim" else f"  {stage.rows.kind} ↓  {stage.columns.kind} →"
+    canvas.text(x, canvas.y + SIZE, (Span(stage.name, "bold"), Span(across_of, "dim")))
+    size, every = _label_size(across)
+    y += max((text_width(name, size) for name in columns), default=0.0) + 4
+    for c, name in enumerate(columns[::every]):
+        canvas.text(x + (c * every + 0.5) * across + size * 0.35, y - 3, ours(name), size=size, turned=True)
+    size, every = _label_size(down)
+    for r, name in enumerate(rows[::every]):
+        canvas.text(x - 4, y + (r * every + 0.5) * down + size * 0.35, ours(name), size=size, anchor="end")
+    colours = [[_colour(stage, r, c) for c in range(stage.matrix.shape[1])] for r in range(len(rows))]
+    canvas.cells(x, y, (across, down), colours, apart=_numbered(stage))
+    canvas.frame(x, y, across * stage.matrix.shape[1], down * len(rows))
+    if _numbered(stage):
+        for r, row in enumerate(stage.texts):
+            for c, text in enumerate(row):
+                look = Span("–" if text == MASKED else text.strip())
+                middle = x + (c + 0.5) * across
+                canvas.put(_ink(colours[r][c]))
+                canvas.text(middle, y + (r + 0.5) * down + SMALL * 0.35, (look,), size=SMALL, anchor="middle")
+                canvas.put("</g>")
+    return _put_scale(canvas, stage, x, y + down * len(rows) + 8, left + width - x)
+
+
+def _ink(colour: str | None) -> str:
+    return f'<g fill="{ink_on(colour)}">' if colour else '<g fill="#666666">'
+
+
+def _colour(stage: StageMatrix, row: int, column: int) -> str | None:
+    value = float(stage.matrix[row, column])
+    blank = stage.masked_rows[row] and stage.name in ("weights", "output")
+    if blank or stage.texts[row][column].strip() == NOT_ALLOWED or (stage.name == "weights" and value == 0):
+        return None
+    place = stage.scale.place(value)
+    return None if place is None else ramp_colour(place, signed=stage.scale.signed)
+
+
+def _put_scale(canvas: Canvas, stage: StageMatrix, x: float, y: float, width: float) -> float:
+    low, high = stage.digits.text(stage.scale.low), stage.digits.text(stage.scale.high)
+    _put_bar(canvas, x, y, low, high, signed=stage.scale.signed)
+    y += 8
+    said = tuple(_grey(span) for span in stage.arithmetic_of_picture)
+    for line in wrap(said, width, SMALL):
+        y += SMALL * 1.35
+        canvas.text(x, y, line, size=SMALL)
+    return y + 8
+
+
+def _grey(span: Span) -> Span:
+    """Name the colour of cells that have a mark on a terminal."""
+    return Span(span.text.replace(f"; {NOT_ALLOWED} ", "; grey: "), "dim", span.origin)
+
+
+def _put_bar(canvas: Canvas, x: float, y: float, low: str, high: str, *, signed: bool) -> None:
+    start = x + text_width(low, SMALL) + 4
+    canvas.text(x, y + 7.5, ours(low), size=SMALL)
+    canvas.bar(start, y, _BAR, signed=signed)
+    canvas.text(start + _BAR + 4, y + 7.5, ours(high), size=SMALL)
+
+
+def put_thumbnails(canvas: Canvas, thumbnails: Thumbnails) -> None:
+    """Draw every head small, layers below each other and heads side by side, on one scale from 0 to 1."""
+    by_place = thumbnails.weights
+    layers, heads = (sorted({place[n] for place in by_place}) for n in (0, 1))
+    shape = next(iter(by_place.values())).shape
+    rows, columns = (min(_THUMBNAIL, count) for count in shape)
+    left = MARGIN + text_width(f"L{layers[-1]}", SMALL) + 4
+    side = max(20.0, min(72.0, (WIDTH - MARGIN - left) / len(heads) - 4))
+    for n, head in enumerate(heads):
+        canvas.text(
+            left + n * (side + 4) + side / 2, canvas.y + SMALL, ours(f"H{head}", "dim"), size=SMALL, anchor="middle"
+        )
+    canvas.y += SMALL + 4
+    for layer in layers:
+        canvas.text(left - 4, canvas.y + side / 2 + 3, ours(f"L{layer}", "dim"), size=SMALL, anchor="end")
+        for n, head in enumerate(heads):
+            if (layer, head) in by_place:
+                x = left + n * (side + 4)
+                pixels = pool_largest(by_place[layer, head], rows, columns)
+                colours = [[_shade(pixel) for pixel in row] for row in pixels.tolist()]
+                canvas.cells(x, canvas.y, (side / columns, side / rows), colours, apart=False)
+                canvas.frame(x, canvas.y, side, side)
+        canvas.y += side + 4
+    per = f"{-(-shape[0] // rows)} × {-(-shape[1] // columns)}"
+    cell = "" if per == "1 × 1" else f"; a cell is the largest of {per} (queries × keys)"
+    _put_legend(canvas, "0", "1", f"weights: queries are rows, keys are columns{cell}")
+
+
+def _shade(weight: float) -> str | None:
+    return None if weight < 0 else ramp_colour(round(weight * _THUMBNAIL_STEPS) / _THUMBNAIL_STEPS, signed=False)
+
+
+def _put_legend(canvas: Canvas, low: str, high: str, said: str) -> None:
+    canvas.y += 4
+    _put_bar(canvas, MARGIN, canvas.y, low, high, signed=False)
+    canvas.y += 10
+    canvas.paragraph(ours(said, "dim"), size=SMALL)
+
+
+def put_map(canvas: Canvas, pooled: WeightMap) -> None:
+    """Draw the map of a whole text on a logarithmic scale, with positions along both axes."""
+    n_rows, n_columns = pooled.weights.shape
+    canvas.paragraph(
+        (
+            Span("weights", "bold"),
+            Span(f"  {n_rows} × {n_columns} map of token runs: ", "dim"),
+            Span("weight on each run of keys, averaged over a run of queries", "dim"),
+        )
+    )
+    scale = LogScale.of(pooled.weights)
+    cell = max(_LEAST, min(_CELL, (WIDTH - 2 * MARGIN - 60) / n_columns))
+    x = MARGIN + text_width(f"{pooled.queries[-1]}", SMALL) + 16
+    canvas.text(x, canvas.y + SMALL + 2, ours(f"{pooled.kind} →", "dim"), size=SMALL)
+    y = canvas.y + SMALL + 6 + text_width(f"{pooled.keys[-1]}", SMALL) + 4
+    size, every = _label_size(cell)
+    for n in range(0, n_columns, every):
+        canvas.text(x + (n + 0.5) * cell + size * 0.35, y - 3, ours(f"{pooled.keys[n]}"), size=size, turned=True)
+    for n in range(0, n_rows, every):
+        canvas.text(x - 4, y + (n + 0.5) * cell + size * 0.35, ours(f"{pooled.queries[n]}"), size=size, anchor="end")
+    colours = [
+        [ramp_colour(scale.place(w), signed=False) if w > 0 else None for w in row] for row in pooled.weights.tolist()
+    ]
+    canvas.cells(x, y, (cell, cell), colours, apart=False)
+    canvas.frame(x, y, cell * n_columns, cell * n_rows)
+    canvas.y = y + cell * n_rows
+    none = int(np.isnan(pooled.weights).all(axis=1).sum())
+    blank = f"; {none} of {n_rows} rows: their queries are fully masked" if none else ""
+    _put_legend(
+        canvas, f"{scale.low:.2g}", f"{scale.high:.2g}", f"logarithmic; queries are rows; grey: exactly zero{blank}"
+    )
+
+
+def put_roles(canvas: Canvas, picture: RolePicture) -> None:
+    """Draw the main role of every head: a letter on the role's colour, the stronger the fuller."""
+    texts = [[cell.letter if cell else picture.unclear for cell in row] for row in picture.cells]
+    colours = [
+        [_role_colour(cell.colour, cell.strength) if cell else "#ffffff" for cell in row] for row in picture.cells
+    ]
+    _put_heads(canvas, texts, colours)
+
+
+def _role_colour(colour: str | None, strength: float) -> str:
+    return mixed_with_white(colour or "#888888", 0.25 + 0.75 * strength)
+
+
+def put_head_numbers(canvas: Canvas, numbers: HeadNumbers) -> None:
+    """Draw a number for every head."""
+    places = [[numbers.scale.place(value) for value in row] for row in numbers.values.tolist()]
+    colours = [
+        [None if place is None else ramp_colour(place, signed=numbers.scale.signed) for place in row] for row in places
+    ]
+    _put_heads(canvas, numbers.texts, colours)
+    canvas.y += 4
+    _put_bar(canvas, MARGIN, canvas.y, numbers.low, numbers.high, signed=numbers.scale.signed)
+    canvas.y += 12
+
+
+def _put_heads(canvas: Canvas, texts: Sequence[Sequence[str]], colours: Sequence[Sequence[str | None]]) -> None:
+    """Draw layers × heads."""
+    across = max(18.0, *(text_width(text.strip(), SMALL) + 5 for row in texts for text in row))
+    x, y = MARGIN + text_width(f"L{len(texts)}", SMALL) + 6, canvas.y + SMALL + 6
+    for head in range(len(texts[0])):
+        canvas.text(x + (head + 0.5) * across, y - 4, ours(f"H{head}", "dim"), size=SMALL, anchor="middle")
+    canvas.cells(x, y, (across, 16.0), colours, apart=True)
+    for layer, row in enumerate(texts):
+        base = y + layer * 16 + 8 + SMALL * 0.35
+        canvas.text(x - 4, base, ours(f"L{layer}", "dim"), size=SMALL, anchor="end")
+        for head, text in enumerate(row):
+            canvas.put(_ink(colours[layer][head]))
+            canvas.text(x + (head + 0.5) * across, base, ours(text.strip()), size=SMALL, anchor="middle")
+            canvas.put("</g>")
+    canvas.y = y + 16 * len(texts) + 4

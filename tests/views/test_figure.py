@@ -1,0 +1,218 @@
+"""The figure of findings: every number and colour in it is read back from the SVG and held against the findings."""
+
+import re
+import sys
+from pathlib import Path
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+
+from attnscope.errors import AttnscopeError, UsageError
+from attnscope.report import STAGES
+from attnscope.views import formats
+from attnscope.views.figure import canvas
+from attnscope.views.presentation.spans import ours
+from tests.helpers.sample_explanations import explanation
+from tests.helpers.sample_overviews import overview
+from tests.helpers.sample_reports import HOSTILE, bank, causal, report, text_report, tokens, words
+from tests.helpers.sample_surveys import measured, survey
+
+SVG = "{http://www.w3.org/2000/svg}"
+BLUES = "ffffff deebf7 c6dbef 9ecae1 6baed6 4292c6 2171b5 08519c 08306b"
+RED_BLUE = "053061 2166ac 4393c3 92c5de d1e5f0 ffffff fddbc7 f4a582 d6604d b2182b 67001f"
+GREY = "#dddddd"
+
+
+def figure(findings, **options):
+    return b"".join(formats.export(findings, Path("x.svg"), **options))
+
+
+def parsed(findings, **options):
+    return ElementTree.fromstring(figure(findings, **options))
+
+
+def texts(root):
+    return ["".join(element.itertext()) for element in root.iter(f"{SVG}text")]
+
+
+def grids(root):
+    """The colours of every matrix, by row and column, however its cells are drawn."""
+    found = []
+    for group in root.iter(f"{SVG}g"):
+        if "crispEdges" not in group.get("shape-rendering", ""):
+            continue
+        cells = {}
+        for element in group:
+            if element.tag == f"{SVG}rect":
+                x, y = int(element.get("x", 0)), int(element.get("y", 0))
+                boxes = [(x, y, int(element.get("width")), int(element.get("height")))]
+            else:
+                runs = re.findall(r"M(\d+) (\d+)h(\d+)v1h-(\d+)", element.get("d"))
+                assert all(there == back for _, _, there, back in runs)
+                boxes = [(int(x), int(y), int(width), 1) for x, y, width, _ in runs]
+            for x, y, width, height in boxes:
+                cells |= {(r, c): element.get("fill") for r in range(y, y + height) for c in range(x, x + width)}
+        rows, columns = (1 + max(place[n] for place in cells) for n in (0, 1))
+        found.append([[cells[r, c] for c in range(columns)] for r in range(rows)])
+    return found
+
+
+def places(colour, ramp):
+    """Where on a ramp a colour is, from 0 to 1."""
+    stops = np.array([list(bytes.fromhex(stop)) for stop in ramp.split()])
+    fine = np.linspace(0, 1, 2001)
+    shades = np.stack([np.interp(fine, np.linspace(0, 1, len(stops)), channel) for channel in stops.T], axis=1)
+    return fine[np.abs(shades - list(bytes.fromhex(colour[1:]))).sum(1).argmin()]
+
+
+@pytest.mark.parametrize("n", [5, 20], ids=["rectangles", "paths"])
+@pytest.mark.parametrize("allowed", [None, causal])
+def test_colours_are_the_numbers(n, allowed):
+    text = text_report(tokens(words(n)), stages=("scores", "masked", "weights"), allowed=allowed)
+    shown = grids(parsed(report(text)))
+    assert len(shown) == 3
+    for (name, matrix), grid in zip(text.heads[0].stages.items(), shown, strict=True):
+        finite = matrix[np.isfinite(matrix)]
+        largest = np.abs(finite).max()
+        assert (len(grid), len(grid[0])) == matrix.shape
+        for r in range(n):
+            for c in range(n):
+                value = float(matrix[r, c])
+                if not np.isfinite(value) or (name == "weights" and value == 0):
+                    assert grid[r][c] == GREY
+                elif name == "weights":
+                    assert places(grid[r][c], BLUES) == pytest.approx(value / largest, abs=0.012)
+                else:
+                    assert places(grid[r][c], RED_BLUE) == pytest.approx((value / largest + 1) / 2, abs=0.012)
+
+
+def test_small_matrices_have_their_numbers_and_labels():
+    made = report(text_report(tokens(["a", "bc", "d"]), stages=("weights",), top=2))
+    root = parsed(made, precision=3)
+    shown = texts(root)
+    (head,) = made.texts[0].heads
+    numbers = [f"{weight:.3f}" for weight in head.stages["weights"].ravel()]
+    assert [text for text in shown if re.fullmatch(r"\d\.\d{3}", text)][:9] == numbers
+    assert shown.count("0 a") >= 2
+    assert shown.count("1 bc") >= 2
+    for r, query in enumerate(["0 a", "1 bc", "2 d"]):
+        key, weight = head.top.keys[r, 0], head.top.weight[r, 0]
+        row = [f"{key} {made.texts[0].tokens[key].text}", f"{weight:.4f}"]
+        assert any(shown[i : i + 3] == [query, *row] for i in range(len(shown)))
+
+
+def test_thumbnails_are_the_largest_weights():
+    heads = [(layer, head) for layer in (0, 1, 4) for head in range(4)]
+    made = report(text_report(tokens(words(40)), heads=heads))
+    shown = grids(parsed(made))
+    assert len(shown) == len(heads)
+    for head, grid in zip(made.texts[0].heads, shown, strict=True):
+        cuts = [n * 40 // 16 for n in range(17)]
+        for r in range(16):
+            for c in range(16):
+                largest = head.stages["weights"][cuts[r] : cuts[r + 1], cuts[c] : cuts[c + 1]].max()
+                assert places(grid[r][c], BLUES) == pytest.approx(largest, abs=0.04)
+    assert "L4" in texts(parsed(made))
+
+
+def test_a_map_is_logarithmic():
+    made = overview(150, dead=range(6, 12))
+    (grid,) = grids(parsed(made))
+    weights = made.texts[0].heads[0].pooled.weights
+    known = weights[weights > 0]
+    high, low = known.max(), max(known.max() / 1000, known.min())
+    for r, c in np.ndindex(weights.shape):
+        if weights[r, c] > 0:
+            place = min(1, max(0, np.log(weights[r, c] / low) / np.log(high / low)))
+            assert places(grid[r][c], BLUES) == pytest.approx(place, abs=0.02)
+        else:
+            assert grid[r][c] == GREY
+
+
+def test_a_number_for_every_head_is_written_on_its_colour():
+    made = measured()
+    (grid,) = grids(parsed(made))
+    shown = texts(parsed(made))
+    for row, colours in zip(made.values.tolist(), grid, strict=True):
+        for value, colour in zip(row, colours, strict=True):
+            assert (colour == GREY) == (value is None or not np.isfinite(value))
+            if np.isfinite(value):
+                assert any(re.fullmatch(r"-?\d+\.\d+", t) and abs(float(t) - value) <= 0.0051 for t in shown)
+
+
+def everything():
+    yield report(
+        text_report(tokens([*HOSTILE, "<script>alert(1)</script>", '" onload="x']), stages=STAGES, projected=True)
+    )
+    yield report(
+        text_report(tokens(["a", "b"]), context=tokens(["x", "y", "z"]), allowed=lambda query, key: query == 0)
+    )
+    yield report(text_report(tokens(["a", "b", "c"]), sink=0.5), weights="random")
+    yield from (explanation(), overview(150), survey(), measured())
+
+
+@pytest.mark.parametrize("n", range(7))
+def test_a_figure_is_well_formed_and_loads_nothing(n):
+    made = list(everything())[n]
+    data = figure(made)
+    root = ElementTree.fromstring(data)
+    tags = {element.tag.removeprefix(SVG) for element in root.iter()}
+    assert tags <= {"svg", "defs", "linearGradient", "stop", "rect", "g", "text", "tspan", "path"}
+    assert not any(name.startswith("on") or "href" in name for element in root.iter() for name in element.attrib)
+    assert set(re.findall(rb"url\(([^)]*)\)", data)) <= {b"#attnscope-weights", b"#attnscope-signed"}
+    width, height = (float(root.get(name)) for name in ("width", "height"))
+    for element in root.iter(f"{SVG}text"):
+        if element.get("x"):
+            assert 0 <= float(element.get("x")) <= width
+            assert 0 <= float(element.get("y")) <= height
+    assert b"--" not in b"".join(t.encode() for t in texts(root) if t.startswith("more"))
+
+
+def test_what_the_parts_say_is_in_the_figure():
+    made = explanation()
+    said = " ".join(" ".join(texts(parsed(made))).split())
+    drawn = b"".join(formats.export(made, Path("x.txt"), width=60)).decode()  # with fewer dimensions than a figure
+    numbers = set(re.findall(r"-?\d+\.\d{2}\b", drawn))
+    assert len(numbers) > 20
+    assert [number for number in numbers if number not in said] == []
+
+
+def test_files_are_small():
+    long = report(text_report(tokens([f"word{n}" for n in range(64)])))
+    assert len(figure(long)) < 200_000
+    heads = [(layer, head) for layer in range(6) for head in range(12)]
+    assert len(figure(report(text_report(tokens([f"word{n}" for n in range(64)]), heads=heads)))) < 250_000
+
+
+def test_lines_wrap_at_words_and_lose_nothing():
+    text = "weights " * 40 + "a" * 200 + " end"
+    lines = canvas.wrap(ours(text), 200, 11)
+    assert " ".join(canvas.plain(line).strip() for line in lines) == text
+    assert all(canvas.text_width(canvas.plain(line)) <= 203 or " " not in canvas.plain(line).strip() for line in lines)
+
+
+def test_a_png_is_the_figure(tmp_path):
+    data = b"".join(formats.export(bank(), Path("x.png")))
+    root = parsed(bank())
+    assert data[:8] == b"\x89PNG\r\n\x1a\n"
+    size = [int.from_bytes(data[at : at + 4], "big") for at in (16, 20)]
+    assert size == pytest.approx([3 * float(root.get(name)) for name in ("width", "height")], abs=3)
+
+
+def test_a_png_without_its_library_or_a_font_is_refused(monkeypatch):
+    monkeypatch.setitem(sys.modules, "resvg_py", None)
+    with pytest.raises(
+        AttnscopeError, match=r"\.png needs resvg-py; pip install 'attnscope\[figures\]', or write \.svg"
+    ):
+        b"".join(formats.export(bank(), Path("x.png")))
+    monkeypatch.setitem(sys.modules, "resvg_py", type("Fontless", (), {"svg_to_bytes": lambda **_: b"blank"}))
+    with pytest.raises(AttnscopeError, match=r"needs a font, and this system has none; install a font such as"):
+        b"".join(formats.export(bank(), Path("x.png")))
+
+
+def test_only_an_svg_looks_like_a_terminal():
+    assert b"terminal" in figure(bank(), look="terminal")
+    assert b"terminal" not in figure(bank())
+    with pytest.raises(UsageError, match=r"--look: '\.txt' has no such look; only \.svg looks like a terminal"):
+        formats.export(bank(), Path("x.txt"), look="terminal")
