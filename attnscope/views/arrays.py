@@ -157,7 +157,7 @@ def _text_facts(text: TextReport) -> dict[str, Any]:
         }
         for head in text.heads
     }
-    facts = {field: getattr(text, field) for field in ("text", "pair", "tokens", "context", "notes")}
+    facts = {field: getattr(text, field) for field in ("text", "pair", "tokens", "context", "notes", "hidden")}
     return {**facts, "heads": heads}
 
 
