@@ -34,13 +34,12 @@ def test_a_name_in_ascii_tells_blanks_and_marks_from_what_stands_for_them():
 
 
 def test_a_token_without_text_is_spelled_by_its_piece():
-    assert token_span(Token(id=0, piece="[PAD]", text="")) == Span("[PAD]", origin="token")
+    assert token_span([Token(id=0, piece="[PAD]", text="")], 0) == Span("[PAD]", origin="token")
 
 
 def test_a_token_that_the_tokenizer_does_not_know_says_so():
-    assert token_span(Token(id=0, piece="[UNK]", text="xyz", unknown=True), "dim") == Span(
-        "xyz", "dim", "unknown token"
-    )
+    unknown = Token(id=0, piece="[UNK]", text="xyz", unknown=True)
+    assert token_span([unknown], 0, "dim") == Span("xyz", "dim", "unknown token")
 
 
 @pytest.mark.parametrize("cells", range(1, 9))

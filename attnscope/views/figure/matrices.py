@@ -11,6 +11,7 @@ from attnscope.views.presentation.numbers import MASKED, NOT_ALLOWED
 from attnscope.views.presentation.parts import (
     HeadNumbers,
     HeatPanels,
+    Matrices,
     RolePicture,
     StageMatrix,
     Thumbnails,
@@ -42,9 +43,9 @@ def put_panels(canvas: Canvas, panels: HeatPanels) -> None:
     canvas.y = below
 
 
-def put_stage(canvas: Canvas, stage: StageMatrix) -> None:
-    """Draw one matrix."""
-    put_panels(canvas, HeatPanels([stage]))
+def put_matrices(canvas: Canvas, matrices: Matrices) -> None:
+    """Draw matrices that are read together, all of them: a figure has no end of the screen."""
+    put_panels(canvas, HeatPanels(matrices.stages))
 
 
 def _numbered(stage: StageMatrix) -> bool:
