@@ -12,7 +12,9 @@ EngineWord = Literal["native", "transformers"]
 PartWord = Literal["encoder", "decoder", "cross"]
 WhatIf = Literal["stack", "same-scores"]
 By = Literal["weight", "value", "projected"]
+RankBy = Literal["weight", "value", "projected", "logit"]  # logit: not of a head, but what parts add to a prediction
 LARGEST_POOL = 1024
+GENERATED = 4096  # tokens that may be asked for
 CHECKED_TEXT = "The bank by the river was eroded"  # what a model is checked with where no text is given
 STAGES = ("scores", "scaled", "masked", "weights", "output")  # as in report.STAGES, without NumPy
 

@@ -323,6 +323,10 @@ class RunConfig(msgspec.Struct, frozen=True):
         engine: Who computes queries, keys and values: attnscope itself, or `transformers`.
         part: Which attention of a model with two halves is looked at; None where there is only one.
         hash_weights: The Report carries a hash over the whole weights.
+        predict: Show what the model predicts; None where its checkpoint has a head and that costs little.
+        target: Tokens whose logit, or the difference of whose logits, is taken apart; empty for the most probable one,
+            None where that is not asked for.
+        generate: Tokens that the model continues each text by.
         auto_key: Columns that `auto` ranks heads by, likewise, where all are kept; None for those of `key`.
         picture: The findings become an .svg, which is put together as a whole before it is written.
         ignore_key: Keys of config.json that the user wants ignored.
@@ -359,3 +363,6 @@ class RunConfig(msgspec.Struct, frozen=True):
     ignore_key: tuple[str, ...] = ()
     trust_config: bool = False
     auto_key: Positions | None = None
+    predict: bool | None = False
+    generate: int = 0
+    target: tuple[str, ...] | None = None

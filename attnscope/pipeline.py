@@ -5,6 +5,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from attnscope.checkpoints.folder import hash_weights
 from attnscope.checkpoints.source import ModelSource
 from attnscope.config import RunConfig, TextInput
@@ -13,17 +15,20 @@ from attnscope.engines.torch_setup import choose_device, import_torch, set_threa
 from attnscope.engines.transformers.opening import LiveModel, open_live
 from attnscope.masks.expression import used_mask
 from attnscope.masks.terms import Hidden, Mask, MaskTerm, MatrixFile, Own
+from attnscope.planning.attribution_plan import target_ids
 from attnscope.planning.cost import allowed_pairs
 from attnscope.planning.memory import layer_parameters
+from attnscope.planning.prediction_plan import plan_generation
 from attnscope.planning.record_spec import RecordSpec, make_record_spec
 from attnscope.planning.run_plan import RunPlan, make_plan, mask_terms
-from attnscope.report import MaskUse, Provenance, Report, TextReport
+from attnscope.report import Attribution, MaskUse, Provenance, Report, TextReport
 from attnscope.system.escape import as_unicode
 from attnscope.version import __version__
 
 if TYPE_CHECKING:
     import torch
 
+    from attnscope.analysis import Continued
     from attnscope.engines.protocol import Engine, LoadedModel
     from attnscope.model.batch import Batch
     from attnscope.model.tile import Recorder
@@ -113,15 +118,72 @@ def inspect(run: RunConfig, progress: ProgressCallback | None = None, session: S
     """
     session = session or Session(run.texts, progress)
     source = session.source(run)
-    plan = make_plan(run, source)
+    continued = None if not run.generate else _continue(run, source, session)
+    grown = None if continued is None else {number: one.tokens for number, one in continued.items()}
+    plan = make_plan(run, source, grown)
     model, device = session.load(plan)
     batch, engine = prepare(plan, model, device)
     trace = attend(plan, batch, engine, session.progress)
     check = _memory_check(plan, batch)
-    texts = [_text_report(plan, i, trace, check) for i in range(len(plan.text_plans))]
+    texts = [_text_report(plan, i, trace, engine, check) for i in range(len(plan.text_plans))]
+    if run.target is not None:
+        found = _attribute(plan, batch, model, engine, session.progress)
+        texts = [msgspec.structs.replace(text, attribution=one) for text, one in zip(texts, found, strict=True)]
+    if continued is not None:
+        texts = [msgspec.structs.replace(text, generated=continued[text.index].generated) for text in texts]
     values = "pooled" if any(text_plan.pool for text_plan in plan.text_plans) else "exact"
     made = provenance(source, run, device, values)
     return Report(made, describe_mask_use(source, run, engine.describe_mask()), texts)
+
+
+def _continue(run: RunConfig, source: ModelSource, session: Session) -> "dict[int, Continued]":
+    """Let the model continue every text; by the text's number."""
+    whole = msgspec.structs.replace(run, layer="auto", head="auto", query=None, key=None, predict=False)
+    plan = make_plan(whole, source)
+    counts = [plan_generation(run, source, plan.terms, text_plan.tokens) for text_plan in plan.text_plans]
+    model, device = session.load(plan)
+    _, engine = prepare(plan, model, device)
+
+    from attnscope.analysis import continue_text
+
+    found = {}
+    for done, (text_plan, count) in enumerate(zip(plan.text_plans, counts, strict=True)):
+        session.on_progress("generating", done, len(counts))
+        spelling = source.tokenizer.spelled, source.tokenizer.made_token
+        tokens = text_plan.tokens[:count]
+        found[text_plan.number] = continue_text(
+            engine.continuation().logits, tokens, run.generate, source.ends, spelling, device
+        )
+    return found
+
+
+def _attribute(
+    plan: RunPlan, batch: "Batch", model: "LoadedModel", engine: "Engine", on_progress: ProgressCallback | None
+) -> list[Attribution]:
+    """Take one logit of every text apart, in two passes; see model.logit_parts."""
+    from attnscope.analysis import attribution
+    from attnscope.model.logit_parts import Directions, StreamCapture, logit_parts, make_recorders
+    from attnscope.model.stack import Stack
+
+    stack, head = model.module, plan.config.head
+    assert isinstance(stack, Stack)
+    assert head is not None
+    positions = [place.positions[0] for place in plan.predicted]
+    target, against = target_ids(plan.run, plan.source)
+    capture, step = StreamCapture(stack, positions), ("attributing", on_progress)
+    with capture.capturing():
+        forward(plan, batch, engine, {}, step, final=True)
+    logits = stack.logits(capture.last, capped=False)  # (B, V)
+    targets = [(int(row.argmax()) if target is None else target, against) for row in logits]
+    directions = Directions(stack, capture, targets)
+    recorders = make_recorders(stack, directions, positions, max(batch.tokens.lengths))
+    forward(plan, batch, engine, {layer: [one] for layer, one in enumerate(recorders)}, step)
+    found = []
+    for text, parts in enumerate(logit_parts(capture, directions, recorders)):
+        row = logits[text]
+        about = len(plan.text_plans[text].tokens), plan.source.tokenizer.spelled, head.softcap
+        found.append(attribution(parts, positions[text], targets[text], lambda i, row=row: float(row[i]), about))  # type: ignore[misc]
+    return found
 
 
 def prepare(plan: RunPlan, model: "LoadedModel", device: "torch.device") -> "tuple[Batch, Engine]":
@@ -152,17 +214,22 @@ def prepare(plan: RunPlan, model: "LoadedModel", device: "torch.device") -> "tup
 
 def select_heads(
     plan: RunPlan, batch: "Batch", engine: "Engine", on_progress: ProgressCallback | None
-) -> "list[HeadSelection]":
-    """Return the layers and heads that were asked for; where that was left to us, chosen by what they do."""
+) -> "tuple[list[HeadSelection], torch.Tensor | None]":
+    """Return the layers and heads that were asked for; where that was left to us, chosen by what they do.
+
+    Choosing runs all layers: what the model predicts is made of the final hidden states of that pass, (B, T, D), if the
+    plan wants any; None where there was no such pass.
+    """
     from attnscope.analysis import RankingRecorders, choose_heads
 
-    (n_layers, n_heads), ranking = engine.sizes, None
+    (n_layers, n_heads), ranking, hidden = engine.sizes, None, None
     if plan.auto:
         rows, columns = _named_places(plan)
         found = RankingRecorders(batch, rows, columns, (plan.n_layers_run, n_heads))
-        forward(plan, batch, engine, found.recorders, ("choosing a head", on_progress))
+        step = "choosing a head", on_progress
+        hidden = forward(plan, batch, engine, found.recorders, step, final=bool(plan.predicted))
         ranking = found.compute()
-    return choose_heads(ranking, plan.layers, plan.heads, n_layers, n_heads)
+    return choose_heads(ranking, plan.layers, plan.heads, n_layers, n_heads), hidden
 
 
 def _named_places(plan: RunPlan) -> tuple[list[list[int]] | None, list[list[int]] | None]:
@@ -201,9 +268,11 @@ def attend(
 
     eligible = batch.sources.real if plan.run.special else batch.sources.content()
     record_tokens = RecordedTokens(batch.sources, eligible, _shown(plan, batch.tokens.real), batch.tokens.real)
-    heads = select_heads(plan, batch, engine, on_progress)
+    heads, hidden = select_heads(plan, batch, engine, on_progress)
     trace = make_trace(heads, record_spec or make_record_spec(plan), record_tokens)
-    forward(plan, batch, engine, trace.recorders, ("attending", on_progress))
+    final = bool(plan.predicted) and hidden is None
+    made = forward(plan, batch, engine, trace.recorders, ("attending", on_progress), final=final)
+    trace.hidden = made if final else hidden
     return trace
 
 
@@ -220,7 +289,9 @@ def forward(
     engine: "Engine",
     recorders: "Mapping[int, Sequence[Recorder]]",
     step: tuple[str, ProgressCallback | None],
-) -> None:
+    *,
+    final: bool = False,
+) -> "torch.Tensor | None":
     """Run the model with recorders and report progress.
 
     Args:
@@ -229,6 +300,10 @@ def forward(
         engine: The model under its mask.
         recorders: Layer to its recorders.
         step: Name of this step and its progress callback; None for no progress.
+        final: See Engine.forward.
+
+    Returns:
+        The final hidden states, (B, T, D), if `final`; else None.
     """
     from attnscope.model.recorders.limited import limited
 
@@ -236,8 +311,7 @@ def forward(
     check = _memory_check(plan, batch)
     recorders = limited(recorders, check)
     if on_progress is None:
-        engine.forward(batch, recorders, lambda done, total: check())
-        return
+        return engine.forward(batch, recorders, lambda done, total: check(), final=final)
     from attnscope.model.progress import ForwardProgress, LayerCost
 
     c, tokens = plan.config, sum(batch.tokens.lengths)
@@ -251,7 +325,7 @@ def forward(
         check()
         forward_progress.layer(done, total)
 
-    engine.forward(batch, forward_progress.recorders, layer_done)
+    return engine.forward(batch, forward_progress.recorders, layer_done, final=final)
 
 
 def _memory_check(plan: RunPlan, batch: "Batch") -> Callable[[], None]:
@@ -277,10 +351,10 @@ def _shown(plan: RunPlan, real: "torch.Tensor") -> "torch.Tensor":
     return shown
 
 
-def _text_report(plan: RunPlan, index: int, trace: "Trace", check: Callable[[], None]) -> TextReport:
+def _text_report(plan: RunPlan, index: int, trace: "Trace", engine: "Engine", check: Callable[[], None]) -> TextReport:
     import torch
 
-    from attnscope.analysis import TextExtent, TextSlice, head_report
+    from attnscope.analysis import TextExtent, TextSlice, head_report, predict
 
     run, text_plan = plan.run, plan.text_plans[index]
     text = run.texts[text_plan.number]
@@ -295,6 +369,9 @@ def _text_report(plan: RunPlan, index: int, trace: "Trace", check: Callable[[], 
     for unit, recorded in trace.recorded:
         heads.append(head_report(unit, recorded, trace, place, left_out=left_out))
         check()
+    predictions = []
+    if trace.hidden is not None:
+        predictions = predict(engine.logits, trace.hidden[index], plan.predicted[index], plan.source.tokenizer.spelled)
     return TextReport(
         text_plan.number,
         text.text,
@@ -306,6 +383,7 @@ def _text_report(plan: RunPlan, index: int, trace: "Trace", check: Callable[[], 
         heads,
         text_plan.notes,
         list(text_plan.hidden),
+        predictions,
     )
 
 

@@ -20,6 +20,7 @@ from attnscope.api.options import (
     indices,
     model_path,
     run_values,
+    targets_of,
     texts_of,
     tokenizer_path,
 )
@@ -78,7 +79,11 @@ class OpenModel:
 
         check_names("inspect", options, ModelInspectArguments)
         with self._call(options, text) as (session, texts):
-            return InspectResult(inspect(self._placed(session, texts, options), session=session))
+            ranked: dict[str, Any] = {**options, **({"by": "weight"} if options.get("by") == "logit" else {})}
+            run = msgspec.structs.replace(self._placed(session, texts, ranked), target=targets_of(options))
+            if options.get("predict") is None:
+                run = msgspec.structs.replace(run, predict=None)
+            return InspectResult(inspect(run, session=session))
 
     def explain(self, text: str, **options: Unpack[ModelExplainArguments]) -> ExplainResult:
         """See attnscope.explain."""

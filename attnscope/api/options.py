@@ -8,6 +8,7 @@ from typing import Any, Literal, Protocol, TypedDict
 import numpy as np
 
 from attnscope.arguments import (
+    GENERATED,
     LARGEST_POOL,
     STAGES,
     THREADS,
@@ -15,6 +16,7 @@ from attnscope.arguments import (
     Dtype,
     EngineWord,
     PartWord,
+    RankBy,
     WhatIf,
     device,
     number,
@@ -136,9 +138,14 @@ class ModelInspectArguments(_Masking, total=False):
         key: Columns, likewise.
         stages: Stages whose matrices are kept.
         top: Contributors per token.
-        by: What ranks them: the weight α, `value` α·‖v‖, or `projected` α·‖v W‖.
+        by: What ranks them: the weight α, `value` α·‖v‖, or `projected` α·‖v W‖; `logit` for `weight`,
+            and also what every part adds to the logit of `target`.
         special: Special tokens and the first token take part in the ranking.
         pool: Runs of tokens, each way, of a map that stands for the matrices; None for none.
+        predict: Keep what the model predicts; None for where its checkpoint has a head and that costs little.
+        generate: Tokens that the model continues each text by, each the most probable one.
+        target: With `by="logit"`, the token whose logit is taken apart, such as `" store"` with its blank, or two for
+            the difference; None for the most probable one.
     """
 
     mask: str
@@ -149,9 +156,12 @@ class ModelInspectArguments(_Masking, total=False):
     key: Tokens | None
     stages: Stage | Sequence[Stage]
     top: int
-    by: By
+    by: RankBy
     special: bool
     pool: int | None
+    predict: bool | None
+    generate: int
+    target: str | Sequence[str] | None
 
 
 class InspectArguments(OpenArguments, ModelInspectArguments, _Named, total=False):
@@ -321,6 +331,23 @@ def _beside(name: str, value: Any, count: int) -> list[Any]:
     return values
 
 
+def targets_of(options: Mapping[str, Any]) -> tuple[str, ...] | None:
+    """Return the tokens whose logits are taken apart; None where none are.
+
+    Raises:
+        UsageError: They are no texts, too many, or `by` does not say what for.
+    """
+    named = options.get("target")
+    listed = [] if named is None else [named] if isinstance(named, str) else _several("target", named)
+    if options.get("by") != "logit":
+        if listed:
+            raise UsageError("is only for by='logit'", where="target", hint="add by='logit'")
+        return None
+    if len(listed) > 2 or not all(isinstance(one, str) for one in listed):
+        raise UsageError(f"{named!r:.80} is not one token or two", where="target", hint="pass a str, or two")
+    return tuple(listed)
+
+
 def run_values(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of a RunConfig that a call names; None leaves a field as it is.
 
@@ -470,6 +497,8 @@ _READERS: dict[str, Callable[[Any], Any]] = {
     "by": one_of("by", By),
     "special": _flag("special"),
     "pool": number("pool", 1, LARGEST_POOL),
+    "predict": _flag("predict"),
+    "generate": number("generate", 0, GENERATED),
 }
 
 

@@ -16,7 +16,18 @@ from attnscope.api.words import python_words
 from attnscope.arguments import number, one_of
 from attnscope.config import Positions
 from attnscope.errors import AttnscopeError, UsageError
-from attnscope.report import Explanation, HeadReport, MaskUse, Provenance, Report, Rows, TextReport, Token
+from attnscope.report import (
+    Attribution,
+    Explanation,
+    HeadReport,
+    MaskUse,
+    Prediction,
+    Provenance,
+    Report,
+    Rows,
+    TextReport,
+    Token,
+)
 from attnscope.report.check import Check, CheckReport, Differences
 from attnscope.report.compare import Change, Comparison, Verdict
 from attnscope.report.heads import HeadSurvey, MeasuredHeads
@@ -392,6 +403,21 @@ class TextResult:
         """The weighted sums of the values, (layers, heads, queries, value width)."""
         return self._stack("output")
 
+    @property
+    def predictions(self) -> list[Prediction]:
+        """What the model predicts: the next token, or what stands at each mask token; empty where it has no head."""
+        return self.data.predictions
+
+    @property
+    def generated(self) -> list[Prediction]:
+        """Of each token that the model generated, what was predicted where it was chosen."""
+        return self.data.generated
+
+    @property
+    def attribution(self) -> Attribution | None:
+        """What the parts of the model add to a logit; None where `by="logit"` did not ask for it."""
+        return self.data.attribution
+
     def __iter__(self) -> Iterator[HeadResult]:
         return (HeadResult(self._report, self.data, head) for head in self.data.heads)
 
@@ -505,6 +531,21 @@ class InspectResult(Result[Report]):
     def output(self) -> Float4:
         """See TextResult."""
         return self._only.output
+
+    @property
+    def predictions(self) -> list[Prediction]:
+        """See TextResult."""
+        return self._only.predictions
+
+    @property
+    def generated(self) -> list[Prediction]:
+        """See TextResult."""
+        return self._only.generated
+
+    @property
+    def attribution(self) -> Attribution | None:
+        """See TextResult."""
+        return self._only.attribution
 
     def __iter__(self) -> Iterator[HeadResult]:
         return iter(self._only)

@@ -3,20 +3,24 @@
 Everything that can be refused without torch is refused here, before torch is imported.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
+from pathlib import Path
 from typing import Any
 
 from attnscope.checkpoints.folder import Folder
 from attnscope.config import ModelConfig
 from attnscope.errors import AttnscopeError, UsageError
+from attnscope.files.reading import as_object, parse_json, read_file
 from attnscope.masks.expression import parse_mask
 from attnscope.report import Token
+from attnscope.report.predictions import PredictionKind
 from attnscope.tokenization.hugging_face import FileTokenizer
 from attnscope.tokenization.words import MissingTokenizer, WordTokenizer
 
 DEFAULT_MODEL = "riverbank"
+_CAP = 1 << 20  # bytes of a generation_config.json
 
 
 @dataclass(frozen=True)
@@ -46,7 +50,8 @@ class ModelSource:
         tokenizer_name: What the user named in place of the model's own tokenizer; None for that.
         tokenizer_files: Name and size in bytes of the files of a tokenizer that `folder` does not list.
         ignored_keys: Keys of its config.json that were ignored, because nobody reads them or the user wanted it.
-        has_head: It predicts tokens: the checkpoint has an output head.
+        predicts: What its output head is for: the `next` token, or what is `masked`; None where it has no head.
+        ends: Ids after which a text that the model continues ends.
     """
 
     name: str
@@ -71,7 +76,8 @@ class ModelSource:
     tokenizer_name: str | None = None
     tokenizer_files: dict[str, int] = field(default_factory=dict)
     ignored_keys: tuple[str, ...] = ()
-    has_head: bool = False
+    predicts: PredictionKind | None = None
+    ends: frozenset[int] = frozenset()
 
     @property
     def needs_context(self) -> bool:
@@ -88,6 +94,23 @@ class ModelSource:
         """Numbers in the largest tensor that holds all experts of a layer, whose parts are copied as it is read."""
         tensors = self.folder.tensors.values() if self.can_stream and self.folder is not None else ()
         return max((prod(tensor.shape) for tensor in tensors if len(tensor.shape) == 3), default=0)
+
+
+def end_ids(raw: Mapping[str, Any], folder: Path | None) -> frozenset[int]:
+    """Return the ids after which generation ends: those of generation_config.json, else of config.json.
+
+    Args:
+        raw: The config.json.
+        folder: Where a generation_config.json may be; None for nowhere.
+
+    Raises:
+        AttnscopeError: That file cannot be read.
+    """
+    path = None if folder is None or not folder.is_dir() else folder / "generation_config.json"
+    told = as_object(parse_json(read_file(path, cap=_CAP), str(path)), str(path)) if path and path.is_file() else raw
+    named = told.get("eos_token_id", raw.get("eos_token_id"))
+    listed = named if isinstance(named, list) else [named]
+    return frozenset(one for one in listed if isinstance(one, int))
 
 
 def training_facts(folder: Folder) -> tuple[str, tuple[str, ...]]:
@@ -161,9 +184,15 @@ def _closes(token: Token) -> bool:
     return token.special and token.start is None
 
 
+def count_closing(tokens: Sequence[Token]) -> int:
+    """Count the special tokens at the end of a text that its tokenizer added."""
+    closing = 0
+    while closing < len(tokens) and _closes(tokens[-1 - closing]):
+        closing += 1
+    return closing
+
+
 def _truncate(tokens: list[Token], longest: int) -> list[Token]:
     """Return the first tokens, with the special tokens that the tokenizer closed the text with still closing it."""
-    closing = 0
-    while closing < min(len(tokens), longest) and _closes(tokens[-1 - closing]):
-        closing += 1
+    closing = min(count_closing(tokens), longest)
     return tokens[: longest - closing] + (tokens[-closing:] if closing else [])

@@ -92,7 +92,7 @@ def _order(
         keep=(*selection.keep.split(","), *(["stages"] if stages else [])),  # type: ignore[arg-type]
         stages=stages,
         top=selection.top,
-        by=selection.by,
+        by=selection.ranking,
         special=not selection.no_special,
         pool=selection.pool,
         truncate=machine.truncate,

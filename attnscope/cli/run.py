@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from attnscope.cli.options import MachineOptions, ModelOptions, OutputOptions, TextOptions, option
-from attnscope.cli.selection_options import OverviewOptions, SelectionOptions
+from attnscope.cli.selection_options import OverviewOptions, PredictionOptions, RunSelectionOptions
 from attnscope.errors import UsageError
 from attnscope.selection import PRINTED
 
@@ -14,6 +14,9 @@ attnscope run "The bank by the river"
 attnscope run "The bank by the river" --layer 0 --head all --format heat
 attnscope run "The bank by the river" --query bank --stage weights --by value
 attnscope run "The bank by the river" --mask causal --what-if same-scores
+attnscope run "She sat by the [MASK] of the river"
+attnscope run "She sat by the bank of the" --mask causal --generate 5
+attnscope run "abc" --by logit --target a --target b --model ./my-llama.gguf
 attnscope run "Is it open?" --pair "It opens at nine." --model ./my-bert
 attnscope run "The bank by the river" --config causal --output causal.json
 echo "The bank by the river" | attnscope run --json | jq .texts[0].tokens
@@ -59,22 +62,23 @@ class TokenizerOptions:
 def run(
     source: TextOptions,
     stack: ModelOptions,
-    selection: SelectionOptions,
+    selection: RunSelectionOptions,
     overview: OverviewOptions,
     spelled: TokenizerOptions,
+    prediction: PredictionOptions,
     show: OutputOptions,
     machine: MachineOptions,
 ) -> None:
     """Show what attention does with a text.
 
     Prints, for each selected layer and head, the scores (q·k), the masked scores, the weights (their softmax), and the
-    tokens that contribute most to each token.
+    tokens that contribute most to each token. Ends with what the model predicts.
     """
     from msgspec.structs import replace
 
     from attnscope.cli.deliver import check_output, deliver, is_picture, is_table
     from attnscope.cli.progress import progress
-    from attnscope.cli.run_config import read_texts, run_config
+    from attnscope.cli.run_config import read_texts, run_config, targets
 
     check_output(show, "run", [source.file])
     spelled.check(show, selection.stages)
@@ -82,6 +86,8 @@ def run(
     asked = run_config(
         read_texts(source, quiet=show.quiet), stack, selection, machine, window=window, pool=overview.pool
     )
+    target = targets(selection.by, prediction.target)
+    asked = replace(asked, target=target, predict=prediction.predict, generate=prediction.generate)
     asked = replace(asked, picture=is_picture(show))
     from attnscope.pipeline import inspect
 

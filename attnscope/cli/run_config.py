@@ -57,7 +57,7 @@ def run_config(
         key=selection.key,
         stages=selection.stages,
         top=selection.top,
-        by=selection.by,
+        by=selection.ranking,
         special=not selection.no_special,
         device=machine.device,
         dtype=machine.dtype,
@@ -70,6 +70,19 @@ def run_config(
         part=machine.part,
         hash_weights=machine.hash_weights,
     )
+
+
+def targets(by: str, named: list[str] | None) -> tuple[str, ...] | None:
+    """Return the tokens whose logits are taken apart; None where none are.
+
+    Raises:
+        UsageError: Tokens are named and `--by` does not say what for, or too many are.
+    """
+    if named and by != "logit":
+        raise UsageError("is only for --by logit", where="--target", hint="add --by logit")
+    if named and len(named) > 2:
+        raise UsageError(f"given {len(named)} times", where="--target", hint="give one token, or two for a difference")
+    return tuple(named or ()) if by == "logit" else None
 
 
 def read_texts(source: TextOptions, *, quiet: bool) -> "tuple[TextInput, ...]":

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 from attnscope import arguments
-from attnscope.arguments import By, WhatIf
+from attnscope.arguments import By, RankBy, WhatIf
 from attnscope.cli import completion
 from attnscope.cli.options import choice, option
 from attnscope.masks.expression import MASK_FILES
@@ -140,7 +140,7 @@ class SelectionOptions:
     ] = None
     top: Annotated[int, top_option("Contributors per token; 0 hides them.", lowest=0)] = 3
     by: Annotated[
-        By,
+        RankBy,
         choice(
             "--by",
             By,
@@ -159,9 +159,34 @@ class SelectionOptions:
         return None if self.hide == "none" else self.hide
 
     @property
+    def ranking(self) -> By:
+        """What contributors are ranked by."""
+        return "weight" if self.by == "logit" else self.by
+
+    @property
     def stages(self) -> tuple[str, ...]:
         """Stages whose matrices are kept."""
         return () if self.stage == "none" else tuple((self.stage or _STAGES).split(","))
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunSelectionOptions(SelectionOptions):
+    """What `attnscope run` computes and keeps.
+
+    Attributes:
+        by: What ranks contributors, or `logit`.
+    """
+
+    by: Annotated[
+        RankBy,
+        choice(
+            "--by",
+            RankBy,
+            group=_SELECT,
+            help="Rank contributors by weight α, by α·‖v‖, or by α·‖v W‖ after the output projection; logit also shows "
+            "what every part of the model adds to the logit of --target.",
+        ),
+    ] = "weight"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,5 +202,46 @@ class OverviewOptions:
         pool_option(
             f"Show a map of N × N runs of tokens and the most attended tokens instead of matrices. Tables of "
             f"texts longer than {PRINTED} tokens show a {POOL} × {POOL} map unless --query or --key is given."
+        ),
+    ] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class PredictionOptions:
+    """What the model makes of the text.
+
+    Attributes:
+        predict: Show what it predicts; None for where that costs little.
+        generate: Tokens that it continues the text by.
+        target: Whose logit `--by logit` takes apart.
+    """
+
+    predict: Annotated[
+        bool | None,
+        option(
+            "--predict/--no-predict",
+            group=_SELECT,
+            help="Show the five most probable tokens: the next one, or at every [MASK]. Default: where the checkpoint "
+            "has an output head, all layers run anyway and texts are short.",
+        ),
+    ] = None
+    generate: Annotated[
+        int,
+        option(
+            "--generate",
+            group=_SELECT,
+            metavar="N",
+            parser=arguments.number("--generate", 0, arguments.GENERATED),
+            help="Continue the text by up to N tokens, each the most probable one, and show what each attended to.",
+        ),
+    ] = 0
+    target: Annotated[
+        list[str] | None,
+        option(
+            "--target",
+            group=_SELECT,
+            metavar="TOKEN",
+            help="Token whose logit --by logit takes apart, such as ' store' with its blank; given twice, the "
+            "difference of both. Default: the most probable token.",
         ),
     ] = None

@@ -9,7 +9,8 @@ from torch import Tensor, nn
 from attnscope.engines.protocol import EngineSettings
 from attnscope.masks.expression import parse_mask
 from attnscope.masks.terms import Mask
-from attnscope.model.batch import Batch
+from attnscope.model.batch import Batch, TokenTensors
+from attnscope.model.cache import KeyValueCache
 from attnscope.model.head_capture import attention_of
 from attnscope.model.hooks import AttentionHooks
 from attnscope.model.masks import build_mask, intersect, padding_mask
@@ -63,9 +64,8 @@ class NativeEngine:
         final: bool = False,
     ) -> Tensor | None:
         """Pass the attention of every recorded layer over a batch to its recorders."""
-        config, asked, keys = self.stack.config, self.settings, batch.context or batch.tokens
-        own = [build_mask(parse_mask(config.mask_of(layer))) for layer in range(len(self.stack.blocks))]
-        used = [build_mask(asked.terms, mask, asked.resolved) for mask in own]
+        asked, keys = self.settings, batch.context or batch.tokens
+        own, used = self._masks()
         pad = padding_mask(keys.lengths, max(keys.lengths), keys.real.device)
         observed: dict[int, Mask] = {}
         if asked.same_scores:
@@ -80,9 +80,19 @@ class NativeEngine:
             final=final,
         )
 
+    def _masks(self) -> tuple[list[Mask], list[Mask]]:
+        """Return the model's own mask of every layer, and the one that was asked for."""
+        config, asked = self.stack.config, self.settings
+        own = [build_mask(parse_mask(config.mask_of(layer))) for layer in range(len(self.stack.blocks))]
+        return own, [build_mask(asked.terms, mask, asked.resolved) for mask in own]
+
     def logits(self, hidden: Tensor) -> Tensor:
         """Return the logits over the vocabulary of final hidden states."""
         return self.stack.logits(hidden)
+
+    def continuation(self) -> "NativeContinuation":
+        """Start a text that grows."""
+        return NativeContinuation(self.stack, self._masks()[1])
 
     @property
     def sizes(self) -> tuple[int, int]:
@@ -105,3 +115,14 @@ class NativeEngine:
     def holding(self, layer: int) -> AbstractContextManager[None]:
         """Keep the weights of a layer in memory."""
         return self.stack.weights.holding(layer)
+
+
+class NativeContinuation:
+    """A text that grows, with a cache of keys and values; see protocol.Continuation."""
+
+    def __init__(self, stack: Stack, masks: Sequence[Mask]) -> None:
+        self._stack, self._masks, self._cache = stack, masks, KeyValueCache()
+
+    def logits(self, tokens: TokenTensors) -> Tensor:
+        """Return the logits of what follows."""
+        return self._stack.logits(self._stack.extend(tokens.ids, self._masks, self._cache))[0]

@@ -12,15 +12,17 @@ from attnscope.checkpoints.checkpoint import open_checkpoint
 from attnscope.checkpoints.folder import Folder, open_weights
 from attnscope.checkpoints.locating import locate
 from attnscope.checkpoints.samples import find_config
-from attnscope.checkpoints.source import DEFAULT_MODEL, ModelSource, training_facts
+from attnscope.checkpoints.source import DEFAULT_MODEL, ModelSource, end_ids, training_facts
 from attnscope.checkpoints.stack_file import StackDescription, read_stack
 from attnscope.checkpoints.tokenizers import find_tokenizer, refuse_with_stack
-from attnscope.config import RunConfig, TextInput
+from attnscope.config import ModelConfig, RunConfig, TextInput
 from attnscope.engines.transformers.opening import open_transformers
 from attnscope.errors import AttnscopeError, UsageError
 from attnscope.families import OWN, check_counts, open_config
 from attnscope.families.names import find_prefix, unused_tensors
 from attnscope.families.spec import Family
+from attnscope.masks.expression import parse_mask
+from attnscope.report.predictions import PredictionKind
 from attnscope.system.escape import as_unicode
 from attnscope.tokenization.hugging_face import FileTokenizer, load_tokenizer
 from attnscope.tokenization.words import MissingTokenizer, WordTokenizer
@@ -113,7 +115,8 @@ def _from_folder(run: RunConfig, *, needs_tokenizer: bool) -> ModelSource:
         name=as_unicode(name),
         family=family.name,
         config=config,
-        has_head=config.head is not None,
+        predicts=_predicts(config),
+        ends=end_ids(described.raw, folder.path),
         weights=trained,
         fingerprint=folder.fingerprint,
         tokenizer=MissingTokenizer(),
@@ -132,6 +135,14 @@ def _from_folder(run: RunConfig, *, needs_tokenizer: bool) -> ModelSource:
             raise
         missing = MissingTokenizer(str(e))
         return replace(source, tokenizer=missing, notes=(*source.notes, *missing.notes))
+
+
+def _predicts(config: ModelConfig) -> PredictionKind | None:
+    """Tell what an output head is for: a model that sees no later tokens predicts the next one."""
+    if config.head is None:
+        return None
+    left_to_right = any(term.left_to_right for term in parse_mask(config.mask))
+    return "next" if left_to_right else "masked"
 
 
 def _unused_notes(family: Family, folder: Folder, where: str) -> tuple[str, ...]:
@@ -162,7 +173,7 @@ def _from_stack(described: StackDescription, name: str, texts: Iterable[TextInpu
         name=as_unicode(name),
         family="config",
         config=config,
-        has_head=config.head is not None,
+        predicts=_predicts(config),
         weights="random" if weights is None or file.random_weights else "trained",
         fingerprint=digest,
         tokenizer=tokenizer,

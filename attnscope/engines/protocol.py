@@ -74,6 +74,9 @@ class Engine(Protocol):
         Only for a model whose source `predicts`.
         """
 
+    def continuation(self) -> "Continuation":
+        """Start a text that grows; only for a model that predicts the next token."""
+
     def describe_mask(self) -> str:
         """Return the model's own mask as an expression or in words; some engines know it only after a forward pass."""
 
@@ -91,6 +94,13 @@ class Engine(Protocol):
 
     def holding(self, layer: int) -> AbstractContextManager[None]:
         """Keep the weights of a layer in memory."""
+
+
+class Continuation(Protocol):
+    """A text that grows token by token: what was computed of it is kept."""
+
+    def logits(self, tokens: TokenTensors) -> Tensor:
+        """Return the logits over the vocabulary, (V,), float32, of what follows a text that starts as it did before."""
 
 
 class LoadedModel(Protocol):

@@ -47,7 +47,7 @@ def explain(run: RunConfig, progress: ProgressCallback | None = None, session: S
     stack = model.module
     assert isinstance(stack, Stack)
     batch, engine = prepare(plan, model, device)
-    (unit,) = select_heads(plan, batch, engine, on_progress)
+    (unit,), _ = select_heads(plan, batch, engine, on_progress)
     location = QueryLocation(text_plan, query, unit.layers[0], unit.heads[0], unit.chosen)
     capture = HeadCapture(stack, location.layer, location.head, query, len(text_plan.context or text_plan.tokens))
     with capture.capturing():

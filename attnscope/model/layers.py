@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from attnscope.config import ModelConfig
+from attnscope.model.cache import KeyValueCache
 from attnscope.model.experts import Experts
 from attnscope.model.hooks import AttentionHooks
 from attnscope.model.inputs import AttentionInputs, AttentionSpec
@@ -67,12 +68,14 @@ class LayerContext:
         rotary: cos and sin of every position, (T, R) or (B, 1, T, R) each; None where positions are not rotary.
         context: What keys and values are made of under cross-attention, (B, K, D); None for the block's own input.
         hooks: Who looks at attention.
+        cache: Keys and values of the tokens before the block's input; None where there are none.
     """
 
     spec: AttentionSpec
     rotary: tuple[Tensor, Tensor] | None
     context: Tensor | None
     hooks: AttentionHooks
+    cache: KeyValueCache | None = None
 
 
 class Attention(nn.Module):
@@ -95,7 +98,10 @@ class Attention(nn.Module):
         """Map (B, Q, D) to (B, Q, D), or (B, Q, H·Ev) without output projection; None after the last recorded layer."""
         out_weight = None if self.out is None else self.out.weight
         spec = setting.spec if self.sinks is None else replace(setting.spec, sinks=self.sinks)
-        heads = setting.hooks.attend(AttentionInputs(self.layer, *self._project_qkv(x, setting), spec, out_weight))
+        q, k, v = self._project_qkv(x, setting)
+        if setting.cache is not None:
+            k, v = setting.cache.extend(self.layer, k, v)
+        heads = setting.hooks.attend(AttentionInputs(self.layer, q, k, v, spec, out_weight))
         if heads is None:
             return None
         made, out = heads, self.out

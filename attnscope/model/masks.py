@@ -103,6 +103,32 @@ class Intersection(Mask):
         return max((r[0] for r in ranges), default=0), min((r[1] for r in ranges), default=n_keys)
 
 
+@dataclass(frozen=True)
+class ShiftedMask(Mask):
+    """Another mask for queries that are counted from a later position: those before are in a cache.
+
+    Attributes:
+        mask: The mask of the whole text.
+        start: Position of the first query.
+    """
+
+    mask: Mask
+    start: int
+
+    def allowed(self, q: Tensor, k: Tensor) -> Tensor | None:
+        """Ask the mask about the positions in the whole text."""
+        found: Tensor | None = self.mask.allowed(q + self.start, k)
+        return found
+
+    def key_range(self, q0: int, q1: int, n_keys: int) -> tuple[int, int]:
+        """Ask the mask about the positions in the whole text."""
+        return self.mask.key_range(q0 + self.start, q1 + self.start, n_keys)
+
+    def all_visible_range(self, q0: int, q1: int, n_keys: int) -> tuple[int, int]:
+        """Ask the mask about the positions in the whole text."""
+        return self.mask.all_visible_range(q0 + self.start, q1 + self.start, n_keys)
+
+
 def intersect(parts: Sequence[Mask]) -> Mask:
     """Return the mask that allows what every part allows; parts that allow everything are dropped."""
     real = [p for part in parts for p in (part.parts if isinstance(part, Intersection) else (part,))]

@@ -25,17 +25,18 @@ class PredictionHead(nn.Module):
         self.decoder = None if final.tied else Linear(d, config.vocab_size, bias=False)
         self.bias = nn.Parameter(torch.empty(config.vocab_size)) if final.bias else None
 
-    def forward(self, hidden: Tensor, embedding: Tensor) -> Tensor:
+    def forward(self, hidden: Tensor, embedding: Tensor, *, capped: bool = True) -> Tensor:
         """Map final hidden states, (N, D), to logits, (N, V), float32.
 
         Args:
             hidden: What the last block gives.
             embedding: The token embedding, (V, D), which a tied head multiplies by.
+            capped: Apply the soft-cap, where there is one.
         """
         x = self.norm(hidden)
         if self.transform is not None:
             x = self.transform_norm(self.transform(x, self.final.transform))
         logits = linear(x, embedding if self.decoder is None else self.decoder.weight, self.bias).float()
-        if self.final.softcap is not None:
+        if capped and self.final.softcap is not None:
             logits = torch.tanh(logits / self.final.softcap) * self.final.softcap
         return logits

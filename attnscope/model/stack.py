@@ -1,16 +1,18 @@
 """The transformer stack: embedding, then blocks, with hooks on attention."""
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
 
 from attnscope.config import ModelConfig, Rope
-from attnscope.masks.terms import Mask
+from attnscope.masks.terms import Bidirectional, Mask
+from attnscope.model.cache import KeyValueCache
 from attnscope.model.hooks import AttentionHooks
 from attnscope.model.inputs import AttentionSpec
 from attnscope.model.layers import Embedding, LayerContext, TransformerBlock, make_norm
-from attnscope.model.masks import PaddingMask, intersect
+from attnscope.model.masks import PaddingMask, ShiftedMask, intersect
 from attnscope.model.output_head import PredictionHead
 from attnscope.model.positions import bias_for, learned_rows, rotary_tables, sinusoidal
 from attnscope.model.weights import WeightStore
@@ -102,11 +104,37 @@ class Stack(nn.Module):
         return x if final else None
 
     @torch.inference_mode()
-    def logits(self, hidden: Tensor) -> Tensor:
-        """Return the logits over the vocabulary, (N, V), float32, of final hidden states, (N, D)."""
+    def extend(self, tokens: Ids, masks: Sequence[Mask], cache: KeyValueCache) -> Tensor:
+        """Run the tokens of a text that a cache has not seen, and put their keys and values into it.
+
+        Args:
+            tokens: The whole text, (1, T) each.
+            masks: The mask of every layer.
+            cache: Keys and values of its first tokens.
+
+        Returns:
+            What the last block gives for the last token, (1, D).
+        """
+        start, longest = cache.length, tokens[0].shape[1]
+        shifted = [ShiftedMask(mask, start) if start else mask for mask in masks]
+        hooks = AttentionHooks({}, all_outputs=True)
+        with self.weights.in_order(len(self.blocks)) as blocks:
+            x: Tensor = self.embed(*tokens)[:, start:]  # (1, new, D)
+            settings = self._settings(shifted, Bidirectional(), longest, None, hooks)
+            for block, setting in zip(blocks, settings, strict=True):
+                x = block(x, _from_position(setting, start, cache))
+        cache.length = longest
+        return x[:, -1]
+
+    @torch.inference_mode()
+    def logits(self, hidden: Tensor, *, capped: bool = True) -> Tensor:
+        """Return the logits over the vocabulary, (N, V), float32, of final hidden states, (N, D).
+
+        Without `capped`, as they are before the model's soft-cap.
+        """
         assert self.head is not None
         with self.weights.holding(None), self.weights.holding("head"):
-            made: Tensor = self.head(hidden, self.embed.tokens.weight)
+            made: Tensor = self.head(hidden, self.embed.tokens.weight, capped=capped)
         return made
 
     def _settings(
@@ -126,3 +154,15 @@ class Stack(nn.Module):
                 width = int(c.d_head * rotated.fraction)
                 tables[rotated] = rotary_tables(rotated, width, lengths, longest, like.device, like.dtype)
             yield LayerContext(spec, tables[rotated], source, hooks)
+
+
+def _from_position(setting: LayerContext, start: int, cache: KeyValueCache) -> LayerContext:
+    """Return what a block needs for the tokens from one position on."""
+    rotary, bias = setting.rotary, setting.spec.bias
+    if rotary is not None:
+        rotary = rotary[0][..., start:, :], rotary[1][..., start:, :]
+    spec = setting.spec
+    if bias is not None:
+        whole = bias
+        spec = replace(spec, bias=lambda q, k, heads: whole(q + start, k, heads))
+    return replace(setting, spec=spec, rotary=rotary, cache=cache)

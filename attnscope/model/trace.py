@@ -92,6 +92,7 @@ class Trace:
         recorded: Every unit with its recorders.
         recorders: The recorders of every layer.
         packed: Matrices text by text; None where they are in the recorders.
+        hidden: The final hidden states, (B, T, D); None where nothing is predicted from them.
     """
 
     record_spec: RecordSpec
@@ -99,6 +100,7 @@ class Trace:
     recorded: list[tuple[HeadSelection, UnitRecorders]] = field(default_factory=list)
     recorders: dict[int, list[Recorder]] = field(default_factory=dict)
     packed: PackedMatrices | None = None
+    hidden: Tensor | None = None
 
 
 def make_trace(units: Sequence[HeadSelection], record_spec: RecordSpec, record_tokens: RecordedTokens) -> Trace:

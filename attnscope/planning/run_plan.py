@@ -1,7 +1,7 @@
 """Resolve what the user asked against a model: layers, heads, rows and columns. Never imports torch."""
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,10 +12,12 @@ from attnscope.errors import AttnscopeError, NotInText, UsageError
 from attnscope.files.mask_files import read_mask
 from attnscope.masks.expression import parse_mask, used_mask
 from attnscope.masks.terms import Hidden, MaskTerm, MatrixFile, Own
+from attnscope.planning.attribution_plan import count_cells
 from attnscope.planning.estimate import MemoryDemand, estimate_memory
 from attnscope.planning.memory import MEMORY_HINT, MemoryLimit, find_stream_reason, layer_parameters, memory_limit
+from attnscope.planning.prediction_plan import AT_ONCE, PredictedPlaces, plan_predictions
 from attnscope.planning.text_plan import TextPlan, plan_text
-from attnscope.report import STAGES
+from attnscope.report import STAGES, Token
 from attnscope.selection import POOL, PRINTED, IndexSelection, extremes, parse_indices, written
 from attnscope.system.threads import count_threads
 
@@ -39,6 +41,7 @@ class RunPlan:
         matrices: The matrices of the mask's files, (queries, keys), bool, True where allowed.
         multiplications: About how many multiplications the layers that run take.
         stream_reason: Why weights are read again in every pass, layer by layer; empty where they are kept.
+        predicted: Places of every text where the model predicts; empty where it does not.
         memory: What stops the run where it takes more than it may; None before that is known.
     """
 
@@ -53,6 +56,7 @@ class RunPlan:
     matrices: "dict[str, np.ndarray[Any, np.dtype[np.bool_]]]"
     multiplications: int
     stream_reason: str = ""
+    predicted: Sequence[PredictedPlaces] = ()
     memory: MemoryLimit | None = None
 
     @property
@@ -71,14 +75,19 @@ class RunPlan:
         return self.source.config
 
 
-def make_plan(run: RunConfig, source: ModelSource) -> RunPlan:
+def make_plan(run: RunConfig, source: ModelSource, continued: Mapping[int, list[Token]] | None = None) -> RunPlan:
     """Hold what the user asked against the model and the texts.
+
+    Args:
+        run: What the user asked.
+        source: The model.
+        continued: By a text's number, its tokens with those that the model continued it by.
 
     Raises:
         UsageError: A layer, head, position or word is not there.
         AttnscopeError: A text does not fit the model, or what was asked for does not fit into memory.
     """
-    plan = plan_for_texts(run, source, plan_texts(run, source))
+    plan = plan_for_texts(run, source, plan_texts(run, source, continued))
     hint = MEMORY_HINT
     if (
         plan.stages
@@ -86,10 +95,15 @@ def make_plan(run: RunConfig, source: ModelSource) -> RunPlan:
         and any(text_plan.keys and len(text_plan.tokens) > PRINTED for text_plan in plan.text_plans)
     ):
         hint = f"use --pool {POOL} for a map instead of matrices, or {MEMORY_HINT}"
-    return fit_to_memory(plan, hint=hint)
+    more: dict[str, int] = {}
+    if run.target is not None:
+        more = {"kept": 8 * count_cells(source, [text_plan.tokens for text_plan in plan.text_plans])}
+    return fit_to_memory(plan, more, hint=hint)
 
 
-def plan_texts(run: RunConfig, source: ModelSource) -> list[TextPlan]:
+def plan_texts(
+    run: RunConfig, source: ModelSource, continued: Mapping[int, list[Token]] | None = None
+) -> list[TextPlan]:
     """Plan every text; of several, those that lack a word or position that was typed are left out, and named.
 
     Raises:
@@ -99,7 +113,8 @@ def plan_texts(run: RunConfig, source: ModelSource) -> list[TextPlan]:
     missing: list[tuple[TextInput, NotInText]] = []
     for number, text in enumerate(run.texts):
         try:
-            text_plan = plan_text(run, source, text, clip=len(run.texts) > 1)
+            tokens = None if continued is None else continued[number]
+            text_plan = plan_text(run, source, text, clip=len(run.texts) > 1, continued=tokens)
             text_plans.append(replace(text_plan, number=number))
         except NotInText as e:
             missing.append((text, e))
@@ -180,9 +195,18 @@ def plan_for_texts(run: RunConfig, source: ModelSource, text_plans: list[TextPla
     n_layers_run = c.n_layers if layers.word else 1 + extremes(picked)[1]
     stages = tuple(stage for stage in STAGES if stage in run.stages)
     terms = mask_terms(run)
+    tokens = [text_plan.tokens for text_plan in text_plans]
+    predicted = plan_predictions(run, source, terms, tokens, whole=n_layers_run == c.n_layers)
+    if run.target is not None and run.query is not None:  # the logit that the named row gives
+        for number, text_plan in enumerate(text_plans):
+            if len(text_plan.queries) == 1:
+                predicted[number] = replace(predicted[number], positions=text_plan.queries)
+    n_layers_run = c.n_layers if predicted else n_layers_run
     work = n_layers_run * layer_parameters(c) * sum(len(text_plan.tokens) for text_plan in text_plans)
     matrices = _matrices(terms, text_plans)
-    return RunPlan(run, source, layers, heads, terms, stages, text_plans, n_layers_run, matrices, work)
+    return RunPlan(
+        run, source, layers, heads, terms, stages, text_plans, n_layers_run, matrices, work, predicted=predicted
+    )
 
 
 def mask_terms(run: RunConfig) -> tuple[MaskTerm, ...]:
@@ -255,4 +279,5 @@ def memory_demand(plan: RunPlan) -> MemoryDemand:
         output_needed=extremes(picked)[0] + 1 < plan.n_layers_run,
         masks=frozenset(used_mask(plan.terms, mask) for mask in c.masks_of(plan.n_layers_run)),
         threads=run.threads or count_threads(),
+        predicted=min(AT_ONCE, sum(len(place.positions) for place in plan.predicted)),
     )

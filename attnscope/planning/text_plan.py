@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import msgspec
+
 from attnscope.checkpoints.source import ModelSource, tokenize
 from attnscope.config import Positions, RunConfig, TextInput
 from attnscope.errors import NotInText, UsageError
@@ -41,7 +43,14 @@ class TextPlan:
     hidden: tuple[int, ...] = ()
 
 
-def plan_text(run: RunConfig, source: ModelSource, text: TextInput, *, clip: bool = False) -> TextPlan:
+def plan_text(
+    run: RunConfig,
+    source: ModelSource,
+    text: TextInput,
+    *,
+    clip: bool = False,
+    continued: list[Token] | None = None,
+) -> TextPlan:
     """Return one text as tokens, with the rows and columns that are shown of it.
 
     Args:
@@ -49,6 +58,7 @@ def plan_text(run: RunConfig, source: ModelSource, text: TextInput, *, clip: boo
         source: The model.
         text: The text.
         clip: Slices of rows and columns may reach beyond it: they are meant for texts of any length.
+        continued: Its tokens with those that the model continued it by; None where it did not.
 
     Raises:
         UsageError: A position or word is not there, or a context is missing or too many.
@@ -56,6 +66,11 @@ def plan_text(run: RunConfig, source: ModelSource, text: TextInput, *, clip: boo
     """
     _check_context(text, source)
     tokens, notes = tokenize(source, text.text, text.pair, text.where, truncate=run.truncate)
+    if continued is not None:
+        tokens = continued
+        rows = [position - 1 for position, token in enumerate(tokens) if token.made]
+        if run.query is None and run.pool is None and run.window is not None and len(tokens) > run.window:
+            run = msgspec.structs.replace(run, query=tuple(rows[-run.window :]))  # of which the new tokens were made
     context = None
     if text.context is not None:
         context, more = tokenize(source, text.context, None, "--context", truncate=run.truncate)

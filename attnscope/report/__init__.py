@@ -5,6 +5,7 @@ opened again without the model. The JSON Schemas of all findings are beside the 
 """
 
 from attnscope.report.arrays import Floats, Matrix, Places
+from attnscope.report.attribution import Attribution, LogitEdge, TargetToken
 from attnscope.report.codec import (
     clean_descriptions,
     decode_json,
@@ -26,6 +27,7 @@ from attnscope.report.explain import (
     Vector,
 )
 from attnscope.report.overview import Columns, Pooled
+from attnscope.report.predictions import PredictedToken, Prediction
 from attnscope.report.row_statistics import Means, Rows
 from attnscope.report.run import SCHEMA, STAGES, HeadReport, MaskUse, Provenance, Report, TextReport, Top
 from attnscope.report.tokens import Token
@@ -35,23 +37,28 @@ __all__ = [
     "SCHEMA",
     "STAGES",
     "ArithmeticCheck",
+    "Attribution",
     "Columns",
     "ExplainedCell",
     "Explanation",
     "Floats",
     "HeadReport",
+    "LogitEdge",
     "MaskUse",
     "Matrix",
     "Means",
     "Part",
     "Places",
     "Pooled",
+    "PredictedToken",
+    "Prediction",
     "Provenance",
     "Report",
     "Rest",
     "Row",
     "Rows",
     "Sink",
+    "TargetToken",
     "TextReport",
     "Token",
     "Top",

@@ -3,7 +3,9 @@
 import msgspec
 
 from attnscope.report.arrays import Floats, Matrix, Places
+from attnscope.report.attribution import Attribution
 from attnscope.report.overview import Columns, Pooled
+from attnscope.report.predictions import Prediction
 from attnscope.report.row_statistics import Means, Rows
 from attnscope.report.tokens import Token
 
@@ -153,6 +155,11 @@ class TextReport(msgspec.Struct, frozen=True):
         heads: One entry per shown layer and head.
         notes: What was left out of this text's report, and which option shows it.
         hidden: Positions of keys that `--hide` kept from every query.
+        predictions: What the model predicts: the next token, or what stands at each mask token; empty where its
+            checkpoint has no output head, or that was not asked for.
+        generated: Of each token that the model generated, what was predicted where it was chosen: `position` is that
+            of the token before it, and the first of `tokens` is itself.
+        attribution: What the parts of the model add to a logit (`--by logit`); None where that was not asked for.
     """
 
     index: int
@@ -165,6 +172,9 @@ class TextReport(msgspec.Struct, frozen=True):
     heads: list[HeadReport]
     notes: list[str] = []
     hidden: list[int] = []
+    predictions: list[Prediction] = []
+    generated: list[Prediction] = []
+    attribution: Attribution | None = None
 
     @property
     def sources(self) -> list[Token]:

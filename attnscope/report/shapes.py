@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from attnscope.errors import AttnscopeError
+from attnscope.report.attribution import Attribution
 from attnscope.report.overview import Columns, Pooled
 from attnscope.report.run import STAGES, HeadReport, Report, TextReport
 
@@ -33,6 +34,11 @@ def _faults(text: TextReport) -> Iterator[tuple[str, str]]:
     for name, places, count in every:
         if not _ascending(places, count):
             yield name, f"is not an ascending list of positions below {count}"
+    for name, count in (("predictions", n_queries), ("generated", n_queries - 1)):
+        if not _positions([one.position for one in getattr(text, name)], count):
+            yield name, f"has a position of {count} or more"
+    if text.attribution is not None:
+        yield from _attribution_faults(text.attribution, n_queries)
     for number, head in enumerate(text.heads):
         for where, found in _head_faults(head, text):
             yield f"heads[{number}].{where}", found
@@ -57,6 +63,21 @@ def _head_faults(head: HeadReport, text: TextReport) -> Iterator[tuple[str, str]
         yield from _pooled_faults(head.pooled, len(text.tokens), len(text.sources))
     if head.columns is not None:
         yield from _column_faults(head.columns, len(text.sources))
+
+
+def _attribution_faults(found: Attribution, n_tokens: int) -> Iterator[tuple[str, str]]:
+    if len(found.sources) != n_tokens:
+        yield "attribution.sources", f"has {len(found.sources)} numbers for {n_tokens} tokens"
+    n_layers, n_heads = found.heads.shape
+    for name in ("attention_biases", "mlps"):
+        if len(getattr(found, name)) != n_layers:
+            yield f"attribution.{name}", f"has {len(getattr(found, name))} numbers for {n_layers} layers"
+    if not _positions([found.position, *(edge.source for edge in found.edges)], n_tokens):
+        yield "attribution", f"has a position of {n_tokens} or more"
+    if not _positions([edge.layer for edge in found.edges], n_layers):
+        yield "attribution.edges", f"has a layer of {n_layers} or more"
+    if not _positions([edge.head for edge in found.edges], n_heads):
+        yield "attribution.edges", f"has a head of {n_heads} or more"
 
 
 def _positions(places: Sequence[int], count: int) -> bool:

@@ -19,6 +19,7 @@ class Token(msgspec.Struct, frozen=True):
         special: Added by the tokenizer (such as `[CLS]`), or a special token that the user wrote, which has a span.
         segment: 0, or 1 for the second text of a pair; `start` and `end` count in that text.
         type_id: The row of the segment table that the model was given, where it has one.
+        made: The model generated it (`--generate`).
         unknown: The tokenizer has no piece for what stands here, and gave the model its token for unknown words.
     """
 
@@ -31,6 +32,7 @@ class Token(msgspec.Struct, frozen=True):
     segment: int = 0
     type_id: int = 0
     unknown: bool = False
+    made: bool = False
 
 
 _IDEOGRAPH = "[\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]"  # which are written without spaces between words

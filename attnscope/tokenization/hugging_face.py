@@ -62,6 +62,21 @@ class FileTokenizer:
         piece = self._rust.id_to_token(number) or f"<{number}>"
         return Token(number, piece, piece, special=True)
 
+    def spelled(self, number: int) -> tuple[str, str]:
+        """Return the piece of an id, and what it spells, with the blank that it may start with."""
+        piece = self._rust.id_to_token(number)
+        if piece is None:  # a row that fills the embedding up
+            return f"<{number}>", f"<{number}>"
+        if number in self._special:
+            return piece, piece
+        fragment = byte_fragment(piece, self._byte_level)
+        return piece, self._own(piece) if fragment is None else fragment
+
+    def made_token(self, number: int) -> Token:
+        """Return the token of an id that a model, not a text, put there."""
+        piece, spelled = self.spelled(number)
+        return Token(number, piece, readable_piece(spelled), special=number in self._special, made=True)
+
     def ordinary_ids(self) -> list[int]:
         """Return ids that are neither special nor for unknown words, sorted."""
         known = set(self._rust.get_vocab(with_added_tokens=True).values())

@@ -77,6 +77,20 @@ class WordTokenizer:
         self.vocab_size = len(self._ids)
         self.notes: list[str] = []
 
+    def id_of(self, piece: str) -> int | None:
+        """Return the id of a word; None where there is none."""
+        return self._ids.get(piece)
+
+    def spelled(self, number: int) -> tuple[str, str]:
+        """Return the word of an id, twice: as a piece, and as what it spells."""
+        word = next(word for word, known in self._ids.items() if known == number)
+        return word, word
+
+    def made_token(self, number: int) -> Token:
+        """Return the token of an id that a model, not a text, put there."""
+        word, _ = self.spelled(number)
+        return Token(number, word, word, made=True)
+
     def ordinary_ids(self) -> list[int]:
         """Return ids of all words."""
         return list(range(self.vocab_size))
@@ -126,6 +140,18 @@ class MissingTokenizer:
     def encode(self, text: str, pair: str | None = None, *, where: str = "TEXT") -> list[Token]:
         """Refuse every text."""
         raise AttnscopeError(self.notes[0], where=where)
+
+    def id_of(self, piece: str) -> int | None:
+        """Return None: nothing spells an id."""
+        return None
+
+    def spelled(self, number: int) -> tuple[str, str]:
+        """Return the id itself, twice: nothing spells it."""
+        return f"<{number}>", f"<{number}>"
+
+    def made_token(self, number: int) -> Token:
+        """Return the id as a token; see spelled."""
+        return Token(number, *self.spelled(number), made=True)
 
     def ordinary_ids(self) -> list[int]:
         """Return no ids."""

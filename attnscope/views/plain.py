@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from unicodedata import category
 
 from attnscope.system.escape import escape_control
-from attnscope.views.presentation.spans import UNKNOWN, Span
+from attnscope.views.presentation.spans import TOKEN_MARKS, Span
 
 ASCII = str.maketrans("·×…←→↓▾▴–−‖│α░▒▓█▏▎▍▌▋▊▉", ".x~<>vv^--||a.:*#-=====#")
 _LONGER = str.maketrans({"√": "sqrt ", "ε": "eps", "²": "^2"})  # where nothing is below them
@@ -45,8 +45,8 @@ def safe_text(text: str, *, ascii: bool) -> str:
 
 def spell(span: Span, *, ascii: bool) -> str:
     """Write a span as its origin asks: what is untrusted is escaped, and blanks of tokens are visible."""
-    if span.origin in ("token", "unknown token"):
-        return UNKNOWN * (span.origin != "token") + spell_token(span.text, ascii=ascii)
+    if span.origin in TOKEN_MARKS:
+        return TOKEN_MARKS[span.origin] + spell_token(span.text, ascii=ascii)
     if span.origin == "untrusted":
         return safe_text(span.text, ascii=ascii)
     if span.origin == "note":

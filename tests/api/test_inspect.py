@@ -38,6 +38,8 @@ VALUES = {
     "by": [("weight", "weight"), ("value", "value"), ("projected", "projected")],
     "special": [(True, None), (False, "")],
     "pool": [(None, None), (3, "3")],
+    "predict": [(None, None), (False, "")],
+    "generate": [(0, None), (0, "0")],
     "dtype": [("float32", "float32"), ("bfloat16", "bfloat16")],
     "max_memory": [(None, None), (2 << 30, "2G")],
     "threads": [(None, None), (1, "1"), (2, "2")],
@@ -45,7 +47,7 @@ VALUES = {
     "device": [("cpu", "cpu"), ("auto", "auto")],
     "hash_weights": [(False, None), (True, "")],
 }  # fmt: skip
-OPTIONS = {"stages": "--stage", "special": "--no-special"}
+OPTIONS = {"stages": "--stage", "special": "--no-special", "predict": "--no-predict"}
 
 
 def options(arguments):
@@ -83,6 +85,7 @@ def test_every_argument_is_drawn():
         "progress",
         "ignore_key",
         "trust_config",
+        "target",
     }
     assert set(InspectArguments.__annotations__) == set(VALUES) | others
 

@@ -38,7 +38,7 @@ def _batch() -> Batch:
     return make_batch([[Token(number, "x", "x") for number in ids] for ids in TEXTS], None, CPU)
 
 
-def _native(path: Path) -> NativeEngine:
+def open_native(path: Path) -> NativeEngine:
     folder = open_checkpoint(path)
     shapes = {name: info.shape for name, info in folder.tensors.items()}
     found = open_config(folder.config, str(path), shapes)
@@ -66,7 +66,7 @@ def test_every_family_has_a_row_with_a_head() -> None:
 @pytest.mark.parametrize("row", WITH_HEAD, ids=lambda row: row.name)
 def test_logits_are_those_of_transformers(row: Row, tmp_path: Path) -> None:
     expected = _theirs(row.save(tmp_path))
-    engine = _native(tmp_path)
+    engine = open_native(tmp_path)
     for ours, theirs in zip(_logits(engine), expected, strict=True):
         assert ours.dtype == torch.float32
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)

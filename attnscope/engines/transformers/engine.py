@@ -162,6 +162,10 @@ class TransformersEngine:
             inputs["use_cache"] = False
         return model(**inputs, **more)
 
+    def continuation(self) -> "TransformersContinuation":
+        """Start a text that grows."""
+        return TransformersContinuation(self.loaded)
+
     @property
     def sizes(self) -> tuple[int, int]:
         """Layers, and query heads in each."""
@@ -194,6 +198,23 @@ class TransformersEngine:
     def holding(self, layer: int) -> AbstractContextManager[None]:
         """Return all weights are in memory."""
         return nullcontext()
+
+
+class TransformersContinuation:
+    """A text that grows, with the model's own cache; see protocol.Continuation."""
+
+    def __init__(self, loaded: TransformersModel) -> None:
+        self._loaded, self._cache, self._seen = loaded, None, 0
+
+    def logits(self, tokens: TokenTensors) -> Tensor:
+        """Return the logits of what follows."""
+        session = AttentionCapture(self._loaded.model, lambda part, module, inputs: _required(attend(inputs)))
+        inputs = {"input_ids": tokens.ids[0][:, self._seen :], "attention_mask": tokens.real.long()}
+        with torch.inference_mode(), capturing(session):
+            made = self._loaded.predicting(**inputs, past_key_values=self._cache, use_cache=True)
+        self._cache, self._seen = made.past_key_values, tokens.ids[0].shape[1]
+        logits: Tensor = made.logits[0, -1].float()
+        return logits
 
 
 def _check_sizes(inputs: AttentionInputs, expected: tuple[int, ...]) -> None:

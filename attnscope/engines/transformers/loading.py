@@ -13,7 +13,7 @@ import torch
 from attnscope.checkpoints.folder import Folder
 from attnscope.engines.transformers.interface import NAME
 from attnscope.engines.transformers.model_class import ModelClass, find_model_class, first_line, quiet
-from attnscope.engines.transformers.output_head import head_class
+from attnscope.engines.transformers.output_head import head_class, head_kind
 from attnscope.engines.transformers.probe import (
     ModelPart,
     count_segments,
@@ -23,6 +23,7 @@ from attnscope.engines.transformers.probe import (
 )
 from attnscope.errors import AttnscopeError, UsageError, did_you_mean
 from attnscope.model.tensors import read_tensors
+from attnscope.report.predictions import PredictionKind
 
 _AFTER = re.compile(r"(.*\.)?pooler\..*")  # what no attention depends on, and checkpoints leave out
 
@@ -54,6 +55,11 @@ class TransformersModel:
     notes: tuple[str, ...]
     chosen: str = ""
     predicting: Any = None
+
+    @property
+    def predicts(self) -> PredictionKind | None:
+        """What its head is for; None where it has none."""
+        return None if self.predicting is None else head_kind(self.predicting)
 
     def resolve_part(self, name: str | None) -> str:
         """Return the part that the user means.

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from attnscope.checkpoints.checkpoint import open_checkpoint
 from attnscope.checkpoints.folder import Folder
 from attnscope.checkpoints.locating import locate
-from attnscope.checkpoints.source import DEFAULT_MODEL, ModelSource, training_facts
+from attnscope.checkpoints.source import DEFAULT_MODEL, ModelSource, end_ids, training_facts
 from attnscope.checkpoints.tokenizers import find_tokenizer, open_tokenizer
 from attnscope.config import ModelConfig, RunConfig, TextInput
 from attnscope.errors import UsageError
@@ -67,6 +67,7 @@ def open_transformers(run: RunConfig, texts: Iterable[TextInput]) -> ModelSource
             details=(*located.details, *folder.details),
             trained_masks=masks,
             ignored_keys=ignored,
+            ends=end_ids(folder.config, folder.path),
         )
     )
 
@@ -114,7 +115,9 @@ def open_live(live: LiveModel, run: RunConfig) -> ModelSource:
     loaded = inspect_model(body, live.name)
     if body is not live.model and is_predicting(live.model):
         loaded = replace(loaded, predicting=live.model)
-    return _source(live.name, loaded, tokenizer, fingerprint_live(live.model, digest), run.part)
+    source = _source(live.name, loaded, tokenizer, fingerprint_live(live.model, digest), run.part)
+    told = getattr(live.model, "generation_config", None) or live.model.config
+    return replace(source, ends=end_ids({"eos_token_id": told.eos_token_id}, None))
 
 
 def _live_tokenizer(live: LiveModel) -> tuple[FileTokenizer, bytes]:
@@ -167,7 +170,7 @@ def _source(
         layerwise=False,
         mask_known=False,
         dense_masks=True,
-        has_head=loaded.predicting is not None,
+        predicts=loaded.predicts,
     )
 
 

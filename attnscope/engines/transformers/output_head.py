@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from attnscope.engines.transformers.model_class import ModelClass
+from attnscope.report.predictions import PredictionKind
 
 
 def head_class(plain: ModelClass) -> Any:
@@ -20,6 +21,15 @@ def head_class(plain: ModelClass) -> Any:
 def is_predicting(model: Any) -> bool:
     """Tell whether a model that is in memory predicts tokens."""
     return type(model) in _predicting(model.config)
+
+
+def head_kind(model: Any) -> PredictionKind:
+    """Tell what a model that `is_predicting` predicts: a decoder the next token, others what is masked."""
+    import transformers
+
+    table: Any = transformers.MODEL_FOR_CAUSAL_LM_MAPPING
+    causal = type(model.config) in table and type(model) is table[type(model.config)]
+    return "next" if causal or getattr(model.config, "is_decoder", False) else "masked"
 
 
 def _predicting(config: Any) -> list[Any]:

@@ -1,11 +1,14 @@
 """The strongest sources of every query."""
 
+from collections.abc import Iterator
+
+import msgspec
 import numpy as np
 
 from attnscope.report import HeadReport, Matrix, TextReport, Top
 from attnscope.views.presentation.axes import ranked_out, source_kind, token_axis
 from attnscope.views.presentation.numbers import Digits, digits_for
-from attnscope.views.presentation.parts import Ranking, SourceRow
+from attnscope.views.presentation.parts import Gap, Ranking, SourceRow, ViewPart
 from attnscope.views.presentation.settings import DisplaySettings
 from attnscope.views.presentation.spans import Span, ours
 
@@ -57,6 +60,23 @@ def contributors(text: TextReport, head: HeadReport, settings: DisplaySettings, 
         compact,
         settings.brief,
     )
+
+
+def generated(text: TextReport, ranking: Ranking) -> Iterator[ViewPart]:
+    """Present what each token that the model generated was made of: the strongest sources of the query before it."""
+    rows = {query: row for row, query in enumerate(text.queries)}
+    chosen = [(one.position, rows[one.position]) for one in text.generated if one.position in rows]
+    if chosen:
+        said = Span("generated tokens", "bold"), Span("  what the token before each attended to", "dim")
+        yield Gap()
+        yield msgspec.structs.replace(
+            ranking,
+            title=said,
+            queries=token_axis("new", text.tokens, [position + 1 for position, _ in chosen]),
+            rows=[ranking.rows[row] for _, row in chosen],
+            rest=[ranking.rest[row] for _, row in chosen],
+            compact=False,
+        )
 
 
 def _summed(

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from attnscope.report import HeadReport, Matrix, Report, TextReport
-from attnscope.views.presentation.contributors import contributors
+from attnscope.views.presentation.contributors import contributors, generated
 from attnscope.views.presentation.header import (
     head_header,
     more_of_report,
@@ -44,6 +44,18 @@ def present_report(report: Report, settings: DisplaySettings, *, heat: bool = Fa
             for head in text.heads:
                 yield Gap()
                 yield from _present_head(report, text, head, settings, heat)
+        if text.generated:
+            from attnscope.views.presentation.predictions import continuation
+
+            yield from continuation(text)
+        if text.predictions:  # only what is shown is imported
+            from attnscope.views.presentation.predictions import predictions
+
+            yield from predictions(report, text)
+        if text.attribution is not None:
+            from attnscope.views.presentation.attribution import present_attribution
+
+            yield from present_attribution(text, text.attribution, settings)
         yield Gap()
         yield notes(text.notes)
     yield from more_of_report(report, settings)
@@ -74,7 +86,10 @@ def _present_head(
         yield HeatPanels(stages) if heat else _matrices(stages, settings)
     if head.top.keys.shape[1]:
         yield Gap()
-        yield contributors(text, head, settings, compact=heat)
+        ranking = contributors(text, head, settings, compact=heat)
+        yield ranking
+        if text.generated:
+            yield from generated(text, ranking)
 
 
 def _matrices(stages: list[StageMatrix], settings: DisplaySettings) -> Matrices:

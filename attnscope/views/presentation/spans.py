@@ -8,8 +8,10 @@ from attnscope.report import Token
 from attnscope.report.tokens import spell_piece
 
 Look = Literal["", "dim", "bold", "title", "remark", "warning", "alarm", "good", "bad"]
-Origin = Literal["ours", "note", "untrusted", "token", "unknown token"]
+Origin = Literal["ours", "note", "untrusted", "token", "unknown token", "new token"]
 UNKNOWN = "?"  # before a token that the tokenizer does not know
+NEW = "+"  # before a token that the model generated
+TOKEN_MARKS: dict[str, str] = {"token": "", "unknown token": UNKNOWN, "new token": NEW}
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +22,8 @@ class Span:
         text: The text as it was found: nothing is escaped.
         look: What it is, for a lowering to choose how that looks.
         origin: `ours`; a `note` of ours that may quote untrusted text; `untrusted`; or the text of a `token`, which is
-            untrusted and whose blanks have to be visible; one that the tokenizer does not know is marked by UNKNOWN.
+            untrusted and whose blanks have to be visible; UNKNOWN marks one that the tokenizer does not know, NEW one
+            that the model generated.
     """
 
     text: str
@@ -48,4 +51,6 @@ def note(text: str, look: Look = "") -> Spans:
 
 def token_span(tokens: Sequence[Token], position: int, look: Look = "") -> Span:
     """Return what a token of a text is called; see spell_piece."""
-    return Span(spell_piece(tokens, position), look, "unknown token" if tokens[position].unknown else "token")
+    token = tokens[position]
+    origin: Origin = "new token" if token.made else "unknown token" if token.unknown else "token"
+    return Span(spell_piece(tokens, position), look, origin)

@@ -6,7 +6,7 @@ from rich.table import Table
 from rich.text import Text
 
 from attnscope.views.presentation.parts import Moves
-from attnscope.views.presentation.spans import Spans
+from attnscope.views.presentation.spans import TOKEN_MARKS, Spans
 from attnscope.views.terminal.screen import Screen, flow
 
 _TABLE_FROM = 72  # columns that the table needs
@@ -31,8 +31,9 @@ def put_moves(screen: Screen, moves: Moves) -> None:
 
 
 def _cell(screen: Screen, cell: Spans) -> str:
-    names = "token", "unknown token"
-    return "".join(_short(screen.plain([span])) if span.origin in names else screen.plain([span]) for span in cell)
+    return "".join(
+        _short(screen.plain([span])) if span.origin in TOKEN_MARKS else screen.plain([span]) for span in cell
+    )
 
 
 def _short(name: str) -> str:

@@ -1,0 +1,56 @@
+"""What parts of a stack add to a logit, as findings."""
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+
+from attnscope.analysis.predictions import Spell
+from attnscope.model.logit_parts import LogitParts
+from attnscope.report.attribution import Attribution, LogitEdge, TargetToken
+
+_EDGES = 20  # tokens through single heads that are kept
+
+
+def attribution(
+    parts: LogitParts,
+    position: int,
+    targets: tuple[int, int | None],
+    logit: Callable[[int], float],
+    text: tuple[int, Spell, float | None],
+) -> Attribution:
+    """Return what every part adds to a logit.
+
+    Args:
+        parts: The parts.
+        position: Position of the token whose final state gives the logit.
+        targets: Id of the target, and of the token whose logit is subtracted.
+        logit: An id to what the output head gives for it, before a soft-cap.
+        text: Tokens of the text, what makes a piece of an id, and the soft-cap.
+    """
+    n_tokens, spell, softcap = text
+    edges = parts.edges[..., :n_tokens].cpu()  # (L, H, K)
+    heads, sources = edges.sum(-1), edges.sum((0, 1))
+    total = parts.embedding + parts.constant + sum(parts.mlps) + sum(parts.attention_biases) + float(heads.sum())
+    strongest = torch.topk(edges.abs().flatten(), min(_EDGES, edges.numel())).indices.tolist()
+    named = []
+    for place in strongest:
+        layer, head, source = np.unravel_index(place, edges.shape)
+        value = float(edges[layer, head, source])
+        if value:
+            named.append(LogitEdge(int(layer), int(head), int(source), value))
+    target, against = targets
+    return Attribution(
+        position=position,
+        target=TargetToken(target, *spell(target), logit(target)),
+        against=None if against is None else TargetToken(against, *spell(against), logit(against)),
+        total=total,
+        embedding=parts.embedding,
+        heads=heads.float().numpy(),
+        attention_biases=np.array(parts.attention_biases, dtype=np.float32),
+        mlps=np.array(parts.mlps, dtype=np.float32),
+        constant=parts.constant,
+        sources=sources.float().numpy(),
+        edges=named,
+        softcap=softcap,
+    )

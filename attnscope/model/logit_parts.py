@@ -1,0 +1,223 @@
+"""What every part of a stack adds to one direction of the final hidden state: direct logit attribution.
+
+The final state is the sum of the embedding and of what each layer's attention and MLP added. Behind a norm whose scale
+is frozen at what it was, each of them adds to a logit by itself: its product with a direction of the residual stream.
+A first pass captures the state between blocks and the scales of norms, a second one multiplies what each head moved.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from attnscope.model.layers import RMSNorm
+from attnscope.model.recorders.base import BaseRecorder
+from attnscope.model.stack import Stack
+from attnscope.model.tile import Tile
+
+PullBack = Callable[[Tensor], tuple[Tensor, Tensor]]  # a direction behind a norm to one before it, and the bias's share
+
+
+def frozen_norm(norm: nn.Module, x: Tensor) -> PullBack:
+    """Return what a norm does to directions if its scale stays what it is at x.
+
+    Args:
+        norm: A norm, or what stands for none.
+        x: What goes into it, (N, D).
+
+    Returns:
+        A function of directions, (N, D) float64: for u it gives u′ and b with norm(x)·u = x·u′ + b.
+    """
+    wide = x.double()
+    parameters = {name: value.detach().double() for name, value in norm.named_parameters()}
+    if isinstance(norm, RMSNorm):
+        scale = (parameters["weight"] + norm.plus_one) * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + norm.eps)
+        return lambda u: (u * scale, u.new_zeros(len(u)))
+    if not isinstance(norm, nn.LayerNorm):
+        return lambda u: (u, u.new_zeros(len(u)))
+    spread = torch.rsqrt(wide.var(-1, keepdim=True, unbiased=False) + norm.eps)
+
+    def pull_back(u: Tensor) -> tuple[Tensor, Tensor]:
+        weighted = u * parameters["weight"] * spread
+        return weighted - weighted.mean(-1, keepdim=True), u @ parameters["bias"]
+
+    return pull_back
+
+
+@dataclass
+class LayerParts:
+    """What one layer added to the residual stream at one position of every text.
+
+    Attributes:
+        bias: The output projection's bias, (D,), float64; None where there is none.
+        mlp: What the MLP added, (B, D), float64.
+        pull_back: The norm between the output projection and the residual stream.
+    """
+
+    bias: Tensor | None
+    mlp: Tensor
+    pull_back: PullBack
+
+
+class StreamCapture:
+    """The residual stream at one position of every text, between all blocks.
+
+    Args:
+        stack: The model: residual, and normed in front of or behind its parts, not after the sum.
+        positions: One of each text.
+
+    Attributes:
+        layers: What each layer added.
+        embedding: What enters the first block, (B, D).
+        last: What the last block gives, (B, D).
+    """
+
+    def __init__(self, stack: Stack, positions: Sequence[int]) -> None:
+        self._stack, self._positions = stack, list(positions)
+        self.layers: list[LayerParts] = []
+        self._entering: list[Tensor] = []
+        self._attended: list[tuple[Tensor, PullBack]] = []
+        self.last = torch.empty(0)
+
+    @property
+    def embedding(self) -> Tensor:
+        """What enters the first block, (B, D)."""
+        return self._entering[0]
+
+    def _rows(self, x: Tensor) -> Tensor:
+        return x[range(len(self._positions)), self._positions].clone()
+
+    @contextmanager
+    def capturing(self) -> Iterator[None]:
+        """Listen to the stack while it runs."""
+        handles = []
+        for block in self._stack.blocks:
+            handles += [block.register_forward_pre_hook(self._enter), block.register_forward_hook(self._leave)]
+            handles.append(block.get_submodule("norm_attention_out").register_forward_hook(self._attend))
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    def _enter(self, module: nn.Module, given: tuple[Any, ...]) -> None:
+        self._entering.append(self._rows(given[0]))
+
+    def _attend(self, module: nn.Module, given: tuple[Tensor, ...], made: Tensor) -> None:
+        self._attended.append((self._rows(made), frozen_norm(module, self._rows(given[0]))))
+
+    def _leave(self, module: Any, given: Any, made: Tensor) -> None:
+        self.last = self._rows(made)
+        attended, pull_back = self._attended[-1]
+        changed = self.last.double() - self._entering[-1].double() - attended.double()
+        out = module.get_submodule("attention").get_submodule("out") if module.config.out_bias else None
+        bias = None if out is None else out.bias.detach().double().clone()
+        self.layers.append(LayerParts(bias, changed, pull_back))
+
+
+class HeadLogits(BaseRecorder):
+    """What every source adds to a direction through every head of a layer.
+
+    Args:
+        heads: Number of query heads.
+        positions: One query of each text.
+        direction: The direction of each text in front of the layer's output projection's norm, (B, D), float64.
+        n_keys: Keys of the longest text.
+
+    Attributes:
+        added: (B, heads, keys), float64.
+    """
+
+    def __init__(self, heads: int, positions: Sequence[int], direction: Tensor, n_keys: int) -> None:
+        super().__init__(range(heads), sorted(set(positions)))
+        self._positions, self._direction = list(positions), direction
+        self.added = torch.zeros(len(self._positions), heads, n_keys, dtype=torch.float64, device=direction.device)
+
+    def update(self, tile: Tile) -> None:
+        """Take the weights of each text's query, times what its keys' values add."""
+        inputs, heads = tile.inputs, tile.heads
+        width = inputs.v.shape[-1]
+        for text, position in enumerate(self._positions):
+            if not tile.q0 <= position < tile.q1 or tile.k0 == tile.k1:
+                continue
+            laid = self._direction[text]
+            if inputs.out_weight is not None:
+                laid = inputs.out_weight.double().mT @ laid  # (H·Ev,)
+            values = inputs.v[text, inputs.group(heads), tile.k0 : tile.k1].double()  # (h, k, Ev)
+            given = (values @ laid.view(-1, width)[heads][..., None])[..., 0]  # (h, k)
+            self.added[text, heads, tile.k0 : tile.k1] = tile.weights[text, :, position - tile.q0].double() * given
+
+
+@dataclass
+class LogitParts:
+    """What parts add to the logit of one text's target.
+
+    Attributes:
+        embedding: What the embedding adds.
+        constant: What biases of the final norm and of the head add.
+        attention_biases: What the bias of each layer's output projection adds (and of the norm behind it).
+        mlps: What each layer's MLP adds.
+        edges: What each source adds through every head, (L, H, K).
+    """
+
+    embedding: float
+    constant: float
+    attention_biases: list[float] = field(default_factory=list)
+    mlps: list[float] = field(default_factory=list)
+    edges: Tensor = field(default_factory=lambda: torch.empty(0))
+
+
+class Directions:
+    """The directions of the residual stream that targets stand for, in front of the final norm and of every layer's.
+
+    Args:
+        stack: The model.
+        capture: The residual stream of a pass.
+        targets: Of each text the id of its target, and of the token whose logit is subtracted, None for none.
+
+    Attributes:
+        stream: The direction of each text, (B, D).
+        constant: What biases add to each text's logit, (B,).
+        layers: By layer, the direction in front of the norm behind its output projection, and that norm's bias's share.
+    """
+
+    def __init__(self, stack: Stack, capture: StreamCapture, targets: Sequence[tuple[int, int | None]]) -> None:
+        head = stack.head
+        assert head is not None
+        with torch.inference_mode(), stack.weights.holding(None), stack.weights.holding("head"):
+            matrix = stack.embed.tokens.weight if head.decoder is None else head.decoder.weight
+            rows = torch.stack([_difference(matrix, *pair) for pair in targets])  # (B, D)
+            self.stream, self.constant = frozen_norm(head.norm, capture.last)(rows)
+            if head.bias is not None:
+                self.constant = self.constant + torch.stack([_difference(head.bias, *pair) for pair in targets])
+            self.layers = [layer.pull_back(self.stream) for layer in capture.layers]
+
+
+def _difference(rows: Tensor, target: int, against: int | None) -> Tensor:
+    row = rows[target].double()
+    return row if against is None else row - rows[against].double()
+
+
+def make_recorders(stack: Stack, directions: Directions, positions: Sequence[int], n_keys: int) -> list[HeadLogits]:
+    """Return what records each layer in the second pass."""
+    heads = stack.config.n_heads
+    return [HeadLogits(heads, positions, direction, n_keys) for direction, _ in directions.layers]
+
+
+def logit_parts(capture: StreamCapture, directions: Directions, recorders: Sequence[HeadLogits]) -> list[LogitParts]:
+    """Return what each part adds, for every text."""
+    found = []
+    with torch.inference_mode():
+        for text, stream in enumerate(directions.stream):
+            edges = torch.stack([recorder.added[text] for recorder in recorders])  # (L, H, K)
+            parts = LogitParts(float(capture.embedding[text].double() @ stream), float(directions.constant[text]))
+            parts.edges = edges
+            for layer, (direction, share) in zip(capture.layers, directions.layers, strict=True):
+                bias = 0.0 if layer.bias is None else float(direction[text] @ layer.bias)
+                parts.attention_biases.append(bias + float(share[text]))
+                parts.mlps.append(float(layer.mlp[text] @ stream))
+            found.append(parts)
+    return found

@@ -1,0 +1,69 @@
+"""Whether a logit is a sum over parts of the model, and whose logit is meant. Never imports torch."""
+
+from collections.abc import Sequence
+
+from attnscope.checkpoints.source import ModelSource
+from attnscope.config import RunConfig
+from attnscope.errors import UsageError
+from attnscope.report import Token
+
+_MOST = 1 << 24  # sources × heads × layers that are kept while a logit is taken apart
+_WHERE = "--by logit"
+
+
+def check_attribution(run: RunConfig, source: ModelSource, texts: Sequence[Sequence[Token]]) -> None:
+    """Refuse what direct logit attribution is not defined for, or would not fit.
+
+    Raises:
+        UsageError: It is not; says why.
+    """
+    config = source.config
+    if source.predicts is None:
+        hint = "use a checkpoint of a language model, with its head"
+        raise UsageError(f"{source.name} has no output head", where=_WHERE, hint=hint)
+    if not source.layerwise:
+        raise UsageError("direct logit attribution needs the native engine", where=_WHERE, hint="remove --engine")
+    if run.what_if == "same-scores" and (run.mask != "own" or run.hide is not None):
+        hint = "use --what-if stack, so that the model runs under the mask that is shown"
+        raise UsageError("the logit is not made of the weights that are shown", where=_WHERE, hint=hint)
+    assert config.head is not None
+    reason = ""
+    if config.head.transform is not None:
+        reason = "its output head has a non-linear layer in front of the vocabulary"
+    elif config.norm_order == "post":
+        reason = "it norms after every residual sum (post-norm)"
+    elif not config.residual:
+        reason = "it has no residual stream"
+    if reason:
+        found = f"the logits of {source.name} are not a sum over its parts: {reason}"
+        raise UsageError(found, where=_WHERE, hint="use a pre-norm model, such as GPT-2 or Llama; --by projected works")
+    if count_cells(source, texts) > _MOST:
+        raise UsageError("the text is too long to take a logit apart", where=_WHERE, hint="use a shorter text")
+
+
+def count_cells(source: ModelSource, texts: Sequence[Sequence[Token]]) -> int:
+    """Count the numbers that are kept: what every token adds through every head."""
+    return max(map(len, texts)) * len(texts) * source.config.n_heads * source.config.n_layers
+
+
+def target_ids(run: RunConfig, source: ModelSource) -> tuple[int | None, int | None]:
+    """Return the ids of the target and of the token whose logit is subtracted; None where none was named.
+
+    Raises:
+        UsageError: A target is not one token of the vocabulary.
+    """
+    found = [_token_id(target, source) for target in run.target or ()]
+    return (found[0] if found else None), (found[1] if len(found) > 1 else None)
+
+
+def _token_id(target: str, source: ModelSource) -> int:
+    tokenizer = source.tokenizer
+    named = tokenizer.id_of(target)
+    if named is not None:
+        return named
+    tokens = [token for token in tokenizer.encode(target, where="--target") if not token.special]
+    if len(tokens) == 1:
+        return tokens[0].id
+    pieces = ", ".join(f"'{token.piece}'" for token in tokens[:8])
+    hint = "use one token; most tokenizers write the blank before a word as part of it, as in --target ' store'"
+    raise UsageError(f"'{target}' is {len(tokens)} tokens: {pieces}", where="--target", hint=hint)

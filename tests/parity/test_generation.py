@@ -1,0 +1,133 @@
+"""Greedy continuations of both engines are those of transformers, token by token, with a cache of keys and values."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import torch
+import transformers as hf
+
+import attnscope
+from attnscope.analysis import continue_text
+from attnscope.checkpoints.checkpoint import open_checkpoint
+from attnscope.config import ModelConfig, OutputHead
+from attnscope.engines.native import NativeEngine
+from attnscope.engines.protocol import Engine, EngineSettings
+from attnscope.engines.transformers.engine import TransformersEngine
+from attnscope.engines.transformers.loading import load_model
+from attnscope.errors import AttnscopeError
+from attnscope.masks.terms import Own
+from attnscope.model.batch import make_batch, pad_texts
+from attnscope.model.randomize import make_random
+from attnscope.report import Token
+from tests.analysis.test_predictions import SAMPLE
+from tests.helpers.tiny_models import Row
+from tests.parity.test_logits import CPU, SETTINGS, WITH_HEAD, open_native
+
+PROMPT = [3, 14, 15, 9, 26, 5, 35]
+NEW = 12
+CAUSAL = [row for row in WITH_HEAD if "Masked" not in row.model.__name__ and "PreTraining" not in row.model.__name__]
+
+
+def _tokens(ids: Sequence[int]) -> list[Token]:
+    return [Token(number, "x", "x") for number in ids]
+
+
+def _continued(engine: Engine, ends: frozenset[int]) -> list[int]:
+    spelling = (lambda i: ("x", "x")), (lambda i: Token(i, "x", "x", made=True))
+    found = continue_text(engine.continuation().logits, _tokens(PROMPT), NEW, ends, spelling, CPU)
+    assert [one.tokens[0].id for one in found.generated] == [token.id for token in found.tokens[len(PROMPT) :]]
+    assert [one.position + 1 for one in found.generated] == list(range(len(PROMPT), len(found.tokens)))
+    return [token.id for token in found.tokens]
+
+
+@pytest.mark.parametrize("row", CAUSAL, ids=lambda row: row.name)
+def test_a_continuation_is_that_of_transformers(row: Row, tmp_path: Path) -> None:
+    model = row.save(tmp_path)
+    for ends in (frozenset[int](), frozenset({2})):
+        model.generation_config.eos_token_id = list(ends) or None
+        with torch.inference_mode():
+            expected = model.generate(torch.tensor([PROMPT]), do_sample=False, max_new_tokens=NEW)[0].tolist()
+        assert _continued(open_native(tmp_path), ends) == expected
+    loaded = load_model(open_checkpoint(tmp_path), torch.float32)
+    assert _continued(TransformersEngine(loaded, SETTINGS), ends) == expected
+
+
+def test_the_rows_are_of_different_kinds() -> None:
+    """Windows, soft-caps, sinks, learned and rotary positions."""
+    names = {row.name for row in CAUSAL}
+    assert {"gpt2", "gpt_neox", "mistral", "gemma2", "gpt_oss", "mixtral", "bert decoder"} <= names
+
+
+@pytest.mark.parametrize("changes", [{"positions": "alibi"}, {"positions": "sinusoidal"}, {"mask": "causal+prefix:3"}])
+@pytest.mark.parametrize("end", [8, 9])
+def test_what_the_cache_gives_is_what_the_whole_text_gives(changes: dict[str, str], end: int) -> None:
+    """Architectures that no family has."""
+    config = ModelConfig(60, 24, 2, 4, 2, 6, 6, 40, mlp_bias=True, head=OutputHead(softcap=3.0), **changes)
+    engine = NativeEngine(make_random(config, 7, 2, torch.float32, CPU), EngineSettings((Own(),)))
+    growing, ids = engine.continuation(), [3, 14, 15, 9, 26, 5, 35, 8, 9, 7]
+    for n in (5, 6, end, 10):
+        found = growing.logits(pad_texts([_tokens(ids[:n])], CPU))
+        hidden = engine.forward(make_batch([_tokens(ids[:n])], None, CPU), {}, final=True)
+        assert hidden is not None
+        torch.testing.assert_close(found, engine.logits(hidden[0, -1:])[0], rtol=1e-5, atol=1e-5)
+
+
+def test_a_run_shows_the_new_tokens_and_what_each_attended_to() -> None:
+    text = "She sat by the bank of the"
+    report = attnscope.inspect(text, mask="causal", generate=4, layer="all", head="all")
+    assert [token.made for token in report.tokens] == [False] * 7 + [True] * 4
+    assert [one.position for one in report.generated] == [6, 7, 8, 9]
+    assert [one.tokens[0].piece for one in report.generated] == [token.piece for token in report.tokens[7:]]
+    model = hf.BertLMHeadModel.from_pretrained(
+        SAMPLE, is_decoder=True, dtype=torch.float32, attn_implementation="eager"
+    )
+    ids = torch.tensor([[token.id for token in report.tokens]])
+    with torch.inference_mode():
+        made = model.eval()(ids, output_attentions=True)
+    weights = torch.stack(made.attentions)[:, 0]
+    torch.testing.assert_close(torch.from_numpy(report.weights), weights, rtol=0, atol=1e-5)
+    assert made.logits[0, 6:10].argmax(-1).tolist() == ids[0, 7:].tolist()
+    shown = report.text(width=100)
+    assert "+bank" in shown
+    assert "generated tokens" in shown
+    with_word = attnscope.inspect(text, mask="causal", generate=4, query=[9], layer="all", head="all")
+    torch.testing.assert_close(torch.from_numpy(with_word.weights[:, :, 0]), weights[:, :, 9], rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({}, "riverbank does not predict the next token"),
+        ({"mask": "causal", "what_if": "same-scores"}, "not continued under the mask that is shown"),
+        ({"mask": "causal", "generate": 500}, "7 tokens and 500 more, but the model takes at most 128"),
+        ({"config": "causal"}, "causal has no output head"),
+    ],
+)
+def test_refusals(options: dict[str, object], message: str) -> None:
+    with pytest.raises(AttnscopeError, match=message):
+        attnscope.inspect("She sat by the bank of the", **{"generate": 4, **options})
+
+
+def test_a_real_model_continues_as_transformers_does(smollm2: Path) -> None:
+    """Every new token is the most probable one after those before it, which is what `generate(do_sample=False)` takes.
+
+    The class of transformers has the weights that our reader gives: reading the file with it takes 30 seconds.
+    """
+    text = "The capital of France is"
+    with attnscope.open_model(smollm2) as model:
+        report = model.inspect(text, generate=10, stages=[], layer=0, head=0)
+    ids = [token.id for token in report.tokens]
+    loaded = load_model(open_checkpoint(smollm2), torch.float32)
+    theirs = loaded.predicting
+    theirs.set_attn_implementation("eager")
+    with torch.inference_mode():
+        logits = theirs(torch.tensor([ids])).logits[0].double()
+    assert len(ids) == 15
+    assert ids[5:] == logits[4:-1].argmax(-1).tolist()
+    assert [one.position for one in report.generated] == list(range(4, 14))
+    for one in (*report.generated, *report.predictions):
+        share, best = logits[one.position].softmax(-1).topk(5)
+        assert [token.id for token in one.tokens] == best.tolist()
+        assert [token.probability for token in one.tokens] == pytest.approx(share.tolist(), abs=1e-5)
+        assert [token.logit for token in one.tokens] == pytest.approx(logits[one.position, best].tolist(), abs=1e-4)
