@@ -101,7 +101,7 @@ def test_what_a_screen_says_is_what_was_found(riverbank: attnscope.OpenModel) ->
             share = "<0.1" if token.probability < 0.0005 else f"{100 * token.probability:.1f}"
             assert [token.text, share, "%", f"{token.logit:.2f}"] in rows
     asked = riverbank.inspect(TEXT, mask="window:3", what_if="same-scores", top=0, stages=[]).text(width=100)
-    assert "under the model's own mask (bidirectional)" in asked
+    assert "[MASK], under the model's own mask" in asked
 
 
 def test_a_report_keeps_them_and_refuses_places_that_are_not_there(riverbank: attnscope.OpenModel) -> None:

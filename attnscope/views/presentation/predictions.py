@@ -43,7 +43,7 @@ def _heading(report: Report, text: TextReport, one: Prediction) -> Paragraph:
     place, token = Span(f"{one.position} "), token_span(text.tokens, one.position)
     where = Span(" after " if one.kind == "next" else " in place of ", "dim")
     own = report.mask.what_if == "same-scores"
-    under = (Span(f", under the model's own mask ({report.mask.own})", "dim"),) if own else ()
+    under = (Span(", under the model's own mask", "dim"),) if own else ()
     return Paragraph((Span("prediction", "bold"), where, place, token, *under))
 
 
