@@ -9,11 +9,13 @@ from attnscope.version import __version__
 
 if TYPE_CHECKING:
     from attnscope.api import (
+        AblationResult,
         AttnscopeError,
         CheckResult,
         CompareResult,
         Contributor,
         DumpFile,
+        EffectsResult,
         ExplainResult,
         HeadResult,
         HeadValue,
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
         OpenModel,
         SurveyResult,
         TextResult,
+        UnitEffect,
+        ablate,
         check,
         compare,
         explain,
@@ -33,11 +37,13 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
+    "AblationResult",
     "AttnscopeError",
     "CheckResult",
     "CompareResult",
     "Contributor",
     "DumpFile",
+    "EffectsResult",
     "ExplainResult",
     "HeadResult",
     "HeadValue",
@@ -46,7 +52,9 @@ __all__ = [
     "OpenModel",
     "SurveyResult",
     "TextResult",
+    "UnitEffect",
     "__version__",
+    "ablate",
     "check",
     "compare",
     "explain",

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any, Literal, get_args
 
 from attnscope.errors import UsageError, did_you_mean
-from attnscope.selection import parse_indices, parse_unit
+from attnscope.selection import parse_cut, parse_indices, parse_unit
 
 Dtype = Literal["float32", "bfloat16", "float16"]
 EngineWord = Literal["native", "transformers"]
@@ -13,6 +13,8 @@ PartWord = Literal["encoder", "decoder", "cross"]
 WhatIf = Literal["stack", "same-scores"]
 By = Literal["weight", "value", "projected"]
 RankBy = Literal["weight", "value", "projected", "logit"]  # logit: not of a head, but what parts add to a prediction
+Each = Literal["head", "layer", "edge"]
+Replacement = Literal["zero", "mean"]
 LARGEST_POOL = 1024
 GENERATED = 4096  # tokens that may be asked for
 CHECKED_TEXT = "The bank by the river was eroded"  # what a model is checked with where no text is given
@@ -101,6 +103,12 @@ def indices(option: str) -> Callable[[str], str]:
         return text
 
     return read
+
+
+def cut(text: str) -> str:
+    """Check a cut expression, and leave it as typed."""
+    parse_cut(text, "--cut")
+    return text
 
 
 def mask(text: str) -> str:

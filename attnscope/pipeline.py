@@ -124,7 +124,7 @@ def inspect(run: RunConfig, progress: ProgressCallback | None = None, session: S
     model, device = session.load(plan)
     batch, engine = prepare(plan, model, device)
     trace = attend(plan, batch, engine, session.progress)
-    check = _memory_check(plan, batch)
+    check = memory_check(plan, batch)
     texts = [_text_report(plan, i, trace, engine, check) for i in range(len(plan.text_plans))]
     if run.target is not None:
         found = _attribute(plan, batch, model, engine, session.progress)
@@ -308,7 +308,7 @@ def forward(
     from attnscope.model.recorders.limited import limited
 
     what, on_progress = step
-    check = _memory_check(plan, batch)
+    check = memory_check(plan, batch)
     recorders = limited(recorders, check)
     if on_progress is None:
         return engine.forward(batch, recorders, lambda done, total: check(), final=final)
@@ -328,7 +328,7 @@ def forward(
     return engine.forward(batch, forward_progress.recorders, layer_done, final=final)
 
 
-def _memory_check(plan: RunPlan, batch: "Batch") -> Callable[[], None]:
+def memory_check(plan: RunPlan, batch: "Batch") -> Callable[[], None]:
     """Return what stops a run that takes more than it may.
 
     A GPU's memory refuses by itself, and is not seen from here.

@@ -17,6 +17,10 @@ _SLICE = re.compile(r"(-?[0-9]{1,18})?:(-?[0-9]{1,18})?")
 _NUMBER = re.compile(r"-?[0-9]{1,18}")
 _QUOTED = "'[^']+'|“[^“”]+”|‘[^‘’]+’|„[^„“]+“|«[^«»]+»"  # which words may contain, unlike a straight double quote
 _LISTED = re.compile(rf'(?:^|,)(\s*(?:"([^"]+|")"|({_QUOTED}))\s*(?=,|$)|[^,]*)')
+_CUT_HEADS = re.compile(
+    r"(?:l(-?[0-9]{1,18})(?:-l?([0-9]{1,18}))?)?(?:h(-?[0-9]{1,18})(?:-h?([0-9]{1,18}))?)?", re.IGNORECASE
+)
+_ARROW = re.compile(r'((?:"[^"]*"|[^"])*?)(?:→|->)((?:"[^"]*"|[^"])*)')
 _MOST_PICKED = 1_000_000  # of a list of layers or heads that is made number by number
 PRINTED = 64  # tokens: matrices of a longer text are unreadable on a screen, and a pooled map replaces them
 POOL = 64  # runs of tokens that such a map has each way, unless --pool says otherwise
@@ -34,7 +38,7 @@ class IndexSelection:
     word: Literal["auto", "all", "mean"] | None = None
     ranges: tuple[tuple[int, int], ...] = ()
 
-    def numbers(self, count: int, what: str) -> Sequence[int]:
+    def numbers(self, count: int, what: str, where: str | None = None) -> Sequence[int]:
         """Return the numbers meant, out of `count`, without repeats; every one of them for a word.
 
         A word and a single range stay a `range`: a config may claim a billion layers.
@@ -44,15 +48,15 @@ class IndexSelection:
         """
         if self.word:
             return range(count)
-        ranges = self._within(count, what)
+        ranges = self._within(count, what, where or f"--{what}")
         if len(ranges) == 1:
             return ranges[0]
         if sum(map(len, ranges)) > _MOST_PICKED:
             found = f"these ranges have more than {_MOST_PICKED:,} {what}s"
-            raise UsageError(found, where=f"--{what}", hint="use all, or one range")
+            raise UsageError(found, where=where or f"--{what}", hint="use all, or one range")
         return list(dict.fromkeys(number for one in ranges for number in one))
 
-    def _within(self, count: int, what: str) -> list[range]:
+    def _within(self, count: int, what: str, where: str) -> list[range]:
         found = []
         for low, high in self.ranges:
             low, high = (low + count if low < 0 else low), (high + count if high < 0 else high)
@@ -60,7 +64,7 @@ class IndexSelection:
                 bad = low if not 0 <= low < count else high
                 raise UsageError(
                     f"there is no {what} {bad if bad >= 0 else bad - count}",
-                    where=f"--{what}",
+                    where=where,
                     hint=f"this model has {what}s 0 to {count - 1}",
                 )
             found.append(range(low, high + 1))
@@ -119,6 +123,64 @@ def parse_indices(text: str, option: str) -> IndexSelection:
             raise UsageError(f"the range '{part.strip()}' is reversed", where=option, hint=f"use {high}-{low}")
         ranges.append((low, high))
     return IndexSelection(ranges=tuple(ranges))
+
+
+@dataclass(frozen=True)
+class CutExpression:
+    """What `--cut` names: whole heads, or edges of some heads.
+
+    Attributes:
+        written: As it was typed.
+        heads: Layers, and heads of each.
+        query: The queries of edges, as parse_positions reads them; empty for all. None for whole heads.
+        key: Their keys, likewise.
+    """
+
+    written: str
+    heads: tuple[tuple[IndexSelection, IndexSelection], ...]
+    query: str | None = None
+    key: str | None = None
+
+
+def parse_cut(text: str, option: str) -> CutExpression:
+    """Read `L5H1`, `L5`, `L5-8H0-2`, `*` (every head), or one of these with an edge: `L5H1: it→animal`.
+
+    Commas join heads: `L5H1,L6`. The arrow is → or ->; a side that is left out stands for every token.
+
+    Raises:
+        UsageError: It is none of these.
+    """
+    named, colon, edge = text.partition(":")
+    heads = tuple(_cut_heads(part.strip(), text, option) for part in named.split(","))
+    if not colon:
+        return CutExpression(text.strip(), heads)
+    sides = _ARROW.fullmatch(edge)
+    if sides is None or not (sides[1].strip() or sides[2].strip()):
+        found = f"'{edge.strip()}' in '{text}' is not an edge"
+        raise UsageError(found, where=option, hint="use QUERY→KEY, QUERY→ or →KEY; the arrow may be ->")
+    return CutExpression(text.strip(), heads, sides[1].strip(), sides[2].strip())
+
+
+def _cut_heads(part: str, text: str, option: str) -> tuple[IndexSelection, IndexSelection]:
+    """Read layers and heads of one part of a cut; what is left out stands for all."""
+    match = _CUT_HEADS.fullmatch(part)
+    if part != "*" and (match is None or not part):
+        hint = "use L5H1, L5 (all of its heads), L5-8H0-2, * (all), or with an edge: L5H1: it→animal"
+        raise UsageError(f"cannot read '{text}'", where=option, hint=hint)
+    every = IndexSelection(word="all")
+    if match is None:
+        return every, every
+    return _cut_range(match[1], match[2], part, option), _cut_range(match[3], match[4], part, option)
+
+
+def _cut_range(low: str | None, high: str | None, part: str, option: str) -> IndexSelection:
+    if low is None:
+        return IndexSelection(word="all")
+    first, last = int(low), int(low if high is None else high)
+    if high is not None and (first < 0 or last < first):
+        what = "starts with a negative number" if first < 0 else "is reversed"
+        raise UsageError(f"a range in '{part}' {what}", where=option, hint="count both ends from 0, the lower first")
+    return IndexSelection(ranges=((first, last),))
 
 
 def parse_positions(

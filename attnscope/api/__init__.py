@@ -7,11 +7,13 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any, Unpack
 
+from attnscope.api.ablation import AblationResult, EffectsResult, UnitEffect
 from attnscope.api.comparing import compare_reports, compare_texts
 from attnscope.api.dumps import DumpFile
 from attnscope.api.heads import HeadValue, MeasuredResult, SurveyResult
 from attnscope.api.model import OpenModel
 from attnscope.api.options import (
+    AblateArguments,
     CheckArguments,
     CompareArguments,
     ExplainArguments,
@@ -35,11 +37,13 @@ from attnscope.arguments import CHECKED_TEXT
 from attnscope.errors import AttnscopeError
 
 __all__ = [
+    "AblationResult",
     "AttnscopeError",
     "CheckResult",
     "CompareResult",
     "Contributor",
     "DumpFile",
+    "EffectsResult",
     "ExplainResult",
     "HeadResult",
     "HeadValue",
@@ -48,6 +52,8 @@ __all__ = [
     "OpenModel",
     "SurveyResult",
     "TextResult",
+    "UnitEffect",
+    "ablate",
     "check",
     "compare",
     "explain",
@@ -110,6 +116,24 @@ def heads(
     named, rest = _split("heads", options, HeadsArguments)
     with OpenModel(model, named) as opened:
         return opened.heads(text, **rest)
+
+
+def ablate(text: str, **options: Unpack[AblateArguments]) -> AblationResult | EffectsResult:
+    """Cut heads, layers or edges out of attention and measure what changes, as `attnscope ablate` does.
+
+    Args:
+        text: The text.
+        options: The model, as for `inspect`; what is cut: see ModelAblateArguments.
+
+    Returns:
+        What changes; with `each`, the effect of every head, layer or edge.
+
+    Raises:
+        AttnscopeError: The model, the text or the memory do not allow it, or an argument fits neither.
+    """
+    named, rest = _split("ablate", options, AblateArguments)
+    with OpenModel(named.pop("model", None), named) as model:
+        return model.ablate(text, **rest)
 
 
 def check(text: str = CHECKED_TEXT, **options: Unpack[CheckArguments]) -> CheckResult:

@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 
 import msgspec
 
+from attnscope.api.ablation import AblationResult, EffectsResult, ablate_text
 from attnscope.api.heads import MeasuredResult, SurveyResult, is_question, measure_heads
 from attnscope.api.options import (
     Model,
+    ModelAblateArguments,
     ModelCheckArguments,
     ModelCompareArguments,
     ModelExplainArguments,
@@ -110,6 +112,12 @@ class OpenModel:
         with self._call(options, TEXTS if text is None else text) as (session, texts):
             run = self._run(() if text is None else texts, options)
             return measure_heads(run, options, session)
+
+    def ablate(self, text: str, **options: Unpack[ModelAblateArguments]) -> AblationResult | EffectsResult:
+        """See attnscope.ablate."""
+        check_names("ablate", options, ModelAblateArguments)
+        with self._call(options, text) as (session, texts):
+            return ablate_text(self._placed(session, texts, options), options, session)
 
     def check(self, text: str = CHECKED_TEXT, **options: Unpack[ModelCheckArguments]) -> CheckResult:
         """See attnscope.check."""

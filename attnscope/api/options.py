@@ -14,9 +14,11 @@ from attnscope.arguments import (
     THREADS,
     By,
     Dtype,
+    Each,
     EngineWord,
     PartWord,
     RankBy,
+    Replacement,
     WhatIf,
     device,
     number,
@@ -27,6 +29,7 @@ from attnscope.arguments import (
 from attnscope.config import Positions, TextInput
 from attnscope.errors import UsageError, did_you_mean
 from attnscope.masks.expression import parse_mask
+from attnscope.selection import parse_cut
 
 IndexWord = Literal["auto", "all", "mean"]
 Indices = int | slice | range | Sequence[int] | IndexWord
@@ -218,6 +221,35 @@ class HeadsArguments(OpenArguments, ModelHeadsArguments, total=False):
     """All that `attnscope.heads` takes besides the model and texts."""
 
 
+class ModelAblateArguments(CallArguments, total=False):
+    """What `ablate` cuts and compares; see ModelInspectArguments for layer, head, query, key and mask.
+
+    Attributes:
+        pair: An encoder's second segment.
+        cut: What is cut: `L5H1`, `L5-8`, `"L5H1: it→animal"`, or several, which are cut together.
+        each: Cut every `head`, `layer` or `edge` alone instead; layer, head, query and key narrow the choice.
+        replacement: What stands for the output of a head: `zero`, or its `mean` over the text's tokens.
+        reference: A text over which that mean is taken instead.
+        at: Tokens at which predictions and hidden states are compared; None for the last, or for mask tokens.
+    """
+
+    pair: str | None
+    cut: str | Sequence[str] | None
+    each: Each | None
+    replacement: Replacement
+    reference: str | None
+    at: Tokens | None
+    layer: Indices
+    head: Indices
+    query: Tokens | None
+    key: Tokens | None
+    mask: str
+
+
+class AblateArguments(OpenArguments, ModelAblateArguments, _Named, total=False):
+    """All that `attnscope.ablate` takes besides the text."""
+
+
 class ModelCheckArguments(CallArguments, total=False):
     """What `check` takes; see CallArguments.
 
@@ -397,6 +429,22 @@ def _stages(value: Any) -> tuple[str, ...]:
     if not named:
         return ()
     return tuple(some_of("stages", "stage", STAGES)(",".join(map(str, named))).split(","))
+
+
+def cuts(value: Any) -> tuple[str, ...]:
+    """Return what is cut, as one would type it: an expression, or several; none for None.
+
+    Raises:
+        UsageError: It is no expression.
+    """
+    if value is None:
+        return ()
+    named = [value] if isinstance(value, str) else list(value) if isinstance(value, Iterable) else [value]
+    for one in named:
+        if not isinstance(one, str):
+            raise UsageError(f"{one!r:.80} is not a cut", where="cut", hint="use a str such as 'L5H1', or several")
+        parse_cut(one, "cut")
+    return tuple(named)
 
 
 def _keys(value: Any) -> tuple[str, ...]:

@@ -28,6 +28,7 @@ from attnscope.report import (
     TextReport,
     Token,
 )
+from attnscope.report.ablation import Ablation, EffectSurvey
 from attnscope.report.check import Check, CheckReport, Differences
 from attnscope.report.compare import Change, Comparison, Verdict
 from attnscope.report.heads import HeadSurvey, MeasuredHeads
@@ -42,8 +43,8 @@ if TYPE_CHECKING:
 Float1 = np.ndarray[tuple[int], np.dtype[np.float32]]
 Float2 = np.ndarray[tuple[int, int], np.dtype[np.float32]]
 Float4 = np.ndarray[tuple[int, int, int, int], np.dtype[np.float32]]
-Data = TypeVar("Data", Report, Comparison, Explanation, CheckReport, HeadSurvey, MeasuredHeads)
-Findings = Report | Comparison | Explanation | CheckReport | HeadSurvey | MeasuredHeads
+Data = TypeVar("Data", Report, Comparison, Explanation, CheckReport, HeadSurvey, MeasuredHeads, Ablation, EffectSurvey)
+Findings = Report | Comparison | Explanation | CheckReport | HeadSurvey | MeasuredHeads | Ablation | EffectSurvey
 _PRINTED_HEADS = 4  # of a text that are printed where nobody asked for one
 _WIDEST_HTML = 160  # columns of a notebook's cell
 

@@ -11,12 +11,12 @@ _OPTION = re.compile(
     r"'[^']*'|--format json|--([a-z]+(?:-[a-z]+)*)"
     r"(?:[ =](?:(-?\d+(?:\.\d+)?)\b|([A-Z]+)\b|"
     r"((?:auto|all|cpu|cuda|native|transformers|encoder|decoder|cross|float32|bfloat16|float16|projected"
-    r"|scores|masked|weights)(?:,\w+)*)\b))?"
+    r"|scores|masked|weights|mean|head|layer|edge)(?:,\w+)*)\b))?"
 )
 _FLAGS = {"no-special": "special=False"} | {
     n: f"{n.replace('-', '_')}=True" for n in ("truncate", "force", "hash-weights", "trust-config")
 }
-_NAMES = {"stage": "stages", "file": "text"}
+_NAMES = {"stage": "stages", "file": "text", "with": "replacement"}
 
 
 def in_python(said: str) -> str:

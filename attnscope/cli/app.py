@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from attnscope.cli import batch, check, compare, convert, explain, heads, import_, info, pull, run
+from attnscope.cli import ablate, batch, check, compare, convert, explain, heads, import_, info, pull, run
 from attnscope.cli.help import Command, Group
 from attnscope.cli.option_groups import expand_groups, with_option
 from attnscope.version import __version__
@@ -15,6 +15,7 @@ attnscope run "The bank by the river" --head all --format heat
 attnscope compare "The bank by the river"
 attnscope explain "The bank by the river" --query bank
 attnscope heads
+attnscope ablate "The bank by the river" --each head
 attnscope batch texts.txt -o dump.jsonl
 attnscope check
 attnscope info
@@ -40,6 +41,7 @@ for command, examples in (
     (compare.compare, compare.EXAMPLES),
     (explain.explain, explain.EXAMPLES),
     (heads.heads, heads.EXAMPLES),
+    (ablate.ablate, ablate.EXAMPLES),
     (batch.batch, batch.EXAMPLES),
     (convert.convert, convert.EXAMPLES),
     (import_.import_, import_.EXAMPLES),

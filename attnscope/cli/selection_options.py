@@ -20,31 +20,31 @@ AUTO_HEAD = (
 )
 
 
-def layer_option(help: str, *words: str, metavar: str = "LAYERS") -> Any:
+def layer_option(help: str, *words: str, metavar: str = "LAYERS", group: str = _SELECT) -> Any:
     """Declare `--layer`; the words are completed."""
-    return _indices("--layer", "-l", metavar, words, help)
+    return _indices("--layer", "-l", metavar, words, help, group)
 
 
-def head_option(help: str, *words: str, metavar: str = "HEADS") -> Any:
+def head_option(help: str, *words: str, metavar: str = "HEADS", group: str = _SELECT) -> Any:
     """Declare `--head`; the words are completed."""
-    return _indices("--head", "-H", metavar, words, help)
+    return _indices("--head", "-H", metavar, words, help, group)
 
 
-def _indices(name: str, short: str, metavar: str, words: tuple[str, ...], help: str) -> Any:
+def _indices(name: str, short: str, metavar: str, words: tuple[str, ...], help: str, group: str) -> Any:
     completed = completion.words(*words)
     return option(
-        name, short, group=_SELECT, metavar=metavar, parser=arguments.indices(name), autocompletion=completed, help=help
+        name, short, group=group, metavar=metavar, parser=arguments.indices(name), autocompletion=completed, help=help
     )
 
 
-def query_option(help: str, *, metavar: str = "ROWS") -> Any:
+def query_option(help: str, *, metavar: str = "ROWS", group: str = _SELECT) -> Any:
     """Declare `--query`."""
-    return option("--query", "-q", group=_SELECT, metavar=metavar, parser=arguments.text("--query"), help=help)
+    return option("--query", "-q", group=group, metavar=metavar, parser=arguments.text("--query"), help=help)
 
 
-def key_option(help: str, *, metavar: str = "COLUMNS") -> Any:
+def key_option(help: str, *, metavar: str = "COLUMNS", group: str = _SELECT) -> Any:
     """Declare `--key`."""
-    return option("--key", group=_SELECT, metavar=metavar, parser=arguments.text("--key"), help=help)
+    return option("--key", group=group, metavar=metavar, parser=arguments.text("--key"), help=help)
 
 
 def stage_option(help: str, default: str = ".") -> Any:

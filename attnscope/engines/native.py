@@ -6,11 +6,12 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from attnscope.engines.protocol import EngineSettings
+from attnscope.engines.protocol import EngineSettings, UncutRun
 from attnscope.masks.expression import parse_mask
 from attnscope.masks.terms import Mask
 from attnscope.model.batch import Batch, TokenTensors
 from attnscope.model.cache import KeyValueCache
+from attnscope.model.cuts import Variant
 from attnscope.model.head_capture import attention_of
 from attnscope.model.hooks import AttentionHooks
 from attnscope.model.masks import build_mask, intersect, padding_mask
@@ -93,6 +94,32 @@ class NativeEngine:
     def continuation(self) -> "NativeContinuation":
         """Start a text that grows."""
         return NativeContinuation(self.stack, self._masks()[1])
+
+    def run_uncut(
+        self,
+        batch: Batch,
+        recorders: Mapping[int, Sequence[Recorder]],
+        progress: Callable[[int, int], None] | None = None,
+    ) -> UncutRun:
+        """Run all layers, and keep what enters each: a variant starts at the first layer in which it has a cut."""
+        inputs: list[Tensor] = []
+        listening = [
+            block.register_forward_pre_hook(lambda _, given: inputs.append(given[0])) for block in self.stack.blocks
+        ]
+        try:
+            hidden = self.forward(batch, recorders, progress, final=True)
+        finally:
+            for handle in listening:
+                handle.remove()
+        assert hidden is not None
+        masks = self._masks()[1]
+
+        def run(variants: Sequence[Variant], progress: Callable[[int, int], None] | None = None) -> Tensor:
+            hooks = AttentionHooks({}, None, self.settings.tile_elements, all_outputs=True, variants=variants)
+            context = None if batch.context is None else batch.context.ids
+            return self.stack.run_variants(inputs, masks, hooks, context=context, progress=progress)
+
+        return UncutRun(hidden, run)
 
     @property
     def sizes(self) -> tuple[int, int]:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from attnscope.masks.terms import Mask, MaskTerm
 from attnscope.model.batch import Batch, TokenTensors
+from attnscope.model.cuts import Variant
 from attnscope.model.tile import Recorder
 
 
@@ -36,6 +37,20 @@ class EngineSettings:
     encoder_texts: TokenTensors | None = None
     tile_elements: int | None = None
     all_outputs: bool = False
+
+
+@dataclass(frozen=True)
+class UncutRun:
+    """One text that has run without cuts, and can run again under any.
+
+    Attributes:
+        hidden: Its final hidden states, (1, T, D).
+        run: Called with variants, sorted by the first layer in which they have a cut, and with a progress function
+            (done, total); gives the final hidden states of the text under each of them, (V, T, D).
+    """
+
+    hidden: Tensor
+    run: Callable[[Sequence[Variant], Callable[[int, int], None] | None], Tensor]
 
 
 class Engine(Protocol):
@@ -76,6 +91,14 @@ class Engine(Protocol):
 
     def continuation(self) -> "Continuation":
         """Start a text that grows; only for a model that predicts the next token."""
+
+    def run_uncut(
+        self,
+        batch: Batch,
+        recorders: Mapping[int, Sequence[Recorder]],
+        progress: Callable[[int, int], None] | None = None,
+    ) -> UncutRun:
+        """Run all layers over a batch of one text without cuts; see `forward`."""
 
     def describe_mask(self) -> str:
         """Return the model's own mask as an expression or in words; some engines know it only after a forward pass."""

@@ -21,6 +21,7 @@ from torch import Tensor
 from attnscope.errors import AttnscopeError
 from attnscope.masks.terms import Mask
 from attnscope.model.block_mask import BlockMask
+from attnscope.model.cuts import BatchCuts
 from attnscope.model.inputs import AttentionInputs, AttentionSpec
 from attnscope.model.matmul import matmul_transposed
 from attnscope.model.sdpa import fused_attention
@@ -41,6 +42,7 @@ def attend(
     need_output: bool = True,
     tile_elements: int | None = None,
     workspace: Workspace | None = None,
+    cuts: BatchCuts | None = None,
 ) -> Tensor | None:
     """Return attention of one layer: the one place where it happens.
 
@@ -51,6 +53,8 @@ def attend(
         need_output: Whether the result is used; if not, only what recorders need is computed.
         tile_elements: Scores in a tile, at most (at least one row); None for what suits the device.
         workspace: Memory that the layers of a model share; None for memory of its own.
+        cuts: What is taken out of the layer; recorders see rows without the edges that are cut, and heads as they are
+            before their output is replaced. None for nothing.
 
     Returns:
         (B, H, Q, Ev) in v's dtype, 0 where a query may see nothing; None where it is not needed.
@@ -58,39 +62,46 @@ def attend(
     Raises:
         AttnscopeError: A score, or an output that is used, is not finite.
     """
+    every = range(inputs.q.shape[1])
+    walk = _Walk(inputs, tile_elements, workspace or Workspace(), cuts)
     recorded = sorted({head for recorder in recorders for head in recorder.heads})
-    every, workspace = range(inputs.q.shape[1]), workspace or Workspace()
     if not recorded or not need_output or observed is not None:
         if recorded:
-            _record(inputs, recorded, observed or inputs.spec.mask, recorders, tile_elements, workspace, None)
-        return _output_only(inputs, every, tile_elements, workspace) if need_output else None
-    output = inputs.v.new_empty(*inputs.q.shape[:3], inputs.v.shape[-1])  # (B, H, Q, Ev)
-    if rest := [head for head in every if head not in recorded]:
-        _output_only(inputs, rest, tile_elements, workspace, output)
-    _record(inputs, recorded, inputs.spec.mask, recorders, tile_elements, workspace, output)
+            _record(walk, recorded, observed or inputs.spec.mask, recorders, None)
+        output = _output_only(walk, every) if need_output else None
+    else:
+        output = inputs.v.new_empty(*inputs.q.shape[:3], inputs.v.shape[-1])  # (B, H, Q, Ev)
+        if rest := [head for head in every if head not in recorded]:
+            _output_only(walk, rest, output)
+        _record(walk, recorded, inputs.spec.mask, recorders, output)
+    if cuts is not None and output is not None:
+        cuts.replace_(output)
     return output
 
 
-def _record(
-    inputs: AttentionInputs,
-    heads: list[int],
-    mask: Mask,
-    recorders: Sequence[Recorder],
-    elements: int | None,
-    workspace: Workspace,
-    output: Tensor | None,
-) -> None:
+@dataclass(frozen=True)
+class _Walk:
+    """How one layer is computed; see `attend`."""
+
+    inputs: AttentionInputs
+    elements: int | None
+    workspace: Workspace
+    cuts: BatchCuts | None
+
+
+def _record(walk: _Walk, heads: list[int], mask: Mask, recorders: Sequence[Recorder], output: Tensor | None) -> None:
     """Walk over the tiles of some heads, show each to the recorders, and collect the output where it is wanted."""
+    inputs = walk.inputs
     needed_rows = None if output is not None else sorted({row for recorder in recorders for row in recorder.rows})
 
     def compute(part: _TileInputs, thread: int) -> list[Deferred]:
-        tile = _tile(part, workspace.of_thread(thread))
+        tile = _tile(part, walk.workspace.of_thread(thread), walk.cuts)
         deferred = [recorder.update(tile) for recorder in recorders]
         if output is not None:
             output[:, tile.index, tile.q0 : tile.q1] = tile.output.to(output.dtype)
         return [one for one in deferred if one is not None]
 
-    shape = TileShape.of(inputs, len(heads), mask, elements)
+    shape = TileShape.of(inputs, len(heads), mask, walk.elements)
     parts = _parts(inputs, heads, mask, shape, needed_rows, recorders)
     run_parts(parts, compute, _threads(inputs, heads, needed_rows))
 
@@ -169,7 +180,7 @@ class _TileInputs:
     bounded: bool
 
 
-def _tile(part: _TileInputs, workspace: Workspace) -> Tile:
+def _tile(part: _TileInputs, workspace: Workspace, cuts: BatchCuts | None) -> Tile:
     """Return the stages, in order; each overwrites the one before if that is not read."""
     inputs, heads, block_mask, block, needs_scores = (
         part.inputs,
@@ -192,9 +203,14 @@ def _tile(part: _TileInputs, workspace: Workspace) -> Tile:
     _apply_softcap_and_bias(scaled, inputs.spec, block, heads)
     masked = scaled.clone() if needs_scores else scaled
     block_mask.apply_(masked)
+    chosen = heads.tolist()
+    empty = None if cuts is None else cuts.mask_(masked, chosen, block.q0, block.k0)
     weights, sink = _softmax(masked, inputs.spec.sinks, heads, workspace.buffer("weights", shape, q.device))
-    if block_mask.fully_masked is not None:
-        weights.masked_fill_(block_mask.fully_masked[..., None], 0.0)
+    for none_left in (block_mask.fully_masked, empty):
+        if none_left is not None:
+            weights.masked_fill_(none_left[..., None], 0.0)
+    if cuts is not None:
+        cuts.zero_(weights, chosen, block.q0, block.k0)
     output = matmul_transposed(weights, part.v.mT)  # (B, h, q, Ev)
     _check_finite(output, "outputs", inputs.layer, heads)
     return Tile(
@@ -258,20 +274,20 @@ def _check_finite(numbers: Tensor, what: str, layer: int, heads: Tensor) -> None
         raise AttnscopeError(found, where=f"L{layer}H{int(heads[i])}", hint=hint)
 
 
-def _output_only(
-    inputs: AttentionInputs,
-    heads: Sequence[int],
-    elements: int | None,
-    workspace: Workspace,
-    output: Tensor | None = None,
-) -> Tensor:
+def _output_only(walk: _Walk, heads: Sequence[int], output: Tensor | None = None) -> Tensor:
     """Return the output (B, H, Q, Ev) with some heads' filled in.
 
-    Through tiles where a soft-cap or sinks bar kernels.
+    Through tiles where a soft-cap or sinks bar kernels, and where edges are cut.
     """
-    if inputs.spec.softcap is None and inputs.spec.sinks is None:
-        return fused_attention(inputs, heads, elements or _KERNEL_CELLS, output)
+    inputs = walk.inputs
+    tiled = set() if walk.cuts is None else walk.cuts.edge_heads & set(heads)
+    if inputs.spec.softcap is not None or inputs.spec.sinks is not None:
+        tiled = set(heads)
+    if not tiled:
+        return fused_attention(inputs, heads, walk.elements or _KERNEL_CELLS, output)
     if output is None:
         output = inputs.v.new_empty(*inputs.q.shape[:3], inputs.v.shape[-1])
-    _record(inputs, list(heads), inputs.spec.mask, (), elements, workspace, output)
+    if rest := [head for head in heads if head not in tiled]:
+        fused_attention(inputs, rest, walk.elements or _KERNEL_CELLS, output)
+    _record(walk, sorted(tiled), inputs.spec.mask, (), output)
     return output

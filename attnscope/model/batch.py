@@ -34,6 +34,12 @@ class TokenTensors:
         """Special tokens, (B, T), bool."""
         return self.kinds["special"]
 
+    def repeated(self, count: int) -> "TokenTensors":
+        """Return one text so many times, side by side."""
+        ids, types = (each.expand(count, -1) for each in self.ids)
+        kinds = {name: each.expand(count, -1) for name, each in self.kinds.items()}
+        return TokenTensors((ids, types), self.lengths * count, kinds, self.real.expand(count, -1))
+
 
 def pad_texts(texts: Sequence[Sequence[Token]], device: torch.device) -> TokenTensors:
     """Return tokens of several texts as tensors."""
@@ -63,6 +69,13 @@ class Batch:
     tokens: TokenTensors
     context: TokenTensors | None
     sources: KeyTokens
+
+    def repeated(self, count: int) -> "Batch":
+        """Return a batch of one text so many times, side by side."""
+        tokens = self.tokens.repeated(count)
+        context = None if self.context is None else self.context.repeated(count)
+        keys = context or tokens
+        return Batch(tokens, context, KeyTokens(keys.kinds, keys.real, same=context is None))
 
 
 def make_batch(

@@ -6,6 +6,7 @@ from torch import Tensor
 
 from attnscope.masks.terms import Mask
 from attnscope.model.attention import attend
+from attnscope.model.cuts import Variant, cuts_of_layer
 from attnscope.model.inputs import AttentionInputs
 from attnscope.model.tile import Recorder, Workspace
 
@@ -18,6 +19,7 @@ class AttentionHooks:
         observed: Layer to a mask that recorders see instead of the layer's own (`same-scores`); empty otherwise.
         tile_elements: See `attend`.
         all_outputs: Every layer's output is computed, also if it is not used.
+        variants: What is cut for each place of the batch; empty where nothing is.
     """
 
     def __init__(
@@ -26,9 +28,10 @@ class AttentionHooks:
         observed: Mapping[int, Mask] | None = None,
         tile_elements: int | None = None,
         all_outputs: bool = False,
+        variants: Sequence[Variant] = (),
     ) -> None:
         self.recorders, self.observed, self.tile_elements = recorders, observed or {}, tile_elements
-        self.all_outputs = all_outputs
+        self.all_outputs, self.variants = all_outputs, variants
         self._workspace = Workspace()
 
     @property
@@ -45,4 +48,5 @@ class AttentionHooks:
             need_output=self.all_outputs or inputs.layer < self.last,
             tile_elements=self.tile_elements,
             workspace=self._workspace,
+            cuts=cuts_of_layer(self.variants, inputs.layer),
         )

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from itertools import islice
 
 import torch
 from torch import Tensor, nn
@@ -136,6 +137,46 @@ class Stack(nn.Module):
         with self.weights.holding(None), self.weights.holding("head"):
             made: Tensor = self.head(hidden, self.embed.tokens.weight, capped=capped)
         return made
+
+    @torch.inference_mode()
+    def run_variants(
+        self,
+        inputs: Sequence[Tensor],
+        masks: Sequence[Mask],
+        hooks: AttentionHooks,
+        *,
+        context: Ids | None = None,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> Tensor:
+        """Return what the last block makes of one text under each of several cuts, (V, T, D).
+
+        A variant is the text as it ran without cuts up to the first layer in which it has one, and joins the batch
+        there: no layer runs twice for what no cut has changed.
+
+        Args:
+            inputs: What entered each block without cuts, (1, T, D).
+            masks: The mask of every layer.
+            hooks: Has the variants, sorted by the first layer in which they have a cut.
+            context: The text that keys and values are made of under cross-attention.
+            progress: Called with blocks done and to do, each counted once for every variant that runs through it.
+        """
+        starts = [min(variant) for variant in hooks.variants]
+        first, count, done = starts[0], len(self.blocks), 0
+        total = sum(count - start for start in starts)
+        with self.weights.in_order(count, first) as blocks:
+            source = None if context is None else self.embed(*context)  # (1, K, D)
+            longest = max(inputs[0].shape[1], 0 if context is None else context[0].shape[1])
+            settings = self._settings(masks, Mask(), longest, source, hooks)
+            x = inputs[first][:0]  # (V, T, D), V grows
+            for layer, (block, setting) in enumerate(zip(blocks, islice(settings, first, None), strict=False), first):
+                x = torch.cat((x, inputs[layer].expand(starts.count(layer), -1, -1)))
+                if source is not None:
+                    setting = replace(setting, context=source.expand(len(x), -1, -1))
+                x = block(x, setting)
+                done += len(x)
+                if progress is not None:
+                    progress(done, total)
+        return x
 
     def _settings(
         self, masks: Sequence[Mask], padding: Mask, longest: int, source: Tensor | None, hooks: AttentionHooks

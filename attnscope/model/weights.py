@@ -51,11 +51,12 @@ class WeightStore:
         self._drop(range(len(self._blocks)))
 
     @contextmanager
-    def in_order(self, count: int) -> Iterator[Iterator[nn.Module]]:
+    def in_order(self, count: int, first: int = 0) -> Iterator[Iterator[nn.Module]]:
         """Provide one pass: the embedding, and the first blocks, each from when its turn comes to the next one's.
 
         Args:
             count: How many blocks.
+            first: The block to begin with.
 
         Raises:
             ModelError: What has to be read cannot be.
@@ -63,7 +64,7 @@ class WeightStore:
         with self._reading() as begin:
             try:
                 self._fill(None, begin(None))
-                yield self._in_turn(count, begin, begin(0) if count else None)
+                yield self._in_turn(range(first, count), begin, begin(first) if first < count else None)
             finally:
                 self._drop(range(count))
 
@@ -81,10 +82,10 @@ class WeightStore:
             finally:
                 self._drop([piece] if isinstance(piece, int) else [])
 
-    def _in_turn(self, count: int, begin: _BeginReading, ahead: _Pending) -> Iterator[nn.Module]:
-        for layer in range(count):
+    def _in_turn(self, layers: range, begin: _BeginReading, ahead: _Pending) -> Iterator[nn.Module]:
+        for layer in layers:
             self._fill(layer, ahead)
-            ahead = begin(layer + 1) if layer + 1 < count else None
+            ahead = begin(layer + 1) if layer + 1 < layers.stop else None
             yield self._blocks[layer]
             self._drop([layer])
 

@@ -5,6 +5,7 @@ from pathlib import Path
 import msgspec
 
 from attnscope.report import Explanation, Report, json_schema
+from attnscope.report.ablation import Ablation, EffectSurvey
 from attnscope.report.check import CheckReport
 from attnscope.report.compare import Comparison
 from attnscope.report.heads import HeadSurvey, MeasuredHeads
@@ -16,6 +17,8 @@ KINDS: dict[str, type[msgspec.Struct]] = {
     "explain": Explanation,
     "heads": HeadSurvey,
     "measured-heads": MeasuredHeads,
+    "ablation": Ablation,
+    "effects": EffectSurvey,
 }
 
 

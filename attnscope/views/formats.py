@@ -13,6 +13,7 @@ from attnscope.errors import UsageError
 
 if TYPE_CHECKING:
     from attnscope.report import Explanation, Report
+    from attnscope.report.ablation import Ablation, EffectSurvey
     from attnscope.report.check import CheckReport
     from attnscope.report.compare import Comparison
     from attnscope.report.heads import HeadSurvey, MeasuredHeads
@@ -20,8 +21,8 @@ if TYPE_CHECKING:
 
 WIDTH = 120  # columns of what is drawn into a file
 Look = Literal["figure", "terminal"]
-Command = Literal["run", "compare", "explain", "heads", "check"]
-_DRAWS: tuple[Command, ...] = ("run", "compare", "explain", "heads")
+Command = Literal["run", "compare", "explain", "heads", "ablate", "effects", "check"]
+_DRAWS: tuple[Command, ...] = ("run", "compare", "explain", "heads", "ablate", "effects")
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,7 @@ class FileFormat:
 
 
 def export(
-    findings: "Report | Comparison | Explanation | CheckReport | HeadSurvey | MeasuredHeads",
+    findings: "Report | Comparison | Explanation | CheckReport | HeadSurvey | MeasuredHeads | Ablation | EffectSurvey",
     path: Path,
     *,
     precision: int = 2,
@@ -75,7 +76,7 @@ def export(
         findings: What to export.
         path: The file's name; its ending chooses `.json`, `.txt` (the table view), `.svg` or `.png` (a figure),
             `.safetensors` or `.npz` (the arrays of a Report, one for each stage), `.csv` or `.parquet` (a row for every
-            head of a survey).
+            head of a survey, or for whatever is cut alone).
         precision: Digits after the point in what is drawn; the other formats are exact.
         width: Columns of `.txt`, and of a picture of the terminal; None for 120.
         listing: Of a survey of heads: which of them are listed in what is drawn.
@@ -136,10 +137,12 @@ def endings_in_words(*commands: Command) -> str:
 
 def _command_of(findings: object) -> Command:
     from attnscope.report import Explanation, Report
+    from attnscope.report.ablation import Ablation, EffectSurvey
     from attnscope.report.check import CheckReport
     from attnscope.report.compare import Comparison
 
     kinds: dict[type, Command] = {Report: "run", Comparison: "compare", Explanation: "explain", CheckReport: "check"}
+    kinds |= {Ablation: "ablate", EffectSurvey: "effects"}
     return kinds.get(type(findings), "heads")
 
 
@@ -211,6 +214,6 @@ FILE_FORMATS = (
     FileFormat(".png", _DRAWS, _png, drawn=True, picture=True),
     FileFormat(".safetensors", ("run",), _safetensors),
     FileFormat(".npz", ("run",), _npz),
-    FileFormat(".csv", ("heads",), _csv),
-    FileFormat(".parquet", ("heads",), _parquet),
+    FileFormat(".csv", ("heads", "effects"), _csv),
+    FileFormat(".parquet", ("heads", "effects"), _parquet),
 )

@@ -1,4 +1,4 @@
-"""A survey of heads as a table: one row for every head."""
+"""A survey of heads, or of effects, as a table: one row for every head, layer or edge."""
 
 import csv
 import io
@@ -8,13 +8,20 @@ from typing import Any
 import numpy as np
 
 from attnscope.errors import AttnscopeError
+from attnscope.report.ablation import EffectSurvey
 from attnscope.report.heads import HeadSurvey, MeasuredHeads
 
 Column = np.ndarray[Any, np.dtype[Any]] | list[str | None]
 
 
-def columns(found: HeadSurvey | MeasuredHeads) -> dict[str, Column]:
-    """Return the columns of the table: layer, head, the main role's name, and every role's value and standard error."""
+def columns(found: HeadSurvey | MeasuredHeads | EffectSurvey) -> dict[str, Column]:
+    """Return the columns of the table.
+
+    Layer, head, the main role's name, and every role's value and standard error; or what is cut, its weight and its
+    effects.
+    """
+    if isinstance(found, EffectSurvey):
+        return _effect_columns(found)
     values = found.values if isinstance(found, MeasuredHeads) else found.main
     layers, heads = np.indices(values.shape)
     table: dict[str, Column] = {"layer": layers.ravel(), "head": heads.ravel()}
@@ -27,7 +34,25 @@ def columns(found: HeadSurvey | MeasuredHeads) -> dict[str, Column]:
     return table
 
 
-def csv_parts(found: HeadSurvey | MeasuredHeads) -> Iterator[bytes]:
+def _effect_columns(found: EffectSurvey) -> dict[str, Column]:
+    """Return what is cut, its weight, and each effect; of edges in both ways."""
+    table: dict[str, Column] = {"layer": np.array(found.layers)}
+    if found.unit != "layer":
+        table["head"] = np.array(found.heads)
+    if found.unit == "edge":
+        sources = found.tokens if found.context is None else found.context
+        for name, places, tokens in (("query", found.queries, found.tokens), ("key", found.keys, sources)):
+            table |= {name: np.array(places), f"{name}_text": [tokens[place].text for place in places]}
+    table["weight"] = found.weights
+    for effects in found.effects:
+        end = f"_{effects.how}" if len(found.effects) > 1 else ""
+        if effects.kl is not None:
+            table[f"kl{end}"] = effects.kl
+        table[f"hidden{end}"] = effects.hidden
+    return table
+
+
+def csv_parts(found: HeadSurvey | MeasuredHeads | EffectSurvey) -> Iterator[bytes]:
     """Yield a CSV file; numbers in shortest exact digits, an empty cell for none."""
     table = columns(found)
     buffer = io.StringIO()
@@ -44,7 +69,7 @@ def _cell(value: Any) -> str:
     return str(value)
 
 
-def parquet_parts(found: HeadSurvey | MeasuredHeads) -> Iterator[bytes]:
+def parquet_parts(found: HeadSurvey | MeasuredHeads | EffectSurvey) -> Iterator[bytes]:
     """Yield a Parquet file; null for none.
 
     Raises:

@@ -9,7 +9,14 @@ from pathlib import Path
 import pytest
 
 import attnscope
-from attnscope.api.options import CheckArguments, CompareArguments, ExplainArguments, HeadsArguments, InspectArguments
+from attnscope.api.options import (
+    AblateArguments,
+    CheckArguments,
+    CompareArguments,
+    ExplainArguments,
+    HeadsArguments,
+    InspectArguments,
+)
 from attnscope.api.words import in_python
 from tests.helpers.cli_runner import ROOT
 
@@ -142,6 +149,7 @@ def test_no_error_names_an_option_that_python_does_not_have():
             CompareArguments,
             ExplainArguments,
             HeadsArguments,
+            AblateArguments,
             CheckArguments,
         )
         for name in kind.__annotations__
@@ -168,7 +176,7 @@ def test_no_error_names_an_option_that_python_does_not_have():
         translated = in_python(re.sub(r"^f?'|'$|^f?\"|\"$", "", words))
         assert not re.search(r"--[a-z]", re.sub(r"'[^']*'", "", translated)), words
         names = {name.replace("-", "_") for name in re.findall(r"--([a-z]+(?:-[a-z]+)*)", words)}
-        assert names - {"no_special", "format", "stage", "file"} <= known, words
+        assert names - {"no_special", "format", "stage", "file", "with"} <= known, words
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from attnscope.errors import UsageError
 from attnscope.masks.expression import parse_mask, used_mask
 from attnscope.masks.terms import MatrixFile
 from attnscope.report import Token
-from attnscope.selection import extremes, parse_indices, parse_positions, parse_unit
+from attnscope.selection import extremes, parse_cut, parse_indices, parse_positions, parse_unit
 
 TEXT = "The bank, by 2024 the  river bank 3:10\n" + '"a" b-a 😀'
 PIECES = 'The bank , by 20 24 the riv er bank 3:10 " a " b - a'.split()
@@ -225,3 +225,49 @@ def test_two_files_and_a_path_without_end():
     assert [term.path for term in parse_mask("a/x.npy+b.json")] == ["a/x.npy", "b.json"]
     with pytest.raises(UsageError, match=r"unknown mask 'a/x\+causal'"):
         parse_mask("a/x+causal")
+
+
+@pytest.mark.parametrize(
+    ("typed", "heads", "query", "key"),
+    [
+        ("L5H1", [([5], [1])], None, None),
+        ("l5", [([5], range(4))], None, None),
+        (" L1-2H0-2 ", [([1, 2], [0, 1, 2])], None, None),
+        ("H3", [(range(8), [3])], None, None),
+        ("*", [(range(8), range(4))], None, None),
+        ("L-1H0,L2", [([7], [0]), ([2], range(4))], None, None),
+        ("L5H1: it→animal", [([5], [1])], "it", "animal"),
+        ("L5-6:3:8->[CLS],-1", [([5, 6], range(4))], "3:8", "[CLS],-1"),
+        ("*: →[CLS]", [(range(8), range(4))], "", "[CLS]"),
+        ("L3H2: it →", [([3], [2])], "it", ""),
+        ('L0: "a->b" -> "→"', [([0], range(4))], '"a->b"', '"→"'),
+    ],
+)
+def test_cuts(typed, heads, query, key):
+    found = parse_cut(typed, "--cut")
+    places = [(layers.numbers(8, "layer"), some.numbers(4, "head")) for layers, some in found.heads]
+    assert [(list(a), list(b)) for a, b in places] == [(list(a), list(b)) for a, b in heads]
+    assert (found.written, found.query, found.key) == (typed.strip(), query, key)
+
+
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [
+        ("", "cannot read ''"),
+        ("5", "cannot read '5'"),
+        ("L", "cannot read 'L'"),
+        ("L5,", "cannot read 'L5,'"),
+        ("L5H1 it→x", "cannot read"),
+        ("**", "cannot read"),
+        ("L5H1:", "'' in 'L5H1:' is not an edge"),
+        ("L5H1: it", "'it' in 'L5H1: it' is not an edge"),
+        ("L5: →", "'→' in 'L5: →' is not an edge"),
+        ("L8-5", "a range in 'L8-5' is reversed"),
+        ("L-2-5", "a range in 'L-2-5' starts with a negative number"),
+    ],
+)
+def test_what_is_no_cut_is_refused(typed, said):
+    with pytest.raises(UsageError) as error:
+        parse_cut(typed, "--cut")
+    assert said in error.value.found
+    assert error.value.where == "--cut" and error.value.hint

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attnscope.engines.protocol import EngineSettings
+from attnscope.engines.protocol import EngineSettings, UncutRun
 from attnscope.engines.transformers.interface import AttentionCapture, StopForward, capturing, unsupported_attention
 from attnscope.engines.transformers.loading import TransformersModel
 from attnscope.engines.transformers.output_head import apply_head
@@ -18,6 +18,7 @@ from attnscope.errors import AttnscopeError
 from attnscope.masks.terms import Causal, Mask, MaskTerm, Own, SlidingWindow
 from attnscope.model.attention import attend
 from attnscope.model.batch import Batch, TokenTensors
+from attnscope.model.cuts import Variant, cuts_of_layer
 from attnscope.model.inputs import AttentionInputs
 from attnscope.model.masks import build_mask, intersect, padding_mask
 from attnscope.model.tile import Recorder
@@ -77,8 +78,16 @@ class TransformersEngine:
         progress: Callable[[int, int], None] | None = None,
         *,
         final: bool = False,
+        variants: Sequence[Variant] = (),
     ) -> Tensor | None:
         """Pass the attention of every recorded layer over a batch to its recorders.
+
+        Args:
+            batch: See Engine.forward.
+            recorders: Likewise.
+            progress: Likewise.
+            final: Likewise.
+            variants: What is cut for each place of the batch; empty where nothing is.
 
         Raises:
             AttnscopeError: A recorded layer has no observable attention, or the model fails on the text.
@@ -100,9 +109,14 @@ class TransformersEngine:
                 self.own[inputs.layer] = describe_allowed(inputs.spec.mask, batch.tokens.lengths[0], keys.lengths[0])
             if session.projection is not None:
                 self.projections[inputs.layer] = session.projection
-            output = self._attend(
-                inputs, pad, recorders.get(inputs.layer, ()), self.settings.all_outputs or final or inputs.layer < last
+            show = partial(
+                attend,
+                recorders=recorders.get(inputs.layer, ()),
+                need_output=self.settings.all_outputs or final or inputs.layer < last,
+                tile_elements=self.settings.tile_elements,
+                cuts=cuts_of_layer(variants, inputs.layer),
             )
+            output = self._attend(inputs, pad, show)
             if progress is not None:
                 progress(inputs.layer + 1, last + 1)
             if output is None:
@@ -131,19 +145,15 @@ class TransformersEngine:
         """Return the logits over the vocabulary of final hidden states."""
         return apply_head(self.loaded.predicting, hidden)
 
-    def _attend(
-        self, inputs: AttentionInputs, pad: Mask, recorders: Sequence[Recorder], need_output: bool
-    ) -> Tensor | None:
-        own, show = (
-            inputs.spec.mask,
-            partial(attend, need_output=need_output, tile_elements=self.settings.tile_elements),
-        )
+    def _attend(self, inputs: AttentionInputs, pad: Mask, show: Callable[..., Tensor | None]) -> Tensor | None:
+        """Show one layer's attention under the mask that was asked for."""
+        own = inputs.spec.mask
         if all(isinstance(term, Own) for term in self.settings.terms):
-            return show(inputs, recorders)
+            return show(inputs)
         used = intersect((build_mask(self.settings.terms, own, self.settings.resolved), pad))
         if self.settings.same_scores:
-            return show(inputs, recorders, observed=used)
-        return show(replace(inputs, spec=replace(inputs.spec, mask=used)), recorders)
+            return show(inputs, observed=used)
+        return show(replace(inputs, spec=replace(inputs.spec, mask=used)))
 
     def run(self, batch: Batch, **more: Any) -> Any:
         """Return what the model gives for a batch; `more` goes to it as it is."""
@@ -198,6 +208,23 @@ class TransformersEngine:
     def holding(self, layer: int) -> AbstractContextManager[None]:
         """Return all weights are in memory."""
         return nullcontext()
+
+    def run_uncut(
+        self,
+        batch: Batch,
+        recorders: Mapping[int, Sequence[Recorder]],
+        progress: Callable[[int, int], None] | None = None,
+    ) -> UncutRun:
+        """Run all layers; variants run from the first layer on, for what lies between layers is not known."""
+        hidden = self.forward(batch, recorders, progress, final=True)
+        source = self.settings.encoder_texts
+
+        def run(variants: Sequence[Variant], progress: Callable[[int, int], None] | None = None) -> Tensor:
+            several = None if source is None else source.repeated(len(variants))
+            engine = replace(self, settings=replace(self.settings, encoder_texts=several))
+            return _required(engine.forward(batch.repeated(len(variants)), {}, progress, final=True, variants=variants))
+
+        return UncutRun(_required(hidden), run)
 
 
 class TransformersContinuation:

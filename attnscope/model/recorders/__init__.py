@@ -9,13 +9,14 @@ from attnscope.model.recorders.matrices import MatrixRecorder
 from attnscope.model.recorders.packed import PackedMatrices
 from attnscope.model.recorders.patterns import OffsetRecorder, TargetRecorder, UniformRecorder
 from attnscope.model.recorders.rows import RowRecorder
-from attnscope.model.recorders.sums import ColumnRecorder, PooledRecorder
+from attnscope.model.recorders.sums import ColumnRecorder, MeanOutputRecorder, PooledRecorder
 from attnscope.model.recorders.top import TopRecorder, strongest
 
 __all__ = [
     "ColumnRecorder",
     "KeyTokens",
     "MatrixRecorder",
+    "MeanOutputRecorder",
     "OffsetRecorder",
     "PackedMatrices",
     "PooledRecorder",

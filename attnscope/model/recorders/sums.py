@@ -138,3 +138,31 @@ def _run_membership(lengths: Tensor, width: int, size: int) -> Tensor:
     run = at * n // lengths[:, None].clamp_min(1)  # (B, width)
     inside = (at < lengths[:, None])[:, None]  # (B, 1, width)
     return ((run[:, None] == torch.arange(min(size, width), device=lengths.device)[:, None]) & inside).float()
+
+
+class MeanOutputRecorder(BaseRecorder):
+    """The output of heads, averaged over the queries of all texts.
+
+    Args:
+        heads: Query heads.
+        width: Width of a value.
+        real: Queries that are not padding, (B, Q), bool.
+    """
+
+    def __init__(self, heads: Sequence[int], width: int, real: Tensor) -> None:
+        super().__init__(heads, range(real.shape[1]))
+        self._real = real
+        self._sum = torch.zeros(len(self.heads), width, device=real.device)
+
+    def update(self, tile: Tile) -> Deferred | None:
+        """Add the outputs up."""
+        overlap = self.overlap(tile)
+        if overlap is None:
+            return None
+        real = self._real[:, self.rows[overlap.rows]].float()[:, None, :, None]  # (B, 1, r, 1)
+        part = (overlap.cut(tile.output) * real).sum((0, 2))  # (h, Ev)
+        return partial(_add, self._sum, part, (as_slice(overlap.here),))
+
+    def compute(self) -> Tensor:
+        """Return the mean, (heads, Ev)."""
+        return self._sum / self._real.sum()

@@ -14,11 +14,12 @@ from attnscope.views.presentation.settings import Detail, DisplaySettings
 from attnscope.views.presentation.spans import Spans
 
 if TYPE_CHECKING:
+    from attnscope.report.ablation import Ablation, EffectSurvey
     from attnscope.report.compare import Comparison
     from attnscope.report.heads import HeadSurvey, MeasuredHeads
     from attnscope.views.presentation.heads import Listing
 
-Findings = Union[Report, "Comparison", Explanation, "HeadSurvey", "MeasuredHeads"]
+Findings = Union[Report, "Comparison", Explanation, "HeadSurvey", "MeasuredHeads", "Ablation", "EffectSurvey"]
 Format = Literal["table", "heat", "verdict"]
 
 
@@ -40,7 +41,7 @@ def present(
             comparison.
         precision: Digits after the point in matrices; weights of contributors have one more.
         options: Name the options of the command line that show more.
-        listing: Of a survey of heads: which of them are listed.
+        listing: Of a survey of heads, or of effects: which of them are listed.
         data_only: Leave out facts about the run, notes and options, but nothing that warns.
         **detail: How much is shown.
     """
@@ -81,6 +82,7 @@ def _present(
         from attnscope.views.presentation.explain import present_explanation
 
         return present_explanation(findings, settings)
+    from attnscope.report.ablation import Ablation, EffectSurvey
     from attnscope.report.compare import Comparison
     from attnscope.report.heads import HeadSurvey
 
@@ -89,6 +91,13 @@ def _present(
 
         return present_comparison(findings, settings, heat=format == "heat", verdict=format == "verdict")
     from attnscope.views.presentation.heads import Listing, present_measured, present_survey
+
+    if isinstance(findings, Ablation | EffectSurvey):
+        from attnscope.views.presentation.ablation import present_ablation, present_effects
+
+        if isinstance(findings, Ablation):
+            return present_ablation(findings, settings)
+        return present_effects(findings, settings, listing or Listing())
 
     if isinstance(findings, HeadSurvey):
         # Values of roles, which have standard errors, are shown with two digits whatever was asked.

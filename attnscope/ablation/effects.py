@@ -1,0 +1,99 @@
+"""Compare hidden states and predictions with and without cuts."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from attnscope.ablation.plan import LOGITS, Cut
+from attnscope.engines.protocol import Engine
+from attnscope.model.cuts import EdgeCut, HeadCut, LayerCut, Variant
+
+
+def make_variant(cuts: Sequence[Cut], *, renormalised: bool, outputs: Mapping[int, Tensor]) -> Variant:
+    """Return what several cuts together do to each layer.
+
+    Args:
+        cuts: The cuts.
+        renormalised: How edges are cut; see EdgeCut.
+        outputs: What stands for the output of every head of a layer, (H, Ev); 0 for layers that are not there.
+    """
+    made: dict[int, LayerCut] = {}
+    for cut in cuts:
+        for layer in cut.layers:
+            heads = [head for at, head in cut.heads if at == layer]
+            before = made.get(layer, LayerCut())
+            if cut.queries is None or cut.keys is None:
+                given = outputs.get(layer)
+                added = tuple(HeadCut(head, None if given is None else given[head]) for head in heads)
+                made[layer] = LayerCut((*before.heads, *added), before.edges)
+            else:
+                edge = EdgeCut(heads, cut.queries, cut.keys, renormalised)
+                made[layer] = LayerCut(before.heads, (*before.edges, edge))
+    return made
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """What a text gives without cuts.
+
+    Attributes:
+        engine: The model under its mask.
+        hidden: Final hidden states, (T, D).
+        positions: Where predictions are compared.
+        log_probabilities: Of the vocabulary at each position, (P, V), float64, natural; None where nothing predicts.
+    """
+
+    engine: Engine
+    hidden: Tensor
+    positions: Sequence[int]
+    log_probabilities: Tensor | None
+
+    @classmethod
+    def of(cls, engine: Engine, hidden: Tensor, positions: Sequence[int], *, predicts: bool) -> "Baseline":
+        """Compute what the text predicts without cuts.
+
+        Args:
+            engine: The model under its mask.
+            hidden: Final hidden states, (1, T, D).
+            positions: Where predictions are compared.
+            predicts: The model has an output head.
+        """
+        there = hidden[0]
+        found = log_softmax(engine, there[list(positions)]) if predicts and positions else None
+        return cls(engine, there, positions, found)
+
+    def compare_hidden(self, hidden: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Compare final hidden states of variants, (V, T, D).
+
+        Returns:
+            Cosine, norm of the change, and that norm over the norm without cuts, (V, T) each, float64.
+        """
+        before, after = self.hidden.double(), hidden.double()
+        norms = before.norm(dim=-1)
+        change = (after - before).norm(dim=-1)
+        cosine = (after * before).sum(-1) / (after.norm(dim=-1) * norms)
+        return cosine, change, change / norms
+
+    def divergence(self, hidden: Tensor) -> Tensor:
+        """Return KL(before ‖ after) in bits at every position of variants, (V, P), float64."""
+        assert self.log_probabilities is not None
+        rows = hidden[:, list(self.positions)]  # (V, P, D)
+        found = []
+        for n, after in self._log_softmaxes(rows.flatten(0, 1)):
+            before = self.log_probabilities[torch.arange(n, n + len(after), device=after.device) % rows.shape[1]]
+            found.append((before.exp() * (before - after)).sum(-1))
+        return (torch.cat(found) / torch.log(torch.tensor(2.0))).clamp_min(0.0).view(rows.shape[:2])
+
+    def _log_softmaxes(self, rows: Tensor) -> Iterator[tuple[int, Tensor]]:
+        """Yield the number of the first of some rows, and the log-probabilities of these."""
+        assert self.log_probabilities is not None
+        step = max(1, LOGITS // self.log_probabilities.shape[1])
+        for n in range(0, len(rows), step):
+            yield n, log_softmax(self.engine, rows[n : n + step])
+
+
+def log_softmax(engine: Engine, rows: Tensor) -> Tensor:
+    """Return the log-probabilities, (N, V), float64, natural, that final hidden states, (N, D), predict."""
+    return engine.logits(rows).double().log_softmax(-1)

@@ -1,0 +1,145 @@
+"""What cuts change, from Python."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from attnscope.ablation import AblationOptions, ablate, survey_effects
+from attnscope.api.options import cuts, positions
+from attnscope.api.results import Float1, Float2, Result, import_pandas
+from attnscope.arguments import Each, Replacement, one_of, text
+from attnscope.config import RunConfig
+from attnscope.errors import UsageError
+from attnscope.report.ablation import Ablation, CutEffect, EffectSurvey
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from attnscope.pipeline import Session
+
+
+class AblationResult(Result[Ablation]):
+    """What a cut changes."""
+
+    _digits = 3
+
+    @property
+    def effects(self) -> list[CutEffect]:
+        """What changes; of edges both ways to cut them."""
+        return self.data.effects
+
+    @property
+    def kl(self) -> list[float]:
+        """KL(before ‖ after) in bits at each position, under the first effect; empty without an output head."""
+        return [one.kl for one in self.data.effects[0].predictions]
+
+
+@dataclass(frozen=True)
+class UnitEffect:
+    """The effect of one head, layer or edge.
+
+    Attributes:
+        layer: Number of the layer.
+        head: Number of the head; None for a whole layer.
+        query: Of an edge, position of the query; None elsewhere.
+        key: Of an edge, position of the key; None elsewhere.
+        weight: Its weight without the cut.
+        effect: What cutting it changes, by the effect that ranks.
+    """
+
+    layer: int
+    head: int | None
+    query: int | None
+    key: int | None
+    weight: float
+    effect: float
+
+
+class EffectsResult(Result[EffectSurvey]):
+    """The effect of every head, layer or edge, each cut alone."""
+
+    _digits = 3
+
+    @property
+    def unit(self) -> str:
+        """`head`, `layer` or `edge`."""
+        return self.data.unit
+
+    @property
+    def ranked_by(self) -> str:
+        """Name of the effect: `kl`, or `hidden` where nothing predicts."""
+        return self.data.effects[0].ranked_by
+
+    @property
+    def correlation(self) -> float | None:
+        """Spearman's rank correlation between weight and effect; None where either is the same for all."""
+        return self.data.effects[0].correlation
+
+    @property
+    def weights(self) -> Float1:
+        """Weight of each, in the order of `effect`."""
+        return self.data.weights
+
+    @property
+    def effect(self) -> Float1:
+        """Effect of each; of edges, renormalised."""
+        return self.data.effects[0].effect
+
+    @property
+    def values(self) -> Float2:
+        """Effect of heads as (layers, heads), or of layers as (layers, 1); NaN for those that were not cut.
+
+        Raises:
+            AttnscopeError: They are edges.
+        """
+        if self.unit == "edge":
+            raise UsageError("edges have no place in layers × heads", hint="use .effect, or .to_pandas()")
+        return self.data.grid(self.effect)
+
+    def strongest(self, k: int = 10) -> list[UnitEffect]:
+        """Return those with the largest effects, the largest first."""
+        data, effect = self.data, self.effect
+        return [
+            UnitEffect(
+                data.layers[n],
+                None if data.unit == "layer" else data.heads[n],
+                data.queries[n] if data.queries else None,
+                data.keys[n] if data.keys else None,
+                float(data.weights[n]),
+                float(effect[n]),
+            )
+            for n in data.order()[:k]
+        ]
+
+    def to_pandas(self) -> "pd.DataFrame":
+        """Return a row for every head, layer or edge: where it is, its weight and its effects.
+
+        Raises:
+            AttnscopeError: pandas is not installed.
+        """
+        from attnscope.views.head_tables import columns
+
+        return import_pandas().DataFrame(columns(self.data))
+
+
+def ablate_text(run: RunConfig, options: Mapping[str, Any], session: "Session") -> AblationResult | EffectsResult:
+    """Cut what was named, or everything alone.
+
+    Args:
+        run: The model, how it runs, and the text.
+        options: See ModelAblateArguments.
+        session: Has the model open already.
+    """
+    given = {name: read(options[name]) for name, read in _READERS.items() if options.get(name) is not None}
+    asked = AblationOptions(cuts(options.get("cut")), **given)
+    if asked.each is None:
+        return AblationResult(ablate(run, asked, session=session))
+    return EffectsResult(survey_effects(run, asked, session=session))
+
+
+_READERS: dict[str, Callable[[Any], Any]] = {
+    "each": one_of("each", Each),
+    "replacement": one_of("replacement", Replacement),
+    "at": positions("at"),
+    "reference": text("reference"),
+}

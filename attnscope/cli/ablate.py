@@ -1,0 +1,189 @@
+"""The command `attnscope ablate`: cut something out of attention and show what changes."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+from attnscope import arguments
+from attnscope.arguments import Each, Replacement
+from attnscope.cli.option_groups import subset_of
+from attnscope.cli.options import (
+    MachineOptions,
+    ModelOptions,
+    OutputOptions,
+    TableOrJson,
+    TextOptions,
+    choice,
+    format_option,
+    option,
+    output_option,
+    precision_option,
+)
+from attnscope.cli.selection_options import (
+    NUMBERS,
+    SelectionOptions,
+    head_option,
+    key_option,
+    layer_option,
+    query_option,
+    top_option,
+)
+from attnscope.views.formats import endings
+
+_CUT, _SHOW = "What to cut", "What to show"
+_ENDINGS = endings("ablate")
+_TABLES = [ending for ending in endings("effects") if ending not in _ENDINGS]
+
+EXAMPLES = """
+attnscope ablate "She sat by the [MASK] of the river" --cut L2H0
+attnscope ablate "She sat by the [MASK] of the river" --cut "*: [MASK]→river"
+attnscope ablate "She sat by the [MASK] of the river" --cut "L0-1: river->" --cut L3H1
+attnscope ablate "She sat by the [MASK] of the river" --each head
+attnscope ablate "She sat by the [MASK] of the river" --each edge --layer 2 --head 0
+attnscope ablate "The bank by the river" --each head --at bank --with mean --output effects.csv
+"""
+
+Masking = subset_of(SelectionOptions, "mask", "hide")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CutOptions:
+    """What is cut, and what is compared.
+
+    Attributes:
+        cut: Expressions, all cut together.
+        each: Cut every head, layer or edge alone.
+        replacement: What stands for a head that is cut.
+        reference: A text over which a mean is taken.
+        layer: Layers to which --each keeps, as typed.
+        head: Heads, likewise.
+        query: Queries of edges, likewise.
+        key: Keys of edges, likewise.
+        at: Positions that are compared.
+        top: How many of --each are listed.
+    """
+
+    cut: Annotated[
+        list[str] | None,
+        option(
+            "--cut",
+            group=_CUT,
+            metavar="CUT",
+            parser=arguments.cut,
+            help="A head (L5H1), heads (L5-8H0-2), a layer's heads (L5), all (*), or edges of them: "
+            '"L5H1: it→animal", "*: →[CLS]" (or ->). Tokens are as in --query. Repeatable; all are cut together.',
+        ),
+    ] = None
+    each: Annotated[
+        Each | None,
+        choice(
+            "--each",
+            Each,
+            group=_CUT,
+            help="Cut every head, every layer's heads, or every edge alone, and rank them by effect. Edges need "
+            "--layer, --head or --query.",
+        ),
+    ] = None
+    layer: Annotated[str, layer_option(f"With --each: only these layers: all, {NUMBERS}", "all", group=_CUT)] = "all"
+    head: Annotated[
+        str,
+        head_option(
+            "With --each head or edge: only these heads: all, numbers such as 3, 0,2,5-7 or -1 (the last), or L2H3.",
+            "all",
+            group=_CUT,
+        ),
+    ] = "all"
+    query: Annotated[
+        str | None,
+        query_option(
+            "With --each edge: only edges of these queries: positions (3, 3:8, -1), words or phrases, separated by "
+            "commas.",
+            metavar="TOKENS",
+            group=_CUT,
+        ),
+    ] = None
+    key: Annotated[
+        str | None,
+        key_option("With --each edge: only edges to these keys, in the same form.", metavar="TOKENS", group=_CUT),
+    ] = None
+    replacement: Annotated[
+        Replacement,
+        choice(
+            "--with",
+            Replacement,
+            group=_CUT,
+            help="What replaces the output of a head: zero, or its mean over the text's tokens.",
+        ),
+    ] = "zero"
+    reference: Annotated[
+        str | None,
+        option("--reference", group=_CUT, metavar="TEXT", help="With --with mean: average over this text instead."),
+    ] = None
+    at: Annotated[
+        str | None,
+        option(
+            "--at",
+            group=_CUT,
+            metavar="TOKENS",
+            parser=arguments.text("--at"),
+            help="Tokens at which predictions and hidden states are compared, as in --query; default: the last token, "
+            "or [MASK] for a masked language model.",
+        ),
+    ] = None
+    top: Annotated[int | None, top_option("With --each: how many to list; default: 10.", lowest=1, group=_SHOW)] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class AblateOutputOptions(OutputOptions):
+    """Where the findings go, and how they look.
+
+    Attributes:
+        format: On standard output.
+        output: A file instead.
+        precision: Digits after the point.
+    """
+
+    format: Annotated[TableOrJson | None, format_option(TableOrJson)] = None
+    output: Annotated[
+        Path | None,
+        output_option(
+            f"Write to a file; the extension sets the format: {' '.join(_ENDINGS)}, with --each also "
+            f"{' '.join(_TABLES)}."
+        ),
+    ] = None
+    precision: Annotated[
+        int, precision_option("Decimal places in tables; files other than pictures and .txt are exact.")
+    ] = 3
+
+
+def ablate(
+    source: TextOptions,
+    stack: ModelOptions,
+    asked: CutOptions,
+    masking: Masking,  # type: ignore[valid-type]
+    show: AblateOutputOptions,
+    machine: MachineOptions,
+) -> None:
+    """Cut heads or edges out of attention and show what changes.
+
+    A large weight need not matter. --cut runs the model again without what is named, and compares predictions and
+    final hidden states. --each does that for every head, layer or edge, ranks them by effect, and says how well
+    weights predict it. A cut edge is shown both ways: with its score at −inf, so that softmax gives its weight to the
+    other keys (renormalised), and with its weight set to 0 (unnormalised).
+    """
+    from attnscope.cli.deliver import check_output, deliver
+    from attnscope.cli.progress import progress
+    from attnscope.cli.run_config import read_texts, run_config
+    from attnscope.views.presentation.heads import Listing
+
+    check_output(show, "ablate" if asked.each is None else "effects", [source.file])
+    narrowed = {name: getattr(asked, name) for name in ("layer", "head", "query", "key")}
+    selection = SelectionOptions(**vars(masking), **narrowed)
+    run = run_config(read_texts(source, quiet=show.quiet), stack, selection, machine, window=None)
+    from attnscope.ablation import AblationOptions, survey_effects
+    from attnscope.ablation import ablate as cut_once
+
+    options = AblationOptions(tuple(asked.cut or ()), asked.each, asked.replacement, asked.reference, asked.at)
+    with progress(quiet=show.quiet) as on_progress:
+        found: Any = (cut_once if asked.each is None else survey_effects)(run, options, on_progress)
+    deliver(found, show, Listing(asked.top))

