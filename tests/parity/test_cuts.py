@@ -20,7 +20,7 @@ from attnscope.model.cuts import EdgeCut, HeadCut, LayerCut, Variant
 from attnscope.model.recorders import MeanOutputRecorder
 from attnscope.report import Token
 from tests.helpers.tiny_models import TABLE
-from tests.parity.test_logits import SETTINGS, _native
+from tests.parity.test_logits import SETTINGS, open_native
 
 CPU = torch.device("cpu")
 IDS = [3, 14, 15, 9, 26, 5, 35, 8, 9, 7]
@@ -42,7 +42,7 @@ def batch() -> Batch:
 
 
 def engines(path: Path) -> Iterator[Engine]:
-    yield _native(path)
+    yield open_native(path)
     yield TransformersEngine(load_model(open_checkpoint(path), torch.float32), SETTINGS)
 
 
