@@ -203,14 +203,13 @@ def _tile(part: _TileInputs, workspace: Workspace, cuts: BatchCuts | None) -> Ti
     _apply_softcap_and_bias(scaled, inputs.spec, block, heads)
     masked = scaled.clone() if needs_scores else scaled
     block_mask.apply_(masked)
-    chosen = heads.tolist()
-    empty = None if cuts is None else cuts.mask_(masked, chosen, block.q0, block.k0)
+    empty = None if cuts is None else cuts.mask_(masked, heads, block.q0, block.k0)
     weights, sink = _softmax(masked, inputs.spec.sinks, heads, workspace.buffer("weights", shape, q.device))
     for none_left in (block_mask.fully_masked, empty):
         if none_left is not None:
             weights.masked_fill_(none_left[..., None], 0.0)
     if cuts is not None:
-        cuts.zero_(weights, chosen, block.q0, block.k0)
+        cuts.zero_(weights, heads, block.q0, block.k0)
     output = matmul_transposed(weights, part.v.mT)  # (B, h, q, Ev)
     _check_finite(output, "outputs", inputs.layer, heads)
     return Tile(

@@ -74,12 +74,12 @@ class BatchCuts:
         """Heads that have an edge cut somewhere: their attention goes through tiles."""
         return {head for _, edge in self._edges for head in edge.heads}
 
-    def mask_(self, masked: Tensor, heads: Sequence[int], q0: int, k0: int) -> Tensor | None:
+    def mask_(self, masked: Tensor, heads: Tensor, q0: int, k0: int) -> Tensor | None:
         """Write −inf into the scores of a tile where an edge is cut.
 
         Args:
             masked: (B, h, q, k).
-            heads: The tile's heads.
+            heads: The tile's heads, (h,), int64.
             q0: Its first query.
             k0: Its first key.
 
@@ -90,19 +90,19 @@ class BatchCuts:
             return None
         return (masked == -torch.inf).all(-1)
 
-    def zero_(self, weights: Tensor, heads: Sequence[int], q0: int, k0: int) -> None:
+    def zero_(self, weights: Tensor, heads: Tensor, q0: int, k0: int) -> None:
         """Write 0 into the weights of a tile where an edge is cut without renormalising; see mask_."""
         self._write_(weights, heads, (q0, k0), 0.0, renormalised=False)
 
-    def _write_(
-        self, tile: Tensor, heads: Sequence[int], start: tuple[int, int], value: float, *, renormalised: bool
-    ) -> bool:
-        (q0, k0), written, at = start, False, {head: n for n, head in enumerate(heads)}
-        for place, edge in self._edges:
+    def _write_(self, tile: Tensor, heads: Tensor, start: tuple[int, int], value: float, *, renormalised: bool) -> bool:
+        (q0, k0), written = start, False
+        edges = [(place, edge) for place, edge in self._edges if edge.renormalised is renormalised]
+        at = {head: n for n, head in enumerate(heads.tolist())} if edges else {}
+        for place, edge in edges:
             theirs = [at[head] for head in edge.heads if head in at]
             rows = [q - q0 for q in edge.queries if q0 <= q < q0 + tile.shape[2]]
             columns = [k - k0 for k in edge.keys if k0 <= k < k0 + tile.shape[3]]
-            if edge.renormalised is renormalised and theirs and rows and columns:
+            if theirs and rows and columns:
                 h, q, k = (torch.tensor(some, device=tile.device) for some in (theirs, rows, columns))
                 tile[place, h[:, None, None], q[:, None], k] = value
                 written = True
