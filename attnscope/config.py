@@ -324,6 +324,7 @@ class RunConfig(msgspec.Struct, frozen=True):
         part: Which attention of a model with two halves is looked at; None where there is only one.
         hash_weights: The Report carries a hash over the whole weights.
         auto_key: Columns that `auto` ranks heads by, likewise, where all are kept; None for those of `key`.
+        measure: `weights` for the attention of heads, or a measure of token to token over layers (see report.flow).
         picture: The findings become an .svg, which is put together as a whole before it is written.
         ignore_key: Keys of config.json that the user wants ignored.
         trust_config: Read a config.json that names model code of its own, which is not run.
@@ -355,6 +356,7 @@ class RunConfig(msgspec.Struct, frozen=True):
     engine: Literal["native", "transformers"] = "native"
     part: Literal["encoder", "decoder", "cross"] | None = None
     hash_weights: bool = False
+    measure: str = "weights"
     picture: bool = False
     ignore_key: tuple[str, ...] = ()
     trust_config: bool = False

@@ -74,11 +74,12 @@ class OpenModel:
 
     def inspect(self, text: str | Sequence[str], **options: Unpack[ModelInspectArguments]) -> InspectResult:
         """See attnscope.inspect."""
-        from attnscope.pipeline import inspect
+        from attnscope.flow import reporter
 
         check_names("inspect", options, ModelInspectArguments)
         with self._call(options, text) as (session, texts):
-            return InspectResult(inspect(self._placed(session, texts, options), session=session))
+            run = self._placed(session, texts, options)
+            return InspectResult(reporter(run)(run, session=session))
 
     def explain(self, text: str, **options: Unpack[ModelExplainArguments]) -> ExplainResult:
         """See attnscope.explain."""
@@ -103,7 +104,10 @@ class OpenModel:
         if text is None and question:
             raise UsageError("no text given", where="text", hint="give one, or several")
         with self._call(options, TEXTS if text is None else text) as (session, texts):
-            run = self._run(() if text is None else texts, options)
+            others = {
+                name: value for name, value in options.items() if name != "measure"
+            }  # one number, not over layers
+            run = self._run(() if text is None else texts, others)
             return measure_heads(run, options, session)
 
     def check(self, text: str = CHECKED_TEXT, **options: Unpack[ModelCheckArguments]) -> CheckResult:

@@ -17,6 +17,7 @@ from attnscope.arguments import (
     PartWord,
     WhatIf,
     device,
+    flow_measure,
     number,
     one_of,
     size,
@@ -29,6 +30,7 @@ from attnscope.masks.expression import parse_mask
 IndexWord = Literal["auto", "all", "mean"]
 Indices = int | slice | range | Sequence[int] | IndexWord
 Tokens = int | str | slice | range | Sequence[int | str | slice]
+FlowWord = Literal["weights", "rollout", "rollout-no-residual", "value-zeroing", "value-zeroing-rollout"]
 Stage = Literal["scores", "scaled", "masked", "weights", "output"]
 Progress = Callable[[str, int, int], None]
 
@@ -139,6 +141,8 @@ class ModelInspectArguments(_Masking, total=False):
         by: What ranks them: the weight α, `value` α·‖v‖, or `projected` α·‖v W‖.
         special: Special tokens and the first token take part in the ranking.
         pool: Runs of tokens, each way, of a map that stands for the matrices; None for none.
+        measure: `weights` for the attention of heads; or, over `layer`, how much of each token stems from which:
+            `rollout`, `rollout-no-residual`, `value-zeroing` or `value-zeroing-rollout`.
     """
 
     mask: str
@@ -152,6 +156,7 @@ class ModelInspectArguments(_Masking, total=False):
     by: By
     special: bool
     pool: int | None
+    measure: FlowWord
 
 
 class InspectArguments(OpenArguments, ModelInspectArguments, _Named, total=False):
@@ -470,6 +475,7 @@ _READERS: dict[str, Callable[[Any], Any]] = {
     "by": one_of("by", By),
     "special": _flag("special"),
     "pool": number("pool", 1, LARGEST_POOL),
+    "measure": flow_measure,
 }
 
 

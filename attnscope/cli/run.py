@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from attnscope.cli.options import MachineOptions, ModelOptions, OutputOptions, TextOptions, option
-from attnscope.cli.selection_options import OverviewOptions, SelectionOptions
+from attnscope.cli.selection_options import MeasureOptions, OverviewOptions, SelectionOptions
 from attnscope.errors import UsageError
 from attnscope.selection import PRINTED
 
@@ -16,6 +16,7 @@ attnscope run "The bank by the river" --query bank --stage weights --by value
 attnscope run "The bank by the river" --mask causal --what-if same-scores
 attnscope run "Is it open?" --pair "It opens at nine." --model ./my-bert
 attnscope run "The bank by the river" --config causal --output causal.json
+attnscope run "The bank by the river" --measure rollout --layer 0-2
 echo "The bank by the river" | attnscope run --json | jq .texts[0].tokens
 """
 
@@ -61,6 +62,7 @@ def run(
     stack: ModelOptions,
     selection: SelectionOptions,
     overview: OverviewOptions,
+    over_layers: MeasureOptions,
     spelled: TokenizerOptions,
     show: OutputOptions,
     machine: MachineOptions,
@@ -68,7 +70,8 @@ def run(
     """Show what attention does with a text.
 
     Prints, for each selected layer and head, the scores (q·k), the masked scores, the weights (their softmax), and the
-    tokens that contribute most to each token.
+    tokens that contribute most to each token. With --measure, prints how much of each token stems from which, over
+    layers.
     """
     from msgspec.structs import replace
 
@@ -82,9 +85,9 @@ def run(
     asked = run_config(
         read_texts(source, quiet=show.quiet), stack, selection, machine, window=window, pool=overview.pool
     )
-    asked = replace(asked, picture=is_picture(show))
-    from attnscope.pipeline import inspect
+    asked = replace(asked, picture=is_picture(show), measure=over_layers.measure)
+    from attnscope.flow import reporter
 
     with progress(quiet=show.quiet) as on_progress:
-        report = inspect(asked, on_progress)
+        report = reporter(asked)(asked, on_progress)
     deliver(report, show, brief=selection.stage is None, words=spelled.words, ids=spelled.ids)

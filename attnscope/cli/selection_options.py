@@ -165,6 +165,28 @@ class SelectionOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
+class MeasureOptions:
+    """What is shown over layers.
+
+    Attributes:
+        measure: `weights` for the attention of heads, or a measure of token to token.
+    """
+
+    measure: Annotated[
+        str,
+        option(
+            "--measure",
+            group=_SELECT,
+            metavar="NAME",
+            parser=arguments.flow_measure,
+            autocompletion=completion.flow_measures,
+            help="Show how much of each token stems from which over --layer, in place of the heads' weights: rollout, "
+            "rollout-no-residual, value-zeroing (of each layer) or value-zeroing-rollout.",
+        ),
+    ] = "weights"
+
+
+@dataclass(frozen=True, kw_only=True)
 class OverviewOptions:
     """What replaces matrices that are too large.
 

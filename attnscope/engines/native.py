@@ -13,7 +13,7 @@ from attnscope.model.batch import Batch
 from attnscope.model.head_capture import attention_of
 from attnscope.model.hooks import AttentionHooks
 from attnscope.model.masks import build_mask, intersect, padding_mask
-from attnscope.model.stack import Stack
+from attnscope.model.stack import BlockObserver, Stack
 from attnscope.model.tile import Recorder
 
 
@@ -63,10 +63,7 @@ class NativeEngine:
         final: bool = False,
     ) -> Tensor | None:
         """Pass the attention of every recorded layer over a batch to its recorders."""
-        config, asked, keys = self.stack.config, self.settings, batch.context or batch.tokens
-        own = [build_mask(parse_mask(config.mask_of(layer))) for layer in range(len(self.stack.blocks))]
-        used = [build_mask(asked.terms, mask, asked.resolved) for mask in own]
-        pad = padding_mask(keys.lengths, max(keys.lengths), keys.real.device)
+        asked, (own, used, pad) = self.settings, self._masks(batch)
         observed: dict[int, Mask] = {}
         if asked.same_scores:
             observed = {layer: intersect((mask, pad)) for layer, mask in enumerate(used)}
@@ -83,6 +80,19 @@ class NativeEngine:
     def logits(self, hidden: Tensor) -> Tensor:
         """Return the logits over the vocabulary of final hidden states."""
         return self.stack.logits(hidden)
+
+    def run_blocks(self, batch: Batch, last: int, observe: BlockObserver) -> None:
+        """Hand each layer up to the last to a function, with its input and output."""
+        _, used, pad = self._masks(batch)
+        hooks = AttentionHooks({last: ()}, all_outputs=True)
+        self.stack.run(batch.tokens.ids, used, pad, hooks, observe=observe)
+
+    def _masks(self, batch: Batch) -> tuple[list[Mask], list[Mask], Mask]:
+        """Return each layer's own mask, the one that was asked for in its place, and the padding's."""
+        config, asked, keys = self.stack.config, self.settings, batch.context or batch.tokens
+        own = [build_mask(parse_mask(config.mask_of(layer))) for layer in range(len(self.stack.blocks))]
+        used = [build_mask(asked.terms, mask, asked.resolved) for mask in own]
+        return own, used, padding_mask(keys.lengths, max(keys.lengths), keys.real.device)
 
     @property
     def sizes(self) -> tuple[int, int]:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from attnscope.masks.terms import Mask, MaskTerm
 from attnscope.model.batch import Batch, TokenTensors
+from attnscope.model.stack import BlockObserver
 from attnscope.model.tile import Recorder
 
 
@@ -72,6 +73,18 @@ class Engine(Protocol):
         """Return the logits over the vocabulary, (N, V), float32, of chosen final hidden states, (N, D).
 
         Only for a model whose source `predicts`.
+        """
+
+    def run_blocks(self, batch: Batch, last: int, observe: BlockObserver) -> None:
+        """Hand each layer up to the last to a function that may run it again on other inputs.
+
+        Args:
+            batch: One text.
+            last: The last layer that runs.
+            observe: Called after each layer.
+
+        Raises:
+            AttnscopeError: The engine cannot run a layer by itself (see opening.EngineKind.explainable).
         """
 
     def describe_mask(self) -> str:

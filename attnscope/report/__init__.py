@@ -25,6 +25,7 @@ from attnscope.report.explain import (
     Sink,
     Vector,
 )
+from attnscope.report.flow import TokenFlow
 from attnscope.report.overview import Columns, Pooled
 from attnscope.report.row_statistics import Means, Rows
 from attnscope.report.run import SCHEMA, STAGES, HeadReport, MaskUse, Provenance, Report, TextReport, Top
@@ -54,6 +55,7 @@ __all__ = [
     "Sink",
     "TextReport",
     "Token",
+    "TokenFlow",
     "Top",
     "Vector",
     "clean_descriptions",

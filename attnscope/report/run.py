@@ -3,6 +3,7 @@
 import msgspec
 
 from attnscope.report.arrays import Floats, Matrix, Places
+from attnscope.report.flow import TokenFlow
 from attnscope.report.overview import Columns, Pooled
 from attnscope.report.row_statistics import Means, Rows
 from attnscope.report.tokens import Token
@@ -153,6 +154,7 @@ class TextReport(msgspec.Struct, frozen=True):
         heads: One entry per shown layer and head.
         notes: What was left out of this text's report, and which option shows it.
         hidden: Positions of keys that `--hide` kept from every query.
+        flows: Matrices of token to token over layers, where these were asked for in place of heads.
     """
 
     index: int
@@ -165,6 +167,7 @@ class TextReport(msgspec.Struct, frozen=True):
     heads: list[HeadReport]
     notes: list[str] = []
     hidden: list[int] = []
+    flows: list[TokenFlow] = []
 
     @property
     def sources(self) -> list[Token]:

@@ -80,6 +80,7 @@ def test_every_argument_is_drawn():
         "pair",
         "context",
         "truncate",
+        "measure",
         "progress",
         "ignore_key",
         "trust_config",

@@ -20,6 +20,7 @@ from attnscope.model.attention import attend
 from attnscope.model.batch import Batch, TokenTensors
 from attnscope.model.inputs import AttentionInputs
 from attnscope.model.masks import build_mask, intersect, padding_mask
+from attnscope.model.stack import BlockObserver
 from attnscope.model.tile import Recorder
 
 
@@ -161,6 +162,10 @@ class TransformersEngine:
         if "use_cache" in takes:
             inputs["use_cache"] = False
         return model(**inputs, **more)
+
+    def run_blocks(self, batch: Batch, last: int, observe: BlockObserver) -> None:
+        """Refuse: what a layer of transformers takes besides its input is its model's own."""
+        raise AttnscopeError("transformers' layers cannot be run by themselves", hint="use --engine native")
 
     @property
     def sizes(self) -> tuple[int, int]:

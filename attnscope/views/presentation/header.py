@@ -212,6 +212,9 @@ def notes(notes: Iterable[str]) -> Facts:
 
 def more_of_report(report: Report, settings: DisplaySettings) -> Iterator[ViewPart]:
     """Name the options that show what the parts of a report do not."""
+    if any(text.flows for text in report.texts):
+        yield from more_options(["--layer LAYERS", "--query WORD", "--top K", "--format json (every digit)"], settings)
+        return
     heads = [head for text in report.texts for head in text.heads]
     stages = {stage for head in heads for stage in head.stages}
     more = []
