@@ -324,6 +324,7 @@ class RunConfig(msgspec.Struct, frozen=True):
         part: Which attention of a model with two halves is looked at; None where there is only one.
         hash_weights: The Report carries a hash over the whole weights.
         auto_key: Columns that `auto` ranks heads by, likewise, where all are kept; None for those of `key`.
+        show_padding: Matrices of texts that are shorter than the longest have rows and columns of padding, too.
         measure: `weights` for the attention of heads, or a measure of token to token over layers (see report.flow).
         picture: The findings become an .svg, which is put together as a whole before it is written.
         ignore_key: Keys of config.json that the user wants ignored.
@@ -356,6 +357,7 @@ class RunConfig(msgspec.Struct, frozen=True):
     engine: Literal["native", "transformers"] = "native"
     part: Literal["encoder", "decoder", "cross"] | None = None
     hash_weights: bool = False
+    show_padding: bool = False
     measure: str = "weights"
     picture: bool = False
     ignore_key: tuple[str, ...] = ()

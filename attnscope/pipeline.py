@@ -18,6 +18,7 @@ from attnscope.planning.memory import layer_parameters
 from attnscope.planning.record_spec import RecordSpec, make_record_spec
 from attnscope.planning.run_plan import RunPlan, make_plan, mask_terms
 from attnscope.report import MaskUse, Provenance, Report, TextReport
+from attnscope.report.tokens import PADDING
 from attnscope.system.escape import as_unicode
 from attnscope.version import __version__
 
@@ -299,13 +300,14 @@ def _text_report(plan: RunPlan, index: int, trace: "Trace", check: Callable[[], 
         text_plan.number,
         text.text,
         text.pair,
-        text_plan.tokens,
+        [*text_plan.tokens, *[PADDING] * text_plan.padding],
         text_plan.context,
         text_plan.queries,
         text_plan.keys,
         heads,
         text_plan.notes,
         list(text_plan.hidden),
+        padding=text_plan.padding,
     )
 
 

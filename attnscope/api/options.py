@@ -141,6 +141,7 @@ class ModelInspectArguments(_Masking, total=False):
         by: What ranks them: the weight α, `value` α·‖v‖, or `projected` α·‖v W‖.
         special: Special tokens and the first token take part in the ranking.
         pool: Runs of tokens, each way, of a map that stands for the matrices; None for none.
+        show_padding: Of several texts, keep rows and columns of the padding that fills up the shorter ones.
         measure: `weights` for the attention of heads; or, over `layer`, how much of each token stems from which:
             `rollout`, `rollout-no-residual`, `value-zeroing` or `value-zeroing-rollout`.
     """
@@ -156,6 +157,7 @@ class ModelInspectArguments(_Masking, total=False):
     by: By
     special: bool
     pool: int | None
+    show_padding: bool
     measure: FlowWord
 
 
@@ -475,6 +477,7 @@ _READERS: dict[str, Callable[[Any], Any]] = {
     "by": one_of("by", By),
     "special": _flag("special"),
     "pool": number("pool", 1, LARGEST_POOL),
+    "show_padding": _flag("show_padding"),
     "measure": flow_measure,
 }
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from attnscope.cli.options import MachineOptions, ModelOptions, OutputOptions, TextOptions, option
-from attnscope.cli.selection_options import MeasureOptions, OverviewOptions, SelectionOptions
+from attnscope.cli.selection_options import MeasureOptions, OverviewOptions, PaddingOptions, SelectionOptions
 from attnscope.errors import UsageError
 from attnscope.selection import PRINTED
 
@@ -63,6 +63,7 @@ def run(
     selection: SelectionOptions,
     overview: OverviewOptions,
     over_layers: MeasureOptions,
+    around: PaddingOptions,
     spelled: TokenizerOptions,
     show: OutputOptions,
     machine: MachineOptions,
@@ -85,7 +86,7 @@ def run(
     asked = run_config(
         read_texts(source, quiet=show.quiet), stack, selection, machine, window=window, pool=overview.pool
     )
-    asked = replace(asked, picture=is_picture(show), measure=over_layers.measure)
+    asked = replace(asked, picture=is_picture(show), measure=over_layers.measure, show_padding=around.show_padding)
     from attnscope.flow import reporter
 
     with progress(quiet=show.quiet) as on_progress:

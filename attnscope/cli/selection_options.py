@@ -187,6 +187,24 @@ class MeasureOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
+class PaddingOptions:
+    """What is shown of the batch around a text.
+
+    Attributes:
+        show_padding: Rows and columns of padding.
+    """
+
+    show_padding: Annotated[
+        bool,
+        option(
+            "--show-padding",
+            group=_SELECT,
+            help="Of several texts (--file), show the rows and columns of padding that fill up the shorter ones.",
+        ),
+    ] = False
+
+
+@dataclass(frozen=True, kw_only=True)
 class OverviewOptions:
     """What replaces matrices that are too large.
 

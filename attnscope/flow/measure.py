@@ -99,6 +99,8 @@ def _check_options(run: RunConfig) -> None:
     """Refuse what a matrix of whole layers has nothing to do with."""
     if parse_indices(run.head, "--head").word is None:
         raise UsageError(f"{run.measure} takes all heads of a layer", where="--head", hint="remove it")
+    if run.show_padding:
+        raise UsageError(f"{run.measure} takes texts one by one", where="--show-padding", hint="remove it")
     if run.by != "weight":
         raise UsageError(f"{run.measure} ranks sources by itself", where="--by", hint="remove it")
     if run.pool is not None:

@@ -14,7 +14,7 @@ from attnscope.masks.expression import parse_mask, used_mask
 from attnscope.masks.terms import Hidden, MaskTerm, MatrixFile, Own
 from attnscope.planning.estimate import MemoryDemand, estimate_memory
 from attnscope.planning.memory import MEMORY_HINT, MemoryLimit, find_stream_reason, layer_parameters, memory_limit
-from attnscope.planning.text_plan import TextPlan, plan_text
+from attnscope.planning.text_plan import TextPlan, plan_text, with_padding
 from attnscope.report import STAGES
 from attnscope.selection import POOL, PRINTED, IndexSelection, extremes, parse_indices, written
 from attnscope.system.threads import count_threads
@@ -107,7 +107,7 @@ def plan_texts(run: RunConfig, source: ModelSource) -> list[TextPlan]:
         raise missing[0][1]
     for text, error in missing:
         warnings.warn(f"{text.where}: skipped: {error.where} {error.found}", stacklevel=2)
-    return text_plans
+    return with_padding(run, text_plans) if run.show_padding else text_plans
 
 
 def fit_to_memory(plan: RunPlan, more: Mapping[str, int] | None = None, hint: str = MEMORY_HINT) -> RunPlan:

@@ -154,6 +154,7 @@ class TextReport(msgspec.Struct, frozen=True):
         heads: One entry per shown layer and head.
         notes: What was left out of this text's report, and which option shows it.
         hidden: Positions of keys that `--hide` kept from every query.
+        padding: How many of the last tokens are padding, which is shown where that was asked for.
         flows: Matrices of token to token over layers, where these were asked for in place of heads.
     """
 
@@ -168,6 +169,7 @@ class TextReport(msgspec.Struct, frozen=True):
     notes: list[str] = []
     hidden: list[int] = []
     flows: list[TokenFlow] = []
+    padding: int = 0
 
     @property
     def sources(self) -> list[Token]:

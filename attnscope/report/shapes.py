@@ -34,6 +34,8 @@ def _faults(text: TextReport) -> Iterator[tuple[str, str]]:
     for name, places, count in every:
         if not _ascending(places, count):
             yield name, f"is not an ascending list of positions below {count}"
+    if not 0 <= text.padding < max(1, n_queries):
+        yield "padding", f"is {text.padding} of {n_queries} tokens"
     for number, flow in enumerate(text.flows):
         for where, found in _flow_faults(flow, text):
             yield f"flows[{number}].{where}", found

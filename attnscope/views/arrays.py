@@ -169,7 +169,9 @@ def _text_facts(text: TextReport) -> dict[str, Any]:
         }
         for head in text.heads
     }
-    facts = {field: getattr(text, field) for field in ("text", "pair", "tokens", "context", "notes", "hidden")}
+    facts = {
+        field: getattr(text, field) for field in ("text", "pair", "tokens", "context", "notes", "hidden", "padding")
+    }
     if text.flows:
         named = ("measure", "layers", "nothing", "left_out")
         facts["flows"] = [{field: getattr(flow, field) for field in named} for flow in text.flows]

@@ -38,6 +38,7 @@ VALUES = {
     "by": [("weight", "weight"), ("value", "value"), ("projected", "projected")],
     "special": [(True, None), (False, "")],
     "pool": [(None, None), (3, "3")],
+    "show_padding": [(False, None), (True, "")],
     "dtype": [("float32", "float32"), ("bfloat16", "bfloat16")],
     "max_memory": [(None, None), (2 << 30, "2G")],
     "threads": [(None, None), (1, "1"), (2, "2")],

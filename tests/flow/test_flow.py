@@ -250,7 +250,7 @@ def test_a_damaged_file_is_refused(folders, damage, error):
 
 def test_a_long_text_shows_its_first_rows_and_says_so(folders, capsys):
     text = " ".join(["water"] * 45)
-    asked = ["run", text, "--config", "bidirectional", "--measure", "rollout-no-residual", "--quiet", "--top", "0"]
+    asked = ["run", text, "--config", "bidirectional", "--measure", "rollout-no-residual", "--top", "0"]
     assert main(asked) == 0
     assert "rows 0–" not in capsys.readouterr().out
     asked[1] = " ".join(["water"] * 70)
