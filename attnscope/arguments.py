@@ -156,6 +156,13 @@ def measure(text: str) -> str:
     return one_of("--measure", Literal[(*get_args(By), *STATISTICS)])(text)
 
 
+def flow_measure(text: str) -> str:
+    """Return `weights`, or a measure of token to token over layers."""
+    from attnscope.report.flow import ATTENTION, FLOW_MEASURES
+
+    return one_of("--measure", Literal[(ATTENTION, *FLOW_MEASURES)])(text)
+
+
 def tolerance(option: str) -> Callable[[Any], float]:
     """Return a reader of a number of 0 or more."""
 

@@ -328,6 +328,8 @@ class RunConfig(msgspec.Struct, frozen=True):
             None where that is not asked for.
         generate: Tokens that the model continues each text by.
         auto_key: Columns that `auto` ranks heads by, likewise, where all are kept; None for those of `key`.
+        show_padding: Matrices of texts that are shorter than the longest have rows and columns of padding, too.
+        measure: `weights` for the attention of heads, or a measure of token to token over layers (see report.flow).
         picture: The findings become an .svg, which is put together as a whole before it is written.
         ignore_key: Keys of config.json that the user wants ignored.
         trust_config: Read a config.json that names model code of its own, which is not run.
@@ -359,6 +361,8 @@ class RunConfig(msgspec.Struct, frozen=True):
     engine: Literal["native", "transformers"] = "native"
     part: Literal["encoder", "decoder", "cross"] | None = None
     hash_weights: bool = False
+    show_padding: bool = False
+    measure: str = "weights"
     picture: bool = False
     ignore_key: tuple[str, ...] = ()
     trust_config: bool = False

@@ -22,6 +22,7 @@ from attnscope.planning.prediction_plan import plan_generation
 from attnscope.planning.record_spec import RecordSpec, make_record_spec
 from attnscope.planning.run_plan import RunPlan, make_plan, mask_terms
 from attnscope.report import Attribution, MaskUse, Provenance, Report, TextReport
+from attnscope.report.tokens import PADDING
 from attnscope.system.escape import as_unicode
 from attnscope.version import __version__
 
@@ -376,7 +377,7 @@ def _text_report(plan: RunPlan, index: int, trace: "Trace", engine: "Engine", ch
         text_plan.number,
         text.text,
         text.pair,
-        text_plan.tokens,
+        [*text_plan.tokens, *[PADDING] * text_plan.padding],
         text_plan.context,
         text_plan.queries,
         text_plan.keys,
@@ -384,6 +385,7 @@ def _text_report(plan: RunPlan, index: int, trace: "Trace", engine: "Engine", ch
         text_plan.notes,
         list(text_plan.hidden),
         predictions,
+        padding=text_plan.padding,
     )
 
 

@@ -176,10 +176,12 @@ def test_the_padded_batch_of_the_walkthrough_shows_two_texts(folder, capsys):
     (printf,) = (line for line in commands(DOCS / "walkthroughs.md") if line.startswith("printf "))
     shell(printf)
     assert (folder / "texts.txt").read_text() == TEXTS
-    assert len(lines) == 2
+    assert [line.endswith("--show-padding") for line in lines] == [False, False, True]
     for line in lines:
         assert main(shlex.split(line)[1:]) == 0
-        assert capsys.readouterr().out.count("L0H0") == 2
+        out = capsys.readouterr().out
+        assert out.count("L0H0") == 2
+        assert ("(pad)" in out) == line.endswith("--show-padding")
 
 
 @pytest.mark.parametrize("page", [p for p in PAGES if screens(p)], ids=lambda page: page.name)

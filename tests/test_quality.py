@@ -33,13 +33,14 @@ ROOMS = {
     "ablation": "errors masks config report selection checkpoints planning model engines pipeline",
     "checks": "errors masks config report checkpoints planning model engines analysis pipeline",
     "survey": "errors config report checkpoints tokenization planning model engines pipeline",
+    "flow": "errors masks config report selection checkpoints planning model engines pipeline",
     "batch": "system errors config report selection files checkpoints planning engines analysis pipeline",
     "views": "system errors config report selection comparison",
     "api": "errors masks config report selection arguments files engines pipeline comparison explanation ablation "
-    "checks survey batch views",
+    "checks survey flow batch views",
     "__init__": "version api",
     "cli": "version system errors masks config report selection arguments files checkpoints importing planning engines "
-    "pipeline comparison explanation ablation checks survey batch views",
+    "pipeline comparison explanation ablation checks survey flow batch views",
     "__main__": "cli",
 }
 AT_ONCE = {
@@ -47,7 +48,7 @@ AT_ONCE = {
     "__init__": "version",
 }  # what it may import before it knows what is wanted
 OTHERS = {
-    "torch": "ablation analysis checks engines importing model pipeline survey",
+    "torch": "ablation analysis checks engines flow importing model pipeline survey",
     "transformers": "engines/transformers",
     "typer": "cli",
     "rich": "cli views/terminal",

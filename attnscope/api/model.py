@@ -77,7 +77,7 @@ class OpenModel:
 
     def inspect(self, text: str | Sequence[str], **options: Unpack[ModelInspectArguments]) -> InspectResult:
         """See attnscope.inspect."""
-        from attnscope.pipeline import inspect
+        from attnscope.flow import reporter
 
         check_names("inspect", options, ModelInspectArguments)
         with self._call(options, text) as (session, texts):
@@ -85,7 +85,7 @@ class OpenModel:
             run = msgspec.structs.replace(self._placed(session, texts, ranked), target=targets_of(options))
             if options.get("predict") is None:
                 run = msgspec.structs.replace(run, predict=None)
-            return InspectResult(inspect(run, session=session))
+            return InspectResult(reporter(run)(run, session=session))
 
     def explain(self, text: str, **options: Unpack[ModelExplainArguments]) -> ExplainResult:
         """See attnscope.explain."""
@@ -110,7 +110,10 @@ class OpenModel:
         if text is None and question:
             raise UsageError("no text given", where="text", hint="give one, or several")
         with self._call(options, TEXTS if text is None else text) as (session, texts):
-            run = self._run(() if text is None else texts, options)
+            others = {
+                name: value for name, value in options.items() if name != "measure"
+            }  # one number, not over layers
+            run = self._run(() if text is None else texts, others)
             return measure_heads(run, options, session)
 
     def ablate(self, text: str, **options: Unpack[ModelAblateArguments]) -> AblationResult | EffectsResult:

@@ -21,6 +21,7 @@ from attnscope.arguments import (
     Replacement,
     WhatIf,
     device,
+    flow_measure,
     number,
     one_of,
     size,
@@ -34,6 +35,7 @@ from attnscope.selection import parse_cut
 IndexWord = Literal["auto", "all", "mean"]
 Indices = int | slice | range | Sequence[int] | IndexWord
 Tokens = int | str | slice | range | Sequence[int | str | slice]
+FlowWord = Literal["weights", "rollout", "rollout-no-residual", "value-zeroing", "value-zeroing-rollout"]
 Stage = Literal["scores", "scaled", "masked", "weights", "output"]
 Progress = Callable[[str, int, int], None]
 
@@ -149,6 +151,9 @@ class ModelInspectArguments(_Masking, total=False):
         generate: Tokens that the model continues each text by, each the most probable one.
         target: With `by="logit"`, the token whose logit is taken apart, such as `" store"` with its blank, or two for
             the difference; None for the most probable one.
+        show_padding: Of several texts, keep rows and columns of the padding that fills up the shorter ones.
+        measure: `weights` for the attention of heads; or, over `layer`, how much of each token stems from which:
+            `rollout`, `rollout-no-residual`, `value-zeroing` or `value-zeroing-rollout`.
     """
 
     mask: str
@@ -165,6 +170,8 @@ class ModelInspectArguments(_Masking, total=False):
     predict: bool | None
     generate: int
     target: str | Sequence[str] | None
+    show_padding: bool
+    measure: FlowWord
 
 
 class InspectArguments(OpenArguments, ModelInspectArguments, _Named, total=False):
@@ -547,6 +554,8 @@ _READERS: dict[str, Callable[[Any], Any]] = {
     "pool": number("pool", 1, LARGEST_POOL),
     "predict": _flag("predict"),
     "generate": number("generate", 0, GENERATED),
+    "show_padding": _flag("show_padding"),
+    "measure": flow_measure,
 }
 
 

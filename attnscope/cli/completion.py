@@ -56,6 +56,13 @@ def measures(incomplete: str) -> list[str]:
     return _starting(["weight", "value", "projected", *STATISTICS], incomplete)
 
 
+def flow_measures(incomplete: str) -> list[str]:
+    """Return `weights` and the measures over layers."""
+    from attnscope.report.flow import ATTENTION, FLOW_MEASURES
+
+    return _starting([ATTENTION, *FLOW_MEASURES], incomplete)
+
+
 def words(*known: str) -> Callable[[str], list[str]]:
     """Return a completion out of fixed words."""
 

@@ -5,7 +5,13 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from attnscope.cli.options import MachineOptions, ModelOptions, OutputOptions, TextOptions, option
-from attnscope.cli.selection_options import OverviewOptions, PredictionOptions, RunSelectionOptions
+from attnscope.cli.selection_options import (
+    MeasureOptions,
+    OverviewOptions,
+    PaddingOptions,
+    PredictionOptions,
+    RunSelectionOptions,
+)
 from attnscope.errors import UsageError
 from attnscope.selection import PRINTED
 
@@ -19,6 +25,7 @@ attnscope run "She sat by the bank of the" --mask causal --generate 5
 attnscope run "abc" --by logit --target a --target b --model ./my-llama.gguf
 attnscope run "Is it open?" --pair "It opens at nine." --model ./my-bert
 attnscope run "The bank by the river" --config causal --output causal.json
+attnscope run "The bank by the river" --measure rollout --layer 0-2
 echo "The bank by the river" | attnscope run --json | jq .texts[0].tokens
 """
 
@@ -64,6 +71,8 @@ def run(
     stack: ModelOptions,
     selection: RunSelectionOptions,
     overview: OverviewOptions,
+    over_layers: MeasureOptions,
+    around: PaddingOptions,
     spelled: TokenizerOptions,
     prediction: PredictionOptions,
     show: OutputOptions,
@@ -72,7 +81,8 @@ def run(
     """Show what attention does with a text.
 
     Prints, for each selected layer and head, the scores (q·k), the masked scores, the weights (their softmax), and the
-    tokens that contribute most to each token. Ends with what the model predicts.
+    tokens that contribute most to each token. Ends with what the model predicts. With --measure, prints how much of
+    each token stems from which, over layers.
     """
     from msgspec.structs import replace
 
@@ -88,9 +98,9 @@ def run(
     )
     target = targets(selection.by, prediction.target)
     asked = replace(asked, target=target, predict=prediction.predict, generate=prediction.generate)
-    asked = replace(asked, picture=is_picture(show))
-    from attnscope.pipeline import inspect
+    asked = replace(asked, picture=is_picture(show), measure=over_layers.measure, show_padding=around.show_padding)
+    from attnscope.flow import reporter
 
     with progress(quiet=show.quiet) as on_progress:
-        report = inspect(asked, on_progress)
+        report = reporter(asked)(asked, on_progress)
     deliver(report, show, brief=selection.stage is None, words=spelled.words, ids=spelled.ids)

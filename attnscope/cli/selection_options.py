@@ -190,6 +190,46 @@ class RunSelectionOptions(SelectionOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
+class MeasureOptions:
+    """What is shown over layers.
+
+    Attributes:
+        measure: `weights` for the attention of heads, or a measure of token to token.
+    """
+
+    measure: Annotated[
+        str,
+        option(
+            "--measure",
+            group=_SELECT,
+            metavar="NAME",
+            parser=arguments.flow_measure,
+            autocompletion=completion.flow_measures,
+            help="Show how much of each token stems from which over --layer, in place of the heads' weights: rollout, "
+            "rollout-no-residual, value-zeroing (of each layer) or value-zeroing-rollout.",
+        ),
+    ] = "weights"
+
+
+@dataclass(frozen=True, kw_only=True)
+class PaddingOptions:
+    """What is shown of the batch around a text.
+
+    Attributes:
+        show_padding: Rows and columns of padding.
+    """
+
+    show_padding: Annotated[
+        bool,
+        option(
+            "--show-padding",
+            group=_SELECT,
+            help="Of several texts (--file), show the rows and columns of padding that fill up the shorter ones.",
+        ),
+    ] = False
+
+
+@dataclass(frozen=True, kw_only=True)
 class OverviewOptions:
     """What replaces matrices that are too large.
 

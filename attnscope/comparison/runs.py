@@ -194,6 +194,9 @@ def _narrowed(name: str, report: Report, wanted: Wanted) -> Report:
     Raises:
         UsageError: It does not hold that.
     """
+    if measures := {flow.measure for text in report.texts for flow in text.flows}:
+        found = f"'{name}' holds {', '.join(sorted(measures))}, not the weights of heads"
+        raise AttnscopeError(found, hint="save a report without --measure")
     texts = []
     for text in report.texts:
         made = report.provenance

@@ -15,7 +15,7 @@ from attnscope.model.cuts import Variant
 from attnscope.model.head_capture import attention_of
 from attnscope.model.hooks import AttentionHooks
 from attnscope.model.masks import build_mask, intersect, padding_mask
-from attnscope.model.stack import Stack
+from attnscope.model.stack import BlockObserver, Stack
 from attnscope.model.tile import Recorder
 
 
@@ -120,6 +120,13 @@ class NativeEngine:
             return self.stack.run_variants(inputs, masks, hooks, context=context, progress=progress)
 
         return UncutRun(hidden, run)
+
+    def run_blocks(self, batch: Batch, last: int, observe: BlockObserver) -> None:
+        """Hand each layer up to the last to a function, with its input and output."""
+        keys = batch.context or batch.tokens
+        pad = padding_mask(keys.lengths, max(keys.lengths), keys.real.device)
+        hooks = AttentionHooks({last: ()}, all_outputs=True)
+        self.stack.run(batch.tokens.ids, self._masks()[1], pad, hooks, observe=observe)
 
     @property
     def sizes(self) -> tuple[int, int]:

@@ -84,7 +84,8 @@ class EngineKind:
 
     Attributes:
         open: Opens what a run names.
-        explainable: The steps within a layer can be followed, which `attnscope explain` needs.
+        explainable: The steps within a layer can be followed and run again, which `attnscope explain` and value zeroing
+            need.
     """
 
     open: Callable[[RunConfig, Iterable[TextInput]], ModelSource]

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from attnscope.masks.terms import Mask, MaskTerm
 from attnscope.model.batch import Batch, TokenTensors
 from attnscope.model.cuts import Variant
+from attnscope.model.stack import BlockObserver
 from attnscope.model.tile import Recorder
 
 
@@ -99,6 +100,18 @@ class Engine(Protocol):
         progress: Callable[[int, int], None] | None = None,
     ) -> UncutRun:
         """Run all layers over a batch of one text without cuts; see `forward`."""
+
+    def run_blocks(self, batch: Batch, last: int, observe: BlockObserver) -> None:
+        """Hand each layer up to the last to a function that may run it again on other inputs.
+
+        Args:
+            batch: One text.
+            last: The last layer that runs.
+            observe: Called after each layer.
+
+        Raises:
+            AttnscopeError: The engine cannot run a layer by itself (see opening.EngineKind.explainable).
+        """
 
     def describe_mask(self) -> str:
         """Return the model's own mask as an expression or in words; some engines know it only after a forward pass."""

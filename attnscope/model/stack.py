@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import islice
 
 import torch
@@ -19,6 +20,8 @@ from attnscope.model.positions import bias_for, learned_rows, rotary_tables, sin
 from attnscope.model.weights import WeightStore
 
 Ids = tuple[Tensor, Tensor]  # token ids and segments, (B, T) each, int64, padded on the right
+RunBlock = Callable[[Tensor, AttentionHooks], Tensor]  # what a block makes of another input (B, T, D)
+BlockObserver = Callable[[int, RunBlock, Tensor, Tensor, Mask], None]  # layer, its block, input, output, and mask
 
 
 class Embed(nn.Module):
@@ -77,6 +80,7 @@ class Stack(nn.Module):
         context: Ids | None = None,
         progress: Callable[[int, int], None] | None = None,
         final: bool = False,
+        observe: BlockObserver | None = None,
     ) -> Tensor | None:
         """Pass the attention of every recorded layer to its recorders.
 
@@ -88,6 +92,7 @@ class Stack(nn.Module):
             context: The texts that keys and values are made of under cross-attention.
             progress: Called with layers done and layers to do.
             final: Run all blocks, also those above the last recorded layer; the hooks then compute all outputs.
+            observe: Called after each block, whose output is computed then, while its weights are in memory.
 
         Returns:
             What the last block gives, (B, Q, D), if `final`; else None.
@@ -99,7 +104,9 @@ class Stack(nn.Module):
             longest = max(ids.shape[1] for ids, _ in (tokens, context or tokens))
             settings = self._settings(masks, padding, longest, source, hooks)
             for layer, (block, setting) in enumerate(zip(blocks, settings, strict=False)):
-                x = block(x, setting)
+                entering, x = x, block(x, setting)
+                if observe is not None and entering is not None and x is not None:
+                    observe(layer, partial(_run_block, block, setting), entering, x, setting.spec.mask)
                 if progress is not None:
                     progress(layer + 1, count)
         return x if final else None
@@ -207,3 +214,8 @@ def _from_position(setting: LayerContext, start: int, cache: KeyValueCache) -> L
         whole = bias
         spec = replace(spec, bias=lambda q, k, heads: whole(q + start, k, heads))
     return replace(setting, spec=spec, rotary=rotary, cache=cache)
+
+
+def _run_block(block: nn.Module, setting: LayerContext, x: Tensor, hooks: AttentionHooks) -> Tensor:
+    result: Tensor = block(x, replace(setting, hooks=hooks))
+    return result

@@ -59,7 +59,7 @@ class MemoryLimit:
     """
 
     def __init__(self, limit: int, what: str, estimate: int) -> None:
-        self._limit, self._what, self._estimate = limit, what, estimate
+        self._limit, self._what, self.estimate = limit, what, estimate
         self._before = max(0, resident_memory() - PROGRAM)
 
     def check(self) -> None:
@@ -71,7 +71,7 @@ class MemoryLimit:
         held = resident_memory() - self._before
         if held > self._limit:
             found = f"stopped at {format_bytes(held)} of memory: {self._what} is {format_bytes(self._limit)}"
-            found = f"{found} (the estimate was about {format_bytes(self._estimate)})"
+            found = f"{found} (the estimate was about {format_bytes(self.estimate)})"
             raise MemoryExceeded(found, hint="raise --max-memory, and please report the estimate")
 
 

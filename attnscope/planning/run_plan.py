@@ -16,7 +16,7 @@ from attnscope.planning.attribution_plan import count_cells
 from attnscope.planning.estimate import MemoryDemand, estimate_memory
 from attnscope.planning.memory import MEMORY_HINT, MemoryLimit, find_stream_reason, layer_parameters, memory_limit
 from attnscope.planning.prediction_plan import AT_ONCE, PredictedPlaces, plan_predictions
-from attnscope.planning.text_plan import TextPlan, plan_text
+from attnscope.planning.text_plan import TextPlan, plan_text, with_padding
 from attnscope.report import STAGES, Token
 from attnscope.selection import POOL, PRINTED, IndexSelection, extremes, parse_indices, written
 from attnscope.system.threads import count_threads
@@ -122,7 +122,7 @@ def plan_texts(
         raise missing[0][1]
     for text, error in missing:
         warnings.warn(f"{text.where}: skipped: {error.where} {error.found}", stacklevel=2)
-    return text_plans
+    return with_padding(run, text_plans) if run.show_padding else text_plans
 
 
 def fit_to_memory(plan: RunPlan, more: Mapping[str, int] | None = None, hint: str = MEMORY_HINT) -> RunPlan:

@@ -1,7 +1,7 @@
 """Plan one text: its tokens, and which cells of its matrices are shown, or whether a pooled map replaces them."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 
@@ -29,6 +29,7 @@ class TextPlan:
         number: Number of the text within the call, from 0.
         auto_keys: Columns that `auto` ranks heads by, where these are not `keys`; None where they are.
         hidden: Keys that no query sees, sorted.
+        padding: Tokens of padding after the text whose rows and columns are shown.
     """
 
     tokens: list[Token]
@@ -41,6 +42,34 @@ class TextPlan:
     number: int = 0
     auto_keys: list[int] | None = None
     hidden: tuple[int, ...] = ()
+    padding: int = 0
+
+
+def with_padding(run: RunConfig, texts: Sequence[TextPlan]) -> list[TextPlan]:
+    """Add the padding of each text to its rows and columns, where all of them are shown.
+
+    Raises:
+        UsageError: Keys come from a second text.
+    """
+    if any(text.context is not None for text in texts):
+        hint = "remove it, or use a model without cross-attention"
+        raise UsageError("shows the padding of a text's attention to itself", where="--show-padding", hint=hint)
+    longest = max(len(text.tokens) for text in texts)
+    found = []
+    for text in texts:
+        n = len(text.tokens)
+        rows = text.queries if run.query is not None or len(text.queries) < n else list(range(longest))
+        columns = text.keys if run.key is not None or len(text.keys) < n else list(range(longest))
+        shown = longest - n if max(len(rows), len(columns)) == longest else 0
+        found.append(replace(text, queries=rows, keys=columns, padding=shown))
+    if not any(text.padding for text in found):
+        said = "--show-padding: no text is padded" if len(set(map(_size, texts))) == 1 else None
+        found[0].notes.append(said or "--show-padding: rows or columns of whole texts are not shown")
+    return found
+
+
+def _size(text: TextPlan) -> int:
+    return len(text.tokens)
 
 
 def plan_text(

@@ -26,6 +26,7 @@ from attnscope.report.explain import (
     Sink,
     Vector,
 )
+from attnscope.report.flow import TokenFlow
 from attnscope.report.overview import Columns, Pooled
 from attnscope.report.predictions import PredictedToken, Prediction
 from attnscope.report.row_statistics import Means, Rows
@@ -61,6 +62,7 @@ __all__ = [
     "TargetToken",
     "TextReport",
     "Token",
+    "TokenFlow",
     "Top",
     "Vector",
     "clean_descriptions",

@@ -39,4 +39,10 @@ def narrow(text: TextReport, heads: Sequence[HeadReport], n_queries: int, n_keys
     for head in (narrow_rows(head, text, rows) for head in heads):
         stages = {name: m if name == "output" else m[:, :n_keys] for name, m in head.stages.items()}
         cut.append(msgspec.structs.replace(head, stages=stages))
-    return msgspec.structs.replace(text, queries=text.queries[: len(rows)], keys=text.keys[:n_keys], heads=cut)
+    flows = [
+        msgspec.structs.replace(flow, matrix=flow.matrix[rows, :n_keys], keys=flow.keys[rows], values=flow.values[rows])
+        for flow in text.flows
+    ]
+    return msgspec.structs.replace(
+        text, queries=text.queries[: len(rows)], keys=text.keys[:n_keys], heads=cut, flows=flows
+    )

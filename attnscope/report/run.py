@@ -4,6 +4,7 @@ import msgspec
 
 from attnscope.report.arrays import Floats, Matrix, Places
 from attnscope.report.attribution import Attribution
+from attnscope.report.flow import TokenFlow
 from attnscope.report.overview import Columns, Pooled
 from attnscope.report.predictions import Prediction
 from attnscope.report.row_statistics import Means, Rows
@@ -160,6 +161,8 @@ class TextReport(msgspec.Struct, frozen=True):
         generated: Of each token that the model generated, what was predicted where it was chosen: `position` is that
             of the token before it, and the first of `tokens` is itself.
         attribution: What the parts of the model add to a logit (`--by logit`); None where that was not asked for.
+        padding: How many of the last tokens are padding, which is shown where that was asked for.
+        flows: Matrices of token to token over layers, where these were asked for in place of heads.
     """
 
     index: int
@@ -175,6 +178,8 @@ class TextReport(msgspec.Struct, frozen=True):
     predictions: list[Prediction] = []
     generated: list[Prediction] = []
     attribution: Attribution | None = None
+    flows: list[TokenFlow] = []
+    padding: int = 0
 
     @property
     def sources(self) -> list[Token]:

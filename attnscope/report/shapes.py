@@ -6,6 +6,7 @@ import numpy as np
 
 from attnscope.errors import AttnscopeError
 from attnscope.report.attribution import Attribution
+from attnscope.report.flow import TokenFlow
 from attnscope.report.overview import Columns, Pooled
 from attnscope.report.run import STAGES, HeadReport, Report, TextReport
 
@@ -39,6 +40,11 @@ def _faults(text: TextReport) -> Iterator[tuple[str, str]]:
             yield name, f"has a position of {count} or more"
     if text.attribution is not None:
         yield from _attribution_faults(text.attribution, n_queries)
+    if not 0 <= text.padding < max(1, n_queries):
+        yield "padding", f"is {text.padding} of {n_queries} tokens"
+    for number, flow in enumerate(text.flows):
+        for where, found in _flow_faults(flow, text):
+            yield f"flows[{number}].{where}", found
     for number, head in enumerate(text.heads):
         for where, found in _head_faults(head, text):
             yield f"heads[{number}].{where}", found
@@ -111,6 +117,18 @@ def _row_faults(head: HeadReport, text: TextReport) -> Iterator[tuple[str, str]]
         yield "top.keys", f"has a position of {len(text.sources)} or more"
     if top.by not in ("weight", "value", "projected") or getattr(top, top.by) is None:
         yield "top.by", f"is {top.by[:40]!r}, which top does not have"
+
+
+def _flow_faults(flow: TokenFlow, text: TextReport) -> Iterator[tuple[str, str]]:
+    if not flow.layers:
+        yield "layers", "is empty"
+    expected = len(text.queries), len(text.keys)
+    if flow.matrix.shape != expected:
+        yield "matrix", f"has shape {list(flow.matrix.shape)}, queries and keys require {list(expected)}"
+    if len(flow.keys) != expected[0] or flow.values.shape != flow.keys.shape:
+        yield "keys", f"has shape {list(flow.keys.shape)}, values has {list(flow.values.shape)}"
+    if flow.keys.size and not (int(flow.keys.min()) >= -1 and int(flow.keys.max()) < len(text.sources)):
+        yield "keys", f"has a position of {len(text.sources)} or more"
 
 
 def _pooled_faults(pooled: Pooled, n_queries: int, n_keys: int) -> Iterator[tuple[str, str]]:

@@ -35,6 +35,7 @@ class Token(msgspec.Struct, frozen=True):
     made: bool = False
 
 
+PADDING = Token(0, "(padding)", "(pad)", special=True)  # what fills up a text to the length of the longest
 _IDEOGRAPH = "[\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]"  # which are written without spaces between words
 _WORD = rf"{_IDEOGRAPH}|(?:(?!{_IDEOGRAPH})\S)+"  # compiled where it is needed: that takes milliseconds
 

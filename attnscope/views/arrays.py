@@ -69,7 +69,9 @@ def labelled_arrays(report: Report) -> list[LabelledArray]:
     `queries` and `keys` are the positions of rows and columns, `ids` and `context_ids` the tokens, `layers` and `heads`
     the numbers of layers and heads, MEAN for a mean. A stage, such as `weights`, and `sink`, `top.keys`,
     `rows.entropy`, `columns.mass` and `pooled.weights` begin with the axes layers and heads; with one axis, `units`,
-    where `auto` has taken other heads in each layer: `layers` and `heads` then have an entry for each unit.
+    where `auto` has taken other heads in each layer: `layers` and `heads` then have an entry for each unit. A measure
+    over layers is one array as well, such as `rollout`, with `rollout.keys` and `rollout.values` for the strongest
+    sources; the metadata says which layers each of its matrices covers.
     """
     return [
         one
@@ -91,6 +93,7 @@ def _text_arrays(text: TextReport, prefix: str) -> Iterator[LabelledArray]:
         positions["context_ids"] = "context", [token.id for token in text.context]
     for name, (axis, numbers) in positions.items():
         yield LabelledArray(prefix + name, (axis,), (), [np.array(numbers, dtype=np.int64)])
+    yield from _flow_arrays(text, prefix)
     leading = (len(layers), len(heads)) if len(axes) == 2 else (len(layers),)
     found = [_head_arrays(head) for head in text.heads]
     for name, (last, _) in found[0].items() if found else ():
@@ -100,6 +103,15 @@ def _text_arrays(text: TextReport, prefix: str) -> Iterator[LabelledArray]:
         else:  # layers whose values have other widths
             for head, piece in zip(text.heads, pieces, strict=True):
                 yield LabelledArray(f"{prefix}L{head.layer}H{head.head}.{name}", last, (), [piece])
+
+
+def _flow_arrays(text: TextReport, prefix: str) -> Iterator[LabelledArray]:
+    if text.flows:
+        name, count = prefix + text.flows[0].measure, (len(text.flows),)
+        yield LabelledArray(name, ("matrices", "queries", "keys"), count, [flow.matrix for flow in text.flows])
+        ranked = ("matrices", "queries", "ranks")
+        yield LabelledArray(f"{name}.keys", ranked, count, [flow.keys for flow in text.flows])
+        yield LabelledArray(f"{name}.values", ranked, count, [flow.values for flow in text.flows])
 
 
 def _units(text: TextReport) -> tuple[list[int], list[int], tuple[str, ...]]:
@@ -157,7 +169,12 @@ def _text_facts(text: TextReport) -> dict[str, Any]:
         }
         for head in text.heads
     }
-    facts = {field: getattr(text, field) for field in ("text", "pair", "tokens", "context", "notes", "hidden")}
+    facts = {
+        field: getattr(text, field) for field in ("text", "pair", "tokens", "context", "notes", "hidden", "padding")
+    }
+    if text.flows:
+        named = ("measure", "layers", "nothing", "left_out")
+        facts["flows"] = [{field: getattr(flow, field) for field in named} for flow in text.flows]
     return {**facts, "heads": heads}
 
 

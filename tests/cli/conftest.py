@@ -33,7 +33,8 @@ def pipeline(monkeypatch):
 
     def install(kind):
         asked = []
-        monkeypatch.setitem(sys.modules, "attnscope.pipeline", None)
+        for name in ("attnscope.pipeline", "attnscope.flow.measure"):
+            monkeypatch.setitem(sys.modules, name, None)
         cli_fakes.install(kind, asked)
         return asked
 

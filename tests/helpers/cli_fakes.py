@@ -159,4 +159,7 @@ def install(kind, asked=None):
     module = types.ModuleType("attnscope.pipeline")
     module.inspect = inspect
     sys.modules["attnscope.pipeline"] = module
+    over_layers = types.ModuleType("attnscope.flow.measure")
+    over_layers.measure_flow = inspect
+    sys.modules["attnscope.flow.measure"] = over_layers
     return module

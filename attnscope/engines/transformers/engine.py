@@ -21,6 +21,7 @@ from attnscope.model.batch import Batch, TokenTensors
 from attnscope.model.cuts import Variant, cuts_of_layer
 from attnscope.model.inputs import AttentionInputs
 from attnscope.model.masks import build_mask, intersect, padding_mask
+from attnscope.model.stack import BlockObserver
 from attnscope.model.tile import Recorder
 
 
@@ -175,6 +176,10 @@ class TransformersEngine:
     def continuation(self) -> "TransformersContinuation":
         """Start a text that grows."""
         return TransformersContinuation(self.loaded)
+
+    def run_blocks(self, batch: Batch, last: int, observe: BlockObserver) -> None:
+        """Refuse: what a layer of transformers takes besides its input is its model's own."""
+        raise AttnscopeError("transformers' layers cannot be run by themselves", hint="use --engine native")
 
     @property
     def sizes(self) -> tuple[int, int]:

@@ -40,9 +40,10 @@ def contributors(text: TextReport, head: HeadReport, settings: DisplaySettings, 
     digits = [digits_for(m, settings.precision + (name == "weight")) for name, m in measures.items()]
     ranked = measures.get(top.by, top.weight)
     full = 1.0 if top.by == "weight" else _largest(ranked)
+    words = [position for position in text.queries if position < len(text.tokens) - text.padding]
     rows = [
         None if position in head.fully_masked else _sources(top, r, list(measures.values()), digits, ranked[r] / full)
-        for r, position in enumerate(text.queries)
+        for r, position in enumerate(words)
     ]
     rest: list[tuple[int, str] | None] = [None] * len(rows)
     if top.by == "weight" and not settings.verbose:
@@ -51,7 +52,7 @@ def contributors(text: TextReport, head: HeadReport, settings: DisplaySettings, 
     return Ranking(
         title,
         ours(norms, "dim"),
-        token_axis("query", text.tokens, text.queries),
+        token_axis("query", text.tokens, words),
         token_axis(source_kind(text), text.sources),
         [_NAMES[name] for name in measures],
         rows,

@@ -102,13 +102,17 @@ def _counted(number: int, what: str) -> str:
 def text_header(text: TextReport, count: int, settings: DisplaySettings) -> Facts:
     """Say which text this is and how many tokens it has."""
     name = "text" if count == 1 else f"text {text.index}"
-    size = Span(f" · {_counted(len(text.tokens), 'token')}")
+    size = Span(f" · {_counted(len(text.tokens) - text.padding, 'token')}")
     lines: list[tuple[str, Spans | Flow]] = [(name, (*_quoted(text.text, settings), size))]
     if text.pair is not None:
         second = [i for i, token in enumerate(text.tokens) if token.segment == 1]
         lines.append(("pair", (*_quoted(text.pair, settings), Span(f" · tokens {format_positions(second)}"))))
     if text.context is not None:
         lines.append(("context", ours(f"keys and values come from {len(text.context)} tokens of another text")))
+    if text.padding:
+        many = _counted(text.padding, "token")
+        said = f"{many}, up to the longest text: their columns are masked; their rows are computed, but never used"
+        lines.append(("padding", ours(said)))
     if text.hidden:
         lines.append(("hidden", _quoted_tokens(text.sources, text.hidden)))
     if 0 < len(text.queries) < len(text.tokens):
@@ -173,9 +177,10 @@ def head_name(head: HeadReport) -> str:
 
 def _row_facts(text: TextReport, head: HeadReport) -> list[str]:
     """Means over all rows, or over those shown; special tokens do not count, as they do not in the choice of a head."""
+    sources = text.sources[: len(text.sources) - text.padding]
     forms = {5: [("sink", "{:.2f} on the sink")]}  # by their place, see RowStatistic.place
     for one in ROW_STATISTICS:
-        some = one.key_token is None or any(map(one.key_token, text.sources))
+        some = one.key_token is None or any(map(one.key_token, sources))
         near = one.within is None or (head.means is not None and one.within < len(text.tokens))
         if one.phrase is not None and some and near:
             forms.setdefault(one.place, []).append((one.name, one.phrase))
@@ -212,6 +217,9 @@ def notes(notes: Iterable[str]) -> Facts:
 
 def more_of_report(report: Report, settings: DisplaySettings) -> Iterator[ViewPart]:
     """Name the options that show what the parts of a report do not."""
+    if any(text.flows for text in report.texts):
+        yield from more_options(["--layer LAYERS", "--query WORD", "--top K", "--format json (every digit)"], settings)
+        return
     heads = [head for text in report.texts for head in text.heads]
     stages = {stage for head in heads for stage in head.stages}
     more = []

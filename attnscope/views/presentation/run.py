@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from attnscope.report import HeadReport, Matrix, Report, TextReport
 from attnscope.views.presentation.contributors import contributors, generated
+from attnscope.views.presentation.flow import present_flow
 from attnscope.views.presentation.header import (
     head_header,
     more_of_report,
@@ -37,6 +38,9 @@ def present_report(report: Report, settings: DisplaySettings, *, heat: bool = Fa
         yield text_header(text, len(report.texts), settings)
         if settings.ids:
             yield token_ids(text)
+        for flow in text.flows:
+            yield Gap()
+            yield from present_flow(text, flow, settings, heat=heat)
         if heat and are_thumbnails(text):
             yield Gap()
             yield Thumbnails({(int(head.layer), int(head.head)): _weights(head) for head in text.heads})

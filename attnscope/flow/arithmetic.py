@@ -1,0 +1,51 @@
+"""Matrices of token to token in NumPy: rows that sum to 1, their products over layers, and the strongest sources."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+def rollout(layers: Iterable[Array], *, residual: bool) -> Array:
+    """Multiply the matrices of layers, the last one from the left (Abnar and Zuidema, 2020, equation 1).
+
+    Args:
+        layers: (T, T) each, from the first layer on, in float64.
+        residual: Each becomes 0.5 A + 0.5 I first, since a layer's input is added to what attention brings.
+
+    Returns:
+        (T, T): the share of every token of the input (column) in every token of the output (row).
+    """
+    product: Array | None = None
+    for layer in layers:
+        # A row that a sink or a mask leaves less than 1 is filled up by what is there, as in the authors' code.
+        one = normalized(layer + np.eye(len(layer)) if residual else layer)
+        product = one if product is None else one @ product
+    assert product is not None, "there is no layer"
+    return product
+
+
+def normalized(matrix: Array) -> Array:
+    """Divide every row by its sum; rows of zeros stay."""
+    sums = matrix.sum(-1, keepdims=True)
+    shares: Array = np.divide(matrix, sums, out=np.zeros_like(matrix), where=sums > 0)
+    return shares
+
+
+def strongest(matrix: Array, eligible: Array, count: int) -> tuple[Array, Array]:
+    """Return the positions of the largest shares of every row and the shares; among equals the first places win.
+
+    Args:
+        matrix: (rows, K).
+        eligible: Keys that take part, (K,), bool.
+        count: How many are wanted of each row.
+
+    Returns:
+        (rows, rank) each: −1 and NaN where a row has fewer sources.
+    """
+    ranked = np.where(eligible & (matrix > 0), matrix, -np.inf)
+    keys = np.argsort(-ranked, axis=-1, kind="stable")[:, :count]
+    values = np.take_along_axis(ranked, keys, -1)
+    return np.where(np.isinf(values), -1, keys), np.where(np.isinf(values), np.nan, values)

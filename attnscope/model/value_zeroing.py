@@ -1,0 +1,58 @@
+"""Run a layer again without the value vectors of a token (Mohebbi et al., 2023)."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from attnscope.masks.terms import Mask
+from attnscope.model.hooks import AttentionHooks
+from attnscope.model.inputs import AttentionInputs
+from attnscope.model.stack import RunBlock
+
+
+class WithoutValues(AttentionHooks):
+    """Attention in which each text of a batch lacks the value vectors of one position, in every head.
+
+    Attributes:
+        positions: The position of each text, (B,), int64.
+    """
+
+    def __init__(self, positions: Tensor) -> None:
+        super().__init__({}, all_outputs=True)
+        self.positions = positions
+
+    def attend(self, inputs: AttentionInputs) -> Tensor | None:
+        """Compute the attention of the layer with these values set to 0."""
+        v = inputs.v.clone()
+        v[torch.arange(len(v), device=v.device), :, self.positions] = 0
+        return super().attend(replace(inputs, v=v))
+
+
+def output_changes(
+    run_block: RunBlock, x: Tensor, y: Tensor, mask: Mask, copies: int, advance: Callable[[int], None]
+) -> Tensor:
+    """Return 1 − cos(y_i, y_i without the value of j) of a layer's output, (T, T) in float64, 0 where i cannot see j.
+
+    Args:
+        run_block: Runs the layer on other inputs.
+        x: The layer's input, (1, T, D).
+        y: Its output, (1, T, D).
+        mask: Which keys a query may see in the layer.
+        copies: How many copies of the text run together.
+        advance: Called with the number of tokens that were done.
+    """
+    n = x.shape[1]
+    whole = y[0].double()
+    changes = torch.zeros(n, n, dtype=torch.float64, device=y.device)
+    for first in range(0, n, copies):
+        positions = torch.arange(first, min(first + copies, n), device=x.device)
+        again = run_block(x.expand(len(positions), -1, -1), WithoutValues(positions))  # (copies, T, D)
+        cosine = torch.cosine_similarity(again.double(), whole, dim=-1)
+        changes[:, positions] = (1 - cosine).clamp_min(0.0).T
+        advance(len(positions))
+    at = torch.arange(n, device=x.device)
+    allowed = mask.allowed(at[:, None], at[None])
+    # The other rows' difference is rounding: a batch of another size may be summed in another order.
+    return changes if allowed is None else changes.masked_fill(~allowed.expand(1, 1, n, n)[0, 0], 0.0)

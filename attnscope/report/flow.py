@@ -1,0 +1,88 @@
+"""Measures of how much of a token's output stems from each token, over layers: each declared once."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from attnscope.report.arrays import Matrix, Places
+
+ATTENTION = "weights"  # what a run shows where it shows no measure over layers
+
+
+@dataclass(frozen=True)
+class FlowMeasure:
+    """One measure.
+
+    Attributes:
+        name: As an option's value, and in reports.
+        meaning: What is computed.
+        source: Where that comes from.
+        zeroing: It is made of layers that run again without the value of a token, not of weights.
+        residual: The layer's input is added to the weights.
+        cumulative: Layers are multiplied into one matrix; otherwise each has its own.
+    """
+
+    name: str
+    meaning: str
+    source: str
+    zeroing: bool
+    residual: bool
+    cumulative: bool
+
+
+_ROLLOUT = "weights A averaged over heads, multiplied over layers"
+_ZEROING = "1 − cosine of a token's output with and without the value vectors of another, rows normalised to sum to 1"
+FLOW_MEASURES = {
+    one.name: one
+    for one in (
+        FlowMeasure(
+            "rollout", f"{_ROLLOUT} as 0.5 A + 0.5 I", "Abnar and Zuidema, 2020",
+            zeroing=False, residual=True, cumulative=True,
+        ),
+        FlowMeasure(
+            "rollout-no-residual", _ROLLOUT, "Abnar and Zuidema, 2020",
+            zeroing=False, residual=False, cumulative=True,
+        ),
+        FlowMeasure(
+            "value-zeroing", _ZEROING, "Mohebbi et al., 2023",
+            zeroing=True, residual=False, cumulative=False,
+        ),
+        FlowMeasure(
+            "value-zeroing-rollout", f"{_ZEROING}, multiplied over layers", "Mohebbi et al., 2023",
+            zeroing=True, residual=False, cumulative=True,
+        ),
+    )
+}  # fmt: skip
+
+
+class TokenFlow(msgspec.Struct, frozen=True):
+    """How much each token's output of some layers stems from each token of their input.
+
+    Attributes:
+        measure: Its name, such as `rollout`.
+        layers: The layers that it covers, ascending.
+        matrix: (queries, keys); null in rows that nothing reaches.
+        nothing: Positions of the queries that no token reaches.
+        keys: Positions of the strongest sources of every query, (queries, rank); −1 where there are fewer.
+        values: Their shares, likewise.
+        left_out: What does not take part in the ranking: `special tokens`, `first token`.
+    """
+
+    measure: str
+    layers: list[int]
+    matrix: Matrix
+    nothing: list[int]
+    keys: Places
+    values: Matrix
+    left_out: list[str] = []
+
+    @property
+    def name(self) -> str:
+        """`L3`, or `L0–5`."""
+        return layers_in_words(self.layers)
+
+
+def layers_in_words(layers: Sequence[int]) -> str:
+    """`L3`, or `L0–5` for layers that follow one another."""
+    return f"L{layers[0]}" if len(layers) == 1 else f"L{layers[0]}–{layers[-1]}"

@@ -1,0 +1,276 @@
+"""Rollout and value zeroing equal plain float64 computations: the papers' formulas over transformers' own layers."""
+
+import json
+import re
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModel
+
+import attnscope
+from attnscope.cli import main
+from attnscope.config import RunConfig, TextInput
+from attnscope.engines.opening import open_source
+from attnscope.errors import AttnscopeError, UsageError
+from attnscope.flow import reporter
+from attnscope.flow.measure import plan_flow
+from attnscope.report import from_json, to_json
+from attnscope.selection import PRINTED
+from benchmarks.memory import peak
+from tests.helpers.architectures import ONE_PART, TWO_PARTS, make, save
+
+TEXTS = ("the bank by the river was old", "we sat on it all day while water ran")
+VALUES = {"bert": "attention.self.value", "llama": "self_attn.v_proj"}
+LAYERS = {"bert": lambda model: model.encoder.layer, "llama": lambda model: model.layers}
+DEEP = {name: {**ONE_PART[name], "num_hidden_layers": 3} for name in ("bert", "llama", "gpt_oss")}
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    made = {}
+
+    def folder(name):
+        if name not in made:
+            config = DEEP.get(name) or TWO_PARTS.get(name) or ONE_PART[name]
+            made[name] = save(tmp_path_factory.mktemp(name), make(name, config))
+        return made[name]
+
+    return folder
+
+
+def run(folder, texts=TEXTS, context=None, **options):
+    asked = RunConfig(tuple(TextInput(t, context=context) for t in texts), str(folder), **options)
+    return reporter(asked)(asked)
+
+
+def _eager(folder):
+    return AutoModel.from_pretrained(folder, attn_implementation="eager").double().eval()
+
+
+def _attentions(folder, ids):
+    """Every layer's weights, (H, T, T) in float64."""
+    with torch.no_grad():
+        return [one[0].numpy() for one in _eager(folder)(torch.tensor([ids]), output_attentions=True).attentions]
+
+
+def _rollout(layers, residual):
+    """Abnar and Zuidema, 2020: Ã_l = (0.5 A_l + 0.5 I) Ã_(l−1)."""
+    product = None
+    for weights in layers:
+        one = weights.mean(0)
+        one = 0.5 * one + 0.5 * np.eye(len(one)) if residual else one
+        product = one if product is None else one @ product
+    return product
+
+
+@pytest.mark.parametrize("engine", ["native", "transformers"])
+@pytest.mark.parametrize("name", ["bert", "llama"])
+@pytest.mark.parametrize(("measure", "residual"), [("rollout", True), ("rollout-no-residual", False)])
+@pytest.mark.parametrize(("layer", "covered"), [("auto", [0, 1, 2]), ("1-2", [1, 2])])
+def test_rollout_is_the_papers_product(folders, name, engine, measure, residual, layer, covered):
+    report = run(folders(name), engine=engine, measure=measure, layer=layer)
+    assert [len(text.flows) for text in report.texts] == [1, 1]
+    for text in report.texts:
+        attentions = _attentions(folders(name), [token.id for token in text.tokens])
+        expected = _rollout([attentions[n] for n in covered], residual)
+        (flow,) = text.flows
+        assert (flow.measure, flow.layers, flow.nothing) == (measure, covered, [])
+        np.testing.assert_allclose(flow.matrix, expected, rtol=0, atol=1e-5)
+        np.testing.assert_allclose(flow.matrix.sum(-1), 1, rtol=0, atol=1e-5)
+
+
+def _zeroing(name, folder, ids, layer):
+    """Mohebbi et al., 2023: the whole model runs once for each token, whose values a hook sets to 0 in one layer."""
+    model, outputs, zeroed = _eager(folder), [], []
+
+    def keep(_, __, output):
+        outputs.append((output[0] if isinstance(output, tuple) else output).reshape(len(ids), -1))
+
+    def zero(_, __, values):
+        values[:, zeroed] = 0
+
+    block = LAYERS[name](model)[layer]
+    block.register_forward_hook(keep)
+    block.get_submodule(VALUES[name]).register_forward_hook(zero)
+    with torch.no_grad():
+        for some in ([], *([j] for j in range(len(ids)))):
+            zeroed[:] = some
+            model(torch.tensor([ids]))
+    whole, *others = (output.numpy() for output in outputs)
+    lengths = np.linalg.norm(whole, axis=-1)
+    cosines = [(whole * one).sum(-1) / (lengths * np.linalg.norm(one, axis=-1)) for one in others]
+    changes = 1 - np.array(cosines).T
+    return changes / changes.sum(-1, keepdims=True)
+
+
+@pytest.mark.parametrize("copies", [1, 4, 100])
+@pytest.mark.parametrize("name", ["bert", "llama"])
+def test_value_zeroing_is_what_hooks_on_transformers_give(folders, name, copies, monkeypatch):
+    monkeypatch.setattr("attnscope.flow.measure._copies", lambda n: min(n, copies))
+    report = run(folders(name), measure="value-zeroing", layer="2,0")
+    rolled = run(folders(name), measure="value-zeroing-rollout", layer="0-2")
+    for text, product in zip(report.texts, rolled.texts, strict=True):
+        ids = [token.id for token in text.tokens]
+        expected = [_zeroing(name, folders(name), ids, layer) for layer in range(3)]
+        assert [flow.layers for flow in text.flows] == [[0], [2]]
+        for flow in text.flows:
+            np.testing.assert_allclose(flow.matrix, expected[flow.layers[0]], rtol=0, atol=2e-5)
+            if name == "llama":
+                assert (flow.matrix[np.triu_indices(len(ids), 1)] == 0).all()
+        (flow,) = product.flows
+        np.testing.assert_allclose(flow.matrix, expected[2] @ expected[1] @ expected[0], rtol=0, atol=5e-5)
+
+
+def test_a_layer_is_measured_under_the_mask_that_it_has(folders):
+    """A window of mistral: a token out of reach has no share."""
+    for text in run(folders("mistral"), measure="value-zeroing", layer="1", hide="0").texts:
+        (flow,) = text.flows
+        n = len(text.tokens)
+        seen = np.tri(n, dtype=bool) & ~np.tri(n, k=-3, dtype=bool)
+        seen[:, 0] = False
+        np.testing.assert_array_equal(np.nan_to_num(flow.matrix) > 0, seen)
+        assert flow.nothing == [0]
+        assert np.isnan(flow.matrix[0]).all()
+
+
+def test_hidden_tokens_and_sinks_leave_rows_that_sum_to_one(folders):
+    for residual, measure in ((True, "rollout"), (False, "rollout-no-residual")):
+        for text in run(folders("gpt_oss"), measure=measure, hide="0").texts:
+            (flow,) = text.flows
+            assert flow.nothing == ([] if residual else [0])
+            rows = flow.matrix[1:] if flow.nothing else flow.matrix
+            np.testing.assert_allclose(rows.sum(-1), 1, rtol=0, atol=1e-5)
+            assert (rows[1:, 0] == 0).all()
+
+
+def test_sources_are_ranked_by_their_share_over_every_token(folders):
+    whole = run(folders("llama"), texts=TEXTS[:1], measure="rollout").texts[0]
+    report = run(folders("llama"), texts=TEXTS[:1], measure="rollout", query="-1,2", key="1", top=4, special=False)
+    (text,) = report.texts
+    (flow,) = text.flows
+    assert (text.queries, text.keys, flow.left_out) == (
+        [2, len(whole.tokens) - 1],
+        [1],
+        ["special tokens", "first token"],
+    )
+    for row, query in enumerate(text.queries):
+        shares = whole.flows[0].matrix[query].copy()
+        np.testing.assert_array_equal(flow.matrix[row], shares[[1]])
+        for n, token in enumerate(whole.tokens):
+            if token.special or n == 0:
+                shares[n] = 0
+        expected = [n for n in np.argsort(-shares, kind="stable")[:4] if shares[n] > 0]
+        assert flow.keys[row].tolist() == [*expected, *[-1] * (4 - len(expected))]
+        np.testing.assert_array_equal(flow.values[row][: len(expected)], shares[expected])
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ({"measure": "rollout", "layer": "0,2"}, "--layer: rollout needs layers that follow one another; use 0-2"),
+        ({"measure": "rollout", "layer": "mean"}, "--layer: rollout is no mean over layers"),
+        ({"measure": "rollout", "layer": "7"}, "--layer: there is no layer 7"),
+        ({"measure": "rollout", "head": "1"}, "--head: rollout takes all heads of a layer; remove it"),
+        ({"measure": "rollout", "by": "value"}, "--by: rollout ranks sources by itself"),
+        ({"measure": "rollout", "pool": 4}, "--pool: rollout has no pooled map"),
+        (
+            {"measure": "value-zeroing", "engine": "transformers"},
+            "--measure value-zeroing: needs the native engine, which can run a layer by itself",
+        ),
+        (
+            {"measure": "value-zeroing", "mask": "window:2", "what_if": "same-scores"},
+            "--what-if: value-zeroing runs layers under the mask that they have",
+        ),
+        ({"measure": "value-zeroing", "max_memory": 1 << 20}, "raise --max-memory"),
+    ],
+)
+def test_what_does_not_go_with_a_measure_is_refused(folders, options, error):
+    with pytest.raises(AttnscopeError, match=re.escape(error)):
+        run(folders("llama"), **options)
+
+
+@pytest.mark.parametrize("part", ["decoder", "cross"])
+def test_layers_that_read_a_second_text_have_no_rollout(folders, part):
+    with pytest.raises(UsageError, match="--measure rollout: is not defined where tokens also read a second text"):
+        run(folders("bart"), engine="transformers", part=part, context="water ran", measure="rollout")
+    assert run(folders("bart"), engine="transformers", part="encoder", measure="rollout").texts[0].flows
+
+
+def test_a_stack_without_residual_has_no_rollout_with_one():
+    with pytest.raises(UsageError, match="do not add their input to their output; use rollout-no-residual"):
+        attnscope.inspect("a b c", config="single-head-unscaled", measure="rollout")
+
+
+def test_commands_files_and_python_give_the_same(folders, tmp_path, capsys):
+    asked = [TEXTS[0], "--model", str(folders("bert")), "--measure", "value-zeroing", "--layer", "0-1"]
+    assert main(["run", *asked, "--format", "json", "--quiet"]) == 0
+    out = capsys.readouterr().out.encode().rstrip(b"\n")
+    report = attnscope.inspect(TEXTS[0], model=folders("bert"), measure="value-zeroing", layer=[0, 1])
+    assert report.to_json() == out
+    assert to_json(from_json(out)) == out
+    first, second = report.data.texts[0].flows
+    path = tmp_path / "x.safetensors"
+    report.save(path)
+    from safetensors.numpy import load_file
+
+    arrays = load_file(path)
+    np.testing.assert_array_equal(arrays["value-zeroing"], [first.matrix, second.matrix])
+    np.testing.assert_array_equal(arrays["value-zeroing.keys"], [first.keys, second.keys])
+    np.testing.assert_array_equal(arrays["value-zeroing.values"], [first.values, second.values])
+    assert main(["run", *asked, "--quiet"]) == 0
+    shown = capsys.readouterr().out
+    assert "L1 value-zeroing" in shown
+    assert f"{second.matrix[2, 1]:.2f}" in shown
+    assert f"{second.values[2, 0]:.3f}" in shown
+    assert main(["run", *asked, "--quiet", "--format", "heat"]) == 0
+    saved = tmp_path / "a.json"
+    saved.write_bytes(out)
+    assert main(["compare", str(saved), str(saved)]) == 1
+    assert "holds value-zeroing, not the weights of heads" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("damage", "error"),
+    [
+        (lambda flow: flow["keys"][0].__setitem__(0, 9), "keys has a position of"),
+        (lambda flow: flow["matrix"].pop(), "matrix has shape"),
+        (lambda flow: flow["values"].pop(), "keys has shape"),
+        (lambda flow: flow.update(layers=[]), "layers is empty"),
+    ],
+)
+def test_a_damaged_file_is_refused(folders, damage, error):
+    report = json.loads(to_json(run(folders("bert"), texts=TEXTS[:1], measure="rollout")))
+    damage(report["texts"][0]["flows"][0])
+    with pytest.raises(AttnscopeError, match=error):
+        from_json(json.dumps(report).encode())
+
+
+def test_a_long_text_shows_its_first_rows_and_says_so(folders, capsys):
+    text = " ".join(["water"] * 45)
+    asked = ["run", text, "--config", "bidirectional", "--measure", "rollout-no-residual", "--top", "0"]
+    assert main(asked) == 0
+    assert "rows 0–" not in capsys.readouterr().out
+    asked[1] = " ".join(["water"] * 70)
+    assert main(asked) == 0
+    out = capsys.readouterr().out
+    assert "rows 0–63 of 70 shown; --query selects others" in out
+    assert "each row sums to 1 over all 70 tokens" in " ".join(out.split())
+
+
+STACK = "d_model = 256\nn_heads = 8\nn_layers = 4\nd_mlp = 1024\nmask = 'causal'\npositions = 'sinusoidal'\n"
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="only Linux tells the peak of a process")
+@pytest.mark.parametrize(("measure", "words", "form"), [("value-zeroing", 80, "json"), ("rollout", 1000, "table")])
+def test_a_measure_keeps_to_its_own_estimate(measure, words, form, tmp_path):
+    (tmp_path / "stack.toml").write_text(STACK)
+    text = " ".join(["the", "bank"] * (words // 2))
+    given = RunConfig((TextInput(text),), config=str(tmp_path / "stack.toml"), measure=measure)
+    given = msgspec.structs.replace(given, window=PRINTED if form == "table" else None)
+    limit = plan_flow(given, open_source(given, given.texts)).plan.memory
+    asked = ["run", text, "--config", given.config, "--measure", measure, "--format", form, "--quiet"]
+    taken = peak([*asked, "--max-memory", str(limit.estimate)])
+    assert 1.0 <= limit.estimate / taken <= 1.35, (limit.estimate, taken)
