@@ -14,6 +14,7 @@ attnscope run "The bank by the river"
 attnscope run "The bank by the river" --layer 0 --head all --format heat
 attnscope run "The bank by the river" --query bank --stage weights --by value
 attnscope run "The bank by the river" --mask causal --what-if same-scores
+attnscope run "The unbelievable bank" --words --ids
 attnscope run "Is it open?" --pair "It opens at nine." --model ./my-bert
 attnscope run "The bank by the river" --config causal --output causal.json
 echo "The bank by the river" | attnscope run --json | jq .texts[0].tokens

@@ -402,7 +402,8 @@ def _move(reports: Sequence[TextReport], head: HeadChange, n: int, cells: int) -
 
 
 def _side_of_move(text: TextReport, position: int, amount: float, sign: str) -> Spans:
-    return () if position < 0 else (Span(f"{sign}{amount:.2f} "), *_token(text.sources, position))
+    said = f"{amount:.2f}"
+    return () if position < 0 or float(said) == 0 else (Span(f"{sign}{said} "), *_token(text.sources, position))
 
 
 def _token(tokens: Sequence[Token], position: int) -> Spans:
