@@ -32,7 +32,7 @@ DOCS = ROOT / "docs"
 PAGES = [README, *sorted(DOCS.glob("*.md"))]
 LINKED = [*PAGES, *(ROOT / name for name in ("ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md"))]
 REWRITE = os.environ.get("ATTNSCOPE_SNAPSHOTS") == "write"
-PICTURE = ["run", "The bank by the river", "--stage", "weights", "--look", "terminal", "--output", "screen.svg"]
+PICTURE = ["run", "The bank by the river", "--look", "terminal", "--output", "screen.svg"]
 TEXTS = "the cat sleeps\nthe small dog runs fast\n"
 MODELS = {"my-bert": "bert", "my-llama": "llama", "my-opt": "opt", "my-t5": "t5", "my-marian": "marian"}
 PULLED = "google-bert/bert-base-uncased"  # from a server on this machine

@@ -126,7 +126,7 @@ def choose_heads(
         best = values.amax(1) if heads.word == "auto" else values.mean(1)  # (layers,)
         all_layers = [int(best.argmax())]
         one = heads.word == "mean" or len(all_heads) == 1  # else the figure is none of a single head
-        over = f"auto layer: {ranking.measure}, {float(best.max()):.2f} over these heads"
+        over = f"layer chosen automatically: {ranking.measure}, {float(best.max()):.2f} over these heads"
         reason = _auto(ranking, best.max()) if one else over
     units = []
     for layer in all_layers:
@@ -141,7 +141,7 @@ def choose_heads(
 
 
 def _auto(ranking: HeadRanking, value: Tensor) -> str:
-    return f"auto: {ranking.measure} ({float(value):.2f})"
+    return f"chosen automatically: {ranking.measure} ({float(value):.2f})"
 
 
 def _over_mean_layer(

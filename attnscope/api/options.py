@@ -85,7 +85,7 @@ class OpenArguments(TypedDict, total=False):
         part: Which attention of an encoder-decoder, with `engine="transformers"`.
         max_memory: Bytes that a call may take (or `"1.5G"`); None for half of what is free.
         threads: CPU threads to compute with; None for OMP_NUM_THREADS, or the CPUs that this process may use.
-        hash_weights: Put a hash over the whole weights into the findings.
+        hash_weights: Record a hash over all weights in the report.
         ignore_key: A key of config.json that is refused and shall be ignored, or several.
         trust_config: Read a config.json that names model code of its own, which is not run and may differ.
     """
@@ -261,7 +261,7 @@ class ModelCheckArguments(CallArguments, total=False):
     """What `check` takes; see CallArguments.
 
     Attributes:
-        tolerance: What a deviation may be; None for what the dtype allows.
+        tolerance: Largest allowed difference; None for what the dtype allows.
     """
 
     tolerance: float | None

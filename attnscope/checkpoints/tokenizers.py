@@ -50,6 +50,7 @@ class FoundTokenizer:
             source,
             tokenizer=self.tokenizer,
             fingerprint=self.fingerprint(source.fingerprint),
+            notes=(*source.notes, *self.tokenizer.warnings),
             details=(*source.details, *self.tokenizer.notes),
             tokenizer_name=self.name,
             tokenizer_files=self.files,

@@ -83,7 +83,7 @@ def check(
 
     Args:
         run: One text, and the model.
-        tolerance: What a deviation may be in every check that is not exact; None for what rounding can do.
+        tolerance: Largest allowed difference in every check that is not exact; None for what rounding can do.
         progress: See pipeline.inspect.
         session: Models that are open already.
 

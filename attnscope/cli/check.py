@@ -33,7 +33,7 @@ class CheckOptions:
     Attributes:
         text: The text.
         context: Where keys and values come from under cross-attention.
-        tolerance: What a deviation may be.
+        tolerance: Largest allowed difference.
         quiet: Print the table alone.
     """
 
@@ -43,7 +43,7 @@ class CheckOptions:
     context: Annotated[str | None, context_option()] = None
     tolerance: Annotated[
         float | None,
-        tolerance_option("Largest deviation allowed; default: what rounding explains in the model's --dtype."),
+        tolerance_option("Largest allowed difference; default: what rounding explains in the model's --dtype."),
     ] = None
     quiet: Annotated[bool, quiet_option(DATA_ONLY)] = False
 

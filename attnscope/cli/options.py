@@ -221,7 +221,7 @@ class MachineOptions:
         threads: CPU threads to compute with.
         engine: Who computes queries, keys and values.
         part: Which attention of a model with two halves.
-        hash_weights: Put a hash over the whole weights into the findings.
+        hash_weights: Record a hash over all weights in the report.
     """
 
     device: Annotated[

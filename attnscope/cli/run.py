@@ -23,6 +23,7 @@ attnscope run "The bank by the river" --mask causal --what-if same-scores
 attnscope run "She sat by the [MASK] of the river"
 attnscope run "She sat by the bank of the" --mask causal --generate 5
 attnscope run "abc" --by logit --target a --target b --model ./my-llama.gguf
+attnscope run "The unbelievable bank" --words --ids
 attnscope run "Is it open?" --pair "It opens at nine." --model ./my-bert
 attnscope run "The bank by the river" --config causal --output causal.json
 attnscope run "The bank by the river" --measure rollout --layer 0-2

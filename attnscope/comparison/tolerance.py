@@ -110,9 +110,8 @@ def failure(comparison: Comparison) -> AttnscopeError | None:
         return AttnscopeError(verdict.unmatched[0], hint="compare reports with the same tokens, layers and heads")
     bad = [stage for stage in verdict.stages if stage.beyond]
     worst = max(bad, key=lambda s: np.inf if s.cell.difference is None else s.cell.difference)
-    hint = "raise --tolerance or --relative if the difference is acceptable"
-    if worst.cell.difference is None:
-        hint = "compare under the same mask, or exclude the stage with --stage"
+    masked = worst.cell.difference is None
+    hint = "compare under the same mask, or exclude the stage with --stage" if masked else None
     return AttnscopeError(f"{where(comparison, worst)}: {what(verdict, worst.cell)}", hint=hint)
 
 
@@ -127,11 +126,17 @@ def where(comparison: Comparison, stage: StageVerdict) -> str:
 
 
 def what(verdict: Verdict, cell: Cell) -> str:
-    """Say how the two values of a cell differ, and what is allowed."""
+    """Say how the two values of a cell differ, and what that exceeds."""
     values = " against ".join("masked" if value is None else f"{value:.9g}" for value in (cell.first, cell.second))
     if cell.difference is None:
         return f"{values}, which fails at any tolerance"
-    return f"{values}, a difference of {cell.difference:.6g}, the tolerance is {allowed(verdict)}"
+    return f"{values}: the difference {cell.difference:.6g} exceeds {_options(verdict)}"
+
+
+def _options(verdict: Verdict) -> str:
+    """Write a tolerance as it is typed, such as `--tolerance 1e-05 --relative 0.001`."""
+    relative = f" --relative {verdict.relative:g}" if verdict.relative else ""
+    return f"--tolerance {verdict.absolute:g}{relative}"
 
 
 def allowed(verdict: Verdict) -> str:

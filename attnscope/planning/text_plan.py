@@ -160,7 +160,7 @@ def _choose_cells(
     causal: bool,
     clip: bool = False,
 ) -> tuple[list[int], list[int], int | None, list[str]]:
-    """Return the rows and columns that were named; where none were, all, or a map of a text that is too long to print.
+    """Return the rows and columns that were named; where none were, all, or a map of a text that is too long.
 
     Args:
         run: What the user asked.
@@ -225,10 +225,10 @@ def _window(what: str, option: str, count: int, window: int | None, start: int, 
 def _pooled_notes(run: RunConfig, n_queries: int, n_keys: int, pool: int) -> list[str]:
     """Say what the map replaces, and how to see exact cells."""
     size = f"{min(pool, n_queries)} × {min(pool, n_keys)}"
-    why = "" if run.pool else f"more than {run.window} tokens: "
+    whose = "the matrices are" if run.pool else f"texts over {run.window} tokens are"
     last = min(n_queries, n_keys)
     example = f"--query {max(0, last - 8)}:{last} --key {max(0, last - 8)}:{last}"
     return [
-        f"{why}a {size} map of token runs replaces the {n_queries:,} × {n_keys:,} matrices and includes every weight",
+        f"{whose} drawn as a {size} map of token runs, which includes every weight",
         f"for exact cells and contributors, select rows and columns, such as {example}",
     ]

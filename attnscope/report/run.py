@@ -110,7 +110,7 @@ class HeadReport(msgspec.Struct, frozen=True):
         layer: Number from 0, or `mean` over the selected layers.
         head: Number from 0, or `mean` over the selected heads.
         chosen: How it came to be shown where the user did not name it, such as
-            `auto: most mass on other words (0.71)`.
+            `chosen automatically: most weight on other words (0.71)`.
         scale: Factor from `scores` to `scaled`.
         softcap: c of c·tanh(x/c), applied to the scaled scores; None where the model has none.
         bias: Name of the position bias that `scaled` contains, such as `alibi`; None where there is none.

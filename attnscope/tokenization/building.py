@@ -466,7 +466,7 @@ KINDS = (
 
 
 def build_tokenizer(kind: Kind, sources: Sources) -> FileTokenizer:
-    """Build a tokenizer; its notes say that it was built, and what was decided on the way.
+    """Build a tokenizer; its notes say that it was built, its warnings what was decided on the way.
 
     Raises:
         AttnscopeError: A file is damaged, or asks for something that no tokenizer.json can say.
@@ -481,5 +481,6 @@ def build_tokenizer(kind: Kind, sources: Sources) -> FileTokenizer:
             hint = "pass --tokenizer with a tokenizer.json of this model"
             raise AttnscopeError(f"{found} {token['id']} ('{token['content']}')", where=path, hint=hint)
     made = f"tokenizer built from {' and '.join(kind.files)}, as {kind.name} of transformers does"
-    tokenizer.notes = [made, *([built.note] if built.note else []), *tokenizer.notes]
+    tokenizer.notes = [made, *tokenizer.notes]
+    tokenizer.warnings = [built.note] if built.note else []
     return tokenizer

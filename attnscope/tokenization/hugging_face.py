@@ -33,13 +33,15 @@ class FileTokenizer:
         name: Kind of its model, such as `WordPiece`.
         vocab_size: Number of ids, added tokens included.
         n_merges: Merges of a BPE, or pieces of a Unigram, where there are many: what the library keeps besides words.
-        notes: What was switched off.
+        notes: What was switched off, and how it was built.
+        warnings: What had to be decided to build it.
         unknown_id: The id for unknown words; None if there is none.
     """
 
     def __init__(self, path: Path, data: bytes) -> None:
         found = read_tokenizer_json(data, path)
         self.path, self.notes = path, found.notes
+        self.warnings: list[str] = []
         self._rust = _load_rust_tokenizer(found.text, path, data)
         if found.unparsed not in (None, self._rust.get_vocab_size(with_added_tokens=False)):
             parse_json(data, str(path))  # refuses a duplicate word

@@ -40,7 +40,7 @@ def as_text(report: CheckReport, page: Page = PAGE, *, data_only: bool = False) 
     facts += [("unknown", f"{share}: {safe(', '.join(words[:_NAMED]))}")] if share else []
     facts += [("masked", _fully_masked(report, page))] if report.fully_masked else []
     facts += [("tokens", f"{safe(made.tokenizer)}, in place of the model's own tokenizer")] if made.tokenizer else []
-    facts += [("note", page.note(note)) for note in made.notes]
+    facts += [("note", page.note(note)) for note in (*made.notes, *made.details)]
     notes = [f"{check.name}: {page.note(check.note)}" for check in report.checks if check.note]
     lines = [
         *page.facts(facts, _NAMES),

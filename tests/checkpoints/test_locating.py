@@ -149,5 +149,5 @@ def test_such_models_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     path = sentence_transformers(tmp_path / "st", "0_Transformer")
     shutil.copytree(samples_folder("sample_weights") / "riverbank", path / "0_Transformer")
     for model in (path, path / "0_Transformer" / "model.safetensors"):
-        assert main(["run", "The bank", "--model", str(model), "--layer", "0", "--head", "0", "--quiet"]) == 0
+        assert main(["run", "The bank", "--model", str(model), "--layer", "0", "--head", "0", "--verbose"]) == 0
         assert f"{model}(bert)" in "".join(capsys.readouterr().out.split())

@@ -42,6 +42,9 @@ def words(path: Path, *more: str, special: list[str] = SPECIAL) -> None:
 def test_a_vocab_txt_alone_is_enough_and_noted(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words(model, "the", "bank", "by")
     code, said = ended(capsys, "run", TEXT, "--model", model)
+    assert (code, "tokenizer built" in said) == (0, False)
+    assert "they are, as no word of the vocabulary has capitals" in said
+    code, said = ended(capsys, "run", TEXT, "--model", model, "--verbose")
     assert code == 0
     assert "note tokenizer built from vocab.txt, as BertTokenizer of transformers does" in said
     assert "they are, as no word of the vocabulary has capitals" in said
@@ -56,7 +59,7 @@ def test_capitals_in_the_vocabulary_are_kept_where_nothing_says_that_texts_are_l
     words(tmp_path, "E", "V", "Q", "L")
     tokenizer = open_tokenizer(str(tmp_path), {"model_type": "bert"}).tokenizer
     assert [token.piece for token in tokenizer.encode("E V Q L")] == ["[CLS]", "E", "V", "Q", "L", "[SEP]"]
-    assert "they are not, as words of the vocabulary have capitals" in tokenizer.notes[1]
+    assert "they are not, as words of the vocabulary have capitals" in tokenizer.warnings[0]
 
 
 @pytest.mark.parametrize("named", ["the class", "the file"])

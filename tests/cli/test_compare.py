@@ -22,7 +22,7 @@ def test_without_any_side_the_two_masks_are_compared(capsys):
     assert code == 0
     assert "compare  mask: causal → bidirectional" in out
     assert "what if  stack" in out
-    assert "difference  bidirectional − causal" in out
+    assert "bidirectional − causal" in out
 
 
 @pytest.mark.parametrize(
@@ -85,6 +85,8 @@ def test_configs_and_texts_are_sides_too(capsys):
     code, out, _ = run(capsys, TEXT, "--config", "causal", "--config", "multi-head", "--layer", "0", "--head", "0")
     assert (code, "config: causal → multi-head" in out) == (0, True)
     code, out, _ = run(capsys, "the river bank", "the savings bank", *STACK)
+    assert (code, "1 river│savings" in out) == (0, True)
+    code, out, _ = run(capsys, "the river bank", "the bank", *STACK)
     assert (code, "only in the river bank: 1 river" in out) == (0, True)
 
 
@@ -214,7 +216,7 @@ def test_a_text_that_is_too_long_to_print_is_compared_through_maps(capsys):
     code, out, _ = run(capsys, long, *STACK, "--layer", "0", "--head", "1", "--tolerance", "1e-6")
     assert code == 1
     code, out, _ = run(capsys, long, *STACK, "--layer", "0", "--head", "1", "--query", "150:152", "--key", "0:3")
-    assert (code, "a map of" in out, "difference  bidirectional − causal" in out) == (0, False, True)
+    assert (code, "a map of" in out, "bidirectional − causal" in out) == (0, False, True)
 
 
 def test_two_long_texts_are_compared_row_by_row(capsys):

@@ -12,6 +12,7 @@ from attnscope.checkpoints.samples import samples_folder
 from attnscope.cli import main
 from attnscope.config import RunConfig
 from attnscope.pipeline import Session
+from attnscope.views.presentation.header import short_path
 from tests.helpers.published_configs import PUBLISHED
 
 TEXT = "The bank by the river"
@@ -98,7 +99,8 @@ def test_the_other_side_of_a_comparison_is_shown_with_its_notes(capfdbinary, mon
     for more in ([], ["--tolerance", "0"]):
         code, out, err = _run(capfdbinary, *arguments, *more)
         assert (code, err) == (0, "")
-        assert f"{folder}: {IGNORED}" in out and f"{folder}: {TRUSTED}" in out
+        name = short_path(str(folder))
+        assert f"{name}: {IGNORED}" in out and f"{name}: {TRUSTED}" in out
 
 
 def test_python_says_it_in_its_own_words(folder):

@@ -67,7 +67,7 @@ def test_one_of_a_billion_layers_is_shown(attnscope, tmp_path):
     (tmp_path / "deep.toml").write_text("n_layers = 1_000_000_000")
     done = attnscope("", "run", "the bank", "--config", "deep.toml", "--layer", "0", "--head", "0", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert b"1000000000 layers" in done.stdout
+    assert b"1,000,000,000 layers" in done.stdout
 
 
 def test_grouped_heads(capfdbinary):

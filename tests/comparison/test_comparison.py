@@ -248,7 +248,9 @@ def test_a_layer_or_head_that_is_left_to_us_is_the_same_on_every_side():
     found = masks(layer="auto", head="auto")
     causal, own = (side.report.texts[0].heads for side in found.sides)
     assert [(h.layer, h.head) for h in causal] == [(h.layer, h.head) for h in own]
-    assert own[0].chosen.startswith("auto"), "the side with the model's own mask chooses, wherever it stands"
+    assert own[0].chosen.startswith("chosen automatically: "), (
+        "the side with the model's own mask chooses, wherever it stands"
+    )
     alone = inspect(config(layer="auto", head="auto")).texts[0].heads[0]
     assert (alone.layer, alone.head) == (own[0].layer, own[0].head)
 
@@ -310,7 +312,7 @@ def test_saved_reports_compare_without_a_model_and_the_worst_cell_is_named(saved
     assert failure(compare_files(saved, tolerance=Tolerance(0.3))) is None
     said = str(failure(compare_files(saved, tolerance=Tolerance(1e-6))))
     assert said.startswith("text 0, L1H1, weights, query 2 'by', key 4 'river': ")
-    assert "a difference of 0.25, the tolerance is 1e-06" in said
+    assert "the difference 0.25 exceeds --tolerance 1e-06" in said
 
 
 def test_a_mask_that_differs_is_forgiven_by_no_tolerance():

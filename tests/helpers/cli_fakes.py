@@ -22,11 +22,12 @@ def small_report(words=WORDS, notes=()):
     keys = np.argsort(-weights, axis=1)[:, :2]
     best = np.take_along_axis(weights, keys, 1)
     head = HeadReport(
-        layer=0, head=1, chosen="auto: most weight on other words (0.71)", scale=0.5, softcap=None, bias=None,
+        layer=0, head=1, chosen="chosen automatically: most weight on other words (0.71)", scale=0.5, softcap=None,
+        bias=None,
         stages={"scores": scores, "masked": scores / 2, "weights": weights}, fully_masked=[],
         top=Top("weight", keys, best, best * 2), rows=Rows(*[row] * 10),
     )  # fmt: skip
-    tokens = [Token(100 + i, word, word, i, i + 1) for i, word in enumerate(words)]
+    tokens = [Token(100 + i, word, word, 2 * i, 2 * i + 1) for i, word in enumerate(words)]
     text = TextReport(0, " ".join(words), None, tokens, None, list(range(n)), list(range(n)), [head], list(notes))
     made_by = Provenance("0.1.0", "2", "fake", "bert", "0" * 16, "native", "float32", "cpu", "random", 1, 2)
     return Report(made_by, MaskUse("bidirectional", "bidirectional"), [text])

@@ -67,7 +67,7 @@ def explanation(
                               weights, 4, 4),
         mask=MaskUse("causal", "causal" if what_if is None else "bidirectional", what_if),
         text=BANK, pair=None, tokens=spelled, context=context, query=query, layer=layer, head=head, group=group,
-        chosen="auto: most weight on other words (0.71)",
+        chosen="chosen automatically: most weight on other words (0.71)",
         inputs=_inputs(rng, query) if inputs is None else inputs,
         query_steps=_steps("q", query, q, rotated),
         scale=scale, softcap=softcap, bias="alibi" if bias else None, keys=keys,

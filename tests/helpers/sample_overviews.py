@@ -39,7 +39,7 @@ def pooled_of(weights, size):
 
 
 def overview(count, *, size=64, spelled=None, left_out=(), special=(), notes=(), **kw):
-    """A report of a text that is too long to print, with one head."""
+    """A report of a text that is too long for a screen, with one head."""
     text = tokens(spelled or words(count), special=special)
     weights = weights_of(count, **kw)
     few = tokens(words(2))

@@ -173,7 +173,13 @@ def sized(count, **kw):
 
 def bank(**kw):
     """ "The bank by the river", as a trained model might see it in both directions."""
-    kw = {"text": BANK, "chosen": "auto: most weight on other words (0.71)", "size": 2.0, "seed": 3, **kw}
+    kw = {
+        "text": BANK,
+        "chosen": "chosen automatically: most weight on other words (0.71)",
+        "size": 2.0,
+        "seed": 3,
+        **kw,
+    }
     seed = kw.pop("seed")
     spelled = tokens(BANK.split())
     text = text_report(spelled, heads=((2, 1),), **kw) if seed == 0 else _seeded(spelled, seed, kw)

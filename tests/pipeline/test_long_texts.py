@@ -1,4 +1,4 @@
-"""A text that is too long to print: what stands for its matrices says what they would have said."""
+"""A text that is too long for a screen: what stands for its matrices says what they would have said."""
 
 import json
 

@@ -52,17 +52,17 @@ def test_auto_takes_the_head_whose_weights_depend_most_on_content(minilm):
     assert best != (0, 2), "which looks at the token before, whatever that is"
     (chosen,) = run(model=str(minilm)).texts[0].heads
     assert (chosen.layer, chosen.head) == best
-    assert chosen.chosen == f"auto: {BY_CONTENT} ({mass[best]:.2f})"
+    assert chosen.chosen == f"chosen automatically: {BY_CONTENT} ({mass[best]:.2f})"
     (within,) = run(model=str(minilm), layer="3").texts[0].heads
     assert (within.layer, within.head) == max((at for at in mass if at[0] == 3), key=lambda at: mass[at])
     assert len(run(model=str(minilm), head="all").texts[0].heads) == 12
     (named,) = run(model=str(minilm), head="4").texts[0].heads
     assert named.layer == max(range(6), key=lambda layer: mass[layer, 4])
-    assert named.chosen == f"auto: {BY_CONTENT} ({mass[named.layer, 4]:.2f})"
+    assert named.chosen == f"chosen automatically: {BY_CONTENT} ({mass[named.layer, 4]:.2f})"
     over = {layer: float(np.mean([mass[layer, head] for head in (0, 4)])) for layer in range(6)}
     two = run(model=str(minilm), head="0,4").texts[0].heads
     assert {head.layer for head in two} == {max(over, key=lambda layer: over[layer])}
-    said = f"auto layer: {BY_CONTENT}, {max(over.values()):.2f} over these heads"
+    said = f"layer chosen automatically: {BY_CONTENT}, {max(over.values()):.2f} over these heads"
     assert [head.chosen for head in two] == [said, said], "the head was not chosen, and the figure is not its own"
     assert run(model=str(minilm), layer="2", head="0,4").texts[0].heads[0].chosen is None
     assert [h.layer for h in run(model=str(minilm), layer="all").texts[0].heads] == list(range(6))
@@ -80,7 +80,7 @@ def test_auto_answers_the_question_that_was_asked(minilm):
         best = max(mass, key=lambda at: mass[at])
         (chosen,) = run(model=str(minilm), **options).texts[0].heads
         assert (chosen.layer, chosen.head) == best
-        assert chosen.chosen == f"auto: most weight from {said} on these columns ({mass[best]:.2f})"
+        assert chosen.chosen == f"chosen automatically: most weight from {said} on these columns ({mass[best]:.2f})"
 
 
 def test_auto_answers_the_question_of_a_comparison():

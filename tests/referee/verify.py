@@ -229,7 +229,7 @@ def _notes(found: list[str], call: Call, n: int, nothing: bool) -> None:
     if nothing:
         assert call.pool is not None
         runs = min(call.pool, n)
-        if not any(f"a {runs} × {runs} map of token runs" in one and f"{n:,} × {n:,} matrices" in one for one in found):
+        if not any(f"a {runs} × {runs} map of token runs" in one for one in found):
             raise Mismatch(f"notes: {found}, expected a map of {runs} × {runs} runs for {n} × {n}")
 
 
@@ -276,11 +276,11 @@ class _Ranking:
 
     @property
     def form(self) -> "re.Pattern[str]":
-        return re.compile(rf"auto: {self.measure} \((\d\.\d\d)\)")
+        return re.compile(rf"chosen automatically: {self.measure} \((\d\.\d\d)\)")
 
     @property
     def form_over_heads(self) -> "re.Pattern[str]":
-        return re.compile(rf"auto layer: {self.measure}, (\d\.\d\d) over these heads")
+        return re.compile(rf"layer chosen automatically: {self.measure}, (\d\.\d\d) over these heads")
 
 
 def _ranking(call: Call, by_text: list[list[Attention]], texts: list[Text]) -> _Ranking:

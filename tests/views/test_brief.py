@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 
 from attnscope.cli import main
+from attnscope.comparison.reports import compare_sides
+from attnscope.report.compare import Side
 from attnscope.views.presentation.header import short_path
 from tests.helpers.sample_reports import causal, report, sized, text_report, tokens, words
 from tests.helpers.screens import draw, read_tables
@@ -116,3 +118,22 @@ def test_weights_without_a_zero_before_the_point_are_the_same_numbers():
         for c, cell in enumerate(cells):
             assert cell == "0" if weights[r, c] == 0 else re.fullmatch(r"\.\d\d|1\.0", cell)
             assert abs(float(cell) - weights[r, c]) <= 0.00501
+
+
+@pytest.mark.parametrize(
+    ("labels", "shown"),
+    [
+        (("/a/long/path/to/some/place/bert-base-one", "/a/long/path/to/some/place/bert-base-two"), "bert-base-one →"),
+        (("/a/long/path/to/some/place/one/bert-base", "/a/long/path/to/some/place/two/bert-base"), "/a/long/path/to"),
+    ],
+)
+def test_sides_are_called_by_the_ends_of_their_paths_where_these_differ(labels, shown):
+    made = compare_sides("model", [Side(label, sized(3)) for label in labels])
+    assert f"compare  model: {shown}" in draw(made, 200)
+    assert f"compare  model: {labels[0]} → {labels[1]}" in draw(made, 200, verbose=True)
+
+
+def test_compared_texts_are_named_in_the_header():
+    made = compare_sides("text", [Side(f"text {n}", sized(3)) for n in (0, 1)])
+    header = draw(made, 200).split("\n\n")[0]
+    assert re.findall(r"^(text \d) ", header, re.MULTILINE) == ["text 0", "text 1"]

@@ -3,13 +3,21 @@
 import re
 from collections.abc import Iterator, Sequence
 
+import msgspec
 import numpy as np
 
 from attnscope.comparison.tolerance import conclusion, worst_of_stage
 from attnscope.report import HeadReport, Matrix, TextReport, Token
 from attnscope.report.compare import Change, Comparison, HeadChange, Side
 from attnscope.views.presentation.axes import Axis, source_kind, token_axis
-from attnscope.views.presentation.header import more_options, notes, report_header, text_header, unknown_words
+from attnscope.views.presentation.header import (
+    more_options,
+    notes,
+    report_header,
+    short_path,
+    text_header,
+    unknown_words,
+)
 from attnscope.views.presentation.heads import Listing, head_numbers, strongest
 from attnscope.views.presentation.numbers import digits_for, texts
 from attnscope.views.presentation.overview import HEAVIEST, weight_map
@@ -44,6 +52,8 @@ def present_comparison(
         heat: Pictures in place of numbers.
         verdict: Only the verdict of the tolerance.
     """
+    if not settings.verbose:
+        comparison = _with_short_labels(comparison)
     if not verdict:
         yield from _sides(comparison, settings)
     yield from _verdict(comparison)
@@ -67,6 +77,17 @@ def present_comparison(
         yield Facts([("legend", ours(_LEGEND))] if any(head.partial is None for head in heads) else [])
         more = ["--head all", "--query WORD", "--format json (every digit)"]
     yield from more_options(more, settings)
+
+
+def _with_short_labels(comparison: Comparison) -> Comparison:
+    """Return a comparison whose sides are called by the ends of their paths, where these differ."""
+    if comparison.axis == "text":
+        return comparison
+    labels = [short_path(side.label) for side in comparison.sides]
+    if len(set(labels)) < len(labels):
+        return comparison
+    sides = [msgspec.structs.replace(side, label=label) for side, label in zip(comparison.sides, labels, strict=True)]
+    return msgspec.structs.replace(comparison, sides=sides)
 
 
 def _most_moved(change: Change) -> list[HeadChange]:
@@ -145,7 +166,8 @@ def _sides(comparison: Comparison, settings: DisplaySettings) -> Iterator[ViewPa
     yield notes(_other_notes(comparison))
     for side in comparison.sides if comparison.axis == "text" else comparison.sides[:1]:
         for text in side.report.texts:
-            yield text_header(text, len(side.report.texts), settings)
+            name = side.label if re.fullmatch(r"text \d+", side.label) else None
+            yield text_header(text, len(side.report.texts), settings, name)
 
 
 def _other_notes(comparison: Comparison) -> list[str]:
@@ -380,7 +402,8 @@ def _move(reports: Sequence[TextReport], head: HeadChange, n: int, cells: int) -
 
 
 def _side_of_move(text: TextReport, position: int, amount: float, sign: str) -> Spans:
-    return () if position < 0 else (Span(f"{sign}{amount:.2f} "), *_token(text.sources, position))
+    said = f"{amount:.2f}"
+    return () if position < 0 or float(said) == 0 else (Span(f"{sign}{said} "), *_token(text.sources, position))
 
 
 def _token(tokens: Sequence[Token], position: int) -> Spans:

@@ -99,9 +99,16 @@ def _counted(number: int, what: str) -> str:
     return f"{number} {what}" if number == 1 else f"{number:,} {what}s"
 
 
-def text_header(text: TextReport, count: int, settings: DisplaySettings) -> Facts:
-    """Say which text this is and how many tokens it has."""
-    name = "text" if count == 1 else f"text {text.index}"
+def text_header(text: TextReport, count: int, settings: DisplaySettings, name: str | None = None) -> Facts:
+    """Say which text this is and how many tokens it has.
+
+    Args:
+        text: The text.
+        count: How many texts there are.
+        settings: How much of it is repeated.
+        name: What it is called; None for its number among several.
+    """
+    name = name or ("text" if count == 1 else f"text {text.index}")
     size = Span(f" · {_counted(len(text.tokens) - text.padding, 'token')}")
     lines: list[tuple[str, Spans | Flow]] = [(name, (*_quoted(text.text, settings), size))]
     if text.pair is not None:

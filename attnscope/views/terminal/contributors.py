@@ -45,7 +45,8 @@ def put_ranking(screen: Screen, ranking: Ranking) -> None:
     layouts = ((BAR, True), (BAR, False), (0, False))
     fitting = [layout for layout in layouts if _width(labelled, *layout) <= screen.width]
     shown = list(range(len(ranking.measures)))
-    if brief := ranking.brief and sum(len(row or [0]) for row in ranking.rows) > SCREENFUL:
+    lines = sum(len(row or [0]) + (rest is not None) for row, rest in zip(ranking.rows, ranking.rest, strict=True))
+    if brief := ranking.brief and lines > SCREENFUL:
         shown = sorted({0, ranking.by})
     screen.put(screen.text(ranking.title if brief and len(shown) == 1 else (*ranking.title, *ranking.meaning)))
     if brief or ranking.compact or not fitting:

@@ -2,6 +2,7 @@
 
 from typing import Literal
 
+from rich.cells import cell_len
 from rich.table import Table
 from rich.text import Text
 
@@ -9,15 +10,18 @@ from attnscope.views.presentation.parts import Moves
 from attnscope.views.presentation.spans import TOKEN_MARKS, Spans
 from attnscope.views.terminal.screen import Screen, flow
 
-_TABLE_FROM = 72  # columns that the table needs
+_TABLE_FROM = 72  # columns from which cells that do not fit are folded
+_BETWEEN = 2  # blanks between columns
 _NAME = 14  # characters of a token's name
 
 
 def put_moves(screen: Screen, moves: Moves) -> None:
     """Print a table of what moved, or a paragraph for every query where it does not fit."""
     rows = [[_cell(screen, cell) for cell in row] for row in moves.rows]
-    if screen.width >= _TABLE_FROM:
-        table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
+    columns = zip(moves.titles, *rows, strict=True)
+    needed = sum(max(map(cell_len, column)) + _BETWEEN for column in columns) - _BETWEEN
+    if screen.width >= min(needed, _TABLE_FROM):
+        table = Table(box=None, padding=(0, _BETWEEN, 0, 0), pad_edge=False, header_style="dim")
         for title, named in zip(moves.titles, moves.named, strict=True):
             justify: Literal["left", "right"] = "left" if named else "right"
             table.add_column(Text(title), justify=justify, overflow="fold")
