@@ -79,6 +79,7 @@ class Grouping(msgspec.Struct, frozen=True):
         window: Numbers kept of the texts that are sorted by length at once, at most.
         cells: 0; in older dumps, numbers that one text may need. Memory decides that, and another run may have more.
         threads: Of torch.
+        window_tokens: Tokens of the texts of a window, at most (at least one text); 0, as in older dumps, for no limit.
     """
 
     tokens: int
@@ -86,6 +87,7 @@ class Grouping(msgspec.Struct, frozen=True):
     window: int
     cells: int
     threads: int
+    window_tokens: int = 0
 
 
 class Header(msgspec.Struct, frozen=True):
