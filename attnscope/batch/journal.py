@@ -17,7 +17,6 @@ from itertools import islice
 from pathlib import Path
 from types import TracebackType
 from typing import Annotated, BinaryIO, Literal
-from zlib import crc32
 
 import msgspec
 
@@ -27,6 +26,7 @@ from attnscope.batch.records import End, encode
 from attnscope.errors import AttnscopeError
 from attnscope.files.atomic import check_target
 from attnscope.report import decode_json
+from attnscope.system.checksum import crc32
 from attnscope.system.file_system import FileSystem, copy_permissions
 from attnscope.system.shutdown import unbroken
 

@@ -96,15 +96,15 @@ def _order(
     from attnscope.batch.header import Settings
     from attnscope.config import RunConfig
 
-    stages, (layer, head) = selection.stages, parse_unit(selection.layer, selection.head)
+    layer, head = parse_unit(selection.layer, selection.head)
     number, count = map(int, texts.shard.split("/"))
     settings = Settings(
         layer=layer,
         head=head,
         query=selection.query,
         key=selection.key,
-        keep=(*selection.keep.split(","), *(["stages"] if stages else [])),  # type: ignore[arg-type]
-        stages=stages,
+        **selection.kept(),
+        stages=selection.stages,
         top=selection.top,
         by=selection.by,
         special=not selection.no_special,
