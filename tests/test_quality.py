@@ -137,13 +137,15 @@ def test_presentation_knows_no_lowering():
         assert name.partition(".")[0] not in ("rich", "torch", "textual", "html"), path
 
 
-def test_the_terminal_draws_parts_and_reads_no_findings():
-    own = ("attnscope.views.terminal", "attnscope.views.plain", "attnscope.views.presentation", "attnscope.system")
-    for path, name in views_seen_by("terminal"):
+@pytest.mark.parametrize("view", ["terminal", "figure"])
+def test_a_view_draws_parts_and_reads_no_findings(view):
+    own = (f"attnscope.views.{view}", "attnscope.views.plain", "attnscope.views.presentation", "attnscope.system")
+    own = (*own, "attnscope.errors")
+    for path, name in views_seen_by(view):
         if name.startswith("attnscope."):
             assert name.startswith((*own, "attnscope.report.arrays")), f"{name} in {path}"
     data = ("axes", "numbers", "parts", "scales", "spans")
-    for path, name in views_seen_by("terminal"):
+    for path, name in views_seen_by(view):
         if path.name not in ("__init__.py", "recorded.py") and name.startswith("attnscope.views.presentation"):
             assert name.endswith(data), f"{name} in {path}"
 

@@ -6,10 +6,10 @@ for the disk anyway.
 
 import errno
 from typing import Any
-from zlib import crc32
 
 import numpy as np
 
+from attnscope.system.checksum import crc32
 from attnscope.system.file_system import FileSystem
 from attnscope.system.memory import map_memory
 

@@ -23,15 +23,18 @@ from attnscope.engines.torch_setup import limit_threads
 from attnscope.errors import AttnscopeError
 from attnscope.pipeline import Session, describe_mask_use, provenance
 from attnscope.planning.estimate import MemoryDemand, estimate_memory
-from attnscope.planning.memory import MemoryLimit, format_bytes
+from attnscope.planning.memory import MemoryLimit, format_bytes, layer_parameters
 from attnscope.planning.run_plan import spare_memory
 from attnscope.system.file_system import FileSystem
 from attnscope.system.threads import count_threads
 
 _TOKENS, _VALUES, _WINDOW = 1024, 1 << 22, 1 << 24  # larger windows: little faster, and two are held at once
+_WINDOW_LINES = 1 << 22  # the same where no matrices are kept: numbers take as long to write as to compute then
 _BYTES = 40  # of memory for a number: in a recorder, as an array of its own, in a line, and gaps between them
 
+_WINDOW_WORK = 2e10  # multiplications of a window: less than a second of a CPU, after which what it found is saved
 DumpProgress = Callable[[Summary, int], None]
+StartCallback = Callable[[Callable[[], int], int], None]
 
 
 @dataclass(frozen=True)
@@ -58,7 +61,11 @@ class DumpConfig:
 
 
 def write_dump(
-    order: DumpConfig, on_progress: DumpProgress, files: FileSystem | None = None, session: Session | None = None
+    order: DumpConfig,
+    on_progress: DumpProgress,
+    files: FileSystem | None = None,
+    session: Session | None = None,
+    on_start: StartCallback | None = None,
 ) -> Summary:
     """Write a dump, or resume one.
 
@@ -67,6 +74,8 @@ def write_dump(
         on_progress: Called with how far it is and how many records there will be, whenever records are safe.
         files: The system.
         session: Has the model open already.
+        on_start: Called before the first text, with what tells at any time how many records the next run would find,
+            and how many there will be.
 
     Raises:
         AttnscopeError: The input, the model, the memory or the output do not allow it, or with `strict` a text failed.
@@ -101,6 +110,8 @@ def write_dump(
             before=before,
             again=again,
         )
+        if on_start is not None:
+            on_start(lambda: len(before.indices) if journal.beside else journal.saved, total)
         summary = runner.run(select_items(given.items(), order.settings))
         journal.finish(summary.counts)
         return summary
@@ -177,10 +188,18 @@ def _group_limits(settings: Settings, run: RunConfig, source: ModelSource) -> tu
                 f"a group of texts needs {format_bytes(more)}, but half of the free memory leaves {format_bytes(spare)}"
             )
             raise AttnscopeError(found, hint="free some memory, or use smaller groups with --max-memory")
-        return Grouping(_TOKENS, _VALUES, _WINDOW, 0, 0), numbers // 4, stream_reason, memory
+        window = _WINDOW if "stages" in settings.keep else _WINDOW_LINES
+        return Grouping(_TOKENS, _VALUES, window, 0, 0, _window_tokens(source)), numbers // 4, stream_reason, memory
     window = min(_WINDOW, _power_of_two(numbers // 4))
     tokens = min(_TOKENS, _power_of_two(max(1, spare // 4 // a_token)))
-    return Grouping(tokens, min(_VALUES, window), window, 0, 0), numbers // 4, stream_reason, memory
+    bounds = Grouping(tokens, min(_VALUES, window), window, 0, 0, _window_tokens(source))
+    return bounds, numbers // 4, stream_reason, memory
+
+
+def _window_tokens(source: ModelSource) -> int:
+    """Return how many tokens a window has: as many as are done soon, for an interruption loses it; a whole group."""
+    a_token = source.config.n_layers * layer_parameters(source.config)
+    return max(_TOKENS, int(_WINDOW_WORK / max(1, a_token)))
 
 
 def _power_of_two(number: int) -> int:

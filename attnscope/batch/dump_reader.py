@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
 from typing import Annotated, Any, Literal
-from zlib import crc32
 
 import msgspec
 import numpy as np
@@ -18,6 +17,7 @@ from attnscope.batch.sinks import INDEX
 from attnscope.errors import AttnscopeError
 from attnscope.report import decode_json
 from attnscope.report.row_statistics import RowArrays
+from attnscope.system.checksum import crc32
 
 _DTYPES = {"F32": np.float32, "I32": np.int32}
 _UNFINISHED = "is not finished"

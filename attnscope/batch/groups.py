@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from attnscope.batch.header import Grouping, Settings
-from attnscope.report.row_statistics import STATISTICS
 
 MIN_PADDED_TOKENS = 16  # tokens of a text that may be padded, at least
 
@@ -52,7 +51,7 @@ def count_values(settings: Settings, units: int, sizes: tuple[int, int, int], d_
     measures = {"weight": 1, "value": 2, "projected": 3}[settings.by]
     kept = {
         "top": queries * min(settings.top, sources) * (1 + measures),
-        "rows": queries * len(STATISTICS),
+        "rows": queries * len(settings.kept_statistics),
         "columns": sources,
         "pooled": min(settings.pool, sources) ** 2,
         "stages": queries * sum(d_value if stage == "output" else keys for stage in settings.stages),

@@ -8,6 +8,7 @@ from typing import Literal
 import msgspec
 
 from attnscope.report import MaskUse, Provenance
+from attnscope.report.row_statistics import STATISTICS
 
 SCHEMA = "attnscope.dump/1"
 MAGIC = b'{"schema":"attnscope.dump/'  # first bytes of a header line
@@ -35,6 +36,8 @@ class Settings(msgspec.Struct, frozen=True):
         skip: Records left out at the start.
         limit: Records taken after these; None for all.
         shard: Number and count: of these, every count-th from the number-th on (from 1).
+        statistics: Statistics of rows that are kept; None for all.
+        digits: Digits after the point that numbers other than stages are rounded to; None for exact ones.
     """
 
     layer: str = "all"
@@ -52,6 +55,13 @@ class Settings(msgspec.Struct, frozen=True):
     skip: int = 0
     limit: int | None = None
     shard: tuple[int, int] = (1, 1)
+    statistics: tuple[str, ...] | None = None
+    digits: int | None = None
+
+    @property
+    def kept_statistics(self) -> tuple[str, ...]:
+        """Statistics of rows that are kept."""
+        return STATISTICS if self.statistics is None else self.statistics
 
 
 class InputFacts(msgspec.Struct, frozen=True):
@@ -79,6 +89,7 @@ class Grouping(msgspec.Struct, frozen=True):
         window: Numbers kept of the texts that are sorted by length at once, at most.
         cells: 0; in older dumps, numbers that one text may need. Memory decides that, and another run may have more.
         threads: Of torch.
+        window_tokens: Tokens of the texts of a window, at most (at least one text); 0, as in older dumps, for no limit.
     """
 
     tokens: int
@@ -86,6 +97,7 @@ class Grouping(msgspec.Struct, frozen=True):
     window: int
     cells: int
     threads: int
+    window_tokens: int = 0
 
 
 class Header(msgspec.Struct, frozen=True):

@@ -17,7 +17,6 @@ from itertools import islice
 from pathlib import Path
 from types import TracebackType
 from typing import Annotated, BinaryIO, Literal
-from zlib import crc32
 
 import msgspec
 
@@ -27,6 +26,7 @@ from attnscope.batch.records import End, encode
 from attnscope.errors import AttnscopeError
 from attnscope.files.atomic import check_target
 from attnscope.report import decode_json
+from attnscope.system.checksum import crc32
 from attnscope.system.file_system import FileSystem, copy_permissions
 from attnscope.system.shutdown import unbroken
 
@@ -160,6 +160,7 @@ class Journal:
         path: The file.
         written: What it holds.
         beside: It is being written beside an old one.
+        saved: Records in whole lines of it; those of an old one do not count while it is written beside that.
 
     Raises:
         AttnscopeError: It cannot be written, another process writes to it, it is something else, or is damaged.
@@ -170,6 +171,7 @@ class Journal:
         self.path, self._files, self.written = path, files, JournalState()
         self._new, self._is_new = path.with_name(f".{path.name}.new"), not path.exists()
         self._old: int | None = None
+        self.saved = 0
         self._owed = 0  # records to be written until the new file may take the old one's place
         self._old_lines: Iterator[bytes] = iter(())
         with naming_errors(path):
@@ -203,6 +205,7 @@ class Journal:
         """Read what is there, and drop a torn line."""
         with naming_errors(self.path, reading=True), open(self.path, "rb") as file:
             self.written = scan(file, self.path)
+        self.saved = len(self.written.indices)
         with naming_errors(self.path):
             if os.fstat(self._descriptor).st_size > self.written.size:
                 self._files.truncate(self._descriptor, self.written.size)
@@ -218,7 +221,7 @@ class Journal:
             self._old, self._descriptor = self._descriptor, descriptor
             copy_permissions(descriptor, self.path)
             self._files.lock(descriptor)
-        self.written, self._owed = JournalState(), owed
+        self.written, self._owed, self.saved = JournalState(), owed, 0
 
     def try_again(self, holds: int) -> "set[int]":
         """Rewrite the journal if there is now memory for records that failed for lack of it.
@@ -270,6 +273,7 @@ class Journal:
         line, crc = seal(body, self.written.crc)
         with naming_errors(self.path), unbroken():
             self._files.write_all(self._descriptor, line)
+            self.saved += not body.startswith((MAGIC, END))
         self.written.crc = crc
         self.written.size += len(line)
 
@@ -336,7 +340,7 @@ class Stream(Journal):
 
     def __init__(self) -> None:
         self.path, self.written = Path("standard output"), JournalState()
-        self._old, self._owed = None, 0
+        self._old, self._owed, self.saved = None, 0, 0
 
     def append(self, body: bytes) -> None:
         """Write a line."""

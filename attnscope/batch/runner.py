@@ -158,15 +158,17 @@ class Runner(Generic[T]):
 
     def _windows(self, items: Iterable[Item]) -> "Iterator[list[tuple[Item, T | Record, TextSize]]]":
         window: list[tuple[Item, T | Record, TextSize]] = []
-        values = 0
+        values = tokens = 0
+        bounds = self._bounds
         for item in items:
             ready = self._prepared(item)
             size = TextSize(0, 0, 0) if isinstance(ready, Record) else self._work.size(ready)
-            if window and (values + size.values > self._bounds.window or len(window) == MAX_WINDOW_RECORDS):
+            costly = values + size.values > bounds.window or 0 < bounds.window_tokens < tokens + size.longest
+            if window and (costly or len(window) == MAX_WINDOW_RECORDS):
                 yield window
-                window, values = [], 0
+                window, values, tokens = [], 0, 0
             window.append((item, ready, size))
-            values += size.values
+            values, tokens = values + size.values, tokens + size.longest
         if window:
             yield window
 

@@ -10,6 +10,7 @@ from attnscope.batch.records import Record, TopArrays
 from attnscope.batch.sinks import arrays_of
 from attnscope.errors import AttnscopeError
 from attnscope.report import STAGES
+from attnscope.report.row_statistics import ROW_STATISTICS
 
 _LARGEST = 1 << 62
 _HINT = "another program wrote or changed it: restore it from a backup"
@@ -37,6 +38,10 @@ def _faults(record: Record, settings: Settings) -> Iterator[tuple[str, str]]:
     for part in settings.keep:
         if getattr(record, part) is None:
             yield part, "is missing"
+    if record.rows is not None and "rows" in settings.keep:
+        for name in _required(settings):
+            if getattr(record.rows, name) is None:
+                yield f"rows.{name}", "is missing"
     for name, array in arrays_of(record).items():
         expected = _expected(name, record, array.shape, len(sources))
         if array.shape != expected:
@@ -48,6 +53,11 @@ def _faults(record: Record, settings: Settings) -> Iterator[tuple[str, str]]:
     for stage in settings.stages if "stages" in settings.keep else ():
         if stage not in record.stages or stage not in STAGES:
             yield f"stages.{stage[:40]}", "is missing"
+
+
+def _required(settings: Settings) -> Iterator[str]:
+    """Return the kept statistics, without those that came after the first dumps."""
+    return (one.name for one in ROW_STATISTICS if one.name in settings.kept_statistics and not one.added)
 
 
 def _expected(name: str, record: Record, shape: Sequence[int], n_sources: int) -> tuple[int, ...]:

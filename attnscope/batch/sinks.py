@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
-from zlib import crc32
 
 import msgspec
 import numpy as np
@@ -18,6 +17,7 @@ from attnscope.batch.file_errors import naming_errors
 from attnscope.batch.journal import Journal, JournalState, Stream, scan
 from attnscope.batch.records import Record, encode
 from attnscope.errors import AttnscopeError
+from attnscope.system.checksum import crc32
 from attnscope.system.file_system import FileSystem
 
 INDEX = "index.jsonl"

@@ -62,7 +62,7 @@ def columns(kind: Kind, settings: Settings) -> list[str]:
     if kind == "contributors":
         return [*_HEADS, *query, "rank", *key, *MEASURES[settings.by]]
     if kind == "rows":
-        return [*_HEADS, *query, *STATISTICS, "sink"]
+        return [*_HEADS, *query, *settings.kept_statistics, "sink"]
     if kind == "columns":
         return [*_HEADS, *key, "mass"]
     return [*_HEADS, *query, *key, "dimension", "stage", "value"]
@@ -89,7 +89,7 @@ def _contributors(record: Record) -> Iterator[Table]:
 def _rows(record: Record) -> Iterator[Table]:
     """Yield one row for every unit and query."""
     assert record.rows is not None
-    unit, row = (at.ravel() for at in np.indices(record.rows.entropy.shape))
+    unit, row = (at.ravel() for at in np.indices((len(record.units), len(record.queries))))
     found = _heads(record, unit) | _queries(record, row)
     for name in STATISTICS:
         found[name] = _or_nan(getattr(record.rows, name), unit, row)

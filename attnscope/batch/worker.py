@@ -214,12 +214,22 @@ def _unknown(text: TextInput, text_plan: TextPlan) -> list[str]:
     return [share] if share else []
 
 
+def _rounded(array: Any, digits: int) -> Any:
+    """Round numbers, without negative zeros."""
+    return None if array is None else np.round(array, digits) + np.float32(0)
+
+
 def _record(one: PreparedText, arrays: dict[str, Any], units: list[Any], settings: Settings) -> Record:
     item, text_plan = one.item, one.text_plan
     assert item.text is not None
 
     def under(part: str) -> dict[str, Any]:
         return {name.removeprefix(part): array for name, array in arrays.items() if name.startswith(part)}
+
+    if settings.digits is not None:
+        exact = ("top.keys", "stages.")
+        arrays = {n: a if n.startswith(exact) else _rounded(a, settings.digits) for n, a in arrays.items()}
+    rows = {name: array for name, array in under("rows.").items() if name in (*settings.kept_statistics, "sink")}
 
     return Record(
         item.index,
@@ -238,7 +248,7 @@ def _record(one: PreparedText, arrays: dict[str, Any], units: list[Any], setting
         keys=text_plan.keys if "stages" in settings.keep else [],
         units=units,
         top=TopArrays(**under("top.")) if "top" in settings.keep else None,
-        rows=RowArrays(**under("rows.")) if "rows" in settings.keep else None,
+        rows=RowArrays(**rows) if "rows" in settings.keep else None,
         columns=arrays.get("columns"),
         pooled=arrays.get("pooled"),
         stages=under("stages."),

@@ -1,6 +1,7 @@
 """The command `attnscope batch`: dump the attention of many texts to a file."""
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,7 @@ from attnscope.cli.process import is_piped, print_notice
 from attnscope.errors import Exit, UsageError
 from attnscope.selection import parse_unit
 from attnscope.system.escape import escape_control
+from attnscope.system.shutdown import at_signal
 
 if TYPE_CHECKING:
     from attnscope.batch.dump import DumpConfig
@@ -49,13 +51,25 @@ def batch(
     from attnscope.batch.convert import write_document
     from attnscope.batch.dump import write_dump
 
-    with progress(quiet=target.quiet) as on_progress:
-        write = write_document if target.output.suffix == ".json" else write_dump
-        summary = write(order, on_progress)
+    begun: list[tuple[Callable[[], int], int]] = []
+    # registered first, so that the bar is gone when it is called
+    with at_signal(lambda: _say_stopped(begun, target)), progress(quiet=target.quiet) as on_progress:
+        if target.output.suffix == ".json":
+            summary = write_document(order, on_progress)
+        else:
+            summary = write_dump(order, on_progress, on_start=lambda saved, total: begun.append((saved, total)))
     if not target.quiet:
         _report(summary, target.output, name)
     if summary.counts["failed"]:
         raise typer.Exit(Exit.SOME_RECORDS_FAILED)
+
+
+def _say_stopped(begun: "list[tuple[Callable[[], int], int]]", target: DumpOutputOptions) -> None:
+    """Say what a signal left in a dump that can be resumed, and how to go on."""
+    if begun and not target.quiet and str(target.output) != "-":
+        ((saved, total),) = begun
+        command = "the same command without --force" if target.force else "the same command"
+        print_notice("stopped", f"{saved():,} of {total:,} saved; run {command} to continue")
 
 
 def _check_ending(output: Path) -> None:
@@ -82,15 +96,15 @@ def _order(
     from attnscope.batch.header import Settings
     from attnscope.config import RunConfig
 
-    stages, (layer, head) = selection.stages, parse_unit(selection.layer, selection.head)
+    layer, head = parse_unit(selection.layer, selection.head)
     number, count = map(int, texts.shard.split("/"))
     settings = Settings(
         layer=layer,
         head=head,
         query=selection.query,
         key=selection.key,
-        keep=(*selection.keep.split(","), *(["stages"] if stages else [])),  # type: ignore[arg-type]
-        stages=stages,
+        **selection.kept(),
+        stages=selection.stages,
         top=selection.top,
         by=selection.ranking,
         special=not selection.no_special,

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from typer import Argument
 
@@ -20,7 +20,10 @@ from attnscope.cli.selection_options import (
 from attnscope.errors import UsageError
 
 _INPUT, _SELECT, _OUTPUT = "Input", "What to compute", "Output"
-KEPT = ("top", "rows", "columns", "pooled")
+PARTS = ("top", "rows", "columns", "pooled")
+BRIEF, ALL = "brief", "all"
+KEPT = (BRIEF, *PARTS, ALL)
+_BRIEF_STATISTICS, _BRIEF_DIGITS = ("entropy", "first", "special", "self"), 3
 Format = Literal["txt", "jsonl", "csv", "tsv", "parquet"]
 
 
@@ -118,11 +121,31 @@ class DumpSelectionOptions(SelectionOptions):
             metavar="WHAT",
             parser=arguments.some_of("--keep", "part", KEPT),
             autocompletion=completion.words(*KEPT),
-            help="Findings to keep, separated by commas: top (contributors), rows (statistics of every row: "
-            "{row_statistics}), columns (weight that every token receives), pooled (a map of fixed size).",
+            help=f"Findings to keep, separated by commas: brief (contributors and the statistics "
+            f"{', '.join(_BRIEF_STATISTICS)}, to {_BRIEF_DIGITS} decimals), or exact ones: top (contributors), rows "
+            "(statistics of every row: {row_statistics}), columns (weight that every token receives), pooled (a map of "
+            "fixed size), all.",
         ),
-    ] = "top,rows"
+    ] = BRIEF
     pool: Annotated[int, pool_option("Rows and columns of a pooled map.")] = 16
+
+    def kept(self) -> dict[str, Any]:
+        """Return the fields of batch.header.Settings that `--keep` and `--stage` stand for.
+
+        Raises:
+            UsageError: A brief dump was asked for beside exact findings.
+        """
+        words = self.keep.split(",")
+        brief = words == [BRIEF]
+        if BRIEF in words and not brief:
+            hint = f"remove {BRIEF}, or the others"
+            raise UsageError(f"{BRIEF} cannot be combined with exact findings", where="--keep", hint=hint)
+        parts = PARTS if ALL in words else PARTS[:2] if brief else tuple(words)
+        return {
+            "keep": (*parts, *(["stages"] if self.stages else [])),
+            "statistics": _BRIEF_STATISTICS if brief else None,
+            "digits": _BRIEF_DIGITS if brief else None,
+        }
 
 
 @dataclass(frozen=True, kw_only=True)

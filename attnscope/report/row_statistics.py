@@ -214,12 +214,12 @@ KEY_TOKENS = {statistic.name: statistic.key_token for statistic in ROW_STATISTIC
 WITHIN = tuple(statistic.within for statistic in ROW_STATISTICS if statistic.within is not None)
 
 
-def _struct(name: str, doc: str, kind: Any, *, sink: str | None = None, omit_defaults: bool = False) -> Any:
-    """Return a struct with a field for each statistic, and one for what a sink takes."""
+def _struct(name: str, doc: str, kind: Any, *, sink: str | None = None, some: bool = False) -> Any:
+    """Return a struct with a field for each statistic, and one for what a sink takes; any may be left out of `some`."""
     fields: list[Any] = []
     meanings = []
     for statistic in ROW_STATISTICS:
-        fields.append((statistic.name, kind | None, None) if statistic.added else (statistic.name, kind))
+        fields.append((statistic.name, kind | None, None) if statistic.added or some else (statistic.name, kind))
         meanings.append(f"        {statistic.name}: {statistic.meaning}")
     if sink is not None:
         fields.append(("sink", kind | None, None))
@@ -227,7 +227,7 @@ def _struct(name: str, doc: str, kind: Any, *, sink: str | None = None, omit_def
     fields.sort(key=len)  # those that may be absent come last
     text = "\n".join((doc, "", "    Attributes:", *meanings, "    "))
     return msgspec.defstruct(
-        name, fields, namespace={"__doc__": text}, module=__name__, frozen=True, omit_defaults=omit_defaults
+        name, fields, namespace={"__doc__": text}, module=__name__, frozen=True, omit_defaults=some
     )
 
 
@@ -262,10 +262,10 @@ else:
     )
     RowArrays = _struct(
         "RowArrays",
-        "Statistics of every query's whole row of weights, (unit, query) each; see report.Rows.",
+        "Statistics of every query's whole row of weights, (unit, query) each, where kept; see report.Rows.",
         Matrix,
         sink="What each query gives to the head's sink: its weights sum to 1 minus this. None without sinks.",
-        omit_defaults=True,
+        some=True,
     )
     Means = _struct(
         "Means",

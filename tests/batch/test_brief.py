@@ -1,0 +1,77 @@
+"""A default dump is small, and its windows are: what it rounds and leaves out, and how soon it is saved."""
+
+import msgspec
+import numpy as np
+import pytest
+
+from attnscope.batch.dump_reader import Dump
+from attnscope.batch.header import Grouping
+from attnscope.batch.items import from_txt
+from attnscope.batch.runner import Runner
+from attnscope.cli import main
+from attnscope.report.row_statistics import STATISTICS
+from tests.helpers.batch_fakes import BOUNDS, HOLDS, Work
+
+TEXT = "A man who swims in the sea at noon takes care to"
+BRIEF = {"entropy", "first", "special", "self"}
+
+
+def test_a_brief_dump_is_the_whole_one_rounded(tmp_path, monkeypatch, minilm):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "texts.txt").write_text(f"{TEXT}\nRivers erode banks\n")
+    for name, more in (("brief", []), ("all", ["--keep", "all"])):
+        assert main(["batch", "texts.txt", "-o", f"{name}.jsonl", "-m", str(minilm), "--quiet", *more]) == 0
+    assert len((tmp_path / "brief.jsonl").read_bytes().splitlines()[1]) <= 60_000
+    brief, whole = (list(Dump(tmp_path / f"{name}.jsonl").records()) for name in ("brief", "all"))
+    assert len(brief[0].tokens) == 15
+    assert len(brief[0].units) == 72
+    for one, other in zip(brief, whole, strict=True):
+        assert (one.columns, one.pooled) == (None, None)
+        assert other.columns.shape == (72, len(other.tokens))
+        assert other.pooled is not None
+        assert {name for name in STATISTICS if getattr(one.rows, name) is not None} == BRIEF
+        assert all(getattr(other.rows, name) is not None for name in STATISTICS)
+        np.testing.assert_array_equal(one.top.keys, other.top.keys)
+        pairs = [(getattr(one.rows, name), getattr(other.rows, name)) for name in sorted(BRIEF)]
+        for rounded, exact in [*pairs, (one.top.weight, other.top.weight)]:
+            np.testing.assert_allclose(rounded, exact, rtol=0, atol=0.000501)
+            np.testing.assert_allclose(rounded * 1000, np.round(rounded * 1000), rtol=0, atol=1e-3)
+            assert not np.array_equal(rounded, exact)
+    assert main(["convert", "brief.jsonl", "rows.csv", "--table", "rows", "--quiet"]) == 0
+    heading = (tmp_path / "rows.csv").read_text().splitlines()[0].split(",")
+    assert heading[6:] == ["entropy", "first", "special", "self", "sink"]
+
+
+def test_brief_beside_exact_findings_is_refused(tmp_path, capsys):
+    assert main(["batch", "texts.txt", "-o", str(tmp_path / "x"), "--keep", "brief,columns"]) == 2
+    said = "--keep: brief cannot be combined with exact findings; remove brief, or the others"
+    assert capsys.readouterr().err == f"attnscope: error: {said}\n"
+
+
+class Windows:
+    """Takes records, and notes which came together."""
+
+    needs_all_records = False
+
+    def __init__(self):
+        from attnscope.batch.journal import JournalState
+
+        self.written, self.windows = JournalState(), []
+
+    def write(self, records, new, by_group):
+        self.windows.append([record.index for record in records])
+
+
+@pytest.mark.parametrize(("most", "windows"), [(0, [[0, 1, 2, 3, 4]]), (5, [[0, 1], [2], [3, 4]]), (1, None)])
+def test_a_window_has_so_many_tokens_at_most(tmp_path, most, windows):
+    (tmp_path / "texts").write_text("a b\nc d e\nf g h i j k\nl\nm n\n")
+    sink, bounds = Windows(), msgspec.structs.replace(BOUNDS, window=10**6, window_tokens=most)
+    with open(tmp_path / "texts", "rb") as file:
+        runner = Runner(Work(), sink, bounds, strict=False, on_progress=lambda summary: None, holds=HOLDS)
+        runner.run(from_txt(file, "texts"))
+    assert sink.windows == (windows or [[n] for n in range(5)])
+
+
+def test_dumps_that_were_begun_before_windows_had_a_limit_go_on_without():
+    old = msgspec.json.encode({"tokens": 1, "values": 2, "window": 3, "cells": 0, "threads": 1})
+    assert msgspec.json.decode(old, type=Grouping).window_tokens == 0
