@@ -140,13 +140,19 @@ def estimate_memory(c: ModelConfig, dtype: str, d: MemoryDemand) -> dict[str, in
         report += (PICTURE if d.picture else DRAWN) * d.drawn
     return {
         "program": PROGRAM,
-        "weights": (parameters + d.copied_elements) * size + READING * (not d.words),
+        "weights": (parameters + d.copied_elements) * size + (_drawn_bytes(c, size) if d.words else READING),
         "text": everything * TOKEN + library + 8 * d.characters,
         "activations": running,
         "tile": tile + beside_tiles,
         "kept": 4 * (values + norms + pooled + LOGITS * d.predicted * c.vocab_size),
         "report": max(0, report - running - tile),
     }
+
+
+def _drawn_bytes(c: ModelConfig, size: int) -> int:
+    """Return bytes of the largest parameter as random numbers are drawn, before they become 16 bits wide."""
+    rows = max(c.vocab_size, c.max_positions or 0, c.d_mlp, c.n_heads * c.d_head)
+    return 4 * c.d_model * rows if size < 4 else 0
 
 
 def _activation_bytes(c: ModelConfig, size: int, d: MemoryDemand) -> int:
@@ -166,12 +172,15 @@ def _numbers_per_token(c: ModelConfig, size: int, d: MemoryDemand) -> int:
     entering = c.d_model * max(4, 1 + 2 * wide)
     sides = 2 * c.d_model + q + k + v  # a layer's input, the same normed, and what is made of it
     projecting = sides + q * rotary
-    watching = sides + wide * min(d.heads, c.n_kv_heads) * (c.d_head + c.d_value)
+    tiled = d.layers > 1 and not _has_kernel(c)  # layers that are not recorded go through tiles with all heads
+    watching = sides + wide * min(c.n_heads if tiled else d.heads, c.n_kv_heads) * (c.d_head + c.d_value)
     leaving = max(sides, 3 * c.d_model) + o if d.layers > 1 else 0  # a layer that another one follows
     if d.output_needed:
         unbounded = not all(map(_windowed, d.masks))
         apart = d.heads < c.n_heads and unbounded  # heads that are not recorded
         watching += o * (1 + apart)
+    elif tiled:
+        watching += 3 * o  # as tiles fill it, as the projection takes it, and the hole that the last layer's left
     return max(entering, projecting, watching, leaving) + 2 * c.d_head * rotary
 
 
@@ -185,11 +194,11 @@ def _tile_bytes(c: ModelConfig, d: MemoryDemand) -> tuple[int, int]:
     Libraries keep the latter, or never take it, as processors differ.
     """
     a_row = d.batch * d.tokens
-    scores = min(max(TILE, min(2 * TILE, ENOUGH_ROWS * a_row), TILE_ROWS * a_row), a_row * d.tiled_queries * d.heads)
+    scores = _tile_scores(d, d.tiled_queries, d.heads)
     widening = any(not _windowed(mask) and any(term.left_to_right for term in mask) for mask in d.masks)
     shapes = min(SHAPES, d.tokens // NARROWER, -(-d.tiled_queries // ENOUGH_ROWS)) * widening
-    stages = STAGES + RAW * d.raw + SINK * c.sinks + BIAS * (c.positions == "alibi") + MEASURE * d.mean
-    stages += MANY * (d.top > FEW)
+    unrecorded = STAGES + SINK * c.sinks + BIAS * (c.positions == "alibi")
+    stages = unrecorded + RAW * d.raw + MEASURE * d.mean + MANY * (d.top > FEW)
     rows = min(d.tiled_queries, max(TILE_ROWS, scores // a_row))
     near = max((within for within in WITHIN if within < d.tokens), default=0)  # to both sides of every row of a tile
     at_once = max(1, min(d.heads, scores // (a_row * rows)))
@@ -198,21 +207,39 @@ def _tile_bytes(c: ModelConfig, d: MemoryDemand) -> tuple[int, int]:
     beside = scores * (rows + 2 * near) // d.tokens
     ranked = RANKED * min(d.top, d.tokens) * scores // d.tokens if d.rows else 0
     tile = 4 * (stages * scores + beside + pooling) + ranked
+    tiles = tile + int(_more_tiles(d, scores, d.tiled_queries * d.heads) * tile)
+    if d.layers > 1 and not _has_kernel(c):  # layers that are not recorded go through tiles, too
+        scores = _tile_scores(d, d.tokens, c.n_heads)
+        tiles = max(tiles, int((1 + _more_tiles(d, scores, d.tokens * c.n_heads)) * 4 * unrecorded * scores))
     beside_tiles = BUFFERS + OF_A_THREAD * (d.threads - 1) + SHAPE * shapes
-    return tile + int(_more_tiles(d, scores) * tile) + _kernel(c, d), beside_tiles
+    return tiles + _kernel(c, d), beside_tiles
 
 
-def _more_tiles(d: MemoryDemand, scores: int) -> float:
-    """Count the tiles of so many scores that other threads hold: those of a window are as wide as that."""
+def _tile_scores(d: MemoryDemand, queries: int, heads: int) -> int:
+    """Count the scores in the largest tile of so many queries of so many heads."""
+    a_row = d.batch * d.tokens
+    return min(max(TILE, min(2 * TILE, ENOUGH_ROWS * a_row), TILE_ROWS * a_row), a_row * queries * heads)
+
+
+def _more_tiles(d: MemoryDemand, scores: int, rows: int) -> float:
+    """Count the tiles of so many scores, out of so many rows, that other threads hold.
+
+    Those of a window are as wide as that.
+    """
     windows = [min((term.window for term in mask if term.window is not None), default=d.tokens) for mask in d.masks]
     width = d.tokens if d.raw else min(d.tokens, 2 * max(windows, default=d.tokens) + WINDOW_ROWS)
-    others = min(d.threads, -(-d.batch * d.tokens * d.tiled_queries * d.heads // scores)) - 1
+    others = min(d.threads, -(-d.batch * d.tokens * rows // scores)) - 1
     return others * min(1.0, d.batch * width * WINDOW_ROWS * d.heads / scores)
+
+
+def _has_kernel(c: ModelConfig) -> bool:
+    """Whether torch's kernel knows the attention of layers that are not recorded."""
+    return c.softcap is None and not c.sinks
 
 
 def _kernel(c: ModelConfig, d: MemoryDemand) -> int:
     """Return bytes of the mask that a kernel takes for heads or layers that are not recorded."""
-    if d.layers == 1 or c.softcap is not None or c.sinks:
+    if d.layers == 1 or not _has_kernel(c):
         return 0  # the last layer's output is not needed; what no kernel knows goes through tiles
     if c.positions == "alibi":
         return KERNEL_BIAS * min(max(KERNEL, d.batch * c.n_heads * d.tokens), d.batch * c.n_heads * d.tokens**2)

@@ -63,6 +63,19 @@ DRAWS = {  # what once took more than it was estimated to: up to three times as 
     "a mean of many heads": Draw(
         0, HEADS.format(256), "the bank " * 200, ("--layer", "0", "--head", "mean", "--format", "json")
     ),
+    "layers that are not recorded, without a kernel": Draw(
+        0,
+        HEADS.format(8).replace("d_model = 8", "d_model = 1024").replace("n_layers = 2", "n_layers = 4")
+        + "d_head = 64\nsoftcap = 20.0\n",
+        "the bank by the river was old and\n" * 80 + "the bank " * 126,
+        ("--layer", "-1", "--head", "0", "--query", "1"),
+    ),
+    "large parameters of 16 bits": Draw(
+        0,
+        HEADS.format(8).replace("d_model = 8", "d_model = 1024") + "positions = 'learned'\nmax_positions = 60000\n",
+        "the bank",
+        ("--layer", "0", "--head", "0", "--dtype", "float16"),
+    ),
     "a picture of many contributors": Draw(
         0,
         HEADS.format(64),
