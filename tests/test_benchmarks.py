@@ -36,7 +36,19 @@ def test_the_stages_of_a_run_are_those_of_the_command_line(tmp_path: Path) -> No
     model, text = str(tmp_path / "gpt2"), str(tmp_path / "text.txt")
     done = run("stages.py", "ours", model, text, str(tmp_path / "stages.jsonl"))
     assert {"load", "forward", "write", "loaded", "peak"} == json.loads(done.stdout).keys(), done.stderr
-    typed = ["batch", text, "-o", str(tmp_path / "dump.jsonl"), "--model", model, "--top", "5", "--quiet"]
+    typed = [
+        "batch",
+        text,
+        "-o",
+        str(tmp_path / "dump.jsonl"),
+        "--model",
+        model,
+        "--top",
+        "5",
+        "--keep",
+        "top,rows",
+        "--quiet",
+    ]
     subprocess.run([sys.executable, "-m", "attnscope", *typed], cwd=ROOT, check=True)
     dumped = json.loads((tmp_path / "dump.jsonl").read_text().splitlines()[1])
     staged = json.loads((tmp_path / "stages.jsonl").read_text())

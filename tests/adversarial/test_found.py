@@ -76,7 +76,7 @@ def test_a_line_of_an_error_has_an_end(tmp_path: Path) -> None:
 
 
 def test_a_comparison_without_anything_in_common(tmp_path: Path) -> None:
-    argv = ["compare", "bank river", "water stones", "--query", "1", "--config", "causal", "--format", "heat"]
+    argv = ["compare", "bank", "water stones", "--query", "0", "--config", "causal", "--format", "heat"]
     assert "no shown row or column is in both" in ended(tmp_path, argv).out
 
 

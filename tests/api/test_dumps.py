@@ -14,7 +14,19 @@ TEXTS = ["The bank by the river", "", "river", "the old bank was eroded by the r
 @pytest.fixture(params=["dump.jsonl", "shards", "dump.json"])
 def dump(request, tmp_path: Path) -> Path:
     (tmp_path / "texts.txt").write_text("\n".join(TEXTS) + "\n")
-    words = ["--layer", "1", "--head", "all", "--stage", "weights,output", "--top", "2", "--quiet"]
+    words = [
+        "--layer",
+        "1",
+        "--head",
+        "all",
+        "--stage",
+        "weights,output",
+        "--top",
+        "2",
+        "--keep",
+        "top,rows",
+        "--quiet",
+    ]
     assert main(["batch", str(tmp_path / "texts.txt"), "-o", str(tmp_path / request.param), *words]) in (0, 3)
     return tmp_path / request.param
 

@@ -130,11 +130,11 @@ def test_real_output_keeps_to_the_published_schema(folders):
 
 def test_the_command_line(folders, capsys):
     folder = str(folders("llama"))
-    assert main(["check", TEXT, "--model", folder, "--quiet"]) == 0
+    assert main(["check", TEXT, "--model", folder]) == 0
     assert "all 20 checks passed" in capsys.readouterr().out
     assert main(["check", TEXT, "--model", folder, "--quiet", "--format", "json"]) == 0
     assert json.loads(capsys.readouterr().out)["schema"] == "attnscope.check/1"
-    assert main(["check", TEXT, "--model", folder, "--quiet", "--tolerance", "1e-12"]) == 1
+    assert main(["check", TEXT, "--model", folder, "--tolerance", "1e-12"]) == 1
     assert "checks failed: do not trust" in capsys.readouterr().out
     assert main(["check", "--tolerance", "-1"]) == 2
 

@@ -219,7 +219,7 @@ def test_a_removed_working_folder(attnscope, tmp_path):
 
 
 def test_an_ending_that_nothing_has_is_refused_before_force_is_offered(attnscope, tmp_path):
-    target = tmp_path / "there.png"
+    target = tmp_path / "there.gif"
     target.write_bytes(b"there")
     done = attnscope("fine", "run", TEXT, "--output", str(target))
     assert done.returncode == 2

@@ -95,7 +95,7 @@ def test_a_screen_of_texts_of_which_some_are_too_long_to_print(
     file = tmp_path / "texts.txt"
     file.write_text("\n".join(lines) + "\n")
     for command in ("run", "compare"):
-        assert main([command, "--file", str(file), "--config", "grouped-query", "--quiet"]) == 0
+        assert main([command, "--file", str(file), "--config", "grouped-query"]) == 0
         out, err = capsys.readouterr()
         assert err == ""
         assert all(f"· {len(text.split())} tokens" in out for text in lines)

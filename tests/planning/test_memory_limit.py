@@ -42,7 +42,7 @@ def tight(monkeypatch):
 
     def room(*args, **options):
         spare, streamed, memory = real(*args, **options)
-        estimated = memory._estimate
+        estimated = memory.estimate
         return spare, streamed, MemoryLimit(estimated + 2 * HELD, "--max-memory", estimated)
 
     for module in (run_plan, dump):

@@ -10,7 +10,7 @@ from msgspec import structs
 from attnscope.batch import tables, worker
 from attnscope.batch.dump_reader import Dump
 from attnscope.comparison import reports, runs
-from attnscope.comparison.reports import _AlignedSide, _Text
+from attnscope.comparison.reports import _AlignedSide, _Pairs, _shown_in_both, _Text
 from attnscope.comparison.tolerance import MatrixPair
 from attnscope.explanation import arithmetic, build
 from attnscope.model.head_capture import HeadCapture
@@ -50,11 +50,15 @@ def _own_tokens_do_not_move() -> Plant:
 
 
 def _rows_of_the_other_side() -> Plant:
-    return _Text, "queries", property(lambda self: [(i, i) for i, _ in self.tokens if i in self.b.queries])
+    def pairs(self: _Text, tokens: Any, sources: Any) -> Any:
+        queries = [(i, i) for i, _ in tokens if i in self.b.queries]
+        return _Pairs(tokens, sources, queries, _shown_in_both(sources, self.a.keys, self.b.keys))
+
+    return _Text, "_pairs", pairs
 
 
 def _heads_are_paired_by_their_place() -> Plant:
-    return _Text, "heads", lambda self, axis: list(zip(self.a.heads, self.b.heads[::-1], strict=True))
+    return _Text, "heads", lambda self: list(zip(self.a.heads, self.b.heads[::-1], strict=True))
 
 
 def _newcomers_are_counted_twice() -> Plant:
