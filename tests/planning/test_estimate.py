@@ -18,23 +18,20 @@ CASES = [  # benchmarks/memory.py has all lengths of all of them
     ("windowed", "last layer", 8_192),
     ("windowed", "rows, as JSON", 16_384),
     ("windowed", "all layers", 8_192),
-    ("wide", "all layers", 7_500),
     ("wide", "in 16 bits", 4_000),
     ("causal", "rows, as JSON", 4_096),
-    ("wide", "one head", 128),
     ("wide", "one head", 8_192),
     ("pieces", "one head", 512),
 ]
 
 
 @LINUX
-@pytest.mark.parametrize("selection", ["all layers", "in 16 bits"])
-def test_the_estimate_is_as_near_where_weights_are_stored_kept_or_read_again(selection, tmp_path):
-    kept, streamed = (measure("stored", selection, 256, tmp_path, streamed=streamed) for streamed in (False, True))
+def test_the_estimate_is_as_near_where_weights_are_stored_kept_or_read_again(tmp_path):
+    """In 32 bits; `benchmarks/memory.py` has 16, too."""
+    kept, streamed = (measure("stored", "all layers", 256, tmp_path, streamed=streamed) for streamed in (False, True))
     assert 1.0 <= kept.ratio <= 1.5, kept
     assert 1.0 <= streamed.ratio <= 1.5, streamed
-    size = 2 if selection == "in 16 bits" else 4
-    layers = 4 * (4 * 1024 * 1024 + 2 * 1024 * 6144) * size  # all but two of six
+    layers = 4 * (4 * 1024 * 1024 + 2 * 1024 * 6144) * 4  # all but two of six
     assert kept.peak - streamed.peak > 0.85 * layers
 
 
@@ -67,7 +64,7 @@ DRAWS = {  # what once took more than it was estimated to: up to three times as 
         0,
         HEADS.format(8).replace("d_model = 8", "d_model = 1024").replace("n_layers = 2", "n_layers = 4")
         + "d_head = 64\nsoftcap = 20.0\n",
-        "the bank by the river was old and\n" * 80 + "the bank " * 126,
+        "the bank by the river was old and\n" * 20 + "the bank " * 126,
         ("--layer", "-1", "--head", "0", "--query", "1"),
     ),
     "large parameters of 16 bits": Draw(
