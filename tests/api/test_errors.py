@@ -53,7 +53,7 @@ REFUSED = [
     ({"model": 5}, "model: a int is not a model; pass a folder, the name of a bundled sample, or a transformers model"),
     ({"model": "riverbank", "config": "causal"}, "model and config cannot be used together; pass one of them"),
     ({"tokenizer": "no/where"}, "tokenizer: no/where: no such folder, bundled sample or repository"),
-    ({"tokenizer": 5}, "tokenizer: a int is no path; give the path of its tokenizer.json"),
+    ({"tokenizer": 5}, "tokenizer: a int is not a path; give the path of its tokenizer.json"),
     ({"tokenizer": "x", "config": "causal"}, "tokenizer and config cannot be used together; set tokenizer in the"),
     ({"context": "x"}, "context: the model has no cross-attention; remove it"),
     ({"pair": ["x", "y"]}, "pair: 2 for 1 texts; pass one for each text"),
@@ -98,7 +98,7 @@ def test_texts_that_are_none(text, said):
         (lambda: attnscope.explain(TEXT, query=0, engine="transformers"), "remove engine, or use inspect"),
         (lambda: attnscope.explain(TEXT, query=0, top=0), "top: 0 is out of range"),
         (lambda: attnscope.explain(TEXT, query=0, stages="weights"), "explain() has no argument 'stages'"),
-        (lambda: attnscope.compare(TEXT, mask="own"), "mask: 'own' has nothing to be compared with; pass a list"),
+        (lambda: attnscope.compare(TEXT, mask="own"), "mask: 'own' has no other mask to be compared with; pass a list"),
         (lambda: attnscope.compare(TEXT, mask=["own"]), "mask: has 1 value; a comparison needs at least two"),
         (lambda: attnscope.compare(TEXT, mask=["own", "causal"], layer=[0, 1]), "layer and mask are lists; compare"),
         (lambda: attnscope.compare(attnscope.inspect(TEXT)), "there is only one report; a comparison needs"),
@@ -154,7 +154,7 @@ def test_no_error_names_an_option_that_python_does_not_have():
         )
         for name in kind.__annotations__
     }
-    known |= {"text", "force", "save", "report", "adapter"}
+    known |= {"text", "force", "save", "report", "adapter", "look"}
     rooms = [p for p in (ROOT / "attnscope").rglob("*.py") if p.parent.name not in ("cli", "batch", "terminal", "api")]
     said = []
     for path in rooms:
