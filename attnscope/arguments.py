@@ -138,7 +138,7 @@ def size(text: Any) -> int:
     if count < 1:
         raise UsageError("must be at least one byte", where="--max-memory")
     if count > _MOST_MEMORY:
-        raise UsageError(f"'{text}' is too large", where="--max-memory", hint="such as 1.5G")
+        raise UsageError(f"'{text}' is too large", where="--max-memory", hint="use a size such as 1.5G")
     return int(count)
 
 
@@ -172,7 +172,9 @@ def tolerance(option: str) -> Callable[[Any], float]:
         except ValueError:
             value = -1.0
         if not 0 <= value < float("inf"):
-            raise UsageError(f"must be a number, 0 or more, not '{text}'", where=option, hint="such as 1e-5")
+            raise UsageError(
+                f"must be a number, 0 or more, not '{text}'", where=option, hint="use a number such as 1e-5"
+            )
         return value
 
     return read

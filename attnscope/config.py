@@ -265,7 +265,9 @@ def _check_scaling(rope: Rope | None, d_head: int, where: str) -> None:
             found = "LongRoPE cannot scale rotary positions of a model that was trained on one token"
             raise AttnscopeError(found, where=where, hint="set original_max_positions to the length trained on")
     if scaling.kind == "yarn" and rope.theta == 1:
-        raise AttnscopeError("YaRN cannot scale rotary positions with theta 1", where=where, hint="such as 10000")
+        raise AttnscopeError(
+            "YaRN cannot scale rotary positions with theta 1", where=where, hint="use a value such as 10000"
+        )
     if scaling.kind == "llama3" and scaling.low_freq_factor >= scaling.high_freq_factor:
         found = (
             f"low_freq_factor {scaling.low_freq_factor:g} is not below high_freq_factor {scaling.high_freq_factor:g}"

@@ -81,7 +81,7 @@ def check_options(run: RunConfig, asked: AblationOptions) -> None:
         hint = 'use --cut L5H1, --cut "L5H1: it→animal", or --each head'
         raise UsageError(f"--cut and --each {what}", hint=hint)
     if asked.reference is not None and asked.replacement != "mean":
-        raise UsageError("is what --with mean averages over", where="--reference", hint="add --with mean")
+        raise UsageError("applies only to --with mean", where="--reference", hint="add --with mean")
     edges_only = asked.each == "edge" or (
         asked.each is None and all(parse_cut(text, "--cut").query is not None for text in asked.cuts)
     )
@@ -95,13 +95,13 @@ def check_options(run: RunConfig, asked: AblationOptions) -> None:
             known = takes[asked.each].replace(" ", ", ")
             unit = "--cut" if asked.each is None else f"--each {asked.each}"
             hint = f"{unit} takes {known}" if known else "name layer, head and edge in --cut"
-            raise UsageError(f"has nothing to do with {unit}", where=option, hint=hint)
+            raise UsageError(f"does not apply to {unit}", where=option, hint=hint)
     for option, typed in (("--layer", run.layer), ("--head", run.head)):
         if parse_indices(typed, option).word == "mean":
             raise UsageError("a mean cannot be cut", where=option, hint="use all, or numbers")
     if asked.each == "edge" and not any(narrowed[option] for option in ("--layer", "--head", "--query")):
         hint = "add --layer and --head, or --query"
-        raise UsageError("every edge of every head would be too many", where="--each edge", hint=hint)
+        raise UsageError("cannot cut every edge of every head", where="--each edge", hint=hint)
 
 
 def plan_one(run: RunConfig, source: ModelSource) -> TextPlan:

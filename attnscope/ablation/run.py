@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 Array = np.ndarray[Any, np.dtype[Any]]
 OFF_SINK = (
-    "Weight that words give to tokens other than the first and special ones (where heads rest), averaged over words."
+    "Weight that words give to tokens other than the first and special ones (the usual sinks), averaged over words."
 )
 OFF_SINK_LAYER = f"{OFF_SINK[:-1]} and heads."
 EDGE_WEIGHT = "Weight α that the query gives to the key."
@@ -79,7 +79,7 @@ def ablate(
     effects = uncut.compare(names, [after[place] for place in range(len(ways))])
     notes = list(bench.notes)
     if whole and len(ways) == 2:
-        notes.append(f"heads that are cut whole give {'0' if asked.replacement == 'zero' else 'their mean output'}")
+        notes.append(f"heads that are cut entirely output {'0' if asked.replacement == 'zero' else 'their mean'}")
     parts = [
         CutPart(
             cut.written,
@@ -92,7 +92,9 @@ def ablate(
     ]
     for part in parts:
         if part.queries is not None and part.weight == 0.0:
-            notes.append(f"--cut '{part.written}': no query gives any weight to these keys, so there is nothing to cut")
+            notes.append(
+                f"--cut '{part.written}': no query gives any weight to these keys, so this cut changes nothing"
+            )
     norms = uncut.baseline.hidden.double().norm(dim=-1).float().cpu().numpy()
     return Ablation(**uncut.header(), cuts=parts, norms=norms, effects=effects, notes=notes)
 

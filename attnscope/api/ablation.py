@@ -93,7 +93,7 @@ class EffectsResult(Result[EffectSurvey]):
             AttnscopeError: They are edges.
         """
         if self.unit == "edge":
-            raise UsageError("edges have no place in layers × heads", hint="use .effect, or .to_pandas()")
+            raise UsageError("effects of edges are not a matrix of layers × heads", hint="use .effect, or .to_pandas()")
         return self.data.grid(self.effect)
 
     def strongest(self, k: int = 10) -> list[UnitEffect]:

@@ -54,7 +54,7 @@ def sides_of(texts: Sequence[Any], options: Mapping[str, Any]) -> tuple[str, lis
     if not several:
         if given.get("mask") is not None:
             hint = "pass a list, such as mask=['own', 'causal']"
-            raise UsageError(f"{given['mask']!r:.80} has nothing to be compared with", where="mask", hint=hint)
+            raise UsageError(f"{given['mask']!r:.80} has no other mask to be compared with", where="mask", hint=hint)
         hidden = given.get("hide")
         several = {"mask": ["causal", "bidirectional"]} if hidden is None else {"hide": [None, hidden]}
     ((axis, values),) = several.items()

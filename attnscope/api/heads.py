@@ -149,10 +149,10 @@ def is_question(options: Mapping[str, Any]) -> bool:
     """
     asked = options.get("measure") is not None or options.get("key") is not None
     if asked and options.get("role") is not None:
-        raise UsageError("role excludes measure and key", where="role", hint="leave one of them out")
+        raise UsageError("role cannot be used with measure or key", where="role", hint="leave one of them out")
     for name in ("query", "hide"):
         if not asked and options.get(name) is not None:
-            raise UsageError("applies to one number of every head", where=name, hint="give key or measure")
+            raise UsageError("applies only to one number for every head", where=name, hint="give key or measure")
     return asked
 
 

@@ -209,7 +209,7 @@ class ModelHeadsArguments(CallArguments, total=False):
         role: Only these roles: a name, or several; None for all.
         measure: One number for every head instead of roles: `weight`, `value` or `projected` of `key`, or a statistic
             of the average row, such as `entropy`.
-        draws: Sequences of random tokens of each kind.
+        draws: Number of random sequences of each kind.
         seed: Of the random tokens.
     """
 
@@ -380,7 +380,7 @@ def targets_of(options: Mapping[str, Any]) -> tuple[str, ...] | None:
     listed = [] if named is None else [named] if isinstance(named, str) else _several("target", named)
     if options.get("by") != "logit":
         if listed:
-            raise UsageError("is only for by='logit'", where="target", hint="add by='logit'")
+            raise UsageError("applies only to by='logit'", where="target", hint="add by='logit'")
         return None
     if len(listed) > 2 or not all(isinstance(one, str) for one in listed):
         raise UsageError(f"{named!r:.80} is not one token or two", where="target", hint="pass a str, or two")
@@ -457,7 +457,7 @@ def cuts(value: Any) -> tuple[str, ...]:
 def _keys(value: Any) -> tuple[str, ...]:
     named = [value] if isinstance(value, str) else list(value) if isinstance(value, Iterable) else [value]
     if not all(isinstance(one, str) for one in named):
-        raise UsageError(f"{value!r:.80} is no key", where="ignore_key", hint="give a str, or several")
+        raise UsageError(f"{value!r:.80} is not a key", where="ignore_key", hint="give a str, or several")
     return tuple(named)
 
 
@@ -572,5 +572,5 @@ def tokenizer_path(value: Any) -> str:
     """
     if not isinstance(value, str) and not hasattr(value, "__fspath__"):
         hint = "give the path of its tokenizer.json: only a model of transformers takes a tokenizer itself"
-        raise UsageError(f"a {type(value).__name__} is no path", where="tokenizer", hint=hint)
+        raise UsageError(f"a {type(value).__name__} is not a path", where="tokenizer", hint=hint)
     return _path("tokenizer")(value)

@@ -184,9 +184,7 @@ def _group_limits(settings: Settings, run: RunConfig, source: ModelSource) -> tu
     if run.max_memory is None:
         more = _TOKENS * a_token + 4 * _VALUES * _BYTES
         if more > spare:
-            found = (
-                f"a group of texts needs {format_bytes(more)}, but half of the free memory leaves {format_bytes(spare)}"
-            )
+            found = f"a group of texts needs {format_bytes(more)}, but half of the free memory is {format_bytes(spare)}"
             raise AttnscopeError(found, hint="free some memory, or use smaller groups with --max-memory")
         window = _WINDOW if "stages" in settings.keep else _WINDOW_LINES
         return Grouping(_TOKENS, _VALUES, window, 0, 0, _window_tokens(source)), numbers // 4, stream_reason, memory

@@ -22,7 +22,7 @@ from attnscope.system.checksum import crc32
 _DTYPES = {"F32": np.float32, "I32": np.int32}
 _UNFINISHED = "is not finished"
 _RESTORE = "restore it from a backup"
-_GO_ON = "run the command that started it again to resume"
+_GO_ON = "to resume, run the command that started it again"
 
 
 _Size = Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]

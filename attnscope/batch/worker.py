@@ -47,7 +47,7 @@ def run_config(settings: Settings, given: RunConfig) -> RunConfig:
     for option, typed in (("--layer", settings.layer), ("--head", settings.head)):
         if parse_indices(typed, option).word == "auto":
             raise UsageError(
-                "auto is not possible: it would choose another one for every text",
+                "auto cannot be used: it would choose a different one for every text",
                 where=option,
                 hint="use all, mean or numbers",
             )

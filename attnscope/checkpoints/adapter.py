@@ -160,7 +160,7 @@ def _matches(expression: str, text: str, where: str) -> bool:
     try:
         return re.fullmatch(expression, text) is not None
     except (re.error, RecursionError) as e:
-        raise AttnscopeError(f"is no regular expression ({e})", where=where) from e
+        raise AttnscopeError(f"is not a regular expression ({e})", where=where) from e
 
 
 def _renaming(adapter: _Adapter, folder: Folder) -> Any:

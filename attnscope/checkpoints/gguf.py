@@ -145,7 +145,7 @@ def open_gguf(path: Path) -> Folder:
 def _architecture(metadata: Mapping[str, Any], path: Path) -> tuple[str, _Architecture]:
     name, kind = metadata.get("general.architecture"), metadata.get("general.type", "model")
     if kind != "model":
-        raise AttnscopeError(f"is a GGUF {format_value(kind)}, not a model", where=path, hint="name the model's file")
+        raise AttnscopeError(f"is a GGUF {format_value(kind)}, not a model", where=path, hint="pass the model's file")
     parts = metadata.get("split.count", 1)
     if isinstance(parts, int) and parts > 1:
         hint = "merge them with llama.cpp's llama-gguf-split"

@@ -57,7 +57,9 @@ def read_gguf_header(path: Path) -> GgufHeader:
         header = bytes(reader.data[: reader.at])
         alignment = metadata.get("general.alignment", 32)
         if not isinstance(alignment, int) or alignment < 1 or alignment & (alignment - 1):
-            raise AttnscopeError(f"general.alignment is {format_value(alignment)}", where=path, hint="a power of two")
+            raise AttnscopeError(
+                f"general.alignment is {format_value(alignment)}", where=path, hint="expected a power of two"
+            )
         base = _aligned(reader.at, alignment)
         digest = sample_digest(file, header, base, status.st_size)
     tensors = _located(entries, base, alignment, status.st_size)

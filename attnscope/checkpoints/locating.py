@@ -156,7 +156,7 @@ def _refuse_other_layouts(path: Path) -> None:
     steps = sorted((int(match[1]), match[0]) for name in names if (match := re.fullmatch(_TRAINER, name)))
     steps = [(step, name) for step, name in steps if _has(path / name, CONFIG) or _has(path / name, _ADAPTER)]
     if steps:
-        found = f"is the output of a training, with {len(steps)} checkpoint{'s' * (len(steps) > 1)}"
+        found = f"is the output folder of a training run, with {len(steps)} checkpoint{'s' * (len(steps) > 1)}"
         raise AttnscopeError(found, where=path, hint=f"pass one of them: --model {path / steps[-1][1]}")
     if inner := [name for name in names if exists(path / name, folder=True) and _has(path / name, CONFIG)]:
         more = f" (or {', '.join(inner[1:4])})" if inner[1:] else ""
@@ -193,7 +193,7 @@ def _file(path: Path) -> Located:
         if _has(path.parent, _ADAPTER):
             raise _adapter(path.parent)
         hint = f"put {CONFIG} and tokenizer.json of the model beside it"
-        raise AttnscopeError(f"has the weights alone: there is no {CONFIG} beside it", where=path, hint=hint)
+        raise AttnscopeError(f"has only the weights: there is no {CONFIG} beside it", where=path, hint=hint)
     if kind := _kind(path.name):
         what, hint = kind
         raise AttnscopeError(f"is {what}", where=path, hint=hint.format(path))

@@ -36,7 +36,9 @@ def pull(name: str, *, bars: bool = False) -> Path:
         AttnscopeError: It is not there, may not be read, has no safetensors, or the network fails.
     """
     if not is_repository(name):
-        raise UsageError(f"'{name}' is no name of a repository", where="ORG/NAME", hint="such as org/name")
+        raise UsageError(
+            f"'{name}' is not the name of a repository", where="ORG/NAME", hint="use a name such as org/name"
+        )
     hub = _Hub(name, bars=bars)
     names, inner = hub.names(), ""
     if MODULES in names:
@@ -131,5 +133,5 @@ class _Hub:
             raise
         except Exception as e:  # those of whichever HTTP client the library has, and of the file system
             reason = " ".join(str(e).split())[:200] or type(e).__name__
-            hint = "run the command again: what is there already is not downloaded twice"
+            hint = "run the command again: finished downloads are kept"
             raise AttnscopeError(f"cannot be downloaded ({reason})", where=self.name, hint=hint) from e

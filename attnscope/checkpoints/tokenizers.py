@@ -118,7 +118,7 @@ def open_tokenizer(named: str, config: Mapping[str, Any]) -> FoundTokenizer:
         return replace(built, name=named)
     elif path.suffix != ".json" or path.name in (CONFIG, *_OPTIONS):
         hint = "pass a tokenizer.json, vocab.txt, vocab.json, tokenizer.model, or a folder that has one"
-        raise UsageError(f"'{path.name}' is no tokenizer", where=OPTION, hint=hint)
+        raise UsageError(f"'{path.name}' is not a tokenizer", where=OPTION, hint=hint)
     data = read_file(path, cap=MAX_TOKENIZER)
     return FoundTokenizer(FileTokenizer(path, data), {path.name: len(data)}, sha256(data).hexdigest(), named)
 
@@ -179,5 +179,5 @@ def _refuse(path: Path, present: set[str], name: str | None, family: Any) -> Att
     if name is None or name in _GENERIC:
         why = f"nothing says how a {format_value(family)} splits texts with them"
     else:
-        why = f"a {format_value(name)} of a {format_value(family)} cannot be made of them"
+        why = f"a {format_value(name)} of a {format_value(family)} cannot be built from them"
     return AttnscopeError(f"has no {TOKENIZER}, but {listed}: {why}", where=path, hint=_HINT)

@@ -70,8 +70,9 @@ class CutOptions:
             group=_CUT,
             metavar="CUT",
             parser=arguments.cut,
-            help="A head (L5H1), heads (L5-8H0-2), a layer's heads (L5), all (*), or edges of them: "
-            '"L5H1: it→animal", "*: →[CLS]" (or ->). Tokens are as in --query. Repeatable; all are cut together.',
+            help="What to cut: a head (L5H1), several (L5-8H0-2), all heads of a layer (L5), all heads (*), or edges "
+            'of any of these: "*: →[CLS]", "L5H1: it→animal" (query→key; -> is the same as →). Tokens are written as '
+            "for --query. Repeatable; all cuts are made together.",
         ),
     ] = None
     each: Annotated[
@@ -80,7 +81,7 @@ class CutOptions:
             "--each",
             Each,
             group=_CUT,
-            help="Cut every head, every layer's heads, or every edge alone, and rank them by effect. Edges need "
+            help="Cut each head, all heads of each layer, or each edge on its own, and rank them by effect. Edges need "
             "--layer, --head or --query.",
         ),
     ] = None
@@ -112,12 +113,17 @@ class CutOptions:
             "--with",
             Replacement,
             group=_CUT,
-            help="What replaces the output of a head: zero, or its mean over the text's tokens.",
+            help="What replaces the output of a cut head: zero, or its mean over the text's tokens.",
         ),
     ] = "zero"
     reference: Annotated[
         str | None,
-        option("--reference", group=_CUT, metavar="TEXT", help="With --with mean: average over this text instead."),
+        option(
+            "--reference",
+            group=_CUT,
+            metavar="TEXT",
+            help="With --with mean: average over the tokens of this text instead.",
+        ),
     ] = None
     at: Annotated[
         str | None,
@@ -126,11 +132,13 @@ class CutOptions:
             group=_CUT,
             metavar="TOKENS",
             parser=arguments.text("--at"),
-            help="Tokens at which predictions and hidden states are compared, as in --query; default: the last token, "
-            "or [MASK] for a masked language model.",
+            help="Tokens at which predictions and hidden states are compared, written as for --query; default: the "
+            "last token, or every [MASK] for a masked language model.",
         ),
     ] = None
-    top: Annotated[int | None, top_option("With --each: how many to list; default: 10.", lowest=1, group=_SHOW)] = None
+    top: Annotated[
+        int | None, top_option("With --each: number of entries to list; default: 10.", lowest=1, group=_SHOW)
+    ] = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,10 +174,10 @@ def ablate(
 ) -> None:
     """Cut heads or edges out of attention and show what changes.
 
-    A large weight need not matter. --cut runs the model again without what is named, and compares predictions and
-    final hidden states. --each does that for every head, layer or edge, ranks them by effect, and says how well
-    weights predict it. A cut edge is shown both ways: with its score at −inf, so that softmax gives its weight to the
-    other keys (renormalised), and with its weight set to 0 (unnormalised).
+    A large weight does not always matter. --cut runs the model again without the named heads or edges, and compares
+    predictions and final hidden states. --each does so for every head, layer or edge, ranks them by effect, and shows
+    how well weights predict the effect. A cut edge is shown in two ways: with its score at −inf, so that softmax
+    redistributes its weight over the other keys (renormalised), and with its weight set to 0 (unnormalised).
     """
     from attnscope.cli.deliver import check_output, deliver
     from attnscope.cli.progress import progress

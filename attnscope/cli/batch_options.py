@@ -62,7 +62,7 @@ class InputOptions:
     ] = None
     format: Annotated[
         Format | None,
-        choice("--from", Format, group=_INPUT, help="Format of the input, if its name does not tell."),
+        choice("--from", Format, group=_INPUT, help="Format of the input, if the file's extension does not show it."),
     ] = None
     column: Annotated[
         str,
@@ -121,7 +121,7 @@ class DumpSelectionOptions(SelectionOptions):
             metavar="WHAT",
             parser=arguments.some_of("--keep", "part", KEPT),
             autocompletion=completion.words(*KEPT),
-            help=f"Findings to keep, separated by commas: brief (contributors and the statistics "
+            help=f"Results to keep, separated by commas: brief (contributors and the statistics "
             f"{', '.join(_BRIEF_STATISTICS)}, to {_BRIEF_DIGITS} decimals), or exact ones: top (contributors), rows "
             "(statistics of every row: {row_statistics}), columns (weight that every token receives), pooled (a map of "
             "fixed size), all.",

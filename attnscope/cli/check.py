@@ -37,7 +37,7 @@ class CheckOptions:
         quiet: Print the table alone.
     """
 
-    text: Annotated[str, Argument(metavar="TEXT", help="Text to check with; default: a sentence.")] = (
+    text: Annotated[str, Argument(metavar="TEXT", help="Text to run the checks on; default: a built-in sentence.")] = (
         arguments.CHECKED_TEXT
     )
     context: Annotated[str | None, context_option()] = None
@@ -51,7 +51,8 @@ class CheckOptions:
 def check(checked: CheckOptions, show: FormatOptions, stack: ModelOptions, machine: MachineOptions) -> None:
     """Check that the numbers shown for a model are right.
 
-    Tests the laws of attention on every layer and head, and compares with eager transformers if it is installed.
+    Tests what always holds for attention (rows sum to 1, …) on every layer and head, and compares with eager
+    transformers if it is installed.
     Exits with 0 if every check passes, with 1 if one fails.
     """
     import sys

@@ -55,7 +55,8 @@ def convert(
 ) -> None:
     """Convert a finished dump to a table or to another kind of dump.
 
-    Every row of a table has its text, layer and head. Reports written by run as .json can be converted to tables, too.
+    Every row of a table names its text, layer and head. Reports that run saved as .json can be converted to tables,
+    too.
     """
     from attnscope.batch.convert import convert as make
 

@@ -58,7 +58,7 @@ def check_output(show: OutputOptions, command: Command, inputs: Iterable[object]
     for name in inputs:
         with suppress(OSError, ValueError):  # one of them does not exist, or cannot
             if name is not None and os.path.samefile(show.output, str(name)):
-                raise AttnscopeError("is the input", where=show.output, hint="name another output")
+                raise AttnscopeError("is the input", where=show.output, hint="choose another output")
     from attnscope.files.atomic import check_target
 
     check_target(show.output, force=True)  # that a file exists is said last: --force helps only then

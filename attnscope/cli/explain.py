@@ -53,13 +53,15 @@ class TokenOptions:
     ] = None
     key: Annotated[
         str | None,
-        key_option("Key whose dot product is broken down; default: the one with the largest.", metavar="TOKEN"),
+        key_option(
+            "Key whose dot product is broken down; default: the one with the largest dot product.", metavar="TOKEN"
+        ),
     ] = None
     layer: Annotated[str, layer_option("Layer, counted from 0; -1 is the last.", "auto", metavar="LAYER")] = "auto"
     head: Annotated[str, head_option(f"Head, in the same form. {AUTO_HEAD}", "auto", metavar="HEAD")] = "auto"
     top: Annotated[
         int | None,
-        top_option(f"Keys to show, heaviest first; default: {_WINDOW} in a terminal, all in json.", lowest=1),
+        top_option(f"Keys to show, largest weight first; default: {_WINDOW} in a terminal, all in json.", lowest=1),
     ] = None
 
 
@@ -87,8 +89,8 @@ def explain(
     """Explain the attention of one token, step by step.
 
     Shows the model's own numbers: what enters the layer, the query and every key, the dot products and the dimensions
-    behind the largest, scale, mask, softmax, and the weighted sum of the values. Every step is recomputed and compared
-    with the model.
+    that contribute most to the largest, scale, mask, softmax, and the weighted sum of the values. Every step is
+    recomputed and compared with the model.
     """
     from attnscope.cli.deliver import check_output, deliver, is_table
     from attnscope.cli.progress import progress

@@ -45,7 +45,7 @@ class HeadsOptions:
     Attributes:
         role: Names of roles, joined by commas.
         measure: One number instead of roles.
-        draws: Sequences of random tokens of each kind.
+        draws: Number of random sequences of each kind.
         seed: Of the random tokens.
         top: Heads listed.
         sort: In which order.
@@ -59,7 +59,7 @@ class HeadsOptions:
             metavar="ROLES",
             parser=arguments.roles,
             autocompletion=completion.roles,
-            help="Only these roles, separated by commas, with the value of every head; they are explained below.",
+            help="Show only these roles, separated by commas, with their values for every head; see Roles below.",
         ),
     ] = None
     measure: Annotated[
@@ -81,7 +81,7 @@ class HeadsOptions:
             group=_MEASURE,
             metavar="N",
             parser=arguments.number("--draws", 2, 1000),
-            help="Sequences of random tokens of each kind.",
+            help="Number of random sequences of each kind.",
         ),
     ] = 8
     seed: Annotated[
@@ -97,12 +97,12 @@ class HeadsOptions:
     top: Annotated[
         int | None,
         top_option(
-            "Heads to list of each role; default: as many as fit on a line, and 10 of a single role.",
+            "Heads to list for each role; default: as many as fit on a line, or 10 for a single role.",
             lowest=1,
             group=_SHOW,
         ),
     ] = None
-    sort: Annotated[Sort, choice("--sort", Sort, group=_SHOW, help="Order of the heads that are listed.")] = "value"
+    sort: Annotated[Sort, choice("--sort", Sort, group=_SHOW, help="Order of the listed heads.")] = "value"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,9 +132,9 @@ def heads(
 ) -> None:
     """Show which head does what.
 
-    Measures the roles of every layer and head on texts (by default attnscope's own) and on random tokens, and draws
+    Measures the roles of every head on texts (by default built-in ones) and on random tokens, and draws a grid of
     layers × heads: the letter is the head's main role, the shade its strength. With --key or --measure, draws one
-    number of a text for every head instead.
+    number for every head instead.
     """
     from attnscope.cli.deliver import check_output, deliver
     from attnscope.cli.progress import progress
@@ -148,7 +148,9 @@ def heads(
         raise UsageError("--role cannot be used with --measure or --key", hint="remove one of them")
     for name in ("query", "hide"):
         if values[name] is not None and not question:
-            raise UsageError("applies to one number for every head", where=f"--{name}", hint="add --key or --measure")
+            raise UsageError(
+                "applies only to one number for every head", where=f"--{name}", hint="add --key or --measure"
+            )
     selection = SelectionOptions(**values)
     own_texts = not question and source.text is None and source.file is None
     texts = () if own_texts else read_texts(source, quiet=show.quiet)

@@ -22,7 +22,7 @@ def import_(
         Path,
         Argument(
             metavar="SRC",
-            help="Folder whose weights are pickles: pytorch_model.bin, whole or in shards.",
+            help="Folder with pickled weights: pytorch_model.bin, as one file or in shards.",
             autocompletion=completion.files,
         ),
     ],
@@ -36,15 +36,16 @@ def import_(
             group="Options",
             metavar="SIZE",
             parser=arguments.size,
-            help="Limit the memory of the process that reads them, such as 8G; default: half of the free memory.",
+            help="Limit the memory of the process that reads the pickles, such as 8G; default: half of the free "
+            "memory.",
         ),
     ] = None,
     quiet: Annotated[bool, option("--quiet", group="Options", help="Hide notes on standard error.")] = False,
 ) -> None:
     """Convert pickled weights (.bin) to safetensors.
 
-    A pickle can hold code. A process of its own reads it, which runs none and has limits on time and memory; a pickle
-    that needs code is refused.
+    A pickle can contain code. A separate process with limits on time and memory reads it and runs none of that code; a
+    pickle that needs code is refused.
     """
     from attnscope.importing.folder import import_folder
     from attnscope.planning.memory import format_bytes

@@ -23,14 +23,14 @@ def info(
     every: Annotated[
         bool,
         option(
-            "--list", group="What to show", help="List bundled samples and configs, and supported families instead."
+            "--list", group="What to show", help="List bundled samples, bundled configs and supported families instead."
         ),
     ] = False,
 ) -> None:
     """Show what is in a checkpoint or config.
 
-    Architecture, sizes, parameters, mask, positions, tokenizer and files; --cost adds the cost of its attention. A
-    config.json needs no weights beside it.
+    Shows architecture, sizes, parameters, mask, positions, tokenizer and files; --cost adds the cost of attention. A
+    config.json alone is enough.
     """
     import sys
 

@@ -154,7 +154,8 @@ class ModelOptions:
             group=_MODEL,
             metavar="FILE|NAME",
             autocompletion=completion.configs,
-            help="Stack described in TOML, or name of a bundled config. Weights are random unless it names a file.",
+            help="Stack described in TOML, or name of a bundled config. Weights are random unless it names a weights "
+            "file.",
         ),
     ] = None
     tokenizer: Annotated[
@@ -175,7 +176,8 @@ class ModelOptions:
             "--ignore-key",
             group=_MODEL,
             metavar="NAME",
-            help="Ignore a key of config.json that is refused; repeatable. Recorded, and shown with the numbers.",
+            help="Ignore a key of config.json that would be refused; repeatable. Recorded in the output, and noted on "
+            "every screen.",
         ),
     ] = None
     trust_config: Annotated[
@@ -183,8 +185,8 @@ class ModelOptions:
         option(
             "--trust-config",
             group=_MODEL,
-            help="Read a config.json that names model code of its own; the code is not run, and may differ from what "
-            "is shown.",
+            help="Accept a config.json that refers to its own model code. The code is not run, so the real model may "
+            "differ from what is shown.",
         ),
     ] = False
 
@@ -260,7 +262,7 @@ class MachineOptions:
             group=_MACHINE,
             metavar="N",
             parser=arguments.number("--threads", 1, arguments.THREADS),
-            help="CPU threads to compute with; default: OMP_NUM_THREADS, or the CPUs that this process may use.",
+            help="Number of CPU threads; default: OMP_NUM_THREADS, or the CPUs available to this process.",
         ),
     ] = None
     engine: Annotated[

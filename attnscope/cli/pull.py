@@ -23,7 +23,7 @@ def pull(
     """Download a model into the Hugging Face cache.
 
     Fetches config, tokenizer and safetensors, nothing else, and prints the folder. This is the only command that uses
-    the network; HF_HOME, HF_ENDPOINT and HF_TOKEN mean what they mean to hf.
+    the network; HF_HOME, HF_ENDPOINT and HF_TOKEN work as they do for the hf command.
     """
     import sys
 

@@ -64,7 +64,7 @@ class TokenizerOptions:
         for name in ("words", "ids"):
             if getattr(self, name) and (show.output is not None or show.format == "json"):
                 hint = "remove it, or read the tokens, with ids and spans, from the file"
-                raise UsageError("changes only what a terminal shows", where=f"--{name}", hint=hint)
+                raise UsageError("applies only to what a terminal shows", where=f"--{name}", hint=hint)
 
 
 def run(
@@ -82,8 +82,8 @@ def run(
     """Show what attention does with a text.
 
     Prints, for each selected layer and head, the scores (q·k), the masked scores, the weights (their softmax), and the
-    tokens that contribute most to each token. Ends with what the model predicts. With --measure, prints how much of
-    each token stems from which, over layers.
+    tokens that contribute most to each token. Ends with what the model predicts. With --measure, prints how much
+    each token contributes to every token over several layers.
     """
     from msgspec.structs import replace
 

@@ -79,7 +79,7 @@ def targets(by: str, named: list[str] | None) -> tuple[str, ...] | None:
         UsageError: Tokens are named and `--by` does not say what for, or too many are.
     """
     if named and by != "logit":
-        raise UsageError("is only for --by logit", where="--target", hint="add --by logit")
+        raise UsageError("applies only to --by logit", where="--target", hint="add --by logit")
     if named and len(named) > 2:
         raise UsageError(f"given {len(named)} times", where="--target", hint="give one token, or two for a difference")
     return tuple(named or ()) if by == "logit" else None

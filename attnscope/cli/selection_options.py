@@ -99,7 +99,7 @@ class SelectionOptions:
             "and anything in quotation marks, are words."
         ),
     ] = None
-    key: Annotated[str | None, key_option("Columns, in the same form; 0: selects all.")] = None
+    key: Annotated[str | None, key_option("Columns, in the same form; 0: (a slice) selects all.")] = None
     mask: Annotated[
         str,
         option(
@@ -205,8 +205,8 @@ class MeasureOptions:
             metavar="NAME",
             parser=arguments.flow_measure,
             autocompletion=completion.flow_measures,
-            help="Show how much of each token stems from which over --layer, in place of the heads' weights: rollout, "
-            "rollout-no-residual, value-zeroing (of each layer) or value-zeroing-rollout.",
+            help="Show how much each token contributes to every token over --layer, instead of the heads' weights: "
+            "rollout, rollout-no-residual, value-zeroing (of each layer) or value-zeroing-rollout.",
         ),
     ] = "weights"
 
@@ -224,7 +224,7 @@ class PaddingOptions:
         option(
             "--show-padding",
             group=_SELECT,
-            help="Of several texts (--file), show the rows and columns of padding that fill up the shorter ones.",
+            help="With several texts (--file), also show the rows and columns that pad the shorter ones.",
         ),
     ] = False
 
@@ -281,7 +281,7 @@ class PredictionOptions:
             "--target",
             group=_SELECT,
             metavar="TOKEN",
-            help="Token whose logit --by logit takes apart, such as ' store' with its blank; given twice, the "
-            "difference of both. Default: the most probable token.",
+            help="Token whose logit --by logit breaks down, such as ' store' with its leading space; given twice, "
+            "the difference between both. Default: the most probable token.",
         ),
     ] = None

@@ -73,7 +73,7 @@ class ConfigReading:
         notes = []
         if self.filled:
             said = _listed([f"{name} = {format_json(value)}" for name, value in self.filled.items()])
-            notes.append(f"config.json leaves out keys, which have the defaults of transformers: {said}")
+            notes.append(f"keys that config.json leaves out have the defaults of transformers: {said}")
         if self.ignored:
             notes.append(f"config keys that no code of transformers reads, ignored: {_listed(self.ignored)}")
         return (*notes, *ignored_notes(self.dropped))

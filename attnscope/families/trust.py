@@ -47,7 +47,7 @@ def check_trust(
             model = format_json(raw.get("model_type"))
             hint = f"expected classes of {model} in transformers; --trust-config reads the config as if it were one"
             raise AttnscopeError(found, where=where, hint=hint)
-        notes.append(f"--trust-config: {named} is no class of transformers' {raw.get('model_type')}, and may differ")
+        notes.append(f"--trust-config: {named} is not a class of transformers' {raw.get('model_type')}, and may differ")
     return tuple(notes)
 
 

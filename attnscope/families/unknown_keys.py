@@ -128,7 +128,7 @@ def check_unknown(
     unknown = [name for name in reader.raw if name not in known]
     if len(unknown) > _MOST:
         found = f"{len(unknown)} keys are unknown for family '{family.name}', such as '{_shown(unknown[0])}'"
-        raise AttnscopeError(found, where=reader.where, hint=f"expected at most {_MOST} besides those that it reads")
+        raise AttnscopeError(found, where=reader.where, hint=f"expected at most {_MOST} unknown keys")
     ignored = []
     for name in unknown:
         if name in _SAYS and _SAYS[name](reader.raw[name], config, reader.raw):

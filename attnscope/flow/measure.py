@@ -91,18 +91,24 @@ def plan_flow(run: RunConfig, source: ModelSource) -> FlowPlan:
     plan = _plan(run, source, layers, shown, measure)
     if measure.zeroing and run.what_if == "same-scores" and not plan.own_mask:
         hint = "remove --what-if same-scores"
-        raise UsageError(f"{measure.name} runs layers under the mask that they have", where="--what-if", hint=hint)
+        raise UsageError(
+            f"{measure.name} runs whole layers, so a mask cannot apply to their scores alone",
+            where="--what-if",
+            hint=hint,
+        )
     return FlowPlan(measure, layers, shown, plan)
 
 
 def _check_options(run: RunConfig) -> None:
     """Refuse what a matrix of whole layers has nothing to do with."""
     if parse_indices(run.head, "--head").word is None:
-        raise UsageError(f"{run.measure} takes all heads of a layer", where="--head", hint="remove it")
+        raise UsageError(f"{run.measure} combines all heads of a layer", where="--head", hint="remove it")
     if run.show_padding:
-        raise UsageError(f"{run.measure} takes texts one by one", where="--show-padding", hint="remove it")
+        raise UsageError(
+            f"{run.measure} runs each text alone, without padding", where="--show-padding", hint="remove it"
+        )
     if run.by != "weight":
-        raise UsageError(f"{run.measure} ranks sources by itself", where="--by", hint="remove it")
+        raise UsageError(f"{run.measure} ranks sources by its own values", where="--by", hint="remove it")
     if run.pool is not None:
         hint = "remove it; --query and --key select rows and columns"
         raise UsageError(f"{run.measure} has no pooled map", where="--pool", hint=hint)
@@ -112,9 +118,7 @@ def _check_model(run: RunConfig, source: ModelSource, measure: FlowMeasure) -> N
     """Refuse a model whose layers do more to tokens than the measure follows."""
     where = f"--measure {measure.name}"
     if source.needs_context or source.part == "cross":
-        found = (
-            "is not defined where tokens also read a second text: a layer's input is not all that its output is made of"
-        )
+        found = "is not defined under cross-attention, where a layer's output also depends on a second text"
         raise UsageError(found, where=where, hint="use a model without cross-attention, or --part encoder")
     if measure.residual and not source.config.residual:
         hint = "use rollout-no-residual"
@@ -128,11 +132,13 @@ def _layers(run: RunConfig, n_layers: int, measure: FlowMeasure) -> list[int]:
     """Return the layers, ascending; of a product they must follow one another."""
     picked = parse_indices(run.layer, "--layer")
     if picked.word == "mean":
-        raise UsageError(f"{measure.name} is no mean over layers", where="--layer", hint="use all, or such as 0-3")
+        raise UsageError(
+            f"{measure.name} cannot be averaged over layers", where="--layer", hint="use all, or a range such as 0-3"
+        )
     layers = sorted(picked.numbers(n_layers, "layer"))
     if measure.cumulative and layers != list(range(layers[0], layers[-1] + 1)):
         hint = f"use {layers[0]}-{layers[-1]}, or one layer"
-        raise UsageError(f"{measure.name} needs layers that follow one another", where="--layer", hint=hint)
+        raise UsageError(f"{measure.name} needs consecutive layers", where="--layer", hint=hint)
     return layers
 
 

@@ -91,7 +91,7 @@ def _plan(source: Path) -> dict[str, str]:
     """Return each pickle, and the name of the safetensors file that is made of it."""
     if not source.is_dir():
         found = "is a file, not a folder" if source.exists() else "no such folder"
-        raise AttnscopeError(found, where=source, hint="name the folder that holds the config and the weights")
+        raise AttnscopeError(found, where=source, hint="pass the folder that contains the config and the weights")
     present = set(os.listdir(source))
     if SINGLE in present or INDEX in present:
         hint = f"use it as it is: --model {shlex.quote(str(source))}"
@@ -123,7 +123,7 @@ def _shards(source: Path, present: set[str]) -> dict[str, str]:
 def _check_target(target: Path) -> None:
     check_name(target)
     if target.exists() or target.is_symlink():
-        raise AttnscopeError("exists", where=target, hint="name a folder that is not there yet")
+        raise AttnscopeError("exists", where=target, hint="use a folder that does not exist yet")
     if not target.parent.is_dir():
         raise AttnscopeError("no such folder", where=target.parent, hint="use an existing folder")
 

@@ -47,7 +47,7 @@ def _convert(source: str, target: str) -> dict[str, Any]:
     except _NotWeights as e:
         return {"error": str(e)}
     except MemoryError:
-        return {"error": "needs more memory than it may take", "hint": "raise --max-memory"}
+        return {"error": "needs more memory than the limit allows", "hint": "raise --max-memory"}
     except Exception as e:  # a damaged file may raise anything
         return _described(e)
     return {"tensors": {name: tensor.nbytes for name, tensor in tensors.items()}}
@@ -79,10 +79,10 @@ def _described(error: Exception) -> dict[str, Any]:
     text = " ".join(str(error).split())
     if "weights_only" in text or "Weights only" in text or "Unsupported" in text:
         named = _GLOBAL.search(text)
-        what = f"refers to {named[1]}, which is code" if named else "holds more than tensors"
+        what = f"refers to {named[1]}, which is code" if named else "contains more than tensors"
         return {"error": f"{what}: it was not run", "hint": "get the model as safetensors, from someone you trust"}
     if "memory" in text:
-        return {"error": "needs more memory than it may take", "hint": "raise --max-memory"}
+        return {"error": "needs more memory than the limit allows", "hint": "raise --max-memory"}
     return {"error": f"cannot be read ({type(error).__name__}: {text[:120]})", "hint": "download it again"}
 
 

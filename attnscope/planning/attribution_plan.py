@@ -25,20 +25,20 @@ def check_attribution(run: RunConfig, source: ModelSource, texts: Sequence[Seque
         raise UsageError("direct logit attribution needs the native engine", where=_WHERE, hint="remove --engine")
     if run.what_if == "same-scores" and (run.mask != "own" or run.hide is not None):
         hint = "use --what-if stack, so that the model runs under the mask that is shown"
-        raise UsageError("the logit is not made of the weights that are shown", where=_WHERE, hint=hint)
+        raise UsageError("the logit does not come from the weights that are shown", where=_WHERE, hint=hint)
     assert config.head is not None
     reason = ""
     if config.head.transform is not None:
         reason = "its output head has a non-linear layer in front of the vocabulary"
     elif config.norm_order == "post":
-        reason = "it norms after every residual sum (post-norm)"
+        reason = "it normalises after every residual sum (post-norm)"
     elif not config.residual:
         reason = "it has no residual stream"
     if reason:
         found = f"the logits of {source.name} are not a sum over its parts: {reason}"
         raise UsageError(found, where=_WHERE, hint="use a pre-norm model, such as GPT-2 or Llama; --by projected works")
     if count_cells(source, texts) > _MOST:
-        raise UsageError("the text is too long to take a logit apart", where=_WHERE, hint="use a shorter text")
+        raise UsageError("the text is too long to break a logit down", where=_WHERE, hint="use a shorter text")
 
 
 def count_cells(source: ModelSource, texts: Sequence[Sequence[Token]]) -> int:
@@ -65,5 +65,5 @@ def _token_id(target: str, source: ModelSource) -> int:
     if len(tokens) == 1:
         return tokens[0].id
     pieces = ", ".join(f"'{token.piece}'" for token in tokens[:8])
-    hint = "use one token; most tokenizers write the blank before a word as part of it, as in --target ' store'"
+    hint = "use one token; for most tokenizers the space before a word belongs to its token: --target ' store'"
     raise UsageError(f"'{target}' is {len(tokens)} tokens: {pieces}", where="--target", hint=hint)

@@ -83,15 +83,15 @@ def plan_generation(run: RunConfig, source: ModelSource, terms: tuple[MaskTerm, 
     if source.predicts is None:
         raise _no_head(source, option)
     if run.what_if == "same-scores" and run.mask != "own":
-        hint = "remove --what-if: the model runs under its own mask there"
-        raise UsageError("a text is not continued under the mask that is shown", where=option, hint=hint)
+        hint = "remove --what-if same-scores, which runs the model under its own mask"
+        raise UsageError("the text would not be continued under the mask that is shown", where=option, hint=hint)
     if prediction_kind(run, source, terms) != "next":
         hint = "use a causal model, or a mask that the model was trained under, such as --mask causal for riverbank"
         raise UsageError(f"{source.name} does not predict the next token", where=option, hint=hint)
     own = not source.mask_known and not all(isinstance(term, Own) for term in terms)
     if own or any(isinstance(term, MatrixFile | Hidden) for term in terms):
         hint = "remove --mask" if own else "use a mask expression, without --hide"
-        raise UsageError("the mask is not defined for a text that grows", where=option, hint=hint)
+        raise UsageError("the mask is not defined for a text that gets longer", where=option, hint=hint)
     kept = len(tokens) - count_closing(tokens)
     most = source.config.max_positions
     if most is not None and kept + run.generate > most:

@@ -53,7 +53,7 @@ def with_padding(run: RunConfig, texts: Sequence[TextPlan]) -> list[TextPlan]:
     """
     if any(text.context is not None for text in texts):
         hint = "remove it, or use a model without cross-attention"
-        raise UsageError("shows the padding of a text's attention to itself", where="--show-padding", hint=hint)
+        raise UsageError("applies only to self-attention", where="--show-padding", hint=hint)
     longest = max(len(text.tokens) for text in texts)
     found = []
     for text in texts:

@@ -62,7 +62,7 @@ def _share(name: str, of: str) -> Callable[[Sums], Array]:
 
 def _on_text(name: str, letter: str, colour: str, title: str, meaning: str, source: str, **more: Any) -> HeadRole:
     """Declare a share of the weight of the average word of the texts."""
-    meaning = f"Weight of a word of the texts on {meaning}."
+    meaning = f"Mean weight of a word on {meaning}."
     return HeadRole(name, letter, colour, title, meaning, source, "texts", (name, "rows"), _share(name, "rows"), **more)
 
 
@@ -107,19 +107,19 @@ HEAD_ROLES = (
     _on_text("self", "S", "#228833", "its own token", "itself", "Clark et al., 2019"),
     HeadRole(
         "duplicate", "D", "#ccbb44", "same token earlier",
-        "Random tokens, repeated once: weight of a token of the second copy on the same token in the first.",
+        "Random tokens, repeated once: mean weight of a token in the second copy on the same token in the first.",
         "Wang et al., 2023", "repeated", ("duplicate", "copies"), _share("duplicate", "copies"),
     ),
     HeadRole(
         "induction", "I", "#ee3377", "induction",
-        "Random tokens, repeated once: weight of a token of the second copy on the token after it in the first (prefix "
-        "matching).",
+        "Random tokens, repeated once: mean weight of a token in the second copy on the token that followed it in the "
+        "first (prefix matching).",
         "Olsson et al., 2022", "repeated", ("induction", "copies"), _share("induction", "copies"),
     ),
     HeadRole(
         "retrieval", "R", "#aa3377", "retrieval",
-        "A needle of random tokens between others, and once more at the end: share of the needle's tokens for which "
-        "the largest weight is on the token to be copied next, teacher-forced.",
+        "A needle of random tokens placed among others and repeated at the end: share of the needle's tokens for which "
+        "the largest weight is on the token to be copied next, with teacher forcing.",
         "Wu et al., 2024", "needle", ("retrieval", "copied"), _share("retrieval", "copied"), rank=1,
     ),
     _on_text(
@@ -139,12 +139,12 @@ HEAD_ROLES = (
     ),
     HeadRole(
         "uniform", "U", "#bbbbbb", "uniform",
-        "Share of a word's weight that lies where attention to all visible tokens alike would put it: Σ min(α, 1/n).",
+        "Overlap of a word's weights with uniform attention to the n tokens it sees: Σ min(α, 1/n).",
         "Clark et al., 2019", "texts", ("uniform", "rows"), _share("uniform", "rows"), clear=0.6, rank=_SHAPES,
     ),
     HeadRole(
         "positional", "O", "#7755cc", "positional",
-        "Share of the variance of the weights on words that the offset between word and key explains (R²).",
+        "Share of the variance of the weights on words that the offset of the key from the query explains (R²).",
         "Voita et al., 2019", "texts", _OFFSETS, _positional, clear=0.5, rank=_CAUSES,
     ),
     HeadRole(
@@ -155,7 +155,7 @@ HEAD_ROLES = (
     ),
     HeadRole(
         "copying", "V", "#cc3311", "copying",
-        "Eigenvalues λ of what the head writes for what it reads (W_V W_O): Σ λ / Σ |λ|, −1 to 1.",
+        "Σ λ / Σ |λ| over the eigenvalues λ of W_V W_O, which maps what a head reads to what it writes; −1 to 1.",
         "Elhage et al., 2021", "weights", ("copying",), lambda sums: sums["copying"], clear=0.5, rank=None,
     ),
 )  # fmt: skip

@@ -26,7 +26,7 @@ class Sums:
     Args:
         shape: Layers and heads.
         n_texts: Texts in all.
-        n_draws: Sequences of random tokens of each kind.
+        n_draws: Number of random sequences of each kind.
         longest: Tokens of the longest text.
 
     Attributes:

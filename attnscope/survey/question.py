@@ -41,7 +41,7 @@ def ask_heads(
     """
     if measure in OF_KEYS and run.key is None:
         hint = "name the keys, such as --key animal, or use --measure entropy"
-        raise UsageError(f"{measure} needs the keys that it is summed over", where="--key", hint=hint)
+        raise UsageError(f"{measure} is a sum over keys, and none are given", where="--key", hint=hint)
     if measure not in OF_KEYS and run.key is not None:
         hint = f"remove it, or use --measure {', '.join(OF_KEYS)}"
         raise UsageError(f"{measure} is a statistic of whole rows", where="--key", hint=hint)

@@ -31,7 +31,7 @@ class SurveyOptions:
 
     Attributes:
         roles: Names of roles; None for all.
-        draws: Sequences of random tokens of each kind.
+        draws: Number of random sequences of each kind.
         seed: Of the random tokens.
     """
 
@@ -70,7 +70,7 @@ def survey_heads(
     source = session.source(run)
     if source.needs_context:
         hint = "use --part encoder" if source.part else "use a model without cross-attention"
-        raise UsageError("roles are those of a text's attention to itself", where=source.name, hint=hint)
+        raise UsageError("roles are defined only for self-attention", where=source.name, hint=hint)
     texts, notes = _tokenized(run, source, shipped=shipped)
     random = draw_probes(source, special_frame(source, texts[0]), asked.draws, asked.seed)
     numbers = batches_by_length([len(tokens) for tokens in texts])
@@ -104,7 +104,7 @@ def survey_heads(
         if found is not None:
             sums.arrays["copying"] = found[None]
         else:
-            notes.append("copying is not measured: where this model makes its values is not known to the engine")
+            notes.append("copying is not measured: this engine does not know which weights compute the values")
     unknown = getattr(source.tokenizer, "unknown_id", None)
     probes = Probes(
         seed=asked.seed,

@@ -78,7 +78,7 @@ class Sources:
         """
         for name, harmless in _REFUSED.items():
             if self.options.get(name, harmless[0]) not in harmless:
-                found = f"{name} is {format_value(self.options[name])}, which no tokenizer.json can say"
+                found = f"{name} is {format_value(self.options[name])}, which tokenizer.json cannot express"
                 hint = "pass --tokenizer with a tokenizer.json of this model"
                 raise AttnscopeError(found, where=self._config, hint=hint)
 
@@ -346,7 +346,7 @@ def _llama(sources: Sources) -> Built:
 def _gemma(sources: Sources) -> Built:
     given = _sentencepiece(sources)
     if given.add_dummy_prefix:
-        found = "puts a space before texts, which no model of Gemma's does"
+        found = "puts a space before texts, which no Gemma model does"
         raise AttnscopeError(found, where=sources.folder / MODEL, hint="pass --tokenizer with a tokenizer.json")
     spaces = {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}
     named = {"bos_token": "<bos>", "eos_token": "<eos>", "unk_token": "<unk>", "pad_token": "<pad>"}
@@ -359,7 +359,7 @@ def _sentencepiece(sources: Sources) -> SentencePieceModel:
     given = read_sentencepiece(sources.data[MODEL], path)
     hint = "pass --tokenizer with a tokenizer.json of this model"
     if given.algorithm != BPE:
-        raise AttnscopeError("is no BPE, which this kind of tokenizer is", where=path, hint=hint)
+        raise AttnscopeError("is not a BPE model, as this kind of tokenizer needs", where=path, hint=hint)
     if given.remove_extra_whitespaces or not given.keeps_characters:
         found = f"changes texts before it splits them (rules '{given.normalizer}')"
         raise AttnscopeError(found, where=path, hint=hint)

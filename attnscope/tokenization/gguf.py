@@ -75,7 +75,7 @@ class _Found:
             return default
         if not isinstance(value, kind):
             found = "is missing" if value is None else f"is {format_value(value)}"
-            raise self.wrong(name, found, "the text cannot be cut into tokens without it")
+            raise self.wrong(name, found, "the text cannot be tokenized without it")
         return value
 
     def wrong(self, name: str, found: str, hint: str) -> AttnscopeError:
@@ -85,7 +85,7 @@ class _Found:
     def _texts(self, name: str) -> list[str]:
         values: list[str] = self.get(name, list)
         if not values or not all(isinstance(value, str) for value in values):
-            raise self.wrong(name, "is no list of texts", "the file is damaged: download it again")
+            raise self.wrong(name, "is not a list of texts", "the file is damaged: download it again")
         return values
 
     def special(self, name: str) -> int | None:

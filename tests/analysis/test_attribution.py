@@ -191,7 +191,7 @@ def test_a_run_takes_the_logit_of_a_real_model_apart(smollm2: Path) -> None:
         ({"by": "logit"}, "the logits of riverbank are not a sum over its parts: its output head has a non-linear"),
         ({"by": "logit", "engine": "transformers"}, "needs the native engine"),
         ({"by": "logit", "config": "causal"}, "causal has no output head"),
-        ({"by": "weight", "target": "bank"}, "is only for by='logit'"),
+        ({"by": "weight", "target": "bank"}, "applies only to by='logit'"),
         ({"by": "logit", "target": ["a", "b", "c"]}, "is not one token or two"),
     ],
 )

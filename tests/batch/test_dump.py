@@ -319,9 +319,7 @@ def test_the_header_does_not_depend_on_free_memory(tmp_path, monkeypatch):
         dump(tmp_path, name=name)
     assert (tmp_path / "little.jsonl").read_bytes() == (tmp_path / "much.jsonl").read_bytes()
     monkeypatch.setattr(memory, "available_memory", lambda: 700 << 20)
-    with pytest.raises(
-        AttnscopeError, match=r"a group of texts needs .* half of the free memory leaves .*--max-memory"
-    ):
+    with pytest.raises(AttnscopeError, match=r"a group of texts needs .* half of the free memory is .*--max-memory"):
         dump(tmp_path, name="none.jsonl")
     assert not (tmp_path / "none.jsonl").exists()
 
@@ -382,7 +380,7 @@ def test_runs_of_a_pooled_map_are_those_of_the_whole_text(tmp_path, config, quer
 
 @pytest.mark.parametrize("option", ["layer", "head"])
 def test_auto_is_refused(tmp_path, option):
-    with pytest.raises(UsageError, match="auto is not possible: it would choose another one for every text"):
+    with pytest.raises(UsageError, match="auto cannot be used: it would choose a different one for every text"):
         dump(tmp_path, settings=Settings(**{option: "auto"}))
 
 

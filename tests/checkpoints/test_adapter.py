@@ -152,7 +152,7 @@ def test_the_other_engine_has_the_same_weights(files: Path) -> None:
         ({"lora_bias": True}, "lora_bias: is true, which attnscope does not support; merge it with peft"),
         ({"layer_replication": [[0, 2]]}, "layer_replication: is a list, which attnscope does not support"),
         ({"target_modules": ["v_proj"]}, "target_modules: does not name 'model.layers.0.self_attn.q_proj'"),
-        ({"target_modules": "(", }, "target_modules: is no regular expression"),
+        ({"target_modules": "(", }, "target_modules: is not a regular expression"),
         ({"use_dora": True}, "expected lora_A and lora_B, and magnitudes with use_dora"),
         ({"r": 5}, "rank 5; the checkpoint has [32, 32]"),
         ({"lora_alpha": "high"}, "lora_alpha: is 'high' for 'model.layers.0.self_attn.q_proj'; expected a number"),

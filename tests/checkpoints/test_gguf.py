@@ -96,7 +96,7 @@ def test_info_names_types_and_sizes(tmp_path: Path, capsys: pytest.CaptureFixtur
         ({"llama.attention.head_count_kv": [2, 1]}, "llama.attention.head_count_kv: is a list"),
         ({"llama.rope.dimension_count": 32}, "llama.rope.dimension_count: is 32; only 64 is supported"),
         ({"llama.rope.scaling.type": "longrope"}, "llama.rope.scaling.type: is longrope"),
-        ({"general.alignment": 33}, "general.alignment is 33; a power of two"),
+        ({"general.alignment": 33}, "general.alignment is 33; expected a power of two"),
     ],
 )  # fmt: skip
 def test_metadata_that_is_not_supported_is_refused(tmp_path: Path, changes: dict[str, Any], said: str) -> None:

@@ -62,7 +62,8 @@ def test_a_training_names_its_last_checkpoint(tmp_path: Path) -> None:
     (tmp_path / "checkpoint-2000").mkdir()  # without a model
     said = refusal(tmp_path)
     assert said == (
-        f"is the output of a training, with 3 checkpoints; pass one of them: --model {tmp_path / 'checkpoint-1000'}"
+        "is the output folder of a training run, with 3 checkpoints; pass one of them: "
+        f"--model {tmp_path / 'checkpoint-1000'}"
     )
     assert locate(said.rpartition("--model ")[2]).path == tmp_path / "checkpoint-1000"
 
@@ -107,7 +108,7 @@ def test_metas_own_layout(tmp_path: Path) -> None:
         ("m.tflite", "is a compiled model, which does not show its attention; use the model's safetensors version"),
         (
             "m.safetensors",
-            "has the weights alone: there is no config.json beside it; put",
+            "has only the weights: there is no config.json beside it; put",
         ),
         ("readme.md", "is a file, not a model folder; try its folder: {folder}"),
     ],

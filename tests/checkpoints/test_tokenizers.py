@@ -79,11 +79,11 @@ def test_a_vocab_txt_fits_any_model_where_the_class_or_the_user_says_so(tmp_path
         ([], {}, "has no tokenizer; pass --tokenizer PATH"),
         (["vocab.txt"], {"model_type": "gpt2"}, "but vocab.txt: nothing says how a 'gpt2' splits texts with them"),
         (["vocab.txt"], {"tokenizer_class": "BertJapaneseTokenizer"},
-         "but vocab.txt: a 'BertJapaneseTokenizer' of a 'bert' cannot be made of them; pass --tokenizer PATH"),
+         "but vocab.txt: a 'BertJapaneseTokenizer' of a 'bert' cannot be built from them; pass --tokenizer PATH"),
         (["vocab.json"], {"model_type": "roberta"}, "but vocab.json: nothing says how a 'roberta' splits"),
         (["spiece.model", "x.tiktoken"], {}, "but spiece.model, x.tiktoken: nothing says"),
         (["vocab.json", "merges.txt"], {"model_type": "llama", "tokenizer_class": "GPT2Tokenizer"},
-         "a 'GPT2Tokenizer' of a 'llama' cannot be made of them"),
+         "a 'GPT2Tokenizer' of a 'llama' cannot be built from them"),
         (["tekken.json"], {"model_type": "mistral"}, "but tekken.json: nothing says"),
     ],
 )  # fmt: skip
@@ -100,7 +100,7 @@ def test_what_lies_there_is_said_where_none_can_be_built(
 @pytest.mark.parametrize(
     ("option", "said"),
     [
-        ({"do_basic_tokenize": False}, "do_basic_tokenize is false, which no tokenizer.json can say"),
+        ({"do_basic_tokenize": False}, "do_basic_tokenize is false, which tokenizer.json cannot express"),
         ({"never_split": ["a"]}, "never_split is a list, which"),
         ({"split_special_tokens": True}, "split_special_tokens is true, which"),
         ({"auto_map": {"AutoTokenizer": ["x.Y", None]}}, "auto_map is an object, which"),
@@ -188,9 +188,9 @@ def test_two_tokenizers_are_compared(model: Path, capsys: pytest.CaptureFixture[
         (
             "tokenizer_config.json",
             2,
-            "--tokenizer: 'tokenizer_config.json' is no tokenizer; pass a tok",
+            "--tokenizer: 'tokenizer_config.json' is not a tokenizer; pass a tok",
         ),
-        ("notes.txt", 2, "'notes.txt' is no tokenizer"),
+        ("notes.txt", 2, "'notes.txt' is not a tokenizer"),
     ],
 )
 def test_what_is_no_tokenizer_is_refused(
@@ -211,7 +211,7 @@ def test_what_is_no_tokenizer_is_refused(
 def test_a_stack_has_its_own_tokenizer(capsys: pytest.CaptureFixture[str]) -> None:
     code, said = ended(capsys, "run", TEXT, "--config", "causal", "--tokenizer", SAMPLE)
     assert code == 2 and "--tokenizer and --config cannot be used together; set tokenizer in the TOML file" in said
-    with pytest.raises(AttnscopeError, match="a dict is no path"):
+    with pytest.raises(AttnscopeError, match="a dict is not a path"):
         attnscope.inspect(TEXT, tokenizer={})
 
 

@@ -75,10 +75,10 @@ def test_files(tmp_path, monkeypatch, capsys):
         (["--cut", "L1", "--each", "head"], "--cut and --each cannot be used together"),
         (["--cut", "L9"], "there is no layer 9; this model has layers 0 to 3"),
         (["--cut", "L1: sea→river"], "'sea' is not in the text"),
-        (["--cut", "L1", "--layer", "1"], "has nothing to do with --cut"),
-        (["--each", "layer", "--head", "1"], "has nothing to do with --each layer"),
-        (["--each", "head", "--query", "river"], "has nothing to do with --each head"),
-        (["--each", "edge"], "every edge of every head would be too many"),
+        (["--cut", "L1", "--layer", "1"], "does not apply to --cut"),
+        (["--each", "layer", "--head", "1"], "does not apply to --each layer"),
+        (["--each", "head", "--query", "river"], "does not apply to --each head"),
+        (["--each", "edge"], "cannot cut every edge of every head"),
         (["--each", "edge", "--layer", "0", "--with", "mean"], "applies to heads and layers"),
         (["--each", "head", "--layer", "mean"], "a mean cannot be cut"),
         (["--each", "heads"], "must be head, layer or edge"),
@@ -129,7 +129,7 @@ def test_results_have_labels():
     assert list(table.columns[:7]) == ["layer", "head", "query", "query_text", "key", "key_text", "weight"]
     first = edges.strongest(1)[0]
     assert (first.query, first.effect) == (4, table["kl_renormalised"].max())
-    with pytest.raises(attnscope.AttnscopeError, match="edges have no place"):
+    with pytest.raises(attnscope.AttnscopeError, match="effects of edges are not a matrix"):
         edges.values  # noqa: B018
     assert "L2H1" in repr(heads)
 

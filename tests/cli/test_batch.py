@@ -120,7 +120,7 @@ def test_one_bad_record_in_a_thousand_is_3(texts, capsys):
         (
             ["texts.txt", "-o", "a.jsonl", "--layer", "auto"],
             2,
-            "auto is not possible: it would choose another one for every text",
+            "auto cannot be used: it would choose a different one for every text",
         ),
         (["texts.txt", "-o", "a.jsonl", "--shard", "3/2"], 2, "there is no shard 3 of 2"),
         (["texts.txt", "-o", "a.jsonl", "--keep", "colums"], 2, "did you mean 'columns'"),

@@ -108,7 +108,7 @@ def test_python_says_it_in_its_own_words(folder):
         attnscope.inspect(TEXT, model=folder)
     with pytest.raises(attnscope.AttnscopeError, match="ignore_key=NAME ignores a key"):
         attnscope.inspect(TEXT, model=folder, trust_config=True, ignore_key="other_mask")
-    with pytest.raises(attnscope.AttnscopeError, match="ignore_key: 3 is no key; give a str, or several"):
+    with pytest.raises(attnscope.AttnscopeError, match="ignore_key: 3 is not a key; give a str, or several"):
         attnscope.inspect(TEXT, model=folder, ignore_key=3)
     with pytest.raises(attnscope.AttnscopeError, match="trust_config: 1 is neither True nor False"):
         attnscope.inspect(TEXT, model=folder, trust_config=1)
@@ -136,7 +136,7 @@ def test_a_config_alone_is_described(capfdbinary, monkeypatch, tmp_path):
         "vocabulary 50,257 rows",
         "parameters 124,",
         f"file config.json {path.stat().st_size} B",
-        "note config.json leaves out keys, which have the defaults of transformers: n_head = 12",
+        "note keys that config.json leaves out have the defaults of transformers: n_head = 12",
         "note config keys that no code of transformers reads, ignored: n_special",
     ):
         assert fact in out

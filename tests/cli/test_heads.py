@@ -56,12 +56,12 @@ def test_files(tmp_path, monkeypatch, capsys):
         (["--role", "inducton"], "unknown role 'inducton'"),
         (["--measure", "entrpy", "a"], "must be weight, value"),
         (["--role", "self", "--key", "a", "a bank"], "--role cannot be used with"),
-        (["--query", "bank", "the bank"], "applies to one number for every head"),
+        (["--query", "bank", "the bank"], "applies only to one number for every head"),
         (["--key", "bank"], "no text given"),
         (["--key", "sea", "the bank"], "'sea' is not in the text"),
         (["--draws", "1"], "out of range"),
         (["--sort", "name"], "must be value or layer"),
-        (["--config", "life-is-short-cross"], "attention to itself"),
+        (["--config", "life-is-short-cross"], "only for self-attention"),
     ],
 )
 def test_what_does_not_fit_is_refused(args, said, capsys):
@@ -115,7 +115,7 @@ def test_arrays_have_labels():
     ("options", "said"),
     [
         ({"role": "inducton"}, "unknown role"),
-        ({"role": "self", "measure": "entropy"}, "excludes"),
+        ({"role": "self", "measure": "entropy"}, "cannot be used with"),
         ({"query": "bank"}, "one number"),
         ({"measure": "entropy"}, "no text given"),
         ({"draws": 1}, "out of range"),

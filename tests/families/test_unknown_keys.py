@@ -173,7 +173,7 @@ def test_a_key_that_is_left_out_has_the_default_of_the_reference_and_is_said() -
     del raw["max_position_embeddings"]
     found = open_config({**raw, "rope_scaling": None}, "config.json")
     assert found.config.max_positions == 2048
-    expected = "config.json leaves out keys, which have the defaults of transformers: max_position_embeddings = 2048"
+    expected = "keys that config.json leaves out have the defaults of transformers: max_position_embeddings = 2048"
     assert found.notes == (expected,)
 
 

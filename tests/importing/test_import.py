@@ -150,7 +150,7 @@ def test_what_needs_no_import_or_has_no_place_is_refused(tmp_path: Path, capsys:
             (tmp_path / "new one", tmp_path / "x"),
             f"has safetensors already; use it as it is: --model '{tmp_path}/new one'",
         ),
-        ((tmp_path / "old", tmp_path / "new one"), "exists; name a folder that is not there yet"),
+        ((tmp_path / "old", tmp_path / "new one"), "exists; use a folder that does not exist yet"),
         ((tmp_path / "nowhere", tmp_path / "x"), "no such folder"),
         ((tmp_path / "old", tmp_path / "no" / "x"), "no such folder"),
         ((tmp_path, tmp_path / "x"), "has no pickles; expected pytorch_model.bin"),

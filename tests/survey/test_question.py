@@ -94,7 +94,10 @@ def test_every_statistic_is_a_measure():
 
 @pytest.mark.parametrize(
     ("measure", "options", "said"),
-    [("weight", {}, "--key: weight needs"), ("entropy", {"key": "it"}, "--key: entropy is a statistic of whole rows")],
+    [
+        ("weight", {}, "--key: weight is a sum over keys"),
+        ("entropy", {"key": "it"}, "--key: entropy is a statistic of whole rows"),
+    ],
 )
 def test_a_measure_and_its_keys_belong_together(minilm, measure, options, said):
     with pytest.raises(UsageError, match=said):
@@ -156,7 +159,7 @@ def test_too_little_memory_is_refused_before_anything_runs(minilm):
 
 def test_a_model_that_attends_to_another_text_has_no_roles(capsys):
     assert main(["heads", "--config", "life-is-short-cross", "--quiet"]) == 2
-    assert "roles are those of a text's attention to itself" in capsys.readouterr().err
+    assert "roles are defined only for self-attention" in capsys.readouterr().err
 
 
 def test_texts_that_the_model_does_not_know(capsys):

@@ -263,7 +263,7 @@ def test_a_damaged_tokenizer_model_is_refused_or_read(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"model_type": "unigram"}, "is no BPE, which this kind of tokenizer is"),
+        ({"model_type": "unigram"}, "is not a BPE model, as this kind of tokenizer needs"),
         ({"normalization_rule_name": "nmt_nfkc"}, "changes texts before it splits them (rules 'nmt_nfkc')"),
         ({"remove_extra_whitespaces": True}, "changes texts before it splits them (rules 'identity')"),
     ],

@@ -63,8 +63,19 @@ def test_a_cut(width):
     shown = draw(ablation(), width, precision=3)
     assert max(map(len, shown.splitlines())) <= width
     words = re.sub(r"\s+", " ", shown)
-    said = ["1 edge of 1 head; weight 0.750", "2 heads; weight off the sink 0.500", "renormalised 0.125"]
-    said += ["unnormalised 2.000", "25.0 %", "6.2 %", "+1.00", "-2.00", "0.500", "50.0 %", "12.5 %", "note a note"]
+    said = ["1 edge of 1 head; weight 0.750", "2 heads; weight 0.500 on tokens that are not first or special"]
+    said += [
+        "renormalised 0.125",
+        "unnormalised 2.000",
+        "25.0 %",
+        "6.2 %",
+        "+1.00",
+        "-2.00",
+        "0.500",
+        "50.0 %",
+        "12.5 %",
+        "note a note",
+    ]
     assert [one for one in said if one not in words] == []
 
 

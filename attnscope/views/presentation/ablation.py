@@ -17,9 +17,9 @@ from attnscope.views.presentation.spans import Span, Spans, note, ours, token_sp
 _LISTED = 10
 _ROWS = 16  # tokens whose hidden states are shown
 _HOW = {
-    "zero": ("output 0", "the head gives nothing to the output projection"),
-    "mean": ("mean output", "the head gives its mean output to the output projection"),
-    "renormalised": ("renormalised", "score −inf: softmax gives the weight to the other keys"),
+    "zero": ("output 0", "the head's output is replaced by 0"),
+    "mean": ("mean output", "the head's output is replaced by its mean"),
+    "renormalised": ("renormalised", "score −inf: softmax redistributes the weight over the other keys"),
     "unnormalised": ("unnormalised", "weight 0: the other weights stay as they were"),
 }
 _KL = "KL divergence of the predictions in bits, before ‖ after"
@@ -63,8 +63,8 @@ def present_effects(found: EffectSurvey, settings: DisplaySettings, listing: Lis
         yield Gap()
     yield _strongest(found, listing, settings)
     yield Gap()
-    yield notes([f"weight: {found.meaning} rank: by weight, 1 is the largest.", *found.notes])
-    more = ["--top K (more of them)", "--at TOKEN"]
+    yield notes([f"weight: {found.meaning} rank: by weight; 1 is the largest.", *found.notes])
+    more = ["--top K (list more)", "--at TOKEN"]
     more += ["--each edge --layer N --head N"] if found.unit == "head" else []
     yield from more_options([*more, "--format json, -o effects.csv (every number)"], settings)
 
@@ -89,7 +89,9 @@ def _cuts(found: Ablation, settings: DisplaySettings) -> Facts:
         heads = "1 head" if len(cut.heads) == 1 else f"{len(cut.heads):,} heads"
         said: Spans = (*untrusted(cut.written, "bold"), Span("  "))
         if cut.queries is None:
-            what = ours(f"{heads}; weight off the sink {cut.weight:.{settings.precision}f}", "dim")
+            what = ours(
+                f"{heads}; weight {cut.weight:.{settings.precision}f} on tokens that are not first or special", "dim"
+            )
         else:
             pairs = len(cut.queries) * len(cut.keys or ())
             counted = "1 edge" if pairs == 1 else f"{pairs:,} edges"

@@ -68,7 +68,10 @@ def generated(text: TextReport, ranking: Ranking) -> Iterator[ViewPart]:
     rows = {query: row for row, query in enumerate(text.queries)}
     chosen = [(one.position, rows[one.position]) for one in text.generated if one.position in rows]
     if chosen:
-        said = Span("generated tokens", "bold"), Span("  what the token before each attended to", "dim")
+        said = (
+            Span("generated tokens", "bold"),
+            Span("  attention of the token before each, from which it was predicted", "dim"),
+        )
         yield Gap()
         yield msgspec.structs.replace(
             ranking,

@@ -24,7 +24,8 @@ def predictions(report: Report, text: TextReport) -> Iterator[ViewPart]:
 def continuation(text: TextReport) -> Iterator[ViewPart]:
     """Present the tokens that the model generated, each with the probability that it had."""
     yield Gap()
-    said = f"  each the most probable token ({len(text.generated)})"
+    count = len(text.generated)
+    said = "  1 token, the most probable one" if count == 1 else f"  {count} tokens, each the most probable one"
     yield Paragraph((Span("generated", "bold"), Span(said, "dim")))
     wide = len(str(len(text.tokens) - 1))
     names = [(f"{one.position + 1:>{wide}} ", one.tokens[0].text) for one in text.generated]
