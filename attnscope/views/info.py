@@ -135,10 +135,10 @@ def cost_lines(rows: Sequence[CostRow], page: Page = PAGE) -> list[str]:
 
 _MEANINGS = (
     ("q·k, weights·v", "FLOPs for the pairs that the mask allows; projections: FLOPs"),
-    ("scores, weights", "bytes of all of them as float32"),
+    ("scores, weights", "bytes of these matrices as float32"),
     (
         "kept",
-        f"bytes that attnscope holds instead: the top {TOP} sources and ten statistics of every row, and a "
+        f"bytes that attnscope keeps instead: the top {TOP} sources and ten statistics of every row, and a "
         f"{POOL}×{POOL} map with the weight every token receives (up to {PRINTED} tokens: scores, masked and weights)",
     ),
     (

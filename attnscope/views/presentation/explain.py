@@ -61,7 +61,7 @@ def present_explanation(e: Explanation, settings: DisplaySettings) -> Iterator[V
 
 
 def _inputs(e: Explanation, settings: DisplaySettings) -> Iterator[ViewPart]:
-    yield from _title(1, f"what enters layer {e.layer}", ours("the vector that the query is made of", "dim"))
+    yield from _title(1, f"what enters layer {e.layer}", ours("the vector that the query is computed from", "dim"))
     residual = [vector for vector in e.inputs if vector.name == "residual"]
     between = residual[1:-1] if len(residual) > _STREAM else []
     for vector in e.inputs:
