@@ -100,7 +100,7 @@ def check_options(run: RunConfig, asked: AblationOptions) -> None:
         if parse_indices(typed, option).word == "mean":
             raise UsageError("a mean cannot be cut", where=option, hint="use all, or numbers")
     if asked.each == "edge" and not any(narrowed[option] for option in ("--layer", "--head", "--query")):
-        hint = "add --layer and --head, or --query"
+        hint = "add --layer, --head or --query"
         raise UsageError("cannot cut every edge of every head", where="--each edge", hint=hint)
 
 
@@ -160,7 +160,7 @@ def compared_positions(
     found = predicted_positions(kind, text.tokens)
     if found:
         return found, []
-    said = f"no {MASKS[0]} in the text: hidden states of all tokens are compared, not predictions; --at names a token"
+    said = f"no {MASKS[0]} in the text: comparing hidden states of all tokens; --at compares predictions at a token"
     return [], [said]
 
 

@@ -36,7 +36,7 @@ def check_attribution(run: RunConfig, source: ModelSource, texts: Sequence[Seque
         reason = "it has no residual stream"
     if reason:
         found = f"the logits of {source.name} are not a sum over its parts: {reason}"
-        raise UsageError(found, where=_WHERE, hint="use a pre-norm model, such as GPT-2 or Llama; --by projected works")
+        raise UsageError(found, where=_WHERE, hint="use a pre-norm model, such as GPT-2 or Llama, or --by projected")
     if count_cells(source, texts) > _MOST:
         raise UsageError("the text is too long to break a logit down", where=_WHERE, hint="use a shorter text")
 
