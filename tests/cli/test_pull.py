@@ -78,7 +78,7 @@ REFUSED = {
     "org/pickles": "has its weights only as pickles (pytorch_model.bin); run: hf download org/pickles, then attnscope",
     "org/gguf": "has no config.json, but model.Q4_0.gguf; run: hf download org/gguf model.Q4_0.gguf, and pass",
     "org/lacking": "has no model-00001.safetensors, which model.safetensors.index.json lists",
-    "a b": "'a b' is not the name of a repository; such as org/name",
+    "a b": "'a b' is not the name of a repository; use a name such as org/name",
 }
 
 
