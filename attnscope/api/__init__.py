@@ -215,7 +215,7 @@ def read_dump(path: str | os.PathLike[str]) -> DumpFile:
     """Read what `attnscope batch` wrote, record by record; checksums are verified.
 
     Args:
-        path: The .jsonl or .json file, or the folder with shards.
+        path: The .jsonl (.jsonl.gz, .jsonl.zst) or .json file, or the folder with shards.
 
     Raises:
         AttnscopeError: It is no dump; going through it says what is damaged, and whether the end is missing.

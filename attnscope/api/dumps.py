@@ -16,7 +16,7 @@ class DumpFile:
     """A dump; going through it reads and checks one record after the other.
 
     Attributes:
-        path: The .jsonl or .json file, or the folder with shards.
+        path: The .jsonl (.jsonl.gz, .jsonl.zst) or .json file, or the folder with shards.
         header: What it says about itself: provenance, mask, settings.
     """
 

@@ -15,9 +15,11 @@ class RecordSink(Protocol):
 
     Attributes:
         needs_all_records: It needs every record of a window, also those that it has written already.
+        whole_windows: What it writes of a window is one piece (a shard, a frame), to which a later run adds nothing.
     """
 
     needs_all_records: bool
+    whole_windows: bool
 
     @property
     def written(self) -> JournalState:

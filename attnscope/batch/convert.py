@@ -13,6 +13,7 @@ from attnscope.batch import tables
 from attnscope.batch.dump import DumpConfig, DumpProgress, check_output, write_dump
 from attnscope.batch.dump_reader import Dump
 from attnscope.batch.file_errors import naming_errors
+from attnscope.batch.frames import COMPRESSED_LINES, ending_of
 from attnscope.batch.journal import Journal
 from attnscope.batch.records import Record, encode
 from attnscope.batch.reports import read_report, records_of, settings_of
@@ -24,7 +25,7 @@ from attnscope.report import Report
 from attnscope.system.file_system import FileSystem, sync_file
 from attnscope.system.shutdown import at_signal
 
-TABLES, LINES = (".csv", ".parquet"), (".jsonl", ".json")
+TABLES, DUMPS = (".csv", ".parquet"), (".jsonl", *COMPRESSED_LINES, ".json")
 
 
 def kind(path: Path, option: str) -> str:
@@ -34,9 +35,9 @@ def kind(path: Path, option: str) -> str:
         UsageError: The ending says nothing.
     """
     check_name(path)
-    if path.is_dir() or path.suffix in ("", *LINES, *TABLES):
-        return "" if path.is_dir() else path.suffix
-    hint = f"use {' '.join(LINES + TABLES)}, or a name without extension for a folder"
+    if path.is_dir() or ending_of(path) in ("", *DUMPS, *TABLES):
+        return "" if path.is_dir() else ending_of(path)
+    hint = f"use {' '.join(DUMPS + TABLES)}, or a name without extension for a folder"
     raise UsageError(f"'{path}' has no known extension", where=option, hint=hint)
 
 
@@ -44,7 +45,7 @@ def convert(source: Path, target: Path, table: tables.Kind | None = None, *, for
     """Make another kind of file of a finished dump.
 
     Args:
-        source: .jsonl, .json (a dump, or what `run` wrote), a folder, .parquet or .csv.
+        source: .jsonl (compressed or not), .json (a dump, or what `run` wrote), a folder, .parquet or .csv.
         target: Likewise; a table, or what `run` wrote, becomes only another table, for it holds less.
         table: Which table; None for the contributors, or the first that there is.
         force: Replace an existing file.
@@ -184,7 +185,7 @@ def _replacing(target: Path, *, force: bool) -> Iterator[Path]:
     if target.is_dir() or (target.suffix == "" and target.exists()):
         raise AttnscopeError("exists", where=target, hint="choose a new folder")
     check_target(target, force=force)
-    temporary = target.parent / f".attnscope-{secrets.token_hex(6)}{target.suffix}"
+    temporary = target.parent / f".attnscope-{secrets.token_hex(6)}{ending_of(target)}"
     files = FileSystem()
     with at_signal(lambda: _remove(temporary)):
         try:

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 import numpy as np
 
+from attnscope.batch.frames import TruncatedFrame, open_lines
 from attnscope.batch.header import END, MAGIC, SCHEMA, Header
 from attnscope.batch.journal import unseal
 from attnscope.batch.records import End, Record, TopArrays
@@ -48,7 +49,7 @@ class Dump:
     """A dump that is being read.
 
     Attributes:
-        path: The .jsonl or .json file, or the folder.
+        path: The .jsonl (.jsonl.gz, .jsonl.zst) or .json file, or the folder.
         header: What it says about itself.
         end: The end line, once every record has been read.
     """
@@ -107,7 +108,7 @@ class Dump:
         path = self.path / INDEX if self.path.is_dir() else self.path
         crc = 0
         try:
-            with open(path, "rb") as file:
+            with open_lines(path) as file:
                 for number, line in enumerate(file, 1):
                     if not line.endswith(b"\n"):
                         raise AttnscopeError(_UNFINISHED, where=path, hint=_GO_ON)
@@ -117,6 +118,8 @@ class Dump:
                         raise AttnscopeError(what, where=f"{path}:{number}", hint=_RESTORE)
                     body, crc = whole
                     yield body
+        except TruncatedFrame as e:
+            raise AttnscopeError(_UNFINISHED, where=path, hint=_GO_ON) from e
         except OSError as e:
             raise AttnscopeError(f"cannot be read ({e.strerror})", where=path) from e
 

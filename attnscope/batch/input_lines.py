@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import IO, BinaryIO
 
-from attnscope.batch.zstandard import open_zstandard
+from attnscope.batch.frames import open_zstandard
 from attnscope.errors import AttnscopeError
 from attnscope.files.text_files import MAX_LINE
 

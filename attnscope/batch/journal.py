@@ -3,6 +3,9 @@
 A journal is a header line, one line a record, and an end line. Each is a JSON object whose last member, `check`, is the
 CRC-32 of every byte of the file before it, so that a damaged, missing, repeated or moved line shows. Only a last line
 without its newline may be torn: it is dropped, and written again.
+
+Where the name says so, the lines are compressed: those that become safe together are one frame (a member of a .gz
+file), written as a whole. A last frame that is cut off is dropped, and written again.
 """
 
 import os
@@ -16,11 +19,12 @@ from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
-from typing import Annotated, BinaryIO, Literal
+from typing import Annotated, Any, BinaryIO, Literal
 
 import msgspec
 
 from attnscope.batch.file_errors import naming_errors
+from attnscope.batch.frames import not_a_dump, open_lines, packing_of, whole_frames
 from attnscope.batch.header import END, MAGIC
 from attnscope.batch.records import End, encode
 from attnscope.errors import AttnscopeError
@@ -99,8 +103,13 @@ def unseal(line: bytes, crc: int) -> tuple[bytes, int] | None:
     return body + b"}", crc32(tail, check)
 
 
-def scan(file: BinaryIO, path: Path) -> JournalState:
+def scan(file: BinaryIO, path: Path, *, framed: bool = False) -> JournalState:
     """Read a journal from its start, and check every whole line of it.
+
+    Args:
+        file: Its lines.
+        path: Its name, for errors.
+        framed: These were whole frames, so that no line may be torn.
 
     Raises:
         AttnscopeError: It is something else, or a line is damaged.
@@ -108,8 +117,8 @@ def scan(file: BinaryIO, path: Path) -> JournalState:
     found = JournalState()
     for number, line in enumerate(file, 1):
         if number == 1 and not line.startswith(MAGIC[: len(line)]):
-            raise AttnscopeError("exists and is not a dump", where=path, hint="pass --force to overwrite it")
-        if not line.endswith(b"\n"):
+            raise not_a_dump(path)
+        if not line.endswith(b"\n") and not framed:
             break  # torn
         whole = unseal(line, found.crc)
         if whole is None or found.ended:
@@ -145,6 +154,23 @@ def _note(found: JournalState, body: bytes) -> None:
         found.too_large[line.index] = int(needs[1].replace(",", ""))
 
 
+@dataclass
+class _Frame:
+    """Lines that are compressed, but not written yet.
+
+    Attributes:
+        packer: What packs them.
+        parts: What has come of it so far.
+        size: Bytes of the lines.
+        records: How many of them are records.
+    """
+
+    packer: Any
+    parts: list[bytes] = field(default_factory=list)
+    size: int = 0
+    records: int = 0
+
+
 class Journal:
     """A journal that is open for writing, and locked.
 
@@ -158,6 +184,7 @@ class Journal:
 
     Attributes:
         path: The file.
+        framed: It is compressed, frame by frame.
         written: What it holds.
         beside: It is being written beside an old one.
         saved: Records in whole lines of it; those of an old one do not count while it is written beside that.
@@ -169,6 +196,9 @@ class Journal:
     def __init__(self, path: Path, *, force: bool, files: FileSystem) -> None:
         check_target(path, force=True)
         self.path, self._files, self.written = path, files, JournalState()
+        self._packing = packing_of(path)
+        self.framed = self._packing is not None
+        self._frame: _Frame | None = None
         self._new, self._is_new = path.with_name(f".{path.name}.new"), not path.exists()
         self._old: int | None = None
         self.saved = 0
@@ -203,12 +233,15 @@ class Journal:
 
     def _go_on(self) -> None:
         """Read what is there, and drop a torn line."""
-        with naming_errors(self.path, reading=True), open(self.path, "rb") as file:
-            self.written = scan(file, self.path)
+        with naming_errors(self.path, reading=True):
+            whole = None if self._packing is None else whole_frames(self.path, self._packing, MAGIC)
+            with open_lines(self.path, whole) as file:
+                self.written = scan(file, self.path, framed=whole is not None)
         self.saved = len(self.written.indices)
         with naming_errors(self.path):
-            if os.fstat(self._descriptor).st_size > self.written.size:
-                self._files.truncate(self._descriptor, self.written.size)
+            end = self.written.size if whole is None else whole
+            if os.fstat(self._descriptor).st_size > end:
+                self._files.truncate(self._descriptor, end)
 
     def _begin_anew(self, owed: int) -> None:
         """Write to a new file beside this one from now on.
@@ -249,6 +282,7 @@ class Journal:
             if line.shard is not None:
                 self.written.shards[line.shard] = line.shard_check
             self.append(body)
+        self._end_frame()
         self.settle(count)
         return found
 
@@ -265,17 +299,34 @@ class Journal:
         self.written.header = header
 
     def append(self, body: bytes) -> None:
-        """Write one JSON object as a line.
+        """Write one JSON object as a line, or put it into the frame that is written next.
 
         Raises:
             AttnscopeError: The disk is full or fails.
         """
         line, crc = seal(body, self.written.crc)
-        with naming_errors(self.path), unbroken():
-            self._files.write_all(self._descriptor, line)
-            self.saved += not body.startswith((MAGIC, END))
+        is_record = not body.startswith((MAGIC, END))
+        if self._packing is None:
+            self._put(line, len(line), is_record)
+        else:
+            frame = self._frame = self._frame or _Frame(self._packing.new_frame())
+            frame.parts.append(frame.packer.compress(line))
+            frame.size += len(line)
+            frame.records += is_record
         self.written.crc = crc
-        self.written.size += len(line)
+
+    def _put(self, data: bytes, size: int, records: int) -> None:
+        """Write whole lines, or a frame of them."""
+        with naming_errors(self.path), unbroken():
+            self._files.write_all(self._descriptor, data)
+            self.saved += records
+        self.written.size += size
+
+    def _end_frame(self) -> None:
+        """Write the frame of the lines that have come so far, if there are any and they are compressed."""
+        if self._frame is not None:
+            frame, self._frame = self._frame, None
+            self._put(b"".join((*frame.parts, frame.packer.flush())), frame.size, frame.records)
 
     def settle(self, count: int) -> None:
         """Take the place of the old file, if there is one and enough records are safe now.
@@ -306,6 +357,7 @@ class Journal:
 
     def sync(self) -> None:
         """Wait until every line is safe on disk."""
+        self._end_frame()
         with naming_errors(self.path):
             self._files.sync(self._descriptor)
 
@@ -328,7 +380,7 @@ class Journal:
 
 def _old_lines(path: Path) -> Iterator[bytes]:
     """Yield the records of a journal that `scan` has found whole, as JSON without their checks."""
-    with open(path, "rb") as file:
+    with open_lines(path) as file:
         _, crc = unseal(file.readline(), 0) or (b"", 0)
         for line in file:
             body, crc = unseal(line, crc) or (b"", 0)
@@ -339,7 +391,7 @@ class Stream(Journal):
     """Write lines to standard output: no lock, no earlier records, nothing to resume."""
 
     def __init__(self) -> None:
-        self.path, self.written = Path("standard output"), JournalState()
+        self.path, self.written, self.framed = Path("standard output"), JournalState(), False
         self._old, self._owed, self.saved = None, 0, 0
 
     def append(self, body: bytes) -> None:

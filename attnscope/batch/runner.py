@@ -237,23 +237,24 @@ class Runner(Generic[T]):
         self, records: list[Record], items: list[Item], new: int, by_group: list[list[Record]], writer: BackgroundWriter
     ) -> None:
         """Hand a window's last records on, and stop before a failure that may not be."""
-        fresh, end = len(records) - new, len(records)
-        if self._strict:
-            end = next((i for i in range(fresh, end) if records[i].status == "failed"), end)
+        fresh = len(records) - new
+        end = bad = next(
+            (i for i in range(fresh, len(records)) if self._strict and records[i].status == "failed"), len(records)
+        )
+        if bad < len(records) and self._sink.whole_windows:
+            end = fresh
 
         def then() -> None:
             for record, item in zip(records[fresh:end], items[fresh:end], strict=True):
                 self._note(record, item)
             self._on_progress(self.summary)
 
-        if end < len(records):
-            last = records[end].index
-            by_group = [[record for record in group if record.index < last] for group in by_group]
-        writer.submit(records[:end], end - fresh, by_group, then)
-        if end < len(records):
+        if end > fresh:
+            writer.submit(records[:end], end - fresh, by_group, then)
+        if bad < len(records):
             writer.wait()
             hint = "remove --strict to skip failed records"
-            raise AttnscopeError(str(records[end].error), where=_location(items[end]), hint=hint)
+            raise AttnscopeError(str(records[bad].error), where=_location(items[bad]), hint=hint)
 
     def _note(self, record: Record, item: Item) -> None:
         self.summary.counts[record.status] += 1

@@ -28,7 +28,7 @@ _ARRAYS = ("top", "rows", "columns", "pooled", "stages")
 
 
 class JsonlSink:
-    """Everything of a record in its line: `dump.jsonl`.
+    """Everything of a record in its line: `dump.jsonl`, or compressed, with a frame for each window.
 
     Args:
         journal: Open for writing.
@@ -37,7 +37,7 @@ class JsonlSink:
     needs_all_records = False
 
     def __init__(self, journal: Journal) -> None:
-        self._journal = journal
+        self._journal, self.whole_windows = journal, journal.framed
 
     @property
     def written(self) -> JournalState:
@@ -72,7 +72,7 @@ class SafetensorsSink:
         files: The system.
     """
 
-    needs_all_records = True
+    needs_all_records = whole_windows = True
 
     def __init__(self, journal: Journal, files: FileSystem) -> None:
         self._journal, self._files = journal, files
@@ -193,7 +193,7 @@ def _contiguous_bytes(arrays: "Iterable[np.ndarray[Any, Any]]") -> Iterator[Byte
 def open_dump(
     target: Path, *, force: bool, files: FileSystem
 ) -> "Iterator[tuple[Journal, JsonlSink | SafetensorsSink]]":
-    """Open a dump for writing, and lock it: a .jsonl file, or a folder where the name has no ending.
+    """Open a dump for writing, and lock it: a .jsonl file, compressed or not, or a folder where the name has no ending.
 
     Args:
         target: The file or folder; `-` for standard output.

@@ -23,10 +23,10 @@ EXAMPLES = """
 attnscope batch texts.txt -o dump.jsonl
 attnscope batch texts.jsonl -o dump.jsonl --top 5 --model ./my-bert
 attnscope batch reviews.csv --column review -o dump.jsonl --limit 1000
+attnscope batch texts.txt -o dump.jsonl.zst --keep all
 attnscope batch texts.txt.gz -o matrices --stage weights --layer -1
 zcat texts.jsonl.gz | attnscope batch --from jsonl -o dump.jsonl --shard 1/4
 """
-_ENDINGS = (".jsonl", ".json")
 
 
 def batch(
@@ -73,12 +73,13 @@ def _say_stopped(begun: "list[tuple[Callable[[], int], int]]", target: DumpOutpu
 
 
 def _check_ending(output: Path) -> None:
+    from attnscope.batch.frames import COMPRESSED_LINES, ending_of
     from attnscope.files.atomic import check_name
 
     check_name(output)
-    if str(output) == "-" or output.is_dir() or output.suffix in ("", *_ENDINGS):
+    if str(output) == "-" or output.is_dir() or ending_of(output) in ("", ".jsonl", *COMPRESSED_LINES, ".json"):
         return
-    hint = "use .jsonl, or a name without extension for a folder"
+    hint = "use .jsonl, .jsonl.gz, .jsonl.zst, or a name without extension for a folder"
     if output.suffix in (".csv", ".parquet"):
         hint = f"use .jsonl, then: attnscope convert dump.jsonl dump{output.suffix}"
     raise UsageError(f"'{output}' is not a dump format", where="--output", hint=hint)

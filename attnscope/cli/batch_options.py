@@ -162,8 +162,8 @@ class DumpOutputOptions:
     output: Annotated[
         Path,
         output_option(
-            "Output: .jsonl (resumable), .json (one document), or a name without extension for a folder of "
-            ".safetensors shards (resumable); - writes .jsonl to standard output.",
+            "Output: .jsonl, or compressed .jsonl.gz or .jsonl.zst (resumable); .json (one document); or a name "
+            "without extension for a folder of .safetensors shards (resumable); - writes .jsonl to standard output.",
             group=_OUTPUT,
             metavar="OUT",
         ),

@@ -26,8 +26,8 @@ def convert(
         Path,
         Argument(
             metavar="IN",
-            help="Finished dump (.jsonl, .json or a folder), report of run (.json), or table of either (.csv, "
-            ".parquet).",
+            help="Finished dump (.jsonl, .jsonl.gz, .jsonl.zst, .json or a folder), report of run (.json), or table of "
+            "either (.csv, .parquet).",
             autocompletion=completion.files,
         ),
     ],
@@ -35,7 +35,8 @@ def convert(
         Path,
         Argument(
             metavar="OUT",
-            help=".csv or .parquet for a table; .jsonl, .json, or a name without extension for a folder.",
+            help=".csv or .parquet for a table; .jsonl, .jsonl.gz, .jsonl.zst, .json, or a name without extension "
+            "for a folder.",
             autocompletion=completion.files,
         ),
     ],

@@ -105,7 +105,7 @@ def end_of(pid, limit=60.0):
 
 
 def cases(folder, long_words):
-    """Short texts and long ones, as lines and as shards, some of them over an older dump that `--force` replaces."""
+    """Short texts and long ones, as lines, frames and shards, some over an older dump that `--force` replaces."""
     luck = random.Random(5)
     short, long, old = folder / "short.txt", folder / "long.txt", folder / "old.txt"
     lines = [" ".join(luck.choices(WORDS, k=luck.randrange(1, 40))) for _ in range(60)]
@@ -114,7 +114,7 @@ def cases(folder, long_words):
     old.write_text("an old text\n" * 5)
     made = []
     for name, source, more in (("short", short, ["--top", "12"]), ("long", long, ["--truncate"])):
-        for kind in (".jsonl", ""):
+        for kind in (".jsonl", ".jsonl.gz", ""):
             for force in (False, True):
                 target = folder / f"{name}{'-forced' * force}{kind}"
                 arguments = ["batch", str(source), "-o", str(target), "--quiet", *more]

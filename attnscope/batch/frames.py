@@ -1,0 +1,260 @@
+"""Compressed files as frames one after the other: members of a .gz file, frames of a .zst file.
+
+Python has zstd since 3.14; before, the extra `zst` has it.
+"""
+
+import io
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
+from mmap import ACCESS_READ, mmap
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from attnscope.errors import AttnscopeError
+
+_STEP = 1024  # packed bytes at a time: a block of four may unpack to 128 KiB, so this is never more than 32 MiB
+_BUFFER_BYTES = 1 << 16
+_GZIP_LEVEL, _ZSTD_LEVEL = 6, 3  # what both programs take by default
+_GZIP_MEMBERS = 16 + zlib.MAX_WBITS  # as zlib says it
+_ZSTD_MAGIC = b"(\xb5/\xfd"
+_LARGEST_HEADER = 1 << 16  # bytes, packed or not: a header has some thousand
+_DECOMPRESS = "decompress it"
+COMPRESSED_LINES = (".jsonl.gz", ".jsonl.zst")
+
+
+def ending_of(path: Path) -> str:
+    """Return the ending that says what a dump or table is: `.jsonl.gz`, `.jsonl.zst`, or the last suffix."""
+    return next((ending for ending in COMPRESSED_LINES if path.name.endswith(ending)), path.suffix)
+
+
+class TruncatedFrame(EOFError):
+    """The file ends within a frame."""
+
+
+class FrameReader(io.RawIOBase):
+    """The content of frames, as `gzip -d` and `zstd -d` read them.
+
+    Args:
+        file: The packed bytes, from the first.
+        new: Makes what unpacks one frame.
+        damage: What that raises where the bytes are none.
+        end: Packed bytes to read; None for all.
+
+    Attributes:
+        whole: Packed bytes up to the end of the last whole frame.
+        unpacked: Bytes that came of what was read.
+    """
+
+    def __init__(self, file: BinaryIO, new: Callable[[], Any], damage: type[Exception], end: int | None = None) -> None:
+        self._file, self._new, self._damage, self._end = file, new, damage, end
+        self._frame: Any = None
+        self._ready = memoryview(b"")
+        self._packed = self.whole = self.unpacked = 0
+
+    def readable(self) -> bool:
+        """Return True, as `io.BufferedReader` asks."""
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """Fill some of a buffer; 0 at the end.
+
+        Raises:
+            TruncatedFrame: The last frame is cut off.
+            EOFError: A frame is damaged.
+        """
+        while not self._ready:
+            packed = self._file.read(_STEP if self._end is None else min(_STEP, self._end - self._packed))
+            if not packed:
+                if self._frame is not None:
+                    raise TruncatedFrame("a frame is truncated")
+                return 0
+            self._packed += len(packed)
+            self._ready = memoryview(self._unpack(packed))
+        count = min(len(buffer), len(self._ready))
+        buffer[:count], self._ready = self._ready[:count], self._ready[count:]
+        return count
+
+    def _unpack(self, packed: bytes) -> bytes:
+        found = []
+        try:
+            while packed:
+                frame = self._frame = self._frame or self._new()
+                found.append(frame.decompress(packed))
+                packed = frame.unused_data if frame.eof else b""
+                if frame.eof:
+                    self._frame, self.whole = None, self._packed - len(packed)
+        except self._damage as e:
+            raise EOFError(str(e)) from e
+        self.unpacked += sum(map(len, found))
+        return b"".join(found)
+
+
+def open_zstandard(file: BinaryIO, name: str) -> io.BufferedReader:
+    """Return a .zst file's content.
+
+    Args:
+        file: Opened at its start.
+        name: The file, for errors.
+
+    Raises:
+        AttnscopeError: Nothing here reads the format.
+    """
+    packing = _zstandard(name, _DECOMPRESS)
+    return io.BufferedReader(FrameReader(file, packing.new_reader, packing.damage), _BUFFER_BYTES)
+
+
+@dataclass(frozen=True)
+class Packing:
+    """How frames of one format are made and read.
+
+    Attributes:
+        new_frame: Makes what packs one frame, with `compress` and `flush`.
+        new_reader: Makes what unpacks one frame.
+        damage: What that raises where the bytes are none.
+        magic: First bytes of a frame.
+    """
+
+    new_frame: Callable[[], Any]
+    new_reader: Callable[[], Any]
+    damage: type[Exception]
+    magic: bytes
+
+
+_GZIP = Packing(
+    partial(zlib.compressobj, _GZIP_LEVEL, zlib.DEFLATED, _GZIP_MEMBERS),  # with a time stamp of 0
+    partial(zlib.decompressobj, _GZIP_MEMBERS),
+    zlib.error,
+    b"\x1f\x8b\x08",
+)
+
+
+def packing_of(path: Path, instead: str = "use .jsonl.gz") -> Packing | None:
+    """Return how the lines of a dump are compressed, by its name; None where they are not.
+
+    Args:
+        path: The file.
+        instead: What to do where nothing here knows the format.
+
+    Raises:
+        AttnscopeError: Nothing here knows the format.
+    """
+    ending = ending_of(path)
+    if ending not in COMPRESSED_LINES:
+        return None
+    return _GZIP if ending.endswith(".gz") else _zstandard(str(path), instead)
+
+
+@contextmanager
+def open_lines(path: Path, end: int | None = None) -> Iterator[io.BufferedReader]:
+    """Open the lines of a dump for reading, decompressed where the name says so.
+
+    Args:
+        path: The file.
+        end: Bytes of a compressed file to read; None for all.
+
+    Raises:
+        AttnscopeError: Nothing here reads the format, or a frame is damaged.
+        TruncatedFrame: The last frame is cut off.
+        OSError: It cannot be read.
+    """
+    packing = packing_of(path, _DECOMPRESS)
+    with open(path, "rb") as file:
+        if packing is None:
+            yield file
+            return
+        reader = FrameReader(file, packing.new_reader, packing.damage, end)
+        try:
+            yield io.BufferedReader(reader, _BUFFER_BYTES)
+        except TruncatedFrame:
+            raise
+        except EOFError as e:
+            raise damaged_frame(path, reader.whole, e) from e
+
+
+def whole_frames(path: Path, packing: Packing, start: bytes) -> int:
+    """Return how many bytes of a compressed dump are whole frames; what follows is one that was cut off.
+
+    Args:
+        path: The file.
+        packing: Its format.
+        start: First bytes of a dump.
+
+    Raises:
+        AttnscopeError: It is not a dump, or a frame is damaged.
+    """
+    with open(path, "rb") as file:
+        if not packing.magic.startswith(file.read(len(packing.magic))):
+            raise not_a_dump(path)
+        file.seek(0)
+        reader, first = FrameReader(file, packing.new_reader, packing.damage), b""
+        try:
+            while part := reader.read(_BUFFER_BYTES):
+                if not reader.whole and len(first) < _LARGEST_HEADER:
+                    first += part
+        except TruncatedFrame as e:
+            if not reader.whole:
+                _check_header_frame(path, first, start)
+            if _has_frame(file, packing, reader.whole + 1):
+                raise damaged_frame(path, reader.whole, e) from e
+        except EOFError as e:
+            raise damaged_frame(path, reader.whole, e) from e
+    return reader.whole
+
+
+def _check_header_frame(path: Path, content: bytes, start: bytes) -> None:
+    """Refuse a file cut off in its first frame, unless that is a header: nothing else may be dropped.
+
+    Raises:
+        AttnscopeError: It is something else, or a dump that another program compressed.
+    """
+    small = path.stat().st_size < _LARGEST_HEADER and len(content) < _LARGEST_HEADER
+    if not small or b"\n" in content[:-1] or not (content.startswith(start) or start.startswith(content)):
+        raise not_a_dump(path)
+
+
+def _has_frame(file: BinaryIO, packing: Packing, place: int) -> bool:
+    """Return whether a whole frame starts at a place or after it: what is before that was not cut off, but damaged."""
+    with mmap(file.fileno(), 0, access=ACCESS_READ) as content:
+        while (place := content.find(packing.magic, place)) >= 0:
+            file.seek(place)
+            reader = FrameReader(file, packing.new_reader, packing.damage)
+            with suppress(EOFError):
+                while not reader.whole and reader.read(_BUFFER_BYTES):
+                    pass
+            if reader.whole:
+                return True
+            place += 1
+    return False
+
+
+def not_a_dump(path: Path) -> AttnscopeError:
+    """Return the error about a file that must not be overwritten."""
+    return AttnscopeError("exists and is not a dump", where=path, hint="pass --force to overwrite it")
+
+
+def damaged_frame(path: Path, place: int, why: Exception) -> AttnscopeError:
+    """Return the error about a frame that starts at a place."""
+    found = f"the frame at byte {place:,} is damaged ({why})"
+    return AttnscopeError(found, where=path, hint="restore it from a backup, or start over with --force")
+
+
+def _zstandard(name: str, instead: str) -> Packing:
+    try:
+        from compression import zstd  # type: ignore[import-not-found,unused-ignore]  # Python 3.14
+
+        options = {zstd.CompressionParameter.compression_level: _ZSTD_LEVEL, zstd.CompressionParameter.checksum_flag: 1}
+        new_frame = partial(zstd.ZstdCompressor, options=options)
+        return Packing(new_frame, zstd.ZstdDecompressor, zstd.ZstdError, _ZSTD_MAGIC)
+    except ImportError:
+        pass
+    try:
+        import zstandard
+
+        packer = zstandard.ZstdCompressor(level=_ZSTD_LEVEL, write_checksum=True)
+        return Packing(packer.compressobj, zstandard.ZstdDecompressor().decompressobj, zstandard.ZstdError, _ZSTD_MAGIC)
+    except ImportError as e:
+        hint = f"install attnscope[zst], use Python 3.14, or {instead}"
+        raise AttnscopeError("the format .zst needs zstandard", where=name, hint=hint) from e
