@@ -180,7 +180,7 @@ def shift_right(tokens: list[Token], start: Token) -> list[Token]:
 
 
 def _closes(token: Token) -> bool:
-    """Tell whether the tokenizer added it: special tokens that the user wrote, or the model made, are part of the text."""
+    """Tell whether the tokenizer added it; special tokens that the user wrote or the model made are text."""
     return token.special and token.start is None and not token.made
 
 
