@@ -180,8 +180,8 @@ def shift_right(tokens: list[Token], start: Token) -> list[Token]:
 
 
 def _closes(token: Token) -> bool:
-    """Return it was added by the tokenizer; a special token that the user wrote is part of the text."""
-    return token.special and token.start is None
+    """Tell whether the tokenizer added it: a special token that the user wrote or the model made is part of the text."""
+    return token.special and token.start is None and not token.made
 
 
 def count_closing(tokens: Sequence[Token]) -> int:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor, nn
 
 from attnscope.engines.protocol import EngineSettings, UncutRun
@@ -159,4 +160,13 @@ class NativeContinuation:
 
     def logits(self, tokens: TokenTensors) -> Tensor:
         """Return the logits of what follows."""
+        if self._cache.length and self._sees_new_tokens(tokens.ids[0]):
+            self._cache = KeyValueCache()
         return self._stack.logits(self._stack.extend(tokens.ids, self._masks, self._cache))[0]
+
+    def _sees_new_tokens(self, ids: Tensor) -> bool:
+        """Tell whether tokens in the cache see new ones, which changes their keys and values."""
+        q = torch.arange(self._cache.length, device=ids.device)[:, None]
+        k = torch.arange(self._cache.length, ids.shape[1], device=ids.device)[None]
+        seen = (mask.allowed(q, k) for mask in dict.fromkeys(self._masks))
+        return any(allowed is None or bool(allowed.any()) for allowed in seen)

@@ -58,6 +58,7 @@ class FileTokenizer:
         self._marks = [model.get(key) or "" for key in ("continuing_subword_prefix", "end_of_word_suffix")]
         added = self._rust.get_added_tokens_decoder()
         self._special = {number for number, token in added.items() if token.special}
+        self._special_in_text = self._special - {self.unknown_id}  # an unknown word is still a word
 
     def special_token(self, number: int) -> Token:
         """Return the special token of this id, as something other than a text puts it there."""
@@ -77,7 +78,7 @@ class FileTokenizer:
     def made_token(self, number: int) -> Token:
         """Return the token of an id that a model, not a text, put there."""
         piece, spelled = self.spelled(number)
-        return Token(number, piece, readable_piece(spelled), special=number in self._special, made=True)
+        return Token(number, piece, readable_piece(spelled), special=number in self._special_in_text, made=True)
 
     def ordinary_ids(self) -> list[int]:
         """Return ids that are neither special nor for unknown words, sorted."""
@@ -163,7 +164,7 @@ class FileTokenizer:
         )  # fmt: skip
         segment = 0
         for number, piece, sequence, added, type_id, (shown, span) in rows:
-            special = bool(added) or (number in self._special and number != self.unknown_id)
+            special = bool(added) or number in self._special_in_text
             segment = segment if sequence is None else sequence  # what is added belongs to the text before it
             start, end = span or (None, None)
             unknown = number == self.unknown_id and sequence is not None

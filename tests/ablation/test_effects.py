@@ -17,6 +17,8 @@ from attnscope.model.tensors import read_tensors
 from attnscope.pipeline import Session
 from attnscope.report.ablation import rank_correlation
 from tests.helpers.architectures import WORDS, write_tokenizer
+from tests.helpers.effect_arithmetic import change_of, divergence, log_softmax
+from tests.helpers.effect_arithmetic import rank_correlation as counted_correlation
 from tests.helpers.tiny_models import TABLE
 from tests.parity.test_cuts import heads_replaced, masked_edges
 
@@ -44,9 +46,8 @@ def seen(model, ids):
         made = model(input_ids=torch.tensor([ids]), output_attentions=True)
     handle.remove()
     logits = made.logits[0, AT].double().numpy()
-    shifted = logits - logits.max()
     weights = torch.stack([one[0] for one in made.attentions]).double().numpy()  # (L, H, T, T)
-    return shifted - np.log(np.exp(shifted).sum()), entered[0].double().numpy(), weights
+    return log_softmax(logits), entered[0].double().numpy(), weights
 
 
 def ids_of(found):
@@ -75,13 +76,13 @@ def test_every_head(gpt2, engine, monkeypatch):
         for head in range(4):
             with cut_heads(model, (layer, head)):
                 after, changed, _ = seen(model, ids_of(found))
-            kl[layer, head] = (np.exp(before) * (before - after)).sum() / np.log(2)
+            kl[layer, head] = divergence(before, after)
             moved[layer, head] = np.linalg.norm(changed[AT] - hidden[AT]) / np.linalg.norm(hidden[AT])
     (effects,) = found.effects
     np.testing.assert_allclose(found.grid(effects.kl), kl, rtol=1e-4, atol=1e-5)
     if engine == "native":  # the other engine's final hidden states have passed the last norm
         np.testing.assert_allclose(found.grid(effects.hidden), moved, rtol=1e-4)
-    assert effects.correlation == pytest.approx(naive_correlation(off_sink.ravel(), kl.ravel()), abs=1e-6)
+    assert effects.correlation == pytest.approx(counted_correlation(off_sink.ravel(), kl.ravel()), abs=1e-6)
     assert found.order() == np.argsort(-kl.ravel()).tolist()
 
 
@@ -100,7 +101,7 @@ def test_cuts_together(gpt2, engine):
     effect = found.effects[0]
     (change,) = effect.predictions
     assert (effect.how, change.position) == ("renormalised", N - 2)
-    assert change.kl == pytest.approx((np.exp(before) * (before - after)).sum() / np.log(2), rel=1e-4)
+    assert change.kl == pytest.approx(divergence(before, after), rel=1e-4)
     first = np.argsort(-before)[:5].tolist()
     assert [token.id for token in change.tokens][:5] == first
     assert set(np.argsort(-after)[:5].tolist()) <= {token.id for token in change.tokens}
@@ -111,9 +112,8 @@ def test_cuts_together(gpt2, engine):
     for token in change.tokens:
         assert token.text == (WORDS[token.id] if token.id < len(WORDS) else f"<{token.id}>")
     if engine == "native":
-        moved = np.linalg.norm(changed - hidden, axis=-1)
+        cosine, moved = change_of(hidden, changed)
         norms = np.linalg.norm(hidden, axis=-1)
-        cosine = (changed * hidden).sum(-1) / np.linalg.norm(changed, axis=-1) / norms
         np.testing.assert_allclose(effect.change, moved, rtol=1e-4, atol=1e-5)
         np.testing.assert_allclose(effect.cosine, cosine, atol=1e-5)
         np.testing.assert_allclose(found.norms, norms, rtol=1e-5)
@@ -131,7 +131,7 @@ def test_mean_over_a_reference_text(gpt2):
     with cut_heads(model, (1, 2), value=joined[0].unflatten(-1, (4, 6))[:, 2].mean(0)):
         after, _, _ = seen(model, ids_of(found))
     before, _, _ = seen(model, ids_of(found))
-    kl = (np.exp(before) * (before - after)).sum() / np.log(2)
+    kl = divergence(before, after)
     assert found.effects[0].predictions[0].kl == pytest.approx(kl, rel=1e-4)
     own = ablate(run, AblationOptions(("L1H2",), replacement="mean"))
     assert own.effects[0].predictions[0].kl != pytest.approx(kl, rel=1e-3)
@@ -188,16 +188,10 @@ def test_cuts_of_a_real_model_equal_transformers(smollm2: Path):
     ):
         after = predicted()
     (change,) = found.effects[0].predictions
-    assert change.kl == pytest.approx((np.exp(before) * (before - after)).sum() / np.log(2), abs=1e-5)
+    assert change.kl == pytest.approx(divergence(before, after), abs=1e-5)
     for token in change.tokens:
         assert token.before == pytest.approx(np.exp(before[token.id]), abs=1e-5)
         assert token.after == pytest.approx(np.exp(after[token.id]), abs=1e-5)
-
-
-def naive_correlation(first, second):
-    """Pearson's correlation of ranks, each counted against all others."""
-    ranks = [[sum(b < a for b in side) + (sum(b == a for b in side) + 1) / 2 for a in side] for side in (first, second)]
-    return float(np.corrcoef(ranks)[0, 1])
 
 
 @given(st.lists(st.tuples(st.integers(0, 4), st.floats(0, 1, width=16)), min_size=2, max_size=9))
@@ -206,7 +200,7 @@ def test_rank_correlation_is_that_of_counted_ranks(pairs):
     if len(set(first)) == 1 or len(set(second)) == 1:
         assert rank_correlation(first, second) is None
     else:
-        assert rank_correlation(first, second) == pytest.approx(naive_correlation(first, second), abs=1e-9)
+        assert rank_correlation(first, second) == pytest.approx(counted_correlation(first, second), abs=1e-9)
 
 
 def test_fewer_variants_run_side_by_side_where_memory_is_short(gpt2, monkeypatch):

@@ -21,6 +21,7 @@ from attnscope.report import from_json, to_json
 from attnscope.selection import PRINTED
 from benchmarks.memory import peak
 from tests.helpers.architectures import ONE_PART, TWO_PARTS, make, save
+from tests.helpers.effect_arithmetic import rollout, zeroing_shares
 
 TEXTS = ("the bank by the river was old", "we sat on it all day while water ran")
 VALUES = {"bert": "attention.self.value", "llama": "self_attn.v_proj"}
@@ -56,16 +57,6 @@ def _attentions(folder, ids):
         return [one[0].numpy() for one in _eager(folder)(torch.tensor([ids]), output_attentions=True).attentions]
 
 
-def _rollout(layers, residual):
-    """Abnar and Zuidema, 2020: Ã_l = (0.5 A_l + 0.5 I) Ã_(l−1)."""
-    product = None
-    for weights in layers:
-        one = weights.mean(0)
-        one = 0.5 * one + 0.5 * np.eye(len(one)) if residual else one
-        product = one if product is None else one @ product
-    return product
-
-
 @pytest.mark.parametrize("engine", ["native", "transformers"])
 @pytest.mark.parametrize("name", ["bert", "llama"])
 @pytest.mark.parametrize(("measure", "residual"), [("rollout", True), ("rollout-no-residual", False)])
@@ -75,7 +66,7 @@ def test_rollout_is_the_papers_product(folders, name, engine, measure, residual,
     assert [len(text.flows) for text in report.texts] == [1, 1]
     for text in report.texts:
         attentions = _attentions(folders(name), [token.id for token in text.tokens])
-        expected = _rollout([attentions[n] for n in covered], residual)
+        expected = rollout([attentions[n] for n in covered], residual=residual)
         (flow,) = text.flows
         assert (flow.measure, flow.layers, flow.nothing) == (measure, covered, [])
         np.testing.assert_allclose(flow.matrix, expected, rtol=0, atol=1e-5)
@@ -100,10 +91,7 @@ def _zeroing(name, folder, ids, layer):
             zeroed[:] = some
             model(torch.tensor([ids]))
     whole, *others = (output.numpy() for output in outputs)
-    lengths = np.linalg.norm(whole, axis=-1)
-    cosines = [(whole * one).sum(-1) / (lengths * np.linalg.norm(one, axis=-1)) for one in others]
-    changes = 1 - np.array(cosines).T
-    return changes / changes.sum(-1, keepdims=True)
+    return zeroing_shares(whole, others)
 
 
 @pytest.mark.parametrize("copies", [1, 4, 100])

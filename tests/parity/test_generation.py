@@ -59,7 +59,17 @@ def test_the_rows_are_of_different_kinds() -> None:
     assert {"gpt2", "gpt_neox", "mistral", "gemma2", "gpt_oss", "mixtral", "bert decoder"} <= names
 
 
-@pytest.mark.parametrize("changes", [{"positions": "alibi"}, {"positions": "sinusoidal"}, {"mask": "causal+prefix:3"}])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"positions": "alibi"},
+        {"positions": "sinusoidal"},
+        {"mask": "causal+prefix:3"},
+        {"mask": "bidirectional"},  # what the cache holds changes with every new token
+        {"mask": "prefix:9"},
+        {"mask": "block:4"},
+    ],
+)
 @pytest.mark.parametrize("end", [8, 9])
 def test_what_the_cache_gives_is_what_the_whole_text_gives(changes: dict[str, str], end: int) -> None:
     """Architectures that no family has."""

@@ -10,7 +10,7 @@ from typing import Any
 
 import transformers as hf
 
-from tests.referee import comparing, draw, dumping, explaining, runner
+from tests.referee import comparing, draw, dumping, explaining, predicting, runner
 from tests.referee.models import NAMES, Models
 from tests.referee.verify import Mismatch
 
@@ -19,6 +19,7 @@ KINDS: dict[str, tuple[Any, Any]] = {
     "compare": (comparing.call, comparing.check),
     "explain": (explaining.call, explaining.check),
     "batch": (dumping.call, dumping.check),
+    "predict": (predicting.call, predicting.check),
 }
 _SOURCES = ("models.py", "../helpers/tiny_models.py")
 
@@ -35,6 +36,7 @@ def main() -> int:
     given = parser.parse_args()
     cases = [given.case] if given.case is not None else range(given.first, given.first + given.cases)
     hf.utils.logging.disable_progress_bar()
+    hf.utils.logging.set_verbosity_error()
     make, check = KINDS[given.of]
     if given.model and given.of != "run":
         parser.error("--model goes with --of run")

@@ -18,6 +18,7 @@ class Call:
         layer: As typed, as are head, query, key, stage and mask; None where nothing is typed.
         hide: Tokens that no query may see, as typed.
         engine: `native` or `transformers`.
+        grown: Tokens that a model adds to the text, by id.
     """
 
     model: str
@@ -38,6 +39,7 @@ class Call:
     no_special: bool = False
     pool: int | None = None
     engine: str | None = None
+    grown: tuple[int, ...] = ()
     auto_key: str | None = None  # typed for another purpose than to select columns
     more: tuple[str, ...] = ("--format", "json", "--quiet", "--max-memory", "4G")  # whatever is free at the moment
 

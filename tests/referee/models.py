@@ -11,7 +11,7 @@ import torch
 from tests.helpers.tiny_models import TABLE, VOCAB, Row
 
 POSITIONS = 160  # more than a screen prints: texts of more than 64 tokens go through here, too
-_SPECIAL = ["<pad>", "<s>", "</s>", "<unk>", "<x>"]
+_SPECIAL = ["<pad>", "<s>", "</s>", "<unk>", "<mask>"]
 _WORDS = (
     "the bank by river was old and we sat on it all day while water ran down from hills to sea green boats that "
     "carried stones past mills with wheels turning in spring rain nobody saw where they went after dark ?! …"

@@ -68,11 +68,21 @@ def raw_and_scaled(layer: Layer) -> tuple[Array, Array]:
     return scores, scaled
 
 
+Blend = Callable[[int, Layer, Allowed, Array], Array]  # what heads give, of the layer, the mask and the weights
+
+
+def plain_blend(number: int, layer: Layer, used: Allowed, weights: Array) -> Array:
+    """Σ weights · values, (H, Q, Ev)."""
+    return weights @ layer.v
+
+
 class _Seen:
-    """The layers of the text that runs, and the mask that it runs under."""
+    """The layers of the text that runs, the mask that it runs under, and what becomes of its weights."""
 
     layers: list[Layer]
+    weights: list[Array]
     change: Callable[[Allowed], Allowed] | None
+    blend: Blend
 
 
 def _attention(
@@ -99,7 +109,9 @@ def _attention(
     _Seen.layers.append(layer)
     used = own if _Seen.change is None else _Seen.change(own)
     weights, _none = softmax(np.where(used, raw_and_scaled(layer)[1], -np.inf), sinks)
-    output = torch.from_numpy(weights @ v).to(query.dtype)
+    _Seen.weights.append(weights)
+    blended = _Seen.blend(len(_Seen.layers) - 1, layer, used, weights)
+    output = torch.from_numpy(blended).to(query.dtype)
     return output.transpose(0, 1)[None].contiguous(), None
 
 
@@ -121,7 +133,18 @@ def _projects(module: nn.Module, given: tuple[Tensor, ...]) -> None:
 @lru_cache(maxsize=64)
 def load(folder: Path) -> PreTrainedModel:
     """A model of transformers in float64 whose attention is ours."""
-    model = hf.AutoModel.from_pretrained(folder, attn_implementation="eager", experts_implementation="eager")
+    return _listened(hf.AutoModel.from_pretrained(folder, attn_implementation="eager", experts_implementation="eager"))
+
+
+@lru_cache(maxsize=64)
+def load_with_head(folder: Path) -> PreTrainedModel:
+    """The class that config.json names, likewise."""
+    (name,) = hf.AutoConfig.from_pretrained(folder).architectures
+    kind = getattr(hf, name)
+    return _listened(kind.from_pretrained(folder, attn_implementation="eager", experts_implementation="eager"))
+
+
+def _listened(model: PreTrainedModel) -> PreTrainedModel:
     model.double().eval().set_attn_implementation("referee")
     for module in model.modules():
         if isinstance(module, nn.Linear | Conv1D):
@@ -141,10 +164,100 @@ def run(
         types: Token type ids; None for a model that takes none.
         change: Makes the mask that the whole model runs under from each layer's own; None for the model's own.
     """
-    _Seen.layers, _Seen.change = [], change
-    model = load(folder)
+    _Seen.layers, _Seen.weights, _Seen.change, _Seen.blend = [], [], change, plain_blend
+    load(folder)(**_inputs(ids, types))
+    return _Seen.layers
+
+
+@dataclass
+class Pass:
+    """One text that went through the whole model.
+
+    Attributes:
+        layers: Every layer's attention.
+        weights: Its weights under the mask that was used, (H, Q, K).
+        streams: What enters each layer, and what leaves the last, (T, D) each.
+        attended: What each layer's attention hands on, with whatever norm lies behind it, (T, D) each.
+        after_norm: A factor that such a norm put on each number of it, likewise; 1 where there is none.
+        final: Final hidden states as the base model gives them, (T, D).
+        logits: (T, V); None where the checkpoint has no output head.
+    """
+
+    layers: list[Layer]
+    weights: list[Array]
+    streams: list[Array]
+    attended: list[Array]
+    after_norm: list[Array]
+    final: Array
+    logits: Array | None
+
+
+_NORMED_BEHIND = ("gemma2", "gemma3_text", "olmo2")  # whose post_attention_layernorm is what its name says
+
+
+@torch.no_grad()
+def run_through(
+    folder: Path,
+    ids: list[int],
+    types: list[int] | None,
+    change: Callable[[Allowed], Allowed] | None = None,
+    blend: Blend = plain_blend,
+) -> Pass:
+    """Run a whole model, with its output head if it has one, over one text.
+
+    Args:
+        folder: The model.
+        ids: See run.
+        types: Likewise.
+        change: Likewise.
+        blend: What heads give instead of Σ weights · values.
+    """
+    _Seen.layers, _Seen.weights, _Seen.change, _Seen.blend = [], [], change, blend
+    model = load_with_head(folder)
+    made = Pass(_Seen.layers, _Seen.weights, [], [], [], np.empty(0), None)
+    handles = []
+    for block in blocks(model):
+        handles.append(block.register_forward_pre_hook(lambda _, given: made.streams.append(_array(given[0]))))
+        attention = next(module for name, module in block.named_children() if "attention" in name or "attn" in name)
+        handles.append(attention.register_forward_hook(lambda _, __, out: made.attended.append(_array(out))))
+        if model.config.model_type in _NORMED_BEHIND:
+            handles.append(block.post_attention_layernorm.register_forward_hook(_normed_behind(made)))
+    handles.append(block.register_forward_hook(lambda _, __, out: made.streams.append(_array(out))))
+    handles.append(model.base_model.register_forward_hook(lambda _, __, out: setattr(made, "final", _array(out))))
+    try:
+        out = model(**_inputs(ids, types))
+    finally:
+        for handle in handles:
+            handle.remove()
+    found = out.get("prediction_logits", out.get("logits"))
+    made.logits = None if found is None else found[0].numpy()
+    made.after_norm = made.after_norm or [np.ones_like(one) for one in made.attended]
+    return made
+
+
+def blocks(model: PreTrainedModel) -> list[nn.Module]:
+    """The layers of a model."""
+    count = model.config.num_hidden_layers
+    return next(list(m) for m in model.modules() if isinstance(m, nn.ModuleList) and len(m) == count)
+
+
+def _normed_behind(made: Pass) -> Callable[..., None]:
+    def hook(_: nn.Module, given: tuple[Tensor, ...], out: Tensor) -> None:
+        made.attended[-1] = _array(out)
+        before, after = _array(given[0]), _array(out)
+        made.after_norm.append(np.divide(after, before, out=np.zeros_like(after), where=before != 0))
+
+    return hook
+
+
+def _array(out: Any) -> Array:
+    """The first tensor of what a module gives, of the only text."""
+    one = out if isinstance(out, Tensor) else out[0]
+    return one[0].numpy()  # type: ignore[no-any-return]
+
+
+def _inputs(ids: list[int], types: list[int] | None) -> dict[str, Tensor]:
     given = {"input_ids": torch.tensor([ids]), "attention_mask": torch.ones(1, len(ids), dtype=torch.int64)}
     if types is not None:
         given["token_type_ids"] = torch.tensor([types])
-    model(**given)
-    return _Seen.layers
+    return given

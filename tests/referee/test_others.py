@@ -1,4 +1,4 @@
-"""Every number of random comparisons, explanations, records and tables equals what eager transformers gives."""
+"""Every number of random comparisons, explanations, records, tables and predictions is what transformers gives."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from tests.referee.__main__ import KINDS
 from tests.referee.models import Models
 from tests.referee.verify import Mismatch
 
-CASES = {"compare": 55, "explain": 60, "batch": 40}
+CASES = {"compare": 55, "explain": 60, "batch": 40, "predict": 30}
 PARTS = 5
 
 

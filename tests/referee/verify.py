@@ -39,7 +39,8 @@ class Text:
     longest = 0
 
     def __init__(self, model: Model, call: Call, number: int) -> None:
-        self.encoding = _tokenizer(model.path).encode(call.texts[number], *([] if call.pair is None else [call.pair]))
+        encoding = tokenizer_of(model.path).encode(call.texts[number], *([] if call.pair is None else [call.pair]))
+        self.encoding = _grown(encoding, tokenizer_of(model.path), call.grown) if call.grown else encoding
         special = _special(model.path)
         flags = zip(self.encoding.ids, self.encoding.special_tokens_mask, strict=True)
         self.special = [bool(added) or number in special for number, added in flags]
@@ -49,14 +50,17 @@ class Text:
         spans = zip(self.encoding.sequence_ids, self.encoding.offsets, strict=True)
         written = ["" if text is None else given[text][start:end] for text, (start, end) in spans]
         self.words = [word or piece for word, piece in zip(written, self.encoding.tokens, strict=True)]
+        if call.grown:
+            written[-len(call.grown) :] = self.words[-len(call.grown) :]
         tokens = zip(self.encoding.ids, self.encoding.special_tokens_mask, written, strict=True)
         self.unknown = [number == unknown[0] and not added and text != unknown[1] for number, added, text in tokens]
         marks = [
             text != "" and set(text) <= {*string.punctuation, "…"} and not special
             for text, special in zip(written, self.special, strict=True)
         ]
-        mask = masks.expression(call.mask, call.hide, self.words)
-        self.layers = attention(model.path, self.encoding.ids, types, (self.special, marks), mask, call.what_if)
+        self.types = types
+        self.mask = masks.expression(call.mask, call.hide, self.words)
+        self.layers = attention(model.path, self.encoding.ids, types, (self.special, marks), self.mask, call.what_if)
 
     @property
     def n(self) -> int:
@@ -64,8 +68,45 @@ class Text:
         return len(self.encoding.ids)
 
 
+@dataclass
+class _Grown:
+    """An encoding with tokens that a model added."""
+
+    ids: list[int]
+    tokens: list[str]
+    special_tokens_mask: list[int]
+    type_ids: list[int]
+    sequence_ids: list[int | None]
+    offsets: list[Any]
+
+
+def _grown(before: Any, tokenizer: Tokenizer, more: Sequence[int]) -> _Grown:
+    """What a tokenizer made of a text, without the tokens that it closes it with, and what follows."""
+    kept, n = closed_at(before), len(more)
+    return _Grown(
+        [*before.ids[:kept], *more],
+        [*before.tokens[:kept], *(spelled(tokenizer, number) for number in more)],
+        [*before.special_tokens_mask[:kept], *[0] * n],
+        [*before.type_ids[:kept], *[0] * n],
+        [*before.sequence_ids[:kept], *[None] * n],
+        [*before.offsets[:kept], *[(None, None)] * n],
+    )
+
+
+def closed_at(encoding: Any) -> int:
+    """How many tokens a text has without those that its tokenizer closes it with; at least one."""
+    added = encoding.special_tokens_mask
+    return max(1, next((n for n in range(len(added), 0, -1) if not added[n - 1]), 1))
+
+
+def spelled(tokenizer: Tokenizer, number: int) -> str:
+    """The piece of an id; `<57>` where the vocabulary has none."""
+    return str(tokenizer.id_to_token(number) or f"<{number}>")
+
+
 @lru_cache(maxsize=128)
-def _tokenizer(folder: Path) -> Tokenizer:
+def tokenizer_of(folder: Path) -> Tokenizer:
+    """The tokenizer of a folder, as it is."""
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
     tokenizer.no_truncation()
     tokenizer.no_padding()
@@ -74,14 +115,14 @@ def _tokenizer(folder: Path) -> Tokenizer:
 
 def _unknown(folder: Path) -> tuple[int, str]:
     """The token for unknown words: its id, and how it is spelled."""
-    tokenizer = _tokenizer(folder)
+    tokenizer = tokenizer_of(folder)
     return tokenizer.token_to_id(tokenizer.model.unk_token), tokenizer.model.unk_token
 
 
 @lru_cache(maxsize=128)
 def _special(folder: Path) -> set[int]:
     """Ids that are special wherever they stand; the one for unknown words stands for a word."""
-    tokenizer = _tokenizer(folder)
+    tokenizer = tokenizer_of(folder)
     unknown, _ = _unknown(folder)
     return {i for i, token in tokenizer.get_added_tokens_decoder().items() if token.special and i != unknown}
 

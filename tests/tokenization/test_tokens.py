@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from attnscope.checkpoints.source import count_closing
 from attnscope.errors import AttnscopeError
 from attnscope.report import Token
 from attnscope.tokenization import tokenizer_json
@@ -151,6 +152,16 @@ def test_a_pair_counts_in_its_own_text(tmp_path: Path, kind: str, segments: list
 def test_a_special_token_that_the_user_wrote_is_special_and_has_a_span(tmp_path: Path) -> None:
     mask = _load(tmp_path, "wordpiece").encode("The [MASK]")[2]
     assert (mask.piece, mask.start, mask.end, mask.special) == ("[MASK]", 4, 10, True)
+
+
+def test_what_a_model_made_is_what_the_user_may_have_written(tmp_path: Path) -> None:
+    """The token for unknown words is none of a template; one that ends a text is, but no tokenizer added it here."""
+    tokenizer = _load(tmp_path, "wordpiece")
+    made = [tokenizer.made_token(tokenizer.id_of(piece) or 0) for piece in ("[UNK]", "[SEP]", "[MASK]")]
+    written = tokenizer.encode("[UNK] [SEP] [MASK]")[1:-1]
+    assert [(t.piece, t.special, t.unknown) for t in made] == [(t.piece, t.special, t.unknown) for t in written]
+    assert count_closing([*written, *made]) == 0
+    assert count_closing(tokenizer.encode("The")) == 1
 
 
 def test_offsets_are_those_of_the_text_where_the_normalizer_changes_its_length(minilm: Path) -> None:
