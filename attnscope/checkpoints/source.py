@@ -180,7 +180,7 @@ def shift_right(tokens: list[Token], start: Token) -> list[Token]:
 
 
 def _closes(token: Token) -> bool:
-    """Tell whether the tokenizer added it: a special token that the user wrote or the model made is part of the text."""
+    """Tell whether the tokenizer added it: one that the user wrote or the model made is part of the text."""
     return token.special and token.start is None and not token.made
 
 
