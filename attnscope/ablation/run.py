@@ -201,7 +201,8 @@ class Bench:
         outputs = seen.mean_outputs()
         if means and of_reference is not None:
             theirs, other = prepare(of_reference, model, device)
-            averaged = Seen(theirs, cuts, (c.n_heads, c.d_value), means=True)
+            whole = [cut for cut in cuts if cut.queries is None]  # edges lie in the text, not in the reference
+            averaged = Seen(theirs, whole, (c.n_heads, c.d_value), means=True)
             other.forward(theirs, averaged.recorders, lambda n, total: check())
             outputs = averaged.mean_outputs()
         baseline = Baseline.of(engine, uncut.hidden, self.positions, predicts=self.source.predicts is not None)

@@ -136,6 +136,8 @@ def test_mean_over_a_reference_text(gpt2):
     before, _, _ = seen(model, ids_of(found))
     kl = divergence(before, after)
     assert found.effects[0].predictions[0].kl == pytest.approx(kl, rel=1e-4)
+    with_edge = AblationOptions(("L1H2", "L2: -1→9"), replacement="mean", reference=reference)  # it has no token 9
+    assert [effect.how for effect in ablate(run, with_edge).effects] == ["renormalised", "unnormalised"]
     own = ablate(run, AblationOptions(("L1H2",), replacement="mean"))
     assert own.effects[0].predictions[0].kl != pytest.approx(kl, rel=1e-3)
 
