@@ -20,6 +20,7 @@ from attnscope.ablation.plan import (
 )
 from attnscope.checkpoints.source import ModelSource
 from attnscope.config import RunConfig
+from attnscope.errors import UsageError
 from attnscope.pipeline import ProgressCallback, Session, describe_mask_use, memory_check, prepare, provenance
 from attnscope.planning.text_plan import TextPlan
 from attnscope.report.ablation import (
@@ -113,6 +114,9 @@ def survey_effects(
     notes = list(bench.notes)
     if edges:  # what a query may not see has no weight, and cutting it changes nothing
         kept = np.flatnonzero(weights > 0).tolist()
+        if not kept:
+            found, hint = f"none of the {len(cuts):,} edges has any weight", "select other heads, queries or keys"
+            raise UsageError(found, where="--each edge", hint=hint)
         if len(kept) < len(cuts):
             notes.append(f"{len(cuts) - len(kept):,} of {len(cuts):,} edges have no weight and are left out")
         cuts, weights = [cuts[n] for n in kept], weights[kept]
@@ -199,7 +203,8 @@ class Bench:
         outputs = seen.mean_outputs()
         if means and of_reference is not None:
             theirs, other = prepare(of_reference, model, device)
-            averaged = Seen(theirs, cuts, (c.n_heads, c.d_value), means=True)
+            whole = [cut for cut in cuts if cut.queries is None]  # edges lie in the text, not in the reference
+            averaged = Seen(theirs, whole, (c.n_heads, c.d_value), means=True)
             other.forward(theirs, averaged.recorders, lambda n, total: check())
             outputs = averaged.mean_outputs()
         baseline = Baseline.of(engine, uncut.hidden, self.positions, predicts=self.source.predicts is not None)

@@ -229,7 +229,7 @@ class HeadsArguments(OpenArguments, ModelHeadsArguments, total=False):
 
 
 class ModelAblateArguments(CallArguments, total=False):
-    """What `ablate` cuts and compares; see ModelInspectArguments for layer, head, query, key and mask.
+    """What `ablate` cuts and compares; see ModelInspectArguments for layer, head, query, key, mask and hide.
 
     Attributes:
         pair: An encoder's second segment.
@@ -251,6 +251,7 @@ class ModelAblateArguments(CallArguments, total=False):
     query: Tokens | None
     key: Tokens | None
     mask: str
+    hide: Tokens | None
 
 
 class AblateArguments(OpenArguments, ModelAblateArguments, _Named, total=False):

@@ -1,5 +1,6 @@
 """Effects, predictions and weights against `transformers` and plain float64, from the text to the report."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -9,8 +10,10 @@ import transformers as hf
 from hypothesis import given
 from hypothesis import strategies as st
 
+import attnscope
 from attnscope.ablation import AblationOptions, ablate, plan, survey_effects
 from attnscope.checkpoints.checkpoint import open_checkpoint
+from attnscope.cli import main
 from attnscope.config import RunConfig, TextInput
 from attnscope.errors import AttnscopeError, UsageError
 from attnscope.model.tensors import read_tensors
@@ -133,6 +136,8 @@ def test_mean_over_a_reference_text(gpt2):
     before, _, _ = seen(model, ids_of(found))
     kl = divergence(before, after)
     assert found.effects[0].predictions[0].kl == pytest.approx(kl, rel=1e-4)
+    with_edge = AblationOptions(("L1H2", "L2: -1→9"), replacement="mean", reference=reference)  # it has no token 9
+    assert [effect.how for effect in ablate(run, with_edge).effects] == ["renormalised", "unnormalised"]
     own = ablate(run, AblationOptions(("L1H2",), replacement="mean"))
     assert own.effects[0].predictions[0].kl != pytest.approx(kl, rel=1e-3)
 
@@ -222,6 +227,33 @@ def test_fewer_variants_run_side_by_side_where_memory_is_short(gpt2, monkeypatch
     np.testing.assert_allclose(found.effects[0].kl, plenty.effects[0].kl, atol=1e-6)
     with pytest.raises(AttnscopeError, match="needs about"):
         survey_effects(RunConfig((TextInput(TEXT),), model=path, max_memory=100 << 20), AblationOptions(each="head"))
+
+
+def test_hidden_tokens_are_hidden_with_and_without_the_cut(gpt2, capsys):
+    """The same 4-D mask in every layer of transformers, and the head's output 0."""
+    path, model = gpt2
+    assert main(["ablate", TEXT, "--model", path, "--hide", "bank,3", "--cut", "L1H2", "--format", "json"]) == 0
+    found = attnscope.ablate(TEXT, cut="L1H2", model=path, hide=["bank", 3])
+    typed = json.loads(capsys.readouterr().out)
+    assert typed["effects"] == json.loads(found.to_json())["effects"]
+    ids, every = ids_of(found.data), list(range(N))
+    hidden = [(layer, list(range(4)), every, [1, 3]) for layer in range(3)]
+    with masked_edges(model, "gpt2", hidden, N):
+        before, states, _ = seen(model, ids)
+        with cut_heads(model, (1, 2)):
+            after, changed, _ = seen(model, ids)
+    assert (typed["mask"]["hidden"], found.data.mask.hidden) == ("bank,3", '"bank",3')
+    (effect,) = found.effects
+    assert effect.predictions[0].kl == pytest.approx(divergence(before, after), rel=1e-4)
+    np.testing.assert_allclose(effect.change, change_of(states, changed)[1], rtol=1e-4, atol=1e-5)
+    assert main(["ablate", TEXT, "--model", path, "--hide", "bank,3", "--cut", "L1H2"]) == 0
+    assert "bank,3" in capsys.readouterr().out
+
+
+def test_edges_of_a_query_that_sees_nothing(gpt2, capsys):
+    asked = ["ablate", TEXT, "--model", gpt2[0], "--hide", "0", "--each", "edge", "--query", "0", "--layer", "0"]
+    assert main(asked) == 2
+    assert "--each edge: none of the 44 edges has any weight" in " ".join(capsys.readouterr().err.split())
 
 
 @pytest.mark.parametrize(

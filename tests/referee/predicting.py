@@ -54,9 +54,14 @@ class Predicting:
         return made.removesuffix(shlex.join(self.call.argv())) + shlex.join(self.argv())
 
 
-def predicts(name: str) -> str | None:
-    """What a model predicts: `next`, `masked`, or nothing."""
-    kind = ROWS[name].model.__name__ if name in ROWS else ""
+def predicts(name: str, engine: str | None = None) -> str | None:
+    """What a model predicts: `next`, `masked`, or nothing; transformers itself needs a class with a head."""
+    if name not in ROWS:
+        return None
+    row = ROWS[name]
+    if engine != "transformers" and reference.tied_base(row.model, row.model.config_class(**row.config)):
+        return "next"
+    kind = row.model.__name__
     if not kind.endswith(("ForCausalLM", "LMHeadModel", "ForMaskedLM", "ForPreTraining")):
         return None
     return "masked" if kind.endswith(("ForMaskedLM", "ForPreTraining")) else "next"
@@ -67,8 +72,8 @@ def call(models: Models, seed: int, number: int) -> Predicting:
     random = Random(f"predict {seed}:{number}")
     kind = ("predict", "generate", "logit")[number % 3]
     fits = {
-        "predict": [name for name in ROWS if predicts(name)],
-        "generate": [name for name in ROWS if predicts(name) == "next"],
+        "predict": [name for name in ROWS if predicts(name, "transformers")],
+        "generate": [name for name in ROWS if predicts(name, "transformers") == "next"],
         "logit": [name for name in ROWS if predicts(name) == "next" and "bert" not in name],
     }
     name = random.choice(fits[kind])

@@ -4,6 +4,7 @@ Nothing here shares code with attnscope. A model of transformers runs in float64
 which computes in NumPy, and may do so under another mask than the model's.
 """
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -138,10 +139,19 @@ def load(folder: Path) -> PreTrainedModel:
 
 @lru_cache(maxsize=64)
 def load_with_head(folder: Path) -> PreTrainedModel:
-    """The class that config.json names, likewise."""
-    (name,) = hf.AutoConfig.from_pretrained(folder).architectures
+    """The class that config.json names, likewise; of a base model whose embedding may predict, the one that does."""
+    config = hf.AutoConfig.from_pretrained(folder)
+    (name,) = config.architectures
     kind = getattr(hf, name)
+    if tied_base(kind, config):
+        kind = hf.AutoModelForCausalLM
     return _listened(kind.from_pretrained(folder, attn_implementation="eager", experts_implementation="eager"))
+
+
+def tied_base(kind: type[PreTrainedModel], config: hf.PreTrainedConfig) -> bool:
+    """Whether a class is the base of a causal model whose output head is its embedding."""
+    base = re.fullmatch(r".*(?<!LMHead)Model", kind.__name__) is not None
+    return base and config.tie_word_embeddings and config.model_type not in ("bert", "roberta", "distilbert")
 
 
 def _listened(model: PreTrainedModel) -> PreTrainedModel:

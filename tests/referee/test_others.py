@@ -1,4 +1,4 @@
-"""Every number of random comparisons, explanations, records, tables and predictions is what transformers gives."""
+"""Every number of random comparisons, explanations, records, tables, predictions and cuts is transformers' own."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from tests.referee.__main__ import KINDS
 from tests.referee.models import Models
 from tests.referee.verify import Mismatch
 
-CASES = {"compare": 55, "explain": 60, "batch": 40, "predict": 30}
+CASES = {"compare": 55, "explain": 60, "batch": 40, "predict": 20, "ablate": 20, "measure": 16}
 PARTS = 5
 
 

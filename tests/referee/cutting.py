@@ -1,0 +1,404 @@
+"""Draw random calls of `attnscope ablate`, and verify every number of what cuts change.
+
+The reference cuts inside its own attention: heads give 0 or a mean, edges lose their score or their weight.
+"""
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from random import Random
+
+import numpy as np
+
+from tests.helpers.effect_arithmetic import change_of, divergence, log_softmax, rank_correlation
+from tests.referee import draw, runner, verify
+from tests.referee.call import Call, places
+from tests.referee.expected import ROUNDINGS, Number, U
+from tests.referee.models import MINILM, Models
+from tests.referee.predicting import SHOWN, logit_slack, predicted_places, predicts, spelling, through
+from tests.referee.reference import Allowed, Array, Layer, Pass, raw_and_scaled, softmax
+from tests.referee.verify import Json, Mismatch, Text, close, same
+
+_SHOWN = ("--format", "json", "--quiet", "--max-memory", "4G")
+
+
+@dataclass(frozen=True)
+class Cut:
+    """What is cut.
+
+    Attributes:
+        written: As typed.
+        heads: Layers and heads of each of its terms.
+        query: Queries of edges, as typed, empty for all; None where whole heads are cut.
+        key: Their keys, likewise.
+    """
+
+    written: str
+    heads: tuple[tuple[range, range], ...]
+    query: str | None = None
+    key: str | None = None
+
+    @property
+    def places(self) -> list[tuple[int, int]]:
+        """Layer and head of each, once."""
+        every = [(n, h) for layers, heads in self.heads for n in layers for h in heads]
+        return list(dict.fromkeys(every))
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """A cut of one text: heads, and positions of edges; None for whole heads."""
+
+    heads: list[tuple[int, int]]
+    queries: list[int] | None = None
+    keys: list[int] | None = None
+
+
+@dataclass(frozen=True)
+class Cutting:
+    """One call of `attnscope ablate`.
+
+    Attributes:
+        call: The model, the text and its mask.
+        cuts: What is cut together; none where `each` is given.
+        each: `head`, `layer` or `edge`.
+        mean: Heads give their mean, not 0.
+        reference: The text over which it is taken.
+        at: Where predictions are compared, as typed.
+    """
+
+    call: Call
+    cuts: list[Cut]
+    each: str | None = None
+    mean: bool = False
+    reference: str | None = None
+    at: str | None = None
+
+    def argv(self) -> list[str]:
+        """The arguments after `attnscope`."""
+        words = ["ablate", *self.call.argv()[1:]]
+        words += [word for cut in self.cuts for word in ("--cut", cut.written)]
+        words += [] if self.each is None else ["--each", self.each]
+        words += ["--with", "mean"] if self.mean else []
+        words += [] if self.reference is None else ["--reference", self.reference]
+        return words + ([] if self.at is None else ["--at", self.at])
+
+    def command(self) -> str:
+        """The same, to be copied into a shell."""
+        return "attnscope " + shlex.join(self.argv())
+
+
+def call(models: Models, seed: int, number: int) -> Cutting:
+    """Draw one call."""
+    random = Random(f"ablate {seed}:{number}")
+    base = draw.call(models, seed, 1_100_000 + number)
+    text, few = " ".join(base.texts[0].split()[:9]), {"stage": None, "top": None, "by": None, "pool": None}
+    base = replace(base, texts=(text,), file=None, what_if=None, no_special=False, more=_SHOWN, **few)
+    if base.pair is not None:
+        base = replace(base, pair=" ".join(base.pair.split()[:3]))
+    model = models[base.model]
+    counts = [draw.count_tokens(model, text, base.pair)]
+    if base.mask and "." in base.mask:
+        base = replace(base, mask="causal")  # the file was of the longer text
+    hide = draw.hidden(seed, number, base.texts, counts) if random.random() < 0.3 else None
+    base = replace(base, hide=hide, layer=None, head=None, query=None, key=None)
+    at = draw.places(random, base.texts, counts) if random.random() < 0.4 else None
+    layers, heads = (6, 12) if base.model == MINILM else (3, 4)
+    if number % 3 == 2:
+        each = random.choice(("head", "layer", "edge"))
+        if each == "edge":
+            base = replace(base, layer=str(random.randrange(layers)), head=str(random.randrange(heads)))
+            base = replace(base, query=str(random.randrange(counts[0])))
+        elif base.model == MINILM or random.random() < 0.4:
+            base = replace(base, layer=f"0-{random.randrange(2)}")
+        return Cutting(base, [], each, each != "edge" and random.random() < 0.3, None, at)
+    cuts = [_cut(random, base, counts, (layers, heads)) for _ in range(random.choice((1, 1, 2, 3)))]
+    mean = any(cut.query is None for cut in cuts) and random.random() < 0.4
+    other = " ".join(random.choice(model.words) for _ in range(random.choice((2, 5))))
+    given = other if mean and base.hide is None and random.random() < 0.5 else None
+    return Cutting(base, cuts, None, mean, given, at)
+
+
+def _cut(random: Random, base: Call, counts: list[int], sizes: tuple[int, int]) -> Cut:
+    written, found = [], []
+    for _ in range(random.choice((1, 1, 2))):
+        (said_layers, layers), (said_heads, heads) = (_some(random, size) for size in sizes)
+        form = random.choice(("both", "both", "layer", "all"))
+        written.append({"both": f"L{said_layers}H{said_heads}", "layer": f"L{said_layers}", "all": "*"}[form])
+        found.append((range(sizes[0]) if form == "all" else layers, heads if form == "both" else range(sizes[1])))
+    said = ",".join(written)
+    if random.random() < 0.4:
+        return Cut(said, tuple(found))
+    query, key = (
+        "" if random.random() < 0.3 else draw.places(random, base.texts, counts).replace(":", ":") for _ in range(2)
+    )
+    if ":" in query + key or not query + key:
+        query, key = str(random.randrange(counts[0])), str(random.randrange(counts[0]))
+    return Cut(f"{said}: {query}{random.choice(('→', '->'))}{key}", tuple(found), query, key)
+
+
+def _some(random: Random, size: int) -> tuple[str, range]:
+    low = random.randrange(size)
+    high = random.randrange(low, size)
+    return (str(low), range(low, low + 1)) if random.random() < 0.6 else (f"{low}-{high}", range(low, high + 1))
+
+
+class _Blend:
+    """What heads give under cuts; see reference.Blend.
+
+    Args:
+        cuts: The cuts.
+        renormalised: Edges lose their score, and else their weight.
+        means: What heads give instead of 0, (layers, H, Ev); None for 0.
+    """
+
+    def __init__(self, cuts: Sequence[Resolved], renormalised: bool, means: list[Array] | None) -> None:
+        self.cuts, self.renormalised, self.means = cuts, renormalised, means
+
+    def __call__(self, number: int, layer: Layer, used: Allowed, weights: Array) -> Array:
+        gone = np.zeros(weights.shape, dtype=bool)
+        for cut in self.cuts:
+            if cut.queries is not None and cut.keys is not None:
+                heads = [h for n, h in cut.heads if n == number]
+                gone[np.ix_(heads, cut.queries, cut.keys)] = True
+        if self.renormalised:
+            weights, _ = softmax(np.where(used & ~gone, raw_and_scaled(layer)[1], -np.inf), layer.sinks)
+        given = np.where(gone, 0.0, weights) @ layer.v
+        for cut in self.cuts:
+            for n, h in cut.heads if cut.queries is None else ():
+                if n == number:
+                    given[h] = 0.0 if self.means is None else self.means[n][h]
+        return given
+
+
+@dataclass(frozen=True)
+class _Compared:
+    """What is compared: final hidden states, (T, D), and log-probabilities and logits of some positions, (P, V)."""
+
+    hidden: Array
+    logs: Array | None
+    logits: Array | None
+
+
+def check(made: Cutting, models: Models) -> None:
+    """Run one call and verify every number of what it says.
+
+    Raises:
+        Mismatch: Something is not so, or it ends in an error.
+    """
+    code, out, errors = runner.run(made.argv())
+    model = models[made.call.model]
+    text = Text(model, made.call, 0)
+    if code == 2 and made.each == "edge" and "edges has any weight" in errors and _sees_nothing(made.call, text):
+        return
+    if code or errors:
+        raise Mismatch(f"exit code {code}: {errors.strip()}")
+    found = runner.parsed(out)
+    same("text", (found["text"], found["pair"]), (made.call.texts[0], made.call.pair))
+    same("mask.hidden", found["mask"]["hidden"], made.call.hide)
+    same("token ids", [token["id"] for token in found["tokens"]], list(text.encoding.ids))
+    kind = predicts(model.name, made.call.engine)
+    positions = [] if kind is None else predicted_places(model, text)[1]
+    positions = positions if made.at is None else places(made.at, text.words)
+    uncut = through(model, text, text.mask)
+    means = [_means(layer, w) for layer, w in zip(uncut.layers, uncut.weights, strict=True)] if made.mean else None
+    if made.reference is not None:
+        other = Text(model, replace(made.call, texts=(made.reference,), pair=None), 0)
+        whole = through(model, other, other.mask)
+        means = [_means(layer, w) for layer, w in zip(whole.layers, whole.weights, strict=True)]
+
+    def compared(one: Pass) -> _Compared:
+        hidden = one.final if made.call.engine == "transformers" else one.streams[-1]
+        logits = one.logits[positions] if kind is not None and one.logits is not None and positions else None
+        return _Compared(hidden, None if logits is None else log_softmax(logits), logits)
+
+    def cut(cuts: Sequence[Resolved], renormalised: bool) -> _Compared:
+        return compared(through(model, text, text.mask, _Blend(cuts, renormalised, means)))
+
+    before = compared(uncut)
+    if made.each is None:
+        _cuts(found, made, text, uncut)
+        cuts = [_resolved(one, text) for one in made.cuts]
+        edges = any(one.query is not None for one in made.cuts)
+        ways = {"renormalised": True, "unnormalised": False} if edges else {"mean" if made.mean else "zero": True}
+        same("effects", [effect["how"] for effect in found["effects"]], list(ways))
+        close("norms", found["norms"], _norms(before.hidden))
+        after = [cut(cuts, way) for way in ways.values()]
+        shown = {number for effect in found["effects"] for p in effect["predictions"] for number in _ids(p)}
+        for effect, one in zip(found["effects"], after, strict=True):
+            _effect(effect, before, one, positions)
+            for prediction in effect["predictions"]:
+                spelling("tokens", prediction["tokens"], model)
+        _listed(found["effects"], before, after)
+        assert shown or not positions or before.logs is None
+        return
+    same("positions", found["positions"], positions)
+    units = _units(found, made, text, uncut)
+    rows = positions or list(range(text.n))
+    for effect in found["effects"]:
+        after = [cut([unit], effect["how"] != "unnormalised") for unit in units]
+        kl, hidden = _effects_of(before, after, rows)
+        same("has kl", effect["kl"] is not None, kl is not None)
+        close("hidden", effect["hidden"], hidden)
+        if kl is not None:
+            close("kl", effect["kl"], kl)
+        ranked = verify.numbers(effect["hidden"] if kl is None else effect["kl"])
+        expected = rank_correlation(verify.numbers(found["weights"]), ranked) if len(units) else np.nan
+        ours = np.nan if effect["correlation"] is None else effect["correlation"]
+        close("correlation", ours, Number(np.array(expected), np.array(1e-6)))
+
+
+def _sees_nothing(call: Call, text: Text) -> bool:
+    """No edge that was selected has a weight that float32 can hold."""
+    (layer,), (head,) = (call.numbers(typed, 99) or () for typed in (call.layer, call.head))
+    return bool((text.layers[layer].weights[head, places(call.query or "0:", text.words)] < 1e-30).all())
+
+
+def _resolved(cut: Cut, text: Text) -> Resolved:
+    if cut.query is None or cut.key is None:
+        return Resolved(cut.places)
+    every = list(range(text.n))
+    queries, keys = (places(typed, text.words) if typed else every for typed in (cut.query, cut.key))
+    return Resolved(cut.places, queries, keys)
+
+
+def _means(layer: Layer, weights: Array) -> Array:
+    """What every head gives, averaged over the text, (H, Ev)."""
+    mean: Array = (weights @ layer.v).mean(1)
+    return mean
+
+
+def _norms(hidden: Array) -> Number:
+    norms = np.linalg.norm(hidden, axis=-1)
+    return Number(norms, 4 * ROUNDINGS * U * np.full(norms.shape, norms.max()))
+
+
+def _weight(text: Text, uncut: Pass, cut: Resolved) -> Number:
+    """The weight of what is cut: of edges, or off the first and special tokens."""
+    words = [i for i in range(1, text.n) if not text.special[i]]
+    rows, columns = cut.queries, cut.keys
+    if rows is None or columns is None:
+        rows, columns = words or list(range(text.n)), words
+    of = [text.layers[n].number("weights")[h] for n, h in cut.heads]
+    some = [Number(np.nan_to_num(one.value), one.slack)[np.ix_(rows, columns)] for one in of]
+    slack = np.mean([one.slack.sum(-1).mean() for one in some])
+    return Number(np.mean([one.value.sum(-1).mean() for one in some]), slack + 4 * U)
+
+
+def _cuts(found: Json, made: Cutting, text: Text, uncut: Pass) -> None:
+    same("cuts", [part["written"] for part in found["cuts"]], [cut.written for cut in made.cuts])
+    for part, cut in zip(found["cuts"], made.cuts, strict=True):
+        one = _resolved(cut, text)
+        same("heads", [tuple(place) for place in part["heads"]], one.heads)
+        same("edges", (part["queries"], part["keys"]), (one.queries, one.keys))
+        close("weight", part["weight"], _weight(text, uncut, one))
+
+
+def _units(found: Json, made: Cutting, text: Text, uncut: Pass) -> list[Resolved]:
+    """What was cut one by one, with the weight of each."""
+    n_layers, n_heads = len(uncut.layers), len(uncut.weights[0])
+    layers = made.call.numbers(made.call.layer or "all", n_layers) or list(range(n_layers))
+    heads = made.call.numbers(made.call.head or "all", n_heads) or list(range(n_heads))
+    if made.each == "layer":
+        units = [Resolved([(n, h) for h in range(n_heads)]) for n in layers]
+    elif made.each == "head":
+        units = [Resolved([(n, h)]) for n in layers for h in heads]
+    else:
+        queries = places(made.call.query or "0:", text.words)
+        every = [(n, h, q, k) for n in layers for h in heads for q in queries for k in range(text.n)]
+        # A weight that float32 cannot hold is none; which are left out is told by what is there.
+        there = list(zip(found["layers"], found["heads"], found["queries"], found["keys"], strict=True))
+        weighs = [one for one in every if uncut.weights[one[0]][one[1], one[2], one[3]] > 1e-30]
+        if not set(weighs) <= set(there) <= set(every) or there != sorted(set(there), key=every.index):
+            raise Mismatch(f"edges: {there}, expected {weighs}")
+        units = [Resolved([(n, h)], [q], [k]) for n, h, q, k in there]
+    same("layers", found["layers"], [unit.heads[0][0] for unit in units])
+    same("heads", found["heads"], [-1 if made.each == "layer" else unit.heads[0][1] for unit in units])
+    weights = [_weight(text, uncut, unit) for unit in units]
+    value, slack = ([getattr(one, name) for one in weights] for name in ("value", "slack"))
+    close("weights", found["weights"], Number(np.array(value), np.array(slack)))
+    return units
+
+
+def _ids(prediction: Json) -> list[int]:
+    return [token["id"] for token in prediction["tokens"]]
+
+
+def _change(before: Array, after: Array) -> tuple[Number, Number, Array]:
+    """Cosine and size of the change of hidden states, and by how much a hidden state may be off."""
+    cosine, change = change_of(before, after)
+    sizes = np.maximum(np.linalg.norm(before, axis=-1), np.linalg.norm(after, axis=-1))
+    off = 4 * ROUNDINGS * U * sizes.max() * np.ones_like(sizes)
+    least = np.minimum(np.linalg.norm(before, axis=-1), np.linalg.norm(after, axis=-1))
+    return Number(cosine, 4 * off / least), Number(change, 2 * off), off
+
+
+def _divergence(before: _Compared, after: _Compared, n: int) -> Number:
+    """KL in bits at one position."""
+    assert before.logs is not None and after.logs is not None
+    assert before.logits is not None and after.logits is not None
+    off = 2 * (logit_slack(before.logits[n]) + logit_slack(after.logits[n]))
+    p, apart = np.exp(before.logs[n]), np.abs(before.logs[n] - after.logs[n])
+    # Σ p = 1 on both sides: what all log-probabilities have in common makes no difference of first order.
+    slack = (p * (off + np.expm1(off) * apart)).sum() / np.log(2)
+    return Number(np.array(divergence(before.logs[n], after.logs[n])), np.array(slack))
+
+
+def _effect(found: Json, before: _Compared, after: _Compared, positions: list[int]) -> None:
+    """What changes under all cuts together."""
+    cosine, change, _ = _change(before.hidden, after.hidden)
+    close("cosine", found["cosine"], cosine)
+    close("change", found["change"], change)
+    there = [] if before.logs is None else positions
+    same("positions", [one["position"] for one in found["predictions"]], there)
+    for n, one in enumerate(found["predictions"]):
+        assert before.logs is not None and after.logs is not None
+        assert before.logits is not None and after.logits is not None
+        close("kl", one["kl"], _divergence(before, after, n))
+        ids, offs = _ids(one), (2 * logit_slack(before.logits[n]), 2 * logit_slack(after.logits[n]))
+        for name, side, off in (("before", before, offs[0]), ("after", after, offs[1])):
+            assert side.logs is not None
+            share = np.exp(side.logs[n][ids])
+            close(name, [token[name] for token in one["tokens"]], Number(share, share * np.expm1(off)))
+        moved = (after.logs[n] - before.logs[n])[ids] / np.log(2)
+        slack = np.full(len(ids), sum(offs) / np.log(2))
+        close("change in log-probability", [token["change"] for token in one["tokens"]], Number(moved, slack))
+
+
+def _listed(found: list[Json], before: _Compared, after: list[_Compared]) -> None:
+    """The five most probable tokens without the cuts come first, then those under each effect that are not there."""
+    for n in range(len(found[0]["predictions"])):
+        ids = _ids(found[0]["predictions"][n])
+        same("tokens", [_ids(effect["predictions"][n]) for effect in found], [ids] * len(found))
+        same("a token is listed once", len(set(ids)), len(ids))
+        for which, side in enumerate((before, *after)):
+            assert side.logits is not None
+            logits, off = side.logits[n], 2 * logit_slack(side.logits[n])
+            listed = ids[:SHOWN] if which == 0 else sorted(ids, key=lambda i: -logits[i])[:SHOWN]
+            best = np.sort(logits)[::-1][:SHOWN]
+            close("most probable", logits[listed], Number(best, np.full(SHOWN, off)))
+        needed = {int(i) for side in (before, *after) for i in _may_be_listed(side, n)}
+        if extra := set(ids) - needed:
+            raise Mismatch(f"tokens: {sorted(extra)} are not among the most probable of any side")
+
+
+def _may_be_listed(side: _Compared, n: int) -> Array:
+    assert side.logits is not None
+    logits = side.logits[n]
+    return np.flatnonzero(logits >= np.sort(logits)[-SHOWN] - 2 * logit_slack(logits))
+
+
+def _effects_of(before: _Compared, after: list[_Compared], rows: list[int]) -> tuple[Number | None, Number]:
+    """KL and change of hidden states of every unit, averaged over positions."""
+    norms = np.linalg.norm(before.hidden, axis=-1)
+    hidden, kls = [], []
+    for one in after:
+        _, change, off = _change(before.hidden, one.hidden)
+        hidden.append(Number((change.value / norms)[rows].mean(), (3 * off / norms)[rows].mean()))
+        if before.logs is not None:
+            each = [_divergence(before, one, n) for n in range(len(rows))]
+            kls.append(Number(np.mean([kl.value for kl in each]), np.mean([kl.slack for kl in each])))
+    both = [
+        Number(np.array([one.value for one in some]), np.array([one.slack for one in some])) for some in (kls, hidden)
+    ]
+    return None if before.logs is None else both[0], both[1]
