@@ -246,7 +246,10 @@ def test_a_table_is_no_dump(folder):
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (lambda data: data[: data.rindex(b"\n", 0, -1) + 1], "is not finished; run the command that started it again"),
+        (
+            lambda data: data[: data.rindex(b"\n", 0, -1) + 1],
+            "is not finished; to resume, run the command that started it again",
+        ),
         (lambda data: data[:-5], "is not finished"),
         (lambda data: data.replace(b"river", b"rover"), r"dump.jsonl:\d+: the line is damaged"),
         (lambda data: b"{}\n", "is not a dump"),

@@ -134,7 +134,7 @@ def test_the_reader_says_what_is_missing(target, whole, monkeypatch):
     places = edges(frames(target, whole))
     for size in (*places[1:-1], places[-1] - 1, places[2] + 9):
         target.write_bytes(whole[:size])
-        with pytest.raises(AttnscopeError, match=r"is not finished; run the command that started it again"):
+        with pytest.raises(AttnscopeError, match=r"is not finished; to resume, run the command that started it again"):
             list(Dump(target).records())
     target.write_bytes(whole)
     assert len(list(Dump(target).records())) == len(TEXTS)

@@ -109,7 +109,7 @@ def test_a_run_shows_the_new_tokens_and_what_each_attended_to() -> None:
     ("options", "message"),
     [
         ({}, "riverbank does not predict the next token"),
-        ({"mask": "causal", "what_if": "same-scores"}, "not continued under the mask that is shown"),
+        ({"mask": "causal", "what_if": "same-scores"}, "not be continued under the mask that is shown"),
         ({"mask": "causal", "generate": 500}, "7 tokens and 500 more, but the model takes at most 128"),
         ({"config": "causal"}, "causal has no output head"),
     ],
