@@ -6,7 +6,7 @@ from tests.referee.__main__ import KINDS
 from tests.referee.models import Models
 from tests.referee.verify import Mismatch
 
-CASES = {"compare": 55, "explain": 60, "batch": 40, "predict": 20, "ablate": 20, "measure": 16}
+CASES = {"compare": 55, "explain": 60, "batch": 40, "predict": 10, "ablate": 10, "measure": 8}
 PARTS = 5
 
 
