@@ -21,7 +21,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from attnscope.cli import main
-from attnscope.cli.app import app
+from attnscope.cli.app import build_app
 from attnscope.report.row_statistics import STATISTICS
 from tests.helpers import architectures, gguf_files
 from tests.helpers.hub_server import serve
@@ -58,7 +58,7 @@ def screens(page):
 
 
 def epilogs():
-    return {(c.name or c.callback.__name__).replace("_", "-"): c.epilog for c in app.registered_commands}
+    return {(c.name or c.callback.__name__).replace("_", "-"): c.epilog for c in build_app().registered_commands}
 
 
 def save_weights(folder):

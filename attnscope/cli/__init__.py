@@ -46,10 +46,11 @@ def _run(argv: list[str]) -> int:
     """Parse and run, without Typer's own boundary: it reads a closed pipe as 1 and drops returned numbers."""
     import typer
 
-    from attnscope.cli.app import app
+    from attnscope.cli.app import build_app
 
-    command = typer.main.get_command(app)
-    if "_ATTNSCOPE_COMPLETE" in os.environ:
+    completing = "_ATTNSCOPE_COMPLETE" in os.environ
+    command = typer.main.get_command(build_app(argv[0] if argv and not completing else None))
+    if completing:
         command.main(argv, prog_name="attnscope")
     try:
         with command.make_context("attnscope", argv) as context:

@@ -1,14 +1,27 @@
 """The Typer application. A new command is one file and one line here."""
 
+from importlib import import_module
 from typing import Annotated
 
 import typer
 
-from attnscope.cli import ablate, batch, check, compare, convert, explain, heads, import_, info, pull, run
 from attnscope.cli.help import Command, Group
 from attnscope.cli.option_groups import expand_groups, with_option
 from attnscope.version import __version__
 
+COMMANDS = {
+    "run": "run",
+    "compare": "compare",
+    "explain": "explain",
+    "heads": "heads",
+    "ablate": "ablate",
+    "batch": "batch",
+    "convert": "convert",
+    "import": "import_",
+    "check": "check",
+    "info": "info",
+    "pull": "pull",
+}  # a command's name, and what its module and its function are called
 _EXAMPLES = """
 attnscope run "The bank by the river"
 attnscope run "The bank by the river" --head all --format heat
@@ -30,32 +43,29 @@ def _show_version(asked: bool) -> None:
 
 Version = Annotated[bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version.")]
 
-app = typer.Typer(
-    cls=Group,
-    epilog=_EXAMPLES,
-    rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-for command, examples in (
-    (run.run, run.EXAMPLES),
-    (compare.compare, compare.EXAMPLES),
-    (explain.explain, explain.EXAMPLES),
-    (heads.heads, heads.EXAMPLES),
-    (ablate.ablate, ablate.EXAMPLES),
-    (batch.batch, batch.EXAMPLES),
-    (convert.convert, convert.EXAMPLES),
-    (import_.import_, import_.EXAMPLES),
-    (check.check, check.EXAMPLES),
-    (info.info, info.EXAMPLES),
-    (pull.pull, pull.EXAMPLES),
-):
-    app.command(command.__name__.rstrip("_"), cls=Command, epilog=examples)(
-        with_option(expand_groups(command), "version", Version)
+
+def build_app(command: str | None = None) -> typer.Typer:
+    """Build the application.
+
+    Args:
+        command: The only command that is needed, which then is the only one that is imported; None, or no command's
+            name, for all of them.
+    """
+    app = typer.Typer(
+        cls=Group,
+        epilog=_EXAMPLES,
+        rich_markup_mode=None,
+        context_settings={"help_option_names": ["-h", "--help"]},
     )
+    for name in [command] if command in COMMANDS else COMMANDS:
+        module = import_module(f"attnscope.cli.{COMMANDS[name]}")
+        function = expand_groups(getattr(module, COMMANDS[name]))
+        app.command(name, cls=Command, epilog=module.EXAMPLES)(with_option(function, "version", Version))
+    app.callback(invoke_without_command=True)(_root)
+    return app
 
 
-@app.callback(invoke_without_command=True)
-def root(
+def _root(
     context: typer.Context,
     version: Version = False,
 ) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 from typer import TyperException
 from typer.core import TyperCommand, TyperGroup
 
+from attnscope.cli.plain_values import take_plain_values
 from attnscope.cli.process import wants_color
 from attnscope.errors import UsageError, did_you_mean
 
@@ -35,6 +36,7 @@ class Command(TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse, and add the command to every usage error."""
+        take_plain_values(self.get_params(ctx))
         try:
             return super().parse_args(ctx, args)
         except TyperException as e:
@@ -47,6 +49,11 @@ class Group(TyperGroup):
     """The program itself, with the same help."""
 
     format_help = _write_help
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the options in front of a command."""
+        take_plain_values(self.get_params(ctx))
+        return super().parse_args(ctx, args)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Find the command, or name the nearest one."""

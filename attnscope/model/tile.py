@@ -14,10 +14,12 @@ from torch import Tensor
 from attnscope.model.inputs import AttentionInputs
 
 
-def as_slice(places: list[int]) -> list[int] | slice:
+def as_slice(places: Sequence[int]) -> list[int] | slice:
     """Return neighbouring places as a slice, which costs less to write through."""
+    if isinstance(places, range):
+        return slice(places.start, places.stop)
     first, count = places[0], len(places)
-    return slice(first, first + count) if places == list(range(first, first + count)) else places
+    return slice(first, first + count) if places == list(range(first, first + count)) else list(places)
 
 
 class Workspace:
@@ -58,6 +60,8 @@ class Tile:
         scores: (B, h, q, k), as are scaled, masked and weights; None where no recorder reads it.
         scaled: See scores.
         masked: −inf where not allowed.
+        below: How many bits a masked score is below the largest logit of its row: (masked − largest) / ln 2.
+        log_sum: log₂ Σ 2^below of each row with the sink's part, (B, h, q): log₂ of a weight is below − log_sum.
         weights: 0 in a fully masked row.
         output: (B, h, q, Ev).
         fully_masked: True where a query may see nothing, broadcastable to (B, h, q); None where every query sees
@@ -77,6 +81,8 @@ class Tile:
     scores: Tensor | None
     scaled: Tensor | None
     masked: Tensor
+    below: Tensor
+    log_sum: Tensor
     weights: Tensor
     output: Tensor
     fully_masked: Tensor | None

@@ -21,7 +21,7 @@ import transformers as hf
 from typer.main import get_command
 
 from attnscope.batch.journal import seal, unseal
-from attnscope.cli.app import app
+from attnscope.cli.app import build_app
 from tests.adversarial.oracle import Case, Ending, fault, run
 from tests.helpers import gguf_files
 from tests.helpers.architectures import write_tokenizer
@@ -177,7 +177,7 @@ def _convert(data: bytes, source: str, target: str) -> bytes:
 
 @cache
 def _commands() -> dict[str, Any]:
-    command: Any = get_command(app)
+    command: Any = get_command(build_app())
     return dict(command.commands)
 
 

@@ -34,7 +34,12 @@ def _softmax_as(change):
 
 
 def _rows_too_light():
-    return _softmax_as(lambda f, m, *more: (f(m, *more)[0] * 0.999, f(m, *more)[1]))
+    def lighter(softmax, masked, *more):
+        found = softmax(masked, *more)
+        more[-1].mul_(0.999)  # the weights, which are filled in
+        return found
+
+    return _softmax_as(lighter)
 
 
 def _mass_on_barred_keys():
@@ -111,7 +116,7 @@ FINDINGS = {
     "no projection": (AttentionInputs, "projected_norms", property(lambda self: self.value_norms)),
     "distances too long": _after(rows._DiagonalBand, "distance", lambda found: found + 1e-3),
     "too little within": (rows._DiagonalBand, "within", lambda self, n: self.on_self()),
-    "entropy in nats": (rows, "log", lambda x: 1.0),
+    "entropy in nats": _after(rows._TileRows, "entropy", lambda found: found * 0.6931),
     "other runs": _after(sums, "_run_membership", lambda found: found.roll(1, 2)),
     "a column too heavy": _after(sums.ColumnRecorder, "compute", lambda found: found + 1e-3),
     "another average": _after(overview, "_mean", lambda found: None if found is None else found + 1e-3),

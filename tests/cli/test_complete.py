@@ -4,10 +4,8 @@ import pytest
 
 from attnscope.checkpoints.samples import sample_names
 from attnscope.cli import completion
-from attnscope.cli.app import app
+from attnscope.cli.app import COMMANDS
 from attnscope.report import STAGES
-
-COMMANDS = [command.name for command in app.registered_commands]
 
 
 def test_stages_are_those_of_the_report():

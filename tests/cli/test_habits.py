@@ -8,12 +8,11 @@ import pytest
 
 from attnscope.checkpoints.samples import sample_names
 from attnscope.cli import main
-from attnscope.cli.app import app
+from attnscope.cli.app import COMMANDS
 from attnscope.families import FAMILIES
 from attnscope.version import __version__
 
 TEXT = "The bank by the river"
-COMMANDS = [command.name for command in app.registered_commands]
 
 
 def test_short_options_are_the_long_ones(pipeline, capsys):

@@ -3,9 +3,8 @@
 import pytest
 
 from attnscope.cli import main
-from attnscope.cli.app import app
+from attnscope.cli.app import COMMANDS
 
-COMMANDS = [command.name for command in app.registered_commands]
 TEXT = "The bank by the river"
 DASHES = "see attnscope run --help; put -- before a text that starts with '-'"
 QUOTES = 'quote a text of several words: "The bank by the river"'

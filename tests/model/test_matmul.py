@@ -2,12 +2,13 @@
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
 from attnscope.model import matmul
-from attnscope.model.matmul import linear, matmul_transposed, uses_onednn
+from attnscope.model.matmul import linear, matmul_transposed, sums_of_products, uses_onednn
 
 
 @pytest.fixture(params=[True, False], ids=["oneDNN", "torch"])
@@ -74,3 +75,15 @@ def test_onednn_is_for_float32_without_gradients(onednn: bool) -> None:
         assert not uses_onednn(x.double(), weight.double())
         assert not uses_onednn(x[:0], weight)
         assert not uses_onednn(x, weight[:0])
+
+
+@pytest.mark.parametrize("old", [False, True], ids=["NumPy 2", "NumPy 1.26"])
+@pytest.mark.parametrize("shape", [(2, 3, 5), (1, 4, 0), (3, 8192), (2, 3, 20000)])
+def test_sums_of_products_of_rows_that_may_be_cut_out_of_larger_ones(shape, old, monkeypatch):
+    if old:
+        monkeypatch.delattr(np, "vecdot", raising=False)
+    a, b = torch.randn(2, *shape[:-1], shape[-1] + 3)[..., 1 : 1 + shape[-1]].unbind()
+    found = sums_of_products(a, b)
+    expected = (a.double() * b.double()).sum(-1)
+    torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-4)
+    assert found.shape == shape[:-1] and found.dtype == torch.float32

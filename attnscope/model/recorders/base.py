@@ -40,7 +40,7 @@ class BaseRecorder:
 
     def __init__(self, heads: Sequence[int], rows: Sequence[int]) -> None:
         self.heads: Sequence[int] = list(heads)
-        self.rows: Sequence[int] = list(rows)
+        self.rows = _as_range(rows)
 
     needs_scores = False  # only what comes after `scaled` is read
 
@@ -56,7 +56,19 @@ class BaseRecorder:
         if not heads or rows.start == rows.stop:
             return None
         here = [self.heads.index(h) for h in heads]
-        return Overlap([at[h] for h in heads], here, [row - tile.q0 for row in self.rows[rows]], rows)
+        return Overlap([at[h] for h in heads], here, _moved(self.rows[rows], -tile.q0), rows)
+
+
+def _as_range(places: Sequence[int]) -> Sequence[int]:
+    """Return sorted places as a range where they are neighbours: no tile goes through all of its rows in Python."""
+    if isinstance(places, range) or not places or places[-1] - places[0] + 1 != len(places):
+        return places if isinstance(places, range) else list(places)
+    return range(places[0], places[-1] + 1)
+
+
+def _moved(places: Sequence[int], by: int) -> Sequence[int]:
+    found = _as_range(places)
+    return range(found.start + by, found.stop + by) if isinstance(found, range) else [place + by for place in found]
 
 
 @dataclass(frozen=True)
@@ -66,13 +78,13 @@ class Overlap:
     Attributes:
         heads: Their places in the tile.
         here: Their places in the recorder.
-        inside: Rows' places in the tile.
+        inside: Rows' places in the tile, a range where they are neighbours.
         rows: Rows' places in the recorder.
     """
 
     heads: list[int]
     here: list[int]
-    inside: list[int]
+    inside: Sequence[int]
     rows: slice
 
     @property
@@ -84,8 +96,7 @@ class Overlap:
         """Return these heads and rows of a stage of the tile, (B, h, r, …); a view where they are all or neighbours."""
         if self.heads != list(range(stage.shape[1])):
             stage = stage[:, self.heads]
-        first, last = self.inside[0], self.inside[-1]
-        return stage[:, :, first : last + 1] if last - first + 1 == len(self.inside) else stage[:, :, self.inside]
+        return stage[:, :, as_slice(self.inside)]
 
     def row_span(self, stage: Tensor) -> Tensor:
         """Return these heads of a stage of the tile, and all rows from the first of these to the last.
@@ -98,11 +109,10 @@ class Overlap:
 
     def select_rows(self, values: Tensor) -> Tensor:
         """Return these rows of what was made of a span, (…, r)."""
-        first, last = self.inside[0], self.inside[-1]
-        return values if last - first + 1 == len(self.inside) else values[..., [row - first for row in self.inside]]
+        return values if isinstance(self.inside, range) else values[..., list(_moved(self.inside, -self.inside[0]))]
 
     def fully_masked(self, tile: Tile) -> Tensor | None:
         """Fully masked rows among these, (B, 1, r)."""
         if tile.fully_masked is None:
             return None
-        return tile.fully_masked.expand(tile.masked.shape[0], 1, tile.q1 - tile.q0)[:, :, self.inside]
+        return tile.fully_masked.expand(tile.masked.shape[0], 1, tile.q1 - tile.q0)[:, :, as_slice(self.inside)]

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from math import log
 from threading import Lock
 
 import torch
@@ -10,11 +9,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from attnscope.model.inputs import AttentionSpec
-from attnscope.model.matmul import matmul_transposed
+from attnscope.model.matmul import matmul_transposed, sums_of_products
 from attnscope.model.recorders.base import BaseRecorder, KeyTokens
 from attnscope.model.recorders.diagonal import diagonal_band
 from attnscope.model.tile import Tile, Workspace, as_slice
 from attnscope.report.row_statistics import ROW_STATISTICS, STATISTICS, WITHIN
+
+_LOWEST = -1e9  # finite where not allowed, too: the weight there is 0
 
 
 class RowRecorder(BaseRecorder):
@@ -73,8 +74,8 @@ class RowRecorder(BaseRecorder):
         if not self._statistics:
             return
         box = self.rows[overlap.rows][0], self.rows[overlap.rows][-1] + 1, tile.k0, tile.k1
-        weights, masked = overlap.row_span(tile.weights), overlap.row_span(tile.masked)  # (B, h, r, k)
-        rows = _TileRows(weights, masked, sink, box, self._kinds, tile, same=self.sources.same)
+        below, log_sum, weights = map(overlap.row_span, (tile.below, tile.log_sum, tile.weights))  # (B, h, r, …)
+        rows = _TileRows(weights, below, log_sum, sink, box, self._kinds, tile, same=self.sources.same)
         found = torch.stack([one.compute(rows) for one in self._statistics])
         values = overlap.select_rows(found)  # (statistics, B, h, r)
         if fully_masked is not None:
@@ -88,7 +89,8 @@ class _TileRows:
 
     Args:
         weights: (B, h, r, k).
-        masked: Masked scores, likewise.
+        below: Tile.below of these rows, likewise.
+        log_sum: Tile.log_sum of these rows, (B, h, r).
         sink: What the rows give to a sink, (B, h, r); None where there is none.
         box: The rows and keys of these weights: first row, end of the rows, first key, end of the keys.
         kinds: Kind to keys of that kind, (B, K), bool.
@@ -99,7 +101,8 @@ class _TileRows:
     def __init__(
         self,
         weights: Tensor,
-        masked: Tensor,
+        below: Tensor,
+        log_sum: Tensor,
         sink: Tensor | None,
         box: tuple[int, int, int, int],
         kinds: Mapping[str, Tensor],
@@ -107,13 +110,19 @@ class _TileRows:
         *,
         same: bool,
     ) -> None:
-        self.weights, self._masked, self._sink, self._box = weights, masked, sink, box
+        self.weights, self._below, self._log_sum, self._sink, self._box = weights, below, log_sum, sink, box
         self._kinds, self._tile, self._same = kinds, tile, same
 
     def entropy(self) -> Tensor:
-        """Return the entropy of every row, in bits."""
-        buffer = self._tile.workspace.buffer("recorder", self._masked.shape, self._masked.device)
-        return _entropy(self.weights, self._masked, buffer, self._tile, self._sink)
+        """Return the entropy of every row, in bits: −Σ w log₂ w, with log₂ w = below − log_sum.
+
+        Σ w is 1, less what a sink takes.
+        """
+        begin, end = (place - self._tile.k0 for place in self._tile.all_visible_range)
+        for side in (self._below[..., :begin], self._below[..., end:]):
+            side.clamp_(min=_LOWEST)
+        whole = self._log_sum if self._sink is None else self._log_sum * (1 - self._sink)
+        return whole.sub(sums_of_products(self.weights, self._below)).clamp_min_(0.0)
 
     def on_first(self) -> Tensor:
         """Weight on the first key."""
@@ -159,22 +168,6 @@ class _TileRows:
         sums = matmul_transposed(self.weights.flatten(1, 2), torch.stack(list(columns.values()), 1))
         sums = sums.view(*self.weights.shape[:3], -1).movedim(-1, 0)  # (columns, B, h, r)
         return dict(zip(columns, sums, strict=True))
-
-
-def _entropy(weights: Tensor, masked: Tensor, buffer: Tensor, tile: Tile, sink: Tensor | None) -> Tensor:
-    """Return the entropy of every row, (B, h, r), in bits, of weights and masked scores (B, h, r, k).
-
-    −Σ w log w with log w = (s − s_max) + log w_max: two numbers a row instead of a logarithm a cell. Σ w is 1, less
-    what a sink takes.
-    """
-    lower = torch.sub(masked, masked.amax(-1, keepdim=True), out=buffer)
-    for side in (lower[..., : tile.all_visible_range[0] - tile.k0], lower[..., tile.all_visible_range[1] - tile.k0 :]):
-        side.clamp_(min=-1e9)  # finite where not allowed, too: the weight there is 0
-    top = weights.amax(-1)
-    # 0 · log 0 is 0 where the sink leaves nothing that float32 can hold
-    whole = top.log_() if sink is None else torch.special.xlogy(1 - sink, top)
-    nats = lower.mul_(weights).sum(-1).add_(whole).neg_()
-    return nats.div_(log(2)).clamp_min_(0.0)
 
 
 def _outside_rows(box: tuple[int, int, int, int], device: torch.device) -> tuple[Tensor, Tensor, Tensor]:

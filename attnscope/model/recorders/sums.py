@@ -47,7 +47,7 @@ class ColumnRecorder(BaseRecorder):
         overlap = self.overlap(tile)
         if overlap is None:
             return None
-        shown = self._shown[:, self.rows[overlap.rows]].float()[:, None, None]  # (B, 1, 1, r)
+        shown = self._shown[:, as_slice(self.rows[overlap.rows])].float()[:, None, None]  # (B, 1, 1, r)
         part = (shown @ overlap.cut(tile.weights)).squeeze(2)  # (B, h, k)
         if self._by != "weight":
             part = part * tile.norms(self._by)[:, overlap.heads]
@@ -102,7 +102,7 @@ class PooledRecorder(BaseRecorder):
         if overlap is None:
             return None
         here, weights = overlap.here, overlap.cut(tile.weights)  # (B, h, r, k)
-        queries = self._queries[:, None, :, self.rows[overlap.rows]]  # (B, 1, n, r)
+        queries = self._queries[:, None, :, as_slice(self.rows[overlap.rows])]  # (B, 1, n, r)
         part = queries @ weights @ self._keys[:, None, tile.k0 : tile.k1]  # (B, h, n, n)
         # The mask says whether a row counts. Its weights do not: a sink may take all of them.
         fully_masked = overlap.fully_masked(tile)  # (B, 1, r)
@@ -159,7 +159,7 @@ class MeanOutputRecorder(BaseRecorder):
         overlap = self.overlap(tile)
         if overlap is None:
             return None
-        real = self._real[:, self.rows[overlap.rows]].float()[:, None, :, None]  # (B, 1, r, 1)
+        real = self._real[:, as_slice(self.rows[overlap.rows])].float()[:, None, :, None]  # (B, 1, r, 1)
         part = (overlap.cut(tile.output) * real).sum((0, 2))  # (h, Ev)
         return partial(_add, self._sum, part, (as_slice(overlap.here),))
 

@@ -11,7 +11,7 @@ from attnscope.model.recorders.base import BaseRecorder, Overlap
 from attnscope.model.tile import Tile
 
 _FEW = 8  # so many are found one after the other
-_LONG, _CHUNK = 4096, 64
+_LONG, _CHUNK = 1 << 14, 64
 
 
 class TopRecorder(BaseRecorder):
@@ -59,7 +59,9 @@ class TopRecorder(BaseRecorder):
         keys, found = strongest(self._ranked(tile, overlap, weights), self.count)
         none, n = found == -torch.inf, keys.shape[-1]
         self.keys[:, overlap.index, overlap.rows, :n] = (keys + tile.k0).masked_fill_(none, -1)
-        self._weight[:, overlap.index, overlap.rows, :n] = weights.gather(-1, keys).masked_fill_(none, torch.nan)
+        self._weight[:, overlap.index, overlap.rows, :n] = weights.gather(-1, keys.contiguous()).masked_fill_(
+            none, torch.nan
+        )
 
     def _ranked(self, tile: Tile, overlap: Overlap, weights: Tensor) -> Tensor:
         """Return what keys are ranked by, (B, h, r, k); −inf for those that take no part."""

@@ -1,0 +1,54 @@
+"""Take the values of options without pydantic, which Typer would import and set up for every one of them.
+
+That is a tenth of the time that `import torch` takes, and most values are strings, paths, or read by our own parsers.
+A value that is anything else goes Typer's way, and so does one that is refused: its message is Typer's.
+"""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, get_args, get_origin
+
+
+def take_plain_values(parameters: Sequence[Any]) -> None:
+    """Let the parameters of a command take plain values themselves; nothing happens under another version of Typer."""
+    for parameter in parameters:
+        if getattr(parameter, "_runtime_param", "") is None:
+            parameter._runtime_param = _PlainValues(parameter)
+
+
+class _PlainValues:
+    """Typer's coercion of one parameter, which it asks for `_runtime_param.coerce`."""
+
+    def __init__(self, parameter: Any) -> None:
+        self._descriptor = parameter.type_descriptor
+
+    def coerce(self, value: Any, param: Any, ctx: Any) -> Any:
+        """Return the value of a parameter as its annotation says."""
+        several = param.multiple or param.nargs == -1
+        if value is None:
+            return () if several else None
+        annotation = self._descriptor.annotation
+        try:
+            if get_origin(annotation) is list and isinstance(value, (list, tuple)):
+                return [self._one(item, get_args(annotation)[0]) for item in value]
+            if not several:
+                return self._one(value, annotation)
+        except ValueError:
+            pass  # refused, or not plain
+        from typer._coercion import build_runtime_param
+
+        return build_runtime_param(self._descriptor).coerce(value, param=param, ctx=ctx)
+
+    def _one(self, value: Any, annotation: Any) -> Any:
+        info = self._descriptor.parameter_info
+        if info.parser is not None:
+            return info.parser(value)
+        if annotation is str and isinstance(value, str):
+            return value
+        checked = info.exists or info.writable or info.resolve_path or not (info.file_okay and info.dir_okay)
+        if annotation is Path and isinstance(value, (str, Path)) and not checked:
+            path = Path(value)
+            if not os.path.exists(path) or os.access(path, os.R_OK):
+                return path
+        raise ValueError("not plain")
