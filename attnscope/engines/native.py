@@ -142,10 +142,10 @@ class NativeEngine:
         """Return the output projection of every layer."""
         return [attention_of(self.stack, layer).out for layer in range(self.sizes[0])]
 
-    def value_and_output(self, layer: int) -> tuple[Tensor, Tensor] | None:
+    def value_and_output(self, layer: int) -> tuple[Tensor, Tensor] | str:
         """Return weights of the value and of the output projection."""
         attention = attention_of(self.stack, layer)
-        return None if attention.out is None else (attention.v.weight, attention.out.weight)
+        return "there is no output projection" if attention.out is None else (attention.v.weight, attention.out.weight)
 
     def holding(self, layer: int) -> AbstractContextManager[None]:
         """Keep the weights of a layer in memory."""

@@ -122,10 +122,10 @@ class Engine(Protocol):
         Runs the batch where that shows them.
         """
 
-    def value_and_output(self, layer: int) -> tuple[Tensor, Tensor] | None:
-        """Hold a layer; give the weights of its value projection, (G·Ev, D), and of its output projection, (D, H·Ev).
+    def value_and_output(self, layer: int) -> tuple[Tensor, Tensor] | str:
+        """Return weights of a layer's value projection, (G·Ev, D), and of its output projection, (D, H·Ev).
 
-        None where either is not known, or not there.
+        Only while the layer is held (see `holding`). Where either is not known, or not there: the reason in words.
         """
 
     def holding(self, layer: int) -> AbstractContextManager[None]:

@@ -20,7 +20,7 @@ _FLOATS = ("F64", "F32", "F16", "BF16")  # anything else is quantised, and means
 
 
 @dataclass(frozen=True)
-class _ParameterSlice:
+class ParameterSlice:
     """Location of one of our parameters in a tensor of the checkpoint.
 
     Attributes:
@@ -81,7 +81,7 @@ def load_stack(
         AttnscopeError: A tensor is missing, unknown or of the wrong shape.
         ModelError: While the stack runs: a tensor holds a value that is not finite, or a file has changed.
     """
-    pieces: dict[BlockIndex, dict[str, list[_ParameterSlice]]] = {}
+    pieces: dict[BlockIndex, dict[str, list[ParameterSlice]]] = {}
     for name, parts in check_tensors(family, config, folder).items():
         for part in parts:
             pieces.setdefault(part.block, {}).setdefault(name, []).append(part)
@@ -100,7 +100,7 @@ def load_stack(
     return stack.eval()
 
 
-def check_tensors(family: Family, config: ModelConfig, folder: Folder) -> dict[str, list[_ParameterSlice]]:
+def check_tensors(family: Family, config: ModelConfig, folder: Folder) -> dict[str, list[ParameterSlice]]:
     """Hold config.json against the tensors' headers, without reading or allocating anything.
 
     Returns:
@@ -113,7 +113,7 @@ def check_tensors(family: Family, config: ModelConfig, folder: Folder) -> dict[s
     where = str(folder.config_path)
     check_counts(family, config, {name: info.shape for name, info in folder.tensors.items()}, where)
     names = Names(family, find_prefix(family, folder.tensors, where), folder.tensors, str(folder.path))
-    plan: dict[str, list[_ParameterSlice]] = {}
+    plan: dict[str, list[ParameterSlice]] = {}
     for part, tensor in _parameter_slices(config, names):
         info = folder.tensors[tensor]
         if info.dtype not in _FLOATS and info.block is None:
@@ -127,7 +127,7 @@ def check_tensors(family: Family, config: ModelConfig, folder: Folder) -> dict[s
     return plan
 
 
-def _parameter_slices(config: ModelConfig, names: Names) -> Iterator[tuple[_ParameterSlice, str]]:
+def _parameter_slices(config: ModelConfig, names: Names) -> Iterator[tuple[ParameterSlice, str]]:
     """Yield every parameter of the whole model, with the name of the tensor that holds it."""
     with torch.device("meta"):
         shapes = {name: tuple(p.shape) for name, p in Stack(config, 1).named_parameters()}
@@ -136,33 +136,47 @@ def _parameter_slices(config: ModelConfig, names: Names) -> Iterator[tuple[_Para
         for layer in layers:  # every block has the shapes of block 0
             ours = first.replace("blocks.0.", f"blocks.{layer}.", 1)
             place = names.find(ours)
-            yield _parameter_slice(config, names.family, ours, first, shapes, place), place.tensor
+            yield (
+                parameter_slice(names.family, ours, first, shapes, place, config.n_heads, config.n_experts),
+                place.tensor,
+            )
 
 
-def _parameter_slice(
-    config: ModelConfig,
+def parameter_slice(
     family: Family,
     ours: str,
     first: str,
     shapes: Mapping[str, tuple[int, ...]],
     place: TensorLocation,
-) -> _ParameterSlice:
-    """Locate a parameter within its tensor; `first` is the same parameter of block 0, `shapes` are block 0's."""
+    n_heads: int,
+    n_experts: int = 0,
+) -> ParameterSlice:
+    """Locate a parameter within its tensor.
+
+    Args:
+        family: Says which tensors hold several parameters, and which are transposed.
+        ours: The parameter.
+        first: The same parameter of block 0.
+        shapes: Shape of every parameter of block 0 that may share its tensor.
+        place: Its tensor.
+        n_heads: Query heads.
+        n_experts: Experts; 0 where there are none.
+    """
     module, kind = first.rsplit(".", 1)
     name, shape, entry = module.rsplit(".", 1)[-1], shapes[first], place.entry
     transposed = kind == "weight" and (entry.transposed if isinstance(entry, Stacked) else name in family.transposed)
     if isinstance(entry, str | Outside):
-        return _ParameterSlice(ours, shape, transposed)
-    expert = (place.expert or 0, config.n_experts) if isinstance(entry, Stacked) else None
+        return ParameterSlice(ours, shape, transposed)
+    expert = (place.expert or 0, n_experts) if isinstance(entry, Stacked) else None
     if not entry.part:
-        return _ParameterSlice(ours, shape, transposed, expert=expert)
+        return ParameterSlice(ours, shape, transposed, expert=expert)
     sizes = [shapes[f"{module.removesuffix(name)}{sibling}.{kind}"][0] for sibling in entry.parts]
     at = entry.parts.index(entry.part)
     if isinstance(entry, Stacked) and entry.alternating:
-        return _ParameterSlice(ours, shape, transposed, (at, sum(sizes), sum(sizes)), len(sizes), expert=expert)
+        return ParameterSlice(ours, shape, transposed, (at, sum(sizes), sum(sizes)), len(sizes), expert=expert)
     rows = sum(sizes[:at]), sum(sizes[: at + 1]), sum(sizes)
-    per_head = config.n_heads if isinstance(entry, Chunk) and entry.per_head else 0
-    return _ParameterSlice(ours, shape, transposed, rows, per_head=per_head, expert=expert)
+    per_head = n_heads if isinstance(entry, Chunk) and entry.per_head else 0
+    return ParameterSlice(ours, shape, transposed, rows, per_head=per_head, expert=expert)
 
 
 def _check_unused(names: Names, folder: Folder, plan: Mapping[str, object]) -> None:

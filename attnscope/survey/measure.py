@@ -1,6 +1,6 @@
 """Record what the roles of heads are computed from: one pass for each batch of sequences, sums from tiles."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -167,25 +167,30 @@ class ProbePass:
                         sums.add(per, layer, draws, rows.expand(-1, recorder.sums.shape[1]))
 
 
-def copying_scores(engine: Engine, sizes: tuple[int, int]) -> Array | None:
-    """Compute Σ λ / Σ |λ| over the eigenvalues λ of W_V W_O of every head, (layers, heads); None if not known.
+def copying_scores(engine: Engine, sizes: tuple[int, int]) -> Array | str:
+    """Compute Σ λ / Σ |λ| over the eigenvalues λ of W_V W_O of every head, (layers, heads).
 
     The eigenvalues of the (D, D) product are those of the small (Ev, Ev) one in the other order, and zeros. Real parts
     are summed: complex eigenvalues come in pairs.
+
+    Returns:
+        The scores; where the weights of a layer are not known, why.
     """
-    found = list(_copying_of_layers(engine, sizes))
-    return np.stack(found) if len(found) == sizes[0] else None
-
-
-def _copying_of_layers(engine: Engine, sizes: tuple[int, int]) -> Iterator[Array]:
+    found = []
     for layer in range(sizes[0]):
         with engine.holding(layer):
             pair = engine.value_and_output(layer)
-            if pair is None:
-                return
-            value, output = (one.detach().double().cpu().numpy() for one in pair)
-        output = output.reshape(len(output), sizes[1], -1).transpose(1, 0, 2)  # (H, D, Ev)
-        value = value.reshape(-1, output.shape[2], value.shape[1])  # (G, Ev, D)
-        values = np.linalg.eigvals(np.repeat(value, sizes[1] // len(value), axis=0) @ output)  # (H, Ev)
-        size = np.abs(values).sum(-1)
-        yield np.where(size > 0, values.real.sum(-1) / np.where(size > 0, size, 1.0), np.nan)
+            if isinstance(pair, str):
+                return pair
+            value, output = (one.detach().cpu().double().numpy() for one in pair)
+        found.append(_copying_of_heads(value, output, sizes[1]))
+    return np.stack(found)
+
+
+def _copying_of_heads(value: Array, output: Array, heads: int) -> Array:
+    output = output.reshape(len(output), heads, -1).transpose(1, 0, 2)  # (H, D, Ev)
+    value = value.reshape(-1, output.shape[2], value.shape[1])  # (G, Ev, D)
+    values = np.linalg.eigvals(np.repeat(value, heads // len(value), axis=0) @ output)  # (H, Ev)
+    size = np.abs(values).sum(-1)
+    scores: Array = np.where(size > 0, values.real.sum(-1) / np.where(size > 0, size, 1.0), np.nan)
+    return scores

@@ -101,10 +101,10 @@ def survey_heads(
     assert engine is not None
     if asked.roles is None or "copying" in asked.roles:
         found = copying_scores(engine, sizes)
-        if found is not None:
-            sums.arrays["copying"] = found[None]
+        if isinstance(found, str):
+            notes.append(f"copying is not measured: {found}")
         else:
-            notes.append("copying is not measured: this engine does not know which weights compute the values")
+            sums.arrays["copying"] = found[None]
     unknown = getattr(source.tokenizer, "unknown_id", None)
     probes = Probes(
         seed=asked.seed,

@@ -14,6 +14,7 @@ from attnscope.engines.protocol import EngineSettings, UncutRun
 from attnscope.engines.transformers.interface import AttentionCapture, StopForward, capturing, unsupported_attention
 from attnscope.engines.transformers.loading import TransformersModel
 from attnscope.engines.transformers.output_head import apply_head
+from attnscope.engines.transformers.projections import value_and_output
 from attnscope.errors import AttnscopeError
 from attnscope.masks.terms import Causal, Mask, MaskTerm, Own, SlidingWindow
 from attnscope.model.attention import attend
@@ -206,9 +207,9 @@ class TransformersEngine:
         self.forward(batch, {layer: () for layer in layers})
         return [self.projections.get(layer) for layer in layers]
 
-    def value_and_output(self, layer: int) -> tuple[Tensor, Tensor] | None:
-        """None: where a model of transformers makes its values is not known."""
-        return None
+    def value_and_output(self, layer: int) -> tuple[Tensor, Tensor] | str:
+        """Return weights of the value and of the output projection, in architectures that the native engine knows."""
+        return value_and_output(self.loaded, layer)
 
     def holding(self, layer: int) -> AbstractContextManager[None]:
         """Return all weights are in memory."""
