@@ -14,16 +14,17 @@ NEAR = 4
 
 @dataclass
 class Sequences:
-    """Token ids of every sequence: texts, random tokens that are repeated once, and needles, with the rows and keys."""
+    """Token ids of every sequence: texts, and random tokens with the rows and keys that roles are about."""
 
     texts: list[list[int]]
     repeated: list[tuple[list[int], range, range]]
     needles: list[tuple[list[int], range, range]]
+    tripled: list[tuple[list[int], range, range]]
 
     @property
     def all(self) -> list[list[int]]:
         """The ids of every sequence."""
-        return [*self.texts, *(ids for ids, *_ in (*self.repeated, *self.needles))]
+        return [*self.texts, *(ids for ids, *_ in (*self.repeated, *self.needles, *self.tripled))]
 
 
 @dataclass
@@ -51,8 +52,14 @@ def measure(attend: Callable[[list[int]], Array], given: Sequences) -> dict[str,
         _add_text(found, attend(ids))
     roles = {name: total / found.rows for name, total in found.sums.items()}
     roles |= _by_offset(found)
-    for name, shift in (("duplicate", 0), ("induction", 1)):
-        roles[name] = np.mean([_copies(attend(ids), rows, keys, shift) for ids, rows, keys in given.repeated], axis=0)
+    copies: dict[str, list[Array]] = {"duplicate": [], "induction": [], "second-order": []}
+    for ids, rows, keys in given.repeated:
+        weights = attend(ids)
+        copies["duplicate"].append(_copies(weights, rows, keys, 0))
+        copies["induction"].append(_copies(weights, rows, keys, 1))
+    for ids, rows, keys in given.tripled:
+        copies["second-order"].append(_copies(attend(ids), rows, keys, 0))
+    roles |= {name: np.mean(found, axis=0) for name, found in copies.items()}
     hits = []
     for ids, rows, keys in given.needles:
         weights = attend(ids)

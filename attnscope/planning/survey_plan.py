@@ -17,18 +17,21 @@ _AT_ONCE = 2048  # tokens of a pass, at most, padding included, unless one seque
 _HINT = "use a shorter text, or raise --max-memory"
 
 
-def batches_by_length(lengths: Sequence[int]) -> list[list[int]]:
+def batches_by_length(lengths: Sequence[int], *, padded: bool = True) -> list[list[int]]:
     """Group sequences of similar length for one pass each.
 
     Args:
         lengths: Tokens of every sequence.
+        padded: Sequences of different lengths may share a pass.
 
     Returns:
         Numbers of the sequences of each group.
     """
     groups: list[list[int]] = []
     for number in sorted(range(len(lengths)), key=lambda n: -lengths[n]):  # the first of a group is its longest
-        if groups and (len(groups[-1]) + 1) * lengths[groups[-1][0]] <= _AT_ONCE:
+        longest = lengths[groups[-1][0]] if groups else 0
+        fits = padded or longest == lengths[number]
+        if groups and fits and (len(groups[-1]) + 1) * longest <= _AT_ONCE:
             groups[-1].append(number)
         else:
             groups.append([number])

@@ -28,7 +28,8 @@ class HeadRole:
         title: What it is called.
         meaning: How its value is measured.
         source: Who described it.
-        measured: On `texts`, on `repeated` random tokens, on a `needle` in random tokens, or from `weights` alone.
+        measured: On `texts`, on random tokens that are `repeated` once or `tripled`, on a `needle` among random tokens,
+            or from `weights` alone.
         needs: Sums that it is computed from; see survey.measure.
         compute: Its value from these, (…, layers, heads).
         clear: Values from here on make it the main role of a head.
@@ -115,6 +116,12 @@ HEAD_ROLES = (
         "Random tokens, repeated once: mean weight of a token in the second copy on the token that followed it in the "
         "first (prefix matching).",
         "Olsson et al., 2022", "repeated", ("induction", "copies"), _share("induction", "copies"),
+    ),
+    HeadRole(
+        "second-order", "2", "#882255", "induction, order 2",
+        "Random tokens, repeated twice: mean weight of a token in the third copy on the token that followed it in the "
+        "first.",
+        "docs/heads.md", "tripled", ("second-order", "thirds"), _share("second-order", "thirds"), rank=None,
     ),
     HeadRole(
         "retrieval", "R", "#aa3377", "retrieval",

@@ -24,6 +24,7 @@ class Probes(msgspec.Struct, frozen=True):
         tokens: Tokens of all texts.
         shipped: The texts are attnscope's own.
         unknown: Tokens of the texts that stand for words which the tokenizer does not know.
+        tripled: Different tokens of a draw that is repeated twice; 0 where the model is too small for any.
     """
 
     seed: int
@@ -36,6 +37,7 @@ class Probes(msgspec.Struct, frozen=True):
     tokens: int
     shipped: bool
     unknown: int = 0
+    tripled: int = 0
 
 
 class RoleValues(msgspec.Struct, frozen=True):
@@ -47,7 +49,7 @@ class RoleValues(msgspec.Struct, frozen=True):
         title: What it is called.
         meaning: How its value is measured.
         source: Who described it.
-        measured: On `texts`, `repeated` random tokens, a `needle`, or from `weights`.
+        measured: On `texts`, `repeated` or `tripled` random tokens, a `needle`, or from `weights`.
         clear: Values from here on make it the main role of a head.
         values: (layers, heads); null where it was not measured.
         errors: Standard error of each, over texts or draws; null where there is one of them alone.

@@ -17,6 +17,8 @@ from attnscope.survey.probes import Probe
 
 Array = np.ndarray[Any, np.dtype[Any]]
 BLOCKS = 16  # into which sequences are put, at most; standard errors are those between blocks
+# What is measured on each kind of random sequence, and over how many rows.
+_ROWS = {("duplicate", "induction"): "copies", ("retrieval",): "copied", ("second-order",): "thirds"}
 _OFFSETS = [-1, 1, 0, *(sign * n for n in range(2, NEAR + 1) for sign in (-1, 1))]  # previous, next, self, local
 
 
@@ -33,7 +35,8 @@ class Sums:
         arrays: Name to (blocks, layers, heads, …), float64. Of texts: `rows` that count, the weight that these give in
             sum (`previous`, `next`, `self`, `local`, `first`, `special`, `punctuation`), `uniform`, and `offset_sums`,
             `offset_squares` and `offset_cells` of words by offset; see OffsetRecorder. Of random tokens: `duplicate`
-            and `induction` over `copies` rows, `retrieval` over `copied` ones. Of weights: `copying`.
+            and `induction` over `copies` rows, `retrieval` over `copied` ones, `second-order` over `thirds`. Of
+            weights: `copying`.
     """
 
     def __init__(self, shape: tuple[int, int], n_texts: int, n_draws: int, longest: int) -> None:
@@ -45,8 +48,8 @@ class Sums:
         self.arrays |= {name: np.zeros((texts, *shape, width)) for name in ("offset_sums", "offset_squares")}
         self.arrays["offset_cells"] = np.zeros((texts, shape[0], 1, width))
         if draws:
-            self.arrays |= {name: np.zeros((draws, *shape)) for name in ("duplicate", "induction", "copies")}
-            self.arrays |= {name: np.zeros((draws, *shape)) for name in ("retrieval", "copied")}
+            drawn = (name for kind, rows in _ROWS.items() for name in (*kind, rows))
+            self.arrays |= {name: np.zeros((draws, *shape)) for name in drawn}
 
     def add(self, name: str, layer: int, sequences: Sequence[int], found: Tensor) -> None:
         """Add what was found of some sequences, (sequences, heads, …), to their blocks."""
@@ -138,9 +141,8 @@ class ProbePass:
 
     def __init__(self, probes: Sequence[Probe], sizes: tuple[int, int], device: torch.device) -> None:
         self._probes = probes
-        self._names = [("duplicate", "induction"), ("retrieval",)]
         self._of_layers: list[list[TargetRecorder]] = [[] for _ in range(sizes[0])]
-        for names in self._names:
+        for names in _ROWS:
             rows = sorted({row for probe in probes for n in names if n in probe.targets for row in probe.targets[n][0]})
             targets = torch.full((len(probes), len(rows), len(names)), -1, device=device)
             for number, probe in enumerate(probes):
@@ -154,17 +156,15 @@ class ProbePass:
     def add_to(self, sums: Sums) -> None:
         """Add what was recorded."""
         for layer, recorders in enumerate(self._of_layers):
-            for names, recorder in zip(self._names, recorders, strict=True):
+            for (names, per), recorder in zip(_ROWS.items(), recorders, strict=True):
+                mine = [i for i, probe in enumerate(self._probes) if names[0] in probe.targets]
+                if not mine:
+                    continue
+                draws = [self._probes[i].draw for i in mine]
                 for n, name in enumerate(names):
-                    mine = [i for i, probe in enumerate(self._probes) if name in probe.targets]
-                    if not mine:
-                        continue
-                    draws = list(range(len(mine)))
                     sums.add(name, layer, draws, recorder.sums[mine, :, n])
-                    rows = torch.tensor([[len(self._probes[i].targets[name][0])] for i in mine])
-                    if name != "duplicate":  # its rows are those of induction
-                        per = "copied" if name == "retrieval" else "copies"
-                        sums.add(per, layer, draws, rows.expand(-1, recorder.sums.shape[1]))
+                rows = torch.tensor([[len(self._probes[i].targets[names[0]][0])] for i in mine])
+                sums.add(per, layer, draws, rows.expand(-1, recorder.sums.shape[1]))
 
 
 def copying_scores(engine: Engine, sizes: tuple[int, int]) -> Array | str:

@@ -11,7 +11,8 @@ from attnscope.tokenization.hugging_face import FileTokenizer
 
 REPEATED = 50  # different tokens of a sequence that is repeated once
 NEEDLE = 10  # tokens of a needle
-_FEWEST = 4  # of either; with fewer there is nothing to find
+TRIPLED = 16  # different tokens of a sequence that is repeated twice
+_FEWEST = 4  # of each; with fewer there is nothing to find
 
 
 @dataclass(frozen=True)
@@ -21,10 +22,12 @@ class Probe:
     Attributes:
         tokens: The tokens.
         targets: Role to (rows, keys): a row's role is to attend to the key in the same place.
+        draw: Number of the draw among those of its kind.
     """
 
     tokens: list[Token]
     targets: dict[str, tuple[range, range]]
+    draw: int
 
 
 @dataclass(frozen=True)
@@ -32,9 +35,11 @@ class RandomProbes:
     """Sequences of random tokens.
 
     Attributes:
-        probes: The sequences: half of them are repeated once, the others have a needle that comes again.
-        repeated: Different tokens of those that are repeated; 0 where there are none.
+        probes: The sequences: those that are repeated once, then those with a needle that comes again, then those that
+            are repeated twice.
+        repeated: Different tokens of those that are repeated once; 0 where there are none.
         needle: Tokens of each needle, likewise.
+        tripled: Different tokens of those that are repeated twice, likewise.
         before: Special tokens in front.
         after: Special tokens behind.
     """
@@ -42,6 +47,7 @@ class RandomProbes:
     probes: list[Probe]
     repeated: int
     needle: int
+    tripled: int
     before: list[Token]
     after: list[Token]
 
@@ -76,12 +82,13 @@ def draw_probes(source: ModelSource, frame: tuple[list[Token], list[Token]], dra
     """Draw sequences from the model's own vocabulary, special and unknown tokens left out.
 
     A sequence is as long as 50 tokens and their repetition, or as the model allows. In one with a needle, the same
-    number of tokens are random, apart from ten that come twice: somewhere in the middle, and at the end.
+    number of tokens are random, apart from ten that come twice: somewhere in the middle, and at the end. Three copies
+    of 16 tokens are a third kind.
 
     Args:
         source: The model.
         frame: Special tokens in front and behind.
-        draws: Sequences of each of the two kinds.
+        draws: Sequences of each of the three kinds.
         seed: Of the random numbers.
     """
     before, after = frame
@@ -92,27 +99,33 @@ def draw_probes(source: ModelSource, frame: tuple[list[Token], list[Token]], dra
     half = half if half >= _FEWEST else 0
     needle = min(NEEDLE, 2 * half // 4, len(ids) - 1)
     needle = needle if needle >= _FEWEST else 0
+    third = min(TRIPLED, room // 3, len(ids))
+    third = third if third >= _FEWEST else 0
     random, start = np.random.default_rng(seed), len(before)
     type_id = before[0].type_id if before else 0
 
-    def probe(numbers: np.ndarray, targets: dict[str, tuple[range, range]]) -> Probe:
+    def probe(numbers: np.ndarray, targets: dict[str, tuple[range, range]], draw: int) -> Probe:
         drawn = [Token(int(number), "", "", type_id=type_id) for number in numbers]
-        return Probe([*before, *drawn, *after], targets)
+        return Probe([*before, *drawn, *after], targets, draw)
 
     probes = []
-    for _ in range(draws if half else 0):
+    for draw in range(draws if half else 0):
         copy, rows = random.choice(ids, half, replace=False), range(start + half, start + 2 * half)
         targets = {
             "duplicate": (rows, range(start, start + half)),
             "induction": (rows, range(start + 1, rows.start + 1)),
         }
-        probes.append(probe(np.concatenate((copy, copy)), targets))
-    for _ in range(draws if needle else 0):
+        probes.append(probe(np.concatenate((copy, copy)), targets, draw))
+    for draw in range(draws if needle else 0):
         wanted = random.choice(ids, needle, replace=False)
         others = random.choice(np.setdiff1d(ids, wanted), 2 * half - 2 * needle)
         depth = int(random.integers(0, len(others) - needle + 1))  # a needle's length, at least, in front of its copy
         rows = range(start + 2 * half - needle, start + 2 * half - 1)
         keys = range(start + depth + 1, start + depth + needle)
         numbers = np.concatenate((others[:depth], wanted, others[depth:], wanted))
-        probes.append(probe(numbers, {"retrieval": (rows, keys)}))
-    return RandomProbes(probes, half, needle, before, after)
+        probes.append(probe(numbers, {"retrieval": (rows, keys)}, draw))
+    for draw in range(draws if third else 0):
+        copy, rows = random.choice(ids, third, replace=False), range(start + 2 * third, start + 3 * third)
+        targets = {"second-order": (rows, range(start + 1, start + third + 1))}
+        probes.append(probe(np.tile(copy, 3), targets, draw))
+    return RandomProbes(probes, half, needle, third, before, after)

@@ -76,7 +76,7 @@ def survey_heads(
     numbers = batches_by_length([len(tokens) for tokens in texts])
     groups = [[texts[n] for n in group] for group in numbers]
     drawn = [probe.tokens for probe in random.probes]
-    of_probes = batches_by_length([len(tokens) for tokens in drawn])
+    of_probes = batches_by_length([len(tokens) for tokens in drawn], padded=False)
     every = [*groups, *([drawn[n] for n in group] for group in of_probes)]
     passes = [[TextPlan(tokens, None, None, [], [], None, []) for tokens in group] for group in every]
     plans = plan_passes(run, source, passes, _bytes_kept(source, every, len(texts)))
@@ -117,6 +117,7 @@ def survey_heads(
         tokens=sum(map(len, texts)),
         shipped=shipped,
         unknown=sum(token.id == unknown for tokens in texts for token in tokens) if unknown is not None else 0,
+        tripled=random.tripled,
     )
     roles, main = _roles(sums, asked)
     made = provenance(source, run, device)
@@ -183,7 +184,9 @@ def _roles(sums: "Sums", asked: SurveyOptions) -> tuple[list[RoleValues], np.nda
 
 def _missing(random: RandomProbes) -> list[str]:
     """Return what could not be measured on random tokens."""
-    if random.repeated and random.needle:
+    sizes = {"repeated": random.repeated, "needle": random.needle, "tripled": random.tripled}
+    missed = [role.name for role in HEAD_ROLES if sizes.get(role.measured, 1) == 0]
+    if not missed:
         return []
-    what = "retrieval is" if random.repeated else "duplicate, induction and retrieval are"
+    what = f"{', '.join(missed[:-1])} and {missed[-1]} are" if len(missed) > 1 else f"{missed[0]} is"
     return [f"{what} not measured: the vocabulary or the longest text of this model is too small"]

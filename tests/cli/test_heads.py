@@ -95,7 +95,7 @@ def test_arrays_have_labels():
         found = model.heads(["The bank by the river was eroded", "We sat on the old bank."], draws=2)
         few = model.heads(role=["previous", "copying"], draws=2)
         entropy = model.heads("The bank by the river", measure="entropy")
-    assert found.values.shape == found.errors.shape == (14, 4, 4)
+    assert found.values.shape == found.errors.shape == (15, 4, 4)
     assert found.roles == list(ROLES)
     assert (found["previous"] == found.values[0]).all()
     best = found.strongest("next", 1)[0]

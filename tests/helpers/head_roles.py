@@ -77,7 +77,9 @@ def _error(values: Callable[[list[int]], Array], count: int) -> Array:
     return np.sqrt((blocks - 1) / blocks * sum((one - sum(left) / blocks) ** 2 for one in left))
 
 
-def roles(texts: Sequence[Seen], repeated: Sequence[Seen], needles: Sequence[Seen]) -> dict[str, tuple[Array, Array]]:
+def roles(
+    texts: Sequence[Seen], repeated: Sequence[Seen], needles: Sequence[Seen], tripled: Sequence[Seen]
+) -> dict[str, tuple[Array, Array]]:
     """Value and standard error of every role but copying, (L, H) each."""
     named: dict[str, tuple[Callable[[Any], Array], Sequence[Seen]]] = {
         name: ((lambda some, name=name: _share(some, name)), texts) for name in ON_TEXTS
@@ -85,6 +87,7 @@ def roles(texts: Sequence[Seen], repeated: Sequence[Seen], needles: Sequence[See
     named |= {
         "positional": (_positional, texts), "content": (_content, texts), "duplicate": (_duplicate, repeated),
         "induction": (_induction, repeated), "retrieval": (_retrieval, needles),
+        "second-order": (_second_order, tripled),
     }  # fmt: skip
     return {
         name: (
@@ -186,6 +189,17 @@ def _duplicate(repeated: Sequence[Seen]) -> Array:
 
 def _induction(repeated: Sequence[Seen]) -> Array:
     return _at_copies(repeated, 1)
+
+
+def _second_order(tripled: Sequence[Seen]) -> Array:
+    """At tokens that have come twice before: the weight on what followed them the first time."""
+    found = []
+    for seen in tripled:
+        for i in range(len(seen.ids)):
+            before = [j for j in range(i) if seen.ids[j] == seen.ids[i] and not seen.special[j]]
+            if len(before) == 2:
+                found.append(seen.weights[:, :, i, before[0] + 1])
+    return np.asarray(sum(found) / len(found))
 
 
 def _retrieval(needles: Sequence[Seen]) -> Array:

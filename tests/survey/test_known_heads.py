@@ -87,6 +87,9 @@ def test_heads_that_were_built_by_hand(tmp_path):
     assert values["first"][0, 1] > 1 - miss and values["first"][0, 0] == pytest.approx(0.0, abs=miss)
     # The very first token attends to itself in L0H0, so it seems to follow itself: one of twelve rows sees two keys.
     assert values["induction"][1, 0] == pytest.approx(11.5 / 12, abs=miss)
+    # It looks at what followed either of two earlier copies; there are three keys for the very first token.
+    assert survey.probes.tripled == 8
+    assert values["second-order"][1, 0] == pytest.approx((7 / 2 + 1 / 3) / 8, abs=miss)
     assert values["retrieval"][1, 0] == 1.0
     assert values["induction"][0, 0] < miss and values["retrieval"][0].max() == 0.0
     assert values["uniform"][1, 1] == pytest.approx(1.0, abs=1e-6)

@@ -11,6 +11,7 @@ from attnscope.model.attention import attend
 from attnscope.model.inputs import AttentionInputs, AttentionSpec
 from attnscope.model.recorders import OffsetRecorder, TargetRecorder, UniformRecorder
 from attnscope.pipeline import Session
+from attnscope.survey.measure import ProbePass, Sums
 from attnscope.survey.probes import draw_probes, special_frame
 from tests.helpers import architectures
 from tests.helpers import head_roles as reference
@@ -25,26 +26,31 @@ def drawn(model, draws=5, seed=0):
 
 def test_probes_of_a_real_vocabulary(minilm):
     source, random = drawn(minilm)
-    assert (random.repeated, random.needle, len(random.probes)) == (50, 10, 10)
+    assert (random.repeated, random.needle, random.tripled, len(random.probes)) == (50, 10, 16, 15)
     assert [token.piece for token in random.before + random.after] == ["[CLS]", "[SEP]"]
     special = {0, 100, 101, 102, 103}  # [PAD] [UNK] [CLS] [SEP] [MASK]
     depths = set()
     for number, probe in enumerate(random.probes):
         ids = [token.id for token in probe.tokens]
         inside = ids[1:-1]
-        assert len(ids) == 102 and not special & set(inside) and max(inside) < source.config.vocab_size
+        assert not special & set(inside) and max(inside) < source.config.vocab_size
+        assert (len(ids), probe.draw) == (102 if number < 10 else 50, number % 5)
         if number < 5:
             assert inside[:50] == inside[50:] and len(set(inside)) == 50
             for name, after in (("duplicate", 0), ("induction", 1)):
                 rows, keys = probe.targets[name]
                 assert list(rows) == list(range(51, 101))
                 assert all(ids[key - after] == ids[row] for row, key in zip(rows, keys, strict=True))
-        else:
+        elif number < 10:
             rows, keys = probe.targets["retrieval"]
             needle = inside[-10:]
             assert [ids[row] for row in rows] == needle[:-1] and [ids[key] for key in keys] == needle[1:]
             assert all(inside.count(one) == 2 for one in needle)
             depths.add(keys.start)
+        else:
+            assert inside[:16] == inside[16:32] == inside[32:] and len(set(inside)) == 16
+            rows, keys = probe.targets["second-order"]
+            assert list(rows) == list(range(33, 49)) and list(keys) == list(range(2, 18))
     assert len(depths) > 2
 
 
@@ -56,8 +62,28 @@ def test_a_seed_gives_the_same_probes_and_another_one_others(minilm):
 def test_probes_of_a_small_model_are_shorter(tmp_path):
     folder = architectures.save(tmp_path, architectures.make("gpt2", architectures.ONE_PART["gpt2"]))
     _, random = drawn(folder)
-    assert (random.repeated, random.needle) == (16, 8)  # words of the vocabulary that are not special
+    assert random.repeated == 16  # words of the vocabulary that are not special
+    assert (random.needle, random.tripled) == (8, 15)
     assert all(len(probe.tokens) <= 48 for probe in random.probes)
+
+
+def test_a_draw_counts_in_its_block_whichever_pass_it_is_in():
+    _, random = drawn("riverbank", 20)
+    sums = Sums((1, 2), 1, 20, 10)
+    for first, last in ((0, 7), (7, 33), (33, 60)):  # a pass may begin and end within a kind
+        here = ProbePass(random.probes[first:last], (1, 2), torch.device("cpu"))
+        for recorder in here.recorders[0]:
+            recorder.sums += torch.arange(first, last)[:, None, None] % 20  # the number of its draw
+        here.add_to(sums)
+    expected = [sum(draw for draw in range(20) if draw % 16 == block) for block in range(16)]
+    for name, rows, count in (
+        ("duplicate", "copies", 50),
+        ("induction", "copies", 50),
+        ("retrieval", "copied", 9),
+        ("second-order", "thirds", 16),
+    ):
+        assert sums.arrays[name][:, 0].tolist() == [[value, value] for value in expected], name
+        assert sums.arrays[rows][:, 0, 0].tolist() == [count * (1 + (block < 4)) for block in range(16)]
 
 
 @pytest.mark.parametrize("mask", [Causal(), Bidirectional()], ids=["causal", "bidirectional"])

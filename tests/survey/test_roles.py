@@ -39,7 +39,7 @@ def found_and_expected(folder, texts=WORDS, engine="native", draws=3, blocks=Non
         return eager.ids([token.id for token in probe.tokens], special)
 
     drawn = [seen(probe) for probe in random.probes]
-    expected = reference.roles([eager.text(text) for text in texts], drawn[:draws], drawn[draws:])
+    expected = reference.roles([eager.text(text) for text in texts], drawn[:draws], drawn[draws:-draws], drawn[-draws:])
     return survey, expected
 
 

@@ -116,10 +116,11 @@ def _probes(survey: HeadSurvey) -> Iterator[tuple[str, str]]:
     said = f"{probes.texts} ({whose}), {probes.tokens:,} tokens"
     yield "texts", said
     if probes.repeated:
-        needle = f", and {probes.needle} of them as a needle" if probes.needle else ""
+        third = f", {probes.tripled} three times" if probes.tripled else ""
+        needle = f", a needle of {probes.needle}" if probes.needle else ""
         framed = " ".join([*probes.before, "…", *probes.after]) if probes.before or probes.after else ""
         inside = f", in {framed}" if framed else ""
-        said = f"{probes.draws} × {probes.repeated} random tokens, repeated once{needle}{inside}; seed {probes.seed}"
+        said = f"{probes.draws} × {probes.repeated} random tokens twice{third}{needle}{inside}; seed {probes.seed}"
         yield "probes", said
 
 
