@@ -1,7 +1,7 @@
 """Read single arguments, typed on the command line or given from Python, with usage errors."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Literal, get_args
 
 from attnscope.errors import UsageError, did_you_mean
@@ -76,6 +76,7 @@ def number(option: str, low: int, high: int | None = None) -> Callable[[Any], in
 
 
 THREADS = 1024  # that may be asked for
+DRAWS = 2, 1000  # random sequences of each kind, at least and at most
 
 
 def text(option: str) -> Callable[[str], str]:
@@ -154,6 +155,25 @@ def measure(text: str) -> str:
     from attnscope.report.row_statistics import STATISTICS
 
     return one_of("--measure", Literal[(*get_args(By), *STATISTICS)])(text)
+
+
+def asks_one_number(given: Mapping[str, Any]) -> bool:
+    """Tell whether arguments of `heads` ask for one number for every head, instead of roles.
+
+    Args:
+        given: `role`, `measure`, `query`, `key` and `hide`; what is not given is None, or not there.
+
+    Raises:
+        UsageError: They exclude each other.
+    """
+    asked = given.get("measure") is not None or given.get("key") is not None
+    if asked and given.get("role") is not None:
+        raise UsageError("--role cannot be used with --measure or --key", hint="remove one of them")
+    for name in ("query", "hide"):
+        if not asked and given.get(name) is not None:
+            found = "applies only to one number for every head"
+            raise UsageError(found, where=f"--{name}", hint="add --key or --measure")
+    return asked
 
 
 def flow_measure(text: str) -> str:

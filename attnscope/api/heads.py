@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from attnscope.api.results import Float2, Result, import_pandas
+from attnscope.arguments import DRAWS, number, roles
 from attnscope.arguments import measure as read_measure
-from attnscope.arguments import number, roles
 from attnscope.config import RunConfig
 from attnscope.errors import UsageError, did_you_mean
 from attnscope.report import Matrix
@@ -141,34 +141,24 @@ def _table(data: HeadSurvey | MeasuredHeads) -> "pd.DataFrame":
     return import_pandas().DataFrame(columns(data))
 
 
-def is_question(options: Mapping[str, Any]) -> bool:
-    """Return one number is asked for instead of roles.
+def ask_one_number(run: RunConfig, options: Mapping[str, Any], session: "Session") -> MeasuredResult:
+    """Measure one number for every head; see measure_roles."""
+    from attnscope.survey import ask_heads
 
-    Raises:
-        UsageError: Arguments exclude each other.
-    """
-    asked = options.get("measure") is not None or options.get("key") is not None
-    if asked and options.get("role") is not None:
-        raise UsageError("role cannot be used with measure or key", where="role", hint="leave one of them out")
-    for name in ("query", "hide"):
-        if not asked and options.get(name) is not None:
-            raise UsageError("applies only to one number for every head", where=name, hint="give key or measure")
-    return asked
+    named = options.get("measure")
+    return MeasuredResult(ask_heads(run, "weight" if named is None else read_measure(named), session=session))
 
 
-def measure_heads(run: RunConfig, options: Mapping[str, Any], session: "Session") -> SurveyResult | MeasuredResult:
-    """Measure roles, or one number.
+def measure_roles(run: RunConfig, options: Mapping[str, Any], session: "Session") -> SurveyResult:
+    """Measure the roles of every head.
 
     Args:
         run: The model, how it runs, and the texts.
         options: See ModelHeadsArguments.
         session: Has the model open already.
     """
-    from attnscope.survey import SurveyOptions, ask_heads, survey_heads
+    from attnscope.survey import SurveyOptions, survey_heads
 
-    if is_question(options):
-        named = options.get("measure")
-        return MeasuredResult(ask_heads(run, "weight" if named is None else read_measure(named), session=session))
     wanted: Any = options.get("role")
     names = None if wanted is None else roles(wanted if isinstance(wanted, str) else ",".join(map(str, wanted)))
     counts = {name: read(options[name]) for name, read in _NUMBERS.items() if options.get(name) is not None}
@@ -176,4 +166,4 @@ def measure_heads(run: RunConfig, options: Mapping[str, Any], session: "Session"
     return SurveyResult(survey_heads(run, asked, session=session))
 
 
-_NUMBERS: dict[str, Callable[[Any], int]] = {"draws": number("draws", 2, 1000), "seed": number("seed", 0)}
+_NUMBERS: dict[str, Callable[[Any], int]] = {"draws": number("draws", *DRAWS), "seed": number("seed", 0)}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 import msgspec
 
 from attnscope.api.ablation import AblationResult, EffectsResult, ablate_text
-from attnscope.api.heads import MeasuredResult, SurveyResult, is_question, measure_heads
+from attnscope.api.heads import MeasuredResult, SurveyResult, ask_one_number, measure_roles
 from attnscope.api.options import (
     Model,
     ModelAblateArguments,
@@ -28,7 +28,7 @@ from attnscope.api.options import (
 )
 from attnscope.api.results import CheckResult, CompareResult, ExplainResult, InspectResult
 from attnscope.api.words import python_words
-from attnscope.arguments import CHECKED_TEXT, number, tolerance
+from attnscope.arguments import CHECKED_TEXT, asks_one_number, number, tolerance
 from attnscope.config import RunConfig, TextInput
 from attnscope.errors import UsageError
 
@@ -106,7 +106,7 @@ class OpenModel:
 
         check_names("heads", options, ModelHeadsArguments)
         with python_words():
-            question = is_question(options)
+            question = asks_one_number(options)
         if text is None and question:
             raise UsageError("no text given", where="text", hint="give one, or several")
         with self._call(options, TEXTS if text is None else text) as (session, texts):
@@ -114,7 +114,7 @@ class OpenModel:
                 name: value for name, value in options.items() if name != "measure"
             }  # one number, not over layers
             run = self._run(() if text is None else texts, others)
-            return measure_heads(run, options, session)
+            return (ask_one_number if question else measure_roles)(run, options, session)
 
     def ablate(self, text: str, **options: Unpack[ModelAblateArguments]) -> AblationResult | EffectsResult:
         """See attnscope.ablate."""

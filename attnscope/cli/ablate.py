@@ -8,13 +8,12 @@ from attnscope import arguments
 from attnscope.arguments import Each, Replacement
 from attnscope.cli.option_groups import subset_of
 from attnscope.cli.options import (
+    SHOW,
     MachineOptions,
     ModelOptions,
-    OutputOptions,
-    TableOrJson,
+    TableOutputOptions,
     TextOptions,
     choice,
-    format_option,
     option,
     output_option,
     precision_option,
@@ -30,7 +29,7 @@ from attnscope.cli.selection_options import (
 )
 from attnscope.views.formats import endings
 
-_CUT, _SHOW = "What to cut", "What to show"
+_CUT = "What to cut"
 _ENDINGS = endings("ablate")
 _TABLES = [ending for ending in endings("effects") if ending not in _ENDINGS]
 
@@ -137,21 +136,20 @@ class CutOptions:
         ),
     ] = None
     top: Annotated[
-        int | None, top_option("With --each: number of entries to list; default: 10.", lowest=1, group=_SHOW)
+        int | None, top_option("With --each: number of entries to list; default: 10.", lowest=1, group=SHOW)
     ] = None
 
 
 @dataclass(frozen=True, kw_only=True)
-class AblateOutputOptions(OutputOptions):
+class AblateOutputOptions(TableOutputOptions):
     """Where the findings go, and how they look.
 
     Attributes:
-        format: On standard output.
+        format: See TableOutputOptions.
         output: A file instead.
         precision: Digits after the point.
     """
 
-    format: Annotated[TableOrJson | None, format_option(TableOrJson)] = None
     output: Annotated[
         Path | None,
         output_option(

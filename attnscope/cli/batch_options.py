@@ -11,6 +11,7 @@ from attnscope.cli import completion
 from attnscope.cli.options import choice, option, output_option, quiet_option
 from attnscope.cli.selection_options import (
     NUMBERS,
+    SELECT,
     SelectionOptions,
     head_option,
     layer_option,
@@ -19,7 +20,7 @@ from attnscope.cli.selection_options import (
 )
 from attnscope.errors import UsageError
 
-_INPUT, _SELECT, _OUTPUT = "Input", "What to compute", "Output"
+_INPUT, _OUTPUT = "Input", "Output"
 PARTS = ("top", "rows", "columns", "pooled")
 BRIEF, ALL = "brief", "all"
 KEPT = (BRIEF, *PARTS, ALL)
@@ -117,7 +118,7 @@ class DumpSelectionOptions(SelectionOptions):
         str,
         option(
             "--keep",
-            group=_SELECT,
+            group=SELECT,
             metavar="WHAT",
             parser=arguments.some_of("--keep", "part", KEPT),
             autocompletion=completion.words(*KEPT),

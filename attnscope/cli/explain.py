@@ -7,10 +7,8 @@ from attnscope.cli.option_groups import subset_of
 from attnscope.cli.options import (
     MachineOptions,
     ModelOptions,
-    OutputOptions,
-    TableOrJson,
+    TableOutputOptions,
     TextOptions,
-    format_option,
     precision_option,
 )
 from attnscope.cli.selection_options import (
@@ -66,15 +64,14 @@ class TokenOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExplainOutputOptions(OutputOptions):
+class ExplainOutputOptions(TableOutputOptions):
     """Where the explanation goes, and how it looks.
 
     Attributes:
-        format: On standard output.
+        format: See TableOutputOptions.
         precision: Digits after the point in tables.
     """
 
-    format: Annotated[TableOrJson | None, format_option(TableOrJson)] = None
     precision: Annotated[int, precision_option("Decimal places in tables; json is exact.")] = 4
 
 

@@ -8,22 +8,20 @@ from attnscope import arguments
 from attnscope.cli import completion
 from attnscope.cli.option_groups import subset_of
 from attnscope.cli.options import (
+    SHOW,
     MachineOptions,
     ModelOptions,
-    OutputOptions,
-    TableOrJson,
+    TableOutputOptions,
     TextOptions,
     choice,
     exported,
-    format_option,
     option,
     output_option,
     precision_option,
 )
 from attnscope.cli.selection_options import SelectionOptions, top_option
-from attnscope.errors import UsageError
 
-_MEASURE, _SHOW = "What to measure", "What to show"
+_MEASURE = "What to measure"
 
 EXAMPLES = """
 attnscope heads
@@ -80,7 +78,7 @@ class HeadsOptions:
             "--draws",
             group=_MEASURE,
             metavar="N",
-            parser=arguments.number("--draws", 2, 1000),
+            parser=arguments.number("--draws", *arguments.DRAWS),
             help="Number of random sequences of each kind.",
         ),
     ] = 8
@@ -99,23 +97,22 @@ class HeadsOptions:
         top_option(
             "Heads to list for each role; default: as many as fit on a line, or 10 for a single role.",
             lowest=1,
-            group=_SHOW,
+            group=SHOW,
         ),
     ] = None
-    sort: Annotated[Sort, choice("--sort", Sort, group=_SHOW, help="Order of the listed heads.")] = "value"
+    sort: Annotated[Sort, choice("--sort", Sort, group=SHOW, help="Order of the listed heads.")] = "value"
 
 
 @dataclass(frozen=True, kw_only=True)
-class HeadsOutputOptions(OutputOptions):
+class HeadsOutputOptions(TableOutputOptions):
     """Where the findings go, and how they look.
 
     Attributes:
-        format: On standard output.
+        format: See TableOutputOptions.
         output: A file instead.
         precision: Digits after the point.
     """
 
-    format: Annotated[TableOrJson | None, format_option(TableOrJson)] = None
     output: Annotated[Path | None, output_option(exported("heads"))] = None
     precision: Annotated[
         int, precision_option("Decimal places of --measure; files other than .txt and .svg are exact.")
@@ -143,14 +140,7 @@ def heads(
 
     check_output(show, "heads", [source.file])
     values: dict[str, Any] = dict(vars(masking))
-    question = asked.measure is not None or values["key"] is not None
-    if asked.role is not None and question:
-        raise UsageError("--role cannot be used with --measure or --key", hint="remove one of them")
-    for name in ("query", "hide"):
-        if values[name] is not None and not question:
-            raise UsageError(
-                "applies only to one number for every head", where=f"--{name}", hint="add --key or --measure"
-            )
+    question = arguments.asks_one_number({**values, "role": asked.role, "measure": asked.measure})
     selection = SelectionOptions(**values)
     own_texts = not question and source.text is None and source.file is None
     texts = () if own_texts else read_texts(source, quiet=show.quiet)

@@ -2,7 +2,7 @@
 
 from typing import Annotated
 
-from attnscope.cli.options import FormatOptions, ModelOptions, option
+from attnscope.cli.options import SHOW, FormatOptions, ModelOptions, option
 
 EXAMPLES = """
 attnscope info
@@ -18,13 +18,11 @@ def info(
     stack: ModelOptions,
     show: FormatOptions,
     cost: Annotated[
-        bool, option("--cost", group="What to show", help="Show FLOPs and bytes of attention as the text grows.")
+        bool, option("--cost", group=SHOW, help="Show FLOPs and bytes of attention as the text grows.")
     ] = False,
     every: Annotated[
         bool,
-        option(
-            "--list", group="What to show", help="List bundled samples, bundled configs and supported families instead."
-        ),
+        option("--list", group=SHOW, help="List bundled samples, bundled configs and supported families instead."),
     ] = False,
 ) -> None:
     """Show what is in a checkpoint or config.

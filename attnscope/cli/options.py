@@ -16,7 +16,8 @@ from attnscope.cli import completion
 from attnscope.errors import UsageError
 from attnscope.views.formats import Command, Look, endings_in_words
 
-_TEXT, _MODEL, _SHOW, _MACHINE = "Text", "Model", "What to show", "Machine"
+_TEXT, _MODEL, _MACHINE = "Text", "Model", "Machine"
+SHOW = "What to show"
 
 Format = Literal["table", "heat", "json"]
 TableOrJson = Literal["table", "json"]
@@ -39,10 +40,10 @@ DATA_ONLY = "Print data only: no header, hints or notes, and no progress on stan
 
 def format_option(words: Any, help: str = "Output format: table (default) or json (exact).") -> Any:
     """Declare `--format`."""
-    return choice("--format", words, group=_SHOW, help=help)
+    return choice("--format", words, group=SHOW, help=help)
 
 
-def output_option(help: str, *, group: str = _SHOW, metavar: str = "FILE") -> Any:
+def output_option(help: str, *, group: str = SHOW, metavar: str = "FILE") -> Any:
     """Declare `--output`."""
     return option("--output", "-o", group=group, metavar=metavar, autocompletion=completion.files, help=help)
 
@@ -54,17 +55,17 @@ def exported(*commands: Command) -> str:
 
 def precision_option(help: str) -> Any:
     """Declare `--precision`."""
-    return option("--precision", group=_SHOW, metavar="DIGITS", parser=arguments.number("--precision", 0, 9), help=help)
+    return option("--precision", group=SHOW, metavar="DIGITS", parser=arguments.number("--precision", 0, 9), help=help)
 
 
-def quiet_option(help: str = "Hide progress and notes on standard error.", *, group: str = _SHOW) -> Any:
+def quiet_option(help: str = "Hide progress and notes on standard error.", *, group: str = SHOW) -> Any:
     """Declare `--quiet`."""
     return option("--quiet", group=group, help=help)
 
 
 def tolerance_option(help: str, name: str = "--tolerance", metavar: str = "X") -> Any:
     """Declare `--tolerance`, or a bound like it."""
-    return option(name, group=_SHOW, metavar=metavar, parser=arguments.tolerance(name), help=help)
+    return option(name, group=SHOW, metavar=metavar, parser=arguments.tolerance(name), help=help)
 
 
 def context_option() -> Any:
@@ -301,7 +302,7 @@ class FormatOptions:
     """
 
     format: Annotated[TableOrJson | None, format_option(TableOrJson)] = None
-    json: Annotated[bool, option("--json", group=_SHOW, help="Short for --format json.")] = False
+    json: Annotated[bool, option("--json", group=SHOW, help="Short for --format json.")] = False
 
     def __post_init__(self) -> None:
         """Let `json` set the format.
@@ -338,17 +339,28 @@ class OutputOptions(FormatOptions):
     precision: Annotated[int, precision_option("Decimal places in tables; json and .safetensors are exact.")] = 2
     look: Annotated[
         Look,
-        choice("--look", Look, group=_SHOW, help="Look of an .svg: a figure on white, or the terminal's tables."),
+        choice("--look", Look, group=SHOW, help="Look of an .svg: a figure on white, or the terminal's tables."),
     ] = "figure"
-    color: Annotated[Color, choice("--color", Color, group=_SHOW, help="When to use colour.")] = "auto"
-    force: Annotated[bool, option("--force", group=_SHOW, help="Overwrite the --output file if it exists.")] = False
+    color: Annotated[Color, choice("--color", Color, group=SHOW, help="When to use colour.")] = "auto"
+    force: Annotated[bool, option("--force", group=SHOW, help="Overwrite the --output file if it exists.")] = False
     quiet: Annotated[bool, quiet_option(DATA_ONLY)] = False
     verbose: Annotated[
         bool,
         option(
             "--verbose",
-            group=_SHOW,
+            group=SHOW,
             help="In a terminal, show the model's full path, its device and all notes, every stage, and small "
             "contributors one by one.",
         ),
     ] = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableOutputOptions(OutputOptions):
+    """Where findings go that are no heat map, and how they look.
+
+    Attributes:
+        format: On standard output.
+    """
+
+    format: Annotated[TableOrJson | None, format_option(TableOrJson)] = None

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
-from attnscope.cli.options import MachineOptions, ModelOptions, OutputOptions, TextOptions, option
+from attnscope.cli.options import SHOW, MachineOptions, ModelOptions, OutputOptions, TextOptions, option
 from attnscope.cli.selection_options import (
     MeasureOptions,
     OverviewOptions,
@@ -44,14 +44,14 @@ class TokenizerOptions:
         bool,
         option(
             "--words",
-            group="What to show",
+            group=SHOW,
             help="Merge the pieces of a word: weights are summed over its keys and averaged over its queries. In a "
             "terminal only.",
         ),
     ] = False
-    ids: Annotated[
-        bool, option("--ids", group="What to show", help="List the tokens with their ids. In a terminal only.")
-    ] = False
+    ids: Annotated[bool, option("--ids", group=SHOW, help="List the tokens with their ids. In a terminal only.")] = (
+        False
+    )
 
     def check(self, show: OutputOptions, stages: Sequence[str]) -> None:
         """Refuse them where they would have no effect.

@@ -11,7 +11,7 @@ from attnscope.masks.expression import MASK_FILES
 from attnscope.masks.terms import TERMS, Own
 from attnscope.selection import POOL, PRINTED
 
-_SELECT = "What to compute"
+SELECT = "What to compute"
 _STAGES = "scores,masked,weights"
 NUMBERS = "or numbers such as 3, 0,2,5-7 or -1 (the last)."
 AUTO_HEAD = (
@@ -20,12 +20,12 @@ AUTO_HEAD = (
 )
 
 
-def layer_option(help: str, *words: str, metavar: str = "LAYERS", group: str = _SELECT) -> Any:
+def layer_option(help: str, *words: str, metavar: str = "LAYERS", group: str = SELECT) -> Any:
     """Declare `--layer`; the words are completed."""
     return _indices("--layer", "-l", metavar, words, help, group)
 
 
-def head_option(help: str, *words: str, metavar: str = "HEADS", group: str = _SELECT) -> Any:
+def head_option(help: str, *words: str, metavar: str = "HEADS", group: str = SELECT) -> Any:
     """Declare `--head`; the words are completed."""
     return _indices("--head", "-H", metavar, words, help, group)
 
@@ -37,12 +37,12 @@ def _indices(name: str, short: str, metavar: str, words: tuple[str, ...], help: 
     )
 
 
-def query_option(help: str, *, metavar: str = "ROWS", group: str = _SELECT) -> Any:
+def query_option(help: str, *, metavar: str = "ROWS", group: str = SELECT) -> Any:
     """Declare `--query`."""
     return option("--query", "-q", group=group, metavar=metavar, parser=arguments.text("--query"), help=help)
 
 
-def key_option(help: str, *, metavar: str = "COLUMNS", group: str = _SELECT) -> Any:
+def key_option(help: str, *, metavar: str = "COLUMNS", group: str = SELECT) -> Any:
     """Declare `--key`."""
     return option("--key", group=group, metavar=metavar, parser=arguments.text("--key"), help=help)
 
@@ -51,7 +51,7 @@ def stage_option(help: str, default: str = ".") -> Any:
     """Declare `--stage`; its help begins with what is done with the stages, and ends with the default."""
     return option(
         "--stage",
-        group=_SELECT,
+        group=SELECT,
         metavar="STAGES",
         parser=arguments.stages,
         autocompletion=completion.stages,
@@ -59,7 +59,7 @@ def stage_option(help: str, default: str = ".") -> Any:
     )
 
 
-def top_option(help: str, *, lowest: int, group: str = _SELECT) -> Any:
+def top_option(help: str, *, lowest: int, group: str = SELECT) -> Any:
     """Declare `--top`."""
     return option("--top", group=group, metavar="K", parser=arguments.number("--top", lowest), help=help)
 
@@ -67,7 +67,7 @@ def top_option(help: str, *, lowest: int, group: str = _SELECT) -> Any:
 def pool_option(help: str) -> Any:
     """Declare `--pool`."""
     read = arguments.number("--pool", 1, arguments.LARGEST_POOL)
-    return option("--pool", group=_SELECT, metavar="N", parser=read, help=help)
+    return option("--pool", group=SELECT, metavar="N", parser=read, help=help)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,7 +104,7 @@ class SelectionOptions:
         str,
         option(
             "--mask",
-            group=_SELECT,
+            group=SELECT,
             metavar="MASK",
             parser=arguments.mask,
             autocompletion=completion.masks,
@@ -117,7 +117,7 @@ class SelectionOptions:
         choice(
             "--what-if",
             WhatIf,
-            group=_SELECT,
+            group=SELECT,
             help="Apply another --mask to the whole stack, or only to the softmax over the model's own scores.",
         ),
     ] = "stack"
@@ -125,7 +125,7 @@ class SelectionOptions:
         str | None,
         option(
             "--hide",
-            group=_SELECT,
+            group=SELECT,
             metavar="TOKENS",
             parser=arguments.text("--hide"),
             help='Hide tokens from every query, in the same form as --query, such as "[CLS],[SEP]" or 3,7; none hides '
@@ -144,13 +144,13 @@ class SelectionOptions:
         choice(
             "--by",
             By,
-            group=_SELECT,
+            group=SELECT,
             help="Rank contributors by weight α, by α·‖v‖, or by α·‖v W‖ after the output projection.",
         ),
     ] = "weight"
     no_special: Annotated[
         bool,
-        option("--no-special", group=_SELECT, help="Exclude special tokens and the first token from the ranking."),
+        option("--no-special", group=SELECT, help="Exclude special tokens and the first token from the ranking."),
     ] = False
 
     @property
@@ -182,7 +182,7 @@ class RunSelectionOptions(SelectionOptions):
         choice(
             "--by",
             RankBy,
-            group=_SELECT,
+            group=SELECT,
             help="Rank contributors by weight α, by α·‖v‖, or by α·‖v W‖ after the output projection; logit also shows "
             "what every part of the model adds to the logit of --target.",
         ),
@@ -201,7 +201,7 @@ class MeasureOptions:
         str,
         option(
             "--measure",
-            group=_SELECT,
+            group=SELECT,
             metavar="NAME",
             parser=arguments.flow_measure,
             autocompletion=completion.flow_measures,
@@ -223,7 +223,7 @@ class PaddingOptions:
         bool,
         option(
             "--show-padding",
-            group=_SELECT,
+            group=SELECT,
             help="With several texts (--file), also show the rows and columns that pad the shorter ones.",
         ),
     ] = False
@@ -260,7 +260,7 @@ class PredictionOptions:
         bool | None,
         option(
             "--predict/--no-predict",
-            group=_SELECT,
+            group=SELECT,
             help="Show the five most probable tokens: the next one, or at every [MASK]. Default: where the checkpoint "
             "has an output head, all layers run anyway and texts are short.",
         ),
@@ -269,7 +269,7 @@ class PredictionOptions:
         int,
         option(
             "--generate",
-            group=_SELECT,
+            group=SELECT,
             metavar="N",
             parser=arguments.number("--generate", 0, arguments.GENERATED),
             help="Continue the text by up to N tokens, each the most probable one, and show what each attended to.",
@@ -279,7 +279,7 @@ class PredictionOptions:
         list[str] | None,
         option(
             "--target",
-            group=_SELECT,
+            group=SELECT,
             metavar="TOKEN",
             help="Token whose logit --by logit breaks down, such as ' store' with its leading space; given twice, "
             "the difference between both. Default: the most probable token.",
