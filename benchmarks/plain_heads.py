@@ -41,7 +41,9 @@ class _Texts:
 
 
 def measure(attend: Callable[[list[int]], Array], given: Sequences) -> dict[str, Array]:
-    """Every role that weights alone show, (L, H) each.
+    """Every role that weights of attention show, (L, H) each.
+
+    But for weight on special tokens and punctuation marks, which the texts of a GPT-2 with words as tokens do not have.
 
     Args:
         attend: Ids to weights, (L, H, T, T), such as Eager(model).
@@ -65,6 +67,19 @@ def measure(attend: Callable[[list[int]], Array], given: Sequences) -> dict[str,
         weights = attend(ids)
         hits += [weights[:, :, row].argmax(-1) == key for row, key in zip(rows, keys, strict=True)]
     return {**roles, "retrieval": np.mean(hits, axis=0)}
+
+
+def copying(model: Any) -> Array:
+    """Σ λ / Σ |λ| of W_V W_O of every head of a GPT-2, (L, H)."""
+    heads = model.config.n_head
+    found = []
+    for block in model.h:
+        value = block.attn.c_attn.weight.detach().double().numpy()[:, -model.config.n_embd :]  # (D, H·E)
+        output = block.attn.c_proj.weight.detach().double().numpy()  # (H·E, D)
+        values = output.reshape(heads, -1, len(value)) @ value.T.reshape(heads, -1, len(value)).transpose(0, 2, 1)
+        eigenvalues = np.linalg.eigvals(values)  # (H, E): those of the (D, D) product that are not 0
+        found.append(eigenvalues.sum(-1).real / np.abs(eigenvalues).sum(-1))
+    return np.stack(found)
 
 
 def _add_text(found: _Texts, weights: Array) -> None:
