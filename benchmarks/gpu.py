@@ -1,19 +1,28 @@
-"""Attention with exact findings of every row against the flash kernel, on CUDA, in bfloat16; exits with 1 without CUDA.
+"""What a GPU is worth and whether it says what the CPU says: tests, attention, whole commands; exits with 1 without CUDA.
 
-    python benchmarks/gpu.py [--tokens N] [--runs N]
+    python benchmarks/gpu.py [--only tests,attention,commands] [--tokens N] [--runs N] [--write FILE]
 
-32 query heads of width 128 over 8 key/value heads, causal, 32,768 tokens. Ours: `attend()` with the five strongest
-sources and row statistics of every row; scores and softmax are float32. Peer: `scaled_dot_product_attention` held to
-its flash kernel, the output alone, in bfloat16. Aim: 3 times as long.
+`tests`: those that are marked cuda, among them the parity of every family. `attention`: 32 query heads of width 128 over
+8 key/value heads, causal, 32,768 tokens, bfloat16. Ours: `attend()` with the five strongest sources and row statistics
+of every row; scores and softmax are float32. Peer: `scaled_dot_product_attention` held to its flash kernel, the output
+alone. Aim: 1.5 times as long. `commands`: `run`, `batch` and `heads` as whole processes, of a checkpoint of GPT-2's
+shape, on the GPU against the CPU of the same machine. `--write` appends what is printed to a file, under the names of
+the GPU and of the machine.
 """
 
 import argparse
+import io
+import subprocess
 import sys
+from contextlib import redirect_stdout
 from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import torch
 import torch.nn.functional as F
-from measure import Table, machine, seconds, take_turns
+from measure import ROOT, Table, attnscope, machine, seconds, take_turns
+from models import write_gpt2, write_text
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from attnscope.masks.terms import Causal
@@ -22,7 +31,14 @@ from attnscope.model.inputs import AttentionInputs, AttentionSpec
 from attnscope.model.recorders import KeyTokens, RowRecorder, TopRecorder
 from attnscope.report.row_statistics import KEY_TOKENS
 
-HEADS, GROUPS, WIDTH, TOP, AIM = 32, 8, 128, 5, 3.0
+HEADS, GROUPS, WIDTH, TOP, AIM = 32, 8, 128, 5, 1.5
+PARTS = ("tests", "attention", "commands")
+
+
+def wait_for(device: str) -> None:
+    """Let the device finish what it was given."""
+    if device != "cpu":
+        torch.cuda.synchronize()
 
 
 @torch.inference_mode()
@@ -32,7 +48,7 @@ def ours(inputs: AttentionInputs) -> None:
     real = torch.ones(1, len(rows), dtype=torch.bool, device=inputs.q.device)
     top = TopRecorder(TOP, "weight", heads, rows, real, ("weight",))
     attend(inputs, [top, RowRecorder(heads, rows, KeyTokens(dict.fromkeys(KEY_TOKENS, torch.zeros_like(real)), real))])
-    torch.cuda.synchronize()
+    wait_for(inputs.q.device.type)
 
 
 @torch.inference_mode()
@@ -40,34 +56,106 @@ def theirs(inputs: AttentionInputs) -> None:
     """The output alone."""
     with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
         F.scaled_dot_product_attention(inputs.q, inputs.k, inputs.v, is_causal=True, enable_gqa=True)
-    torch.cuda.synchronize()
+    wait_for(inputs.q.device.type)
+
+
+def attention(device: str, tokens: int, runs: int) -> bool:
+    """Seconds and memory of `attend()` against the flash kernel, and whether the aim is missed."""
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(1, n, tokens, WIDTH, dtype=torch.bfloat16, device=device) for n in (HEADS, GROUPS, GROUPS))
+    inputs, table = AttentionInputs(0, q, k, v, AttentionSpec(WIDTH**-0.5, Causal())), Table("ours", "flash")
+    works = {"ours": partial(ours, inputs), "flash": partial(theirs, inputs)}
+    took = take_turns({name: partial(seconds, work) for name, work in works.items()}, runs)
+    table.row(f"causal, {tokens:,} tokens", took["ours"] * 1000, took["flash"] * 1000, "ms", AIM)
+    if device != "cpu":
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        ours(inputs)
+        table.fact("memory besides the input", (torch.cuda.max_memory_allocated() - before) / 2**20, "MiB")
+    return table.missed
+
+
+def commands(device: str, runs: int, *, layers: int, width: int) -> bool:
+    """Seconds of whole processes on the GPU and on the CPU."""
+    with TemporaryDirectory() as folder:
+        model = write_gpt2(Path(folder, "gpt2"), layers=layers, width=width, positions=2048)
+        text = write_text(Path(folder, "text.txt"), 2000)
+        words = " ".join(text.read_text().split()[:14])
+        works = {
+            "run, 14 tokens": ["run", words, "--layer", "all", "--head", "all"],
+            "batch, 2,000 tokens, all heads": [
+                "batch",
+                text,
+                "--keep",
+                "top,rows",
+                "-o",
+                f"{folder}/out.jsonl",
+                "--force",
+            ],
+            "heads": ["heads"],
+        }
+        table = Table("GPU", "CPU")
+        for name, arguments in works.items():
+            both = {place: [*arguments, "--model", model, "--device", place, "--quiet"] for place in (device, "cpu")}
+            took = take_turns({place: partial(_seconds, command) for place, command in both.items()}, runs)
+            table.row(name, took[device], took["cpu"], "s")
+    return table.missed
+
+
+def _seconds(command: list[str | Path]) -> float:
+    return attnscope(*command).seconds
+
+
+def tests() -> bool:
+    """Run the tests that need CUDA; whether one of them failed."""
+    command = [sys.executable, "-m", "pytest", "-m", "cuda", "-q", "-n", "0", "-p", "no:cacheprovider", "--no-header"]
+    done = subprocess.run([*command, "tests"], cwd=ROOT, capture_output=True, text=True)
+    print(
+        "\n".join(line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR")) or " in " in line)
+    )
+    return done.returncode != 0
 
 
 def main() -> int:
     """Measure where there is CUDA."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--only", default=",".join(PARTS))
     parser.add_argument("--tokens", type=int, default=32768)
     parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--write", type=Path, help="append the tables to this file")
+    parser.add_argument("--device", default="cuda", help=argparse.SUPPRESS)  # cpu: whether the benchmark itself works
+    parser.add_argument("--layers", type=int, default=12, help=argparse.SUPPRESS)
+    parser.add_argument("--width", type=int, default=768, help=argparse.SUPPRESS)
     asked = parser.parse_args()
-    if not torch.cuda.is_available():
+    if asked.device != "cpu" and not torch.cuda.is_available():
         print("there is no CUDA device here, which this benchmark is about", file=sys.stderr)
         return 1
-    print(f"{machine()}, {torch.cuda.get_device_name()}")
-    torch.manual_seed(0)
-    q, k, v = (
-        torch.randn(1, n, asked.tokens, WIDTH, dtype=torch.bfloat16, device="cuda") for n in (HEADS, GROUPS, GROUPS)
-    )
-    inputs, table = AttentionInputs(0, q, k, v, AttentionSpec(WIDTH**-0.5, Causal())), Table("ours", "flash")
-    took = take_turns(
-        {"ours": partial(seconds, partial(ours, inputs)), "flash": partial(seconds, partial(theirs, inputs))},
-        asked.runs,
-    )
-    table.row(f"causal, {asked.tokens:,} tokens", took["ours"] * 1000, took["flash"] * 1000, "ms", AIM)
-    torch.cuda.reset_peak_memory_stats()
-    before = torch.cuda.memory_allocated()
-    ours(inputs)
-    table.fact("memory besides the input", (torch.cuda.max_memory_allocated() - before) / 2**20, "MiB")
-    return int(table.missed)
+    parts, missed, printed = asked.only.split(","), False, io.StringIO()
+    title = f"{torch.cuda.get_device_name() if asked.device != 'cpu' else 'no GPU'}; {machine()}"
+    with redirect_stdout(_Both(sys.stdout, printed)):
+        print(title)
+        if "tests" in parts:
+            missed |= tests()
+        if "attention" in parts:
+            missed |= attention(asked.device, asked.tokens, asked.runs)
+        if "commands" in parts:
+            missed |= commands(asked.device, asked.runs, layers=asked.layers, width=asked.width)
+    if asked.write:
+        with asked.write.open("a") as file:
+            file.write(f"\n## {title}\n\n```\n{printed.getvalue().partition(chr(10))[2]}```\n")
+    return int(missed)
+
+
+class _Both(io.TextIOBase):
+    """A stream that is two."""
+
+    def __init__(self, *streams: io.TextIOBase) -> None:
+        self.streams = streams
+
+    def write(self, text: str) -> int:
+        for stream in self.streams:
+            stream.write(text)
+        return len(text)
 
 
 if __name__ == "__main__":

@@ -75,6 +75,15 @@ def test_the_benchmark_of_cuda_says_that_there_is_none() -> None:
     assert "no CUDA device" in done.stderr
 
 
+def test_the_benchmark_of_cuda_writes_its_table_down(tmp_path: Path) -> None:
+    """On the CPU, where nothing that it prints says anything about a GPU."""
+    asked = ("--device", "cpu", "--only", "attention", "--tokens", "64", "--runs", "1", "--write", tmp_path / "gpu.md")
+    done = run("gpu.py", *map(str, asked))
+    title, *table = done.stdout.splitlines()
+    assert not done.stderr and table[1].startswith("causal, 64 tokens")
+    assert (tmp_path / "gpu.md").read_text() == "\n".join(["", f"## {title}", "", "```", *table, "```", ""])
+
+
 def test_the_import_is_measured_against_its_floor() -> None:
     done = run("imports.py", "1")
     assert not done.stderr

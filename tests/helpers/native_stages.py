@@ -20,13 +20,15 @@ from tests.helpers.loaded_stack import load_all
 from tests.helpers.reference_stages import STAGES, Stages
 
 
-def open_stack(path: Path, change: Callable[[ModelConfig], ModelConfig] = lambda config: config) -> Stack:
+def open_stack(
+    path: Path, change: Callable[[ModelConfig], ModelConfig] = lambda config: config, device: str = "cpu"
+) -> Stack:
     """The model of an HF-layout folder or a GGUF file, all of it read; `change` may spoil its config on the way."""
     folder = open_checkpoint(path)
     where = str(folder.config_path)
     family = family_for(folder.config, where)
     config = change(read_config(family, folder.config, where))
-    return load_all(load_stack(family, config, folder, config.n_layers, torch.float32, torch.device("cpu")))
+    return load_all(load_stack(family, config, folder, config.n_layers, torch.float32, torch.device(device)))
 
 
 def run(

@@ -1,0 +1,44 @@
+"""Every family and variant gives on CUDA what it gives on the CPU, stage by stage, on every layer and head."""
+
+from collections.abc import Callable
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+import torch
+from msgspec.structs import replace
+
+from attnscope.config import ModelConfig
+from tests.helpers import native_stages
+from tests.helpers.reference_stages import Stages
+from tests.helpers.stage_differences import differences
+from tests.helpers.tiny_models import TABLE, VOCAB, Row
+from tests.helpers.token_batches import batch
+
+TOLERANCE = 1e-4  # float32 on both sides, whose products are summed in another order
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")
+@pytest.mark.parametrize("row", TABLE, ids=lambda row: row.name)
+def test_every_stage_equals_the_cpu(row: Row, tmp_path: Path) -> None:
+    assert _difference(row, tmp_path, "cuda") < TOLERANCE
+
+
+def test_the_comparison_sees_a_model_that_is_changed(tmp_path: Path) -> None:
+    """The comparison itself, where no GPU is: between two models on the CPU."""
+    assert _difference(TABLE[0], tmp_path, "cpu") == 0
+    assert _difference(TABLE[0], tmp_path, "cpu", lambda config: replace(config, scale=0.3)) > 100 * TOLERANCE
+
+
+def _difference(
+    row: Row, folder: Path, device: str, change: Callable[[ModelConfig], ModelConfig] = lambda config: config
+) -> float:
+    theirs = row.save(folder)
+    cpu, other = native_stages.open_stack(folder), native_stages.open_stack(folder, change, device)
+    padding = getattr(theirs.config, "pad_token_id", None) or 0
+    b = batch([6, 11, 3], vocabulary=VOCAB, padding=padding, segments=cpu.config.n_segments)
+    segments = None if b.segments is None else b.segments.to(device)
+    found = native_stages.run(other, b.ids.to(device), b.lengths, segments)
+    found = [Stages(*(getattr(one, field.name).cpu() for field in fields(Stages))) for one in found]
+    return max(differences(found, native_stages.run(cpu, b.ids, b.lengths, b.segments), b.lengths).values())
