@@ -1,9 +1,9 @@
-"""What a GPU is worth and whether it says what the CPU says: tests, attention, whole commands; exits with 1 without CUDA.
+"""What a GPU is worth, and whether it says what the CPU says; exits with 1 without CUDA.
 
     python benchmarks/gpu.py [--only tests,attention,commands] [--tokens N] [--runs N] [--write FILE]
 
-`tests`: those that are marked cuda, among them the parity of every family. `attention`: 32 query heads of width 128 over
-8 key/value heads, causal, 32,768 tokens, bfloat16. Ours: `attend()` with the five strongest sources and row statistics
+`tests`: those that are marked cuda, among them every family's parity. `attention`: 32 query heads of width 128 over 8
+key/value heads, causal, 32,768 tokens, bfloat16. Ours: `attend()` with the five strongest sources and row statistics
 of every row; scores and softmax are float32. Peer: `scaled_dot_product_attention` held to its flash kernel, the output
 alone. Aim: 1.5 times as long. `commands`: `run`, `batch` and `heads` as whole processes, of a checkpoint of GPT-2's
 shape, on the GPU against the CPU of the same machine. `--write` appends what is printed to a file, under the names of
