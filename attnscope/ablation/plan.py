@@ -217,13 +217,12 @@ def plan_variants(
     Raises:
         AttnscopeError: Not even one variant fits into memory.
     """
-    c = source.config
     longest = max(len(text.tokens), len(text.context or text.encoder_tokens or ()))
     at_once = max(1, min(count, _TOKENS // longest))
-    inputs = c.n_layers * len(text.tokens) * c.d_model * 4  # of every layer without cuts
-    logits = 3 * 8 * max(LOGITS, c.vocab_size) if source.predicts else 0
+    entering, leaving = bytes_per_token(source)
+    inputs, logits = len(text.tokens) * entering, logit_bytes(source)
     while True:
-        hidden = 3 * at_once * len(text.tokens) * c.d_model * 8
+        hidden = at_once * len(text.tokens) * leaving
         groups = [[text] * at_once, *([[reference]] if reference else [])]
         try:
             plans = plan_passes(run, source, groups, kept + inputs + hidden + logits)
@@ -234,6 +233,17 @@ def plan_variants(
             continue
         alone = changed(plans[0], text_plans=[text])
         return alone, plans[1] if reference else None, at_once
+
+
+def bytes_per_token(source: ModelSource) -> tuple[int, int]:
+    """Return bytes held of a token: what enters every layer without cuts, and final states of one of the variants."""
+    c = source.config
+    return c.n_layers * c.d_model * 4, 3 * c.d_model * 8
+
+
+def logit_bytes(source: ModelSource) -> int:
+    """Return bytes of the logits that are compared at a time."""
+    return 3 * 8 * max(LOGITS, source.config.vocab_size) if source.predicts else 0
 
 
 def kept_bytes(cuts: Sequence[Cut], sides: tuple[int, int], heads: tuple[int, int]) -> int:

@@ -22,6 +22,7 @@ from attnscope.checkpoints.source import ModelSource
 from attnscope.config import RunConfig
 from attnscope.errors import UsageError
 from attnscope.pipeline import ProgressCallback, Session, describe_mask_use, memory_check, prepare, provenance
+from attnscope.planning.run_plan import RunPlan
 from attnscope.planning.text_plan import TextPlan
 from attnscope.report.ablation import (
     Ablation,
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
 
     from attnscope.ablation.effects import Baseline
     from attnscope.ablation.seen import Seen
-    from attnscope.engines.protocol import Engine, UncutRun
+    from attnscope.engines.protocol import Engine, LoadedModel, UncutRun
     from attnscope.model.cuts import Variant
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -186,14 +187,31 @@ class Bench:
         plan, of_reference, at_once = plan_variants(
             self.run, self.source, text, reference, count, kept_bytes(cuts, sides, (c.n_heads, c.d_value))
         )
-        model, device = self.session.load(plan)
+        return self.run_planned(cuts, (plan, of_reference), self.session.load(plan), at_once)
+
+    def run_planned(
+        self,
+        cuts: Sequence[Cut],
+        plans: tuple[RunPlan, RunPlan | None],
+        loaded: "tuple[LoadedModel, torch.device]",
+        at_once: int,
+    ) -> "Uncut":
+        """Do what `run_uncut` does with passes that are planned.
+
+        Args:
+            cuts: What will be cut.
+            plans: The pass over the text, and that over the reference text, if there is one.
+            loaded: The model, and its device.
+            at_once: Variants that run side by side.
+        """
+        (plan, of_reference), (model, device), c = plans, loaded, self.source.config
         from attnscope.ablation.effects import Baseline
         from attnscope.ablation.seen import Seen
 
         batch, engine = prepare(plan, model, device)
         check = memory_check(plan, batch)
         means = self.asked.replacement == "mean" and any(cut.queries is None for cut in cuts)
-        seen = Seen(batch, cuts, (c.n_heads, c.d_value), means=means and reference is None)
+        seen = Seen(batch, cuts, (c.n_heads, c.d_value), means=means and of_reference is None)
 
         def done(n: int, total: int) -> None:
             check()
