@@ -40,7 +40,7 @@ class Baseline:
 
     Attributes:
         engine: The model under its mask.
-        hidden: Final hidden states, (T, D).
+        hidden: Final hidden states, after the model's final norm, (T, D), float64.
         positions: Where predictions are compared.
         log_probabilities: Of the vocabulary at each position, (P, V), float64, natural; None where nothing predicts.
     """
@@ -60,17 +60,21 @@ class Baseline:
             positions: Where predictions are compared.
             predicts: The model has an output head.
         """
-        there = hidden[0]
-        found = log_softmax(engine, there[list(positions)]) if predicts and positions else None
-        return cls(engine, there, positions, found)
+        found = log_softmax(engine, hidden[0, list(positions)]) if predicts and positions else None
+        return cls(engine, engine.final_states(hidden[0]).double(), positions, found)
 
-    def compare_hidden(self, hidden: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def compare_hidden(self, hidden: Tensor, rows: Sequence[int] | None = None) -> tuple[Tensor, Tensor, Tensor]:
         """Compare final hidden states of variants, (V, T, D).
 
+        Args:
+            hidden: What the engine gave at its end.
+            rows: The tokens that are compared, ascending; None for all.
+
         Returns:
-            Cosine, norm of the change, and that norm over the norm without cuts, (V, T) each, float64.
+            Cosine, norm of the change, and that norm over the norm without cuts, (V, rows) each, float64.
         """
-        before, after = self.hidden.double(), hidden.double()
+        chosen = slice(None) if rows is None else list(rows)
+        before, after = self.hidden[chosen], self.engine.final_states(hidden[:, chosen]).double()
         norms = before.norm(dim=-1)
         change = (after - before).norm(dim=-1)
         cosine = (after * before).sum(-1) / (after.norm(dim=-1) * norms)

@@ -97,7 +97,7 @@ def ablate(
             notes.append(
                 f"--cut '{part.written}': no query gives any weight to these keys, so this cut changes nothing"
             )
-    norms = uncut.baseline.hidden.double().norm(dim=-1).float().cpu().numpy()
+    norms = uncut.baseline.hidden.norm(dim=-1).float().cpu().numpy()
     return Ablation(**uncut.header(), cuts=parts, norms=norms, effects=effects, notes=notes)
 
 
@@ -111,7 +111,7 @@ def survey_effects(
     cuts = units(asked, run, bench.source, bench.text)
     edges = asked.each == "edge"
     uncut = bench.run_uncut(cuts, len(cuts))
-    weights = np.array([uncut.weight(cut) for cut in cuts])
+    weights = np.array([uncut.weight(cut) for cut in cuts], dtype=np.float32)  # as reported: ranks are of these
     notes = list(bench.notes)
     if edges:  # what a query may not see has no weight, and cutting it changes nothing
         kept = np.flatnonzero(weights > 0).tolist()
@@ -134,7 +134,7 @@ def survey_effects(
         heads=[-1 if asked.each == "layer" else cut.heads[0][1] for cut in cuts],
         queries=[cut.queries[0] for cut in cuts if cut.queries is not None],
         keys=[cut.keys[0] for cut in cuts if cut.keys is not None],
-        weights=weights.astype(np.float32),
+        weights=weights,
         meaning={"head": OFF_SINK, "layer": OFF_SINK_LAYER, "edge": EDGE_WEIGHT}[asked.each],
         effects=effects,
         notes=notes,
@@ -337,9 +337,9 @@ class Uncut:
         """Return what every variant changes."""
         hidden_change = np.empty(len(variants), np.float32)
         kl = None if self.baseline.log_probabilities is None else np.empty(len(variants), np.float32)
-        rows = list(self.bench.positions) or list(range(len(self.bench.text.tokens)))
+        rows = self.bench.positions or None
         for places, hidden in self.chunks(variants, said):
-            hidden_change[places] = self.baseline.compare_hidden(hidden)[2][:, rows].mean(1).float().cpu().numpy()
+            hidden_change[places] = self.baseline.compare_hidden(hidden, rows)[2].mean(1).float().cpu().numpy()
             if kl is not None:
                 kl[places] = self.baseline.divergence(hidden).mean(1).float().cpu().numpy()
             self.check()

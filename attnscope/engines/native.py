@@ -92,6 +92,10 @@ class NativeEngine:
         """Return the logits over the vocabulary of final hidden states."""
         return self.stack.logits(hidden)
 
+    def final_states(self, hidden: Tensor) -> Tensor:
+        """Return hidden states after the final norm."""
+        return self.stack.final_states(hidden)
+
     def continuation(self) -> "NativeContinuation":
         """Start a text that grows."""
         return NativeContinuation(self.stack, self._masks()[1])

@@ -90,6 +90,12 @@ class Engine(Protocol):
         Only for a model whose source `predicts`.
         """
 
+    def final_states(self, hidden: Tensor) -> Tensor:
+        """Return hidden states, (…, D), that `forward` gave at its end, after the model's final norm, where it has one.
+
+        They are what transformers calls `last_hidden_state`, whichever engine runs the model.
+        """
+
     def continuation(self) -> "Continuation":
         """Start a text that grows; only for a model that predicts the next token."""
 

@@ -146,6 +146,15 @@ class Stack(nn.Module):
         return made
 
     @torch.inference_mode()
+    def final_states(self, hidden: Tensor) -> Tensor:
+        """Return what the last block gave, (…, D), after the model's final norm, where it has one."""
+        if self.head is None:
+            return hidden
+        with self.weights.holding("head"):
+            made: Tensor = self.head.norm(hidden)
+        return made
+
+    @torch.inference_mode()
     def run_variants(
         self,
         inputs: Sequence[Tensor],

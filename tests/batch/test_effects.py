@@ -40,13 +40,15 @@ def test_every_head_of_every_text(gpt2, tmp_path, engine):  # noqa: F811
     dump(tmp_path / "dump.jsonl", TEXTS, settings, model=path, engine=engine)
     for record in Dump(tmp_path / "dump.jsonl").records():
         assert record.units == [(2, 0), (2, 1), (0, 0), (0, 1)]
-        before, _, weights = seen(model, ids_of(record))
+        before, hidden, weights = seen(model, ids_of(record))
         at, words = len(record.tokens) - 2, slice(1, -1)
         assert record.positions == [at]
         for n, place in enumerate(record.units):
             with cut_heads(model, place):
-                after, _, _ = seen(model, ids_of(record))
+                after, changed, _ = seen(model, ids_of(record))
             assert record.effects.kl[n] == pytest.approx(divergence(before, after), rel=1e-4, abs=1e-6)
+            moved = np.linalg.norm(changed[at] - hidden[at]) / np.linalg.norm(hidden[at])
+            assert record.effects.hidden[n] == pytest.approx(moved, rel=1e-4)
             if at:  # of one word, no other is left
                 off_sink = weights[place][words, words].sum(-1).mean()
                 assert record.effects.weight[n] == pytest.approx(off_sink, abs=1e-6)

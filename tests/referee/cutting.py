@@ -208,9 +208,8 @@ def check(made: Cutting, models: Models) -> None:
         means = [_means(layer, w) for layer, w in zip(whole.layers, whole.weights, strict=True)]
 
     def compared(one: Pass) -> _Compared:
-        hidden = one.final if made.call.engine == "transformers" else one.streams[-1]
         logits = one.logits[positions] if kind is not None and one.logits is not None and positions else None
-        return _Compared(hidden, None if logits is None else log_softmax(logits), logits)
+        return _Compared(one.final, None if logits is None else log_softmax(logits), logits)
 
     def cut(cuts: Sequence[Resolved], renormalised: bool) -> _Compared:
         return compared(through(model, text, text.mask, _Blend(cuts, renormalised, means)))

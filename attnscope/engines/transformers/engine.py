@@ -147,6 +147,10 @@ class TransformersEngine:
         """Return the logits over the vocabulary of final hidden states."""
         return apply_head(self.loaded.predicting, hidden)
 
+    def final_states(self, hidden: Tensor) -> Tensor:
+        """Return hidden states as they are: the model has normed them."""
+        return hidden
+
     def _attend(self, inputs: AttentionInputs, pad: Mask, show: Callable[..., Tensor | None]) -> Tensor | None:
         """Show one layer's attention under the mask that was asked for."""
         own = inputs.spec.mask
