@@ -84,8 +84,7 @@ class EngineKind:
 
     Attributes:
         open: Opens what a run names.
-        explainable: The steps within a layer can be followed and run again, which `attnscope explain` and value zeroing
-            need.
+        explainable: The steps within a layer can be followed and run again, which `attnscope explain` needs.
     """
 
     open: Callable[[RunConfig, Iterable[TextInput]], ModelSource]

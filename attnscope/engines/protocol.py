@@ -116,7 +116,7 @@ class Engine(Protocol):
             observe: Called after each layer.
 
         Raises:
-            AttnscopeError: The engine cannot run a layer by itself (see opening.EngineKind.explainable).
+            AttnscopeError: A layer of the model cannot be run by itself.
         """
 
     def describe_mask(self) -> str:
