@@ -1,7 +1,7 @@
 """Run the layers of a `transformers` model again on other inputs, each from within the model's own forward pass.
 
-What a layer takes besides its input (masks, rotary tables, a position bias) is its model's own: it is what the layer was
-called with, repeated for every text of a batch.
+What a layer takes besides its input (masks, rotary tables, a position bias) is its model's own: it is what the layer
+was called with, repeated for every text of a batch.
 """
 
 import inspect
