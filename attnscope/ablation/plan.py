@@ -191,14 +191,23 @@ def _every(typed: str, option: str) -> IndexSelection:
 
 
 def plan_reference(asked: AblationOptions, run: RunConfig, source: ModelSource) -> TextPlan | None:
-    """Return the text over which `mean` averages; None where it is the text itself."""
+    """Return the text over which `mean` averages; None where it is the text itself.
+
+    What `--hide` names is hidden in it, too, as far as it is there: else its mean would be that of another mask.
+    """
     if asked.reference is None:
         return None
     if source.needs_context:
         hint = "remove it: the mean is then over the text itself"
         raise UsageError("cannot be used with a model that attends to a second text", where="--reference", hint=hint)
-    tokens, _ = tokenize(source, asked.reference, None, "--reference", truncate=run.truncate)
-    return TextPlan(tokens, None, None, [], [], None, [])
+    tokens, notes = tokenize(source, asked.reference, None, "--reference", truncate=run.truncate)
+    hidden, missing = list[int](), list[str]()
+    if run.hide is not None:
+        given = (asked.reference,)
+        hidden = sorted(parse_positions(run.hide, tokens, given, "--hide", clip=True, missing=missing))
+    if missing:
+        notes.append(f"has no {', '.join(missing)} to hide")
+    return TextPlan(tokens, None, None, [], [], None, [f"--reference: {n}" for n in notes], hidden=tuple(hidden))
 
 
 def plan_variants(

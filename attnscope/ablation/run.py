@@ -183,6 +183,7 @@ class Bench:
         """
         c, text = self.source.config, self.text
         reference = plan_reference(self.asked, self.run, self.source)
+        self.notes.extend([] if reference is None else reference.notes)
         sides = len(text.tokens), len(text.context or text.tokens)
         plan, of_reference, at_once = plan_variants(
             self.run, self.source, text, reference, count, kept_bytes(cuts, sides, (c.n_heads, c.d_value))

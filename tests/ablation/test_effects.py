@@ -167,6 +167,29 @@ def test_mean_over_a_reference_text(gpt2):
     assert own.effects[0].predictions[0].kl != pytest.approx(kl, rel=1e-3)
 
 
+@pytest.mark.parametrize("engine", ["native", "transformers"])
+def test_hidden_tokens_are_hidden_in_a_reference_text_too(gpt2, engine):
+    """As far as it has them: the mean is taken under the same mask, and a note names what is not there."""
+    path, model = gpt2
+    reference, hide = "was river old", "bank,river,9,2"
+    ids = [WORDS.index(word) for word in reference.split()] + [2]
+    joined, every = [], list(range(4))
+    handle = model.transformer.h[1].attn.c_proj.register_forward_pre_hook(lambda _, args: joined.append(args[0][0]))
+    edges = [(layer, every, range(len(ids)), [1, 2]) for layer in range(3)]
+    with masked_edges(model, "gpt2", edges, len(ids)):
+        seen(model, ids)
+    handle.remove()
+    run = RunConfig((TextInput(TEXT),), model=path, hide=hide, engine=engine)
+    found = ablate(run, AblationOptions(("L1H2",), replacement="mean", reference=reference))
+    n, mean = len(found.tokens), joined[0].unflatten(-1, (4, 6))[:, 2].mean(0)
+    with masked_edges(model, "gpt2", [(layer, every, range(n), [1, 2, 4, 9]) for layer in range(3)], n):
+        before, _, _ = seen(model, ids_of(found))
+        with cut_heads(model, (1, 2), value=mean):
+            after, _, _ = seen(model, ids_of(found))
+    assert found.effects[0].predictions[0].kl == pytest.approx(divergence(before, after), rel=1e-4)
+    assert found.notes == ["--reference: has no bank, 9 to hide"]
+
+
 def test_an_encoder_without_a_head_has_hidden_states_alone(minilm: Path):
     run = RunConfig((TextInput("The bank by the river"),), model=str(minilm))
     found = survey_effects(run, AblationOptions(each="layer"))

@@ -115,7 +115,7 @@ def call(models: Models, seed: int, number: int) -> Cutting:
     cuts = [_cut(random, base, counts, (layers, heads)) for _ in range(random.choice((1, 1, 2, 3)))]
     mean = any(cut.query is None for cut in cuts) and random.random() < 0.4
     other = " ".join(random.choice(model.words) for _ in range(random.choice((2, 5))))
-    given = other if mean and base.hide is None and random.random() < 0.5 else None
+    given = other if mean and random.random() < 0.5 else None
     return Cutting(base, cuts, None, mean, given, at)
 
 
@@ -203,7 +203,11 @@ def check(made: Cutting, models: Models) -> None:
     uncut = through(model, text, text.mask)
     means = [_means(layer, w) for layer, w in zip(uncut.layers, uncut.weights, strict=True)] if made.mean else None
     if made.reference is not None:
-        other = Text(model, replace(made.call, texts=(made.reference,), pair=None), 0)
+        given = replace(made.call, texts=(made.reference,), pair=None, hide=None)
+        other = Text(model, given, 0)
+        if made.call.hide is not None:  # as far as the reference has it
+            hide = [part for part in made.call.hide.split(",") if _is_there(part, other.words)]
+            other = Text(model, replace(given, hide=",".join(hide) or None), 0)
         whole = through(model, other, other.mask)
         means = [_means(layer, w) for layer, w in zip(whole.layers, whole.weights, strict=True)]
 
@@ -245,6 +249,12 @@ def check(made: Cutting, models: Models) -> None:
         expected = rank_correlation(verify.numbers(found["weights"]), ranked) if len(units) else np.nan
         ours = np.nan if effect["correlation"] is None else effect["correlation"]
         close("correlation", ours, Number(np.array(expected), np.array(1e-6)))
+
+
+def _is_there(part: str, words: Sequence[str]) -> bool:
+    return part in [str(n) for n in range(-len(words), len(words))] or (
+        not part.lstrip("-").isdigit() and bool(places(part, words))
+    )
 
 
 def _sees_nothing(call: Call, text: Text) -> bool:
