@@ -211,26 +211,33 @@ def plan_reference(asked: AblationOptions, run: RunConfig, source: ModelSource) 
 
 
 def plan_variants(
-    run: RunConfig, source: ModelSource, text: TextPlan, reference: TextPlan | None, count: int, kept: int
+    run: RunConfig,
+    source: ModelSource,
+    texts: tuple[TextPlan, TextPlan | None],
+    count: int,
+    kept: int,
+    n_positions: int,
 ) -> tuple[RunPlan, RunPlan | None, int]:
     """Plan the pass without cuts, that of the reference, and how many variants run side by side.
 
     Args:
         run: What the user asked.
         source: The model.
-        text: The text.
-        reference: The text over which `mean` averages; None where there is none.
+        texts: The text, and the one over which `mean` averages, if there is one.
         count: Variants in all.
         kept: Bytes that recorders keep.
+        n_positions: Positions whose predictions are compared.
 
     Raises:
         AttnscopeError: Not even one variant fits into memory.
     """
+    text, reference = texts
     longest = max(len(text.tokens), len(text.context or text.encoder_tokens or ()))
     at_once = max(1, min(count, _TOKENS // longest))
     entering, leaving = bytes_per_token(source)
-    inputs, logits = len(text.tokens) * entering, logit_bytes(source)
+    inputs = len(text.tokens) * entering
     while True:
+        logits = logit_bytes(source, at_once * n_positions)
         hidden = at_once * len(text.tokens) * leaving
         groups = [[text] * at_once, *([[reference]] if reference else [])]
         try:
@@ -250,9 +257,11 @@ def bytes_per_token(source: ModelSource) -> tuple[int, int]:
     return c.n_layers * c.d_model * 4, 3 * c.d_model * 8
 
 
-def logit_bytes(source: ModelSource) -> int:
-    """Return bytes of the logits that are compared at a time."""
-    return 3 * 8 * max(LOGITS, source.config.vocab_size) if source.predicts else 0
+def logit_bytes(source: ModelSource, rows: int | None = None) -> int:
+    """Return bytes of the logits that are compared at a time: of so many rows, or where that is not known, at most."""
+    vocabulary = source.config.vocab_size
+    most = max(LOGITS, vocabulary)
+    return 3 * 8 * (most if rows is None else min(most, rows * vocabulary)) if source.predicts else 0
 
 
 def kept_bytes(cuts: Sequence[Cut], sides: tuple[int, int], heads: tuple[int, int]) -> int:

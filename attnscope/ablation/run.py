@@ -185,8 +185,9 @@ class Bench:
         reference = plan_reference(self.asked, self.run, self.source)
         self.notes.extend([] if reference is None else reference.notes)
         sides = len(text.tokens), len(text.context or text.tokens)
+        kept = kept_bytes(cuts, sides, (c.n_heads, c.d_value))
         plan, of_reference, at_once = plan_variants(
-            self.run, self.source, text, reference, count, kept_bytes(cuts, sides, (c.n_heads, c.d_value))
+            self.run, self.source, (text, reference), count, kept, len(self.positions)
         )
         return self.run_planned(cuts, (plan, of_reference), self.session.load(plan), at_once)
 

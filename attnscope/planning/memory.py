@@ -47,6 +47,11 @@ def head_parameters(c: ModelConfig) -> int:
     return count + c.head.predicts * c.vocab_size * (c.d_model * (not c.head.tied) + c.head.bias)
 
 
+def cache_bytes(c: ModelConfig, dtype: str, tokens: int) -> int:
+    """Return bytes of the keys and values of a text of so many tokens in every layer, one of them while it grows."""
+    return (c.n_layers + 1) * tokens * c.n_kv_heads * (c.d_head + c.d_value) * DTYPE_BYTES[dtype]
+
+
 class MemoryLimit:
     """What stops a run that takes more memory than it was given: its estimate did not hold.
 
