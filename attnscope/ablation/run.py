@@ -281,15 +281,18 @@ class Uncut:
         """Return the weight of what is cut; see report.ablation.CutPart."""
         return self.seen.weight(cut)
 
-    def chunks(self, variants: "Sequence[Variant]", said: str) -> "Iterator[tuple[list[int], Tensor]]":
+    def chunks(
+        self, variants: "Sequence[Variant]", said: str, rows: Sequence[int] | None = None
+    ) -> "Iterator[tuple[list[int], Tensor]]":
         """Run variants side by side, as many as fit.
 
         Args:
             variants: The variants.
             said: What is being done.
+            rows: Positions whose final states are wanted, ascending; None for all.
 
         Yields:
-            Places of some variants, and their final hidden states, (V, T, D).
+            Places of some variants, and their final hidden states, (V, rows, D).
         """
         order = sorted(range(len(variants)), key=lambda n: min(variants[n]))
         for first in range(0, len(order), self.at_once):
@@ -299,7 +302,7 @@ class Uncut:
                 self.check()
                 self.bench.session.on_progress(said, 100 * first + 100 * count * done // total, 100 * len(order))
 
-            yield places, self.ran.run([variants[n] for n in places], progress)
+            yield places, self.ran.run([variants[n] for n in places], progress, rows)
 
     def compare(self, names: Sequence[str], after: "Sequence[Tensor]") -> list[CutEffect]:
         """Return what each of a few variants, (T, D), changes; predictions of all of them list the same tokens."""
@@ -317,7 +320,7 @@ class Uncut:
         from attnscope.ablation.effects import log_softmax
 
         positions, found = list(self.bench.positions), []
-        divergence = [self.baseline.divergence(hidden[None])[0].tolist() for hidden in after]
+        divergence = [self.baseline.divergence(hidden[None, positions])[0].tolist() for hidden in after]
         logs = [log_softmax(self.engine, hidden[positions]).cpu().numpy() for hidden in after]
         for n, (position, old) in enumerate(zip(positions, self.baseline.log_probabilities.cpu().numpy(), strict=True)):
             ids = dict.fromkeys(number for one in (old, *(each[n] for each in logs)) for number in _most_probable(one))
@@ -340,7 +343,7 @@ class Uncut:
         hidden_change = np.empty(len(variants), np.float32)
         kl = None if self.baseline.log_probabilities is None else np.empty(len(variants), np.float32)
         rows = self.bench.positions or None
-        for places, hidden in self.chunks(variants, said):
+        for places, hidden in self.chunks(variants, said, rows):
             hidden_change[places] = self.baseline.compare_hidden(hidden, rows)[2].mean(1).float().cpu().numpy()
             if kl is not None:
                 kl[places] = self.baseline.divergence(hidden).mean(1).float().cpu().numpy()

@@ -47,11 +47,24 @@ class UncutRun:
     Attributes:
         hidden: Its final hidden states, (1, T, D).
         run: Called with variants, sorted by the first layer in which they have a cut, and with a progress function
-            (done, total); gives the final hidden states of the text under each of them, (V, T, D).
+            (done, total); gives the final hidden states of the text under each of them, (V, rows, D), at named
+            positions, ascending, or at all.
     """
 
     hidden: Tensor
-    run: Callable[[Sequence[Variant], Callable[[int, int], None] | None], Tensor]
+    run: "RunVariants"
+
+
+class RunVariants(Protocol):
+    """See UncutRun."""
+
+    def __call__(
+        self,
+        variants: Sequence[Variant],
+        progress: Callable[[int, int], None] | None = None,
+        rows: Sequence[int] | None = None,
+    ) -> Tensor:
+        """Run variants, and return their final hidden states at some positions, or at all."""
 
 
 class Engine(Protocol):

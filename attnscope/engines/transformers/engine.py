@@ -263,10 +263,15 @@ class TransformersEngine:
         hidden = self.forward(batch, recorders, progress, final=True)
         source = self.settings.encoder_texts
 
-        def run(variants: Sequence[Variant], progress: Callable[[int, int], None] | None = None) -> Tensor:
+        def run(
+            variants: Sequence[Variant],
+            progress: Callable[[int, int], None] | None = None,
+            rows: Sequence[int] | None = None,
+        ) -> Tensor:
             several = None if source is None else source.repeated(len(variants))
             engine = replace(self, settings=replace(self.settings, encoder_texts=several))
-            return _required(engine.forward(batch.repeated(len(variants)), {}, progress, final=True, variants=variants))
+            made = engine.forward(batch.repeated(len(variants)), {}, progress, final=True, variants=variants)
+            return _required(made) if rows is None else _required(made)[:, rows]
 
         return UncutRun(_required(hidden), run)
 
