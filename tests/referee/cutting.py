@@ -14,7 +14,7 @@ from tests.helpers.effect_arithmetic import change_of, divergence, log_softmax, 
 from tests.referee import draw, runner, verify
 from tests.referee.call import Call, places
 from tests.referee.expected import ROUNDINGS, Number, U
-from tests.referee.models import MINILM, Models
+from tests.referee.models import MINILM, Model, Models
 from tests.referee.predicting import SHOWN, logit_slack, predicted_places, predicts, spelling, through
 from tests.referee.reference import Allowed, Array, Layer, Pass, raw_and_scaled, softmax
 from tests.referee.verify import Json, Mismatch, Text, close, same
@@ -180,6 +180,36 @@ class _Compared:
     logits: Array | None
 
 
+def _compared(one: Pass, positions: list[int] | None) -> _Compared:
+    """What is compared of a pass; positions are None where nothing predicts."""
+    logits = one.logits[positions] if one.logits is not None and positions else None
+    return _Compared(one.final, None if logits is None else log_softmax(logits), logits)
+
+
+def check_heads(
+    found: Json, positions: list[int], units: list[tuple[int, int]], call: Call, of: tuple[Model, Text]
+) -> None:
+    """Verify the effects of heads, each cut alone, that a dump keeps of one text.
+
+    Raises:
+        Mismatch: Something is not so.
+    """
+    model, text = of
+    kind = predicts(model.name, call.engine)
+    same("positions", positions, [] if kind is None else predicted_places(model, text)[1])
+    at = None if kind is None else positions
+    uncut = through(model, text, text.mask)
+    before, cuts = _compared(uncut, at), [Resolved([unit]) for unit in units]
+    after = [_compared(through(model, text, text.mask, _Blend([cut], True, None)), at) for cut in cuts]
+    kl, hidden = _effects_of(before, after, positions or list(range(text.n)))
+    weights = [_weight(text, uncut, cut) for cut in cuts]
+    value, slack = (np.array([getattr(one, name) for one in weights]) for name in ("value", "slack"))
+    for name, number in (("hidden", hidden), ("weight", Number(value, slack)), ("kl", kl)):
+        same(f"has {name}", found.get(name) is not None, number is not None)
+        if number is not None:
+            close(name, found[name], number)
+
+
 def check(made: Cutting, models: Models) -> None:
     """Run one call and verify every number of what it says.
 
@@ -210,15 +240,12 @@ def check(made: Cutting, models: Models) -> None:
             other = Text(model, replace(given, hide=",".join(hide) or None), 0)
         whole = through(model, other, other.mask)
         means = [_means(layer, w) for layer, w in zip(whole.layers, whole.weights, strict=True)]
-
-    def compared(one: Pass) -> _Compared:
-        logits = one.logits[positions] if kind is not None and one.logits is not None and positions else None
-        return _Compared(one.final, None if logits is None else log_softmax(logits), logits)
+    at = None if kind is None else positions
 
     def cut(cuts: Sequence[Resolved], renormalised: bool) -> _Compared:
-        return compared(through(model, text, text.mask, _Blend(cuts, renormalised, means)))
+        return _compared(through(model, text, text.mask, _Blend(cuts, renormalised, means)), at)
 
-    before = compared(uncut)
+    before = _compared(uncut, at)
     if made.each is None:
         _cuts(found, made, text, uncut)
         cuts = [_resolved(one, text) for one in made.cuts]

@@ -10,6 +10,7 @@ import torch
 
 from attnscope.ablation import seen
 from attnscope.ablation.effects import Baseline
+from attnscope.batch import worker
 from attnscope.engines.native import NativeContinuation, NativeEngine
 from attnscope.flow import measure
 from attnscope.model import value_zeroing
@@ -82,6 +83,16 @@ def _the_layer_before() -> Plant:
     return Stack, "run_variants", late
 
 
+def _effects_of_the_head_before() -> Plant:
+    measured = worker.head_effects
+
+    def rolled(*given: Any) -> Any:
+        found = measured(*given)
+        return replace(found, hidden=np.roll(found.hidden, 1))
+
+    return worker, "head_effects", rolled
+
+
 def _the_first_layer_last() -> Plant:
     product = measure.rollout
     return measure, "rollout", lambda layers, *, residual: product(list(layers)[::-1], residual=residual)
@@ -116,6 +127,7 @@ PLANTS: dict[Callable[[], Plant], tuple[str, int]] = {
     _before_the_final_norm: ("ablate", 3),
     _special_tokens_are_words: ("ablate", 11),
     _the_layer_before: ("ablate", 5),
+    _effects_of_the_head_before: ("batch", 1),
     _the_first_layer_last: ("measure", 8),
     _rows_keep_their_sums: ("measure", 10),
     _values_of_one_head: ("measure", 3),
