@@ -70,6 +70,7 @@ class OutputHead(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         tied: The matrix that gives the logits is the token embedding, not one of its own.
         bias: Every logit has a bias.
         softcap: c of c·tanh(x/c) on the logits; None for none.
+        predicts: It gives logits; False where the weights hold the final norm alone.
     """
 
     norm: bool = True
@@ -77,6 +78,7 @@ class OutputHead(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     tied: bool = True
     bias: bool = False
     softcap: Positive | None = None
+    predicts: bool = True
 
 
 class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -127,7 +129,7 @@ class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         n_experts: MLPs side by side, of which a router chooses some for each token; 0 where there is one for all.
         experts_per_token: How many it chooses.
         router_bias: The router has a bias.
-        head: What predicts tokens; None where the weights hold no such part.
+        head: The final norm, and what predicts tokens; None where the weights hold neither.
     """
 
     vocab_size: Size

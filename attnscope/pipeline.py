@@ -1,8 +1,9 @@
 """The whole program in order: from a RunConfig to a Report."""
 
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib.metadata import version
+from itertools import count
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 
     from attnscope.analysis import Continued
     from attnscope.engines.protocol import Engine, LoadedModel
-    from attnscope.model.batch import Batch
+    from attnscope.model.batch import Batch, TokenTensors
     from attnscope.model.tile import Recorder
     from attnscope.model.trace import HeadSelection, Trace
 
@@ -143,18 +144,26 @@ def _continue(run: RunConfig, source: ModelSource, session: Session) -> "dict[in
     plan = make_plan(whole, source)
     counts = [plan_generation(run, source, plan.terms, text_plan.tokens) for text_plan in plan.text_plans]
     model, device = session.load(plan)
-    _, engine = prepare(plan, model, device)
+    batch, engine = prepare(plan, model, device)
 
     from attnscope.analysis import continue_text
 
-    found = {}
-    for done, (text_plan, count) in enumerate(zip(plan.text_plans, counts, strict=True)):
-        session.on_progress("generating", done, len(counts))
+    found, check = {}, memory_check(plan, batch)
+    for done, (text_plan, kept) in enumerate(zip(plan.text_plans, counts, strict=True)):
+        grow, steps = engine.continuation().logits, count(done * run.generate)
+
+        def logits(
+            tokens: "TokenTensors",
+            grow: "Callable[[TokenTensors], torch.Tensor]" = grow,
+            steps: Iterator[int] = steps,
+        ) -> "torch.Tensor":
+            check()
+            session.on_progress("generating", next(steps), len(counts) * run.generate)
+            return grow(tokens)
+
         spelling = source.tokenizer.spelled, source.tokenizer.made_token
-        tokens = text_plan.tokens[:count]
-        found[text_plan.number] = continue_text(
-            engine.continuation().logits, tokens, run.generate, source.ends, spelling, device
-        )
+        tokens = text_plan.tokens[:kept]
+        found[text_plan.number] = continue_text(logits, tokens, run.generate, source.ends, spelling, device)
     return found
 
 

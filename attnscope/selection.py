@@ -184,7 +184,13 @@ def _cut_range(low: str | None, high: str | None, part: str, option: str) -> Ind
 
 
 def parse_positions(
-    typed: "Positions", tokens: "Sequence[Token]", texts: Sequence[str | None], option: str, *, clip: bool = False
+    typed: "Positions",
+    tokens: "Sequence[Token]",
+    texts: Sequence[str | None],
+    option: str,
+    *,
+    clip: bool = False,
+    missing: list[str] | None = None,
 ) -> list[int]:
     """Return the token positions that `3`, `3:8`, `-1`, `0,4,7:9`, a word such as `bank` or a phrase stand for.
 
@@ -196,6 +202,7 @@ def parse_positions(
         texts: The text, and its pair; None for one that is not known, or not there.
         option: Name of the option, for the error.
         clip: A slice may reach beyond the text.
+        missing: Gets what the text does not have; None where that is an error.
 
     Raises:
         UsageError: A position is outside the text, or the word is not in it.
@@ -204,12 +211,14 @@ def parse_positions(
     for part, is_word, is_number in _listed(typed):
         chosen = None if is_word else _numbered(part, len(tokens), clip=clip)
         chosen = chosen or (None if is_number else _find_word(part, tokens, texts))
-        if not chosen:
+        if not chosen and missing is not None:
+            missing.append(part)
+        elif not chosen:
             beyond = _SLICE.fullmatch(part) and not is_word
             found_out = f"'{part}' is outside the text or empty" if beyond else f"'{part}' is not in the text"
             words = " ".join(token.text for token in tokens[:40])
             raise NotInText(found_out, where=option, hint=f"the text has tokens 0 to {len(tokens) - 1}: {words}")
-        found.update(dict.fromkeys(chosen))
+        found.update(dict.fromkeys(chosen or ()))
     return list(found)
 
 

@@ -34,7 +34,7 @@ ROOMS = {
     "checks": "errors masks config report checkpoints planning model engines analysis pipeline",
     "survey": "errors config report checkpoints tokenization planning model engines pipeline",
     "flow": "errors masks config report selection checkpoints planning model engines pipeline",
-    "batch": "system errors config report selection files checkpoints planning engines analysis pipeline",
+    "batch": "system errors config report selection files checkpoints planning engines analysis pipeline ablation",
     "views": "system errors config report selection comparison",
     "api": "errors masks config report selection arguments files engines pipeline comparison explanation ablation "
     "checks survey flow batch views",

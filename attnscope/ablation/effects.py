@@ -1,6 +1,6 @@
 """Compare hidden states and predictions with and without cuts."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -40,7 +40,7 @@ class Baseline:
 
     Attributes:
         engine: The model under its mask.
-        hidden: Final hidden states, (T, D).
+        hidden: Final hidden states, after the model's final norm, (T, D), float64.
         positions: Where predictions are compared.
         log_probabilities: Of the vocabulary at each position, (P, V), float64, natural; None where nothing predicts.
     """
@@ -60,38 +60,43 @@ class Baseline:
             positions: Where predictions are compared.
             predicts: The model has an output head.
         """
-        there = hidden[0]
-        found = log_softmax(engine, there[list(positions)]) if predicts and positions else None
-        return cls(engine, there, positions, found)
+        found = log_softmax(engine, hidden[0, list(positions)]) if predicts and positions else None
+        return cls(engine, engine.final_states(hidden[0]).double(), positions, found)
 
-    def compare_hidden(self, hidden: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Compare final hidden states of variants, (V, T, D).
+    def compare_hidden(self, hidden: Tensor, rows: Sequence[int] | None = None) -> tuple[Tensor, Tensor, Tensor]:
+        """Compare final hidden states of variants, (V, rows, D).
+
+        Args:
+            hidden: What the engine gave at its end.
+            rows: The tokens that these are of, ascending; None for all.
 
         Returns:
-            Cosine, norm of the change, and that norm over the norm without cuts, (V, T) each, float64.
+            Cosine, norm of the change, and that norm over the norm without cuts, (V, rows) each, float64.
         """
-        before, after = self.hidden.double(), hidden.double()
+        chosen = slice(None) if rows is None else list(rows)
+        before, after = self.hidden[chosen], self.engine.final_states(hidden).double()
         norms = before.norm(dim=-1)
         change = (after - before).norm(dim=-1)
         cosine = (after * before).sum(-1) / (after.norm(dim=-1) * norms)
         return cosine, change, change / norms
 
     def divergence(self, hidden: Tensor) -> Tensor:
-        """Return KL(before ‖ after) in bits at every position of variants, (V, P), float64."""
-        assert self.log_probabilities is not None
-        rows = hidden[:, list(self.positions)]  # (V, P, D)
-        found = []
-        for n, after in self._log_softmaxes(rows.flatten(0, 1)):
-            before = self.log_probabilities[torch.arange(n, n + len(after), device=after.device) % rows.shape[1]]
-            found.append((before.exp() * (before - after)).sum(-1))
-        return (torch.cat(found) / torch.log(torch.tensor(2.0))).clamp_min(0.0).view(rows.shape[:2])
+        """Return KL(before ‖ after) in bits of variants whose final states at the positions are (V, P, D); (V, P).
 
-    def _log_softmaxes(self, rows: Tensor) -> Iterator[tuple[int, Tensor]]:
-        """Yield the number of the first of some rows, and the log-probabilities of these."""
+        It is Σ p log p − Σ p·z + log Σ exp z, of probabilities p before and logits z after: no logarithm of every
+        probability is needed.
+        """
         assert self.log_probabilities is not None
-        step = max(1, LOGITS // self.log_probabilities.shape[1])
+        share = self.log_probabilities.exp()  # (P, V)
+        entropy = (share * self.log_probabilities).sum(-1)  # (P,), negative
+        rows, found = hidden.flatten(0, 1), []
+        step = max(1, LOGITS // share.shape[1])
         for n in range(0, len(rows), step):
-            yield n, log_softmax(self.engine, rows[n : n + step])
+            after = self.engine.logits(rows[n : n + step]).double()
+            at = torch.arange(n, n + len(after), device=after.device) % len(share)
+            expected = after @ share[0] if len(share) == 1 else (after * share[at]).sum(-1)
+            found.append(entropy[at] - expected + after.logsumexp(-1))
+        return (torch.cat(found) / torch.log(torch.tensor(2.0))).clamp_min(0.0).view(hidden.shape[:2])
 
 
 def log_softmax(engine: Engine, rows: Tensor) -> Tensor:

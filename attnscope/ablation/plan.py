@@ -191,39 +191,54 @@ def _every(typed: str, option: str) -> IndexSelection:
 
 
 def plan_reference(asked: AblationOptions, run: RunConfig, source: ModelSource) -> TextPlan | None:
-    """Return the text over which `mean` averages; None where it is the text itself."""
+    """Return the text over which `mean` averages; None where it is the text itself.
+
+    What `--hide` names is hidden in it, too, as far as it is there: else its mean would be that of another mask.
+    """
     if asked.reference is None:
         return None
     if source.needs_context:
         hint = "remove it: the mean is then over the text itself"
         raise UsageError("cannot be used with a model that attends to a second text", where="--reference", hint=hint)
-    tokens, _ = tokenize(source, asked.reference, None, "--reference", truncate=run.truncate)
-    return TextPlan(tokens, None, None, [], [], None, [])
+    tokens, notes = tokenize(source, asked.reference, None, "--reference", truncate=run.truncate)
+    hidden, missing = list[int](), list[str]()
+    if run.hide is not None:
+        given = (asked.reference,)
+        hidden = sorted(parse_positions(run.hide, tokens, given, "--hide", clip=True, missing=missing))
+    if missing:
+        notes.append(f"has no {', '.join(missing)} to hide")
+    return TextPlan(tokens, None, None, [], [], None, [f"--reference: {n}" for n in notes], hidden=tuple(hidden))
 
 
 def plan_variants(
-    run: RunConfig, source: ModelSource, text: TextPlan, reference: TextPlan | None, count: int, kept: int
+    run: RunConfig,
+    source: ModelSource,
+    texts: tuple[TextPlan, TextPlan | None],
+    count: int,
+    kept: int,
+    n_positions: int,
 ) -> tuple[RunPlan, RunPlan | None, int]:
     """Plan the pass without cuts, that of the reference, and how many variants run side by side.
 
     Args:
         run: What the user asked.
         source: The model.
-        text: The text.
-        reference: The text over which `mean` averages; None where there is none.
+        texts: The text, and the one over which `mean` averages, if there is one.
         count: Variants in all.
         kept: Bytes that recorders keep.
+        n_positions: Positions whose predictions are compared.
 
     Raises:
         AttnscopeError: Not even one variant fits into memory.
     """
-    c = source.config
+    text, reference = texts
     longest = max(len(text.tokens), len(text.context or text.encoder_tokens or ()))
     at_once = max(1, min(count, _TOKENS // longest))
-    inputs = c.n_layers * len(text.tokens) * c.d_model * 4  # of every layer without cuts
-    logits = 3 * 8 * max(LOGITS, c.vocab_size) if source.predicts else 0
+    entering, leaving = bytes_per_token(source)
+    inputs = len(text.tokens) * entering
     while True:
-        hidden = 3 * at_once * len(text.tokens) * c.d_model * 8
+        logits = logit_bytes(source, at_once * n_positions)
+        hidden = at_once * len(text.tokens) * leaving
         groups = [[text] * at_once, *([[reference]] if reference else [])]
         try:
             plans = plan_passes(run, source, groups, kept + inputs + hidden + logits)
@@ -234,6 +249,19 @@ def plan_variants(
             continue
         alone = changed(plans[0], text_plans=[text])
         return alone, plans[1] if reference else None, at_once
+
+
+def bytes_per_token(source: ModelSource) -> tuple[int, int]:
+    """Return bytes held of a token: what enters every layer without cuts, and final states of one of the variants."""
+    c = source.config
+    return c.n_layers * c.d_model * 4, 3 * c.d_model * 8
+
+
+def logit_bytes(source: ModelSource, rows: int | None = None) -> int:
+    """Return bytes of the logits that are compared at a time: of so many rows, or where that is not known, at most."""
+    vocabulary = source.config.vocab_size
+    most = max(LOGITS, vocabulary)
+    return 3 * 8 * (most if rows is None else min(most, rows * vocabulary)) if source.predicts else 0
 
 
 def kept_bytes(cuts: Sequence[Cut], sides: tuple[int, int], heads: tuple[int, int]) -> int:

@@ -22,6 +22,7 @@ from attnscope.checkpoints.source import ModelSource
 from attnscope.config import RunConfig
 from attnscope.errors import UsageError
 from attnscope.pipeline import ProgressCallback, Session, describe_mask_use, memory_check, prepare, provenance
+from attnscope.planning.run_plan import RunPlan
 from attnscope.planning.text_plan import TextPlan
 from attnscope.report.ablation import (
     Ablation,
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
 
     from attnscope.ablation.effects import Baseline
     from attnscope.ablation.seen import Seen
-    from attnscope.engines.protocol import Engine, UncutRun
+    from attnscope.engines.protocol import Engine, LoadedModel, UncutRun
     from attnscope.model.cuts import Variant
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -96,7 +97,7 @@ def ablate(
             notes.append(
                 f"--cut '{part.written}': no query gives any weight to these keys, so this cut changes nothing"
             )
-    norms = uncut.baseline.hidden.double().norm(dim=-1).float().cpu().numpy()
+    norms = uncut.baseline.hidden.norm(dim=-1).float().cpu().numpy()
     return Ablation(**uncut.header(), cuts=parts, norms=norms, effects=effects, notes=notes)
 
 
@@ -110,7 +111,7 @@ def survey_effects(
     cuts = units(asked, run, bench.source, bench.text)
     edges = asked.each == "edge"
     uncut = bench.run_uncut(cuts, len(cuts))
-    weights = np.array([uncut.weight(cut) for cut in cuts])
+    weights = np.array([uncut.weight(cut) for cut in cuts], dtype=np.float32)  # as reported: ranks are of these
     notes = list(bench.notes)
     if edges:  # what a query may not see has no weight, and cutting it changes nothing
         kept = np.flatnonzero(weights > 0).tolist()
@@ -133,7 +134,7 @@ def survey_effects(
         heads=[-1 if asked.each == "layer" else cut.heads[0][1] for cut in cuts],
         queries=[cut.queries[0] for cut in cuts if cut.queries is not None],
         keys=[cut.keys[0] for cut in cuts if cut.keys is not None],
-        weights=weights.astype(np.float32),
+        weights=weights,
         meaning={"head": OFF_SINK, "layer": OFF_SINK_LAYER, "edge": EDGE_WEIGHT}[asked.each],
         effects=effects,
         notes=notes,
@@ -182,18 +183,37 @@ class Bench:
         """
         c, text = self.source.config, self.text
         reference = plan_reference(self.asked, self.run, self.source)
+        self.notes.extend([] if reference is None else reference.notes)
         sides = len(text.tokens), len(text.context or text.tokens)
+        kept = kept_bytes(cuts, sides, (c.n_heads, c.d_value))
         plan, of_reference, at_once = plan_variants(
-            self.run, self.source, text, reference, count, kept_bytes(cuts, sides, (c.n_heads, c.d_value))
+            self.run, self.source, (text, reference), count, kept, len(self.positions)
         )
-        model, device = self.session.load(plan)
+        return self.run_planned(cuts, (plan, of_reference), self.session.load(plan), at_once)
+
+    def run_planned(
+        self,
+        cuts: Sequence[Cut],
+        plans: tuple[RunPlan, RunPlan | None],
+        loaded: "tuple[LoadedModel, torch.device]",
+        at_once: int,
+    ) -> "Uncut":
+        """Do what `run_uncut` does with passes that are planned.
+
+        Args:
+            cuts: What will be cut.
+            plans: The pass over the text, and that over the reference text, if there is one.
+            loaded: The model, and its device.
+            at_once: Variants that run side by side.
+        """
+        (plan, of_reference), (model, device), c = plans, loaded, self.source.config
         from attnscope.ablation.effects import Baseline
         from attnscope.ablation.seen import Seen
 
         batch, engine = prepare(plan, model, device)
         check = memory_check(plan, batch)
         means = self.asked.replacement == "mean" and any(cut.queries is None for cut in cuts)
-        seen = Seen(batch, cuts, (c.n_heads, c.d_value), means=means and reference is None)
+        seen = Seen(batch, cuts, (c.n_heads, c.d_value), means=means and of_reference is None)
 
         def done(n: int, total: int) -> None:
             check()
@@ -261,15 +281,18 @@ class Uncut:
         """Return the weight of what is cut; see report.ablation.CutPart."""
         return self.seen.weight(cut)
 
-    def chunks(self, variants: "Sequence[Variant]", said: str) -> "Iterator[tuple[list[int], Tensor]]":
+    def chunks(
+        self, variants: "Sequence[Variant]", said: str, rows: Sequence[int] | None = None
+    ) -> "Iterator[tuple[list[int], Tensor]]":
         """Run variants side by side, as many as fit.
 
         Args:
             variants: The variants.
             said: What is being done.
+            rows: Positions whose final states are wanted, ascending; None for all.
 
         Yields:
-            Places of some variants, and their final hidden states, (V, T, D).
+            Places of some variants, and their final hidden states, (V, rows, D).
         """
         order = sorted(range(len(variants)), key=lambda n: min(variants[n]))
         for first in range(0, len(order), self.at_once):
@@ -279,7 +302,7 @@ class Uncut:
                 self.check()
                 self.bench.session.on_progress(said, 100 * first + 100 * count * done // total, 100 * len(order))
 
-            yield places, self.ran.run([variants[n] for n in places], progress)
+            yield places, self.ran.run([variants[n] for n in places], progress, rows)
 
     def compare(self, names: Sequence[str], after: "Sequence[Tensor]") -> list[CutEffect]:
         """Return what each of a few variants, (T, D), changes; predictions of all of them list the same tokens."""
@@ -297,7 +320,7 @@ class Uncut:
         from attnscope.ablation.effects import log_softmax
 
         positions, found = list(self.bench.positions), []
-        divergence = [self.baseline.divergence(hidden[None])[0].tolist() for hidden in after]
+        divergence = [self.baseline.divergence(hidden[None, positions])[0].tolist() for hidden in after]
         logs = [log_softmax(self.engine, hidden[positions]).cpu().numpy() for hidden in after]
         for n, (position, old) in enumerate(zip(positions, self.baseline.log_probabilities.cpu().numpy(), strict=True)):
             ids = dict.fromkeys(number for one in (old, *(each[n] for each in logs)) for number in _most_probable(one))
@@ -319,9 +342,9 @@ class Uncut:
         """Return what every variant changes."""
         hidden_change = np.empty(len(variants), np.float32)
         kl = None if self.baseline.log_probabilities is None else np.empty(len(variants), np.float32)
-        rows = list(self.bench.positions) or list(range(len(self.bench.text.tokens)))
-        for places, hidden in self.chunks(variants, said):
-            hidden_change[places] = self.baseline.compare_hidden(hidden)[2][:, rows].mean(1).float().cpu().numpy()
+        rows = self.bench.positions or None
+        for places, hidden in self.chunks(variants, said, rows):
+            hidden_change[places] = self.baseline.compare_hidden(hidden, rows)[2].mean(1).float().cpu().numpy()
             if kl is not None:
                 kl[places] = self.baseline.divergence(hidden).mean(1).float().cpu().numpy()
             self.check()

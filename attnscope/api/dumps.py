@@ -8,8 +8,11 @@ from typing import TYPE_CHECKING
 from attnscope.api.words import python_words
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from attnscope.batch.header import Header
     from attnscope.batch.records import Record
+    from attnscope.batch.tables import Kind
 
 
 class DumpFile:
@@ -37,6 +40,19 @@ class DumpFile:
 
         with python_words():
             yield from Dump(self.path).records()
+
+    def to_pandas(self, table: "Kind | None" = None) -> "pd.DataFrame":
+        """Return one of the tables that `attnscope convert` writes, with the rows of every text.
+
+        Args:
+            table: `contributors`, `rows`, `columns`, `matrices` or `effects`; None for the first that there is.
+
+        Raises:
+            AttnscopeError: A line or shard is damaged, pandas is not installed, or the dump holds no such table.
+        """
+        from attnscope.api.results import data_frame
+
+        return data_frame(self.header.settings, self, table, "dump")
 
     def __repr__(self) -> str:
         made = self.header.provenance

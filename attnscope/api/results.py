@@ -1,7 +1,7 @@
 """What the functions that `import attnscope` gives return: findings with arrays, tables and files."""
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
@@ -37,6 +37,8 @@ from attnscope.selection import PRINTED, parse_positions, written
 if TYPE_CHECKING:
     import pandas as pd
 
+    from attnscope.batch.header import Settings
+    from attnscope.batch.records import Record
     from attnscope.batch.tables import Kind
     from attnscope.views.formats import Look
 
@@ -570,15 +572,32 @@ class InspectResult(Result[Report]):
 
 def _report_table(report: Report, table: "Kind | None") -> "pd.DataFrame":
     from attnscope.batch.reports import records_of, settings_of
+
+    return data_frame(settings_of(report), records_of(report), table, "report")
+
+
+def data_frame(settings: "Settings", records: "Iterable[Record]", table: "Kind | None", what: str) -> "pd.DataFrame":
+    """Return a table of records.
+
+    Args:
+        settings: What was kept.
+        records: The records; those without findings are left out.
+        table: Which table; None for the first that there is.
+        what: What holds the records, for errors.
+
+    Raises:
+        AttnscopeError: pandas is not installed, or there is no such table.
+    """
     from attnscope.batch.tables import INTEGERS, columns, kinds_of, tables
 
-    settings = settings_of(report)
     there = kinds_of(settings)
-    chosen = there[0] if table is None else table
-    if chosen not in there:
-        raise UsageError(f"the report has no table '{chosen}'", where="table", hint=f"it has {', '.join(there)}")
+    chosen = table or next(iter(there), None)
+    if chosen is None or chosen not in there:
+        asked = "table" if chosen is None else f"table '{chosen}'"
+        hint = f"it has {', '.join(there)}" if there else None
+        raise UsageError(f"the {what} has no {asked}", where="table", hint=hint)
     names, pd = columns(chosen, settings), import_pandas()
-    parts = [part for record in records_of(report) for part in tables(chosen, record)]
+    parts = [part for record in records if record.status == "ok" for part in tables(chosen, record)]
     joined = {name: _joined([part[name] for part in parts]) for name in names}
     for name in INTEGERS:
         if isinstance(joined.get(name), list):  # a mean has no number, and an output no key

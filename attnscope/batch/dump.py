@@ -9,6 +9,7 @@ from pathlib import Path
 
 import msgspec
 
+from attnscope.ablation import bytes_per_token, logit_bytes
 from attnscope.batch.dump_reader import decoded
 from attnscope.batch.header import SCHEMA, Grouping, Header, InputFacts, Settings
 from attnscope.batch.journal import Journal
@@ -16,7 +17,7 @@ from attnscope.batch.reader import InputReader, count_selected, select_items
 from attnscope.batch.records import encode
 from attnscope.batch.runner import Runner, Summary
 from attnscope.batch.sinks import INDEX, open_dump
-from attnscope.batch.worker import ModelWorker, count_units, run_config
+from attnscope.batch.worker import NUMBER_BYTES, ModelWorker, count_units, run_config
 from attnscope.checkpoints.source import ModelSource
 from attnscope.config import RunConfig
 from attnscope.engines.torch_setup import limit_threads
@@ -30,7 +31,6 @@ from attnscope.system.threads import count_threads
 
 _TOKENS, _VALUES, _WINDOW = 1024, 1 << 22, 1 << 24  # larger windows: little faster, and two are held at once
 _WINDOW_LINES = 1 << 22  # the same where no matrices are kept: numbers take as long to write as to compute then
-_BYTES = 40  # of memory for a number: in a recorder, as an array of its own, in a line, and gaps between them
 
 _WINDOW_WORK = 2e10  # multiplications of a window: less than a second of a CPU, after which what it found is saved
 DumpProgress = Callable[[Summary, int], None]
@@ -163,7 +163,7 @@ def _group_limits(settings: Settings, run: RunConfig, source: ModelSource) -> tu
     """
     units = count_units(settings, source)
     layers, heads, tokens = source.config.n_layers, source.config.n_heads, 256
-    cells, copied_elements = units * tokens, source.copied_elements
+    cells, copied_elements, cut = units * tokens, source.copied_elements, "effects" in settings.keep
     asked = MemoryDemand(
         layers,
         1,
@@ -177,27 +177,39 @@ def _group_limits(settings: Settings, run: RunConfig, source: ModelSource) -> tu
         copied_elements=copied_elements,
         tiled_queries=tokens,
         threads=run.threads or count_threads(),
+        output_needed=cut,
+        predicted=int(cut and source.predicts is not None),
     )
-    spare, stream_reason, memory = spare_memory(run, source, asked)
-    numbers = max(1, spare // _BYTES)
+    more = {"kept": logit_bytes(source)} if cut else {}
+    spare, stream_reason, memory = spare_memory(run, source, asked, more)
+    numbers = max(1, spare // NUMBER_BYTES)
     a_token = estimate_memory(source.config, run.dtype, asked)["activations"] // tokens
+    a_token += sum(bytes_per_token(source)) if cut else 0
+    window_tokens = _window_tokens(source, units if cut else 0)
     if run.max_memory is None:
-        more = _TOKENS * a_token + 4 * _VALUES * _BYTES
-        if more > spare:
-            found = f"a group of texts needs {format_bytes(more)}, but half of the free memory is {format_bytes(spare)}"
+        needed = _TOKENS * a_token + 4 * _VALUES * NUMBER_BYTES
+        if needed > spare:
+            found = (
+                f"a group of texts needs {format_bytes(needed)}, but half of the free memory is {format_bytes(spare)}"
+            )
             raise AttnscopeError(found, hint="free some memory, or use smaller groups with --max-memory")
         window = _WINDOW if "stages" in settings.keep else _WINDOW_LINES
-        return Grouping(_TOKENS, _VALUES, window, 0, 0, _window_tokens(source)), numbers // 4, stream_reason, memory
+        return Grouping(_TOKENS, _VALUES, window, 0, 0, window_tokens), numbers // 4, stream_reason, memory
     window = min(_WINDOW, _power_of_two(numbers // 4))
     tokens = min(_TOKENS, _power_of_two(max(1, spare // 4 // a_token)))
-    bounds = Grouping(tokens, min(_VALUES, window), window, 0, 0, _window_tokens(source))
+    bounds = Grouping(tokens, min(_VALUES, window), window, 0, 0, window_tokens)
     return bounds, numbers // 4, stream_reason, memory
 
 
-def _window_tokens(source: ModelSource) -> int:
-    """Return how many tokens a window has: as many as are done soon, for an interruption loses it; a whole group."""
-    a_token = source.config.n_layers * layer_parameters(source.config)
-    return max(_TOKENS, int(_WINDOW_WORK / max(1, a_token)))
+def _window_tokens(source: ModelSource, cuts: int) -> int:
+    """Return how many tokens a window has: as many as are done soon, for an interruption loses it.
+
+    Args:
+        source: The model.
+        cuts: Heads that are cut in each text, which runs again for each; without, a window has a whole group.
+    """
+    a_token = (1 + cuts) * source.config.n_layers * layer_parameters(source.config)
+    return max(1 if cuts else _TOKENS, int(_WINDOW_WORK / max(1, a_token)))
 
 
 def _power_of_two(number: int) -> int:

@@ -12,7 +12,7 @@ import numpy as np
 from attnscope.batch.frames import TruncatedFrame, open_lines
 from attnscope.batch.header import END, MAGIC, SCHEMA, Header
 from attnscope.batch.journal import unseal
-from attnscope.batch.records import End, Record, TopArrays
+from attnscope.batch.records import EffectArrays, End, Record, TopArrays
 from attnscope.batch.shapes import check_record
 from attnscope.batch.sinks import INDEX
 from attnscope.errors import AttnscopeError
@@ -165,7 +165,7 @@ def _with_arrays(record: Record, shard: _Shard, path: Path) -> Record:
         raise AttnscopeError(f"has no arrays for record {record.index}", where=path)
     arrays: dict[str, Any] = {part: value.get("", value) for part, value in found.items()}
     try:
-        for part, kind in (("top", TopArrays), ("rows", RowArrays)):
+        for part, kind in (("top", TopArrays), ("rows", RowArrays), ("effects", EffectArrays)):
             if part in arrays:
                 arrays[part] = kind(**arrays[part])
         return msgspec.structs.replace(record, shard=None, shard_check=None, **arrays)

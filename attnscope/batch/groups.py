@@ -21,16 +21,23 @@ class TextSize:
         tokens: Its tokens.
         sources: Tokens of its context, or again its own.
         values: Numbers kept of it.
+        beside: Numbers that are held besides while it is computed, and that a group does not share.
     """
 
     tokens: int
     sources: int
     values: int
+    beside: int = 0
 
     @property
     def longest(self) -> int:
         """Tokens or sources, whichever are more: what a group is padded up to."""
         return max(self.tokens, self.sources)
+
+    @property
+    def held(self) -> int:
+        """Numbers that memory holds of it."""
+        return self.values + self.beside
 
     def can_share_group(self, other: "TextSize") -> bool:
         """Tell whether padding the shorter of the two changes no number of it."""
@@ -54,6 +61,7 @@ def count_values(settings: Settings, units: int, sizes: tuple[int, int, int], d_
         "rows": queries * len(settings.kept_statistics),
         "columns": sources,
         "pooled": min(settings.pool, sources) ** 2,
+        "effects": 3,
         "stages": queries * sum(d_value if stage == "output" else keys for stage in settings.stages),
     }
     return units * sum(kept[name] for name in settings.keep)

@@ -13,7 +13,7 @@ from attnscope.report.row_statistics import STATISTICS
 SCHEMA = "attnscope.dump/1"
 MAGIC = b'{"schema":"attnscope.dump/'  # first bytes of a header line
 END = b'{"end":'  # first bytes of an end line
-KeptPart = Literal["top", "rows", "columns", "pooled", "stages"]
+KeptPart = Literal["top", "rows", "columns", "pooled", "effects", "stages"]
 MEASURES = {"weight": ("weight",), "value": ("weight", "value"), "projected": ("weight", "value", "projected")}
 
 

@@ -23,9 +23,11 @@ def _nested(depth: int, kind: Any) -> dict[str, Any]:
     return {"type": "array", "items": _nested(depth - 1, kind)} if depth else {"type": kind}
 
 
+_F1 = np.ndarray[tuple[int], np.dtype[np.float32]]
 _F2 = np.ndarray[tuple[int, int], np.dtype[np.float32]]
 _F3 = np.ndarray[tuple[int, int, int], np.dtype[np.float32]]
 _I3 = np.ndarray[tuple[int, int, int], np.dtype[np.int32]]
+Floats1 = Annotated[_F1, msgspec.Meta(extra_json_schema=_nested(1, ["number", "null"]))]
 Floats2 = Annotated[_F2, msgspec.Meta(extra_json_schema=_nested(2, ["number", "null"]))]
 Floats3 = Annotated[_F3, msgspec.Meta(extra_json_schema=_nested(3, ["number", "null"]))]
 Places3 = Annotated[_I3, msgspec.Meta(extra_json_schema=_nested(3, "integer"))]
@@ -45,6 +47,23 @@ class TopArrays(msgspec.Struct, frozen=True, omit_defaults=True):
     weight: Floats3
     value: Floats3 | None = None
     projected: Floats3 | None = None
+
+
+class EffectArrays(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What changes where a head outputs 0, as `attnscope ablate --each head` measures it: one number for every unit.
+
+    Attributes:
+        hidden: Change of the final hidden state, ‖after − before‖ / ‖before‖, averaged over the positions, or over all
+            tokens where there is none.
+        weight: Weight that words give to tokens other than the first and special ones, averaged over words; without
+            the cut.
+        kl: KL(before ‖ after) of the predictions in bits, averaged over the positions; absent without an output head
+            or position.
+    """
+
+    hidden: Floats1
+    weight: Floats1
+    kl: Floats1 | None = None
 
 
 class Record(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -72,6 +91,9 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
         columns: Weight that every source gets, summed over the shown queries: (unit, source).
         pooled: Weights between runs of neighbouring tokens, (unit, rows, columns): summed over a run of keys, and
             averaged over a run of those queries that may attend to anything. At most as large as there are tokens.
+        positions: Positions whose predictions and final hidden states effects compare: the last token of a causal
+            model, the mask tokens of a masked one; absent where the hidden states of all tokens are compared.
+        effects: What changes where each head is cut.
         stages: Stage name to matrices, (unit, query, key), or (unit, query, value width) for `output`.
         shard: The .safetensors file that holds the arrays instead, under `<index>/<name>`.
         shard_check: CRC-32 of that file.
@@ -97,6 +119,8 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
     rows: RowArrays | None = None
     columns: Floats2 | None = None
     pooled: Floats3 | None = None
+    positions: list[int] = []
+    effects: EffectArrays | None = None
     stages: dict[str, Floats3] = {}
     shard: str | None = None
     shard_check: str | None = None

@@ -194,13 +194,13 @@ class Runner(Generic[T]):
         found = {place: ready for place, (_, ready, _) in enumerate(window) if isinstance(ready, Record)}
         places = [place for place in range(len(window)) if place not in found]
         by_group = []
-        self._check_room([v for _, _, size in window if (v := size.values) <= self._holds], 4 * self._holds)
+        self._check_room([size.values for _, _, size in window if size.held <= self._holds], 4 * self._holds)
         self._work.start_window()
         for group in group_texts([window[place][2] for place in places], self._bounds):
             chosen = [places[i] for i in group]
             item, _, size = window[chosen[0]]
-            if len(chosen) == 1 and size.values > self._holds:  # in a group all the same, so that others don't change
-                found[chosen[0]] = failed(item, too_large(size.values))
+            if len(chosen) == 1 and size.held > self._holds:  # in a group all the same, so that others don't change
+                found[chosen[0]] = failed(item, too_large(size.held))
                 continue
             if max(chosen) >= first:
                 self._check_room([window[place][2].values for place in chosen], self._holds)

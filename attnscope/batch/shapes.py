@@ -32,7 +32,11 @@ def _faults(record: Record, settings: Settings) -> Iterator[tuple[str, str]]:
     if record.status != "ok":
         return
     n_queries, sources = len(record.tokens), record.tokens if record.sources is None else record.sources
-    for name, places, count in (("queries", record.queries, n_queries), ("keys", record.keys, len(sources))):
+    for name, places, count in (
+        ("queries", record.queries, n_queries),
+        ("keys", record.keys, len(sources)),
+        ("positions", record.positions, n_queries),
+    ):
         if not all(a < b for a, b in zip([-1, *places], [*places, count], strict=True)):
             yield name, f"is not an ascending list of positions below {count}"
     for part in settings.keep:
@@ -73,6 +77,8 @@ def _expected(name: str, record: Record, shape: Sequence[int], n_sources: int) -
         return units, queries
     if kind == "columns":
         return units, n_sources
+    if kind == "effects":
+        return (units,)
     if kind == "pooled":
         return units, min(shape[1] if len(shape) > 1 else 0, len(record.tokens)), min(third, n_sources)
     return units, queries, third if stage == "output" else len(record.keys)

@@ -24,7 +24,7 @@ INDEX = "index.jsonl"
 STANDARD_OUTPUT = "-"
 _TEMPORARY, _SHARD, _NEW = ".shard.tmp", "[0-9]" * 9 + ".safetensors", ".new"
 _DTYPES = {"float32": "F32", "int32": "I32"}
-_ARRAYS = ("top", "rows", "columns", "pooled", "stages")
+_ARRAYS = ("top", "rows", "columns", "pooled", "effects", "stages")
 
 
 class JsonlSink:
@@ -154,8 +154,8 @@ def arrays_of(record: Record) -> "dict[str, np.ndarray[Any, Any]]":
 def _in_memory_order(group: Sequence[Record]) -> "Iterator[tuple[str, np.ndarray[Any, Any]]]":
     """Yield names and arrays of records of one forward pass, in memory order."""
     arrays = [(record.index, arrays_of(record)) for record in group if record.status == "ok"]
-    for key in arrays[0][1] if arrays else ():
-        yield from ((f"{index}/{key}", found[key]) for index, found in arrays)
+    for key in dict.fromkeys(key for _, found in arrays for key in found):  # a text may lack what another one has
+        yield from ((f"{index}/{key}", found[key]) for index, found in arrays if key in found)
 
 
 def without_arrays(record: Record, shard: str | None, check: str | None) -> Record:

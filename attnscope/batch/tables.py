@@ -1,8 +1,9 @@
 """Flatten records into a table with one row per text, layer, head, query and rank (.csv, .parquet).
 
-A table is one of four: `contributors` has one row per text, layer, head, query and rank, `rows` one per text, layer,
-head and query, `columns` one per text, layer, head and source, and `matrices` one per cell of a stage. Statistics of a
-row have a table of their own because a query with more contributors must not count more often in an average.
+A table is one of five: `contributors` has one row per text, layer, head, query and rank, `rows` one per text, layer,
+head and query, `columns` one per text, layer, head and source, `matrices` one per cell of a stage, and `effects` one
+per text, layer and head. Statistics of a row have a table of their own because a query with more contributors must not
+count more often in an average.
 """
 
 import csv
@@ -20,7 +21,7 @@ from attnscope.errors import AttnscopeError
 from attnscope.report import Token
 from attnscope.report.row_statistics import STATISTICS
 
-Kind = Literal["contributors", "rows", "columns", "matrices"]
+Kind = Literal["contributors", "rows", "columns", "matrices", "effects"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 Table = dict[str, Any]  # column name to a list or array, all of one length
 INTEGERS = ("index", "layer", "head", "query", "rank", "key", "dimension")
@@ -29,7 +30,13 @@ _WORDS = ("id", "query_token", "key_token", "stage")
 _HEADS = ("index", "id", "layer", "head")
 _LONGEST = 131_072  # characters of a cell of a .csv file
 _PART = 1 << 16  # rows that are written or read at once
-_KEPT_AS: dict[Kind, str] = {"contributors": "top", "rows": "rows", "columns": "columns", "matrices": "stages"}
+_KEPT_AS: dict[Kind, str] = {
+    "contributors": "top",
+    "rows": "rows",
+    "columns": "columns",
+    "matrices": "stages",
+    "effects": "effects",
+}
 _Array = np.ndarray[Any, np.dtype[Any]]
 
 
@@ -65,12 +72,20 @@ def columns(kind: Kind, settings: Settings) -> list[str]:
         return [*_HEADS, *query, *settings.kept_statistics, "sink"]
     if kind == "columns":
         return [*_HEADS, *key, "mass"]
+    if kind == "effects":
+        return [*_HEADS, "kl", "hidden", "weight"]
     return [*_HEADS, *query, *key, "dimension", "stage", "value"]
 
 
 def tables(kind: Kind, record: Record) -> Iterator[Table]:
     """Return the table of one text, in parts that fit into memory."""
-    make = {"contributors": _contributors, "rows": _rows, "columns": _columns, "matrices": _matrices}
+    make = {
+        "contributors": _contributors,
+        "rows": _rows,
+        "columns": _columns,
+        "matrices": _matrices,
+        "effects": _effects,
+    }
     return make[kind](record)
 
 
@@ -108,6 +123,14 @@ def _columns(record: Record) -> Iterator[Table]:
         return
     unit, source = (at.ravel() for at in np.indices(record.columns.shape))
     yield _heads(record, unit) | _keys(record, source) | {"mass": record.columns[unit, source]}
+
+
+def _effects(record: Record) -> Iterator[Table]:
+    """Yield one row for every unit."""
+    assert record.effects is not None
+    unit, effects = np.arange(len(record.units)), record.effects
+    kl = np.full(len(unit), np.nan, np.float32) if effects.kl is None else effects.kl
+    yield _heads(record, unit) | {"kl": kl, "hidden": effects.hidden, "weight": effects.weight}
 
 
 def _matrices(record: Record) -> Iterator[Table]:

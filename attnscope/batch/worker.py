@@ -7,10 +7,11 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from attnscope.ablation import bytes_per_token, head_effects
 from attnscope.batch.groups import TextSize, count_values
 from attnscope.batch.header import MEASURES, Settings
 from attnscope.batch.items import Item
-from attnscope.batch.records import Record, TopArrays
+from attnscope.batch.records import EffectArrays, Record, TopArrays
 from attnscope.batch.runner import without_findings
 from attnscope.checkpoints.source import ModelSource
 from attnscope.config import RunConfig, TextInput
@@ -23,6 +24,8 @@ from attnscope.planning.text_plan import TextPlan, plan_text
 from attnscope.report.row_statistics import RowArrays
 from attnscope.report.tokens import describe_unknown
 from attnscope.selection import parse_indices
+
+NUMBER_BYTES = 40  # of memory for a number: in a recorder, as an array of its own, in a line, and gaps between them
 
 
 @dataclass(frozen=True)
@@ -44,13 +47,21 @@ def run_config(settings: Settings, given: RunConfig) -> RunConfig:
     Raises:
         UsageError: A layer or head is left to be chosen, which no dump can do the same way for every text.
     """
+    effects = "effects" in settings.keep
     for option, typed in (("--layer", settings.layer), ("--head", settings.head)):
-        if parse_indices(typed, option).word == "auto":
+        word = parse_indices(typed, option).word
+        if word == "auto":
             raise UsageError(
                 "auto cannot be used: it would choose a different one for every text",
                 where=option,
                 hint="use all, mean or numbers",
             )
+        if word == "mean" and effects:
+            hint = "use all or numbers, or remove effects from --keep"
+            raise UsageError("a mean cannot be cut", where=option, hint=hint)
+    if effects and given.what_if == "same-scores" and given.mask != "own":
+        hint = "remove --what-if same-scores, or effects from --keep"
+        raise UsageError("cutting heads runs the whole model under the mask", where="--what-if", hint=hint)
     return msgspec.structs.replace(
         given,
         texts=(),
@@ -78,9 +89,10 @@ def count_units(settings: Settings, source: ModelSource) -> int:
     return (1 if layers.word == "mean" else counts[0]) * (1 if heads.word == "mean" else counts[1])
 
 
-def _group_plan(run: RunConfig, source: ModelSource, group: int, stream_reason: str) -> RunPlan:
-    """Plan a group of so many tokens, independent of its texts."""
+def _group_plan(run: RunConfig, source: ModelSource, group: int, stream_reason: str, *, whole: bool) -> RunPlan:
+    """Plan a group of so many tokens, independent of its texts; `whole` for all layers."""
     plan = plan_for_texts(run, source, [])
+    plan = replace(plan, n_layers_run=source.config.n_layers) if whole else plan
     work = plan.n_layers_run * layer_parameters(source.config) * group
     return replace(plan, multiplications=work, stream_reason=stream_reason)
 
@@ -109,9 +121,11 @@ class ModelWorker:
         stream_reason: str = "",
         memory: MemoryLimit | None = None,
     ) -> None:
-        self._memory = memory
+        self._memory, self._session, self._group = memory, session, group
         self._run, self._settings, self._source = run, settings, session.source(run)
-        self._model, self.device = session.load(_group_plan(self._run, self._source, group, stream_reason))
+        self._cuts = "effects" in settings.keep
+        plan = _group_plan(self._run, self._source, group, stream_reason, whole=self._cuts)
+        self._model, self.device = session.load(plan)
         self._units = count_units(settings, self._source)
 
     def prepare(self, item: Item) -> PreparedText | Record:
@@ -125,9 +139,9 @@ class ModelWorker:
         sources = text_plan.context or text_plan.tokens
         shown = len(text_plan.queries), len(text_plan.keys), len(sources)
         values = count_values(self._settings, self._units, shown, self._source.config.d_value)
-        return PreparedText(
-            item, text_plan, TextSize(len(text_plan.tokens), len(text_plan.encoder_tokens or sources), values)
-        )
+        tokens = len(text_plan.tokens)
+        beside = tokens * sum(bytes_per_token(self._source)) // NUMBER_BYTES if self._cuts else 0
+        return PreparedText(item, text_plan, TextSize(tokens, len(text_plan.encoder_tokens or sources), values, beside))
 
     def size(self, ready: PreparedText) -> TextSize:
         """Return how large a text is."""
@@ -139,9 +153,13 @@ class ModelWorker:
 
     def process(self, ready: Sequence[PreparedText]) -> list[Record]:
         """Run texts through the model together."""
+        effects = [self._effects(one) if self._cuts else {} for one in ready]
+        if self._settings.keep == ("effects",):
+            units: list[Any] = list(self._places())
+            return [_record(one, mine, units, self._settings) for one, mine in zip(ready, effects, strict=True)]
         from attnscope.analysis import unit_arrays, unit_names
 
-        plan = replace(plan_for_texts(self._run, self._source, [one.text_plan for one in ready]), memory=self._memory)
+        plan = self._plan([one.text_plan for one in ready])
         batch, engine = prepare(plan, self._model, self.device)
         trace = attend(plan, batch, engine, None, self._record_spec(plan))
         arrays = unit_arrays(trace)
@@ -150,8 +168,26 @@ class ModelWorker:
         found = []
         for place, one in enumerate(ready):
             mine = _text_arrays(arrays, place, one.text_plan, rows, columns)
-            found.append(_record(one, mine, units, self._settings))
+            found.append(_record(one, mine | effects[place], units, self._settings))
         return found
+
+    def _plan(self, text_plans: list[TextPlan]) -> RunPlan:
+        return replace(plan_for_texts(self._run, self._source, text_plans), memory=self._memory)
+
+    def _places(self) -> list[tuple[int, int]]:
+        """Return layer and head of every unit, where none is a mean."""
+        c, settings = self._source.config, self._settings
+        layers = parse_indices(settings.layer, "--layer").numbers(c.n_layers, "layer")
+        heads = parse_indices(settings.head, "--head").numbers(c.n_heads, "head")
+        return [(layer, head) for layer in layers for head in heads]
+
+    def _effects(self, one: PreparedText) -> dict[str, Any]:
+        """Return the effect of every head on one text, which runs alone: its variants are a batch by themselves."""
+        plan, loaded = self._plan([one.text_plan]), (self._model, self.device)
+        found = head_effects(plan, self._session, loaded, self._places(), self._group)
+        arrays = {"kl": found.kl, "hidden": found.hidden, "weight": found.weight}
+        named = {f"effects.{name}": array for name, array in arrays.items() if array is not None}
+        return {"positions": found.positions, **named}
 
     def _record_spec(self, plan: RunPlan) -> RecordSpec:
         kept = self._settings.keep
@@ -251,5 +287,7 @@ def _record(one: PreparedText, arrays: dict[str, Any], units: list[Any], setting
         rows=RowArrays(**rows) if "rows" in settings.keep else None,
         columns=arrays.get("columns"),
         pooled=arrays.get("pooled"),
+        positions=arrays.get("positions", []),
+        effects=EffectArrays(**under("effects.")) if "effects" in settings.keep else None,
         stages=under("stages."),
     )

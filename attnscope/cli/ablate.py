@@ -121,7 +121,8 @@ class CutOptions:
             "--reference",
             group=_CUT,
             metavar="TEXT",
-            help="With --with mean: average over the tokens of this text instead.",
+            help="With --with mean: average over the tokens of this text instead. What --hide names is hidden in it, "
+            "too, if it is there.",
         ),
     ] = None
     at: Annotated[

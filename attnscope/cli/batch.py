@@ -25,6 +25,7 @@ attnscope batch texts.jsonl -o dump.jsonl --top 5 --model ./my-bert
 attnscope batch reviews.csv --column review -o dump.jsonl --limit 1000
 attnscope batch texts.txt -o dump.jsonl.zst --keep all
 attnscope batch texts.txt.gz -o matrices --stage weights --layer -1
+attnscope batch texts.txt -o effects.jsonl --keep effects
 zcat texts.jsonl.gz | attnscope batch --from jsonl -o dump.jsonl --shard 1/4
 """
 

@@ -22,8 +22,8 @@ from attnscope.errors import UsageError
 
 _INPUT, _OUTPUT = "Input", "Output"
 PARTS = ("top", "rows", "columns", "pooled")
-BRIEF, ALL = "brief", "all"
-KEPT = (BRIEF, *PARTS, ALL)
+BRIEF, ALL, EFFECTS = "brief", "all", "effects"
+KEPT = (BRIEF, *PARTS, ALL, EFFECTS)
 _BRIEF_STATISTICS, _BRIEF_DIGITS = ("entropy", "first", "special", "self"), 3
 Format = Literal["txt", "jsonl", "csv", "tsv", "parquet"]
 
@@ -125,7 +125,8 @@ class DumpSelectionOptions(SelectionOptions):
             help=f"Results to keep, separated by commas: brief (contributors and the statistics "
             f"{', '.join(_BRIEF_STATISTICS)}, to {_BRIEF_DIGITS} decimals), or exact ones: top (contributors), rows "
             "(statistics of every row: {row_statistics}), columns (weight that every token receives), pooled (a map of "
-            "fixed size), all.",
+            "fixed size), all of these, effects (what changes where each head is cut, as by ablate --each head: the "
+            "model runs once more for every head).",
         ),
     ] = BRIEF
     pool: Annotated[int, pool_option("Rows and columns of a pooled map.")] = 16
@@ -141,9 +142,10 @@ class DumpSelectionOptions(SelectionOptions):
         if BRIEF in words and not brief:
             hint = f"remove {BRIEF}, or the others"
             raise UsageError(f"{BRIEF} cannot be combined with exact findings", where="--keep", hint=hint)
-        parts = PARTS if ALL in words else PARTS[:2] if brief else tuple(words)
+        parts = PARTS if ALL in words else PARTS[:2] if brief else tuple(word for word in words if word != EFFECTS)
+        effects = [EFFECTS] if EFFECTS in words else []
         return {
-            "keep": (*parts, *(["stages"] if self.stages else [])),
+            "keep": (*parts, *effects, *(["stages"] if self.stages else [])),
             "statistics": _BRIEF_STATISTICS if brief else None,
             "digits": _BRIEF_DIGITS if brief else None,
         }

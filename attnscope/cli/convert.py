@@ -18,7 +18,7 @@ attnscope convert matrices matrices.jsonl
 attnscope convert report.json report.csv
 """
 
-Table = Literal["contributors", "rows", "columns", "matrices"]
+Table = Literal["contributors", "rows", "columns", "matrices", "effects"]
 
 
 def convert(
@@ -47,8 +47,8 @@ def convert(
             Table,
             group="Options",
             help="Table to write: contributors (one row per query and rank), rows (statistics, one row per query), "
-            "columns (one row per source), matrices (one row per cell of a stage); default: the first of these that "
-            "IN has.",
+            "columns (one row per source), matrices (one row per cell of a stage), effects (one row per head); "
+            "default: the first of these that IN has.",
         ),
     ] = None,
     force: Annotated[bool, option("--force", group="Options", help="Overwrite OUT if it exists.")] = False,

@@ -92,6 +92,10 @@ class NativeEngine:
         """Return the logits over the vocabulary of final hidden states."""
         return self.stack.logits(hidden)
 
+    def final_states(self, hidden: Tensor) -> Tensor:
+        """Return hidden states after the final norm."""
+        return self.stack.final_states(hidden)
+
     def continuation(self) -> "NativeContinuation":
         """Start a text that grows."""
         return NativeContinuation(self.stack, self._masks()[1])
@@ -115,10 +119,14 @@ class NativeEngine:
         assert hidden is not None
         masks = self._masks()[1]
 
-        def run(variants: Sequence[Variant], progress: Callable[[int, int], None] | None = None) -> Tensor:
+        def run(
+            variants: Sequence[Variant],
+            progress: Callable[[int, int], None] | None = None,
+            rows: Sequence[int] | None = None,
+        ) -> Tensor:
             hooks = AttentionHooks({}, None, self.settings.tile_elements, all_outputs=True, variants=variants)
             context = None if batch.context is None else batch.context.ids
-            return self.stack.run_variants(inputs, masks, hooks, context=context, progress=progress)
+            return self.stack.run_variants(inputs, masks, hooks, context=context, progress=progress, rows=rows)
 
         return UncutRun(hidden, run)
 

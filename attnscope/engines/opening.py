@@ -84,8 +84,7 @@ class EngineKind:
 
     Attributes:
         open: Opens what a run names.
-        explainable: The steps within a layer can be followed and run again, which `attnscope explain` and value zeroing
-            need.
+        explainable: The steps within a layer can be followed and run again, which `attnscope explain` needs.
     """
 
     open: Callable[[RunConfig, Iterable[TextInput]], ModelSource]
@@ -140,7 +139,7 @@ def _from_folder(run: RunConfig, *, needs_tokenizer: bool) -> ModelSource:
 
 def _predicts(config: ModelConfig) -> PredictionKind | None:
     """Tell what an output head is for: a model that sees no later tokens predicts the next one."""
-    if config.head is None:
+    if config.head is None or not config.head.predicts:
         return None
     left_to_right = any(term.left_to_right for term in parse_mask(config.mask))
     return "next" if left_to_right else "masked"

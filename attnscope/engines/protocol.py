@@ -47,11 +47,24 @@ class UncutRun:
     Attributes:
         hidden: Its final hidden states, (1, T, D).
         run: Called with variants, sorted by the first layer in which they have a cut, and with a progress function
-            (done, total); gives the final hidden states of the text under each of them, (V, T, D).
+            (done, total); gives the final hidden states of the text under each of them, (V, rows, D), at named
+            positions, ascending, or at all.
     """
 
     hidden: Tensor
-    run: Callable[[Sequence[Variant], Callable[[int, int], None] | None], Tensor]
+    run: "RunVariants"
+
+
+class RunVariants(Protocol):
+    """See UncutRun."""
+
+    def __call__(
+        self,
+        variants: Sequence[Variant],
+        progress: Callable[[int, int], None] | None = None,
+        rows: Sequence[int] | None = None,
+    ) -> Tensor:
+        """Run variants, and return their final hidden states at some positions, or at all."""
 
 
 class Engine(Protocol):
@@ -90,6 +103,12 @@ class Engine(Protocol):
         Only for a model whose source `predicts`.
         """
 
+    def final_states(self, hidden: Tensor) -> Tensor:
+        """Return hidden states, (…, D), that `forward` gave at its end, after the model's final norm, where it has one.
+
+        They are what transformers calls `last_hidden_state`, whichever engine runs the model.
+        """
+
     def continuation(self) -> "Continuation":
         """Start a text that grows; only for a model that predicts the next token."""
 
@@ -110,7 +129,7 @@ class Engine(Protocol):
             observe: Called after each layer.
 
         Raises:
-            AttnscopeError: The engine cannot run a layer by itself (see opening.EngineKind.explainable).
+            AttnscopeError: A layer of the model cannot be run by itself.
         """
 
     def describe_mask(self) -> str:

@@ -18,7 +18,7 @@ _LANGUAGE = re.compile(r".*(ForCausalLM|ForMaskedLM|ForPreTraining|LMHeadModel|D
 def find_head(
     family: Family, config: ModelConfig, raw: Mapping[str, Any], where: str, names: Container[str]
 ) -> OutputHead | None:
-    """Return a checkpoint's output head; None where its tensors hold none.
+    """Return a checkpoint's output head, its final norm alone where that is all it has, or None.
 
     A matrix of its own is used where there is one. Otherwise it is the token embedding, if config.json says so and
     names no class for another task.
@@ -43,13 +43,11 @@ def find_head(
     found = Names(family, find_prefix(family, names, where), names, where)
     modules = [name for name in family.head.modules if name not in ("head", "head.decoder")]
     needed = [f"{name}.weight" for name in modules] + ["head.bias"] * ("head" in family.head.modules)
-    if not all(map(found.holds, needed)):
-        return None
-    own = found.holds("head.decoder.weight")
-    if not own and not (tied and _predicts(raw.get("architectures"))):
-        return None
+    norm, own = "head.norm" in modules, found.holds("head.decoder.weight")
+    if not all(map(found.holds, needed)) or not (own or (tied and _predicts(raw.get("architectures")))):
+        return OutputHead(predicts=False) if norm and found.holds("head.norm.weight") else None
     fields = {name: value for name, value in done.items() if name in OutputHead.__struct_fields__}
-    return OutputHead(norm="head.norm" in modules, tied=not own, bias="head" in family.head.modules, **fields)
+    return OutputHead(norm=norm, tied=not own, bias="head" in family.head.modules, **fields)
 
 
 def _predicts(architectures: Any) -> bool:

@@ -8,7 +8,6 @@ import numpy as np
 
 from attnscope.checkpoints.source import ModelSource
 from attnscope.config import RunConfig
-from attnscope.engines.opening import ENGINES
 from attnscope.errors import UsageError
 from attnscope.flow.arithmetic import normalized, rollout, strongest
 from attnscope.pipeline import ProgressCallback, Session, describe_mask_use, forward, prepare, provenance
@@ -123,9 +122,6 @@ def _check_model(run: RunConfig, source: ModelSource, measure: FlowMeasure) -> N
     if measure.residual and not source.config.residual:
         hint = "use rollout-no-residual"
         raise UsageError("the layers of this model do not add their input to their output", where=where, hint=hint)
-    if measure.zeroing and not ENGINES[run.engine].explainable:
-        hint = "remove --engine, or use rollout"
-        raise UsageError("needs the native engine, which can run a layer by itself", where=where, hint=hint)
 
 
 def _layers(run: RunConfig, n_layers: int, measure: FlowMeasure) -> list[int]:

@@ -1,6 +1,6 @@
 """Norms, attention and the transformer block."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -69,6 +69,7 @@ class LayerContext:
         context: What keys and values are made of under cross-attention, (B, K, D); None for the block's own input.
         hooks: Who looks at attention.
         cache: Keys and values of the tokens before the block's input; None where there are none.
+        rows: Positions whose output is needed, ascending; None for all.
     """
 
     spec: AttentionSpec
@@ -76,6 +77,7 @@ class LayerContext:
     context: Tensor | None
     hooks: AttentionHooks
     cache: KeyValueCache | None = None
+    rows: Sequence[int] | None = None
 
 
 class Attention(nn.Module):
@@ -95,7 +97,10 @@ class Attention(nn.Module):
         self.sinks = nn.Parameter(torch.empty(h)) if config.sinks else None
 
     def forward(self, x: Tensor, setting: LayerContext) -> Tensor | None:
-        """Map (B, Q, D) to (B, Q, D), or (B, Q, H·Ev) without output projection; None after the last recorded layer."""
+        """Map (B, Q, D) to (B, rows, D), or (B, rows, H·Ev) without output projection.
+
+        None after the last recorded layer.
+        """
         out_weight = None if self.out is None else self.out.weight
         spec = setting.spec if self.sinks is None else replace(setting.spec, sinks=self.sinks)
         q, k, v = self._project_qkv(x, setting)
@@ -104,7 +109,7 @@ class Attention(nn.Module):
         heads = setting.hooks.attend(AttentionInputs(self.layer, q, k, v, spec, out_weight))
         if heads is None:
             return None
-        made, out = heads, self.out
+        made, out = heads if setting.rows is None else heads[:, :, setting.rows], self.out
 
         def project(rows: slice) -> Tensor:
             joined = made[:, :, rows].transpose(1, 2).flatten(2)  # (B, rows, H·Ev)
@@ -145,12 +150,13 @@ class TransformerBlock(nn.Module):
         self.norm_mlp_out = make_norm(config) if after and self.mlp is not None else nn.Identity()
 
     def forward(self, x: Tensor, setting: LayerContext) -> Tensor | None:
-        """Map (B, T, D) to (B, T, D); None after the last recorded layer."""
+        """Map (B, T, D) to (B, rows, D); None after the last recorded layer."""
         post = self.config.norm_order == "post"
         attended = self.attention(x if post else self.norm_attention(x), setting)
         if attended is None:
             return None
         attended = self.norm_attention_out(attended)
+        x = x if setting.rows is None else x[:, setting.rows]
         middle = x + attended if self.config.residual else attended
         if post:
             middle = self.norm_attention(middle)

@@ -146,6 +146,15 @@ class Stack(nn.Module):
         return made
 
     @torch.inference_mode()
+    def final_states(self, hidden: Tensor) -> Tensor:
+        """Return what the last block gave, (…, D), after the model's final norm, where it has one."""
+        if self.head is None:
+            return hidden
+        with self.weights.holding("head"):
+            made: Tensor = self.head.norm(hidden)
+        return made
+
+    @torch.inference_mode()
     def run_variants(
         self,
         inputs: Sequence[Tensor],
@@ -154,8 +163,9 @@ class Stack(nn.Module):
         *,
         context: Ids | None = None,
         progress: Callable[[int, int], None] | None = None,
+        rows: Sequence[int] | None = None,
     ) -> Tensor:
-        """Return what the last block makes of one text under each of several cuts, (V, T, D).
+        """Return what the last block makes of one text under each of several cuts, (V, rows, D).
 
         A variant is the text as it ran without cuts up to the first layer in which it has one, and joins the batch
         there: no layer runs twice for what no cut has changed.
@@ -166,6 +176,7 @@ class Stack(nn.Module):
             hooks: Has the variants, sorted by the first layer in which they have a cut.
             context: The text that keys and values are made of under cross-attention.
             progress: Called with blocks done and to do, each counted once for every variant that runs through it.
+            rows: Positions whose final states are wanted, ascending; None for all.
         """
         starts = [min(variant) for variant in hooks.variants]
         first, count, done = starts[0], len(self.blocks), 0
@@ -179,7 +190,7 @@ class Stack(nn.Module):
                 x = torch.cat((x, inputs[layer].expand(starts.count(layer), -1, -1)))
                 if source is not None:
                     setting = replace(setting, context=source.expand(len(x), -1, -1))
-                x = block(x, setting)
+                x = block(x, replace(setting, rows=rows) if layer == count - 1 else setting)
                 done += len(x)
                 if progress is not None:
                     progress(done, total)

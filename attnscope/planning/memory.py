@@ -44,7 +44,12 @@ def head_parameters(c: ModelConfig) -> int:
         return 0
     count = (c.head.norm + bool(c.head.transform)) * norm_parameters(c, c.d_model)
     count += (c.d_model + 1) * c.d_model * bool(c.head.transform)
-    return count + c.vocab_size * (c.d_model * (not c.head.tied) + c.head.bias)
+    return count + c.head.predicts * c.vocab_size * (c.d_model * (not c.head.tied) + c.head.bias)
+
+
+def cache_bytes(c: ModelConfig, dtype: str, tokens: int) -> int:
+    """Return bytes of the keys and values of a text of so many tokens in every layer, one of them while it grows."""
+    return (c.n_layers + 1) * tokens * c.n_kv_heads * (c.d_head + c.d_value) * DTYPE_BYTES[dtype]
 
 
 class MemoryLimit:

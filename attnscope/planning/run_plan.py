@@ -14,7 +14,14 @@ from attnscope.masks.expression import parse_mask, used_mask
 from attnscope.masks.terms import Hidden, MaskTerm, MatrixFile, Own
 from attnscope.planning.attribution_plan import count_cells
 from attnscope.planning.estimate import MemoryDemand, estimate_memory
-from attnscope.planning.memory import MEMORY_HINT, MemoryLimit, find_stream_reason, layer_parameters, memory_limit
+from attnscope.planning.memory import (
+    MEMORY_HINT,
+    MemoryLimit,
+    cache_bytes,
+    find_stream_reason,
+    layer_parameters,
+    memory_limit,
+)
 from attnscope.planning.prediction_plan import AT_ONCE, PredictedPlaces, plan_predictions
 from attnscope.planning.text_plan import TextPlan, plan_text, with_padding
 from attnscope.report import STAGES, Token
@@ -98,6 +105,9 @@ def make_plan(run: RunConfig, source: ModelSource, continued: Mapping[int, list[
     more: dict[str, int] = {}
     if run.target is not None:
         more = {"kept": 8 * count_cells(source, [text_plan.tokens for text_plan in plan.text_plans])}
+    if run.generate and continued is None:  # the pass that continues texts, one after the other
+        longest = max(len(text_plan.tokens) for text_plan in plan.text_plans)
+        more |= {"cache": cache_bytes(source.config, run.dtype, longest + run.generate)}
     return fit_to_memory(plan, more, hint=hint)
 
 
@@ -279,5 +289,5 @@ def memory_demand(plan: RunPlan) -> MemoryDemand:
         output_needed=extremes(picked)[0] + 1 < plan.n_layers_run,
         masks=frozenset(used_mask(plan.terms, mask) for mask in c.masks_of(plan.n_layers_run)),
         threads=run.threads or count_threads(),
-        predicted=min(AT_ONCE, sum(len(place.positions) for place in plan.predicted)),
+        predicted=max(min(AT_ONCE, sum(len(place.positions) for place in plan.predicted)), int(run.generate > 0)),
     )

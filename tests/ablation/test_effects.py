@@ -42,9 +42,9 @@ def gpt2(tmp_path_factory):
 
 
 def seen(model, ids):
-    """Log-probabilities after the last token of the text; final states before the last norm; weights: float64."""
+    """Log-probabilities after the last token of the text; final states after the last norm; weights: float64."""
     entered = []
-    handle = model.transformer.ln_f.register_forward_pre_hook(lambda _, args: entered.append(args[0][0]))
+    handle = model.transformer.ln_f.register_forward_hook(lambda _, __, made: entered.append(made[0]))
     with torch.inference_mode():
         made = model(input_ids=torch.tensor([ids]), output_attentions=True)
     handle.remove()
@@ -83,8 +83,7 @@ def test_every_head(gpt2, engine, monkeypatch):
             moved[layer, head] = np.linalg.norm(changed[AT] - hidden[AT]) / np.linalg.norm(hidden[AT])
     (effects,) = found.effects
     np.testing.assert_allclose(found.grid(effects.kl), kl, rtol=1e-4, atol=1e-5)
-    if engine == "native":  # the other engine's final hidden states have passed the last norm
-        np.testing.assert_allclose(found.grid(effects.hidden), moved, rtol=1e-4)
+    np.testing.assert_allclose(found.grid(effects.hidden), moved, rtol=1e-4)
     assert effects.correlation == pytest.approx(counted_correlation(off_sink.ravel(), kl.ravel()), abs=1e-6)
     assert found.order() == np.argsort(-kl.ravel()).tolist()
 
@@ -114,12 +113,38 @@ def test_cuts_together(gpt2, engine):
         assert token.change == pytest.approx((after - before)[token.id] / np.log(2), abs=1e-4)
     for token in change.tokens:
         assert token.text == (WORDS[token.id] if token.id < len(WORDS) else f"<{token.id}>")
-    if engine == "native":
-        cosine, moved = change_of(hidden, changed)
-        norms = np.linalg.norm(hidden, axis=-1)
-        np.testing.assert_allclose(effect.change, moved, rtol=1e-4, atol=1e-5)
-        np.testing.assert_allclose(effect.cosine, cosine, atol=1e-5)
-        np.testing.assert_allclose(found.norms, norms, rtol=1e-5)
+    cosine, moved = change_of(hidden, changed)
+    norms = np.linalg.norm(hidden, axis=-1)
+    np.testing.assert_allclose(effect.change, moved, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(effect.cosine, cosine, atol=1e-5)
+    np.testing.assert_allclose(found.norms, norms, rtol=1e-5)
+
+
+@pytest.mark.parametrize("engine", ["native", "transformers"])
+def test_final_states_are_normed_without_a_head(tmp_path, engine):
+    """A checkpoint that has a final norm and no head: the change is that of transformers' `last_hidden_state`."""
+    (row,) = (row for row in TABLE if row.name == "llama")
+    model = hf.LlamaModel(hf.LlamaConfig(**row.config, tie_word_embeddings=False)).eval()
+    with torch.no_grad():
+        model.norm.weight.copy_(torch.linspace(0.2, 3.0, len(model.norm.weight)))
+    model.save_pretrained(tmp_path)
+    write_tokenizer(tmp_path)
+    found = survey_effects(
+        RunConfig((TextInput(TEXT),), model=str(tmp_path), engine=engine), AblationOptions(each="layer")
+    )
+    (effects,) = found.effects
+    assert (effects.kl, found.positions) == (None, [])
+    ids = torch.tensor([ids_of(found)])
+    with torch.inference_mode():
+        before = model(ids).last_hidden_state[0].double().numpy()
+        for layer in range(3):
+            handle = model.layers[layer].self_attn.register_forward_hook(
+                lambda _, __, made: (torch.zeros_like(made[0]), *made[1:])
+            )
+            after = model(ids).last_hidden_state[0].double().numpy()
+            handle.remove()
+            moved = change_of(before, after)[1] / np.linalg.norm(before, axis=-1)
+            assert effects.hidden[layer] == pytest.approx(moved.mean(), rel=1e-4)
 
 
 def test_mean_over_a_reference_text(gpt2):
@@ -140,6 +165,29 @@ def test_mean_over_a_reference_text(gpt2):
     assert [effect.how for effect in ablate(run, with_edge).effects] == ["renormalised", "unnormalised"]
     own = ablate(run, AblationOptions(("L1H2",), replacement="mean"))
     assert own.effects[0].predictions[0].kl != pytest.approx(kl, rel=1e-3)
+
+
+@pytest.mark.parametrize("engine", ["native", "transformers"])
+def test_hidden_tokens_are_hidden_in_a_reference_text_too(gpt2, engine):
+    """As far as it has them: the mean is taken under the same mask, and a note names what is not there."""
+    path, model = gpt2
+    reference, hide = "was river old", "bank,river,9,2"
+    ids = [WORDS.index(word) for word in reference.split()] + [2]
+    joined, every = [], list(range(4))
+    handle = model.transformer.h[1].attn.c_proj.register_forward_pre_hook(lambda _, args: joined.append(args[0][0]))
+    edges = [(layer, every, range(len(ids)), [1, 2]) for layer in range(3)]
+    with masked_edges(model, "gpt2", edges, len(ids)):
+        seen(model, ids)
+    handle.remove()
+    run = RunConfig((TextInput(TEXT),), model=path, hide=hide, engine=engine)
+    found = ablate(run, AblationOptions(("L1H2",), replacement="mean", reference=reference))
+    n, mean = len(found.tokens), joined[0].unflatten(-1, (4, 6))[:, 2].mean(0)
+    with masked_edges(model, "gpt2", [(layer, every, range(n), [1, 2, 4, 9]) for layer in range(3)], n):
+        before, _, _ = seen(model, ids_of(found))
+        with cut_heads(model, (1, 2), value=mean):
+            after, _, _ = seen(model, ids_of(found))
+    assert found.effects[0].predictions[0].kl == pytest.approx(divergence(before, after), rel=1e-4)
+    assert found.notes == ["--reference: has no bank, 9 to hide"]
 
 
 def test_an_encoder_without_a_head_has_hidden_states_alone(minilm: Path):

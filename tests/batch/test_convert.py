@@ -24,7 +24,8 @@ from tests.batch.test_dump import dump, found
 from tests.helpers.sample_overviews import overview
 from tests.helpers.sample_reports import report, text_report, tokens
 
-SETTINGS = Settings(top=2, by="value", keep=("top", "rows", "columns", "pooled", "stages"), stages=("masked",))
+KEPT = ("top", "rows", "columns", "pooled", "effects", "stages")
+SETTINGS = Settings(top=2, by="value", keep=KEPT, stages=("masked",))
 TEXTS = ("The bank by the river", "", '"quoted", twice', "bank")
 
 

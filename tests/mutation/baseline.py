@@ -16,7 +16,7 @@ from tests.mutation.sandbox import Sandbox, load
 # Not in it: lint and types; planted bugs (a mutant fails them for the wrong reason); tests of help, signals, kills and
 # failing disks, which take minutes and ask nothing about numbers; tests that start the program anew or never run it.
 _FOLDERS = "analysis comparison model parity pipeline batch cli explanation referee checks engines adversarial".split()
-_LEFT_OUT = "planted_bugs planted_elsewhere soak faults scripting reference".split()
+_LEFT_OUT = "planted_bugs planted_elsewhere planted_effects soak faults scripting reference".split()
 _LEFT_OUT += "fuzz folders mutations names_and_disks tokenizers".split()  # of tests/adversarial
 _LEFT_OUT += "help lazy boundary hostile progress complete usage info".split()  # of tests/cli
 _SUBPROCESSES = ("cli/test_batch.py",)

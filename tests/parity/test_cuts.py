@@ -165,6 +165,7 @@ def test_cuts_equal_transformers(name: str, tmp_path: Path) -> None:
         means = {n: one.compute() for n, one in recorders.items()}
         found = uncut.run(variants(means), lambda done, total, told=told: told.append((done, total)))
         assert told[-1][0] == told[-1][1]
+        torch.testing.assert_close(uncut.run(variants(means), rows=[2, 8]), found[:, [2, 8]], rtol=1e-5, atol=1e-5)
         ours = [engine.logits(one) for one in found]
         empty = torch.full((n_layers, shape, width(engine)), torch.nan)
         zero, mean, last = (empty.clone() for _ in range(3))

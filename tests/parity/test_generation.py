@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+import msgspec
 import pytest
 import torch
 import transformers as hf
@@ -10,17 +11,22 @@ import transformers as hf
 import attnscope
 from attnscope.analysis import continue_text
 from attnscope.checkpoints.checkpoint import open_checkpoint
-from attnscope.config import ModelConfig, OutputHead
+from attnscope.config import ModelConfig, OutputHead, RunConfig, TextInput
 from attnscope.engines.native import NativeEngine
+from attnscope.engines.opening import open_source
 from attnscope.engines.protocol import Engine, EngineSettings
 from attnscope.engines.transformers.engine import TransformersEngine
 from attnscope.engines.transformers.loading import load_model
 from attnscope.errors import AttnscopeError
 from attnscope.masks.terms import Own
 from attnscope.model.batch import make_batch, pad_texts
+from attnscope.model.cache import KeyValueCache
 from attnscope.model.randomize import make_random
+from attnscope.pipeline import inspect
+from attnscope.planning.run_plan import make_plan
 from attnscope.report import Token
 from tests.analysis.test_predictions import SAMPLE
+from tests.helpers.architectures import write_tokenizer
 from tests.helpers.tiny_models import Row
 from tests.parity.test_logits import CPU, SETTINGS, WITH_HEAD, open_native
 
@@ -141,3 +147,24 @@ def test_a_real_model_continues_as_transformers_does(smollm2: Path) -> None:
         assert [token.id for token in one.tokens] == best.tolist()
         assert [token.probability for token in one.tokens] == pytest.approx(share.tolist(), abs=1e-5)
         assert [token.logit for token in one.tokens] == pytest.approx(logits[one.position, best].tolist(), abs=1e-4)
+
+
+def test_the_cache_is_part_of_the_estimate_and_the_bar_counts_tokens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """What keys and values of every layer take, counted where they are kept, and once more of a layer that grows."""
+    (row,) = (row for row in CAUSAL if row.name == "llama")
+    row.save(tmp_path)
+    write_tokenizer(tmp_path)
+    caches, steps = list[KeyValueCache](), list[tuple[str, int, int]]()
+    make = KeyValueCache.__init__
+    monkeypatch.setattr(KeyValueCache, "__init__", lambda self: (make(self), caches.append(self))[0])
+    given = RunConfig((TextInput("the bank by the river"), TextInput("water")), str(tmp_path), predict=True)
+    run = msgspec.structs.replace(given, generate=4)
+    source = open_source(run, run.texts)
+    report = inspect(run, lambda *step: steps.append(step))
+    (longest, _) = caches
+    held = sum(tensor.nbytes for pair in longest._layers.values() for tensor in pair)
+    layers, tokens = source.config.n_layers, len(report.texts[0].tokens)
+    most = held * (layers + 1) // layers * (tokens + 1) // (tokens - 1)  # the last token is not put into it, and </s>
+    plain, grown = (make_plan(one, source).memory.estimate for one in (given, run))
+    assert grown - plain == most
+    assert [step for step in steps if step[0] == "generating"] == [("generating", n, 8) for n in range(8)]

@@ -14,7 +14,7 @@ from tests.helpers.effect_arithmetic import change_of, divergence, log_softmax, 
 from tests.referee import draw, runner, verify
 from tests.referee.call import Call, places
 from tests.referee.expected import ROUNDINGS, Number, U
-from tests.referee.models import MINILM, Models
+from tests.referee.models import MINILM, Model, Models
 from tests.referee.predicting import SHOWN, logit_slack, predicted_places, predicts, spelling, through
 from tests.referee.reference import Allowed, Array, Layer, Pass, raw_and_scaled, softmax
 from tests.referee.verify import Json, Mismatch, Text, close, same
@@ -115,7 +115,7 @@ def call(models: Models, seed: int, number: int) -> Cutting:
     cuts = [_cut(random, base, counts, (layers, heads)) for _ in range(random.choice((1, 1, 2, 3)))]
     mean = any(cut.query is None for cut in cuts) and random.random() < 0.4
     other = " ".join(random.choice(model.words) for _ in range(random.choice((2, 5))))
-    given = other if mean and base.hide is None and random.random() < 0.5 else None
+    given = other if mean and random.random() < 0.5 else None
     return Cutting(base, cuts, None, mean, given, at)
 
 
@@ -180,6 +180,36 @@ class _Compared:
     logits: Array | None
 
 
+def _compared(one: Pass, positions: list[int] | None) -> _Compared:
+    """What is compared of a pass; positions are None where nothing predicts."""
+    logits = one.logits[positions] if one.logits is not None and positions else None
+    return _Compared(one.final, None if logits is None else log_softmax(logits), logits)
+
+
+def check_heads(
+    found: Json, positions: list[int], units: list[tuple[int, int]], call: Call, of: tuple[Model, Text]
+) -> None:
+    """Verify the effects of heads, each cut alone, that a dump keeps of one text.
+
+    Raises:
+        Mismatch: Something is not so.
+    """
+    model, text = of
+    kind = predicts(model.name, call.engine)
+    same("positions", positions, [] if kind is None else predicted_places(model, text)[1])
+    at = None if kind is None else positions
+    uncut = through(model, text, text.mask)
+    before, cuts = _compared(uncut, at), [Resolved([unit]) for unit in units]
+    after = [_compared(through(model, text, text.mask, _Blend([cut], True, None)), at) for cut in cuts]
+    kl, hidden = _effects_of(before, after, positions or list(range(text.n)))
+    weights = [_weight(text, uncut, cut) for cut in cuts]
+    value, slack = (np.array([getattr(one, name) for one in weights]) for name in ("value", "slack"))
+    for name, number in (("hidden", hidden), ("weight", Number(value, slack)), ("kl", kl)):
+        same(f"has {name}", found.get(name) is not None, number is not None)
+        if number is not None:
+            close(name, found[name], number)
+
+
 def check(made: Cutting, models: Models) -> None:
     """Run one call and verify every number of what it says.
 
@@ -203,19 +233,19 @@ def check(made: Cutting, models: Models) -> None:
     uncut = through(model, text, text.mask)
     means = [_means(layer, w) for layer, w in zip(uncut.layers, uncut.weights, strict=True)] if made.mean else None
     if made.reference is not None:
-        other = Text(model, replace(made.call, texts=(made.reference,), pair=None), 0)
+        given = replace(made.call, texts=(made.reference,), pair=None, hide=None)
+        other = Text(model, given, 0)
+        if made.call.hide is not None:  # as far as the reference has it
+            hide = [part for part in made.call.hide.split(",") if _is_there(part, other.words)]
+            other = Text(model, replace(given, hide=",".join(hide) or None), 0)
         whole = through(model, other, other.mask)
         means = [_means(layer, w) for layer, w in zip(whole.layers, whole.weights, strict=True)]
-
-    def compared(one: Pass) -> _Compared:
-        hidden = one.final if made.call.engine == "transformers" else one.streams[-1]
-        logits = one.logits[positions] if kind is not None and one.logits is not None and positions else None
-        return _Compared(hidden, None if logits is None else log_softmax(logits), logits)
+    at = None if kind is None else positions
 
     def cut(cuts: Sequence[Resolved], renormalised: bool) -> _Compared:
-        return compared(through(model, text, text.mask, _Blend(cuts, renormalised, means)))
+        return _compared(through(model, text, text.mask, _Blend(cuts, renormalised, means)), at)
 
-    before = compared(uncut)
+    before = _compared(uncut, at)
     if made.each is None:
         _cuts(found, made, text, uncut)
         cuts = [_resolved(one, text) for one in made.cuts]
@@ -246,6 +276,12 @@ def check(made: Cutting, models: Models) -> None:
         expected = rank_correlation(verify.numbers(found["weights"]), ranked) if len(units) else np.nan
         ours = np.nan if effect["correlation"] is None else effect["correlation"]
         close("correlation", ours, Number(np.array(expected), np.array(1e-6)))
+
+
+def _is_there(part: str, words: Sequence[str]) -> bool:
+    return part in [str(n) for n in range(-len(words), len(words))] or (
+        not part.lstrip("-").isdigit() and bool(places(part, words))
+    )
 
 
 def _sees_nothing(call: Call, text: Text) -> bool:

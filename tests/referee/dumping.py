@@ -17,15 +17,15 @@ from zlib import crc32
 import numpy as np
 from safetensors.numpy import load_file
 
-from tests.referee import draw, runner, verify
+from tests.referee import cutting, draw, runner, verify
 from tests.referee.call import Call, places
 from tests.referee.expected import STAGES, STATISTICS, Unit
-from tests.referee.models import Model, Models
+from tests.referee.models import MINILM, Model, Models
 from tests.referee.verify import Json, Mismatch, Text, close, same
 
 _PARTS = ("top", "rows", "columns", "pooled")
 _MEASURES = {"weight": ("weight",), "value": ("weight", "value"), "projected": ("weight", "value", "projected")}
-_TABLES = {"contributors": "top", "rows": "rows", "columns": "columns", "matrices": "stages"}
+_TABLES = {"contributors": "top", "rows": "rows", "columns": "columns", "matrices": "stages", "effects": "effects"}
 
 
 @dataclass(frozen=True)
@@ -93,6 +93,8 @@ def call(models: Models, seed: int, number: int) -> Dumping:
     written = [json.dumps({"text": a} | ({"pair": b} if b else {})) if lines else a for a, b in items]
     source.write_text("".join(line + "\n" for line in written))
     keep = [part for part in _PARTS if random.random() < 0.6] or ["rows"]
+    cuts = Random(f"effects {seed}:{number}").random() < 0.2 and base.model != MINILM and base.what_if is None
+    keep += ["effects"] if cuts and "mean" not in (base.layer, base.head) else []
     output = models.place / f"dump-{seed}-{number}{random.choice(('.jsonl', '', '', '.json'))}"
     return Dumping(base, items, source, output, keep, random.choice((1, 2, 5, 16)))
 
@@ -170,12 +172,15 @@ def _record(where: str, record: Json, arrays: Json, item: Call, made: Dumping, m
     keys = list(range(text.n)) if item.key is None else places(item.key, words)
     same(where + "queries", record["queries"], queries)
     kept = made.keep + (["stages"] if item.stage else [])
-    same(where + "parts", {part for part in (*_PARTS, "stages") if record.get(part)}, set(kept))
+    same(where + "parts", {part for part in (*_PARTS, "effects", "stages") if record.get(part)}, set(kept))
     if item.stage:
         same(where + "keys", record["keys"], keys)
         same(where + "stages", set(record["stages"]), set(item.stages))
     units = verify.named_units(item, [text.layers], [text], [])
     same(where + "units", [tuple(unit) for unit in record["units"]], [name for name, _ in units])
+    if "effects" in made.keep:
+        there = [(int(layer), int(head)) for layer, head in record["units"]]
+        cutting.check_heads(arrays["effects"], record.get("positions", []), there, item, (model, text))
     for n, (name, (layers, heads)) in enumerate(units):
         unit = Unit([text.layers[i] for i in layers], heads, "mean" not in name)
         at = f"{where}L{name[0]}H{name[1]} "
@@ -260,6 +265,9 @@ def _shaped(table: str, record: Json, rows: list[dict[str, str]], made: Dumping)
         return {n: filled((n_units, n_queries), n, lambda row: (query[int(row["query"])],), rows) for n in names}
     if table == "columns":
         return filled((n_units, n), "mass", lambda row: (int(row["key"]),), rows)
+    if table == "effects":
+        made_of = {name: filled((n_units,), name, lambda row: (), rows).tolist() for name in ("kl", "hidden", "weight")}
+        return {name: None if np.isnan(values).all() else values for name, values in made_of.items()}
     key = {position: n for n, position in enumerate(record["keys"])}
     stages = {}
     for stage in dict.fromkeys(row["stage"] for row in rows):

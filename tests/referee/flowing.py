@@ -46,7 +46,6 @@ def call(models: Models, seed: int, number: int) -> Flowing:
     base = replace(
         base, texts=(text,), pair=None, file=None, head=None, by=None, pool=None, stage=None, what_if=None,
         mask=None if base.mask and "." in base.mask else base.mask, layer=f"{low}-{layers[-1]}",
-        engine=None if "zeroing" in measure else base.engine,
         query=draw.places(random, (text,), counts) if random.random() < 0.3 else None,
         key=draw.places(random, (text,), counts) if random.random() < 0.3 else None,
         hide=draw.hidden(seed, number, (text,), counts) if random.random() < 0.3 else None,
@@ -94,7 +93,7 @@ def _least_row(weights: Array, measure: str) -> float:
     """What rows are divided by, at least: sinks leave less than 1."""
     sums = weights.mean(0).sum(-1)
     sums = sums[sums > 0] if measure != "rollout" else 0.5 * sums + 0.5
-    return min(1.0, *sums)
+    return min([1.0, *sums])
 
 
 def _zeroed(model: Model, text: Text, number: int) -> Number:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from attnscope.engines.protocol import EngineSettings, UncutRun
+from attnscope.engines.transformers.blocks import BlockRerunner, cannot_rerun, find_blocks
 from attnscope.engines.transformers.interface import AttentionCapture, StopForward, capturing, unsupported_attention
 from attnscope.engines.transformers.loading import TransformersModel
 from attnscope.engines.transformers.output_head import apply_head
@@ -20,6 +21,7 @@ from attnscope.masks.terms import Causal, Mask, MaskTerm, Own, SlidingWindow
 from attnscope.model.attention import attend
 from attnscope.model.batch import Batch, TokenTensors
 from attnscope.model.cuts import Variant, cuts_of_layer
+from attnscope.model.hooks import AttentionHooks
 from attnscope.model.inputs import AttentionInputs
 from attnscope.model.masks import build_mask, intersect, padding_mask
 from attnscope.model.stack import BlockObserver
@@ -66,12 +68,14 @@ class TransformersEngine:
         settings: How it runs.
         own: In words, the masks that the model itself was seen to use, by layer.
         projections: The output projections that were found, by layer.
+        modules: The modules of attention that were seen, by layer.
     """
 
     loaded: TransformersModel
     settings: EngineSettings
     own: dict[int, str] = field(default_factory=dict)
     projections: dict[int, nn.Module] = field(default_factory=dict)
+    modules: dict[int, nn.Module] = field(default_factory=dict)
 
     def forward(
         self,
@@ -102,13 +106,14 @@ class TransformersEngine:
             (*batch.tokens.real.shape, keys.real.shape[1]),
         )
 
-        def on_attention(part: str, _: nn.Module, inputs: AttentionInputs) -> Tensor:
+        def on_attention(part: str, module: nn.Module, inputs: AttentionInputs) -> Tensor:
             if part != self.loaded.chosen:
                 return _required(attend(inputs))
             _check_sizes(inputs, sizes)
             seen.add(inputs.layer)
             if inputs.layer not in self.own:
                 self.own[inputs.layer] = describe_allowed(inputs.spec.mask, batch.tokens.lengths[0], keys.lengths[0])
+            self.modules[inputs.layer] = module
             if session.projection is not None:
                 self.projections[inputs.layer] = session.projection
             show = partial(
@@ -147,15 +152,24 @@ class TransformersEngine:
         """Return the logits over the vocabulary of final hidden states."""
         return apply_head(self.loaded.predicting, hidden)
 
+    def final_states(self, hidden: Tensor) -> Tensor:
+        """Return hidden states as they are: the model has normed them."""
+        return hidden
+
     def _attend(self, inputs: AttentionInputs, pad: Mask, show: Callable[..., Tensor | None]) -> Tensor | None:
         """Show one layer's attention under the mask that was asked for."""
+        masked = self._masked(inputs, pad)
+        if self.settings.same_scores and masked is not inputs:
+            return show(inputs, observed=masked.spec.mask)
+        return show(masked)
+
+    def _masked(self, inputs: AttentionInputs, pad: Mask) -> AttentionInputs:
+        """Return one layer's attention with the mask that was asked for."""
         own = inputs.spec.mask
         if all(isinstance(term, Own) for term in self.settings.terms):
-            return show(inputs)
+            return inputs
         used = intersect((build_mask(self.settings.terms, own, self.settings.resolved), pad))
-        if self.settings.same_scores:
-            return show(inputs, observed=used)
-        return show(replace(inputs, spec=replace(inputs.spec, mask=used)))
+        return replace(inputs, spec=replace(inputs.spec, mask=used))
 
     def run(self, batch: Batch, **more: Any) -> Any:
         """Return what the model gives for a batch; `more` goes to it as it is."""
@@ -179,8 +193,32 @@ class TransformersEngine:
         return TransformersContinuation(self.loaded)
 
     def run_blocks(self, batch: Batch, last: int, observe: BlockObserver) -> None:
-        """Refuse: what a layer of transformers takes besides its input is its model's own."""
-        raise AttnscopeError("transformers' layers cannot be run by themselves", hint="use --engine native")
+        """Hand each layer up to the last to a function, with its input and output, while the model runs.
+
+        Raises:
+            AttnscopeError: A layer is no module that takes and gives hidden states.
+        """
+        self.forward(batch, {layer: () for layer in range(self.sizes[0])})  # which shows the modules
+        n = batch.tokens.real.shape[1]
+        pad = padding_mask(batch.tokens.lengths, n, batch.tokens.real.device)
+
+        def attend_for(part: str, inputs: AttentionInputs, hooks: AttentionHooks) -> tuple[Tensor, Mask | None]:
+            if part != self.loaded.chosen:
+                return _required(attend(inputs)), None
+            _check_sizes(inputs, (len(inputs.q), n, n))
+            inputs = self._masked(inputs, pad)
+            return _required(hooks.attend(inputs)), inputs.spec.mask
+
+        runner = BlockRerunner(self.loaded.model, attend_for, last, observe)
+        blocks = find_blocks(self.loaded.model, self.modules.values())
+        handles = [block.register_forward_hook(runner.after_block, with_kwargs=True) for block in blocks]
+        try:
+            self._run(AttentionCapture(self.loaded.model, runner.on_attention), batch)
+        finally:
+            for handle in handles:
+                handle.remove()
+        if missed := set(range(last + 1)) - runner.handed:
+            raise cannot_rerun(min(missed))
 
     @property
     def sizes(self) -> tuple[int, int]:
@@ -225,10 +263,15 @@ class TransformersEngine:
         hidden = self.forward(batch, recorders, progress, final=True)
         source = self.settings.encoder_texts
 
-        def run(variants: Sequence[Variant], progress: Callable[[int, int], None] | None = None) -> Tensor:
+        def run(
+            variants: Sequence[Variant],
+            progress: Callable[[int, int], None] | None = None,
+            rows: Sequence[int] | None = None,
+        ) -> Tensor:
             several = None if source is None else source.repeated(len(variants))
             engine = replace(self, settings=replace(self.settings, encoder_texts=several))
-            return _required(engine.forward(batch.repeated(len(variants)), {}, progress, final=True, variants=variants))
+            made = engine.forward(batch.repeated(len(variants)), {}, progress, final=True, variants=variants)
+            return _required(made) if rows is None else _required(made)[:, rows]
 
         return UncutRun(_required(hidden), run)
 

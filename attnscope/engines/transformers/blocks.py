@@ -1,0 +1,133 @@
+"""Run the layers of a `transformers` model again on other inputs, each from within the model's own forward pass.
+
+What a layer takes besides its input (masks, rotary tables, a position bias) is its model's own: it is what the layer
+was called with, repeated for every text of a batch.
+"""
+
+import inspect
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Any
+
+from torch import Tensor, nn
+
+from attnscope.engines.transformers.interface import AttentionCapture, StopForward, capturing
+from attnscope.errors import AttnscopeError
+from attnscope.masks.terms import Mask
+from attnscope.model.hooks import AttentionHooks
+from attnscope.model.inputs import AttentionInputs
+from attnscope.model.stack import BlockObserver
+
+_CACHES = ("past_key_values", "past_key_value", "layer_past")  # a layer that runs again must not add to them
+Attend = Callable[[str, AttentionInputs, AttentionHooks], tuple[Tensor, Mask | None]]
+
+
+def find_blocks(model: nn.Module, attention: Iterable[nn.Module]) -> list[nn.Module]:
+    """Return the modules that are layers: of those in a list, the largest that hold one module of attention each.
+
+    Args:
+        model: The model.
+        attention: The modules of attention that tokens of one part go through, without repetition.
+    """
+    holding = {id(module) for module in attention}
+    found: list[nn.Module] = []
+
+    def search(module: nn.Module, listed: bool) -> None:
+        inside = {id(child) for child in module.modules()} & holding
+        if listed and len(inside) == 1:
+            found.append(module)
+        elif inside:
+            for child in module.children():
+                search(child, isinstance(module, nn.ModuleList))
+
+    search(model, listed=False)
+    return found
+
+
+class BlockRerunner:
+    """What listens to the layers of a model while it runs one text, and hands each to an observer.
+
+    Args:
+        model: The model.
+        attend: Computes one call of attention for its hooks; gives the output, and the mask of a layer of the part that
+            is looked at, None for another part.
+        last: The last layer that runs.
+        observe: See Engine.run_blocks.
+
+    Attributes:
+        handed: Layers that the observer got.
+    """
+
+    def __init__(self, model: nn.Module, attend: Attend, last: int, observe: BlockObserver) -> None:
+        self._model, self._attend, self._last, self._observe = model, attend, last, observe
+        self._seen: list[tuple[int, Mask]] = []  # layers whose attention has run, with their masks
+        self._again, self.handed = False, set[int]()
+
+    def on_attention(self, part: str, _: nn.Module, inputs: AttentionInputs) -> Tensor:
+        """Compute the attention of the model's own pass."""
+        output, mask = self._attend(part, inputs, AttentionHooks({}, all_outputs=True))
+        if mask is not None:
+            self._seen.append((inputs.layer, mask))
+        return output
+
+    def after_block(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+        """Hand a layer to the observer; a forward hook with keyword arguments."""
+        if self._again:
+            return
+        seen, self._seen = self._seen, []
+        if not seen:
+            return
+        layer, mask = seen[0]
+        name, x = _first(module, args, kwargs)
+        y = output if isinstance(output, Tensor) else next(iter(output), None)
+        if len(seen) > 1 or not isinstance(x, Tensor) or not isinstance(y, Tensor) or x.shape != y.shape or x.ndim != 3:
+            raise cannot_rerun(layer)
+
+        def run_block(x: Tensor, hooks: AttentionHooks) -> Tensor:
+            given = {key: None if key in _CACHES else _repeated(value, len(x)) for key, value in kwargs.items()}
+            more = [_repeated(value, len(x)) for value in args]
+            if args:
+                more[0] = x.contiguous()
+            else:
+                given[name] = x.contiguous()
+            found = self._run_again(module, more, given, layer, hooks)
+            return found if isinstance(found, Tensor) else found[0]
+
+        self.handed.add(layer)
+        self._observe(layer, run_block, x, y, mask)
+        if layer >= self._last:
+            raise StopForward
+
+    def _run_again(
+        self, module: nn.Module, args: list[Any], kwargs: dict[str, Any], layer: int, hooks: AttentionHooks
+    ) -> Any:
+        def on_attention(part: str, _: nn.Module, inputs: AttentionInputs) -> Tensor:
+            return self._attend(part, replace(inputs, layer=layer), hooks)[0]
+
+        self._again = True
+        try:
+            with capturing(AttentionCapture(self._model, on_attention)):
+                return module(*args, **kwargs)
+        finally:
+            self._again = False
+
+
+def cannot_rerun(layer: int) -> AttnscopeError:
+    """Return the refusal of a model whose layers are not modules that take and give hidden states."""
+    found = f"layer {layer} is no module of the model that can be run by itself"
+    return AttnscopeError(found, where="--engine transformers", hint="use rollout, or --engine native")
+
+
+def _first(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[str, Any]:
+    """Return the name and value of the first argument of a module, which is its input."""
+    name = next(iter(inspect.signature(module.forward).parameters))
+    return name, args[0] if args else kwargs.get(name)
+
+
+def _repeated(value: Any, count: int) -> Any:
+    """Return an argument for so many copies of one text: whatever has an axis for texts is repeated along it."""
+    if isinstance(value, Tensor) and value.ndim > 1 and value.shape[0] == 1:
+        return value.expand(count, *value.shape[1:])
+    if isinstance(value, tuple | list):
+        return type(value)(_repeated(one, count) for one in value)
+    return value

@@ -1,0 +1,139 @@
+"""What a dump keeps of cut heads equals `transformers` with a hook on the output projection, in every kind of dump."""
+
+import json
+from pathlib import Path
+
+import jsonschema
+import numpy as np
+import pytest
+
+import attnscope
+from attnscope.batch import dump as dumping
+from attnscope.batch.convert import convert
+from attnscope.batch.dump import DumpConfig, write_dump
+from attnscope.batch.dump_reader import Dump
+from attnscope.batch.header import Settings
+from attnscope.batch.records import json_schema
+from attnscope.cli import main
+from attnscope.config import RunConfig, TextInput
+from attnscope.errors import UsageError
+from attnscope.pipeline import inspect
+from tests.ablation.test_effects import cut_heads, gpt2, ids_of, seen  # noqa: F401 (a fixture among them)
+from tests.helpers.effect_arithmetic import divergence
+from tests.helpers.faulty_files import Crash, Faulty
+
+TEXTS = ("the bank by the river was old and we sat", "river", "we sat on it all day")
+MASKED = ("the old [MASK] by the river", "the bank", "a [MASK] [MASK] on the bank")
+
+
+def dump(path: Path, texts, settings, files=None, **run):
+    source = path.parent / "texts.txt"
+    source.write_text("".join(text + "\n" for text in texts))
+    order = DumpConfig(str(source), None, path, settings, RunConfig((), **run))
+    return write_dump(order, lambda summary, total: None, files)
+
+
+@pytest.mark.parametrize("engine", ["native", "transformers"])
+def test_every_head_of_every_text(gpt2, tmp_path, engine):  # noqa: F811
+    path, model = gpt2
+    settings = Settings(layer="2,0", head="0-1", keep=("effects",))
+    dump(tmp_path / "dump.jsonl", TEXTS, settings, model=path, engine=engine)
+    for record in Dump(tmp_path / "dump.jsonl").records():
+        assert record.units == [(2, 0), (2, 1), (0, 0), (0, 1)]
+        before, hidden, weights = seen(model, ids_of(record))
+        at, words = len(record.tokens) - 2, slice(1, -1)
+        assert record.positions == [at]
+        for n, place in enumerate(record.units):
+            with cut_heads(model, place):
+                after, changed, _ = seen(model, ids_of(record))
+            assert record.effects.kl[n] == pytest.approx(divergence(before, after), rel=1e-4, abs=1e-6)
+            moved = np.linalg.norm(changed[at] - hidden[at]) / np.linalg.norm(hidden[at])
+            assert record.effects.hidden[n] == pytest.approx(moved, rel=1e-4)
+            if at:  # of one word, no other is left
+                off_sink = weights[place][words, words].sum(-1).mean()
+                assert record.effects.weight[n] == pytest.approx(off_sink, abs=1e-6)
+
+
+@pytest.mark.parametrize("name", ["dump.jsonl", "dump", "dump.jsonl.gz"])
+def test_records_are_those_of_ablate_and_tables_theirs(tmp_path, name):
+    """A text without a mask token, which has no KL divergence, lies in one shard with others that have it."""
+    settings = Settings(keep=("columns", "effects", "stages"), stages=("weights",))
+    dump(tmp_path / name, MASKED, settings, model="riverbank")
+    records = list(Dump(tmp_path / name).records())
+    assert [record.positions for record in records] == [[2], [], [1, 2]]
+    for record, text in zip(records, MASKED, strict=True):
+        one = attnscope.ablate(text, each="head", model="riverbank").data
+        (effects,) = one.effects
+        assert record.units == list(zip(one.layers, one.heads, strict=True))
+        assert (record.effects.kl is None) == (effects.kl is None) == (not record.positions)
+        if effects.kl is not None:
+            np.testing.assert_allclose(record.effects.kl, effects.kl, rtol=1e-4, atol=1e-7)
+        np.testing.assert_allclose(record.effects.hidden, effects.hidden, rtol=1e-5)
+        np.testing.assert_allclose(record.effects.weight, one.weights, rtol=1e-5)
+        (seen,) = inspect(RunConfig((TextInput(text),), layer="all", head="all", stages=("weights",))).texts
+        np.testing.assert_allclose(record.stages["weights"], [h.stages["weights"] for h in seen.heads], atol=1e-6)
+    if name == "dump.jsonl":
+        for line in (tmp_path / name).read_bytes().splitlines():
+            jsonschema.validate(json.loads(line), json_schema())
+    table = attnscope.read_dump(tmp_path / name).to_pandas("effects")
+    assert list(table.columns) == ["index", "id", "layer", "head", "kl", "hidden", "weight"]
+    for record in records:
+        rows = table[table["index"] == record.index]
+        assert list(zip(rows["layer"], rows["head"], strict=True)) == record.units
+        for measure in ("hidden", "weight"):
+            np.testing.assert_array_equal(rows[measure], getattr(record.effects, measure))
+        kl = np.full(len(rows), np.nan) if record.effects.kl is None else record.effects.kl
+        np.testing.assert_array_equal(rows["kl"], kl)
+
+
+@pytest.mark.parametrize("name", ["dump.jsonl", "dump"])
+def test_an_interrupted_dump_goes_on_to_the_same_bytes(tmp_path, name, monkeypatch):
+    monkeypatch.setattr(dumping, "_WINDOW_WORK", 1.0)  # a window for each text
+    settings = Settings(layer="0-1", keep=("effects",))
+    dump(tmp_path / f"whole-{name}", MASKED, settings)
+    with pytest.raises(Crash):
+        dump(tmp_path / name, MASKED, settings, Faulty(20 if name == "dump" else 7, "crash"))
+    summary = dump(tmp_path / name, MASKED, settings)
+    assert 0 < summary.resumed < 3
+    for one in [tmp_path / name] if name != "dump" else sorted((tmp_path / name).iterdir()):
+        whole = tmp_path / f"whole-{name}"
+        assert one.read_bytes() == (whole if name != "dump" else whole / one.name).read_bytes()
+
+
+def test_the_command_line_keeps_effects_and_other_parts(tmp_path, capsys):
+    (tmp_path / "texts.txt").write_text("\n".join(MASKED))
+    asked = ["batch", str(tmp_path / "texts.txt"), "--layer", "3", "--quiet", "-o"]
+    assert main([*asked, str(tmp_path / "a.jsonl"), "--keep", "effects,columns"]) == 0
+    assert Dump(tmp_path / "a.jsonl").header.settings.keep == ("columns", "effects")
+    assert main([*asked, str(tmp_path / "b.jsonl"), "--keep", "all"]) == 0
+    assert Dump(tmp_path / "b.jsonl").header.settings.keep == ("top", "rows", "columns", "pooled")
+    assert convert(tmp_path / "a.jsonl", tmp_path / "a.csv", "effects", force=False) == (12, "rows of effects")
+    assert main([*asked, str(tmp_path / "c.jsonl"), "--keep", "effects", "--head", "mean"]) == 2
+    assert "--head: a mean cannot be cut" in capsys.readouterr().err
+    same = ["--keep", "effects", "--mask", "window:2", "--what-if", "same-scores"]
+    assert main([*asked, str(tmp_path / "c.jsonl"), *same]) == 2
+    assert "--what-if: cutting heads runs the whole model" in capsys.readouterr().err
+    with pytest.raises(UsageError, match="the dump has no table 'rows'"):
+        attnscope.read_dump(tmp_path / "a.jsonl").to_pandas("rows")
+
+
+def test_effects_count_toward_memory(tmp_path, monkeypatch):
+    """Fixed sizes toward every group, those of a text toward its own: a text that is too long fails alone."""
+    plain, cut = (
+        dumping._group_limits(Settings(keep=keep), RunConfig(()), _riverbank()) for keep in ((), ("effects",))
+    )
+    assert cut[1] < plain[1]
+    assert cut[3].estimate - plain[3].estimate > 24 << 23
+    real = dumping._group_limits
+    monkeypatch.setattr(dumping, "_group_limits", lambda *asked: (real(*asked)[0], 900, "", real(*asked)[3]))
+    summary = dump(tmp_path / "dump.jsonl", ("the old bank", "the old bank " * 8), Settings(keep=("effects",)))
+    assert summary.counts == {"ok": 1, "failed": 1}
+    c = _riverbank().config
+    numbers = 3 * 16 + 24 * (4 * c.n_layers * c.d_model + 24 * c.d_model) // 40
+    assert summary.failures == [f"2: {numbers:,} numbers are more than memory holds"]
+
+
+def _riverbank():
+    from attnscope.engines.opening import open_source
+
+    return open_source(RunConfig(()), ())
