@@ -21,7 +21,7 @@ SAFETENSORS_KEY = "attnscope"  # of the same in a .safetensors file
 MEAN = -1  # in place of a number where an array is a mean over layers or heads
 ARRAY_FILES = (".npz", ".safetensors")
 _DTYPES: "dict[str, np.dtype[Any]]" = {"F32": np.dtype("<f4"), "I64": np.dtype("<i8")}
-_HINT = "pass a file that attnscope run --output, or .save(), wrote"
+_HINT = "pass a file of arrays that attnscope wrote"
 _DAMAGE = (
     LookupError, TypeError, AttributeError, ValueError, OverflowError, EOFError, MemoryError,
     RuntimeError, zipfile.BadZipFile, zlib.error,
