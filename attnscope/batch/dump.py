@@ -33,6 +33,8 @@ _WINDOW_LINES = 1 << 22  # the same where no matrices are kept: numbers take as 
 _BYTES = 40  # of memory for a number: in a recorder, as an array of its own, in a line, and gaps between them
 
 _WINDOW_WORK = 2e10  # multiplications of a window: less than a second of a CPU, after which what it found is saved
+_LARGE = 5e8  # parameters of layers from which weights may take longer than a few tokens
+_FEWEST = 256  # tokens of a window: fewer at a time take longer each
 DumpProgress = Callable[[Summary, int], None]
 StartCallback = Callable[[Callable[[], int], int], None]
 
@@ -143,6 +145,8 @@ def _load(
     bounds = bounds if old is None else old.grouping
     model = ModelWorker(run, settings, session, bounds.tokens, stream_reason, memory)
     bounds = msgspec.structs.replace(bounds, threads=limit_threads(bounds.threads))
+    if old is None:
+        bounds = msgspec.structs.replace(bounds, window_tokens=_window_tokens(source, model.device.type))
     seen = None if source.mask_known else "own"  # what that is, only running a text shows
     mask = describe_mask_use(source, run, seen)
     values = "pooled" if "pooled" in settings.keep and "stages" not in settings.keep else "exact"
@@ -187,17 +191,21 @@ def _group_limits(settings: Settings, run: RunConfig, source: ModelSource) -> tu
             found = f"a group of texts needs {format_bytes(more)}, but half of the free memory is {format_bytes(spare)}"
             raise AttnscopeError(found, hint="free some memory, or use smaller groups with --max-memory")
         window = _WINDOW if "stages" in settings.keep else _WINDOW_LINES
-        return Grouping(_TOKENS, _VALUES, window, 0, 0, _window_tokens(source)), numbers // 4, stream_reason, memory
+        return Grouping(_TOKENS, _VALUES, window, 0, 0), numbers // 4, stream_reason, memory
     window = min(_WINDOW, _power_of_two(numbers // 4))
     tokens = min(_TOKENS, _power_of_two(max(1, spare // 4 // a_token)))
-    bounds = Grouping(tokens, min(_VALUES, window), window, 0, 0, _window_tokens(source))
+    bounds = Grouping(tokens, min(_VALUES, window), window, 0, 0)
     return bounds, numbers // 4, stream_reason, memory
 
 
-def _window_tokens(source: ModelSource) -> int:
-    """Return how many tokens a window has: as many as are done soon, for an interruption loses it; a whole group."""
+def _window_tokens(source: ModelSource, device: str) -> int:
+    """Return how many tokens a window has: as many as are done soon, for an interruption loses it.
+
+    At least a whole group on a GPU and of a large model, whose weights may be read again for every group.
+    """
     a_token = source.config.n_layers * layer_parameters(source.config)
-    return max(_TOKENS, int(_WINDOW_WORK / max(1, a_token)))
+    least = _FEWEST if device == "cpu" and a_token <= _LARGE else _TOKENS
+    return max(least, int(_WINDOW_WORK / max(1, a_token)))
 
 
 def _power_of_two(number: int) -> int:

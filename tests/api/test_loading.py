@@ -77,7 +77,9 @@ def test_what_a_file_holds_instead_is_said(saved, tmp_path):
     with pytest.raises(attnscope.AttnscopeError, match="kind: CheckResult cannot be loaded; use InspectResult, Comp"):
         attnscope.load(folder / "report.json", attnscope.CheckResult)
     np.savez(tmp_path / "x.npz", weights=np.zeros(3))
-    with pytest.raises(attnscope.AttnscopeError, match=r"x\.npz: not an attnscope file of arrays .*; pass a file of arrays"):
+    with pytest.raises(
+        attnscope.AttnscopeError, match=r"x\.npz: not an attnscope file of arrays .*; pass a file of arrays"
+    ):
         attnscope.load(tmp_path / "x.npz")
 
 
