@@ -1,7 +1,7 @@
 """Configuration as strict data: ModelConfig and RunConfig. Never imports torch."""
 
 from collections import Counter
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -306,6 +306,7 @@ class RunConfig(msgspec.Struct, frozen=True):
         adapter: Folder of a LoRA adapter that is added to the model's weights; None for none.
         tokenizer: A tokenizer that replaces the model's own: a file, folder or name; None for its own.
         mask: Mask expression; `own` is the model's.
+        matrices: Arrays that the expression names, (queries, keys), bool, True where allowed.
         what_if: What a changed mask changes.
         hide: Tokens that no query sees, as typed or as Python values; None for none.
         layer: Layers, as typed.
@@ -374,3 +375,4 @@ class RunConfig(msgspec.Struct, frozen=True):
     predict: bool | None = False
     generate: int = 0
     target: tuple[str, ...] | None = None
+    matrices: dict[str, Any] = {}

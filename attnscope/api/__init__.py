@@ -5,7 +5,7 @@ Their arguments are Python values and become the same RunConfig that the command
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any, Unpack
+from typing import Any, TypeVar, Unpack, overload
 
 from attnscope.api.ablation import AblationResult, EffectsResult, UnitEffect
 from attnscope.api.comparing import compare_reports, compare_texts
@@ -63,6 +63,8 @@ __all__ = [
     "open_model",
     "read_dump",
 ]
+
+Loaded = TypeVar("Loaded", InspectResult, CompareResult, ExplainResult)
 
 
 def inspect(text: str | Sequence[str], **options: Unpack[InspectArguments]) -> InspectResult:
@@ -194,21 +196,23 @@ def open_model(model: Model | None = None, **options: Unpack[OpenArguments]) -> 
     return OpenModel(model, options).open()
 
 
-def load(path: str | os.PathLike[str]) -> InspectResult:
-    """Read a report that `save`, or `attnscope run --output report.json`, wrote.
+@overload
+def load(path: str | os.PathLike[str]) -> InspectResult: ...
+@overload
+def load(path: str | os.PathLike[str], kind: type[Loaded]) -> Loaded: ...
+def load(path: str | os.PathLike[str], kind: type[Any] = InspectResult) -> Any:
+    """Read findings that `save`, or `attnscope run --output report.json`, wrote.
 
     Args:
-        path: The .json file.
+        path: The .json file; of `inspect` also the .npz or .safetensors file.
+        kind: What it holds: InspectResult, CompareResult or ExplainResult.
 
     Raises:
-        AttnscopeError: It cannot be read, or is no report, or its parts contradict each other.
+        AttnscopeError: It cannot be read, or holds something else, or its parts contradict each other.
     """
-    from pathlib import Path
+    from attnscope.api.loading import load_as
 
-    from attnscope.comparison.runs import read_report
-
-    with python_words():
-        return InspectResult(read_report(Path(path)))
+    return load_as(path, kind)
 
 
 def read_dump(path: str | os.PathLike[str]) -> DumpFile:

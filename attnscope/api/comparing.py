@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attnscope.api.model import new_session, opened, placed, running
-from attnscope.api.options import indices, positions, run_values, texts_of
+from attnscope.api.options import indices, mask_name, positions, run_values, texts_of
 from attnscope.api.results import CompareResult, InspectResult
 from attnscope.arguments import tolerance
 from attnscope.config import RunConfig, TextInput
@@ -54,7 +54,9 @@ def sides_of(texts: Sequence[Any], options: Mapping[str, Any]) -> tuple[str, lis
     if not several:
         if given.get("mask") is not None:
             hint = "pass a list, such as mask=['own', 'causal']"
-            raise UsageError(f"{given['mask']!r:.80} has no other mask to be compared with", where="mask", hint=hint)
+            raise UsageError(
+                f"{mask_name(given['mask'])!r:.80} has no other mask to be compared with", where="mask", hint=hint
+            )
         hidden = given.get("hide")
         several = {"mask": ["causal", "bidirectional"]} if hidden is None else {"hide": [None, hidden]}
     ((axis, values),) = several.items()
@@ -70,6 +72,8 @@ def sides_of(texts: Sequence[Any], options: Mapping[str, Any]) -> tuple[str, lis
 def _label(axis: str, value: Any) -> str:
     if axis == "hide":
         return "none" if value is None else written(positions("hide")(value))
+    if axis == "mask":
+        return mask_name(value)
     if axis in ("layer", "head") and not isinstance(value, slice):
         return indices(axis, value, 0)
     return ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)

@@ -3,6 +3,7 @@
 import operator
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from hashlib import sha256
 from typing import Any, Literal, Protocol, TypedDict
 
 import numpy as np
@@ -68,7 +69,19 @@ class TorchDevice(Protocol):
         """Such as `cpu`."""
 
 
+class TorchTensor(Protocol):
+    """What is known here of a torch.Tensor."""
+
+    def detach(self) -> Any:
+        """Return it without its gradient."""
+
+    def cpu(self) -> Any:
+        """Return it in the memory of the CPU."""
+
+
 Model = str | os.PathLike[str] | PretrainedModel
+BoolMatrix = np.ndarray[Any, np.dtype[np.bool_]]
+Mask = str | BoolMatrix | TorchTensor
 
 
 class OpenArguments(TypedDict, total=False):
@@ -133,7 +146,7 @@ class ModelInspectArguments(_Masking, total=False):
     Attributes:
         pair: An encoder's second segment; of several texts, one for each.
         mask: `own` (the model's), `causal`, `bidirectional`, `window:N`, `prefix:N`, `block:N`, a file with a boolean
-            matrix, or several of them joined by `+`.
+            matrix, or several of them joined by `+`; a boolean array or tensor (queries, keys), True where allowed.
         what_if: What another mask changes: the whole `stack`, or only the softmax over the `same-scores`.
         hide: Tokens that no query sees, added to the mask: positions, slices, and words of the text; None for none.
         layer: Layers from 0: a number, several, a slice or range, `auto`, `all` or `mean`; -1 is the last.
@@ -156,7 +169,7 @@ class ModelInspectArguments(_Masking, total=False):
             `rollout`, `rollout-no-residual`, `value-zeroing` or `value-zeroing-rollout`.
     """
 
-    mask: str
+    mask: Mask
     hide: Tokens | None
     layer: Indices
     head: Indices
@@ -189,7 +202,7 @@ class ModelExplainArguments(_Masking, total=False):
         top: Keys that are kept, the heaviest first; None for all.
     """
 
-    mask: str
+    mask: Mask
     hide: Tokens | None
     query: int | str
     key: Tokens | None
@@ -219,7 +232,7 @@ class ModelHeadsArguments(CallArguments, total=False):
     seed: int
     query: Tokens | None
     key: Tokens | None
-    mask: str
+    mask: Mask
     what_if: WhatIf
     hide: Tokens | None
 
@@ -250,7 +263,7 @@ class ModelAblateArguments(CallArguments, total=False):
     head: Indices
     query: Tokens | None
     key: Tokens | None
-    mask: str
+    mask: Mask
     hide: Tokens | None
 
 
@@ -282,7 +295,7 @@ class ModelCompareArguments(_Masking, total=False):
         relative: The same as a share of the first side's value.
     """
 
-    mask: str | list[str]
+    mask: Mask | list[Mask]
     hide: Tokens | list[Tokens | None] | None
     layer: Indices | list[Indices]
     head: Indices | list[Indices]
@@ -402,6 +415,8 @@ def run_values(options: Mapping[str, Any]) -> dict[str, Any]:
             found[name] = _READERS[name](value)
         elif value is not None and name in ("layer", "head") and not isinstance(value, slice):
             found[name] = indices(name, value, 0)
+    if "mask" in found and not isinstance(options["mask"], str):
+        found["matrices"] = {found["mask"]: _mask_matrix(options["mask"])}
     return found
 
 
@@ -424,12 +439,37 @@ def _path(name: str) -> Callable[[Any], str]:
     return read
 
 
-def _mask(value: Any) -> str:
-    if not isinstance(value, str):
-        hint = "use a str such as 'causal'; save a matrix with numpy.save and pass the file name"
+def mask_name(value: Any) -> str:
+    """Return a mask as one would type it; of an array a name that stands for it, the same for the same array.
+
+    Raises:
+        UsageError: It is no mask.
+    """
+    if isinstance(value, str):
+        parse_mask(value, "mask")
+        return value
+    matrix = _mask_matrix(value)
+    cells = np.packbits(matrix).tobytes()
+    return f"array:{sha256(repr(matrix.shape).encode() + cells).hexdigest()[:8]}"
+
+
+def _mask_matrix(value: Any) -> "BoolMatrix":
+    """Return an array, or a tensor of torch, that says which keys each query may see.
+
+    Raises:
+        UsageError: It is neither, or no boolean matrix.
+    """
+    if not hasattr(value, "__array__"):
+        hint = "use a str such as 'causal', a file's name, or a boolean array (queries, keys)"
         raise UsageError(f"a {type(value).__name__} is not a mask", where="mask", hint=hint)
-    parse_mask(value, "mask")
-    return value
+    matrix = np.array(value.detach().cpu().numpy() if hasattr(value, "detach") else value)
+    if matrix.dtype != np.bool_:
+        hint = "pass True where attention is allowed, such as mask == 1"
+        raise UsageError(f"has type {matrix.dtype}, not bool", where="mask", hint=hint)
+    if matrix.ndim != 2 or not matrix.size:
+        hint = "pass a row per query token and a column per key token"
+        raise UsageError(f"has shape {list(matrix.shape)}", where="mask", hint=hint)
+    return matrix
 
 
 def _stages(value: Any) -> tuple[str, ...]:
@@ -543,7 +583,7 @@ _READERS: dict[str, Callable[[Any], Any]] = {
     "ignore_key": _keys,
     "trust_config": _flag("trust_config"),
     "truncate": _flag("truncate"),
-    "mask": _mask,
+    "mask": mask_name,
     "what_if": one_of("what_if", WhatIf),
     "hide": positions("hide"),
     "query": positions("query"),

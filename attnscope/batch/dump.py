@@ -33,6 +33,8 @@ _TOKENS, _VALUES, _WINDOW = 1024, 1 << 22, 1 << 24  # larger windows: little fas
 _WINDOW_LINES = 1 << 22  # the same where no matrices are kept: numbers take as long to write as to compute then
 
 _WINDOW_WORK = 2e10  # multiplications of a window: less than a second of a CPU, after which what it found is saved
+_LARGE = 5e8  # parameters of layers from which weights may take longer than a few tokens
+_FEWEST = 256  # tokens of a window: fewer at a time take longer each
 DumpProgress = Callable[[Summary, int], None]
 StartCallback = Callable[[Callable[[], int], int], None]
 
@@ -143,6 +145,10 @@ def _load(
     bounds = bounds if old is None else old.grouping
     model = ModelWorker(run, settings, session, bounds.tokens, stream_reason, memory)
     bounds = msgspec.structs.replace(bounds, threads=limit_threads(bounds.threads))
+    if old is None:
+        cuts = count_units(settings, source) if "effects" in settings.keep else 0
+        window_tokens = _window_tokens(source, model.device.type, cuts)
+        bounds = msgspec.structs.replace(bounds, window_tokens=window_tokens)
     seen = None if source.mask_known else "own"  # what that is, only running a text shows
     mask = describe_mask_use(source, run, seen)
     values = "pooled" if "pooled" in settings.keep and "stages" not in settings.keep else "exact"
@@ -185,7 +191,6 @@ def _group_limits(settings: Settings, run: RunConfig, source: ModelSource) -> tu
     numbers = max(1, spare // NUMBER_BYTES)
     a_token = estimate_memory(source.config, run.dtype, asked)["activations"] // tokens
     a_token += sum(bytes_per_token(source)) if cut else 0
-    window_tokens = _window_tokens(source, units if cut else 0)
     if run.max_memory is None:
         needed = _TOKENS * a_token + 4 * _VALUES * NUMBER_BYTES
         if needed > spare:
@@ -194,22 +199,25 @@ def _group_limits(settings: Settings, run: RunConfig, source: ModelSource) -> tu
             )
             raise AttnscopeError(found, hint="free some memory, or use smaller groups with --max-memory")
         window = _WINDOW if "stages" in settings.keep else _WINDOW_LINES
-        return Grouping(_TOKENS, _VALUES, window, 0, 0, window_tokens), numbers // 4, stream_reason, memory
+        return Grouping(_TOKENS, _VALUES, window, 0, 0), numbers // 4, stream_reason, memory
     window = min(_WINDOW, _power_of_two(numbers // 4))
     tokens = min(_TOKENS, _power_of_two(max(1, spare // 4 // a_token)))
-    bounds = Grouping(tokens, min(_VALUES, window), window, 0, 0, window_tokens)
+    bounds = Grouping(tokens, min(_VALUES, window), window, 0, 0)
     return bounds, numbers // 4, stream_reason, memory
 
 
-def _window_tokens(source: ModelSource, cuts: int) -> int:
+def _window_tokens(source: ModelSource, device: str, cuts: int) -> int:
     """Return how many tokens a window has: as many as are done soon, for an interruption loses it.
 
     Args:
         source: The model.
-        cuts: Heads that are cut in each text, which runs again for each; without, a window has a whole group.
+        device: Where it runs. On a GPU, and of a large model whose weights may be read again for every group, a window
+            has at least a whole group.
+        cuts: Heads that are cut in each text, which runs again for each; then a window may be a single text.
     """
-    a_token = (1 + cuts) * source.config.n_layers * layer_parameters(source.config)
-    return max(1 if cuts else _TOKENS, int(_WINDOW_WORK / max(1, a_token)))
+    a_pass = source.config.n_layers * layer_parameters(source.config)
+    least = _FEWEST if device == "cpu" and a_pass <= _LARGE else _TOKENS
+    return max(1 if cuts else least, int(_WINDOW_WORK / max(1, (1 + cuts) * a_pass)))
 
 
 def _power_of_two(number: int) -> int:

@@ -67,7 +67,11 @@ def batch(
 
 def _say_stopped(begun: "list[tuple[Callable[[], int], int]]", target: DumpOutputOptions) -> None:
     """Say what a signal left in a dump that can be resumed, and how to go on."""
-    if begun and not target.quiet and str(target.output) != "-":
+    if target.quiet or str(target.output) == "-" or target.output.suffix == ".json":
+        return
+    if not begun:
+        print_notice("stopped", "while starting; nothing new saved")
+    else:
         ((saved, total),) = begun
         command = "the same command without --force" if target.force else "the same command"
         print_notice("stopped", f"{saved():,} of {total:,} saved; run {command} to continue")

@@ -1,12 +1,22 @@
 """The command `attnscope compare`: show what differs between masks, heads, texts or models."""
 
 from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Context
 
 from attnscope.cli.option_groups import pick_values, repeatable, several_values
-from attnscope.cli.options import MachineOptions, ModelOptions, OutputOptions, TextOptions, tolerance_option
+from attnscope.cli.options import (
+    MachineOptions,
+    ModelOptions,
+    OutputOptions,
+    TextOptions,
+    exported,
+    output_option,
+    precision_option,
+    tolerance_option,
+)
 from attnscope.cli.selection_options import OverviewOptions, SelectionOptions
 from attnscope.errors import UsageError
 from attnscope.selection import PRINTED, parse_unit
@@ -62,13 +72,26 @@ class ToleranceOptions:
     ] = None
 
 
+@dataclass(frozen=True, kw_only=True)
+class CompareOutputOptions(OutputOptions):
+    """Where the findings go, and how they look.
+
+    Attributes:
+        output: A file instead of standard output.
+        precision: Digits after the point in tables.
+    """
+
+    output: Annotated[Path | None, output_option(exported("compare"))] = None
+    precision: Annotated[int, precision_option("Decimal places in tables; json is exact.")] = 2
+
+
 def compare(
     typer: Context,
     source: Texts,  # type: ignore[valid-type]
     stack: Stacks,  # type: ignore[valid-type]
     selection: Selections,  # type: ignore[valid-type]
     overview: OverviewOptions,
-    show: OutputOptions,
+    show: CompareOutputOptions,
     machine: Machines,  # type: ignore[valid-type]
     judge: ToleranceOptions,
 ) -> None:
@@ -128,8 +151,6 @@ _WANTED = ("layer", "head", "query", "key", "stage")  # what they narrow down to
 
 
 def _saved(typer: Context, given: dict[str, Any], selection: Any, tolerance: "Tolerance | None") -> "Comparison":
-    from pathlib import Path
-
     from attnscope.comparison.runs import Wanted, compare_files
 
     typed = [name for name in typer.params if _typed(typer, name)]

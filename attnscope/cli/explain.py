@@ -1,6 +1,7 @@
 """The command `attnscope explain`: show the arithmetic of one token's attention."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated
 
 from attnscope.cli.option_groups import subset_of
@@ -9,6 +10,8 @@ from attnscope.cli.options import (
     ModelOptions,
     TableOutputOptions,
     TextOptions,
+    exported,
+    output_option,
     precision_option,
 )
 from attnscope.cli.selection_options import (
@@ -69,9 +72,11 @@ class ExplainOutputOptions(TableOutputOptions):
 
     Attributes:
         format: See TableOutputOptions.
+        output: A file instead.
         precision: Digits after the point in tables.
     """
 
+    output: Annotated[Path | None, output_option(exported("explain"))] = None
     precision: Annotated[int, precision_option("Decimal places in tables; json is exact.")] = 4
 
 

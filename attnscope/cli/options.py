@@ -14,7 +14,7 @@ from attnscope import arguments
 from attnscope.arguments import Dtype, EngineWord, PartWord
 from attnscope.cli import completion
 from attnscope.errors import UsageError
-from attnscope.views.formats import Command, Look, endings_in_words
+from attnscope.views.formats import Command, Look, endings
 
 _TEXT, _MODEL, _MACHINE = "Text", "Model", "Machine"
 SHOW = "What to show"
@@ -48,9 +48,9 @@ def output_option(help: str, *, group: str = SHOW, metavar: str = "FILE") -> Any
     return option("--output", "-o", group=group, metavar=metavar, autocompletion=completion.files, help=help)
 
 
-def exported(*commands: Command) -> str:
-    """Describe `--output` of commands whose findings a file can hold."""
-    return f"Write to a file; the extension sets the format: {endings_in_words(*commands)}."
+def exported(command: Command) -> str:
+    """Describe `--output` of a command."""
+    return f"Write to a file; the extension sets the format: {' '.join(endings(command))}."
 
 
 def precision_option(help: str) -> Any:
@@ -335,8 +335,8 @@ class OutputOptions(FormatOptions):
         Format | None,
         format_option(Format, "Output format: table (default), heat (a heat map), or json (exact)."),
     ] = None  # type: ignore[assignment]  # a heat map, too
-    output: Annotated[Path | None, output_option(exported("run", "compare", "explain"))] = None
-    precision: Annotated[int, precision_option("Decimal places in tables; json and .safetensors are exact.")] = 2
+    output: Annotated[Path | None, output_option(exported("run"))] = None
+    precision: Annotated[int, precision_option("Decimal places in tables; json, .safetensors and .npz are exact.")] = 2
     look: Annotated[
         Look,
         choice("--look", Look, group=SHOW, help="Look of an .svg: a figure on white, or the terminal's tables."),

@@ -13,6 +13,7 @@ from attnscope.comparison.tolerance import Judge, MatrixPair, Tolerance
 from attnscope.errors import AttnscopeError
 from attnscope.report import STAGES, HeadReport, TextReport, Token
 from attnscope.report.compare import Change, Comparison, HeadChange, Partial, Side
+from attnscope.report.run import selection_name
 
 _Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -240,14 +241,6 @@ def _counterpart(head: HeadReport, text: TextReport, label: str) -> HeadReport:
             return other
     hint = "compare reports of the same layers and heads"
     raise AttnscopeError(f"{selection_name(head)} is not in '{label}'", hint=hint)
-
-
-def selection_name(head: HeadReport) -> str:
-    """Return `L1H2`, `L1 mean`, `mean H2` or `mean`."""
-    layer = "mean" if head.layer == "mean" else f"L{head.layer}"
-    if head.head == "mean":
-        return layer if layer == "mean" else f"{layer} mean"
-    return f"mean H{head.head}" if layer == "mean" else f"{layer}H{head.head}"
 
 
 @dataclass(frozen=True)

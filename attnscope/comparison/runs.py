@@ -13,6 +13,7 @@ from attnscope.errors import AttnscopeError, UsageError
 from attnscope.files.reading import read_file
 from attnscope.pipeline import ProgressCallback, Session, inspect
 from attnscope.report import STAGES, HeadReport, Report, from_json
+from attnscope.report.array_files import ARRAY_FILES, from_arrays
 from attnscope.report.compare import Comparison, Side
 from attnscope.report.narrowing import narrow_rows
 from attnscope.selection import parse_indices, parse_positions
@@ -182,8 +183,10 @@ def read_report(path: Path) -> Report:
     Raises:
         AttnscopeError: The file cannot be read, or is no Report.
     """
+    ending = path.suffix.lower()
     try:
-        return from_json(read_file(path, cap=_CAP))
+        data = read_file(path, cap=_CAP)
+        return from_arrays(data, ending) if ending in ARRAY_FILES else from_json(data)
     except AttnscopeError as e:
         raise e if e.where else AttnscopeError(e.found, where=path, hint=e.hint) from e
 

@@ -1,11 +1,13 @@
 """Mask expressions: terms joined by `+`."""
 
+import re
 from collections.abc import Sequence
 
 from attnscope.errors import UsageError, did_you_mean
 from attnscope.masks.terms import TERMS, MaskTerm, MatrixFile, Own, SizedTerm
 
 MASK_WORDS = (*(term.form for term in TERMS), MatrixFile.form)
+MATRIX_NAME = re.compile(r"array:[0-9a-f]{8}")  # of a matrix that Python code passed as `mask`
 MASK_FILES = (".json", ".npy", ".safetensors")
 _SIZE_DIGITS = 18  # of a mask's size: beyond any text, and no 64-bit sum with a position overflows
 
@@ -33,7 +35,7 @@ def parse_mask(text: str, where: str = "--mask") -> tuple[MaskTerm, ...]:
 
 
 def _parse_term(part: str, where: str) -> MaskTerm:
-    if part.endswith(MASK_FILES):
+    if part.endswith(MASK_FILES) or MATRIX_NAME.fullmatch(part):
         return MatrixFile(part)
     word, colon, size = part.partition(":")
     for term in TERMS:

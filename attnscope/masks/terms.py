@@ -97,7 +97,7 @@ class Own(MaskTerm):
 
 @dataclass(frozen=True)
 class MatrixFile(MaskTerm):
-    """A file with a boolean matrix (queries, keys), True where allowed."""
+    """A boolean matrix (queries, keys), True where allowed: a file, or the name of an array in RunConfig.matrices."""
 
     form = "FILE.json"
     path: str

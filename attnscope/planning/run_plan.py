@@ -213,7 +213,7 @@ def plan_for_texts(run: RunConfig, source: ModelSource, text_plans: list[TextPla
                 predicted[number] = replace(predicted[number], positions=text_plan.queries)
     n_layers_run = c.n_layers if predicted else n_layers_run
     work = n_layers_run * layer_parameters(c) * sum(len(text_plan.tokens) for text_plan in text_plans)
-    matrices = _matrices(terms, text_plans)
+    matrices = _matrices(run, terms, text_plans)
     return RunPlan(
         run, source, layers, heads, terms, stages, text_plans, n_layers_run, matrices, work, predicted=predicted
     )
@@ -226,10 +226,11 @@ def mask_terms(run: RunConfig) -> tuple[MaskTerm, ...]:
 
 
 def _matrices(
-    terms: tuple[MaskTerm, ...], text_plans: list[TextPlan]
+    run: RunConfig, terms: tuple[MaskTerm, ...], text_plans: list[TextPlan]
 ) -> "dict[str, np.ndarray[Any, np.dtype[np.bool_]]]":
     """Return the matrices that a mask expression names, each of the size of every text's matrix."""
-    found = {term.path: read_mask(Path(term.path)) for term in terms if isinstance(term, MatrixFile)}
+    named = [term.path for term in terms if isinstance(term, MatrixFile)]
+    found = {path: run.matrices[path] if path in run.matrices else read_mask(Path(path)) for path in named}
     for path, matrix in found.items():
         for text_plan in text_plans:
             shape = len(text_plan.tokens), len(text_plan.context or text_plan.tokens)

@@ -8,8 +8,10 @@ from attnscope.report.arrays import Floats, Matrix, Places
 from attnscope.report.attribution import Attribution, LogitEdge, TargetToken
 from attnscope.report.codec import (
     clean_descriptions,
+    comparison_from_json,
     decode_json,
     encode_array,
+    explanation_from_json,
     from_json,
     json_parts,
     json_schema,
@@ -66,8 +68,10 @@ __all__ = [
     "Top",
     "Vector",
     "clean_descriptions",
+    "comparison_from_json",
     "decode_json",
     "encode_array",
+    "explanation_from_json",
     "from_json",
     "json_parts",
     "json_schema",

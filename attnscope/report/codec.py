@@ -10,6 +10,9 @@ import orjson
 
 from attnscope.errors import AttnscopeError
 from attnscope.report.arrays import decode_array
+from attnscope.report.compare import COMPARE_SCHEMA, Comparison
+from attnscope.report.explain import EXPLAIN_SCHEMA, Explanation
+from attnscope.report.result_shapes import check_comparison, check_explanation
 from attnscope.report.run import SCHEMA, Report
 from attnscope.report.shapes import check_shapes
 
@@ -82,12 +85,43 @@ def from_json(data: bytes) -> Report:
     """
     report = read_json_as(Report, data, SCHEMA, "report")
     check_shapes(report)
+    _restore_masked(report)
+    return report
+
+
+def _restore_masked(report: Report) -> None:
+    """Make −inf of the nulls that stand for it in `masked`."""
     for text in report.texts:
         for head in text.heads:
             if "masked" in head.stages:
                 masked = head.stages["masked"]
                 masked[np.isnan(masked)] = -np.inf
-    return report
+
+
+def comparison_from_json(data: bytes) -> Comparison:
+    """Read a Comparison that `to_json` wrote.
+
+    Raises:
+        AttnscopeError: It is none, or one of another version, or its parts contradict each other.
+    """
+    comparison = read_json_as(Comparison, data, COMPARE_SCHEMA, "comparison")
+    check_comparison(comparison)
+    for side in comparison.sides:
+        _restore_masked(side.report)
+    return comparison
+
+
+def explanation_from_json(data: bytes) -> Explanation:
+    """Read an Explanation that `to_json` wrote.
+
+    Raises:
+        AttnscopeError: It is none, or one of another version, or its parts contradict each other.
+    """
+    explanation = read_json_as(Explanation, data, EXPLAIN_SCHEMA, "explanation")
+    check_explanation(explanation)
+    masked = explanation.row.masked
+    masked[np.isnan(masked)] = -np.inf
+    return explanation
 
 
 def json_schema(kind: type[msgspec.Struct] = Report) -> dict[str, Any]:

@@ -142,6 +142,14 @@ class HeadReport(msgspec.Struct, frozen=True):
     means: Means | None = None
 
 
+def selection_name(head: HeadReport) -> str:
+    """Return `L1H2`, `L1 mean`, `mean H2` or `mean`."""
+    layer = "mean" if head.layer == "mean" else f"L{head.layer}"
+    if head.head == "mean":
+        return layer if layer == "mean" else f"{layer} mean"
+    return f"mean H{head.head}" if layer == "mean" else f"{layer}H{head.head}"
+
+
 class TextReport(msgspec.Struct, frozen=True):
     """One text.
 

@@ -10,7 +10,7 @@ from attnscope.report.flow import TokenFlow
 from attnscope.report.overview import Columns, Pooled
 from attnscope.report.run import STAGES, HeadReport, Report, TextReport
 
-_HINT = "the file was edited or damaged: save it again with --format json"
+DAMAGED = "the file was edited or damaged: save it again with --format json"
 
 
 def check_shapes(report: Report) -> None:
@@ -20,10 +20,10 @@ def check_shapes(report: Report) -> None:
         AttnscopeError: They do; says where.
     """
     if not report.texts:
-        raise AttnscopeError("the report has no text", hint=_HINT)
+        raise AttnscopeError("the report has no text", hint=DAMAGED)
     for number, text in enumerate(report.texts):
         for where, found in _faults(text):
-            raise AttnscopeError(f"texts[{number}].{where} {found}", hint=_HINT)
+            raise AttnscopeError(f"texts[{number}].{where} {found}", hint=DAMAGED)
 
 
 def _faults(text: TextReport) -> Iterator[tuple[str, str]]:
@@ -33,10 +33,10 @@ def _faults(text: TextReport) -> Iterator[tuple[str, str]]:
         yield ("tokens" if not n_queries else "context"), "is empty"
     every = ("queries", text.queries, n_queries), ("keys", text.keys, n_keys), ("hidden", text.hidden, n_keys)
     for name, places, count in every:
-        if not _ascending(places, count):
+        if not are_ascending(places, count):
             yield name, f"is not an ascending list of positions below {count}"
     for name, count in (("predictions", n_queries), ("generated", n_queries - 1)):
-        if not _positions([one.position for one in getattr(text, name)], count):
+        if not are_positions([one.position for one in getattr(text, name)], count):
             yield name, f"has a position of {count} or more"
     if text.attribution is not None:
         yield from _attribution_faults(text.attribution, n_queries)
@@ -50,7 +50,8 @@ def _faults(text: TextReport) -> Iterator[tuple[str, str]]:
             yield f"heads[{number}].{where}", found
 
 
-def _ascending(places: Sequence[int], count: int) -> bool:
+def are_ascending(places: Sequence[int], count: int) -> bool:
+    """Tell whether these are positions below a count, each larger than the one before."""
     return all(a < b for a, b in zip([-1, *places], [*places, count], strict=True))
 
 
@@ -63,7 +64,7 @@ def _head_faults(head: HeadReport, text: TextReport) -> Iterator[tuple[str, str]
         yield "pooled", "is missing, and there are no queries"
     yield from _stage_faults(head, text)
     yield from _row_faults(head, text)
-    if not _positions(head.fully_masked, len(text.tokens)):
+    if not are_positions(head.fully_masked, len(text.tokens)):
         yield "fully_masked", f"has a position of {len(text.tokens)} or more"
     if head.pooled is not None:
         yield from _pooled_faults(head.pooled, len(text.tokens), len(text.sources))
@@ -78,15 +79,16 @@ def _attribution_faults(found: Attribution, n_tokens: int) -> Iterator[tuple[str
     for name in ("attention_biases", "mlps"):
         if len(getattr(found, name)) != n_layers:
             yield f"attribution.{name}", f"has {len(getattr(found, name))} numbers for {n_layers} layers"
-    if not _positions([found.position, *(edge.source for edge in found.edges)], n_tokens):
+    if not are_positions([found.position, *(edge.source for edge in found.edges)], n_tokens):
         yield "attribution", f"has a position of {n_tokens} or more"
-    if not _positions([edge.layer for edge in found.edges], n_layers):
+    if not are_positions([edge.layer for edge in found.edges], n_layers):
         yield "attribution.edges", f"has a layer of {n_layers} or more"
-    if not _positions([edge.head for edge in found.edges], n_heads):
+    if not are_positions([edge.head for edge in found.edges], n_heads):
         yield "attribution.edges", f"has a head of {n_heads} or more"
 
 
-def _positions(places: Sequence[int], count: int) -> bool:
+def are_positions(places: Sequence[int], count: int) -> bool:
+    """Tell whether these are positions below a count."""
     return all(0 <= place < count for place in places)
 
 
@@ -133,7 +135,7 @@ def _flow_faults(flow: TokenFlow, text: TextReport) -> Iterator[tuple[str, str]]
 
 def _pooled_faults(pooled: Pooled, n_queries: int, n_keys: int) -> Iterator[tuple[str, str]]:
     for name, starts, count in (("queries", pooled.queries, n_queries), ("keys", pooled.keys, n_keys)):
-        if not _ascending(starts[:-1], count) or starts[:1] != [0] or starts[-1] != count:
+        if not are_ascending(starts[:-1], count) or starts[:1] != [0] or starts[-1] != count:
             yield f"pooled.{name}", f"does not run from 0 to {count}, the number of tokens"
     expected = len(pooled.queries) - 1, len(pooled.keys) - 1
     if pooled.weights.shape != expected:

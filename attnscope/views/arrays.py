@@ -11,10 +11,9 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from attnscope.report import HeadReport, Report, TextReport
+from attnscope.report import HeadReport, Report, TextReport, encode_array
+from attnscope.report.array_files import MEAN, METADATA, SAFETENSORS_KEY
 
-METADATA = "metadata.json"  # of an .npz file: what an array cannot say
-MEAN = -1  # in place of a number where an array is a mean over layers or heads
 _DTYPES = {"float32": "F32", "int64": "I64"}
 _LONGEST_ZIP = 1 << 30  # bytes that an entry may have without the form of zip files for large ones
 _LAST_AXES = {
@@ -156,7 +155,7 @@ def _metadata(report: Report, arrays: Sequence[LabelledArray]) -> bytes:
         "axes": axes,
         "texts": texts,
     }
-    return msgspec.json.encode(facts)
+    return msgspec.json.encode(facts, enc_hook=encode_array)
 
 
 def _text_facts(text: TextReport) -> dict[str, Any]:
@@ -166,11 +165,14 @@ def _text_facts(text: TextReport) -> dict[str, Any]:
             "by": head.top.by,
             "left_out": head.top.left_out,
             "means": head.means,
+            "columns_total": None if head.columns is None else head.columns.total,
         }
         for head in text.heads
     }
     facts = {
-        field: getattr(text, field) for field in ("text", "pair", "tokens", "context", "notes", "hidden", "padding")
+        field: getattr(text, field)
+        for field in text.__struct_fields__
+        if field not in ("index", "queries", "keys", "heads", "flows")
     }
     if text.flows:
         named = ("measure", "layers", "nothing", "left_out")
@@ -182,7 +184,7 @@ def safetensors_parts(report: Report) -> Iterator[bytes]:
     """Yield a header, then every array from memory: the library's writer makes two more copies of each."""
     arrays = labelled_arrays(report)
     # under one key: the order of several is not kept
-    header: dict[str, Any] = {"__metadata__": {"attnscope": _metadata(report, arrays).decode()}}
+    header: dict[str, Any] = {"__metadata__": {SAFETENSORS_KEY: _metadata(report, arrays).decode()}}
     # widest numbers first, so that each array begins at a multiple of its numbers' size
     arrays.sort(key=lambda one: (-one.dtype.itemsize, one.name))
     end = 0

@@ -124,17 +124,6 @@ def endings(command: Command) -> list[str]:
     return [one.ending for one in FILE_FORMATS if command in one.holds]
 
 
-def endings_in_words(*commands: Command) -> str:
-    """Describe the endings of some commands for help: `.json .txt .svg, or .safetensors for run`."""
-    by_commands: dict[tuple[str, ...], list[str]] = {}
-    for one in FILE_FORMATS:
-        by_commands.setdefault(tuple(command for command in commands if command in one.holds), []).append(one.ending)
-    shared = by_commands.pop(commands, [])
-    by_commands.pop((), None)
-    others = [f", or {' '.join(some)} for {' and '.join(which)}" for which, some in by_commands.items()]
-    return " ".join(shared) + "".join(others)
-
-
 def _command_of(findings: object) -> Command:
     from attnscope.report import Explanation, Report
     from attnscope.report.ablation import Ablation, EffectSurvey

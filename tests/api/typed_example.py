@@ -29,6 +29,8 @@ def arrays(text: str, folder: Path) -> None:
     assert_type(float(report[3, 0].rows.entropy[0]), float)
     report.save("r.html", force=True)
     assert_type(attnscope.load("r.json"), attnscope.InspectResult)
+    assert_type(attnscope.load("c.json", attnscope.CompareResult), attnscope.CompareResult)
+    assert_type(attnscope.load("e.json", attnscope.ExplainResult), attnscope.ExplainResult)
     for head in report:
         assert_type(head, attnscope.HeadResult)
 

@@ -1,14 +1,18 @@
 """A default dump is small, and its windows are: what it rounds and leaves out, and how soon it is saved."""
 
+from types import SimpleNamespace
+
 import msgspec
 import numpy as np
 import pytest
 
+from attnscope.batch import dump
 from attnscope.batch.dump_reader import Dump
 from attnscope.batch.header import Grouping
 from attnscope.batch.items import from_txt
 from attnscope.batch.runner import Runner
 from attnscope.cli import main
+from attnscope.config import ModelConfig
 from attnscope.report.row_statistics import STATISTICS
 from tests.helpers.batch_fakes import BOUNDS, HOLDS, Work
 
@@ -75,3 +79,14 @@ def test_a_window_has_so_many_tokens_at_most(tmp_path, most, windows):
 def test_dumps_that_were_begun_before_windows_had_a_limit_go_on_without():
     old = msgspec.json.encode({"tokens": 1, "values": 2, "window": 3, "cells": 0, "threads": 1})
     assert msgspec.json.decode(old, type=Grouping).window_tokens == 0
+
+
+@pytest.mark.parametrize(
+    ("layers", "d_model", "device", "tokens"),
+    [(6, 384, "cpu", 1883), (30, 960, "cpu", 256), (30, 960, "cuda", 1024), (40, 5120, "cpu", 1024)],
+    ids=["MiniLM", "300M", "on a GPU", "13B"],
+)
+def test_a_window_is_done_in_seconds_and_large_models_have_whole_groups(layers, d_model, device, tokens):
+    sizes = {"n_heads": 4, "n_kv_heads": 4, "d_head": d_model // 4, "d_value": d_model // 4, "d_mlp": 4 * d_model}
+    config = ModelConfig(vocab_size=10, n_layers=layers, d_model=d_model, out_projection=True, **sizes)
+    assert dump._window_tokens(SimpleNamespace(config=config), device) == pytest.approx(tokens, rel=0.01)

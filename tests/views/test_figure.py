@@ -8,8 +8,11 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
+from attnscope.comparison.reports import compare_sides
 from attnscope.errors import AttnscopeError, UsageError
 from attnscope.report import STAGES
+from attnscope.report.compare import Side
+from attnscope.report.head_roles import ROLES
 from attnscope.views import formats
 from attnscope.views.figure import canvas
 from attnscope.views.presentation.spans import ours
@@ -139,6 +142,59 @@ def test_a_number_for_every_head_is_written_on_its_colour():
             assert (colour == GREY) == (value is None or not np.isfinite(value))
             if np.isfinite(value):
                 assert any(re.fullmatch(r"-?\d+\.\d+", t) and abs(float(t) - value) <= 0.0051 for t in shown)
+
+
+def compared(*labels):
+    reports = [bank(allowed=causal), bank()]
+    return compare_sides("mask", [Side(label, made) for label, made in zip(labels, reports, strict=True)])
+
+
+def test_every_matrix_of_a_comparison_names_its_side():
+    shown = re.sub(r"\s+", " ", " ".join(texts(parsed(compared("causal", "bidirectional")))))
+    for title in ("causal weights", "bidirectional weights", "bidirectional − causal difference"):
+        assert f"{title} query ↓ key →" in shown
+
+
+def test_titles_of_matrices_do_not_overlap():
+    made = compared("a" * 90, "a name of many words that has to be wrapped")
+    root = parsed(made)
+    lines = [(float(e.get("x")), "".join(e.itertext())) for e in root.iter(f"{SVG}text") if e.get("x")]
+    titles = [(x, text) for x, text in lines if "aaaa" in text or "many words" in text]
+    lefts = sorted({x for x, text in lines if "weights" in text})
+    first = [x + canvas.text_width(text, 11) for x, text in titles if x == lefts[0]]
+    assert first
+    assert len(lefts) == 1 or max(first) <= lefts[1]
+
+
+def test_bars_are_as_long_as_the_numbers_beside_them():
+    made = explanation()
+    bars = [e for e in parsed(made).iter(f"{SVG}rect") if e.get("fill") == "#4292c6"]
+    weights = made.row.weights
+    assert [float(bar.get("width")) for bar in bars] == pytest.approx((weights * 80).tolist(), abs=0.006)
+    assert len({bar.get("x") for bar in bars}) == 1
+
+
+def test_roles_have_the_colours_of_the_picture():
+    root = parsed(survey())
+    names = {"".join(e.itertext()): e for e in root.iter(f"{SVG}text") if e.get("x")}
+    found = [(e.get("fill"), float(e.get("y"))) for e in root.iter(f"{SVG}rect") if e.get("x") == "14"]
+    for name, role in ROLES.items():
+        ((colour, _),) = [one for one in found if 0 < float(names[f"{role.letter} {role.title}"].get("y")) - one[1] < 9]
+        assert (name, colour) == (name, role.colour)
+
+
+def test_what_little_sources_sum_to_is_beside_the_others():
+    made = report(text_report(tokens(["a", "b", "c", "d"]), stages=("weights",), top=4, size=40.0))
+    assert any(re.fullmatch(r"[12] more: 0\.00\d+", text) for text in texts(parsed(made)))
+
+
+@pytest.mark.parametrize("made", [explanation(), survey()], ids=["explain", "heads"])
+def test_nothing_is_cut_off_at_the_right(made):
+    svg_to_bytes = pytest.importorskip("resvg_py").svg_to_bytes
+    data = figure(made).decode()
+    width, height = (int(float(size)) for size in re.findall(r'<svg[^>]* width="([\d.]+)" height="([\d.]+)"', data)[0])
+    strip = f'<rect x="{width - 8}" width="8" height="{height}" fill="#ffffff"/></svg>'
+    assert svg_to_bytes(svg_string=data) == svg_to_bytes(svg_string=data.replace("</svg>", strip))
 
 
 def everything():

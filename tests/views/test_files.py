@@ -10,8 +10,9 @@ from safetensors import safe_open
 
 from attnscope.errors import UsageError
 from attnscope.report import STAGES, from_json, to_json
+from attnscope.report.array_files import METADATA, from_arrays
+from attnscope.report.attribution import Attribution, LogitEdge, TargetToken
 from attnscope.views import formats
-from attnscope.views.arrays import METADATA
 from tests.helpers.sample_reports import HOSTILE, bank, report, text_report, tokens
 from tests.helpers.screens import draw
 
@@ -88,6 +89,17 @@ def arrays_of(head):
     arrays |= {f"top.{field}": getattr(head.top, field) for field in ("keys", "weight", "value", "projected")}
     arrays |= {f"rows.{field}": getattr(head.rows, field) for field in head.rows.__struct_fields__}
     return {name: array for name, array in arrays.items() if array is not None}
+
+
+@pytest.mark.parametrize("ending", [".safetensors", ".npz"])
+def test_a_file_of_arrays_holds_what_the_parts_of_a_model_add_to_a_logit(ending):
+    rng = np.random.default_rng(3)
+    heads, biases, mlps, sources = (rng.standard_normal(n).astype(np.float32) for n in ((4, 4), 4, 4, 3))
+    target = TargetToken(7, "Ġx", " x", 1.5)
+    added = Attribution(2, target, None, 1.5, 0.1, heads, biases, mlps, 0.2, sources, [LogitEdge(0, 1, 2, -0.5)])
+    (text,) = report(text_report(tokens(["a", "b", "c"]), sink=0.5)).texts
+    made = report(structs.replace(text, attribution=added))
+    assert to_json(from_arrays(export(made, Path(f"x{ending}")), ending)) == to_json(made)
 
 
 @pytest.mark.parametrize("ending", [".safetensors", ".npz"])

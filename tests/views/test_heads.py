@@ -40,7 +40,7 @@ def test_the_picture_has_the_letter_of_every_head(width, shape):
     expected = [["·" if n < 0 else made.roles[n].letter for n in row] for row in made.main.tolist()]
     assert letters(shown, shape[1]) == ["".join(row) for row in expected]
     none = int((made.main < 0).sum())
-    assert f"{none} of {made.main.size} heads have no clear role" in shown
+    assert f"{none} of {made.main.size} heads {'has' if none == 1 else 'have'} no clear role" in shown
 
 
 def test_every_role_has_a_letter_and_a_colour_of_its_own():

@@ -8,6 +8,7 @@ from functools import lru_cache
 _SEQUENTIAL = "ffffff deebf7 c6dbef 9ecae1 6baed6 4292c6 2171b5 08519c 08306b"
 _DIVERGING = "053061 2166ac 4393c3 92c5de d1e5f0 ffffff fddbc7 f4a582 d6604d b2182b 67001f"
 _STEPS = 48  # so many colours that no eye tells neighbours apart, so few that cells share them
+BAR = "#4292c6"  # bars beside numbers
 NO_VALUE = "#dddddd"  # what is not allowed, exactly zero, or no number
 
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from attnscope.views.figure.canvas import GAP, MARGIN, SIZE, SMALL, WIDTH, Canvas, plain, text_width, wrap
+from attnscope.views.figure.canvas import GAP, MARGIN, SIZE, SMALL, WIDTH, Canvas, plain, spans_width, text_width, wrap
 from attnscope.views.figure.colours import ink_on, mixed_with_white, ramp_colour
 from attnscope.views.presentation.axes import Axis
 from attnscope.views.presentation.numbers import MASKED, NOT_ALLOWED
@@ -18,27 +18,45 @@ from attnscope.views.presentation.parts import (
     WeightMap,
 )
 from attnscope.views.presentation.scales import LogScale, pool_largest
-from attnscope.views.presentation.spans import Span, ours
+from attnscope.views.presentation.spans import Span, Spans, ours
 
 _NUMBERED = 256  # cells of a matrix up to which each has its number
 _CELL = 9.0  # units of a cell without a number, where there is room
 _LEAST = 2.0
 _LONGEST = 90.0  # units of a label; a longer one is cut
 _BAR = 70.0  # units of a scale
+_WIDEST_TITLE = 180.0  # units that a title makes a panel wide; a longer one wraps, and a longer word in it is cut
+_TITLE_LEADING = 1.3
+_TIED = "\N{NO-BREAK SPACE}"
 _THUMBNAIL = 16  # cells of a thumbnail each way
 _THUMBNAIL_STEPS = 24  # shades of a thumbnail: what is so small shows no more
 
 
 def put_panels(canvas: Canvas, panels: HeatPanels) -> None:
     """Draw matrices side by side, as many as fit."""
-    left, below = MARGIN, canvas.y
+    bands: list[list[tuple[StageMatrix, float]]] = [[]]
+    right = MARGIN
     for stage in panels.stages:
         width = _panel_width(stage)
-        if left > MARGIN and left + width > WIDTH - MARGIN:
-            left, canvas.y = MARGIN, below + GAP
-        top = canvas.y
+        if bands[-1] and right + width > WIDTH - MARGIN:
+            bands.append([])
+            right = MARGIN
+        bands[-1].append((stage, width))
+        right += width + 2 * GAP
+    for n, band in enumerate(bands):
+        canvas.y += GAP if n else 0
+        _put_band(canvas, band)
+
+
+def _put_band(canvas: Canvas, band: Sequence[tuple[StageMatrix, float]]) -> None:
+    """Draw matrices, each with its width, side by side and at one height: as the longest of their titles needs."""
+    titles = [wrap(_title(stage), width - _rows_width(stage), SIZE) for stage, width in band]
+    left, top, below = MARGIN, canvas.y, canvas.y
+    for (stage, width), title in zip(band, titles, strict=True):
+        for n, line in enumerate(title):
+            canvas.text(left + _rows_width(stage), top + SIZE * (1 + _TITLE_LEADING * n), line)
+        canvas.y = top + SIZE * _TITLE_LEADING * (max(map(len, titles)) - 1)
         below = max(below, _put_panel(canvas, stage, left, width))
-        canvas.y = top
         left += width + 2 * GAP
     canvas.y = below
 
@@ -66,13 +84,13 @@ def _names(axis: Axis) -> list[str]:
     """Write every entry as its position and name."""
     names = [plain([name]) for name in axis.names] or [""] * len(axis.positions)
     found = [f"{axis.number(i)} {name}".strip() for i, name in enumerate(names)]
-    return [_cut(name) for name in found]
+    return [_cut(name, _LONGEST, SMALL) for name in found]
 
 
-def _cut(name: str) -> str:
-    if text_width(name, SMALL) <= _LONGEST:
+def _cut(name: str, longest: float, size: float) -> str:
+    if text_width(name, size) <= longest:
         return name
-    kept = next(n for n in range(len(name) - 1, -1, -1) if text_width(name[:n] + "…", SMALL) <= _LONGEST)
+    kept = next(n for n in range(len(name) - 1, -1, -1) if text_width(name[:n] + "…", size) <= longest)
     return name[:kept] + "…"
 
 
@@ -82,19 +100,40 @@ def _label_size(step: float) -> tuple[float, int]:
     return (size, 1) if size >= 5.5 else (SMALL, int(SMALL / step) + 1)
 
 
+def _title(stage: StageMatrix) -> Spans:
+    """Name a matrix by its stage, or by the side of a comparison and the stage, and say what is along its axes."""
+    if stage.columns.kind == "dim":
+        return _name(stage)
+    return *_name(stage), Span(f"  {stage.rows.kind}{_TIED}↓{_TIED}{_TIED}{stage.columns.kind}{_TIED}→", "dim")
+
+
+def _name(stage: StageMatrix) -> Spans:
+    title = plain(stage.title)
+    if title == stage.name:
+        return ours(title, "bold")
+    words = [_cut(word, _WIDEST_TITLE, SIZE * 1.1) for word in title.split(" ")]
+    return Span(" ".join(words), "bold"), Span(f" {stage.name}", "bold")
+
+
+def _rows_width(stage: StageMatrix) -> float:
+    """Return the width of the labels of rows, with what separates them from the matrix."""
+    return max((text_width(name, SMALL) for name in _names(stage.rows)), default=0.0) + 4
+
+
 def _panel_width(stage: StageMatrix) -> float:
-    longest = max((text_width(name, SMALL) for name in _names(stage.rows)), default=0.0)
-    return longest + 4 + max(stage.matrix.shape[1] * _cell_size(stage)[0], 2 * _BAR)
+    title = (
+        _title(stage) if plain(stage.title) == stage.name else _name(stage)
+    )  # after a side, axes have their own line
+    least = max(2 * _BAR, min(spans_width(title), _WIDEST_TITLE))
+    return _rows_width(stage) + max(stage.matrix.shape[1] * _cell_size(stage)[0], least)
 
 
 def _put_panel(canvas: Canvas, stage: StageMatrix, left: float, width: float) -> float:
-    """Draw one matrix with its labels, scale and arithmetic; return where it ends."""
+    """Draw one matrix below its title with its labels, scale and arithmetic; return where it ends."""
     across, down = _cell_size(stage)
     rows, columns = _names(stage.rows), _names(stage.columns)
-    x = left + max((text_width(name, SMALL) for name in rows), default=0.0) + 4
+    x = left + _rows_width(stage)
     y = canvas.y + SIZE + 6
-    across_of = "" if stage.columns.kind == "dim" else f"  {stage.rows.kind} ↓  {stage.columns.kind} →"
-    canvas.text(x, canvas.y + SIZE, (Span(stage.name, "bold"), Span(across_of, "dim")))
     size, every = _label_size(across)
     y += max((text_width(name, size) for name in columns), default=0.0) + 4
     for c, name in enumerate(columns[::every]):
@@ -134,7 +173,7 @@ def _put_scale(canvas: Canvas, stage: StageMatrix, x: float, y: float, width: fl
     _put_bar(canvas, x, y, low, high, signed=stage.scale.signed)
     y += 8
     said = tuple(_grey(span) for span in stage.arithmetic_of_picture)
-    for line in wrap(said, width, SMALL):
+    for line in wrap(said, width, SMALL) if plain(said) != stage.name else []:  # the title says that
         y += SMALL * 1.35
         canvas.text(x, y, line, size=SMALL)
     return y + 8

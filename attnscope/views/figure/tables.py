@@ -1,6 +1,7 @@
 """Draw what is text: facts, paragraphs, rankings and tables of numbers."""
 
-from attnscope.views.figure.canvas import MARGIN, SIZE, SMALL, WIDTH, Canvas, plain, text_width
+from attnscope.views.figure.canvas import MARGIN, SIZE, SMALL, WIDTH, Canvas, plain, spans_width, text_width
+from attnscope.views.figure.colours import BAR
 from attnscope.views.presentation.axes import Axis
 from attnscope.views.presentation.numbers import MASKED, ZERO, written
 from attnscope.views.presentation.parts import (
@@ -20,6 +21,7 @@ from attnscope.views.presentation.spans import Span, Spans, ours
 
 _INDENT = 14.0  # units of a step from the left edge
 _NAMES = 56.0  # units of the names before values
+_BAR = 80.0  # units of a full bar
 
 
 def put_paragraph(canvas: Canvas, paragraph: Paragraph) -> None:
@@ -54,10 +56,12 @@ def _entry(axis: Axis, index: int) -> Spans:
 
 def put_ranking(canvas: Canvas, ranking: Ranking) -> None:
     """Write every query with its strongest sources, side by side."""
+    canvas.paragraph((*ranking.title, *ranking.meaning))
     most = max((len(row) for row in ranking.rows if row), default=0)
     rows: list[list[Spans]] = [[ours("query", "dim")]]
     for _ in range(most):
         rows[0] += [ours("← source", "dim"), *(ours(name, "dim") for name in ranking.measures), ()]
+    rows[0].append(())
     for q, sources in enumerate(ranking.rows):
         row = [_entry(ranking.queries, q)]
         for source in sources or []:
@@ -65,8 +69,10 @@ def put_ranking(canvas: Canvas, ranking: Ranking) -> None:
             row += [_entry(ranking.sources, source.index), *map(ours, source.numbers), remark]
         if sources is None and most:
             row.append(ours(MASKED, "dim"))
-        rows.append([*row, *[()] * (len(rows[0]) - len(row))])
-    canvas.table(rows, right=[False, *[False, *[True] * len(ranking.measures), False] * most], size=SMALL)
+        row += [()] * (len(rows[0]) - 1 - len(row))
+        rest = ranking.rest[q]
+        rows.append([*row, () if rest is None else ours(f"{rest[0]} more: {rest[1]}", "dim")])
+    canvas.table(rows, right=[False, *[False, *[True] * len(ranking.measures), False] * most, False], size=SMALL)
     said = {source.remark for row in ranking.rows for source in row or [] if source.remark}
     for mark, words in sorted(said):
         canvas.paragraph(ours(f"{mark} {words}", "remark"), size=SMALL)
@@ -104,11 +110,14 @@ def put_strongest(canvas: Canvas, strongest: StrongestHeads) -> None:
         heads: Spans = ()
         for head in row.heads:
             longer = (*heads, Span("  "), *head) if heads else head
-            if strongest.one_line and heads and text_width(plain(longer), SMALL) > room:
+            if strongest.one_line and heads and spans_width(longer, SMALL) > room:
                 break
             heads = longer
         rows.append([(Span(f"{row.role.letter} ", "bold"), Span(row.title)), row.count, heads or ours(row.none, "dim")])
-    canvas.table(rows, right=[False, True, False], size=SMALL)
+    _, (_, *bases) = canvas.table(rows, right=[False, True, False], x=MARGIN + _INDENT, size=SMALL)
+    for row, base in zip(strongest.rows, bases, strict=True):
+        if row.role.colour is not None:
+            canvas.fill(MARGIN, base - SMALL * 0.8, SMALL * 0.9, SMALL * 0.9, row.role.colour)
 
 
 def put_listed(canvas: Canvas, listed: Listed) -> None:
@@ -134,9 +143,13 @@ def put_grid(canvas: Canvas, grid: Grid) -> None:
             said = f"the first {shown} of {count} dimensions of {grid.dimensions.name}"
     rows = [[ours(grid.heading, "dim"), *(column[0] for column in columns)]]
     rows += [[label, *(column[n + 1] for column in columns)] for n, label in enumerate(labels)]
-    canvas.table(rows, right=[False, *[True] * len(columns)], size=SMALL)
+    x = MARGIN + _INDENT
+    right, (_, *bases) = canvas.table(rows, right=[False, *[True] * len(columns)], x=x, size=SMALL)
+    for share, base in zip(grid.bars or (), bases, strict=grid.bars is not None):
+        if share:
+            canvas.fill(right, base - SMALL * 0.72, share * _BAR, SMALL * 0.72, BAR)
     if said:
-        canvas.paragraph(ours(said, "dim"), size=SMALL)
+        canvas.paragraph(ours(said, "dim"), x=x, size=SMALL)
 
 
 def put_vector(canvas: Canvas, vector: VectorLine) -> None:

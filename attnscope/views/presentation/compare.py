@@ -9,6 +9,7 @@ import numpy as np
 from attnscope.comparison.tolerance import conclusion, worst_of_stage
 from attnscope.report import HeadReport, Matrix, TextReport, Token
 from attnscope.report.compare import Change, Comparison, HeadChange, Side
+from attnscope.report.run import selection_name
 from attnscope.views.presentation.axes import Axis, source_kind, token_axis
 from attnscope.views.presentation.header import (
     more_options,
@@ -182,7 +183,7 @@ def _change(sides: tuple[Side, Side], head: HeadChange, settings: DisplaySetting
     which = head.first if head.first == head.second else f"{head.first} → {head.second}"
     where = f"  text {head.text}" if len(sides[0].report.texts) > 1 else ""
     named = zip(reports, (head.first, head.second), strict=True)
-    found = [h.chosen for text, name in named for h in text.heads if _name(h.layer, h.head) == name]
+    found = [h.chosen for text, name in named for h in text.heads if selection_name(h) == name]
     chosen = next(((Span("  "), *untrusted(said)) for said in found if said), ())
     yield Paragraph((Span(which, "title"), Span(f"{where}  "), *_arrow(sides), *chosen))
     yield from _alone(sides, reports, head)
@@ -208,7 +209,7 @@ def _pooled(
 ) -> Iterator[ViewPart]:
     """Each side's map, and the sources whose weight changes most."""
     for text, name, side in zip(reports, (head.first, head.second), sides, strict=True):
-        report = next(h for h in text.heads if _name(h.layer, h.head) == name)
+        report = next(h for h in text.heads if selection_name(h) == name)
         if report.pooled is not None:
             yield Paragraph(untrusted(side.label, "bold"))
             yield weight_map(text, report.pooled)
@@ -315,7 +316,7 @@ def _pair_name(reports: Sequence[TextReport], pair: tuple[int, int]) -> Spans:
 
 def _head_of(text: TextReport, head: HeadChange, side: int) -> HeadReport:
     name = (head.first, head.second)[side]
-    return next(h for h in text.heads if _name(h.layer, h.head) == name)
+    return next(h for h in text.heads if selection_name(h) == name)
 
 
 def _weights(
@@ -428,10 +429,3 @@ def _tokens(tokens: Sequence[Token], positions: Sequence[int]) -> Spans:
     for n, position in enumerate(positions):
         listed += (*(ours(" · ") if n else ()), *_token(tokens, position))
     return listed
-
-
-def _name(layer: int | str, head: int | str) -> str:
-    which = "mean" if layer == "mean" else f"L{layer}"
-    if head == "mean":
-        return which if which == "mean" else f"{which} mean"
-    return f"mean H{head}" if which == "mean" else f"{which}H{head}"

@@ -32,7 +32,8 @@ def contributors(text: TextReport, head: HeadReport, settings: DisplaySettings, 
     top = head.top
     left_out = f", without {' and '.join(top.left_out)}" if top.left_out else ""
     title = Span("top contributors", "bold"), Span(f"  by {_NAMES.get(top.by, top.by)}{left_out}", "dim")
-    norms = "; α·‖v‖: weight × norm of the source's value"
+    named = ":" if top.by == "value" and not left_out else "; α·‖v‖:"  # the title ends with the same
+    norms = f"{named} weight × norm of the source's value"
     measures = {"weight": top.weight, "value": top.value}
     if top.projected is not None:
         measures["projected"] = top.projected

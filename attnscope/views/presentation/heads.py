@@ -81,11 +81,12 @@ def present_survey(survey: HeadSurvey, settings: DisplaySettings, listing: Listi
         yield _strongest_of_roles(survey, listing)
         yield Gap()
         none = int((survey.main < 0).sum())
-        said = Span(f"{none} of {survey.main.size} heads have no clear role", "bold")
+        have = "has" if none == 1 else "have"
+        said = Span(f"{none} of {survey.main.size} heads {have} no clear role", "bold")
         yield Paragraph((said, Span(f" ({_UNCLEAR} in the picture)")))
     yield notes(survey.notes)
-    more = ["--role induction (its values for every head)", "--top K (more heads)"]
-    yield from more_options([*more, "--format json, -o heads.csv (every number)"], settings)
+    more = [] if len(survey.roles) <= _ROLES_ALONE else ["--role induction (its values for every head)"]
+    yield from more_options([*more, "--top K (more heads)", "--format json, -o heads.csv (every number)"], settings)
 
 
 def present_measured(measured: MeasuredHeads, settings: DisplaySettings, listing: Listing) -> Iterator[ViewPart]:

@@ -13,7 +13,7 @@ from attnscope.views.presentation.numbers import MASKED, NOT_ALLOWED
 from attnscope.views.presentation.parts import HeatPanels, StageMatrix
 from attnscope.views.terminal.colours import ramp_style
 from attnscope.views.terminal.labels import Labels, labels, say_list, say_shortened
-from attnscope.views.terminal.screen import Screen
+from attnscope.views.terminal.screen import Screen, flow
 
 SHADES = " ░▒▓█"
 BETWEEN = 2  # Blanks between two pictures.
@@ -143,7 +143,7 @@ def _shade(place: float) -> int:
 def _put_legend(screen: Screen, stage: StageMatrix) -> None:
     """Describe the scale from smallest to largest, and what was computed."""
     low, high = stage.digits.text(stage.scale.low), stage.digits.text(stage.scale.high)
-    legend = Text.assemble((f"{screen.plain(stage.title):<7}", "bold"), f"  {low} ")
+    title, legend = Text(f"{screen.plain(stage.title):<7}", "bold"), Text(f"{low} ")
     if screen.colours:
         for i in range(LEGEND):
             legend.append(" ", ramp_style(i / (LEGEND - 1), stage.scale.signed, screen.colours))
@@ -153,8 +153,8 @@ def _put_legend(screen: Screen, stage: StageMatrix) -> None:
         legend.append("".join(f"[{shade * 2}] {bound} " for shade, bound in zip(SHADES, bounds, strict=False)))
         legend.append(f"[{SHADES[-1] * 2}]")
     legend.append(f" {high}")
-    legend.append(f"  {screen.plain(stage.arithmetic_of_picture)}", "dim")
-    screen.say(legend)
+    said = Text(screen.plain(stage.arithmetic_of_picture), "dim")
+    screen.put(flow([title, legend, said], screen.width, " " * BETWEEN, BETWEEN))
 
 
 def _put_columns(screen: Screen, rows: Labels, columns: Labels, name: int) -> None:

@@ -31,7 +31,7 @@ def put_moves(screen: Screen, moves: Moves) -> None:
         return
     for row in rows:
         cells = [f"{title} {cell}" for title, cell in zip(moves.titles[1:], row[1:], strict=True) if cell]
-        screen.put(flow([Text(row[0], "bold"), *map(Text, cells)], screen.width, "  "))
+        screen.put(flow([Text(row[0], "bold"), *map(Text, cells)], screen.width, " " * _BETWEEN, _BETWEEN))
 
 
 def _cell(screen: Screen, cell: Spans) -> str:

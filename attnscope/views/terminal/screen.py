@@ -103,14 +103,21 @@ class Screen:
         return [segment._replace(text=piece) for piece in pieces]
 
 
-def flow(items: Iterable[Text], width: int, between: str) -> Text:
-    """Items one after the other, with line breaks between items and never inside one that fits the width."""
+def flow(items: Iterable[Text], width: int, between: str, indent: int = 0) -> Text:
+    """Items one after the other, with line breaks between items and never inside one that fits the width.
+
+    Args:
+        items: The items.
+        width: Columns.
+        between: What separates two of them.
+        indent: Blanks in front of every line but the first.
+    """
     flowed, used = Text(overflow="fold"), 0
-    width -= len(between.rstrip())  # it ends a line that is broken
+    width -= len(between.rstrip()) + indent  # it ends a line that is broken
     for item in items:
         cells = cell_len(item.plain)
         if used and used + len(between) + cells > width:
-            flowed.append(between.rstrip() + "\n")
+            flowed.append(between.rstrip() + "\n" + " " * indent)
             used = 0
         elif used:
             flowed.append(between)

@@ -1,0 +1,127 @@
+"""Saved findings are loaded to the last bit; what was damaged is refused in one line."""
+
+import copy
+import json
+
+import numpy as np
+import pytest
+
+import attnscope
+
+TEXT, MASKED = "The bank by the river", "The [MASK] by the bank"
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    """Each kind of result with its file."""
+    folder = tmp_path_factory.mktemp("saved")
+    made = {
+        "report": attnscope.inspect([TEXT, "an old river"], layer="all", head=[0, 2], mask="causal"),
+        "compare": attnscope.compare(TEXT, layer=0, head=(0, 1), tolerance=0.1),
+        "texts": attnscope.compare(TEXT, "The bank by the wide lake"),
+        "explain": attnscope.explain(TEXT, query="by", mask="causal"),
+    }
+    for name, result in made.items():
+        result.save(folder / f"{name}.json")
+    return folder, made
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"layer": "all", "head": "all", "mask": "causal", "stages": ("scores", "masked", "weights", "output")},
+        {"layer": "mean", "head": [1, 3], "pool": 2, "predict": True, "by": "projected", "special": False},
+        {"layer": "all", "head": "auto", "query": [0, -1], "key": 1},
+        {"measure": "rollout", "layer": [0, 1]},
+    ],
+    ids=["stages", "pool", "auto", "rollout"],
+)
+def test_a_file_of_arrays_is_the_report(tmp_path, asked):
+    for text, ending in ((MASKED, "npz"), (MASKED, "safetensors"), ([MASKED, "an old [MASK]"], "npz")):
+        report = attnscope.inspect(text, **asked)
+        report.save(tmp_path / f"r.{ending}", force=True)
+        loaded = attnscope.load(tmp_path / f"r.{ending}")
+        assert loaded.to_json() == report.to_json()
+        assert repr(loaded) == repr(report)
+
+
+def test_an_array_file_is_a_side_of_a_comparison(tmp_path):
+    first, second = (attnscope.inspect(TEXT, layer=0, head=0, mask=mask) for mask in ("causal", "own"))
+    first.save(tmp_path / "first.npz")
+    change = attnscope.compare(tmp_path / "first.npz", second).changes[0]
+    np.testing.assert_array_equal(change.heads[0].difference, second[0, 0].weights - first[0, 0].weights)
+
+
+def test_comparisons_and_explanations_are_loaded_to_the_last_bit(saved):
+    folder, made = saved
+    for name, kind in (
+        ("compare", attnscope.CompareResult),
+        ("texts", attnscope.CompareResult),
+        ("explain", attnscope.ExplainResult),
+    ):
+        loaded = attnscope.load(folder / f"{name}.json", kind)
+        assert type(loaded) is kind
+        assert loaded.to_json() == made[name].to_json()
+        assert repr(loaded) == repr(made[name])
+    assert np.isneginf(loaded.masked[3:]).all()
+
+
+def test_what_a_file_holds_instead_is_said(saved, tmp_path):
+    folder, _ = saved
+    for name, there in (("compare", "Compare"), ("explain", "Explain")):
+        with pytest.raises(attnscope.AttnscopeError, match=rf"{name}\.json: holds the findings of {name}; ") as error:
+            attnscope.load(folder / f"{name}.json")
+        assert error.value.hint == f"attnscope.load({str(folder / f'{name}.json')!r}, attnscope.{there}Result)"
+    with pytest.raises(attnscope.AttnscopeError, match=r"holds the findings of inspect; attnscope\.load\(.*Inspect"):
+        attnscope.load(folder / "report.json", attnscope.CompareResult)
+    with pytest.raises(attnscope.AttnscopeError, match="kind: CheckResult cannot be loaded; use InspectResult, Comp"):
+        attnscope.load(folder / "report.json", attnscope.CheckResult)
+    np.savez(tmp_path / "x.npz", weights=np.zeros(3))
+    with pytest.raises(
+        attnscope.AttnscopeError, match=r"x\.npz: not an attnscope file of arrays .*; pass a file of arrays"
+    ):
+        attnscope.load(tmp_path / "x.npz")
+
+
+def shortened(tree):
+    """Copies of a tree of JSON, each with the last entry of one of its first lists missing."""
+    paths = []
+
+    def walk(node, path):
+        if isinstance(node, list) and node:
+            paths.append(path)
+        for name in node if isinstance(node, dict) else range(len(node[:2])) if isinstance(node, list) else ():
+            walk(node[name], (*path, name))
+
+    walk(tree, ())
+    for path in paths:
+        changed = copy.deepcopy(tree)
+        node = changed
+        for name in path:
+            node = node[name]
+        node.pop()
+        yield path, changed
+
+
+@pytest.mark.parametrize(("name", "kind"), [("compare", attnscope.CompareResult), ("explain", attnscope.ExplainResult)])
+def test_what_was_cut_short_is_refused_or_shown(saved, tmp_path, name, kind):
+    tree = json.loads((saved[0] / f"{name}.json").read_text())
+    refused = set()
+    for path, changed in shortened(tree):
+        (tmp_path / "x.json").write_text(json.dumps(changed))
+        try:
+            repr(attnscope.load(tmp_path / "x.json", kind))
+        except attnscope.AttnscopeError as error:
+            refused.add((path[-1], str(error).startswith(str(tmp_path / "x.json"))))
+    assert len(refused) > 5
+    assert all(named for _, named in refused)
+
+
+@pytest.mark.parametrize("ending", ["npz", "safetensors"])
+def test_a_damaged_file_of_arrays_is_refused(tmp_path, ending):
+    attnscope.inspect(TEXT).save(tmp_path / f"r.{ending}")
+    data = (tmp_path / f"r.{ending}").read_bytes()
+    for cut in (0, 7, 8, 40, len(data) // 2, len(data) - 5):
+        (tmp_path / f"x.{ending}").write_bytes(data[:cut])
+        with pytest.raises(attnscope.AttnscopeError, match=rf"x\.{ending}: "):
+            attnscope.load(tmp_path / f"x.{ending}")
