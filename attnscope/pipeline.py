@@ -265,7 +265,8 @@ def attend(
     Raises:
         AttnscopeError: A score is not finite.
     """
-    from attnscope.model.trace import RecordedTokens, make_trace
+    from attnscope.model.recorders import RecordedTokens
+    from attnscope.model.trace import make_trace
 
     eligible = batch.sources.real if plan.run.special else batch.sources.content()
     record_tokens = RecordedTokens(batch.sources, eligible, _shown(plan, batch.tokens.real), batch.tokens.real)

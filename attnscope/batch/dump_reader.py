@@ -12,12 +12,11 @@ import numpy as np
 from attnscope.batch.frames import TruncatedFrame, open_lines
 from attnscope.batch.header import END, MAGIC, SCHEMA, Header
 from attnscope.batch.journal import unseal
-from attnscope.batch.records import End, Record, TopArrays
+from attnscope.batch.records import End, Record, gather_parts
 from attnscope.batch.shapes import check_record
 from attnscope.batch.sinks import INDEX
 from attnscope.errors import AttnscopeError
 from attnscope.report import decode_json
-from attnscope.report.row_statistics import RowArrays
 from attnscope.system.checksum import crc32
 
 _DTYPES = {"F32": np.float32, "I32": np.int32}
@@ -155,20 +154,16 @@ def decoded(data: bytes | msgspec.Raw, kind: Any, path: Path) -> Any:
 def _with_arrays(record: Record, shard: _Shard, path: Path) -> Record:
     """Return a record with its arrays from a shard."""
     _, data, places = shard
-    found: dict[str, dict[str, Any]] = {}
     prefix = f"{record.index}/"
-    for name, place in places.items():
-        if name.startswith(prefix):
-            part, _, key = name.removeprefix(prefix).partition(".")
-            found.setdefault(part, {})[key] = _array(data, decoded(place, _Place, path), f"{path}: {name}")
-    if not found:
+    arrays = {
+        name.removeprefix(prefix): _array(data, decoded(place, _Place, path), f"{path}: {name}")
+        for name, place in places.items()
+        if name.startswith(prefix)
+    }
+    if not arrays:
         raise AttnscopeError(f"has no arrays for record {record.index}", where=path)
-    arrays: dict[str, Any] = {part: value.get("", value) for part, value in found.items()}
     try:
-        for part, kind in (("top", TopArrays), ("rows", RowArrays)):
-            if part in arrays:
-                arrays[part] = kind(**arrays[part])
-        return msgspec.structs.replace(record, shard=None, shard_check=None, **arrays)
+        return msgspec.structs.replace(record, shard=None, shard_check=None, **gather_parts(arrays))
     except TypeError as e:  # a name too many, or one that is missing
         raise AttnscopeError(f"its arrays do not match its records ({e})", where=path, hint=_RESTORE) from e
 

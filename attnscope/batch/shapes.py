@@ -9,6 +9,7 @@ from attnscope.batch.header import MEASURES, Settings
 from attnscope.batch.records import Record, TopArrays
 from attnscope.batch.sinks import arrays_of
 from attnscope.errors import AttnscopeError
+from attnscope.planning.record_parts import PARTS, Axis
 from attnscope.report import STAGES
 from attnscope.report.row_statistics import ROW_STATISTICS
 
@@ -62,20 +63,16 @@ def _required(settings: Settings) -> Iterator[str]:
 
 def _expected(name: str, record: Record, shape: Sequence[int], n_sources: int) -> tuple[int, ...]:
     """Return the shape that a record's counts make of an array; what they leave open is as it is."""
-    units, queries = len(record.units), len(record.queries)
-    kind, _, stage = name.partition(".")
-    third = shape[2] if len(shape) > 2 else 0
-    if kind == "top":
-        assert record.top is not None
-        ranks = record.top.keys.shape[2] if record.top.keys.ndim > 2 else 0
-        return units, queries, ranks
-    if kind == "rows":
-        return units, queries
-    if kind == "columns":
-        return units, n_sources
-    if kind == "pooled":
-        return units, min(shape[1] if len(shape) > 1 else 0, len(record.tokens)), min(third, n_sources)
-    return units, queries, third if stage == "output" else len(record.keys)
+    part, _, array = name.partition(".")
+    found = [len(record.units)]
+    for place, axis in enumerate(PARTS[part].axes_of(array), 1):
+        there = shape[place] if len(shape) > place else 0
+        known: dict[Axis, int] = {"query": len(record.queries), "key": len(record.keys), "source": n_sources}
+        known |= {"query run": min(there, len(record.tokens)), "key run": min(there, n_sources)}
+        if axis == "rank" and record.top is not None:
+            known["rank"] = record.top.keys.shape[place] if record.top.keys.ndim > place else 0
+        found.append(known.get(axis, there))
+    return tuple(found)
 
 
 def _top_faults(top: TopArrays, settings: Settings, n_sources: int) -> Iterator[tuple[str, str]]:

@@ -10,17 +10,18 @@ import numpy as np
 from attnscope.batch.groups import TextSize, count_values
 from attnscope.batch.header import MEASURES, Settings
 from attnscope.batch.items import Item
-from attnscope.batch.records import Record, TopArrays
+from attnscope.batch.records import Record, gather_parts
 from attnscope.batch.runner import without_findings
 from attnscope.checkpoints.source import ModelSource
 from attnscope.config import RunConfig, TextInput
 from attnscope.errors import UsageError
 from attnscope.pipeline import Session, attend, new_window, prepare
 from attnscope.planning.memory import MemoryLimit, layer_parameters
+from attnscope.planning.record_parts import PARTS, Axis
 from attnscope.planning.record_spec import RecordSpec, make_record_spec
 from attnscope.planning.run_plan import RunPlan, plan_for_texts
 from attnscope.planning.text_plan import TextPlan, plan_text
-from attnscope.report.row_statistics import RowArrays
+from attnscope.report.row_statistics import STATISTICS
 from attnscope.report.tokens import describe_unknown
 from attnscope.selection import parse_indices
 
@@ -154,14 +155,11 @@ class ModelWorker:
         return found
 
     def _record_spec(self, plan: RunPlan) -> RecordSpec:
-        kept = self._settings.keep
         return replace(
             make_record_spec(plan),
-            contributors="top" in kept,
+            parts=self._settings.keep,
             measures=MEASURES[self._settings.by],
-            row_statistics="rows" in kept,
-            column_sums="columns" in kept,
-            pool=self._settings.pool if "pooled" in kept else None,
+            pool=self._settings.pool,
             packed=_packed_sizes(plan.text_plans),
         )
 
@@ -180,23 +178,23 @@ def _packed_sizes(text_plans: Sequence[TextPlan]) -> tuple[tuple[int, int], ...]
 
 def _text_arrays(arrays: dict[str, Any], place: int, text_plan: TextPlan, rows: Any, columns: Any) -> dict[str, Any]:
     """Return one text's share of a group's arrays: its unit axis first, its own rows, columns and sources only."""
-    at, across = _index_of(text_plan.queries, rows), _index_of(text_plan.keys, columns)
-    sources = len(text_plan.context or text_plan.tokens)
+    sources = slice(len(text_plan.context or text_plan.tokens))
+    cuts: dict[Axis, Any] = {
+        "query": _index_of(text_plan.queries, rows),
+        "key": _index_of(text_plan.keys, columns),
+        "rank": sources,  # fewer ranks where there are fewer sources, as in the text alone
+        "source": sources,
+        "query run": slice(len(text_plan.tokens)),
+        "key run": sources,
+        "width": slice(None),
+    }
     found = {}
     for name, array in arrays.items():
         mine = array[place]
-        if isinstance(array, list):
-            pass  # the text's own already
-        elif name == "columns":
-            mine = mine[:, :sources]
-        elif name == "pooled":
-            mine = mine[:, : len(text_plan.tokens), :sources]
-        else:
-            mine = mine[:, at]
-            if name.startswith("top."):
-                mine = mine[..., :sources]  # fewer ranks where there are fewer sources, as in the text alone
-            elif name.startswith("stages.") and name != "stages.output":
-                mine = mine[:, :, across]
+        if not isinstance(array, list):  # else it is the text's own already
+            part, _, inner = name.partition(".")
+            for at, axis in enumerate(PARTS[part].axes_of(inner), 1):
+                mine = mine[(*[slice(None)] * at, cuts[axis])]
         found[name] = mine
     return found
 
@@ -222,15 +220,11 @@ def _rounded(array: Any, digits: int) -> Any:
 def _record(one: PreparedText, arrays: dict[str, Any], units: list[Any], settings: Settings) -> Record:
     item, text_plan = one.item, one.text_plan
     assert item.text is not None
-
-    def under(part: str) -> dict[str, Any]:
-        return {name.removeprefix(part): array for name, array in arrays.items() if name.startswith(part)}
-
     if settings.digits is not None:
         exact = ("top.keys", "stages.")
         arrays = {n: a if n.startswith(exact) else _rounded(a, settings.digits) for n, a in arrays.items()}
-    rows = {name: array for name, array in under("rows.").items() if name in (*settings.kept_statistics, "sink")}
-
+    left_out = {f"rows.{name}" for name in STATISTICS if name not in settings.kept_statistics}
+    parts = gather_parts({name: array for name, array in arrays.items() if name not in left_out})
     return Record(
         item.index,
         item.id,
@@ -247,9 +241,5 @@ def _record(one: PreparedText, arrays: dict[str, Any], units: list[Any], setting
         queries=text_plan.queries,
         keys=text_plan.keys if "stages" in settings.keep else [],
         units=units,
-        top=TopArrays(**under("top.")) if "top" in settings.keep else None,
-        rows=RowArrays(**rows) if "rows" in settings.keep else None,
-        columns=arrays.get("columns"),
-        pooled=arrays.get("pooled"),
-        stages=under("stages."),
+        **parts,
     )

@@ -17,8 +17,9 @@ from attnscope.analysis import TextExtent, TextSlice, head_report
 from attnscope.checks.measures import make_check
 from attnscope.checks.observe import LayerStages, ModelShape
 from attnscope.model.batch import Batch
+from attnscope.model.recorders import RecordedTokens
 from attnscope.model.tile import Recorder
-from attnscope.model.trace import HeadSelection, RecordedTokens, Trace, make_trace
+from attnscope.model.trace import HeadSelection, Trace, make_trace
 from attnscope.planning.record_spec import RecordSpec
 from attnscope.report import HeadReport, Token
 from attnscope.report.check import Check
@@ -87,8 +88,8 @@ class Findings:
             columns=list(range(len(self._sources))),
             top=_TOP,
             by=asked.by,
-            column_sums=asked.pool is not None,
-            pool=asked.pool,
+            parts=("top", "rows", "columns", "pooled") if asked.pool else ("top", "rows"),
+            pool=asked.pool or 0,
         )
         eligible = batch.sources.real if asked.special else batch.sources.content()
         record_tokens = RecordedTokens(batch.sources, eligible, shown, batch.tokens.real)

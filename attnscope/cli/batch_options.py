@@ -19,12 +19,12 @@ from attnscope.cli.selection_options import (
     stage_option,
 )
 from attnscope.errors import UsageError
+from attnscope.planning.record_parts import EXACT_PARTS, PARTS
 
 _INPUT, _OUTPUT = "Input", "Output"
-PARTS = ("top", "rows", "columns", "pooled")
 BRIEF, ALL = "brief", "all"
-KEPT = (BRIEF, *PARTS, ALL)
-_BRIEF_STATISTICS, _BRIEF_DIGITS = ("entropy", "first", "special", "self"), 3
+KEPT = (BRIEF, *EXACT_PARTS, ALL)
+_BRIEF_PARTS, _BRIEF_STATISTICS, _BRIEF_DIGITS = ("top", "rows"), ("entropy", "first", "special", "self"), 3
 Format = Literal["txt", "jsonl", "csv", "tsv", "parquet"]
 
 
@@ -123,9 +123,8 @@ class DumpSelectionOptions(SelectionOptions):
             parser=arguments.some_of("--keep", "part", KEPT),
             autocompletion=completion.words(*KEPT),
             help=f"Results to keep, separated by commas: brief (contributors and the statistics "
-            f"{', '.join(_BRIEF_STATISTICS)}, to {_BRIEF_DIGITS} decimals), or exact ones: top (contributors), rows "
-            "(statistics of every row: {row_statistics}), columns (weight that every token receives), pooled (a map of "
-            "fixed size), all.",
+            f"{', '.join(_BRIEF_STATISTICS)}, to {_BRIEF_DIGITS} decimals), or exact ones: "
+            f"{', '.join(f'{name} ({PARTS[name].phrase})' for name in EXACT_PARTS)}, all.",
         ),
     ] = BRIEF
     pool: Annotated[int, pool_option("Rows and columns of a pooled map.")] = 16
@@ -141,7 +140,7 @@ class DumpSelectionOptions(SelectionOptions):
         if BRIEF in words and not brief:
             hint = f"remove {BRIEF}, or the others"
             raise UsageError(f"{BRIEF} cannot be combined with exact findings", where="--keep", hint=hint)
-        parts = PARTS if ALL in words else PARTS[:2] if brief else tuple(words)
+        parts = EXACT_PARTS if ALL in words else _BRIEF_PARTS if brief else tuple(words)
         return {
             "keep": (*parts, *(["stages"] if self.stages else [])),
             "statistics": _BRIEF_STATISTICS if brief else None,

@@ -35,6 +35,23 @@ class KeyTokens:
         return keep
 
 
+@dataclass(frozen=True)
+class RecordedTokens:
+    """Which tokens of a batch take part in what is recorded.
+
+    Attributes:
+        sources: The key side.
+        eligible: Keys that take part in the ranking of contributors, (B, K), bool.
+        shown: Rows that each text's sums count, (B, Q), bool.
+        real: Queries that are not padding, (B, Q), bool.
+    """
+
+    sources: KeyTokens
+    eligible: Tensor
+    shown: Tensor
+    real: Tensor
+
+
 class BaseRecorder:
     """Heads and rows of a recorder, and the location of a tile's share of them."""
 
