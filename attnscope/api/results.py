@@ -15,7 +15,7 @@ from attnscope.api.options import positions
 from attnscope.api.words import python_words
 from attnscope.arguments import number, one_of
 from attnscope.config import Positions
-from attnscope.errors import AttnscopeError, UsageError
+from attnscope.errors import PANDAS, UsageError
 from attnscope.report import (
     Attribution,
     Explanation,
@@ -37,7 +37,6 @@ from attnscope.selection import PRINTED, parse_positions, written
 if TYPE_CHECKING:
     import pandas as pd
 
-    from attnscope.batch.tables import Kind
     from attnscope.views.formats import Look
 
 Float1 = np.ndarray[tuple[int], np.dtype[np.float32]]
@@ -295,7 +294,7 @@ class HeadResult(Result[Report]):
                 found.append(Contributor(text.sources[key].text, key, *measures))  # type: ignore[arg-type]
         return found
 
-    def to_pandas(self, table: "Kind | None" = None) -> "pd.DataFrame":
+    def to_pandas(self, table: str | None = None) -> "pd.DataFrame":
         """See InspectResult.to_pandas."""
         return _report_table(self.data, table)
 
@@ -555,7 +554,7 @@ class InspectResult(Result[Report]):
         """Return one head of the only text; see TextResult."""
         return self._only[unit]
 
-    def to_pandas(self, table: "Kind | None" = None) -> "pd.DataFrame":
+    def to_pandas(self, table: str | None = None) -> "pd.DataFrame":
         """Return one of the tables that `attnscope convert` writes.
 
         Args:
@@ -568,7 +567,7 @@ class InspectResult(Result[Report]):
         return _report_table(self.data, table)
 
 
-def _report_table(report: Report, table: "Kind | None") -> "pd.DataFrame":
+def _report_table(report: Report, table: str | None) -> "pd.DataFrame":
     from attnscope.batch.reports import records_of, settings_of
     from attnscope.batch.tables import INTEGERS, columns, kinds_of, tables
 
@@ -598,10 +597,9 @@ def import_pandas() -> Any:
     Raises:
         AttnscopeError: It is not installed.
     """
-    try:
-        import pandas
-    except ImportError as e:
-        raise AttnscopeError("a table needs pandas", hint="pip install 'attnscope[pandas]'") from e
+    PANDAS.require("a table")
+    import pandas
+
     return pandas
 
 

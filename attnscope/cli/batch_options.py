@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from typer import Argument
 
 from attnscope import arguments
+from attnscope.batch.formats import DUMP_FORMATS
 from attnscope.cli import completion
 from attnscope.cli.options import choice, option, output_option, quiet_option
 from attnscope.cli.selection_options import (
@@ -25,6 +26,8 @@ _INPUT, _OUTPUT = "Input", "Output"
 BRIEF, ALL = "brief", "all"
 KEPT = (BRIEF, *EXACT_PARTS, ALL)
 _BRIEF_PARTS, _BRIEF_STATISTICS, _BRIEF_DIGITS = ("top", "rows"), ("entropy", "first", "special", "self"), 3
+_RESUMED = [one.ending for one in DUMP_FORMATS if one.ending and one.resumes]
+_WHOLE = [one.ending for one in DUMP_FORMATS if not one.resumes and not one.table]
 Format = Literal["txt", "jsonl", "csv", "tsv", "parquet"]
 
 
@@ -162,8 +165,8 @@ class DumpOutputOptions:
     output: Annotated[
         Path,
         output_option(
-            "Output: .jsonl, or compressed .jsonl.gz or .jsonl.zst (resumable); .json (one document); or a name "
-            "without extension for a folder of .safetensors shards (resumable); - writes .jsonl to standard output.",
+            f"Output: {', '.join(_RESUMED)}, or a name without extension for a folder of .safetensors shards (all "
+            f"resumable); {', '.join(_WHOLE)} (one document); - writes .jsonl to standard output.",
             group=_OUTPUT,
             metavar="OUT",
         ),

@@ -49,7 +49,8 @@ def check_output(show: OutputOptions, command: Command, inputs: Iterable[object]
 
     Raises:
         UsageError: The file's extension names no format, or another than `--format`.
-        AttnscopeError: The file cannot be written, is the input, or exists and `--force` is off.
+        AttnscopeError: The file cannot be written, is the input, or exists and `--force` is off; or a library that its
+            format needs is not installed.
     """
     if show.output is None:
         if show.look != "figure":
@@ -64,6 +65,7 @@ def check_output(show: OutputOptions, command: Command, inputs: Iterable[object]
     check_target(show.output, force=True)  # that a file exists is said last: --force helps only then
     form = format_for(show.output, command)
     check_look(show.output, show.look)
+    form.require()
     if show.format is not None and show.format != ("table" if form.drawn else form.ending[1:]):
         hint = "remove --format: the extension sets the format"
         raise UsageError(f"--format {show.format} cannot be written to a {form.ending} file", hint=hint)

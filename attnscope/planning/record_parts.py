@@ -87,6 +87,7 @@ class RecordPart:
         numbers: Float32s that findings take, over all texts, layers and heads.
         beside: Float32s that its recorders hold besides.
         tile: Bytes that its recorders need of the largest tile, while they reduce it.
+        table: The table that it becomes, and what that has a row for; None where it becomes none.
         only: Axes of single arrays that differ, by their names.
     """
 
@@ -97,6 +98,7 @@ class RecordPart:
     numbers: Callable[[Quantities], int]
     beside: Callable[[Quantities], int] = lambda _: 0
     tile: Callable[[TileSize], int] = lambda _: 0
+    table: tuple[str, str] | None = None
     only: tuple[tuple[str, tuple[Axis, ...]], ...] = ()
 
     def axes_of(self, array: str) -> tuple[Axis, ...]:
@@ -128,6 +130,7 @@ RECORD_PARTS = (
         # the norms of the values of every source, by which a contribution is more than its weight
         beside=lambda kept: (kept.measures - 1) * kept.units * kept.texts * kept.sources if kept.rows else 0,
         tile=_top_tile,
+        table=("contributors", "one row per query and rank"),
     ),
     RecordPart(
         "rows",
@@ -138,6 +141,7 @@ RECORD_PARTS = (
         beside=lambda kept: kept.counted * ROW_FACTS,
         # the weights near the diagonal, from which those within so many tokens are summed
         tile=lambda tile: _FLOAT * (tile.scores * (tile.rows + 2 * tile.within) // tile.kept.sources),
+        table=("rows", "statistics, one row per query"),
     ),
     RecordPart(
         "columns",
@@ -145,6 +149,7 @@ RECORD_PARTS = (
         "weight that every token receives",
         ("source",),
         numbers=lambda kept: kept.texts * kept.units * kept.sources,
+        table=("columns", "one row per source"),
     ),
     RecordPart(
         "pooled",
@@ -164,8 +169,10 @@ RECORD_PARTS = (
         ("query", "key"),
         numbers=lambda kept: kept.cells,
         tile=lambda tile: _FLOAT * RAW * tile.raw * tile.scores,
+        table=("matrices", "one row per cell of a stage"),
         only=(("output", ("query", "width")),),
     ),
 )
 PARTS = {part.name: part for part in RECORD_PARTS}
+TABLES = {part.table[0]: part.name for part in RECORD_PARTS if part.table}  # table to the part that it is made of
 EXACT_PARTS = tuple(part.name for part in RECORD_PARTS if part.phrase)  # the words of --keep

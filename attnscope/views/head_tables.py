@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from attnscope.errors import AttnscopeError
+from attnscope.errors import PARQUET
 from attnscope.report.ablation import EffectSurvey
 from attnscope.report.heads import HeadSurvey, MeasuredHeads
 
@@ -75,11 +75,10 @@ def parquet_parts(found: HeadSurvey | MeasuredHeads | EffectSurvey) -> Iterator[
     Raises:
         AttnscopeError: The extra is missing.
     """
-    try:
-        import pyarrow
-        from pyarrow import parquet
-    except ImportError as e:
-        raise AttnscopeError(".parquet needs pyarrow", hint="install attnscope[parquet]") from e
+    PARQUET.require(".parquet")
+    import pyarrow
+    from pyarrow import parquet
+
     arrays = {name: pyarrow.array(column, from_pandas=True) for name, column in columns(found).items()}
     sink = pyarrow.BufferOutputStream()
     parquet.write_table(pyarrow.table(arrays), sink, compression="zstd")
