@@ -419,7 +419,7 @@ def provenance(source: ModelSource, run: RunConfig, device: "torch.device", valu
 
 
 def describe_mask_use(source: ModelSource, run: RunConfig, seen: str | None = None) -> MaskUse:
-    """Whose mask it is; one that the model was trained under is not a what-if.
+    """Describe the mask that is used, and whose it is; one that the model was trained under is not a what-if.
 
     Args:
         source: The model.

@@ -13,7 +13,7 @@ from attnscope.report.row_statistics import STATISTICS
 
 
 def unit_names(trace: Trace) -> list[tuple[int | str, int | str]]:
-    """Layer and head of every unit: numbers, or `mean`."""
+    """Name the layer and head of every unit: numbers, or `mean`."""
     return [
         ("mean" if unit.mean_layer else unit.layers[0], "mean" if unit.mean_head else unit.heads[0])
         for unit, _ in trace.recorded

@@ -592,7 +592,7 @@ def _joined(parts: Sequence[Any]) -> Any:
 
 
 def import_pandas() -> Any:
-    """Pandas, which is an extra.
+    """Import pandas, which comes with an extra.
 
     Raises:
         AttnscopeError: It is not installed.

@@ -55,16 +55,16 @@ def convert(source: Path, target: Path, table: str | None = None, *, force: bool
     there, here = _format(source, "IN"), _format(target, "OUT")
     if table is not None and (there.table or not here.table):
         found = "IN is already a table" if there.table else "OUT is not a table"
-        raise UsageError(found, where="--table", hint="--table needs a .csv or .parquet OUT")
+        raise UsageError(found, where="--table", hint=f"--table needs a {' or '.join(TABLES)} OUT")
     if there.table and not here.table:
-        raise UsageError("a table does not hold a whole dump", where="OUT", hint="convert to .csv or .parquet")
+        raise UsageError("a table does not hold a whole dump", where="OUT", hint=f"convert to {' or '.join(TABLES)}")
     if not source.exists():
         raise AttnscopeError("no such file", where=source)
     if not source.is_dir() and not source.is_file():
         raise AttnscopeError("is not a regular file", where=source, hint="save its output to a file first")
     report = read_report(source) if there.ending == ".json" else None
     if report is not None and not here.table:
-        raise UsageError("a report is not a dump", where="OUT", hint="convert to .csv or .parquet")
+        raise UsageError("a report is not a dump", where="OUT", hint=f"convert to {' or '.join(TABLES)}")
     here.require()
     with _replacing(target, force=force) as temporary:
         if not here.table:

@@ -195,13 +195,13 @@ def _group_limits(settings: Settings, run: RunConfig, source: ModelSource) -> tu
 
 
 def _window_tokens(source: ModelSource) -> int:
-    """Return how many tokens a window has: as many as are done soon, for an interruption loses it; a whole group."""
+    """Return how many tokens a window has: those of a second's work, which an interruption loses, or a whole group."""
     a_token = source.config.n_layers * layer_parameters(source.config)
     return max(_TOKENS, int(_WINDOW_WORK / max(1, a_token)))
 
 
 def _power_of_two(number: int) -> int:
-    """Return the largest that is not above a number."""
+    """Return the largest power of two that is not above a number."""
     return 1 << max(0, int(number).bit_length() - 1)
 
 

@@ -173,7 +173,7 @@ def encode(line: Header | Record | End) -> bytes:
 
 
 def json_schema() -> dict[str, Any]:
-    """JSON Schema of a line of a dump, generated from the types above."""
+    """Generate the JSON Schema of a line of a dump from the types above."""
     lines, parts = msgspec.json.schema_components(
         (Header, Record, End), schema_hook=lambda _: {}, ref_template="#/$defs/{name}"
     )

@@ -111,7 +111,7 @@ def _rows(record: Record) -> Iterator[Table]:
 
 
 def _or_nan(values: _Array | None, unit: _Array, row: _Array) -> _Array:
-    """Return the numbers of a statistic that a model has not, or that a dump was made without, are NaN."""
+    """Return a statistic of some rows; NaN where the model has none, or the dump was made without it."""
     return np.full(len(unit), np.nan, dtype=np.float32) if values is None else values[unit, row]
 
 
@@ -279,8 +279,11 @@ def _known(names: list[str], path: Path) -> list[str]:
 
 
 def _may_be_empty(name: str, names: Sequence[str]) -> bool:
-    """Tell if a cell may hold nothing: a float, the layer or head of a mean, and in a table of matrices the key of an
-    output, or the dimension of anything else."""
+    """Tell whether a cell may be empty.
+
+    A float may, the layer or head of a mean, and in a table of matrices the key of an output or the dimension of
+    anything else.
+    """
     of_matrices = ("key", "key_token", "dimension") if "dimension" in names else ()
     return name not in (*INTEGERS, *_WORDS) or name in ("layer", "head", *of_matrices)
 

@@ -49,7 +49,7 @@ class Selection:
 
 
 def selections(n_heads: int, n_queries: int) -> list[Selection]:
-    """Return everything, a few neighbours, and some that are not neighbours."""
+    """Return the selections that are checked: everything, a few neighbours, and some that are not neighbours."""
     heads, rows = list(range(n_heads)), list(range(n_queries))
     return [
         Selection(heads, rows, "weight", special=True, pool=max(1, n_queries * 2 // 3)),

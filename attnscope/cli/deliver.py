@@ -75,7 +75,7 @@ def check_output(show: OutputOptions, command: Command, inputs: Iterable[object]
 def deliver(
     findings: "Findings", show: OutputOptions, listing: "Listing | None" = None, **detail: "Unpack[Detail]"
 ) -> None:
-    """Send findings where the user wants it.
+    """Write findings to a file, print them as JSON, or draw them on the terminal.
 
     Args:
         findings: What was found.
@@ -167,7 +167,7 @@ def console(color: str) -> "Console":
 
 
 def _width() -> int:
-    """COLUMNS, else the terminal's width, else 80."""
+    """Return the width to draw at: COLUMNS, else the terminal's width, else 80."""
     return _named_width() or _bounded(shutil.get_terminal_size((80, 24)).columns)
 
 
@@ -177,5 +177,5 @@ def _named_width() -> int | None:
 
 
 def _bounded(columns: int) -> int:
-    """Return a narrower terminal wraps the lines by itself and loses nothing."""
+    """Keep a width within what is drawn well; a narrower terminal wraps the lines and loses nothing."""
     return min(max(columns, _NARROWEST), _WIDEST)

@@ -387,7 +387,7 @@ def _outcomes(one: _AlignedSide, other: _AlignedSide) -> tuple[_Array, _Array]:
 
 
 def jensen_shannon(p: _Array, q: _Array) -> _Array:
-    """Jensen–Shannon divergence of rows of weights, in bits: ½ KL(p‖m) + ½ KL(q‖m) with m = ½(p + q) (Lin, 1991).
+    """Return the Jensen–Shannon divergence of rows in bits: ½ KL(p‖m) + ½ KL(q‖m), m = ½(p + q) (Lin, 1991).
 
     Args:
         p: (rows, outcomes), each row sums to 1.

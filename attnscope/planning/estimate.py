@@ -237,7 +237,7 @@ def _more_tiles(d: MemoryDemand, scores: int, rows: int) -> float:
 
 
 def _has_kernel(c: ModelConfig) -> bool:
-    """Whether torch's kernel knows the attention of layers that are not recorded."""
+    """Tell whether torch's kernel knows the attention of layers that are not recorded."""
     return c.softcap is None and not c.sinks
 
 

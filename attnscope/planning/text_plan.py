@@ -139,7 +139,7 @@ def _hidden(
 
 
 def _check_context(text: TextInput, source: ModelSource) -> None:
-    """Cross-attention needs a context, and nothing else takes one."""
+    """Refuse a missing context under cross-attention, and a context anywhere else."""
     given = text.context is not None
     if source.needs_context and not given:
         hint = "pass the text for the encoder" if source.part else "pass the text that provides keys and values"

@@ -179,7 +179,11 @@ class TransformersEngine:
         return TransformersContinuation(self.loaded)
 
     def run_blocks(self, batch: Batch, last: int, observe: BlockObserver) -> None:
-        """Refuse: what a layer of transformers takes besides its input is its model's own."""
+        """Refuse to run layers again: what a layer takes besides its input differs from model to model.
+
+        Raises:
+            AttnscopeError: Always.
+        """
         raise AttnscopeError("transformers' layers cannot be run by themselves", hint="use --engine native")
 
     @property
@@ -212,7 +216,7 @@ class TransformersEngine:
         return value_and_output(self.loaded, layer)
 
     def holding(self, layer: int) -> AbstractContextManager[None]:
-        """Return all weights are in memory."""
+        """Do nothing: all weights are in memory."""
         return nullcontext()
 
     def run_uncut(

@@ -94,7 +94,7 @@ class LiveModel:
 
 
 def is_pretrained(model: Any) -> bool:
-    """Return whether it is a model of transformers; then transformers has been imported."""
+    """Tell whether it is a model of transformers; then transformers has been imported."""
     transformers: Any = sys.modules.get("transformers")
     return transformers is not None and isinstance(model, transformers.PreTrainedModel)
 
