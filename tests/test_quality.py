@@ -70,9 +70,10 @@ def imports(tree):
                 yield alias.name, node in at_once
         elif isinstance(node, ast.ImportFrom):
             assert not node.level, "relative imports hide who imports whom"
-            names = [f"attnscope.{alias.name}" for alias in node.names] if node.module == "attnscope" else [node.module]
-            for name in names:
-                yield name, node in at_once
+            folder = ROOT / str(node.module).replace(".", "/")
+            for alias in node.names:
+                whole = node.module == "attnscope" or (folder / f"{alias.name}.py").exists()
+                yield (f"{node.module}.{alias.name}" if whole else node.module), node in at_once
 
 
 def test_rooms_import_only_rooms_below_them():

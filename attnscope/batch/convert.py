@@ -65,7 +65,8 @@ def convert(source: Path, target: Path, table: str | None = None, *, force: bool
     report = read_report(source) if there.ending == ".json" else None
     if report is not None and not here.table:
         raise UsageError("a report is not a dump", where="OUT", hint=f"convert to {' or '.join(TABLES)}")
-    here.require()
+    if here.extra is not None:
+        here.extra.require(here.ending)
     with _replacing(target, force=force) as temporary:
         if not here.table:
             return here.write(Dump(source), temporary), "records"

@@ -39,15 +39,6 @@ class DumpFormat:
     packing: Literal["gzip", "zstd"] | None = None
     extra: Extra | None = None
 
-    def require(self) -> None:
-        """Refuse the format where its library is missing.
-
-        Raises:
-            AttnscopeError: The library is not installed.
-        """
-        if self.extra is not None:
-            self.extra.require(self.ending)
-
 
 def ending_of(path: Path) -> str:
     """Return the ending that says what a dump or table is: one of several parts, or the last suffix."""

@@ -12,7 +12,6 @@ from attnscope.cli.batch_options import DumpOutputOptions, DumpSelectionOptions,
 from attnscope.cli.options import MachineOptions, ModelOptions
 from attnscope.cli.process import is_piped, print_notice
 from attnscope.errors import Exit, UsageError
-from attnscope.selection import parse_unit
 from attnscope.system.escape import escape_control
 from attnscope.system.shutdown import at_signal
 
@@ -103,18 +102,10 @@ def _order(
     from attnscope.batch.header import Settings
     from attnscope.config import RunConfig
 
-    layer, head = parse_unit(selection.layer, selection.head)
     number, count = map(int, texts.shard.split("/"))
     settings = Settings(
-        layer=layer,
-        head=head,
-        query=selection.query,
-        key=selection.key,
+        **selection.chosen(),
         **selection.kept(),
-        stages=selection.stages,
-        top=selection.top,
-        by=selection.ranking,
-        special=not selection.no_special,
         pool=selection.pool,
         truncate=machine.truncate,
         column=texts.column,
@@ -125,16 +116,8 @@ def _order(
     run = RunConfig(
         texts=(),
         **stack.chosen(),
-        mask=selection.mask,
-        what_if=selection.what_if,
-        hide=selection.hidden,
-        device=machine.device,
-        dtype=machine.dtype,
-        max_memory=machine.max_memory,
-        threads=machine.threads,
-        engine=machine.engine,
-        part=machine.part,
-        hash_weights=machine.hash_weights,
+        **selection.masking(),
+        **vars(machine),
     )
     return DumpConfig(name, texts.format, target.output, settings, run, force=target.force, strict=target.strict)
 

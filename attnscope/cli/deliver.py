@@ -65,7 +65,8 @@ def check_output(show: OutputOptions, command: Command, inputs: Iterable[object]
     check_target(show.output, force=True)  # that a file exists is said last: --force helps only then
     form = format_for(show.output, command)
     check_look(show.output, show.look)
-    form.require()
+    if form.extra is not None:
+        form.extra.require(form.ending)
     if show.format is not None and show.format != ("table" if form.drawn else form.ending[1:]):
         hint = "remove --format: the extension sets the format"
         raise UsageError(f"--format {show.format} cannot be written to a {form.ending} file", hint=hint)

@@ -62,15 +62,6 @@ class FileFormat:
     picture: bool = False
     extra: Extra | None = None
 
-    def require(self) -> None:
-        """Refuse the format where its library is missing.
-
-        Raises:
-            AttnscopeError: The library is not installed.
-        """
-        if self.extra is not None:
-            self.extra.require(self.ending)
-
 
 def export(
     findings: "Report | Comparison | Explanation | CheckReport | HeadSurvey | MeasuredHeads | Ablation | EffectSurvey",

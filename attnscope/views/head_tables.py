@@ -40,7 +40,7 @@ def _effect_columns(found: EffectSurvey) -> dict[str, Column]:
     if found.unit != "layer":
         table["head"] = np.array(found.heads)
     if found.unit == "edge":
-        sources = found.tokens if found.context is None else found.context
+        sources = found.sources
         for name, places, tokens in (("query", found.queries, found.tokens), ("key", found.keys, sources)):
             table |= {name: np.array(places), f"{name}_text": [tokens[place].text for place in places]}
     table["weight"] = found.weights
