@@ -40,9 +40,9 @@ def _faults(record: Record, settings: Settings) -> Iterator[tuple[str, str]]:
         if getattr(record, part) is None:
             yield part, "is missing"
     if record.rows is not None and "rows" in settings.keep:
-        for name in _required(settings):
-            if getattr(record.rows, name) is None:
-                yield f"rows.{name}", "is missing"
+        for one in ROW_STATISTICS:  # the first dumps lack those that came later
+            if one.name in settings.kept_statistics and not one.added and getattr(record.rows, one.name) is None:
+                yield f"rows.{one.name}", "is missing"
     for name, array in arrays_of(record).items():
         expected = _expected(name, record, array.shape, len(sources))
         if array.shape != expected:
@@ -54,11 +54,6 @@ def _faults(record: Record, settings: Settings) -> Iterator[tuple[str, str]]:
     for stage in settings.stages if "stages" in settings.keep else ():
         if stage not in record.stages or stage not in STAGES:
             yield f"stages.{stage[:40]}", "is missing"
-
-
-def _required(settings: Settings) -> Iterator[str]:
-    """Return the kept statistics, without those that came after the first dumps."""
-    return (one.name for one in ROW_STATISTICS if one.name in settings.kept_statistics and not one.added)
 
 
 def _expected(name: str, record: Record, shape: Sequence[int], n_sources: int) -> tuple[int, ...]:

@@ -13,7 +13,7 @@ from attnscope.batch.items import Item
 from attnscope.batch.records import Record, gather_parts
 from attnscope.batch.runner import without_findings
 from attnscope.checkpoints.source import ModelSource
-from attnscope.config import RunConfig, TextInput
+from attnscope.config import RunConfig
 from attnscope.errors import UsageError
 from attnscope.pipeline import Session, attend, new_window, prepare
 from attnscope.planning.memory import MemoryLimit, layer_parameters
@@ -79,13 +79,6 @@ def count_units(settings: Settings, source: ModelSource) -> int:
     return (1 if layers.word == "mean" else counts[0]) * (1 if heads.word == "mean" else counts[1])
 
 
-def _group_plan(run: RunConfig, source: ModelSource, group: int, stream_reason: str) -> RunPlan:
-    """Plan a group of so many tokens, independent of its texts."""
-    plan = plan_for_texts(run, source, [])
-    work = plan.n_layers_run * layer_parameters(source.config) * group
-    return replace(plan, multiplications=work, stream_reason=stream_reason)
-
-
 class ModelWorker:
     """A model that looks into texts; see runner.TextWorker.
 
@@ -112,7 +105,9 @@ class ModelWorker:
     ) -> None:
         self._memory = memory
         self._run, self._settings, self._source = run, settings, session.source(run)
-        self._model, self.device = session.load(_group_plan(self._run, self._source, group, stream_reason))
+        plan = plan_for_texts(self._run, self._source, [])  # of no text: a window's texts are not known yet
+        work = plan.n_layers_run * layer_parameters(self._source.config) * group
+        self._model, self.device = session.load(replace(plan, multiplications=work, stream_reason=stream_reason))
         self._units = count_units(settings, self._source)
 
     def prepare(self, item: Item) -> PreparedText | Record:
@@ -206,12 +201,6 @@ def _index_of(wanted: list[int], there: Any) -> Any:
     return np.searchsorted(there, wanted)
 
 
-def _unknown(text: TextInput, text_plan: TextPlan) -> list[str]:
-    """Return how many words the tokenizer does not know, if there are such."""
-    share, _ = describe_unknown([(text.text, text.pair, text_plan.tokens)])
-    return [share] if share else []
-
-
 def _rounded(array: Any, digits: int) -> Any:
     """Round numbers, without negative zeros."""
     return None if array is None else np.round(array, digits) + np.float32(0)
@@ -223,6 +212,7 @@ def _record(one: PreparedText, arrays: dict[str, Any], units: list[Any], setting
     if settings.digits is not None:
         exact = ("top.keys", "stages.")
         arrays = {n: a if n.startswith(exact) else _rounded(a, settings.digits) for n, a in arrays.items()}
+    unknown, _ = describe_unknown([(item.text.text, item.text.pair, text_plan.tokens)])  # empty where it knows all
     left_out = {f"rows.{name}" for name in STATISTICS if name not in settings.kept_statistics}
     parts = gather_parts({name: array for name, array in arrays.items() if name not in left_out})
     return Record(
@@ -235,7 +225,7 @@ def _record(one: PreparedText, arrays: dict[str, Any], units: list[Any], setting
         pair=item.text.pair,
         context=item.text.context,
         fields=item.fields,
-        notes=[*text_plan.notes, *_unknown(item.text, text_plan)],
+        notes=[*text_plan.notes, *filter(None, [unknown])],
         tokens=text_plan.tokens,
         sources=text_plan.context,
         queries=text_plan.queries,

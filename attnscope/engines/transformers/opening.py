@@ -44,7 +44,10 @@ def open_transformers(run: RunConfig, texts: Iterable[TextInput]) -> ModelSource
         raise UsageError("a TOML stack is not a transformers model", where="--engine", hint="remove --engine")
     name = run.model or DEFAULT_MODEL
     located = locate(name)
-    folder, ignored = _without_keys(open_checkpoint(located.path, run.adapter, located.weights), run)
+    folder = open_checkpoint(located.path, run.adapter, located.weights)
+    kept = drop_keys(folder.config, run.ignore_key, str(folder.config_path))
+    ignored = tuple(name for name in folder.config if name not in kept)
+    folder = replace(folder, config=kept)
     weights, masks = training_facts(folder)
     _require_memory(folder, run)
     import torch
@@ -70,12 +73,6 @@ def open_transformers(run: RunConfig, texts: Iterable[TextInput]) -> ModelSource
             ends=end_ids(folder.config, folder.path),
         )
     )
-
-
-def _without_keys(folder: Folder, run: RunConfig) -> tuple[Folder, tuple[str, ...]]:
-    """Return a folder without the config keys that the user wants ignored, and these."""
-    kept = drop_keys(folder.config, run.ignore_key, str(folder.config_path))
-    return replace(folder, config=kept), tuple(name for name in folder.config if name not in kept)
 
 
 @dataclass(frozen=True)
