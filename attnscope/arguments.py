@@ -56,7 +56,7 @@ def some_of(option: str, what: str, known: tuple[str, ...]) -> Callable[[str], s
 
 
 def stages(text: str) -> str:
-    """Stages joined by commas, or `none`."""
+    """Read stages joined by commas, or `none`."""
     return text if text == "none" else some_of("--stage", "stage", STAGES)(text)
 
 
@@ -144,14 +144,14 @@ def size(text: Any) -> int:
 
 
 def roles(text: str) -> str:
-    """Roles of heads, joined by commas."""
+    """Read roles of heads, joined by commas."""
     from attnscope.report.head_roles import ROLES
 
     return some_of("--role", "role", tuple(ROLES))(text)
 
 
 def measure(text: str) -> str:
-    """Return a number of every head: a contribution, or a statistic of rows."""
+    """Read the name of a number of every head: a contribution, or a statistic of rows."""
     from attnscope.report.row_statistics import STATISTICS
 
     return one_of("--measure", Literal[(*get_args(By), *STATISTICS)])(text)
@@ -177,7 +177,7 @@ def asks_one_number(given: Mapping[str, Any]) -> bool:
 
 
 def flow_measure(text: str) -> str:
-    """Return `weights`, or a measure of token to token over layers."""
+    """Read `weights`, or the name of a measure of token to token over layers."""
     from attnscope.report.flow import ATTENTION, FLOW_MEASURES
 
     return one_of("--measure", Literal[(ATTENTION, *FLOW_MEASURES)])(text)

@@ -1,6 +1,8 @@
 """Error classes, each shown on one line, and exit codes."""
 
+from dataclasses import dataclass
 from enum import IntEnum
+from importlib import import_module
 from os import PathLike
 
 from attnscope.system.escape import escape_control
@@ -66,6 +68,44 @@ class UsageError(AttnscopeError):
 
 class NotInText(UsageError):
     """A word or position that was typed is not in a text; it may be in another."""
+
+
+@dataclass(frozen=True)
+class Extra:
+    """A library that comes with an extra of attnscope.
+
+    Attributes:
+        name: The extra.
+        package: What is installed.
+        module: What is imported.
+        instead: What can be done without it.
+    """
+
+    name: str
+    package: str
+    module: str
+    instead: str = ""
+
+    def require(self, what: str, where: str | PathLike[str] | None = None) -> None:
+        """Import the library, so that the caller can.
+
+        Args:
+            what: What needs it, for the error.
+            where: The file that it is needed for.
+
+        Raises:
+            AttnscopeError: It is not installed.
+        """
+        try:
+            import_module(self.module)
+        except ImportError as e:
+            hint = f"pip install 'attnscope[{self.name}]'{self.instead and ', or '}{self.instead}"
+            raise AttnscopeError(f"{what} needs {self.package}", where=where, hint=hint) from e
+
+
+PARQUET = Extra("parquet", "pyarrow", "pyarrow")
+FIGURES = Extra("figures", "resvg-py", "resvg_py", "write .svg")
+PANDAS = Extra("pandas", "pandas", "pandas")
 
 
 def did_you_mean(word: str, known: "list[str] | tuple[str, ...]") -> str:

@@ -274,7 +274,8 @@ def attend(
     Raises:
         AttnscopeError: A score is not finite.
     """
-    from attnscope.model.trace import RecordedTokens, make_trace
+    from attnscope.model.recorders import RecordedTokens
+    from attnscope.model.trace import make_trace
 
     eligible = batch.sources.real if plan.run.special else batch.sources.content()
     record_tokens = RecordedTokens(batch.sources, eligible, _shown(plan, batch.tokens.real), batch.tokens.real)
@@ -427,7 +428,7 @@ def provenance(source: ModelSource, run: RunConfig, device: "torch.device", valu
 
 
 def describe_mask_use(source: ModelSource, run: RunConfig, seen: str | None = None) -> MaskUse:
-    """Whose mask it is; one that the model was trained under is not a what-if.
+    """Describe the mask that is used, and whose it is; one that the model was trained under is not a what-if.
 
     Args:
         source: The model.

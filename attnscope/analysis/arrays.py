@@ -13,7 +13,7 @@ from attnscope.report.row_statistics import STATISTICS
 
 
 def unit_names(trace: Trace) -> list[tuple[int | str, int | str]]:
-    """Layer and head of every unit: numbers, or `mean`."""
+    """Name the layer and head of every unit: numbers, or `mean`."""
     return [
         ("mean" if unit.mean_layer else unit.layers[0], "mean" if unit.mean_head else unit.heads[0])
         for unit, _ in trace.recorded
@@ -43,17 +43,14 @@ def unit_arrays(trace: Trace) -> dict[str, Any]:
 def _unit_arrays(recorded: UnitRecorders, trace: Trace) -> dict[str, Tensor]:
     """Return all that a unit and those that share its recorders keep, (B, heads, …) each; one head over a mean."""
     w, found = trace.record_spec, dict[str, Tensor]()
-    if w.contributors:
+    if "top" in w.parts:
         keys, measures = _top_arrays(recorded, trace)
         found |= {"top.keys": keys.int()} | {f"top.{name}": measure for name, measure in measures.items()}
-    if w.row_statistics:
+    if "rows" in w.parts:
         found |= {f"rows.{name}": _row_arrays(recorded, name) for name in STATISTICS}
         if any(one.sink is not None for _, other in trace.recorded for one in other.rows):
             found["rows.sink"] = _row_arrays(recorded, "sink")
-    if recorded.columns is not None:
-        found["columns"] = recorded.columns.compute()
-    if recorded.pooled is not None:
-        found["pooled"] = recorded.pooled.compute()
+    found |= {name: one.compute() for name, one in recorded.sums.items()}
     if trace.packed is None:
         found |= {f"stages.{stage}": recorded.matrices.compute()[stage] for stage in w.stages}
     return found

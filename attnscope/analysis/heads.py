@@ -96,7 +96,7 @@ def _index_of(chosen: list[int], among: list[int]) -> "slice | Tensor":
 
 
 def _shared_spec(recorded: UnitRecorders) -> tuple[float, float | None, str | None]:
-    """Scale, soft-cap and bias, which a unit's layers share."""
+    """Return scale, soft-cap and bias, which a unit's layers share."""
     specs = {(spec.scale, spec.softcap, spec.bias_name) for one in recorded.rows for spec in one.specs.values()}
     if len(specs) > 1:
         raise UsageError("these layers scale their scores differently", where="--layer", hint="select one layer")

@@ -34,8 +34,7 @@ def pooled_map(recorded: UnitRecorders, text: int, extent: TextExtent) -> Pooled
         text: Number of the text in the batch.
         extent: The text.
     """
-    assert recorded.pooled is not None
-    found = recorded.pooled.compute()[text, recorded.head]  # (n, n)
+    found = recorded.sums["pooled"].compute()[text, recorded.head]  # (n, n)
     queries, keys = _starts(extent.n_queries, found.shape[0]), _starts(extent.n_keys, found.shape[1])
     return Pooled(queries, keys, to_numpy(found[: len(queries) - 1, : len(keys) - 1]))
 
@@ -48,8 +47,7 @@ def _starts(count: int, size: int) -> list[int]:
 
 def column_mass(recorded: UnitRecorders, text: int, extent: TextExtent) -> Columns:
     """Return what every source of one text gets; see pooled_map."""
-    assert recorded.columns is not None
-    mass = to_numpy(recorded.columns.compute()[text, recorded.head][: extent.n_keys])
+    mass = to_numpy(recorded.sums["columns"].compute()[text, recorded.head][: extent.n_keys])
     return Columns(mass, float(mass.astype(np.float64).sum()))
 
 

@@ -84,7 +84,7 @@ def inspect(text: str | Sequence[str], **options: Unpack[InspectArguments]) -> I
 
 
 def explain(text: str, **options: Unpack[ExplainArguments]) -> ExplainResult:
-    """Walk one token through attention, step by step, as `attnscope explain` does.
+    """Explain the attention of one token step by step, as `attnscope explain` does.
 
     Args:
         text: The text.

@@ -12,7 +12,6 @@ if TYPE_CHECKING:
 
     from attnscope.batch.header import Header
     from attnscope.batch.records import Record
-    from attnscope.batch.tables import Kind
 
 
 class DumpFile:
@@ -41,7 +40,7 @@ class DumpFile:
         with python_words():
             yield from Dump(self.path).records()
 
-    def to_pandas(self, table: "Kind | None" = None) -> "pd.DataFrame":
+    def to_pandas(self, table: str | None = None) -> "pd.DataFrame":
         """Return one of the tables that `attnscope convert` writes, with the rows of every text.
 
         Args:

@@ -15,7 +15,7 @@ from attnscope.api.options import positions
 from attnscope.api.words import python_words
 from attnscope.arguments import number, one_of
 from attnscope.config import Positions
-from attnscope.errors import AttnscopeError, UsageError
+from attnscope.errors import PANDAS, UsageError
 from attnscope.report import (
     Attribution,
     Explanation,
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
 
     from attnscope.batch.header import Settings
     from attnscope.batch.records import Record
-    from attnscope.batch.tables import Kind
     from attnscope.views.formats import Look
 
 Float1 = np.ndarray[tuple[int], np.dtype[np.float32]]
@@ -297,7 +296,7 @@ class HeadResult(Result[Report]):
                 found.append(Contributor(text.sources[key].text, key, *measures))  # type: ignore[arg-type]
         return found
 
-    def to_pandas(self, table: "Kind | None" = None) -> "pd.DataFrame":
+    def to_pandas(self, table: str | None = None) -> "pd.DataFrame":
         """See InspectResult.to_pandas."""
         return _report_table(self.data, table)
 
@@ -557,7 +556,7 @@ class InspectResult(Result[Report]):
         """Return one head of the only text; see TextResult."""
         return self._only[unit]
 
-    def to_pandas(self, table: "Kind | None" = None) -> "pd.DataFrame":
+    def to_pandas(self, table: str | None = None) -> "pd.DataFrame":
         """Return one of the tables that `attnscope convert` writes.
 
         Args:
@@ -570,13 +569,13 @@ class InspectResult(Result[Report]):
         return _report_table(self.data, table)
 
 
-def _report_table(report: Report, table: "Kind | None") -> "pd.DataFrame":
+def _report_table(report: Report, table: str | None) -> "pd.DataFrame":
     from attnscope.batch.reports import records_of, settings_of
 
     return data_frame(settings_of(report), records_of(report), table, "report")
 
 
-def data_frame(settings: "Settings", records: "Iterable[Record]", table: "Kind | None", what: str) -> "pd.DataFrame":
+def data_frame(settings: "Settings", records: "Iterable[Record]", table: str | None, what: str) -> "pd.DataFrame":
     """Return a table of records.
 
     Args:
@@ -612,15 +611,14 @@ def _joined(parts: Sequence[Any]) -> Any:
 
 
 def import_pandas() -> Any:
-    """Pandas, which is an extra.
+    """Import pandas, which comes with an extra.
 
     Raises:
         AttnscopeError: It is not installed.
     """
-    try:
-        import pandas
-    except ImportError as e:
-        raise AttnscopeError("a table needs pandas", hint="pip install 'attnscope[pandas]'") from e
+    PANDAS.require("a table")
+    import pandas
+
     return pandas
 
 

@@ -20,7 +20,7 @@ _NAMES = {"stage": "stages", "file": "text", "with": "replacement"}
 
 
 def in_python(said: str) -> str:
-    """Reword for someone who writes Python what was said to someone at a command line.
+    """Rewrite a message of the command line in the words of Python: arguments in place of options.
 
     What stands in quotes is left alone.
     """
@@ -43,7 +43,7 @@ def _option(match: re.Match[str]) -> str:
 
 @contextmanager
 def python_words() -> Iterator[None]:
-    """Word errors that pass through for someone who writes Python."""
+    """Rewrite errors that pass through in the words of Python; see in_python."""
     try:
         yield
     except AttnscopeError as error:

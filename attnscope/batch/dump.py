@@ -221,7 +221,7 @@ def _window_tokens(source: ModelSource, device: str, cuts: int) -> int:
 
 
 def _power_of_two(number: int) -> int:
-    """Return the largest that is not above a number."""
+    """Return the largest power of two that is not above a number."""
     return 1 << max(0, int(number).bit_length() - 1)
 
 

@@ -9,15 +9,15 @@ from typing import Annotated, Any, Literal
 import msgspec
 import numpy as np
 
+from attnscope.batch.formats import format_of
 from attnscope.batch.frames import TruncatedFrame, open_lines
 from attnscope.batch.header import END, MAGIC, SCHEMA, Header
 from attnscope.batch.journal import unseal
-from attnscope.batch.records import EffectArrays, End, Record, TopArrays
+from attnscope.batch.records import End, Record, gather_parts
 from attnscope.batch.shapes import check_record
 from attnscope.batch.sinks import INDEX
 from attnscope.errors import AttnscopeError
 from attnscope.report import decode_json
-from attnscope.report.row_statistics import RowArrays
 from attnscope.system.checksum import crc32
 
 _DTYPES = {"F32": np.float32, "I32": np.int32}
@@ -59,7 +59,9 @@ class Dump:
     end: End | None = None
 
     def __post_init__(self) -> None:
-        self._lines = self._bodies()
+        known = format_of(self.path)
+        read = read_lines if known is None or known.table else known.read
+        self._lines: Iterator[bytes] = read(self.path)
         first = next(self._lines, None)
         if first is None or not first.startswith(MAGIC):
             raise AttnscopeError("is not a dump", where=self.path, hint="create one with attnscope batch")
@@ -100,44 +102,57 @@ class Dump:
             check_record(record, self.header.settings, self.path)
             yield record
 
-    def _bodies(self) -> Iterator[bytes]:
-        if self.path.suffix == ".json":
-            document = decoded(self._read(self.path), _Document, self.path)
-            yield from (bytes(document.header), *map(bytes, document.records), bytes(document.end))
-            return
-        path = self.path / INDEX if self.path.is_dir() else self.path
-        crc = 0
-        try:
-            with open_lines(path) as file:
-                for number, line in enumerate(file, 1):
-                    if not line.endswith(b"\n"):
-                        raise AttnscopeError(_UNFINISHED, where=path, hint=_GO_ON)
-                    whole = unseal(line, crc)
-                    if whole is None:
-                        what = "the line is damaged" if number > 1 else "is not a dump"
-                        raise AttnscopeError(what, where=f"{path}:{number}", hint=_RESTORE)
-                    body, crc = whole
-                    yield body
-        except TruncatedFrame as e:
-            raise AttnscopeError(_UNFINISHED, where=path, hint=_GO_ON) from e
-        except OSError as e:
-            raise AttnscopeError(f"cannot be read ({e.strerror})", where=path) from e
-
-    def _read(self, path: Path) -> bytes:
-        try:
-            return path.read_bytes()
-        except OSError as e:
-            raise AttnscopeError(f"cannot be read ({e.strerror})", where=path) from e
-
     def _shard(self, record: Record) -> _Shard:
         name = str(record.shard)
         if "/" in name or "\\" in name or not name.endswith(".safetensors"):
             raise AttnscopeError(f"refers to the shard '{name}'", where=self.path, hint="expected a plain file name")
-        data = self._read(self.path / name)
+        data = _read(self.path / name)
         if f"{crc32(data):08x}" != record.shard_check:
             raise AttnscopeError("the shard is damaged", where=self.path / name, hint=_RESTORE)
         start = 8 + int.from_bytes(data[:8], "little")
         return name, data[start:], decoded(data[8:start], dict[str, msgspec.Raw], self.path / name)
+
+
+def read_document(path: Path) -> Iterator[bytes]:
+    """Yield the JSON of header, records and end of a dump that is one document.
+
+    Raises:
+        AttnscopeError: It cannot be read, or is no such document.
+    """
+    document = decoded(_read(path), _Document, path)
+    yield from (bytes(document.header), *map(bytes, document.records), bytes(document.end))
+
+
+def read_lines(path: Path) -> Iterator[bytes]:
+    """Yield the lines of a dump, each checked and without its checksum; of a folder, those of its index.
+
+    Raises:
+        AttnscopeError: A line is damaged, or the last one is cut off.
+    """
+    path = path / INDEX if path.is_dir() else path
+    crc = 0
+    try:
+        with open_lines(path) as file:
+            for number, line in enumerate(file, 1):
+                if not line.endswith(b"\n"):
+                    raise AttnscopeError(_UNFINISHED, where=path, hint=_GO_ON)
+                whole = unseal(line, crc)
+                if whole is None:
+                    what = "the line is damaged" if number > 1 else "is not a dump"
+                    raise AttnscopeError(what, where=f"{path}:{number}", hint=_RESTORE)
+                body, crc = whole
+                yield body
+    except TruncatedFrame as e:
+        raise AttnscopeError(_UNFINISHED, where=path, hint=_GO_ON) from e
+    except OSError as e:
+        raise AttnscopeError(f"cannot be read ({e.strerror})", where=path) from e
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as e:
+        raise AttnscopeError(f"cannot be read ({e.strerror})", where=path) from e
 
 
 def decoded(data: bytes | msgspec.Raw, kind: Any, path: Path) -> Any:
@@ -155,20 +170,16 @@ def decoded(data: bytes | msgspec.Raw, kind: Any, path: Path) -> Any:
 def _with_arrays(record: Record, shard: _Shard, path: Path) -> Record:
     """Return a record with its arrays from a shard."""
     _, data, places = shard
-    found: dict[str, dict[str, Any]] = {}
     prefix = f"{record.index}/"
-    for name, place in places.items():
-        if name.startswith(prefix):
-            part, _, key = name.removeprefix(prefix).partition(".")
-            found.setdefault(part, {})[key] = _array(data, decoded(place, _Place, path), f"{path}: {name}")
-    if not found:
+    arrays = {
+        name.removeprefix(prefix): _array(data, decoded(place, _Place, path), f"{path}: {name}")
+        for name, place in places.items()
+        if name.startswith(prefix)
+    }
+    if not arrays:
         raise AttnscopeError(f"has no arrays for record {record.index}", where=path)
-    arrays: dict[str, Any] = {part: value.get("", value) for part, value in found.items()}
     try:
-        for part, kind in (("top", TopArrays), ("rows", RowArrays), ("effects", EffectArrays)):
-            if part in arrays:
-                arrays[part] = kind(**arrays[part])
-        return msgspec.structs.replace(record, shard=None, shard_check=None, **arrays)
+        return msgspec.structs.replace(record, shard=None, shard_check=None, **gather_parts(arrays))
     except TypeError as e:  # a name too many, or one that is missing
         raise AttnscopeError(f"its arrays do not match its records ({e})", where=path, hint=_RESTORE) from e
 

@@ -13,6 +13,7 @@ from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from attnscope.batch.formats import format_of
 from attnscope.errors import AttnscopeError
 
 _STEP = 1024  # packed bytes at a time: a block of four may unpack to 128 KiB, so this is never more than 32 MiB
@@ -22,12 +23,6 @@ _GZIP_MEMBERS = 16 + zlib.MAX_WBITS  # as zlib says it
 _ZSTD_MAGIC = b"(\xb5/\xfd"
 _LARGEST_HEADER = 1 << 16  # bytes, packed or not: a header has some thousand
 _DECOMPRESS = "decompress it"
-COMPRESSED_LINES = (".jsonl.gz", ".jsonl.zst")
-
-
-def ending_of(path: Path) -> str:
-    """Return the ending that says what a dump or table is: `.jsonl.gz`, `.jsonl.zst`, or the last suffix."""
-    return next((ending for ending in COMPRESSED_LINES if path.name.endswith(ending)), path.suffix)
 
 
 class TruncatedFrame(EOFError):
@@ -141,10 +136,10 @@ def packing_of(path: Path, instead: str = "use .jsonl.gz") -> Packing | None:
     Raises:
         AttnscopeError: Nothing here knows the format.
     """
-    ending = ending_of(path)
-    if ending not in COMPRESSED_LINES:
+    found = format_of(path)
+    if found is None or found.packing is None:
         return None
-    return _GZIP if ending.endswith(".gz") else _zstandard(str(path), instead)
+    return _GZIP if found.packing == "gzip" else _zstandard(str(path), instead)
 
 
 @contextmanager
@@ -216,7 +211,7 @@ def _check_header_frame(path: Path, content: bytes, start: bytes) -> None:
 
 
 def _has_frame(file: BinaryIO, packing: Packing, place: int) -> bool:
-    """Return whether a whole frame starts at a place or after it: what is before that was not cut off, but damaged."""
+    """Tell whether a whole frame starts at a place or after it: what is before that was not cut off, but damaged."""
     with mmap(file.fileno(), 0, access=ACCESS_READ) as content:
         while (place := content.find(packing.magic, place)) >= 0:
             file.seek(place)

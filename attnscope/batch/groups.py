@@ -8,7 +8,8 @@ whatever is in the same batch. So a shorter text goes only with texts of its own
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from attnscope.batch.header import Grouping, Settings
+from attnscope.batch.header import MEASURES, Grouping, Settings
+from attnscope.planning.record_parts import PARTS, Quantities
 
 MIN_PADDED_TOKENS = 16  # tokens of a text that may be padded, at least
 
@@ -55,16 +56,20 @@ def count_values(settings: Settings, units: int, sizes: tuple[int, int, int], d_
         d_value: Width of a head's values.
     """
     queries, keys, sources = sizes
-    measures = {"weight": 1, "value": 2, "projected": 3}[settings.by]
-    kept = {
-        "top": queries * min(settings.top, sources) * (1 + measures),
-        "rows": queries * len(settings.kept_statistics),
-        "columns": sources,
-        "pooled": min(settings.pool, sources) ** 2,
-        "effects": 3,
-        "stages": queries * sum(d_value if stage == "output" else keys for stage in settings.stages),
-    }
-    return units * sum(kept[name] for name in settings.keep)
+    of_a_unit = Quantities(
+        texts=1,
+        units=1,
+        sources=sources,
+        rows=queries,
+        counted=queries,
+        cells=queries * sum(d_value if stage == "output" else keys for stage in settings.stages),
+        top=min(settings.top, sources),
+        measures=len(MEASURES[settings.by]),
+        statistics=len(settings.kept_statistics),
+        pool=min(settings.pool, sources),
+        place=1,
+    )
+    return units * sum(PARTS[name].numbers(of_a_unit) for name in settings.keep)
 
 
 def group_texts(sizes: Sequence[TextSize], bounds: Grouping) -> list[list[int]]:

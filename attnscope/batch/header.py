@@ -3,17 +3,21 @@
 A dump is resumed only if all of this is unchanged, since it decides every number.
 """
 
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
+from attnscope.planning.record_parts import RECORD_PARTS
 from attnscope.report import MaskUse, Provenance
 from attnscope.report.row_statistics import STATISTICS
 
 SCHEMA = "attnscope.dump/1"
 MAGIC = b'{"schema":"attnscope.dump/'  # first bytes of a header line
 END = b'{"end":'  # first bytes of an end line
-KeptPart = Literal["top", "rows", "columns", "pooled", "effects", "stages"]
+if TYPE_CHECKING:
+    KeptPart = str  # the names of RECORD_PARTS, which a type checker does not see
+else:
+    KeptPart = Literal[tuple(part.name for part in RECORD_PARTS)]
 MEASURES = {"weight": ("weight",), "value": ("weight", "value"), "projected": ("weight", "value", "projected")}
 
 

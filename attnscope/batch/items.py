@@ -11,7 +11,7 @@ import msgspec
 
 from attnscope.batch.input_lines import decode_line, read_lines
 from attnscope.config import TextInput
-from attnscope.errors import AttnscopeError, UsageError, did_you_mean
+from attnscope.errors import PARQUET, AttnscopeError, UsageError, did_you_mean
 from attnscope.files.text_files import MAX_LINE
 from attnscope.report import decode_json
 
@@ -194,11 +194,10 @@ def from_parquet(file: IO[bytes], name: str, column: str) -> Iterator[Item]:
     Raises:
         AttnscopeError: The extra is missing, the file is damaged, or the column is missing.
     """
-    try:
-        import pyarrow
-        from pyarrow import parquet
-    except ImportError as e:
-        raise AttnscopeError("reading .parquet needs pyarrow", where=name, hint="install attnscope[parquet]") from e
+    PARQUET.require("reading .parquet", where=name)
+    import pyarrow
+    from pyarrow import parquet
+
     index = 0
     try:
         table = parquet.ParquetFile(file)

@@ -87,7 +87,9 @@ class InputReader:
         return InputFacts(as_unicode(self.name), self.format, digest, len(ids))
 
     def _check_ids(self, hashes: "np.ndarray[tuple[int], np.dtype[np.int64]]") -> None:
-        """Eight bytes an id are kept; where two are equal, a second look says which ids these are."""
+        """Refuse an id that occurs twice.
+
+        Eight bytes of each id's hash are kept; where two are equal, the input is read again to name the id."""
         if self.format == "txt" or len(hashes) < 2:
             return
         ordered = np.sort(hashes)

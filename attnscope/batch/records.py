@@ -5,13 +5,17 @@ lists in JSON, float32 in shortest exact digits; null stands for "none" (fewer s
 row), and in the stage `masked` for "not allowed".
 """
 
+from collections.abc import Callable, Mapping
+from inspect import cleandoc
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from textwrap import indent
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 import numpy as np
 
 from attnscope.batch.header import Header
+from attnscope.planning.record_parts import RECORD_PARTS
 from attnscope.report import Token, clean_descriptions, encode_array
 from attnscope.report.row_statistics import RowArrays
 
@@ -66,8 +70,8 @@ class EffectArrays(msgspec.Struct, frozen=True, omit_defaults=True):
     kl: Floats1 | None = None
 
 
-class Record(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One text.
+class RecordText(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A text of a dump, without what was kept of it.
 
     Attributes:
         index: Number of the record in the input, from 0.
@@ -86,17 +90,8 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
         queries: Positions that rows stand for.
         keys: Positions that columns of stages stand for; absent where no stage is kept.
         units: Layer and head of every unit: numbers, or `mean`.
-        top: Strongest sources.
-        rows: Row statistics.
-        columns: Weight that every source gets, summed over the shown queries: (unit, source).
-        pooled: Weights between runs of neighbouring tokens, (unit, rows, columns): summed over a run of keys, and
-            averaged over a run of those queries that may attend to anything. At most as large as there are tokens.
         positions: Positions whose predictions and final hidden states effects compare: the last token of a causal
             model, the mask tokens of a masked one; absent where the hidden states of all tokens are compared.
-        effects: What changes where each head is cut.
-        stages: Stage name to matrices, (unit, query, key), or (unit, query, value width) for `output`.
-        shard: The .safetensors file that holds the arrays instead, under `<index>/<name>`.
-        shard_check: CRC-32 of that file.
     """
 
     index: int
@@ -115,15 +110,71 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
     queries: list[int] = []
     keys: list[int] = []
     units: list[tuple[int | str, int | str]] = []
-    top: TopArrays | None = None
-    rows: RowArrays | None = None
-    columns: Floats2 | None = None
-    pooled: Floats3 | None = None
     positions: list[int] = []
-    effects: EffectArrays | None = None
-    stages: dict[str, Floats3] = {}
-    shard: str | None = None
-    shard_check: str | None = None
+
+
+# What holds the arrays of a part that has several: named by a struct, or by what was asked for
+STRUCTURES: dict[str, Callable[..., Any]] = {
+    "top": TopArrays,
+    "rows": RowArrays,
+    "effects": EffectArrays,
+    "stages": dict,
+}
+
+
+def _record_struct() -> Any:
+    """Return the struct of a record: a text, a field for each of RECORD_PARTS, and where its arrays are instead."""
+    fields: list[Any] = []
+    for part in RECORD_PARTS:
+        kind: Any = STRUCTURES.get(part.name, (Floats1, Floats2, Floats3)[len(part.axes)])
+        fields.append((part.name, dict[str, Floats3], {}) if kind is dict else (part.name, kind | None, None))
+    meanings = {part.name: part.meaning for part in RECORD_PARTS} | {
+        "shard": "The .safetensors file that holds the arrays instead, under `<index>/<name>`.",
+        "shard_check": "CRC-32 of that file.",
+    }
+    lines = [cleandoc(str(RecordText.__doc__)).replace("A text of a dump, without what was kept of it.", "One text.")]
+    lines += [indent(f"{name}: {meaning}", "    ") for name, meaning in meanings.items()]
+    fields += [("shard", str | None, None), ("shard_check", str | None, None)]
+    return msgspec.defstruct(
+        "Record",
+        fields,
+        bases=(RecordText,),
+        namespace={"__doc__": "\n".join(lines)},
+        module=__name__,
+        frozen=True,
+        omit_defaults=True,
+    )
+
+
+if TYPE_CHECKING:  # the fields of parts are those of RECORD_PARTS, which a type checker does not see
+
+    class Record(RecordText, frozen=True):
+        """A text of a dump, with what was kept of it."""
+
+        top: TopArrays | None = None
+        rows: RowArrays | None = None
+        columns: Floats2 | None = None
+        pooled: Floats3 | None = None
+        effects: EffectArrays | None = None
+        stages: dict[str, Floats3] = {}
+        shard: str | None = None
+        shard_check: str | None = None
+else:
+    Record = _record_struct()
+
+
+def gather_parts(arrays: Mapping[str, Any]) -> dict[str, Any]:
+    """Gather the parts of a record, by name, from arrays that are named `part` or `part.array`.
+
+    Raises:
+        TypeError: A part has an array too many, or lacks one.
+    """
+    found: dict[str, dict[str, Any]] = {}
+    for name, array in arrays.items():
+        part, _, inner = name.partition(".")
+        found.setdefault(part, {})[inner] = array
+    make = STRUCTURES
+    return {part: make[part](**its) if part in make else its.get("", its) for part, its in found.items()}
 
 
 class End(msgspec.Struct, frozen=True):
@@ -150,7 +201,7 @@ def encode(line: Header | Record | End) -> bytes:
 
 
 def json_schema() -> dict[str, Any]:
-    """JSON Schema of a line of a dump, generated from the types above."""
+    """Generate the JSON Schema of a line of a dump from the types above."""
     lines, parts = msgspec.json.schema_components(
         (Header, Record, End), schema_hook=lambda _: {}, ref_template="#/$defs/{name}"
     )

@@ -9,6 +9,7 @@ from attnscope.batch.header import MEASURES, Settings
 from attnscope.batch.records import Record, TopArrays
 from attnscope.batch.sinks import arrays_of
 from attnscope.errors import AttnscopeError
+from attnscope.planning.record_parts import PARTS, Axis
 from attnscope.report import STAGES
 from attnscope.report.row_statistics import ROW_STATISTICS
 
@@ -43,9 +44,9 @@ def _faults(record: Record, settings: Settings) -> Iterator[tuple[str, str]]:
         if getattr(record, part) is None:
             yield part, "is missing"
     if record.rows is not None and "rows" in settings.keep:
-        for name in _required(settings):
-            if getattr(record.rows, name) is None:
-                yield f"rows.{name}", "is missing"
+        for one in ROW_STATISTICS:  # the first dumps lack those that came later
+            if one.name in settings.kept_statistics and not one.added and getattr(record.rows, one.name) is None:
+                yield f"rows.{one.name}", "is missing"
     for name, array in arrays_of(record).items():
         expected = _expected(name, record, array.shape, len(sources))
         if array.shape != expected:
@@ -59,29 +60,18 @@ def _faults(record: Record, settings: Settings) -> Iterator[tuple[str, str]]:
             yield f"stages.{stage[:40]}", "is missing"
 
 
-def _required(settings: Settings) -> Iterator[str]:
-    """Return the kept statistics, without those that came after the first dumps."""
-    return (one.name for one in ROW_STATISTICS if one.name in settings.kept_statistics and not one.added)
-
-
 def _expected(name: str, record: Record, shape: Sequence[int], n_sources: int) -> tuple[int, ...]:
     """Return the shape that a record's counts make of an array; what they leave open is as it is."""
-    units, queries = len(record.units), len(record.queries)
-    kind, _, stage = name.partition(".")
-    third = shape[2] if len(shape) > 2 else 0
-    if kind == "top":
-        assert record.top is not None
-        ranks = record.top.keys.shape[2] if record.top.keys.ndim > 2 else 0
-        return units, queries, ranks
-    if kind == "rows":
-        return units, queries
-    if kind == "columns":
-        return units, n_sources
-    if kind == "effects":
-        return (units,)
-    if kind == "pooled":
-        return units, min(shape[1] if len(shape) > 1 else 0, len(record.tokens)), min(third, n_sources)
-    return units, queries, third if stage == "output" else len(record.keys)
+    part, _, array = name.partition(".")
+    found = [len(record.units)]
+    for place, axis in enumerate(PARTS[part].axes_of(array), 1):
+        there = shape[place] if len(shape) > place else 0
+        known: dict[Axis, int] = {"query": len(record.queries), "key": len(record.keys), "source": n_sources}
+        known |= {"query run": min(there, len(record.tokens)), "key run": min(there, n_sources)}
+        if axis == "rank" and record.top is not None:
+            known["rank"] = record.top.keys.shape[place] if record.top.keys.ndim > place else 0
+        found.append(known.get(axis, there))
+    return tuple(found)
 
 
 def _top_faults(top: TopArrays, settings: Settings, n_sources: int) -> Iterator[tuple[str, str]]:

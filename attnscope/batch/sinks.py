@@ -15,8 +15,9 @@ from numpy.lib.stride_tricks import as_strided
 from attnscope.batch.direct_writer import BLOCK, BUFFER_BYTES, Bytes, DirectWriter
 from attnscope.batch.file_errors import naming_errors
 from attnscope.batch.journal import Journal, JournalState, Stream, scan
-from attnscope.batch.records import Record, encode
+from attnscope.batch.records import STRUCTURES, Record, encode
 from attnscope.errors import AttnscopeError
+from attnscope.planning.record_parts import PARTS
 from attnscope.system.checksum import crc32
 from attnscope.system.file_system import FileSystem
 
@@ -24,7 +25,6 @@ INDEX = "index.jsonl"
 STANDARD_OUTPUT = "-"
 _TEMPORARY, _SHARD, _NEW = ".shard.tmp", "[0-9]" * 9 + ".safetensors", ".new"
 _DTYPES = {"float32": "F32", "int32": "I32"}
-_ARRAYS = ("top", "rows", "columns", "pooled", "effects", "stages")
 
 
 class JsonlSink:
@@ -142,7 +142,7 @@ class SafetensorsSink:
 def arrays_of(record: Record) -> "dict[str, np.ndarray[Any, Any]]":
     """Return every array of a record: `top.keys`, `rows.entropy`, `columns`, `pooled`, `stages.weights` and so on."""
     found: dict[str, Any] = {}
-    for part in _ARRAYS:
+    for part in PARTS:
         value = getattr(record, part)
         if isinstance(value, msgspec.Struct):
             value = {name: getattr(value, name) for name in value.__struct_fields__}
@@ -160,7 +160,7 @@ def _in_memory_order(group: Sequence[Record]) -> "Iterator[tuple[str, np.ndarray
 
 def without_arrays(record: Record, shard: str | None, check: str | None) -> Record:
     """Return a record whose arrays are in a shard."""
-    bare: dict[str, Any] = {part: {} if part == "stages" else None for part in _ARRAYS}
+    bare: dict[str, Any] = {part: {} if STRUCTURES.get(part) is dict else None for part in PARTS}
     return msgspec.structs.replace(record, shard=shard, shard_check=check, **bare)
 
 

@@ -8,21 +8,22 @@ count more often in an average.
 
 import csv
 import io
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any
 
 import numpy as np
 
+from attnscope.batch.file_errors import naming_errors
 from attnscope.batch.header import MEASURES, Settings
 from attnscope.batch.records import Record
-from attnscope.errors import AttnscopeError
+from attnscope.errors import PARQUET, AttnscopeError
+from attnscope.planning.record_parts import TABLES
 from attnscope.report import Token
 from attnscope.report.row_statistics import STATISTICS
 
-Kind = Literal["contributors", "rows", "columns", "matrices", "effects"]
-KINDS: tuple[Kind, ...] = get_args(Kind)
 Table = dict[str, Any]  # column name to a list or array, all of one length
 INTEGERS = ("index", "layer", "head", "query", "rank", "key", "dimension")
 _HINT = "create one with attnscope convert"
@@ -30,22 +31,36 @@ _WORDS = ("id", "query_token", "key_token", "stage")
 _HEADS = ("index", "id", "layer", "head")
 _LONGEST = 131_072  # characters of a cell of a .csv file
 _PART = 1 << 16  # rows that are written or read at once
-_KEPT_AS: dict[Kind, str] = {
-    "contributors": "top",
-    "rows": "rows",
-    "columns": "columns",
-    "matrices": "stages",
-    "effects": "effects",
-}
 _Array = np.ndarray[Any, np.dtype[Any]]
 
 
-def kinds_of(settings: Settings) -> list[Kind]:
+@dataclass
+class TableRows:
+    """The rows of a table, in parts that fit into memory.
+
+    Attributes:
+        columns: Names of the columns.
+        parts: The parts.
+        count: Rows of the parts that were taken so far.
+    """
+
+    columns: list[str]
+    parts: Iterator[Table]
+    count: int = 0
+
+    def __iter__(self) -> Iterator[Table]:
+        """Yield every part."""
+        for part in self.parts:
+            self.count += len(part["index"])
+            yield part
+
+
+def kinds_of(settings: Settings) -> list[str]:
     """Return the tables that a dump holds."""
-    return [kind for kind in KINDS if _KEPT_AS[kind] in settings.keep]
+    return [kind for kind, part in TABLES.items() if part in settings.keep]
 
 
-def kind_of(settings: Settings, asked: Kind | None) -> Kind:
+def kind_of(settings: Settings, asked: str | None) -> str:
     """Choose the table to make of a dump: the one that was asked for, else the first that the dump has.
 
     Raises:
@@ -58,35 +73,19 @@ def kind_of(settings: Settings, asked: Kind | None) -> Kind:
         found = f"a dump of {', '.join(settings.keep)} cannot become a table"
         raise AttnscopeError(found, hint="dump with --keep top,rows, or convert to .jsonl")
     if asked not in there:
-        option = "--stage weights" if asked == "matrices" else f"--keep {_KEPT_AS[asked]}"
+        option = "--stage weights" if asked == "matrices" else f"--keep {TABLES[asked]}"
         raise AttnscopeError(f"the dump has no {asked}", hint=f"dump with {option}; this dump has {', '.join(there)}")
     return asked
 
 
-def columns(kind: Kind, settings: Settings) -> list[str]:
+def columns(kind: str, settings: Settings) -> list[str]:
     """Return names of the columns of a table."""
-    query, key = ("query", "query_token"), ("key", "key_token")
-    if kind == "contributors":
-        return [*_HEADS, *query, "rank", *key, *MEASURES[settings.by]]
-    if kind == "rows":
-        return [*_HEADS, *query, *settings.kept_statistics, "sink"]
-    if kind == "columns":
-        return [*_HEADS, *key, "mass"]
-    if kind == "effects":
-        return [*_HEADS, "kl", "hidden", "weight"]
-    return [*_HEADS, *query, *key, "dimension", "stage", "value"]
+    return [*_HEADS, *_KINDS[kind][0](settings)]
 
 
-def tables(kind: Kind, record: Record) -> Iterator[Table]:
+def tables(kind: str, record: Record) -> Iterator[Table]:
     """Return the table of one text, in parts that fit into memory."""
-    make = {
-        "contributors": _contributors,
-        "rows": _rows,
-        "columns": _columns,
-        "matrices": _matrices,
-        "effects": _effects,
-    }
-    return make[kind](record)
+    return _KINDS[kind][1](record)
 
 
 def _contributors(record: Record) -> Iterator[Table]:
@@ -113,7 +112,7 @@ def _rows(record: Record) -> Iterator[Table]:
 
 
 def _or_nan(values: _Array | None, unit: _Array, row: _Array) -> _Array:
-    """Return the numbers of a statistic that a model has not, or that a dump was made without, are NaN."""
+    """Return a statistic of some rows; NaN where the model has none, or the dump was made without it."""
     return np.full(len(unit), np.nan, dtype=np.float32) if values is None else values[unit, row]
 
 
@@ -152,6 +151,16 @@ def _matrices(record: Record) -> Iterator[Table]:
             yield _heads(record, unit) | _queries(record, row) | place | {"stage": [stage] * len(unit), "value": value}
 
 
+_QUERY, _KEY = ("query", "query_token"), ("key", "key_token")
+_KINDS: dict[str, tuple[Callable[[Settings], Sequence[str]], Callable[[Record], Iterator[Table]]]] = {
+    "contributors": (lambda settings: (*_QUERY, "rank", *_KEY, *MEASURES[settings.by]), _contributors),
+    "rows": (lambda settings: (*_QUERY, *settings.kept_statistics, "sink"), _rows),
+    "columns": (lambda _: (*_KEY, "mass"), _columns),
+    "effects": (lambda _: ("kl", "hidden", "weight"), _effects),
+    "matrices": (lambda _: (*_QUERY, *_KEY, "dimension", "stage", "value"), _matrices),
+}  # columns and rows of every table that record_parts names
+
+
 def _heads(record: Record, unit: _Array) -> Table:
     """Return text, layer and head of every row; a mean has no number."""
     found: Table = {"index": np.full(len(unit), record.index), "id": [str(record.id)] * len(unit)}
@@ -177,14 +186,21 @@ def _texts(tokens: Sequence[Token]) -> _Array:
     return np.array([token.text for token in tokens], dtype=object)
 
 
-def csv_bytes(names: list[str], tables: Iterable[Table]) -> Iterator[bytes]:
+def write_csv(rows: TableRows, path: Path) -> int:
+    """Write a CSV file, and return how many rows it has; see _csv_bytes."""
+    with naming_errors(path), open(path, "wb") as file:
+        file.writelines(_csv_bytes(rows))
+    return rows.count
+
+
+def _csv_bytes(rows: TableRows) -> Iterator[bytes]:
     """Yield a CSV file, part by part; numbers in shortest exact digits, an empty cell for none."""
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
-    writer.writerow(names)
-    for one in tables:
+    writer.writerow(rows.columns)
+    for one in rows:
         _check_cells(one)
-        writer.writerows(zip(*(_cells(one[name]) for name in names), strict=True))
+        writer.writerows(zip(*(_cells(one[name]) for name in rows.columns), strict=True))
         yield buffer.getvalue().encode()
         buffer.seek(0)
         buffer.truncate()
@@ -212,31 +228,23 @@ def _cells(values: Any) -> Any:
     return values.tolist() if isinstance(values, np.ndarray) else values
 
 
-def import_pyarrow() -> tuple[Any, Any]:
-    """Pyarrow and its Parquet module.
+def write_parquet(rows: TableRows, path: Path) -> int:
+    """Write a Parquet file, and return how many rows it has; null for none.
+
+    Short texts share a row group, for thousands of tiny ones read slowly.
 
     Raises:
         AttnscopeError: The extra is missing.
     """
-    try:
-        import pyarrow
-        from pyarrow import parquet
-    except ImportError as e:
-        raise AttnscopeError(".parquet needs pyarrow", hint="install attnscope[parquet]") from e
-    return pyarrow, parquet
+    PARQUET.require(".parquet")
+    import pyarrow as pa
+    from pyarrow import parquet
 
-
-def write_parquet(path: Path, names: list[str], tables: Iterable[Table]) -> None:
-    """Write a Parquet file; null for none. Short texts share a row group, for thousands of tiny ones read slowly.
-
-    Raises:
-        AttnscopeError: The extra is missing.
-    """
-    pa, parquet = import_pyarrow()
+    names = rows.columns
     schema = pa.schema([(name, _arrow_type(pa, name)) for name in names])
     with open(path, "wb") as file, parquet.ParquetWriter(file, schema, compression="zstd") as writer:
         waiting: list[Any] = []
-        for one in tables:
+        for one in rows:
             cells = {name: pa.array(one[name], schema.field(name).type, from_pandas=True) for name in names}
             waiting.append(pa.table(cells, schema=schema))
             if sum(len(part) for part in waiting) >= _PART:
@@ -244,6 +252,7 @@ def write_parquet(path: Path, names: list[str], tables: Iterable[Table]) -> None
                 waiting = []
         if waiting:
             writer.write_table(pa.concat_tables(waiting))
+    return rows.count
 
 
 def _arrow_type(pa: Any, name: str) -> Any:
@@ -251,30 +260,40 @@ def _arrow_type(pa: Any, name: str) -> Any:
     return pa.int64() if name in INTEGERS else pa.string() if name in _WORDS else pa.float32()
 
 
-def read_table(path: Path) -> tuple[list[str], Iterator[Table]]:
-    """Return columns and parts of a table that we wrote.
+def read_csv(path: Path) -> TableRows:
+    """Return the rows of a .csv table that we wrote.
+
+    Raises:
+        AttnscopeError: It is something else, damaged, or holds a value that its column cannot.
+    """
+    rows = _csv_rows(path)
+    _, names = next(rows, (0, []))
+    return TableRows(_known(names, path), _from_csv(names, rows, path))
+
+
+def read_parquet(path: Path) -> TableRows:
+    """Return the rows of a .parquet table that we wrote.
 
     Raises:
         AttnscopeError: It is something else, damaged, or holds a value that its column cannot, or the extra is missing.
     """
-    if path.suffix == ".parquet":
-        parts = _parquet_parts(path)
-        return next(parts), parts
-    rows = _csv_rows(path)
-    _, names = next(rows, (0, []))
-    return _known(names, path), _from_csv(names, rows, path)
+    parts = _parquet_parts(path)
+    return TableRows(next(parts), parts)
 
 
 def _known(names: list[str], path: Path) -> list[str]:
-    if names not in [columns(kind, Settings(by=by)) for kind in KINDS for by in MEASURES]:  # type: ignore[arg-type]
+    if names not in [columns(kind, Settings(by=by)) for kind in TABLES for by in MEASURES]:  # type: ignore[arg-type]
         hint = "create one with attnscope convert; if an older version made it, convert the dump again"
         raise AttnscopeError("is not a table of a dump", where=path, hint=hint)
     return names
 
 
 def _may_be_empty(name: str, names: Sequence[str]) -> bool:
-    """Tell if a cell may hold nothing: a float, the layer or head of a mean, and in a table of matrices the key of an
-    output, or the dimension of anything else."""
+    """Tell whether a cell may be empty.
+
+    A float may, the layer or head of a mean, and in a table of matrices the key of an output or the dimension of
+    anything else.
+    """
     of_matrices = ("key", "key_token", "dimension") if "dimension" in names else ()
     return name not in (*INTEGERS, *_WORDS) or name in ("layer", "head", *of_matrices)
 
@@ -285,7 +304,10 @@ def _unreadable(error: Exception, path: Path) -> AttnscopeError:
 
 def _parquet_parts(path: Path) -> Iterator[Any]:
     """Yield the names of the columns, then part after part."""
-    pa, parquet = import_pyarrow()
+    PARQUET.require(".parquet")
+    import pyarrow as pa
+    from pyarrow import parquet
+
     try:
         with open(path, "rb") as opened:  # pyarrow takes every name of a file for UTF-8
             file = parquet.ParquetFile(opened)

@@ -11,17 +11,18 @@ from attnscope.ablation import bytes_per_token, head_effects
 from attnscope.batch.groups import TextSize, count_values
 from attnscope.batch.header import MEASURES, Settings
 from attnscope.batch.items import Item
-from attnscope.batch.records import EffectArrays, Record, TopArrays
+from attnscope.batch.records import Record, gather_parts
 from attnscope.batch.runner import without_findings
 from attnscope.checkpoints.source import ModelSource
-from attnscope.config import RunConfig, TextInput
+from attnscope.config import RunConfig
 from attnscope.errors import UsageError
 from attnscope.pipeline import Session, attend, new_window, prepare
 from attnscope.planning.memory import MemoryLimit, layer_parameters
+from attnscope.planning.record_parts import PARTS, Axis
 from attnscope.planning.record_spec import RecordSpec, make_record_spec
 from attnscope.planning.run_plan import RunPlan, plan_for_texts
 from attnscope.planning.text_plan import TextPlan, plan_text
-from attnscope.report.row_statistics import RowArrays
+from attnscope.report.row_statistics import STATISTICS
 from attnscope.report.tokens import describe_unknown
 from attnscope.selection import parse_indices
 
@@ -190,14 +191,11 @@ class ModelWorker:
         return {"positions": found.positions, **named}
 
     def _record_spec(self, plan: RunPlan) -> RecordSpec:
-        kept = self._settings.keep
         return replace(
             make_record_spec(plan),
-            contributors="top" in kept,
+            parts=self._settings.keep,
             measures=MEASURES[self._settings.by],
-            row_statistics="rows" in kept,
-            column_sums="columns" in kept,
-            pool=self._settings.pool if "pooled" in kept else None,
+            pool=self._settings.pool,
             packed=_packed_sizes(plan.text_plans),
         )
 
@@ -216,23 +214,23 @@ def _packed_sizes(text_plans: Sequence[TextPlan]) -> tuple[tuple[int, int], ...]
 
 def _text_arrays(arrays: dict[str, Any], place: int, text_plan: TextPlan, rows: Any, columns: Any) -> dict[str, Any]:
     """Return one text's share of a group's arrays: its unit axis first, its own rows, columns and sources only."""
-    at, across = _index_of(text_plan.queries, rows), _index_of(text_plan.keys, columns)
-    sources = len(text_plan.context or text_plan.tokens)
+    sources = slice(len(text_plan.context or text_plan.tokens))
+    cuts: dict[Axis, Any] = {
+        "query": _index_of(text_plan.queries, rows),
+        "key": _index_of(text_plan.keys, columns),
+        "rank": sources,  # fewer ranks where there are fewer sources, as in the text alone
+        "source": sources,
+        "query run": slice(len(text_plan.tokens)),
+        "key run": sources,
+        "width": slice(None),
+    }
     found = {}
     for name, array in arrays.items():
         mine = array[place]
-        if isinstance(array, list):
-            pass  # the text's own already
-        elif name == "columns":
-            mine = mine[:, :sources]
-        elif name == "pooled":
-            mine = mine[:, : len(text_plan.tokens), :sources]
-        else:
-            mine = mine[:, at]
-            if name.startswith("top."):
-                mine = mine[..., :sources]  # fewer ranks where there are fewer sources, as in the text alone
-            elif name.startswith("stages.") and name != "stages.output":
-                mine = mine[:, :, across]
+        if not isinstance(array, list):  # else it is the text's own already
+            part, _, inner = name.partition(".")
+            for at, axis in enumerate(PARTS[part].axes_of(inner), 1):
+                mine = mine[(*[slice(None)] * at, cuts[axis])]
         found[name] = mine
     return found
 
@@ -244,12 +242,6 @@ def _index_of(wanted: list[int], there: Any) -> Any:
     return np.searchsorted(there, wanted)
 
 
-def _unknown(text: TextInput, text_plan: TextPlan) -> list[str]:
-    """Return how many words the tokenizer does not know, if there are such."""
-    share, _ = describe_unknown([(text.text, text.pair, text_plan.tokens)])
-    return [share] if share else []
-
-
 def _rounded(array: Any, digits: int) -> Any:
     """Round numbers, without negative zeros."""
     return None if array is None else np.round(array, digits) + np.float32(0)
@@ -258,15 +250,12 @@ def _rounded(array: Any, digits: int) -> Any:
 def _record(one: PreparedText, arrays: dict[str, Any], units: list[Any], settings: Settings) -> Record:
     item, text_plan = one.item, one.text_plan
     assert item.text is not None
-
-    def under(part: str) -> dict[str, Any]:
-        return {name.removeprefix(part): array for name, array in arrays.items() if name.startswith(part)}
-
     if settings.digits is not None:
         exact = ("top.keys", "stages.")
         arrays = {n: a if n.startswith(exact) else _rounded(a, settings.digits) for n, a in arrays.items()}
-    rows = {name: array for name, array in under("rows.").items() if name in (*settings.kept_statistics, "sink")}
-
+    unknown, _ = describe_unknown([(item.text.text, item.text.pair, text_plan.tokens)])  # empty where it knows all
+    left_out = {f"rows.{name}" for name in STATISTICS if name not in settings.kept_statistics}
+    parts = gather_parts({name: array for name, array in arrays.items() if name not in left_out})
     return Record(
         item.index,
         item.id,
@@ -277,17 +266,11 @@ def _record(one: PreparedText, arrays: dict[str, Any], units: list[Any], setting
         pair=item.text.pair,
         context=item.text.context,
         fields=item.fields,
-        notes=[*text_plan.notes, *_unknown(item.text, text_plan)],
+        notes=[*text_plan.notes, *filter(None, [unknown])],
         tokens=text_plan.tokens,
         sources=text_plan.context,
         queries=text_plan.queries,
         keys=text_plan.keys if "stages" in settings.keep else [],
         units=units,
-        top=TopArrays(**under("top.")) if "top" in settings.keep else None,
-        rows=RowArrays(**rows) if "rows" in settings.keep else None,
-        columns=arrays.get("columns"),
-        pooled=arrays.get("pooled"),
-        positions=arrays.get("positions", []),
-        effects=EffectArrays(**under("effects.")) if "effects" in settings.keep else None,
-        stages=under("stages."),
+        **parts,
     )

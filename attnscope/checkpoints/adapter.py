@@ -147,7 +147,7 @@ def _check_config(adapter: _Adapter) -> None:
 
 
 def _targets(adapter: _Adapter, module: str) -> bool:
-    """Return whether the config names a module, by peft's rules."""
+    """Tell whether the config names a module, by peft's rules."""
     named = adapter.config.get("target_modules")
     if isinstance(named, str):
         return named == "all-linear" or _matches(named, module, f"{adapter.path / ADAPTER_CONFIG}: target_modules")
@@ -164,7 +164,7 @@ def _matches(expression: str, text: str, where: str) -> bool:
 
 
 def _renaming(adapter: _Adapter, folder: Folder) -> Any:
-    """Return from the adapter's names to the checkpoint's.
+    """Return a function from the adapter's names to the checkpoint's.
 
     The same, or with a prefix more or less, one for all of them.
     """

@@ -138,7 +138,7 @@ def open_weights(path: Path) -> Folder:
 
 
 def hash_weights(folder: Folder) -> str:
-    """SHA-256 (hex) over every byte of the files with tensors, in the order of their names; `sha256sum` if it is one.
+    """Return the SHA-256 (hex) of all files with tensors, in the order of their names; of one, what `sha256sum` says.
 
     Raises:
         AttnscopeError: A file cannot be read any more, or has changed since its header was read.

@@ -207,7 +207,7 @@ def _shared_config(metadata: _Metadata) -> dict[str, Any]:
 
 
 def _whole_rotary(metadata: _Metadata, config: Mapping[str, Any]) -> dict[str, Any]:
-    """Rotary parameters of an architecture that turns whole heads."""
+    """Return the rotary parameters of an architecture that rotates whole heads."""
     for name in ("rope.dimension_count", "rope.dimension_count_swa"):
         metadata.require(name, config["head_dim"])
     return {"rope_theta": metadata.number("rope.freq_base", 10000.0)} | _rope_scaling(metadata)

@@ -166,7 +166,7 @@ def _entries(reader: _Reader, count: int) -> list[TensorInfo]:
 
 
 def _tensor_type(number: int, where: str) -> tuple[str, tuple[int, int] | None]:
-    """Name of a type, with the numbers and bytes of a block where it has blocks."""
+    """Return the name of a type, with the numbers and bytes of a block where it has blocks."""
     if number in _FLOATS:
         return _FLOATS[number][0], None
     try:

@@ -147,7 +147,7 @@ def _header_bytes(file: BinaryIO, size: int, path: Path) -> bytes:
 
 
 def sample_digest(file: BinaryIO, header: bytes, start: int, size: int) -> bytes:
-    """SHA-256 over a header and sixteen small samples of the data between `start` and the end of the file."""
+    """Return the SHA-256 of a header and sixteen small samples of the data between `start` and the end of the file."""
     digest = hashlib.sha256(header)
     room = max(size - start - _SAMPLE_BYTES, 0)
     for i in range(_SAMPLES):

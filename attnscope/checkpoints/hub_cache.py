@@ -20,7 +20,7 @@ _WEIGHTS = (".safetensors", ".bin", ".gguf", ".pt", ".pth", ".ckpt", ".h5", ".ms
 
 
 def is_repository(name: str) -> bool:
-    """Return whether a repository of the hub can have this name."""
+    """Tell whether a repository of the hub can have this name."""
     plain = re.fullmatch(_NAME, name) is not None
     return plain and "--" not in name and ".." not in name and not name.endswith(".git")
 
@@ -50,7 +50,7 @@ def cached_names(wanted: str) -> list[str]:
 
 
 def is_cache_entry(path: Path) -> bool:
-    """Return whether a folder is that of a repository in some cache."""
+    """Tell whether a folder is that of a repository in some cache."""
     return path.name.startswith(_PREFIX) and (path / _SNAPSHOTS).is_dir()
 
 

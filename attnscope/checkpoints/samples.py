@@ -45,7 +45,7 @@ def find_config(name_or_path: str) -> Path:
 
 
 def exists(path: Path, *, folder: bool) -> bool:
-    """Return whether there is a folder of this name, or a file."""
+    """Tell whether there is a folder of this name, or a file."""
     try:
         return path.is_dir() if folder else path.exists() and not path.is_dir()
     except (OSError, ValueError):  # too long for a name, NUL in it, a folder above it that may not be entered

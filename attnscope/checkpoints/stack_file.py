@@ -112,7 +112,7 @@ def _check_fields(raw: dict[str, Any], path: Path) -> None:
 
 
 def _fill_defaults(raw: dict[str, Any], path: Path) -> dict[str, Any]:
-    """Sizes that follow from others, and `scale = true` or `false`."""
+    """Fill in sizes that follow from others, and what `scale = true` or `false` means."""
     model = {"n_layers": 1, "n_heads": 1, "d_model": 32, "norm": "none", **raw}
     model.setdefault("n_kv_heads", model["n_heads"])
     if "d_head" not in model:
@@ -131,7 +131,7 @@ def _fill_defaults(raw: dict[str, Any], path: Path) -> dict[str, Any]:
 
 
 def _check_width(model: dict[str, Any], path: Path) -> None:
-    """Concatenated heads that nothing projects back must be as wide as what they are added to or fed into."""
+    """Refuse heads without output projection that are not as wide as what they are added to or fed into."""
     width = model["n_heads"] * model["d_value"]
     if model.get("out_projection", True) or width == model["d_model"]:
         return

@@ -17,8 +17,9 @@ from attnscope.analysis import TextExtent, TextSlice, head_report
 from attnscope.checks.measures import make_check
 from attnscope.checks.observe import LayerStages, ModelShape
 from attnscope.model.batch import Batch
+from attnscope.model.recorders import RecordedTokens
 from attnscope.model.tile import Recorder
-from attnscope.model.trace import HeadSelection, RecordedTokens, Trace, make_trace
+from attnscope.model.trace import HeadSelection, Trace, make_trace
 from attnscope.planning.record_spec import RecordSpec
 from attnscope.report import HeadReport, Token
 from attnscope.report.check import Check
@@ -48,7 +49,7 @@ class Selection:
 
 
 def selections(n_heads: int, n_queries: int) -> list[Selection]:
-    """Return everything, a few neighbours, and some that are not neighbours."""
+    """Return the selections that are checked: everything, a few neighbours, and some that are not neighbours."""
     heads, rows = list(range(n_heads)), list(range(n_queries))
     return [
         Selection(heads, rows, "weight", special=True, pool=max(1, n_queries * 2 // 3)),
@@ -87,8 +88,8 @@ class Findings:
             columns=list(range(len(self._sources))),
             top=_TOP,
             by=asked.by,
-            column_sums=asked.pool is not None,
-            pool=asked.pool,
+            parts=("top", "rows", "columns", "pooled") if asked.pool else ("top", "rows"),
+            pool=asked.pool or 0,
         )
         eligible = batch.sources.real if asked.special else batch.sources.content()
         record_tokens = RecordedTokens(batch.sources, eligible, shown, batch.tokens.real)

@@ -43,7 +43,7 @@ def _per_head(values: Tensor) -> Tensor:
 
 
 def _not_finite(one: LayerStages) -> Tensor:
-    """Return how many numbers are not: −inf counts nowhere but in masked."""
+    """Count numbers that are not finite; −inf is allowed in `masked` alone."""
     total = torch.zeros(one.stages["scores"].shape[1], dtype=torch.float64)
     for stage in STAGES:
         values = one.stages[stage]

@@ -57,7 +57,7 @@ class StageRecorder:
     needs_scores = True  # every stage is kept
 
     def score_range(self) -> tuple[int, int] | None:
-        """Scores of every key, where those that are not allowed are wanted."""
+        """Ask for the scores of every key, where those that are not allowed are wanted."""
         return (0, self._keys) if self._include_masked else None
 
     def update(self, tile: Tile) -> None:

@@ -27,8 +27,7 @@ Limits = list[dict[str, float]]
 def limits(
     alone: Sequence[LayerStages], again: Callable[[], list[LayerStages]], model: nn.Module, dtype: torch.dtype
 ) -> Limits:
-    """Say what each stage of each layer may be off by, in the measure of `largest_difference`: stage to limit, one a
-    layer.
+    """Return by how much each stage may be off, in the measure of `largest_difference`: by stage, one a layer.
 
     Args:
         alone: The stages of a text.

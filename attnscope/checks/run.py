@@ -182,7 +182,7 @@ def _compare(
 
 
 def _tiled(job: _CheckedModel, alone: Sequence[LayerStages], bounds: Limits) -> Check:
-    """Tiles of three rows and no more keys than they may see, against one tile with everything in it."""
+    """Compare tiles of three rows, with no more keys than they may see, with one tile of everything."""
     engine = job.engine(tile_elements=3 * alone[0].stages["scores"].shape[3])
     tiled = record_stages(engine, [job.text_plan.tokens], job.model_shape, include_masked=False)
     return _compare("tiled equals whole", tiled, alone, ("masked", "weights", "output"), bounds)
@@ -213,7 +213,7 @@ def _sees_on(job: _CheckedModel, alone: Sequence[LayerStages]) -> str | None:
 
 
 def _is_causal(job: _CheckedModel) -> bool:
-    """Return the model's config guarantees it, independent of what was observed."""
+    """Tell whether the model's config guarantees a causal mask, whatever was observed."""
     source = job.source
     return source.mask_known and any(isinstance(term, Causal) for term in parse_mask(source.config.mask))
 

@@ -6,15 +6,11 @@ Nothing heavy is imported before it is needed, so that `--help` and a mistyped o
 import os
 import sys
 from contextlib import nullcontext, suppress
-from typing import TYPE_CHECKING
 
 from attnscope.cli.process import PipeClosed, checked_stdout, forbid_network, one_line_warnings, print_notice
 from attnscope.errors import AttnscopeError, Exit
 from attnscope.system.escape import escape_control
 from attnscope.system.signals import end_on_signals
-
-if TYPE_CHECKING:
-    from typer import TyperException
 
 _NO_MEMORY = ("can't allocate memory", "not enough memory", "out of memory")
 
@@ -88,24 +84,17 @@ def _as_attnscope_error(error: BaseException) -> AttnscopeError | None:
     """Return the error in our own words, or None for a bug."""
     if isinstance(error, AttnscopeError):
         return error
-    if isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and _no_memory(str(error))):
+    refused = isinstance(error, RuntimeError) and any(words in str(error) for words in _NO_MEMORY)
+    if isinstance(error, MemoryError) or refused:
         hint = "select fewer layers or heads, a shorter text or a smaller --dtype"
         return AttnscopeError("out of memory", hint=hint)
-    if isinstance(error, _typer_exception()):
+    from typer import TyperException
+
+    if isinstance(error, TyperException):
         from attnscope.cli.usage import to_usage_error
 
         return to_usage_error(error)
     return None
-
-
-def _typer_exception() -> "type[TyperException]":
-    from typer import TyperException
-
-    return TyperException
-
-
-def _no_memory(message: str) -> bool:
-    return any(words in message for words in _NO_MEMORY)
 
 
 def _bug_message(error: BaseException) -> str:

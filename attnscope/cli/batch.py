@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from attnscope.batch.formats import DUMPS, format_of
 from attnscope.cli.batch_options import DumpOutputOptions, DumpSelectionOptions, InputOptions
 from attnscope.cli.options import MachineOptions, ModelOptions
 from attnscope.cli.process import is_piped, print_notice
 from attnscope.errors import Exit, UsageError
-from attnscope.selection import parse_unit
 from attnscope.system.escape import escape_control
 from attnscope.system.shutdown import at_signal
 
@@ -47,7 +47,7 @@ def batch(
     if texts.file is None and not is_piped(sys.stdin):
         raise UsageError("no input given", hint="pass FILE, or - for standard input")
     name = texts.file or "-"
-    _check_ending(target.output)
+    resumes = _check_ending(target.output)
     order = _order(name, texts, stack, selection, target, machine)
     from attnscope.batch.convert import write_document
     from attnscope.batch.dump import write_dump
@@ -55,10 +55,10 @@ def batch(
     begun: list[tuple[Callable[[], int], int]] = []
     # registered first, so that the bar is gone when it is called
     with at_signal(lambda: _say_stopped(begun, target)), progress(quiet=target.quiet) as on_progress:
-        if target.output.suffix == ".json":
-            summary = write_document(order, on_progress)
-        else:
+        if resumes:
             summary = write_dump(order, on_progress, on_start=lambda saved, total: begun.append((saved, total)))
+        else:
+            summary = write_document(order, on_progress)
     if not target.quiet:
         _report(summary, target.output, name)
     if summary.counts["failed"]:
@@ -77,16 +77,21 @@ def _say_stopped(begun: "list[tuple[Callable[[], int], int]]", target: DumpOutpu
         print_notice("stopped", f"{saved():,} of {total:,} saved; run {command} to continue")
 
 
-def _check_ending(output: Path) -> None:
-    from attnscope.batch.frames import COMPRESSED_LINES, ending_of
+def _check_ending(output: Path) -> bool:
+    """Tell whether a dump of this name can be resumed.
+
+    Raises:
+        UsageError: Its ending names no format of dumps.
+    """
     from attnscope.files.atomic import check_name
 
     check_name(output)
-    if str(output) == "-" or output.is_dir() or ending_of(output) in ("", ".jsonl", *COMPRESSED_LINES, ".json"):
-        return
-    hint = "use .jsonl, .jsonl.gz, .jsonl.zst, or a name without extension for a folder"
-    if output.suffix in (".csv", ".parquet"):
-        hint = f"use .jsonl, then: attnscope convert dump.jsonl dump{output.suffix}"
+    found = format_of(output)
+    if found is not None and not found.table:
+        return found.resumes
+    hint = f"use {', '.join(DUMPS)}, or a name without extension for a folder"
+    if found is not None:
+        hint = f"use .jsonl, then: attnscope convert dump.jsonl dump{found.ending}"
     raise UsageError(f"'{output}' is not a dump format", where="--output", hint=hint)
 
 
@@ -102,18 +107,10 @@ def _order(
     from attnscope.batch.header import Settings
     from attnscope.config import RunConfig
 
-    layer, head = parse_unit(selection.layer, selection.head)
     number, count = map(int, texts.shard.split("/"))
     settings = Settings(
-        layer=layer,
-        head=head,
-        query=selection.query,
-        key=selection.key,
+        **selection.chosen(),
         **selection.kept(),
-        stages=selection.stages,
-        top=selection.top,
-        by=selection.ranking,
-        special=not selection.no_special,
         pool=selection.pool,
         truncate=machine.truncate,
         column=texts.column,
@@ -124,16 +121,8 @@ def _order(
     run = RunConfig(
         texts=(),
         **stack.chosen(),
-        mask=selection.mask,
-        what_if=selection.what_if,
-        hide=selection.hidden,
-        device=machine.device,
-        dtype=machine.dtype,
-        max_memory=machine.max_memory,
-        threads=machine.threads,
-        engine=machine.engine,
-        part=machine.part,
-        hash_weights=machine.hash_weights,
+        **selection.masking(),
+        **vars(machine),
     )
     return DumpConfig(name, texts.format, target.output, settings, run, force=target.force, strict=target.strict)
 

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from typer import Argument
 
 from attnscope import arguments
+from attnscope.batch.formats import DUMP_FORMATS
 from attnscope.cli import completion
 from attnscope.cli.options import choice, option, output_option, quiet_option
 from attnscope.cli.selection_options import (
@@ -19,12 +20,15 @@ from attnscope.cli.selection_options import (
     stage_option,
 )
 from attnscope.errors import UsageError
+from attnscope.planning.record_parts import EXACT_PARTS, PARTS
 
 _INPUT, _OUTPUT = "Input", "Output"
-PARTS = ("top", "rows", "columns", "pooled")
-BRIEF, ALL, EFFECTS = "brief", "all", "effects"
-KEPT = (BRIEF, *PARTS, ALL, EFFECTS)
-_BRIEF_STATISTICS, _BRIEF_DIGITS = ("entropy", "first", "special", "self"), 3
+BRIEF, ALL = "brief", "all"
+KEPT = (BRIEF, *EXACT_PARTS, ALL)
+_BRIEF_PARTS, _BRIEF_STATISTICS, _BRIEF_DIGITS = ("top", "rows"), ("entropy", "first", "special", "self"), 3
+_RESUMED = [one.ending for one in DUMP_FORMATS if one.ending and one.resumes]
+_WHOLE = [one.ending for one in DUMP_FORMATS if not one.resumes and not one.table]
+_ALL_PARTS = tuple(name for name in EXACT_PARTS if not PARTS[name].runs_again)
 Format = Literal["txt", "jsonl", "csv", "tsv", "parquet"]
 
 
@@ -123,10 +127,9 @@ class DumpSelectionOptions(SelectionOptions):
             parser=arguments.some_of("--keep", "part", KEPT),
             autocompletion=completion.words(*KEPT),
             help=f"Results to keep, separated by commas: brief (contributors and the statistics "
-            f"{', '.join(_BRIEF_STATISTICS)}, to {_BRIEF_DIGITS} decimals), or exact ones: top (contributors), rows "
-            "(statistics of every row: {row_statistics}), columns (weight that every token receives), pooled (a map of "
-            "fixed size), all of these, effects (what changes where each head is cut, as by ablate --each head: the "
-            "model runs once more for every head).",
+            f"{', '.join(_BRIEF_STATISTICS)}, to {_BRIEF_DIGITS} decimals), or exact ones: "
+            f"{', '.join(f'{name} ({PARTS[name].phrase})' for name in _ALL_PARTS)}, all of these, "
+            f"{', '.join(f'{name} ({PARTS[name].phrase})' for name in EXACT_PARTS if PARTS[name].runs_again)}.",
         ),
     ] = BRIEF
     pool: Annotated[int, pool_option("Rows and columns of a pooled map.")] = 16
@@ -142,10 +145,11 @@ class DumpSelectionOptions(SelectionOptions):
         if BRIEF in words and not brief:
             hint = f"remove {BRIEF}, or the others"
             raise UsageError(f"{BRIEF} cannot be combined with exact findings", where="--keep", hint=hint)
-        parts = PARTS if ALL in words else PARTS[:2] if brief else tuple(word for word in words if word != EFFECTS)
-        effects = [EFFECTS] if EFFECTS in words else []
+        again = tuple(word for word in words if word in EXACT_PARTS and PARTS[word].runs_again)
+        others = tuple(word for word in words if word not in again)
+        parts = _BRIEF_PARTS if brief else (*(_ALL_PARTS if ALL in words else others), *again)
         return {
-            "keep": (*parts, *effects, *(["stages"] if self.stages else [])),
+            "keep": (*parts, *(["stages"] if self.stages else [])),
             "statistics": _BRIEF_STATISTICS if brief else None,
             "digits": _BRIEF_DIGITS if brief else None,
         }
@@ -165,8 +169,8 @@ class DumpOutputOptions:
     output: Annotated[
         Path,
         output_option(
-            "Output: .jsonl, or compressed .jsonl.gz or .jsonl.zst (resumable); .json (one document); or a name "
-            "without extension for a folder of .safetensors shards (resumable); - writes .jsonl to standard output.",
+            f"Output: {', '.join(_RESUMED)}, or a name without extension for a folder of .safetensors shards (all "
+            f"resumable); {', '.join(_WHOLE)} (one document); - writes .jsonl to standard output.",
             group=_OUTPUT,
             metavar="OUT",
         ),

@@ -64,14 +64,7 @@ def check(checked: CheckOptions, show: FormatOptions, stack: ModelOptions, machi
     run = RunConfig(
         texts=(TextInput(checked.text, context=checked.context),),
         **stack.chosen(),
-        device=machine.device,
-        dtype=machine.dtype,
-        truncate=machine.truncate,
-        max_memory=machine.max_memory,
-        threads=machine.threads,
-        engine=machine.engine,
-        part=machine.part,
-        hash_weights=machine.hash_weights,
+        **vars(machine),
     )
     from attnscope.engines.torch_setup import import_torch
 

@@ -8,14 +8,14 @@ from attnscope.masks.terms import TERMS
 
 
 def samples(incomplete: str) -> list[str]:
-    """Shipped checkpoints by name, and folders."""
+    """Complete names of bundled checkpoints, and folders."""
     from attnscope.checkpoints.samples import sample_names
 
     return _starting(sample_names("sample_weights"), incomplete) + _paths(incomplete, folders_only=True)
 
 
 def configs(incomplete: str) -> list[str]:
-    """Shipped configs by name, and TOML files."""
+    """Complete names of bundled configs, and TOML files."""
     from attnscope.checkpoints.samples import sample_names
 
     return _starting(sample_names("configs"), incomplete) + _paths(incomplete, ending=".toml")
@@ -34,7 +34,7 @@ def masks(incomplete: str) -> list[str]:
 
 
 def stages(incomplete: str) -> list[str]:
-    """Stages, also after a comma, or `none`."""
+    """Complete stages, also after a comma, or `none`."""
     done, comma, last = incomplete.rpartition(",")
     used = done.split(",")
     known = STAGES if comma else (*STAGES, "none")
@@ -42,7 +42,7 @@ def stages(incomplete: str) -> list[str]:
 
 
 def roles(incomplete: str) -> list[str]:
-    """Roles of heads, also after a comma."""
+    """Complete roles of heads, also after a comma."""
     from attnscope.report.head_roles import ROLES
 
     done, comma, last = incomplete.rpartition(",")
@@ -50,14 +50,14 @@ def roles(incomplete: str) -> list[str]:
 
 
 def measures(incomplete: str) -> list[str]:
-    """Return numbers of every head."""
+    """Complete names of a number of every head."""
     from attnscope.report.row_statistics import STATISTICS
 
     return _starting(["weight", "value", "projected", *STATISTICS], incomplete)
 
 
 def flow_measures(incomplete: str) -> list[str]:
-    """Return `weights` and the measures over layers."""
+    """Complete `weights` and the measures over layers."""
     from attnscope.report.flow import ATTENTION, FLOW_MEASURES
 
     return _starting([ATTENTION, *FLOW_MEASURES], incomplete)

@@ -1,13 +1,15 @@
 """The command `attnscope convert`: convert a finished dump to another file format."""
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from typer import Argument
 
+from attnscope.batch.formats import DUMPS, TABLES
 from attnscope.cli import completion
 from attnscope.cli.options import choice, option
 from attnscope.cli.process import print_notice
+from attnscope.planning.record_parts import RECORD_PARTS
 from attnscope.system.escape import escape_control
 
 EXAMPLES = """
@@ -18,7 +20,11 @@ attnscope convert matrices matrices.jsonl
 attnscope convert report.json report.csv
 """
 
-Table = Literal["contributors", "rows", "columns", "matrices", "effects"]
+if TYPE_CHECKING:
+    Table = str  # the names of tables, which a type checker does not see
+else:
+    Table = Literal[tuple(name for part in RECORD_PARTS if part.table for name in part.table[:1])]
+_TABLES = ", ".join(f"{part.table[0]} ({part.table[1]})" for part in RECORD_PARTS if part.table)
 
 
 def convert(
@@ -26,8 +32,8 @@ def convert(
         Path,
         Argument(
             metavar="IN",
-            help="Finished dump (.jsonl, .jsonl.gz, .jsonl.zst, .json or a folder), report of run (.json), or table of "
-            "either (.csv, .parquet).",
+            help=f"Finished dump ({', '.join(DUMPS)} or a folder), report of run (.json), or table of "
+            f"either ({', '.join(TABLES)}).",
             autocompletion=completion.files,
         ),
     ],
@@ -35,8 +41,7 @@ def convert(
         Path,
         Argument(
             metavar="OUT",
-            help=".csv or .parquet for a table; .jsonl, .jsonl.gz, .jsonl.zst, .json, or a name without extension "
-            "for a folder.",
+            help=f"{' or '.join(TABLES)} for a table; {', '.join(DUMPS)}, or a name without extension for a folder.",
             autocompletion=completion.files,
         ),
     ],
@@ -46,9 +51,7 @@ def convert(
             "--table",
             Table,
             group="Options",
-            help="Table to write: contributors (one row per query and rank), rows (statistics, one row per query), "
-            "columns (one row per source), matrices (one row per cell of a stage), effects (one row per head); "
-            "default: the first of these that IN has.",
+            help=f"Table to write: {_TABLES}; default: the first of these that IN has.",
         ),
     ] = None,
     force: Annotated[bool, option("--force", group="Options", help="Overwrite OUT if it exists.")] = False,

@@ -49,7 +49,8 @@ def check_output(show: OutputOptions, command: Command, inputs: Iterable[object]
 
     Raises:
         UsageError: The file's extension names no format, or another than `--format`.
-        AttnscopeError: The file cannot be written, is the input, or exists and `--force` is off.
+        AttnscopeError: The file cannot be written, is the input, or exists and `--force` is off; or a library that its
+            format needs is not installed.
     """
     if show.output is None:
         if show.look != "figure":
@@ -64,6 +65,8 @@ def check_output(show: OutputOptions, command: Command, inputs: Iterable[object]
     check_target(show.output, force=True)  # that a file exists is said last: --force helps only then
     form = format_for(show.output, command)
     check_look(show.output, show.look)
+    if form.extra is not None:
+        form.extra.require(form.ending)
     if show.format is not None and show.format != ("table" if form.drawn else form.ending[1:]):
         hint = "remove --format: the extension sets the format"
         raise UsageError(f"--format {show.format} cannot be written to a {form.ending} file", hint=hint)
@@ -73,7 +76,7 @@ def check_output(show: OutputOptions, command: Command, inputs: Iterable[object]
 def deliver(
     findings: "Findings", show: OutputOptions, listing: "Listing | None" = None, **detail: "Unpack[Detail]"
 ) -> None:
-    """Send findings where the user wants it.
+    """Write findings to a file, print them as JSON, or draw them on the terminal.
 
     Args:
         findings: What was found.
@@ -165,7 +168,7 @@ def console(color: str) -> "Console":
 
 
 def _width() -> int:
-    """COLUMNS, else the terminal's width, else 80."""
+    """Return the width to draw at: COLUMNS, else the terminal's width, else 80."""
     return _named_width() or _bounded(shutil.get_terminal_size((80, 24)).columns)
 
 
@@ -175,5 +178,5 @@ def _named_width() -> int | None:
 
 
 def _bounded(columns: int) -> int:
-    """Return a narrower terminal wraps the lines by itself and loses nothing."""
+    """Keep a width within what is drawn well; a narrower terminal wraps the lines and loses nothing."""
     return min(max(columns, _NARROWEST), _WIDEST)

@@ -8,7 +8,6 @@ from attnscope.cli.options import MachineOptions, ModelOptions, TextOptions
 from attnscope.cli.process import is_piped, print_notice
 from attnscope.cli.selection_options import SelectionOptions
 from attnscope.errors import AttnscopeError, UsageError
-from attnscope.selection import parse_unit
 from attnscope.system.escape import escape_control
 
 if TYPE_CHECKING:
@@ -44,31 +43,14 @@ def run_config(
     """
     from attnscope.config import RunConfig
 
-    layer, head = parse_unit(selection.layer, selection.head)
     return RunConfig(
         texts=texts,
         **stack.chosen(),
-        mask=selection.mask,
-        what_if=selection.what_if,
-        hide=selection.hidden,
-        layer=layer,
-        head=head,
-        query=selection.query,
-        key=selection.key,
-        stages=selection.stages,
-        top=selection.top,
-        by=selection.ranking,
-        special=not selection.no_special,
-        device=machine.device,
-        dtype=machine.dtype,
+        **selection.masking(),
+        **selection.chosen(),
+        **vars(machine),
         window=window,
         pool=pool,
-        truncate=machine.truncate,
-        max_memory=machine.max_memory,
-        threads=machine.threads,
-        engine=machine.engine,
-        part=machine.part,
-        hash_weights=machine.hash_weights,
     )
 
 

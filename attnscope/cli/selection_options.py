@@ -9,7 +9,7 @@ from attnscope.cli import completion
 from attnscope.cli.options import choice, option
 from attnscope.masks.expression import MASK_FILES
 from attnscope.masks.terms import TERMS, Own
-from attnscope.selection import POOL, PRINTED
+from attnscope.selection import POOL, PRINTED, parse_unit
 
 SELECT = "What to compute"
 _STAGES = "scores,masked,weights"
@@ -154,19 +154,31 @@ class SelectionOptions:
     ] = False
 
     @property
-    def hidden(self) -> str | None:
-        """Tokens that no query sees, as typed; None for none."""
-        return None if self.hide == "none" else self.hide
-
-    @property
-    def ranking(self) -> By:
-        """What contributors are ranked by."""
-        return "weight" if self.by == "logit" else self.by
-
-    @property
     def stages(self) -> tuple[str, ...]:
         """Stages whose matrices are kept."""
         return () if self.stage == "none" else tuple((self.stage or _STAGES).split(","))
+
+    def masking(self) -> dict[str, Any]:
+        """Return the fields of a RunConfig that say which keys a query sees."""
+        return {"mask": self.mask, "what_if": self.what_if, "hide": None if self.hide == "none" else self.hide}
+
+    def chosen(self) -> dict[str, Any]:
+        """Return the fields of a RunConfig, and of a dump's settings, that say what is computed of a text.
+
+        Raises:
+            UsageError: Layer and head contradict each other.
+        """
+        layer, head = parse_unit(self.layer, self.head)
+        return {
+            "layer": layer,
+            "head": head,
+            "query": self.query,
+            "key": self.key,
+            "stages": self.stages,
+            "top": self.top,
+            "by": "weight" if self.by == "logit" else self.by,
+            "special": not self.no_special,
+        }
 
 
 @dataclass(frozen=True, kw_only=True)

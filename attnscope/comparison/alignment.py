@@ -77,7 +77,7 @@ def pair_replaced(
 
 
 def _is_word(tokens: Sequence[Token]) -> bool:
-    """Whether tokens stand side by side with nothing between them."""
+    """Tell whether tokens are next to each other with nothing between them."""
     return all(a.end is not None and a.end == b.start and a.segment == b.segment for a, b in pairwise(tokens))
 
 

@@ -335,7 +335,9 @@ def _head_change(
     moved = other.weights[:, other.columns] - one.weights[:, one.columns]  # over aligned keys
     partial = None
     if one.whole and other.whole:
-        p, q = _outcomes(one, other)
+        # the same outcomes on both sides: aligned keys, the first side's own, the second's own, and the sink
+        p = np.hstack([one.weights[:, one.columns], one.own, np.zeros_like(other.own), one.sink])
+        q = np.hstack([other.weights[:, other.columns], np.zeros_like(one.own), other.own, other.sink])
         apart, divergence = 0.5 * np.abs(q - p).sum(-1), jensen_shannon(p, q)
         gained, gain = _largest(np.hstack([moved, other.own]), other.keys + other.own_keys)
         lost, loss = _largest(np.hstack([-moved, one.own]), one.keys + one.own_keys)
@@ -369,18 +371,8 @@ def _head_change(
     )
 
 
-def _outcomes(one: _AlignedSide, other: _AlignedSide) -> tuple[_Array, _Array]:
-    """Return both sides' rows over the same outcomes.
-
-    Aligned keys, the first side's own, the second's own, and the sink.
-    """
-    p = np.hstack([one.weights[:, one.columns], one.own, np.zeros_like(other.own), one.sink])
-    q = np.hstack([other.weights[:, other.columns], np.zeros_like(one.own), other.own, other.sink])
-    return p, q
-
-
 def jensen_shannon(p: _Array, q: _Array) -> _Array:
-    """Jensen–Shannon divergence of rows of weights, in bits: ½ KL(p‖m) + ½ KL(q‖m) with m = ½(p + q) (Lin, 1991).
+    """Return the Jensen–Shannon divergence of rows in bits: ½ KL(p‖m) + ½ KL(q‖m), m = ½(p + q) (Lin, 1991).
 
     Args:
         p: (rows, outcomes), each row sums to 1.

@@ -91,7 +91,7 @@ class Judge:
             self._stages[pair.stage] = most, found
 
     def verdict(self, unmatched: Sequence[str]) -> Verdict:
-        """Conclude.
+        """Return the verdict on everything that was compared.
 
         Args:
             unmatched: Tokens and heads without a counterpart, which fail at any tolerance.

@@ -131,7 +131,7 @@ class NativeEngine:
         return UncutRun(hidden, run)
 
     def run_blocks(self, batch: Batch, last: int, observe: BlockObserver) -> None:
-        """Hand each layer up to the last to a function, with its input and output."""
+        """Hand each layer up to the last to a function, with its input and output; see Engine.run_blocks."""
         keys = batch.context or batch.tokens
         pad = padding_mask(keys.lengths, max(keys.lengths), keys.real.device)
         hooks = AttentionHooks({last: ()}, all_outputs=True)

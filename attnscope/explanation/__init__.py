@@ -57,7 +57,7 @@ def explain(run: RunConfig, progress: ProgressCallback | None = None, session: S
 
 
 def _within_memory(plan: RunPlan, window: int | None) -> RunPlan:
-    """Return what a walk keeps comes on top of the run: keys, values and rotary tables of one head, in float64."""
+    """Plan the run with what an explanation keeps besides: keys, values and rotary tables of one head, in float64."""
     c, text_plan = plan.config, plan.text_plans[0]
     n_keys = len(text_plan.context or text_plan.tokens)
     kept = n_keys * (5 * c.d_head + 3 * c.d_value + 16)
@@ -66,7 +66,7 @@ def _within_memory(plan: RunPlan, window: int | None) -> RunPlan:
 
 
 def _check_one(run: RunConfig) -> None:
-    """Refuse more than one text, layer or head: a walk through several would be no walk."""
+    """Refuse more than one text, layer or head: an explanation is about one query of one head."""
     if len(run.texts) != 1:
         raise UsageError(f"{len(run.texts)} texts; explain takes one", where="--file", hint="pass TEXT")
     for option, typed in (("--layer", run.layer), ("--head", run.head)):

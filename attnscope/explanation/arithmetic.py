@@ -15,7 +15,7 @@ _ROUNDINGS = 8  # ε of the sum's terms: what a sum in blocks may lose, several 
 def check(
     name: str, said: str, made: Numbers, held: Numbers, terms: Numbers, dtype: str = "float32"
 ) -> ArithmeticCheck:
-    """Hold what was computed again against what the model has.
+    """Compare what was computed again with what the model has.
 
     Args:
         name: See report.Check.
@@ -31,7 +31,20 @@ def check(
 
 
 def norm(config: ModelConfig, x: Numbers, weight: Numbers, bias: Numbers | None) -> Numbers:
-    """Return the configured norm of one vector, (D,)."""
+    """Apply the configured norm to one vector.
+
+    LayerNorm (Ba et al., 2016): (x − mean) / √(variance + ε) · weight + bias. RMSNorm (Zhang and Sennrich, 2019):
+    x / √(mean of x² + ε) · weight, or · (weight + 1) where the family stores it so.
+
+    Args:
+        config: Says which norm, and ε.
+        x: (D,).
+        weight: (D,).
+        bias: (D,); None for none.
+
+    Returns:
+        (D,).
+    """
     if config.norm == "layernorm":
         normed: Numbers = (x - x.mean()) / np.sqrt(x.var() + config.norm_eps) * weight
         return normed if bias is None else normed + bias
@@ -40,7 +53,16 @@ def norm(config: ModelConfig, x: Numbers, weight: Numbers, bias: Numbers | None)
 
 
 def project(x: Numbers, weight: Numbers, bias: Numbers | None) -> tuple[Numbers, Numbers]:
-    """W x + b, (E,), and the sum of its terms' magnitudes."""
+    """Compute W x + b, and the sum of the magnitudes of its terms, to which rounding is proportional.
+
+    Args:
+        x: (D,).
+        weight: W, (E, D).
+        bias: b, (E,); None for none.
+
+    Returns:
+        (E,) each.
+    """
     made, sizes = weight @ x, np.abs(weight) @ np.abs(x)
     return (made, sizes) if bias is None else (made + bias, sizes + np.abs(bias))
 
@@ -84,7 +106,17 @@ def parts(q: Numbers, k: Numbers, lengths: Numbers | None, before: tuple[Numbers
 def scaled(
     scores: Numbers, scale: float, softcap: float | None, bias: Numbers | None
 ) -> tuple[Numbers, Numbers | None, Numbers]:
-    """Scores × scale, the same soft-capped (None without a cap), and what becomes of them with the bias: (K,) each."""
+    """Compute what softmax takes of a row of scores, step by step.
+
+    Args:
+        scores: q·k of every key, (K,).
+        scale: What they are multiplied by.
+        softcap: c of c · tanh(score / c), in Gemma 2 as in Bello et al. (2016); None for no cap.
+        bias: What is added for the distance of each key, (K,); None for none.
+
+    Returns:
+        Scores × scale; the same soft-capped, None without a cap; and these plus the bias: (K,) each.
+    """
     times_scale = scores * scale
     capped = None if softcap is None else softcap * np.tanh(times_scale / softcap)
     so_far = times_scale if capped is None else capped
@@ -92,11 +124,14 @@ def scaled(
 
 
 def exponentials(masked: Numbers, sink: float | None = None) -> tuple[Numbers, float, float]:
-    """exp(masked − maximum) of a row that is not fully masked, (K,), the maximum, and their sum.
+    """Compute the exponentials of a softmax, from whose arguments the maximum is subtracted so that none overflows.
 
     Args:
-        masked: The row.
+        masked: Masked scores of a row that is not fully masked, (K,).
         sink: An extra logit, whose exponential is only in the sum; None for none.
+
+    Returns:
+        exp(masked − maximum), (K,); the maximum; the sum.
     """
     maximum = float(masked.max() if sink is None else max(masked.max(), sink))
     found: Numbers = np.exp(masked - maximum)

@@ -70,7 +70,7 @@ def build(
 
 
 def _about(run: RunConfig, location: QueryLocation, capture: "HeadCapture") -> dict[str, Any]:
-    """Return which query of which head of which text."""
+    """Describe which query of which head of which text is explained."""
     text, text_plan = run.texts[0], location.text_plan
     return {
         "text": text.text,
@@ -95,7 +95,7 @@ def _projected(found: dict[str, Numbers], head: int) -> Vector | None:
 
 
 def _softmax_terms(found: dict[str, Numbers]) -> tuple[Numbers, float, float] | None:
-    """Exponentials, their maximum and sum; None in a fully masked row."""
+    """Return exponentials, their maximum and their sum; None in a fully masked row."""
     if not np.isfinite(found["masked"]).any():
         return None
     return arithmetic.exponentials(found["masked"], float(found["sink"][0]) if "sink" in found else None)

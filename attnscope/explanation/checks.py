@@ -23,7 +23,7 @@ def all_checks(
     cells: list[ExplainedCell],
     weigh: tuple[Numbers, float, float] | None,
 ) -> list[ArithmeticCheck]:
-    """Return every step, done again in float64 from what went into it.
+    """Check every step by doing it again in float64 from what went into it.
 
     Args:
         dtype: The type that the model ran in.
@@ -54,7 +54,7 @@ def all_checks(
 
 
 def _norm_checks(dtype: str, layer: int, stack: "Stack", found: dict[str, Numbers]) -> list[ArithmeticCheck]:
-    """Return the norms on the way into the layer's queries."""
+    """Check the norms on the way into the layer's queries."""
     from attnscope.model.head_capture import norm_parameters
 
     c, checks = stack.config, []
@@ -75,7 +75,7 @@ def _norm_checks(dtype: str, layer: int, stack: "Stack", found: dict[str, Number
 def _projection_checks(
     dtype: str, location: QueryLocation, stack: "Stack", capture: "HeadCapture", keys: list[int]
 ) -> list[ArithmeticCheck]:
-    """Return the query, and the keys that are taken apart, as projected."""
+    """Check the projected query, and the projected keys that are taken apart."""
     from attnscope.model.head_capture import projection
 
     found, checks = capture.found, []
@@ -92,7 +92,7 @@ def _projection_checks(
 
 
 def _position_check(found: dict[str, Numbers], query: int, dtype: str) -> ArithmeticCheck:
-    """Return the query and every key above are those that attention took, rotated where positions are rotary."""
+    """Check that attention took the query and every key above, rotated where positions are rotary."""
     n = len(found["scores"])
     q, k = found.get("q_norm", found["q"]), found.get("k_norm", found["k"])
     said = "q and k above = those in q·k"
@@ -105,7 +105,7 @@ def _position_check(found: dict[str, Numbers], query: int, dtype: str) -> Arithm
 
 
 def _output_checks(found: dict[str, Numbers], weigh: tuple[Numbers, float, float]) -> list[ArithmeticCheck]:
-    """Return weights from exponentials, and the output from weights and values."""
+    """Check weights against exponentials, and the output against weights and values."""
     exponentials, maximum, total = weigh
     held = found["weights"]
     if "sink" in found:

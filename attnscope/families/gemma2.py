@@ -11,7 +11,7 @@ from attnscope.families.windows import by_layer
 
 
 def _softcap(name: str) -> Computed:
-    """Return a cap; null is for none, as in the file or where the reference fills that in."""
+    """Read a cap; null means none, as in the file or where the reference fills that in."""
 
     def read(reader: ConfigReader, _: Mapping[str, Any]) -> float | None:
         given = {**reader.defaults, **reader.raw}

@@ -23,7 +23,7 @@ def _slides(reader: ConfigReader, layer: int) -> bool:
 
 
 def _rotary(kind: str, base: float, *older: tuple[str, str]) -> Computed:
-    """Return of the layers of one kind.
+    """Read the rotary parameters of the layers of one kind.
 
     A table of their own, or older keys at the top, under the names that `rope` knows.
     """

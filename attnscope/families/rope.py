@@ -44,6 +44,10 @@ def rope(
             must repeat what the other keys say.
         longrope: Name of the top-level key with the length that LongRoPE was trained on; without, there is no LongRoPE.
             Where there is, transformers takes `su` and `yarn` for it, too.
+
+    Returns:
+        What reads a `Rope` from a config.json, and the keys that it looks at. It raises AttnscopeError where a key is
+        unknown, missing or out of bounds, or where the two dialects contradict each other.
     """
 
     def read(reader: ConfigReader, done: Mapping[str, Any]) -> Rope:

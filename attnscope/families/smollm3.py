@@ -12,7 +12,7 @@ from attnscope.families.windows import by_layer, layers
 
 
 def _turned(reader: ConfigReader, done: Mapping[str, Any]) -> tuple[bool, ...]:
-    """Return whether each layer's queries and keys are rotated."""
+    """Read for each layer whether its queries and keys are rotated."""
     listed, count = reader.get("no_rope_layers", default=None), layers(reader, done)
     if listed is None:
         every = whole_number(reader, "no_rope_layer_interval", reader.get("no_rope_layer_interval", default=4))

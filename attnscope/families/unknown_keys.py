@@ -39,12 +39,12 @@ Says = Callable[[Any, ModelConfig, Mapping[str, Any]], bool]
 
 
 def _is(field: str) -> Says:
-    """Return the key holds the value of one of our fields."""
+    """Tell whether the key holds the value of one of our fields."""
     return lambda value, config, _: type(value) in (int, float) and value == getattr(config, field)
 
 
 def _off(field: str) -> Says:
-    """Return the key switches off what the model does not have."""
+    """Tell whether the key switches off what the model does not have."""
     return lambda value, config, _: value is False and not getattr(config, field)
 
 
@@ -65,7 +65,7 @@ def _activation(value: Any, config: ModelConfig, _: Mapping[str, Any]) -> bool:
 
 
 def _no_windows(value: Any, config: ModelConfig, raw: Mapping[str, Any]) -> bool:
-    """Return a number of layers, or a pattern, for windows that are switched off."""
+    """Tell whether the key is a number of layers, or a pattern, for windows that are switched off."""
     return not config.windows and raw.get("use_sliding_window") is False and type(value) in (int, type(None))
 
 
@@ -184,7 +184,7 @@ def _plain(name: str) -> str:
 
 
 def edits(first: str, second: str) -> int:
-    """Letters to insert, remove, replace or swap with their neighbour (Damerau, 1964) to make one word the other."""
+    """Count letters to insert, remove, replace or swap with a neighbour (Damerau, 1964) to make one word the other."""
     rows = [list(range(len(second) + 1))]
     for i, letter in enumerate(first, 1):
         row = [i]

@@ -99,7 +99,7 @@ def plan_flow(run: RunConfig, source: ModelSource) -> FlowPlan:
 
 
 def _check_options(run: RunConfig) -> None:
-    """Refuse what a matrix of whole layers has nothing to do with."""
+    """Refuse options that do not apply to a matrix of whole layers."""
     if parse_indices(run.head, "--head").word is None:
         raise UsageError(f"{run.measure} combines all heads of a layer", where="--head", hint="remove it")
     if run.show_padding:

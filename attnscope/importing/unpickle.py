@@ -29,7 +29,10 @@ def main(memory: int, seconds: int, *paths: str) -> list[dict[str, Any]]:
     Args:
         memory: Bytes that may be taken besides what Python and torch take.
         seconds: Seconds of computing that all of them may take.
-        paths: A pickle and the safetensors file that becomes of it, and so on.
+        *paths: A pickle and the safetensors file that becomes of it, and so on.
+
+    Returns:
+        For each pickle `tensors`, the bytes of every tensor by its name, or `error` and `hint`, which is the last then.
     """
     limit_process(memory, seconds)
     found: list[dict[str, Any]] = []
@@ -54,7 +57,11 @@ def _convert(source: str, target: str) -> dict[str, Any]:
 
 
 def _tensors(found: Any) -> dict[str, torch.Tensor]:
-    """Return the table of tensors in what was loaded, each with memory of its own."""
+    """Return the table of tensors in what was loaded, each with memory of its own.
+
+    Raises:
+        _NotWeights: It holds something else, or a tensor that safetensors cannot.
+    """
     for name in _WRAPPERS:
         if isinstance(found, Mapping) and isinstance(found.get(name), Mapping):
             found = found[name]

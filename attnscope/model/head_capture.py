@@ -53,7 +53,7 @@ class HeadCapture:
     needs_scores = True  # every stage is shown
 
     def score_range(self) -> tuple[int, int] | None:
-        """Raw scores are shown for every key, allowed or not."""
+        """Ask for the raw scores of every key, allowed or not."""
         return 0, self.n_keys
 
     def update(self, tile: Tile) -> None:
@@ -84,7 +84,7 @@ class HeadCapture:
 
     @contextmanager
     def capturing(self) -> Iterator[None]:
-        """Listen to the stack while it runs."""
+        """Capture what the stack computes while it runs."""
         attention = attention_of(self.stack, self.layer)
         handles = [
             self.stack.embed.norm.register_forward_pre_hook(self._embedded),
@@ -187,7 +187,7 @@ def projection(stack: Stack, layer: int, letter: str, head: int) -> tuple[Number
 
 
 def norm_parameters(stack: Stack, layer: int | None) -> tuple[Numbers, Numbers | None]:
-    """Weight and bias, (D,) each, of the norm in front of a layer's attention, or of the embedding's (None)."""
+    """Return weight and bias, (D,) each, of the norm before a layer's attention, or of the embedding's norm (None)."""
     module = stack.embed.norm if layer is None else stack.blocks[layer].get_submodule("norm_attention")
     with stack.weights.holding(layer):
         named = {name: _to_float64(parameter) for name, parameter in module.named_parameters()}

@@ -41,7 +41,7 @@ class RMSNorm(nn.Module):
         self.eps, self.plus_one, self.wide = eps, plus_one, wide
 
     def forward(self, x: Tensor) -> Tensor:
-        """Norm the last dimension."""
+        """Normalize the last dimension."""
         wide = x.float()
         wide = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + self.eps)
         if self.plus_one or self.wide:

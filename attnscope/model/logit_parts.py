@@ -92,7 +92,7 @@ class StreamCapture:
 
     @contextmanager
     def capturing(self) -> Iterator[None]:
-        """Listen to the stack while it runs."""
+        """Capture what the stack computes while it runs."""
         handles = []
         for block in self._stack.blocks:
             handles += [block.register_forward_pre_hook(self._enter), block.register_forward_hook(self._leave)]

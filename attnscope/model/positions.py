@@ -39,7 +39,7 @@ def alibi_slopes(n_heads: int) -> list[float]:
 
 
 def alibi(q: Tensor, k: Tensor, heads: Tensor, n_heads: int) -> Tensor:
-    """Linear bias −slope · |query − key| on the scaled scores (Press et al., 2022).
+    """Return the linear bias −slope · |query − key| on the scaled scores (Press et al., 2022).
 
     Args:
         q: Query positions, (Q, 1).
@@ -60,7 +60,7 @@ def bias_for(config: ModelConfig) -> "partial[Tensor] | None":
 
 
 def rotary_frequencies(rope: Rope, width: int, n: int, device: torch.device) -> tuple[Tensor, float]:
-    """Angular frequency of each rotated pair, in radians a token, and the factor on cos and sin.
+    """Compute the angular frequency of each rotated pair, in radians a token, and the factor on cos and sin.
 
     Args:
         rope: The rotary parameters.
@@ -87,7 +87,7 @@ def rotary_frequencies(rope: Rope, width: int, n: int, device: torch.device) -> 
 
 
 def _llama3(base: Tensor, s: RopeScaling) -> Tensor:
-    """Llama 3.1: long wavelengths are divided by the factor, short ones kept, those between blended."""
+    """Divide long wavelengths by the factor, keep short ones, and blend those between (Llama 3.1)."""
     original = s.original_max_positions or 1
     rotations = original * base / (2 * math.pi)
     keep = ((rotations - s.low_freq_factor) / (s.high_freq_factor - s.low_freq_factor)).clamp(0, 1)
@@ -95,7 +95,7 @@ def _llama3(base: Tensor, s: RopeScaling) -> Tensor:
 
 
 def _yarn(base: Tensor, rope: Rope, s: RopeScaling) -> tuple[Tensor, float]:
-    """YaRN (Peng et al., 2023, section 3): a ramp from kept to divided frequencies, and a temperature."""
+    """Blend kept and divided frequencies along a ramp, with a temperature (YaRN: Peng et al., 2023, section 3)."""
     width, original = 2 * len(base), s.original_max_positions or 1
 
     def dimension(rotations: float) -> float:
@@ -113,7 +113,7 @@ def _yarn(base: Tensor, rope: Rope, s: RopeScaling) -> tuple[Tensor, float]:
 
 
 def _longrope(base: Tensor, s: RopeScaling, n: int) -> tuple[Tensor, float]:
-    """LongRoPE (Ding et al., 2024): a divisor for each frequency, of which longer texts have others, and a factor."""
+    """Divide each frequency by its own divisor, another one for longer texts (LongRoPE: Ding et al., 2024)."""
     original = s.original_max_positions or 1
     divisors = torch.tensor(s.long_factors if n > original else s.short_factors, device=base.device)
     grown = math.sqrt(1 + math.log(s.factor) / math.log(original)) if s.factor > 1 else 1.0

@@ -63,7 +63,7 @@ class ForwardProgress:
         }
 
     def layer(self, done: int, total: int) -> None:
-        """So many layers are done."""
+        """Report that so many layers are done."""
         self._report(f"layer {min(done + 1, total)} of {total}", sum(self._works[:done]))
 
     def tile(self, layer: int, number: int, share: float) -> None:
@@ -124,7 +124,7 @@ class _TileCounter:
 
 
 def _visible_cells(mask: Mask, rows: Sequence[int], n_keys: int) -> float:
-    """About how many keys these queries may see, taken together."""
+    """Estimate how many keys these queries may see, taken together."""
     step = max(1, len(rows) // _SAMPLES)
     spans = [mask.key_range(row, row + 1, n_keys) for row in rows[::step]]
     return sum(end - start for start, end in spans) / max(1, len(spans)) * len(rows)

@@ -127,7 +127,7 @@ def _read_mxfp4(
     transposed: bool,
     stamps: Mapping[Path, FileStamp],
 ) -> torch.Tensor:
-    """Experts' weights out of blocks of 32 four-bit floats with an exponent each, row by row (OCP MX, v1.0)."""
+    """Decode experts' weights out of blocks of 32 four-bit floats with an exponent each, row by row (OCP MX, v1.0)."""
     experts, width, out = info.shape
     with _open_unchanged(scales.file, stamps[scales.file]) as other:
         exponents = _read(other, scales, torch.uint8).view(experts * out, -1, 1).to(torch.int32) - 127
@@ -206,7 +206,7 @@ def _fill(tensor: torch.Tensor, file: BinaryIO, info: TensorInfo, start: int) ->
 
 
 def _finite(values: torch.Tensor) -> bool:
-    """Neither NaN nor infinity, which both show in the extremes; these are found without a copy."""
+    """Tell whether all numbers are finite: NaN and infinity show in the extremes, which are found without a copy."""
     values = values.float() if values.element_size() == 1 else values
     return all(bool(torch.isfinite(extreme)) for extreme in torch.aminmax(values))
 

@@ -90,9 +90,14 @@ class Tile:
     sink: Tensor | None = None
 
     def stage(self, name: str) -> Tensor:
-        """Return a stage, a contribution (`value`: α·‖v_j‖, `projected`.
+        """Return a stage, a contribution or the mask of the tile, by name.
 
-        Α·‖v_j W_O^h‖), or `allowed` (1 or 0), by name.
+        Args:
+            name: `scores`, `scaled`, `masked`, `weights` or `output`; `value` for α·‖v_j‖ and `projected` for
+                α·‖v_j W_O^h‖ (Kobayashi et al., 2020); `allowed` for 1 where a query may see a key, else 0.
+
+        Returns:
+            (B, h, q, k), or (B, h, q, Ev) for `output`.
         """
         if name in ("value", "projected"):
             return self.weights * self.norms(name)[:, :, None]

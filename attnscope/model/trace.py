@@ -6,12 +6,12 @@ from dataclasses import dataclass, field, replace
 from torch import Tensor
 
 from attnscope.model.recorders import (
-    ColumnRecorder,
-    KeyTokens,
+    SUM_RECORDERS,
     MatrixRecorder,
     PackedMatrices,
-    PooledRecorder,
+    RecordedTokens,
     RowRecorder,
+    SumRecorder,
     TopRecorder,
 )
 from attnscope.model.tile import Recorder
@@ -42,23 +42,6 @@ class HeadSelection:
         return self.mean_layer or self.mean_head
 
 
-@dataclass(frozen=True)
-class RecordedTokens:
-    """Which tokens of a batch take part in what is recorded.
-
-    Attributes:
-        sources: The key side.
-        eligible: Keys that take part in the ranking of contributors, (B, K), bool.
-        shown: Rows that each text's sums count, (B, Q), bool.
-        real: Queries that are not padding, (B, Q), bool.
-    """
-
-    sources: KeyTokens
-    eligible: Tensor
-    shown: Tensor
-    real: Tensor
-
-
 @dataclass
 class UnitRecorders:
     """The recorders of one unit; `rows` has one recorder a layer.
@@ -68,8 +51,7 @@ class UnitRecorders:
         top: Strongest sources; None for a mean, whose ranking follows from `contributions`.
         contributions: Mean contributions over every key; None where nothing is averaged.
         rows: Row statistics of each layer.
-        columns: Weight that every source gets.
-        pooled: The pooled map.
+        sums: What is summed over rows, by the part that it is.
         head: Which of the recorders' heads is this unit's; 0 for a mean.
     """
 
@@ -77,8 +59,7 @@ class UnitRecorders:
     top: TopRecorder | None
     contributions: MatrixRecorder | None
     rows: list[RowRecorder]
-    columns: ColumnRecorder | None = None
-    pooled: PooledRecorder | None = None
+    sums: dict[str, SumRecorder]
     head: int = 0
 
 
@@ -129,23 +110,18 @@ def _single(layer: int, heads: list[int], trace: Trace, first: int) -> UnitRecor
     w, tokens = trace.record_spec, trace.record_tokens
     into = None if trace.packed is None else (trace.packed, first)
     matrices = MatrixRecorder(w.stages, heads, w.rows, w.columns, into=into)
-    top = TopRecorder(w.top, w.by, heads, w.rows, tokens.eligible, w.measures) if w.contributors else None
+    top = TopRecorder(w.top, w.by, heads, w.rows, tokens.eligible, w.measures) if "top" in w.parts else None
     exact: list[Recorder | None] = [matrices if w.stages else None, top]
-    rows = [RowRecorder(heads, w.counted, tokens.sources)] if w.row_statistics else []
-    columns, pooled = _sums(heads, trace, mean=False)
-    every = [*(exact if w.rows else ()), *rows, columns, pooled]
+    rows = [RowRecorder(heads, w.counted, tokens.sources)] if "rows" in w.parts else []
+    sums = _sums(heads, trace, mean=False)
+    every = [*(exact if w.rows else ()), *rows, *sums.values()]
     trace.recorders.setdefault(layer, []).extend(one for one in every if one is not None)
-    return UnitRecorders(matrices, top, None, rows, columns, pooled)
+    return UnitRecorders(matrices, top, None, rows, sums)
 
 
-def _sums(heads: Sequence[int], trace: Trace, *, mean: bool) -> tuple[ColumnRecorder | None, PooledRecorder | None]:
+def _sums(heads: Sequence[int], trace: Trace, *, mean: bool) -> dict[str, SumRecorder]:
     w, tokens = trace.record_spec, trace.record_tokens
-    columns = pooled = None
-    if w.column_sums:
-        columns = ColumnRecorder(heads, w.counted, tokens.shown, tokens.sources, mean=mean)
-    if w.pool:
-        pooled = PooledRecorder(heads, w.pool, tokens.shown, tokens.sources, real=tokens.real, mean=mean)
-    return columns, pooled
+    return {name: make(heads, w, tokens, mean) for name, make in SUM_RECORDERS.items() if name in w.parts}
 
 
 def _mean(unit: HeadSelection, trace: Trace) -> UnitRecorders:
@@ -153,11 +129,11 @@ def _mean(unit: HeadSelection, trace: Trace) -> UnitRecorders:
     every_key = list(range(tokens.eligible.shape[1]))
     names = ("allowed", "weights", "value", "projected") if w.by == "projected" else ("allowed", "weights", "value")
     matrices = MatrixRecorder(w.stages, unit.heads, w.rows, w.columns, mean=True)
-    contributions = MatrixRecorder(names, unit.heads, w.rows, every_key, mean=True) if w.contributors else None
-    rows = [RowRecorder(unit.heads, w.counted, tokens.sources) for _ in unit.layers if w.row_statistics]
-    columns, pooled = _sums(unit.heads, trace, mean=True)
+    contributions = MatrixRecorder(names, unit.heads, w.rows, every_key, mean=True) if "top" in w.parts else None
+    rows = [RowRecorder(unit.heads, w.counted, tokens.sources) for _ in unit.layers if "rows" in w.parts]
+    sums = _sums(unit.heads, trace, mean=True)
     for place, layer in enumerate(unit.layers):
         exact = [matrices, contributions] if w.rows else []
-        every = [*exact, *rows[place : place + 1], columns, pooled]
+        every = [*exact, *rows[place : place + 1], *sums.values()]
         trace.recorders.setdefault(layer, []).extend(one for one in every if one is not None)
-    return UnitRecorders(matrices, None, contributions, rows, columns, pooled)
+    return UnitRecorders(matrices, None, contributions, rows, sums)

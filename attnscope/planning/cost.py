@@ -9,12 +9,13 @@ import numpy as np
 from attnscope.config import ModelConfig
 from attnscope.masks.expression import parse_mask
 from attnscope.masks.terms import MaskTerm
+from attnscope.planning.record_parts import PARTS, Quantities
 from attnscope.report.info import TOP, CostRow
 from attnscope.report.row_statistics import STATISTICS
 from attnscope.selection import POOL, PRINTED
 
 LENGTHS = tuple(1 << power for power in range(7, 18))  # 128 … 131072
-_FLOAT, _POSITION = 4, 8  # bytes of a float32 and of a token position
+_FLOAT = 4  # bytes of a float32
 _STAGES = 3  # scores, masked and weights are shown
 
 
@@ -89,7 +90,17 @@ def _projection_flops(config: ModelConfig) -> int:
 
 def _recorded_bytes(tokens: int) -> int:
     """Return bytes that the recorders keep of one head."""
-    row = TOP * (_POSITION + 2 * _FLOAT) + len(STATISTICS) * _FLOAT
-    if tokens <= PRINTED:
-        return tokens * row + _STAGES * tokens * tokens * _FLOAT
-    return tokens * (row + _FLOAT) + POOL * POOL * _FLOAT  # a number more for the mass of a column
+    parts = ("top", "rows", "stages") if tokens <= PRINTED else ("top", "rows", "columns", "pooled")
+    kept = Quantities(
+        texts=1,
+        units=1,
+        sources=tokens,
+        rows=tokens,
+        counted=tokens,
+        cells=_STAGES * tokens * tokens,
+        top=TOP,
+        measures=2,
+        statistics=len(STATISTICS),
+        pool=POOL,
+    )
+    return _FLOAT * sum(PARTS[name].numbers(kept) for name in parts)

@@ -1,6 +1,7 @@
 """Estimate the peak memory of a run before anything is allocated.
 
-Every constant is here; `benchmarks/memory.py` compares the sum with the memory of real runs.
+What recorders take is declared with them (`record_parts`), every other constant is here; `benchmarks/memory.py`
+compares the sum with the memory of real runs.
 """
 
 from dataclasses import dataclass, field
@@ -8,6 +9,7 @@ from dataclasses import dataclass, field
 from attnscope.config import ModelConfig
 from attnscope.masks.terms import MaskTerm
 from attnscope.planning.memory import DTYPE_BYTES, PROGRAM, embedding_parameters, head_parameters, layer_parameters
+from attnscope.planning.record_parts import RECORD_PARTS, Quantities, TileSize
 from attnscope.report.row_statistics import STATISTICS, WITHIN
 from attnscope.system.malloc import RETAINED_BLOCK
 from attnscope.system.threads import count_threads
@@ -22,18 +24,12 @@ TILE_ROWS = 32  # … so many rows of them, …
 ENOUGH_ROWS = 128  # … or so many, where these are twice the scores at most
 WINDOW_ROWS = 256  # rows of a tile under a window, at most
 STAGES = 4  # tensors of a tile's size: three stages, and what recorders make of them, …
-RAW = 2  # … stages more where raw scores are kept, …
-BIAS = 2  # … a bias and the distances that it is made of, …
-MEASURE = 1  # … a contribution of every source, where means are ranked by it, …
-MANY = 1  # … and rows in which ties are broken, where more contributors are ranked than one by one
-FEW = 8  # contributors that are found one by one
-RANKED = 44  # bytes of a contributor while a tile is ranked: places and values, copied, and with gaps filled
+BIAS = 2  # … and a bias and the distances that it is made of
 BUFFERS = 24 << 20  # what products of matrices need besides, whatever their size
 OF_A_THREAD = 16 << 20  # what another thread's products and small blocks need, whatever their size
 SHAPE = 4 << 20  # what a product of one width of tile is prepared as, …
 SHAPES = 32  # … so many of them at most, …
 NARROWER = 384  # … one for so many tokens of a text under a mask whose tiles become wider
-NUMBERS_OF_A_ROW = len(STATISTICS) + 6  # numbers that row statistics keep of a row
 WRITING = 12 << 20  # what numbers need while they are written, some after the other
 COPIES = 3  # of a JSON text without its numbers, while it is written
 TOKEN_TEXT = 130  # bytes of a token in JSON
@@ -113,6 +109,22 @@ class MemoryDemand:
     threads: int = field(default_factory=count_threads)
     predicted: int = 0
 
+    @property
+    def kept(self) -> Quantities:
+        """What recorders keep."""
+        return Quantities(
+            texts=self.batch,
+            units=self.units,
+            sources=self.tokens,
+            rows=self.rows,
+            counted=max(self.rows, self.counted),
+            cells=self.cells,
+            top=self.top,
+            measures=self.measures,
+            statistics=len(STATISTICS),
+            pool=min(self.pool, self.tokens),
+        )
+
 
 def estimate_memory(c: ModelConfig, dtype: str, d: MemoryDemand) -> dict[str, int]:
     """Estimate bytes by purpose; their sum is the peak.
@@ -128,10 +140,7 @@ def estimate_memory(c: ModelConfig, dtype: str, d: MemoryDemand) -> dict[str, in
         parameters += head_parameters(c)
     running, (tile, beside_tiles) = _activation_bytes(c, size, d), _tile_bytes(c, d)
     library = 0 if d.words else everything * ENCODED + c.vocab_size * VOCABULARY_ENTRY + d.n_merges * MERGE
-    values = d.cells + d.rows * (2 + d.measures) * d.top + max(d.rows, d.counted) * NUMBERS_OF_A_ROW
-    norms = (d.measures - 1) * d.units * everything if d.rows else 0  # of the values of every source
-    runs = min(d.pool, d.tokens)
-    pooled = d.batch * (runs * (2 * d.tokens + d.units * runs) + d.units * d.tokens)
+    kept = sum(part.numbers(d.kept) + part.beside(d.kept) for part in RECORD_PARTS)
     report = 4 * d.gathered + d.batch * d.units * UNIT
     if d.as_text:
         report += WRITING + COPIES * TOKEN_TEXT * everything
@@ -143,7 +152,7 @@ def estimate_memory(c: ModelConfig, dtype: str, d: MemoryDemand) -> dict[str, in
         "text": everything * TOKEN + library + 8 * d.characters,
         "activations": running,
         "tile": tile + beside_tiles,
-        "kept": 4 * (values + norms + pooled + LOGITS * d.predicted * c.vocab_size),
+        "kept": 4 * (kept + LOGITS * d.predicted * c.vocab_size),
         "report": max(0, report - running - tile),
     }
 
@@ -197,15 +206,11 @@ def _tile_bytes(c: ModelConfig, d: MemoryDemand) -> tuple[int, int]:
     widening = any(not _windowed(mask) and any(term.left_to_right for term in mask) for mask in d.masks)
     shapes = min(SHAPES, d.tokens // NARROWER, -(-d.tiled_queries // ENOUGH_ROWS)) * widening
     unrecorded = STAGES + BIAS * (c.positions == "alibi")
-    stages = unrecorded + RAW * d.raw + MEASURE * d.mean + MANY * (d.top > FEW)
     rows = min(d.tiled_queries, max(TILE_ROWS, scores // a_row))
     near = max((within for within in WITHIN if within < d.tokens), default=0)  # to both sides of every row of a tile
     at_once = max(1, min(d.heads, scores // (a_row * rows)))
-    runs = min(d.pool, d.tokens)
-    pooling = d.batch * at_once * runs * (rows + 2 * d.tokens + 3 * runs)
-    beside = scores * (rows + 2 * near) // d.tokens
-    ranked = RANKED * min(d.top, d.tokens) * scores // d.tokens if d.rows else 0
-    tile = 4 * (stages * scores + beside + pooling) + ranked
+    largest = TileSize(scores, rows, at_once, raw=d.raw, mean=d.mean, within=near, kept=d.kept)
+    tile = 4 * unrecorded * scores + sum(part.tile(largest) for part in RECORD_PARTS)
     tiles = tile + int(_more_tiles(d, scores, d.tiled_queries * d.heads) * tile)
     if d.layers > 1 and not _has_kernel(c):  # layers that are not recorded go through tiles, too
         scores = _tile_scores(d, d.tokens, c.n_heads)
@@ -232,7 +237,7 @@ def _more_tiles(d: MemoryDemand, scores: int, rows: int) -> float:
 
 
 def _has_kernel(c: ModelConfig) -> bool:
-    """Whether torch's kernel knows the attention of layers that are not recorded."""
+    """Tell whether torch's kernel knows the attention of layers that are not recorded."""
     return c.softcap is None and not c.sinks
 
 

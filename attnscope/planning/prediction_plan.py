@@ -74,7 +74,7 @@ def _no_head(source: ModelSource, option: str) -> UsageError:
 
 
 def plan_generation(run: RunConfig, source: ModelSource, terms: tuple[MaskTerm, ...], tokens: Sequence[Token]) -> int:
-    """Return with how many of its tokens a text is continued: those that its tokenizer closes it with are left out.
+    """Return how many of its tokens a text is continued after: those that its tokenizer closes it with are left out.
 
     Raises:
         UsageError: The model does not predict the next token under this mask, or takes no text that long.

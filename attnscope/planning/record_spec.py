@@ -16,11 +16,9 @@ class RecordSpec:
         columns: Key positions of matrices, sorted.
         top: Contributors per row.
         by: What ranks them.
-        contributors: Record the strongest sources.
+        parts: What is recorded, of record_parts.RECORD_PARTS; matrices are where `stages` names any.
         measures: Numbers recorded of each contributor; None for weight and value, and projected where that ranks.
-        row_statistics: Record the statistics of rows.
-        column_sums: Record the weight that every source gets.
-        pool: Rows and columns of a pooled map; None for no map.
+        pool: Rows and columns of a pooled map.
         packed: How many of the first rows and columns each text's matrices have; None for as many as the batch.
     """
 
@@ -30,27 +28,25 @@ class RecordSpec:
     columns: list[int]
     top: int
     by: str
-    contributors: bool = True
+    parts: tuple[str, ...] = ("top", "rows")
     measures: tuple[str, ...] | None = None
-    row_statistics: bool = True
-    column_sums: bool = False
-    pool: int | None = None
+    pool: int = 0
     packed: tuple[tuple[int, int], ...] | None = None
 
 
 def make_record_spec(plan: RunPlan) -> RecordSpec:
     """List what a Report of a run holds."""
     text_plans = plan.text_plans
-    pool = max((text_plan.pool or 0 for text_plan in text_plans), default=0) or None
+    pool = max((text_plan.pool or 0 for text_plan in text_plans), default=0)
     rows = sorted({query for text_plan in text_plans for query in text_plan.queries})
     longest = max(len(text_plan.tokens) for text_plan in text_plans)
     return RecordSpec(
         stages=plan.stages,
         rows=rows,
-        counted=rows if pool is None else list(range(longest)),
+        counted=list(range(longest)) if pool else rows,
         columns=sorted({key for text_plan in text_plans for key in text_plan.keys}),
         top=plan.run.top,
         by=plan.run.by,
-        column_sums=pool is not None,
+        parts=("top", "rows", "columns", "pooled") if pool else ("top", "rows"),
         pool=pool,
     )

@@ -63,13 +63,9 @@ def with_padding(run: RunConfig, texts: Sequence[TextPlan]) -> list[TextPlan]:
         shown = longest - n if max(len(rows), len(columns)) == longest else 0
         found.append(replace(text, queries=rows, keys=columns, padding=shown))
     if not any(text.padding for text in found):
-        said = "--show-padding: no text is padded" if len(set(map(_size, texts))) == 1 else None
+        said = "--show-padding: no text is padded" if len({len(text.tokens) for text in texts}) == 1 else None
         found[0].notes.append(said or "--show-padding: rows or columns of whole texts are not shown")
     return found
-
-
-def _size(text: TextPlan) -> int:
-    return len(text.tokens)
 
 
 def plan_text(
@@ -139,7 +135,7 @@ def _hidden(
 
 
 def _check_context(text: TextInput, source: ModelSource) -> None:
-    """Cross-attention needs a context, and nothing else takes one."""
+    """Refuse a missing context under cross-attention, and a context anywhere else."""
     given = text.context is not None
     if source.needs_context and not given:
         hint = "pass the text for the encoder" if source.part else "pass the text that provides keys and values"

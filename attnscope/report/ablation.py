@@ -6,8 +6,7 @@ import msgspec
 import numpy as np
 
 from attnscope.report.arrays import Floats, Matrix
-from attnscope.report.run import MaskUse, Provenance
-from attnscope.report.tokens import Token
+from attnscope.report.run import TextFindings
 
 ABLATION_SCHEMA = "attnscope.ablation/1"
 EFFECTS_SCHEMA = "attnscope.effects/1"
@@ -84,16 +83,10 @@ class CutEffect(msgspec.Struct, frozen=True):
     predictions: list[PredictionChange]
 
 
-class Ablation(msgspec.Struct, frozen=True):
+class Ablation(TextFindings, frozen=True):
     """What a cut changes.
 
     Attributes:
-        provenance: What produced the numbers.
-        mask: Which keys a query could see.
-        text: The text.
-        pair: Its second segment; None where there is none.
-        tokens: Its tokens.
-        context: Tokens of the key side under cross-attention; None elsewhere.
         cuts: The cuts, made together.
         norms: Norm of every token's final hidden state without the cuts.
         effects: What changes; of edges both ways to cut them.
@@ -101,16 +94,10 @@ class Ablation(msgspec.Struct, frozen=True):
         schema: Name and version of this format.
     """
 
-    provenance: Provenance
-    mask: MaskUse
-    text: str
-    pair: str | None
-    tokens: list[Token]
-    context: list[Token] | None
     cuts: list[CutPart]
     norms: Floats
     effects: list[CutEffect]
-    notes: list[str] = []
+    notes: list[str] = msgspec.field(default_factory=list)
     schema: str = ABLATION_SCHEMA
 
 
@@ -142,16 +129,10 @@ class Effects(msgspec.Struct, frozen=True):
         return self.hidden if self.kl is None else self.kl
 
 
-class EffectSurvey(msgspec.Struct, frozen=True):
+class EffectSurvey(TextFindings, frozen=True):
     """The effect of every head, layer or edge, each cut alone.
 
     Attributes:
-        provenance: What produced the numbers.
-        mask: Which keys a query could see.
-        text: The text.
-        pair: Its second segment; None where there is none.
-        tokens: Its tokens.
-        context: Tokens of the key side under cross-attention; None elsewhere.
         unit: `head`, `layer` or `edge`.
         positions: Where predictions and hidden states are compared; empty for all hidden states.
         layers: Layer of each.
@@ -165,12 +146,6 @@ class EffectSurvey(msgspec.Struct, frozen=True):
         schema: Name and version of this format.
     """
 
-    provenance: Provenance
-    mask: MaskUse
-    text: str
-    pair: str | None
-    tokens: list[Token]
-    context: list[Token] | None
     unit: str
     positions: list[int]
     layers: list[int]
@@ -180,7 +155,7 @@ class EffectSurvey(msgspec.Struct, frozen=True):
     weights: Floats
     meaning: str
     effects: list[Effects]
-    notes: list[str] = []
+    notes: list[str] = msgspec.field(default_factory=list)
     schema: str = EFFECTS_SCHEMA
 
     def grid(self, values: Floats) -> Matrix:

@@ -125,7 +125,7 @@ def explanation_from_json(data: bytes) -> Explanation:
 
 
 def json_schema(kind: type[msgspec.Struct] = Report) -> dict[str, Any]:
-    """JSON Schema of findings, generated from their types."""
+    """Generate the JSON Schema of findings from their types."""
     return clean_descriptions(msgspec.json.schema(kind, schema_hook=lambda _: {}))  # type: ignore[no-any-return]
 
 
@@ -145,7 +145,7 @@ def encode_array(value: Any) -> msgspec.Raw:
 
 
 def _array_parts(array: Any) -> Iterator[bytes]:
-    """Nested lists, some rows at a time.
+    """Yield an array as nested JSON lists, some rows at a time.
 
     That takes little memory; and orjson keeps other threads from running: a signal may be waited for in one.
     """

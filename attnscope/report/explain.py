@@ -3,8 +3,7 @@
 import msgspec
 
 from attnscope.report.arrays import Floats, Matrix
-from attnscope.report.run import MaskUse, Provenance
-from attnscope.report.tokens import Token
+from attnscope.report.run import TextFindings
 
 EXPLAIN_SCHEMA = "attnscope.explain/1"
 
@@ -149,16 +148,10 @@ class ExplainedCell(msgspec.Struct, frozen=True):
     total: float
 
 
-class Explanation(msgspec.Struct, frozen=True):
+class Explanation(TextFindings, frozen=True):
     """What `attnscope explain` found.
 
     Attributes:
-        provenance: What produced the numbers.
-        mask: Which keys a query could see.
-        text: The text.
-        pair: The second text of an encoder's pair.
-        tokens: Tokens of the query side.
-        context: Tokens of the key side under cross-attention; None where they are the same.
         query: Position of the query.
         layer: Number of the layer.
         head: Number of the query head.
@@ -188,12 +181,6 @@ class Explanation(msgspec.Struct, frozen=True):
         schema: Name and version of this format.
     """
 
-    provenance: Provenance
-    mask: MaskUse
-    text: str
-    pair: str | None
-    tokens: list[Token]
-    context: list[Token] | None
     query: int
     layer: int
     head: int
@@ -217,14 +204,9 @@ class Explanation(msgspec.Struct, frozen=True):
     output: Floats
     projected: Vector | None
     checks: list[ArithmeticCheck]
-    notes: list[str] = []
+    notes: list[str] = msgspec.field(default_factory=list)
     sink: Sink | None = None
     schema: str = EXPLAIN_SCHEMA
-
-    @property
-    def sources(self) -> list[Token]:
-        """The tokens that keys stand for."""
-        return self.tokens if self.context is None else self.context
 
     def check(self, name: str) -> ArithmeticCheck | None:
         """Return the check of this name, where the step is there."""

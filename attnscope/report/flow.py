@@ -84,5 +84,5 @@ class TokenFlow(msgspec.Struct, frozen=True):
 
 
 def layers_in_words(layers: Sequence[int]) -> str:
-    """`L3`, or `L0–5` for layers that follow one another."""
+    """Write `L3`, or `L0–5` for layers that follow one another."""
     return f"L{layers[0]}" if len(layers) == 1 else f"L{layers[0]}–{layers[-1]}"

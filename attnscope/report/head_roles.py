@@ -68,7 +68,7 @@ def _on_text(name: str, letter: str, colour: str, title: str, meaning: str, sour
 
 
 def _positional(sums: Sums) -> Array:
-    """Share of the variance of weights that the mean weight of their offset explains (R²)."""
+    """Return the share of the variance of weights that the mean weight of their offset explains (R²)."""
     n, total = sums["offset_cells"], sums["offset_sums"]  # (…, 1, 1, offsets), (…, layers, heads, offsets)
     squares = sums["offset_squares"].sum(-1)
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -80,7 +80,7 @@ def _positional(sums: Sums) -> Array:
 
 
 def content_weight(rows: Sums, every: Sums) -> Array:
-    """Root mean square of the weight that rows give to other words beyond what their offset predicts.
+    """Return the root mean square of the weight that rows give to other words beyond what their offset predicts.
 
     √(Σ (α − predicted)² / rows) over words that are neither special, nor the first token, nor the row itself. The
     prediction for a weight is the mean weight of all other pairs of its offset and of one that is 0, so that an offset

@@ -30,22 +30,22 @@ class RowWeights(Protocol):
         """Return −Σ α log₂ α, (B, h, r)."""
 
     def on_first(self) -> Any:
-        """Weight on the first key, (B, h, r)."""
+        """Return the weight on the first key, (B, h, r)."""
 
     def on_keys(self, name: str) -> Any:
-        """Weight on the keys that the declaration of this name selects, (B, h, r)."""
+        """Return the weight on the keys that the declaration of this name selects, (B, h, r)."""
 
     def on_self(self) -> Any:
-        """Weight on the row's own position, (B, h, r)."""
+        """Return the weight on the row's own position, (B, h, r)."""
 
     def on_others(self) -> Any:
-        """Weight on keys that are not the row itself, not special and not the first, (B, h, r)."""
+        """Return the weight on keys that are not the row itself, not special and not the first, (B, h, r)."""
 
     def within(self, n: int) -> Any:
-        """Weight on keys at most `n` positions away, (B, h, r)."""
+        """Return the weight on keys at most `n` positions away, (B, h, r)."""
 
     def distance(self) -> Any:
-        """Return σ α · |query − key|, (B, h, r)."""
+        """Return Σ α · |query − key|, (B, h, r)."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class WholeRows:
     same: bool
 
     def on(self, keys: Array) -> Array:
-        """Weight on some keys, bool and broadcast to (Q, K); (Q,)."""
+        """Return the weight on some keys, (Q,); `keys` is bool and broadcast to (Q, K)."""
         total: Array = (self.weights * keys).sum(-1)
         return total
 

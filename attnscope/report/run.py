@@ -195,6 +195,36 @@ class TextReport(msgspec.Struct, frozen=True):
         return self.tokens if self.context is None else self.context
 
 
+class TextFindings(msgspec.Struct, frozen=True):
+    """What findings about one text begin with. Classes made of it list these attributes before their own.
+
+    Attributes:
+        provenance: What produced the numbers.
+        mask: Which keys a query could see.
+        text: The text.
+        pair: Its second segment; None where there is none.
+        tokens: Its tokens.
+        context: Tokens of the key side under cross-attention; None elsewhere.
+    """
+
+    provenance: Provenance
+    mask: MaskUse
+    text: str
+    pair: str | None
+    tokens: list[Token]
+    context: list[Token] | None
+
+    def __init_subclass__(cls) -> None:
+        """List the shared attributes in the description of a class, which its JSON Schema has, too."""
+        shared = str(TextFindings.__doc__).partition("Attributes:\n")[2].rstrip()
+        cls.__doc__ = str(cls.__doc__).replace("Attributes:\n", f"Attributes:\n{shared}\n", 1)
+
+    @property
+    def sources(self) -> list[Token]:
+        """The tokens that keys stand for."""
+        return self.tokens if self.context is None else self.context
+
+
 class Report(msgspec.Struct, frozen=True):
     """What `attnscope run` found.
 

@@ -103,7 +103,7 @@ def _stage_faults(head: HeadReport, text: TextReport) -> Iterator[tuple[str, str
 
 
 def _row_faults(head: HeadReport, text: TextReport) -> Iterator[tuple[str, str]]:
-    """Contradictions in what is said of every row: statistics, the sink's share, the strongest sources."""
+    """Yield contradictions in what is said of every row: statistics, the sink's share, the strongest sources."""
     rows, top = len(text.queries), head.top
     statistics = {f"rows.{name}": getattr(head.rows, name) for name in head.rows.__struct_fields__}
     for where, values in {**statistics, "sink": head.sink}.items():

@@ -161,7 +161,7 @@ class _Found:
 
 
 def _byte_level(found: _Found, notes: list[str]) -> dict[str, Any]:
-    """BPE over bytes, each spelled as a letter."""
+    """Make a BPE over bytes, each spelled as a letter."""
     name = found.get("pre", str, "default")
     if name not in _SPLITS and name != "default":
         hint = f"known: {', '.join(_SPLITS)}"
@@ -196,7 +196,7 @@ def _byte_level(found: _Found, notes: list[str]) -> dict[str, Any]:
 
 
 def _sentencepiece(found: _Found, architecture: str) -> dict[str, Any]:
-    """BPE over characters, with a mark for spaces and bytes for what the vocabulary lacks."""
+    """Make a BPE over characters, with a mark for spaces and bytes for what the vocabulary lacks."""
     tokens, gemma = found.tokens, architecture.startswith("gemma")
     pairs = found.pairs()
     if gemma:  # runs of spaces are stored as they are, and merges are ranked by the place of what they make

@@ -138,7 +138,7 @@ class FileTokenizer:
         return None
 
     def _first_unknown(self, text: str) -> tuple[int, int] | None:
-        """Start and end of the first word that the model has no token for, outside of added tokens."""
+        """Return start and end of the first word that the model has no token for, outside of added tokens."""
         from tokenizers import PreTokenizedString
 
         added = [re.escape(token.content) for token in self._rust.get_added_tokens_decoder().values()]
@@ -213,7 +213,7 @@ class FileTokenizer:
         return [None if space and other else span for span, space, other in zip(spans, spaces, taken, strict=True)]
 
     def _is_space(self, piece: str, written: str) -> bool:
-        """Return whether the piece is white space but the text it covers is not."""
+        """Tell whether the piece is white space but the text it covers is not."""
         if piece == written:
             return False
         own = self._own(piece)

@@ -76,7 +76,7 @@ def piece_bytes(piece: str) -> bytes | None:
 
 @cache
 def byte_alphabet() -> dict[str, int]:
-    """GPT-2's `bytes_to_unicode`, inverted: printable Latin-1 maps to itself, the rest follows from U+0100."""
+    """Return GPT-2's `bytes_to_unicode`, inverted: printable Latin-1 maps to itself, the rest follows from U+0100."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [b for b in range(256) if b not in printable]
     return {chr(b): b for b in printable} | {chr(0x100 + i): b for i, b in enumerate(others)}

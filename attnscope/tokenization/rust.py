@@ -37,7 +37,7 @@ def call_rust(call: Callable[[], _T], path: Path, doing: str) -> _T:
 
 
 def _is_panic(error: BaseException) -> bool:
-    """Return a panic in Rust; its class is no Exception, and has no place that it can be imported from."""
+    """Tell whether an error is a panic in Rust, whose class is no Exception and cannot be imported."""
     return (type(error).__module__, type(error).__name__) == ("pyo3_runtime", "PanicException")
 
 

@@ -72,7 +72,7 @@ def read_tokenizer_json(data: bytes, path: Path) -> TokenizerJson:
 
 
 def _large_values(data: bytes, where: str) -> dict[str, bytes]:
-    """Return what stays text."""
+    """Return the parts of a tokenizer.json that stay text."""
     refuse_non_json(data, where)
     try:
         model = msgspec.json.decode(data, type=_ModelOnly).model
@@ -98,7 +98,7 @@ def _parse_without(bulk: dict[str, bytes], data: bytes, where: str) -> dict[str,
 
 
 def _count_strings(data: bytes) -> int:
-    """Return strings in a JSON value."""
+    """Count the strings in a JSON value."""
     if b"\\" in data:
         data = data.replace(b"\\\\", b"").replace(b'\\"', b"")
     return data.count(b'"') // 2

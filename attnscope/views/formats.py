@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from attnscope.errors import UsageError
+from attnscope.errors import FIGURES, PARQUET, Extra, UsageError
 
 if TYPE_CHECKING:
     from attnscope.report import Explanation, Report
@@ -52,6 +52,7 @@ class FileFormat:
         write: Its bytes piece by piece, from findings and how they are drawn.
         drawn: It is made for eyes: a window of a long text is enough, and digits are rounded.
         picture: It is a picture.
+        extra: The library that it needs.
     """
 
     ending: str
@@ -59,6 +60,7 @@ class FileFormat:
     write: "Callable[[Any, Drawing], Iterator[bytes]]"
     drawn: bool = False
     picture: bool = False
+    extra: Extra | None = None
 
 
 def export(
@@ -200,9 +202,9 @@ FILE_FORMATS = (
     FileFormat(".json", (*_DRAWS, "check"), _json),
     FileFormat(".txt", (*_DRAWS, "check"), _txt, drawn=True),
     FileFormat(".svg", _DRAWS, _svg, drawn=True, picture=True),
-    FileFormat(".png", _DRAWS, _png, drawn=True, picture=True),
+    FileFormat(".png", _DRAWS, _png, drawn=True, picture=True, extra=FIGURES),
     FileFormat(".safetensors", ("run",), _safetensors),
     FileFormat(".npz", ("run",), _npz),
     FileFormat(".csv", ("heads", "effects"), _csv),
-    FileFormat(".parquet", ("heads", "effects"), _parquet),
+    FileFormat(".parquet", ("heads", "effects"), _parquet, extra=PARQUET),
 )

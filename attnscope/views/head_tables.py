@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from attnscope.errors import AttnscopeError
+from attnscope.errors import PARQUET
 from attnscope.report.ablation import EffectSurvey
 from attnscope.report.heads import HeadSurvey, MeasuredHeads
 
@@ -40,7 +40,7 @@ def _effect_columns(found: EffectSurvey) -> dict[str, Column]:
     if found.unit != "layer":
         table["head"] = np.array(found.heads)
     if found.unit == "edge":
-        sources = found.tokens if found.context is None else found.context
+        sources = found.sources
         for name, places, tokens in (("query", found.queries, found.tokens), ("key", found.keys, sources)):
             table |= {name: np.array(places), f"{name}_text": [tokens[place].text for place in places]}
     table["weight"] = found.weights
@@ -75,11 +75,10 @@ def parquet_parts(found: HeadSurvey | MeasuredHeads | EffectSurvey) -> Iterator[
     Raises:
         AttnscopeError: The extra is missing.
     """
-    try:
-        import pyarrow
-        from pyarrow import parquet
-    except ImportError as e:
-        raise AttnscopeError(".parquet needs pyarrow", hint="install attnscope[parquet]") from e
+    PARQUET.require(".parquet")
+    import pyarrow
+    from pyarrow import parquet
+
     arrays = {name: pyarrow.array(column, from_pandas=True) for name, column in columns(found).items()}
     sink = pyarrow.BufferOutputStream()
     parquet.write_table(pyarrow.table(arrays), sink, compression="zstd")

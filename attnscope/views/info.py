@@ -161,7 +161,7 @@ def _cost_cells(row: CostRow) -> tuple[str, ...]:
 
 
 def scaled(number: int, step: int, units: Sequence[str]) -> str:
-    """Three digits and a unit: 1048576 as `1.00 MiB`."""
+    """Format a number with three digits and a unit: 1048576 as `1.00 MiB`."""
     value, unit = float(number), 0
     while value >= 999.5 and unit < len(units) - 1:
         value, unit = value / step, unit + 1

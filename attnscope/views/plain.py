@@ -21,7 +21,7 @@ def note_for(text: str, *, ascii: bool) -> str:
 
 
 def spell_token(text: str, *, ascii: bool) -> str:
-    """How a token is spelled on a screen: no control characters, no invisible edges, never empty."""
+    """Spell a token for a screen: no control characters, no invisible edges, never empty."""
     blank = "_" if ascii else "␣"
     inner = text.strip(" ")
     if not inner:
@@ -33,7 +33,7 @@ def spell_token(text: str, *, ascii: bool) -> str:
 
 
 def _blank(c: str) -> str | None:
-    """Blanks other than U+0020 look just like it: they are spelled out by number. None for anything else."""
+    """Spell out a blank other than U+0020, which looks just like it, by its number; None for anything else."""
     return f"\\u{ord(c):04x}" if c != " " and category(c) == "Zs" else None
 
 
@@ -67,7 +67,7 @@ class Page:
     ascii: bool = False
 
     def safe(self, text: str) -> str:
-        """Untrusted text with every control character visible; see safe_text."""
+        """Escape control characters of untrusted text; see safe_text."""
         return safe_text(text, ascii=self.ascii)
 
     def note(self, text: str) -> str:
@@ -85,11 +85,11 @@ class Page:
         return [(first if not n else "").ljust(indent) + line for n, line in enumerate(lines)]
 
     def facts(self, facts: Iterable[tuple[str, str]], indent: int) -> list[str]:
-        """`name value` a line, the values below each other."""
+        """Write `name value` lines, the values below each other."""
         return [line for name, value in facts for line in self.wrapped(value, self.own(name), indent)]
 
     def table(self, rows: Sequence[Sequence[str]], justify: Callable[[str, int], str] = str.ljust) -> list[str]:
-        """Rows of cells, the first one a heading; where they are too wide, columns go in blocks under the same first.
+        """Write rows of cells under a heading; columns that are too wide together go in blocks with the same first one.
 
         Args:
             rows: Of one length.
@@ -107,7 +107,7 @@ class Page:
         return lines
 
     def _blocks(self, widths: Sequence[int]) -> list[list[int]]:
-        """Columns that fit side by side, the first one in every block."""
+        """Group columns that fit side by side, the first one in every block."""
         blocks: list[list[int]] = []
         for column in range(1, len(widths)):
             block = blocks[-1] if blocks else None
@@ -120,7 +120,7 @@ class Page:
 
 
 def _row(cells: Sequence[str], widths: Sequence[int], justify: Callable[[str, int], str]) -> list[str]:
-    """One row, whose first cell may take several lines."""
+    """Write one row, whose first cell may take several lines."""
     first, *others = textwrap.wrap(cells[0], widths[0], break_on_hyphens=False) or [""]
     line = _BETWEEN.join(justify(cell, width) for cell, width in zip([first, *cells[1:]], widths, strict=True))
     return [line.rstrip(), *(f"  {other}" for other in others)]

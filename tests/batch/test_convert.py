@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from attnscope.batch import convert as conversion
-from attnscope.batch import tables
+from attnscope.batch import copying, tables
 from attnscope.batch.convert import convert
 from attnscope.batch.dump import DumpConfig, write_dump
 from attnscope.batch.dump_reader import Dump
@@ -60,7 +59,7 @@ def read(path):
 @pytest.mark.parametrize("most", [2, 2048])
 def test_shards_hold_as_many_numbers_as_those_of_batch(folder, monkeypatch, most):
     """A window takes records up to its limit, inclusive, and at least one."""
-    monkeypatch.setattr(conversion, "MAX_WINDOW_RECORDS", most)
+    monkeypatch.setattr(copying, "MAX_WINDOW_RECORDS", most)
     one = Dump(folder / "dump.jsonl")
     header, records = one.header, [*one.records()] * 2
     sizes = [sum(array.size for array in arrays_of(record).values()) for record in records]
@@ -77,7 +76,7 @@ def test_shards_hold_as_many_numbers_as_those_of_batch(folder, monkeypatch, most
             header=replace(header, grouping=replace(header.grouping, window=int(limit))), records=lambda: iter(records)
         )
         numbers = iter(range(len(records)))
-        assert [[next(numbers) for _ in window] for window in conversion._windows(asked)] == expected
+        assert [[next(numbers) for _ in window] for window in copying._windows(asked)] == expected
 
 
 def test_contributors_have_a_row_for_every_text_unit_query_and_rank(folder):
@@ -186,7 +185,7 @@ def test_a_mean_has_no_number(folder):
         assert {row["head"] for row in read(folder / "b.csv")} == {""}
 
 
-@pytest.mark.parametrize("table", tables.KINDS)
+@pytest.mark.parametrize("table", tables.TABLES)
 def test_tables_become_each_other(folder, table):
     pytest.importorskip("pyarrow", reason="the extra parquet is not installed")
     from pyarrow import parquet

@@ -11,7 +11,8 @@ import pytest
 from attnscope.batch import dump_reader
 from attnscope.batch.convert import convert
 from attnscope.batch.dump_reader import Dump
-from attnscope.batch.frames import FrameReader, ending_of, packing_of
+from attnscope.batch.formats import ending_of
+from attnscope.batch.frames import FrameReader, packing_of
 from attnscope.batch.header import MAGIC
 from attnscope.errors import AttnscopeError
 from tests.batch.soak import content

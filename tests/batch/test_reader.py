@@ -107,7 +107,7 @@ def test_parquet(tmp_path):
 
 def test_parquet_without_pyarrow(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(AttnscopeError, match=r"install attnscope\[parquet\]"):
+    with pytest.raises(AttnscopeError, match=r"pip install 'attnscope\[parquet\]'"):
         read(write(tmp_path, "a.parquet", b"PAR1"))
 
 

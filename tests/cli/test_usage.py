@@ -1,5 +1,7 @@
 """A command line that cannot be read: exit code 2, one line with a hint, and nothing is run."""
 
+import sys
+
 import pytest
 
 from attnscope.cli import main
@@ -69,6 +71,27 @@ def test_refused(before, last, line, pipeline, capsys):
 def test_refused_elsewhere(args, line, capsys):
     assert main(args) == 2
     assert capsys.readouterr() == ("", f"attnscope: error: {line}\n")
+
+
+@pytest.mark.parametrize(
+    ("module", "args", "line"),
+    [
+        ("pyarrow", ["heads", "-o", "x.parquet"], ".parquet needs pyarrow; pip install 'attnscope[parquet]'"),
+        (
+            "resvg_py",
+            ["run", "a", "-o", "x.png"],
+            ".png needs resvg-py; pip install 'attnscope[figures]', or write .svg",
+        ),
+    ],
+)
+def test_a_format_whose_library_is_missing_is_refused_before_any_work(
+    module, args, line, monkeypatch, tmp_path, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, module, None)
+    monkeypatch.setattr("attnscope.pipeline.Session", None)  # opens models
+    assert main(args) == 1
+    assert capsys.readouterr().err == f"attnscope: error: {line}\n"
 
 
 def test_without_arguments_the_help_is_shown(capsys):

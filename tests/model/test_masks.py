@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from attnscope.masks.expression import parse_mask
-from attnscope.masks.terms import Bidirectional, BlockDiagonal, Causal, Mask, Prefix, SlidingWindow
+from attnscope.masks.terms import TERMS, Bidirectional, Causal, Mask, SizedTerm
 from attnscope.model.masks import PaddingMask, build_mask, hidden_keys_mask, intersect, padding_mask
 from tests.helpers.attention_cases import masks, whole
 
@@ -87,7 +87,7 @@ def test_every_query_of_a_block_sees_every_key_of_its_all_visible_range(
     [
         Bidirectional(),
         Causal(),
-        *(kind(size) for kind in (SlidingWindow, Prefix, BlockDiagonal) for size in (1, 2, 3, 4, 7, 20)),
+        *(kind(size) for kind in TERMS if issubclass(kind, SizedTerm) for size in (1, 2, 3, 4, 7, 20)),
         PaddingMask(torch.tensor([4])),
         PaddingMask(torch.tensor([5, 2, 9])),
     ],

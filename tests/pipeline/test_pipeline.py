@@ -1,13 +1,19 @@
 import re
+import traceback
+from pathlib import Path
 
 import msgspec
 import numpy as np
 import pytest
 import torch
+from msgspec.structs import replace
 
+from attnscope.batch.dump import DumpConfig, write_dump
+from attnscope.batch.header import Settings
 from attnscope.comparison.runs import compare_runs, side_of
 from attnscope.config import RunConfig, TextInput
 from attnscope.errors import AttnscopeError, UsageError
+from attnscope.model import attention, hooks
 from attnscope.pipeline import inspect
 from attnscope.report import STAGES
 from tests.conftest import SENTENCE
@@ -268,3 +274,27 @@ def test_cuda_shows_what_the_cpu_shows(minilm, dtype):
     tolerance = 2e-5 if dtype == "float32" else 0.05
     for head, other in zip(cpu.texts[0].heads, gpu.texts[0].heads, strict=True):
         np.testing.assert_allclose(other.stages["weights"], head.stages["weights"], atol=tolerance)
+
+
+@pytest.mark.parametrize("command", ["run", "compare", "batch"])
+def test_five_calls_lead_from_the_pipeline_to_the_arithmetic(command, tmp_path, monkeypatch):
+    """So that who looks for the arithmetic finds it: engine, stack, block, attention, hooks."""
+    found = []
+
+    def attend(*args, **named):
+        files = [Path(frame.filename) for frame in traceback.extract_stack()]
+        ours = [path.name for path in files if path.is_relative_to(Path(attention.__file__).parent.parent)]
+        found.append(ours[len(ours) - ours[::-1].index("pipeline.py") :])
+        return attention.attend(*args, **named)
+
+    monkeypatch.setattr(hooks, "attend", attend)
+    asked = RunConfig(texts=(TextInput(SENTENCE),), config="causal", layer="0", head="0")
+    if command == "run":
+        inspect(asked)
+    elif command == "compare":
+        compare_runs("mask", [("causal", asked), ("bidirectional", replace(asked, mask="bidirectional"))], None, None)
+    else:
+        (tmp_path / "texts.txt").write_text(SENTENCE)
+        order = DumpConfig(str(tmp_path / "texts.txt"), None, tmp_path / "dump.jsonl", Settings(), asked)
+        write_dump(order, lambda summary, total: None)
+    assert {tuple(files) for files in found} == {("native.py", "stack.py", "layers.py", "layers.py", "hooks.py")}

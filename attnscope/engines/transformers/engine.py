@@ -250,7 +250,7 @@ class TransformersEngine:
         return value_and_output(self.loaded, layer)
 
     def holding(self, layer: int) -> AbstractContextManager[None]:
-        """Return all weights are in memory."""
+        """Do nothing: all weights are in memory."""
         return nullcontext()
 
     def run_uncut(

@@ -159,7 +159,7 @@ class AttentionCapture:
         return floor is not None and self._cached(given.tensor, "bias", lambda t: ((t != 0) & (t > floor)).any())
 
     def _is_zero(self, position: Tensor) -> bool:
-        """Return a position bias of 0 everywhere, as T5 has it between its halves."""
+        """Tell whether a position bias is 0 everywhere, as T5's is between its halves."""
         return self._cached(position, "nothing", lambda t: ~t.any())
 
     def _cached(self, tensor: Tensor, question: str, answer: Callable[[Tensor], Tensor]) -> bool:
@@ -177,7 +177,7 @@ def _part(name: str) -> str:
 
 
 def _table(position: Tensor) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
-    """Return a Rule's bias out of one that is ready for every position, (B or 1, H, Q, K)."""
+    """Return a function for the bias of some positions, out of a table for all of them, (B or 1, H, Q, K)."""
 
     def bias(q: Tensor, k: Tensor, heads: Tensor) -> Tensor:
         return position[:, heads][..., q, k].float()

@@ -85,7 +85,7 @@ def _configs(model: Any) -> list[Any]:
 
 
 def fingerprint_live(model: Any, tokenizer: bytes) -> str:
-    """SHA-256 (hex, first 16 digits) over config, the tokenizer's digest, names, shapes and samples of the tensors."""
+    """Return the SHA-256 (16 hex digits) of config, tokenizer digest, and names, shapes and samples of the tensors."""
     digest = sha256(json.dumps(model.config.to_dict(), sort_keys=True, default=str).encode())
     digest.update(tokenizer)
     for name, tensor in model.state_dict().items():

@@ -176,7 +176,7 @@ def _model(kind: ModelClass, folder: Folder, dtype: torch.dtype) -> tuple[Any, d
 
 
 def _silently_missing(model: Any, folder: Folder) -> set[str]:
-    """Missing tensors of which transformers says nothing, because the class of the model allows for it."""
+    """Return missing tensors of which transformers says nothing, because the class of the model allows for it."""
     allowed = re.compile("|".join(model._keys_to_ignore_on_load_missing or ()) or "(?!)")
     names = [name for name in model.state_dict() if allowed.search(name)]
     return {name for name in names if not any(f".{held}".endswith(f".{name}") for held in folder.tensors)}

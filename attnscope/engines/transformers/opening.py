@@ -44,7 +44,10 @@ def open_transformers(run: RunConfig, texts: Iterable[TextInput]) -> ModelSource
         raise UsageError("a TOML stack is not a transformers model", where="--engine", hint="remove --engine")
     name = run.model or DEFAULT_MODEL
     located = locate(name)
-    folder, ignored = _without_keys(open_checkpoint(located.path, run.adapter, located.weights), run)
+    folder = open_checkpoint(located.path, run.adapter, located.weights)
+    kept = drop_keys(folder.config, run.ignore_key, str(folder.config_path))
+    ignored = tuple(name for name in folder.config if name not in kept)
+    folder = replace(folder, config=kept)
     weights, masks = training_facts(folder)
     _require_memory(folder, run)
     import torch
@@ -72,12 +75,6 @@ def open_transformers(run: RunConfig, texts: Iterable[TextInput]) -> ModelSource
     )
 
 
-def _without_keys(folder: Folder, run: RunConfig) -> tuple[Folder, tuple[str, ...]]:
-    """Return a folder without the config keys that the user wants ignored, and these."""
-    kept = drop_keys(folder.config, run.ignore_key, str(folder.config_path))
-    return replace(folder, config=kept), tuple(name for name in folder.config if name not in kept)
-
-
 @dataclass(frozen=True)
 class LiveModel:
     """A model that is in memory already, and somebody else's.
@@ -94,7 +91,7 @@ class LiveModel:
 
 
 def is_pretrained(model: Any) -> bool:
-    """Return whether it is a model of transformers; then transformers has been imported."""
+    """Tell whether it is a model of transformers; then transformers has been imported."""
     transformers: Any = sys.modules.get("transformers")
     return transformers is not None and isinstance(model, transformers.PreTrainedModel)
 

@@ -1,7 +1,6 @@
 """Run two tokens through a `transformers` model to find its parts, layers and heads."""
 
 import inspect
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -95,12 +94,9 @@ def max_text_length(model: Any, config: Any) -> int | None:
     most = getattr(config, "max_position_embeddings", None)
     if not isinstance(most, int) or most < 1:
         return None
-    counted = [m.padding_idx for n, m in _tables(model) if "position" in n and m.padding_idx is not None]
+    tables = {name: one for name, one in model.named_modules() if isinstance(one, nn.Embedding)}
+    counted = [one.padding_idx for name, one in tables.items() if "position" in name and one.padding_idx is not None]
     return most - 1 - counted[0] if counted else most  # positions that start after the padding index (RoBERTa)
-
-
-def _tables(model: nn.Module) -> Iterable[tuple[str, nn.Embedding]]:
-    return ((name, module) for name, module in model.named_modules() if isinstance(module, nn.Embedding))
 
 
 def count_segments(model: Any, config: Any) -> int:

@@ -4,15 +4,22 @@ Every recorder keeps float32 on the model's device, in the order of its own head
 masked row is NaN in whatever a recorder keeps of weights, contributions and output: there is no number to show.
 """
 
-from attnscope.model.recorders.base import KeyTokens
+from attnscope.model.recorders.base import KeyTokens, RecordedTokens
 from attnscope.model.recorders.matrices import MatrixRecorder
 from attnscope.model.recorders.packed import PackedMatrices
 from attnscope.model.recorders.patterns import OffsetRecorder, TargetRecorder, UniformRecorder
 from attnscope.model.recorders.rows import RowRecorder
-from attnscope.model.recorders.sums import ColumnRecorder, MeanOutputRecorder, PooledRecorder
+from attnscope.model.recorders.sums import (
+    SUM_RECORDERS,
+    ColumnRecorder,
+    MeanOutputRecorder,
+    PooledRecorder,
+    SumRecorder,
+)
 from attnscope.model.recorders.top import TopRecorder, strongest
 
 __all__ = [
+    "SUM_RECORDERS",
     "ColumnRecorder",
     "KeyTokens",
     "MatrixRecorder",
@@ -20,7 +27,9 @@ __all__ = [
     "OffsetRecorder",
     "PackedMatrices",
     "PooledRecorder",
+    "RecordedTokens",
     "RowRecorder",
+    "SumRecorder",
     "TargetRecorder",
     "TopRecorder",
     "UniformRecorder",

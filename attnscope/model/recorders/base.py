@@ -35,6 +35,23 @@ class KeyTokens:
         return keep
 
 
+@dataclass(frozen=True)
+class RecordedTokens:
+    """Which tokens of a batch take part in what is recorded.
+
+    Attributes:
+        sources: The key side.
+        eligible: Keys that take part in the ranking of contributors, (B, K), bool.
+        shown: Rows that each text's sums count, (B, Q), bool.
+        real: Queries that are not padding, (B, Q), bool.
+    """
+
+    sources: KeyTokens
+    eligible: Tensor
+    shown: Tensor
+    real: Tensor
+
+
 class BaseRecorder:
     """Heads and rows of a recorder, and the location of a tile's share of them."""
 
@@ -112,7 +129,7 @@ class Overlap:
         return values if isinstance(self.inside, range) else values[..., list(_moved(self.inside, -self.inside[0]))]
 
     def fully_masked(self, tile: Tile) -> Tensor | None:
-        """Fully masked rows among these, (B, 1, r)."""
+        """Return which of these rows are fully masked, (B, 1, r); None where no row of the tile is."""
         if tile.fully_masked is None:
             return None
         return tile.fully_masked.expand(tile.masked.shape[0], 1, tile.q1 - tile.q0)[:, :, as_slice(self.inside)]

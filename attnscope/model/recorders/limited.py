@@ -24,7 +24,7 @@ class Limited:
         return None
 
     def update(self, tile: Tile) -> None:
-        """Ask."""
+        """Check whether the run may continue."""
         self._check()
 
 

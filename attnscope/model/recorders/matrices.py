@@ -48,7 +48,7 @@ class MatrixRecorder(BaseRecorder):
         self.layers: set[int] = set()
 
     def score_range(self) -> tuple[int, int] | None:
-        """Raw scores are shown for keys that are not allowed, too."""
+        """Ask for the raw scores of all shown keys, allowed or not, where scores are recorded."""
         if self.columns and self.needs_scores:
             return self.columns[0], self.columns[-1] + 1
         return None
@@ -102,7 +102,7 @@ class MatrixRecorder(BaseRecorder):
         self.recorded[stage][:, overlap.index, overlap.rows] = part
 
     def compute(self) -> dict[str, Tensor]:
-        """Stage to (B, heads, rows, columns); one head, the mean, where `mean` was asked for."""
+        """Return stage to (B, heads, rows, columns); one head, the mean, where `mean` was asked for."""
         if self.mean and not self._averaged:
             self._averaged = True
             with torch.inference_mode():  # what tiles of a model are summed in may be changed only in there

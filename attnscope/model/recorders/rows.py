@@ -125,19 +125,19 @@ class _TileRows:
         return whole.sub(sums_of_products(self.weights, self._below)).clamp_min_(0.0)
 
     def on_first(self) -> Tensor:
-        """Weight on the first key."""
+        """Return the weight on the first key."""
         return self.weights[..., 0] if self._box[2] == 0 else torch.zeros_like(self.weights[..., 0])
 
     def on_keys(self, name: str) -> Tensor:
-        """Weight on keys of a kind."""
+        """Return the weight on keys of a kind."""
         return self._sums[name]
 
     def on_self(self) -> Tensor:
-        """Weight on the row's own position."""
+        """Return the weight on the row's own position."""
         return self._near.on_self()
 
     def on_others(self) -> Tensor:
-        """Weight on content that is not the row itself."""
+        """Return the weight on content that is not the row itself."""
         if not self._same:
             return self._sums["content"]
         first, last, k0, k1 = self._box
@@ -146,7 +146,7 @@ class _TileRows:
         return (self._sums["content"] - self.on_self() * mine).clamp_min_(0.0)
 
     def within(self, n: int) -> Tensor:
-        """Weight on keys at most `n` positions away."""
+        """Return the weight on keys at most `n` positions away."""
         return self._near.within(n)
 
     def distance(self) -> Tensor:
@@ -171,10 +171,7 @@ class _TileRows:
 
 
 def _outside_rows(box: tuple[int, int, int, int], device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
-    """Return of the keys of a box, (k,) each.
-
-    How far outside the run of rows they are, whether to the left, to the right.
-    """
+    """Return how far the keys of a box are outside the run of rows, and whether to the left or right, (k,) each."""
     first, last, k0, k1 = box
     places = torch.arange(k0, k1, device=device)
     left, right = (first - places).clamp_min(0), (places - (last - 1)).clamp_min(0)
@@ -199,11 +196,11 @@ class _DiagonalBand:
         self.band = diagonal_band(weights, box, self.before, self.ahead, workspace)
 
     def on_self(self) -> Tensor:
-        """Weight on the query's own position, (B, h, r)."""
+        """Return the weight on the query's own position, (B, h, r)."""
         return self.band[..., self.before]
 
     def within(self, n: int) -> Tensor:
-        """Weight on keys at most `n` positions away, (B, h, r)."""
+        """Return the weight on keys at most `n` positions away, (B, h, r)."""
         if n >= self.furthest:
             return self.weights.sum(-1)
         return self.band[..., max(0, self.before - n) : self.before + 1 + n].sum(-1)

@@ -3,15 +3,17 @@
 Under a fully masked row there is no weight to count: it is left out of sums and means.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from attnscope.model.recorders.base import BaseRecorder, KeyTokens
-from attnscope.model.tile import Tile, as_slice
+from attnscope.model.recorders.base import BaseRecorder, KeyTokens, RecordedTokens
+from attnscope.model.tile import Recorder, Tile, as_slice
 from attnscope.model.workers import Deferred
+from attnscope.planning.record_spec import RecordSpec
 
 
 class ColumnRecorder(BaseRecorder):
@@ -166,3 +168,21 @@ class MeanOutputRecorder(BaseRecorder):
     def compute(self) -> Tensor:
         """Return the mean, (heads, Ev)."""
         return self._sum / self._real.sum()
+
+
+class SumRecorder(Recorder, Protocol):
+    """A recorder of sums over rows, of several heads or of a mean over them."""
+
+    def compute(self) -> Tensor:
+        """Return (B, heads, …), the axes that record_parts declares; one head over a mean."""
+
+
+# What makes the recorder of a part of record_parts: of some heads, each apart, or the mean over them and their layers
+SUM_RECORDERS: dict[str, Callable[[Sequence[int], RecordSpec, RecordedTokens, bool], SumRecorder]] = {
+    "columns": lambda heads, spec, tokens, mean: ColumnRecorder(
+        heads, spec.counted, tokens.shown, tokens.sources, mean=mean
+    ),
+    "pooled": lambda heads, spec, tokens, mean: PooledRecorder(
+        heads, spec.pool, tokens.shown, tokens.sources, real=tokens.real, mean=mean
+    ),
+}

@@ -6,7 +6,7 @@ and edited. Nothing is loaded from anywhere.
 
 from typing import TYPE_CHECKING
 
-from attnscope.errors import AttnscopeError
+from attnscope.errors import FIGURES, AttnscopeError
 from attnscope.views.figure.canvas import MARGIN, Canvas
 from attnscope.views.figure.lowering import put_part
 from attnscope.views.presentation import Findings, present
@@ -39,10 +39,9 @@ def as_png(findings: Findings, *, precision: int, listing: "Listing | None" = No
     Raises:
         AttnscopeError: The library that renders it is not installed, or the system has no font.
     """
-    try:
-        from resvg_py import svg_to_bytes
-    except ImportError as e:
-        raise AttnscopeError(".png needs resvg-py", hint="pip install 'attnscope[figures]', or write .svg") from e
+    FIGURES.require(".png")
+    from resvg_py import svg_to_bytes
+
     blank, letter = Canvas(), Canvas()
     letter.text(MARGIN, 2 * MARGIN, ours("M"))
     if svg_to_bytes(svg_string=letter.svg()) == svg_to_bytes(svg_string=blank.svg()):

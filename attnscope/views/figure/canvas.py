@@ -192,7 +192,7 @@ class Canvas:
         )
 
     def svg(self) -> str:
-        """Return the page."""
+        """Return the page as SVG."""
         width, height = _n(self.right + MARGIN), _n(self.y + MARGIN)
         ramps = "".join(
             f'<linearGradient id="{_ramp(signed)}">'
@@ -236,7 +236,7 @@ def _words(spans: Spans) -> Iterable[tuple[Spans, bool]]:
 
 
 def _runs(filled: Sequence[Sequence[str]]) -> str:
-    """One path for every colour but the commonest, which is below them: of rectangles that are runs of cells."""
+    """Draw runs of cells as rectangles, one path for every colour but the commonest, which lies below them."""
     common = Counter(colour for row in filled for colour in row).most_common(1)[0][0]
     paths: dict[str, list[str]] = {}
     for r, row in enumerate(filled):

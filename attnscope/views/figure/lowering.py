@@ -25,61 +25,40 @@ from attnscope.views.figure.tables import (
     put_strongest,
     put_vector,
 )
-from attnscope.views.presentation.parts import (
-    Facts,
-    Flow,
-    Gap,
-    Grid,
-    HeadNumbers,
-    HeatPanels,
-    Listed,
-    Matrices,
-    MostAttended,
-    MovedSources,
-    Moves,
-    Paragraph,
-    Ranking,
-    RolePicture,
-    StrongestHeads,
-    Thumbnails,
-    VectorLine,
-    ViewPart,
-    WeightMap,
-    WholeNames,
-)
+from attnscope.views.presentation import parts
 
 
-def put_part(canvas: Canvas, part: ViewPart) -> None:
+def put_part(canvas: Canvas, part: parts.ViewPart) -> None:
     """Draw one part of findings."""
     LOWERINGS[type(part)](canvas, part)
 
 
-def _put_gap(canvas: Canvas, _gap: Gap) -> None:
+def _put_gap(canvas: Canvas, _gap: parts.Gap) -> None:
     canvas.y += GAP
 
 
-def _put_whole_names(_canvas: Canvas, _names: WholeNames) -> None:
+def _put_whole_names(_canvas: Canvas, _names: parts.WholeNames) -> None:
     """Draw nothing: the tables of a figure do not shorten names."""
 
 
 LOWERINGS: dict[type, Callable[[Canvas, Any], None]] = {
-    Gap: _put_gap,
-    Paragraph: put_paragraph,
-    Flow: put_flow,
-    Facts: put_facts,
-    Matrices: put_matrices,
-    HeatPanels: put_panels,
-    Ranking: put_ranking,
-    WeightMap: put_map,
-    MostAttended: put_attended,
-    Thumbnails: put_thumbnails,
-    VectorLine: put_vector,
-    Grid: put_grid,
-    WholeNames: _put_whole_names,
-    MovedSources: put_moved_sources,
-    Moves: put_moves,
-    RolePicture: put_roles,
-    StrongestHeads: put_strongest,
-    HeadNumbers: put_head_numbers,
-    Listed: put_listed,
+    parts.Gap: _put_gap,
+    parts.Paragraph: put_paragraph,
+    parts.Flow: put_flow,
+    parts.Facts: put_facts,
+    parts.Matrices: put_matrices,
+    parts.HeatPanels: put_panels,
+    parts.Ranking: put_ranking,
+    parts.WeightMap: put_map,
+    parts.MostAttended: put_attended,
+    parts.Thumbnails: put_thumbnails,
+    parts.VectorLine: put_vector,
+    parts.Grid: put_grid,
+    parts.WholeNames: _put_whole_names,
+    parts.MovedSources: put_moved_sources,
+    parts.Moves: put_moves,
+    parts.RolePicture: put_roles,
+    parts.StrongestHeads: put_strongest,
+    parts.HeadNumbers: put_head_numbers,
+    parts.Listed: put_listed,
 }

@@ -267,13 +267,10 @@ def put_roles(canvas: Canvas, picture: RolePicture) -> None:
     """Draw the main role of every head: a letter on the role's colour, the stronger the fuller."""
     texts = [[cell.letter if cell else picture.unclear for cell in row] for row in picture.cells]
     colours = [
-        [_role_colour(cell.colour, cell.strength) if cell else "#ffffff" for cell in row] for row in picture.cells
+        [mixed_with_white(cell.colour or "#888888", 0.25 + 0.75 * cell.strength) if cell else "#ffffff" for cell in row]
+        for row in picture.cells
     ]
     _put_heads(canvas, texts, colours)
-
-
-def _role_colour(colour: str | None, strength: float) -> str:
-    return mixed_with_white(colour or "#888888", 0.25 + 0.75 * strength)
 
 
 def put_head_numbers(canvas: Canvas, numbers: HeadNumbers) -> None:

@@ -185,7 +185,7 @@ def _label(found: EffectSurvey, n: int) -> Spans:
     if found.unit != "edge":
         return ours(head)
     query, key = found.queries[n], found.keys[n]
-    sources = found.tokens if found.context is None else found.context
+    sources = found.sources
     return (
         Span(f"{head}  {query} "), token_span(found.tokens, query), Span(f" → {key} "), token_span(sources, key)
     )  # fmt: skip

@@ -73,7 +73,7 @@ def source_kind(text: TextReport) -> str:
 
 
 def format_positions(positions: Sequence[int]) -> str:
-    """Positions as text: `0–11`, `0, 5, 7–9`."""
+    """Write positions as text: `0–11`, `0, 5, 7–9`."""
     runs: list[list[int]] = []
     for p in positions:
         if runs and p == runs[-1][1] + 1:
@@ -84,7 +84,7 @@ def format_positions(positions: Sequence[int]) -> str:
 
 
 def ranked_out(sources: Sequence[Token], left_out: Sequence[str]) -> np.ndarray:
-    """Which sources do not take part in rankings."""
+    """Say which sources do not take part in rankings."""
     excluded = np.array([token.special for token in sources]) & ("special tokens" in left_out)
     excluded[0] |= "first token" in left_out
     return excluded

@@ -101,7 +101,7 @@ def _most_moved(change: Change) -> list[HeadChange]:
 
 
 def _moved(sides: tuple[Side, Side], change: Change, settings: DisplaySettings) -> Iterator[ViewPart]:
-    """How much moved in every head.
+    """Present how much moved in every head.
 
     A picture takes the second side's layers and heads; of several texts, the mean.
     """
@@ -129,7 +129,7 @@ def _arrow(sides: tuple[Side, Side]) -> Spans:
 
 
 def _share_moved(head: HeadChange) -> float:
-    """Mean total variation of the rows, of a map the share of all weight that moved; NaN where rows are not whole."""
+    """Return the rows' mean total variation, of a map the share of all weight that moved; NaN of rows in part."""
     if head.mass is not None:
         first, second = head.mass.astype(np.float64)
         return float(np.abs(second - first).sum() / 2 / max(first.sum(), 1e-30))
@@ -207,7 +207,7 @@ def _change(sides: tuple[Side, Side], head: HeadChange, settings: DisplaySetting
 def _pooled(
     sides: tuple[Side, Side], reports: Sequence[TextReport], head: HeadChange, mass: Matrix
 ) -> Iterator[ViewPart]:
-    """Each side's map, and the sources whose weight changes most."""
+    """Present each side's map, and the sources whose weight changes most."""
     for text, name, side in zip(reports, (head.first, head.second), sides, strict=True):
         report = next(h for h in text.heads if selection_name(h) == name)
         if report.pooled is not None:
@@ -233,7 +233,7 @@ def _moved_sources(sources: Sequence[Token], mass: Matrix, sides: tuple[Side, Si
 
 
 def _alone(sides: tuple[Side, Side], reports: Sequence[TextReport], head: HeadChange) -> Iterator[ViewPart]:
-    """Tokens that only one side has."""
+    """Name tokens that only one side has."""
     for text, alone, side in zip(reports, (head.only_first, head.only_second), sides, strict=True):
         if alone:
             title = (Span("only in ", "dim"), *untrusted(side.label, "dim"), Span(":", "dim"))
@@ -242,7 +242,7 @@ def _alone(sides: tuple[Side, Side], reports: Sequence[TextReport], head: HeadCh
 
 
 def _partial(sides: tuple[Side, Side], head: HeadChange) -> Iterator[ViewPart]:
-    """How much of every row is saved."""
+    """Say how much of every row is saved."""
     if head.partial is None:
         return
     for side, keys, of, outside in zip(sides, head.partial.keys, head.partial.of, head.partial.outside, strict=True):
@@ -378,7 +378,7 @@ _PARTIAL_TITLES = ("query", "outside", "future", "entropy")  # what can be said 
 
 
 def _moves(reports: Sequence[TextReport], head: HeadChange) -> Iterator[ViewPart]:
-    """Per token: how much weight moved, from where to where, and which contributors are new."""
+    """Present for each token how much weight moved, from where to where, and which contributors are new."""
     yield Paragraph(ours("what moved", "bold"))
     titles = _TITLES if head.partial is None else _PARTIAL_TITLES
     rows = [_move(reports, head, n, len(titles)) for n in range(len(head.queries))]
@@ -412,7 +412,7 @@ def _token(tokens: Sequence[Token], position: int) -> Spans:
 
 
 def _top(reports: Sequence[TextReport], head: HeadChange) -> Iterator[ViewPart]:
-    """Which tokens entered and left each query's top contributors."""
+    """Present which tokens entered and left each query's top contributors."""
     rows: list[list[Spans]] = []
     for pair, entered, left in zip(head.queries, head.entered, head.left, strict=True):
         if entered or left:

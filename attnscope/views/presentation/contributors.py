@@ -130,7 +130,7 @@ def _sources(top: Top, r: int, measures: list[Matrix], digits: list[Digits], bar
 
 
 def _remarks(weight: np.ndarray, content: np.ndarray) -> list[tuple[str, str] | None]:
-    """Where a source's rank by weight and its rank by content differ, and their shares of the row differ sharply."""
+    """Remark on a source whose ranks by weight and by content differ, and whose shares of the row differ sharply."""
     remarks: list[tuple[str, str] | None] = [None] * len(weight)
     known = np.isfinite(weight) & np.isfinite(content)
     if known.sum() < 2 or not weight[known].max() or not content[known].max():

@@ -155,14 +155,14 @@ def _say(said: str, look: Look = "") -> Paragraph:
 
 
 def _vector(vector: Vector, settings: DisplaySettings) -> VectorLine:
-    """How a vector was made; its norm and numbers."""
+    """Present how a vector was made, with its norm and numbers."""
     norm = number_text(vector.norm, settings.precision)
     digits = digits_for(vector.values, settings.precision)  # type: ignore[arg-type]
     return VectorLine(vector.name, vector.made, norm, vector.values, digits)
 
 
 def _check(check: ArithmeticCheck | None, *, trivial: bool = False) -> Iterator[ViewPart]:
-    """Whether a step holds when it is done again; where nothing was to be done, only if it does not."""
+    """Say whether a step holds when it is done again; where nothing was to be done, only if it does not."""
     if check is None or (trivial and check.holds):
         return
     if check.holds:

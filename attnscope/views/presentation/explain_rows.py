@@ -15,7 +15,7 @@ PARTS = 8  # parts of a dot product that are shown before the rest is summed
 
 
 def key_parts(e: Explanation, axis: Axis, settings: DisplaySettings) -> Iterator[ViewPart]:
-    """Every key with its norm and numbers."""
+    """Present every key with its norm and numbers."""
     columns = [Column("‖k‖", column_texts(e.row.key_norms.tolist(), settings.precision))]
     yield Grid("token", axis, [], columns, dimensions=_dimensions("k", e.key_vectors, settings))
     if e.rest is not None:
@@ -33,7 +33,7 @@ def _dimensions(name: str, matrix: "np.ndarray", settings: DisplaySettings) -> D
 
 
 def score_grid(e: Explanation, axis: Axis, settings: DisplaySettings) -> Grid:
-    """q·k of every key, with the norm and the angle that make it."""
+    """Present q·k of every key, with the norm and the angle that make it."""
     row, norm, precision = e.row, e.query_steps[-1].norm, settings.precision
     with np.errstate(divide="ignore", invalid="ignore"):
         cosine = row.scores / (norm * row.key_norms.astype(np.float64))
@@ -46,7 +46,7 @@ def score_grid(e: Explanation, axis: Axis, settings: DisplaySettings) -> Grid:
 
 
 def cell_parts(e: Explanation, cell: ExplainedCell, settings: DisplaySettings) -> Iterator[ViewPart]:
-    """One dot product as the sum of its parts, the largest of them one by one."""
+    """Present one dot product as the sum of its parts, the largest of them one by one."""
     bands = any(part.wavelength is not None for part in cell.parts)
     kind = "rotated pairs of dimensions" if bands else "dimensions"
     masked = "" if cell.allowed else "; not allowed by the mask"
@@ -114,7 +114,7 @@ def in_one_line(e: Explanation, cell: ExplainedCell, settings: DisplaySettings) 
 
 
 def scaled_parts(e: Explanation, axis: Axis, settings: DisplaySettings) -> Iterator[ViewPart]:
-    """From scores to what softmax sees."""
+    """Present the steps from scores to what softmax takes."""
     row, precision = e.row, settings.precision
     columns = [Column("q·k", column_texts(row.scores.tolist(), precision))]
     columns.append(Column(f"× {e.scale:.4g}", column_texts(row.times_scale.tolist(), precision)))
@@ -130,7 +130,7 @@ def scaled_parts(e: Explanation, axis: Axis, settings: DisplaySettings) -> Itera
 
 
 def softmax_grid(e: Explanation, axis: Axis, settings: DisplaySettings) -> Grid:
-    """Exponentials, their sum, and weights: of every key, of those left out, and of the head's sink."""
+    """Present exponentials, their sum, and weights: of every key, of those left out, and of the head's sink."""
     row, precision = e.row, settings.precision
     labels: list[Spans] = []
     exponentials, weights, logits = _column(row.exponentials), _column(row.weights), _allowed(e)
@@ -161,7 +161,7 @@ def _spread(e: Explanation, cells: list[str]) -> list[str]:
 
 
 def blend_grid(e: Explanation, axis: Axis, settings: DisplaySettings) -> Grid:
-    """Each value × its weight, and what that sums to."""
+    """Present each value × its weight, and what that sums to."""
     row, precision = e.row, settings.precision
     labels: list[Spans] = []
     weights = np.nan_to_num(row.weights).astype(np.float64)
@@ -186,7 +186,7 @@ def _column(values: "np.ndarray") -> list[float | None]:
 
 
 def _allowed(e: Explanation) -> list[float | None]:
-    """Masked scores; None where a key is not allowed."""
+    """Return masked scores; None where a key is not allowed."""
     return [None if np.isneginf(value) else value for value in e.row.masked.tolist()]
 
 

@@ -173,7 +173,7 @@ RANDOM_WEIGHTS = (Span(" "), Span(" random weights ", "alarm"))
 
 
 def head_name(head: HeadReport) -> str:
-    """`L2H1`, or what a mean is over."""
+    """Name a layer and head, `L2H1`, or what a mean is over."""
     layer, which = str(head.layer), str(head.head)
     if "mean" not in (layer, which):
         return f"L{layer}H{which}"
@@ -183,7 +183,7 @@ def head_name(head: HeadReport) -> str:
 
 
 def _row_facts(text: TextReport, head: HeadReport) -> list[str]:
-    """Means over all rows, or over those shown; special tokens do not count, as they do not in the choice of a head."""
+    """Describe the average row, of all or of those shown; as in the choice of a head, special tokens do not count."""
     sources = text.sources[: len(text.sources) - text.padding]
     forms = {5: [("sink", "{:.2f} on the sink")]}  # by their place, see RowStatistic.place
     for one in ROW_STATISTICS:
@@ -209,7 +209,7 @@ def _quantity(phrase: str) -> str:
 
 
 def _shown_means(head: HeadReport, counted: np.ndarray) -> Means:
-    """Averages of the shown rows that count."""
+    """Average the shown rows that count."""
     values = {name: getattr(head.rows, name) for name in head.rows.__struct_fields__}
     if head.sink is not None:
         values["sink"] = head.sink

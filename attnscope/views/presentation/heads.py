@@ -53,7 +53,7 @@ class Listing:
     sort: Literal["value", "layer"] = "value"
 
     def heads(self, values: Matrix, most: int) -> list[tuple[int, int]]:
-        """Layers and heads that are listed; those without a value are none of them."""
+        """Choose the layers and heads that are listed, of those that have a value."""
         flat = np.where(np.isnan(values), -np.inf, values).ravel()
         order = [int(n) for n in np.argsort(-flat, kind="stable")[: self.top or most] if flat[n] > -np.inf]
         return [divmod(n, values.shape[1]) for n in (sorted(order) if self.sort == "layer" else order)]
@@ -154,7 +154,7 @@ def _cell(role: RoleValues, strength: float) -> RoleCell:
 
 
 def _strongest_of_roles(survey: HeadSurvey, listing: Listing) -> StrongestHeads:
-    """For each role: how many heads have it as their main role, and its strongest heads."""
+    """Present for each role how many heads have it as their main role, and its strongest heads."""
     rows = [_strongest_row(role, int((survey.main == n).sum()), listing) for n, role in enumerate(survey.roles)]
     return StrongestHeads(rows, one_line=listing.top is None)
 

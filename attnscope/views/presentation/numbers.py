@@ -39,7 +39,7 @@ class Digits:
 
 
 def digits_for(matrix: Matrix, precision: int) -> Digits:
-    """Digits so that the largest number keeps two places and a column stays narrow.
+    """Choose digits so that the largest number keeps two places and a column stays narrow.
 
     Args:
         matrix: The numbers; what is not finite does not count.
@@ -73,7 +73,7 @@ def cell_text(stage: str, value: float, masked_row: bool, digits: Digits) -> str
 
 
 def texts(stage: str, matrix: Matrix, masked_rows: list[bool], digits: Digits) -> list[list[str]]:
-    """Every cell of a matrix as text."""
+    """Format every cell of a matrix."""
     return [
         [cell_text(stage, value, masked, digits) for value in row]
         for row, masked in zip(matrix.tolist(), masked_rows, strict=True)
@@ -104,5 +104,5 @@ def written(values: Sequence[float | None], digits: Digits, zero: str = "", none
 
 
 def number_text(value: float, precision: int) -> str:
-    """One number with as many digits as a column of its size would have."""
+    """Format one number with as many digits as a column of its size would have."""
     return column_texts([value], precision)[0]

@@ -108,7 +108,7 @@ def _matrices(stages: list[StageMatrix], settings: DisplaySettings) -> Matrices:
 
 
 def are_thumbnails(text: TextReport) -> bool:
-    """Whether a text has so many heads, in several layers, that a picture of each is a thumbnail."""
+    """Tell whether a text has so many heads, in several layers, that a picture of each is a thumbnail."""
     layers = {head.layer for head in text.heads}
     numbered = all(isinstance(one, int) for head in text.heads for one in (head.layer, head.head))
     drawn = all("weights" in head.stages or head.pooled is not None for head in text.heads)

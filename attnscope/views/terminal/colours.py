@@ -37,7 +37,7 @@ def _style(step: int, signed: bool, few: bool) -> Style:
 
 
 def readable_on(*rgb: int) -> Color:
-    """Black or white, whichever has the higher contrast (WCAG 2.1, relative luminance)."""
+    """Choose black or white, whichever has the higher contrast (WCAG 2.1, relative luminance)."""
     linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in (v / 255 for v in rgb)]
     luminance = sum(a * b for a, b in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
     return Color.from_rgb(0, 0, 0) if luminance > 0.179 else Color.from_rgb(255, 255, 255)

@@ -60,7 +60,7 @@ def put_ranking(screen: Screen, ranking: Ranking) -> None:
 
 
 def _width(labelled: _Labelled, bar: int, remarks: bool) -> int:
-    """Cells that the table needs with bars of this width, with remarks in words or as marks."""
+    """Count cells that the table needs with bars of this width, with remarks in words or as marks."""
     said = [source.remark for row in labelled.ranking.rows for source in row or [] if source.remark]
     words = (2 + max(len(text) for _, text in said) if remarks else 2) if said else 0
     numbers = sum(w + 2 for w in _number_widths(labelled.ranking))
@@ -68,7 +68,7 @@ def _width(labelled: _Labelled, bar: int, remarks: bool) -> int:
 
 
 def _label_widths(labelled: _Labelled) -> tuple[int, int]:
-    """Cells of the queries' column and of the sources', headings and rows without sources included."""
+    """Count cells of the queries' column and of the sources', headings and rows without sources included."""
     ranking = labelled.ranking
     query = max(len(_QUERY), labelled.query + ranking.queries.digits + 1)
     source = max(len(_SOURCE), len("  ← ") + labelled.source + ranking.sources.digits + 1)
@@ -123,7 +123,7 @@ def bar_text(share: float, cells: int) -> str:
 
 
 def _put_compact(screen: Screen, labelled: _Labelled, shown: Sequence[int]) -> None:
-    """One paragraph per query: `0 The  ← 4 river 0.602 1.31  ← 1 bank 0.141 0.40`.
+    """Print one paragraph per query: `0 The  ← 4 river 0.602 1.31  ← 1 bank 0.141 0.40`.
 
     Args:
         screen: Where to.

@@ -59,7 +59,7 @@ def _shade(strength: float) -> str:
 
 
 def _label(layers: int) -> int:
-    """Cells of the labels of layers, and of the gap behind them."""
+    """Count cells of the labels of layers, and of the gap behind them."""
     return max(len("layer"), len(f"L{layers - 1}")) + len(_GAP)
 
 

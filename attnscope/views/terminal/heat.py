@@ -133,11 +133,7 @@ def _pixel(screen: Screen, stage: StageMatrix, value: float, text: str) -> tuple
         return " !", "bold"
     if screen.colours:
         return "  ", ramp_style(place, stage.scale.signed, screen.colours)
-    return SHADES[_shade(place)] * 2, ""
-
-
-def _shade(place: float) -> int:
-    return min(len(SHADES) - 1, int(place * len(SHADES)))
+    return SHADES[min(len(SHADES) - 1, int(place * len(SHADES)))] * 2, ""
 
 
 def _put_legend(screen: Screen, stage: StageMatrix) -> None:

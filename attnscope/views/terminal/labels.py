@@ -36,7 +36,7 @@ class Labels:
         return f"{self.axis.kind} →"
 
     def name_cells(self, width: int) -> int:
-        """Cells of a row's name on a screen of this width: what the longest needs, or about a quarter."""
+        """Return the cells for a row's name on a screen of this width: what the longest needs, or about a quarter."""
         return min(self.widest, max(6, width // 4 - self.axis.digits))
 
     def label(self, index: int, cells: int, *, position: bool = True) -> Text:
@@ -46,7 +46,7 @@ class Labels:
         return Text.assemble((number, "dim"), name) if position else name
 
     def shortened(self, cells: int) -> dict[int, str]:
-        """Position to whole name of the entries that do not fit in so many cells."""
+        """Return position to whole name of the entries that do not fit in so many cells."""
         named = zip(self.axis.positions, self.names, strict=True)
         return {p: name for p, name in named if cell_len(name) > cells and p != SINK}
 

@@ -3,28 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from attnscope.views.presentation.parts import (
-    Facts,
-    Flow,
-    Gap,
-    Grid,
-    HeadNumbers,
-    HeatPanels,
-    Listed,
-    Matrices,
-    MostAttended,
-    MovedSources,
-    Moves,
-    Paragraph,
-    Ranking,
-    RolePicture,
-    StrongestHeads,
-    Thumbnails,
-    VectorLine,
-    ViewPart,
-    WeightMap,
-    WholeNames,
-)
+from attnscope.views.presentation import parts
 from attnscope.views.terminal.attended import put_attended, put_moved_sources
 from attnscope.views.terminal.contributors import put_ranking
 from attnscope.views.terminal.facts import put_facts
@@ -39,16 +18,16 @@ from attnscope.views.terminal.tables import put_matrices
 from attnscope.views.terminal.thumbnails import put_thumbnails
 
 
-def put_part(screen: Screen, part: ViewPart) -> None:
+def put_part(screen: Screen, part: parts.ViewPart) -> None:
     """Print one part of findings."""
     LOWERINGS[type(part)](screen, part)
 
 
-def _put_gap(screen: Screen, _gap: Gap) -> None:
+def _put_gap(screen: Screen, _gap: parts.Gap) -> None:
     screen.say("")
 
 
-def _put_paragraph(screen: Screen, paragraph: Paragraph) -> None:
+def _put_paragraph(screen: Screen, paragraph: parts.Paragraph) -> None:
     text = screen.text(paragraph.spans)
     if paragraph.indent:
         screen.put_indented(text, paragraph.indent)
@@ -56,7 +35,7 @@ def _put_paragraph(screen: Screen, paragraph: Paragraph) -> None:
         screen.put(text)
 
 
-def _put_flow(screen: Screen, items: Flow) -> None:
+def _put_flow(screen: Screen, items: parts.Flow) -> None:
     text = flow(map(screen.text, items.items), screen.width - INDENTS[items.indent], items.between)
     if items.indent:
         screen.put_indented(text, items.indent)
@@ -64,29 +43,29 @@ def _put_flow(screen: Screen, items: Flow) -> None:
         screen.put(text)
 
 
-def _put_whole_names(screen: Screen, names: WholeNames) -> None:
+def _put_whole_names(screen: Screen, names: parts.WholeNames) -> None:
     axis = labels(screen, names.axis)
     say_shortened(screen, {}, axis.shortened(axis.name_cells(screen.width)), names.axis.kind)
 
 
 LOWERINGS: dict[type, Callable[[Screen, Any], None]] = {
-    Gap: _put_gap,
-    Paragraph: _put_paragraph,
-    Flow: _put_flow,
-    Facts: put_facts,
-    Matrices: put_matrices,
-    HeatPanels: put_heat,
-    Ranking: put_ranking,
-    WeightMap: put_map,
-    MostAttended: put_attended,
-    Thumbnails: put_thumbnails,
-    VectorLine: put_vector,
-    Grid: put_grid,
-    WholeNames: _put_whole_names,
-    MovedSources: put_moved_sources,
-    Moves: put_moves,
-    RolePicture: put_roles,
-    StrongestHeads: put_strongest,
-    HeadNumbers: put_head_numbers,
-    Listed: put_listed,
+    parts.Gap: _put_gap,
+    parts.Paragraph: _put_paragraph,
+    parts.Flow: _put_flow,
+    parts.Facts: put_facts,
+    parts.Matrices: put_matrices,
+    parts.HeatPanels: put_heat,
+    parts.Ranking: put_ranking,
+    parts.WeightMap: put_map,
+    parts.MostAttended: put_attended,
+    parts.Thumbnails: put_thumbnails,
+    parts.VectorLine: put_vector,
+    parts.Grid: put_grid,
+    parts.WholeNames: _put_whole_names,
+    parts.MovedSources: put_moved_sources,
+    parts.Moves: put_moves,
+    parts.RolePicture: put_roles,
+    parts.StrongestHeads: put_strongest,
+    parts.HeadNumbers: put_head_numbers,
+    parts.Listed: put_listed,
 }

@@ -72,7 +72,7 @@ def lay_out(screen: Screen, pooled: WeightMap, space: int) -> Picture:
 
 
 def _merge_queries(pooled: WeightMap, together: int) -> tuple[list[int], np.ndarray]:
-    """Neighbouring runs of queries averaged, each by the number of its queries; what has no number does not count."""
+    """Average neighbouring runs of queries, each by the number of its queries; what has no number does not count."""
     starts = pooled.queries
     sizes = np.diff(np.array(starts, dtype=np.float64))[:, None]
     counted = np.where(np.isnan(pooled.weights), 0.0, sizes)
@@ -90,7 +90,7 @@ def _put_title(screen: Screen, pooled: WeightMap, picture: Picture) -> None:
 
 
 def ticks(picture: Picture, space: int) -> str:
-    """Positions over the columns, each beginning above the first key of its run, as close as they can be read."""
+    """Write positions over the columns, each from above the first key of its run on, as close as they can be read."""
     digits = len(str(picture.keys[-1]))
     step = next(step for step in (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024) if step * picture.cell > digits + 1)
     line = ""
@@ -111,7 +111,7 @@ def _line(screen: Screen, picture: Picture, line: int) -> Text:
 
 
 def _pixel(screen: Screen, picture: Picture, values: list[float]) -> tuple[str, Style | str]:
-    """One character (or two) for one run of queries, or for two of them above each other."""
+    """Draw one character (or two) for one run of queries, or for two of them above each other."""
     colours = [_colour(screen, picture, value) for value in values]
     if not screen.colours:
         shade = SHADES[min(3, int(picture.scale.place(values[0]) * 4))] if values[0] > 0 else " "

@@ -8,11 +8,12 @@ from rich.text import Text
 
 from attnscope.views.presentation.parts import Moves
 from attnscope.views.presentation.spans import TOKEN_MARKS, Spans
+from attnscope.views.terminal.labels import shorten
 from attnscope.views.terminal.screen import Screen, flow
 
 _TABLE_FROM = 72  # columns from which cells that do not fit are folded
 _BETWEEN = 2  # blanks between columns
-_NAME = 14  # characters of a token's name
+_NAME = 14  # cells of a token's name
 
 
 def put_moves(screen: Screen, moves: Moves) -> None:
@@ -35,10 +36,5 @@ def put_moves(screen: Screen, moves: Moves) -> None:
 
 
 def _cell(screen: Screen, cell: Spans) -> str:
-    return "".join(
-        _short(screen.plain([span])) if span.origin in TOKEN_MARKS else screen.plain([span]) for span in cell
-    )
-
-
-def _short(name: str) -> str:
-    return name if len(name) <= _NAME else name[: _NAME - 1] + "…"
+    texts = [(span.origin in TOKEN_MARKS, screen.plain([span])) for span in cell]
+    return "".join(shorten(text, _NAME) if is_token else text for is_token, text in texts)

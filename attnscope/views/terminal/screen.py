@@ -104,7 +104,7 @@ class Screen:
 
 
 def flow(items: Iterable[Text], width: int, between: str, indent: int = 0) -> Text:
-    """Items one after the other, with line breaks between items and never inside one that fits the width.
+    """Lay out items one after the other, with line breaks between items, never inside one that fits the width.
 
     Args:
         items: The items.

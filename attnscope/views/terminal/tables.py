@@ -193,7 +193,7 @@ def _put_alone(screen: Screen, stage: StageMatrix) -> None:
 
 
 def block_title(columns: Labels, block: range) -> str:
-    """Which columns a block shows: `columns 0–11 of 40: The … river`."""
+    """Say which columns a block shows: `columns 0–11 of 40: The … river`."""
     axis = columns.axis
     shown = [axis.positions[i] for i in block if axis.positions[i] != SINK]
     ends = [shorten(columns.names[i], LONGEST) for i in (block[0], block[-1])][: len(block)]
@@ -234,7 +234,7 @@ def lay_out(screen: Screen, stage: StageMatrix) -> Layout:
 
 
 def _are_rows(stage: StageMatrix) -> bool:
-    """Whether every column is a row as well, so that the rows' labels name the columns."""
+    """Tell whether every column is a row as well, so that the rows' labels name the columns."""
     return stage.columns.kind == "key" and set(stage.columns.positions) <= set(stage.rows.positions)
 
 
@@ -263,7 +263,7 @@ def _layout(
 
 
 def _pack(widths: list[int], space: int) -> list[range]:
-    """Consecutive blocks that fit the space, as even as the fewest possible allow; never an empty one."""
+    """Pack columns into the fewest consecutive blocks that fit the space, as even as can be; never an empty one."""
     blocks = _greedy(widths, space, len(widths))
     even = _greedy(widths, space, -(-len(widths) // max(1, len(blocks))))
     return even if len(even) == len(blocks) else blocks

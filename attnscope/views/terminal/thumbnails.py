@@ -55,7 +55,7 @@ def put_thumbnails(screen: Screen, thumbnails: Thumbnails) -> None:
 
 
 def _line(screen: Screen, pixels: Pixels | None, line: int, width: int) -> Text:
-    """Two rows of cells as one line of half blocks; without colours, their larger one as a shade."""
+    """Draw two rows of cells as one line of half blocks; without colours, their larger one as a shade."""
     drawn = Text()
     for column in range(width):
         pair = (

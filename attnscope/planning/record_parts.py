@@ -1,0 +1,189 @@
+"""Declare what recorders keep of every layer and head, each part once. Imports nothing heavy: options are made of it.
+
+Everything else is derived from a declaration here: the words of `attnscope batch --keep` with their help and
+completion, the fields of dump records and their JSON Schema, what of a group's arrays belongs to a text, the shapes
+that are checked when a dump is read, how much a group of texts may hold, and the estimates of memory and of cost. To
+add a part: its declaration, and what makes its recorder in `SUM_RECORDERS` of model/recorders/sums.py.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+RAW = 2  # tensors of a tile's size: the stages more where raw scores are kept, …
+MEASURE = 1  # … a contribution of every source, where means are ranked by it, …
+MANY = 1  # … and rows in which ties are broken, where more contributors are ranked than one by one
+FEW = 8  # contributors that are found one by one
+RANKED = 44  # bytes of a contributor while a tile is ranked: places and values, copied, and with gaps filled
+ROW_FACTS = 6  # numbers that are kept of a row beside its statistics
+_FLOAT = 4  # bytes of a float32
+
+Axis = Literal["query", "rank", "key", "width", "source", "query run", "key run"]
+
+
+@dataclass(frozen=True)
+class Quantities:
+    """How much there is to keep.
+
+    Attributes:
+        texts: Texts.
+        units: Layers and heads, or means over them, of one text.
+        sources: Tokens of the longest text.
+        rows: Rows whose matrices and contributors are kept, over all texts and units.
+        counted: Rows whose statistics are kept, likewise.
+        cells: Cells of matrices, over all texts, units and stages.
+        top: Contributors a row.
+        measures: Measures of a contributor.
+        statistics: Statistics of a row.
+        pool: Runs of a pooled map; 0 for no map.
+        place: Float32s that a position takes: two in memory, where it is an int64, and one in a file.
+    """
+
+    texts: int
+    units: int
+    sources: int
+    rows: int
+    counted: int
+    cells: int
+    top: int
+    measures: int
+    statistics: int
+    pool: int
+    place: int = 2
+
+
+@dataclass(frozen=True)
+class TileSize:
+    """The largest tile of a run, as its recorders see it.
+
+    Attributes:
+        scores: Scores in it.
+        rows: Rows in it, of every text and head.
+        heads: Heads in it.
+        raw: Raw scores are kept.
+        mean: Layers or heads are averaged.
+        within: Tokens to both sides of a row whose weights are summed at once.
+        kept: What is kept of all tiles.
+    """
+
+    scores: int
+    rows: int
+    heads: int
+    raw: bool
+    mean: bool
+    within: int
+    kept: Quantities
+
+
+@dataclass(frozen=True)
+class RecordPart:
+    """One thing that is kept of every layer and head.
+
+    Attributes:
+        name: Its name in `--keep`, in settings and in records.
+        meaning: What it is, as the JSON Schema says it.
+        phrase: What it is, as the help of `--keep` says it; empty where another option asks for it.
+        axes: Axes of its arrays, after that of layers and heads.
+        numbers: Float32s that findings take, over all texts, layers and heads.
+        beside: Float32s that its recorders hold besides.
+        tile: Bytes that its recorders need of the largest tile, while they reduce it.
+        table: The table that it becomes, and what that has a row for; None where it becomes none.
+        only: Axes of single arrays that differ, by their names.
+        runs_again: The model runs again for it, once for every layer and head: it is not among `--keep all`.
+    """
+
+    name: str
+    meaning: str
+    phrase: str
+    axes: tuple[Axis, ...]
+    numbers: Callable[[Quantities], int]
+    beside: Callable[[Quantities], int] = lambda _: 0
+    tile: Callable[[TileSize], int] = lambda _: 0
+    table: tuple[str, str] | None = None
+    only: tuple[tuple[str, tuple[Axis, ...]], ...] = ()
+    runs_again: bool = False
+
+    def axes_of(self, array: str) -> tuple[Axis, ...]:
+        """Return the axes of one of its arrays, by the array's own name."""
+        return dict(self.only).get(array, self.axes)
+
+
+def _top_tile(tile: TileSize) -> int:
+    """Count what ranking takes: rows that are ranked at once, and what was found of them."""
+    kept = tile.kept
+    stages = MEASURE * tile.mean + MANY * (kept.top > FEW)
+    found = RANKED * min(kept.top, kept.sources) * tile.scores // kept.sources if kept.rows else 0
+    return _FLOAT * stages * tile.scores + found
+
+
+def _pooled_tile(tile: TileSize) -> int:
+    """Count which run a query or key of the tile belongs to, and the sums of its runs."""
+    kept = tile.kept
+    return _FLOAT * kept.texts * tile.heads * kept.pool * (tile.rows + 2 * kept.sources + 3 * kept.pool)
+
+
+RECORD_PARTS = (
+    RecordPart(
+        "top",
+        "Strongest sources.",
+        "contributors",
+        ("query", "rank"),
+        numbers=lambda kept: kept.rows * kept.top * (kept.place + kept.measures),
+        # the norms of the values of every source, by which a contribution is more than its weight
+        beside=lambda kept: (kept.measures - 1) * kept.units * kept.texts * kept.sources if kept.rows else 0,
+        tile=_top_tile,
+        table=("contributors", "one row per query and rank"),
+    ),
+    RecordPart(
+        "rows",
+        "Row statistics.",
+        "statistics of every row: {row_statistics}",
+        ("query",),
+        numbers=lambda kept: kept.counted * kept.statistics,
+        beside=lambda kept: kept.counted * ROW_FACTS,
+        # the weights near the diagonal, from which those within so many tokens are summed
+        tile=lambda tile: _FLOAT * (tile.scores * (tile.rows + 2 * tile.within) // tile.kept.sources),
+        table=("rows", "statistics, one row per query"),
+    ),
+    RecordPart(
+        "columns",
+        "Weight that every source gets, summed over the shown queries: (unit, source).",
+        "weight that every token receives",
+        ("source",),
+        numbers=lambda kept: kept.texts * kept.units * kept.sources,
+        table=("columns", "one row per source"),
+    ),
+    RecordPart(
+        "pooled",
+        "Weights between runs of neighbouring tokens, (unit, rows, columns): summed over a run of keys, and\n"
+        "    averaged over a run of those queries that may attend to anything. At most as large as there are tokens.",
+        "a map of fixed size",
+        ("query run", "key run"),
+        numbers=lambda kept: kept.texts * kept.units * kept.pool**2,
+        # which run each query and each key belongs to
+        beside=lambda kept: kept.texts * kept.pool * 2 * kept.sources,
+        tile=_pooled_tile,
+    ),
+    RecordPart(
+        "effects",
+        "What changes where each head is cut.",
+        "what changes where each head is cut, as by ablate --each head: the model runs once more for every head",
+        (),
+        numbers=lambda kept: 3 * kept.texts * kept.units,
+        table=("effects", "one row per head"),
+        runs_again=True,
+    ),
+    RecordPart(
+        "stages",
+        "Stage name to matrices, (unit, query, key), or (unit, query, value width) for `output`.",
+        "",
+        ("query", "key"),
+        numbers=lambda kept: kept.cells,
+        tile=lambda tile: _FLOAT * RAW * tile.raw * tile.scores,
+        table=("matrices", "one row per cell of a stage"),
+        only=(("output", ("query", "width")),),
+    ),
+)
+PARTS = {part.name: part for part in RECORD_PARTS}
+TABLES = {part.table[0]: part.name for part in RECORD_PARTS if part.table}  # table to the part that it is made of
+EXACT_PARTS = tuple(part.name for part in RECORD_PARTS if part.phrase)  # the words of --keep
