@@ -43,7 +43,7 @@ CASES = {
     "5 tokens": sized(5, stages=STAGES, d_value=3),
     "12 tokens": sized(12, stages=STAGES),
     "40 tokens": sized(40, stages=("masked",)),
-    "64 tokens": sized(64, stages=("weights", "output"), d_value=64),
+    "64 tokens": sized(64, queries=[0, 9, 10, 31, 63], stages=("weights", "output"), d_value=64),
     "large": sized(12, stages=STAGES, size=3000.0),
     "tiny": sized(12, stages=STAGES, size=1e-4),
     "huge": sized(5, stages=("scores", "masked"), size=1e12),
