@@ -9,6 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from attnscope.cli import main
+from benchmarks.models import write_gpt2, write_text
+
 ROOT = Path(__file__).parent.parent
 BENCHMARKS = ROOT / "benchmarks"
 
@@ -30,26 +33,13 @@ def test_attention_has_the_numbers_of_its_peer_and_prints_ratios() -> None:
 
 
 def test_the_stages_of_a_run_are_those_of_the_command_line(tmp_path: Path) -> None:
-    write = "from models import *; write_gpt2(Path('gpt2'), layers=2, width=8, heads=2, positions=64)"
-    code = f"import sys; sys.path.insert(0, {str(BENCHMARKS)!r}); {write}; write_text(Path('text.txt'), 40)"
-    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True)
+    write_gpt2(tmp_path / "gpt2", layers=2, width=8, heads=2, positions=64)
+    write_text(tmp_path / "text.txt", 40)
     model, text = str(tmp_path / "gpt2"), str(tmp_path / "text.txt")
     done = run("stages.py", "ours", model, text, str(tmp_path / "stages.jsonl"))
     assert {"load", "forward", "write", "loaded", "peak"} == json.loads(done.stdout).keys(), done.stderr
-    typed = [
-        "batch",
-        text,
-        "-o",
-        str(tmp_path / "dump.jsonl"),
-        "--model",
-        model,
-        "--top",
-        "5",
-        "--keep",
-        "top,rows",
-        "--quiet",
-    ]
-    subprocess.run([sys.executable, "-m", "attnscope", *typed], cwd=ROOT, check=True)
+    dump = str(tmp_path / "dump.jsonl")
+    assert main(["batch", text, "-o", dump, "--model", model, "--top", "5", "--keep", "top,rows", "--quiet"]) == 0
     dumped = json.loads((tmp_path / "dump.jsonl").read_text().splitlines()[1])
     staged = json.loads((tmp_path / "stages.jsonl").read_text())
     assert all(staged[name] == dumped[name] for name in ("tokens", "units", "top", "rows"))
