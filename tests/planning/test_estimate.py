@@ -17,7 +17,7 @@ CASES = [  # a sample: benchmarks/memory.py has all selections and lengths of al
     ("windowed", "one head", 128),
     ("windowed", "one head", 16_384),
     ("causal", "rows, as JSON", 4_096),
-    ("wide", "in 16 bits", 4_000),
+    ("wide", "in 16 bits", 1_000),
     ("pieces", "one head", 512),
 ]
 
