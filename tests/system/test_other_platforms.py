@@ -41,7 +41,18 @@ def run_hidden(*commands: Sequence[str], cwd: Path) -> list[str]:
 
 def test_files_and_the_journal_of_a_dump():
     tests = ["tests/files", "tests/batch/test_journal.py", "tests/batch/test_convert.py", "tests/batch/test_reader.py"]
-    options = ["-n", "0", "-p", "no:cacheprovider", "-p", "tests.helpers.other_platform", "-m", "not unix"]
+    options = [
+        "-n",
+        "0",
+        "--assert",
+        "plain",
+        "-p",
+        "no:cacheprovider",
+        "-p",
+        "tests.helpers.other_platform",
+        "-m",
+        "not unix",
+    ]
     found = subprocess.run(
         [sys.executable, "-m", "pytest", *options, *tests], cwd=ROOT, capture_output=True, text=True, timeout=300,
         env=os.environ | {"OMP_NUM_THREADS": "1"}, check=False,
