@@ -14,7 +14,6 @@ from benchmarks.memory import STACKS, measure, measure_drawn
 
 LINUX = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="only Linux tells the peak of a process")
 CASES = [  # a sample: benchmarks/memory.py has all selections and lengths of all stacks, and draws others
-    ("windowed", "one head", 128),
     ("windowed", "one head", 16_384),
     ("causal", "rows, as JSON", 4_096),
     ("wide", "in 16 bits", 1_000),
