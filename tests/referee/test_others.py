@@ -6,7 +6,7 @@ from tests.referee.__main__ import KINDS
 from tests.referee.models import Models
 from tests.referee.verify import Mismatch
 
-CASES = {"compare": 40, "explain": 45, "batch": 30, "predict": 10, "ablate": 10, "measure": 8}
+CASES = {"compare": 30, "explain": 40, "batch": 30, "predict": 10, "ablate": 10, "measure": 8}
 PARTS = 4
 
 
