@@ -47,8 +47,10 @@ def _run(argv: list[str]) -> int:
     """Parse and run, without Typer's own boundary: it reads a closed pipe as 1 and drops returned numbers."""
     import typer
 
+    from attnscope.cli.app import COMMANDS
+
     completing = "_ATTNSCOPE_COMPLETE" in os.environ
-    command = _command(argv[0] if argv and not completing else None)
+    command = _command(argv[0] if argv and argv[0] in COMMANDS and not completing else None)
     if completing:
         command.main(argv, prog_name="attnscope")
     try:

@@ -28,8 +28,8 @@ from tests.helpers import cli_fakes
 
 ROOT = Path(__file__).parents[2]
 LIGHT = (
-    "pydantic.types", "pydantic.type_adapter", "tokenizers", "attnscope.cli.app", "attnscope.cli.deliver",
-    "attnscope.cli.progress", "attnscope.cli.run_config", "attnscope.planning.run_plan",
+    "pydantic.types", "pydantic.type_adapter", "tokenizers", "attnscope.cli.app", "attnscope.cli.run",
+    "attnscope.cli.run_config", "attnscope.cli.deliver", "attnscope.cli.progress", "attnscope.planning.run_plan",
     "attnscope.views.presentation.run", "attnscope.views.terminal",
 )  # fmt: skip
 LOADED = (
