@@ -12,6 +12,8 @@ if processes := int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", 0)):
     # every parallel region of torch waits for threads that the system has taken away.
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // processes)))
 
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # of a hundred processes that tests start, only the first compiles
+
 settings.register_profile("attnscope", derandomize=True, deadline=None, max_examples=60)
 settings.load_profile("attnscope")
 

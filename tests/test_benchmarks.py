@@ -1,13 +1,17 @@
-"""The benchmarks run: each as a process of its own, at sizes that take no time and prove nothing about speed."""
+"""The benchmarks run, most as a process of their own, at sizes that take no time and prove nothing about speed."""
 
 import json
 import os
+import runpy
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import torch
+
+from attnscope.cli import main
+from benchmarks.models import write_gpt2, write_text
 
 ROOT = Path(__file__).parent.parent
 BENCHMARKS = ROOT / "benchmarks"
@@ -30,36 +34,35 @@ def test_attention_has_the_numbers_of_its_peer_and_prints_ratios() -> None:
 
 
 def test_the_stages_of_a_run_are_those_of_the_command_line(tmp_path: Path) -> None:
-    write = "from models import *; write_gpt2(Path('gpt2'), layers=2, width=8, heads=2, positions=64)"
-    code = f"import sys; sys.path.insert(0, {str(BENCHMARKS)!r}); {write}; write_text(Path('text.txt'), 40)"
-    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True)
+    write_gpt2(tmp_path / "gpt2", layers=2, width=8, heads=2, positions=64)
+    write_text(tmp_path / "text.txt", 40)
     model, text = str(tmp_path / "gpt2"), str(tmp_path / "text.txt")
     done = run("stages.py", "ours", model, text, str(tmp_path / "stages.jsonl"))
     assert {"load", "forward", "write", "loaded", "peak"} == json.loads(done.stdout).keys(), done.stderr
-    typed = [
-        "batch",
-        text,
-        "-o",
-        str(tmp_path / "dump.jsonl"),
-        "--model",
-        model,
-        "--top",
-        "5",
-        "--keep",
-        "top,rows",
-        "--quiet",
-    ]
-    subprocess.run([sys.executable, "-m", "attnscope", *typed], cwd=ROOT, check=True)
+    dump = str(tmp_path / "dump.jsonl")
+    assert main(["batch", text, "-o", dump, "--model", model, "--top", "5", "--keep", "top,rows", "--quiet"]) == 0
     dumped = json.loads((tmp_path / "dump.jsonl").read_text().splitlines()[1])
     staged = json.loads((tmp_path / "stages.jsonl").read_text())
     assert all(staged[name] == dumped[name] for name in ("tokens", "units", "top", "rows"))
 
 
-def test_roles_of_heads_are_those_of_the_plain_script() -> None:
-    """The script refuses other numbers; the limit is for a model of real size."""
-    done = run("heads.py", "gpt2", "--runs", "1", "--layers", "1", "--width", "24")
-    assert "12 heads / eager and NumPy" in done.stdout, done.stderr
-    assert done.returncode == int("MISSED" in done.stdout)
+def test_roles_of_heads_are_those_of_the_plain_script(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The script refuses other numbers; the limit is for a model of real size. It runs here, beside transformers."""
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    monkeypatch.setattr("sys.argv", ["heads.py", "gpt2", "--runs", "1", "--layers", "1", "--width", "24"])
+    threads = torch.get_num_threads()
+    try:
+        with pytest.raises(SystemExit) as ended:
+            runpy.run_path(str(BENCHMARKS / "heads.py"), run_name="__main__")
+    finally:
+        torch.set_num_threads(threads)
+        for name in ("measure", "models", "plain_heads"):
+            sys.modules.pop(name, None)
+    printed = capsys.readouterr().out
+    assert "12 heads / eager and NumPy" in printed
+    assert ended.value.code == int("MISSED" in printed)
 
 
 def test_a_long_text_goes_through_the_command_line() -> None:

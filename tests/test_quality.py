@@ -1,6 +1,7 @@
 """Lint, types, and who may import whom: part of the tests, so that one command says whether the tree is sound."""
 
 import ast
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -57,6 +58,11 @@ OTHERS = {
 FILES = sorted(PACKAGE.rglob("*.py"))
 
 
+@cache
+def parsed(path):
+    return ast.parse(path.read_text())
+
+
 def room(path):
     return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
 
@@ -83,9 +89,7 @@ def test_rooms_import_only_rooms_below_them():
 
 
 def test_no_two_classes_share_a_name():
-    names = [
-        node.name for path in FILES for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ClassDef)
-    ]
+    names = [node.name for path in FILES for node in ast.walk(parsed(path)) if isinstance(node, ast.ClassDef)]
     assert {name for name in names if names.count(name) > 1} == set()
 
 
@@ -94,7 +98,7 @@ def test_one_engine_does_not_import_the_other():
         inside = path.relative_to(PACKAGE).as_posix()
         if inside.startswith("engines/transformers/") or inside == "engines/native.py":
             other = "attnscope.engines.native" if "/transformers/" in inside else "attnscope.engines.transformers"
-            assert not any(name.startswith(other) for name, _ in imports(ast.parse(path.read_text()))), path
+            assert not any(name.startswith(other) for name, _ in imports(parsed(path))), path
 
 
 def test_nothing_outside_engines_asks_which_engine_it_has():
@@ -102,7 +106,7 @@ def test_nothing_outside_engines_asks_which_engine_it_has():
     for path in FILES:
         if room(path) in ("engines", "cli", "views"):
             continue
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in ast.walk(parsed(path)):
             if isinstance(node, ast.Compare):
                 assert "engine" not in {n.attr for n in ast.walk(node) if isinstance(n, ast.Attribute)}, path
             if isinstance(node, ast.Call) and ast.unparse(node.func) == "isinstance":
@@ -113,7 +117,7 @@ def test_nothing_outside_engines_asks_which_engine_it_has():
 def test_imports_keep_their_direction(path):
     here = room(path)
     assert here in ROOMS, f"{here} is new: add its row to ROOMS"
-    for name, at_once in imports(ast.parse(path.read_text())):
+    for name, at_once in imports(parsed(path)):
         top, _, rest = name.partition(".")
         if top == "attnscope":
             there = rest.partition(".")[0] if rest.partition(".")[0] in ROOMS else "__init__"
@@ -128,7 +132,7 @@ def test_imports_keep_their_direction(path):
 
 def views_seen_by(folder):
     for path in sorted((PACKAGE / "views" / folder).rglob("*.py")):
-        for name, _ in imports(ast.parse(path.read_text())):
+        for name, _ in imports(parsed(path)):
             yield path, name
 
 
@@ -157,5 +161,5 @@ PRINT_OR_EXIT = [PACKAGE / "__main__.py", PACKAGE / "system" / "signals.py", *(P
 
 @pytest.mark.parametrize("path", [p for p in FILES if p not in PRINT_OR_EXIT], ids=lambda path: path.name)
 def test_only_the_command_line_prints_and_exits(path):
-    called = {ast.unparse(n.func) for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.Call)}
+    called = {ast.unparse(n.func) for n in ast.walk(parsed(path)) if isinstance(n, ast.Call)}
     assert not called & {"print", "exit", "sys.exit", "os._exit", "quit"}

@@ -22,13 +22,15 @@ def installed(tmp_path_factory):
     return folder / "site"
 
 
-@pytest.mark.parametrize("options", [["--config", "causal"], ["--model", "riverbank", "--mask", "causal"]])
-def test_samples_and_configs_travel_in_the_wheel(installed, tmp_path, options):
-    argv = [sys.executable, "-m", "attnscope", "run", "The bank by the river", *options]
+def test_samples_and_configs_travel_in_the_wheel(installed, tmp_path):
+    options = ["--model", "riverbank", "--mask", "causal", "--mask", "window:2"]
+    program = "import sys; from attnscope.cli import main; sys.exit(main(['info', '--config', 'causal']) or main())"
+    argv = [sys.executable, "-c", program, "compare", "The bank by the river", *options]
     environment = {**os.environ, "PYTHONPATH": str(installed), "PYTHONSAFEPATH": "1"}
     ran = subprocess.run(argv, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     assert (ran.returncode, ran.stderr) == (0, "")
-    assert "top contributors" in ran.stdout
+    assert "parameters" in ran.stdout
+    assert "window:2" in ran.stdout
 
 
 def test_the_wheel_says_that_it_is_typed(installed):

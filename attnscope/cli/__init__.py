@@ -6,6 +6,8 @@ Nothing heavy is imported before it is needed, so that `--help` and a mistyped o
 import os
 import sys
 from contextlib import nullcontext, suppress
+from functools import cache
+from typing import TYPE_CHECKING, Any
 
 from attnscope.cli.process import PipeClosed, checked_stdout, forbid_network, one_line_warnings, print_notice
 from attnscope.errors import AttnscopeError, Exit
@@ -42,10 +44,10 @@ def _run(argv: list[str]) -> int:
     """Parse and run, without Typer's own boundary: it reads a closed pipe as 1 and drops returned numbers."""
     import typer
 
-    from attnscope.cli.app import build_app
+    from attnscope.cli.app import COMMANDS
 
     completing = "_ATTNSCOPE_COMPLETE" in os.environ
-    command = typer.main.get_command(build_app(argv[0] if argv and not completing else None))
+    command = _command(argv[0] if argv and argv[0] in COMMANDS and not completing else None)
     if completing:
         command.main(argv, prog_name="attnscope")
     try:
@@ -55,6 +57,16 @@ def _run(argv: list[str]) -> int:
     except typer.Exit as e:
         return e.exit_code
     return Exit.DONE
+
+
+@cache
+def _command(name: str | None) -> Any:
+    """Build the application, as `app.build_app` does, once for all calls of a process."""
+    import typer
+
+    from attnscope.cli.app import build_app
+
+    return typer.main.get_command(build_app(name))
 
 
 def _check_working_folder() -> None:

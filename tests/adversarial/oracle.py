@@ -12,17 +12,12 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
-from unittest.mock import patch
-
-import typer.main
 
 from attnscope.cli import main
 from tests.helpers.folders import within
 
 SECONDS = 30  # what takes a second on a machine that has nothing else to do
-_get_command = cache(typer.main.get_command)  # building the options anew takes longer than most cases
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 _REMARK = re.compile(r"attnscope: (note|warning|failed|wrote): ")
@@ -51,7 +46,7 @@ def run(case: Case, folder: Path) -> Ending:
     for name, data in case.files.items():
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_bytes(data)
-    with _captured() as streams, _inside(folder), patch.object(typer.main, "get_command", _get_command):
+    with _captured() as streams, _inside(folder):
         try:
             with within(SECONDS):
                 code = main(list(case.argv))

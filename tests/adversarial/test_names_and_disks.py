@@ -13,6 +13,7 @@ from attnscope.batch.convert import convert
 from attnscope.errors import AttnscopeError
 from tests.adversarial.fuzzers import dump, report, table
 from tests.adversarial.oracle import Case, Ending, fault, run
+from tests.helpers import fork_server
 from tests.helpers.cli_runner import command, environment
 from tests.helpers.folders import within
 
@@ -140,13 +141,13 @@ def test_a_disk_that_fails_while_it_is_read(tmp_path: Path, reader: str) -> None
 @pytest.mark.parametrize("argv", [["run", "-"], ["run", "--file", "-"], ["batch", "-", "-o", "d.jsonl"]])
 @pytest.mark.parametrize("kind", ["failing", "closed"])
 def test_standard_input_that_cannot_be_read(tmp_path: Path, argv: list[str], kind: str) -> None:
-    given = {"failing": FAILING, "closed": Path(os.devnull)}[kind]
-    descriptor = os.open(given, os.O_RDONLY)
-    done = subprocess.run(
-        command("", *argv, "--config", "causal"), stdin=descriptor, capture_output=True, cwd=tmp_path, check=False,
-        env=environment(), timeout=60, preexec_fn=(lambda: os.close(0)) if kind == "closed" else None,
-    )  # fmt: skip
-    os.close(descriptor)
+    argv, how = [*argv, "--config", "causal"], {"cwd": tmp_path, "env": environment()}
+    if kind == "closed":
+        begin = {"capture_output": True, "preexec_fn": lambda: os.close(0)}
+        done = subprocess.run(command("", *argv), timeout=60, check=False, **how, **begin)
+    else:
+        with open(FAILING, "rb") as failing:
+            done = fork_server.run("", *argv, stdin=failing, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **how)
     assert (done.returncode, done.stdout) == (1, b"")
     assert done.stderr.startswith(b"attnscope: error: ") and done.stderr.count(b"\n") == 1
 

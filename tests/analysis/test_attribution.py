@@ -149,6 +149,8 @@ def test_what_a_source_adds_through_a_head_is_made_of_transformers_own_tensors(n
 def test_a_run_takes_the_logit_of_a_real_model_apart(smollm2: Path) -> None:
     text, names = "When Mary and John went to the store, John gave a drink to", (" Mary", " John")
     with attnscope.open_model(smollm2) as model:
+        with pytest.raises(AttnscopeError, match=r"' Xylophonists' is \d tokens: "):
+            model.inspect("The bank", by="logit", target=" Xylophonists")
         report = model.inspect(text, by="logit", target=names, stages=[], layer=0, head=0)
         default = model.inspect(text, by="logit", stages=[], layer=0, head=0).attribution
         query = model.inspect(text, by="logit", stages=[], layer=0, head=0, query=9)
@@ -198,8 +200,3 @@ def test_a_run_takes_the_logit_of_a_real_model_apart(smollm2: Path) -> None:
 def test_refusals(options: dict[str, object], message: str) -> None:
     with pytest.raises(AttnscopeError, match=message):
         attnscope.inspect("The bank by the river", **options)
-
-
-def test_a_target_of_several_tokens_is_refused(smollm2: Path) -> None:
-    with pytest.raises(AttnscopeError, match=r"' Xylophonists' is \d tokens: "):
-        attnscope.inspect("The bank", model=smollm2, by="logit", target=" Xylophonists")

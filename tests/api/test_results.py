@@ -94,15 +94,13 @@ def test_a_repl_shows_the_tables(report, monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", "80")
     one = attnscope.inspect(TEXT)
     assert main(["run", TEXT, "--color", "never"]) == 0
-    screen = capsys.readouterr().out
-    assert repr(one) == screen[: screen.index("\nmore ")].rstrip(
-        "\n"
-    )  # which options show more is the command's affair
-    assert "--" not in repr(one) + repr(attnscope.compare(TEXT)) + repr(attnscope.explain(TEXT, query=1))
-    assert str(one) == repr(one)
-    assert repr(one[3, 0]) == repr(one) == repr(one.texts[0])
-    assert repr(report).count("weights  softmax") == 4
-    assert "4 of 8 heads are printed; report[layer, head] is one of them" in repr(report)
+    screen, shown, shown_all = capsys.readouterr().out, repr(one), repr(report)
+    assert shown == screen[: screen.index("\nmore ")].rstrip("\n")  # which options show more is the command's affair
+    assert "--" not in shown + repr(attnscope.compare(TEXT)) + repr(attnscope.explain(TEXT, query=1))
+    assert str(one) == shown
+    assert repr(one[3, 0]) == shown == repr(one.texts[0])
+    assert shown_all.count("weights  softmax") == 4
+    assert "4 of 8 heads are printed; report[layer, head] is one of them" in shown_all
     assert report.text(width=100).count("weights  softmax") == 8
     assert max(map(len, report.text(width=60).splitlines())) <= 60
     assert repr(attnscope.check()).endswith("all 19 checks passed, 1 skipped")
@@ -111,9 +109,9 @@ def test_a_repl_shows_the_tables(report, monkeypatch, capsys):
 def test_a_repl_shows_the_beginning_of_a_long_text():
     long = attnscope.inspect("the river bank " * 30, layer=0, head=0, stages="weights")
     assert long.weights.shape == (1, 1, 90, 90)
-    said = "the first 64 of 90 rows and 90 columns are printed; the arrays have all"
-    assert said in re.sub(r"\s+", " ", repr(long))
-    assert "63 the" in repr(long) and "64 river" not in repr(long).partition("top contributors")[0]
+    said, shown = "the first 64 of 90 rows and 90 columns are printed; the arrays have all", repr(long)
+    assert said in re.sub(r"\s+", " ", shown)
+    assert "63 the" in shown and "64 river" not in shown.partition("top contributors")[0]
     assert long.weights.shape == (1, 1, 90, 90)
     assert len(long._repr_html_()) < 5_000_000
 

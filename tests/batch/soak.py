@@ -17,6 +17,7 @@ import tempfile
 import time
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -104,8 +105,11 @@ def end_of(pid, limit=60.0):
         time.sleep(0.002)
 
 
-def cases(folder, long_words):
-    """Short texts and long ones, as lines, frames and shards, some over an older dump that `--force` replaces."""
+def cases(folder, long_words, count):
+    """Short texts and long ones, as lines, frames and shards, some over an older dump that `--force` replaces.
+
+    So many of these twelve, drawn.
+    """
     luck = random.Random(5)
     short, long, old = folder / "short.txt", folder / "long.txt", folder / "old.txt"
     lines = [" ".join(luck.choices(WORDS, k=luck.randrange(1, 40))) for _ in range(60)]
@@ -113,16 +117,17 @@ def cases(folder, long_words):
     long.write_text("".join(" ".join(luck.choices(WORDS, k=long_words)) + "\n" for _ in range(3)))
     old.write_text("an old text\n" * 5)
     made = []
-    for name, source, more in (("short", short, ["--top", "12"]), ("long", long, ["--truncate"])):
-        for kind in (".jsonl", ".jsonl.gz", ""):
-            for force in (False, True):
-                target = folder / f"{name}{'-forced' * force}{kind}"
-                arguments = ["batch", str(source), "-o", str(target), "--quiet", *more]
-                made.append(Case(target.name, arguments, target))
-                if force:
-                    assert end_of(forked(["batch", str(old), "-o", str(target), "--quiet"], os.devnull)) == 0
-                    made[-1].older = content(target)
-                    remove(target)
+    texts = (("short", short, ["--top", "12"]), ("long", long, ["--truncate"]))
+    for (name, source, more), kind, force in luck.sample(
+        list(product(texts, (".jsonl", ".jsonl.gz", ""), (False, True))), count
+    ):
+        target = folder / f"{name}{'-forced' * force}{kind}"
+        arguments = ["batch", str(source), "-o", str(target), "--quiet", *more]
+        made.append(Case(target.name, arguments, target))
+        if force:
+            assert end_of(forked(["batch", str(old), "-o", str(target), "--quiet"], os.devnull)) == 0
+            made[-1].older = content(target)
+            remove(target)
     for case in made:
         started = time.monotonic()
         assert end_of(forked(case.arguments, os.devnull)) == 0
@@ -134,9 +139,9 @@ def cases(folder, long_words):
 class Soak:
     """What was sent, and what came of it."""
 
-    def __init__(self, folder, seed, words):
+    def __init__(self, folder, seed, words, count):
         self.luck, self.errors = random.Random(seed), str(folder / "stderr")
-        self.cases = cases(folder, words)
+        self.cases = cases(folder, words, count)
         self.waits, self.wholes, self.wrong = [], 0, []
 
     def interrupt(self, number, patience, from_python):
@@ -198,6 +203,7 @@ def main():
     parser.add_argument("--kills", type=int, default=100)
     parser.add_argument("--seed", type=int, default=None)
     parser.add_argument("--words", type=int, default=60_000, help="of a long text")
+    parser.add_argument("--dumps", type=int, default=12, help="kinds of dumps, at most 12")
     parser.add_argument("--patience", type=float, default=1.0, help="seconds that a process has to end")
     given = parser.parse_args()
     import torch
@@ -211,7 +217,7 @@ def main():
     with tempfile.TemporaryDirectory(prefix="attnscope-soak-") as name:
         seed = random.SystemRandom().randrange(1 << 30) if given.seed is None else given.seed
         print(f"seed {seed}", flush=True)
-        soak = Soak(Path(name), seed, given.words)
+        soak = Soak(Path(name), seed, given.words, given.dumps)
         wanted = [None] * given.signals + [signal.SIGKILL] * given.kills
         soak.luck.shuffle(wanted)
         for place, kind in enumerate(wanted):

@@ -200,7 +200,7 @@ def test_killed_at_any_time(source, name, whole, tmp_path):
     """Kill −9, thirty times over, after a random time; a dump is completed by as many processes as that takes."""
     luck, kills, target = random.Random(3), 0, tmp_path / name
     arguments = [sys.executable, "-m", "tests.helpers.batch_fakes", str(source), str(target), "0.03"]
-    while kills < KILLS // 2:  # for lines and for shards: thirty together
+    while kills < KILLS // 3:  # for lines, frames and shards: thirty together
         process = subprocess.Popen(arguments, cwd=ROOT)
         deadline = time.monotonic() + 20
         while process.poll() is None and not target.exists() and time.monotonic() < deadline:

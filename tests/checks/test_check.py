@@ -4,7 +4,6 @@ import json
 import sys
 from hashlib import sha256
 
-import jsonschema
 import pytest
 import torch
 import transformers as hf
@@ -14,11 +13,11 @@ from attnscope.cli import main
 from attnscope.config import RunConfig, TextInput
 from attnscope.families import FAMILIES
 from attnscope.masks.terms import Causal
-from attnscope.report.__main__ import schema_file
 from attnscope.report.check import Check, CheckReport, Differences
 from attnscope.report.codec import to_json
 from attnscope.views.check import as_text
 from tests.helpers.architectures import ONE_PART
+from tests.helpers.schemas import validate
 from tests.helpers.transformers_runs import SOURCE
 
 TEXT = "the bank by the river was old"
@@ -124,8 +123,7 @@ def test_the_whole_weights_are_hashed_where_asked(folders):
 
 
 def test_real_output_keeps_to_the_published_schema(folders):
-    schema = json.loads(schema_file("check").read_text())
-    jsonschema.validate(json.loads(to_json(checked(folders("llama")))), schema)
+    validate(json.loads(to_json(checked(folders("llama")))), "check")
 
 
 def test_the_command_line(folders, capsys):

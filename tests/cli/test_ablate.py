@@ -3,13 +3,12 @@
 import csv
 import json
 
-import jsonschema
 import numpy as np
 import pytest
 
 import attnscope
 from attnscope.cli import main
-from attnscope.report.__main__ import schema_file
+from tests.helpers.schemas import validate
 
 TEXT = "She sat by the [MASK] of the river"
 EDGE = ("--each", "edge", "--layer", "2", "--head", "0,2", "--query", "[MASK]")
@@ -28,7 +27,7 @@ EDGE = ("--each", "edge", "--layer", "2", "--head", "0,2", "--query", "[MASK]")
 def test_json_keeps_to_its_schema_and_screens_say_what_it_holds(name, args, capfdbinary):
     assert main(["ablate", TEXT, *args, "--format", "json"]) == 0
     found = json.loads(capfdbinary.readouterr().out)
-    jsonschema.validate(found, json.loads(schema_file(name).read_text()))
+    validate(found, name)
     assert main(["ablate", TEXT, *args, "--precision", "5"]) == 0
     shown = capfdbinary.readouterr().out.decode()
     if name == "ablation":

@@ -15,7 +15,8 @@ import pytest
 
 from attnscope.checkpoints.locating import locate
 from attnscope.cli import batch, convert, main
-from tests.helpers.cli_runner import ROOT, command, default_signals, environment, on_terminal
+from tests.helpers import fork_server
+from tests.helpers.cli_runner import ROOT, environment, on_terminal
 
 CONFIG = ["--config", "single-head"]
 
@@ -140,22 +141,20 @@ def test_what_is_refused(texts, capsys, arguments, code, message):
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
 def test_a_signal_ends_with_whole_lines_and_the_same_command_goes_on(texts, number, code):
     (texts / "many.txt").write_text("".join(f"the bank by the river {i % 9} {'and on ' * 40}\n" for i in range(250)))
-    arguments = command("", "batch", "many.txt", "-o", "dump.jsonl", *CONFIG, "--top", "40")
-    process = subprocess.Popen(
-        arguments, stderr=subprocess.PIPE, env=environment(), cwd=texts, preexec_fn=default_signals
-    )
+    arguments = ["batch", "many.txt", "-o", "dump.jsonl", *CONFIG, "--top", "40"]
+    process = fork_server.Process("", *arguments, stderr=subprocess.PIPE, env=environment(), cwd=texts)
     target, deadline = texts / "dump.jsonl", time.monotonic() + 50
     while time.monotonic() < deadline and not (target.exists() and target.stat().st_size > 5000):
         time.sleep(0.01)
     process.send_signal(number)
-    code_found, said = process.wait(timeout=30), process.stderr.read()
-    process.stderr.close()
+    with process:
+        code_found, said = process.wait(timeout=30), process.stderr.read()
     data = target.read_bytes()
     stopped = f"attnscope: stopped: {data.count(b'check') - 1} of 250 saved; run the same command to continue\n"
     assert (code_found, said.decode()) == (code, stopped)
     assert data.endswith(b"\n")
     assert b'{"end":' not in data
-    subprocess.run(arguments, env=environment(), cwd=texts, check=True, timeout=60, stderr=subprocess.DEVNULL)
+    assert main([*arguments, "--quiet"]) == 0
     assert target.read_bytes().startswith(data)
     assert lines(target)[-1] == {"end": True, "records": 250, "ok": 250, "skipped": 0, "failed": 0} | {
         "check": lines(target)[-1]["check"]
@@ -165,10 +164,8 @@ def test_a_signal_ends_with_whole_lines_and_the_same_command_goes_on(texts, numb
 def test_a_signal_while_a_tokenizer_works_ends_it_and_fails_no_text(texts):
     """One call into Rust that takes seconds: it neither holds up a signal nor takes it for an error of its own."""
     (texts / "long.txt").write_text("the bank\n" + "bank river the by " * 150_000 + "\n")
-    arguments = command("", "batch", "long.txt", "-o", "dump.jsonl", "--truncate", "--layer", "0", "--quiet")
-    process = subprocess.Popen(
-        arguments, stderr=subprocess.PIPE, env=environment(), cwd=texts, preexec_fn=default_signals
-    )
+    arguments = ["batch", "long.txt", "-o", "dump.jsonl", "--truncate", "--layer", "0", "--quiet"]
+    process = fork_server.Process("", *arguments, stderr=subprocess.PIPE, env=environment(), cwd=texts)
     target, deadline = texts / "dump.jsonl", time.monotonic() + 50
     while time.monotonic() < deadline and not (target.exists() and target.stat().st_size):
         time.sleep(0.01)
@@ -249,7 +246,7 @@ def test_a_dump_that_is_refused_leaves_nothing(texts, name, wrong):
 
 @pytest.mark.parametrize("way", ["itself", "symlink", "hard link", "folder", "standard input", "document"])
 @pytest.mark.parametrize("force", [[], ["--force"]])
-def test_an_output_that_is_the_input_is_refused(texts, capsys, way, force):
+def test_an_output_that_is_the_input_is_refused(texts, capsys, attnscope, way, force):
     name, given = ("x.json", "x.json") if way == "document" else ("x.jsonl", "x.jsonl")
     if way == "folder":
         (texts / "matrices").mkdir()
@@ -265,10 +262,7 @@ def test_an_output_that_is_the_input_is_refused(texts, capsys, way, force):
     arguments = ["--from", "jsonl", "-o", output, *CONFIG, *force]
     if way == "standard input":
         with open(texts / name, "rb") as file:
-            done = subprocess.run(
-                command("", "batch", "-", *arguments), stdin=file, stderr=subprocess.PIPE, env=environment(), cwd=texts,
-                timeout=60, check=False,
-            )  # fmt: skip
+            done = attnscope("", "batch", "-", *arguments, stdin=file, cwd=texts)
         code, said = done.returncode, done.stderr.decode()
     else:
         code = main(["batch", given, *arguments])
@@ -278,26 +272,27 @@ def test_an_output_that_is_the_input_is_refused(texts, capsys, way, force):
     assert (texts / name).read_text() == '{"text":"the bank"}\n'
 
 
-def test_lines_to_standard_output(texts):
-    arguments = command("", "batch", "texts.txt", "-o", "-", *CONFIG)
-    done = subprocess.run(arguments, capture_output=True, env=environment(), cwd=texts, timeout=60, check=True)
+def test_lines_to_standard_output(texts, attnscope):
+    arguments = ["", "batch", "texts.txt", "-o", "-", *CONFIG]
+    done = attnscope(*arguments, cwd=texts)
+    assert done.returncode == 0
     assert main(["batch", "texts.txt", "-o", "dump.jsonl", *CONFIG, "--quiet"]) == 0
     assert done.stdout == (texts / "dump.jsonl").read_bytes()
     assert done.stderr.startswith(b"attnscope: wrote: standard output (2 ok, 1 skipped; ")
     assert sorted(p.name for p in texts.iterdir()) == ["dump.jsonl", "texts.txt"]
     read, write = os.pipe()
     os.close(read)
-    gone = subprocess.run(arguments, stdout=write, stderr=subprocess.PIPE, env=environment(), cwd=texts, check=False)
+    gone = attnscope(*arguments, stdout=write, cwd=texts)
     os.close(write)
     assert (gone.returncode, gone.stderr) == (141, b"")
     with open("/dev/full", "wb") as full:
-        done = subprocess.run(arguments, stdout=full, stderr=subprocess.PIPE, env=environment(), cwd=texts, check=False)
+        done = attnscope(*arguments, stdout=full, cwd=texts)
     assert done.returncode == 1
     assert done.stderr.startswith(b"attnscope: error: cannot write to standard output (No space left on device)")
 
 
-def test_standard_input(texts):
-    arguments = command("", "batch", "-", "--from", "jsonl", "-o", "dump.jsonl", *CONFIG, "--quiet")
+def test_standard_input(texts, attnscope):
+    arguments = ["", "batch", "-", "--from", "jsonl", "-o", "dump.jsonl", *CONFIG, "--quiet"]
     for _ in range(2):  # the second time it finds its own dump
-        subprocess.run(arguments, input=b'{"text":"the bank"}\n', env=environment(), cwd=texts, check=True, timeout=60)
+        assert attnscope(*arguments, input=b'{"text":"the bank"}\n', cwd=texts).returncode == 0
     assert lines(texts / "dump.jsonl")[0]["input"]["name"] == "standard input"

@@ -3,12 +3,11 @@
 import json
 import shlex
 
-import jsonschema
 import pytest
 from rich.cells import cell_len
 
 from attnscope.cli import explain, main
-from attnscope.report.__main__ import schema_file
+from tests.helpers.schemas import validate
 
 TEXT = "The bank by the river"
 STACK = ["--config", "grouped-query", "--layer", "1", "--head", "5"]
@@ -40,7 +39,7 @@ def test_a_walk_from_top_to_bottom(capsys):
 def test_json_gives_the_numbers_of_the_screen(capsys):
     _, out, _ = run(capsys, TEXT, "--query", "river", "--key", "bank", *STACK, "--format", "json")
     data = json.loads(out)
-    jsonschema.validate(data, json.loads(schema_file("explain").read_text()))
+    validate(data, "explain")
     _, screen, _ = run(capsys, TEXT, "--query", "river", "--key", "bank", *STACK)
     rows = [line.split() for line in screen.splitlines() if line.startswith("   1 bank ")]
     _, scores, scaled, softmax, blend = rows

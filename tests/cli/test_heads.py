@@ -3,13 +3,12 @@
 import csv
 import json
 
-import jsonschema
 import pytest
 
 import attnscope
 from attnscope.cli import main
-from attnscope.report.__main__ import schema_file
 from attnscope.report.head_roles import ROLES
+from tests.helpers.schemas import validate
 
 FEW = ("--draws", "2", "--quiet")
 
@@ -26,7 +25,7 @@ FEW = ("--draws", "2", "--quiet")
 def test_json_keeps_to_its_schema(name, args, capfdbinary):
     assert main(["heads", *args, "--format", "json"]) == 0
     found = json.loads(capfdbinary.readouterr().out)
-    jsonschema.validate(found, json.loads(schema_file(name).read_text()))
+    validate(found, name)
     if name == "heads":
         assert [role["name"] for role in found["roles"]] == (
             list(ROLES) if "--role" not in args else args[1].split(",")

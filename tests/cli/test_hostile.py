@@ -11,7 +11,8 @@ from safetensors.numpy import save_file
 
 from attnscope.cli import main
 from attnscope.report import from_json
-from tests.helpers.cli_runner import command, environment
+from tests.helpers.cli_runner import environment
+from tests.helpers.fork_server import Process
 
 HOSTILE = ["[/]", "[red]", ":smile:", "\\", "\x1b[2J", "\x9b31m", "\u202e", "\u200d", "\ufeff", "\x07", "\ue000"]
 
@@ -134,11 +135,8 @@ def test_outputs_that_cannot_be_written(capfd, tmp_path, ending):
 
 def test_head_of_a_real_run():
     words = " ".join(f"w{i}" for i in range(64))
-    process = subprocess.Popen(
-        command("", "run", words, "--config", "causal", "--head", "all"),
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment(),
-    )  # fmt: skip
-    with process:
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with Process("", "run", words, "--config", "causal", "--head", "all", **pipes, env=environment()) as process:
         assert process.stdout.readline()
         process.stdout.close()
         assert process.wait(timeout=60) == 141

@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+from tests.helpers import fork_server
 from tests.helpers.cli_runner import ROOT, environment
 
 HEAVY = {"torch", "numpy", "transformers", "tokenizers", "safetensors", "msgspec", "orjson", "rich", "pydantic"}
@@ -66,16 +67,19 @@ def test_help_loads_nothing_heavy(tmp_path, args):
     ],
 )
 def test_what_cannot_be_done_is_said_without_torch(tmp_path, args, code, says):
+    """Nor is an import tried: the process has neither torch nor transformers, and would end in another way."""
     (tmp_path / "empty").mkdir()
     (tmp_path / "old.json").write_text("old")
     (tmp_path / "bad.toml").write_text("n_haeds = 2\n")
     (tmp_path / "wrong.toml").write_text('n_heads = "2"\n')
-    got, stderr, modules = loaded(RUN, tmp_path, *args)
-    assert got == code, stderr
+    done = fork_server.run(
+        "", *args, hidden=("torch", "transformers"), cwd=tmp_path, env=environment(), stderr=subprocess.PIPE
+    )
+    stderr = done.stderr.decode()
+    assert done.returncode == code, stderr
     assert stderr.startswith("attnscope: error: ")
     assert stderr.count("\n") == 1
     assert says in stderr
-    assert not modules & {"torch", "transformers"}
 
 
 @pytest.mark.parametrize("args", [("info", "--config", "causal"), ("info", "--config", "causal", "--cost")])

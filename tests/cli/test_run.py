@@ -4,15 +4,14 @@ import io
 import json
 from pathlib import Path
 
-import jsonschema
 import pytest
 from safetensors.numpy import load_file
 
 from attnscope.cli import main
 from attnscope.config import RunConfig, TextInput
 from attnscope.report import from_json, to_json
-from attnscope.report.__main__ import schema_file
 from tests.helpers import cli_fakes
+from tests.helpers.schemas import validate
 
 TEXT = "The bank by the river"
 
@@ -247,7 +246,7 @@ def test_what_is_left_out_is_on_no_screen_and_in_json_that_fits_the_schema(tmp_p
             assert "\n\n\n" not in out
         assert main([*args, "--format", "json"]) == 0
         data = json.loads(capsys.readouterr().out)
-        jsonschema.validate(data, json.loads(schema_file("report").read_bytes()))
+        validate(data, "report")
         report = from_json(json.dumps(data).encode())
         (found,) = report.texts[0].heads
         assert found.top.keys.shape == found.top.weight.shape == (1 if query else 5, int(top))

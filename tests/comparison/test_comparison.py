@@ -2,7 +2,6 @@ import json
 import re
 from itertools import pairwise
 
-import jsonschema
 import numpy as np
 import pytest
 from hypothesis import given
@@ -19,10 +18,10 @@ from attnscope.config import RunConfig, TextInput
 from attnscope.errors import AttnscopeError, UsageError
 from attnscope.pipeline import inspect
 from attnscope.report import STAGES, Token, to_json
-from attnscope.report.__main__ import schema_file
 from attnscope.report.compare import Cell, Side
 from attnscope.views.terminal.recorded import as_text
 from tests.helpers.sample_reports import report, text_report, tokens
+from tests.helpers.schemas import validate
 
 TEXT = "The bank by the river was eroded"
 
@@ -223,7 +222,7 @@ def test_maps_are_compared_where_no_row_was_named():
         size = np.abs(other.pooled.weights - one.pooled.weights)
         assert worst.difference == pytest.approx(float(size.max()))
         assert size[one.pooled.queries.index(worst.query), one.pooled.keys.index(worst.key)] == size.max()
-    jsonschema.validate(json.loads(to_json(found)), json.loads(schema_file("compare").read_text()))
+    validate(json.loads(to_json(found)), "compare")
     assert "pooled, query" in str(failure(pooled(Tolerance(1e-3))))
 
 
@@ -295,7 +294,7 @@ def test_the_difference_shows_the_columns_asked_for_and_measures_all():
 
 
 def test_real_output_keeps_to_the_published_schema():
-    jsonschema.validate(json.loads(to_json(masks())), json.loads(schema_file("compare").read_text()))
+    validate(json.loads(to_json(masks())), "compare")
 
 
 @pytest.fixture
@@ -388,7 +387,7 @@ def test_reports_of_some_keys_are_measured_where_they_are_complete(tmp_path):
         )
         np.testing.assert_allclose(head.future[1][2:], known.future[1][2:], atol=1e-7)
     assert found.notes[0].startswith(f"'{paths[0]}' has 2 of 7 keys: moved, JS, gains")
-    jsonschema.validate(json.loads(to_json(found)), json.loads(schema_file("compare").read_text()))
+    validate(json.loads(to_json(found)), "compare")
     for draw in (as_text(found, width=width, precision=2) for width in (40, 100)):
         assert "has 2 of 7 keys;" in " ".join(draw.split())
         assert "outside" in draw

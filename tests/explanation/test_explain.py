@@ -14,11 +14,10 @@ from attnscope.explanation import explain
 from attnscope.model.head_capture import HeadCapture
 from attnscope.pipeline import inspect
 from attnscope.report import STAGES, to_json
-from attnscope.report.__main__ import schema_file
 from tests.helpers.explanation_arithmetic import assert_sums, failed
+from tests.helpers.schemas import validate
 
 TEXT = "The bank by the river was eroded by the river"
-SCHEMA = json.loads(schema_file("explain").read_text())
 
 
 def walk(text=TEXT, context=None, pair=None, **options):
@@ -112,7 +111,7 @@ def test_a_query_that_sees_nothing(masked):
     assert_sums(e)
     seen = walk("The bank by the river", mask=masked, query="by")
     assert not seen.fully_masked and not failed(seen)
-    jsonschema.validate(json.loads(to_json(e)), SCHEMA)
+    validate(json.loads(to_json(e)), "explain")
 
 
 @pytest.mark.parametrize("what_if", ["stack", "same-scores"])
@@ -171,11 +170,11 @@ def test_the_projected_output_is_what_the_head_adds():
 @pytest.mark.parametrize("window", [None, 3])
 def test_real_output_keeps_to_the_published_schema(config, window):
     data = json.loads(to_json(walk(config=config, window=window)))
-    jsonschema.validate(data, SCHEMA)
+    validate(data, "explain")
     assert data["schema"] == "attnscope.explain/1"
     del data["cells"][0]["parts"]
     with pytest.raises(jsonschema.ValidationError, match="parts"):
-        jsonschema.validate(data, SCHEMA)
+        validate(data, "explain")
 
 
 def test_more_than_the_memory_allows_is_refused_with_the_formula():

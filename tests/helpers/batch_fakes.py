@@ -54,7 +54,8 @@ class Work:
 
     def process(self, ready):
         self.looked.append([item.index for item in ready])
-        time.sleep(self.pause)
+        if self.pause:
+            time.sleep(self.pause)
         if any("spoils" in item.text.text for item in ready):
             raise AttnscopeError("scores are not finite", where="L0H0")
         longest = max(self.size(item).tokens for item in ready)

@@ -131,7 +131,7 @@ def _slow(run, progress):
 
 KINDS = {
     "fine": lambda run, progress: small_report(),
-    "long": lambda run, progress: small_report([f"word{i}" for i in range(60)]),
+    "long": lambda run, progress: small_report([f"word{i}" for i in range(30)]),
     "huge": lambda run, progress: small_report([f"word{i}" for i in range(200)]),
     "unicode": lambda run, progress: small_report(["é", "漢字", "by", "the", "river"]),
     "refuse": _refuse,

@@ -4,9 +4,10 @@ import os
 import pty
 import select
 import signal
-import subprocess
 import sys
 from pathlib import Path
+
+from tests.helpers.fork_server import Process
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
@@ -43,7 +44,7 @@ def on_terminal(kind, *args, env):
     """Run with standard output and error on a terminal; the exit code, and what it got to see."""
     ours, theirs = pty.openpty()
     changed = {name: value for name, value in environment(**env).items() if env.get(name, "") is not None}
-    process = subprocess.Popen(command(kind, *args), stdin=theirs, stdout=theirs, stderr=theirs, env=changed)
+    process = Process(kind, *args, stdin=theirs, stdout=theirs, stderr=theirs, env=changed)
     os.close(theirs)
     seen = b""
     while True:
@@ -56,4 +57,5 @@ def on_terminal(kind, *args, env):
             break
         seen += data
     os.close(ours)
-    return process.wait(timeout=20), seen
+    with process:
+        return process.wait(timeout=20), seen

@@ -1,6 +1,7 @@
 """A key called inert is one that eager transformers can be given any value of without its attention changing."""
 
 import dataclasses
+from functools import cache
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from torch import Tensor
 from attnscope.families import FAMILIES
 from attnscope.families.config_reader import COMMON_INERT
 from tests.families.test_unknown_keys import INERT
-from tests.helpers.tiny_models import TABLE, VOCAB, Row
+from tests.helpers.tiny_models import TABLE, VOCAB
 from tests.helpers.token_batches import batch
 
 _ROWS = {name: next(row for row in TABLE if row.model.config_class.model_type == name) for name in FAMILIES}
@@ -54,11 +55,16 @@ def _cases() -> list[tuple[str, str]]:
     return cases
 
 
-def _attentions(row: Row, **changes: Any) -> tuple[Tensor, ...]:
-    first = row.make()
+@cache
+def _weights(family: str) -> dict[str, Tensor]:
+    return _ROWS[family].make().base_model.state_dict()
+
+
+def _attentions(family: str, **changes: Any) -> tuple[Tensor, ...]:
+    row = _ROWS[family]
     config = row.model.config_class(**{**row.config, **changes})
     model = row.model._from_config(config, attn_implementation="eager").eval()
-    model.base_model.load_state_dict(first.base_model.state_dict())
+    model.base_model.load_state_dict(_weights(family))
     b = batch([9], vocabulary=VOCAB, padding=0, segments=0)
     with torch.no_grad():
         found = model.base_model(input_ids=b.ids, output_attentions=True, return_dict=True)
@@ -67,13 +73,13 @@ def _attentions(row: Row, **changes: Any) -> tuple[Tensor, ...]:
 
 @pytest.fixture(scope="module")
 def unchanged() -> dict[str, tuple[Tensor, ...]]:
-    return {family: _attentions(row) for family, row in _ROWS.items()}
+    return {family: _attentions(family) for family in _ROWS}
 
 
 @pytest.mark.parametrize(("family", "name"), _cases())
 def test_an_inert_key_changes_no_attention(family: str, name: str, unchanged: dict[str, tuple[Tensor, ...]]) -> None:
     row = _ROWS[family]
-    changed = _attentions(row, **{name: _other(name, row.model.config_class(**row.config))})
+    changed = _attentions(family, **{name: _other(name, row.model.config_class(**row.config))})
     for before, after in zip(unchanged[family], changed, strict=True):
         torch.testing.assert_close(after, before, rtol=0, atol=1e-6)
 
@@ -86,7 +92,7 @@ def test_keys_that_are_no_fields_change_no_attention(family: str, unchanged: dic
     reserved = {"attnscope", "auto_map", "transformers.js_config"}  # of our own, of the loader, no name of an attribute
     others = COMMON_INERT - fields - FAMILIES[family].reads - _NOT_PERTURBED - reserved
     changes = {name: _OTHER_VALUES.get(name, "other") for name in sorted(others)}
-    changed = _attentions(row, **{**changes, **INERT})
+    changed = _attentions(family, **{**changes, **INERT})
     for before, after in zip(unchanged[family], changed, strict=True):
         torch.testing.assert_close(after, before, rtol=0, atol=1e-6)
 
@@ -105,5 +111,5 @@ def test_keys_that_are_no_fields_change_no_attention(family: str, unchanged: dic
 def test_the_check_sees_a_key_that_is_not_inert(
     family: str, change: dict[str, Any], unchanged: dict[str, tuple[Tensor, ...]]
 ) -> None:
-    changed = _attentions(_ROWS[family], **change)
+    changed = _attentions(family, **change)
     assert max(float((a - b).abs().max()) for a, b in zip(unchanged[family], changed, strict=True)) > 1e-3

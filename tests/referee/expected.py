@@ -67,6 +67,7 @@ class Attention:
         self.delta = self.score_slack * abs(layer.scale) + 2 * U * np.abs(self.scaled).max((1, 2))
         self.growth = np.expm1(2 * self.delta)[:, None, None] / 2  # (H, 1, 1)
         self._numbers: dict[str, Number] = {}
+        self._statistics: dict[str, Number] = {}
 
     @cached_property
     def norms(self) -> dict[str, Array]:
@@ -108,6 +109,11 @@ class Attention:
 
     def statistic(self, name: str) -> Number:
         """A statistic of every row, (H, Q), or `sink`."""
+        if name not in self._statistics:
+            self._statistics[name] = self._statistic(name)
+        return self._statistics[name]
+
+    def _statistic(self, name: str) -> Number:
         n_queries, n_keys = self.raw.shape[1:]
         w, at = self.weights, np.arange(n_keys)
         apart = np.abs(np.arange(n_queries)[:, None] - at)  # (Q, K)

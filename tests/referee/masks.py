@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -15,14 +16,15 @@ def allowed(expression: str, own: Allowed) -> Allowed:
 
     A term `hide:0,3` hides keys from every query.
     """
-    n_queries, n_keys = own.shape
     found = np.ones_like(own)
     for term in expression.split("+"):
-        one = own if term == "own" else _file(Path(term)) if "." in term else None
-        for i in range(n_queries):
-            for j in range(n_keys):
-                found[i, j] &= _may(term, i, j) if one is None else one[i, j]
+        found &= own if term == "own" else _file(Path(term)) if "." in term else _cells(term, *own.shape)
     return found
+
+
+@cache
+def _cells(term: str, n_queries: int, n_keys: int) -> Allowed:
+    return np.array([[_may(term, i, j) for j in range(n_keys)] for i in range(n_queries)])
 
 
 def expression(mask: str | None, hide: str | None, words: Sequence[str]) -> str:

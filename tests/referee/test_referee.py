@@ -7,7 +7,7 @@ from tests.referee import __main__, draw, runner
 from tests.referee.models import Models
 from tests.referee.verify import Mismatch
 
-CASES, PARTS = 300, 10
+CASES, PARTS = 180, 6
 
 
 @pytest.mark.parametrize("part", range(PARTS))

@@ -3,37 +3,56 @@
 Every test runs a process in which `tests.helpers.other_platform` hides them.
 """
 
+import json
 import os
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
-import pytest
-
+from attnscope.cli import main
 from attnscope.system import cgroups, memory
 
 ROOT = Path(__file__).parent.parent.parent
 MAIN = """
-import sys
+import json, sys
 import tests.helpers.other_platform
 from attnscope.cli import main
 assert sys.modules["fcntl"] is None
-sys.exit(main())
+for args in json.loads(sys.argv[1]):
+    code = main(args)
+    sys.stdout.flush()
+    print(code, end=chr(0), flush=True)
 """
 
 
-def run(*args: str | Path, cwd: Path, hidden: bool = True) -> subprocess.CompletedProcess[str]:
-    program = ["-c", MAIN] if hidden else ["-m", "attnscope"]
-    return subprocess.run(
-        [sys.executable, *program, *map(str, args)], cwd=cwd, capture_output=True, text=True, timeout=100, check=False,
-        env=os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "COLUMNS": "80"},
+def run_hidden(*commands: Sequence[str], cwd: Path) -> list[str]:
+    """What commands print, run one after the other in one process, where all of them end well and say no more."""
+    found = subprocess.run(
+        [sys.executable, "-c", MAIN, json.dumps(commands)], cwd=cwd, capture_output=True, text=True, timeout=100,
+        check=False, env=os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "COLUMNS": "80"},
     )  # fmt: skip
+    assert (found.returncode, found.stderr) == (0, "")
+    ends = found.stdout.split("\0")
+    assert [end[-1:] for end in ends] == [*("0" for _ in commands), ""]
+    return [end[:-1] for end in ends[:-1]]
 
 
 def test_files_and_the_journal_of_a_dump():
     tests = ["tests/files", "tests/batch/test_journal.py", "tests/batch/test_convert.py", "tests/batch/test_reader.py"]
-    options = ["-n", "0", "-p", "no:cacheprovider", "-p", "tests.helpers.other_platform", "-m", "not unix"]
+    options = [
+        "-n",
+        "0",
+        "--assert",
+        "plain",
+        "-p",
+        "no:cacheprovider",
+        "-p",
+        "tests.helpers.other_platform",
+        "-m",
+        "not unix",
+    ]
     found = subprocess.run(
         [sys.executable, "-m", "pytest", *options, *tests], cwd=ROOT, capture_output=True, text=True, timeout=300,
         env=os.environ | {"OMP_NUM_THREADS": "1"}, check=False,
@@ -41,33 +60,31 @@ def test_files_and_the_journal_of_a_dump():
     assert found.returncode == 0, found.stdout[-3000:] + found.stderr
 
 
-@pytest.mark.parametrize(
-    "args",
-    [
+def test_screens_are_the_same(tmp_path, monkeypatch, capsys):
+    commands = [
         ["run", "The bank by the river", "--head", "all"],
         ["compare", "The bank by the river", "--mask", "own", "--mask", "causal"],
         ["explain", "The bank by the river", "--query", "bank"],
-    ],
-)
-def test_screens_are_the_same(tmp_path, args):
-    here, there = run(*args, cwd=tmp_path, hidden=False), run(*args, cwd=tmp_path)
-    assert (there.returncode, there.stderr) == (0, "")
-    assert there.stdout == here.stdout
+    ]
+    there = run_hidden(*commands, cwd=tmp_path)
+    monkeypatch.setenv("COLUMNS", "80")
+    for command, screen in zip(commands, there, strict=True):
+        assert main(command) == 0
+        assert screen == capsys.readouterr().out
 
 
-def test_a_dump_is_written_resumed_and_the_same(tmp_path):
-    (tmp_path / "texts.txt").write_text("The bank by the river\nThe river\n" * 20)
-    for name, hidden in (("here.jsonl", False), ("there.jsonl", True)):
-        found = run("batch", "texts.txt", "--output", name, cwd=tmp_path, hidden=hidden)
-        assert found.returncode == 0, found.stderr
-    whole = (tmp_path / "here.jsonl").read_bytes()
-    assert (tmp_path / "there.jsonl").read_bytes() == whole
-    (tmp_path / "there.jsonl").write_bytes(whole[: len(whole) // 2])
-    assert run("batch", "texts.txt", "--output", "there.jsonl", cwd=tmp_path).returncode == 0
-    assert (tmp_path / "there.jsonl").read_bytes() == whole
-    full = ["--stage", "weights", "--output", "full"]
-    assert run("batch", "texts.txt", *full, cwd=tmp_path).returncode == 0
-    assert list((tmp_path / "full").glob("*.safetensors"))
+def test_a_dump_is_written_resumed_and_the_same(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")  # a dump says with how many threads it was written
+    Path("texts.txt").write_text("The bank by the river\nThe river\n" * 20)
+    batch = ["batch", "texts.txt", "--quiet", "--output"]
+    assert main([*batch, "here.jsonl"]) == 0
+    whole = Path("here.jsonl").read_bytes()
+    Path("torn.jsonl").write_bytes(whole[: len(whole) // 2])
+    run_hidden([*batch, "there.jsonl"], [*batch, "torn.jsonl"], [*batch, "full", "--stage", "weights"], cwd=tmp_path)
+    assert Path("there.jsonl").read_bytes() == whole
+    assert Path("torn.jsonl").read_bytes() == whole
+    assert list(Path("full").glob("*.safetensors"))
 
 
 def test_all_memory_of_the_machine_counts_where_the_free_memory_is_unknown(monkeypatch, tmp_path):

@@ -45,10 +45,15 @@ def allowed(size: int, mask: str) -> torch.Tensor:
 
 
 @torch.no_grad()
+def batch_attention(student: BertForMaskedLM, ids: list[list[int]], mask: str) -> torch.Tensor:
+    """Attention weights of every head over texts of one length: `(N, L, H, T, T)`."""
+    out = student.bert(torch.tensor(ids), attention_mask=allowed(len(ids[0]), mask), output_attentions=True)
+    return torch.stack(out.attentions, 1)
+
+
 def piece_attention(student: BertForMaskedLM, ids: list[int], mask: str) -> torch.Tensor:
-    """Attention weights of every head: `(L, H, T, T)`."""
-    out = student.bert(torch.tensor([ids]), attention_mask=allowed(len(ids), mask), output_attentions=True)
-    return torch.cat(out.attentions)
+    """Attention weights of every head over one text: `(L, H, T, T)`."""
+    return batch_attention(student, [ids], mask)[0]
 
 
 def word_attention(model: Model, text: str, mask: str) -> Words:

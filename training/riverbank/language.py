@@ -43,7 +43,8 @@ def language_numbers(model: Model, documents: list[Ids]) -> dict[str, float]:
         for row, (_, places) in zip(hidden, group, strict=True):
             row[places] = True
         masked = shown.masked_fill(hidden, MASK_ID)
-        logits = model.student(masked, attention_mask=allowed(length, "bidirectional")).logits[hidden]
+        found = model.student.bert(masked, attention_mask=allowed(length, "bidirectional")).last_hidden_state
+        logits = model.student.cls(found[hidden])  # of the masked pieces alone
         right += int((logits.argmax(-1) == shown[hidden]).sum())
         asked += int(hidden.sum())
         logits = model.student(shown, attention_mask=allowed(length, "causal")).logits[:, :-1]

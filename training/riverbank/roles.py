@@ -8,7 +8,7 @@ head is named after the place that exceeds uniform attention most, if it does so
 import torch
 from tokenizers import Encoding
 
-from training.riverbank.attention import MASKS, Model, allowed, piece_attention
+from training.riverbank.attention import MASKS, Model, allowed, batch_attention
 from training.riverbank.disambiguation import head_name
 
 PLACES = ("previous token", "next token", "same word", "first token", "content", "function words")
@@ -28,15 +28,18 @@ FUNCTION_WORDS = frozenset(
 def head_shares(model: Model, texts: list[str], mask: str) -> tuple[torch.Tensor, torch.Tensor]:
     """Mean share of each place in content words' rows: of each head, `(L, H, 6)`, and of uniform attention, `(6,)`."""
     shares, uniform, rows = [], [], 0
-    for text in texts:
-        encoding = model.tokenizer.encode(text)
-        weights = piece_attention(model.student, encoding.ids, mask)  # (L, H, T, T)
-        claimed = places(encoding)  # (6, T, T)
-        even = allowed(len(encoding.ids), mask)[0, 0].softmax(-1)  # (T, T)
-        query = content_pieces(encoding)  # (T,)
-        shares.append(torch.einsum("lhqk,pqk,q->lhp", weights, claimed, query))
-        uniform.append(torch.einsum("qk,pqk,q->p", even, claimed, query))
-        rows += int(query.sum())
+    by_length: dict[int, list[Encoding]] = {}
+    for encoding in model.tokenizer.encode_batch(texts):
+        by_length.setdefault(len(encoding.ids), []).append(encoding)
+    for length, group in by_length.items():  # in one pass without padding
+        even = allowed(length, mask)[0, 0].softmax(-1)  # (T, T)
+        every = batch_attention(model.student, [encoding.ids for encoding in group], mask)
+        for weights, encoding in zip(every, group, strict=True):  # (L, H, T, T)
+            claimed = places(encoding)  # (6, T, T)
+            query = content_pieces(encoding)  # (T,)
+            shares.append(torch.einsum("lhqk,pqk,q->lhp", weights, claimed, query))
+            uniform.append(torch.einsum("qk,pqk,q->p", even, claimed, query))
+            rows += int(query.sum())
     return torch.stack(shares).sum(0) / rows, torch.stack(uniform).sum(0) / rows
 
 

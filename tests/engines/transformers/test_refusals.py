@@ -199,6 +199,7 @@ def test_nothing_is_asked_of_the_network(folders, who):
     """In a process of its own, whose first try to look up or to reach another machine would end it.
 
     The command line tells transformers so; from Python, where that is the caller's business, it isn't asked either.
+    Our own engine, which runs first, does not even import it.
     """
     script = f"""
 import os, socket, sys
@@ -209,6 +210,8 @@ if sys.argv[1] == "command":
     assert main(["run", "the bank", "--model", {str(folders("llama"))!r}, "--engine", "transformers"]) == 0
 else:
     import attnscope
+    attnscope.inspect("the bank", model={str(folders("llama"))!r})
+    assert "transformers" not in sys.modules
     attnscope.inspect("the bank", model={str(folders("llama"))!r}, engine="transformers")
 import huggingface_hub
 assert huggingface_hub.constants.HF_HUB_OFFLINE == (sys.argv[1] == "command")
@@ -216,14 +219,3 @@ assert ("HF_HUB_OFFLINE" in os.environ) == (sys.argv[1] == "command")
 """
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "TRANSFORMERS_"))}
     subprocess.run([sys.executable, "-c", script, who], check=True, env=clean, stdout=subprocess.DEVNULL)
-
-
-def test_our_own_engine_leaves_transformers_alone(folders):
-    script = f"""
-import sys
-from attnscope.config import RunConfig, TextInput
-from attnscope.pipeline import inspect
-inspect(RunConfig((TextInput("the bank"),), {str(folders("llama"))!r}))
-assert "transformers" not in sys.modules
-"""
-    subprocess.run([sys.executable, "-c", script], check=True)
