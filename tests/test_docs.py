@@ -95,6 +95,7 @@ def inputs(tmp_path_factory):
     texts = str(folder / "texts.txt")
     assert main(["batch", texts, "--quiet", "-o", str(folder / "dump.jsonl")]) == 0
     assert main(["batch", texts, "--quiet", "--stage", "weights", "-o", str(folder / "matrices")]) == 0
+    assert main(["batch", texts, "--quiet", "--keep", "effects", "-o", str(folder / "effects.jsonl")]) == 0
     return folder
 
 

@@ -7,7 +7,7 @@ import os
 import sys
 from contextlib import nullcontext, suppress
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from attnscope.cli.process import PipeClosed, checked_stdout, forbid_network, one_line_warnings, print_notice
 from attnscope.errors import AttnscopeError, Exit

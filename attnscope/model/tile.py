@@ -60,8 +60,6 @@ class Tile:
         scores: (B, h, q, k), as are scaled, masked and weights; None where no recorder reads it.
         scaled: See scores.
         masked: −inf where not allowed.
-        below: How many bits a masked score is below the largest logit of its row: (masked − largest) / ln 2.
-        log_sum: log₂ Σ 2^below of each row with the sink's part, (B, h, q): log₂ of a weight is below − log_sum.
         weights: 0 in a fully masked row.
         output: (B, h, q, Ev).
         fully_masked: True where a query may see nothing, broadcastable to (B, h, q); None where every query sees
@@ -81,8 +79,6 @@ class Tile:
     scores: Tensor | None
     scaled: Tensor | None
     masked: Tensor
-    below: Tensor
-    log_sum: Tensor
     weights: Tensor
     output: Tensor
     fully_masked: Tensor | None

@@ -23,7 +23,8 @@ TILE = 1 << 20  # scores in a tile, at least …
 TILE_ROWS = 32  # … so many rows of them, …
 ENOUGH_ROWS = 128  # … or so many, where these are twice the scores at most
 WINDOW_ROWS = 256  # rows of a tile under a window, at most
-STAGES = 4  # tensors of a tile's size: three stages, and what recorders make of them, …
+STAGES = 3  # tensors of a tile's size: two stages, and what recorders make of them, …
+SINK = 3  # … what a softmax with sinks makes, and what is copied because of it, …
 BIAS = 2  # … and a bias and the distances that it is made of
 BUFFERS = 24 << 20  # what products of matrices need besides, whatever their size
 OF_A_THREAD = 16 << 20  # what another thread's products and small blocks need, whatever their size
@@ -205,7 +206,7 @@ def _tile_bytes(c: ModelConfig, d: MemoryDemand) -> tuple[int, int]:
     scores = _tile_scores(d, d.tiled_queries, d.heads)
     widening = any(not _windowed(mask) and any(term.left_to_right for term in mask) for mask in d.masks)
     shapes = min(SHAPES, d.tokens // NARROWER, -(-d.tiled_queries // ENOUGH_ROWS)) * widening
-    unrecorded = STAGES + BIAS * (c.positions == "alibi")
+    unrecorded = STAGES + SINK * c.sinks + BIAS * (c.positions == "alibi")
     rows = min(d.tiled_queries, max(TILE_ROWS, scores // a_row))
     near = max((within for within in WITHIN if within < d.tokens), default=0)  # to both sides of every row of a tile
     at_once = max(1, min(d.heads, scores // (a_row * rows)))

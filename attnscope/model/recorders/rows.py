@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from math import log
 from threading import Lock
 
 import torch
@@ -74,8 +75,8 @@ class RowRecorder(BaseRecorder):
         if not self._statistics:
             return
         box = self.rows[overlap.rows][0], self.rows[overlap.rows][-1] + 1, tile.k0, tile.k1
-        below, log_sum, weights = map(overlap.row_span, (tile.below, tile.log_sum, tile.weights))  # (B, h, r, …)
-        rows = _TileRows(weights, below, log_sum, sink, box, self._kinds, tile, same=self.sources.same)
+        weights, masked = overlap.row_span(tile.weights), overlap.row_span(tile.masked)  # (B, h, r, k)
+        rows = _TileRows(weights, masked, sink, box, self._kinds, tile, same=self.sources.same)
         found = torch.stack([one.compute(rows) for one in self._statistics])
         values = overlap.select_rows(found)  # (statistics, B, h, r)
         if fully_masked is not None:
@@ -89,8 +90,7 @@ class _TileRows:
 
     Args:
         weights: (B, h, r, k).
-        below: Tile.below of these rows, likewise.
-        log_sum: Tile.log_sum of these rows, (B, h, r).
+        masked: Masked scores, likewise.
         sink: What the rows give to a sink, (B, h, r); None where there is none.
         box: The rows and keys of these weights: first row, end of the rows, first key, end of the keys.
         kinds: Kind to keys of that kind, (B, K), bool.
@@ -101,8 +101,7 @@ class _TileRows:
     def __init__(
         self,
         weights: Tensor,
-        below: Tensor,
-        log_sum: Tensor,
+        masked: Tensor,
         sink: Tensor | None,
         box: tuple[int, int, int, int],
         kinds: Mapping[str, Tensor],
@@ -110,19 +109,24 @@ class _TileRows:
         *,
         same: bool,
     ) -> None:
-        self.weights, self._below, self._log_sum, self._sink, self._box = weights, below, log_sum, sink, box
+        self.weights, self._masked, self._sink, self._box = weights, masked, sink, box
         self._kinds, self._tile, self._same = kinds, tile, same
 
     def entropy(self) -> Tensor:
-        """Return the entropy of every row, in bits: −Σ w log₂ w, with log₂ w = below − log_sum.
+        """Return the entropy of every row, in bits.
 
-        Σ w is 1, less what a sink takes.
+        −Σ w log w with log w = (s − s_max) + log w_max: two numbers a row instead of a logarithm a cell. Σ w is 1, less
+        what a sink takes.
         """
+        buffer = self._tile.workspace.buffer("recorder", self._masked.shape, self._masked.device)
+        lower = torch.sub(self._masked, self._masked.amax(-1, keepdim=True), out=buffer)
         begin, end = (place - self._tile.k0 for place in self._tile.all_visible_range)
-        for side in (self._below[..., :begin], self._below[..., end:]):
+        for side in (lower[..., :begin], lower[..., end:]):
             side.clamp_(min=_LOWEST)
-        whole = self._log_sum if self._sink is None else self._log_sum * (1 - self._sink)
-        return whole.sub(sums_of_products(self.weights, self._below)).clamp_min_(0.0)
+        top = self.weights.amax(-1)
+        # 0 · log 0 is 0 where the sink leaves nothing that float32 can hold
+        whole = top.log_() if self._sink is None else torch.special.xlogy(1 - self._sink, top)
+        return whole.add_(sums_of_products(self.weights, lower)).neg_().div_(log(2)).clamp_min_(0.0)
 
     def on_first(self) -> Tensor:
         """Return the weight on the first key."""
