@@ -247,7 +247,7 @@ def _factors(spec: AttentionSpec, needs_scores: bool) -> tuple[float, float]:
 
 
 def _apply_softcap_and_bias(scaled: Tensor, spec: AttentionSpec, block: TileBlock, heads: Tensor) -> None:
-    """Soft-cap and bias, in place."""
+    """Apply the soft-cap and add the bias, in place."""
     if spec.softcap is not None:
         scaled.div_(spec.softcap).tanh_().mul_(spec.softcap)
     if spec.bias is not None:

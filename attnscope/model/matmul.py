@@ -19,7 +19,7 @@ def uses_onednn(x: Tensor, weight: Tensor) -> bool:
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, after: tuple[str, str] | None = None) -> Tensor:
-    """x·weightᵀ + bias as `torch.nn.functional.linear`, by oneDNN where that can do it.
+    """Return x·weightᵀ + bias as `torch.nn.functional.linear` does, by oneDNN where that can do it.
 
     Args:
         x: (…, E).
@@ -37,7 +37,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, after: tuple[s
 
 
 def matmul_transposed(a: Tensor, b: Tensor, out: Tensor | None = None) -> Tensor:
-    """a·bᵀ of every pair of matrices.
+    """Return a·bᵀ of every pair of matrices.
 
     Args:
         a: (…, M, E).
@@ -60,7 +60,7 @@ def matmul_transposed(a: Tensor, b: Tensor, out: Tensor | None = None) -> Tensor
 
 
 def sums_of_products(a: Tensor, b: Tensor) -> Tensor:
-    """Σ a·b over the last dimension of two float32 tensors (…, K), without their product in memory: (…)."""
+    """Sum a·b over the last dimension of two float32 tensors (…, K), without their product in memory: (…)."""
     if a.device.type != "cpu":
         return (a * b).sum(-1)
     starts = range(0, max(1, a.shape[-1]), _DOT)

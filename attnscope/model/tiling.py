@@ -151,6 +151,6 @@ def contiguous_runs(rows: Sequence[int], most: int) -> Iterator[tuple[int, int]]
 
 
 def _round_up(width: int) -> int:
-    """So many keys or up to a sixteenth more: tiles of few different widths, as each costs a preparation."""
+    """Round up by at most a sixteenth, so that tiles have few different widths: each costs a preparation."""
     step = 1 << max(0, width.bit_length() - 5)
     return -(-width // step) * step

@@ -128,7 +128,7 @@ def _first(rows: Tensor, count: int) -> tuple[Tensor, Tensor]:
 
 
 def _by_argmax(rows: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Return by NumPy's `argmax`, which gives the first of equals, and is the fastest for a few."""
+    """Find them one after the other by NumPy's `argmax`, which gives the first of equals and is fastest for a few."""
     flat = rows.cpu().view(-1).numpy()  # a view or an error, never a copy: −inf written here must be seen in `cells`
     cells, starts = flat.reshape(rows.shape), np.arange(0, flat.size, rows.shape[1])
     places, values = np.empty((count, len(rows)), np.int64), np.empty((count, len(rows)), np.float32)
@@ -143,7 +143,7 @@ def _by_argmax(rows: Tensor, count: int) -> tuple[Tensor, Tensor]:
 
 
 def _by_chunks(rows: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Return the `count` largest are in one of the `count` chunks with the largest maxima, or in the rest."""
+    """Look only into the `count` chunks with the largest maxima, and into what is left over: the largest are there."""
     n, size = rows.shape
     whole = size // _CHUNK * _CHUNK
     peaks = rows[:, :whole].view(n, -1, _CHUNK).amax(-1)  # (n, size / chunk)
