@@ -89,7 +89,7 @@ def _rows_of_a_group() -> Plant:
 def _a_row_for_every_contributor() -> Plant:
     """As it was: statistics of a row stand beside each of its contributors."""
     rows = tables._rows
-    return tables, "_rows", lambda record: (part for part in (*rows(record), *rows(record)))
+    return _made_otherwise("rows", lambda record: (part for part in (*rows(record), *rows(record))))
 
 
 def _keys_by_their_column() -> Plant:
@@ -99,7 +99,11 @@ def _keys_by_their_column() -> Plant:
         for part in matrices(record):
             yield part | {"value": part["value"][::-1]}
 
-    return tables, "_matrices", wrong
+    return _made_otherwise("matrices", wrong)
+
+
+def _made_otherwise(kind: str, rows: Callable[[Any], Any]) -> Plant:
+    return tables, "_KINDS", {**tables._KINDS, kind: (tables._KINDS[kind][0], rows)}
 
 
 def _shards_of_the_record_before() -> Plant:
