@@ -65,12 +65,12 @@ class OutputHead(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How the last block's hidden states become logits over the vocabulary.
 
     Attributes:
-        norm: They are normed first (the final norm of a pre-norm stack).
-        transform: Non-linearity of a dense layer with a norm behind it (BERT); None where there is no such layer.
-        tied: The matrix that gives the logits is the token embedding, not one of its own.
+        norm: Hidden states are normed first (the final norm of a pre-norm stack).
+        transform: Non-linearity of a dense layer followed by a norm (BERT); None if there is no such layer.
+        tied: The output matrix is the token embedding, not a separate one.
         bias: Every logit has a bias.
         softcap: c of c·tanh(x/c) on the logits; None for none.
-        predicts: It gives logits; False where the weights hold the final norm alone.
+        predicts: The head gives logits; False if the weights hold only the final norm.
     """
 
     norm: bool = True
@@ -93,7 +93,7 @@ class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         d_head: Width of a query and a key.
         d_value: Width of a value.
         d_mlp: Hidden width of the MLP; 0 where there is none.
-        max_positions: Longest text the model takes; None where nothing limits it.
+        max_positions: Largest number of tokens that the model takes; None if there is no limit.
         mask: Mask expression of every layer, such as `causal`.
         windows: Per layer, N of an additional `window:N`, or None; empty where no layer has one.
         scale: Factor on q·k; None for 1/√d_head.
@@ -104,12 +104,12 @@ class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         qk_norm: Queries and keys are normed before positions are applied, per head or all heads as a `whole`.
         out_projection: Concatenated heads go through a linear layer.
         cross_attention: Keys and values come from a second text (`--context`), embedded once, in every layer.
-        positions: How position gets in.
+        positions: Kind of position encoding.
         position_offset: First row of the learned position table that is used.
         padding_id: Id of a token that takes this row of the position table and is not counted (RoBERTa); None for none.
-        rope: Rotary parameters, where positions is `rope`.
-        rope_local: Those of layers with a window, where they have their own; None elsewhere.
-        rope_layers: Per layer, whether positions get in at all, where positions is `rope`; empty where all do.
+        rope: Rotary parameters, if positions is `rope`.
+        rope_local: Rotary parameters of the layers with a window, if they differ; otherwise None.
+        rope_layers: Whether each layer uses positions, if positions is `rope`; empty if all do.
         n_segments: Rows of the segment embedding; 0 where there is none.
         embedding_norm: The embedding is normed before the first block.
         embedding_scale: Factor on the token embedding; None for 1.
@@ -123,13 +123,14 @@ class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         parallel: Attention and MLP read the same input (GPT-NeoX).
         activation: Non-linearity of the MLP.
         gated: The MLP multiplies two branches (GLU).
-        glu_limit: What bounds those branches, the activated one from above, the other on both sides; None for nothing.
+        glu_limit: Bound of those branches: of the activated one from above, of the other on both sides; None for no
+            bound.
         glu_plus_one: 1 is added to the branch that is not activated (gpt-oss).
         mlp_bias: The MLP has biases.
-        n_experts: MLPs side by side, of which a router chooses some for each token; 0 where there is one for all.
-        experts_per_token: How many it chooses.
+        n_experts: Number of MLPs in a layer, of which a router chooses some for each token; 0 for a single MLP.
+        experts_per_token: Number of experts that the router chooses for each token.
         router_bias: The router has a bias.
-        head: The final norm, and what predicts tokens; None where the weights hold neither.
+        head: The final norm and the output head; None if the weights hold neither.
     """
 
     vocab_size: Size
@@ -226,7 +227,7 @@ def check_sizes(config: ModelConfig, where: str) -> None:
             more experts for a token than there are.
     """
     if config.n_heads % config.n_kv_heads:
-        found = f"{config.n_kv_heads} key/value heads do not divide {config.n_heads} heads"
+        found = f"n_heads is {config.n_heads}, but n_kv_heads is {config.n_kv_heads}"
         raise AttnscopeError(found, where=where, hint="n_heads must be a multiple of n_kv_heads")
     if config.positions == "rope" and config.rotary_width % 2:
         found = f"rotary width {config.rotary_width} is odd"
@@ -237,16 +238,16 @@ def check_sizes(config: ModelConfig, where: str) -> None:
         found = f"{len(config.windows)} windows for {config.n_layers} layers"
         raise AttnscopeError(found, where=where, hint="give one window per layer")
     if config.rope_layers and len(config.rope_layers) != config.n_layers:
-        found = f"{len(config.rope_layers)} of rope_layers for {config.n_layers} layers"
-        raise AttnscopeError(found, where=where, hint="give one per layer")
+        found = f"rope_layers has {len(config.rope_layers)} values for {config.n_layers} layers"
+        raise AttnscopeError(found, where=where, hint="give one value per layer")
     if bool(config.n_experts) != bool(config.experts_per_token) or config.experts_per_token > config.n_experts:
-        found = f"{config.experts_per_token} of {config.n_experts} experts for each token"
+        found = f"n_experts is {config.n_experts}, but experts_per_token is {config.experts_per_token}"
         raise AttnscopeError(
-            found, where=where, hint="n_experts must be at least experts_per_token, and both must be 0 or neither"
+            found, where=where, hint="n_experts must be at least experts_per_token; set both, or neither"
         )
     if config.n_experts and not config.d_mlp:
-        found = f"{config.n_experts} experts without a width"
-        raise AttnscopeError(found, where=where, hint="set d_mlp, the hidden width of each")
+        found = f"n_experts is {config.n_experts}, but d_mlp is not set"
+        raise AttnscopeError(found, where=where, hint="set d_mlp, the hidden width of each expert")
 
 
 def _check_scaling(rope: Rope | None, d_head: int, where: str) -> None:
@@ -281,13 +282,13 @@ Positions = str | tuple[int | slice | str, ...]  # as typed, or numbers, slices 
 
 
 class TextInput(msgspec.Struct, frozen=True):
-    """One text to look at.
+    """One text to run through the model.
 
     Attributes:
         text: The text.
-        pair: An encoder's second segment.
-        context: Where keys and values come from under cross-attention.
-        where: Where it came from, for errors: `TEXT`, or a file and a line.
+        pair: The second segment, for an encoder.
+        context: The text that provides keys and values in cross-attention.
+        where: Origin of the text, for errors: `TEXT`, or a file and a line.
     """
 
     text: str
@@ -297,47 +298,50 @@ class TextInput(msgspec.Struct, frozen=True):
 
 
 class RunConfig(msgspec.Struct, frozen=True):
-    """What the user asked of `attnscope run`.
+    """A request to `attnscope run`.
 
     Attributes:
         texts: The texts.
-        model: HF-layout folder or name of a shipped sample; None where `config` is given.
-        config: TOML file, or name of a shipped config; None where `model` is given.
-        adapter: Folder of a LoRA adapter that is added to the model's weights; None for none.
+        model: Model folder or file, repository in the Hugging Face cache, or name of a bundled sample; None if `config`
+            is given.
+        config: TOML file, or name of a bundled config; None if `model` is given.
+        adapter: Folder of a LoRA adapter to add to the model's weights; None for none.
         tokenizer: A tokenizer that replaces the model's own: a file, folder or name; None for its own.
         mask: Mask expression; `own` is the model's.
         matrices: Arrays that the expression names, (queries, keys), bool, True where allowed.
-        what_if: What a changed mask changes.
-        hide: Tokens that no query sees, as typed or as Python values; None for none.
+        what_if: What a different mask applies to: the whole `stack`, or only the softmax over the `same-scores`.
+        hide: Tokens to hide from every query, as typed or as Python values; None for none.
         layer: Layers, as typed.
         head: Heads, as typed.
         query: Rows, as typed or as Python values; None for all (or the first `window`).
-        key: Columns, likewise; None for all (or the first `window`).
+        key: Columns, in the same form; None for all (or the first `window`).
         stages: Stages whose matrices are kept.
-        top: Contributors per query.
-        by: What ranks them.
+        top: Number of contributors per query.
+        by: Measure that ranks contributors.
         special: Special tokens and the first token take part in the ranking.
         device: `auto`, `cpu`, `cuda`, `cuda:N`, `mps`.
-        dtype: Type that the model runs in.
-        window: Tokens of the longest text whose matrices are shown, and rows and columns next to those that the user
-            names; None for every one.
-        pool: Runs, each way, of a pooled map that is shown; None for one only where a text is longer than `window`.
-        truncate: Cut texts that are longer than the model takes, and say so.
-        max_memory: Bytes that the run may take; None for half of what is free.
-        threads: CPU threads to compute with; None for what `system.threads.count_threads` finds.
-        engine: Who computes queries, keys and values: attnscope itself, or `transformers`.
-        part: Which attention of a model with two halves is looked at; None where there is only one.
-        hash_weights: The Report carries a hash over the whole weights.
-        predict: Show what the model predicts; None where its checkpoint has a head and that costs little.
-        target: Tokens whose logit, or the difference of whose logits, is taken apart; empty for the most probable one,
-            None where that is not asked for.
-        generate: Tokens that the model continues each text by.
-        auto_key: Columns that `auto` ranks heads by, likewise, where all are kept; None for those of `key`.
-        show_padding: Matrices of texts that are shorter than the longest have rows and columns of padding, too.
-        measure: `weights` for the attention of heads, or a measure of token to token over layers (see report.flow).
-        picture: The findings become an .svg, which is put together as a whole before it is written.
-        ignore_key: Keys of config.json that the user wants ignored.
-        trust_config: Read a config.json that names model code of its own, which is not run.
+        dtype: Data type of the model.
+        window: Length in tokens of the longest text whose matrices are shown whole; also the number of rows and columns
+            shown beside those that the user names; None for no limit.
+        pool: Size of a pooled map to show; None for a map only if a text is longer than `window`.
+        truncate: Truncate texts that exceed the model's limit, with a note.
+        max_memory: Limit on memory in bytes; None for half of the free memory.
+        threads: Number of CPU threads; None for what `system.threads.count_threads` finds.
+        engine: Engine that computes queries, keys and values: `native`, or `transformers`.
+        part: Attention of an encoder-decoder to show; None if the model has only one part.
+        hash_weights: Record a hash of all weights in the Report.
+        predict: Show the model's predictions; None for only if the checkpoint has an output head and predictions cost
+            little.
+        target: Tokens whose logit, or whose difference of logits, to break down; empty for the most probable one, None
+            for no breakdown.
+        generate: Number of tokens by which the model continues each text.
+        auto_key: Columns by which `auto` ranks heads, in the same form, if all columns are kept; None for those of
+            `key`.
+        show_padding: Also keep the rows and columns of padding of texts that are shorter than the longest.
+        measure: `weights` for the attention of heads, or a measure over layers (see report.flow).
+        picture: The findings are written as an .svg, which is built as a whole before it is written.
+        ignore_key: Keys of config.json to ignore.
+        trust_config: Accept a config.json that refers to its own model code, which is not run.
     """
 
     texts: tuple[TextInput, ...]

@@ -49,13 +49,13 @@ def sides_of(texts: Sequence[Any], options: Mapping[str, Any]) -> tuple[str, lis
     given = {**options, "text": list(texts) if len(texts) > 1 else texts[0]}
     several = {name: value for name, value in given.items() if name in _AXES and isinstance(value, list)}
     if len(several) > 1:
-        hint = "compare one thing at a time; what all sides have is a tuple, such as layer=(0, 1)"
+        hint = "compare one thing at a time; write a selection that all sides share as a tuple, such as layer=(0, 1)"
         raise UsageError(f"{' and '.join(sorted(several))} are lists", hint=hint)
     if not several:
         if given.get("mask") is not None:
             hint = "pass a list, such as mask=['own', 'causal']"
             raise UsageError(
-                f"{mask_name(given['mask'])!r:.80} has no other mask to be compared with", where="mask", hint=hint
+                f"{mask_name(given['mask'])!r:.80} needs another mask to be compared with", where="mask", hint=hint
             )
         hidden = given.get("hide")
         several = {"mask": ["causal", "bidirectional"]} if hidden is None else {"hide": [None, hidden]}

@@ -99,7 +99,7 @@ class InputReader:
             if hash(item.id) not in twice:
                 continue
             if item.id in seen:
-                found = f"duplicate id {item.id!r}, first used in line {seen[item.id]}"
+                found = f"duplicate id {item.id!r}, first used on line {seen[item.id]}"
                 raise AttnscopeError(found, where=f"{self.name}:{item.line}", hint="make every id unique")
             seen[item.id] = item.line
 
@@ -147,6 +147,8 @@ def _open(name: str) -> BinaryIO:
         wait_for_data(descriptor)
         with file:
             return _spool(file, name)
+    except FileNotFoundError as e:
+        raise AttnscopeError("no such file", where=name) from e
     except (OSError, ValueError) as e:
         raise AttnscopeError(f"cannot be read ({getattr(e, 'strerror', None) or e})", where=name) from e
 

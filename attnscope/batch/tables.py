@@ -71,10 +71,11 @@ def kind_of(settings: Settings, asked: str | None) -> str:
         return there[0]
     if asked is None:
         found = f"a dump of {', '.join(settings.keep)} cannot become a table"
-        raise AttnscopeError(found, hint="dump with --keep top,rows, or convert to .jsonl")
+        raise AttnscopeError(found, hint="run batch with --keep top,rows, or convert to .jsonl")
     if asked not in there:
         option = "--stage weights" if asked == "matrices" else f"--keep {TABLES[asked]}"
-        raise AttnscopeError(f"the dump has no {asked}", hint=f"dump with {option}; this dump has {', '.join(there)}")
+        hint = f"run batch with {option}; this dump has {', '.join(there)}"
+        raise AttnscopeError(f"the dump has no {asked}", hint=hint)
     return asked
 
 

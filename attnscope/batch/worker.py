@@ -53,7 +53,7 @@ def run_config(settings: Settings, given: RunConfig) -> RunConfig:
         word = parse_indices(typed, option).word
         if word == "auto":
             raise UsageError(
-                "auto cannot be used: it would choose a different one for every text",
+                "auto cannot be used, since it would choose differently for every text",
                 where=option,
                 hint="use all, mean or numbers",
             )

@@ -151,7 +151,7 @@ def _architecture(metadata: Mapping[str, Any], path: Path) -> tuple[str, _Archit
         hint = "merge them with llama.cpp's llama-gguf-split"
         raise AttnscopeError(f"is one of {parts} parts of a model", where=path, hint=hint)
     if not isinstance(name, str) or name not in _ARCHITECTURES:
-        hint = f"of GGUF files, these are read: {', '.join(_ARCHITECTURES)}; others as safetensors"
+        hint = f"supported in GGUF files: {', '.join(_ARCHITECTURES)}; use the safetensors version of other models"
         raise AttnscopeError(f"general.architecture is {format_value(name)}", where=path, hint=hint)
     return name, _ARCHITECTURES[name]
 

@@ -134,8 +134,6 @@ def not_cached(name: str, known: list[str], where: str | None) -> AttnscopeError
     elif near.startswith("did"):
         hint = near
     else:
-        hint = (
-            f"to download it, run: hf download {name} (or attnscope pull {name}, which leaves out what it cannot use)"
-        )
+        hint = f"to download it, run: hf download {name} (or attnscope pull {name}, which skips files it does not need)"
     found = "no such folder, bundled sample or repository in the Hugging Face cache"
     return AttnscopeError(found, where=f"{where}: {name}" if where else name, hint=hint)

@@ -126,14 +126,14 @@ def _sentence_transformers(path: Path) -> Located:
     inner = transformer_folder(path)
     if inner is None and not _has(path, CONFIG):
         hint = f"pass the folder of the model that has a {CONFIG}"
-        raise AttnscopeError("names no transformer in a folder of its own", where=path / MODULES, hint=hint)
+        raise AttnscopeError("names no transformer in a subfolder", where=path / MODULES, hint=hint)
     found = path / (inner or "")
     details = (f"the transformer of a sentence-transformers folder: {inner}",) if inner else ()
     notes: tuple[str, ...] = ()
     if _has(found, _BEFORE):
         settings = as_object(read_json(found / _BEFORE, cap=MAX_CONFIG), str(found / _BEFORE))
         if settings.get("do_lower_case") is True:
-            notes = ("sentence-transformers lower-cases texts before its tokenizer; here they are as given",)
+            notes = ("sentence-transformers lower-cases texts before tokenizing them; attnscope does not",)
     return Located(found, notes=notes, details=details)
 
 

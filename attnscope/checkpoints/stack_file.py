@@ -147,6 +147,7 @@ def _check_mask(model: dict[str, Any], path: Path) -> None:
         except UsageError as e:
             raise AttnscopeError(e.found, where=e.where, hint=e.hint) from e
         if any(isinstance(term, Own) for term in terms):
-            raise AttnscopeError("'own' is not possible here", where=f"{path}: mask", hint="set the mask itself")
+            found = "'own' cannot be the model's own mask"
+            raise AttnscopeError(found, where=f"{path}: mask", hint="use an expression such as causal")
         if any(isinstance(term, MatrixFile) for term in terms):
             raise AttnscopeError("a file cannot be the model's mask", where=f"{path}: mask", hint="pass it with --mask")

@@ -177,7 +177,7 @@ def _refuse(path: Path, present: set[str], name: str | None, family: Any) -> Att
         return AttnscopeError("has no tokenizer", where=path, hint=_HINT)
     listed = ", ".join(there)
     if name is None or name in _GENERIC:
-        why = f"nothing says how a {format_value(family)} splits texts with them"
+        why = f"it is unknown which tokenizer {format_value(family)} uses with them"
     else:
-        why = f"a {format_value(name)} of a {format_value(family)} cannot be built from them"
+        why = f"the {format_value(name)} of {format_value(family)} cannot be built from them"
     return AttnscopeError(f"has no {TOKENIZER}, but {listed}: {why}", where=path, hint=_HINT)

@@ -70,7 +70,7 @@ def _say_stopped(begun: "list[tuple[Callable[[], int], int]]", target: DumpOutpu
     if target.quiet or str(target.output) == "-" or target.output.suffix == ".json":
         return
     if not begun:
-        print_notice("stopped", "while starting; nothing new saved")
+        print_notice("stopped", "while starting; nothing new was saved")
     else:
         ((saved, total),) = begun
         command = "the same command without --force" if target.force else "the same command"

@@ -54,12 +54,12 @@ def check_output(show: OutputOptions, command: Command, inputs: Iterable[object]
     """
     if show.output is None:
         if show.look != "figure":
-            raise UsageError("applies to a file", where="--look", hint="add --output picture.svg")
+            raise UsageError("applies only to files", where="--look", hint="add --output picture.svg")
         return
     for name in inputs:
         with suppress(OSError, ValueError):  # one of them does not exist, or cannot
             if name is not None and os.path.samefile(show.output, str(name)):
-                raise AttnscopeError("is the input", where=show.output, hint="choose another output")
+                raise AttnscopeError("is the input file", where=show.output, hint="choose another output")
     from attnscope.files.atomic import check_target
 
     check_target(show.output, force=True)  # that a file exists is said last: --force helps only then

@@ -63,8 +63,8 @@ class TokenizerOptions:
             raise UsageError("needs weights", where="--words", hint="add weights to --stage")
         for name in ("words", "ids"):
             if getattr(self, name) and (show.output is not None or show.format == "json"):
-                hint = "remove it, or read the tokens, with ids and spans, from the file"
-                raise UsageError("applies only to what a terminal shows", where=f"--{name}", hint=hint)
+                hint = "remove it; files have all tokens with ids and spans"
+                raise UsageError("applies only to output in a terminal", where=f"--{name}", hint=hint)
 
 
 def run(

@@ -107,15 +107,16 @@ def _refuse_file_name(option: str, text: str) -> None:
     looks = text.split() == [text] and path.suffix.lower() in (*_LINES, *_RECORDS, *_FINDINGS)
     if not named and not looks:
         return
+    import shlex
+
     if option != "TEXT":
         hint = f"pass the text itself; with a space at the end, {option} '{text} ' is taken literally"
     else:
-        reads = f"--file {text} reads one text per line"
+        hint = f"use --file {shlex.quote(text)} to read one text per line, or - to read one text from standard input"
         if path.suffix.lower() in _RECORDS:
-            reads = f"attnscope batch {text} reads it"
+            hint = f"use attnscope batch {shlex.quote(text)} to read its records"
         elif path.suffix.lower() in _FINDINGS:
-            reads = "compare reads saved reports, .json"
-        hint = f"{reads}; - reads the text itself from standard input"
+            hint = "use attnscope compare for saved reports"
     raise UsageError(f"'{text}' is a file name, not a text", where=option, hint=hint)
 
 

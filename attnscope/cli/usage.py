@@ -14,7 +14,7 @@ def to_usage_error(error: TyperException) -> UsageError:
     if option and message.startswith("No such option"):
         return UsageError(f"no such option '{option}'", hint=_near(option, error))
     if message.startswith("Got unexpected extra argument") and _takes_text(error):
-        return UsageError(_lower(message), hint='quote a text of several words: "The bank by the river"')
+        return UsageError(_lower(message), hint='put quotation marks around a text: "The bank by the river"')
     return UsageError(_lower(message), hint=_see_help(error))
 
 

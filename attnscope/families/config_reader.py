@@ -73,9 +73,9 @@ class ConfigReading:
         notes = []
         if self.filled:
             said = _listed([f"{name} = {format_json(value)}" for name, value in self.filled.items()])
-            notes.append(f"keys that config.json leaves out have the defaults of transformers: {said}")
+            notes.append(f"keys missing from config.json have the defaults of transformers: {said}")
         if self.ignored:
-            notes.append(f"config keys that no code of transformers reads, ignored: {_listed(self.ignored)}")
+            notes.append(f"ignored config keys, which no code of transformers reads: {_listed(self.ignored)}")
         return (*notes, *ignored_notes(self.dropped))
 
 
@@ -83,7 +83,7 @@ def ignored_notes(names: Sequence[str]) -> tuple[str, ...]:
     """Return what a reader should know of keys that the user had ignored."""
     if not names:
         return ()
-    return (f"config keys ignored as asked (--ignore-key): {_listed(names)}; the model's own numbers may differ",)
+    return (f"config keys ignored by --ignore-key: {_listed(names)}; the real model's numbers may differ",)
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -13,7 +13,7 @@ from attnscope.families.reader import format_json
 # Entries of `auto_map` whose code turns texts, images or sounds into inputs: it computes no attention.
 _INPUTS = ("AutoTokenizer", "AutoProcessor", "AutoFeatureExtractor", "AutoImageProcessor", "AutoVideoProcessor")
 _FRAMEWORKS = ("TF", "Flax")  # prefixes of the classes of other frameworks
-_HINT = "attnscope runs no code of a folder, and that code may change attention; --trust-config reads the config alone"
+_HINT = "attnscope never runs a folder's code, and it may change attention; --trust-config uses the config alone"
 
 
 def check_trust(
@@ -35,7 +35,7 @@ def check_trust(
     if raw.get("auto_map"):
         foreign = next(_foreign_code(raw, classes if upstreamed else ()), None)
         if foreign is not None and not trusted:
-            found = f"the folder brings its own model code ({foreign})"
+            found = f"the folder has its own model code ({foreign})"
             raise AttnscopeError(found, where=f"{where}: auto_map", hint=_HINT)
         notes.append("config.json refers to custom Python code (auto_map), which was not run")
         if foreign is not None:

@@ -157,12 +157,12 @@ def refusal(name: str, value: Any, family: Family, others: Iterable[Family]) -> 
         return f"did you mean '{near}'?"
     dropout = _DROPOUT.fullmatch(name) and type(value) in (int, float)
     if name in reference.names:
-        return "it may change attention: the code of transformers knows this name; --engine transformers runs it"
+        return "it may change attention: transformers' code has a key of this name; --engine transformers supports it"
     if name in reference.elsewhere and not dropout and not _TOKEN_ID.fullmatch(name):
         return "it may change attention: other architectures of transformers have a key of this name"
     word = next((word for word in ATTENTION_WORDS if word in name.lower()), None)
     if word is not None and not dropout:
-        return f"it may change attention, so attnscope refuses to ignore it: its name has '{word}' in it"
+        return f"it may change attention, so attnscope refuses to ignore it: its name contains '{word}'"
     if not _NAME.fullmatch(name) or len(name) > _LONGEST:
         return "it may change attention, so attnscope refuses to ignore it"
     return None

@@ -44,7 +44,8 @@ def _from_json(path: Path) -> Any:
         raise AttnscopeError("is not a list of rows", where=path, hint=_HINT)
     for i, row in enumerate(rows):
         if len(row) != len(rows[0]):
-            raise AttnscopeError(f"row {i} has {len(row)} cells, row 0 has {len(rows[0])}", where=path, hint=_HINT)
+            found = f"row 0 has length {len(rows[0])}, but row {i} has length {len(row)}"
+            raise AttnscopeError(found, where=path, hint=_HINT)
         wrong = next((j for j, cell in enumerate(row) if not isinstance(cell, bool)), None)
         if wrong is not None:
             raise AttnscopeError(f"row {i}, column {wrong} is {row[wrong]!r}, not a boolean", where=path, hint=_HINT)

@@ -35,8 +35,10 @@ def read_texts(source: str | Path) -> tuple[list[TextInput], list[str]]:
         with open(descriptor, "rb") as file:
             wait_for_data(descriptor)
             return _read_lines(file, str(source))
+    except FileNotFoundError as e:
+        raise AttnscopeError("no such file", where=source) from e
     except (OSError, ValueError) as e:
-        raise AttnscopeError(f"cannot be read: {getattr(e, 'strerror', None) or e}", where=source) from e
+        raise AttnscopeError(f"cannot be read ({getattr(e, 'strerror', None) or e})", where=source) from e
 
 
 def _read_lines(file: BinaryIO, name: str) -> tuple[list[TextInput], list[str]]:

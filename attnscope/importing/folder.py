@@ -95,7 +95,7 @@ def _plan(source: Path) -> dict[str, str]:
     present = set(os.listdir(source))
     if SINGLE in present or INDEX in present:
         hint = f"use it as it is: --model {shlex.quote(str(source))}"
-        raise AttnscopeError("has safetensors already", where=source, hint=hint)
+        raise AttnscopeError("already has safetensors", where=source, hint=hint)
     if _PICKLE_INDEX in present:
         return _shards(source, present)
     for usual, new in ((_PICKLE, SINGLE), (_ADAPTER, ADAPTER_WEIGHTS)):
@@ -104,7 +104,8 @@ def _plan(source: Path) -> dict[str, str]:
     pickles = find_pickles(present)
     if len(pickles) != 1:
         named = f": {', '.join(map(format_value, pickles[:3]))}" if pickles else ""
-        raise AttnscopeError(f"has {len(pickles) or 'no'} pickles{named}", where=source, hint=f"expected {_PICKLE}")
+        found = f"has {len(pickles) or 'no'} files with pickled weights{named}"
+        raise AttnscopeError(found, where=source, hint=f"expected {_PICKLE}")
     return {pickles[0]: SINGLE}
 
 
@@ -153,7 +154,8 @@ def _convert(files: dict[Path, Path], max_memory: int | None) -> list[dict[str, 
     if done.returncode or len(answers) != len(files):
         hint = "raise --max-memory, or download the file again"
         where = list(files)[min(len(answers), len(files) - 1)]
-        raise AttnscopeError(f"could not be read (the process ended with {done.returncode})", where=where, hint=hint)
+        found = f"could not be read (the reading process ended with exit code {done.returncode})"
+        raise AttnscopeError(found, where=where, hint=hint)
     return [answer["tensors"] for answer in answers]
 
 

@@ -41,7 +41,7 @@ def _parse_term(part: str, where: str) -> MaskTerm:
     for term in TERMS:
         if issubclass(term, SizedTerm) and term.word == word:
             if not colon or not size.isascii() or not size.isdigit() or not size.strip("0"):
-                raise UsageError(f"'{part}' needs a size", where=where, hint=f"use {term.form} with N of 1 or more")
+                raise UsageError(f"'{part}' needs a size of 1 or more", where=where, hint=f"use {term.form}")
             if len(size.lstrip("0")) > _SIZE_DIGITS:
                 hint = f"use at most {_SIZE_DIGITS} digits"
                 raise UsageError(f"the size of '{part}' is too large", where=where, hint=hint)

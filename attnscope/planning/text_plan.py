@@ -64,7 +64,7 @@ def with_padding(run: RunConfig, texts: Sequence[TextPlan]) -> list[TextPlan]:
         found.append(replace(text, queries=rows, keys=columns, padding=shown))
     if not any(text.padding for text in found):
         said = "--show-padding: no text is padded" if len({len(text.tokens) for text in texts}) == 1 else None
-        found[0].notes.append(said or "--show-padding: rows or columns of whole texts are not shown")
+        found[0].notes.append(said or "--show-padding: has no effect, since not all rows or columns are shown")
     return found
 
 
@@ -107,7 +107,7 @@ def plan_text(
 
     if text.pair is not None and source.mask_known and "causal" in source.config.mask:
         notes.append(
-            "--pair: the model is a decoder, which is not trained on pairs; no token of the text attends to the pair"
+            "--pair: the model is a decoder and was not trained on pairs; no token of the text attends to the pair"
         )
     causal = any(term.left_to_right for term in used_mask(parse_mask(run.mask), source.config.mask))
     queries, keys, pool, more = _choose_cells(run, text, tokens, context, causal=causal, clip=clip)

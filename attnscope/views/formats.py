@@ -99,7 +99,7 @@ def check_look(path: Path, look: Look) -> None:
         UsageError: It looks like a terminal, and is no .svg.
     """
     if look == "terminal" and path.suffix.lower() != ".svg":
-        raise UsageError(f"'{path.suffix}' has no such look", where="--look", hint="only .svg looks like a terminal")
+        raise UsageError(f"terminal cannot be used with {path.suffix}", where="--look", hint="use an .svg file")
 
 
 def format_for(path: Path, command: Command) -> FileFormat:

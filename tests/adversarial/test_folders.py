@@ -147,7 +147,7 @@ def test_auto_map_runs_nothing(tmp_path: Path) -> None:
     marker = tmp_path / "ran"
     (tmp_path / "evil.py").write_text(f"open({str(marker)!r}, 'w')")
     write_folder(tmp_path, CONFIG | {"auto_map": {"AutoConfig": "evil.Config"}, "trust_remote_code": True})
-    with pytest.raises(AttnscopeError, match="the folder brings its own model code"):
+    with pytest.raises(AttnscopeError, match="the folder has its own model code"):
         open_source(RunConfig((), model=str(tmp_path)), [])
     assert not marker.exists()
     assert "evil" not in sys.modules

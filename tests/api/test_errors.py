@@ -98,7 +98,7 @@ def test_texts_that_are_none(text, said):
         (lambda: attnscope.explain(TEXT, query=0, engine="transformers"), "remove engine, or use inspect"),
         (lambda: attnscope.explain(TEXT, query=0, top=0), "top: 0 is out of range"),
         (lambda: attnscope.explain(TEXT, query=0, stages="weights"), "explain() has no argument 'stages'"),
-        (lambda: attnscope.compare(TEXT, mask="own"), "mask: 'own' has no other mask to be compared with; pass a list"),
+        (lambda: attnscope.compare(TEXT, mask="own"), "mask: 'own' needs another mask to be compared with; pass a"),
         (lambda: attnscope.compare(TEXT, mask=["own"]), "mask: has 1 value; a comparison needs at least two"),
         (lambda: attnscope.compare(TEXT, mask=["own", "causal"], layer=[0, 1]), "layer and mask are lists; compare"),
         (lambda: attnscope.compare(attnscope.inspect(TEXT)), "there is only one report; a comparison needs"),

@@ -53,5 +53,5 @@ def test_what_is_no_mask_is_refused(mask, said):
 
 
 def test_one_array_is_no_comparison():
-    with pytest.raises(attnscope.AttnscopeError, match=r"mask: 'array:\w{8}' has no other mask to be compared with"):
+    with pytest.raises(attnscope.AttnscopeError, match=r"mask: 'array:\w{8}' needs another mask to be compared with"):
         attnscope.compare(TEXT, mask=CAUSAL)

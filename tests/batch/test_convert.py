@@ -225,9 +225,9 @@ def test_a_table_is_no_dump(folder):
         convert(folder / "a.csv", folder / "b.jsonl", force=False)
     dump(folder, TEXTS, name="rows.jsonl", settings=Settings(keep=("rows",)))
     assert convert(folder / "rows.jsonl", folder / "b.csv", force=False)[1] == "rows", "the first that there is"
-    with pytest.raises(AttnscopeError, match="the dump has no contributors; dump with --keep top; this dump has rows"):
+    with pytest.raises(AttnscopeError, match="no contributors; run batch with --keep top; this dump has rows"):
         convert(folder / "rows.jsonl", folder / "c.csv", "contributors", force=False)
-    with pytest.raises(AttnscopeError, match="the dump has no matrices; dump with --stage weights; this dump has rows"):
+    with pytest.raises(AttnscopeError, match="no matrices; run batch with --stage weights; this dump has rows"):
         convert(folder / "rows.jsonl", folder / "c.csv", "matrices", force=False)
     dump(folder, TEXTS, name="pooled.jsonl", settings=Settings(keep=("pooled",)))
     with pytest.raises(AttnscopeError, match="a dump of pooled cannot become a table"):

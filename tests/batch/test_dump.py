@@ -380,7 +380,7 @@ def test_runs_of_a_pooled_map_are_those_of_the_whole_text(tmp_path, config, quer
 
 @pytest.mark.parametrize("option", ["layer", "head"])
 def test_auto_is_refused(tmp_path, option):
-    with pytest.raises(UsageError, match="auto cannot be used: it would choose a different one for every text"):
+    with pytest.raises(UsageError, match="auto cannot be used, since it would choose differently for every text"):
         dump(tmp_path, settings=Settings(**{option: "auto"}))
 
 

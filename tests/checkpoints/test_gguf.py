@@ -86,7 +86,7 @@ def test_info_names_types_and_sizes(tmp_path: Path, capsys: pytest.CaptureFixtur
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"general.architecture": "rwkv6"}, "general.architecture is 'rwkv6'; of GGUF files, these are read: llama, "),
+        ({"general.architecture": "rwkv6"}, "general.architecture is 'rwkv6'; supported in GGUF files: llama, "),
         ({"general.type": "adapter"}, "is a GGUF 'adapter', not a model"),
         ({"split.count": 3}, "is one of 3 parts of a model; merge them with llama.cpp's llama-gguf-split"),
         ({"llama.expert_count": 8}, "llama.expert_count: is 8; only 0 is supported"),

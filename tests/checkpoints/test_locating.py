@@ -41,7 +41,7 @@ def test_the_transformer_of_sentence_transformers_is_opened(tmp_path: Path, inne
         path / inner, details=(f"the transformer of a sentence-transformers folder: {inner}",)
     )
     (path / inner / "sentence_bert_config.json").write_text('{"max_seq_length": 128, "do_lower_case": true}')
-    assert "lower-cases texts before its tokenizer; here they are as given" in locate(str(path)).notes[0]
+    assert "lower-cases texts before tokenizing them; attnscope does not" in locate(str(path)).notes[0]
 
 
 def test_a_transformer_at_the_root_of_sentence_transformers(tmp_path: Path) -> None:
@@ -52,7 +52,7 @@ def test_a_transformer_at_the_root_of_sentence_transformers(tmp_path: Path) -> N
 @pytest.mark.parametrize("inner", [("../x",), ("a/b",), ("..",), (), ("a", "b"), ("\0",)])
 def test_modules_that_name_no_folder_of_their_own(tmp_path: Path, inner: tuple[str, ...]) -> None:
     path = sentence_transformers(tmp_path / "st", *inner)
-    assert "names no transformer in a folder of its own; pass the folder" in refusal(path)
+    assert "names no transformer in a subfolder; pass the folder" in refusal(path)
     assert locate(str(write_folder(path))) == Located(path)
 
 

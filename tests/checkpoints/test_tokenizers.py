@@ -77,14 +77,14 @@ def test_a_vocab_txt_fits_any_model_where_the_class_or_the_user_says_so(tmp_path
     ("files", "config", "said"),
     [
         ([], {}, "has no tokenizer; pass --tokenizer PATH"),
-        (["vocab.txt"], {"model_type": "gpt2"}, "but vocab.txt: nothing says how a 'gpt2' splits texts with them"),
+        (["vocab.txt"], {"model_type": "gpt2"}, "but vocab.txt: it is unknown which tokenizer 'gpt2' uses with them"),
         (["vocab.txt"], {"tokenizer_class": "BertJapaneseTokenizer"},
-         "but vocab.txt: a 'BertJapaneseTokenizer' of a 'bert' cannot be built from them; pass --tokenizer PATH"),
-        (["vocab.json"], {"model_type": "roberta"}, "but vocab.json: nothing says how a 'roberta' splits"),
-        (["spiece.model", "x.tiktoken"], {}, "but spiece.model, x.tiktoken: nothing says"),
+         "but vocab.txt: the 'BertJapaneseTokenizer' of 'bert' cannot be built from them; pass --tokenizer PATH"),
+        (["vocab.json"], {"model_type": "roberta"}, "but vocab.json: it is unknown which tokenizer 'roberta' uses"),
+        (["spiece.model", "x.tiktoken"], {}, "but spiece.model, x.tiktoken: it is unknown"),
         (["vocab.json", "merges.txt"], {"model_type": "llama", "tokenizer_class": "GPT2Tokenizer"},
-         "a 'GPT2Tokenizer' of a 'llama' cannot be built from them"),
-        (["tekken.json"], {"model_type": "mistral"}, "but tekken.json: nothing says"),
+         "the 'GPT2Tokenizer' of 'llama' cannot be built from them"),
+        (["tekken.json"], {"model_type": "mistral"}, "but tekken.json: it is unknown"),
     ],
 )  # fmt: skip
 def test_what_lies_there_is_said_where_none_can_be_built(

@@ -121,11 +121,11 @@ def test_one_bad_record_in_a_thousand_is_3(texts, capsys):
         (
             ["texts.txt", "-o", "a.jsonl", "--layer", "auto"],
             2,
-            "auto cannot be used: it would choose a different one for every text",
+            "auto cannot be used, since it would choose differently for every text",
         ),
         (["texts.txt", "-o", "a.jsonl", "--shard", "3/2"], 2, "there is no shard 3 of 2"),
         (["texts.txt", "-o", "a.jsonl", "--keep", "colums"], 2, "did you mean 'columns'"),
-        (["missing.txt", "-o", "a.jsonl"], 1, "missing.txt: cannot be read (No such file or directory)"),
+        (["missing.txt", "-o", "a.jsonl"], 1, "missing.txt: no such file"),
         (["texts.txt", "-o", "no/a.jsonl"], 1, "no: no such folder"),
         (["texts.txt", "-o", "texts.txt.jsonl", "--layer", "9"], 2, "there is no layer 9"),
     ],

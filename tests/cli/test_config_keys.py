@@ -17,7 +17,7 @@ from tests.helpers.published_configs import PUBLISHED
 
 TEXT = "The bank by the river"
 OVERRIDES = ["--ignore-key", "my_alibi", "--ignore-key", "other_mask", "--trust-config"]
-IGNORED = "config keys ignored as asked (--ignore-key): my_alibi, other_mask; the model's own numbers may differ"
+IGNORED = "config keys ignored by --ignore-key: my_alibi, other_mask; the real model's numbers may differ"
 TRUSTED = "--trust-config: the folder's own code may differ from what is shown"
 
 
@@ -40,7 +40,7 @@ def _run(capfdbinary, *arguments: object) -> tuple[int, str, str]:
 
 def test_each_obstacle_is_named_with_the_option_that_overrides_it(capfdbinary, folder):
     code, _, err = _run(capfdbinary, "run", TEXT, "--model", folder)
-    assert code == 1 and "auto_map: the folder brings its own model code" in err and "--trust-config reads" in err
+    assert code == 1 and "auto_map: the folder has its own model code" in err and "--trust-config uses" in err
     code, _, err = _run(capfdbinary, "run", TEXT, "--model", folder, "--trust-config")
     assert code == 1 and "unknown key 'my_alibi'" in err and "--ignore-key NAME ignores a key" in err
     code, _, err = _run(capfdbinary, "run", TEXT, "--model", folder, "--trust-config", "--ignore-key", "my_alibi")
@@ -66,7 +66,7 @@ def test_overrides_are_shown_in_every_view(capfdbinary, monkeypatch, folder, arg
     assert code == 0, err
     assert IGNORED in out and TRUSTED in out
     if "transformers" not in arguments:  # which ignores whatever it does not know by itself
-        assert "config keys that no code of transformers reads, ignored: language" in out
+        assert "ignored config keys, which no code of transformers reads: language" in out
 
 
 def test_overrides_are_recorded_in_every_file(capfdbinary, tmp_path, folder):
@@ -104,7 +104,7 @@ def test_the_other_side_of_a_comparison_is_shown_with_its_notes(capfdbinary, mon
 
 
 def test_python_says_it_in_its_own_words(folder):
-    with pytest.raises(attnscope.AttnscopeError, match="trust_config=True reads the config alone"):
+    with pytest.raises(attnscope.AttnscopeError, match="trust_config=True uses the config alone"):
         attnscope.inspect(TEXT, model=folder)
     with pytest.raises(attnscope.AttnscopeError, match="ignore_key=NAME ignores a key"):
         attnscope.inspect(TEXT, model=folder, trust_config=True, ignore_key="other_mask")
@@ -136,8 +136,8 @@ def test_a_config_alone_is_described(capfdbinary, monkeypatch, tmp_path):
         "vocabulary 50,257 rows",
         "parameters 124,",
         f"file config.json {path.stat().st_size} B",
-        "note keys that config.json leaves out have the defaults of transformers: n_head = 12",
-        "note config keys that no code of transformers reads, ignored: n_special",
+        "note keys missing from config.json have the defaults of transformers: n_head = 12",
+        "note ignored config keys, which no code of transformers reads: n_special",
     ):
         assert fact in out
     assert "tokenizer" not in out
@@ -153,7 +153,7 @@ def test_a_config_alone_that_is_refused_says_why(capfdbinary, tmp_path):
     path = tmp_path / "any name.json"
     path.write_text(json.dumps({**PUBLISHED["gpt2"], "my_alibi": True}))
     code, _, err = _run(capfdbinary, "info", "--model", path)
-    assert code == 1 and "its name has 'alibi' in it" in err
+    assert code == 1 and "its name contains 'alibi'" in err
     assert _run(capfdbinary, "info", "--model", path, "--ignore-key", "my_alibi")[0] == 0
     path.write_text("[]")
     assert _run(capfdbinary, "info", "--model", path)[0] == 1

@@ -159,7 +159,7 @@ def test_file_has_one_text_per_line(pipeline, tmp_path, capsys):
 
 def test_a_text_that_is_no_text(pipeline, tmp_path, capsys):
     assert main(["run", "--file", str(tmp_path / "missing")]) == 1
-    assert capsys.readouterr().err.startswith(f"attnscope: error: {tmp_path}/missing: cannot be read: ")
+    assert capsys.readouterr().err.startswith(f"attnscope: error: {tmp_path}/missing: no such file")
 
 
 @pytest.mark.parametrize(
@@ -167,19 +167,19 @@ def test_a_text_that_is_no_text(pipeline, tmp_path, capsys):
     [
         (
             ["notes.txt"],
-            "TEXT: 'notes.txt' is a file name, not a text; --file notes.txt reads one text per line; - reads",
+            "TEXT: 'notes.txt' is a file name, not a text; use --file notes.txt to read one text per line, or - to ",
         ),
         (
             ["./a.JSONL"],
-            "TEXT: './a.JSONL' is a file name, not a text; attnscope batch ./a.JSONL reads it; - reads",
+            "TEXT: './a.JSONL' is a file name, not a text; use attnscope batch ./a.JSONL to read its records",
         ),
-        (["bank"], "TEXT: 'bank' is a file name, not a text; --file bank reads one text per line; - reads the text"),
-        (["my notes"], "TEXT: 'my notes' is a file name, not a text; --file"),
+        (["bank"], "TEXT: 'bank' is a file name, not a text; use --file bank to read one text per line, or - to"),
+        (["my notes"], "TEXT: 'my notes' is a file name, not a text; use --file 'my notes' to"),
         (
             ["a.json"],
-            "TEXT: 'a.json' is a file name, not a text; compare reads saved reports, .json; -",
+            "TEXT: 'a.json' is a file name, not a text; use attnscope compare for saved reports",
         ),
-        (["x.npz"], "TEXT: 'x.npz' is a file name, not a text; compare reads saved reports, .json; -"),
+        (["x.npz"], "TEXT: 'x.npz' is a file name, not a text; use attnscope compare for saved reports"),
         ([TEXT, "--pair", "b.md"], "--pair: 'b.md' is a file name, not a text; pass the text itself; with a"),
         ([TEXT, "--context", "bank"], "--context: 'bank' is a file name, not a text; pass the text itself"),
     ],
@@ -261,7 +261,7 @@ def test_an_output_that_is_the_input_is_refused(command, tmp_path, capsys):
     texts = tmp_path / "texts.txt"
     texts.write_text("The bank by the river\n")
     assert main([*command, "--file", str(texts), "--output", str(texts), "--force"]) == 1
-    assert capsys.readouterr() == ("", f"attnscope: error: {texts}: is the input; choose another output\n")
+    assert capsys.readouterr() == ("", f"attnscope: error: {texts}: is the input file; choose another output\n")
     assert texts.read_text() == "The bank by the river\n"
 
 
@@ -270,4 +270,4 @@ def test_an_output_that_is_a_compared_report_is_refused(tmp_path, capsys):
     for path in (one, other):
         assert main(["run", "a b", "--config", "causal", "--output", str(path), "--quiet"]) == 0
     assert main(["compare", str(one), str(other), "--output", str(other), "--force"]) == 1
-    assert capsys.readouterr() == ("", f"attnscope: error: {other}: is the input; choose another output\n")
+    assert capsys.readouterr() == ("", f"attnscope: error: {other}: is the input file; choose another output\n")

@@ -189,9 +189,9 @@ def test_masks(typed):
     ("typed", "said"),
     [
         ("casual", "unknown mask 'casual'; did you mean 'causal'?"),
-        ("window", "'window' needs a size; use window:N with N of 1 or more"),
-        ("window:0", "'window:0' needs a size"),
-        ("prefix:-1", "'prefix:-1' needs a size"),
+        ("window", "'window' needs a size of 1 or more; use window:N"),
+        ("window:0", "'window:0' needs a size of 1 or more"),
+        ("prefix:-1", "'prefix:-1' needs a size of 1 or more"),
         ("causal+", "unknown mask ''"),
     ],
 )

@@ -9,7 +9,7 @@ from attnscope.cli.app import COMMANDS
 
 TEXT = "The bank by the river"
 DASHES = "see attnscope run --help; put -- before a text that starts with '-'"
-QUOTES = 'quote a text of several words: "The bank by the river"'
+QUOTES = 'put quotation marks around a text: "The bank by the river"'
 ENDING = "remove --format: the extension sets the format"
 CASES = [
     ((), "--haed=1", "no such option '--haed'; did you mean '--head'?"),
@@ -19,7 +19,7 @@ CASES = [
     ((), "--head=1x", "--head: cannot read '1x'; use auto, all, mean, 3, 0,2,5-7 or -1"),
     ((), "--layer=7-2", "--layer: the range '7-2' is reversed; use 2-7"),
     ((), "--mask=casual", "--mask: unknown mask 'casual'; did you mean 'causal'?"),
-    ((), "--mask=window:0", "--mask: 'window:0' needs a size; use window:N with N of 1 or more"),
+    ((), "--mask=window:0", "--mask: 'window:0' needs a size of 1 or more; use window:N"),
     ((), "--what-if=stakc", "--what-if: must be stack or same-scores, not 'stakc'; did you mean 'stack'?"),
     ((), "--by=norm", "--by: must be weight, value, projected or logit, not 'norm'"),
     ((), "--stage=weights,soft", "--stage: unknown stage 'soft'; known: scores, scaled, masked, weights, output"),
@@ -37,8 +37,8 @@ CASES = [
     ((), "--max-memory=0", "--max-memory: must be at least one byte"),
     (("--format=heat",), "--output=a.svg", f"--format heat cannot be written to a .svg file; {ENDING}"),
     ((), "--output=a.jpg", "a.jpg: unknown extension '.jpg'; use .json .txt .svg .png .safetensors .npz"),
-    ((), "--look=terminal", "--look: applies to a file; add --output picture.svg"),
-    (("--look=terminal",), "--output=a.png", "--look: '.png' has no such look; only .svg looks like a terminal"),
+    ((), "--look=terminal", "--look: applies only to files; add --output picture.svg"),
+    (("--look=terminal",), "--output=a.png", "--look: terminal cannot be used with .png; use an .svg file"),
     ((), "--output=json", "json: the name has no extension; use .json .txt .svg .png .safetensors .npz"),
     (("--model=a",), "--config=b", "--model and --config cannot be used together; pass one of them"),
     ((), "--file=a.txt", "--file and TEXT cannot be used together; pass one of them"),

@@ -43,7 +43,7 @@ def test_what_is_no_boolean_matrix_is_refused(tmp_path, name, matrix, said):
 @pytest.mark.parametrize(
     ("name", "data", "said"),
     [
-        ("m.json", b"[[true], [true, false]]", "row 1 has 2 cells, row 0 has 1"),
+        ("m.json", b"[[true], [true, false]]", "row 0 has length 1, but row 1 has length 2"),
         ("m.json", b"[[true], [null]]", "row 1, column 0 is None, not a boolean"),
         ("m.json", b"{}", "is not a list of rows"),
         ("m.npy", b"\x93NUMPY\x01\x00", "is not a NumPy array"),

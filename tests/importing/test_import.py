@@ -148,11 +148,11 @@ def test_what_needs_no_import_or_has_no_place_is_refused(tmp_path: Path, capsys:
     for arguments, said in (
         (
             (tmp_path / "new one", tmp_path / "x"),
-            f"has safetensors already; use it as it is: --model '{tmp_path}/new one'",
+            f"already has safetensors; use it as it is: --model '{tmp_path}/new one'",
         ),
         ((tmp_path / "old", tmp_path / "new one"), "exists; use a folder that does not exist yet"),
         ((tmp_path / "nowhere", tmp_path / "x"), "no such folder"),
         ((tmp_path / "old", tmp_path / "no" / "x"), "no such folder"),
-        ((tmp_path, tmp_path / "x"), "has no pickles; expected pytorch_model.bin"),
+        ((tmp_path, tmp_path / "x"), "has no files with pickled weights; expected pytorch_model.bin"),
     ):
         assert said in refused(["import", *map(str, arguments)], capsys)

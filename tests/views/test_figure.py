@@ -270,5 +270,5 @@ def test_a_png_without_its_library_or_a_font_is_refused(monkeypatch):
 def test_only_an_svg_looks_like_a_terminal():
     assert b"terminal" in figure(bank(), look="terminal")
     assert b"terminal" not in figure(bank())
-    with pytest.raises(UsageError, match=r"--look: '\.txt' has no such look; only \.svg looks like a terminal"):
+    with pytest.raises(UsageError, match=r"--look: terminal cannot be used with \.txt; use an \.svg file"):
         formats.export(bank(), Path("x.txt"), look="terminal")

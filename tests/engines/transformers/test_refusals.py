@@ -153,7 +153,7 @@ def test_a_start_that_is_no_token(copied, start):
 def test_code_of_the_folder_is_not_run(copied):
     folder = copied("llama", {"auto_map": {"AutoModel": "evil.Model", "AutoConfig": "evil.Config"}})
     (folder / "evil.py").write_text("raise SystemExit('run')")
-    assert 'brings its own model code ("evil.Model")' in refused(folder)
+    assert 'has its own model code ("evil.Model")' in refused(folder)
     notes = " ".join(run(folder, trust_config=True).provenance.notes)
     assert "which was not run" in notes and "the folder's own code may differ" in notes
 
@@ -168,7 +168,7 @@ def test_a_key_that_is_ignored_is_not_given_to_transformers(copied):
     folder = copied("llama", {"attention_bias": True})
     assert "is missing" in refused(folder)  # biases that the file does not hold
     found = run(folder, ignore_key=("attention_bias",)).provenance
-    assert found.ignored_keys == ["attention_bias"] and "(--ignore-key): attention_bias" in " ".join(found.notes)
+    assert found.ignored_keys == ["attention_bias"] and "--ignore-key: attention_bias" in " ".join(found.notes)
 
 
 def test_parts(folders):

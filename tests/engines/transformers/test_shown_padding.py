@@ -60,7 +60,7 @@ def test_rows_that_are_named_stay_the_only_ones():
     assert (short.queries, short.keys, short.padding) == ([0], [0, 1, 2, 3, 4], 2)
     (short, _) = inspect(RunConfig(texts, query="0", key="1", **asked)).texts
     assert (short.queries, short.keys, short.padding) == ([0], [1], 0)
-    assert short.notes == ["--show-padding: rows or columns of whole texts are not shown"]
+    assert short.notes == ["--show-padding: has no effect, since not all rows or columns are shown"]
     (only,) = inspect(RunConfig(texts[:1], **asked)).texts
     assert only.notes == ["--show-padding: no text is padded"]
 
