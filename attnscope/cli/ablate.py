@@ -84,11 +84,11 @@ class CutOptions:
             "--layer, --head or --query.",
         ),
     ] = None
-    layer: Annotated[str, layer_option(f"With --each: only these layers: all, {NUMBERS}", "all", group=_CUT)] = "all"
+    layer: Annotated[str, layer_option(f"With --each, the layers to cut: all, {NUMBERS}", "all", group=_CUT)] = "all"
     head: Annotated[
         str,
         head_option(
-            "With --each head or edge: only these heads: all, numbers such as 3, 0,2,5-7 or -1 (the last), or L2H3.",
+            "With --each head or edge, the heads to cut: all, numbers such as 3, 0,2,5-7 or -1 (the last), or L2H3.",
             "all",
             group=_CUT,
         ),
@@ -96,7 +96,7 @@ class CutOptions:
     query: Annotated[
         str | None,
         query_option(
-            "With --each edge: only edges of these queries: positions (3, 3:8, -1), words or phrases, separated by "
+            "With --each edge, the queries of the edges to cut: positions (3, 3:8, -1), words or phrases, separated by "
             "commas.",
             metavar="TOKENS",
             group=_CUT,
@@ -104,7 +104,7 @@ class CutOptions:
     ] = None
     key: Annotated[
         str | None,
-        key_option("With --each edge: only edges to these keys, in the same form.", metavar="TOKENS", group=_CUT),
+        key_option("With --each edge, the keys of the edges to cut, in the same form.", metavar="TOKENS", group=_CUT),
     ] = None
     replacement: Annotated[
         Replacement,
@@ -121,8 +121,8 @@ class CutOptions:
             "--reference",
             group=_CUT,
             metavar="TEXT",
-            help="With --with mean: average over the tokens of this text instead. What --hide names is hidden in it, "
-            "too, if it is there.",
+            help="With --with mean, average over the tokens of this text instead. Tokens that --hide names are hidden "
+            "in it as well.",
         ),
     ] = None
     at: Annotated[

@@ -128,8 +128,8 @@ class DumpSelectionOptions(SelectionOptions):
             autocompletion=completion.words(*KEPT),
             help=f"Results to keep, separated by commas: brief (contributors and the statistics "
             f"{', '.join(_BRIEF_STATISTICS)}, to {_BRIEF_DIGITS} decimals), or exact ones: "
-            f"{', '.join(f'{name} ({PARTS[name].phrase})' for name in _ALL_PARTS)}, all of these, "
-            f"{', '.join(f'{name} ({PARTS[name].phrase})' for name in EXACT_PARTS if PARTS[name].runs_again)}.",
+            f"{', '.join(f'{name} ({PARTS[name].phrase})' for name in _ALL_PARTS)}, all (every one of these), "
+            f"or {', '.join(f'{name} ({PARTS[name].phrase})' for name in EXACT_PARTS if PARTS[name].runs_again)}.",
         ),
     ] = BRIEF
     pool: Annotated[int, pool_option("Rows and columns of a pooled map.")] = 16

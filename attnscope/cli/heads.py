@@ -4,11 +4,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+from typer import Argument
+
 from attnscope import arguments
 from attnscope.cli import completion
 from attnscope.cli.option_groups import subset_of
 from attnscope.cli.options import (
     SHOW,
+    TEXT,
     MachineOptions,
     ModelOptions,
     TableOutputOptions,
@@ -34,6 +37,24 @@ attnscope heads --file texts.txt --json | jq .main
 
 Sort = Literal["value", "layer"]
 Masking = subset_of(SelectionOptions, "query", "key", "mask", "what_if", "hide")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SurveyTextOptions(TextOptions):
+    """The texts to measure heads on.
+
+    Attributes:
+        text: The text, or `-` for standard input; None for the built-in texts.
+    """
+
+    text: Annotated[
+        str | None,
+        Argument(
+            metavar="TEXT",
+            help="Text to measure on; - reads standard input. Default: built-in texts, except with --key or --measure.",
+            rich_help_panel=TEXT,
+        ),
+    ] = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,12 +136,12 @@ class HeadsOutputOptions(TableOutputOptions):
 
     output: Annotated[Path | None, output_option(exported("heads"))] = None
     precision: Annotated[
-        int, precision_option("Decimal places of --measure; files other than .txt and .svg are exact.")
+        int, precision_option("Decimal places of --measure; files other than pictures and .txt are exact.")
     ] = 2
 
 
 def heads(
-    source: TextOptions,
+    source: SurveyTextOptions,
     stack: ModelOptions,
     masking: Masking,  # type: ignore[valid-type]
     asked: HeadsOptions,

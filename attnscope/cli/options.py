@@ -16,7 +16,7 @@ from attnscope.cli import completion
 from attnscope.errors import UsageError
 from attnscope.views.formats import Command, Look, endings
 
-_TEXT, _MODEL, _MACHINE = "Text", "Model", "Machine"
+TEXT, _MODEL, _MACHINE = "Text", "Model", "Machine"
 SHOW = "What to show"
 
 Format = Literal["table", "heat", "json"]
@@ -71,7 +71,7 @@ def tolerance_option(help: str, name: str = "--tolerance", metavar: str = "X") -
 def context_option() -> Any:
     """Declare `--context`."""
     return option(
-        "--context", group=_TEXT, metavar="TEXT", help="Text that provides keys and values in cross-attention."
+        "--context", group=TEXT, metavar="TEXT", help="Text that provides keys and values in cross-attention."
     )
 
 
@@ -90,15 +90,15 @@ class TextOptions:
         str | None,
         Argument(
             metavar="TEXT",
-            help="Text to inspect; without it, or with -, one text is read from standard input.",
-            rich_help_panel=_TEXT,
+            help="Text to inspect; without it, or with -, standard input is read as one text.",
+            rich_help_panel=TEXT,
         ),
     ] = None
     file: Annotated[
         Path | None,
         option(
             "--file",
-            group=_TEXT,
+            group=TEXT,
             metavar="PATH",
             autocompletion=completion.files,
             help="Read one text per line from a file instead.",
@@ -106,7 +106,7 @@ class TextOptions:
     ] = None
     pair: Annotated[
         str | None,
-        option("--pair", group=_TEXT, metavar="TEXT", help="Second segment, for encoders such as BERT."),
+        option("--pair", group=TEXT, metavar="TEXT", help="Second segment, for encoders such as BERT."),
     ] = None
     context: Annotated[str | None, context_option()] = None
 
@@ -144,8 +144,8 @@ class ModelOptions:
             group=_MODEL,
             metavar="PATH",
             autocompletion=completion.files,
-            help="Folder of a LoRA adapter (adapter_config.json, adapter_model.safetensors) to add to the weights, or "
-            "none.",
+            help="LoRA adapter to add to the weights: a folder with adapter_config.json and adapter_model.safetensors; "
+            "none adds no adapter.",
         ),
     ] = None
     config: Annotated[
@@ -155,8 +155,8 @@ class ModelOptions:
             group=_MODEL,
             metavar="FILE|NAME",
             autocompletion=completion.configs,
-            help="Stack described in TOML, or name of a bundled config. Weights are random unless it names a weights "
-            "file.",
+            help="Stack described in TOML, or name of a bundled config. Weights are random unless the stack names a "
+            "weights file.",
         ),
     ] = None
     tokenizer: Annotated[

@@ -99,7 +99,7 @@ class SelectionOptions:
             "and anything in quotation marks, are words."
         ),
     ] = None
-    key: Annotated[str | None, key_option("Columns, in the same form; 0: (a slice) selects all.")] = None
+    key: Annotated[str | None, key_option("Columns, in the same form; the slice 0: selects all.")] = None
     mask: Annotated[
         str,
         option(
@@ -196,7 +196,7 @@ class RunSelectionOptions(SelectionOptions):
             RankBy,
             group=SELECT,
             help="Rank contributors by weight α, by α·‖v‖, or by α·‖v W‖ after the output projection; logit also shows "
-            "what every part of the model adds to the logit of --target.",
+            "how much each part of the model adds to the logit of --target.",
         ),
     ] = "weight"
 
@@ -236,7 +236,7 @@ class PaddingOptions:
         option(
             "--show-padding",
             group=SELECT,
-            help="With several texts (--file), also show the rows and columns that pad the shorter ones.",
+            help="With several texts (--file), also show the rows and columns of padding.",
         ),
     ] = False
 
@@ -294,6 +294,6 @@ class PredictionOptions:
             group=SELECT,
             metavar="TOKEN",
             help="Token whose logit --by logit breaks down, such as ' store' with its leading space; given twice, "
-            "the difference between both. Default: the most probable token.",
+            "the difference between the two logits. Default: the most probable token.",
         ),
     ] = None
