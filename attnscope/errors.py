@@ -25,8 +25,8 @@ class AttnscopeError(Exception):
     """The work could not be done: bad data, a model that cannot be read, I/O, memory refused.
 
     Attributes:
-        found: What happened, with the offending value.
-        where: The file, and the field in it, that it is about; None where there is none.
+        found: What is wrong, with the value.
+        where: The option, or the file and the field in it; None if there is none.
         hint: What the user can do about it.
         code: The exit code.
     """
@@ -72,13 +72,13 @@ class NotInText(UsageError):
 
 @dataclass(frozen=True)
 class Extra:
-    """A library that comes with an extra of attnscope.
+    """A library that an extra of attnscope installs.
 
     Attributes:
-        name: The extra.
-        package: What is installed.
-        module: What is imported.
-        instead: What can be done without it.
+        name: Name of the extra.
+        package: Name of the package to install.
+        module: Name of the module to import.
+        instead: An alternative without the library.
     """
 
     name: str
@@ -90,11 +90,11 @@ class Extra:
         """Import the library, so that the caller can.
 
         Args:
-            what: What needs it, for the error.
-            where: The file that it is needed for.
+            what: The feature that needs it, for the error.
+            where: The file that needs it.
 
         Raises:
-            AttnscopeError: It is not installed.
+            AttnscopeError: The library is not installed.
         """
         try:
             import_module(self.module)

@@ -72,11 +72,11 @@ def inspect(text: str | Sequence[str], **options: Unpack[InspectArguments]) -> I
 
     Args:
         text: The text, or several.
-        options: `model` (a folder, the name of a shipped sample, or a model of transformers that is in memory) or
-            `config`, and how it runs: see OpenArguments. What is computed and kept: see ModelInspectArguments.
+        options: `model` (a folder, the name of a bundled sample, or a model of transformers in memory) or `config`, and
+            how it runs: see OpenArguments. What to compute and keep: see ModelInspectArguments.
 
     Raises:
-        AttnscopeError: The model, the texts or the memory do not allow it, or an argument fits neither.
+        AttnscopeError: An argument is invalid, the model or a text cannot be used, or the run does not fit into memory.
     """
     named, rest = _split("inspect", options, InspectArguments)
     with OpenModel(named.pop("model", None), named) as model:
@@ -91,7 +91,8 @@ def explain(text: str, **options: Unpack[ExplainArguments]) -> ExplainResult:
         options: The model, as for `inspect`; the token (`query`) and where: see ModelExplainArguments.
 
     Raises:
-        AttnscopeError: The model, the text or the memory do not allow it, or an argument fits neither.
+        AttnscopeError: An argument is invalid, the model or the text cannot be used, or the run does not fit into
+            memory.
     """
     named, rest = _split("explain", options, ExplainArguments)
     with OpenModel(named.pop("model", None), named) as model:
@@ -104,16 +105,16 @@ def heads(
     """Measure what every head of a model does, as `attnscope heads` does.
 
     Args:
-        model: A folder, the name of a shipped sample, or a model of transformers that is in memory; None for the
-            shipped sample, or where `config` is given.
-        text: The text, or several, that roles are measured on; None for attnscope's own.
-        options: How the model runs, and what is measured: see OpenArguments and ModelHeadsArguments.
+        model: A folder, the name of a bundled sample, or a model of transformers in memory; None for the bundled
+            sample, or if `config` is given.
+        text: The text, or several, on which roles are measured; None for the built-in texts.
+        options: How the model runs, and what to measure: see OpenArguments and ModelHeadsArguments.
 
     Returns:
         Every role; with `measure` or `key`, one number for every head.
 
     Raises:
-        AttnscopeError: The model, the texts or the memory do not allow it, or an argument fits neither.
+        AttnscopeError: An argument is invalid, the model or a text cannot be used, or the run does not fit into memory.
     """
     named, rest = _split("heads", options, HeadsArguments)
     with OpenModel(model, named) as opened:
@@ -125,13 +126,14 @@ def ablate(text: str, **options: Unpack[AblateArguments]) -> AblationResult | Ef
 
     Args:
         text: The text.
-        options: The model, as for `inspect`; what is cut: see ModelAblateArguments.
+        options: The model, as for `inspect`; what to cut: see ModelAblateArguments.
 
     Returns:
         What changes; with `each`, the effect of every head, layer or edge.
 
     Raises:
-        AttnscopeError: The model, the text or the memory do not allow it, or an argument fits neither.
+        AttnscopeError: An argument is invalid, the model or the text cannot be used, or the run does not fit into
+            memory.
     """
     named, rest = _split("ablate", options, AblateArguments)
     with OpenModel(named.pop("model", None), named) as model:
@@ -146,7 +148,8 @@ def check(text: str = CHECKED_TEXT, **options: Unpack[CheckArguments]) -> CheckR
         options: The model, as for `inspect`; see ModelCheckArguments.
 
     Raises:
-        AttnscopeError: The model, the text or the memory do not allow it, or an argument fits neither.
+        AttnscopeError: An argument is invalid, the model or the text cannot be used, or the run does not fit into
+            memory.
     """
     named, rest = _split("check", options, CheckArguments)
     with OpenModel(named.pop("model", None), named) as model:
@@ -160,18 +163,18 @@ def compare(
 ) -> CompareResult:
     """Show what changes between masks, layers, heads, texts, models or reports, as `attnscope compare` does.
 
-    Every other side is held against the first. The sides are several texts, or one argument that is a list:
-    `mask=["own", "causal"]`. Without either, the causal and the bidirectional mask are compared. What all sides have is
-    no list: `layer=(0, 1)` takes two layers on every side.
+    Every side is compared with the first. The sides are several texts, or the values of one argument that is a list:
+    `mask=["own", "causal"]`. Without either, the causal and the bidirectional mask are compared. Write a selection that
+    all sides share as a tuple: `layer=(0, 1)` takes two layers on every side.
 
     Args:
-        text: The text, or a report (of `inspect`, or the path of a saved one).
+        text: The text, or a report (from `inspect`, or the path of a saved one).
         others: More texts, or more reports.
-        options: The model and what is computed, as for `inspect`; see ModelCompareArguments. Of reports: `layer`,
+        options: The model and what to compute, as for `inspect`; see ModelCompareArguments. For reports: `layer`,
             `head`, `query`, `key`, `stages`, `tolerance` and `relative`.
 
     Raises:
-        AttnscopeError: A side cannot be run, or the sides do not go together.
+        AttnscopeError: A side cannot be run, or the sides cannot be compared.
     """
     with python_words():
         check_names("compare", options, CompareArguments)
@@ -182,15 +185,15 @@ def compare(
 
 
 def open_model(model: Model | None = None, **options: Unpack[OpenArguments]) -> OpenModel:
-    """Open a model once, to use it often.
+    """Open a model once, for several calls.
 
     Args:
-        model: A folder, the name of a shipped sample, or a model of transformers that is in memory; None for the
-            shipped sample, or where `config` is given.
-        options: How it runs: see OpenArguments.
+        model: A folder, the name of a bundled sample, or a model of transformers in memory; None for the bundled
+            sample, or if `config` is given.
+        options: How the model runs: see OpenArguments.
 
     Raises:
-        AttnscopeError: It cannot be read, or is not supported.
+        AttnscopeError: The model cannot be read, or is not supported.
     """
     check_names("open_model", options, OpenArguments)
     return OpenModel(model, options).open()
@@ -201,14 +204,14 @@ def load(path: str | os.PathLike[str]) -> InspectResult: ...
 @overload
 def load(path: str | os.PathLike[str], kind: type[Loaded]) -> Loaded: ...
 def load(path: str | os.PathLike[str], kind: type[Any] = InspectResult) -> Any:
-    """Read findings that `save`, or `attnscope run --output report.json`, wrote.
+    """Read findings from a file that `save` or `attnscope run --output report.json` wrote.
 
     Args:
-        path: The .json file; of `inspect` also the .npz or .safetensors file.
-        kind: What it holds: InspectResult, CompareResult or ExplainResult.
+        path: The .json file; for an InspectResult also the .npz or .safetensors file.
+        kind: Type of the result: InspectResult, CompareResult or ExplainResult.
 
     Raises:
-        AttnscopeError: It cannot be read, or holds something else, or its parts contradict each other.
+        AttnscopeError: The file cannot be read, holds a result of another type, or is inconsistent.
     """
     from attnscope.api.loading import load_as
 
@@ -216,13 +219,13 @@ def load(path: str | os.PathLike[str], kind: type[Any] = InspectResult) -> Any:
 
 
 def read_dump(path: str | os.PathLike[str]) -> DumpFile:
-    """Read what `attnscope batch` wrote, record by record; checksums are verified.
+    """Read the output of `attnscope batch`, record by record, and verify its checksums.
 
     Args:
         path: The .jsonl (.jsonl.gz, .jsonl.zst) or .json file, or the folder with shards.
 
     Raises:
-        AttnscopeError: It is no dump; going through it says what is damaged, and whether the end is missing.
+        AttnscopeError: The file is not a dump. Iterating raises it, too, if a record is damaged or the end is missing.
     """
     return DumpFile(path)
 

@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 
 class AblationResult(Result[Ablation]):
-    """What a cut changes."""
+    """The result of `ablate` with `cut`: what the cuts change."""
 
     _digits = 3
 
     @property
     def effects(self) -> list[CutEffect]:
-        """What changes; of edges both ways to cut them."""
+        """The changes; for edges, one entry for each of both ways to cut them."""
         return self.data.effects
 
     @property
@@ -41,10 +41,10 @@ class UnitEffect:
     Attributes:
         layer: Number of the layer.
         head: Number of the head; None for a whole layer.
-        query: Of an edge, position of the query; None elsewhere.
-        key: Of an edge, position of the key; None elsewhere.
-        weight: Its weight without the cut.
-        effect: What cutting it changes, by the effect that ranks.
+        query: Position of the query of an edge; otherwise None.
+        key: Position of the key of an edge; otherwise None.
+        weight: Weight without the cut.
+        effect: The effect that ranks (see EffectsResult.ranked_by).
     """
 
     layer: int
@@ -56,7 +56,7 @@ class UnitEffect:
 
 
 class EffectsResult(Result[EffectSurvey]):
-    """The effect of every head, layer or edge, each cut alone."""
+    """The result of `ablate` with `each`: the effect of every head, layer or edge, each cut alone."""
 
     _digits = 3
 
@@ -67,22 +67,22 @@ class EffectsResult(Result[EffectSurvey]):
 
     @property
     def ranked_by(self) -> str:
-        """Name of the effect: `kl`, or `hidden` where nothing predicts."""
+        """Name of the effect that ranks: `kl`, or `hidden` if the model makes no predictions."""
         return self.data.effects[0].ranked_by
 
     @property
     def correlation(self) -> float | None:
-        """Spearman's rank correlation between weight and effect; None where either is the same for all."""
+        """Spearman's rank correlation between weight and effect; None if either is constant."""
         return self.data.effects[0].correlation
 
     @property
     def weights(self) -> Float1:
-        """Weight of each, in the order of `effect`."""
+        """Weight of each unit, in the order of `effect`."""
         return self.data.weights
 
     @property
     def effect(self) -> Float1:
-        """Effect of each; of edges, renormalised."""
+        """Effect of each unit; for edges, the renormalised one."""
         return self.data.effects[0].effect
 
     @property
@@ -90,14 +90,14 @@ class EffectsResult(Result[EffectSurvey]):
         """Effect of heads as (layers, heads), or of layers as (layers, 1); NaN for those that were not cut.
 
         Raises:
-            AttnscopeError: They are edges.
+            AttnscopeError: The units are edges.
         """
         if self.unit == "edge":
             raise UsageError("effects of edges are not a matrix of layers × heads", hint="use .effect, or .to_pandas()")
         return self.data.grid(self.effect)
 
     def strongest(self, k: int = 10) -> list[UnitEffect]:
-        """Return those with the largest effects, the largest first."""
+        """Return the units with the largest effects, largest first."""
         data, effect = self.data, self.effect
         return [
             UnitEffect(
@@ -112,7 +112,7 @@ class EffectsResult(Result[EffectSurvey]):
         ]
 
     def to_pandas(self) -> "pd.DataFrame":
-        """Return a row for every head, layer or edge: where it is, its weight and its effects.
+        """Return a table with one row for every head, layer or edge: its place, its weight and its effects.
 
         Raises:
             AttnscopeError: pandas is not installed.
@@ -123,12 +123,12 @@ class EffectsResult(Result[EffectSurvey]):
 
 
 def ablate_text(run: RunConfig, options: Mapping[str, Any], session: "Session") -> AblationResult | EffectsResult:
-    """Cut what was named, or everything alone.
+    """Make the requested cuts together, or cut every unit alone.
 
     Args:
         run: The model, how it runs, and the text.
         options: See ModelAblateArguments.
-        session: Has the model open already.
+        session: Session in which the model is already open.
     """
     given = {name: read(options[name]) for name, read in _READERS.items() if options.get(name) is not None}
     asked = AblationOptions(cuts(options.get("cut")), **given)

@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 
 class DumpFile:
-    """A dump; going through it reads and checks one record after the other.
+    """A dump; iterating over it reads and checks one record after the other.
 
     Attributes:
         path: The .jsonl (.jsonl.gz, .jsonl.zst) or .json file, or the folder with shards.
-        header: What it says about itself: provenance, mask, settings.
+        header: The header line: provenance, mask, settings.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -44,7 +44,7 @@ class DumpFile:
         """Return one of the tables that `attnscope convert` writes, with the rows of every text.
 
         Args:
-            table: `contributors`, `rows`, `columns`, `matrices` or `effects`; None for the first that there is.
+            table: `contributors`, `rows`, `columns`, `matrices` or `effects`; None for the first that the dump has.
 
         Raises:
             AttnscopeError: A line or shard is damaged, pandas is not installed, or the dump holds no such table.

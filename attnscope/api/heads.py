@@ -31,7 +31,7 @@ class HeadValue:
         layer: Number of the layer.
         head: Number of the head.
         value: The number.
-        error: Its standard error; NaN where it has none.
+        error: Standard error of the value; NaN if it has none.
     """
 
     layer: int
@@ -52,11 +52,11 @@ def _strongest(values: Matrix, errors: Matrix | None, k: int) -> list[HeadValue]
 
 
 class SurveyResult(Result[HeadSurvey]):
-    """What `heads` found: every role of every head, as arrays (roles, layers, heads) with labels."""
+    """The result of `heads`: every role of every head, as arrays (roles, layers, heads) with labels."""
 
     @property
     def probes(self) -> Probes:
-        """What the heads were measured on."""
+        """The data on which the heads were measured."""
         return self.data.probes
 
     @property
@@ -66,17 +66,17 @@ class SurveyResult(Result[HeadSurvey]):
 
     @property
     def values(self) -> Float3:
-        """Value of every role and head, (roles, layers, heads); NaN where it was not measured."""
+        """Value of every role and head, (roles, layers, heads); NaN if not measured."""
         return np.stack([role.values for role in self.data.roles])
 
     @property
     def errors(self) -> Float3:
-        """Standard error of each value, (roles, layers, heads); NaN where there is none."""
+        """Standard error of each value, (roles, layers, heads); NaN if there is none."""
         return np.stack([role.errors for role in self.data.roles])
 
     @property
     def main(self) -> Names:
-        """Name of each head's main role, (layers, heads); None where no role is clear."""
+        """Name of each head's main role, (layers, heads); None if no role is clear."""
         names = np.array([*self.roles, None], dtype=object)  # the last for −1
         found: Names = names[self.data.main]
         return found
@@ -85,7 +85,7 @@ class SurveyResult(Result[HeadSurvey]):
         """Return one role of every head, (layers, heads).
 
         Raises:
-            AttnscopeError: It was not measured.
+            AttnscopeError: The role was not measured.
         """
         if role not in self.roles:
             raise UsageError(f"there is no role '{role}'", hint=did_you_mean(role, self.roles))
@@ -95,8 +95,8 @@ class SurveyResult(Result[HeadSurvey]):
         """Return the heads with the largest values of a role, the strongest first.
 
         Args:
-            role: Its name.
-            k: How many.
+            role: Name of the role.
+            k: Number of heads.
         """
         return _strongest(self[role], self.data.roles[self.roles.index(role)].errors, k)
 
@@ -110,11 +110,11 @@ class SurveyResult(Result[HeadSurvey]):
 
 
 class MeasuredResult(Result[MeasuredHeads]):
-    """What `heads` found where one number was asked for."""
+    """The result of `heads` with `measure` or `key`: one number for every head."""
 
     @property
     def measure(self) -> str:
-        """What the number is."""
+        """Name of the number."""
         return self.data.measure
 
     @property
@@ -155,7 +155,7 @@ def measure_roles(run: RunConfig, options: Mapping[str, Any], session: "Session"
     Args:
         run: The model, how it runs, and the texts.
         options: See ModelHeadsArguments.
-        session: Has the model open already.
+        session: Session in which the model is already open.
     """
     from attnscope.survey import SurveyOptions, survey_heads
 

@@ -88,19 +88,20 @@ class OpenArguments(TypedDict, total=False):
     """How a model is opened and run.
 
     Attributes:
-        tokenizer: One that replaces the model's own: the path of a tokenizer.json, of what it is made of, or of its
-            folder; of a model of transformers its tokenizer, too.
-        config: A stack described in TOML: a file, or the name of a shipped one.
-        adapter: Folder of a LoRA adapter that is added to the model's weights.
-        dtype: Type that the model runs in; scores and softmax stay float32. A torch.dtype, too.
-        device: Where it runs: `auto`, `cpu`, `cuda`, `cuda:1`. A torch.device, too.
-        engine: Who computes queries, keys and values: `native`, or `transformers`.
-        part: Which attention of an encoder-decoder, with `engine="transformers"`.
-        max_memory: Bytes that a call may take (or `"1.5G"`); None for half of what is free.
-        threads: CPU threads to compute with; None for OMP_NUM_THREADS, or the CPUs that this process may use.
-        hash_weights: Record a hash over all weights in the report.
-        ignore_key: A key of config.json that is refused and shall be ignored, or several.
-        trust_config: Read a config.json that names model code of its own, which is not run and may differ.
+        tokenizer: A tokenizer that replaces the model's own: the path of a tokenizer.json, of a vocabulary file, or of
+            a folder with one; for a model of transformers also a tokenizer object.
+        config: A stack described in TOML: a file, or the name of a bundled one.
+        adapter: Folder of a LoRA adapter to add to the model's weights.
+        dtype: Data type of the model (a name or a torch.dtype); scores and softmax are always float32.
+        device: Device to run on: `auto`, `cpu`, `cuda`, `cuda:1`, or a torch.device.
+        engine: Engine that computes queries, keys and values: `native`, or `transformers`.
+        part: Attention of an encoder-decoder to show (`encoder`, `decoder` or `cross`), with `engine="transformers"`.
+        max_memory: Limit on memory in bytes (or `"1.5G"`); None for half of the free memory.
+        threads: Number of CPU threads; None for OMP_NUM_THREADS, or the CPUs available to this process.
+        hash_weights: Record a SHA-256 hash of all weights in the report.
+        ignore_key: Key of config.json to ignore although it would be refused, or several.
+        trust_config: Accept a config.json that refers to its own model code. The code is not run, so the real model may
+            differ.
     """
 
     tokenizer: object
@@ -122,12 +123,13 @@ class _Named(TypedDict, total=False):
 
 
 class CallArguments(TypedDict, total=False):
-    """What every call may say about its text.
+    """Arguments of every call about its text.
 
     Attributes:
-        context: Where keys and values come from under cross-attention; of several texts, one for each or for all.
-        truncate: Cut texts that are longer than the model takes, and say so.
-        progress: Called with what is being done, how much of it is done, and how much there is.
+        context: The text that provides keys and values in cross-attention; for several texts, one for each or one for
+            all.
+        truncate: Truncate texts that exceed the model's limit, with a note.
+        progress: Function that receives the current step, how much of it is done, and its total.
     """
 
     context: str | Sequence[str | None] | None
@@ -144,28 +146,30 @@ class ModelInspectArguments(_Masking, total=False):
     """What `inspect` computes and keeps; see CallArguments, too.
 
     Attributes:
-        pair: An encoder's second segment; of several texts, one for each.
+        pair: The second segment, for an encoder; for several texts, one for each.
         mask: `own` (the model's), `causal`, `bidirectional`, `window:N`, `prefix:N`, `block:N`, a file with a boolean
             matrix, or several of them joined by `+`; a boolean array or tensor (queries, keys), True where allowed.
-        what_if: What another mask changes: the whole `stack`, or only the softmax over the `same-scores`.
-        hide: Tokens that no query sees, added to the mask: positions, slices, and words of the text; None for none.
+        what_if: What a different mask applies to: the whole `stack`, or only the softmax over the `same-scores`.
+        hide: Tokens to hide from every query, in addition to the mask: positions, slices, and words of the text; None
+            for none.
         layer: Layers from 0: a number, several, a slice or range, `auto`, `all` or `mean`; -1 is the last.
-        head: Heads, likewise; `auto` takes the one with the most weight from `query` on `key`; without `key`, the one
-            whose weights depend most on content, not on distance, special tokens or the first.
+        head: Heads, in the same form; `auto` takes the one with the most weight from `query` on `key`; without `key`,
+            the one whose weights depend most on content, not on distance, special tokens or the first.
         query: Rows: positions, slices, and words or phrases of the text; None for all.
-        key: Columns, likewise.
-        stages: Stages whose matrices are kept.
-        top: Contributors per token.
-        by: What ranks them: the weight α, `value` α·‖v‖, or `projected` α·‖v W‖; `logit` for `weight`,
-            and also what every part adds to the logit of `target`.
-        special: Special tokens and the first token take part in the ranking.
-        pool: Runs of tokens, each way, of a map that stands for the matrices; None for none.
-        predict: Keep what the model predicts; None for where its checkpoint has a head and that costs little.
-        generate: Tokens that the model continues each text by, each the most probable one.
-        target: With `by="logit"`, the token whose logit is taken apart, such as `" store"` with its blank, or two for
-            the difference; None for the most probable one.
-        show_padding: Of several texts, keep rows and columns of the padding that fills up the shorter ones.
-        measure: `weights` for the attention of heads; or, over `layer`, how much of each token stems from which:
+        key: Columns, in the same form.
+        stages: Stages whose matrices to keep.
+        top: Number of contributors per token.
+        by: Measure that ranks contributors: the weight α, `value` α·‖v‖, or `projected` α·‖v W‖; `logit` ranks by
+            weight, and also computes how much each part of the model adds to the logit of `target`.
+        special: Include special tokens and the first token in the ranking.
+        pool: Size N of an N × N map of runs of tokens that replaces the matrices; None for no map.
+        predict: Keep the model's predictions; None for only if the checkpoint has an output head and predictions cost
+            little.
+        generate: Number of tokens by which to continue each text, each the most probable one.
+        target: With `by="logit"`, the token whose logit to break down, such as `" store"` with its leading space, or
+            two for the difference; None for the most probable one.
+        show_padding: With several texts, also keep the rows and columns of padding.
+        measure: `weights` for the attention of heads; or how much each token contributes to every token over `layer`:
             `rollout`, `rollout-no-residual`, `value-zeroing` or `value-zeroing-rollout`.
     """
 
@@ -192,14 +196,14 @@ class InspectArguments(OpenArguments, ModelInspectArguments, _Named, total=False
 
 
 class ModelExplainArguments(_Masking, total=False):
-    """What `explain` walks through; see ModelInspectArguments for the rest.
+    """Arguments of `explain`; see ModelInspectArguments for the rest.
 
     Attributes:
-        query: The token: its position, or the word.
-        key: The key whose dot product is taken apart; None for the one with the largest.
+        query: The token: its position, or a word.
+        key: The key whose dot product to break down; None for the largest dot product.
         layer: A layer, or `auto`.
-        head: A head, likewise.
-        top: Keys that are kept, the heaviest first; None for all.
+        head: A head, or `auto`.
+        top: Number of keys to keep, by weight; None for all.
     """
 
     mask: Mask
@@ -216,14 +220,14 @@ class ExplainArguments(OpenArguments, ModelExplainArguments, _Named, total=False
 
 
 class ModelHeadsArguments(CallArguments, total=False):
-    """What `heads` measures; see ModelInspectArguments for query, key, mask, what_if and hide.
+    """Arguments of `heads`; see ModelInspectArguments for query, key, mask, what_if and hide.
 
     Attributes:
-        role: Only these roles: a name, or several; None for all.
+        role: Roles to measure: a name, or several; None for all.
         measure: One number for every head instead of roles: `weight`, `value` or `projected` of `key`, or a statistic
             of the average row, such as `entropy`.
         draws: Number of random sequences of each kind.
-        seed: Of the random tokens.
+        seed: Seed of the random tokens.
     """
 
     role: str | Sequence[str] | None
@@ -242,15 +246,16 @@ class HeadsArguments(OpenArguments, ModelHeadsArguments, total=False):
 
 
 class ModelAblateArguments(CallArguments, total=False):
-    """What `ablate` cuts and compares; see ModelInspectArguments for layer, head, query, key, mask and hide.
+    """Arguments of `ablate`; see ModelInspectArguments for layer, head, query, key, mask and hide.
 
     Attributes:
-        pair: An encoder's second segment.
-        cut: What is cut: `L5H1`, `L5-8`, `"L5H1: it→animal"`, or several, which are cut together.
-        each: Cut every `head`, `layer` or `edge` alone instead; layer, head, query and key narrow the choice.
-        replacement: What stands for the output of a head: `zero`, or its `mean` over the text's tokens.
-        reference: A text over which that mean is taken instead.
-        at: Tokens at which predictions and hidden states are compared; None for the last, or for mask tokens.
+        pair: The second segment, for an encoder.
+        cut: What to cut: `L5H1`, `L5-8`, `"L5H1: it→animal"`, or several, which are cut together.
+        each: Cut every `head`, `layer` or `edge` alone instead; layer, head, query and key restrict the choice.
+        replacement: Replacement for the output of a cut head: `zero`, or its `mean` over the text's tokens.
+        reference: Another text over which to compute that mean.
+        at: Tokens at which predictions and hidden states are compared; None for the last token, or for every mask
+            token.
     """
 
     pair: str | None
@@ -272,10 +277,10 @@ class AblateArguments(OpenArguments, ModelAblateArguments, _Named, total=False):
 
 
 class ModelCheckArguments(CallArguments, total=False):
-    """What `check` takes; see CallArguments.
+    """Arguments of `check`; see CallArguments.
 
     Attributes:
-        tolerance: Largest allowed difference; None for what the dtype allows.
+        tolerance: Largest allowed difference; None for what rounding explains in the dtype.
     """
 
     tolerance: float | None
@@ -286,13 +291,13 @@ class CheckArguments(OpenArguments, ModelCheckArguments, _Named, total=False):
 
 
 class ModelCompareArguments(_Masking, total=False):
-    """What `compare` takes; see ModelInspectArguments.
+    """Arguments of `compare`; see ModelInspectArguments.
 
     A list has one entry for each side, in one of the arguments; several layers or texts of one side are a tuple.
 
     Attributes:
-        tolerance: Largest difference of any cell that is forgiven; with it, or `relative`, there is a verdict.
-        relative: The same as a share of the first side's value.
+        tolerance: Largest allowed difference of a cell; with it, or with `relative`, the result has a verdict.
+        relative: Largest allowed difference as a share of the first side's value.
     """
 
     mask: Mask | list[Mask]

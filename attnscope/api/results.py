@@ -55,11 +55,11 @@ class Contributor:
     """One token that contributes to a query.
 
     Attributes:
-        token: Its readable piece.
-        position: Its position.
+        token: Readable text of the token.
+        position: Position of the token.
         weight: α_ij, the attention weight.
         value: α_ij·‖v_j‖.
-        projected: α_ij·‖v_j W_O^h‖ (Kobayashi et al., 2020); None where it was not asked for with `by="projected"`.
+        projected: α_ij·‖v_j W_O^h‖ (Kobayashi et al., 2020); None without `by="projected"`.
     """
 
     token: str
@@ -70,10 +70,10 @@ class Contributor:
 
 
 class Result(Generic[Data]):
-    """Findings that show, save and tabulate themselves.
+    """Findings that can be shown, saved and converted to tables.
 
     Attributes:
-        data: The findings as plain data, under the names that they have in JSON.
+        data: The findings as plain data, with the names used in the JSON.
     """
 
     _digits = 2  # after the point, where nobody says otherwise
@@ -83,7 +83,7 @@ class Result(Generic[Data]):
 
     @property
     def provenance(self) -> Provenance:
-        """What produced the numbers."""
+        """The model, versions and settings that produced the numbers."""
         first = self.data.sides[0].report if isinstance(self.data, Comparison) else self.data
         return first.provenance
 
@@ -105,15 +105,16 @@ class Result(Generic[Data]):
         """Write a file, as `--output` does: whole or not at all.
 
         Args:
-            path: Where to; its ending chooses `.json`, `.txt`, `.svg`, `.png` or, of `inspect`, `.safetensors`
-                and `.npz`.
-            precision: Digits after the point in what is drawn, None for the command's; the others are exact.
-            width: Columns of `.txt`, and of an `.svg` that looks like the terminal; None for 120.
-            look: Of an `.svg`: `figure`, or `terminal` for the tables in colour.
-            force: Replace a file that exists.
+            path: Path of the file; its extension selects `.json`, `.txt`, `.svg`, `.png` or, for an InspectResult,
+                `.safetensors` and `.npz`.
+            precision: Decimal places in `.txt`, `.svg` and `.png`; None for the command's default. Other formats are
+                exact.
+            width: Columns of `.txt`, and of an `.svg` in the terminal's look; None for 120.
+            look: Look of an `.svg`: `figure`, or `terminal` for the terminal's tables in colour.
+            force: Overwrite an existing file.
 
         Raises:
-            AttnscopeError: It exists, or cannot be written, or the ending says nothing.
+            AttnscopeError: The file exists or cannot be written, or its extension is unknown.
         """
         from attnscope.files.atomic import check_target, write_atomic
         from attnscope.views.formats import Look, export
@@ -130,8 +131,8 @@ class Result(Generic[Data]):
         """Return the findings as tables.
 
         Args:
-            width: Columns; None for those of the terminal.
-            precision: Digits after the point; None for the command's.
+            width: Columns; None for the terminal's width.
+            precision: Decimal places; None for the command's default.
         """
         return _as_text(self.data, width, self._digits if precision is None else precision)
 
@@ -220,7 +221,7 @@ class HeadResult(Result[Report]):
 
     @property
     def chosen(self) -> str | None:
-        """Why this head was chosen; None if it was named."""
+        """Why this head was chosen; None if the user named it."""
         return self._head.chosen
 
     @property
@@ -230,12 +231,12 @@ class HeadResult(Result[Report]):
 
     @property
     def queries(self) -> list[int]:
-        """Positions that rows stand for."""
+        """Positions of the rows."""
         return self._text.queries
 
     @property
     def keys(self) -> list[int]:
-        """Positions that columns stand for."""
+        """Positions of the columns."""
         return self._text.keys
 
     @property
@@ -274,14 +275,14 @@ class HeadResult(Result[Report]):
         return _stage(self._head, "output")
 
     def top(self, query: int | str, k: int | None = None) -> list[Contributor]:
-        """Return the tokens that contribute most to one query, the strongest first, as they were ranked by `by`.
+        """Return the tokens that contribute most to one query, strongest first, ranked by the measure `by`.
 
         Args:
-            query: Its position, or the word.
-            k: How many; None for all that were kept.
+            query: The query: its position, or a word.
+            k: Number of tokens; None for all that the report holds.
 
         Raises:
-            AttnscopeError: The report does not hold that query, or so many contributors.
+            AttnscopeError: The report does not hold this query, or fewer than `k` contributors.
         """
         text, top = self._text, self._head.top
         kept = top.keys.shape[1]
@@ -328,7 +329,7 @@ class TextResult:
     """One text of a report.
 
     Attributes:
-        data: The text's findings as plain data, under the names that they have in JSON.
+        data: The text's findings as plain data, with the names used in the JSON.
     """
 
     def __init__(self, report: Report, text: TextReport) -> None:
@@ -341,12 +342,12 @@ class TextResult:
 
     @property
     def queries(self) -> list[int]:
-        """Positions that rows stand for."""
+        """Positions of the rows."""
         return self.data.queries
 
     @property
     def keys(self) -> list[int]:
-        """Positions that columns stand for."""
+        """Positions of the columns."""
         return self.data.keys
 
     @property
@@ -407,27 +408,27 @@ class TextResult:
 
     @property
     def predictions(self) -> list[Prediction]:
-        """What the model predicts: the next token, or what stands at each mask token; empty where it has no head."""
+        """The model's predictions: the next token, or the token at each mask token; empty if it has no output head."""
         return self.data.predictions
 
     @property
     def generated(self) -> list[Prediction]:
-        """Of each token that the model generated, what was predicted where it was chosen."""
+        """For each generated token, the prediction that it was chosen from."""
         return self.data.generated
 
     @property
     def attribution(self) -> Attribution | None:
-        """What the parts of the model add to a logit; None where `by="logit"` did not ask for it."""
+        """Contributions of the model's parts to a logit; None without `by="logit"`."""
         return self.data.attribution
 
     def __iter__(self) -> Iterator[HeadResult]:
         return (HeadResult(self._report, self.data, head) for head in self.data.heads)
 
     def __getitem__(self, unit: tuple[int | str, int | str]) -> HeadResult:
-        """Return one head: its layer's number (or `mean`) and its own; -1 is the model's last.
+        """Return one head, by the layer (number or `mean`) and the head; -1 is the model's last.
 
         Raises:
-            AttnscopeError: The report does not hold it.
+            AttnscopeError: The report does not hold this head.
         """
         if not isinstance(unit, tuple) or len(unit) != 2:
             raise UsageError(f"{unit!r} is not a layer and head", hint="use report[layer, head]")
@@ -453,14 +454,14 @@ class TextResult:
 
 
 class InspectResult(Result[Report]):
-    """What `inspect` found: a report of one or several texts.
+    """The result of `inspect`: a report of one or several texts.
 
     Of one text, its arrays and labels are the report's own; of several, each has its own in `texts`.
     """
 
     @property
     def mask(self) -> MaskUse:
-        """Which keys a query could see, and by whose decision."""
+        """Which keys a query could see, and why."""
         return self.data.mask
 
     @cached_property
@@ -481,12 +482,12 @@ class InspectResult(Result[Report]):
 
     @property
     def queries(self) -> list[int]:
-        """Positions that rows stand for."""
+        """Positions of the rows."""
         return self._only.queries
 
     @property
     def keys(self) -> list[int]:
-        """Positions that columns stand for."""
+        """Positions of the columns."""
         return self._only.keys
 
     @property
@@ -506,7 +507,7 @@ class InspectResult(Result[Report]):
 
     @property
     def heads(self) -> list[list[int | str]]:
-        """Of every layer its heads; see TextResult."""
+        """The heads of every layer; see TextResult."""
         return self._only.heads
 
     @property
@@ -560,8 +561,8 @@ class InspectResult(Result[Report]):
         """Return one of the tables that `attnscope convert` writes.
 
         Args:
-            table: `contributors`, `rows` (statistics), `columns` (of maps) or `matrices`; None for the first that
-                there is.
+            table: `contributors`, `rows` (statistics), `columns` (of maps) or `matrices`; None for the first that the
+                report has.
 
         Raises:
             AttnscopeError: pandas is not installed, or the report holds no such table.
@@ -579,10 +580,10 @@ def data_frame(settings: "Settings", records: "Iterable[Record]", table: str | N
     """Return a table of records.
 
     Args:
-        settings: What was kept.
-        records: The records; those without findings are left out.
-        table: Which table; None for the first that there is.
-        what: What holds the records, for errors.
+        settings: Settings of the dump or report.
+        records: The records; those without findings are skipped.
+        table: Name of the table; None for the first that the records have.
+        what: Name of what holds the records, for errors.
 
     Raises:
         AttnscopeError: pandas is not installed, or there is no such table.
@@ -614,7 +615,7 @@ def import_pandas() -> Any:
     """Import pandas, which comes with an extra.
 
     Raises:
-        AttnscopeError: It is not installed.
+        AttnscopeError: pandas is not installed.
     """
     PANDAS.require("a table")
     import pandas
@@ -623,21 +624,21 @@ def import_pandas() -> Any:
 
 
 class CompareResult(Result[Comparison]):
-    """What `compare` found: sides, and what differs between each of them and the first."""
+    """The result of `compare`: the sides, and what differs between each of them and the first."""
 
     @property
     def axis(self) -> str:
-        """What differs between the sides, such as `mask`."""
+        """The setting that differs between the sides, such as `mask`."""
         return self.data.axis
 
     @property
     def labels(self) -> list[str]:
-        """What tells the sides apart."""
+        """Names of the sides."""
         return [side.label for side in self.data.sides]
 
     @cached_property
     def sides(self) -> list[InspectResult]:
-        """Everything found about each side."""
+        """The report of each side."""
         return [InspectResult(side.report) for side in self.data.sides]
 
     @property
@@ -647,11 +648,11 @@ class CompareResult(Result[Comparison]):
 
     @property
     def verdict(self) -> Verdict | None:
-        """What the tolerance says; None where none was given."""
+        """The verdict under the tolerance; None without one."""
         return self.data.verdict
 
     def to_pandas(self) -> "pd.DataFrame":
-        """List what changes in each row of weights: a row for every further side, text, head and aligned query.
+        """Return a table of changes: a row for every later side, text, head and aligned query.
 
         Raises:
             AttnscopeError: pandas is not installed.
@@ -674,7 +675,7 @@ class CompareResult(Result[Comparison]):
 
 
 class ExplainResult(Result[Explanation]):
-    """What `explain` found: the arithmetic of one query of one head; `data` holds every step of it."""
+    """The result of `explain`: the arithmetic of one query of one head; `data` holds every step."""
 
     _digits = 4
 
@@ -725,16 +726,16 @@ class ExplainResult(Result[Explanation]):
 
     @property
     def output(self) -> Float1:
-        """What attention gave for the query, (value width,)."""
+        """The output of attention for the query, (value width,)."""
         return self.data.output
 
     @property
     def holds(self) -> bool:
-        """Every step, done again, is what the model has."""
+        """Whether every recomputed step agrees with the model."""
         return all(check.holds for check in self.data.checks)
 
     def to_pandas(self) -> "pd.DataFrame":
-        """Return one row for every key that is kept, with its numbers step by step.
+        """Return a table with one row for every key, with its numbers step by step.
 
         Raises:
             AttnscopeError: pandas is not installed.
@@ -745,11 +746,11 @@ class ExplainResult(Result[Explanation]):
 
 
 class CheckResult(Result[CheckReport]):
-    """What `check` found."""
+    """The result of `check`."""
 
     @property
     def passed(self) -> bool:
-        """No check failed."""
+        """Whether no check failed."""
         return self.data.passed
 
     @property
@@ -759,7 +760,7 @@ class CheckResult(Result[CheckReport]):
 
     @property
     def differences(self) -> list[Differences]:
-        """What the comparisons measured, by layer and head."""
+        """The differences that the comparisons measured, by layer and head."""
         return self.data.differences
 
     def to_pandas(self) -> "pd.DataFrame":

@@ -29,19 +29,19 @@ class Settings(msgspec.Struct, frozen=True):
         head: Heads, as typed.
         query: Rows, as typed; None for all.
         key: Columns of stages, as typed; None for all.
-        keep: What is kept of every unit.
+        keep: What is kept of every layer and head.
         stages: Stages whose matrices are kept.
-        top: Contributors a query.
-        by: What ranks them.
-        special: Special tokens and the first token take part in the ranking.
+        top: Number of contributors per query.
+        by: Measure that ranks contributors.
+        special: Whether special tokens and the first token take part in the ranking.
         pool: Rows and columns of a pooled map.
-        truncate: Texts that are too long for the model are cut.
-        column: Column of a table that holds the texts.
-        skip: Records left out at the start.
-        limit: Records taken after these; None for all.
-        shard: Number and count: of these, every count-th from the number-th on (from 1).
-        statistics: Statistics of rows that are kept; None for all.
-        digits: Digits after the point that numbers other than stages are rounded to; None for exact ones.
+        truncate: Whether texts that exceed the model's limit are truncated.
+        column: Column of a table, or member of a JSON object, that holds the text.
+        skip: Number of records skipped at the start.
+        limit: Number of records read after these; None for all.
+        shard: Number and count: every count-th of these records, starting with the number-th (from 1).
+        statistics: Row statistics that are kept; None for all.
+        digits: Decimal places to which numbers other than stages are rounded; None for exact numbers.
     """
 
     layer: str = "all"
@@ -69,13 +69,13 @@ class Settings(msgspec.Struct, frozen=True):
 
 
 class InputFacts(msgspec.Struct, frozen=True):
-    """What was read.
+    """Facts about the input.
 
     Attributes:
         name: The file, as the user named it.
         format: `txt`, `jsonl`, `csv`, `tsv` or `parquet`.
-        sha256: Of its bytes on disk.
-        records: Records in it, before any are left out.
+        sha256: SHA-256 of its bytes on disk.
+        records: Number of records in it, before any are skipped.
     """
 
     name: str
@@ -85,15 +85,16 @@ class InputFacts(msgspec.Struct, frozen=True):
 
 
 class Grouping(msgspec.Struct, frozen=True):
-    """How texts went through the model together: it decides the last bits of the numbers, so a resumed run keeps to it.
+    """How texts are grouped into forward passes. This decides the last bits of the numbers, so a resumed run keeps it.
 
     Attributes:
-        tokens: Tokens of a group, padding included, at most (at least one text).
-        values: Numbers kept of a group, at most (at least one text).
-        window: Numbers kept of the texts that are sorted by length at once, at most.
-        cells: 0; in older dumps, numbers that one text may need. Memory decides that, and another run may have more.
-        threads: Of torch.
-        window_tokens: Tokens of the texts of a window, at most (at least one text); 0, as in older dumps, for no limit.
+        tokens: Largest number of tokens in a group, padding included (at least one text).
+        values: Largest number of values kept of a group (at least one text).
+        window: Largest number of values kept of the texts that are sorted by length together.
+        cells: 0; in older dumps, a limit on the numbers that one text may need. Memory now decides that, and another
+            run may have more.
+        threads: Number of torch's threads.
+        window_tokens: Largest number of tokens in a window (at least one text); 0, as in older dumps, for no limit.
     """
 
     tokens: int
@@ -111,9 +112,9 @@ class Header(msgspec.Struct, frozen=True):
         schema: Name and version of this format.
         provenance: What produced the numbers.
         mask: Which keys a query could see.
-        settings: What was asked for.
-        input: What was read.
-        grouping: How texts went through the model together.
+        settings: The requested settings.
+        input: Facts about the input.
+        grouping: How texts are grouped into forward passes.
     """
 
     schema: str

@@ -54,13 +54,13 @@ class TopArrays(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class EffectArrays(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What changes where a head outputs 0, as `attnscope ablate --each head` measures it: one number for every unit.
+    """The effect of cutting each head, as `attnscope ablate --each head` measures it: one number for every unit.
 
     Attributes:
         hidden: Change of the final hidden state, ‖after − before‖ / ‖before‖, averaged over the positions, or over all
-            tokens where there is none.
-        weight: Weight that words give to tokens other than the first and special ones, averaged over words; without
-            the cut.
+            tokens if there are none.
+        weight: Weight that words give to tokens other than the first and special ones, averaged over words, without the
+            cut.
         kl: KL(before ‖ after) of the predictions in bits, averaged over the positions; absent without an output head
             or position.
     """
@@ -75,23 +75,23 @@ class RecordText(msgspec.Struct, frozen=True, omit_defaults=True):
 
     Attributes:
         index: Number of the record in the input, from 0.
-        id: What the input calls it; the number of its line (or row of a table) where it has no name.
-        line: Its line, from 1; its row in a .parquet file.
-        hash: First 16 hex digits of the SHA-256 of its texts (of its bytes where they cannot be read).
-        status: `ok`, `skipped` (nothing to look at) or `failed`.
+        id: Id in the input; the number of its line (or row of a table) if it has none.
+        line: Line in the input, from 1; for a .parquet file, the row.
+        hash: First 16 hex digits of the SHA-256 of its texts (of its bytes if they cannot be read).
+        status: `ok`, `skipped` (no text) or `failed`.
         error: Why it failed or was skipped.
         text: The text.
         pair: The second text of an encoder's pair.
-        context: The text that keys and values come from under cross-attention.
-        fields: Everything else that the input says about it.
-        notes: What was cut or left out.
+        context: The text that provides keys and values in cross-attention.
+        fields: All other members of the record in the input.
+        notes: Remarks for the reader, such as what was truncated or left out.
         tokens: Its tokens.
         sources: Tokens of the context under cross-attention.
-        queries: Positions that rows stand for.
-        keys: Positions that columns of stages stand for; absent where no stage is kept.
+        queries: Positions of the rows.
+        keys: Positions of the columns of stages; absent if no stage is kept.
         units: Layer and head of every unit: numbers, or `mean`.
-        positions: Positions whose predictions and final hidden states effects compare: the last token of a causal
-            model, the mask tokens of a masked one; absent where the hidden states of all tokens are compared.
+        positions: Positions at which effects compare predictions and final hidden states: the last token of a causal
+            model, the mask tokens of a masked one; absent if the hidden states of all tokens are compared.
     """
 
     index: int
@@ -182,10 +182,10 @@ class End(msgspec.Struct, frozen=True):
 
     Attributes:
         end: True.
-        records: Records in the dump.
-        ok: Those with findings.
-        skipped: Those with nothing to look at.
-        failed: Those that could not be done.
+        records: Number of records in the dump.
+        ok: Number of records with findings.
+        skipped: Number of records without text.
+        failed: Number of records that failed.
     """
 
     end: Literal[True]

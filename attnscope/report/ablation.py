@@ -13,15 +13,15 @@ EFFECTS_SCHEMA = "attnscope.effects/1"
 
 
 class CutPart(msgspec.Struct, frozen=True):
-    """One cut, as it was asked for.
+    """One cut that was requested.
 
     Attributes:
-        written: As it was typed.
-        heads: Layer and head of each head that it names.
-        queries: Positions of the queries of the edges that are cut; None where whole heads are.
-        keys: Positions of their keys; None likewise.
-        weight: Without the cut: of edges, the weight that a query gives to the keys together, averaged over heads and
-            queries; of heads, the weight off the sink (see WEIGHT_OFF_SINK), averaged over heads.
+        written: The cut, as typed.
+        heads: Layer and head of each head in the cut.
+        queries: Positions of the queries whose edges are cut; None if whole heads are cut.
+        keys: Positions of the keys of these edges; None if whole heads are cut.
+        weight: Weight without the cut. For edges: the weight of a query on the keys together, averaged over heads and
+            queries. For heads: the weight off the sink (see WEIGHT_OFF_SINK), averaged over heads.
     """
 
     written: str
@@ -32,14 +32,14 @@ class CutPart(msgspec.Struct, frozen=True):
 
 
 class TokenChange(msgspec.Struct, frozen=True):
-    """A token of the vocabulary that is predicted, without and with a cut.
+    """A predicted token, without and with a cut.
 
     Attributes:
         id: Its vocabulary id.
         piece: The tokenizer's own spelling.
-        text: What it spells, with the blank that it may start with.
-        before: Its probability without the cut.
-        after: With it.
+        text: The text that the token stands for, including a leading space.
+        before: Probability without the cut.
+        after: Probability with the cut.
         change: Change in log-probability, log2(after / before), in bits.
     """
 
@@ -52,13 +52,14 @@ class TokenChange(msgspec.Struct, frozen=True):
 
 
 class PredictionChange(msgspec.Struct, frozen=True):
-    """What is predicted at one position, without and with a cut.
+    """The prediction at one position, without and with a cut.
 
     Attributes:
-        position: The token at which the model predicts: a causal model the next token, a masked one this token.
+        position: Position of the prediction: a causal model predicts the next token, a masked language model the token
+            here.
         kl: Kullback–Leibler divergence KL(before ‖ after) over the whole vocabulary, in bits.
-        tokens: The five most probable without the cut, then those of the five most probable under each effect of the
-            report that are not among them.
+        tokens: The five most probable tokens without the cut, followed by the five most probable under each effect of
+            the report, without repeats.
     """
 
     position: int
@@ -67,14 +68,14 @@ class PredictionChange(msgspec.Struct, frozen=True):
 
 
 class CutEffect(msgspec.Struct, frozen=True):
-    """What changes under all cuts together.
+    """The changes when all cuts are made together.
 
     Attributes:
-        how: `zero` or `mean` (what stands for the output of heads), `renormalised` (scores of edges are −inf) or
-            `unnormalised` (weights of edges are 0, and the other weights of the row as they were).
-        cosine: Of every token, the cosine between its final hidden state without and with the cuts.
+        how: `zero` or `mean` (the output of cut heads), `renormalised` (scores of cut edges are −inf) or `unnormalised`
+            (weights of cut edges are 0, and the other weights of the row do not change).
+        cosine: For every token, the cosine between its final hidden state without and with the cuts.
         change: Norm of the change of that state, ‖after − before‖.
-        predictions: What changes in predictions; empty where there is no output head, or no position.
+        predictions: Changes of the predictions; empty without an output head or a position.
     """
 
     how: str
@@ -84,13 +85,13 @@ class CutEffect(msgspec.Struct, frozen=True):
 
 
 class Ablation(TextFindings, frozen=True):
-    """What a cut changes.
+    """The effect of cuts that are made together.
 
     Attributes:
-        cuts: The cuts, made together.
+        cuts: The cuts.
         norms: Norm of every token's final hidden state without the cuts.
-        effects: What changes; of edges both ways to cut them.
-        notes: What was left out, and why.
+        effects: The changes; one entry for heads, two for edges (both ways to cut them).
+        notes: Remarks for the reader, such as what was left out, and why.
         schema: Name and version of this format.
     """
 
@@ -102,15 +103,15 @@ class Ablation(TextFindings, frozen=True):
 
 
 class Effects(msgspec.Struct, frozen=True):
-    """The effect of cutting one thing, for every one of them.
+    """The effects of all units (heads, layers or edges) under one way to cut them.
 
     Attributes:
         how: See CutEffect.
         kl: KL(before ‖ after) in bits, averaged over the positions; null without an output head or position.
         hidden: Change of the final hidden state, ‖after − before‖ / ‖before‖, averaged over the positions, or over all
-            tokens where no position is named.
-        correlation: Spearman's rank correlation between weight and effect (kl where it is there, else hidden); null
-            where either is the same for all.
+            tokens if there are none.
+        correlation: Spearman's rank correlation between weight and effect (`kl` if present, else `hidden`); null if
+            either is constant.
     """
 
     how: str
@@ -134,15 +135,16 @@ class EffectSurvey(TextFindings, frozen=True):
 
     Attributes:
         unit: `head`, `layer` or `edge`.
-        positions: Where predictions and hidden states are compared; empty for all hidden states.
-        layers: Layer of each.
-        heads: Head of each; −1 for a whole layer.
-        queries: Of edges, position of the query; empty elsewhere.
-        keys: Of edges, position of the key; empty elsewhere.
-        weights: Weight of each without a cut.
-        meaning: What that weight is.
-        effects: What each changes; of edges both ways to cut them.
-        notes: What was left out, and why.
+        positions: Positions at which predictions and hidden states are compared; empty if all hidden states are
+            compared.
+        layers: Layer of each unit.
+        heads: Head of each unit; −1 for a whole layer.
+        queries: Position of the query of each edge; empty for heads and layers.
+        keys: Position of the key of each edge; empty for heads and layers.
+        weights: Weight of each unit without a cut.
+        meaning: Definition of that weight.
+        effects: The effect of each unit; one entry for heads, two for edges (both ways to cut them).
+        notes: Remarks for the reader, such as what was left out, and why.
         schema: Name and version of this format.
     """
 

@@ -6,13 +6,13 @@ from attnscope.report.arrays import Floats, Matrix
 
 
 class TargetToken(msgspec.Struct, frozen=True):
-    """A token whose logit is taken apart.
+    """A token whose logit is broken down.
 
     Attributes:
         id: Its vocabulary id.
         piece: The tokenizer's own spelling.
-        text: What it spells, with the blank that it may start with.
-        logit: What the output head gives for it, before a soft-cap.
+        text: The text that the token stands for, including a leading space.
+        logit: Output of the output head for this token, before a soft-cap.
     """
 
     id: int
@@ -22,13 +22,13 @@ class TargetToken(msgspec.Struct, frozen=True):
 
 
 class LogitEdge(msgspec.Struct, frozen=True):
-    """What one token adds to a logit through one head.
+    """Contribution of one token to a logit through one head.
 
     Attributes:
         layer: The layer.
         head: The head.
         source: Position of the token.
-        value: What it adds.
+        value: The contribution.
     """
 
     layer: int
@@ -46,15 +46,15 @@ class Attribution(msgspec.Struct, frozen=True):
     Attributes:
         position: Position of the token whose final state gives the logit.
         target: The token.
-        against: Whose logit is subtracted; None for none.
+        against: The token whose logit is subtracted; None if there is none.
         total: The sum of all parts: the logit, or the difference.
-        embedding: What the embedding adds.
-        heads: What every head adds, (layers, heads).
-        attention_biases: What the bias of every layer's output projection adds.
-        mlps: What every layer's MLP adds.
-        constant: What the bias of the final norm, and that of the head, add.
-        sources: What every token of the text adds through all heads together.
-        edges: The tokens through single heads that add most, or take most away, first.
+        embedding: Contribution of the embedding.
+        heads: Contribution of every head, (layers, heads).
+        attention_biases: Contribution of the bias of every layer's output projection.
+        mlps: Contribution of every layer's MLP.
+        constant: Contribution of the biases of the final norm and of the output head.
+        sources: Contribution of every token of the text, through all heads together.
+        edges: The largest contributions, by magnitude, of single tokens through single heads.
         softcap: c of c·tanh(x/c) that the model applies to the logit afterwards; None for none.
     """
 

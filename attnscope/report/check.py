@@ -12,15 +12,15 @@ Verdict = Literal["pass", "fail", "skipped"]
 
 
 class Check(msgspec.Struct, frozen=True):
-    """One law or comparison, over every layer and head.
+    """One invariant or comparison, over every layer and head.
 
     Attributes:
         name: Short name, such as `rows sum to 1`.
-        verdict: `pass`, `fail`, or `skipped` where it has no meaning for this model.
-        measured: The deviation that is largest for its limit; None where none was measured, or it is not finite.
-        limit: What it may be; None where nothing was measured.
-        where: Layer and head of that deviation, such as `L3H7`; None where there is none.
-        note: Why it was skipped, or what else there is to know.
+        verdict: `pass`, `fail`, or `skipped` if it does not apply to this model.
+        measured: The largest deviation relative to its limit; None if nothing was measured, or it is not finite.
+        limit: The limit; None if nothing was measured.
+        where: Layer and head of that deviation, such as `L3H7`; None if it has none.
+        note: Why it was skipped, or further information.
     """
 
     name: str
@@ -35,10 +35,10 @@ class Differences(msgspec.Struct, frozen=True):
     """Difference between attnscope and another implementation.
 
     Attributes:
-        reference: Who: `scaled_dot_product_attention`, or `transformers`.
-        stage: What: a stage.
-        limits: What a difference may be in each layer.
-        by_head: The largest difference of every layer (outer) and head (inner); null where it is not finite.
+        reference: The other implementation: `scaled_dot_product_attention`, or `transformers`.
+        stage: The stage that is compared.
+        limits: Largest allowed difference in each layer.
+        by_head: Largest difference of every layer (outer) and head (inner); null if it is not finite.
     """
 
     reference: str
@@ -56,7 +56,7 @@ class CheckReport(msgspec.Struct, frozen=True):
         text: The text.
         tokens: Its tokens.
         checks: Every check, in order.
-        differences: What the comparisons measured, by layer and head.
+        differences: The differences that the comparisons measured, by layer and head.
         fully_masked: Positions of the queries that may attend to nothing in some layer.
         passed: No check failed.
         schema: Name and version of this format.

@@ -9,11 +9,11 @@ COMPARE_SCHEMA = "attnscope.compare/1"
 
 
 class Side(msgspec.Struct, frozen=True):
-    """One of the things that are compared.
+    """One side of a comparison.
 
     Attributes:
-        label: What distinguishes it from the others, such as `causal` or `L3H1`.
-        report: Everything found about it.
+        label: Name of the side, such as `causal` or `L3H1`.
+        report: The Report of this side.
     """
 
     label: str
@@ -21,12 +21,12 @@ class Side(msgspec.Struct, frozen=True):
 
 
 class Cell(msgspec.Struct, frozen=True):
-    """One cell of a matrix in which two sides differ most.
+    """The cell of a matrix in which two sides differ most.
 
     Attributes:
         stage: The matrix; `pooled` for a map.
         query: Position of the query in the first side; in a map, of the first query of its run.
-        key: Position of the key in the first side, likewise; a dimension of the value for `output`.
+        key: Position of the key in the first side, in the same way; for `output`, a dimension of the value.
         first: Value in the first side; null where it is −inf.
         second: Value in the second side.
         difference: |second − first|; null where only one of them is −inf, which fails at any tolerance.
@@ -41,11 +41,11 @@ class Cell(msgspec.Struct, frozen=True):
 
 
 class Partial(msgspec.Struct, frozen=True):
-    """How much of every row saved reports hold, where they do not hold whole rows (`run --key` leaves keys out).
+    """How much of every row is saved, for reports saved without whole rows (`run --key` leaves keys out).
 
     Attributes:
-        keys: Keys that are saved of a row, in the first side and in the second.
-        of: Keys that a row has, in the first side and in the second.
+        keys: Number of saved keys in a row, in the first side and in the second.
+        of: Number of keys in a whole row, in the first side and in the second.
         outside: Weight that every aligned row gives to keys that are not saved, in the first side and in the second,
             (2, queries); null where the row is fully masked.
     """
@@ -65,11 +65,11 @@ class HeadChange(msgspec.Struct, frozen=True):
         text: Number of the text.
         first: Layer and head in the first side, such as `L1H2`.
         second: Layer and head in the second side.
-        queries: Aligned rows: position in the first side and in the second. Of two texts, tokens that take each other's
-            place are aligned, too.
-        keys: Aligned columns that both sides hold, likewise; the columns of `difference`.
+        queries: Aligned rows: position in the first side and in the second. For two texts, tokens that replace each
+            other are aligned, too.
+        keys: Aligned columns that both sides have, in the same form; the columns of `difference`.
         only_first: Positions of the first side's tokens that have no counterpart.
-        only_second: Positions of the second side's tokens that have none.
+        only_second: Positions of the second side's tokens that have no counterpart.
         difference: Weight in the second side minus weight in the first, (queries, keys).
         total_variation: ½ Σ|b − a| over every key: the share of the weight that moves, 0 … 1; needs whole rows.
         jensen_shannon: Jensen–Shannon divergence of the two rows over every key, in bits, 0 … 1; needs whole rows.
@@ -77,17 +77,17 @@ class HeadChange(msgspec.Struct, frozen=True):
             (2, queries); null under cross-attention, and where not all of these keys are saved.
         entropy: Entropy in bits in the first side and in the second, (2, queries).
         gained: Position (in the second side) of the key that gains most; −1 where none gains; needs whole rows.
-        gain: How much it gains.
+        gain: By how much its weight grows.
         lost: Position (in the first side) of the key that loses most; −1 where none loses; needs whole rows.
-        loss: How much it loses.
-        entered: Top contributors of the second side (positions there) that the first side's top did not hold. Of
-            saved reports with more contributors and with fewer, as many are looked at as both hold; where they are
-            ranked by different measures, none.
-        left: Top contributors of the first side (positions there) that the second side's top does not hold.
-        worst: Of every stage that both sides have: the cell in which they differ most.
-        mass: Weight that every source gets from all queries, in the first side and in the second, (2, sources), where
-            maps replace the matrices (everything about rows is empty then); None elsewhere.
-        partial: How much of every row is saved, where that is not all of it; None where rows are whole.
+        loss: By how much its weight shrinks.
+        entered: Top contributors of the second side (positions there) that are not among the first side's. If two saved
+            reports have different numbers of contributors, the smaller number is compared; if they are ranked by
+            different measures, the lists are empty.
+        left: Top contributors of the first side (positions there) that are not among the second side's.
+        worst: For every stage that both sides have, the cell in which they differ most.
+        mass: Total weight that every source receives, in the first side and in the second, (2, sources), if maps
+            replace the matrices (all fields about rows are then empty); otherwise None.
+        partial: How much of every row is saved; None if rows are whole.
     """
 
     text: int
@@ -114,7 +114,7 @@ class HeadChange(msgspec.Struct, frozen=True):
 
 
 class Change(msgspec.Struct, frozen=True):
-    """One side against the first.
+    """The differences between one side and the first.
 
     Attributes:
         side: Number of the side, from 1.
@@ -126,12 +126,12 @@ class Change(msgspec.Struct, frozen=True):
 
 
 class StageVerdict(msgspec.Struct, frozen=True):
-    """What a tolerance says of one stage.
+    """Verdict on one stage.
 
     Attributes:
         stage: The stage; `pooled` for maps.
-        compared: Cells that both sides hold, over every side, text, layer and head.
-        beyond: Cells of these that differ by more than the tolerance.
+        compared: Number of compared cells, over every side, text, layer and head.
+        beyond: Number of these cells that differ by more than the tolerance.
         side: Number of the side with the worst cell.
         text: Number of its text.
         first: Its layer and head in the first side.
@@ -156,8 +156,8 @@ class Verdict(msgspec.Struct, frozen=True):
         absolute: `--tolerance`.
         relative: `--relative`.
         passed: Every cell stays within, and everything could be compared.
-        stages: One entry per stage that both sides hold.
-        unmatched: What could not be compared, which fails at any tolerance.
+        stages: One entry per stage that both sides have.
+        unmatched: Descriptions of what could not be compared; if there are any, the comparison fails at any tolerance.
     """
 
     absolute: float
@@ -171,12 +171,12 @@ class Comparison(msgspec.Struct, frozen=True):
     """What `attnscope compare` found.
 
     Attributes:
-        axis: What differs between the sides: `mask`, `layer`, `head`, `text`, `model`, `config`, `dtype`, `engine` or
-            `report`.
-        sides: The sides; every other one is compared with the first.
+        axis: The setting that differs between the sides: `mask`, `layer`, `head`, `text`, `model`, `config`, `dtype`,
+            `engine` or `report`.
+        sides: The sides; each is compared with the first.
         changes: One entry per side after the first.
-        notes: What was left out, and how to see it.
-        verdict: What `--tolerance` and `--relative` say; None without them.
+        notes: Remarks for the reader, such as what was left out, and how to see it.
+        verdict: Verdict under `--tolerance` and `--relative`; None without them.
         schema: Name and version of this format.
     """
 

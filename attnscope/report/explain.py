@@ -9,11 +9,11 @@ EXPLAIN_SCHEMA = "attnscope.explain/1"
 
 
 class Vector(msgspec.Struct, frozen=True):
-    """One vector on the way.
+    """One vector of the computation.
 
     Attributes:
-        name: What it is, such as `token`, `residual`, `query`.
-        made: How it was made, such as `W_q x + b`.
+        name: Name of the vector, such as `token`, `residual`, `query`.
+        made: Formula, such as `W_q x + b`.
         norm: Its Euclidean norm.
         values: The vector.
     """
@@ -28,11 +28,11 @@ class ArithmeticCheck(msgspec.Struct, frozen=True):
     """A step of the arithmetic, recomputed in float64 and compared with the model.
 
     Attributes:
-        name: `embedding`, `embedding norm`, `norm`, `query`, `key` (those in depth), `position`, `parts`, `scaled`,
-            `weights` or `output`; each where the model has the step.
-        said: What equals what.
+        name: `embedding`, `embedding norm`, `norm`, `query`, `key` (of the cells in depth), `position`, `parts`,
+            `scaled`, `weights` or `output`; each only if the model has this step.
+        said: The equation that is checked.
         difference: The largest absolute difference.
-        tolerance: What rounding may make of it in the type that the step ran in.
+        tolerance: Largest difference that rounding explains in the type of the step.
     """
 
     name: str
@@ -50,16 +50,16 @@ class Row(msgspec.Struct, frozen=True):
     """The query's row, step by step: one number for each position in Explanation.keys, float32.
 
     Attributes:
-        key_norms: ‖k_j‖ as attention takes it (normed and rotated).
+        key_norms: ‖k_j‖ of the keys that attention uses (after norm and rotation).
         value_norms: ‖v_j‖.
         scores: q·k.
         times_scale: scores × scale.
-        capped: c·tanh(x/c) of those; None where the model has no soft-cap.
-        bias: What a position bias adds; None where the model has none.
-        scaled: After scale, soft-cap and bias.
-        masked: The same where the mask allows it; −inf in memory and null in JSON where it does not.
+        capped: c·tanh(x/c) of `times_scale`; None if the model has no soft-cap.
+        bias: Position bias; None if the model has none.
+        scaled: Scores after scale, soft-cap and bias.
+        masked: `scaled` if the mask allows the key; otherwise −inf in memory and null in JSON.
         exponentials: exp(masked − the row's maximum); null in a fully masked row.
-        weights: Each exponential over their sum; null in a fully masked row.
+        weights: Each exponential divided by their sum; null in a fully masked row.
     """
 
     key_norms: Floats
@@ -75,11 +75,11 @@ class Row(msgspec.Struct, frozen=True):
 
 
 class Rest(msgspec.Struct, frozen=True):
-    """The keys that Explanation.keys leaves out, as sums.
+    """Sums over the keys that Explanation.keys leaves out.
 
     Attributes:
-        allowed: How many the mask allows.
-        barred: How many it does not.
+        allowed: Number of keys that the mask allows.
+        barred: Number of keys that the mask forbids.
         exponentials: Sum of their exponentials.
         weight: Sum of their weights.
         blend: Σ α·v over them, (Ev,).
@@ -96,9 +96,9 @@ class Sink(msgspec.Struct, frozen=True):
     """A logit that takes part in the softmax and belongs to no token: it has no value vector.
 
     Attributes:
-        logit: The head's, one more masked score.
+        logit: The head's sink logit: one more masked score.
         exponential: exp(logit − the row's maximum).
-        weight: Its share: the weights of all keys sum to 1 minus this.
+        weight: Weight of the sink: the weights of all keys sum to 1 minus this.
     """
 
     logit: float
@@ -107,15 +107,15 @@ class Sink(msgspec.Struct, frozen=True):
 
 
 class Part(msgspec.Struct, frozen=True):
-    """What one dimension, or one rotated pair of dimensions, adds to a dot product; float64.
+    """Contribution of one dimension, or one rotated pair of dimensions, to a dot product; float64.
 
     Attributes:
         dims: The dimension; for a rotated pair, both.
-        q: The query there.
-        k: The key there.
+        q: Values of the query in these dimensions.
+        k: Values of the key in these dimensions.
         product: Sum of q × k over them.
-        wavelength: Tokens that a rotated pair takes for a whole turn; None for a dimension that is not rotated.
-        before: Its product before the rotation; None likewise.
+        wavelength: Tokens per full turn of a rotated pair; None for a dimension that is not rotated.
+        before: Product before the rotation; None for a dimension that is not rotated.
     """
 
     dims: list[int]
@@ -127,14 +127,15 @@ class Part(msgspec.Struct, frozen=True):
 
 
 class ExplainedCell(msgspec.Struct, frozen=True):
-    """One query and one key in depth.
+    """One query and one key in detail.
 
     Attributes:
         key: Position of the key.
-        chosen: `--key`, or why it is this one.
+        chosen: `--key`, or the reason for this choice.
         allowed: The mask lets the query see it.
         score: q·k as attention computed it, float32.
-        key_steps: The key as projected, as normed where the model norms it, and as rotated where it rotates it.
+        key_steps: The key after the projection, after the norm if the model has one, and after the rotation if the
+            model has one.
         parts: Every part of q·k, largest magnitude first.
         total: Sum of the parts, float64.
     """
@@ -156,28 +157,30 @@ class Explanation(TextFindings, frozen=True):
         layer: Number of the layer.
         head: Number of the query head.
         group: Number of the key/value head that serves it.
-        chosen: How layer and head came to be shown where the user did not name them.
-        inputs: What enters the layer: for layer 0 the vectors that the embedding sums, later the residual stream as
-            each layer found it; at the end what queries are made of.
-        query_steps: The query as projected, normed, rotated; each where the model does so.
+        chosen: Why this layer and head are shown, if the user did not name them.
+        inputs: The inputs of the layer: for layer 0, the vectors that the embedding sums; for later layers, the
+            residual stream before each layer; the last vector is the one that queries are computed from.
+        query_steps: The query after the projection, after the norm if the model has one, and after the rotation if the
+            model has one.
         scale: Factor on the scores.
-        softcap: c of c·tanh(x/c); None for none.
-        bias: Name of the position bias; None for none.
-        keys: Positions that are shown, ascending.
-        row: Their numbers.
-        key_vectors: k_j as attention takes it, (keys, E).
+        softcap: c of c·tanh(x/c); None if there is none.
+        bias: Name of the position bias; None if there is none.
+        keys: Positions of the keys that are shown, ascending.
+        row: The numbers of these keys, step by step.
+        key_vectors: k_j of the keys that attention uses (after norm and rotation), (keys, E).
         value_vectors: v_j, (keys, Ev).
-        rest: The keys that are not shown; None where all are.
-        maximum: Largest masked score, or the sink's logit where that is larger; None in a fully masked row.
-        exponential_sum: Sum of the exponentials over all keys, and of the sink's; None likewise.
-        fully_masked: The mask lets the query see nothing.
+        rest: Sums over the keys that are not shown; None if all are shown.
+        maximum: Largest masked score, or the sink's logit if that is larger; None in a fully masked row.
+        exponential_sum: Sum of the exponentials over all keys and the sink; None in a fully masked row.
+        fully_masked: Whether the mask allows the query no key.
         cells: The cells in depth.
         blend: Σ α·v, float64 rounded to float32; empty in a fully masked row.
-        output: What attention gave; empty likewise.
-        projected: What the output projection makes of it; None where the layer has none, or nothing came out.
-        checks: Every step, done again.
-        notes: What was left out or cut.
-        sink: What the head's sink takes; None where the model has none, or in a fully masked row.
+        output: The output of attention for the query; empty in a fully masked row.
+        projected: That output after the output projection; None if the layer has no projection, or the row is fully
+            masked.
+        checks: Every step, recomputed and compared.
+        notes: What was left out or shortened.
+        sink: The sink's part of the softmax; None if the model has none, or in a fully masked row.
         schema: Name and version of this format.
     """
 

@@ -12,15 +12,15 @@ ATTENTION = "weights"  # what a run shows where it shows no measure over layers
 
 @dataclass(frozen=True)
 class FlowMeasure:
-    """One measure.
+    """A measure of contributions between tokens over layers.
 
     Attributes:
-        name: As an option's value, and in reports.
-        meaning: What is computed.
-        source: Where that comes from.
-        zeroing: It is made of layers that run again without the value of a token, not of weights.
-        residual: The layer's input is added to the weights.
-        cumulative: Layers are multiplied into one matrix; otherwise each has its own.
+        name: Name in options and reports.
+        meaning: Definition of a cell.
+        source: Publication that defines it.
+        zeroing: Whether it is computed by running layers again without the value of a token, instead of from weights.
+        residual: Whether the layer's input is added to the weights.
+        cumulative: Whether the matrices of all layers are multiplied into one; otherwise each layer has a matrix.
     """
 
     name: str
@@ -57,16 +57,16 @@ FLOW_MEASURES = {
 
 
 class TokenFlow(msgspec.Struct, frozen=True):
-    """How much each token's output of some layers stems from each token of their input.
+    """How much each token's output of some layers depends on each token of their input.
 
     Attributes:
-        measure: Its name, such as `rollout`.
-        layers: The layers that it covers, ascending.
-        matrix: (queries, keys); null in rows that nothing reaches.
-        nothing: Positions of the queries that no token reaches.
-        keys: Positions of the strongest sources of every query, (queries, rank); −1 where there are fewer.
-        values: Their shares, likewise.
-        left_out: What does not take part in the ranking: `special tokens`, `first token`.
+        measure: Name of the measure, such as `rollout`.
+        layers: The layers, ascending.
+        matrix: Shares, (queries, keys); null in rows that no token contributes to.
+        nothing: Positions of the queries that no token contributes to.
+        keys: Positions of the strongest sources of every query, (queries, rank); −1 if there are fewer.
+        values: Their shares, (queries, rank).
+        left_out: Tokens that are excluded from the ranking: `special tokens`, `first token`.
     """
 
     measure: str

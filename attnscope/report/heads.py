@@ -11,20 +11,20 @@ MEASURED_SCHEMA = "attnscope.measured-heads/1"
 
 
 class Probes(msgspec.Struct, frozen=True):
-    """What the heads were measured on.
+    """The data on which the heads were measured.
 
     Attributes:
-        seed: Of the random tokens.
-        draws: Draws of random tokens, of each kind.
-        repeated: Different tokens of a draw that is repeated once; 0 where the model is too small for any.
-        needle: Tokens of a needle; likewise.
-        before: Special tokens in front of random tokens.
-        after: Special tokens behind them.
-        texts: Texts.
-        tokens: Tokens of all texts.
-        shipped: The texts are attnscope's own.
-        unknown: Tokens of the texts that stand for words which the tokenizer does not know.
-        tripled: Different tokens of a draw that is repeated twice; 0 where the model is too small for any.
+        seed: Seed of the random tokens.
+        draws: Number of random sequences of each kind.
+        repeated: Number of different tokens in a sequence that is repeated once; 0 if the model is too small.
+        needle: Number of tokens in a needle; 0 if the model is too small.
+        before: Special tokens before random tokens.
+        after: Special tokens after random tokens.
+        texts: Number of texts.
+        tokens: Number of tokens in all texts.
+        shipped: Whether the texts are attnscope's built-in ones.
+        unknown: Number of tokens for words that the tokenizer does not know.
+        tripled: Number of different tokens in a sequence that is repeated twice; 0 if the model is too small.
     """
 
     seed: int
@@ -45,14 +45,15 @@ class RoleValues(msgspec.Struct, frozen=True):
 
     Attributes:
         name: Its name.
-        letter: What stands for it in the picture.
-        title: What it is called.
-        meaning: How its value is measured.
-        source: Who described it.
-        measured: On `texts`, `repeated` or `tripled` random tokens, a `needle`, or from `weights`.
-        clear: Values from here on make it the main role of a head.
-        values: (layers, heads); null where it was not measured.
-        errors: Standard error of each, over texts or draws; null where there is one of them alone.
+        letter: Letter of the role in the grid.
+        title: Title of the role.
+        meaning: Definition of its value.
+        source: Publication that describes it.
+        measured: Where it is measured: on `texts`, on `repeated` or `tripled` random tokens, on a `needle`, or on the
+            `weights`.
+        clear: Smallest value at which it can be the main role of a head.
+        values: Values, (layers, heads); null if not measured.
+        errors: Standard error of each value, over texts or draws; null if there is only one.
     """
 
     name: str
@@ -67,15 +68,15 @@ class RoleValues(msgspec.Struct, frozen=True):
 
 
 class HeadSurvey(msgspec.Struct, frozen=True):
-    """What every head of a model does.
+    """The roles of every head of a model.
 
     Attributes:
         provenance: What produced the numbers.
         mask: Which keys a query could see.
-        probes: What the heads were measured on.
-        roles: Every role that was asked for.
-        main: Place in `roles` of each head's main role, (layers, heads); −1 where none is clear.
-        notes: What was left out, and why.
+        probes: The data on which the heads were measured.
+        roles: Every requested role.
+        main: Index in `roles` of each head's main role, (layers, heads); −1 if none is clear.
+        notes: Remarks for the reader, such as what was left out, and why.
         schema: Name and version of this format.
     """
 
@@ -89,14 +90,14 @@ class HeadSurvey(msgspec.Struct, frozen=True):
 
 
 class MeasuredText(msgspec.Struct, frozen=True):
-    """One text of a question.
+    """One text of the measurement.
 
     Attributes:
         text: The text.
         tokens: Its tokens.
         queries: Positions of the rows that are averaged.
-        keys: Positions of the keys whose weights are added up; None for a statistic of whole rows.
-        context: Tokens of the key side under cross-attention; None elsewhere.
+        keys: Positions of the keys whose weights are summed; None for a statistic of whole rows.
+        context: Tokens of the key side under cross-attention; otherwise None.
     """
 
     text: str
@@ -107,16 +108,16 @@ class MeasuredText(msgspec.Struct, frozen=True):
 
 
 class MeasuredHeads(msgspec.Struct, frozen=True):
-    """One number for every head, averaged over rows of a text.
+    """One number for every head, averaged over the rows of the texts.
 
     Attributes:
         provenance: What produced the numbers.
         mask: Which keys a query could see.
         measure: `weight`, `value`, `projected`, or a row statistic.
-        meaning: What it is, and its unit.
+        meaning: Definition of the number, and its unit.
         values: (layers, heads).
         texts: The texts, with the rows and keys.
-        notes: What was left out, and why.
+        notes: Remarks for the reader, such as what was left out, and why.
         schema: Name and version of this format.
     """
 

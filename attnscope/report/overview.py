@@ -11,11 +11,10 @@ class Pooled(msgspec.Struct, frozen=True):
     A run is a stretch of neighbouring tokens: run i starts at token `queries[i]` and ends before `queries[i + 1]`.
 
     Attributes:
-        queries: Where every run of queries starts, then the number of tokens.
-        keys: Likewise of keys.
-        weights: What a query of the run gives, on average, to the keys of the run together, (runs of queries, runs of
-            keys). A row sums to 1, or to 1 minus what the head's sink takes; it is null where no query of the run may
-            attend to anything.
+        queries: Start of every run of queries, then the number of tokens.
+        keys: Start of every run of keys, then the number of tokens.
+        weights: Average weight of the run's queries on the run's keys together, (runs of queries, runs of keys). A row
+            sums to 1, or to 1 minus the sink's share; it is null if no query of the run may attend to anything.
     """
 
     queries: list[int]
@@ -24,11 +23,11 @@ class Pooled(msgspec.Struct, frozen=True):
 
 
 class Columns(msgspec.Struct, frozen=True):
-    """Who is attended to.
+    """Column sums: how much weight every source receives.
 
     Attributes:
-        mass: Weight that every source gets from all queries together, one number for each token of the key side.
-        total: Their sum: the number of queries that may attend to anything, minus what the head's sink takes.
+        mass: Total weight that every source receives from all queries, one number for each token of the key side.
+        total: Sum of `mass`: the number of queries that may attend to anything, minus the sink's share.
     """
 
     mass: Floats

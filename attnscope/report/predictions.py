@@ -9,13 +9,13 @@ PredictionKind = Literal["next", "masked"]
 
 
 class PredictedToken(msgspec.Struct, frozen=True):
-    """A token that a model may put at one place.
+    """A token that the model may predict at one position.
 
     Attributes:
         id: Its vocabulary id.
         piece: The tokenizer's own spelling.
-        text: What it spells, with the blank that it may start with.
-        logit: What the output head gives for it.
+        text: The text that the token stands for, including a leading space.
+        logit: Output of the output head for this token.
         probability: The softmax of the logits over the whole vocabulary.
     """
 
@@ -27,12 +27,12 @@ class PredictedToken(msgspec.Struct, frozen=True):
 
 
 class Prediction(msgspec.Struct, frozen=True):
-    """What a model predicts at one place.
+    """The model's prediction at one position.
 
     Attributes:
-        kind: `next` for the token after this position, `masked` for the one that stands there.
-        position: Position of the token whose final state the head read.
-        tokens: The most probable tokens, first.
+        kind: `next` for the token after this position, `masked` for the token at this position.
+        position: Position of the token whose final hidden state the output head reads.
+        tokens: The most probable tokens, in descending order.
     """
 
     kind: PredictionKind

@@ -15,31 +15,31 @@ STAGES = ("scores", "scaled", "masked", "weights", "output")
 
 
 class Provenance(msgspec.Struct, frozen=True):
-    """What produced the numbers.
+    """The model, versions and settings that produced the numbers.
 
     Attributes:
-        attnscope: Version of this program.
+        attnscope: Version of attnscope.
         torch: Version of torch.
-        model: What the user named: a folder, a shipped sample or a config file.
+        model: The model as the user named it: a folder, a bundled sample or a config file.
         family: `model_type` of the checkpoint, or `config` for a stack described in TOML.
         fingerprint: SHA-256 (hex, first 16 digits) over config, tokenizer, tensor headers and samples of the data.
         engine: `native` or `transformers`.
-        dtype: Type that the model ran in; scores and softmax are always float32.
-        device: `cpu`, `cuda:0`.
-        weights: `trained` where they come from a checkpoint that does not say otherwise, or `random`.
-        n_layers: Layers in the model.
-        n_heads: Query heads in a layer.
+        dtype: Data type that the model ran in; scores and softmax are always float32.
+        device: Device, such as `cpu` or `cuda:0`.
+        weights: `trained` if they come from a checkpoint that does not state otherwise, or `random`.
+        n_layers: Number of layers in the model.
+        n_heads: Number of query heads in a layer.
         notes: Anything else that changes how the numbers are read.
-        part: `encoder`, `decoder` or `cross` of a model with two halves; None elsewhere.
-        adapter: The LoRA adapter that was added to the weights, as the user named it; None for none.
-        values: `exact`, or `pooled` where a map of fixed size replaces the matrices of some text.
-        versions: Of the libraries that had a part in the numbers, besides torch.
-        weights_hash: SHA-256 (hex) over every byte of the weights' files; None where it was not asked for.
-        tokenizer: What the user named in place of the model's own tokenizer; None for that.
-        ignored_keys: Keys of config.json that were ignored, because no code of transformers reads them or because the
-            user wanted it; `notes` says which is which.
-        details: How the model was found and read, as a matter of course, such as what its tokenizer.json stores that
-            is not used; screens show it with `--verbose`.
+        part: `encoder`, `decoder` or `cross` of an encoder-decoder; otherwise None.
+        adapter: The LoRA adapter that was added to the weights, as the user named it; None if there was none.
+        values: `exact`, or `pooled` if a map of fixed size replaces the matrices of some text.
+        versions: Versions of the libraries that affect the numbers, besides torch.
+        weights_hash: SHA-256 (hex) over every byte of the weights' files; None unless requested.
+        tokenizer: The tokenizer that replaces the model's own, as the user named it; None if there is none.
+        ignored_keys: Keys of config.json that were ignored, because no code of transformers reads them or at the user's
+            request; `notes` tells them apart.
+        details: Routine facts on how the model was found and read, such as options stored in tokenizer.json that are
+            not used; screens show them with `--verbose`.
     """
 
     attnscope: str
@@ -65,14 +65,15 @@ class Provenance(msgspec.Struct, frozen=True):
 
 
 class MaskUse(msgspec.Struct, frozen=True):
-    """Which keys a query could see, and by whose decision.
+    """Which keys a query could see, and why.
 
     Attributes:
         own: The model's own mask, such as `causal` or `bidirectional`.
-        used: The mask behind the numbers shown.
-        what_if: None where `used` is the model's own; else `stack` (the whole model ran under the new mask) or
-            `same-scores` (the q·k that the model computed under its own mask, masked again).
-        hidden: Tokens that no query saw besides, as typed; None for none. TextReport.hidden has their positions.
+        used: The mask that the numbers shown were computed under.
+        what_if: None if `used` is the model's own; otherwise `stack` (the whole model ran under the new mask) or
+            `same-scores` (the new mask was applied to the q·k that the model computed under its own).
+        hidden: Tokens that were hidden from all queries, as typed; None if there were none. TextReport.hidden has their
+            positions.
     """
 
     own: str
@@ -91,8 +92,8 @@ class Top(msgspec.Struct, frozen=True):
         keys: Position of the source.
         weight: α_ij, the attention weight.
         value: α_ij·‖v_j‖.
-        projected: α_ij·‖v_j W_O^h‖ (Kobayashi et al., 2020); None where it was not asked for.
-        left_out: What does not take part in the ranking: `special tokens`, `first token`.
+        projected: α_ij·‖v_j W_O^h‖ (Kobayashi et al., 2020); None unless requested.
+        left_out: Tokens that are excluded from the ranking: `special tokens`, `first token`.
     """
 
     by: str
@@ -109,21 +110,21 @@ class HeadReport(msgspec.Struct, frozen=True):
     Attributes:
         layer: Number from 0, or `mean` over the selected layers.
         head: Number from 0, or `mean` over the selected heads.
-        chosen: How it came to be shown where the user did not name it, such as
-            `chosen automatically: most weight on other words (0.71)`.
+        chosen: Why it is shown, if the user did not name it, such as `chosen automatically: most weight on other words
+            (0.71)`.
         scale: Factor from `scores` to `scaled`.
-        softcap: c of c·tanh(x/c), applied to the scaled scores; None where the model has none.
-        bias: Name of the position bias that `scaled` contains, such as `alibi`; None where there is none.
+        softcap: c of c·tanh(x/c), applied to the scaled scores; None if the model has none.
+        bias: Name of the position bias that `scaled` contains, such as `alibi`; None if there is none.
         stages: Stage name to matrix of shape (queries, keys); `output` is (queries, value width). In `masked`,
             −inf in memory and null in JSON mean "not allowed".
         fully_masked: Positions of the queries that may attend to nothing; their weights and output are null.
         top: Strongest sources per query.
         rows: Statistics per query.
-        sink: What each query gives to the head's sink, a logit that takes part in the softmax and belongs to no token:
-            a row of weights sums to 1 minus this. None where the model has none.
-        pooled: The whole matrix of weights as a map of fixed size; None where that was not asked for, nor needed.
-        columns: Who is attended to, over the whole text; None likewise.
-        means: Averages over every query of the text; None likewise.
+        sink: Weight of each query on the head's sink, a logit that takes part in the softmax and belongs to no token: a
+            row of weights sums to 1 minus this. None if the model has none.
+        pooled: The whole matrix of weights as a map of fixed size; None if neither requested nor needed.
+        columns: Column sums over the whole text; None without a map.
+        means: Averages over every query of the text; None without a map.
     """
 
     layer: int | str
@@ -159,18 +160,18 @@ class TextReport(msgspec.Struct, frozen=True):
         pair: The second text of an encoder's pair.
         tokens: Tokens of the query side, all of them.
         context: Tokens of the key side under cross-attention; None where queries and keys are the same tokens.
-        queries: Positions that the rows of every matrix stand for.
-        keys: Positions that the columns stand for.
+        queries: Positions of the rows of every matrix.
+        keys: Positions of the columns of every matrix.
         heads: One entry per shown layer and head.
         notes: What was left out of this text's report, and which option shows it.
-        hidden: Positions of keys that `--hide` kept from every query.
-        predictions: What the model predicts: the next token, or what stands at each mask token; empty where its
-            checkpoint has no output head, or that was not asked for.
-        generated: Of each token that the model generated, what was predicted where it was chosen: `position` is that
-            of the token before it, and the first of `tokens` is itself.
-        attribution: What the parts of the model add to a logit (`--by logit`); None where that was not asked for.
-        padding: How many of the last tokens are padding, which is shown where that was asked for.
-        flows: Matrices of token to token over layers, where these were asked for in place of heads.
+        hidden: Positions of the keys that `--hide` hides from every query.
+        predictions: The model's predictions: the next token, or the token at each mask token; empty if the checkpoint
+            has no output head, or if not requested.
+        generated: For each generated token, the prediction it was chosen from: `position` is that of the token before
+            it, and the first of `tokens` is the token itself.
+        attribution: Contributions of the model's parts to a logit (`--by logit`); None unless requested.
+        padding: How many of the last tokens are padding; 0 unless padding is shown.
+        flows: Matrices of contributions between tokens over layers (`--measure`); empty unless requested.
     """
 
     index: int
@@ -202,9 +203,9 @@ class TextFindings(msgspec.Struct, frozen=True):
         provenance: What produced the numbers.
         mask: Which keys a query could see.
         text: The text.
-        pair: Its second segment; None where there is none.
+        pair: The second segment; None if there is none.
         tokens: Its tokens.
-        context: Tokens of the key side under cross-attention; None elsewhere.
+        context: Tokens of the key side under cross-attention; otherwise None.
     """
 
     provenance: Provenance

@@ -14,13 +14,14 @@ class Token(msgspec.Struct, frozen=True):
         piece: The tokenizer's own spelling, such as `Ġriver` or `##ing`.
         text: The readable piece: the text it covers, or what the piece spells if it covers none
             or for part of a character.
-        start: Where it starts in its text, in characters; None for a token that covers no text.
-        end: Where it ends, exclusive.
-        special: Added by the tokenizer (such as `[CLS]`), or a special token that the user wrote, which has a span.
-        segment: 0, or 1 for the second text of a pair; `start` and `end` count in that text.
-        type_id: The row of the segment table that the model was given, where it has one.
-        made: The model generated it (`--generate`).
-        unknown: The tokenizer has no piece for what stands here, and gave the model its token for unknown words.
+        start: First character of the token in its text; None for a token that covers no text.
+        end: End of the token, exclusive.
+        special: A token that the tokenizer added (such as `[CLS]`), or a special token that the user wrote, which has a
+            span.
+        segment: 0, or 1 for the second text of a pair; `start` and `end` refer to that text.
+        type_id: The segment id that the model was given, if it has a segment table.
+        made: Whether the model generated it (`--generate`).
+        unknown: The tokenizer has no piece for this text, and gave the model its token for unknown words.
     """
 
     id: int
@@ -44,9 +45,9 @@ def unknown_words(text: str, tokens: Sequence[Token], segment: int = 0) -> tuple
     """Return words that the tokenizer does not know, wholly or in part, and how many words there are.
 
     Args:
-        text: What the tokens are of. Words are what stands between white space, or one ideograph.
-        tokens: Those of a text or of a pair.
-        segment: Which of the two.
+        text: Text of the tokens. A word is a run of characters between white space, or one ideograph.
+        tokens: Tokens of a text or of a pair.
+        segment: Index of the text within the pair.
     """
     unknown = [token for token in tokens if token.unknown and token.segment == segment]
     places = [(token.start, token.end) for token in unknown if token.start is not None and token.end is not None]
