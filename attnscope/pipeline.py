@@ -45,7 +45,7 @@ class Session:
 
     Args:
         texts: The texts of all runs: a vocabulary that is made from the texts is made from these.
-        progress: Called with what is being done, how much of it is done, and how much there is.
+        progress: Function that receives the current step, how much of it is done, and its total.
         live: Models of transformers that are in memory already, by the name that runs have for them as `model`.
         own_process: The process is ours, and nobody else's objects are frozen with torch's (see import_torch).
     """
@@ -111,7 +111,7 @@ def inspect(run: RunConfig, progress: ProgressCallback | None = None, session: S
 
     Args:
         run: What the user asked.
-        progress: Called with what is being done, how much of it is done, and how much there is.
+        progress: Function that receives the current step, how much of it is done, and its total.
         session: Models that are open already.
 
     Raises:
@@ -269,7 +269,7 @@ def attend(
         batch: The texts side by side.
         engine: The model under its mask.
         on_progress: See `inspect`.
-        record_spec: What to record; None for what a Report holds.
+        record_spec: What to record; None for the content of a Report.
 
     Raises:
         AttnscopeError: A score is not finite.
@@ -306,7 +306,7 @@ def forward(
     """Run the model with recorders and report progress.
 
     Args:
-        plan: What was asked.
+        plan: The plan of the run.
         batch: The texts side by side.
         engine: The model under its mask.
         recorders: Layer to its recorders.
@@ -433,7 +433,7 @@ def describe_mask_use(source: ModelSource, run: RunConfig, seen: str | None = No
     Args:
         source: The model.
         run: What the user asked.
-        seen: The model's own mask, where only running it shows that; None where its config says it.
+        seen: The model's own mask as observed, if the config does not determine it; otherwise None.
     """
     own = source.config.describe_mask() if seen is None else seen
     terms = mask_terms(run)

@@ -105,7 +105,7 @@ def parse_indices(text: str, option: str) -> IndexSelection:
     """Read `auto`, `all`, `mean`, `3`, `0,2,5-7` or `-1`; numbers as they are labelled, too (`L3`, `H3`).
 
     Raises:
-        UsageError: It is none of these.
+        UsageError: The text has none of these forms.
     """
     if text in ("auto", "all", "mean"):
         return IndexSelection(word=text)  # type: ignore[arg-type]
@@ -133,7 +133,7 @@ class CutExpression:
         written: As it was typed.
         heads: Layers, and heads of each.
         query: The queries of edges, as parse_positions reads them; empty for all. None for whole heads.
-        key: Their keys, likewise.
+        key: Keys of the edges, as typed.
     """
 
     written: str
@@ -148,7 +148,7 @@ def parse_cut(text: str, option: str) -> CutExpression:
     Commas join heads: `L5H1,L6`. The arrow is → or ->; a side that is left out stands for every token.
 
     Raises:
-        UsageError: It is none of these.
+        UsageError: The text has none of these forms.
     """
     named, colon, edge = text.partition(":")
     heads = tuple(_cut_heads(part.strip(), text, option) for part in named.split(","))

@@ -17,7 +17,7 @@ def make_variant(cuts: Sequence[Cut], *, renormalised: bool, outputs: Mapping[in
     Args:
         cuts: The cuts.
         renormalised: How edges are cut; see EdgeCut.
-        outputs: What stands for the output of every head of a layer, (H, Ev); 0 for layers that are not there.
+        outputs: Replacement for the output of every head, by layer, (H, Ev); layers that are absent use 0.
     """
     made: dict[int, LayerCut] = {}
     for cut in cuts:
@@ -67,7 +67,7 @@ class Baseline:
         """Compare final hidden states of variants, (V, rows, D).
 
         Args:
-            hidden: What the engine gave at its end.
+            hidden: The engine's final hidden states.
             rows: The tokens that these are of, ascending; None for all.
 
         Returns:

@@ -31,9 +31,9 @@ class AblationOptions:
     """What is cut, and what is compared.
 
     Attributes:
-        cuts: Expressions of what is cut, all together; empty where `each` says it.
-        each: Cut every one of these alone; None where `cuts` says what is cut.
-        replacement: What stands for the output of a head that is cut.
+        cuts: Cut expressions, all made together; empty if `each` is given.
+        each: Unit to cut one at a time; None if `cuts` are given.
+        replacement: Replacement for the output of a cut head.
         reference: A text over whose tokens `mean` averages; None for the text itself.
         at: Positions whose predictions and hidden states are compared, as typed or as Python values; None for the
             last token of a causal model, and the mask tokens of a masked one.
@@ -54,7 +54,7 @@ class Cut:
         written: As it was typed; empty where it was not.
         heads: Layer and head of each.
         queries: Positions of the queries of edges; None for whole heads.
-        keys: Positions of their keys; None likewise.
+        keys: Positions of the keys of these edges; None if whole heads are cut.
     """
 
     written: str

@@ -239,9 +239,9 @@ class Uncut:
         bench: The text and the model.
         engine: The model under its mask.
         ran: The run without cuts.
-        baseline: What it gives.
+        baseline: Predictions and final hidden states without cuts.
         seen: Weights without cuts.
-        outputs: What stands for the output of heads that are cut; see effects.make_variant.
+        outputs: Replacement for the output of cut heads; see effects.make_variant.
         at_once: Variants that run side by side.
         device: Where the model runs.
         check: Stops a run that takes more memory than it may.
@@ -288,7 +288,7 @@ class Uncut:
 
         Args:
             variants: The variants.
-            said: What is being done.
+            said: Name of the step, for progress.
             rows: Positions whose final states are wanted, ascending; None for all.
 
         Yields:

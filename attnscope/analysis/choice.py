@@ -18,11 +18,11 @@ from attnscope.selection import IndexSelection
 
 @dataclass(frozen=True)
 class HeadRanking:
-    """What `auto` ranks heads by.
+    """The values by which `auto` ranks heads.
 
     Attributes:
-        measure: What it is, in words.
-        values: It, (layers, heads).
+        measure: Name of the value, in words.
+        values: The value of every head, (layers, heads).
     """
 
     measure: str
@@ -108,9 +108,9 @@ def choose_heads(
     """Return the units that a selection of layers and heads stands for.
 
     Args:
-        ranking: What ranks heads; needed where a pick is `auto`.
-        layers: What the user picked.
-        heads: What the user picked.
+        ranking: Values that rank heads; needed if a selection is `auto`.
+        layers: The user's selection of layers.
+        heads: The user's selection of heads.
         n_layers: Layers in the model.
         n_heads: Query heads in a layer.
 

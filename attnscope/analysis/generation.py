@@ -38,7 +38,7 @@ def continue_text(
         tokens: The text.
         count: New tokens, at most.
         ends: Ids after which nothing follows.
-        spelling: What makes a piece and a token of an id.
+        spelling: Function that turns an id into a piece and a token.
         device: Where the model runs.
     """
     spell, make = spelling

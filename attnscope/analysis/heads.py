@@ -22,10 +22,10 @@ class TextSlice:
     """Which text of a batch, and what of it is shown.
 
     Attributes:
-        text: Its number in the batch.
+        text: Index of the text in the batch.
         queries: Rows.
         keys: Columns.
-        extent: What is needed to say something about the text as a whole; None where nothing is said.
+        extent: Positions of the whole text, for its map and averages; None without them.
     """
 
     text: int
@@ -40,11 +40,11 @@ def head_report(
     """Return one unit's findings about one text.
 
     Args:
-        unit: What is shown.
-        recorded: Its recorders, filled.
+        unit: The layer and head, or the mean, to report.
+        recorded: The unit's recorders, filled.
         trace: What was recorded, and of which tokens.
         place: Which text, and what of it.
-        left_out: What does not take part in the ranking.
+        left_out: Names of the tokens that are excluded from the ranking.
 
     Raises:
         UsageError: A mean over layers that scale their scores differently.

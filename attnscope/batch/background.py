@@ -14,8 +14,8 @@ class RecordSink(Protocol):
     """Where records go.
 
     Attributes:
-        needs_all_records: It needs every record of a window, also those that it has written already.
-        whole_windows: What it writes of a window is one piece (a shard, a frame), to which a later run adds nothing.
+        needs_all_records: Whether it needs every record of a window, including those written before.
+        whole_windows: Whether it writes each window as one piece (a shard, a frame), which a later run cannot extend.
     """
 
     needs_all_records: bool

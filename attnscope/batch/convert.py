@@ -26,7 +26,7 @@ def _format(path: Path, option: str) -> DumpFormat:
     """Find the format of a name.
 
     Raises:
-        UsageError: Its ending says nothing.
+        UsageError: The extension is unknown.
     """
     check_name(path)
     found = format_of(path)
@@ -50,7 +50,7 @@ def convert(source: Path, target: Path, table: str | None = None, *, force: bool
 
     Raises:
         AttnscopeError: The source is damaged or not finished, or the target cannot be written.
-        UsageError: An ending says nothing, or a table shall become a dump.
+        UsageError: An extension is unknown, or a table would have to become a dump.
     """
     there, here = _format(source, "IN"), _format(target, "OUT")
     if table is not None and (there.table or not here.table):
@@ -78,7 +78,7 @@ def write_document(order: DumpConfig, on_progress: DumpProgress) -> Summary:
     """Write a dump as one JSON document; unlike the other kinds, it is there as a whole or not at all.
 
     Args:
-        order: What the user asked; its output ends in .json.
+        order: The request; its output ends in .json.
         on_progress: See `write_dump`.
 
     Raises:

@@ -45,7 +45,7 @@ class DumpConfig:
 
     Attributes:
         input: A file, or `-` for standard input.
-        format: What the input holds; None for what its ending says.
+        format: Format of the input; None for the one of its extension.
         output: A .jsonl file, a folder, or `-` for lines to standard output.
         settings: What to keep.
         run: Model, mask and machine; its texts and selection are not looked at.
@@ -72,7 +72,7 @@ def write_dump(
     """Write a dump, or resume one.
 
     Args:
-        order: What the user asked.
+        order: The request.
         on_progress: Called with how far it is and how many records there will be, whenever records are safe.
         files: The system.
         session: Has the model open already.

@@ -50,7 +50,7 @@ class Dump:
 
     Attributes:
         path: The .jsonl (.jsonl.gz, .jsonl.zst) or .json file, or the folder.
-        header: What it says about itself.
+        header: The header line.
         end: The end line, once every record has been read.
     """
 
@@ -117,7 +117,7 @@ def read_document(path: Path) -> Iterator[bytes]:
     """Yield the JSON of header, records and end of a dump that is one document.
 
     Raises:
-        AttnscopeError: It cannot be read, or is no such document.
+        AttnscopeError: The file cannot be read, or is not a dump in one document.
     """
     document = decoded(_read(path), _Document, path)
     yield from (bytes(document.header), *map(bytes, document.records), bytes(document.end))
@@ -159,7 +159,7 @@ def decoded(data: bytes | msgspec.Raw, kind: Any, path: Path) -> Any:
     """Return a line of a dump as the Header, Record or End that `kind` names.
 
     Raises:
-        AttnscopeError: It is something else.
+        AttnscopeError: The line has another type.
     """
     try:
         return decode_json(data, kind)

@@ -35,7 +35,7 @@ class FrameReader(io.RawIOBase):
     Args:
         file: The packed bytes, from the first.
         new: Makes what unpacks one frame.
-        damage: What that raises where the bytes are none.
+        damage: Exception class that damaged frames raise.
         end: Packed bytes to read; None for all.
 
     Attributes:
@@ -108,7 +108,7 @@ class Packing:
     Attributes:
         new_frame: Makes what packs one frame, with `compress` and `flush`.
         new_reader: Makes what unpacks one frame.
-        damage: What that raises where the bytes are none.
+        damage: Exception class that damaged frames raise.
         magic: First bytes of a frame.
     """
 
@@ -131,10 +131,10 @@ def packing_of(path: Path, instead: str = "use .jsonl.gz") -> Packing | None:
 
     Args:
         path: The file.
-        instead: What to do where nothing here knows the format.
+        instead: Advice for an error if the format's library is missing.
 
     Raises:
-        AttnscopeError: Nothing here knows the format.
+        AttnscopeError: The format's library is missing.
     """
     found = format_of(path)
     if found is None or found.packing is None:
@@ -153,7 +153,7 @@ def open_lines(path: Path, end: int | None = None) -> Iterator[io.BufferedReader
     Raises:
         AttnscopeError: Nothing here reads the format, or a frame is damaged.
         TruncatedFrame: The last frame is cut off.
-        OSError: It cannot be read.
+        OSError: The file cannot be read.
     """
     packing = packing_of(path, _DECOMPRESS)
     with open(path, "rb") as file:
@@ -178,7 +178,7 @@ def whole_frames(path: Path, packing: Packing, start: bytes) -> int:
         start: First bytes of a dump.
 
     Raises:
-        AttnscopeError: It is not a dump, or a frame is damaged.
+        AttnscopeError: The file is not a dump, or a frame is damaged.
     """
     with open(path, "rb") as file:
         if not packing.magic.startswith(file.read(len(packing.magic))):

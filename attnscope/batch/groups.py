@@ -19,7 +19,7 @@ class TextSize:
     """How large a text is.
 
     Attributes:
-        tokens: Its tokens.
+        tokens: Number of tokens.
         sources: Tokens of its context, or again its own.
         values: Numbers kept of it.
         beside: Numbers that are held besides while it is computed, and that a group does not share.

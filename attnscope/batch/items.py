@@ -25,12 +25,12 @@ class Item:
     """One record of an input.
 
     Attributes:
-        index: Its number, from 0.
-        line: Its line, from 1; its row in a .parquet file.
-        id: What the input calls it; the number of its line where it has no name.
+        index: Number of the record, from 0.
+        line: Line in the input, from 1; for a .parquet file, the row.
+        id: Id in the input; the number of the line if it has none.
         hash: See records.Record.
         text: What to look at; None where it cannot be read.
-        fields: Everything else that the input says about it.
+        fields: All other members of the record.
         error: Why there is no text.
     """
 

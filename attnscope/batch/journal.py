@@ -70,7 +70,7 @@ class JournalState:
         counts: Records by status.
         too_large: Index of every record that failed for lack of memory, to the numbers that it needs.
         shards: Names of the shards with records, in order, to their checksums.
-        ended: It has its end line.
+        ended: Whether the file has an end line.
         size: Bytes of whole lines.
         crc: CRC-32 of these.
     """
@@ -184,9 +184,9 @@ class Journal:
 
     Attributes:
         path: The file.
-        framed: It is compressed, frame by frame.
-        written: What it holds.
-        beside: It is being written beside an old one.
+        framed: Whether it is compressed, in frames.
+        written: State of the file: header, records and checksum so far.
+        beside: Whether it is written beside an old journal that it will replace.
         saved: Records in whole lines of it; those of an old one do not count while it is written beside that.
 
     Raises:

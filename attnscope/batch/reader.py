@@ -32,12 +32,12 @@ class InputReader:
 
     Args:
         name: The file, or `-` for standard input.
-        format: One of FORMATS; None for what the file's ending says.
+        format: One of FORMATS; None for the one of the file's extension.
         column: Column or member that holds the texts.
 
     Raises:
-        UsageError: The ending says nothing.
-        AttnscopeError: It cannot be read.
+        UsageError: The extension is unknown.
+        AttnscopeError: The file cannot be read.
     """
 
     def __init__(self, name: str, format: str | None, column: str) -> None:

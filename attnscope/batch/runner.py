@@ -98,8 +98,8 @@ class Runner(Generic[T]):
         bounds: How large groups and windows may be.
         strict: Stop at the first failure.
         on_progress: Called whenever records have been written.
-        holds: Numbers that memory holds of one text; a window may have four times as many.
-        before: What was written before; None for what the sink says.
+        holds: Number of values of one text that fit into memory; a window may have four times as many.
+        before: State of the records written before; None for the sink's own.
         again: Numbers of records among these that are tried again; the sink goes through what was written before.
     """
 

@@ -21,7 +21,7 @@ def check_record(record: Record, settings: Settings, path: Path) -> None:
     """Refuse a record whose positions, counts and array shapes contradict each other, or that lacks what was kept.
 
     Raises:
-        AttnscopeError: They do; says where.
+        AttnscopeError: The record is inconsistent; the message names the field.
     """
     for where, found in _faults(record, settings):
         raise AttnscopeError(f"record {record.index}: {where} {found}", where=path, hint=_HINT)

@@ -33,8 +33,8 @@ class _Adapter:
     """An adapter, opened.
 
     Attributes:
-        path: Its folder.
-        config: What adapter_config.json says.
+        path: Folder of the adapter.
+        config: Content of adapter_config.json.
         modules: Module to its tensors by part (`lora_A`, …).
         others: Tensors that replace those of the base, by the name that they have there.
     """
@@ -75,7 +75,7 @@ def add_adapter(folder: Folder, path: Path) -> Folder:
         path: The adapter's folder, with adapter_config.json and adapter_model.safetensors.
 
     Raises:
-        AttnscopeError: It is no LoRA adapter, is of a kind that is not supported, or does not fit the base.
+        AttnscopeError: The folder is not a LoRA adapter, has an unsupported kind, or does not fit the base model.
     """
     raw = read_file(path / ADAPTER_CONFIG, cap=MAX_CONFIG)
     config = as_object(parse_json(raw, str(path / ADAPTER_CONFIG)), str(path / ADAPTER_CONFIG))

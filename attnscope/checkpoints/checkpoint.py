@@ -12,7 +12,7 @@ def open_checkpoint(path: Path, adapter: str | None = None, weights: str | None 
     Args:
         path: A folder, or a GGUF file.
         adapter: Folder of a LoRA adapter that is added to it; None for none.
-        weights: The file of the folder that has the weights; None for what is there.
+        weights: File of the folder that has the weights; None to find it.
 
     Raises:
         AttnscopeError: A file is missing, damaged, contradicts another, or holds what is not supported.

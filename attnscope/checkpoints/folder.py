@@ -25,16 +25,16 @@ class Folder:
 
     Attributes:
         path: The folder.
-        config: What config.json says.
+        config: Content of config.json.
         tensors: Every tensor of the checkpoint by name.
         files: Name and size in bytes of the files that belong to the model.
         fingerprint: SHA-256 over config.json, tokenizer.json, the tensor headers and samples of the data, first 16
             hex digits.
         metadata: Free-form notes in the safetensors files.
-        notes: What a reader should know, such as names that were unwrapped.
+        notes: Remarks for the user, such as names that were unwrapped.
         details: How it is read, as a matter of course.
         stamps: The files with tensors as they were when their headers were read.
-        tokenizer: The tokenizer.json, where it is made from what another file says.
+        tokenizer: Content of the tokenizer.json, if it was built from another file.
     """
 
     path: Path
@@ -102,7 +102,7 @@ def read_config_file(path: Path) -> tuple[bytes, dict[str, Any]]:
     """Read a config.json: its bytes, and what it says.
 
     Raises:
-        AttnscopeError: It cannot be read, or holds no JSON object.
+        AttnscopeError: The file cannot be read, or does not hold a JSON object.
     """
     data = read_file(path, cap=MAX_CONFIG)
     return data, as_object(parse_json(data, str(path)), str(path))

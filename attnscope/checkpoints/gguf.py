@@ -101,10 +101,10 @@ class _Architecture:
     """How llama.cpp writes the models of one `general.architecture`.
 
     Attributes:
-        config: What its config.json says besides `_shared_config`.
+        config: Fields of config.json besides those of `_shared_config`.
         names: Module within a block to that of transformers, where others are meant than `_INSIDE`.
         paired: Queries and keys are stored in rotary pairs.
-        norm_offset: What is added to the weights of norms: Gemma's are stored with the 1 that transformers adds.
+        norm_offset: Offset of the weights of norms: Gemma's are stored with the 1 that transformers adds.
     """
 
     config: Callable[[_Metadata, dict[str, Any]], dict[str, Any]]
@@ -117,7 +117,7 @@ def open_gguf(path: Path) -> Folder:
     """Read the header of a GGUF file, and what its config.json and tokenizer.json would be.
 
     Raises:
-        AttnscopeError: It is none, is damaged, or holds an architecture or a tokenizer that is not supported.
+        AttnscopeError: The file is not GGUF, is damaged, or has an unsupported architecture or tokenizer.
     """
     header = read_gguf_header(path)
     name, architecture = _architecture(header.metadata, path)

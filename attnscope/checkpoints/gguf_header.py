@@ -29,7 +29,7 @@ class GgufHeader:
     """What the head of a GGUF file says.
 
     Attributes:
-        metadata: Its keys and values.
+        metadata: Keys and values of the metadata.
         tensors: Its tensors by name, their shapes with the widest step first, as everywhere else.
         stamp: The file as it was.
         digest: SHA-256 over the header and small samples of the data.

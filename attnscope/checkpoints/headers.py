@@ -28,17 +28,17 @@ class TensorInfo:
     """Location of a tensor.
 
     Attributes:
-        name: Its name in the checkpoint.
+        name: Name of the tensor in the checkpoint.
         file: The file that holds it.
         dtype: Element type in safetensors' spelling, such as `F32` or `BF16`, or a block type of GGUF, such as `Q4_K`.
-        shape: Its shape.
+        shape: Shape of the tensor.
         start: First byte, counted from the start of the file.
         end: The byte after the last.
         block: Numbers and bytes of a block, where numbers are stored in blocks; None where each stands for itself.
         paired_heads: The rows of each of so many heads are stored in rotary pairs (0, d/2, 1, d/2 + 1, …), as GGUF has
             Llama's queries and keys; 0 where they are in order.
-        offset: What is added to every stored number.
-        low_rank: What an adapter adds; None for nothing.
+        offset: Number to add to every stored value.
+        low_rank: Update by a LoRA adapter; None if there is none.
         scales: Exponents of the blocks, where they are in a tensor of their own (MXFP4); None elsewhere.
     """
 
@@ -95,7 +95,7 @@ class SafetensorsHeader:
 
     Attributes:
         tensors: Its tensors by name.
-        metadata: Its free-form notes.
+        metadata: Free-form metadata of the file.
         stamp: The file as it was.
         digest: SHA-256 over the header and sixteen small samples of the data, which distinguish two trainings of one
             architecture apart.
@@ -111,7 +111,7 @@ def read_header(path: Path) -> SafetensorsHeader:
     """Read and check the header of a safetensors file.
 
     Raises:
-        AttnscopeError: It is not one, or its header contradicts itself or the file's size.
+        AttnscopeError: The file is not safetensors, or its header contradicts itself or the file's size.
     """
     with open_regular(path) as (file, status):
         raw = _header_bytes(file, status.st_size, path)

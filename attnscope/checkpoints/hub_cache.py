@@ -58,11 +58,11 @@ def find_snapshot(path: Path, *, weights: bool = True) -> Path:
     """Return the folder of the snapshot that a repository's branch `main` is at; its name is the commit.
 
     Args:
-        path: Its folder in the cache.
-        weights: Those are needed, too.
+        path: Folder of the repository in the cache.
+        weights: Whether the snapshot must have weights.
 
     Raises:
-        AttnscopeError: There is none, several and nothing says which, or some of its files are missing.
+        AttnscopeError: There is no snapshot, it is unclear which of several to use, or files are missing.
     """
     name = "/".join(path.name.removeprefix(_PREFIX).split("--", 1))
     hint = f"run: hf download {name}"
@@ -124,9 +124,9 @@ def not_cached(name: str, known: list[str], where: str | None) -> AttnscopeError
     """Return the refusal of a name that nothing here has.
 
     Args:
-        name: It.
+        name: The name that was not found.
         known: Names of bundled samples.
-        where: The option, where it is not `--model`.
+        where: The option, if it is not `--model`.
     """
     near = did_you_mean(name, known) if known else ""
     if similar := cached_names(name):

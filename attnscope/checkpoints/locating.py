@@ -36,9 +36,9 @@ class Located:
     """Where a model is.
 
     Attributes:
-        path: Its folder, or a GGUF file.
+        path: The model's folder, or a GGUF file.
         weights: The file in it that has the weights, where the user named one.
-        notes: What the user did not type, but should know.
+        notes: Remarks for the user about what was not typed.
         details: Where it was found, as a matter of course.
     """
 
@@ -54,11 +54,12 @@ def locate(name: str, option: str | None = None) -> Located:
     A folder or file of this name comes first, then a bundled sample, then a repository in the Hugging Face cache.
 
     Args:
-        name: What the user named.
+        name: Name or path that the user gave.
         option: The option that names a tokenizer in place of a model; None for a model.
 
     Raises:
-        AttnscopeError: It is nowhere, or nothing that can be opened; says what it is, and where to go.
+        AttnscopeError: Nothing has this name, or it cannot be opened; the message says what it is and what to use
+            instead.
     """
     path = Path(name)
     if name and exists(path, folder=True):  # "", as of an unset variable, is not the current folder
@@ -141,7 +142,7 @@ def _refuse_other_layouts(path: Path) -> None:
     """Refuse a folder without config.json that is recognised by what else it has.
 
     Raises:
-        AttnscopeError: It is.
+        AttnscopeError: The folder has another layout.
     """
     try:
         names = sorted(os.listdir(path))

@@ -33,7 +33,7 @@ def pull(name: str, *, bars: bool = False) -> Path:
 
     Raises:
         UsageError: No repository can have this name.
-        AttnscopeError: It is not there, may not be read, has no safetensors, or the network fails.
+        AttnscopeError: The repository does not exist, is not accessible, has no safetensors, or the network fails.
     """
     if not is_repository(name):
         raise UsageError(

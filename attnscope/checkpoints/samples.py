@@ -30,7 +30,7 @@ def find_config(name_or_path: str) -> Path:
     """Return the TOML file of a stack: one that exists, or the shipped config of that name, with or without `.toml`.
 
     Raises:
-        AttnscopeError: It is neither.
+        AttnscopeError: There is no such file or bundled config.
     """
     path = Path(name_or_path)
     if exists(path, folder=False):

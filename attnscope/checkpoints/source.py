@@ -28,7 +28,7 @@ class ModelSource:
     """A model that has been described, checked as far as that goes without torch, and not loaded.
 
     Attributes:
-        name: What the user named.
+        name: Name that the user gave.
         family: `model_type`, or `config`.
         config: The model.
         weights: `trained` where they come from a checkpoint that does not say otherwise, `random`, or `live`.
@@ -36,21 +36,22 @@ class ModelSource:
         tokenizer: Text to tokens.
         load: Loads the first n layers: called with n, a torch.dtype and a torch.device.
         folder: The checkpoint; None where there is none.
-        notes: What was switched off or ignored while opening it, and changes how the numbers are read.
+        notes: Remarks for the user that affect how the numbers are read, such as what was ignored when the model was
+            opened.
         details: How it was found and read, as a matter of course.
         trained_masks: Masks that it was trained under, where that is more than its own.
         engine: `native` or `transformers`.
         part: `encoder`, `decoder` or `cross` of a model with two halves; None elsewhere.
         decoder_start: Token that a decoder's input starts with; None if there is none.
         has_projection: The output projection is known, which `projected` contributions need.
-        libraries: Those that make its tokens and run it, besides torch.
-        layerwise: Its weights are not in memory yet, and layers can be read one by one.
-        mask_known: The config says which mask each layer has; otherwise only running the model shows that.
+        libraries: Libraries that tokenize its texts and run it, besides torch.
+        layerwise: Whether its weights can be read layer by layer, because they are not in memory yet.
+        mask_known: Whether the config determines the mask of each layer; otherwise only running the model shows it.
         dense_masks: Running it makes masks of the size (texts, tokens, tokens).
-        tokenizer_name: What the user named in place of the model's own tokenizer; None for that.
+        tokenizer_name: Tokenizer that the user named instead of the model's own; None if none.
         tokenizer_files: Name and size in bytes of the files of a tokenizer that `folder` does not list.
         ignored_keys: Keys of its config.json that were ignored, because nobody reads them or the user wanted it.
-        predicts: What its output head is for: the `next` token, or what is `masked`; None where it has no head.
+        predicts: What its output head predicts: the `next` token, or the `masked` one; None if it has no head.
         ends: Ids after which a text that the model continues ends.
     """
 

@@ -42,8 +42,8 @@ class StackDescription(msgspec.Struct, frozen=True):
 
     Attributes:
         path: The file.
-        data: Its bytes, for the fingerprint.
-        file: What it says besides the model.
+        data: Bytes of the file, for the fingerprint.
+        file: Content of the file besides the model.
         model: Fields of a ModelConfig that it sets, sizes filled in, `vocab_size` not among them.
     """
 

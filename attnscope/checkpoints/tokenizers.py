@@ -33,10 +33,10 @@ class FoundTokenizer:
     """A tokenizer, opened.
 
     Attributes:
-        tokenizer: It.
+        tokenizer: The tokenizer.
         files: Name and size in bytes of the files that it was made of, where a Folder does not list them.
         digest: SHA-256 (hex) over these files; empty where the Folder's fingerprint counts the tokenizer.
-        name: What the user named; None for the checkpoint's own.
+        name: Name that the user gave; None for the checkpoint's own tokenizer.
     """
 
     tokenizer: FileTokenizer
@@ -69,7 +69,7 @@ def find_tokenizer(folder: Folder, named: str | None) -> FoundTokenizer:
         named: What `--tokenizer` names: a file or folder; None for the checkpoint's own.
 
     Raises:
-        AttnscopeError: There is none that can be used; says what lies there.
+        AttnscopeError: No tokenizer can be used; the message lists the files found.
         UsageError: `named` is no tokenizer.
     """
     if named is not None:
@@ -97,12 +97,12 @@ def open_tokenizer(named: str, config: Mapping[str, Any]) -> FoundTokenizer:
     """Open what `--tokenizer` names.
 
     Args:
-        named: A tokenizer.json (of any name), a file that one is made of, a folder, or a model's name.
+        named: A tokenizer.json (of any name), a vocabulary file, a folder with one, or a model's name.
         config: The config.json of the model, which decides how a vocabulary is used where the folder does not say it.
 
     Raises:
-        AttnscopeError: It cannot be used.
-        UsageError: It is no tokenizer.
+        AttnscopeError: The tokenizer cannot be used.
+        UsageError: The file is not a tokenizer.
     """
     path = Path(named)
     if not exists(path, folder=False):

@@ -103,7 +103,7 @@ class Findings:
 
         Args:
             layers: Every layer's stages.
-            limit: What a number may be off by, as a share of the largest of its kind where that is above 1.
+            limit: Largest allowed deviation, as a share of the largest value of its kind if that is above 1.
         """
         gaps = [torch.zeros(3, self._look.n_heads, dtype=torch.float64) for _ in layers]
         for asked, trace in zip(self._asked, self._traces, strict=True):

@@ -38,7 +38,7 @@ def make_check(
         name: The check's name.
         found: Deviations of every head, (H,): one tensor a layer, or more, one pass over the layers after the other.
         limits: What they may be: one number for all, or one for each tensor.
-        note: What else there is to know.
+        note: Further information.
         layers: Layers in a pass; None where each layer has one tensor.
     """
     each = [limits] * len(found) if isinstance(limits, float) else limits

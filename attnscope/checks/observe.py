@@ -19,10 +19,10 @@ class LayerStages:
     """One layer's attention over a batch.
 
     Attributes:
-        inputs: Its queries, keys, values and rule.
+        inputs: Queries, keys, values and specification of the layer's attention.
         stages: Stage to (B, H, Q, K), or (B, H, Q, Ev).
         fully_masked: Rows that may see nothing, (B, H, Q).
-        sink: What each row gives to the sink, (B, H, Q); 0 where there is none.
+        sink: Weight of each row on the sink, (B, H, Q); 0 if there is none.
         projection: The output projection, (D, H·Ev), in float64; None if there is none, or it was not requested.
     """
 

@@ -36,8 +36,8 @@ def projection_difference(one: LayerStages, projection: nn.Module, went_on: Tens
 
     Args:
         one: The layer.
-        projection: Its output projection.
-        went_on: What the projection gave when the model ran, (B, Q, D).
+        projection: The layer's output projection.
+        went_on: Output of the projection when the model ran, (B, Q, D).
     """
     output = one.stages["output"]  # (B, H, Q, Ev)
     joined = output.transpose(1, 2).flatten(2).to(one.inputs.v.dtype)  # (B, Q, H·Ev)

@@ -36,7 +36,7 @@ def run_config(
         selection: What to compute.
         machine: How to run it.
         window: See config.RunConfig.
-        pool: Runs of a pooled map, as typed; None where none was asked for.
+        pool: Size of a pooled map; None for none.
 
     Raises:
         UsageError: Options contradict each other.

@@ -150,7 +150,7 @@ def compare_files(
 
     Raises:
         AttnscopeError: A file is no Report, or the Reports do not go together.
-        UsageError: They do not hold what is wanted.
+        UsageError: A report does not hold what was selected.
     """
     return compare_reports([(as_unicode(str(path)), read_report(path)) for path in paths], wanted, tolerance)
 
@@ -161,13 +161,13 @@ def compare_reports(
     """Hold Reports against the first of them.
 
     Args:
-        reports: What each is called, and the Report.
+        reports: Label and Report of each side.
         wanted: See compare_files.
         tolerance: See compare_files.
 
     Raises:
         AttnscopeError: The Reports do not go together.
-        UsageError: They do not hold what is wanted.
+        UsageError: A report does not hold what was selected.
     """
     wanted = wanted or Wanted()
     sides = [Side(name, _narrowed(name, report, wanted)) for name, report in reports]
@@ -195,7 +195,7 @@ def _narrowed(name: str, report: Report, wanted: Wanted) -> Report:
     """Return the part of a report that is wanted.
 
     Raises:
-        UsageError: It does not hold that.
+        UsageError: The report does not hold what was selected.
     """
     if measures := {flow.measure for text in report.texts for flow in text.flows}:
         found = f"'{name}' holds {', '.join(sorted(measures))}, not the weights of heads"

@@ -38,10 +38,10 @@ def open_source(run: RunConfig, texts: Iterable[TextInput]) -> ModelSource:
 
     Args:
         run: What the user asked.
-        texts: What a vocabulary that is made from words is made of.
+        texts: Texts from which the vocabulary is made, for a tokenizer of words.
 
     Raises:
-        AttnscopeError: It cannot be read, or is not supported.
+        AttnscopeError: The model cannot be read, or is not supported.
         UsageError: The engine does not take such a model, or the model has no such part.
     """
     return ENGINES[run.engine].open(run, texts)
@@ -51,7 +51,7 @@ def describe_source(run: RunConfig, texts: Iterable[TextInput]) -> ModelSource:
     """Open what a run names with the native engine; a tokenizer that cannot be used is a MissingTokenizer.
 
     Raises:
-        AttnscopeError: It cannot be read, or is not supported.
+        AttnscopeError: The model cannot be read, or is not supported.
     """
     return _open_native(run, texts, needs_tokenizer=False)
 

@@ -23,7 +23,7 @@ class EngineSettings:
     """How a model runs.
 
     Attributes:
-        terms: The mask that the user asked for; `own` is the model's.
+        terms: The requested mask; `own` is the model's.
         resolved: The masks of terms that need more than their words: files, and hidden tokens.
         same_scores: Recorders see that mask applied to the scores that the model computed under its own; without,
             the whole model runs under it.

@@ -56,7 +56,7 @@ def set_threads(multiplications: int, named: int | None) -> None:
 
     Args:
         multiplications: How much there is to compute: for little work, one thread is faster than several.
-        named: What the user asked for; None for as many as torch was given and the machine has for us.
+        named: Number that the user gave; None for torch's setting, within what the machine has available.
     """
     import torch
 

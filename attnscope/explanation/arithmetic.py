@@ -19,7 +19,7 @@ def check(
 
     Args:
         name: See report.Check.
-        said: What equals what.
+        said: The equation that is checked.
         made: Computed again.
         held: The model's.
         terms: Sum of the magnitudes of what was added up to get there; rounding is proportional to it.
@@ -110,7 +110,7 @@ def scaled(
 
     Args:
         scores: q·k of every key, (K,).
-        scale: What they are multiplied by.
+        scale: Factor on the scores.
         softcap: c of c · tanh(score / c), in Gemma 2 as in Bello et al. (2016); None for no cap.
         bias: What is added for the distance of each key, (K,); None for none.
 

@@ -32,7 +32,7 @@ def build(
         made: What produced the numbers, and under which mask.
         location: Which query of which head.
         stack: The model.
-        capture: What was found along the way.
+        capture: The captured vectors and numbers.
         ids: Ids and segments of the text, (1, T) each.
     """
     from attnscope.model.head_capture import embedding_parts

@@ -29,7 +29,7 @@ def all_checks(
         dtype: The type that the model ran in.
         location: Which query of which head.
         stack: The model.
-        capture: What was found along the way.
+        capture: The captured vectors and numbers.
         embedding: The parts that the embedding sums.
         cells: The cells in depth.
         weigh: Exponentials, their maximum and sum; None in a fully masked row.

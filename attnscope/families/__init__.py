@@ -65,7 +65,7 @@ class DescribedModel:
         family: Its family.
         config: Its sizes and switches.
         raw: The file, with its `model_type` and without keys that the user wanted ignored.
-        notes: What a reader should know: keys that were ignored or left out, code that was not run.
+        notes: Remarks for the user: keys that were ignored or missing, code that was not run.
         ignored_keys: Keys that were ignored, because nobody reads them or the user wanted it.
     """
 

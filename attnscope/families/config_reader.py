@@ -57,7 +57,7 @@ class ConfigReading:
 
     Attributes:
         config: The model.
-        ignored: Keys that nobody reads.
+        ignored: Keys that no code of transformers reads.
         dropped: Keys that the user had ignored.
         filled: Keys that the file leaves out, with the values that the reference takes.
     """

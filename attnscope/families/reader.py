@@ -16,9 +16,9 @@ class ConfigReader:
 
     Attributes:
         raw: The file.
-        where: Its name.
-        defaults: What the reference takes for a key that is left out.
-        filled: Those of them that were needed.
+        where: Name of the file, for errors.
+        defaults: The reference's defaults for missing keys.
+        filled: Those defaults that were needed.
     """
 
     def __init__(self, raw: Mapping[str, Any], where: str, defaults: Mapping[str, Any] | None = None) -> None:

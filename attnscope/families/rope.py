@@ -38,8 +38,8 @@ def rope(
     Args:
         theta: Name of the base in the older dialect.
         fraction: Name of the rotated share of the head in the older dialect; without, all of it is rotated.
-        full: The share where nothing says.
-        base: The base where nothing says.
+        full: Share of each head that is rotated, if config.json does not state it.
+        base: Base of the frequencies, if config.json does not state it.
         unread: Names from the table that may be at the top level, too, where transformers does not read them: they
             must repeat what the other keys say.
         longrope: Name of the top-level key with the length that LongRoPE was trained on; without, there is no LongRoPE.

@@ -24,7 +24,7 @@ class Key:
     """A value of config.json.
 
     Attributes:
-        names: Keys that may hold it; where several do, they must agree.
+        names: Keys that may hold the value; if several do, they must agree.
         default: Their value where none is there; `Same(field)` for another of our fields, REQUIRED to refuse.
         map: Their value to ours, where they differ.
     """
@@ -177,7 +177,7 @@ class Family:
         requires: Keys that must hold the one value that we support, where they are there at all.
         inert: Keys that do not change attention.
         leftover: Regular expressions for tensors that attention does not need, as named after the prefix.
-        head: Its output head; None where its models have none.
+        head: The output head; None if the family's models have none.
         upstreamed: Published with model code of its own that transformers took over, under the same names.
     """
 

@@ -42,7 +42,7 @@ def check_name(path: Path) -> None:
     """Refuse a name that no file can have, before checking whether it exists.
 
     Raises:
-        AttnscopeError: It is too long, holds NUL, or half of a surrogate pair.
+        AttnscopeError: The name is too long, or contains NUL or half of a surrogate pair.
     """
     try:
         path.lstat()

@@ -23,7 +23,7 @@ def read_mask(path: Path) -> "np.ndarray[Any, np.dtype[np.bool_]]":
         (queries, keys), bool.
 
     Raises:
-        AttnscopeError: It cannot be read, is not a matrix, or is not boolean.
+        AttnscopeError: The file cannot be read, is not a matrix, or is not boolean.
     """
     import numpy as np
 

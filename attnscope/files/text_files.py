@@ -24,7 +24,7 @@ def read_texts(source: str | Path) -> tuple[list[TextInput], list[str]]:
         The texts, each with its place `FILE:LINE`, and notes on what was left out.
 
     Raises:
-        AttnscopeError: It cannot be read, has no text, a line is too long or not UTF-8.
+        AttnscopeError: The file cannot be read or has no text, or a line is too long or not UTF-8.
     """
     try:
         if str(source) == "-":

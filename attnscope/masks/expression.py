@@ -20,7 +20,7 @@ def parse_mask(text: str, where: str = "--mask") -> tuple[MaskTerm, ...]:
 
     Args:
         text: Such as `causal+window:4`.
-        where: Where it stands, for errors.
+        where: Origin of the expression, for errors.
 
     Raises:
         UsageError: A term is unknown, lacks its size, or has one that is too large.

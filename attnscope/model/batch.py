@@ -61,9 +61,9 @@ class Batch:
     """What goes through a model at once.
 
     Attributes:
-        tokens: The texts that queries are made of.
-        context: The texts that keys and values are made of under cross-attention; None where they are the same.
-        sources: What recorders need to know about the keys.
+        tokens: The texts of the queries.
+        context: The texts of the keys and values in cross-attention; None in self-attention.
+        sources: Facts about the keys that recorders need.
     """
 
     tokens: TokenTensors

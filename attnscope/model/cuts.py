@@ -18,7 +18,7 @@ class HeadCut:
 
     Attributes:
         head: The query head.
-        output: What stands for its output, (Ev,); None for 0.
+        output: Replacement for the head's output, (Ev,); None for 0.
     """
 
     head: int
@@ -80,8 +80,8 @@ class BatchCuts:
         Args:
             masked: (B, h, q, k).
             heads: The tile's heads, (h,), int64.
-            q0: Its first query.
-            k0: Its first key.
+            q0: First query of the tile.
+            k0: First key of the tile.
 
         Returns:
             True where a query has no key left, (B, h, q); None where nothing was cut in this tile.

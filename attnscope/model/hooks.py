@@ -19,7 +19,7 @@ class AttentionHooks:
         observed: Layer to a mask that recorders see instead of the layer's own (`same-scores`); empty otherwise.
         tile_elements: See `attend`.
         all_outputs: Every layer's output is computed, also if it is not used.
-        variants: What is cut for each place of the batch; empty where nothing is.
+        variants: Cuts of each text of the batch; empty without cuts.
     """
 
     def __init__(

@@ -20,7 +20,7 @@ class AttentionSpec:
         softcap: c of c·tanh(x/c) on the scaled scores (Gemma 2); None for none.
         bias: Function of query positions (Q, 1), key positions (1, K) and head numbers (H,) to what is added to the
             scaled scores, (H, Q, K) or (B, H, Q, K); None for none.
-        bias_name: What the bias is called; None where there is none.
+        bias_name: Name of the position bias; None if there is none.
         sinks: A logit per head, (H,), that takes part in the softmax and belongs to no key (gpt-oss); None for none.
     """
 

@@ -66,7 +66,8 @@ class LayerContext:
     Attributes:
         spec: How scores become weights in this layer.
         rotary: cos and sin of every position, (T, R) or (B, 1, T, R) each; None where positions are not rotary.
-        context: What keys and values are made of under cross-attention, (B, K, D); None for the block's own input.
+        context: Hidden states from which keys and values are computed in cross-attention, (B, K, D); None in
+            self-attention.
         hooks: Who looks at attention.
         cache: Keys and values of the tokens before the block's input; None where there are none.
         rows: Positions whose output is needed, ascending; None for all.

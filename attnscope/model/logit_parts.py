@@ -26,7 +26,7 @@ def frozen_norm(norm: nn.Module, x: Tensor) -> PullBack:
 
     Args:
         norm: A norm, or what stands for none.
-        x: What goes into it, (N, D).
+        x: Input of the norm, (N, D).
 
     Returns:
         A function of directions, (N, D) float64: for u it gives u′ and b with norm(x)·u = x·u′ + b.
@@ -53,7 +53,7 @@ class LayerParts:
 
     Attributes:
         bias: The output projection's bias, (D,), float64; None where there is none.
-        mlp: What the MLP added, (B, D), float64.
+        mlp: Contribution of the MLP, (B, D), float64.
         pull_back: The norm between the output projection and the residual stream.
     """
 
@@ -70,9 +70,9 @@ class StreamCapture:
         positions: One of each text.
 
     Attributes:
-        layers: What each layer added.
-        embedding: What enters the first block, (B, D).
-        last: What the last block gives, (B, D).
+        layers: Contributions of each layer.
+        embedding: Input of the first block, (B, D).
+        last: Output of the last block, (B, D).
     """
 
     def __init__(self, stack: Stack, positions: Sequence[int]) -> None:
@@ -156,11 +156,11 @@ class LogitParts:
     """What parts add to the logit of one text's target.
 
     Attributes:
-        embedding: What the embedding adds.
-        constant: What biases of the final norm and of the head add.
-        attention_biases: What the bias of each layer's output projection adds (and of the norm behind it).
-        mlps: What each layer's MLP adds.
-        edges: What each source adds through every head, (L, H, K).
+        embedding: Contribution of the embedding.
+        constant: Contribution of the biases of the final norm and of the head.
+        attention_biases: Contribution of the bias of each layer's output projection (and of the norm after it).
+        mlps: Contribution of each layer's MLP.
+        edges: Contribution of each source through every head, (L, H, K).
     """
 
     embedding: float
@@ -180,7 +180,7 @@ class Directions:
 
     Attributes:
         stream: The direction of each text, (B, D).
-        constant: What biases add to each text's logit, (B,).
+        constant: Contribution of biases to each text's logit, (B,).
         layers: By layer, the direction in front of the norm behind its output projection, and that norm's bias's share.
     """
 

@@ -143,7 +143,7 @@ def build_mask(
 
     Args:
         terms: From `parse_mask`.
-        own: What the word `own` stands for.
+        own: The mask that the word `own` refers to.
         resolved: The masks of terms that need more than their words: files, and hidden tokens.
     """
     made: list[Mask] = []

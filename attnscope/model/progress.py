@@ -36,9 +36,9 @@ class ForwardProgress:
     """Tells how far a forward pass is.
 
     Args:
-        what: What is being done.
+        what: Name of the step.
         on_progress: Told `what · layer 2 of 4 · tile 7`, how many thousandths of the work are done, and a thousand.
-        loads: What each layer takes, from the first.
+        loads: Cost of each layer, from the first.
         n_heads: Heads in a layer.
         recorders: Recorders of each layer.
 

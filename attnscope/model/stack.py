@@ -87,9 +87,9 @@ class Stack(nn.Module):
         Args:
             tokens: The texts.
             masks: The mask of every layer.
-            padding: What keeps padded keys out of sight.
+            padding: Mask that hides padded keys.
             hooks: Recorders of each layer.
-            context: The texts that keys and values are made of under cross-attention.
+            context: The texts of the keys and values in cross-attention.
             progress: Called with layers done and layers to do.
             final: Run all blocks, also those above the last recorded layer; the hooks then compute all outputs.
             observe: Called after each block, whose output is computed then, while its weights are in memory.
@@ -171,10 +171,10 @@ class Stack(nn.Module):
         there: no layer runs twice for what no cut has changed.
 
         Args:
-            inputs: What entered each block without cuts, (1, T, D).
+            inputs: Input of each block without cuts, (1, T, D).
             masks: The mask of every layer.
             hooks: Has the variants, sorted by the first layer in which they have a cut.
-            context: The text that keys and values are made of under cross-attention.
+            context: The text of the keys and values in cross-attention.
             progress: Called with blocks done and to do, each counted once for every variant that runs through it.
             rows: Positions whose final states are wanted, ascending; None for all.
         """

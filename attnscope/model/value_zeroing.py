@@ -38,7 +38,7 @@ def output_changes(
     Args:
         run_block: Runs the layer on other inputs.
         x: The layer's input, (1, T, D).
-        y: Its output, (1, T, D).
+        y: Output of the layer, (1, T, D).
         mask: Which keys a query may see in the layer.
         copies: How many copies of the text run together.
         advance: Called with the number of tokens that were done.

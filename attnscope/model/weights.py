@@ -59,7 +59,7 @@ class WeightStore:
             first: The block to begin with.
 
         Raises:
-            ModelError: What has to be read cannot be.
+            ModelError: Weights cannot be read.
         """
         with self._reading() as begin:
             try:
@@ -73,7 +73,7 @@ class WeightStore:
         """Hold a block, the embedding or the output head between passes.
 
         Raises:
-            ModelError: It has to be read and cannot be.
+            ModelError: Weights have to be read and cannot be.
         """
         with self._reading() as begin:
             try:

@@ -84,7 +84,7 @@ def memory_limit(named: int | None) -> tuple[int, str]:
     """Return bytes that a run may take, and where that limit comes from.
 
     Args:
-        named: What `--max-memory` says; None where it was not given.
+        named: Value of `--max-memory`; None if not given.
     """
     return (available_memory() // 2, "half of the free memory") if named is None else (named, "--max-memory")
 
@@ -97,10 +97,10 @@ def find_stream_reason(kept: dict[str, int], streamed: dict[str, int] | None, li
         streamed: The same where they are read again; None where they cannot be.
         limit: Bytes that may be taken.
         what: Where the limit comes from.
-        hint: What makes it fit, where it does not.
+        hint: Advice on how to make it fit.
 
     Raises:
-        AttnscopeError: It does not fit either way.
+        AttnscopeError: The run does not fit into memory either way.
     """
     if sum(kept.values()) <= limit:
         return ""
@@ -119,7 +119,7 @@ def require_memory(need: dict[str, int], limit: int, what: str, hint: str = MEMO
         need: Bytes by purpose, such as from `estimate.estimate_memory`.
         limit: Bytes that may be taken.
         what: Where the limit comes from, for the error.
-        hint: What makes it fit, for the error.
+        hint: Advice on how to make it fit.
 
     Raises:
         AttnscopeError: The sum is above the limit; the message holds the formula and the numbers.

@@ -80,12 +80,12 @@ class RecordPart:
     """One thing that is kept of every layer and head.
 
     Attributes:
-        name: Its name in `--keep`, in settings and in records.
-        meaning: What it is, as the JSON Schema says it.
-        phrase: What it is, as the help of `--keep` says it; empty where another option asks for it.
+        name: Name in `--keep`, in settings and in records.
+        meaning: Description in the JSON Schema.
+        phrase: Description in the help of `--keep`; empty if another option selects the part.
         axes: Axes of its arrays, after that of layers and heads.
         numbers: Float32s that findings take, over all texts, layers and heads.
-        beside: Float32s that its recorders hold besides.
+        beside: Number of additional float32 values in its recorders.
         tile: Bytes that its recorders need of the largest tile, while they reduce it.
         table: The table that it becomes, and what that has a row for; None where it becomes none.
         only: Axes of single arrays that differ, by their names.

@@ -15,7 +15,7 @@ class RecordSpec:
         counted: Query positions of row statistics and sums, sorted: `rows`, or all where a text is pooled.
         columns: Key positions of matrices, sorted.
         top: Contributors per row.
-        by: What ranks them.
+        by: Measure that ranks contributors.
         parts: What is recorded, of record_parts.RECORD_PARTS; matrices are where `stages` names any.
         measures: Numbers recorded of each contributor; None for weight and value, and projected where that ranks.
         pool: Rows and columns of a pooled map.

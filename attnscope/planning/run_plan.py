@@ -49,7 +49,7 @@ class RunPlan:
         multiplications: About how many multiplications the layers that run take.
         stream_reason: Why weights are read again in every pass, layer by layer; empty where they are kept.
         predicted: Places of every text where the model predicts; empty where it does not.
-        memory: What stops the run where it takes more than it may; None before that is known.
+        memory: Limit that stops the run if it uses too much memory; None before it is known.
     """
 
     run: RunConfig
@@ -117,7 +117,7 @@ def plan_texts(
     """Plan every text; of several, those that lack a word or position that was typed are left out, and named.
 
     Raises:
-        NotInText: It is in none of them.
+        NotInText: No text has the word or position.
     """
     text_plans: list[TextPlan] = []
     missing: list[tuple[TextInput, NotInText]] = []
@@ -141,10 +141,10 @@ def fit_to_memory(plan: RunPlan, more: Mapping[str, int] | None = None, hint: st
     Args:
         plan: What the run computes.
         more: Bytes by purpose that come on top.
-        hint: What makes it fit, where it does not.
+        hint: Advice on how to make it fit.
 
     Raises:
-        AttnscopeError: It does not fit either way.
+        AttnscopeError: The run does not fit into memory either way.
     """
     _, streamed, memory = spare_memory(plan.run, plan.source, memory_demand(plan), more, hint)
     return replace(plan, stream_reason=streamed, memory=memory)
@@ -160,7 +160,7 @@ def spare_memory(
     """Count the bytes left over; say why weights are read again in every pass (empty: they are kept), and the limit.
 
     Raises:
-        AttnscopeError: It does not fit either way.
+        AttnscopeError: The run does not fit into memory either way.
     """
     kept, streamed = (
         _bytes_needed(run, source, replace(asked, streamed=streamed), more or {}) for streamed in (False, True)

@@ -45,7 +45,7 @@ def plan_passes(run: RunConfig, source: ModelSource, groups: Sequence[Sequence[T
         run: What the user asked; its layers, heads, rows and columns are not looked at.
         source: The model.
         groups: The texts of each pass.
-        kept: Bytes that recorders and what is made of them take.
+        kept: Bytes of the recorders and of their results.
 
     Raises:
         AttnscopeError: It does not fit into memory.

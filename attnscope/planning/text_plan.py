@@ -18,14 +18,14 @@ class TextPlan:
     """One text with what is shown of it.
 
     Attributes:
-        tokens: Its tokens.
+        tokens: Tokens of the text.
         context: Tokens of the text that keys and values come from; None where they come from the text itself.
         encoder_tokens: Tokens of the text that the encoder reads where a decoder's attention to itself is shown; None
             elsewhere.
         queries: Rows, sorted.
         keys: Columns, sorted.
         pool: Runs, each way, of the pooled map that is shown; None where there is none.
-        notes: What was cut or left out.
+        notes: Remarks for the reader, such as what was truncated or left out.
         number: Number of the text within the call, from 0.
         auto_keys: Columns that `auto` ranks heads by, where these are not `keys`; None where they are.
         hidden: Keys that no query sees, sorted.
@@ -83,7 +83,7 @@ def plan_text(
         source: The model.
         text: The text.
         clip: Slices of rows and columns may reach beyond it: they are meant for texts of any length.
-        continued: Its tokens with those that the model continued it by; None where it did not.
+        continued: Tokens of the text and of its continuation by the model; None without one.
 
     Raises:
         UsageError: A position or word is not there, or a context is missing or too many.
@@ -161,8 +161,8 @@ def _choose_cells(
     Args:
         run: What the user asked.
         text: The text.
-        tokens: Its tokens.
-        context: Those of the text that keys come from; None where that is the same.
+        tokens: Tokens of the text.
+        context: Tokens of the key side in cross-attention; None in self-attention.
         causal: A query sees only earlier keys, so a window next to it is placed before it.
         clip: Slices may reach beyond the text.
 

@@ -38,7 +38,7 @@ def from_arrays(data: bytes, ending: str) -> Report:
         ending: One of ARRAY_FILES.
 
     Raises:
-        AttnscopeError: It is no such file, or its parts contradict each other.
+        AttnscopeError: The file has another format, or its parts contradict each other.
     """
     try:
         metadata, arrays = _from_npz(data) if ending == ".npz" else _from_safetensors(data)

@@ -63,10 +63,10 @@ def read_json_as(kind: type[_Data], data: bytes, schema: str, what: str) -> _Dat
         kind: The type that it must be.
         data: The JSON.
         schema: The version that this program reads.
-        what: What the type is called, for errors.
+        what: Name of the type, for errors.
 
     Raises:
-        AttnscopeError: It is of another type or version.
+        AttnscopeError: The JSON has another type or version.
     """
     try:
         found: Any = decode_json(data, kind)
@@ -81,7 +81,7 @@ def from_json(data: bytes) -> Report:
     """Read a Report that `to_json` wrote.
 
     Raises:
-        AttnscopeError: It is not a Report, or one of another version, or its parts contradict each other.
+        AttnscopeError: The JSON is not a Report of this version, or is inconsistent.
     """
     report = read_json_as(Report, data, SCHEMA, "report")
     check_shapes(report)
@@ -102,7 +102,7 @@ def comparison_from_json(data: bytes) -> Comparison:
     """Read a Comparison that `to_json` wrote.
 
     Raises:
-        AttnscopeError: It is none, or one of another version, or its parts contradict each other.
+        AttnscopeError: The JSON is not a Comparison of this version, or is inconsistent.
     """
     comparison = read_json_as(Comparison, data, COMPARE_SCHEMA, "comparison")
     check_comparison(comparison)
@@ -115,7 +115,7 @@ def explanation_from_json(data: bytes) -> Explanation:
     """Read an Explanation that `to_json` wrote.
 
     Raises:
-        AttnscopeError: It is none, or one of another version, or its parts contradict each other.
+        AttnscopeError: The JSON is not an Explanation of this version, or is inconsistent.
     """
     explanation = read_json_as(Explanation, data, EXPLAIN_SCHEMA, "explanation")
     check_explanation(explanation)

@@ -22,10 +22,10 @@ class HeadRole:
     """Something that a head does.
 
     Attributes:
-        name: Its name in options, JSON, tables and Python.
-        letter: What stands for it in a picture.
+        name: Name in options, JSON, tables and Python.
+        letter: Letter in the grid of heads.
         colour: Likewise, as #rrggbb.
-        title: What it is called.
+        title: Title on screens.
         meaning: How its value is measured.
         source: Who described it.
         measured: On `texts`, on random tokens that are `repeated` once or `tripled`, on a `needle` among random tokens,
@@ -197,7 +197,7 @@ def jackknife(sums: Sums, role: HeadRole) -> tuple[Array, Array]:
     usual one and also holds for ratios and for variances; NaN where there is one block.
 
     Args:
-        sums: What the role needs, (blocks, layers, heads, …) each.
+        sums: Sums from which the role is computed, (blocks, layers, heads, …) each.
         role: The role.
 
     Returns:

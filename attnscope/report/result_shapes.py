@@ -14,7 +14,7 @@ def check_comparison(comparison: Comparison) -> None:
     """Refuse a Comparison whose sides and changes contradict each other.
 
     Raises:
-        AttnscopeError: They do; says where.
+        AttnscopeError: The parts are inconsistent; the message names the field.
     """
     sides = comparison.sides
     if len(sides) < 2:
@@ -62,7 +62,7 @@ def check_explanation(e: Explanation) -> None:
     """Refuse an Explanation whose positions, counts and array shapes contradict each other.
 
     Raises:
-        AttnscopeError: They do; says where.
+        AttnscopeError: The parts are inconsistent; the message names the field.
     """
     for where, found in _explanation_faults(e):
         raise AttnscopeError(f"{where} {found}", hint=DAMAGED)

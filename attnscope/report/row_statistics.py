@@ -81,16 +81,16 @@ class RowStatistic:
     """A statistic of a row of weights.
 
     Attributes:
-        name: Its name in JSON, tables and Python.
-        meaning: What it is, and its unit.
+        name: Name in JSON, tables and Python.
+        meaning: Definition and unit.
         compute: Computes it on the device, from what a recorder sees.
         recount: Computes it in NumPy from whole rows, in another way.
         key_token: For a weight on keys of a kind: which tokens are of that kind.
-        aligned: It needs queries and keys to be the same tokens, and is null under cross-attention.
+        aligned: Whether it requires queries and keys to be the same tokens; it is null under cross-attention.
         within: How far away the keys are whose weight it sums, in tokens; None where it sums other weights.
-        phrase: How a header says its average: a format of one number. None where a header does not.
-        place: Its place in a header.
-        added: It came after version 1 of the formats: reports and dumps made before have none.
+        phrase: Format of its average in a header; None if headers do not show it.
+        place: Order in a header.
+        added: Whether it was added after version 1 of the formats: older reports and dumps do not have it.
     """
 
     name: str

@@ -17,7 +17,7 @@ def check_shapes(report: Report) -> None:
     """Refuse a Report whose positions, counts and array shapes contradict each other.
 
     Raises:
-        AttnscopeError: They do; says where.
+        AttnscopeError: The parts are inconsistent; the message names the field.
     """
     if not report.texts:
         raise AttnscopeError("the report has no text", hint=DAMAGED)

@@ -38,8 +38,8 @@ class RandomProbes:
         probes: The sequences: those that are repeated once, then those with a needle that comes again, then those that
             are repeated twice.
         repeated: Different tokens of those that are repeated once; 0 where there are none.
-        needle: Tokens of each needle, likewise.
-        tripled: Different tokens of those that are repeated twice, likewise.
+        needle: Number of tokens of each needle; 0 if the model is too small.
+        tripled: Number of different tokens in a sequence that is repeated twice; 0 if the model is too small.
         before: Special tokens in front.
         after: Special tokens behind.
     """

@@ -45,7 +45,7 @@ def limit_process(memory: int, seconds: int) -> None:
     """Let the system stop this process where it takes more; only Unix can.
 
     Args:
-        memory: Bytes that it may take besides what it has now.
+        memory: Bytes that it may use in addition to what it uses now.
         seconds: Seconds of computing.
     """
     with suppress(ImportError, OSError, ValueError):

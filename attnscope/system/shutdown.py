@@ -27,7 +27,7 @@ def at_signal(call: Callable[[], object]) -> Iterator[None]:
     """Register what a signal does that arrives within.
 
     Args:
-        call: Called in another thread; what it raises is dropped.
+        call: Function to call, in another thread; its exceptions are dropped.
     """
     _registered.append(call)
     try:

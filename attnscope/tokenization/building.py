@@ -49,7 +49,7 @@ class Sources:
     Attributes:
         folder: Where they are.
         data: Bytes of every file by name.
-        options: What tokenizer_config.json says, special_tokens_map.json and added_tokens.json included.
+        options: Content of tokenizer_config.json, special_tokens_map.json and added_tokens.json.
     """
 
     folder: Path
@@ -208,8 +208,8 @@ class Built:
     """A tokenizer that was made.
 
     Attributes:
-        content: What its tokenizer.json would hold.
-        note: What was decided on the way; empty if nothing was.
+        content: Content of the tokenizer.json.
+        note: Decisions made while building it; empty if there were none.
     """
 
     content: dict[str, Any]
@@ -437,9 +437,9 @@ class Kind:
     """A class of tokenizers that can be built.
 
     Attributes:
-        name: Its name in transformers, without `Fast`.
+        name: Name of the class in transformers, without `Fast`.
         build: Makes it.
-        files: What it is made of.
+        files: Files that it is built from.
         families: The `model_type` of models that it belongs to.
     """
 

@@ -26,15 +26,15 @@ class FileTokenizer:
 
     Args:
         path: The file.
-        data: What it holds.
+        data: Bytes of the file.
 
     Attributes:
         path: The file.
         name: Kind of its model, such as `WordPiece`.
         vocab_size: Number of ids, added tokens included.
         n_merges: Merges of a BPE, or pieces of a Unigram, where there are many: what the library keeps besides words.
-        notes: What was switched off, and how it was built.
-        warnings: What had to be decided to build it.
+        notes: Remarks on what was switched off, and how it was built.
+        warnings: Decisions made while building it.
         unknown_id: The id for unknown words; None if there is none.
     """
 

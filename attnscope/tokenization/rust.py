@@ -17,9 +17,9 @@ def call_rust(call: Callable[[], _T], path: Path, doing: str) -> _T:
     """Call into `tokenizers`.
 
     Args:
-        call: What to call.
+        call: Function to call.
         path: The tokenizer's file, for errors.
-        doing: What the file is found to do where the call fails.
+        doing: Problem to report if the call fails.
 
     Raises:
         AttnscopeError: The library raised or panicked; no backtrace reaches stderr.

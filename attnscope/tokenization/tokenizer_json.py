@@ -35,7 +35,7 @@ class TokenizerJson:
     Attributes:
         content: Its values; null for a vocabulary and merges that stay text.
         text: The whole.
-        notes: What was switched off, for the user to know.
+        notes: Remarks for the user on what was switched off.
         unparsed: Entries of a vocabulary that stays text, if it is an object: duplicate words count twice.
         merges: Merges of a BPE.
     """
@@ -51,11 +51,11 @@ def read_tokenizer_json(data: bytes, path: Path) -> TokenizerJson:
     """Take a tokenizer.json apart.
 
     Args:
-        data: Its bytes.
+        data: Bytes of the file.
         path: The file, for errors.
 
     Raises:
-        AttnscopeError: It is not JSON, or cannot be written again.
+        AttnscopeError: The file is not JSON, or cannot be written again.
     """
     bulk = _large_values(data, str(path))
     content = _parse_without(bulk, data, str(path))

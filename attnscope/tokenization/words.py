@@ -17,9 +17,9 @@ class Tokenizer(Protocol):
     """What turns a text into Tokens.
 
     Attributes:
-        name: What it is called in `info`.
+        name: Name in `info`.
         vocab_size: Number of ids that it knows.
-        notes: What was changed about it, for the user to know.
+        notes: Remarks for the user on what was changed.
     """
 
     name: str
@@ -43,7 +43,7 @@ def check_text(text: str, where: str) -> None:
     """Refuse a text before anything expensive or fragile sees it.
 
     Raises:
-        AttnscopeError: It is empty, blank, too long, or holds half a surrogate pair.
+        AttnscopeError: The text is empty, blank, too long, or contains half of a surrogate pair.
     """
     if not text.strip():
         raise AttnscopeError("the text is blank" if text else "the text is empty", where=where, hint="pass some words")
@@ -128,7 +128,7 @@ class MissingTokenizer:
         name: `none`.
         vocab_size: 0.
         n_merges: 0.
-        notes: What was wrong with it.
+        notes: Why the tokenizer cannot be used.
     """
 
     name = "none"

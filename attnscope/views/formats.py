@@ -49,9 +49,9 @@ class FileFormat:
     Attributes:
         ending: Of the file's name, with its dot.
         holds: The commands whose findings it can hold.
-        write: Its bytes piece by piece, from findings and how they are drawn.
-        drawn: It is made for eyes: a window of a long text is enough, and digits are rounded.
-        picture: It is a picture.
+        write: Function that yields the bytes of a file, from findings and their drawing settings.
+        drawn: Whether it is made for reading: a window of a long text is enough, and numbers are rounded.
+        picture: Whether it is a picture.
         extra: The library that it needs.
     """
 
@@ -75,17 +75,17 @@ def export(
     """Yield what a file of this name holds, piece by piece; writing it is the caller's business.
 
     Args:
-        findings: What to export.
+        findings: Findings to export.
         path: The file's name; its ending chooses `.json`, `.txt` (the table view), `.svg` or `.png` (a figure),
             `.safetensors` or `.npz` (the arrays of a Report, one for each stage), `.csv` or `.parquet` (a row for every
             head of a survey, or for whatever is cut alone).
-        precision: Digits after the point in what is drawn; the other formats are exact.
+        precision: Decimal places in formats made for reading; other formats are exact.
         width: Columns of `.txt`, and of a picture of the terminal; None for 120.
-        listing: Of a survey of heads: which of them are listed in what is drawn.
+        listing: For a survey of heads, which heads are listed.
         look: Of `.svg`: `figure`, or `terminal` for the table view in colour.
 
     Raises:
-        UsageError: The ending is none of these, or the format cannot hold such findings, or has no such look.
+        UsageError: The extension is unknown, or its format cannot hold these findings or this look.
     """
     found = format_for(path, _command_of(findings))
     check_look(path, look)
@@ -96,7 +96,7 @@ def check_look(path: Path, look: Look) -> None:
     """Refuse a look that a file of this name cannot have.
 
     Raises:
-        UsageError: It looks like a terminal, and is no .svg.
+        UsageError: The look is `terminal`, and the file is not an .svg.
     """
     if look == "terminal" and path.suffix.lower() != ".svg":
         raise UsageError(f"terminal cannot be used with {path.suffix}", where="--look", hint="use an .svg file")
@@ -106,7 +106,7 @@ def format_for(path: Path, command: Command) -> FileFormat:
     """Find the format of a file's name.
 
     Raises:
-        UsageError: The ending is unknown, or the format cannot hold the command's findings.
+        UsageError: The extension is unknown, or its format cannot hold the command's findings.
     """
     hint = f"use {' '.join(endings(command))}"
     for one in FILE_FORMATS:

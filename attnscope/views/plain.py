@@ -60,7 +60,7 @@ class Page:
 
     Attributes:
         width: Columns.
-        ascii: Its encoding knows ASCII only.
+        ascii: Whether its encoding only has ASCII.
     """
 
     width: int = 10_000

@@ -34,13 +34,13 @@ class TransformersModel:
 
     Attributes:
         model: The model of transformers, without heads for tasks.
-        parts: Its attention by part; under an empty name where there is only one.
+        parts: The attention of each part; a model with one part has an empty name.
         vocab_size: Rows of the token embedding.
         d_model: Width of the token embedding.
         max_positions: Longest text; None where nothing limits it.
         n_segments: Rows of the segment embedding; 0 where there is none.
         decoder_start: The id that a decoder starts with; None where there is none.
-        notes: What was left out of the folder.
+        notes: Remarks on parts of the folder that are not used.
         chosen: The part whose attention is looked at; empty where there is only one.
         predicting: The same model with its head for language, if the checkpoint has one; else None.
     """

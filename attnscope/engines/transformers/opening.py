@@ -82,7 +82,7 @@ class LiveModel:
     Attributes:
         model: The model of transformers, while it is borrowed (see live.borrowed).
         tokenizer: Its tokenizer, or what `--tokenizer` takes; None for the one beside the model's checkpoint.
-        name: What it is called.
+        name: Name of the model in reports.
     """
 
     model: Any

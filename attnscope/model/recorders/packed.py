@@ -40,7 +40,7 @@ class PackedMatrices:
         """Keep some rows.
 
         Args:
-            stage: What it is.
+            stage: Name of the stage.
             part: (B, units, rows, columns), padding included.
             units: Which units these are.
             first: Place of the first of these rows among all.

@@ -17,12 +17,12 @@ class Axis:
     """Rows or columns of a matrix, or every token that could be one.
 
     Attributes:
-        kind: What one entry is: `query`, `key`, `context` (a key of another text), `source` or `dim`.
+        kind: Kind of the entries: `query`, `key`, `context` (a key of another text), `source` or `dim`.
         positions: Position of each entry, as `--query` and `--key` count; SINK for the column of a head's sink.
         names: Each token; dimensions have none.
         special: Which entries are special tokens.
         total: How many entries there would be if none were left out.
-        numbers: What stands for each position; None for the position itself.
+        numbers: Label of each position; None for the position itself.
     """
 
     kind: str

@@ -61,9 +61,9 @@ class StageMatrix(msgspec.Struct, frozen=True):
 
     Attributes:
         name: The stage.
-        title: What it is called where several are shown: the stage, or the side of a comparison.
-        arithmetic: What was done, such as `q·k`, and what cells say besides numbers.
-        arithmetic_of_picture: The same for cells that are colours.
+        title: Title if several matrices are shown: the stage, or the side of a comparison.
+        arithmetic: Formula, such as `q·k`, and the meaning of cells without a number.
+        arithmetic_of_picture: The same for cells that are drawn as colours.
         matrix: The numbers.
         texts: Every cell as text.
         masked_rows: Which rows may attend to nothing.
@@ -114,9 +114,9 @@ class SourceRow(msgspec.Struct, frozen=True):
     """One source of one query.
 
     Attributes:
-        index: Its position among the sources.
-        bar: Its share of a full bar, 0 to 1.
-        numbers: Its weight and norms, as text.
+        index: Position among the sources.
+        bar: Length of the bar, as a share of a full bar, 0 to 1.
+        numbers: Weight and contributions, as text.
         remark: A mark and what it says; None where weight and content agree.
     """
 
@@ -130,8 +130,8 @@ class Ranking(msgspec.Struct, frozen=True):
     """Every shown query with its strongest sources.
 
     Attributes:
-        title: What ranks them.
-        meaning: What the measures besides the weight are.
+        title: Name of the measure that ranks.
+        meaning: Definition of the measures besides the weight.
         queries: The queries.
         sources: Every token that can be a source.
         measures: Headings of the numbers; the first is the weight.
@@ -174,11 +174,11 @@ class AttendedRow(msgspec.Struct, frozen=True):
     """One of the sources that get the most weight.
 
     Attributes:
-        bar: Its share of a full bar, 0 to 1.
-        weight: Its total weight.
-        share: Its share of all weight.
+        bar: Length of the bar, as a share of a full bar, 0 to 1.
+        weight: Total weight that the source receives.
+        share: Share of all weight.
         before: The tokens before it, the nearest first.
-        after: The tokens after it, likewise.
+        after: The tokens after it.
     """
 
     bar: float
@@ -214,10 +214,10 @@ class VectorLine(msgspec.Struct, frozen=True):
     """A vector by its first numbers.
 
     Attributes:
-        name: Its name.
+        name: Name of the vector.
         made: How it was made.
-        norm: Its norm.
-        values: Its numbers.
+        norm: Norm of the vector.
+        values: Numbers of the vector.
         digits: How they are written.
     """
 
@@ -246,7 +246,7 @@ class Dimensions(msgspec.Struct, frozen=True):
     """A vector for every row of a grid.
 
     Attributes:
-        name: What the vectors are.
+        name: Name of the vectors.
         matrix: One vector a row.
         digits: How their numbers are written.
         whole: What shows all dimensions.
@@ -293,7 +293,7 @@ class MovedSources(msgspec.Struct, frozen=True):
 
     Attributes:
         sources: The sources.
-        sides: What the sides are called.
+        sides: Labels of the sides.
         columns: The weights in both sides, and the change.
     """
 
@@ -320,7 +320,7 @@ class RoleCell(msgspec.Struct, frozen=True):
     """The main role of a head.
 
     Attributes:
-        letter: What stands for the role.
+        letter: Letter of the role.
         colour: The role's colour as `#rrggbb`; None for none.
         strength: Place of the head's value between none and all of the role, from 0 to 1.
     """

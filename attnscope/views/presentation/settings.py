@@ -19,7 +19,7 @@ class DisplaySettings:
 
     Attributes:
         precision: Digits after the point in matrices.
-        options: It is the command line's, so that its options are named which show more.
+        options: Whether it is for the command line, so that hints name its options.
         verbose: Say everything about the model, and show every contributor.
         brief: The stages were not chosen by a user: matrices that would fill more than a screen may be left out, with
             the option that shows them.
