@@ -167,8 +167,9 @@ def _drawn_bytes(c: ModelConfig, size: int) -> int:
 def _activation_bytes(c: ModelConfig, size: int, d: MemoryDemand) -> int:
     """Return bytes of the one layer that runs; `size` is that of a number."""
     everything = d.batch * d.tokens
-    branches = 1 + 2 * c.gated + 3 * (c.glu_limit is not None or c.glu_plus_one)  # what an MLP's gate makes, too
-    in_part = branches * c.d_mlp + (c.n_experts + 2 * c.d_model) * bool(c.n_experts)
+    wide = 2 + c.gated + 3 * (c.glu_limit is not None or c.glu_plus_one)  # before and after the activation, and gates
+    narrow = 3 + 2 * bool(c.n_experts)  # a part's input normed, what the MLP makes of it, and the sum; experts' own
+    in_part = wide * c.d_mlp + narrow * c.d_model + c.n_experts
     one = everything * c.d_model * size
     holes = HOLES * one if one < RETAINED_BLOCK and d.layers > 1 else 0
     return int(SPARE * everything * _numbers_per_token(c, size, d) * size) + holes + min(PART, everything) * in_part * 4
