@@ -136,6 +136,7 @@ def _parts(
     """
     n_queries, n_keys = inputs.q.shape[2], inputs.k.shape[2]
     bounded = _bounded(inputs)
+    numbers = torch.tensor(heads, device=inputs.q.device)
     groups = inputs.group(torch.tensor(heads)).tolist()
     used = sorted(set(groups))
     # products need each head's rows to be contiguous
@@ -152,10 +153,10 @@ def _parts(
         at_once = shape.heads(block)
         for first in range(0, len(heads), at_once):  # inside, for tiles of one shape after the other cost least
             chosen = list(heads[first : first + at_once])
-            numbers = torch.tensor(chosen, device=inputs.q.device)
             theirs = as_slice([used.index(group) for group in groups[first : first + at_once]])
             sides = k[:, theirs, block.k0 : block.k1], v[:, theirs, block.k0 : block.k1]
-            yield _TileInputs(inputs, block_mask, numbers, as_slice(chosen), *sides, block, all_visible_range, bounded)
+            some = numbers[first : first + at_once]
+            yield _TileInputs(inputs, block_mask, some, as_slice(chosen), *sides, block, all_visible_range, bounded)
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ Its tensors are overwritten by the next tile: a recorder takes copies of what it
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from math import prod
 from typing import Protocol
 
@@ -102,6 +103,13 @@ class Tile:
         found: Tensor | None = getattr(self, name)
         assert found is not None, f"{name} was not computed: no recorder declared that it reads it"
         return found
+
+    @cached_property
+    def peaks(self) -> Tensor:
+        """Place of the largest masked score of each row, the first of equals, counted from k0: (B, h, q), int64."""
+        if self.masked.device.type == "cpu":
+            return torch.from_numpy(self.masked.numpy().argmax(-1))  # half the time of torch's
+        return self.masked.argmax(-1)
 
     def norms(self, name: str) -> Tensor:
         """Return what a weight is multiplied by in a contribution: ‖v_j‖ or ‖v_j W_O^h‖, (B, h, k)."""

@@ -67,7 +67,8 @@ class BaseRecorder:
 
     def overlap(self, tile: Tile) -> "Overlap | None":
         """Return what the tile and the recorder have in common; None for nothing."""
-        at = {head: i for i, head in enumerate(tile.heads.tolist())}
+        index = tile.index
+        at = {head: i for i, head in enumerate(range(index.start, index.stop) if isinstance(index, slice) else index)}
         heads = [h for h in self.heads if h in at]
         rows = slice(bisect_left(self.rows, tile.q0), bisect_left(self.rows, tile.q1))
         if not heads or rows.start == rows.stop:

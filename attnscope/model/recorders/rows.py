@@ -76,7 +76,8 @@ class RowRecorder(BaseRecorder):
             return
         box = self.rows[overlap.rows][0], self.rows[overlap.rows][-1] + 1, tile.k0, tile.k1
         weights, masked = overlap.row_span(tile.weights), overlap.row_span(tile.masked)  # (B, h, r, k)
-        rows = _TileRows(weights, masked, sink, box, self._kinds, tile, same=self.sources.same)
+        peaks = overlap.row_span(tile.peaks)[..., None]
+        rows = _TileRows(weights, masked, sink, box, self._kinds, tile, peaks, same=self.sources.same)
         found = torch.stack([one.compute(rows) for one in self._statistics])
         values = overlap.select_rows(found)  # (statistics, B, h, r)
         if fully_masked is not None:
@@ -95,6 +96,7 @@ class _TileRows:
         box: The rows and keys of these weights: first row, end of the rows, first key, end of the keys.
         kinds: Kind to keys of that kind, (B, K), bool.
         tile: The tile.
+        peaks: Place of each row's largest masked score, (B, h, r, 1).
         same: Queries and keys are the same tokens.
     """
 
@@ -106,10 +108,11 @@ class _TileRows:
         box: tuple[int, int, int, int],
         kinds: Mapping[str, Tensor],
         tile: Tile,
+        peaks: Tensor,
         *,
         same: bool,
     ) -> None:
-        self.weights, self._masked, self._sink, self._box = weights, masked, sink, box
+        self.weights, self._masked, self._sink, self._box, self._peaks = weights, masked, sink, box, peaks
         self._kinds, self._tile, self._same = kinds, tile, same
 
     def entropy(self) -> Tensor:
@@ -118,15 +121,18 @@ class _TileRows:
         −Σ w log w with log w = (s − s_max) + log w_max: two numbers a row instead of a logarithm a cell. Σ w is 1, less
         what a sink takes.
         """
+        top_score, top_weight = (
+            stage.gather(-1, self._peaks) for stage in (self._masked, self.weights)
+        )  # (B, h, r, 1)
         buffer = self._tile.workspace.buffer("recorder", self._masked.shape, self._masked.device)
-        lower = torch.sub(self._masked, self._masked.amax(-1, keepdim=True), out=buffer)
+        lower = torch.sub(self._masked, top_score, out=buffer)
         begin, end = (place - self._tile.k0 for place in self._tile.all_visible_range)
-        for side in (lower[..., :begin], lower[..., end:]):
-            side.clamp_(min=_LOWEST)
-        top = self.weights.amax(-1)
+        for side in (slice(0, begin), slice(end, lower.shape[-1])):
+            if side.start < side.stop:
+                lower[..., side].clamp_(min=_LOWEST)
         # 0 · log 0 is 0 where the sink leaves nothing that float32 can hold
-        whole = top.log_() if self._sink is None else torch.special.xlogy(1 - self._sink, top)
-        return whole.add_(sums_of_products(self.weights, lower)).neg_().div_(log(2)).clamp_min_(0.0)
+        whole = top_weight.log_() if self._sink is None else torch.special.xlogy(1 - self._sink[..., None], top_weight)
+        return whole[..., 0].add_(sums_of_products(self.weights, lower)).div_(-log(2)).clamp_min_(0.0)
 
     def on_first(self) -> Tensor:
         """Return the weight on the first key."""

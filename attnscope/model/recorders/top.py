@@ -41,6 +41,7 @@ class TopRecorder(BaseRecorder):
         super().__init__(heads, rows)
         self._names = names or (("weight", "value", "projected") if by == "projected" else ("weight", "value"))
         self.count, self.by, self.excluded = min(count, eligible.shape[1]), by, ~eligible
+        self._all_eligible = bool(eligible.all())
         shape = (eligible.shape[0], len(self.heads), len(self.rows), self.count)
         self.keys = torch.full(shape, -1, dtype=torch.int64, device=eligible.device)
         self._weight = torch.full(shape, torch.nan, device=eligible.device)
@@ -56,17 +57,17 @@ class TopRecorder(BaseRecorder):
                 norms = tile.inputs.value_norms if name == "value" else tile.inputs.projected_norms
                 self._norms[name] = norms[:, self.heads]  # (B, heads, K)
         weights = overlap.cut(tile.weights)  # (B, h, r, k)
-        keys, found = strongest(self._ranked(tile, overlap, weights), self.count)
+        measure = self._ranked(tile, overlap, weights)
+        whole = measure.data_ptr() == tile.masked.data_ptr() and measure.shape == tile.masked.shape
+        keys, found = strongest(measure, self.count, tile.peaks if whole else None)
         none, n = found == -torch.inf, keys.shape[-1]
         self.keys[:, overlap.index, overlap.rows, :n] = (keys + tile.k0).masked_fill_(none, -1)
-        self._weight[:, overlap.index, overlap.rows, :n] = weights.gather(-1, keys.contiguous()).masked_fill_(
-            none, torch.nan
-        )
+        self._weight[:, overlap.index, overlap.rows, :n] = weights.gather(-1, keys).masked_fill_(none, torch.nan)
 
     def _ranked(self, tile: Tile, overlap: Overlap, weights: Tensor) -> Tensor:
         """Return what keys are ranked by, (B, h, r, k); −inf for those that take no part."""
         masked, excluded = overlap.cut(tile.masked), self.excluded[:, None, None, tile.k0 : tile.k1]
-        if self.by == "weight" and not excluded.any():
+        if self.by == "weight" and (self._all_eligible or not excluded.any()):
             return masked
         buffer = tile.workspace.buffer("recorder", masked.shape, masked.device)
         if self.by == "weight":
@@ -94,7 +95,7 @@ class TopRecorder(BaseRecorder):
         return {name: measure(name) for name in self._names}
 
 
-def strongest(measure: Tensor, count: int) -> tuple[Tensor, Tensor]:
+def strongest(measure: Tensor, count: int, first: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """Return places and values of the `count` largest entries of the last dimension; among equals the first places win.
 
     So a result never depends on how a text was cut into tiles. The order of entries of −inf is left open: they stand
@@ -103,6 +104,7 @@ def strongest(measure: Tensor, count: int) -> tuple[Tensor, Tensor]:
     Args:
         measure: (…, size), without NaN.
         count: How many are wanted of each row.
+        first: Place of the largest entry, the first of equals, (…), where it is known.
 
     Returns:
         Two tensors (…, count), or (…, size) where that is less.
@@ -110,14 +112,17 @@ def strongest(measure: Tensor, count: int) -> tuple[Tensor, Tensor]:
     size = measure.shape[-1]
     # Side by side, as rows that are cut out of a tile need not be: maxima that were found are overwritten for a while.
     rows, count = measure.reshape(-1, size).contiguous(), min(count, size)  # (n, size)
-    places, values = (_by_chunks if count <= _FEW and size >= _LONG else _first)(rows, count)
+    if count <= _FEW and size >= _LONG:
+        places, values = _by_chunks(rows, count)
+    else:
+        places, values = _few_or_many(rows, count, None if first is None else first.reshape(-1))
     return places.reshape(*measure.shape[:-1], count), values.reshape(*measure.shape[:-1], count)
 
 
-def _first(rows: Tensor, count: int) -> tuple[Tensor, Tensor]:
+def _few_or_many(rows: Tensor, count: int, first: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """Return the largest of rows (n, size) that are not worth cutting."""
     if count <= _FEW and rows.device.type == "cpu":
-        return _by_argmax(rows, count)
+        return _by_argmax(rows, count, first)
     values, places = rows.topk(min(count + 1, rows.shape[1]), dim=-1)  # one more, to see equals that were left outside
     tied = ((values[:, 1:] == values[:, :-1]) & (values[:, 1:] > -torch.inf)).any(-1)
     places, values = places[:, :count], values[:, :count]
@@ -127,19 +132,23 @@ def _first(rows: Tensor, count: int) -> tuple[Tensor, Tensor]:
     return places, values
 
 
-def _by_argmax(rows: Tensor, count: int) -> tuple[Tensor, Tensor]:
+def _by_argmax(rows: Tensor, count: int, first: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """Find them one after the other by NumPy's `argmax`, which gives the first of equals and is fastest for a few."""
     flat = rows.cpu().view(-1).numpy()  # a view or an error, never a copy: −inf written here must be seen in `cells`
     cells, starts = flat.reshape(rows.shape), np.arange(0, flat.size, rows.shape[1])
     places, values = np.empty((count, len(rows)), np.int64), np.empty((count, len(rows)), np.float32)
-    for at, value in zip(places, values, strict=True):
-        cells.argmax(-1, out=at)
-        at += starts
+    for i, (at, value) in enumerate(zip(places, values, strict=True)):
+        if i == 0 and first is not None:
+            np.add(first.numpy(), starts, out=at)
+        else:
+            cells.argmax(-1, out=at)
+            at += starts
         flat.take(at, out=value, mode="clip")  # `clip` writes to `out` at once
         flat[at] = -np.inf
     for at, value in zip(places[::-1], values[::-1], strict=True):
         flat[at] = value  # put back; backwards, as −inf may have been taken from there, too
-    return torch.from_numpy(places - starts).T.to(rows.device), torch.from_numpy(values).T.to(rows.device)
+    places -= starts
+    return torch.from_numpy(places.T.copy()).to(rows.device), torch.from_numpy(values.T.copy()).to(rows.device)
 
 
 def _by_chunks(rows: Tensor, count: int) -> tuple[Tensor, Tensor]:
@@ -147,14 +156,14 @@ def _by_chunks(rows: Tensor, count: int) -> tuple[Tensor, Tensor]:
     n, size = rows.shape
     whole = size // _CHUNK * _CHUNK
     peaks = rows[:, :whole].view(n, -1, _CHUNK).amax(-1)  # (n, size / chunk)
-    chunks = _first(peaks, count)[0].sort(-1).values  # in the order of the row, for the sake of equals
+    chunks = _few_or_many(peaks, count)[0].sort(-1).values  # in the order of the row, for the sake of equals
     lines = torch.arange(0, n * size, size, device=rows.device)[:, None]
     some = rows.view(-1).unfold(0, _CHUNK, 1).index_select(0, (lines + chunks * _CHUNK).flatten()).view(n, -1)
     again = F.pad(chunks[:, 1:] == chunks[:, :-1], (1, 0))  # where fewer chunks than that hold anything
     if again.any():
         some = some.masked_fill(again.repeat_interleave(_CHUNK, -1), -torch.inf)
     some = torch.cat((some, rows[:, whole:]), -1)  # (n, count · chunk and the rest)
-    at, values = _first(some, count)
+    at, values = _few_or_many(some, count)
     inside = at < count * _CHUNK
     places = chunks.gather(-1, (at // _CHUNK).clamp_(max=count - 1)) * _CHUNK + at % _CHUNK
     return torch.where(inside, places, whole + at - count * _CHUNK), values
