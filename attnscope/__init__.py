@@ -1,6 +1,6 @@
 """attnscope: see what attention does inside a transformer.
 
-The functions behind the commands, for Python; they are loaded when they are first used.
+The Python functions behind the commands. They are loaded on first use.
 """
 
 from typing import TYPE_CHECKING, Any

@@ -16,8 +16,8 @@ RankBy = Literal["weight", "value", "projected", "logit"]  # logit: not of a hea
 Each = Literal["head", "layer", "edge"]
 Replacement = Literal["zero", "mean"]
 LARGEST_POOL = 1024
-GENERATED = 4096  # tokens that may be asked for
-CHECKED_TEXT = "The bank by the river was eroded"  # what a model is checked with where no text is given
+GENERATED = 4096  # largest --generate
+CHECKED_TEXT = "The bank by the river was eroded"  # default text of `check`
 STAGES = ("scores", "scaled", "masked", "weights", "output")  # as in report.STAGES, without NumPy
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?) ?([kmgt]?)(?:i?b)?", re.IGNORECASE)
@@ -42,7 +42,7 @@ def one_of(option: str, words: Any) -> Callable[[str], str]:
 def some_of(option: str, what: str, known: tuple[str, ...]) -> Callable[[str], str]:
     """Return a reader of some of the known words, joined by commas.
 
-    They come out in the order in which they are known.
+    The words are returned in the order of `known`.
     """
 
     def read(text: str) -> str:
@@ -76,7 +76,7 @@ def number(option: str, low: int, high: int | None = None) -> Callable[[Any], in
 
 
 THREADS = 1024  # that may be asked for
-DRAWS = 2, 1000  # random sequences of each kind, at least and at most
+DRAWS = 2, 1000  # smallest and largest number of random sequences of each kind
 
 
 def text(option: str) -> Callable[[str], str]:
@@ -99,7 +99,7 @@ def indices(option: str) -> Callable[[str], str]:
     """Return a reader of layers or heads that leaves the text as typed: which numbers exist is known later."""
 
     def read(text: str) -> str:
-        if parse_unit(text, text) == (text, text):  # no label of a layer and head
+        if parse_unit(text, text) == (text, text):  # not the label of a layer and head
             parse_indices(text, option)
         return text
 

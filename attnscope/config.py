@@ -57,7 +57,7 @@ class Rope(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 Size = Annotated[int, msgspec.Meta(ge=1, le=1 << 62)]  # what torch can count to
-_NAMED = 8  # sizes of windows that are listed in words; of more, the smallest and the largest are
+_NAMED = 8  # number of different windows up to which all are listed; otherwise only the smallest and largest are
 Activation = Literal["gelu", "gelu_tanh", "relu", "silu", "quick_gelu"]
 
 

@@ -110,7 +110,7 @@ PANDAS = Extra("pandas", "pandas", "pandas")
 
 def did_you_mean(word: str, known: "list[str] | tuple[str, ...]") -> str:
     """Return a hint that names the nearest of the known words, or lists them all."""
-    from difflib import get_close_matches  # a fifth of a millisecond that only an error pays
+    from difflib import get_close_matches  # a fifth of a millisecond, only paid for errors
 
     near = get_close_matches(word, known, n=1, cutoff=0.6)
     return f"did you mean '{near[0]}'?" if near else f"known: {', '.join(known)}"

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from attnscope.model.trace import HeadSelection, Trace
 
 
-ProgressCallback = Callable[[str, int, int], None]  # what is being done, how much of it is done, and how much there is
+ProgressCallback = Callable[[str, int, int], None]  # the current step, how much of it is done, and its total
 
 
 class Session:
@@ -227,8 +227,8 @@ def select_heads(
 ) -> "tuple[list[HeadSelection], torch.Tensor | None]":
     """Return the layers and heads that were asked for; where that was left to us, chosen by what they do.
 
-    Choosing runs all layers: what the model predicts is made of the final hidden states of that pass, (B, T, D), if the
-    plan wants any; None where there was no such pass.
+    Choosing runs all layers. If the plan wants predictions, the final hidden states of that pass, (B, T, D), are
+    returned for them; None without such a pass.
     """
     from attnscope.analysis import RankingRecorders, choose_heads
 
@@ -342,7 +342,7 @@ def forward(
 def memory_check(plan: RunPlan, batch: "Batch") -> Callable[[], None]:
     """Return what stops a run that takes more than it may.
 
-    A GPU's memory refuses by itself, and is not seen from here.
+    This does not cover a GPU's memory, whose allocations fail by themselves.
     """
     if plan.memory is None or batch.tokens.real.device.type != "cpu":
         return lambda: None

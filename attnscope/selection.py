@@ -15,15 +15,15 @@ _RANGE = re.compile(r"[lh]?(-?[0-9]{1,18})(?:-[lh]?([0-9]{1,18}))?", re.IGNORECA
 _UNIT = re.compile(r"l([0-9]{1,18})h([0-9]{1,18})", re.IGNORECASE)
 _SLICE = re.compile(r"(-?[0-9]{1,18})?:(-?[0-9]{1,18})?")
 _NUMBER = re.compile(r"-?[0-9]{1,18}")
-_QUOTED = "'[^']+'|“[^“”]+”|‘[^‘’]+’|„[^„“]+“|«[^«»]+»"  # which words may contain, unlike a straight double quote
+_QUOTED = "'[^']+'|“[^“”]+”|‘[^‘’]+’|„[^„“]+“|«[^«»]+»"  # may be part of words, unlike a straight double quote
 _LISTED = re.compile(rf'(?:^|,)(\s*(?:"([^"]+|")"|({_QUOTED}))\s*(?=,|$)|[^,]*)')
 _CUT_HEADS = re.compile(
     r"(?:l(-?[0-9]{1,18})(?:-l?([0-9]{1,18}))?)?(?:h(-?[0-9]{1,18})(?:-h?([0-9]{1,18}))?)?", re.IGNORECASE
 )
 _ARROW = re.compile(r'((?:"[^"]*"|[^"])*?)(?:→|->)((?:"[^"]*"|[^"])*)')
-_MOST_PICKED = 1_000_000  # of a list of layers or heads that is made number by number
-PRINTED = 64  # tokens: matrices of a longer text are unreadable on a screen, and a pooled map replaces them
-POOL = 64  # runs of tokens that such a map has each way, unless --pool says otherwise
+_MOST_PICKED = 1_000_000  # largest list of layers or heads that is expanded
+PRINTED = 64  # tokens: matrices of longer texts are unreadable on a screen, and a pooled map replaces them
+POOL = 64  # default size of a pooled map on a screen
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class IndexSelection:
     def numbers(self, count: int, what: str, where: str | None = None) -> Sequence[int]:
         """Return the numbers meant, out of `count`, without repeats; every one of them for a word.
 
-        A word and a single range stay a `range`: a config may claim a billion layers.
+        A word or a single range returns a `range`, since a config may claim a billion layers.
 
         Raises:
             UsageError: A number is outside 0 … count − 1, or ranges hold more numbers than any model has.
@@ -264,8 +264,8 @@ def _find_word(word: str, tokens: "Sequence[Token]", texts: Sequence[str | None]
 
     A piece is also found as screens spell it (`##ing`).
 
-    A run starts and ends where the word does in the text (`riv`, `er`), so a phrase is found with any white space. What
-    is not there with its quotation marks is looked for without them.
+    A run starts and ends where the word does in the text (`riv`, `er`), so a phrase is found with any white space. If a
+    quoted word is not found with its quotation marks, it is looked for without them.
     """
     if not word.strip():
         return []

@@ -83,8 +83,8 @@ class Baseline:
     def divergence(self, hidden: Tensor) -> Tensor:
         """Return KL(before ‖ after) in bits of variants whose final states at the positions are (V, P, D); (V, P).
 
-        It is Σ p log p − Σ p·z + log Σ exp z, of probabilities p before and logits z after: no logarithm of every
-        probability is needed.
+        Computed as Σ p log p − Σ p·z + log Σ exp z, with probabilities p before and logits z after, so that no
+        logarithm of every probability is needed.
         """
         assert self.log_probabilities is not None
         share = self.log_probabilities.exp()  # (P, V)

@@ -20,10 +20,10 @@ from attnscope.selection import IndexSelection, parse_cut, parse_indices, parse_
 
 Unit = Literal["head", "layer", "edge"]
 Replacement = Literal["zero", "mean"]
-_EVERY = ("all", "auto")  # words that choose no layer or head
+_EVERY = ("all", "auto")  # values of --layer and --head that mean all
 MOST_EDGES = 20_000  # that are cut one by one
-_TOKENS = 4096  # of a pass, at most: larger ones are no faster
-LOGITS = 1 << 23  # numbers of logits that are compared at a time
+_TOKENS = 4096  # largest number of tokens in a pass; larger passes are no faster
+LOGITS = 1 << 23  # number of logits that are compared at a time
 
 
 @dataclass(frozen=True)
@@ -193,7 +193,8 @@ def _every(typed: str, option: str) -> IndexSelection:
 def plan_reference(asked: AblationOptions, run: RunConfig, source: ModelSource) -> TextPlan | None:
     """Return the text over which `mean` averages; None where it is the text itself.
 
-    What `--hide` names is hidden in it, too, as far as it is there: else its mean would be that of another mask.
+    Tokens that `--hide` names are hidden in this text as well, as far as it has them; otherwise its mean would be
+    computed under another mask.
     """
     if asked.reference is None:
         return None

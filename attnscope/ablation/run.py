@@ -113,7 +113,7 @@ def survey_effects(
     uncut = bench.run_uncut(cuts, len(cuts))
     weights = np.array([uncut.weight(cut) for cut in cuts], dtype=np.float32)  # as reported: ranks are of these
     notes = list(bench.notes)
-    if edges:  # what a query may not see has no weight, and cutting it changes nothing
+    if edges:  # an edge that the mask forbids has no weight, so cutting it changes nothing
         kept = np.flatnonzero(weights > 0).tolist()
         if not kept:
             found, hint = f"none of the {len(cuts):,} edges has any weight", "select other heads, queries or keys"
@@ -223,7 +223,7 @@ class Bench:
         outputs = seen.mean_outputs()
         if means and of_reference is not None:
             theirs, other = prepare(of_reference, model, device)
-            whole = [cut for cut in cuts if cut.queries is None]  # edges lie in the text, not in the reference
+            whole = [cut for cut in cuts if cut.queries is None]  # edges refer to the text, not to the reference
             averaged = Seen(theirs, whole, (c.n_heads, c.d_value), means=True)
             other.forward(theirs, averaged.recorders, lambda n, total: check())
             outputs = averaged.mean_outputs()

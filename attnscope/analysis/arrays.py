@@ -67,7 +67,7 @@ def _of_rows(rows: RowRecorder, name: str) -> Tensor:
         return rows.recorded[name]
     return (
         torch.zeros_like(rows.recorded["first"]) if rows.sink is None else rows.sink
-    )  # a layer without sinks gives nothing
+    )  # a layer without sinks has no weight on them
 
 
 def _top_arrays(recorded: UnitRecorders, trace: Trace) -> tuple[Tensor, dict[str, Tensor]]:

@@ -9,7 +9,7 @@ from attnscope.analysis.predictions import Spell
 from attnscope.model.logit_parts import LogitParts
 from attnscope.report.attribution import Attribution, LogitEdge, TargetToken
 
-_EDGES = 20  # tokens through single heads that are kept
+_EDGES = 20  # number of edges (one token through one head) that are kept
 
 
 def attribution(

@@ -51,7 +51,7 @@ class RankingRecorders:
     ) -> None:
         real, sources, heads = batch.tokens.real, batch.sources, range(sizes[1])
         words = real & ~batch.tokens.special
-        words |= real & ~words.any(1, keepdim=True)  # a text of special tokens alone has no other rows
+        words |= real & ~words.any(1, keepdim=True)  # a text of only special tokens has no other rows
         self._rows = words if queries is None else _at(queries, real)
         self._named = queries is not None
         self._keys = None if keys is None else _at(keys, sources.real)
@@ -125,7 +125,7 @@ def choose_heads(
         values = ranking.values[:, all_heads]
         best = values.amax(1) if heads.word == "auto" else values.mean(1)  # (layers,)
         all_layers = [int(best.argmax())]
-        one = heads.word == "mean" or len(all_heads) == 1  # else the figure is none of a single head
+        one = heads.word == "mean" or len(all_heads) == 1  # otherwise the value belongs to several heads
         over = f"layer chosen automatically: {ranking.measure}, {float(best.max()):.2f} over these heads"
         reason = _auto(ranking, best.max()) if one else over
     units = []

@@ -125,7 +125,7 @@ def top_of_mean(
     assert recorded.contributions is not None
     mean = {name: values[text, 0][rows] for name, values in recorded.contributions.compute().items()}  # (r, K)
     mean["weight"] = mean.pop("weights")
-    # A key takes part where any of the layers allows it, however much of its weight a sink takes.
+    # A key is a source if any of the layers allows it, whatever the weight of a sink.
     excluded = (mean.pop("allowed") == 0) | ~trace.record_tokens.eligible[text]
     keys, values = strongest(mean[trace.record_spec.by].masked_fill(excluded, -torch.inf), trace.record_spec.top)
     none = (values == -torch.inf) | values.isnan()

@@ -56,7 +56,7 @@ def means(recorded: UnitRecorders, text: int, extent: TextExtent) -> Means:
     facts = {name: row_statistic(recorded, name, text) for name in STATISTICS}
     if (sink := row_sink(recorded, text)) is not None:
         facts["sink"] = sink
-    # of every token where a text is pooled; a shorter text than others of its batch is followed by padding
+    # statistics of every token, since the text is pooled; in a batch, padding follows a shorter text
     facts = {name: values[: extent.n_queries][extent.counted] for name, values in facts.items()}
     return Means(**{name: _mean(values) for name, values in facts.items()})
 

@@ -1,6 +1,6 @@
 """What `import attnscope` gives: the functions behind the commands, for Python.
 
-Their arguments are Python values and become the same RunConfig that the command line makes of its options.
+Their arguments are Python values, and become the same RunConfig as the options of the command line.
 """
 
 import os

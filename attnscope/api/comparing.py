@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from attnscope.engines.transformers.opening import LiveModel
     from attnscope.pipeline import Session
 
-_LABEL = 30  # characters of a text that stands for itself
+_LABEL = 30  # longest text, in characters, that is used as its own label
 _OF_REPORTS = ("layer", "head", "query", "key", "stages", "tolerance", "relative")
 _AXES = (
     "text",
@@ -33,7 +33,7 @@ _AXES = (
     "tokenizer",
     "dtype",
     "engine",
-)  # of what there may be a list
+)  # arguments that may be lists
 
 
 def sides_of(texts: Sequence[Any], options: Mapping[str, Any]) -> tuple[str, list[dict[str, Any]]]:

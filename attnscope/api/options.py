@@ -293,7 +293,7 @@ class CheckArguments(OpenArguments, ModelCheckArguments, _Named, total=False):
 class ModelCompareArguments(_Masking, total=False):
     """Arguments of `compare`; see ModelInspectArguments.
 
-    A list has one entry for each side, in one of the arguments; several layers or texts of one side are a tuple.
+    One of the arguments is a list with an entry for each side; several layers or texts of one side are a tuple.
 
     Attributes:
         tolerance: Largest allowed difference of a cell; with it, or with `relative`, the result has a verdict.
@@ -409,7 +409,8 @@ def targets_of(options: Mapping[str, Any]) -> tuple[str, ...] | None:
 def run_values(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of a RunConfig that a call names; None leaves a field as it is.
 
-    Slices of layers and heads are left out: how many there are, only the model says (see indices).
+    Slices of layers and heads are left out, since the number of layers and heads is only known from the model (see
+    indices).
 
     Raises:
         UsageError: A value is none that the argument takes.

@@ -46,8 +46,8 @@ Float2 = np.ndarray[tuple[int, int], np.dtype[np.float32]]
 Float4 = np.ndarray[tuple[int, int, int, int], np.dtype[np.float32]]
 Data = TypeVar("Data", Report, Comparison, Explanation, CheckReport, HeadSurvey, MeasuredHeads, Ablation, EffectSurvey)
 Findings = Report | Comparison | Explanation | CheckReport | HeadSurvey | MeasuredHeads | Ablation | EffectSurvey
-_PRINTED_HEADS = 4  # of a text that are printed where nobody asked for one
-_WIDEST_HTML = 160  # columns of a notebook's cell
+_PRINTED_HEADS = 4  # number of heads of a text that are printed by default
+_WIDEST_HTML = 160  # width of a notebook's cell, in columns
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class Result(Generic[Data]):
         data: The findings as plain data, with the names used in the JSON.
     """
 
-    _digits = 2  # after the point, where nobody says otherwise
+    _digits = 2  # default number of decimal places
 
     def __init__(self, data: Data) -> None:
         self.data: Data = data
@@ -170,7 +170,7 @@ def _as_html(data: Findings, precision: int) -> str:
 def _abridged(data: Any) -> Any:
     """Return what fits on a screen.
 
-    Of a report, a few heads and the first tokens of every text, and a note on the rest.
+    For a report, this is a few heads and the first tokens of every text, with a note on the rest.
     """
     if not isinstance(data, Report):
         return data
@@ -456,7 +456,8 @@ class TextResult:
 class InspectResult(Result[Report]):
     """The result of `inspect`: a report of one or several texts.
 
-    Of one text, its arrays and labels are the report's own; of several, each has its own in `texts`.
+    With one text, the arrays and labels of the report are those of the text; with several, each text in `texts` has its
+    own.
     """
 
     @property

@@ -22,7 +22,7 @@ _NAMES = {"stage": "stages", "file": "text", "with": "replacement"}
 def in_python(said: str) -> str:
     """Rewrite a message of the command line in the words of Python: arguments in place of options.
 
-    What stands in quotes is left alone.
+    Text in quotation marks is not changed.
     """
     said = re.sub(r"\bTEXT\b", "text", _OPTION.sub(_option, said))
     return re.sub(r"\b(with|of|use) run\b", r"\1 inspect", said)

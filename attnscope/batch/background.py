@@ -44,7 +44,7 @@ class RecordSink(Protocol):
 class BackgroundWriter:
     """Write one window at a time, so that memory holds two at most; raise an error when the next window arrives.
 
-    Encoding, check sums, writing and waiting for the disk take as long as a fifth of the forward pass.
+    Encoding, checksums, writing and waiting for the disk take up to a fifth of the time of the forward pass.
 
     Args:
         sink: Takes the records.

@@ -1,7 +1,7 @@
 """Write arrays to disk past the page cache, with a CRC-32.
 
-The cache costs a processor a copy of every byte, where the model needs every processor, and saves nothing: a dump waits
-for the disk anyway.
+The page cache would cost a CPU copy of every byte while the model needs all CPUs, and would save nothing, since a dump
+waits for the disk anyway.
 """
 
 import errno
@@ -13,11 +13,11 @@ from attnscope.system.checksum import crc32
 from attnscope.system.file_system import FileSystem
 from attnscope.system.memory import map_memory
 
-BLOCK = 4096  # bytes: places and sizes of what a disk takes directly are multiples of its blocks, of 512 or 4096
+BLOCK = 4096  # bytes: direct writes start at and span multiples of the disk's blocks, of 512 or 4096 bytes
 BUFFER_BYTES = (
     1 << 21
-)  # bytes of a call, a multiple of BLOCK: a huge page, which stays in cache while it is copied and summed
-_MIN_DIRECT_BYTES = 1 << 16  # bytes, at least, that are worth a call of their own
+)  # bytes per write, a multiple of BLOCK: a huge page, which stays in cache while it is copied and summed
+_MIN_DIRECT_BYTES = 1 << 16  # smallest number of bytes that is written without copying
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
@@ -57,7 +57,7 @@ class DirectWriter:
             if self._direct and not off and len(data) >= _MIN_DIRECT_BYTES + BLOCK:
                 end = min(end, self._used + -self._used % BLOCK)  # the rest may go straight
             taken, data = data[: end - self._used], data[end - self._used :]
-            np.copyto(self._buffer[self._used : end], taken)  # numpy and zlib release the interpreter's lock
+            np.copyto(self._buffer[self._used : end], taken)  # numpy and zlib release the GIL
             self._crc, self._used = crc32(self._buffer[self._used : end].data, self._crc), end
             if end == BUFFER_BYTES:
                 self._flush()
@@ -95,7 +95,7 @@ class DirectWriter:
             except OSError as e:
                 if not self._direct or e.errno != errno.EINVAL:
                     raise
-                done = 0  # a file system that takes the flag, and not our blocks
+                done = 0  # the file system accepts the flag, but not our blocks
                 self._through_cache()
             rest = rest[done:]
             if self._direct and done % BLOCK:  # from here on, nothing is aligned to blocks

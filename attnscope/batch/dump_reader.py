@@ -27,7 +27,7 @@ _GO_ON = "to resume, run the command that started it again"
 
 
 _Size = Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]
-_Shard = tuple[str, bytes, dict[str, msgspec.Raw]]  # name, content, and the header's entry of every array
+_Shard = tuple[str, bytes, dict[str, msgspec.Raw]]  # name, content and header entry of every array
 
 
 class _Place(msgspec.Struct):
@@ -180,7 +180,7 @@ def _with_arrays(record: Record, shard: _Shard, path: Path) -> Record:
         raise AttnscopeError(f"has no arrays for record {record.index}", where=path)
     try:
         return msgspec.structs.replace(record, shard=None, shard_check=None, **gather_parts(arrays))
-    except TypeError as e:  # a name too many, or one that is missing
+    except TypeError as e:  # an additional name, or a missing one
         raise AttnscopeError(f"its arrays do not match its records ({e})", where=path, hint=_RESTORE) from e
 
 

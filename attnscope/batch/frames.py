@@ -1,6 +1,6 @@
 """Compressed files as frames one after the other: members of a .gz file, frames of a .zst file.
 
-Python has zstd since 3.14; before, the extra `zst` has it.
+Python has zstd since 3.14; before that, the extra `zst` provides it.
 """
 
 import io
@@ -16,12 +16,12 @@ from typing import Any, BinaryIO
 from attnscope.batch.formats import format_of
 from attnscope.errors import AttnscopeError
 
-_STEP = 1024  # packed bytes at a time: a block of four may unpack to 128 KiB, so this is never more than 32 MiB
+_STEP = 1024  # compressed bytes read at a time: four bytes may decompress to 128 KiB, so at most 32 MiB result
 _BUFFER_BYTES = 1 << 16
-_GZIP_LEVEL, _ZSTD_LEVEL = 6, 3  # what both programs take by default
+_GZIP_LEVEL, _ZSTD_LEVEL = 6, 3  # the default of both programs
 _GZIP_MEMBERS = 16 + zlib.MAX_WBITS  # as zlib says it
 _ZSTD_MAGIC = b"(\xb5/\xfd"
-_LARGEST_HEADER = 1 << 16  # bytes, packed or not: a header has some thousand
+_LARGEST_HEADER = 1 << 16  # bytes, compressed or not; a header has a few thousand
 _DECOMPRESS = "decompress it"
 
 

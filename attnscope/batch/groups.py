@@ -1,8 +1,8 @@
 """Group texts that go through the model together; a pure function, so that a resumed run forms the same groups.
 
-Padding must not change a number by more than rounding. What multiplies small matrices, and what sums short rows, takes
-another order for another size; from 16 tokens on (a vector of AVX-512), most rows come out the same to the last bit
-whatever is in the same batch. So a shorter text goes only with texts of its own length.
+Padding must not change a number by more than rounding. Matrix products and sums of short rows add their terms in
+another order for another size; from 16 tokens on (a vector of AVX-512), most rows are the same to the last bit,
+whatever else is in the batch. A shorter text is therefore only grouped with texts of the same length.
 """
 
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from attnscope.batch.header import MEASURES, Grouping, Settings
 from attnscope.planning.record_parts import PARTS, Quantities
 
-MIN_PADDED_TOKENS = 16  # tokens of a text that may be padded, at least
+MIN_PADDED_TOKENS = 16  # smallest number of tokens of a text that may be padded
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ def group_texts(sizes: Sequence[TextSize], bounds: Grouping) -> list[list[int]]:
     last, values = TextSize(0, 0, 0), 0
     for place in sorted(range(len(sizes)), key=lambda i: (sizes[i].longest, sizes[i].tokens, sizes[i].sources)):
         size = sizes[place]
-        # Sorted by length, so that the text that comes in is the longest: the others are padded up to it.
+        # Texts are sorted by length, so the new text is the longest: the others are padded to its length.
         fits = found and (len(found[-1]) + 1) * size.longest <= bounds.tokens and values + size.values <= bounds.values
         if fits and size.can_share_group(last):
             found[-1].append(place)

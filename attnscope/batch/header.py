@@ -1,6 +1,6 @@
 """The header of a dump: what produced it, what was asked for, what was read, how it was grouped.
 
-A dump is resumed only if all of this is unchanged, since it decides every number.
+A dump is resumed only if all of this is unchanged, since all of it affects the numbers.
 """
 
 from typing import TYPE_CHECKING, Literal

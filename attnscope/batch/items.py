@@ -16,7 +16,7 @@ from attnscope.files.text_files import MAX_LINE
 from attnscope.report import decode_json
 
 _DEEPEST = 100  # levels of a JSON line
-_BRACKETS = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{}]')  # strings, which may hold brackets, and brackets
+_BRACKETS = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{}]')  # strings (which may contain brackets), and brackets
 FORMATS = ("txt", "jsonl", "csv", "tsv", "parquet")
 
 

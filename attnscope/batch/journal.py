@@ -1,11 +1,11 @@
 """An append-only file of checksummed lines that another process can resume.
 
-A journal is a header line, one line a record, and an end line. Each is a JSON object whose last member, `check`, is the
-CRC-32 of every byte of the file before it, so that a damaged, missing, repeated or moved line shows. Only a last line
-without its newline may be torn: it is dropped, and written again.
+A journal is a header line, one line per record, and an end line. Each is a JSON object whose last member, `check`, is
+the CRC-32 of all bytes of the file before it, so that damaged, missing, repeated and moved lines are detected. Only the
+last line may be torn (without its newline): it is dropped, and written again.
 
-Where the name says so, the lines are compressed: those that become safe together are one frame (a member of a .gz
-file), written as a whole. A last frame that is cut off is dropped, and written again.
+If the file's name ends in .gz or .zst, the lines are compressed: lines that are made safe together form one frame (a
+member of a .gz file), which is written as a whole. A truncated last frame is dropped, and written again.
 """
 
 import os
@@ -88,7 +88,7 @@ class JournalState:
 
 def seal(body: bytes, crc: int) -> tuple[bytes, int]:
     """Return a JSON object as a whole line with its check, and the CRC-32 of the file that ends in it."""
-    start = memoryview(body)[:-1]  # a long text's line has hundreds of megabytes: one copy is enough
+    start = memoryview(body)[:-1]  # the line of a long text has hundreds of megabytes: avoid a second copy
     check = crc32(start, crc)
     tail = _CHECK + b'%08x"}\n' % check
     return b"".join((start, tail)), crc32(tail, check)
@@ -202,14 +202,14 @@ class Journal:
         self._new, self._is_new = path.with_name(f".{path.name}.new"), not path.exists()
         self._old: int | None = None
         self.saved = 0
-        self._owed = 0  # records to be written until the new file may take the old one's place
+        self._owed = 0  # number of records to write before the new file replaces the old one
         self._old_lines: Iterator[bytes] = iter(())
         with naming_errors(path):
             self._descriptor = files.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
         try:
             self._take(self._descriptor, path)
             with naming_errors(path):
-                if self._new.exists():  # an earlier process ended before it was of use
+                if self._new.exists():  # left behind by a process that ended before the file was complete
                     files.remove(self._new)
             if force and os.fstat(self._descriptor).st_size:
                 self._begin_anew(1)

@@ -1,7 +1,7 @@
 """Read an input file: its items, as often as needed, and facts about it.
 
-The input is read twice: once to hash it, count its records and find ids that occur twice, once to work on it. What can
-be read only once (a pipe, standard input) goes into a temporary file first.
+The input is read twice: once to hash it, count its records and find duplicate ids, and once to process it. An input
+that can be read only once (a pipe, standard input) is copied to a temporary file first.
 """
 
 import os

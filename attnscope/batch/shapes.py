@@ -44,7 +44,7 @@ def _faults(record: Record, settings: Settings) -> Iterator[tuple[str, str]]:
         if getattr(record, part) is None:
             yield part, "is missing"
     if record.rows is not None and "rows" in settings.keep:
-        for one in ROW_STATISTICS:  # the first dumps lack those that came later
+        for one in ROW_STATISTICS:  # dumps of older versions lack statistics that were added later
             if one.name in settings.kept_statistics and not one.added and getattr(record.rows, one.name) is None:
                 yield f"rows.{one.name}", "is missing"
     for name, array in arrays_of(record).items():

@@ -154,7 +154,7 @@ def arrays_of(record: Record) -> "dict[str, np.ndarray[Any, Any]]":
 def _in_memory_order(group: Sequence[Record]) -> "Iterator[tuple[str, np.ndarray[Any, Any]]]":
     """Yield names and arrays of records of one forward pass, in memory order."""
     arrays = [(record.index, arrays_of(record)) for record in group if record.status == "ok"]
-    for key in dict.fromkeys(key for _, found in arrays for key in found):  # a text may lack what another one has
+    for key in dict.fromkeys(key for _, found in arrays for key in found):  # an array may be missing in some texts
         yield from ((f"{index}/{key}", found[key]) for index, found in arrays if key in found)
 
 
@@ -221,7 +221,7 @@ def open_dump(
     finally:
         if made:
             with suppress(OSError):
-                target.rmdir()  # unless there is something in it
+                target.rmdir()  # fails if it is not empty
 
 
 def _check_folder(target: Path) -> None:
@@ -235,7 +235,7 @@ def _remove_stale(journal: Journal, files: FileSystem) -> None:
     """Finish or remove what a killed process left; refuse to resume if a named shard is missing."""
     folder = journal.path.parent
     named: dict[str, str | None] | None = journal.written.shards
-    if journal.beside:  # the index is another one, which has not been read yet
+    if journal.beside:  # the folder's index is the old one, which has not been read yet
         named = None
         if any(folder.glob(_SHARD + _NEW)):
             with suppress(AttnscopeError), open(journal.path, "rb") as file:

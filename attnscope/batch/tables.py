@@ -1,9 +1,9 @@
 """Flatten records into a table with one row per text, layer, head, query and rank (.csv, .parquet).
 
-A table is one of five: `contributors` has one row per text, layer, head, query and rank, `rows` one per text, layer,
+There are five tables: `contributors` has one row per text, layer, head, query and rank, `rows` one per text, layer,
 head and query, `columns` one per text, layer, head and source, `matrices` one per cell of a stage, and `effects` one
-per text, layer and head. Statistics of a row have a table of their own because a query with more contributors must not
-count more often in an average.
+per text, layer and head. Row statistics have a separate table, because in a table with several rows per query, averages
+would count queries with more contributors more often.
 """
 
 import csv
@@ -119,7 +119,7 @@ def _or_nan(values: _Array | None, unit: _Array, row: _Array) -> _Array:
 
 def _columns(record: Record) -> Iterator[Table]:
     """Yield one row for every unit and source."""
-    if record.columns is None:  # a short text of a report whose long texts have them
+    if record.columns is None:  # a short text in a report whose long texts have maps
         return
     unit, source = (at.ravel() for at in np.indices(record.columns.shape))
     yield _heads(record, unit) | _keys(record, source) | {"mass": record.columns[unit, source]}
@@ -232,7 +232,7 @@ def _cells(values: Any) -> Any:
 def write_parquet(rows: TableRows, path: Path) -> int:
     """Write a Parquet file, and return how many rows it has; null for none.
 
-    Short texts share a row group, for thousands of tiny ones read slowly.
+    Short texts share a row group, since thousands of tiny row groups are slow to read.
 
     Raises:
         AttnscopeError: The extra is missing.
@@ -310,7 +310,7 @@ def _parquet_parts(path: Path) -> Iterator[Any]:
     from pyarrow import parquet
 
     try:
-        with open(path, "rb") as opened:  # pyarrow takes every name of a file for UTF-8
+        with open(path, "rb") as opened:  # pyarrow reads every file name as UTF-8
             file = parquet.ParquetFile(opened)
             yield _known(file.schema_arrow.names, path)
             for part in file.iter_batches(_PART):

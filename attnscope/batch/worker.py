@@ -26,7 +26,7 @@ from attnscope.report.row_statistics import STATISTICS
 from attnscope.report.tokens import describe_unknown
 from attnscope.selection import parse_indices
 
-NUMBER_BYTES = 40  # of memory for a number: in a recorder, as an array of its own, in a line, and gaps between them
+NUMBER_BYTES = 40  # bytes per number: in a recorder, as a separate array, in a line, and in gaps between them
 
 
 @dataclass(frozen=True)
@@ -218,7 +218,7 @@ def _text_arrays(arrays: dict[str, Any], place: int, text_plan: TextPlan, rows: 
     cuts: dict[Axis, Any] = {
         "query": _index_of(text_plan.queries, rows),
         "key": _index_of(text_plan.keys, columns),
-        "rank": sources,  # fewer ranks where there are fewer sources, as in the text alone
+        "rank": sources,  # a text with fewer sources has fewer ranks, as it would alone
         "source": sources,
         "query run": slice(len(text_plan.tokens)),
         "key run": sources,
@@ -227,7 +227,7 @@ def _text_arrays(arrays: dict[str, Any], place: int, text_plan: TextPlan, rows: 
     found = {}
     for name, array in arrays.items():
         mine = array[place]
-        if not isinstance(array, list):  # else it is the text's own already
+        if not isinstance(array, list):  # otherwise it is the text's own array already
             part, _, inner = name.partition(".")
             for at, axis in enumerate(PARTS[part].axes_of(inner), 1):
                 mine = mine[(*[slice(None)] * at, cuts[axis])]

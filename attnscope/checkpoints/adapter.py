@@ -18,14 +18,14 @@ _PREFIX = "base_model.model."
 _PARTS = re.compile(r"(.+)\.(lora_(?:embedding_)?[AB]|lora_magnitude_vector)(?:\.weight)?")
 _READ = frozenset("peft_type r lora_alpha use_rslora use_dora rank_pattern alpha_pattern fan_in_fan_out target_modules "
                   "init_lora_weights".split())  # fmt: skip
-# What says how it was trained, or which modules it has: its tensors say that, too.
+# Settings of the training, and module lists, which follow from the tensors.
 _INERT = frozenset(
     "alora_invocation_string auto_mapping base_model_name_or_path bias corda_config ensure_weight_tying eva_config "
     "exclude_modules inference_mode layers_pattern layers_to_transform loftq_config lora_dropout lora_ga_config "
     "megatron_config megatron_core modules_to_save peft_version qalora_group_size revision runtime_config "
     "task_type".split()
 )
-_PLAIN_STARTS = (True, False, None, "gaussian", "eva", "orthogonal")  # others change the base's weights as well
+_PLAIN_STARTS = (True, False, None, "gaussian", "eva", "orthogonal")  # other values also change the base weights
 
 
 @dataclass(frozen=True)
@@ -166,7 +166,7 @@ def _matches(expression: str, text: str, where: str) -> bool:
 def _renaming(adapter: _Adapter, folder: Folder) -> Any:
     """Return a function from the adapter's names to the checkpoint's.
 
-    The same, or with a prefix more or less, one for all of them.
+    The names are equal, or differ by one prefix, the same for all of them.
     """
     wanted = [f"{module}.weight" for module in adapter.modules]
     first = wanted[0]

@@ -77,7 +77,7 @@ def open_folder(path: Path, weights: str | None = None) -> Folder:
     tensors, unwrapped = unwrap_names(stored)
     tensors, converted = pair_mxfp4(tensors)
     if converted:
-        config.pop("quantization_config", None)  # it says what the blocks say
+        config.pop("quantization_config", None)  # it repeats what the blocks already show
     digest = hashlib.sha256(hashlib.sha256(raw_config).digest())
     sizes = {CONFIG: len(raw_config)}
     if TOKENIZER in present:
@@ -111,7 +111,7 @@ def read_config_file(path: Path) -> tuple[bytes, dict[str, Any]]:
 def without_mxfp4(config: dict[str, Any]) -> dict[str, Any]:
     """Return a config without the key that says its experts are in four-bit blocks (MXFP4).
 
-    `open_folder` can read these.
+    `open_folder` can read such experts.
     """
     said = config.get("quantization_config")
     if not isinstance(said, dict) or said.get("quant_method") != "mxfp4":

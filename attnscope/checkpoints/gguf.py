@@ -1,7 +1,6 @@
 """Open a GGUF file as a checkpoint of transformers: its config, and the names that its tensors have there.
 
-What llama.cpp computes from the metadata is said in the words of a config.json, which the family then reads as any
-other.
+The metadata are translated to a config.json, which the family then reads as it reads any other.
 """
 
 import re
@@ -280,8 +279,8 @@ def _qwen3(metadata: _Metadata, config: Mapping[str, Any]) -> dict[str, Any]:
 def _gemma(metadata: _Metadata, config: Mapping[str, Any], largest: int, cap: float | None) -> dict[str, Any]:
     """Return what Gemma 2 and 3 share.
 
-    Of each, the model with the most layers scales scores by the width of all heads. `cap` is what llama.cpp caps logits
-    at where the file does not say.
+    The largest model of each family scales scores by the width of all heads. `cap` is llama.cpp's soft-cap of logits,
+    used if the file does not state one.
     """
     heads = config["num_attention_heads"]
     of_all = config["num_hidden_layers"] == largest
@@ -347,7 +346,7 @@ def _longrope(metadata: _Metadata) -> dict[str, Any]:
     metadata.require("rope.scaling.type", "longrope")
     metadata.require("rope.scaling.factor", 1.0)
     factors = {f"{name}_factor": list(_read_table(table)) for name, table in tables.items() if table is not None}
-    factor = metadata.number("rope.scaling.attn_factor", 1.0)  # llama.cpp takes 1 where the file does not say it
+    factor = metadata.number("rope.scaling.attn_factor", 1.0)  # llama.cpp uses 1 if the file does not state it
     return {"rope_scaling": {"rope_type": "longrope", "attention_factor": factor, **factors}}
 
 

@@ -1,8 +1,8 @@
 """Read the header of a GGUF file: metadata, and the location of each tensor.
 
 The format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md. The reader of the library `gguf` maps the whole
-file into memory, where a file that shrinks ends the process, and takes seconds for a vocabulary; so only block types
-and their arithmetic come from it.
+file into memory, so that the process would end if the file shrank, and takes seconds for a vocabulary. Only block types
+and their arithmetic are taken from it.
 """
 
 import struct
@@ -16,7 +16,7 @@ from attnscope.errors import AttnscopeError
 from attnscope.files.reading import MB, format_value, identify_bytes, open_regular, read_at_most
 
 MAX_HEADER = 100 * MB
-_MOST_ITEMS = 5_000_000  # of an array; the largest vocabularies have a tenth of that
+_MOST_ITEMS = 5_000_000  # largest length of an array; the largest vocabularies have a tenth of that
 _MAGIC = b"GGUF"
 _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 _STRING, _ARRAY = 8, 9

@@ -1,7 +1,7 @@
 """Find a repository in the Hugging Face cache, by its published layout alone: no network, no library.
 
-`models--ORG--NAME` holds `refs/main` (the commit that a branch was at), `snapshots/COMMIT/` (the files of a commit, as
-links) and `blobs/` (what the links point to); see https://huggingface.co/docs/huggingface_hub/guides/manage-cache.
+`models--ORG--NAME` has `refs/main` (the commit of the branch), `snapshots/COMMIT/` (the files of a commit, as links)
+and `blobs/` (the targets of the links); see https://huggingface.co/docs/huggingface_hub/guides/manage-cache.
 """
 
 import os
@@ -15,7 +15,7 @@ _PART = r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,94}[A-Za-z0-9])?"
 _NAME = rf"(?:{_PART}/)?{_PART}"
 _PREFIX, _SNAPSHOTS, _REFS, _BLOBS = "models--", "snapshots", "refs", "blobs"
 _REF_BYTES = 1000
-_NEEDED = (".json", ".txt", ".model", ".safetensors")  # endings of files that are read, if they are there
+_NEEDED = (".json", ".txt", ".model", ".safetensors")  # extensions of the files that are read if they exist
 _WEIGHTS = (".safetensors", ".bin", ".gguf", ".pt", ".pth", ".ckpt", ".h5", ".msgpack", ".onnx")
 
 

@@ -1,6 +1,6 @@
 """Find the folder of what `--model` names: a folder or file, a bundled sample, a repository in the Hugging Face cache.
 
-What people have in place of such a folder is recognised by its files, and either used or called by its name.
+Other layouts are recognised by their files, and are either used or named in an error.
 """
 
 import os
@@ -20,7 +20,7 @@ _ADAPTER, _PARAMS, _BEFORE = "adapter_config.json", "params.json", "sentence_ber
 _TRAINER = r"checkpoint-(\d{1,18})"
 _HUB = r"(?:https?://huggingface\.co/|hf://)(?:models/)?([^/?#]+/[^/?#]+).*"
 _SAFETENSORS = "use the model's safetensors version"
-# Endings of files, what they are, and what to do.
+# File extensions, what such files are, and what to do with them.
 _FILES: tuple[tuple[tuple[str, ...], str, str], ...] = (
     ((".tar.gz", ".tgz", ".tar", ".tar.bz2", ".tar.xz", ".tar.zst"), "an archive", "unpack it: tar xf {}"),
     ((".zip",), "an archive", "unpack it: unzip {}"),
@@ -62,7 +62,7 @@ def locate(name: str, option: str | None = None) -> Located:
             instead.
     """
     path = Path(name)
-    if name and exists(path, folder=True):  # "", as of an unset variable, is not the current folder
+    if name and exists(path, folder=True):  # "" (an empty environment variable) is not the current folder
         return _folder(path, weights=option is None)
     if exists(path, folder=False):
         return _file(path)
@@ -96,7 +96,7 @@ def _folder(path: Path, *, weights: bool = True) -> Located:
         return _snapshot(path, "/".join(path.name.split("--")[1:]), weights=weights)
     if weights:
         _refuse_other_layouts(path)
-    return Located(path)  # whoever opens it says what is missing
+    return Located(path)  # the caller that opens it reports what is missing
 
 
 def _has(path: Path, name: str) -> bool:
@@ -204,7 +204,7 @@ def _file(path: Path) -> Located:
 def _single(path: Path) -> str | None:
     """Return the name of a file that has all weights.
 
-    None for one that its folder would take anyway, or that is a shard.
+    None if the folder would use the file anyway, or if the file is a shard.
     """
     if path.name == SINGLE:
         return None

@@ -1,7 +1,7 @@
 """Fetch a repository into the Hugging Face cache: config, tokenizer and safetensors, and nothing else.
 
-This is the only module that uses the network. `huggingface_hub` does the work: its locks, its resumed downloads and its
-layout of the cache are those of every other tool.
+This is the only module that uses the network. It relies on `huggingface_hub`, so that locks, resumed downloads and the
+layout of the cache are those of other tools.
 """
 
 import os
@@ -131,7 +131,7 @@ class _Hub:
             raise AttnscopeError("cannot be downloaded in offline mode", where=self.name, hint=hint) from e
         except MemoryError:
             raise
-        except Exception as e:  # those of whichever HTTP client the library has, and of the file system
+        except Exception as e:  # errors of the library's HTTP client, and of the file system
             reason = " ".join(str(e).split())[:200] or type(e).__name__
             hint = "run the command again: finished downloads are kept"
             raise AttnscopeError(f"cannot be downloaded ({reason})", where=self.name, hint=hint) from e

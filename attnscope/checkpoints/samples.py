@@ -48,5 +48,5 @@ def exists(path: Path, *, folder: bool) -> bool:
     """Tell whether there is a folder of this name, or a file."""
     try:
         return path.is_dir() if folder else path.exists() and not path.is_dir()
-    except (OSError, ValueError):  # too long for a name, NUL in it, a folder above it that may not be entered
+    except (OSError, ValueError):  # the name is too long or contains NUL, or a parent folder is not accessible
         return False

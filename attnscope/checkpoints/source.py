@@ -20,7 +20,7 @@ from attnscope.tokenization.hugging_face import FileTokenizer
 from attnscope.tokenization.words import MissingTokenizer, WordTokenizer
 
 DEFAULT_MODEL = "riverbank"
-_CAP = 1 << 20  # bytes of a generation_config.json
+_CAP = 1 << 20  # largest size of a generation_config.json, in bytes
 
 
 @dataclass(frozen=True)

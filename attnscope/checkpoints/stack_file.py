@@ -88,7 +88,7 @@ def read_stack(path: Path) -> StackDescription:
         described = StackDescription(path, data, msgspec.convert(own, StackFile), _fill_defaults(raw, path))
     except msgspec.ValidationError as e:
         raise _field_error(e, path) from e
-    described.config(vocab_size=1)  # everything but the vocabulary is known now: say now what is wrong
+    described.config(vocab_size=1)  # everything but the vocabulary is known now, so check it early
     return described
 
 

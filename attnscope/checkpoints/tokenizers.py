@@ -18,10 +18,10 @@ from attnscope.tokenization.hugging_face import FileTokenizer, load_tokenizer
 OPTION = "--tokenizer"
 _TOKENIZER_CONFIG, _SPECIAL, _ADDED = "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"
 _OPTIONS = (_TOKENIZER_CONFIG, _SPECIAL, _ADDED)
-_GENERIC = ("PreTrainedTokenizer", "TokenizersBackend")  # classes that say nothing but "read tokenizer.json"
+_GENERIC = ("PreTrainedTokenizer", "TokenizersBackend")  # classes that only read a tokenizer.json
 _MAX_OPTIONS = 20 * MAX_CONFIG  # some list thousands of added tokens
 _HINT = "pass --tokenizer PATH: a tokenizer.json of this model, or a folder that has one"
-# Names of files that tokens are made of, also in ways that are not supported.
+# Names of vocabulary files, including those that are not supported.
 _VOCABULARIES = (
     "vocab.txt", "vocab.json", "merges.txt", "tokenizer.model", "spiece.model", "sentencepiece.bpe.model", "spm.model",
     "tokenizer.model.v3", "tekken.json", "bpe.codes", "source.spm", "target.spm", "tiktoken.model", "qwen.tiktoken",

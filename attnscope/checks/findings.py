@@ -1,7 +1,8 @@
 """What a run reports of attention besides stages, counted again from the stages in NumPy float64.
 
-Contributors, row statistics, sums of columns, averages and pooled maps are kept by recorders while the model runs. Here
-they are computed from the whole matrices of the same pass by their definitions in `report`, and by none of their code.
+Recorders keep contributors, row statistics, column sums, averages and pooled maps while the model runs. This module
+recomputes them from the whole matrices of the same pass, by their definitions in `report`, without using the code of
+the recorders.
 """
 
 from collections.abc import Mapping, Sequence
@@ -171,7 +172,7 @@ class Again:
                 if values is not None:
                     expected = np.where(listed < 0, np.nan, self._weights[query, listed] * self._norms[name][listed])
                     worst = max(worst, _apart(values[row], expected))
-            # By weight, the scores rank: they are the very numbers that the recorder saw, so nothing may be off.
+            # Ranking by weight uses the very scores that the recorder saw, so no deviation is allowed.
             exact = asked.by == "weight"
             ranks = self._masked[query] if exact else self._weights[query] * self._norms[asked.by]
             free[keys] = False

@@ -1,6 +1,6 @@
 """Laws that attention obeys in any model, checked on every recorded stage.
 
-Every law is recomputed here in float64 from the stages alone, independent of the code that made them.
+Every invariant is recomputed in float64 from the stages alone, independently of the code that computed them.
 """
 
 from collections.abc import Sequence

@@ -80,7 +80,7 @@ class StageRecorder:
         beyond = {"masked": -torch.inf, "weights": 0.0} if not self._include_masked else {}
         stages = {stage: like.new_full((*shape, self._keys), beyond.get(stage, torch.nan)) for stage in STAGES[:4]}
         stages["output"] = like.new_full((*shape, tile.output.shape[-1]), torch.nan)
-        inputs = replace(tile.inputs, out_weight=None)  # the model's, which need not stay
+        inputs = replace(tile.inputs, out_weight=None)  # drop the model's weight, so that it can be freed
         out = tile.inputs.out_weight if self._projects else None
         kept = None if out is None else out.double().clone()
         return LayerStages(inputs, stages, like.new_zeros(shape, dtype=torch.bool), like.new_zeros(shape), kept)

@@ -12,7 +12,7 @@ from attnscope.checks.observe import LayerStages
 def sdpa_difference(one: LayerStages) -> Tensor:
     """Return how far a layer's output is from torch's `scaled_dot_product_attention` in float32, (H,).
 
-    Soft-caps are beyond the kernel. A sink is a key more, whose score is the sink's logit and whose value is 0.
+    The kernel has no soft-caps. A sink is an additional key, whose score is the sink's logit and whose value is 0.
     """
     spec, groups = one.inputs.spec, one.inputs.q.shape[1] // one.inputs.k.shape[1]
     q = one.inputs.q.float()

@@ -1,9 +1,9 @@
 """What rounding does to every stage of every layer, measured on the model itself.
 
-Two right ways to the same numbers differ by rounding, and what a rounding of the first layer becomes depends on the
-model: softmax multiplies it by the size of its scores. A bound for any model would be too wide to fail. So the model
-runs again with the output of every module rounded once more, at random (Monte Carlo arithmetic: Parker, 1997); as far
-as a stage moves then, rounding can move it.
+Two correct computations of the same numbers differ by rounding, and the effect of a rounding in the first layer depends
+on the model: softmax amplifies it in proportion to the scores. A bound for all models would be too wide to detect
+anything. The model therefore runs again with the output of every module randomly rounded once more (Monte Carlo
+arithmetic: Parker, 1997); the resulting change of a stage shows the effect that rounding can have on it.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -17,9 +17,9 @@ from attnscope.checks.measures import largest_difference
 from attnscope.checks.observe import LayerStages
 from attnscope.report import STAGES
 
-FLOOR = 1e-5  # of limits: what parity in float32 is promised to
+FLOOR = 1e-5  # smallest limit: the parity that is promised in float32
 _RUNS = 3
-_FACTOR = 2.0  # right models of all families differed by at most the largest of three runs; half of them by a third
+_FACTOR = 2.0  # correct models of all families differed by at most the largest of three runs; half of them by a third
 
 Limits = list[dict[str, float]]
 
@@ -44,7 +44,7 @@ def limits(
                 gap = float(
                     largest_difference(other.stages[stage], one.stages[stage], absolute=stage == "weights").max()
                 )
-                if gap < float("inf"):  # numbers that are not finite are another check's
+                if gap < float("inf"):  # numbers that are not finite are tested by another check
                     found[layer][stage] = max(found[layer][stage], _FACTOR * gap)
     return found
 

@@ -29,7 +29,7 @@ from attnscope.planning.text_plan import TextPlan
 from attnscope.report import STAGES, Token
 from attnscope.report.check import Check, CheckReport, Differences
 
-EXACT = 1e-5  # laws are about float32 arithmetic, whatever the model runs in
+EXACT = 1e-5  # invariants concern float32 arithmetic, whatever the dtype of the model
 _OWN, _EAGER = parse_mask("own"), "eager transformers"
 
 
@@ -92,7 +92,7 @@ def check(
     """
     session = session or Session(run.texts, progress)
     source = session.source(run)
-    run = replace(run, layer="all", head="all", stages=STAGES, mask="own")  # so much memory is asked for
+    run = replace(run, layer="all", head="all", stages=STAGES, mask="own")  # memory is estimated for this
     plan = make_plan(run, source)
     model, device = session.load(plan)
     text_plan = plan.text_plans[0]
@@ -159,7 +159,7 @@ def _alone(job: _CheckedModel, engine: Engine, findings: Findings) -> tuple[list
     for layer, (one, module) in enumerate(zip(alone, projections, strict=True)):
         with engine.holding(layer):
             gaps.append(projection_difference(one, module, went_on[module].pop(0)))
-    # The same module over the same numbers: only the order of sums may be another, before its one rounding.
+    # The same module on the same numbers: only the order of sums may differ, before one rounding.
     once = float(torch.finfo(getattr(torch, job.dtype)).eps)
     return alone, make_check(name, gaps, max(EXACT, once) if job.user_limit is None else job.user_limit)
 

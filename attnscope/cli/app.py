@@ -21,7 +21,7 @@ COMMANDS = {
     "check": "check",
     "info": "info",
     "pull": "pull",
-}  # a command's name, and what its module and its function are called
+}  # name of a command, and of its module and function
 _EXAMPLES = """
 attnscope run "The bank by the river"
 attnscope run "The bank by the river" --head all --format heat

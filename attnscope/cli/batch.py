@@ -53,7 +53,7 @@ def batch(
     from attnscope.batch.dump import write_dump
 
     begun: list[tuple[Callable[[], int], int]] = []
-    # registered first, so that the bar is gone when it is called
+    # registered first, so that the progress bar is gone when it is called
     with at_signal(lambda: _say_stopped(begun, target)), progress(quiet=target.quiet) as on_progress:
         if resumes:
             summary = write_dump(order, on_progress, on_start=lambda saved, total: begun.append((saved, total)))

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from attnscope.config import RunConfig, TextInput
     from attnscope.report.compare import Comparison
 
-_LONGEST = 30  # characters of a text that is its own label
+_LONGEST = 30  # longest text, in characters, that is used as its own label
 _MASKS = ["causal", "bidirectional"]
 
 EXAMPLES = """

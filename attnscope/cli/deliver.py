@@ -57,12 +57,12 @@ def check_output(show: OutputOptions, command: Command, inputs: Iterable[object]
             raise UsageError("applies only to files", where="--look", hint="add --output picture.svg")
         return
     for name in inputs:
-        with suppress(OSError, ValueError):  # one of them does not exist, or cannot
+        with suppress(OSError, ValueError):  # one of the paths does not exist, or cannot be opened
             if name is not None and os.path.samefile(show.output, str(name)):
                 raise AttnscopeError("is the input file", where=show.output, hint="choose another output")
     from attnscope.files.atomic import check_target
 
-    check_target(show.output, force=True)  # that a file exists is said last: --force helps only then
+    check_target(show.output, force=True)  # check last whether the file exists: --force helps only then
     form = format_for(show.output, command)
     check_look(show.output, show.look)
     if form.extra is not None:

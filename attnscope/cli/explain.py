@@ -24,7 +24,7 @@ from attnscope.cli.selection_options import (
     top_option,
 )
 
-_WINDOW = 16  # keys of a long text that a screen shows
+_WINDOW = 16  # number of keys of a long text that a screen shows
 
 EXAMPLES = """
 attnscope explain "The bank by the river" --query bank

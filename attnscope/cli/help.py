@@ -89,7 +89,7 @@ def _roles() -> list[tuple[str, str]]:
     return [(f"{role.letter} {role.name}", f"{role.meaning} ({role.source})") for role in HEAD_ROLES]
 
 
-_GLOSSARIES = {"heads": ("Roles", _roles)}  # what the help of a command explains besides its options
+_GLOSSARIES = {"heads": ("Roles", _roles)}  # sections that the help of a command has besides its options
 
 
 def _write_examples(formatter: Any, epilog: str | None) -> None:
@@ -101,7 +101,7 @@ def _write_examples(formatter: Any, epilog: str | None) -> None:
 
 def _style_headings(ctx: Any, formatter: Any) -> None:
     """Print bold headings where there is colour."""
-    ctx.color = wants_color(sys.stdout)  # else escapes are taken off where standard output is no terminal
+    ctx.color = wants_color(sys.stdout)  # otherwise escapes are removed if standard output is no terminal
     if not ctx.color:
         return
 

@@ -69,7 +69,7 @@ def repeatable(group: type, *names: str) -> type:
 def pick_values(group: type, many: Any, chosen: dict[str, Any]) -> Any:
     """Return the dataclass itself.
 
-    The chosen values, the only one of those given once, the default of those not given.
+    Chosen options get the chosen value; others get their only value, or their default.
     """
     values: dict[str, Any] = {}
     for each in fields(group):

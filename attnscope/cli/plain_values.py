@@ -1,7 +1,7 @@
 """Take the values of options without pydantic, which Typer would import and set up for every one of them.
 
-That is a tenth of the time that `import torch` takes, and most values are strings, paths, or read by our own parsers.
-A value that is anything else goes Typer's way, and so does one that is refused: its message is Typer's.
+Importing pydantic takes a tenth of the time of `import torch`, and most values are strings, paths, or read by our own
+parsers. Any other value is passed on to Typer, as is a value that is refused, so that the message is Typer's.
 """
 
 import os

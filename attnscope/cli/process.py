@@ -15,7 +15,7 @@ from attnscope.errors import AttnscopeError
 from attnscope.system.escape import escape_control
 from attnscope.system.shutdown import unbroken
 
-# What transformers reads when it is imported: nothing is asked of the network, and standard error is ours.
+# Read by transformers when it is imported: no request to the network, and no output on standard error.
 _QUIET_OFFLINE = {
     "HF_HUB_OFFLINE": "1",
     "TRANSFORMERS_OFFLINE": "1",
@@ -23,7 +23,7 @@ _QUIET_OFFLINE = {
     "TRANSFORMERS_VERBOSITY": "error",
 }
 _OFFLINE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
-_typed: dict[str, str] = {}  # what the user has set of these
+_typed: dict[str, str] = {}  # the user's own settings of these
 
 
 def forbid_network() -> None:
@@ -68,7 +68,7 @@ class _Stdout(io.RawIOBase):
             try:
                 return os.write(self._descriptor, data)
             except BlockingIOError:
-                select.select([], [self._descriptor], [])  # a parent made it non-blocking
+                select.select([], [self._descriptor], [])  # the parent process made it non-blocking
             except BrokenPipeError as e:
                 raise PipeClosed from e
             except OSError as e:
@@ -93,7 +93,7 @@ def checked_stdout() -> Iterator[None]:
     try:
         yield
     finally:
-        sys.stdout = outer  # with nothing in its buffer that Python would flush when it exits, fail at, and return 120
+        sys.stdout = outer  # its buffer is empty, so that Python has nothing to flush at exit, fail at, and return 120
 
 
 def _hold_descriptors() -> None:

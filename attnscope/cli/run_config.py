@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _LINES = (".txt", ".md", ".toml")  # endings of files: texts, …
 _RECORDS = (".jsonl", ".csv", ".tsv", ".parquet", ".gz", ".zst")  # … what only batch reads, …
 _FINDINGS = (".json", ".safetensors", ".npy", ".npz", ".svg", ".html")  # … and what no command reads texts from
-_LONGEST = 16 << 20  # bytes of standard input; an endless one must not fill the memory
+_LONGEST = 16 << 20  # largest standard input in bytes, so that an endless one does not fill the memory
 
 
 def run_config(
@@ -102,7 +102,7 @@ def _refuse_file_name(option: str, text: str) -> None:
     path = Path(text)
     try:
         named = path.is_file()
-    except (OSError, ValueError):  # too long for a name, NUL in it
+    except (OSError, ValueError):  # the name is too long, or contains NUL
         named = False
     looks = text.split() == [text] and path.suffix.lower() in (*_LINES, *_RECORDS, *_FINDINGS)
     if not named and not looks:

@@ -8,7 +8,7 @@ import numpy as np
 from attnscope.errors import AttnscopeError
 from attnscope.report import Token
 
-MAX_CELLS = 1 << 26  # pairs of tokens to compare, at most: a quarter of a GiB
+MAX_CELLS = 1 << 26  # largest number of token pairs to compare: a quarter of a GiB
 
 
 def align(first: Sequence[Token], second: Sequence[Token]) -> list[tuple[int, int]]:
@@ -35,7 +35,7 @@ def _longest(a: Sequence[str], b: Sequence[str]) -> list[tuple[int, int]]:
     if len(a) * len(b) > MAX_CELLS:
         found = f"runs of {len(a):,} and {len(b):,} tokens differ, too many to align"
         raise AttnscopeError(found, hint="compare shorter texts, or the same text under another mask or model")
-    longest = np.zeros((len(a) + 1, len(b) + 1), dtype=np.int32)  # of what is left from (i, j) on
+    longest = np.zeros((len(a) + 1, len(b) + 1), dtype=np.int32)  # length of the common subsequence from (i, j) on
     codes = {piece: n for n, piece in enumerate({*a, *b})}
     right = np.array([codes[p] for p in b])
     for i in range(len(a) - 1, -1, -1):
@@ -58,8 +58,8 @@ def pair_replaced(
 ) -> list[tuple[int, int]]:
     """Return positions of tokens that take each other's place, and of those that two texts share, in order.
 
-    Between two shared tokens, as many tokens as on the other side take their places one by one; so do the pieces of
-    one word, as far as both words have them. Other runs have no counterpart.
+    Between two shared tokens, tokens are paired one by one if both sides have equally many, as are the pieces of one
+    word as far as both words have them. Other tokens have no counterpart.
 
     Args:
         first: Tokens of one text.

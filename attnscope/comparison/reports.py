@@ -129,7 +129,7 @@ class _Text:
     def unmatched(self) -> list[str]:
         """Say what cannot be compared, and so fails at any tolerance.
 
-        Texts that are meant to differ are compared where they are the same.
+        For texts that are meant to differ, only the shared tokens are compared.
         """
         where = f"text {self.number}: "
         found = [] if self.axis == "text" or self.maps else [where + one for one in self._alone()]
@@ -209,7 +209,7 @@ class _Pairs:
     keys: list[tuple[int, int]]
 
 
-_NAMED = 5  # tokens or heads that a message names
+_NAMED = 5  # number of tokens or heads that a message names
 
 
 def _without(tokens: Sequence[Token], matched: Sequence[int]) -> list[int]:

@@ -33,8 +33,8 @@ def compare_runs(
 ) -> Comparison:
     """Run every side and compare it with the first.
 
-    A layer or head that is left to us is chosen on the side with the model's own mask, else on the first, and the
-    others take the same.
+    A layer or head that `auto` chooses is chosen on the side with the model's own mask, or else on the first, and the
+    other sides use the same.
 
     Args:
         axis: What differs between the runs.

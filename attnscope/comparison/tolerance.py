@@ -45,7 +45,7 @@ class MatrixPair:
         row, column = (int(i) for i in np.unravel_index(int(excess.argmax()), excess.shape))
         one, other = (float(x[row, column]) for x in (self.first, self.second))
         values = [value if np.isfinite(value) else None for value in (one, other)]
-        # Two cells that are both masked do not differ; of one that is masked and one that is not, there is no number.
+        # Two masked cells do not differ; a masked and an unmasked cell have no difference as a number.
         apart = np.isinf(excess[row, column])
         difference = None if apart else 0.0 if None in values else abs(other - one)
         return Cell(self.stage, self.rows[row], self.columns[column], values[0], values[1], difference)

@@ -16,7 +16,7 @@ from attnscope.planning.memory import embedding_parameters, head_parameters, lay
 from attnscope.report.info import Description, KnownModels
 from attnscope.system.escape import as_unicode
 
-_SAMPLE_TEXT = TextInput("The bank by the river")  # what a tokenizer that is made from the text is made of here
+_SAMPLE_TEXT = TextInput("The bank by the river")  # the text from which a vocabulary of words is made
 
 
 def describe(model: str | None, config: str | None, **options: Any) -> Description:
@@ -27,7 +27,7 @@ def describe(model: str | None, config: str | None, **options: Any) -> Descripti
         config: TOML file or name of a shipped config.
         options: Other fields of a RunConfig that say how it is opened.
 
-    A checkpoint whose tokenizer cannot be used is described all the same.
+    A checkpoint whose tokenizer cannot be used is described as well.
 
     Raises:
         AttnscopeError: It cannot be read, or is not supported.

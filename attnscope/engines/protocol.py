@@ -1,7 +1,7 @@
 """What the rest of the program needs of an engine.
 
-An engine module opens a `ModelSource`, whose `load` gives a `LoadedModel`; that model under a mask is an `Engine`.
-Nothing outside `engines/` asks which one it has.
+An engine module opens a `ModelSource`, whose `load` returns a `LoadedModel`, which becomes an `Engine` under a given
+mask. No code outside `engines/` asks which engine it has.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -100,7 +100,7 @@ class Engine(Protocol):
     def logits(self, hidden: Tensor) -> Tensor:
         """Return the logits over the vocabulary, (N, V), float32, of chosen final hidden states, (N, D).
 
-        Only for a model whose source `predicts`.
+        Only available if the model's source has `predicts`.
         """
 
     def final_states(self, hidden: Tensor) -> Tensor:
@@ -138,7 +138,7 @@ class Engine(Protocol):
     def output_projections(self, batch: Batch) -> list[nn.Module | None]:
         """Return the output projection of every layer, None where it is not found.
 
-        Runs the batch where that shows them.
+        Runs the batch if the projections are only visible during a run.
         """
 
     def value_and_output(self, layer: int) -> tuple[Tensor, Tensor] | str:

@@ -11,7 +11,7 @@ from attnscope.system.threads import count_threads
 if TYPE_CHECKING:
     import torch
 
-_WORTH_A_THREAD = 1 << 30  # multiplications; for less, waking a second thread costs more than it saves
+_WORTH_A_THREAD = 1 << 30  # multiplications below which waking a second thread costs more than it saves
 
 
 def import_torch(*, freeze: bool = True) -> None:
@@ -44,7 +44,7 @@ def choose_device(name: str) -> "torch.device":
     if name == "auto":
         return torch.device("cuda:0" if torch.cuda.is_available() else "cpu")
     kind, _, index = name.partition(":")
-    # torch keeps an index in 8 bits, and 999 as -25
+    # torch stores an index in 8 bits, so that 999 becomes -25
     missing = kind == "cuda" and int(index or 0) >= torch.cuda.device_count()
     if missing or (kind == "mps" and not torch.backends.mps.is_available()):
         raise AttnscopeError(f"no device '{name}'", where="--device", hint="use --device cpu, or auto")
@@ -60,7 +60,7 @@ def set_threads(multiplications: int, named: int | None) -> None:
     """
     import torch
 
-    usable = min(_given_threads(), count_threads())  # read before anything else is set in torch
+    usable = min(_given_threads(), count_threads())  # read before any other setting of torch is changed
     torch.set_num_threads(named or (1 if multiplications < _WORTH_A_THREAD else usable))
 
 
@@ -83,7 +83,7 @@ def _given_threads() -> int:
 def limit_threads(wanted: int) -> int:
     """Let torch use so many threads, or as many as it likes for 0; how many it uses.
 
-    The number of threads decides the order of some sums, and so their last bits.
+    The number of threads affects the order of some sums, and so their last bits.
     """
     import torch
 

@@ -141,7 +141,7 @@ def _cells(run: RunConfig, location: QueryLocation, stack: "Stack", capture: "He
 def _shown(found: dict[str, Numbers], window: int | None, always: list[int]) -> list[int]:
     """Return the keys that are shown.
 
-    The cells' own, then the heaviest allowed ones, then the first of the masked ones.
+    The keys of the cells come first, then the allowed keys with the largest weights, then the first masked keys.
     """
     n = len(found["scores"])
     if window is None or n <= window:

@@ -1,8 +1,8 @@
 """Read a config.json into a ModelConfig, as its family describes.
 
-Nothing is guessed: a key that the family does not name is refused unless it is known that nobody reads it, so is a
-value that the family does not support, and a value of the wrong type is refused under the key's own name. A key that is
-left out has the value that the reference takes.
+Nothing is guessed: a key that the family does not name is refused unless it is known that no code reads it, an
+unsupported value is refused, and a value of the wrong type is refused with the name of the key. A missing key has the
+reference's default.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -48,7 +48,7 @@ COMMON_CHOICES: Mapping[str, frozenset[Any]] = {
     "_attn_implementation_internal": IMPLEMENTATIONS,
     "attn_implementation": IMPLEMENTATIONS,
 }
-_LISTED = 20  # names in a note; a report holds all of them
+_LISTED = 20  # number of names in a note; a report has all of them
 
 
 @dataclass(frozen=True)

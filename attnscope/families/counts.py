@@ -1,7 +1,7 @@
 """Check that a config does not promise more than the checkpoint's tensors hold.
 
-Layers, heads, experts and vocabulary are the numbers from which everything is made, so they are compared with the
-weights before anything is: a config of a billion layers costs no list of a billion entries. No torch in here.
+The numbers of layers, heads, experts and words determine the size of everything else, so they are compared with the
+weights first: a config with a billion layers does not cause a list of a billion entries. No torch in here.
 """
 
 import re

@@ -25,7 +25,7 @@ def _slides(reader: ConfigReader, layer: int) -> bool:
 def _rotary(kind: str, base: float, *older: tuple[str, str]) -> Computed:
     """Read the rotary parameters of the layers of one kind.
 
-    A table of their own, or older keys at the top, under the names that `rope` knows.
+    They are in a separate table, or in older keys at the top level, under the names that `rope` knows.
     """
 
     def read(reader: ConfigReader, done: Mapping[str, Any]) -> Rope:

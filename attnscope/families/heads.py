@@ -11,7 +11,7 @@ from attnscope.families.spec import Family
 from attnscope.families.transformers_keys import reference_keys
 
 _TIED = "tie_word_embeddings"
-# Classes that predict tokens, or are a base model whose embedding may do that. Others were trained for another task.
+# Classes that predict tokens, or base models whose embedding may be tied. Others were trained for another task.
 _LANGUAGE = re.compile(r".*(ForCausalLM|ForMaskedLM|ForPreTraining|LMHeadModel|DoubleHeadsModel|Model)")
 
 
@@ -20,7 +20,7 @@ def find_head(
 ) -> OutputHead | None:
     """Return a checkpoint's output head, its final norm alone where that is all it has, or None.
 
-    A matrix of its own is used where there is one. Otherwise it is the token embedding, if config.json says so and
+    A separate output matrix is used if there is one. Otherwise it is the token embedding, if config.json ties them and
     names no class for another task.
 
     Args:

@@ -21,7 +21,7 @@ def fitting_families(
 ) -> list[Family]:
     """Return the families that a config.json and its tensors fit.
 
-    Classes that `architectures` names decide alone. Otherwise a family fits if it reads the whole file without a
+    If `architectures` names classes, they alone decide. Otherwise a family fits if it reads the whole file without a
     default for a missing key and without a key to ignore, and if its names account for all tensors.
 
     Args:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from attnscope.errors import AttnscopeError
 from attnscope.families.spec import Chunk, Entry, Family, Outside, Stacked
 
-_OLD_NAMES = {"weight": "gamma", "bias": "beta"}  # norms in checkpoints converted from TensorFlow
+_OLD_NAMES = {"weight": "gamma", "bias": "beta"}  # names of norms in checkpoints converted from TensorFlow
 _FREQUENCIES = re.compile(r"(.*\.)?rotary_emb\.(\w+_)?inv_freq")
 _NUMBERS = re.compile(r"^blocks\.(\d+)(?:\.mlp\.experts\.(\d+))?")
 
@@ -37,8 +37,8 @@ def find_prefix(family: Family, names: Container[str], where: str) -> str:
 def unused_tensors(family: Family, prefix: str, names: Iterable[str]) -> dict[str, bool]:
     """Return those of these tensors that attention does not depend on, and whether that is worth a note.
 
-    Outside of the base model's prefix are heads. Within it, the family says what may be left over; rotary frequencies
-    are computed from the config, in transformers as here.
+    Tensors outside the base model's prefix are heads. Within it, the family lists what may be left over; rotary
+    frequencies are computed from the config, as in transformers.
     """
     leftover = re.compile("|".join(f"(?:{pattern})" for pattern in family.leftover) or "(?!)")
     found = {}

@@ -8,7 +8,7 @@ from attnscope.errors import AttnscopeError
 
 REQUIRED: Any = object()
 _MOST = 1 << 62
-_SMALLEST, _LARGEST = 1e-30, 1e30  # what float32 holds, and so do products of two of them
+_SMALLEST, _LARGEST = 1e-30, 1e30  # a bound for float32 numbers whose products also fit into float32
 
 
 class ConfigReader:

@@ -54,7 +54,7 @@ def rope(
         table = reader.get(*_TABLES, default={})
         if not isinstance(table, dict):
             raise reader.wrong(reader.given(_TABLES) or "", table, "an object")
-        # null is the same as nothing, but for `truncate`, where transformers takes it for false
+        # null means absent, except for `truncate`, where transformers treats it as false
         given = {name: value for name, value in table.items() if value is not None or name == "truncate"}
         turns = _table_or_top_level(reader, given, "rope_theta", theta, base)
         share = _table_or_top_level(reader, given, "partial_rotary_factor", fraction, full)

@@ -96,9 +96,9 @@ def _kv_heads(reader: ConfigReader, done: Mapping[str, Any]) -> Any:
     return done["n_heads"] if reader.raw.get(name, REQUIRED) is None else reader.get(name)
 
 
-HEAD_WIDTH = Computed(_per_head)  # the model's width over the number of heads
-HEAD_DIM = Computed(_head_dim, ("head_dim",))  # an explicit head width, else the same
-# Null: one for each query head. Left out, it is a number that each family has of its own.
+HEAD_WIDTH = Computed(_per_head)  # the model's width divided by the number of heads
+HEAD_DIM = Computed(_head_dim, ("head_dim",))  # an explicit head width, otherwise the same
+# Null means one per query head. If the key is missing, each family has its own default.
 KV_HEADS = Computed(_kv_heads, ("num_key_value_heads",))
 
 

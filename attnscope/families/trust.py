@@ -1,7 +1,7 @@
 """Decide whether a config.json describes a model of transformers, or one whose attention is in code of its own.
 
-Code in a folder is never run, so that what it does to attention is unknown: a `qwen2` whose own code is bidirectional
-has a config like any other. Such a folder is refused, unless the user trusts its config alone.
+Code in a folder is never run, so its effect on attention is unknown: a `qwen2` whose own code is bidirectional has a
+config like any other. Such a folder is refused, unless the user trusts the config alone.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -10,7 +10,7 @@ from typing import Any
 from attnscope.errors import AttnscopeError
 from attnscope.families.reader import format_json
 
-# Entries of `auto_map` whose code turns texts, images or sounds into inputs: it computes no attention.
+# Entries of `auto_map` whose code turns texts, images or audio into inputs, and computes no attention.
 _INPUTS = ("AutoTokenizer", "AutoProcessor", "AutoFeatureExtractor", "AutoImageProcessor", "AutoVideoProcessor")
 _FRAMEWORKS = ("TF", "Flax")  # prefixes of the classes of other frameworks
 _HINT = "attnscope never runs a folder's code, and it may change attention; --trust-config uses the config alone"
@@ -72,7 +72,7 @@ def _foreign_code(raw: Mapping[str, Any], classes: Collection[str]) -> Iterator[
 def _foreign_class(named: Any, classes: Collection[str]) -> str | None:
     """Return the first class that the reference does not have.
 
-    Its name may be spelt with other capitals, as in LLaMA.
+    Capitals in the name may differ, as in LLaMA.
     """
     if named is None or named == []:
         return None

@@ -1,9 +1,9 @@
 """Decide what becomes of a config key that a family does not know: ignored where nobody reads it, otherwise refused.
 
-A key is ignored only with evidence. Its name is held by none of the sources of transformers that could read it
-(`transformers_keys.py`), no other architecture has a field of that name, nothing in the name sounds like attention, and
-it is no slip of the pen for a key that is read. A key that sounds like attention passes where it says of this model
-what is drawn anyway, such as `sliding_window: null` where there is no window.
+A key is ignored only with evidence: its name does not occur in the sources of transformers that could read it
+(`transformers_keys.py`), no other architecture has a field of that name, no part of the name suggests attention, and it
+does not look like a misspelling of a known key. A key whose name suggests attention is accepted if its value changes
+nothing, such as `sliding_window: null` for a model without windows.
 """
 
 import re
@@ -16,7 +16,7 @@ from attnscope.families.reader import ConfigReader, format_json
 from attnscope.families.spec import ACTIVATIONS, Family
 from attnscope.families.transformers_keys import reference_keys
 
-_MOST = 200  # unknown keys of one file: each is compared with every key that is read
+_MOST = 200  # largest number of unknown keys in a file: each is compared with every key that is read
 _LONGEST = 100  # characters of a key's name
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 # Parts of names that have to do with attention, or with what enters or leaves it.
@@ -31,7 +31,7 @@ ATTENTION_WORDS = (
     "prefix_lm", "memory", "mem_", "token_type", "fusion", "merge", "prun", "skip", "mixer", "conv", "mamba", "ssm",
     "rwkv", "retention", "hyena", "fourier", "hash", "bucket",
 )  # fmt: skip
-_TOKEN_ID = re.compile(r"\w*_(?:token|start|end)_(?:ids?|index)")  # a token that means something to a tokenizer
+_TOKEN_ID = re.compile(r"\w*_(?:token|start|end)_(?:ids?|index)")  # ids of tokens that are special to a tokenizer
 _DROPOUT = re.compile(r"(?:\w+_)?(?:dropout|pdrop)(?:_prob|_rate|_p)?")  # acts in training only
 
 
@@ -79,7 +79,7 @@ def _positions(value: Any, config: ModelConfig, _: Mapping[str, Any]) -> bool:
     return isinstance(value, str) and named.get(value) == config.positions and not config.position_offset
 
 
-# Keys of other families, and what of this model they say; a key that is here and says something else is refused.
+# Keys of other families, and the values that agree with this model; any other value is refused.
 _SAYS: Mapping[str, Says] = {
     **dict.fromkeys(("hidden_size", "n_embd", "dim", "d_model", "embedding_size"), _is("d_model")),
     **dict.fromkeys(("num_hidden_layers", "n_layer", "n_layers", "num_layers"), _is("n_layers")),

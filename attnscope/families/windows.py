@@ -7,7 +7,7 @@ from attnscope.errors import AttnscopeError
 from attnscope.families.reader import REQUIRED, ConfigReader, format_json, whole_number
 from attnscope.families.spec import Computed
 
-_MOST_LAYERS = 100_000  # a config alone must not make us write a list of any length
+_MOST_LAYERS = 100_000  # a config must not be able to request a list of arbitrary length
 
 Windows = tuple[int | None, ...]
 

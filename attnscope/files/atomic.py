@@ -99,13 +99,13 @@ def _check_existing(path: Path, mode: int, *, force: bool) -> None:
         raise AttnscopeError("is not a regular file", where=path, hint="choose another name")
     if not force:
         raise AttnscopeError("exists", where=path, hint="pass --force to overwrite it")
-    # A rename would replace a read-only file, for the folder's permissions decide that; its owner meant otherwise.
+    # A rename would replace even a read-only file, since only the permissions of the folder matter for it.
     if not mode & 0o222:
         raise AttnscopeError("is read-only", where=path, hint="make it writable, or choose another name")
 
 
 def _write(temporary: Path, parts: Iterable[bytes], *, like: Path) -> int:
-    with unbroken():  # a signal that comes first has nothing to remove
+    with unbroken():  # if a signal arrives before, there is nothing to remove
         descriptor = create_new(temporary)
     with open(descriptor, "wb") as file:
         if like.exists():

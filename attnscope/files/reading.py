@@ -59,7 +59,7 @@ def open_regular(path: Path) -> Iterator[tuple[BinaryIO, os.stat_result]]:
 
 def _open(path: Path) -> BinaryIO:
     try:
-        _require_regular_file(os.stat(path), path)  # before opening: opening a device can have effects of its own
+        _require_regular_file(os.stat(path), path)  # before opening, since opening a device can have side effects
         return open(path, "rb", buffering=0, opener=lambda name, _: open_at_once(name))
     except ValueError as e:  # NUL in it, or a lone surrogate
         raise AttnscopeError("is not a valid file name", where=path) from e
@@ -179,7 +179,7 @@ def refuse_non_json(data: bytes, where: str) -> None:
 def _parse_verbatim(data: bytes) -> Any:
     """Return what JSON holds, several times as fast, where nothing in it is lost when it is written again.
 
-    Else None.
+    Otherwise, it returns None.
     """
     import orjson
 
@@ -187,7 +187,7 @@ def _parse_verbatim(data: bytes) -> Any:
         value = orjson.loads(data)
         form = orjson.OPT_INDENT_2 if data[1:2] == b"\n" else None
         return value if orjson.dumps(value, option=form) == data else None
-    except (ValueError, TypeError):  # what orjson cannot read, and what it can read but not write
+    except (ValueError, TypeError):  # values that orjson cannot read, or can read but not write
         return None
 
 

@@ -14,7 +14,7 @@ def reporter(run: RunConfig) -> Callable[..., Report]:
 
     Both take the run, a progress callback and a session.
     """
-    if run.measure == ATTENTION:  # a run waits for every import: only what it uses
+    if run.measure == ATTENTION:  # imported here, so that a run imports only what it uses
         from attnscope.pipeline import inspect
 
         return inspect

@@ -20,7 +20,7 @@ def rollout(layers: Iterable[Array], *, residual: bool) -> Array:
     """
     product: Array | None = None
     for layer in layers:
-        # A row that a sink or a mask leaves less than 1 is filled up by what is there, as in the authors' code.
+        # A row that sums to less than 1, because of a sink or a mask, is divided by its sum, as in the authors' code.
         one = normalized(layer + np.eye(len(layer)) if residual else layer)
         product = one if product is None else one @ product
     assert product is not None, "there is no layer"

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from attnscope.model.stack import RunBlock
 
 Array = np.ndarray[Any, np.dtype[Any]]
-_AT_ONCE = 2048  # tokens of a layer that runs without some values, over all of its copies, unless a text has more
-_FLOATS = 6  # float64 matrices that the arithmetic holds of a text, besides one of each layer
+_AT_ONCE = 2048  # number of tokens in a batch of copies of a text, unless one copy has more
+_FLOATS = 6  # number of float64 matrices of a text, besides one per layer, that the arithmetic needs
 
 
 @dataclass(frozen=True)

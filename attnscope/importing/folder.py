@@ -30,10 +30,10 @@ _BESIDE = (
     ".md",
     ".jinja",
     ".vocab",
-)  # endings of what is copied: configs, tokenizers, licence
+)  # extensions of the files that are copied: configs, tokenizers, licence
 _LARGEST_BESIDE = 200 * MB
 _SECONDS = 600  # whatever the size, …
-_BYTES_A_SECOND = 10 * MB  # … and a second more for so many
+_BYTES_A_SECOND = 10 * MB  # … and an additional second for this many bytes
 
 
 @dataclass(frozen=True)

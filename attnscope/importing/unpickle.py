@@ -1,7 +1,7 @@
 """The process that reads pickled weights: with torch's loader that runs no code, and limits on time and memory.
 
-`python -m attnscope.importing.unpickle MEMORY SECONDS IN OUT [IN OUT …]` writes safetensors files, and one line of
-JSON: for each of them names and bytes of its tensors, or what is wrong with the last one.
+`python -m attnscope.importing.unpickle MEMORY SECONDS IN OUT [IN OUT …]` writes safetensors files, and prints one line
+of JSON for each of them: the names and bytes of its tensors, or an error, which ends the process.
 """
 
 import json
@@ -16,7 +16,7 @@ from safetensors.torch import save_file
 from attnscope.system.memory import limit_process
 
 _GLOBAL = re.compile(r"(?:GLOBAL|global|class) ([\w.]+)")
-_WRAPPERS = ("state_dict", "model_state_dict", "model", "module")  # what training scripts put the weights under
+_WRAPPERS = ("state_dict", "model_state_dict", "model", "module")  # keys under which training scripts store the weights
 
 
 class _NotWeights(Exception):

@@ -7,16 +7,16 @@ from attnscope.errors import UsageError, did_you_mean
 from attnscope.masks.terms import TERMS, MaskTerm, MatrixFile, Own, SizedTerm
 
 MASK_WORDS = (*(term.form for term in TERMS), MatrixFile.form)
-MATRIX_NAME = re.compile(r"array:[0-9a-f]{8}")  # of a matrix that Python code passed as `mask`
+MATRIX_NAME = re.compile(r"array:[0-9a-f]{8}")  # name of a matrix that Python code passed as `mask`
 MASK_FILES = (".json", ".npy", ".safetensors")
-_SIZE_DIGITS = 18  # of a mask's size: beyond any text, and no 64-bit sum with a position overflows
+_SIZE_DIGITS = 18  # digits of a mask's size: larger than any text, without overflow in a 64-bit sum with a position
 
 
 def parse_mask(text: str, where: str = "--mask") -> tuple[MaskTerm, ...]:
     """Read a mask expression; a key is visible where every term lets it be seen.
 
-    `masks.terms` says what the terms mean. A file's path may contain `+` after a slash (`./a+b.npy`), but not one
-    after its ending, and no blanks around it.
+    `masks.terms` defines the terms. The path of a file may contain `+` after a slash (`./a+b.npy`), but not after its
+    extension, and no blanks around it.
 
     Args:
         text: Such as `causal+window:4`.

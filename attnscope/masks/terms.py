@@ -1,19 +1,19 @@
 """The terms of a mask expression, each declared once.
 
-A class says how the term is written, what it means, which keys a query may see, and what follows from that for
+A class defines how the term is written, what it means, which keys a query may see, and what follows from that for
 kernels, tiles, costs and estimates. Options, completion, errors, the arithmetic, `attnscope info --cost` and memory
-estimates read it from here. A new term is a class and an entry in TERMS.
+estimates use these definitions. A new term is a class and an entry in TERMS.
 
-One polarity everywhere: `allowed`, True where a query may attend. No mask holds a Q×K tensor of its own; each answers
-for the tile that it is asked about, and says which range of keys a block of queries can reach at all. The formulas of
-terms use operators only, so that positions may be tensors, arrays or ints. Classes without fields of their own inherit
-equality: two terms are equal where class and size are.
+Masks have only one form: `allowed`, True where a query may attend to a key. No mask stores a Q×K tensor; each computes
+the cells of a given tile, and the range of keys that a block of queries can see. The formulas of terms use only
+operators, so that positions may be tensors, arrays or ints. Classes without fields inherit equality: two terms are
+equal if class and size are.
 """
 
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-Array = Any  # of positions: a torch.Tensor or a NumPy array
+Array = Any  # type of positions: a torch.Tensor or a NumPy array
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,8 @@ class MatrixFile(MaskTerm):
 class Hidden(MaskTerm):
     """Tokens that no query sees (`--hide`), added to whatever mask is chosen.
 
-    No word of an expression: what is typed may contain `+`. Which positions it means, each text says for itself.
+    This term is not part of the expression, since typed tokens may contain `+`. Each text resolves the positions
+    itself.
     """
 
     typed: str

@@ -16,7 +16,7 @@ from attnscope.model.stack import Stack
 from attnscope.model.tensors import contiguous, read_tensors
 from attnscope.model.weights import BlockIndex, WeightStore
 
-_FLOATS = ("F64", "F32", "F16", "BF16")  # anything else is quantised, and means nothing without its scales
+_FLOATS = ("F64", "F32", "F16", "BF16")  # other types are quantised, and have no meaning without their scales
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,9 @@
 """Cuts: what is taken out of a layer's attention, as data that `attend` reads.
 
-A head is cut after attention: what it gives to the output projection is replaced. An edge, a query's access to a key,
-is cut inside: its score becomes −inf, so that softmax gives its weight to the other keys, or its weight becomes 0, and
-the row sums to less than 1. Each place in a batch has cuts of its own: many variants of one text run side by side.
+A head is cut after attention: its input to the output projection is replaced. An edge (a query's access to a key) is
+cut inside attention: either its score becomes −inf, so that softmax redistributes its weight over the other keys, or
+its weight becomes 0, so that the row sums to less than 1. Each text of a batch has its own cuts, so that many variants
+of one text run as one batch.
 """
 
 from collections.abc import Mapping, Sequence

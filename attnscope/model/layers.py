@@ -15,7 +15,7 @@ from attnscope.model.linear import Linear
 from attnscope.model.mlp import MLP
 from attnscope.model.positions import rotate
 
-_ROWS = 1024  # positions that an MLP takes at a time: intermediate results then stay in cache
+_ROWS = 1024  # positions that an MLP processes at a time, so that intermediate results stay in cache
 
 
 class Embedding(nn.Embedding):
@@ -131,7 +131,7 @@ class Attention(nn.Module):
         if not self.whole and self.q_norm is not None and self.k_norm is not None:
             q, k = self.q_norm(q), self.k_norm(k)
         if setting.rotary is not None:
-            q = rotate(q, *setting.rotary)  # one after the other, so that only one of them is there twice
+            q = rotate(q, *setting.rotary)  # one after the other, so that at most one of them is in memory twice
             k = rotate(k, *setting.rotary)
         return q, k, v
 

@@ -16,7 +16,7 @@ class Linear(nn.Linear):
         """Apply the layer as nn.Linear does, then a non-linearity, by oneDNN where that can do it."""
         after = (
             _FUSED.get(activation or "") if uses_onednn(input, self.weight) else None
-        )  # spares a walk over a wide tensor
+        )  # saves a pass over a wide tensor
         product = linear(input, self.weight, self.bias, after)
         return product if activation is None or after else activate(activation, product)
 

@@ -1,8 +1,9 @@
 """What every part of a stack adds to one direction of the final hidden state: direct logit attribution.
 
-The final state is the sum of the embedding and of what each layer's attention and MLP added. Behind a norm whose scale
-is frozen at what it was, each of them adds to a logit by itself: its product with a direction of the residual stream.
-A first pass captures the state between blocks and the scales of norms, a second one multiplies what each head moved.
+The final state is the sum of the embedding and the contributions of each layer's attention and MLP. If the scale of the
+final norm is frozen at its actual value, each contribution to a logit is a dot product with a direction of the residual
+stream. A first pass captures the state between blocks and the scales of norms; a second one multiplies the
+contributions of each head.
 """
 
 from collections.abc import Callable, Iterator, Sequence

@@ -8,8 +8,8 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-_DOT = 8192  # BLAS uses threads of its own for longer ones
-_WORTH_A_CALL = 1 << 19  # multiplications; many small products are faster side by side, as one batch
+_DOT = 8192  # BLAS uses several threads for longer vectors
+_WORTH_A_CALL = 1 << 19  # multiplications; smaller products are faster together, as one batch
 
 
 def uses_onednn(x: Tensor, weight: Tensor) -> bool:

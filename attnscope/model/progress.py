@@ -12,8 +12,8 @@ from attnscope.model.inputs import AttentionInputs
 from attnscope.model.tile import Recorder, Tile
 from attnscope.model.workers import Deferred
 
-_RECORDED_FACTOR = 3.0  # a recorded head's work over one's that goes through scaled_dot_product_attention
-_SAMPLES = 256  # queries whose range of keys stands for that of all
+_RECORDED_FACTOR = 3.0  # cost of a recorded head relative to one computed by scaled_dot_product_attention
+_SAMPLES = 256  # number of queries whose key range is computed as a sample
 _PARTS = 1000  # of a bar
 
 ProgressCallback = Callable[[str, int, int], None]

@@ -26,14 +26,14 @@ def fused_attention(
         (B, H, Q, Ev), 0 for fully masked queries; other heads are left as they were.
     """
     q, n_keys, spec = inputs.q, inputs.k.shape[2], inputs.spec
-    lean = q.shape[-1] == inputs.v.shape[-1]  # otherwise the kernel makes a whole Q×K matrix for every head
+    lean = q.shape[-1] == inputs.v.shape[-1]  # otherwise the kernel allocates a whole Q×K matrix for every head
     causal = isinstance(spec.mask, Causal)
     if lean and spec.bias is None and (causal or isinstance(spec.mask, Bidirectional)):
         if output is None and len(heads) == q.shape[1]:
             return _sdpa(inputs, slice(None), (0, q.shape[2]), (0, n_keys), causal=causal)
         rows = q.shape[2]
     else:
-        shared = lean and spec.bias is None  # a mask serves every head, a bias is each head's own
+        shared = lean and spec.bias is None  # a mask applies to every head; a bias differs between heads
         rows = TileShape.of(inputs, 1, spec.mask, elements * len(q) if shared else max(1, elements // len(heads))).rows
         causal = False
     if output is None:
@@ -45,7 +45,7 @@ def fused_attention(
             numbers = torch.arange(theirs.start, theirs.stop, device=q.device)
             added, fully_masked = (None, None) if causal else _sdpa_mask(spec, (q0, q1, k0, k1), numbers, q)
             block = _sdpa(inputs, theirs, (q0, q1), (k0, k1), added, causal=causal)
-            # what a fully masked row gives differs between torch's kernels
+            # torch's kernels differ in the output of a fully masked row
             output[:, theirs, q0:q1] = block if fully_masked is None else block.masked_fill(fully_masked, 0.0)
     return output
 

@@ -20,7 +20,7 @@ from attnscope.model.positions import bias_for, learned_rows, rotary_tables, sin
 from attnscope.model.weights import WeightStore
 
 Ids = tuple[Tensor, Tensor]  # token ids and segments, (B, T) each, int64, padded on the right
-RunBlock = Callable[[Tensor, AttentionHooks], Tensor]  # what a block makes of another input (B, T, D)
+RunBlock = Callable[[Tensor, AttentionHooks], Tensor]  # runs a block on another input (B, T, D)
 BlockObserver = Callable[[int, RunBlock, Tensor, Tensor, Mask], None]  # layer, its block, input, output, and mask
 
 
@@ -138,7 +138,7 @@ class Stack(nn.Module):
     def logits(self, hidden: Tensor, *, capped: bool = True) -> Tensor:
         """Return the logits over the vocabulary, (N, V), float32, of final hidden states, (N, D).
 
-        Without `capped`, as they are before the model's soft-cap.
+        Without `capped`, the logits are those before the model's soft-cap.
         """
         assert self.head is not None
         with self.weights.holding(None), self.weights.holding("head"):
@@ -167,8 +167,8 @@ class Stack(nn.Module):
     ) -> Tensor:
         """Return what the last block makes of one text under each of several cuts, (V, rows, D).
 
-        A variant is the text as it ran without cuts up to the first layer in which it has one, and joins the batch
-        there: no layer runs twice for what no cut has changed.
+        Up to the first layer in which it has a cut, a variant equals the text without cuts; it joins the batch at that
+        layer, so that no layer runs twice for the same input.
 
         Args:
             inputs: Input of each block without cuts, (1, T, D).

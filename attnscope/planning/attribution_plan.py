@@ -7,7 +7,7 @@ from attnscope.config import RunConfig
 from attnscope.errors import UsageError
 from attnscope.report import Token
 
-_MOST = 1 << 24  # sources × heads × layers that are kept while a logit is taken apart
+_MOST = 1 << 24  # largest number of sources × heads × layers for which a logit is broken down
 _WHERE = "--by logit"
 
 

@@ -16,7 +16,7 @@ from attnscope.selection import POOL, PRINTED
 
 LENGTHS = tuple(1 << power for power in range(7, 18))  # 128 … 131072
 _FLOAT = 4  # bytes of a float32
-_STAGES = 3  # scores, masked and weights are shown
+_STAGES = 3  # number of stages that are shown: scores, masked and weights
 
 
 def cost_table(config: ModelConfig, lengths: tuple[int, ...] = LENGTHS) -> list[CostRow]:
@@ -28,7 +28,7 @@ def cost_table(config: ModelConfig, lengths: tuple[int, ...] = LENGTHS) -> list[
 def allowed_pairs(terms: Sequence[MaskTerm], tokens: int) -> int:
     """Count the (query, key) pairs that a mask lets through in a text of so many tokens, without padding.
 
-    A mask's file counts as if it let everything through.
+    A mask file counts as if it allowed every key.
     """
     return pairs_by_window(terms, [None], tokens)[0]
 
@@ -49,7 +49,7 @@ def pairs_by_window(terms: Sequence[MaskTerm], windows: Sequence[int | None], to
     pairs = np.full(len(windows), tokens)  # every query sees itself
     for side in _sides(terms, tokens):
         far = np.sort(side)
-        near = np.searchsorted(far, reach)  # queries that the window does not cut
+        near = np.searchsorted(far, reach)  # queries whose keys the window does not restrict
         pairs += np.concatenate(([0], np.cumsum(far)))[near] + (tokens - near) * reach
     counted: list[int] = pairs.tolist()
     return counted

@@ -4,7 +4,7 @@ from attnscope.config import ModelConfig
 from attnscope.errors import AttnscopeError, MemoryExceeded
 from attnscope.system.memory import available_memory, resident_memory
 
-PROGRAM = 256 << 20  # bytes: Python, torch for CPUs and the libraries that every run imports
+PROGRAM = 256 << 20  # bytes of Python, torch for CPUs and the libraries that every run imports
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 MEMORY_HINT = "select less with --layer, --head, --query, --key or --stage, or raise --max-memory"
 
@@ -55,7 +55,8 @@ def cache_bytes(c: ModelConfig, dtype: str, tokens: int) -> int:
 class MemoryLimit:
     """What stops a run that takes more memory than it was given: its estimate did not hold.
 
-    What the process held before, beyond the program itself, is not the run's: a caller's own data, a loaded model.
+    Memory that the process held before, beyond the program itself (a caller's own data, a loaded model), does not
+    count.
 
     Args:
         limit: Bytes that the run may take.

@@ -11,9 +11,9 @@ from attnscope.planning.attribution_plan import check_attribution
 from attnscope.report import Token
 from attnscope.report.predictions import PredictionKind
 
-MASKS = ("[MASK]", "<mask>")  # how tokenizers spell what stands for a token to be predicted
-AT_ONCE = 16  # places whose logits are in memory at a time
-_CHEAP = 2048  # tokens of all texts up to which a run predicts where nobody asks for it …
+MASKS = ("[MASK]", "<mask>")  # spellings of the mask token
+AT_ONCE = 16  # number of positions whose logits are in memory at a time
+_CHEAP = 2048  # largest total number of tokens for which a run predicts by default …
 _FEW = 8  # … and texts
 
 
@@ -103,7 +103,7 @@ def plan_generation(run: RunConfig, source: ModelSource, terms: tuple[MaskTerm, 
 def prediction_kind(run: RunConfig, source: ModelSource, terms: tuple[MaskTerm, ...]) -> PredictionKind | None:
     """Return what the model predicts under the mask that it runs under; None where it has no head.
 
-    A model for masked tokens predicts the next one under a causal mask that it was trained under.
+    A masked language model predicts the next token under a causal mask that it was trained with.
     """
     used = "+".join(str(term) for term in terms if not isinstance(term, Hidden))
     trained = run.what_if == "stack" and used in source.trained_masks and any(term.left_to_right for term in terms)
@@ -113,7 +113,7 @@ def prediction_kind(run: RunConfig, source: ModelSource, terms: tuple[MaskTerm, 
 def predicted_positions(kind: PredictionKind, tokens: Sequence[Token]) -> list[int]:
     """Return the positions whose final states predict: the last token of the text, or every mask token.
 
-    Special tokens that a tokenizer closes a text with do not count: nothing follows them.
+    Special tokens that the tokenizer adds at the end of a text are not predicted from, since nothing follows them.
     """
     if kind == "masked":
         return [position for position, token in enumerate(tokens) if token.special and token.piece in MASKS]

@@ -1,9 +1,9 @@
 """Declare what recorders keep of every layer and head, each part once. Imports nothing heavy: options are made of it.
 
-Everything else is derived from a declaration here: the words of `attnscope batch --keep` with their help and
-completion, the fields of dump records and their JSON Schema, what of a group's arrays belongs to a text, the shapes
-that are checked when a dump is read, how much a group of texts may hold, and the estimates of memory and of cost. To
-add a part: its declaration, and what makes its recorder in `SUM_RECORDERS` of model/recorders/sums.py.
+Everything else is derived from these declarations: the values of `attnscope batch --keep` with their help and
+completion, the fields of dump records and their JSON Schema, each text's share of a group's arrays, the shapes that are
+checked when a dump is read, the limits on a group of texts, and the estimates of memory and cost. To add a part, add
+its declaration, and the function that creates its recorder in `SUM_RECORDERS` of model/recorders/sums.py.
 """
 
 from collections.abc import Callable
@@ -13,9 +13,9 @@ from typing import Literal
 RAW = 2  # tensors of a tile's size: the stages more where raw scores are kept, …
 MEASURE = 1  # … a contribution of every source, where means are ranked by it, …
 MANY = 1  # … and rows in which ties are broken, where more contributors are ranked than one by one
-FEW = 8  # contributors that are found one by one
-RANKED = 44  # bytes of a contributor while a tile is ranked: places and values, copied, and with gaps filled
-ROW_FACTS = 6  # numbers that are kept of a row beside its statistics
+FEW = 8  # number of contributors that are found one by one
+RANKED = 44  # bytes per contributor while a tile is ranked: positions and values, copied, and with gaps filled
+ROW_FACTS = 6  # number of values kept of a row besides its statistics
 _FLOAT = 4  # bytes of a float32
 
 Axis = Literal["query", "rank", "key", "width", "source", "query run", "key run"]
@@ -141,7 +141,7 @@ RECORD_PARTS = (
         ("query",),
         numbers=lambda kept: kept.counted * kept.statistics,
         beside=lambda kept: kept.counted * ROW_FACTS,
-        # the weights near the diagonal, from which those within so many tokens are summed
+        # the weights near the diagonal, from which those within n tokens are summed
         tile=lambda tile: _FLOAT * (tile.scores * (tile.rows + 2 * tile.within) // tile.kept.sources),
         table=("rows", "statistics, one row per query"),
     ),
@@ -185,5 +185,5 @@ RECORD_PARTS = (
     ),
 )
 PARTS = {part.name: part for part in RECORD_PARTS}
-TABLES = {part.table[0]: part.name for part in RECORD_PARTS if part.table}  # table to the part that it is made of
+TABLES = {part.table[0]: part.name for part in RECORD_PARTS if part.table}  # table to the part that it shows
 EXACT_PARTS = tuple(part.name for part in RECORD_PARTS if part.phrase)  # the words of --keep

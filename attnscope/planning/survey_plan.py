@@ -13,7 +13,7 @@ from attnscope.planning.run_plan import RunPlan, plan_for_texts, spare_memory
 from attnscope.planning.text_plan import TextPlan
 from attnscope.system.threads import count_threads
 
-_AT_ONCE = 2048  # tokens of a pass, at most, padding included, unless one sequence has more
+_AT_ONCE = 2048  # largest number of tokens in a pass, padding included, unless one sequence has more
 _HINT = "use a shorter text, or raise --max-memory"
 
 

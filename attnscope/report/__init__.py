@@ -1,7 +1,7 @@
 """Findings as plain data: what every view and export reads, and nothing else. No torch in here.
 
-A Report is versioned (`SCHEMA`), survives a round trip through JSON to the last bit of every float32, and can be
-opened again without the model. The JSON Schemas of all findings are beside the types, and tests compare the two.
+A Report has a version (`SCHEMA`), keeps every float32 to the last bit in JSON, and can be opened again without the
+model. The JSON Schemas of all findings are beside the types, and tests compare the two.
 """
 
 from attnscope.report.arrays import Floats, Matrix, Places

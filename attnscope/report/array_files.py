@@ -16,9 +16,9 @@ from attnscope.report.arrays import decode_array
 from attnscope.report.run import SCHEMA, STAGES, Report
 from attnscope.report.shapes import check_shapes
 
-METADATA = "metadata.json"  # of an .npz file: what an array cannot say
-SAFETENSORS_KEY = "attnscope"  # of the same in a .safetensors file
-MEAN = -1  # in place of a number where an array is a mean over layers or heads
+METADATA = "metadata.json"  # member of an .npz file with the metadata
+SAFETENSORS_KEY = "attnscope"  # key of the metadata in a .safetensors file
+MEAN = -1  # number of a layer or head that is a mean
 ARRAY_FILES = (".npz", ".safetensors")
 _DTYPES: "dict[str, np.dtype[Any]]" = {"F32": np.dtype("<f4"), "I64": np.dtype("<i8")}
 _HINT = "pass a file of arrays that attnscope wrote"

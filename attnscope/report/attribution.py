@@ -40,8 +40,8 @@ class LogitEdge(msgspec.Struct, frozen=True):
 class Attribution(msgspec.Struct, frozen=True):
     """Direct logit attribution: a logit, or the difference of two, as a sum over the parts of the residual stream.
 
-    The scale of the final norm (and of norms behind attention and MLP) is frozen at what it was, so that each part adds
-    by itself.
+    The scale of the final norm (and of norms after attention and MLP) is frozen at its actual value, so that the
+    contributions are additive.
 
     Attributes:
         position: Position of the token whose final state gives the logit.

@@ -16,7 +16,7 @@ from attnscope.report.result_shapes import check_comparison, check_explanation
 from attnscope.report.run import SCHEMA, Report
 from attnscope.report.shapes import check_shapes
 
-_PIECE = 1 << 18  # numbers that are written at once, in about 10 ms
+_PIECE = 1 << 18  # number of values that are encoded at once, in about 10 ms
 _Data = TypeVar("_Data", bound=msgspec.Struct)
 _MARK = b"\0"
 
@@ -29,7 +29,7 @@ def to_json(data: msgspec.Struct) -> bytes:
 def json_parts(data: msgspec.Struct) -> Iterator[bytes]:
     """Encode findings as `to_json` does, piece by piece: the JSON of many matrices takes three times their memory.
 
-    Everything but the arrays is encoded at once, with a mark in the place of each: a byte that JSON never contains.
+    Everything except the arrays is encoded at once, with a placeholder for each array: a byte that JSON never contains.
     """
     arrays: list[Any] = []
 
@@ -147,7 +147,7 @@ def encode_array(value: Any) -> msgspec.Raw:
 def _array_parts(array: Any) -> Iterator[bytes]:
     """Yield an array as nested JSON lists, some rows at a time.
 
-    That takes little memory; and orjson keeps other threads from running: a signal may be waited for in one.
+    This takes little memory, and lets other threads run, since orjson holds the GIL: one of them may wait for a signal.
     """
     if array.size <= _PIECE:
         yield orjson.dumps(np.ascontiguousarray(array), option=orjson.OPT_SERIALIZE_NUMPY)

@@ -58,8 +58,8 @@ class Partial(msgspec.Struct, frozen=True):
 class HeadChange(msgspec.Struct, frozen=True):
     """One layer and head of the second side against one of the first, over one text.
 
-    Lists of positions run over the aligned rows: the shown queries of the first side that have a counterpart. What
-    needs whole rows is null (−1 as a position) where a saved report does not hold them; see `partial`.
+    Lists of positions refer to the aligned rows: the shown queries of the first side that have a counterpart. Values
+    that need whole rows are null (−1 for a position) if a saved report does not hold them; see `partial`.
 
     Attributes:
         text: Number of the text.

@@ -7,7 +7,7 @@ import msgspec
 
 from attnscope.report.arrays import Matrix, Places
 
-ATTENTION = "weights"  # what a run shows where it shows no measure over layers
+ATTENTION = "weights"  # value of --measure for the weights of heads
 
 
 @dataclass(frozen=True)

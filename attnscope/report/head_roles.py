@@ -1,8 +1,8 @@
 """Declare the roles that an attention head can play, each once.
 
-Everything else is derived from a declaration here: what `attnscope heads` measures, its picture and lists, the entries
-of its report, the columns of its tables and the list in its help. To add a role, add its declaration, and what it needs
-to `survey.measure` where that is not recorded yet.
+Everything else is derived from these declarations: what `attnscope heads` measures, its grid and lists, the entries of
+its report, the columns of its tables and the list in its help. To add a role, add its declaration, and code in
+`survey.measure` if it needs a sum that is not recorded yet.
 """
 
 from collections.abc import Callable, Mapping
@@ -13,8 +13,8 @@ import numpy as np
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Sums = Mapping[str, Array]
-NEAR = 4  # tokens: as far as the local window reaches
-_TARGETS, _RESTS, _SHAPES, _CAUSES = 0, 2, 3, 4  # which roles come first in the choice of a main role
+NEAR = 4  # tokens: extent of the local window
+_TARGETS, _RESTS, _SHAPES, _CAUSES = 0, 2, 3, 4  # precedence of roles in the choice of a main role
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ def _positional(sums: Sums) -> Array:
         explained = np.where(n > 0, total**2 / n, 0.0).sum(-1)
         mean = total.sum(-1) ** 2 / n.sum(-1)
         found: Array = (explained - mean) / (squares - mean)
-    # A head that weighs all words alike has no variance, which rounding must not explain.
+    # A head with equal weights on all words has no variance; rounding must not count as explained.
     return np.where(squares - mean > 1e-6 * squares, np.clip(found, 0.0, 1.0), 0.0 * mean)
 
 

@@ -8,7 +8,7 @@ from attnscope.report.arrays import Floats, Matrix
 class Pooled(msgspec.Struct, frozen=True):
     """A map that replaces a matrix of weights: whole rows, whole columns, no weight lost.
 
-    A run is a stretch of neighbouring tokens: run i starts at token `queries[i]` and ends before `queries[i + 1]`.
+    A run is a sequence of adjacent tokens: run i starts at token `queries[i]` and ends before `queries[i + 1]`.
 
     Attributes:
         queries: Start of every run of queries, then the number of tokens.

@@ -4,7 +4,7 @@ from typing import Literal
 
 import msgspec
 
-PREDICTED = 5  # tokens that are kept of each place
+PREDICTED = 5  # number of tokens kept per prediction
 PredictionKind = Literal["next", "masked"]
 
 

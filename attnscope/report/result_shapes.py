@@ -97,5 +97,5 @@ def _explanation_faults(e: Explanation) -> Iterator[tuple[str, str]]:
 def _shape_faults(data: Any, shapes: dict[str, tuple[int, ...]], prefix: str = "") -> Iterator[tuple[str, str]]:
     for name, expected in shapes.items():
         found = getattr(data, name).shape
-        if found != expected and not (0 in found and 0 in expected):  # JSON has no shape of what is empty
+        if found != expected and not (0 in found and 0 in expected):  # in JSON, an empty array has no shape
             yield f"{prefix}{name}", f"has shape {list(found)}, expected {list(expected)}"

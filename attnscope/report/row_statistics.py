@@ -1,6 +1,6 @@
 """Declare the statistics of a row of attention weights, each once.
 
-Everything else is derived from a declaration here: what recorders compute, the fields of Reports and dump records and
+Everything else is derived from these declarations: what recorders compute, the fields of Reports and dump records and
 their JSON Schema, the columns of tables, averages, headers, memory and cost estimates, the recount of `attnscope
 check`, and the list in `attnscope batch --help`. To add a statistic, add its declaration, with `added=True`.
 """
@@ -224,7 +224,7 @@ def _struct(name: str, doc: str, kind: Any, *, sink: str | None = None, some: bo
     if sink is not None:
         fields.append(("sink", kind | None, None))
         meanings.append(f"        sink: {sink}")
-    fields.sort(key=len)  # those that may be absent come last
+    fields.sort(key=len)  # optional fields come last
     text = "\n".join((doc, "", "    Attributes:", *meanings, "    "))
     return msgspec.defstruct(
         name, fields, namespace={"__doc__": text}, module=__name__, frozen=True, omit_defaults=some

@@ -85,7 +85,7 @@ class MaskUse(msgspec.Struct, frozen=True):
 class Top(msgspec.Struct, frozen=True):
     """The strongest sources of every shown query: arrays of one shape (queries, rank), strongest first.
 
-    Where a query has fewer sources than there are ranks, `keys` is −1 and the numbers are null.
+    If a query has fewer sources than ranks, `keys` is −1 and the numbers are null.
 
     Attributes:
         by: The measure that ranks them: `weight`, `value` or `projected`.

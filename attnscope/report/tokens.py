@@ -36,8 +36,8 @@ class Token(msgspec.Struct, frozen=True):
     made: bool = False
 
 
-PADDING = Token(0, "(padding)", "(pad)", special=True)  # what fills up a text to the length of the longest
-_IDEOGRAPH = "[\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]"  # which are written without spaces between words
+PADDING = Token(0, "(padding)", "(pad)", special=True)  # fills up a text to the length of the longest
+_IDEOGRAPH = "[\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]"  # written without spaces between words
 _WORD = rf"{_IDEOGRAPH}|(?:(?!{_IDEOGRAPH})\S)+"  # compiled where it is needed: that takes milliseconds
 
 
@@ -80,7 +80,7 @@ def describe_unknown(texts: Iterable[tuple[str, str | None, Sequence[Token]]]) -
     return f"{share} unknown to the tokenizer", list(dict.fromkeys(unknown))
 
 
-CONTINUES = "##", "·"  # before a piece that goes on with a word: as WordPiece spells it, and of other tokenizers
+CONTINUES = "##", "·"  # prefixes of a piece that continues a word: WordPiece's own, and the one for other tokenizers
 
 
 def continues(tokens: Sequence[Token], position: int) -> bool:

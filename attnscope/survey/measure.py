@@ -16,7 +16,7 @@ from attnscope.report.head_roles import NEAR
 from attnscope.survey.probes import Probe
 
 Array = np.ndarray[Any, np.dtype[Any]]
-BLOCKS = 16  # into which sequences are put, at most; standard errors are those between blocks
+BLOCKS = 16  # largest number of blocks of sequences; standard errors are computed between blocks
 # What is measured on each kind of random sequence, and over how many rows.
 _ROWS = {("duplicate", "induction"): "copies", ("retrieval",): "copied", ("second-order",): "thirds"}
 _OFFSETS = [-1, 1, 0, *(sign * n for n in range(2, NEAR + 1) for sign in (-1, 1))]  # previous, next, self, local

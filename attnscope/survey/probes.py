@@ -9,10 +9,10 @@ from attnscope.checkpoints.source import ModelSource
 from attnscope.report import Token
 from attnscope.tokenization.hugging_face import FileTokenizer
 
-REPEATED = 50  # different tokens of a sequence that is repeated once
+REPEATED = 50  # number of different tokens of a sequence that is repeated once
 NEEDLE = 10  # tokens of a needle
-TRIPLED = 16  # different tokens of a sequence that is repeated twice
-_FEWEST = 4  # of each; with fewer there is nothing to find
+TRIPLED = 16  # number of different tokens of a sequence that is repeated twice
+_FEWEST = 4  # smallest number of different tokens; with fewer there is nothing to find
 
 
 @dataclass(frozen=True)
@@ -55,8 +55,8 @@ class RandomProbes:
 def special_frame(source: ModelSource, tokens: Sequence[Token]) -> tuple[list[Token], list[Token]]:
     """Return the special tokens in front of and behind random tokens: those that a text has there.
 
-    A model whose tokenizer puts nothing in front of a text has the token there that its config.json names as the first
-    of a sequence (`bos_token_id`), where it names one: many heads rest on it.
+    If the tokenizer puts no special token before a text, but config.json names a `bos_token_id`, that token is used,
+    since many heads attend to it by default.
 
     Args:
         source: The model.
@@ -119,7 +119,7 @@ def draw_probes(source: ModelSource, frame: tuple[list[Token], list[Token]], dra
     for draw in range(draws if needle else 0):
         wanted = random.choice(ids, needle, replace=False)
         others = random.choice(np.setdiff1d(ids, wanted), 2 * half - 2 * needle)
-        depth = int(random.integers(0, len(others) - needle + 1))  # a needle's length, at least, in front of its copy
+        depth = int(random.integers(0, len(others) - needle + 1))  # at least a needle's length before its copy
         rows = range(start + 2 * half - needle, start + 2 * half - 1)
         keys = range(start + depth + 1, start + depth + needle)
         numbers = np.concatenate((others[:depth], wanted, others[depth:], wanted))

@@ -10,7 +10,7 @@ from pathlib import Path
 
 try:
     import fcntl
-except ImportError:  # Windows: no lock, so a second writer is not noticed there
+except ImportError:  # Windows has no such lock, so a second writer is not detected there
     fcntl = None  # type: ignore[assignment]
 
 _BINARY = getattr(os, "O_BINARY", 0)  # Windows would translate line ends

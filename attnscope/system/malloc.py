@@ -1,8 +1,8 @@
 """Configure glibc's malloc: keep freed blocks of a tile's size, return those of a layer's size.
 
-By itself glibc decides by what it has seen freed so far: a tile's block may then be taken from the system and given
-back again and again, which takes longer than to compute what is in it; and later a layer's tensors may leave holes
-that are never given back. Elsewhere nothing happens.
+By default, glibc adapts to the sizes of freed blocks. A tile's block may then be requested from the system and returned
+again and again, which takes longer than the computation on it, and a layer's tensors may leave holes that are never
+returned. Without glibc, nothing is configured.
 """
 
 import ctypes
@@ -20,6 +20,6 @@ def configure_malloc() -> None:
         mallopt = ctypes.CDLL(None).mallopt
     except (AttributeError, OSError, TypeError):
         return  # another C library
-    mallopt(_ARENA_MAX, 1)  # of several, each thread's would keep what it has freed
+    mallopt(_ARENA_MAX, 1)  # with several arenas, each would keep the blocks that its threads freed
     mallopt(_MMAP_THRESHOLD, RETAINED_BLOCK)
     mallopt(_TRIM_THRESHOLD, 2 * RETAINED_BLOCK)

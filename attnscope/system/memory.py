@@ -13,7 +13,7 @@ _PROC = Path("/proc")
 def available_memory() -> int:
     """Count the bytes that this process may still take: MemAvailable, or less where the cgroup allows less.
 
-    Elsewhere than on Linux: all memory of the machine, as far as the system says how much that is.
+    On other systems than Linux, this is all memory of the machine, if the system reports it.
     """
     try:
         lines = (_PROC / "meminfo").read_text().splitlines()
@@ -72,4 +72,4 @@ def _machine_memory() -> int:
     try:
         return os.sysconf("SC_PHYS_PAGES") * mmap.PAGESIZE
     except (AttributeError, ValueError, OSError):
-        return 1 << 62  # Windows: nothing known, nothing refused by default
+        return 1 << 62  # Windows: the size of memory is unknown, so nothing is refused by default

@@ -21,7 +21,7 @@ def end_on_signals() -> Iterator[None]:
     that is ignored (nohup, a background job) stays ignored. Afterwards they end the process at once.
     """
     numbers = {number for number in _SIGNALS if signal.getsignal(number) != signal.SIG_IGN}
-    if not hasattr(signal, "pthread_sigmask"):  # Windows: there, Ctrl-C ends the process at once
+    if not hasattr(signal, "pthread_sigmask"):  # on Windows, Ctrl-C ends the process at once
         yield
         return
     signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
@@ -29,7 +29,7 @@ def end_on_signals() -> Iterator[None]:
     try:
         yield
     finally:
-        with unbroken():  # a signal that has arrived decides the exit code
+        with unbroken():  # the first signal determines the exit code
             for number in numbers:
                 signal.signal(number, signal.SIG_DFL)
             signal.pthread_sigmask(signal.SIG_UNBLOCK, numbers)

@@ -1,7 +1,7 @@
 """Make a tokenizer.json of the files that older checkpoints have in its place, as transformers does.
 
-Which rules split a text, only the class of the tokenizer says: a vocabulary alone fits many of them. So a class is
-taken only together with the models that it belongs to, and whatever else a tokenizer_config.json asks for is refused.
+Only the class of the tokenizer determines how a text is split; a vocabulary alone fits many classes. A class is
+therefore accepted only for the models it belongs to, and other options of tokenizer_config.json are refused.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -25,9 +25,9 @@ from attnscope.tokenization.sentencepiece_model import (
 
 VOCAB_TXT, VOCAB_JSON, MERGES, MODEL = "vocab.txt", "vocab.json", "merges.txt", "tokenizer.model"
 _NAMED = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")  # in this order
-_LONGEST = 1000  # characters of a piece; SentencePiece makes none of more than 16, unless it is told to
+_LONGEST = 1000  # longest piece in characters; SentencePiece creates none of more than 16 by default
 _FLAGS = ("single_word", "lstrip", "rstrip", "normalized")
-_REFUSED: dict[str, tuple[Any, ...]] = {  # option: its only harmless values
+_REFUSED: dict[str, tuple[Any, ...]] = {  # option to its only harmless values
     "do_basic_tokenize": (True,),
     "never_split": (None, []),
     "split_special_tokens": (False,),
@@ -371,7 +371,7 @@ def _piece_bpe(sources: Sources, given: SentencePieceModel, named: dict[str, str
     vocab = {piece: number for number, (piece, _, _) in enumerate(given.pieces)}
     if len(vocab) != len(given.pieces):
         raise AttnscopeError("has a piece twice", where=path, hint="download it again")
-    if (longest := max(map(len, vocab))) > _LONGEST:  # every way to cut it in two is tried
+    if (longest := max(map(len, vocab))) > _LONGEST:  # every split into two pieces is tried
         raise AttnscopeError(f"has a piece of {longest:,} characters", where=path, hint=f"at most {_LONGEST} are read")
     special = sources.special_tokens(named, vocab, MODEL)
     for piece, _, kind in given.pieces:

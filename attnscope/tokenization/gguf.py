@@ -23,8 +23,8 @@ _QWEN2 = _LETTERS + r"\p{N}" + _REST
 _TEKKEN = f"{_UPPER}|{_LOWER}" + r"|\p{N}" + _SLASHED
 _GPT4O = f"{_UPPER}{_ENDINGS}|{_LOWER}{_ENDINGS}" + r"|\p{N}{1,3}" + _SLASHED
 _GPT2 = ""  # the library's own expression
-_PER_DIGIT = "digits"  # the same, after every digit is cut off
-# `tokenizer.ggml.pre` to how words are split before merges, as in llama.cpp; its names for one way are many.
+_PER_DIGIT = "digits"  # the same, after every digit is split off
+# `tokenizer.ggml.pre` to how words are split before merges, as in llama.cpp, which has several names for one way.
 _SPLITS = {
     "gpt-2": _GPT2,
     "smollm": _PER_DIGIT,
@@ -199,7 +199,7 @@ def _sentencepiece(found: _Found, architecture: str) -> dict[str, Any]:
     """Make a BPE over characters, with a mark for spaces and bytes for what the vocabulary lacks."""
     tokens, gemma = found.tokens, architecture.startswith("gemma")
     pairs = found.pairs()
-    if gemma:  # runs of spaces are stored as they are, and merges are ranked by the place of what they make
+    if gemma:  # runs of spaces are stored as they are, and merges are ranked by the id of their result
         tokens = ["▁" * len(token) if token and not token.strip(" ") else token for token in tokens]
     if pairs is None:
         ranks = [-float(n) for n in range(len(tokens))] if gemma else found.scores()
@@ -230,7 +230,7 @@ def _sentencepiece(found: _Found, architecture: str) -> dict[str, Any]:
 def _merges(tokens: Sequence[str], scores: Sequence[float]) -> list[list[str]]:
     """Return the merges that a vocabulary with scores stands for.
 
-    Every cut of a token into two others, the best first.
+    These are all splits of a token into two others, the best first.
     """
     places = {token: n for n, token in enumerate(tokens)}
     best = dict(zip(tokens, scores, strict=True))

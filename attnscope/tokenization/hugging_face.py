@@ -68,7 +68,7 @@ class FileTokenizer:
     def spelled(self, number: int) -> tuple[str, str]:
         """Return the piece of an id, and what it spells, with the blank that it may start with."""
         piece = self._rust.id_to_token(number)
-        if piece is None:  # a row that fills the embedding up
+        if piece is None:  # a row that only pads the embedding
             return f"<{number}>", f"<{number}>"
         if number in self._special:
             return piece, piece
@@ -95,7 +95,7 @@ class FileTokenizer:
         texts = (text,) if pair is None else (text, pair)
         for each in texts:
             check_text(each, where)
-        # A batch of one: unlike `encode`, it lets other threads run, such as the one that a signal is waited for in.
+        # A batch of one: unlike `encode`, it releases the GIL, for the thread that waits for signals.
         batch = [text if pair is None else texts]
         try:
             (encoding,) = call_rust(lambda: self._rust.encode_batch(batch), self.path, f"fails on {where}")
@@ -165,7 +165,7 @@ class FileTokenizer:
         segment = 0
         for number, piece, sequence, added, type_id, (shown, span) in rows:
             special = bool(added) or number in self._special_in_text
-            segment = segment if sequence is None else sequence  # what is added belongs to the text before it
+            segment = segment if sequence is None else sequence  # an added token belongs to the text before it
             start, end = span or (None, None)
             unknown = number == self.unknown_id and sequence is not None
             if unknown and span is not None and texts[segment][start:end] == self._rust.id_to_token(number):
@@ -235,7 +235,7 @@ def _load_rust_tokenizer(text: str, path: Path, data: bytes) -> "RustTokenizer":
     try:
         return call_rust(lambda: RustTokenizer.from_str(text), path, "cannot be used")
     except AttnscopeError:
-        parse_json(data, str(path))  # says more where it is no JSON
+        parse_json(data, str(path))  # gives a better message if the file is not JSON
         raise
 
 

@@ -17,7 +17,7 @@ from attnscope.files.reading import identify_bytes
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)  # SentencePiece.Type
 UNIGRAM, BPE, WORD, CHAR = range(1, 5)  # TrainerSpec.ModelType
 _TIKTOKEN = re.compile(rb"[A-Za-z0-9+/]+=* \d+\r?\n")  # a piece in base 64, and its rank
-_LONGEST = 10  # bytes of a variable-length integer
+_LONGEST = 10  # largest size of a variable-length integer, in bytes
 _Field = int | bytes
 
 

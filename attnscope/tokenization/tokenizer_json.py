@@ -1,7 +1,7 @@
 """Read a tokenizer.json, and disable what drops, adds or varies tokens.
 
-Nearly all of it is vocabulary and merges. They stay text for the library that uses them: to make Python objects of them
-would take longer than all else that opening a checkpoint takes.
+Nearly all of a tokenizer.json is vocabulary and merges. They stay text for the library that uses them: parsing them
+into Python objects would take longer than everything else in opening a checkpoint.
 """
 
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ from attnscope.errors import AttnscopeError
 from attnscope.files.reading import as_object, parse_json, refuse_non_json
 from attnscope.tokenization.rust import call_rust
 
-_LARGE = 1 << 16  # values of at least so many bytes are not parsed
+_LARGE = 1 << 16  # smallest size in bytes of values that are not parsed
 _PREFIX = 1 << 10  # bytes by which it is found
 
 
@@ -85,7 +85,7 @@ def _large_values(data: bytes, where: str) -> dict[str, bytes]:
 def _parse_without(bulk: dict[str, bytes], data: bytes, where: str) -> dict[str, Any] | None:
     """Return what a tokenizer.json holds besides, null in its place; None where that shows only as a whole."""
     for value in bulk.values():
-        start = data.find(value[:_PREFIX])  # to look for all of it takes longer
+        start = data.find(value[:_PREFIX])  # searching all of it takes longer
         end = start + len(value)
         if data[start:end] != value:
             return None

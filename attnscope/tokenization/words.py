@@ -113,7 +113,7 @@ class WordTokenizer:
     def _words(self, text: str) -> Iterator[tuple[str, int, int]]:
         """Yield words with their spans: letters, marks and digits, with apostrophes inside.
 
-        Other characters one by one.
+        Any other character is a word of its own.
         """
         shape = "".join(map(_character_class, text))
         for match in _WORD.finditer(shape):

@@ -15,7 +15,7 @@ from attnscope.report import HeadReport, Report, TextReport, encode_array
 from attnscope.report.array_files import MEAN, METADATA, SAFETENSORS_KEY
 
 _DTYPES = {"float32": "F32", "int64": "I64"}
-_LONGEST_ZIP = 1 << 30  # bytes that an entry may have without the form of zip files for large ones
+_LONGEST_ZIP = 1 << 30  # largest size in bytes of an entry without the zip format for large files
 _LAST_AXES = {
     "stages": ("queries", "keys"),
     "output": ("queries", "dimensions"),

@@ -5,8 +5,8 @@ from attnscope.report.codec import to_json
 from attnscope.report.tokens import describe_unknown
 from attnscope.views.plain import PAGE, Page
 
-_NAMES = 9  # width of the names before values
-_NAMED = 20  # fully masked queries, or unknown words, that are named one by one
+_NAMES = 9  # width of the column of names
+_NAMED = 20  # number of fully masked queries, or unknown words, that are named
 _VERDICTS = {"pass": "ok", "fail": "FAIL", "skipped": "skipped"}
 
 

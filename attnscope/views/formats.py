@@ -1,7 +1,7 @@
 """The formats of files that hold findings, each declared once.
 
-`--output` and its help, `Report.save` and the refusals of both read them from here. A new format is an entry in
-FILE_FORMATS. Nothing heavy is imported before a file is written.
+`--output`, its help, `Report.save` and their errors use these declarations. A new format is an entry in FILE_FORMATS.
+Nothing heavy is imported before a file is written.
 """
 
 from collections.abc import Callable, Iterator
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from attnscope.report.heads import HeadSurvey, MeasuredHeads
     from attnscope.views.presentation.heads import Listing
 
-WIDTH = 120  # columns of what is drawn into a file
+WIDTH = 120  # columns of text drawn into a file
 Look = Literal["figure", "terminal"]
 Command = Literal["run", "compare", "explain", "heads", "ablate", "effects", "check"]
 _DRAWS: tuple[Command, ...] = ("run", "compare", "explain", "heads", "ablate", "effects")

@@ -18,7 +18,7 @@ _WEIGHTS = {
     "random": "random (the model is untrained)",
     "none": "none: this is a config.json alone",
 }
-_NAMES = 12  # width of the names before values
+_NAMES = 12  # width of the column of names
 BINARY = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 DECIMAL = ("", "k", "M", "G", "T", "P", "E")
 _HEADINGS = ("tokens", "q·k", "weights·v", "projections", "scores", "weights", "kept", "")

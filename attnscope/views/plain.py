@@ -9,8 +9,8 @@ from attnscope.system.escape import escape_control
 from attnscope.views.presentation.spans import TOKEN_MARKS, Span
 
 ASCII = str.maketrans("·×…←→↓▾▴–−‖│α░▒▓█▏▎▍▌▋▊▉", ".x~<>vv^--||a.:*#-=====#")
-_LONGER = str.maketrans({"√": "sqrt ", "ε": "eps", "²": "^2"})  # where nothing is below them
-_NARROWEST = 16  # cells that the first column of a table has at least
+_LONGER = str.maketrans({"√": "sqrt ", "ε": "eps", "²": "^2"})  # used if nothing is below them
+_NARROWEST = 16  # smallest width of the first column of a table
 _BETWEEN = "  "
 
 

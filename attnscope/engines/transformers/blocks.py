@@ -1,7 +1,7 @@
 """Run the layers of a `transformers` model again on other inputs, each from within the model's own forward pass.
 
-What a layer takes besides its input (masks, rotary tables, a position bias) is its model's own: it is what the layer
-was called with, repeated for every text of a batch.
+The other inputs of a layer (masks, rotary tables, a position bias) are those that the model itself passed to it,
+repeated for every text of a batch.
 """
 
 import inspect
@@ -18,7 +18,7 @@ from attnscope.model.hooks import AttentionHooks
 from attnscope.model.inputs import AttentionInputs
 from attnscope.model.stack import BlockObserver
 
-_CACHES = ("past_key_values", "past_key_value", "layer_past")  # a layer that runs again must not add to them
+_CACHES = ("past_key_values", "past_key_value", "layer_past")  # a layer that runs again must not add to caches
 Attend = Callable[[str, AttentionInputs, AttentionHooks], tuple[Tensor, Mask | None]]
 
 

@@ -15,10 +15,10 @@ from attnscope.errors import AttnscopeError
 from attnscope.masks.terms import Bidirectional, Mask
 from attnscope.model.inputs import AttentionInputs, AttentionSpec
 
-NAME = "attnscope"  # under which `transformers` knows us
+NAME = "attnscope"  # our name in the attention interface of `transformers`
 _CROSS = re.compile(r"(?i)\.(encoder_?attn|encdecattention|cross_?attn|cross_?attention|encoder_attention)\b")
 _OUT = re.compile(r"o_proj|out_proj|c_proj|o|Wo|out_lin|dense|output\.dense")
-# What models pass along besides, and what eager attention does not read either, or reads as we do.
+# Arguments that models pass along, and that eager attention ignores as well, or uses as we do.
 _INERT = frozenset(
     "position_ids cache_position position_embeddings past_key_values past_key_value token_type_ids cu_seq_lens_q "
     "cu_seq_lens_k cu_seqlens max_seqlen max_length_q max_length_k seq_idx input_ids padding_mask".split()
@@ -73,7 +73,7 @@ class AttentionCapture:
         self._names = {id(module): name for name, module in model.named_modules()}
         self._seen: Counter[str] = Counter()
         self._layers: set[tuple[str, int]] = set()
-        self._numbered: set[int] = set()  # modules that know their layer and have been called
+        self._numbered: set[int] = set()  # modules with a layer number that have been called
         self._found: dict[tuple[int, str], tuple[Tensor, bool]] = {}
 
     def run_attention(
@@ -110,12 +110,12 @@ class AttentionCapture:
     def _out_weight(self, module: nn.Module, width: int) -> Tensor | None:
         """Return the output projection, (D, H·Ev), under one of its usual names.
 
-        In the module, or beside it as in BERT.
+        It is looked for in the module, and beside it as in BERT.
         """
         parent = self._names.get(id(module), "").rpartition(".")[0]
         for place in (module, self._model.get_submodule(parent)):
             for name, child in place.named_modules():
-                # one with modules inside, such as LoRA's, adds something to its weight
+                # a module with modules inside, such as LoRA's, adds something to its weight
                 plain = _OUT.fullmatch(name) and next(child.children(), None) is None
                 weight = getattr(child, "weight", None) if plain else None
                 if isinstance(weight, Tensor) and weight.ndim == 2:

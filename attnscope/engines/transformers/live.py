@@ -12,7 +12,7 @@ from attnscope.engines.transformers.interface import NAME, register
 from attnscope.errors import AttnscopeError, UsageError
 from attnscope.planning.memory import DTYPE_BYTES
 
-_SAMPLE = 256  # numbers of a tensor that its fingerprint counts
+_SAMPLE = 256  # how many values of a tensor enter its fingerprint
 _CAPTURES = "_output_capturing_hooks_installed"  # transformers' own mark on a model with such hooks
 _IMPLEMENTATION = "_attn_implementation_internal"  # behind `_attn_implementation`, which sets those of sub-configs, too
 

@@ -1,6 +1,7 @@
 """Load a checkpoint into a `transformers` model whose attention goes through attnscope.
 
-The tensors come through our own reader. What the folder does not hold is refused, where transformers would invent it.
+The tensors are read by our own reader. A checkpoint with missing tensors is refused; transformers would initialize them
+randomly.
 """
 
 import re
@@ -25,7 +26,7 @@ from attnscope.errors import AttnscopeError, UsageError, did_you_mean
 from attnscope.model.tensors import read_tensors
 from attnscope.report.predictions import PredictionKind
 
-_AFTER = re.compile(r"(.*\.)?pooler\..*")  # what no attention depends on, and checkpoints leave out
+_AFTER = re.compile(r"(.*\.)?pooler\..*")  # tensors that do not affect attention and that checkpoints may omit
 
 
 @dataclass(frozen=True)
@@ -92,7 +93,7 @@ def load_model(folder: Folder, dtype: torch.dtype) -> TransformersModel:
     predicting = head_class(kind)
     model, info = _model(kind if predicting is None else replace(kind, model=predicting), folder, dtype)
     missing = info["missing_keys"] | _silently_missing(model, folder)
-    outside: set[str] = set()  # what a head lacks; then the model has none
+    outside: set[str] = set()  # missing tensors of the head; with any, the model has no head
     if predicting is not None:
         outside = {name for name in missing if not name.startswith(f"{model.base_model_prefix}.")}
     notes = _check_loaded(info, missing - outside, folder)
@@ -132,7 +133,7 @@ def _table(model: Any, where: str | Path) -> tuple[int, int]:
     """
     try:
         weight = getattr(model.get_input_embeddings(), "weight", None)
-    except NotImplementedError:  # what a class of transformers says that has several, or none
+    except NotImplementedError:  # a class of transformers with several embeddings, or none, raises this
         weight = None
     if not isinstance(weight, torch.Tensor) or weight.ndim != 2:
         found = f"'{model.config.model_type}' has no token embedding"

@@ -1,6 +1,6 @@
 """Open a checkpoint, or a model that is in memory, for the transformers engine.
 
-What such a model looks like is seen only once it is loaded: opening one imports torch and reads its weights.
+The attention of such a model is only known once it is loaded, so opening one imports torch and reads its weights.
 """
 
 import sys
@@ -55,7 +55,7 @@ def open_transformers(run: RunConfig, texts: Iterable[TextInput]) -> ModelSource
     from attnscope.engines.transformers.loading import load_model
     from attnscope.engines.transformers.model_class import check_own_code, find_model_class
 
-    kind = find_model_class(folder)  # before its tokenizer is missed: a model of pictures has none
+    kind = find_model_class(folder)  # before a missing tokenizer is reported: a vision model has none
     trust = check_own_code(folder, kind, trusted=run.trust_config)
     found = find_tokenizer(folder, run.tokenizer)
     loaded = load_model(folder, getattr(torch, run.dtype))

@@ -72,7 +72,7 @@ def probe(model: Any, vocab_size: int, where: str | Path) -> dict[str, ModelPart
             model(input_ids=ids, attention_mask=torch.ones_like(ids), **more)
     except AttnscopeError:
         raise
-    except Exception as e:  # two tokens are a text that every language model takes
+    except Exception as e:  # every language model accepts two tokens
         found = f"transformers cannot run it on two tokens ({first_line(e)})"
         raise AttnscopeError(found, where=where, hint="attnscope needs a model that takes text") from e
     if not seen:

@@ -1,7 +1,7 @@
 """Reduce tiles to what is recorded. What recorders keep, not the length of the text, decides memory.
 
-Every recorder keeps float32 on the model's device, in the order of its own heads and rows, for the whole batch. A fully
-masked row is NaN in whatever a recorder keeps of weights, contributions and output: there is no number to show.
+Every recorder stores float32 on the model's device, in the order of its own heads and rows, for the whole batch. In a
+fully masked row, weights, contributions and output are NaN, since they have no value.
 """
 
 from attnscope.model.recorders.base import KeyTokens, RecordedTokens

@@ -1,7 +1,7 @@
 """A CPU memory arena that reuses pages as soon as nothing refers to them.
 
-Fresh pages cost as much as what is written to them: the system clears each, and hands it out by fours of KiB. A dump
-takes and gives back a gigabyte every few seconds, so it keeps the pages that it has.
+Fresh pages cost as much as the data written to them, since the system clears each, 4 KiB at a time. A dump allocates
+and frees a gigabyte every few seconds, so it keeps its pages.
 """
 
 import mmap
@@ -31,7 +31,7 @@ class Arena:
 
     def reset(self) -> None:
         """Align what is taken next to a page."""
-        self._chunk, self._used = torch.empty(0), 0  # if nothing else refers to the chunk, it is free from here on
+        self._chunk, self._used = torch.empty(0), 0  # if nothing else refers to the chunk, it is free now
 
     def allocate(self, count: int) -> Tensor:
         """Allocate so many float32s, uninitialized; they are not reused while a view of them exists."""

@@ -59,7 +59,7 @@ class BaseRecorder:
         self.heads: Sequence[int] = list(heads)
         self.rows = _as_range(rows)
 
-    needs_scores = False  # only what comes after `scaled` is read
+    needs_scores = False  # only stages after `scaled` are read
 
     def score_range(self) -> tuple[int, int] | None:
         """Ask for no raw scores beyond what is allowed."""
@@ -119,7 +119,7 @@ class Overlap:
     def row_span(self, stage: Tensor) -> Tensor:
         """Return these heads of a stage of the tile, and all rows from the first of these to the last.
 
-        A view of rows.
+        The rows are a view.
         """
         if self.heads != list(range(stage.shape[1])):
             stage = stage[:, self.heads]

@@ -13,7 +13,7 @@ from attnscope.model.recorders.packed import PackedMatrices
 from attnscope.model.tile import Tile, as_slice
 from attnscope.model.workers import Deferred
 
-# What stands for a key out of reach; elsewhere 0, for it has no weight.
+# Value for a key out of reach; in other stages it is 0, since such a key has no weight.
 _EMPTY = {"scores": torch.nan, "scaled": torch.nan, "masked": -torch.inf, "allowed": 0.0}
 
 
@@ -106,6 +106,6 @@ class MatrixRecorder(BaseRecorder):
         if self.mean and not self._averaged:
             self._averaged = True
             with torch.inference_mode():  # what tiles of a model are summed in may be changed only in there
-                for total in self.recorded.values():  # in place: every text asks, and keeps a view of what it gets
+                for total in self.recorded.values():  # in place, since every text requests it and keeps a view
                     total /= len(self.heads) * max(1, len(self.layers))
         return self.recorded

@@ -1,6 +1,6 @@
 """Memory for the matrices of several texts, one text after the other, without padding.
 
-What is written to a file is copied once, from the tile: afterwards nothing has to be cut, stacked or moved.
+Data for a file is copied only once, from the tile, and does not have to be cut, stacked or moved afterwards.
 """
 
 from collections.abc import Iterator, Sequence

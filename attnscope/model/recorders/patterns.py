@@ -14,7 +14,7 @@ from attnscope.model.recorders.diagonal import diagonal_band
 from attnscope.model.tile import Tile
 from attnscope.model.workers import Deferred
 
-FURTHEST = 256  # tokens; weights further away are counted together, each way
+FURTHEST = 256  # largest offset in tokens; larger ones are counted together, on each side
 
 
 class TargetRecorder(BaseRecorder):
@@ -49,7 +49,7 @@ class TargetRecorder(BaseRecorder):
         found = weights.gather(-1, index)  # (B, h, r, N)
         if self._strongest:
             largest = weights.amax(-1, keepdim=True)  # (B, h, r, 1)
-            alone = (weights == largest).sum(-1, keepdim=True) == 1  # a uniform row looks for nothing
+            alone = (weights == largest).sum(-1, keepdim=True) == 1  # a uniform row does not attend to any target
             found = ((found == largest) & alone).float()
         part = (found * inside[:, None]).sum(2)
         return partial(_add, self.sums, part, overlap)
@@ -92,7 +92,7 @@ class OffsetRecorder(BaseRecorder):
         buffer = tile.workspace.buffer("recorder", weights.shape, weights.device)
         sums, squares = self._by_offset(torch.mul(weights, counts, out=buffer), tile)
         cells = None
-        if 0 in overlap.here:  # a mask is the same for every head
+        if 0 in overlap.here:  # the mask is the same for every head
             allowed = (tile.masked[:, :1] > -torch.inf) & counts
             cells = self._by_offset(allowed.float(), tile)[0][:, 0]
         return partial(self._add, sums, squares, cells, overlap)

@@ -1,6 +1,6 @@
 """Record column sums and pooled maps, whose size does not grow with the rows.
 
-Under a fully masked row there is no weight to count: it is left out of sums and means.
+A fully masked row has no weights, so it is left out of sums and means.
 """
 
 from collections.abc import Callable, Sequence
@@ -88,7 +88,7 @@ class PooledRecorder(BaseRecorder):
     ) -> None:
         super().__init__(heads, range(shown.shape[1]))
         self.mean = mean
-        # Runs of queries are counted over the whole text, whatever rows of it are shown.
+        # Runs of queries refer to the whole text, whatever rows are shown.
         lengths = (sources.real if real is None else real).sum(1)
         self._queries = _run_membership(lengths, shown.shape[1], size) * shown.float()[:, None]  # (B, n, Q)
         self._keys = _run_membership(sources.real.sum(1), sources.real.shape[1], size).mT  # (B, K, n)
@@ -106,7 +106,7 @@ class PooledRecorder(BaseRecorder):
         here, weights = overlap.here, overlap.cut(tile.weights)  # (B, h, r, k)
         queries = self._queries[:, None, :, as_slice(self.rows[overlap.rows])]  # (B, 1, n, r)
         part = queries @ weights @ self._keys[:, None, tile.k0 : tile.k1]  # (B, h, n, n)
-        # The mask says whether a row counts. Its weights do not: a sink may take all of them.
+        # The mask determines whether a row counts, not its weights: a sink may take all of them.
         fully_masked = overlap.fully_masked(tile)  # (B, 1, r)
         live = torch.ones_like(queries[:, :, 0]) if fully_masked is None else (~fully_masked).float()  # (B, 1, r)
         count = (queries @ live[..., None]).expand(-1, weights.shape[1], -1, -1)  # (B, h, n, 1)
@@ -125,7 +125,7 @@ class PooledRecorder(BaseRecorder):
         if not self._averaged:
             self._averaged = True
             with torch.inference_mode():  # what tiles of a model are summed in may be changed only in there
-                self._sum /= self._count  # in place: every text and head asks, and keeps a view of what it gets
+                self._sum /= self._count  # in place, since every text and head requests it and keeps a view
         return self._sum
 
 
@@ -177,7 +177,7 @@ class SumRecorder(Recorder, Protocol):
         """Return (B, heads, …), the axes that record_parts declares; one head over a mean."""
 
 
-# What makes the recorder of a part of record_parts: of some heads, each apart, or the mean over them and their layers
+# Functions that create the recorder of a part of record_parts: for some heads, or for the mean over them
 SUM_RECORDERS: dict[str, Callable[[Sequence[int], RecordSpec, RecordedTokens, bool], SumRecorder]] = {
     "columns": lambda heads, spec, tokens, mean: ColumnRecorder(
         heads, spec.counted, tokens.shown, tokens.sources, mean=mean

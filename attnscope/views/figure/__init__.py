@@ -1,7 +1,7 @@
 """Draw findings as a vector figure: the parts of their presentation on a light background, in standard fonts.
 
-Matrices are pictures with labels and a scale; what is said around them stays text, so that it can be searched, copied
-and edited. Nothing is loaded from anywhere.
+Matrices are pictures with labels and a scale. Text stays text, so that it can be searched, copied and edited. No
+external resource is loaded.
 """
 
 from typing import TYPE_CHECKING
@@ -15,7 +15,7 @@ from attnscope.views.presentation.spans import ours
 if TYPE_CHECKING:
     from attnscope.views.presentation.heads import Listing
 
-_ZOOM = 3  # pixels of a .png for each unit of the figure: 288 dpi where a unit is a CSS pixel
+_ZOOM = 3  # pixels of a .png per unit of the figure: 288 dpi if a unit is a CSS pixel
 _FONTLESS = "install a font such as DejaVu Sans, or write .svg"
 
 

@@ -10,11 +10,11 @@ from attnscope.views.figure.colours import NO_VALUE, stops
 from attnscope.views.plain import spell
 from attnscope.views.presentation.spans import Look, Span, Spans
 
-WIDTH = 720  # units at which text wraps; a page is as wide as what is on it
+WIDTH = 720  # units at which text wraps; the page is as wide as its content
 _NARROWEST = 260.0
 SIZE, SMALL = 11.0, 9.0  # of letters
 MARGIN, GAP = 14.0, 10.0
-_LEADING = 1.35  # lines are as many times as high as letters
+_LEADING = 1.35  # height of lines relative to that of letters
 _FONTS = "Helvetica, Arial, 'Liberation Sans', 'DejaVu Sans', 'Noto Sans', sans-serif"
 _LOOKS: dict[Look, str] = {
     "": "",

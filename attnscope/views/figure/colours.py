@@ -1,15 +1,16 @@
 """Colours for paper: both ramps begin, or have their centre, at white, and darker means stronger.
 
-Blues and RdBu of ColorBrewer (Harrower and Brewer, 2003) are safe for the colour-blind, and Blues for a grey printer.
+Blues and RdBu of ColorBrewer (Harrower and Brewer, 2003) are safe for colour-blind readers, and Blues for greyscale
+printers.
 """
 
 from functools import lru_cache
 
 _SEQUENTIAL = "ffffff deebf7 c6dbef 9ecae1 6baed6 4292c6 2171b5 08519c 08306b"
 _DIVERGING = "053061 2166ac 4393c3 92c5de d1e5f0 ffffff fddbc7 f4a582 d6604d b2182b 67001f"
-_STEPS = 48  # so many colours that no eye tells neighbours apart, so few that cells share them
+_STEPS = 48  # number of colours: enough that adjacent ones look alike, few enough that many cells share one
 BAR = "#4292c6"  # bars beside numbers
-NO_VALUE = "#dddddd"  # what is not allowed, exactly zero, or no number
+NO_VALUE = "#dddddd"  # colour of cells that are forbidden, exactly zero, or have no number
 
 
 @lru_cache(maxsize=4 * _STEPS)

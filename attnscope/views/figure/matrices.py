@@ -20,16 +20,16 @@ from attnscope.views.presentation.parts import (
 from attnscope.views.presentation.scales import LogScale, pool_largest
 from attnscope.views.presentation.spans import Span, Spans, ours
 
-_NUMBERED = 256  # cells of a matrix up to which each has its number
-_CELL = 9.0  # units of a cell without a number, where there is room
+_NUMBERED = 256  # largest number of cells of a matrix whose numbers are written
+_CELL = 9.0  # size of a cell without a number, if there is space
 _LEAST = 2.0
-_LONGEST = 90.0  # units of a label; a longer one is cut
+_LONGEST = 90.0  # largest width of a label; longer ones are shortened
 _BAR = 70.0  # units of a scale
-_WIDEST_TITLE = 180.0  # units that a title makes a panel wide; a longer one wraps, and a longer word in it is cut
+_WIDEST_TITLE = 180.0  # largest width of a panel for its title; longer titles wrap, and longer words are shortened
 _TITLE_LEADING = 1.3
 _TIED = "\N{NO-BREAK SPACE}"
-_THUMBNAIL = 16  # cells of a thumbnail each way
-_THUMBNAIL_STEPS = 24  # shades of a thumbnail: what is so small shows no more
+_THUMBNAIL = 16  # width and height of a thumbnail, in cells
+_THUMBNAIL_STEPS = 24  # number of shades of a thumbnail, whose small cells show no more
 
 
 def put_panels(canvas: Canvas, panels: HeatPanels) -> None:

@@ -20,7 +20,7 @@ from attnscope.views.presentation.parts import (
 from attnscope.views.presentation.spans import Span, Spans, ours
 
 _INDENT = 14.0  # units of a step from the left edge
-_NAMES = 56.0  # units of the names before values
+_NAMES = 56.0  # width of the column of names
 _BAR = 80.0  # units of a full bar
 
 

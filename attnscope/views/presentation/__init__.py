@@ -1,6 +1,6 @@
 """Findings as a sequence of parts: plain data that a lowering draws on a terminal or in a page.
 
-Nothing in here knows rich, HTML, the width of a screen or how many colours there are. A new view is a lowering of the
+This package does not know rich, HTML, the width of a screen or the number of colours. A new view is a lowering of the
 parts (`parts.py`), not another reading of findings.
 """
 
@@ -74,7 +74,7 @@ def _warns(value: Spans | Flow) -> bool:
 def _present(
     findings: Findings, format: Format, settings: DisplaySettings, listing: "Listing | None"
 ) -> Iterator[ViewPart]:
-    if isinstance(findings, Report):  # only what is shown is imported: a run waits for it
+    if isinstance(findings, Report):  # imported here, so that a run imports only what it shows
         from attnscope.views.presentation.run import present_report
 
         return present_report(findings, settings, heat=format == "heat")

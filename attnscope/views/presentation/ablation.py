@@ -15,7 +15,7 @@ from attnscope.views.presentation.settings import DisplaySettings
 from attnscope.views.presentation.spans import Span, Spans, note, ours, token_span, untrusted
 
 _LISTED = 10
-_ROWS = 16  # tokens whose hidden states are shown
+_ROWS = 16  # number of tokens whose hidden states are shown
 _HOW = {
     "zero": ("output 0", "the head's output is replaced by 0"),
     "mean": ("mean output", "the head's output is replaced by its mean"),

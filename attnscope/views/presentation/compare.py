@@ -38,7 +38,7 @@ from attnscope.views.presentation.scales import scale_for
 from attnscope.views.presentation.settings import DisplaySettings
 from attnscope.views.presentation.spans import Span, Spans, ours, token_span, untrusted
 
-_PRINTED = 10  # heads that are printed each, where there are more
+_PRINTED = 10  # number of heads that are printed, if there are more
 _LEGEND = "moved: share of the weight that moved (total variation) · JS: Jensen–Shannon divergence in bits"
 
 
@@ -103,7 +103,7 @@ def _most_moved(change: Change) -> list[HeadChange]:
 def _moved(sides: tuple[Side, Side], change: Change, settings: DisplaySettings) -> Iterator[ViewPart]:
     """Present how much moved in every head.
 
-    A picture takes the second side's layers and heads; of several texts, the mean.
+    The grid has the second side's layers and heads; with several texts, it shows the mean.
     """
     made = sides[1].report.provenance
     total, count = np.zeros((2, made.n_layers, made.n_heads))
@@ -374,7 +374,7 @@ def _stage(
 
 
 _TITLES = ("query", "moved", "JS", "future", "entropy", "gains", "loses")
-_PARTIAL_TITLES = ("query", "outside", "future", "entropy")  # what can be said without whole rows
+_PARTIAL_TITLES = ("query", "outside", "future", "entropy")  # the values that do not need whole rows
 
 
 def _moves(reports: Sequence[TextReport], head: HeadChange) -> Iterator[ViewPart]:

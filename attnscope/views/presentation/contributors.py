@@ -89,7 +89,7 @@ def _summed(
 ) -> tuple[list[SourceRow] | None, tuple[int, str] | None]:
     """Leave out sources with little weight; count them and all that are not listed, and sum their weight.
 
-    That needs the whole row: of others, every source is listed.
+    This needs whole rows; otherwise every source is listed.
     """
     if row is None or "weights" not in head.stages or len(text.keys) < len(text.sources):
         return row, None

@@ -16,9 +16,9 @@ from attnscope.views.presentation.spans import UNKNOWN, Span, Spans, note, ours,
 
 _LONGEST_TEXT = 120, 400  # Characters that a header repeats in full, usually and verbose; of more, the first half.
 _SHORT_NAME = 8  # Characters of a folder's name that says little, such as `model` or `main`.
-_LONGEST_PATH = 30  # Characters of a model's name that are shown whole; of more, the end is.
+_LONGEST_PATH = 30  # Longest name of a model that is shown whole; of a longer one, the end is shown.
 _UNKNOWN = Span(" UNKNOWN WORDS ", "alarm")
-_NAMED = 5  # unknown words, and hidden tokens, that are named
+_NAMED = 5  # number of unknown words, and hidden tokens, that are named
 _WHAT_IF = {
     "stack": "the whole model ran with this mask, so later layers see changed inputs",
     "same-scores": "the scores are those of the model's own mask; only the softmax changes",

@@ -33,11 +33,11 @@ from attnscope.views.presentation.scales import Scale
 from attnscope.views.presentation.settings import DisplaySettings
 from attnscope.views.presentation.spans import Span, Spans, note, ours, token_span
 
-_STRONGEST = 10  # heads that are listed of one role or measure
-_MOST = 64  # heads of a role among which a lowering finds as many as fit on a line
+_STRONGEST = 10  # number of heads listed for one role or measure
+_MOST = 64  # number of heads of a role from which a lowering takes as many as fit on a line
 _UNCLEAR = "·"
-_LEAST = 0.005  # below it a value reads 0.00
-_ROLES_ALONE = 3  # roles up to which each is shown with its values
+_LEAST = 0.005  # smaller values would show as 0.00
+_ROLES_ALONE = 3  # largest number of roles that are shown with their values
 
 
 @dataclass(frozen=True)

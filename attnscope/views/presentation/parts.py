@@ -1,7 +1,7 @@
 """The parts that findings are shown in: plain data without widths, markup or colour depths.
 
-A function of this package reads findings and yields parts; a lowering, such as `views/terminal`, draws each kind of
-part. Looks are names, and colours are places on a scale.
+The functions of this package read findings and yield parts; a lowering, such as `views/terminal`, draws each kind of
+part. Styles are names, and colours are positions on a scale.
 """
 
 from collections.abc import Sequence

@@ -7,7 +7,7 @@ import numpy as np
 
 from attnscope.report.arrays import Matrix
 
-_LARGEST_RATIO = 1000.0  # of the largest weight to the smallest that has a colour of its own on a logarithmic scale
+_LARGEST_RATIO = 1000.0  # ratio of the largest weight to the smallest with a colour of its own on a logarithmic scale
 
 
 @dataclass(frozen=True)

@@ -38,7 +38,7 @@ class Words:
 def merge_words(text: TextReport, head: HeadReport) -> Words:
     """Merge pieces into words: weights are summed over a word's keys, and averaged over its queries.
 
-    So a row of words sums to what its rows of tokens sum to. Queries that may attend to nothing do not count.
+    A row of words therefore sums to the same value as its rows of tokens. Fully masked queries do not count.
     """
     queries, keys = group_words(text.tokens, text.queries), group_words(text.sources, text.keys)
     weights = head.stages["weights"].astype(np.float64)

@@ -1,7 +1,7 @@
 """Draw findings on the terminal: the parts of their presentation, at the width and in the colours of a console.
 
-This package is the only view that knows rich. Nothing is ever cut in silence: tables go in column blocks, shortened
-labels are spelled out below, and untrusted text reaches the terminal only with its control characters escaped.
+This package is the only view that uses rich. Nothing is truncated silently: wide tables are split into blocks of
+columns, shortened labels are spelled out below, and control characters of untrusted text are escaped.
 """
 
 from typing import TYPE_CHECKING, Unpack

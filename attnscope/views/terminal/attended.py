@@ -10,7 +10,7 @@ from attnscope.views.terminal.labels import labels, shorten
 from attnscope.views.terminal.screen import Screen
 
 _LABEL = 14  # cells of a side's name
-_SNIPPET = 16  # cells below which a snippet says nothing
+_SNIPPET = 16  # width below which a snippet is useless
 
 
 def put_attended(screen: Screen, attended: MostAttended) -> None:

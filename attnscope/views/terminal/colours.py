@@ -1,8 +1,8 @@
 """Colour ramps that read the same on dark and light terminals.
 
-Every coloured cell brings its own background and a foreground that contrasts with it, so that nothing depends on the
-terminal's. In both ramps brighter means stronger: viridis (van der Walt and Smith, 2015) for weights, and blue to dark
-to orange, centred at 0, for what has a sign; both are safe for the colour-blind.
+Every coloured cell has its own background and a contrasting foreground, so that it does not depend on the terminal's
+colours. In both ramps brighter means stronger: viridis (van der Walt and Smith, 2015) for weights, and blue to dark to
+orange, centred at 0, for signed values; both are safe for colour-blind readers.
 """
 
 from functools import lru_cache

@@ -7,7 +7,7 @@ from attnscope.views.presentation.parts import Facts, Flow
 from attnscope.views.presentation.spans import Spans
 from attnscope.views.terminal.screen import ROOMY, Screen, flow
 
-_NAMES = 9  # Width of the names before values.
+_NAMES = 9  # Width of the column of names.
 
 
 def put_facts(screen: Screen, facts: Facts) -> None:

@@ -15,9 +15,9 @@ from rich.text import Text
 from attnscope.views.plain import ASCII, spell
 from attnscope.views.presentation.spans import Look, Span
 
-NARROWEST = 20  # Below this no table makes sense: lines are laid out for it, then folded as a terminal would.
+NARROWEST = 20  # Below this width no table is readable: lines are laid out for it, then folded as a terminal would.
 INDENTS = 0, 3, 14  # Cells of the steps from the left edge.
-SCREENFUL = 40  # Lines of matrices, or of contributors, that are read without scrolling.
+SCREENFUL = 40  # Number of lines of matrices, or of contributors, that fit on a screen.
 ROOMY = 40  # From this width on, optional parts fit: names of the axes, values in a column of their own.
 STYLES: dict[Look, str] = {
     "": "",

@@ -16,10 +16,10 @@ from attnscope.views.terminal.colours import ramp_style
 from attnscope.views.terminal.labels import Labels, labels, pad_left, say_shortened, shorten
 from attnscope.views.terminal.screen import ROOMY, SCREENFUL, Screen
 
-LONGEST = 12  # Cells of a column's name, once one block does not do.
+LONGEST = 12  # Width of a column's name, if one block is not enough.
 DOWN = "query ↓"
-_TITLE = 22  # Cells that a matrix has at least beside others, for its title.
-_ANY = 1 << 30  # Cells: as wide as it takes.
+_TITLE = 22  # Smallest width of a matrix beside others, for its title.
+_ANY = 1 << 30  # Width: as wide as needed.
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class TablePanel:
 def put_matrices(screen: Screen, matrices: Matrices) -> None:
     """Print matrices: as many side by side as fit whole, the others below them.
 
-    Where all of them take more than a screen, and some are enough, the others are named.
+    If all matrices take more than a screen, and the essential ones do not, the others are only named.
     """
     bands = _bands(screen, matrices.stages)
     if brief := bool(matrices.essential) and sum(_height(screen, band) for band in bands) > SCREENFUL:

@@ -14,7 +14,7 @@ from attnscope.views.terminal.heat import LEGEND, SHADES
 from attnscope.views.terminal.screen import Screen
 
 _NARROWEST, _WIDEST = 5, 24  # cells of a thumbnail
-_LINES = 42  # of all layers together, where that leaves three for each
+_LINES = 42  # lines for all layers together, if that leaves three for each
 _LEAST = 3  # lines of a thumbnail
 
 Pixels = np.ndarray[Any, np.dtype[np.float32]]
