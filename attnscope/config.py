@@ -223,8 +223,8 @@ def check_sizes(config: ModelConfig, where: str) -> None:
     """Refuse sizes that contradict each other.
 
     Raises:
-        AttnscopeError: Key/value heads that do not divide the heads, an odd rotary width, a wrong number of windows,
-            more experts for a token than there are.
+        AttnscopeError: The heads are no multiple of the key/value heads, the rotary width is odd, the number of windows
+            is wrong, or a token has more experts than there are.
     """
     if config.n_heads % config.n_kv_heads:
         found = f"n_heads is {config.n_heads}, but n_kv_heads is {config.n_kv_heads}"

@@ -117,7 +117,7 @@ def _fill_defaults(raw: dict[str, Any], path: Path) -> dict[str, Any]:
     model.setdefault("n_kv_heads", model["n_heads"])
     if "d_head" not in model:
         if model["d_model"] % model["n_heads"]:
-            found = f"{model['n_heads']} heads do not divide the width {model['d_model']}"
+            found = f"d_model is {model['d_model']}, but n_heads is {model['n_heads']}"
             raise AttnscopeError(found, where=path, hint="set d_head, or make d_model a multiple of n_heads")
         model["d_head"] = model["d_model"] // model["n_heads"]
     model.setdefault("d_value", model["d_head"])

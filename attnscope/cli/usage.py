@@ -1,10 +1,13 @@
 """Turn Typer's exceptions into one-line usage errors with hints."""
 
+import re
 from typing import Any
 
 from typer import TyperException
 
 from attnscope.errors import UsageError, did_you_mean
+
+_EXTRA = re.compile(r"Got unexpected extra arguments?(?:\(s\))? \((.*)\)")  # in the words of Typer
 
 
 def to_usage_error(error: TyperException) -> UsageError:
@@ -13,8 +16,9 @@ def to_usage_error(error: TyperException) -> UsageError:
     option = getattr(error, "option_name", None)
     if option and message.startswith("No such option"):
         return UsageError(f"no such option '{option}'", hint=_near(option, error))
-    if message.startswith("Got unexpected extra argument") and _takes_text(error):
-        return UsageError(_lower(message), hint='put quotation marks around a text: "The bank by the river"')
+    if extra := _EXTRA.fullmatch(message):
+        hint = 'put quotation marks around a text: "The bank by the river"' if _takes_text(error) else _see_help(error)
+        return UsageError(f"unexpected extra argument: {extra[1]}", hint=hint)
     return UsageError(_lower(message), hint=_see_help(error))
 
 

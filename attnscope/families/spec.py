@@ -81,8 +81,8 @@ class Computed:
 def _per_head(reader: ConfigReader, done: Mapping[str, Any]) -> int:
     width, heads = done["d_model"], done["n_heads"]
     if width % heads:
-        hint = "the width must be a multiple of the heads"
-        raise AttnscopeError(f"{heads} heads do not divide the width {width}", where=reader.where, hint=hint)
+        hint = "it must be a multiple of the number of heads"
+        raise AttnscopeError(f"the width is {width}, with {heads} heads", where=reader.where, hint=hint)
     return int(width // heads)
 
 

@@ -71,7 +71,8 @@ def _decode_line(line: bytes, where: str, offset: int) -> str:
             f"byte 0x{line[e.start]:02x} at byte {e.start} of the line ({offset + e.start} of the file) is not UTF-8"
         )
         utf16 = offset == 0 and line.startswith((b"\xff\xfe", b"\xfe\xff"))
-        raise AttnscopeError(found, where=where, hint="it looks like UTF-16: save as UTF-8" if utf16 else None) from e
+        hint = "it looks like UTF-16: save it as UTF-8" if utf16 else "save it as UTF-8"
+        raise AttnscopeError(found, where=where, hint=hint) from e
     text = text.removesuffix("\n").removesuffix("\r")
     return text.removeprefix("\ufeff") if offset == 0 else text
 

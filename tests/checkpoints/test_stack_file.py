@@ -91,7 +91,7 @@ def written(tmp_path, text):
         ("n_experts = 4\nexperts_per_token = 1", "stack.toml: n_experts is 4, but d_mlp is not set; set d_mlp, "),
         ("n_experts = -1", "stack.toml: n_experts = -1: Expected int >= 0"),
         ("glu_limit = 0.0", "stack.toml: glu_limit = 0.0: Expected float > 0.0"),
-        ("d_model = 10\nn_heads = 3", "stack.toml: 3 heads do not divide the width 10; set d_head"),
+        ("d_model = 10\nn_heads = 3", "stack.toml: d_model is 10, but n_heads is 3; set d_head"),
         ("d_model = 12\nn_heads = 4\nn_kv_heads = 3", "n_heads is 4, but n_kv_heads is 3"),
         ('positions = "rotary"', "stack.toml: positions = 'rotary': Invalid enum value"),
         ('mask = "casual"', "stack.toml: mask: unknown mask 'casual'; did you mean 'causal'?"),

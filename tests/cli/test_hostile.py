@@ -67,7 +67,7 @@ def test_unknown_family(capfd, tmp_path):
 def test_heads_that_do_not_divide_the_width(capfd, tmp_path):
     path = tmp_path / "odd.toml"
     path.write_text("d_model = 32\nn_heads = 5\n")
-    assert error(capfd, "run", "x", "--config", str(path)).startswith(f"{path}: 5 heads do not divide the width 32")
+    assert error(capfd, "run", "x", "--config", str(path)).startswith(f"{path}: d_model is 32, but n_heads is 5")
 
 
 @pytest.mark.parametrize(("text", "found"), [("", "is empty"), (" \t", "is blank"), ("\u3000", "is blank")])

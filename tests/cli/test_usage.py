@@ -14,7 +14,7 @@ ENDING = "remove --format: the extension sets the format"
 CASES = [
     ((), "--haed=1", "no such option '--haed'; did you mean '--head'?"),
     ((), "-5", f"no such option '-5'; {DASHES}"),
-    ((), "by", f"got unexpected extra argument(s) (by); {QUOTES}"),
+    ((), "by", f"unexpected extra argument: by; {QUOTES}"),
     ((), "--layer", "option '--layer' requires an argument; see attnscope run --help"),
     ((), "--head=1x", "--head: cannot read '1x'; use auto, all, mean, 3, 0,2,5-7 or -1"),
     ((), "--layer=7-2", "--layer: the range '7-2' is reversed; use 2-7"),
@@ -61,7 +61,7 @@ def test_refused(before, last, line, pipeline, capsys):
         (["run"], "no text given; pass TEXT, - for standard input, or --file PATH"),
         (["run", "--file=a", "--pair=b"], "--file and --pair cannot be used together; pass one of them"),
         (["run", TEXT, "--\x1b[2J"], f"no such option '--\\x1b[2J'; {DASHES}"),
-        (["info", "x"], "got unexpected extra argument(s) (x); see attnscope info --help"),
+        (["info", "x"], "unexpected extra argument: x; see attnscope info --help"),
         (["info", "--cst"], "no such option '--cst'; did you mean '--cost'?"),
         (["info", "--format=heat"], "--format: must be table or json, not 'heat'"),
         (["--verison"], "no such option '--verison'; did you mean '--version'?"),

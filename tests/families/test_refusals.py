@@ -33,7 +33,7 @@ def _refusal(model_type: str, **changes: Any) -> str:
             {"num_hidden_layers": None},
             "the key 'num_hidden_layers' is null; the family's ",
         ),
-        ("bert", {"num_attention_heads": 7}, "7 heads do not divide the width 768; the width must be a multiple of "),
+        ("bert", {"num_attention_heads": 7}, "the width is 768, with 7 heads; it must be a multiple of "),
         (
             "llama",
             {"num_key_value_heads": 5},

@@ -78,11 +78,11 @@ def test_a_pipe_that_nobody_writes_to_does_not_block(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("data", "line", "found", "hint"),
     [
-        (b"good\nba\xffd\n", 2, "byte 0xff at byte 2 of the line (7 of the file) is not UTF-8", None),
-        (b"cut \xf0\x9f", 1, "byte 0xf0 at byte 4 of the line (4 of the file) is not UTF-8", None),
-        (b"x\n\xed\xa0\x80\n", 2, "byte 0xed at byte 0 of the line (2 of the file) is not UTF-8", None),
+        (b"good\nba\xffd\n", 2, "byte 0xff at byte 2 of the line (7 of the file) is not UTF-8", "save it as UTF-8"),
+        (b"cut \xf0\x9f", 1, "byte 0xf0 at byte 4 of the line (4 of the file) is not UTF-8", "save it as UTF-8"),
+        (b"x\n\xed\xa0\x80\n", 2, "byte 0xed at byte 0 of the line (2 of the file) is not UTF-8", "save it as UTF-8"),
         ("text\n".encode("utf-16"), 1, "byte 0xff at byte 0 of the line (0 of the file) is not UTF-8",
-         "it looks like UTF-16: save as UTF-8"),
+         "it looks like UTF-16: save it as UTF-8"),
     ],
 )  # fmt: skip
 def test_invalid_utf8_is_named_by_line_and_byte(tmp_path: Path, data: bytes, line: int, found: str, hint: str) -> None:
