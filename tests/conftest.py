@@ -1,7 +1,9 @@
 """Fixtures that more than one room of tests needs."""
 
+import gc
 import importlib.util
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,6 +20,28 @@ settings.register_profile("attnscope", derandomize=True, deadline=None, max_exam
 settings.load_profile("attnscope")
 
 SENTENCE = "The bank by the river was eroded"
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Keep what is imported and collected, which stays to the end, out of garbage collection."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _nobody_waits_for_disks() -> Iterator[None]:
+    """Make `os.fsync` only look at its file: no test pulls the plug, and waiting for a disk takes longer than all else.
+
+    What a loss of power would take is computed by `tests.helpers.faulty_files`.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda descriptor: os.fstat(descriptor) and None)
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -243,5 +243,5 @@ def _apart(ours: Array, theirs: Array) -> float:
     a, b = np.asarray(ours, np.float64), np.asarray(theirs, np.float64)
     if not np.array_equal(np.isnan(a), np.isnan(b)):
         return np.inf
-    gap = float(np.nan_to_num(np.abs(a - b)).max(initial=0.0))
-    return gap / max(1.0, float(np.nan_to_num(np.abs(b)).max(initial=0.0)))
+    gap = float(np.fmax.reduce(np.abs(a - b), axis=None, initial=0.0))
+    return gap / max(1.0, float(np.fmax.reduce(np.abs(b), axis=None, initial=0.0)))
