@@ -185,7 +185,7 @@ PLANTS: dict[Callable[[], Plant], tuple[str, int]] = {
     _rows_of_a_group: ("batch", 0),
     _a_row_for_every_contributor: ("batch", 0),
     _keys_by_their_column: ("batch", 1),
-    _shards_of_the_record_before: ("batch", 15),
+    _shards_of_the_record_before: ("batch", 25),
     _heads_of_the_layer_before: ("batch", 2),
     _next_to_the_query: ("explain", 0),
     _neighbouring_dimensions: ("explain", 1),

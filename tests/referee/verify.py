@@ -172,8 +172,8 @@ def close(where: str, found: Any, expected: Number) -> None:
     if not np.array_equal(np.isnan(ours), np.isnan(expected.value)):
         at = tuple(np.argwhere(np.isnan(ours) != np.isnan(expected.value))[0])
         raise Mismatch(f"{where}{list(map(int, at))}: {ours[at]}, expected {expected.value[at]}")
-    off = np.nan_to_num(np.abs(ours - expected.value))
-    allowed = expected.slack + 4 * U * np.nan_to_num(np.abs(expected.value))
+    off = np.fmax(np.abs(ours - expected.value), 0.0)  # 0 where there is none, or both are the same infinity
+    allowed = expected.slack + 4 * U * np.fmin(np.abs(expected.value), np.finfo(np.float64).max)
     if (off > allowed).any():
         at = tuple(np.argwhere(off > allowed)[0])
         raise Mismatch(f"{where}{list(map(int, at))}: {ours[at]}, expected {expected.value[at]} ± {allowed[at]:.2g}")

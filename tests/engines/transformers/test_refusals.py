@@ -198,7 +198,8 @@ def test_nothing_is_asked_of_the_network(folders):
     """In processes of their own, whose first try to look up or to reach another machine would end them.
 
     The command line tells transformers so; from Python, where that is the caller's business, it isn't asked either.
-    Our own engine, which runs first, does not even import it. Both are forked where what they share is imported already.
+    Our own engine, which runs first, does not even import it. Both are forked where what they share is
+    imported.
     """
     script = f"""
 import os, socket, sys
