@@ -1,10 +1,11 @@
-"""The benchmarks run, most as a process of their own, at sizes that take no time and prove nothing about speed."""
+"""The benchmarks run, some as a process of their own, at sizes that take no time and prove nothing about speed."""
 
 import json
 import os
 import runpy
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from benchmarks.models import write_gpt2, write_text
 
 ROOT = Path(__file__).parent.parent
 BENCHMARKS = ROOT / "benchmarks"
+RunHere = Callable[..., tuple[object, str, str]]
 
 
 def run(name: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
@@ -23,14 +25,32 @@ def run(name: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120)
 
 
-def test_attention_has_the_numbers_of_its_peer_and_prints_ratios() -> None:
-    done = run("attention.py", "--sizes", "40,300", "--runs", "1")
-    assert not done.stderr  # other numbers end in a traceback; a missed limit, sure at these sizes, does not
-    rows = [line for line in done.stdout.splitlines() if "tokens" in line]
+@pytest.fixture
+def run_here(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[RunHere]:
+    """Run a benchmark in this process, where torch and transformers are imported: its exit code, and what it prints."""
+    threads, before = torch.get_num_threads(), set(sys.modules)
+    monkeypatch.syspath_prepend(BENCHMARKS)
+
+    def run(name: str, *arguments: str) -> tuple[object, str, str]:
+        monkeypatch.setattr("sys.argv", [name, *arguments])
+        with pytest.raises(SystemExit) as ended:
+            runpy.run_path(str(BENCHMARKS / name), run_name="__main__")
+        return (ended.value.code, *capsys.readouterr())
+
+    yield run
+    torch.set_num_threads(threads)
+    for name in {path.stem for path in BENCHMARKS.glob("*.py")} & (sys.modules.keys() - before):
+        del sys.modules[name]
+
+
+def test_attention_has_the_numbers_of_its_peer_and_prints_ratios(run_here: RunHere) -> None:
+    code, printed, said = run_here("attention.py", "--sizes", "40,300", "--runs", "1")
+    assert not said  # other numbers raise an error; a missed limit, sure at these sizes, does not
+    rows = [line for line in printed.splitlines() if "tokens" in line]
     assert [row.split(" tokens")[0] for row in rows] == [
         f"{m}, {n}" for m in ("causal", "bidirectional") for n in (40, 300)
     ]
-    assert done.returncode == int("MISSED" in done.stdout)
+    assert code == int("MISSED" in printed)
 
 
 def test_the_stages_of_a_run_are_those_of_the_command_line(tmp_path: Path) -> None:
@@ -46,23 +66,11 @@ def test_the_stages_of_a_run_are_those_of_the_command_line(tmp_path: Path) -> No
     assert all(staged[name] == dumped[name] for name in ("tokens", "units", "top", "rows"))
 
 
-def test_roles_of_heads_are_those_of_the_plain_script(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The script refuses other numbers; the limit is for a model of real size. It runs here, beside transformers."""
-    monkeypatch.syspath_prepend(BENCHMARKS)
-    monkeypatch.setattr("sys.argv", ["heads.py", "gpt2", "--runs", "1", "--layers", "1", "--width", "24"])
-    threads = torch.get_num_threads()
-    try:
-        with pytest.raises(SystemExit) as ended:
-            runpy.run_path(str(BENCHMARKS / "heads.py"), run_name="__main__")
-    finally:
-        torch.set_num_threads(threads)
-        for name in ("measure", "models", "plain_heads"):
-            sys.modules.pop(name, None)
-    printed = capsys.readouterr().out
+def test_roles_of_heads_are_those_of_the_plain_script(run_here: RunHere) -> None:
+    """The script refuses other numbers; the limit is for a model of real size."""
+    code, printed, _ = run_here("heads.py", "gpt2", "--runs", "1", "--layers", "1", "--width", "24")
     assert "12 heads / eager and NumPy" in printed
-    assert ended.value.code == int("MISSED" in printed)
+    assert code == int("MISSED" in printed)
 
 
 def test_a_long_text_goes_through_the_command_line() -> None:
@@ -72,18 +80,18 @@ def test_a_long_text_goes_through_the_command_line() -> None:
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="says what happens without CUDA")
-def test_the_benchmark_of_cuda_says_that_there_is_none() -> None:
-    done = run("gpu.py")
-    assert (done.returncode, done.stdout) == (1, "")
-    assert "no CUDA device" in done.stderr
+def test_the_benchmark_of_cuda_says_that_there_is_none(run_here: RunHere) -> None:
+    code, printed, said = run_here("gpu.py")
+    assert (code, printed) == (1, "")
+    assert "no CUDA device" in said
 
 
-def test_the_benchmark_of_cuda_writes_its_table_down(tmp_path: Path) -> None:
+def test_the_benchmark_of_cuda_writes_its_table_down(tmp_path: Path, run_here: RunHere) -> None:
     """On the CPU, where nothing that it prints says anything about a GPU."""
     asked = ("--device", "cpu", "--only", "attention", "--tokens", "64", "--runs", "1", "--write", tmp_path / "gpu.md")
-    done = run("gpu.py", *map(str, asked))
-    title, *table = done.stdout.splitlines()
-    assert not done.stderr and table[1].startswith("causal, 64 tokens")
+    _, printed, said = run_here("gpu.py", *map(str, asked))
+    title, *table = printed.splitlines()
+    assert not said and table[1].startswith("causal, 64 tokens")
     assert (tmp_path / "gpu.md").read_text() == "\n".join(["", f"## {title}", "", "```", *table, "```", ""])
 
 

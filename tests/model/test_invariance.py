@@ -1,6 +1,7 @@
 """What recorders keep depends neither on how a text is cut into tiles nor on how many threads work on it: 1e-6."""
 
 from collections.abc import Iterator
+from functools import cache
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ from attnscope.model.recorders import (
 from tests.helpers.key_tokens import key_tokens
 
 N, HEADS = 300, 3
+SHORT = 120  # tokens where every row is a tile, which takes long
 TOLERANCE = 1e-6
 TILES = [7_777, 1 << 24, None]  # some rows; everything; what suits the device
 
@@ -34,24 +36,27 @@ def threads(request: Any) -> Iterator[int]:
     torch.set_num_threads(before)
 
 
-def seen(mask: str, elements: int | None) -> dict[str, torch.Tensor]:
-    """Everything that recorders keep of one layer, whole and as a mean over heads."""
+def seen(mask: str, elements: int | None, n: int = N) -> dict[str, torch.Tensor]:
+    """Everything that recorders keep of one layer over n tokens, whole and as a mean over heads."""
     generator = torch.Generator().manual_seed(0)
-    q, k, v = (torch.randn(1, HEADS, N, 16, generator=generator) for _ in range(3))
-    special = torch.arange(N)[None] % 47 == 5
-    real = torch.ones(1, N, dtype=torch.bool)
-    sources, heads, rows = key_tokens(special, real), range(HEADS), range(N)
+    q, k, v = (torch.randn(1, HEADS, n, 16, generator=generator) for _ in range(3))
+    special = torch.arange(n)[None] % 47 == 5
+    real = torch.ones(1, n, dtype=torch.bool)
+    sources, heads, rows = key_tokens(special, real), range(HEADS), range(n)
     columns, pooled = ColumnRecorder(heads, rows, real, sources), PooledRecorder(heads, 64, real, sources)
     means = ColumnRecorder(heads, rows, real, sources, mean=True), PooledRecorder(heads, 64, real, sources, mean=True)
     statistics = RowRecorder(heads, rows, sources)
     tops = {by: TopRecorder(5, by, heads, rows, real) for by in ("weight", "value")}
-    matrices = MatrixRecorder(["scores", "weights", "output"], heads, [0, 7, 200, N - 1], [0, 3, 199, 200, N - 1])
+    place = 2 * n // 3
+    matrices = MatrixRecorder(
+        ["scores", "weights", "output"], heads, [0, 7, place, n - 1], [0, 3, place - 1, place, n - 1]
+    )
     spec = AttentionSpec(16**-0.5, _mask(mask))
     attend(AttentionInputs(0, q, k, v, spec), [columns, pooled, *means, statistics, *tops.values(), matrices],
            **({} if elements is None else {"tile_elements": elements}))  # fmt: skip
-    found = {"columns": columns.compute() / N, "pooled": pooled.compute(), "mean pooled": means[1].compute()}
-    found["mean columns"] = means[0].compute() / N
-    found |= {f"rows {name}": values / (N if name == "distance" else 1) for name, values in statistics.recorded.items()}
+    found = {"columns": columns.compute() / n, "pooled": pooled.compute(), "mean pooled": means[1].compute()}
+    found["mean columns"] = means[0].compute() / n
+    found |= {f"rows {name}": values / (n if name == "distance" else 1) for name, values in statistics.recorded.items()}
     found |= {f"matrix {stage}": values for stage, values in matrices.compute().items()}
     for by, top in tops.items():
         found |= {f"top {by} {name}": values for name, values in top.measures.items()}
@@ -64,20 +69,25 @@ def _mask(words: str) -> Mask:
 
 
 MASKS = ["causal", "bidirectional", "causal+window:100", "prefix:200", "window:3+block:7"]
-BASE = {mask: seen(mask, 1 << 20) for mask in MASKS}
+SHORT_MASKS = ["causal", "bidirectional", "causal+window:40", "prefix:80", "window:3+block:7"]
+
+
+@cache
+def in_one_tile(mask: str, n: int) -> dict[str, torch.Tensor]:
+    return seen(mask, 1 << 20, n)
 
 
 CASES = [
-    *((mask, elements, threads) for mask in MASKS for elements in TILES for threads in (1, 2)),
-    *((mask, 1, 1 + number % 2) for number, mask in enumerate(MASKS)),  # one row: many tiles, which take long
+    *((mask, elements, threads, N) for mask in MASKS for elements in TILES for threads in (1, 2)),
+    *((mask, 1, 1 + number % 2, SHORT) for number, mask in enumerate(SHORT_MASKS)),
 ]
 
 
-@pytest.mark.parametrize(("mask", "elements", "threads"), CASES, indirect=["threads"])
-def test_neither_tiles_nor_threads_show(mask: str, elements: int | None, threads: int) -> None:
+@pytest.mark.parametrize(("mask", "elements", "threads", "n"), CASES, indirect=["threads"])
+def test_neither_tiles_nor_threads_show(mask: str, elements: int | None, threads: int, n: int) -> None:
     assert torch.get_num_threads() == threads
-    for name, values in seen(mask, elements).items():
-        expected = BASE[mask][name]
+    for name, values in seen(mask, elements, n).items():
+        expected = in_one_tile(mask, n)[name]
         assert torch.equal(values.isnan(), expected.isnan()), name
         apart = (values - expected).nan_to_num(0.0, posinf=0.0, neginf=0.0).abs()
         worst = (apart / expected.nan_to_num(0.0).abs().clamp_min(1.0)).max()
