@@ -1,8 +1,10 @@
 """The wheel holds what it needs: it runs from any folder, without the checkout."""
 
+import importlib
 import os
 import subprocess
 import sys
+import tomllib
 import zipfile
 from pathlib import Path
 
@@ -15,9 +17,10 @@ ROOT = Path(__file__).parent.parent
 def installed(tmp_path_factory):
     """The wheel's files, without the checkout; what it depends on is this environment's."""
     folder = tmp_path_factory.mktemp("wheel")
-    pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(folder), str(ROOT)]
-    subprocess.run(pip, check=True, capture_output=True)
-    (wheel,) = folder.glob("*.whl")
+    backend = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["build-system"]["build-backend"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(ROOT)
+        wheel = folder / importlib.import_module(backend).build_wheel(str(folder))  # as pip calls it
     zipfile.ZipFile(wheel).extractall(folder / "site")
     return folder / "site"
 

@@ -27,6 +27,12 @@ def checked(folder=None, context=None, text=TEXT, **options) -> CheckReport:
     return check(RunConfig((TextInput(text, context=context),), None if folder is None else str(folder), **options))
 
 
+@pytest.fixture(scope="module")
+def of_llama(folders) -> CheckReport:
+    """A check that is in order, of which several tests look at a part."""
+    return checked(folders("llama"))
+
+
 def verdicts(report):
     return {one.name: one.verdict for one in report.checks}
 
@@ -90,11 +96,10 @@ def test_without_transformers_the_rest_is_checked(folders, monkeypatch):
     assert report.passed and "pip install 'attnscope[transformers]'" in skipped.note
 
 
-def test_differences_have_a_number_for_every_layer_and_head(folders):
-    report = checked(folders("llama"))
-    for one in report.differences:
+def test_differences_have_a_number_for_every_layer_and_head(of_llama):
+    for one in of_llama.differences:
         assert len(one.by_head) == 2 and all(len(heads) == 4 for heads in one.by_head)
-    assert {one.stage for one in report.differences if one.reference == "eager transformers"} == {
+    assert {one.stage for one in of_llama.differences if one.reference == "eager transformers"} == {
         "scores", "scaled", "masked", "weights", "output"
     }  # fmt: skip
 
@@ -111,19 +116,19 @@ def test_fully_masked_rows_are_named(folders, monkeypatch):
     assert sums.verdict == "pass" and sums.note.startswith("16 rows are fully masked")
 
 
-def test_the_reference_is_named_with_its_version(folders):
-    assert checked(folders("llama")).provenance.versions["transformers"] == hf.__version__
+def test_the_reference_is_named_with_its_version(of_llama):
+    assert of_llama.provenance.versions["transformers"] == hf.__version__
     assert "transformers" not in checked(config="causal").provenance.versions
 
 
-def test_the_whole_weights_are_hashed_where_asked(folders):
+def test_the_whole_weights_are_hashed_where_asked(folders, of_llama):
     report = checked(folders("llama"), hash_weights=True)
     assert report.provenance.weights_hash == sha256((folders("llama") / "model.safetensors").read_bytes()).hexdigest()
-    assert checked(folders("llama")).provenance.weights_hash is None
+    assert of_llama.provenance.weights_hash is None
 
 
-def test_real_output_keeps_to_the_published_schema(folders):
-    validate(json.loads(to_json(checked(folders("llama")))), "check")
+def test_real_output_keeps_to_the_published_schema(of_llama):
+    validate(json.loads(to_json(of_llama)), "check")
 
 
 def test_the_command_line(folders, capsys):

@@ -11,6 +11,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+import pytest
+
 from attnscope.cli import main
 from attnscope.system import cgroups, memory
 
@@ -60,31 +62,42 @@ def test_files_and_the_journal_of_a_dump():
     assert found.returncode == 0, found.stdout[-3000:] + found.stderr
 
 
-def test_screens_are_the_same(tmp_path, monkeypatch, capsys):
-    commands = [
-        ["run", "The bank by the river", "--head", "all"],
-        ["compare", "The bank by the river", "--mask", "own", "--mask", "causal"],
-        ["explain", "The bank by the river", "--query", "bank"],
-    ]
-    there = run_hidden(*commands, cwd=tmp_path)
+SCREENS = [
+    ["run", "The bank by the river", "--head", "all"],
+    ["compare", "The bank by the river", "--mask", "own", "--mask", "causal"],
+    ["explain", "The bank by the river", "--query", "bank"],
+]
+BATCH = ["batch", "texts.txt", "--quiet", "--output"]
+
+
+@pytest.fixture(scope="module")
+def there(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
+    """A folder with a dump from here and those that were written there, one of them resumed; and what was printed."""
+    folder = tmp_path_factory.mktemp("there")
+    (folder / "texts.txt").write_text("The bank by the river\nThe river\n" * 20)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setenv("OMP_NUM_THREADS", "1")  # a dump says with how many threads it was written
+        assert main([*BATCH, "here.jsonl"]) == 0
+    whole = (folder / "here.jsonl").read_bytes()
+    (folder / "torn.jsonl").write_bytes(whole[: len(whole) // 2])
+    dumps = [*BATCH, "there.jsonl"], [*BATCH, "torn.jsonl"], [*BATCH, "full", "--stage", "weights"]
+    return folder, run_hidden(*SCREENS, *dumps, cwd=folder)
+
+
+def test_screens_are_the_same(there, monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", "80")
-    for command, screen in zip(commands, there, strict=True):
+    for command, screen in zip(SCREENS, there[1], strict=False):
         assert main(command) == 0
         assert screen == capsys.readouterr().out
 
 
-def test_a_dump_is_written_resumed_and_the_same(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")  # a dump says with how many threads it was written
-    Path("texts.txt").write_text("The bank by the river\nThe river\n" * 20)
-    batch = ["batch", "texts.txt", "--quiet", "--output"]
-    assert main([*batch, "here.jsonl"]) == 0
-    whole = Path("here.jsonl").read_bytes()
-    Path("torn.jsonl").write_bytes(whole[: len(whole) // 2])
-    run_hidden([*batch, "there.jsonl"], [*batch, "torn.jsonl"], [*batch, "full", "--stage", "weights"], cwd=tmp_path)
-    assert Path("there.jsonl").read_bytes() == whole
-    assert Path("torn.jsonl").read_bytes() == whole
-    assert list(Path("full").glob("*.safetensors"))
+def test_a_dump_is_written_resumed_and_the_same(there):
+    folder, _ = there
+    whole = (folder / "here.jsonl").read_bytes()
+    assert (folder / "there.jsonl").read_bytes() == whole
+    assert (folder / "torn.jsonl").read_bytes() == whole
+    assert list((folder / "full").glob("*.safetensors"))
 
 
 def test_all_memory_of_the_machine_counts_where_the_free_memory_is_unknown(monkeypatch, tmp_path):
