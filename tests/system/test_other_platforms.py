@@ -43,6 +43,7 @@ def run_hidden(*commands: Sequence[str], cwd: Path) -> list[str]:
 
 def test_files_and_the_journal_of_a_dump():
     tests = ["tests/files", "tests/batch/test_journal.py", "tests/batch/test_convert.py", "tests/batch/test_reader.py"]
+    tests += ["--ignore", "tests/files/test_file_of_texts.py"]  # screens
     options = [
         "-n",
         "0",
@@ -66,6 +67,7 @@ SCREENS = [
     ["run", "The bank by the river", "--head", "all"],
     ["compare", "The bank by the river", "--mask", "own", "--mask", "causal"],
     ["explain", "The bank by the river", "--query", "bank"],
+    ["run", "--file", "texts.txt", "--pool", "4"],
 ]
 BATCH = ["batch", "texts.txt", "--quiet", "--output"]
 
@@ -86,8 +88,10 @@ def there(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
 
 
 def test_screens_are_the_same(there, monkeypatch, capsys):
+    folder, screens = there
+    monkeypatch.chdir(folder)
     monkeypatch.setenv("COLUMNS", "80")
-    for command, screen in zip(SCREENS, there[1], strict=False):
+    for command, screen in zip(SCREENS, screens, strict=False):
         assert main(command) == 0
         assert screen == capsys.readouterr().out
 
