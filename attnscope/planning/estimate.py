@@ -43,7 +43,7 @@ KERNEL_BIAS = 16  # … with a bias of each head, also distances and what is mas
 PART = 1024  # tokens that an MLP takes at a time
 SPARE = 1.06  # fragmentation between short-lived tensors
 LOGITS = 3  # tensors of a token's logits: themselves, what they are capped by or ranked as, and their probabilities
-HOLES = 3  # what several layers' tensors leave between those of them that are kept, in inputs of a layer
+HOLES = 4  # what several layers' tensors leave between those of them that are kept, in inputs of a layer
 
 
 @dataclass(frozen=True)
