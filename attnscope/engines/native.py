@@ -13,7 +13,7 @@ from attnscope.masks.terms import Mask
 from attnscope.model.batch import Batch, TokenTensors
 from attnscope.model.cache import KeyValueCache
 from attnscope.model.cuts import Variant
-from attnscope.model.head_capture import attention_of
+from attnscope.model.head_capture import LayerModules, attention_of, modules_of
 from attnscope.model.hooks import AttentionHooks
 from attnscope.model.masks import build_mask, intersect, padding_mask
 from attnscope.model.stack import BlockObserver, Stack
@@ -154,6 +154,10 @@ class NativeEngine:
         """Return weights of the value and of the output projection."""
         attention = attention_of(self.stack, layer)
         return "there is no output projection" if attention.out is None else (attention.v.weight, attention.out.weight)
+
+    def modules_of(self, layer: int) -> LayerModules:
+        """Return the modules of the stack."""
+        return modules_of(self.stack, layer)
 
     def holding(self, layer: int) -> AbstractContextManager[None]:
         """Keep the weights of a layer in memory."""

@@ -3,8 +3,8 @@
 The native engine's models are opened without importing torch.
 """
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Iterable
+from dataclasses import replace
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
@@ -44,7 +44,7 @@ def open_source(run: RunConfig, texts: Iterable[TextInput]) -> ModelSource:
         AttnscopeError: The model cannot be read, or is not supported.
         UsageError: The engine does not take such a model, or the model has no such part.
     """
-    return ENGINES[run.engine].open(run, texts)
+    return ENGINES[run.engine](run, texts)
 
 
 def describe_source(run: RunConfig, texts: Iterable[TextInput]) -> ModelSource:
@@ -78,20 +78,7 @@ def refuse_config_options(run: RunConfig) -> None:
             raise UsageError("a TOML stack has no config.json", where=option, hint=hint)
 
 
-@dataclass(frozen=True)
-class EngineKind:
-    """What is known of an engine before it opens a model.
-
-    Attributes:
-        open: Opens what a run names.
-        explainable: The steps within a layer can be followed and run again, which `attnscope explain` needs.
-    """
-
-    open: Callable[[RunConfig, Iterable[TextInput]], ModelSource]
-    explainable: bool = False
-
-
-ENGINES = {"native": EngineKind(_open_native, explainable=True), "transformers": EngineKind(open_transformers)}
+ENGINES = {"native": _open_native, "transformers": open_transformers}  # what opens the models of each
 
 
 def _from_folder(run: RunConfig, *, needs_tokenizer: bool) -> ModelSource:

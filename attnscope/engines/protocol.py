@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from attnscope.masks.terms import Mask, MaskTerm
 from attnscope.model.batch import Batch, TokenTensors
 from attnscope.model.cuts import Variant
+from attnscope.model.head_capture import LayerModules
 from attnscope.model.stack import BlockObserver
 from attnscope.model.tile import Recorder
 
@@ -145,6 +146,13 @@ class Engine(Protocol):
         """Return weights of a layer's value projection, (G·Ev, D), and of its output projection, (D, H·Ev).
 
         Only while the layer is held (see `holding`). Where either is not known, or not there: the reason in words.
+        """
+
+    def modules_of(self, layer: int) -> LayerModules:
+        """Return the modules that make the queries and keys of a layer, for a HeadCapture.
+
+        Raises:
+            AttnscopeError: They are not known.
         """
 
     def holding(self, layer: int) -> AbstractContextManager[None]:

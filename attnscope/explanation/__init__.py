@@ -3,7 +3,6 @@
 from msgspec.structs import replace
 
 from attnscope.config import RunConfig
-from attnscope.engines.opening import ENGINES
 from attnscope.errors import UsageError
 from attnscope.explanation.location import QueryLocation
 from attnscope.pipeline import ProgressCallback, Session, describe_mask_use, prepare, provenance, select_heads
@@ -28,9 +27,6 @@ def explain(run: RunConfig, progress: ProgressCallback | None = None, session: S
         AttnscopeError: The model, the text or the memory do not allow it.
     """
     _check_one(run)
-    if not ENGINES[run.engine].explainable:
-        found = "explain needs the native engine"
-        raise UsageError(found, where="--engine", hint="remove --engine, or use run")
     session = session or Session(run.texts, progress)
     source, on_progress = session.source(run), session.on_progress
     whole = replace(run, window=None, stages=())
@@ -42,18 +38,16 @@ def explain(run: RunConfig, progress: ProgressCallback | None = None, session: S
     model, device = session.load(plan)
     from attnscope.explanation.build import build
     from attnscope.model.head_capture import HeadCapture
-    from attnscope.model.stack import Stack
 
-    stack = model.module
-    assert isinstance(stack, Stack)
     batch, engine = prepare(plan, model, device)
     (unit,), _ = select_heads(plan, batch, engine, on_progress)
     location = QueryLocation(text_plan, query, unit.layers[0], unit.heads[0], unit.chosen)
-    capture = HeadCapture(stack, location.layer, location.head, query, len(text_plan.context or text_plan.tokens))
+    modules = engine.modules_of(location.layer)
+    capture = HeadCapture(modules, location.layer, location.head, query, len(text_plan.context or text_plan.tokens))
     with capture.capturing():
         engine.forward(batch, {location.layer: [capture]}, lambda done, total: on_progress("attending", done, total))
-    made = provenance(source, run, device), describe_mask_use(source, run)
-    return build(run, made, location, stack, capture, batch.tokens.ids)
+    made = provenance(source, run, device), describe_mask_use(source, run, engine.describe_mask())
+    return build(run, made, location, modules.stack, capture, batch.tokens.ids)
 
 
 def _within_memory(plan: RunPlan, window: int | None) -> RunPlan:

@@ -42,7 +42,7 @@ def all_checks(
         checks.append(check("embedding", said, rows.sum(0), found["embedded"], sizes, dtype))
     checks += _norm_checks(dtype, location.layer, stack, found)
     checks += _projection_checks(dtype, location, stack, capture, [cell.key for cell in cells])
-    checks.append(_position_check(found, location.query, dtype))
+    checks.append(_position_check(dtype, location, stack, found))
     products = max(sum(abs(part.product) for part in cell.parts) for cell in cells)
     totals, scores = np.array([cell.total for cell in cells]), np.array([cell.score for cell in cells])
     checks.append(check("parts", "the parts' sum = q·k", totals, scores, np.array(products)))
@@ -91,13 +91,16 @@ def _projection_checks(
     return checks
 
 
-def _position_check(found: dict[str, Numbers], query: int, dtype: str) -> ArithmeticCheck:
+def _position_check(dtype: str, location: QueryLocation, stack: "Stack", found: dict[str, Numbers]) -> ArithmeticCheck:
     """Check that attention took the query and every key above, rotated where positions are rotary."""
-    n = len(found["scores"])
+    from attnscope.model.head_capture import rotary
+
+    n, query = len(found["scores"]), location.query
     q, k = found.get("q_norm", found["q"]), found.get("k_norm", found["k"])
     said = "q and k above = those in q·k"
-    if "cos" in found:
-        cos, sin = found["cos"], found["sin"]
+    tables = rotary(stack, location.layer, max(n, len(location.text_plan.tokens)))
+    if tables is not None:
+        cos, sin = tables
         q, k = arithmetic.rotate(q, cos[query], sin[query]), arithmetic.rotate(k, cos[:n], sin[:n])
         said = "q and k, rotated = those in q·k"
     held = np.vstack((found["q_used"], found["k_used"]))

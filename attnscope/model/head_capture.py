@@ -1,31 +1,66 @@
 """Capture every vector and number that one query of one head passes through.
 
-A `HeadCapture` listens to the modules of one layer while the stack runs, and sees the tile that `attend` makes:
-nothing in here computes attention again. What it holds is NumPy float64, each number exactly the one that the model
-had.
+A `HeadCapture` listens to modules of the model while it runs, and sees the tile that `attend` makes: nothing in here
+computes attention again. What it holds is NumPy float64, each number exactly the one that the model had.
 """
 
+import inspect
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from attnscope.model.layers import Attention, LayerContext
-from attnscope.model.positions import learned_rows, rotary_frequencies, sinusoidal
+from attnscope.model.layers import Attention
+from attnscope.model.positions import learned_rows, rotary_frequencies, rotary_tables, sinusoidal
 from attnscope.model.stack import Ids, Stack
 from attnscope.model.tile import Tile
 
 Numbers = np.ndarray[Any, np.dtype[np.float64]]
 
 
+@dataclass(frozen=True)
+class LayerModules:
+    """The modules of a model, ours or one of transformers, that make the queries and keys of one layer.
+
+    Attributes:
+        stack: The model as ours, with the parameters of the embedding and of what the layer makes queries and keys of.
+        embedded: Takes the sum that is embedded.
+        blocks: The blocks up to the layer, from the first.
+        q: The projection to queries; it may give keys and values as well.
+        k: The projection to keys.
+        q_norm: The norm over queries; None where there is none.
+        k_norm: The norm over keys, likewise.
+        queries: Returns the queries, (1, T, H·E), in what `q` gives.
+        keys: Returns the keys, (1, K, G·E), in what `k` gives.
+    """
+
+    stack: Stack
+    embedded: nn.Module
+    blocks: Sequence[nn.Module]
+    q: nn.Module
+    k: nn.Module
+    q_norm: nn.Module | None
+    k_norm: nn.Module | None
+    queries: Callable[[Tensor], Tensor] = lambda made: made
+    keys: Callable[[Tensor], Tensor] = lambda made: made
+
+
+def modules_of(stack: Stack, layer: int) -> LayerModules:
+    """Return the modules of our own stack."""
+    attention = attention_of(stack, layer)
+    blocks = list(stack.blocks)[: layer + 1]
+    return LayerModules(stack, stack.embed.norm, blocks, attention.q, attention.k, attention.q_norm, attention.k_norm)
+
+
 class HeadCapture:
-    """One query of one head, followed through a layer: a recorder that also listens to the layer's modules.
+    """One query of one head, followed through a layer: a recorder that also listens to modules of the model.
 
     Args:
-        stack: The model.
+        modules: What makes the layer's queries and keys.
         layer: Number of the layer.
         head: Number of the query head.
         query: Position of the query.
@@ -34,17 +69,17 @@ class HeadCapture:
     Attributes:
         found: Name to numbers. Inputs: `embedded` (D,), `stream` (layers, D) what enters each block up to this one,
             `x` (D,) what queries are made of. Queries and keys: `q`, `k` as projected, `q_norm`, `k_norm` as normed,
-            `cos`, `sin` (n, R) of every position, all where there are such; `q_used` (E,), `k_used` (K, E) and `v`
-            (K, Ev) as attention took them. The row: `scores`, `scaled`, `masked`, `weights`, `bias` (K,), `output`
-            (Ev,), `sink` (2,) the head's logit and what it takes, where there are such. `out` (D, Ev): this head's part
-            of the output projection.
+            where they are; `q_used` (E,), `k_used` (K, E) and `v` (K, Ev) as attention took them. The row: `scores`,
+            `scaled`, `masked`, `weights`, `bias` (K,), `output` (Ev,), `sink` (2,) the head's logit and what it takes,
+            where there are such. `out` (D, Ev): this head's part of the output projection.
         sources: What keys are made of, (K, D), on the model's device.
     """
 
-    def __init__(self, stack: Stack, layer: int, head: int, query: int, n_keys: int) -> None:
-        c = stack.config
-        self.stack, self.layer, self.head, self.query, self.n_keys = stack, layer, head, query, n_keys
-        self.group = head // (c.n_heads // c.n_kv_heads)  # the key/value head that serves this one
+    def __init__(self, modules: LayerModules, layer: int, head: int, query: int, n_keys: int) -> None:
+        self._modules, self._config = modules, modules.stack.config
+        self.layer, self.head, self.query, self.n_keys = layer, head, query, n_keys
+        # the key/value head that serves this one
+        self.group = head // (self._config.n_heads // self._config.n_kv_heads)
         self.heads: Sequence[int] = [head]
         self.rows: Sequence[int] = [query]
         self.found: dict[str, Numbers] = {}
@@ -84,59 +119,65 @@ class HeadCapture:
 
     @contextmanager
     def capturing(self) -> Iterator[None]:
-        """Capture what the stack computes while it runs."""
-        attention = attention_of(self.stack, self.layer)
+        """Capture what the model computes while it runs."""
+        layer, c = self._modules, self._config
         handles = [
-            self.stack.embed.norm.register_forward_pre_hook(self._embedded),
-            attention.register_forward_pre_hook(self._entered),
-            attention.q.register_forward_hook(self._projected("q", self.query, self.head)),
-            attention.k.register_forward_hook(self._projected("k", slice(None), self.group)),
-            *(block.register_forward_pre_hook(self._stream) for block in list(self.stack.blocks)[: self.layer + 1]),
+            module.register_forward_pre_hook(hook, with_kwargs=True)
+            for module, hook in ((layer.embedded, self._embedded), *((block, self._stream) for block in layer.blocks))
         ]
-        if attention.q_norm is not None and attention.k_norm is not None:
-            handles.append(attention.q_norm.register_forward_hook(self._normed("q_norm", self.query, self.head)))
-            handles.append(attention.k_norm.register_forward_hook(self._normed("k_norm", slice(None), self.group)))
+        for name, module, norm, pick, heads, rows, head in (
+            ("q", layer.q, layer.q_norm, layer.queries, c.n_heads, self.query, self.head),
+            ("k", layer.k, layer.k_norm, layer.keys, c.n_kv_heads, slice(None), self.group),
+        ):
+            handles.append(module.register_forward_hook(self._projected(name, pick, heads, rows, head)))
+            if norm is not None:
+                handles.append(norm.register_forward_hook(self._normed(name, heads, rows, head)))
         try:
             yield
         finally:
             for handle in handles:
                 handle.remove()
 
-    def _embedded(self, module: nn.Module, given: tuple[Tensor, ...]) -> None:
+    def _embedded(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if "embedded" not in self.found:  # under cross-attention the context is embedded second
-            self._store("embedded", given[0][0, self.query])
+            self._store("embedded", first_argument(module, args, kwargs)[1][0, self.query])
 
-    def _stream(self, module: nn.Module, given: tuple[Any, ...]) -> None:
-        row = _to_float64(given[0][0, self.query])[None]
+    def _stream(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        row = _to_float64(first_argument(module, args, kwargs)[1][0, self.query])[None]
         self.found["stream"] = np.concatenate([self.found["stream"], row]) if "stream" in self.found else row
 
-    def _entered(self, module: nn.Module, given: tuple[Tensor, LayerContext]) -> None:
-        x, setting = given
-        self._store("x", x[0, self.query])
-        self.sources = (x if setting.context is None else setting.context)[0]
-        if setting.rotary is not None:
-            for name, table in zip(("cos", "sin"), setting.rotary, strict=True):
-                self._store(name, table)
+    def _projected(
+        self, name: str, pick: Callable[[Tensor], Tensor], heads: int, rows: int | slice, head: int
+    ) -> Callable[[nn.Module, tuple[Tensor, ...], Tensor], None]:
+        """Take one head of what a projection makes, and what it is made of."""
 
-    def _projected(self, name: str, rows: int | slice, head: int) -> Callable[[nn.Module, Any, Tensor], None]:
-        """Take one head of what a projection makes."""
-        width = self.stack.config.d_head
-
-        def listen(module: nn.Module, given: Any, made: Tensor) -> None:
-            self._store(name, made[0, rows, head * width : (head + 1) * width])
+        def listen(module: nn.Module, given: tuple[Tensor, ...], made: Tensor) -> None:
+            if name == "q":
+                self._store("x", given[0][0, rows])
+            else:
+                self.sources = given[0][0]
+            self._store(name, pick(made)[0].reshape(-1, heads, self._config.d_head)[rows, head])
 
         return listen
 
-    def _normed(self, name: str, rows: int | slice, head: int) -> Callable[[nn.Module, Any, Tensor], None]:
+    def _normed(
+        self, name: str, heads: int, rows: int | slice, head: int
+    ) -> Callable[[nn.Module, tuple[Tensor, ...], Tensor], None]:
         """Take one head of what a norm over queries or keys makes."""
 
-        def listen(module: nn.Module, given: Any, made: Tensor) -> None:
-            if self.stack.config.qk_norm == "whole":
-                width = self.stack.config.d_head
-                made = made.reshape(*made.shape[:2], -1, width).transpose(1, 2)
-            self._store(name, made[0, head, rows])
+        def listen(module: nn.Module, given: tuple[Tensor, ...], made: Tensor) -> None:
+            # (1, T, H·E) or (1, T, H, E); a model that norms (1, H, T, E) has transposed what was projected
+            if made.ndim == 4 and not given[0].is_contiguous():
+                made = made.transpose(1, 2)
+            self._store(f"{name}_norm", made.reshape(-1, heads, self._config.d_head)[rows, head])
 
         return listen
+
+
+def first_argument(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[str, Any]:
+    """Return the name and value of the first argument of a module, which is its input."""
+    name = next(iter(inspect.signature(module.forward).parameters))
+    return name, args[0] if args else kwargs.get(name)
 
 
 def attention_of(stack: Stack, layer: int) -> Attention:
@@ -210,3 +251,13 @@ def wavelengths(stack: Stack, layer: int, n: int) -> Numbers | None:
     frequencies, _ = rotary_frequencies(rope, int(stack.config.d_head * rope.fraction), n, torch.device("cpu"))
     found: Numbers = 2 * np.pi / frequencies.double().numpy()
     return found
+
+
+def rotary(stack: Stack, layer: int, n: int) -> tuple[Numbers, Numbers] | None:
+    """Compute cos and sin of n positions, (n, R) each, in the model's type; None where nothing is rotated."""
+    rope = stack.config.rope_of(layer)
+    if rope is None:
+        return None
+    like, width = stack.embed.tokens.weight, int(stack.config.d_head * rope.fraction)
+    cos, sin = rotary_tables(rope, width, [n], n, like.device, like.dtype)
+    return _to_float64(cos), _to_float64(sin)

@@ -95,7 +95,6 @@ def test_texts_that_are_none(text, said):
         (lambda: attnscope.explain(TEXT), "query: explain needs one token; use query=WORD or"),
         (lambda: attnscope.explain(TEXT, query=[0, 1]), "query: '0,1' is 2 tokens: 0 The, 1 bank; select one by its"),
         (lambda: attnscope.explain(TEXT, query=0, layer="mean"), "explain needs a single layer, not a mean; use one"),
-        (lambda: attnscope.explain(TEXT, query=0, engine="transformers"), "remove engine, or use inspect"),
         (lambda: attnscope.explain(TEXT, query=0, top=0), "top: 0 is out of range"),
         (lambda: attnscope.explain(TEXT, query=0, stages="weights"), "explain() has no argument 'stages'"),
         (lambda: attnscope.compare(TEXT, mask="own"), "mask: 'own' needs another mask to be compared with; pass a"),

@@ -11,7 +11,7 @@ from attnscope.config import RunConfig, TextInput
 from attnscope.engines.opening import open_source
 from attnscope.errors import AttnscopeError, UsageError
 from attnscope.explanation import explain
-from attnscope.model.head_capture import HeadCapture
+from attnscope.model.head_capture import HeadCapture, modules_of
 from attnscope.pipeline import inspect
 from attnscope.report import STAGES, to_json
 from tests.helpers.explanation_arithmetic import assert_sums, failed
@@ -204,6 +204,6 @@ def test_listening_ends_with_the_walk():
         .load(1, torch.float32, torch.device("cpu"))
         .module
     )
-    with pytest.raises(AttnscopeError), HeadCapture(stack, 0, 0, 0, 5).capturing():
+    with pytest.raises(AttnscopeError), HeadCapture(modules_of(stack, 0), 0, 0, 0, 5).capturing():
         raise AttnscopeError("interrupted")
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in stack.modules())

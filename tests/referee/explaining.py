@@ -66,7 +66,7 @@ def call(models: Models, seed: int, number: int) -> Explaining:
         head=random.choice((None, "0", "1", "-1")),
         query=str(random.choice((random.randrange(count), -1))),
         key=",".join(map(str, keys)) if random.random() < 0.5 else None,
-        stage=None, top=None, by=None, pool=None, no_special=False, engine=None,
+        stage=None, top=None, by=None, pool=None, no_special=False,
     )  # fmt: skip
     return Explaining(made, random.choice((None, None, 1, 3, 70)))
 

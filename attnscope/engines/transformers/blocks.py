@@ -4,7 +4,6 @@ The other inputs of a layer (masks, rotary tables, a position bias) are those th
 repeated for every text of a batch.
 """
 
-import inspect
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
@@ -14,6 +13,7 @@ from torch import Tensor, nn
 from attnscope.engines.transformers.interface import AttentionCapture, StopForward, capturing
 from attnscope.errors import AttnscopeError
 from attnscope.masks.terms import Mask
+from attnscope.model.head_capture import first_argument
 from attnscope.model.hooks import AttentionHooks
 from attnscope.model.inputs import AttentionInputs
 from attnscope.model.stack import BlockObserver
@@ -78,7 +78,7 @@ class BlockRerunner:
         if not seen:
             return
         layer, mask = seen[0]
-        name, x = _first(module, args, kwargs)
+        name, x = first_argument(module, args, kwargs)
         y = output if isinstance(output, Tensor) else next(iter(output), None)
         if len(seen) > 1 or not isinstance(x, Tensor) or not isinstance(y, Tensor) or x.shape != y.shape or x.ndim != 3:
             raise cannot_rerun(layer)
@@ -116,12 +116,6 @@ def cannot_rerun(layer: int) -> AttnscopeError:
     """Return the refusal of a model whose layers are not modules that take and give hidden states."""
     found = f"layer {layer} is no module of the model that can be run by itself"
     return AttnscopeError(found, where="--engine transformers", hint="use rollout, or --engine native")
-
-
-def _first(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[str, Any]:
-    """Return the name and value of the first argument of a module, which is its input."""
-    name = next(iter(inspect.signature(module.forward).parameters))
-    return name, args[0] if args else kwargs.get(name)
 
 
 def _repeated(value: Any, count: int) -> Any:

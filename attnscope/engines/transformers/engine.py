@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from attnscope.engines.protocol import EngineSettings, UncutRun
 from attnscope.engines.transformers.blocks import BlockRerunner, cannot_rerun, find_blocks
 from attnscope.engines.transformers.interface import AttentionCapture, StopForward, capturing, unsupported_attention
+from attnscope.engines.transformers.layer_modules import layer_modules
 from attnscope.engines.transformers.loading import TransformersModel
 from attnscope.engines.transformers.output_head import apply_head
 from attnscope.engines.transformers.projections import value_and_output
@@ -21,6 +22,7 @@ from attnscope.masks.terms import Causal, Mask, MaskTerm, Own, SlidingWindow
 from attnscope.model.attention import attend
 from attnscope.model.batch import Batch, TokenTensors
 from attnscope.model.cuts import Variant, cuts_of_layer
+from attnscope.model.head_capture import LayerModules
 from attnscope.model.hooks import AttentionHooks
 from attnscope.model.inputs import AttentionInputs
 from attnscope.model.masks import build_mask, intersect, padding_mask
@@ -248,6 +250,10 @@ class TransformersEngine:
     def value_and_output(self, layer: int) -> tuple[Tensor, Tensor] | str:
         """Return weights of the value and of the output projection, in architectures that the native engine knows."""
         return value_and_output(self.loaded, layer)
+
+    def modules_of(self, layer: int) -> LayerModules:
+        """Return the modules of a layer, in architectures that the native engine knows."""
+        return layer_modules(self.loaded, layer)
 
     def holding(self, layer: int) -> AbstractContextManager[None]:
         """Do nothing: all weights are in memory."""

@@ -1,4 +1,9 @@
-"""Find the weights that compute values and outputs in a model of `transformers`, by the names of our families."""
+"""Find the weights of attention in a model of `transformers`, by the names of our families."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
 
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
@@ -7,9 +12,92 @@ from attnscope.engines.transformers.loading import TransformersModel
 from attnscope.errors import AttnscopeError
 from attnscope.families import FAMILIES
 from attnscope.families.names import Names, find_prefix
-from attnscope.model.checkpoint import parameter_slice
+from attnscope.model.checkpoint import ParameterSlice, parameter_slice
 
 _PLAIN = (nn.Linear, Conv1D)  # exactly these: a subclass, such as that of an adapter, may add something to its weight
+
+
+@dataclass(frozen=True)
+class FoundParameter:
+    """One of our parameters in a model of transformers.
+
+    Attributes:
+        name: The model's name for its parameter.
+        tensor: That parameter.
+        module: The module that has it.
+        piece: Where in it ours is.
+    """
+
+    name: str
+    tensor: Tensor
+    module: nn.Module
+    piece: ParameterSlice
+
+    def value(self) -> Tensor:
+        """Return our parameter, laid (out, in)."""
+        return self.piece.extract(self.tensor.T if self.piece.transposed else self.tensor)
+
+
+def names_of(model: Any) -> Names:
+    """Return the names that a model has for our parameters.
+
+    Raises:
+        AttnscopeError: No family serves its `model_type`, or its token embedding is not there.
+    """
+    family = FAMILIES.get(model.config.model_type)
+    if family is None:
+        found = f"which weights compute attention in '{model.config.model_type}' is not known"
+        raise AttnscopeError(found, where="model", hint=f"known: {', '.join(FAMILIES)}")
+    held = dict(model.named_parameters(remove_duplicate=False))
+    return Names(family, find_prefix(family, held, "model"), held, "model")
+
+
+def find_parameter(
+    model: nn.Module, names: Names, shapes: Mapping[str, tuple[int, ...]], ours: str, n_heads: int
+) -> FoundParameter:
+    """Find one of our parameters.
+
+    Args:
+        model: The model.
+        names: See `names_of`.
+        shapes: Shape of every parameter outside of blocks, and of block 0, that may share its tensor.
+        ours: The parameter.
+        n_heads: Query heads.
+
+    Raises:
+        AttnscopeError: It is not there, or not what the family has there.
+    """
+    place, first = names.find(ours), re.sub(r"^blocks\.\d+\.", "blocks.0.", ours)
+    path, _, kind = place.tensor.rpartition(".")
+    module = model.get_submodule(path)
+    piece = parameter_slice(names.family, ours, first, shapes, place, n_heads)
+    found = FoundParameter(place.tensor, module.get_parameter(kind), module, piece)
+    if tuple(found.tensor.shape) != piece.source_shape():
+        raise _unexpected(found, names)
+    return found
+
+
+def find_projection(
+    model: nn.Module, names: Names, shapes: Mapping[str, tuple[int, ...]], ours: str, n_heads: int
+) -> FoundParameter:
+    """Find the weight of a projection that does nothing besides multiplying by it; see `find_parameter`.
+
+    Raises:
+        AttnscopeError: It is not there, or not what the family has there.
+    """
+    found = find_parameter(model, names, shapes, ours, n_heads)
+    if type(found.module) not in _PLAIN:
+        raise _unexpected(found, names)
+    around = model.get_submodule(found.name.rsplit(".", 2)[0])
+    if not type(around).__module__.startswith("transformers."):  # it may do more with its values
+        raise AttnscopeError(f"'{type(around).__name__}' is no module of transformers", where="model")
+    return found
+
+
+def _unexpected(found: FoundParameter, names: Names) -> AttnscopeError:
+    what = f"{type(found.module).__name__}, {' × '.join(map(str, found.tensor.shape))}"
+    said = f"'{found.name}' ({what}) is not what a '{names.family.name}' has there"
+    return AttnscopeError(said, where="model")
 
 
 def value_and_output(loaded: TransformersModel, layer: int) -> tuple[Tensor, Tensor] | str:
@@ -23,9 +111,6 @@ def value_and_output(loaded: TransformersModel, layer: int) -> tuple[Tensor, Ten
         The weights, laid (out, in); where they are not known, why.
     """
     model, part = loaded.model, loaded.parts[loaded.chosen]
-    family = FAMILIES.get(model.config.model_type)
-    if family is None:
-        return f"which weights compute the values of '{model.config.model_type}' is not known"
     width, first = loaded.d_model, "blocks.0.attention."
     shapes = {
         f"{first}q.weight": (part.n_heads * part.d_head, width),
@@ -33,21 +118,12 @@ def value_and_output(loaded: TransformersModel, layer: int) -> tuple[Tensor, Ten
         f"{first}v.weight": (part.n_kv_heads * part.d_value, width),
         f"{first}out.weight": (width, part.n_heads * part.d_value),
     }
-    held = dict(model.named_parameters(remove_duplicate=False))
-    found = []
-    for name in (f"{first}v.weight", f"{first}out.weight"):
-        ours = name.replace("blocks.0.", f"blocks.{layer}.")
-        try:
-            place = Names(family, find_prefix(family, held, "model"), held, "model").find(ours)
-        except AttnscopeError as e:
-            return e.found
-        piece = parameter_slice(family, ours, name, shapes, place, part.n_heads)
-        path, tensor = place.tensor.rpartition(".")[0], held[place.tensor]
-        module, around = model.get_submodule(path), model.get_submodule(path.rpartition(".")[0])
-        if type(module) not in _PLAIN or tuple(tensor.shape) != piece.source_shape():
-            shape = " × ".join(map(str, tensor.shape))
-            return f"'{place.tensor}' ({type(module).__name__}, {shape}) is not what a '{family.name}' has there"
-        if not type(around).__module__.startswith("transformers."):  # it may do more with its values
-            return f"'{type(around).__name__}' is no module of transformers"
-        found.append(piece.extract(tensor.T if piece.transposed else tensor))
-    return found[0], found[1]
+    try:
+        names = names_of(model)
+        value, output = (
+            find_projection(model, names, shapes, f"blocks.{layer}.attention.{name}.weight", part.n_heads).value()
+            for name in ("v", "out")
+        )
+    except AttnscopeError as e:
+        return e.found
+    return value, output

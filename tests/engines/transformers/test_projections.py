@@ -92,7 +92,7 @@ def extended(model):
 @pytest.mark.parametrize(
     ("kind", "change", "reason"),
     [
-        ("opt", lambda model: None, "which weights compute the values of 'opt' is not known"),
+        ("opt", lambda model: None, "which weights compute attention in 'opt' is not known"),
         ("llama", adapted, "the tensor 'layers.0.self_attn.v_proj.weight' is missing"),
         ("llama", replaced, "'layers.1.self_attn.o_proj.weight' (Doubled, 32 × 32) is not what a 'llama' has there"),
         ("llama", extended, "'Own' is no module of transformers"),

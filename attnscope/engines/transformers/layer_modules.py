@@ -1,0 +1,57 @@
+"""Find the modules of a `transformers` model that make the queries and keys of one layer."""
+
+import json
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from attnscope.engines.transformers.loading import TransformersModel
+from attnscope.engines.transformers.projections import FoundParameter, find_parameter, find_projection, names_of
+from attnscope.errors import AttnscopeError
+from attnscope.families import open_config
+from attnscope.model.head_capture import LayerModules
+from attnscope.model.stack import Stack
+
+
+def layer_modules(loaded: TransformersModel, layer: int) -> LayerModules:
+    """Return the modules that make a layer's queries and keys, with their parameters as those of our stack.
+
+    Args:
+        loaded: The model.
+        layer: Number of the layer.
+
+    Raises:
+        AttnscopeError: No family describes the model, or a module is not what its family has there.
+    """
+    model = loaded.model
+    names = names_of(model)
+    config = open_config(json.loads(model.config.to_json_string()), "model.config").config
+    with torch.device("meta"):
+        stack = Stack(config, layer + 1)
+    shapes = {name: tuple(parameter.shape) for name, parameter in stack.named_parameters()}
+    attention = f"blocks.{layer}.attention."
+    projections = {name: f"{attention}{name}.weight" for name in ("q", "k")}
+    found: dict[str, FoundParameter] = {}
+    try:
+        for name in shapes:
+            if name.startswith(("embed.", f"blocks.{layer}.norm_attention.", f"{attention}q", f"{attention}k")):
+                find = find_projection if name in projections.values() else find_parameter
+                found[name] = find(model, names, shapes, name, config.n_heads)
+    except AttnscopeError as e:
+        hint = "explain does not follow adapters or code of its own in attention"
+        raise AttnscopeError(e.found, where="model", hint=hint) from e
+    stack.load_state_dict({name: one.value().detach() for name, one in found.items()}, strict=False, assign=True)
+
+    listed = (names.prefix + names.any_block()).partition("{l}")[0]
+    blocks = [model.get_submodule(f"{listed}{number}") for number in range(layer + 1)]
+    norms = [found.get(f"{attention}{name}.weight") for name in ("q_norm", "k_norm")]
+    q, k = (found[name] for name in projections.values())
+    q_norm, k_norm = (None if norm is None else norm.module for norm in norms)
+    embedded = found["embed.norm.weight"].module if config.embedding_norm else blocks[0]
+    return LayerModules(stack.eval(), embedded, blocks, q.module, k.module, q_norm, k_norm, _taken(q), _taken(k))
+
+
+def _taken(projection: FoundParameter) -> Callable[[Tensor], Tensor]:
+    """Return a function that takes our part of what a projection makes, (1, T, rows of its weight)."""
+    return lambda made: projection.piece.extract(made[0].T).T[None]
