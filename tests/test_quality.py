@@ -2,6 +2,7 @@
 
 import ast
 from functools import cache
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -128,6 +129,17 @@ def test_imports_keep_their_direction(path):
             inside = path.relative_to(PACKAGE).as_posix()
             allowed = OTHERS[top].split()
             assert any(inside == f"{a}.py" or inside.startswith(f"{a}/") for a in allowed), f"{top} in {inside}"
+
+
+def test_no_module_imports_itself_by_way_of_others():
+    """Not even where imports wait in functions: modules of a circle can only be understood, or moved, together."""
+    modules = {".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path for path in FILES}
+    below = {name: {there for there, _ in imports(parsed(path))} & modules.keys() for name, path in modules.items()}
+    sorter = TopologicalSorter(below)
+    try:
+        sorter.prepare()
+    except CycleError as e:
+        pytest.fail(" → ".join(reversed(e.args[1])))
 
 
 def views_seen_by(folder):

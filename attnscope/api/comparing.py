@@ -5,9 +5,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attnscope.api.model import new_session, opened, placed, running
 from attnscope.api.options import indices, mask_name, positions, run_values, texts_of
 from attnscope.api.results import CompareResult, InspectResult
+from attnscope.api.running import new_session, opened, placed, running
 from attnscope.arguments import tolerance
 from attnscope.config import RunConfig, TextInput
 from attnscope.errors import UsageError

@@ -69,9 +69,11 @@ def convert(source: Path, target: Path, table: str | None = None, *, force: bool
         here.extra.require(here.ending)
     with _replacing(target, force=force) as temporary:
         if not here.table:
-            return here.write(Dump(source), temporary), "records"
-        what, rows = ("rows", there.read(source)) if there.table else _rows(report or Dump(source), table)
-        return here.write(rows, temporary), what
+            return copying.WRITERS[here.layout](Dump(source), temporary), "records"
+        what, rows = (
+            ("rows", tables.READERS[there.layout](source)) if there.table else _rows(report or Dump(source), table)
+        )
+        return tables.WRITERS[here.layout](rows, temporary), what
 
 
 def write_document(order: DumpConfig, on_progress: DumpProgress) -> Summary:

@@ -63,3 +63,6 @@ def write_document(dump: Dump, target: Path) -> int:
         assert dump.end is not None
         file.write(b'\n],"end":' + encode(dump.end) + b"}\n")
     return count
+
+
+WRITERS = {"lines": write_lines, "shards": write_shards, "document": write_document}  # by layout of a format

@@ -60,7 +60,7 @@ class Dump:
 
     def __post_init__(self) -> None:
         known = format_of(self.path)
-        read = read_lines if known is None or known.table else known.read
+        read = read_document if known is not None and known.layout == "document" else read_lines
         self._lines: Iterator[bytes] = read(self.path)
         first = next(self._lines, None)
         if first is None or not first.startswith(MAGIC):

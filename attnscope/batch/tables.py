@@ -390,3 +390,7 @@ def _numbers(name: str, cells: Sequence[str], *, empty: bool) -> Any:
     if not (np.abs(found[there]) <= np.finfo(np.float32).max).all():
         raise ValueError
     return found.astype(np.float32)
+
+
+READERS = {"csv": read_csv, "parquet": read_parquet}  # by layout of a format
+WRITERS = {"csv": write_csv, "parquet": write_parquet}

@@ -1,0 +1,116 @@
+"""What every call does around a run: which model is named, one run at a time, and live models that are borrowed."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from threading import RLock
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from attnscope.api.options import Model, OpenArguments, indices, model_path, run_values, tokenizer_path
+from attnscope.api.words import python_words
+from attnscope.config import RunConfig, TextInput
+from attnscope.errors import UsageError
+
+if TYPE_CHECKING:
+    from attnscope.engines.transformers.opening import LiveModel
+    from attnscope.pipeline import Session
+
+_RUNNING = RLock()  # runs go one after the other: they share torch's number of threads, and so their last bits
+
+
+def new_session(live: "Mapping[str, LiveModel]", texts: Sequence[TextInput] = ()) -> "Session":
+    """Return a session in somebody else's process."""
+    from attnscope.pipeline import Session
+
+    return Session(texts, live=live, own_process=False)
+
+
+def opened(
+    model: Model | None, options: Mapping[str, Any], others: "Mapping[str, LiveModel] | None" = None
+) -> "tuple[dict[str, Any], dict[str, LiveModel]]":
+    """Return the fields of a RunConfig that say which model runs and how; live models of transformers by their names.
+
+    Args:
+        model: What was named.
+        options: See OpenArguments.
+        others: Live models that have their names already.
+
+    Raises:
+        UsageError: The arguments contradict each other, or a value is none that the argument takes.
+    """
+    with python_words():
+        names = tuple(OpenArguments.__annotations__)
+        values = run_values({name: value for name, value in options.items() if name in names})
+        if model is not None and "config" in values:
+            raise UsageError("model and config cannot be used together", hint="pass one of them")
+        if "adapter" in values and "config" in values:
+            raise UsageError("adapter and config cannot be used together", hint="an adapter belongs to a model")
+        if model is not None and not isinstance(model, str) and not hasattr(model, "__fspath__"):
+            return _live(model, options.get("tokenizer"), values, others or {})
+        if (tokenizer := options.get("tokenizer")) is not None:
+            values["tokenizer"] = tokenizer_path(tokenizer)
+        return values | ({} if model is None else {"model": model_path(model)}), {}
+
+
+def _live(
+    model: Any, tokenizer: object, values: dict[str, Any], others: "Mapping[str, LiveModel]"
+) -> "tuple[dict[str, Any], dict[str, LiveModel]]":
+    from attnscope.engines.transformers.opening import LiveModel, is_pretrained
+
+    if not is_pretrained(model):
+        hint = "pass a folder, the name of a bundled sample, or a transformers model"
+        raise UsageError(f"a {type(model).__name__} is not a model", where="model", hint=hint)
+    from attnscope.engines.transformers.live import check_live
+
+    dtype, device = check_live(model)
+    own = {"engine": "transformers", "dtype": dtype, "device": device}
+    for name, value in own.items():
+        if name in values and values[name] != value:
+            hint = f"leave {name} out"
+            raise UsageError(f"'{values[name]}' contradicts the model, which is '{value}'", where=name, hint=hint)
+    if "adapter" in values:
+        hint = "load it into the model with peft"
+        raise UsageError("only a checkpoint takes an adapter", where="adapter", hint=hint)
+    for name, found in (
+        ("hash_weights", "files to hash"),
+        ("ignore_key", "config.json"),
+        ("trust_config", "config.json"),
+    ):
+        if values.get(name):
+            raise UsageError(f"a model in memory has no {found}", where=name, hint="leave it out")
+    path = str(model.config.name_or_path or "")
+    name = plain = f"{type(model).__name__} ({path})" if path else type(model).__name__
+    count = 1
+    while name in others and others[name].model is not model:
+        count += 1
+        name = f"{plain} {count}"
+    return values | own | {"model": name}, {name: LiveModel(model, tokenizer, name)}
+
+
+@contextmanager
+def running(session: "Session", live: "Mapping[str, LiveModel]", progress: Any = None) -> Iterator[None]:
+    """Let one run at a time in; borrow live models meanwhile, and give torch its number of threads back."""
+    if progress is not None and not callable(progress):
+        raise UsageError(f"{progress!r:.80} cannot be called", where="progress", hint="pass a function")
+    from attnscope.engines.torch_setup import restore_threads
+
+    with _RUNNING, ExitStack() as stack:
+        stack.callback(restore_threads)
+        for one in live.values():
+            from attnscope.engines.transformers.live import borrowed
+
+            stack.enter_context(borrowed(one.model))
+        session.report_to(progress)
+        yield
+
+
+def placed(session: "Session", run: RunConfig, options: Mapping[str, Any]) -> RunConfig:
+    """Return a run whose slices of layers and heads have become numbers, of which the model says how many there are."""
+    for name in ("layer", "head"):
+        value = options.get(name)
+        if isinstance(value, slice):
+            config = session.source(run).config
+            count = config.n_layers if name == "layer" else config.n_heads
+            run = msgspec.structs.replace(run, **{name: indices(name, value, count)})
+    return run
