@@ -84,17 +84,13 @@ BoolMatrix = np.ndarray[Any, np.dtype[np.bool_]]
 Mask = str | BoolMatrix | TorchTensor
 
 
-class OpenArguments(TypedDict, total=False):
-    """How a model is opened and run.
+class MachineArguments(TypedDict, total=False):
+    """How a model runs, the same on every side of a comparison.
 
     Attributes:
         tokenizer: A tokenizer that replaces the model's own: the path of a tokenizer.json, of a vocabulary file, or of
             a folder with one; for a model of transformers also a tokenizer object.
-        config: A stack described in TOML: a file, or the name of a bundled one.
-        adapter: Folder of a LoRA adapter to add to the model's weights.
-        dtype: Data type of the model (a name or a torch.dtype); scores and softmax are always float32.
         device: Device to run on: `auto`, `cpu`, `cuda`, `cuda:1`, or a torch.device.
-        engine: Engine that computes queries, keys and values: `native`, or `transformers`.
         part: Attention of an encoder-decoder to show (`encoder`, `decoder` or `cross`), with `engine="transformers"`.
         max_memory: Limit on memory in bytes (or `"1.5G"`); None for half of the free memory.
         threads: Number of CPU threads; None for OMP_NUM_THREADS, or the CPUs available to this process.
@@ -105,17 +101,29 @@ class OpenArguments(TypedDict, total=False):
     """
 
     tokenizer: object
-    config: str | os.PathLike[str] | None
-    adapter: str | os.PathLike[str] | None
-    dtype: Dtype | TorchDtype
     device: str | TorchDevice
-    engine: EngineWord
     part: PartWord | None
     max_memory: int | str | None
     threads: int | None
     hash_weights: bool
     ignore_key: str | Sequence[str] | None
     trust_config: bool
+
+
+class OpenArguments(MachineArguments, total=False):
+    """How a model is opened and run; see MachineArguments for the rest.
+
+    Attributes:
+        config: A stack described in TOML: a file, or the name of a bundled one.
+        adapter: Folder of a LoRA adapter to add to the model's weights.
+        dtype: Data type of the model (a name or a torch.dtype); scores and softmax are always float32.
+        engine: Engine that computes queries, keys and values: `native`, or `transformers`.
+    """
+
+    config: str | os.PathLike[str] | None
+    adapter: str | os.PathLike[str] | None
+    dtype: Dtype | TorchDtype
+    engine: EngineWord
 
 
 class _Named(TypedDict, total=False):
@@ -315,22 +323,14 @@ class ModelCompareArguments(_Masking, total=False):
     relative: float | None
 
 
-class CompareArguments(ModelCompareArguments, total=False):
+class CompareArguments(ModelCompareArguments, MachineArguments, total=False):
     """All that `attnscope.compare` takes besides texts or reports."""
 
     model: Model | list[Model] | None
-    tokenizer: object
     config: str | os.PathLike[str] | list[str | os.PathLike[str]] | None
     adapter: str | os.PathLike[str] | list[str | os.PathLike[str] | None] | None
     dtype: Dtype | TorchDtype | list[Dtype | TorchDtype]
-    device: str | TorchDevice
     engine: EngineWord | list[EngineWord]
-    part: PartWord | None
-    max_memory: int | str | None
-    threads: int | None
-    hash_weights: bool
-    ignore_key: str | Sequence[str] | None
-    trust_config: bool
 
 
 def check_names(function: str, given: Mapping[str, Any], known: type) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from attnscope.batch.header import MEASURES, Grouping, Settings
-from attnscope.planning.record_parts import PARTS, Quantities
+from attnscope.planning.record_parts import numbers_of_head
 
 MIN_PADDED_TOKENS = 16  # smallest number of tokens of a text that may be padded
 
@@ -56,12 +56,10 @@ def count_values(settings: Settings, units: int, sizes: tuple[int, int, int], d_
         d_value: Width of a head's values.
     """
     queries, keys, sources = sizes
-    of_a_unit = Quantities(
-        texts=1,
-        units=1,
-        sources=sources,
+    return units * numbers_of_head(
+        settings.keep,
         rows=queries,
-        counted=queries,
+        sources=sources,
         cells=queries * sum(d_value if stage == "output" else keys for stage in settings.stages),
         top=min(settings.top, sources),
         measures=len(MEASURES[settings.by]),
@@ -69,7 +67,6 @@ def count_values(settings: Settings, units: int, sizes: tuple[int, int, int], d_
         pool=min(settings.pool, sources),
         place=1,
     )
-    return units * sum(PARTS[name].numbers(of_a_unit) for name in settings.keep)
 
 
 def group_texts(sizes: Sequence[TextSize], bounds: Grouping) -> list[list[int]]:

@@ -9,7 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Literal, Protocol, TypeVar
 
 from attnscope.batch.background import BackgroundWriter, RecordSink
 from attnscope.batch.groups import TextSize, group_texts
@@ -174,11 +174,11 @@ class Runner(Generic[T]):
 
     def _prepared(self, item: Item) -> "T | Record":
         if item.text is None:
-            return failed(item, str(item.error))
+            return record_of(item, "failed", error=str(item.error))
         try:
             ready = self._work.prepare(item)
         except AttnscopeError as e:
-            return failed(item, _without_location(e, item))
+            return record_of(item, "failed", error=_without_location(e, item))
         return ready
 
     def _check_same(self, window: "Sequence[tuple[Item, T | Record, TextSize]]") -> None:
@@ -200,7 +200,7 @@ class Runner(Generic[T]):
             chosen = [places[i] for i in group]
             item, _, size = window[chosen[0]]
             if len(chosen) == 1 and size.held > self._holds:  # in a group all the same, so that others don't change
-                found[chosen[0]] = failed(item, too_large(size.held))
+                found[chosen[0]] = record_of(item, "failed", error=too_large(size.held))
                 continue
             if max(chosen) >= first:
                 self._check_room([window[place][2].values for place in chosen], self._holds)
@@ -230,7 +230,7 @@ class Runner(Generic[T]):
             raise
         except AttnscopeError as e:
             if len(group) == 1:
-                return [failed(group[0][0], _without_location(e, group[0][0]))]
+                return [record_of(group[0][0], "failed", error=_without_location(e, group[0][0]))]
         return [self._process_group([one])[0] for one in group]
 
     def _write(
@@ -263,25 +263,20 @@ class Runner(Generic[T]):
             self.summary.failures.append(f"{item.line}: {record.error}")
 
 
-def failed(item: Item, why: str) -> Record:
-    """Return the record of a text that could not be done."""
-    return without_findings(item, "failed", why)
-
-
-def without_findings(item: Item, status: str, why: str) -> Record:
-    """Return the record of a text without findings."""
+def record_of(item: Item, status: Literal["ok", "skipped", "failed"], **found: Any) -> Record:
+    """Return the record of a text, with what was found, or why there is nothing (`error`)."""
     text = item.text
     return Record(
         item.index,
         item.id,
         item.line,
         item.hash,
-        "skipped" if status == "skipped" else "failed",
-        error=why,
+        status,
         text=None if text is None else text.text,
         pair=None if text is None else text.pair,
         context=None if text is None else text.context,
         fields=item.fields,
+        **found,
     )
 
 

@@ -12,7 +12,7 @@ from attnscope.batch.groups import TextSize, count_values
 from attnscope.batch.header import MEASURES, Settings
 from attnscope.batch.items import Item
 from attnscope.batch.records import Record, gather_parts
-from attnscope.batch.runner import without_findings
+from attnscope.batch.runner import record_of
 from attnscope.checkpoints.source import ModelSource
 from attnscope.config import RunConfig
 from attnscope.errors import UsageError
@@ -133,10 +133,11 @@ class ModelWorker:
         """Tokenize a text and plan what is shown of it, or return the record of a text that is skipped."""
         assert item.text is not None
         if not item.text.text.strip():
-            return without_findings(item, "skipped", "the text is blank" if item.text.text else "the text is empty")
+            why = "the text is blank" if item.text.text else "the text is empty"
+            return record_of(item, "skipped", error=why)
         text_plan = plan_text(self._run, self._source, item.text, clip=True)
         if all(token.special for token in text_plan.tokens):
-            return without_findings(item, "skipped", "the text has only special tokens")
+            return record_of(item, "skipped", error="the text has only special tokens")
         sources = text_plan.context or text_plan.tokens
         shown = len(text_plan.queries), len(text_plan.keys), len(sources)
         values = count_values(self._settings, self._units, shown, self._source.config.d_value)
@@ -256,16 +257,9 @@ def _record(one: PreparedText, arrays: dict[str, Any], units: list[Any], setting
     unknown, _ = describe_unknown([(item.text.text, item.text.pair, text_plan.tokens)])  # empty where it knows all
     left_out = {f"rows.{name}" for name in STATISTICS if name not in settings.kept_statistics}
     parts = gather_parts({name: array for name, array in arrays.items() if name not in left_out})
-    return Record(
-        item.index,
-        item.id,
-        item.line,
-        item.hash,
+    return record_of(
+        item,
         "ok",
-        text=item.text.text,
-        pair=item.text.pair,
-        context=item.text.context,
-        fields=item.fields,
         notes=[*text_plan.notes, *filter(None, [unknown])],
         tokens=text_plan.tokens,
         sources=text_plan.context,

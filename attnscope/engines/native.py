@@ -16,6 +16,7 @@ from attnscope.model.cuts import Variant
 from attnscope.model.head_capture import LayerModules, attention_of, modules_of
 from attnscope.model.hooks import AttentionHooks
 from attnscope.model.masks import build_mask, intersect, padding_mask
+from attnscope.model.module_hooks import listening
 from attnscope.model.stack import BlockObserver, Stack
 from attnscope.model.tile import Recorder
 
@@ -108,14 +109,11 @@ class NativeEngine:
     ) -> UncutRun:
         """Run all layers, and keep what enters each: a variant starts at the first layer in which it has a cut."""
         inputs: list[Tensor] = []
-        listening = [
+        handles = [
             block.register_forward_pre_hook(lambda _, given: inputs.append(given[0])) for block in self.stack.blocks
         ]
-        try:
+        with listening(handles):
             hidden = self.forward(batch, recorders, progress, final=True)
-        finally:
-            for handle in listening:
-                handle.remove()
         assert hidden is not None
         masks = self._masks()[1]
 

@@ -4,9 +4,8 @@ A `HeadCapture` listens to modules of the model while it runs, and sees the tile
 computes attention again. What it holds is NumPy float64, each number exactly the one that the model had.
 """
 
-import inspect
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from attnscope.model.layers import Attention
+from attnscope.model.module_hooks import first_argument, listening
 from attnscope.model.positions import learned_rows, rotary_frequencies, rotary_tables, sinusoidal
 from attnscope.model.stack import Ids, Stack
 from attnscope.model.tile import Tile
@@ -117,8 +117,7 @@ class HeadCapture:
         assert self.sources is not None
         return _to_float64(self.sources[key])
 
-    @contextmanager
-    def capturing(self) -> Iterator[None]:
+    def capturing(self) -> AbstractContextManager[None]:
         """Capture what the model computes while it runs."""
         layer, c = self._modules, self._config
         handles = [
@@ -132,11 +131,7 @@ class HeadCapture:
             handles.append(module.register_forward_hook(self._projected(name, pick, heads, rows, head)))
             if norm is not None:
                 handles.append(norm.register_forward_hook(self._normed(name, heads, rows, head)))
-        try:
-            yield
-        finally:
-            for handle in handles:
-                handle.remove()
+        return listening(handles)
 
     def _embedded(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if "embedded" not in self.found:  # under cross-attention the context is embedded second
@@ -172,12 +167,6 @@ class HeadCapture:
             self._store(f"{name}_norm", made.reshape(-1, heads, self._config.d_head)[rows, head])
 
         return listen
-
-
-def first_argument(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[str, Any]:
-    """Return the name and value of the first argument of a module, which is its input."""
-    name = next(iter(inspect.signature(module.forward).parameters))
-    return name, args[0] if args else kwargs.get(name)
 
 
 def attention_of(stack: Stack, layer: int) -> Attention:

@@ -6,8 +6,8 @@ stream. A first pass captures the state between blocks and the scales of norms; 
 contributions of each head.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from attnscope.model.layers import RMSNorm
+from attnscope.model.module_hooks import listening
 from attnscope.model.recorders.base import BaseRecorder
 from attnscope.model.stack import Stack
 from attnscope.model.tile import Tile
@@ -91,18 +92,13 @@ class StreamCapture:
     def _rows(self, x: Tensor) -> Tensor:
         return x[range(len(self._positions)), self._positions].clone()
 
-    @contextmanager
-    def capturing(self) -> Iterator[None]:
+    def capturing(self) -> AbstractContextManager[None]:
         """Capture what the stack computes while it runs."""
         handles = []
         for block in self._stack.blocks:
             handles += [block.register_forward_pre_hook(self._enter), block.register_forward_hook(self._leave)]
             handles.append(block.get_submodule("norm_attention_out").register_forward_hook(self._attend))
-        try:
-            yield
-        finally:
-            for handle in handles:
-                handle.remove()
+        return listening(handles)
 
     def _enter(self, module: nn.Module, given: tuple[Any, ...]) -> None:
         self._entering.append(self._rows(given[0]))

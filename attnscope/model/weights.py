@@ -6,8 +6,9 @@ from contextlib import contextmanager
 from threading import Event
 from typing import Literal, TypeAlias
 
-import torch
 from torch import Tensor, nn
+
+from attnscope.model.workers import one_openmp_thread
 
 # a block's number, None for the embedding, or the output head
 BlockIndex: TypeAlias = int | Literal["head"] | None
@@ -96,7 +97,7 @@ class WeightStore:
 
         def parameters(piece: BlockIndex) -> dict[str, Tensor]:
             found: dict[str, Tensor] = {}
-            with _one_thread():
+            with one_openmp_thread():  # a second team of threads, on the cores of the first, slows both by half
                 for name, tensor in read(piece) if read is not None else ():
                     if stop.is_set():
                         break  # nothing waits for it any more
@@ -127,14 +128,3 @@ class WeightStore:
         if not self._keep and self._read is not None:
             for layer in layers:
                 self._blocks[layer].load_state_dict(self._nothing[layer], strict=True, assign=True)
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Let torch keep to this thread: a second team of its threads, on the cores of the first, slows both by half."""
-    usual = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(usual)  # of threads that are still to come, too

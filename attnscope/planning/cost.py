@@ -9,7 +9,7 @@ import numpy as np
 from attnscope.config import ModelConfig
 from attnscope.masks.expression import parse_mask
 from attnscope.masks.terms import MaskTerm
-from attnscope.planning.record_parts import PARTS, Quantities
+from attnscope.planning.record_parts import numbers_of_head
 from attnscope.report.info import TOP, CostRow
 from attnscope.report.row_statistics import STATISTICS
 from attnscope.selection import POOL, PRINTED
@@ -91,16 +91,5 @@ def _projection_flops(config: ModelConfig) -> int:
 def _recorded_bytes(tokens: int) -> int:
     """Return bytes that the recorders keep of one head."""
     parts = ("top", "rows", "stages") if tokens <= PRINTED else ("top", "rows", "columns", "pooled")
-    kept = Quantities(
-        texts=1,
-        units=1,
-        sources=tokens,
-        rows=tokens,
-        counted=tokens,
-        cells=_STAGES * tokens * tokens,
-        top=TOP,
-        measures=2,
-        statistics=len(STATISTICS),
-        pool=POOL,
-    )
-    return _FLOAT * sum(PARTS[name].numbers(kept) for name in parts)
+    sizes = {"top": TOP, "measures": 2, "statistics": len(STATISTICS), "pool": POOL}
+    return _FLOAT * numbers_of_head(parts, rows=tokens, sources=tokens, cells=_STAGES * tokens * tokens, **sizes)

@@ -6,7 +6,7 @@ checked when a dump is read, the limits on a group of texts, and the estimates o
 its declaration, and the function that creates its recorder in `SUM_RECORDERS` of model/recorders/sums.py.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -187,3 +187,17 @@ RECORD_PARTS = (
 PARTS = {part.name: part for part in RECORD_PARTS}
 TABLES = {part.table[0]: part.name for part in RECORD_PARTS if part.table}  # table to the part that it shows
 EXACT_PARTS = tuple(part.name for part in RECORD_PARTS if part.phrase)  # the words of --keep
+
+
+def numbers_of_head(names: Iterable[str], *, rows: int, sources: int, cells: int, **sizes: int) -> int:
+    """Count the float32s that some parts take of one head of one text.
+
+    Args:
+        names: The parts.
+        rows: Rows that are shown; those whose statistics are kept, too.
+        sources: See Quantities.
+        cells: Likewise.
+        sizes: Likewise: `top`, `measures`, `statistics`, `pool`, `place`.
+    """
+    kept = Quantities(texts=1, units=1, rows=rows, counted=rows, sources=sources, cells=cells, **sizes)
+    return sum(PARTS[name].numbers(kept) for name in names)

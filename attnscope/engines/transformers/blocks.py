@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from attnscope.engines.transformers.interface import AttentionCapture, StopForward, capturing
 from attnscope.errors import AttnscopeError
 from attnscope.masks.terms import Mask
-from attnscope.model.head_capture import first_argument
 from attnscope.model.hooks import AttentionHooks
 from attnscope.model.inputs import AttentionInputs
+from attnscope.model.module_hooks import first_argument
 from attnscope.model.stack import BlockObserver
 
 _CACHES = ("past_key_values", "past_key_value", "layer_past")  # a layer that runs again must not add to caches

@@ -26,6 +26,7 @@ from attnscope.model.head_capture import LayerModules
 from attnscope.model.hooks import AttentionHooks
 from attnscope.model.inputs import AttentionInputs
 from attnscope.model.masks import build_mask, intersect, padding_mask
+from attnscope.model.module_hooks import listening
 from attnscope.model.stack import BlockObserver
 from attnscope.model.tile import Recorder
 
@@ -213,12 +214,8 @@ class TransformersEngine:
 
         runner = BlockRerunner(self.loaded.model, attend_for, last, observe)
         blocks = find_blocks(self.loaded.model, self.modules.values())
-        handles = [block.register_forward_hook(runner.after_block, with_kwargs=True) for block in blocks]
-        try:
+        with listening([block.register_forward_hook(runner.after_block, with_kwargs=True) for block in blocks]):
             self._run(AttentionCapture(self.loaded.model, runner.on_attention), batch)
-        finally:
-            for handle in handles:
-                handle.remove()
         if missed := set(range(last + 1)) - runner.handed:
             raise cannot_rerun(min(missed))
 
