@@ -11,6 +11,7 @@ from attnscope.checkpoints.source import ModelSource, tokenize
 from attnscope.config import RunConfig, TextInput
 from attnscope.errors import AttnscopeError, UsageError
 from attnscope.pipeline import ProgressCallback, Session, describe_mask_use, forward, prepare, provenance
+from attnscope.planning.run_plan import RunPlan
 from attnscope.planning.survey_plan import batches_by_length, plan_passes
 from attnscope.planning.text_plan import TextPlan
 from attnscope.report import Token
@@ -20,7 +21,8 @@ from attnscope.survey.probes import RandomProbes, draw_probes, special_frame
 from attnscope.survey.texts import TEXTS
 
 if TYPE_CHECKING:
-    from attnscope.survey.measure import Sums
+    from attnscope.model.batch import Batch
+    from attnscope.survey.measure import ProbePass, Sums, TextPass
 
 _OFFSETS = 514  # that are kept apart of every head, and those that are not
 
@@ -73,42 +75,79 @@ def survey_heads(
         raise UsageError("roles are defined only for self-attention", where=source.name, hint=hint)
     texts, notes = _tokenized(run, source, shipped=shipped)
     random = draw_probes(source, special_frame(source, texts[0]), asked.draws, asked.seed)
-    numbers = batches_by_length([len(tokens) for tokens in texts])
-    groups = [[texts[n] for n in group] for group in numbers]
-    drawn = [probe.tokens for probe in random.probes]
-    of_probes = batches_by_length([len(tokens) for tokens in drawn], padded=False)
-    every = [*groups, *([drawn[n] for n in group] for group in of_probes)]
-    passes = [[TextPlan(tokens, None, None, [], [], None, []) for tokens in group] for group in every]
-    plans = plan_passes(run, source, passes, _bytes_kept(source, every, len(texts)))
+    passes = _passes(texts, random)
+    plans = _plans(run, source, passes, len(texts))
     model, device = session.load(plans[0])
+
+    from attnscope.survey.measure import Sums, copying_scores
+
     sizes = source.config.n_layers, source.config.n_heads
-
-    from attnscope.survey.measure import ProbePass, Sums, TextPass, copying_scores
-
-    sums = Sums(sizes, len(texts), asked.draws if drawn else 0, max(map(len, texts)))
-    engine = None
-    for number, plan in enumerate(plans):
+    sums = Sums(sizes, len(texts), asked.draws if random.probes else 0, max(map(len, texts)))
+    for number, (plan, one) in enumerate(zip(plans, passes, strict=True), 1):
         batch, engine = prepare(plan, model, device)
-        here: TextPass | ProbePass
-        if number < len(numbers):
-            here = TextPass(batch, numbers[number], sizes)
-        else:
-            here = ProbePass([random.probes[n] for n in of_probes[number - len(numbers)]], sizes, device)
-        forward(
-            plan, batch, engine, here.recorders, (f"measuring heads, {number + 1} of {len(plans)}", session.progress)
-        )
+        here = one.measured(batch, sizes, random)
+        step = f"measuring heads, {number} of {len(plans)}", session.progress
+        forward(plan, batch, engine, here.recorders, step)
         here.add_to(sums)
-    assert engine is not None
     if asked.roles is None or "copying" in asked.roles:
         found = copying_scores(engine, sizes)
         if isinstance(found, str):
             notes.append(f"copying is not measured: {found}")
         else:
             sums.arrays["copying"] = found[None]
+    roles, main = _roles(sums, asked)
+    made, mask = provenance(source, run, device), describe_mask_use(source, run, engine.describe_mask())
+    probes = _describe(source, asked, texts, random, shipped=shipped)
+    return HeadSurvey(made, mask, probes, roles, main, [*notes, *_missing(random)])
+
+
+@dataclass(frozen=True)
+class _Pass:
+    """Sequences that go through the model together.
+
+    Attributes:
+        tokens: Of each.
+        numbers: Which of the texts, or of the probes, they are.
+        of_texts: They are texts.
+    """
+
+    tokens: list[list[Token]]
+    numbers: Sequence[int]
+    of_texts: bool
+
+    def measured(self, batch: "Batch", sizes: tuple[int, int], random: RandomProbes) -> "TextPass | ProbePass":
+        """Return the recorders of the pass, in a model of so many layers and heads."""
+        from attnscope.survey.measure import ProbePass, TextPass
+
+        if self.of_texts:
+            return TextPass(batch, self.numbers, sizes)
+        return ProbePass([random.probes[n] for n in self.numbers], sizes, batch.tokens.real.device)
+
+
+def _passes(texts: list[list[Token]], random: RandomProbes) -> list[_Pass]:
+    """Group texts, and then probes, into passes; the probes of one pass have one length."""
+    drawn = [probe.tokens for probe in random.probes]
+    return [
+        _Pass([sequences[n] for n in numbers], numbers, of_texts=sequences is texts)
+        for sequences in (texts, drawn)
+        for numbers in batches_by_length([len(tokens) for tokens in sequences], padded=sequences is texts)
+    ]
+
+
+def _plans(run: RunConfig, source: ModelSource, passes: list[_Pass], n_texts: int) -> list[RunPlan]:
+    """Plan every pass, with the memory that all of them take."""
+    texts = [[TextPlan(tokens, None, None, [], [], None, []) for tokens in one.tokens] for one in passes]
+    return plan_passes(run, source, texts, _bytes_kept(source, [one.tokens for one in passes], n_texts))
+
+
+def _describe(
+    source: ModelSource, asked: SurveyOptions, texts: list[list[Token]], random: RandomProbes, *, shipped: bool
+) -> Probes:
+    """Return what roles were measured on."""
     unknown = getattr(source.tokenizer, "unknown_id", None)
-    probes = Probes(
+    return Probes(
         seed=asked.seed,
-        draws=asked.draws if drawn else 0,
+        draws=asked.draws if random.probes else 0,
         repeated=random.repeated,
         needle=random.needle,
         before=[token.piece for token in random.before],
@@ -118,11 +157,6 @@ def survey_heads(
         shipped=shipped,
         unknown=sum(token.id == unknown for tokens in texts for token in tokens) if unknown is not None else 0,
         tripled=random.tripled,
-    )
-    roles, main = _roles(sums, asked)
-    made = provenance(source, run, device)
-    return HeadSurvey(
-        made, describe_mask_use(source, run, engine.describe_mask()), probes, roles, main, [*notes, *_missing(random)]
     )
 
 
