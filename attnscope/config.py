@@ -189,7 +189,7 @@ class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return int(self.d_head * self.rope.fraction)
 
     def rope_of(self, layer: int) -> Rope | None:
-        """Return the rotary parameters of one layer; None where positions do not get in that way."""
+        """Return the rotary parameters of one layer; None where it rotates nothing."""
         if self.positions != "rope" or (self.rope_layers and not self.rope_layers[layer]):
             return None
         return self.rope_local if self.rope_local and self.windows and self.windows[layer] else self.rope

@@ -139,7 +139,7 @@ def inspect(run: RunConfig, progress: ProgressCallback | None = None, session: S
 
 
 def _continue(run: RunConfig, source: ModelSource, session: Session) -> "dict[int, Continued]":
-    """Let the model continue every text; by the text's number."""
+    """Continue every text with the model; return the continuations by the text's number."""
     whole = msgspec.structs.replace(run, layer="auto", head="auto", query=None, key=None, predict=False)
     plan = make_plan(whole, source)
     counts = [plan_generation(run, source, plan.terms, text_plan.tokens) for text_plan in plan.text_plans]

@@ -1,4 +1,4 @@
-"""Cutting every head of a real model: time against plain forward passes, and what induction heads are worth.
+"""Cut every head of a real model: time against plain forward passes, and the effect of induction heads.
 
     python benchmarks/ablate.py [time] [induction] [--runs N] [--draws N]
 

@@ -1,4 +1,4 @@
-"""What a GPU is worth, and whether it says what the CPU says; exits with 1 without CUDA.
+"""Time the GPU against the CPU, and compare their numbers; exits with 1 without CUDA.
 
     python benchmarks/gpu.py [--only tests,attention,commands] [--tokens N] [--runs N] [--write FILE]
 

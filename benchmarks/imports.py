@@ -1,4 +1,4 @@
-"""What `import attnscope` costs, as whole processes against their floor, interleaved, medians of several runs.
+"""Time `import attnscope` in whole processes, in turns with an empty one; medians of several runs.
 
     python benchmarks/imports.py [RUNS]
 

@@ -1,4 +1,4 @@
-"""A text of 100,000 tokens through the command line, on CPU: it ends, and what it takes.
+"""Run a text of 100,000 tokens through the command line on CPU: time and memory.
 
     python benchmarks/long.py [window] [full] [--tokens N]
 

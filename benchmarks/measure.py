@@ -1,4 +1,4 @@
-"""Contenders in, medians and peak memory out: what every benchmark here has in common. No torch in here."""
+"""Measure contenders in turns: medians of time, and peak memory. Every benchmark here uses it; no torch in it."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Stacks and lengths of text in; a table of estimated and measured peak memory, and their ratio, out.
+"""Compare estimated with measured peak memory, over stacks and lengths of text.
 
 Every run is a process of its own, whose peak resident memory the kernel tells at its end; the estimate is what the
 same run would be refused by. Usage: `python benchmarks/memory.py [STACK …]`; or, for so many random stacks, texts and

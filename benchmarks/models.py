@@ -1,4 +1,4 @@
-"""A folder in; a GPT-2-shaped checkpoint with random weights in it, and texts of any number of tokens, out."""
+"""Make GPT-2-shaped checkpoints with random weights, and texts of any number of tokens."""
 
 import json
 from pathlib import Path

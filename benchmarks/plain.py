@@ -1,4 +1,4 @@
-"""Texts in, JSON lines with top contributors and row statistics of every head out, as a transformers user writes it."""
+"""Write top contributors and row statistics of every head as JSON lines, as a transformers user would."""
 
 import json
 from collections.abc import Sequence

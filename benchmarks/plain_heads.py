@@ -1,4 +1,4 @@
-"""Roles of heads as a `transformers` user measures them: eager attention of one sequence at a time, then NumPy."""
+"""Measure roles of heads as a `transformers` user would: eager attention of one sequence at a time, then NumPy."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""A checkpoint and a text in; what loading, the forward pass and writing take, by attnscope or by transformers, out.
+"""Time loading, the forward pass and writing, by attnscope or by transformers.
 
     python benchmarks/stages.py ours|eager|sdpa CHECKPOINT TEXT OUTPUT
 

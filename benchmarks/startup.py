@@ -1,4 +1,4 @@
-"""Start-up as a user waits for it: whole processes against their floor, interleaved, medians of several runs.
+"""Time the start of whole processes, in turns with an empty one; medians of several runs.
 
     python benchmarks/startup.py [--runs N] [--busy N] [OPTIONS OF RUN ...]
     python benchmarks/startup.py imports

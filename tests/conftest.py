@@ -1,4 +1,4 @@
-"""Fixtures that more than one room of tests needs."""
+"""Fixtures that more than one folder of tests needs."""
 
 import gc
 import importlib.util

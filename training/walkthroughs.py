@@ -1,4 +1,4 @@
-"""Seeds in, the weights of the worked examples out: `python -m training.walkthroughs` writes them to sample_weights/.
+"""Write the weights of the worked examples to sample_weights/, from seeds: `python -m training.walkthroughs`.
 
 Each example draws its numbers in the order in which a reader types them, so that they come out to the digit.
 """

@@ -105,13 +105,13 @@ def check_options(run: RunConfig, asked: AblationOptions) -> None:
 
 
 def plan_one(run: RunConfig, source: ModelSource) -> TextPlan:
-    """Return the text as tokens, with the queries and keys that were named; all where none were."""
+    """Tokenize the text and resolve the named queries and keys; all of them where none were named."""
     (text_plan,) = plan_texts(replace(run, window=None, pool=None), source)
     return text_plan
 
 
 def resolve_cuts(asked: AblationOptions, run: RunConfig, source: ModelSource, text: TextPlan) -> list[Cut]:
-    """Hold expressions against the model and the text.
+    """Resolve cut expressions to layers, heads and positions of the model and the text.
 
     Raises:
         UsageError: A layer, head or token is not there.
@@ -165,7 +165,7 @@ def compared_positions(
 
 
 def units(asked: AblationOptions, run: RunConfig, source: ModelSource, text: TextPlan) -> list[Cut]:
-    """List every head, layer or edge that is cut alone; edges that a query does not see are among them.
+    """List every head, layer or edge that is cut alone, including edges that the mask does not allow.
 
     Raises:
         UsageError: A layer or head is not there, or there are too many edges.

@@ -198,7 +198,7 @@ class Bench:
         loaded: "tuple[LoadedModel, torch.device]",
         at_once: int,
     ) -> "Uncut":
-        """Do what `run_uncut` does with passes that are planned.
+        """Run passes that are already planned; see `run_uncut`.
 
         Args:
             cuts: What will be cut.

@@ -95,7 +95,7 @@ class RankingRecorders:
 
 
 def _at(places: Sequence[Sequence[int]], like: Tensor) -> Tensor:
-    """Mark the places of every text, of the shape of `like`."""
+    """Return a mask of the shape of `like` that is True at the given positions of each text."""
     found = torch.zeros_like(like)
     for text, some in enumerate(places):
         found[text, torch.tensor(some, dtype=torch.int64, device=like.device)] = True

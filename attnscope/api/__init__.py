@@ -231,7 +231,7 @@ def read_dump(path: str | os.PathLike[str]) -> DumpFile:
 
 
 def _split(function: str, options: Mapping[str, Any], known: type) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return what says which model runs and how, and everything else."""
+    """Split the arguments into those about the model and all others."""
     check_names(function, options, known)
     names = ("model", *OpenArguments.__annotations__)
     return {n: v for n, v in options.items() if n in names}, {n: v for n, v in options.items() if n not in names}

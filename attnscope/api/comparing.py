@@ -106,7 +106,7 @@ def texts_of_sides(sides: Sequence[Mapping[str, Any]]) -> list[TextInput]:
 def compare_sides(
     axis: str, sides: Sequence[tuple[dict[str, Any], dict[str, Any]]], options: Mapping[str, Any], session: "Session"
 ) -> CompareResult:
-    """Run every side, and hold it against the first.
+    """Run every side, and compare it with the first.
 
     Args:
         axis: What differs between them.
@@ -127,7 +127,7 @@ def compare_sides(
 
 
 def compare_reports(reports: Sequence[Any], options: Mapping[str, Any]) -> CompareResult:
-    """Hold reports against the first of them; no model is needed.
+    """Compare reports with the first of them; no model is needed.
 
     Args:
         reports: What `inspect` gave, or paths of saved ones.

@@ -66,7 +66,7 @@ class OpenModel:
         return self
 
     def close(self) -> None:
-        """Let go of the model; it cannot be used afterwards."""
+        """Release the model; it cannot be used afterwards."""
         self._session = None
 
     def inspect(self, text: str | Sequence[str], **options: Unpack[ModelInspectArguments]) -> InspectResult:
@@ -150,7 +150,7 @@ class OpenModel:
 
     @contextmanager
     def _session_for(self, texts: Sequence[TextInput], options: Mapping[str, Any]) -> "Iterator[Session]":
-        """Provide what is open already.
+        """Provide the session of a call; the open one, unless the vocabulary depends on the texts.
 
         A model whose vocabulary is made from its texts is another one for other texts.
         """

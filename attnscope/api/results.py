@@ -168,7 +168,7 @@ def _as_html(data: Findings, precision: int) -> str:
 
 
 def _abridged(data: Any) -> Any:
-    """Return what fits on a screen.
+    """Return the findings cut to what fits on a screen.
 
     For a report, this is a few heads and the first tokens of every text, with a note on the rest.
     """

@@ -20,7 +20,7 @@ _RUNNING = RLock()  # runs go one after the other: they share torch's number of 
 
 
 def new_session(live: "Mapping[str, LiveModel]", texts: Sequence[TextInput] = ()) -> "Session":
-    """Return a session in somebody else's process."""
+    """Return a session for a process that is not the command line's."""
     from attnscope.pipeline import Session
 
     return Session(texts, live=live, own_process=False)
@@ -90,7 +90,7 @@ def _live(
 
 @contextmanager
 def running(session: "Session", live: "Mapping[str, LiveModel]", progress: Any = None) -> Iterator[None]:
-    """Let one run at a time in; borrow live models meanwhile, and give torch its number of threads back."""
+    """Run one call at a time, with live models borrowed; restore torch's number of threads at the end."""
     if progress is not None and not callable(progress):
         raise UsageError(f"{progress!r:.80} cannot be called", where="progress", hint="pass a function")
     from attnscope.engines.torch_setup import restore_threads
@@ -106,7 +106,7 @@ def running(session: "Session", live: "Mapping[str, LiveModel]", progress: Any =
 
 
 def placed(session: "Session", run: RunConfig, options: Mapping[str, Any]) -> RunConfig:
-    """Return a run whose slices of layers and heads have become numbers, of which the model says how many there are."""
+    """Return a run with slices of layers and heads resolved to numbers, which takes the model's sizes."""
     for name in ("layer", "head"):
         value = options.get(name)
         if isinstance(value, slice):

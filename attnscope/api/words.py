@@ -20,7 +20,7 @@ _NAMES = {"stage": "stages", "file": "text", "with": "replacement"}
 
 
 def in_python(said: str) -> str:
-    """Rewrite a message of the command line in the words of Python: arguments in place of options.
+    """Rewrite a message of the command line for Python: arguments in place of options.
 
     Text in quotation marks is not changed.
     """
@@ -43,7 +43,7 @@ def _option(match: re.Match[str]) -> str:
 
 @contextmanager
 def python_words() -> Iterator[None]:
-    """Rewrite errors that pass through in the words of Python; see in_python."""
+    """Rewrite the errors that are raised inside for Python; see in_python."""
     try:
         yield
     except AttnscopeError as error:

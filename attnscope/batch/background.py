@@ -61,7 +61,7 @@ class BackgroundWriter:
         by_group: Sequence[Sequence[Record]],
         then: Callable[[], None],
     ) -> None:
-        """Hand a window on.
+        """Queue a window to be written.
 
         Args:
             records: See RecordSink.put.
@@ -88,5 +88,5 @@ class BackgroundWriter:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        """Let what is being written end, also where the work was interrupted: no line is torn by a signal."""
+        """Wait until the current window is written, also after an error, so that no line is torn."""
         self._pool.shutdown(wait=True)

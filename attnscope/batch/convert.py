@@ -37,7 +37,7 @@ def _format(path: Path, option: str) -> DumpFormat:
 
 
 def convert(source: Path, target: Path, table: str | None = None, *, force: bool) -> tuple[int, str]:
-    """Make another kind of file of a finished dump.
+    """Convert a finished dump or table to another file format.
 
     Args:
         source: .jsonl (compressed or not), .json (a dump, or what `run` wrote), a folder, .parquet or .csv.
@@ -77,7 +77,7 @@ def convert(source: Path, target: Path, table: str | None = None, *, force: bool
 
 
 def write_document(order: DumpConfig, on_progress: DumpProgress) -> Summary:
-    """Write a dump as one JSON document; unlike the other kinds, it is there as a whole or not at all.
+    """Write a dump as one JSON document, which appears as a whole or not at all.
 
     Args:
         order: The request; its output ends in .json.
@@ -112,7 +112,7 @@ def _rows(source: Report | Dump, asked: str | None) -> tuple[str, tables.TableRo
 
 @contextmanager
 def _replacing(target: Path, *, force: bool) -> Iterator[Path]:
-    """Provide a name to write to that becomes the target once everything is safe on disk."""
+    """Provide a temporary path that replaces the target once everything is safe on disk."""
     if target.is_dir() or (target.suffix == "" and target.exists()):
         raise AttnscopeError("exists", where=target, hint="choose a new folder")
     check_target(target, force=force)

@@ -14,13 +14,13 @@ from attnscope.system.file_system import FileSystem
 
 
 def write_lines(dump: Dump, target: Path) -> int:
-    """Write a record a line, compressed as the name says, and return how many there are."""
+    """Write one record per line, compressed as the name says, and return their number."""
     with Journal(target, force=True, files=FileSystem()) as journal:
         return _write(dump, journal, JsonlSink(journal))
 
 
 def write_shards(dump: Dump, target: Path) -> int:
-    """Write a folder of shards, and return how many records there are."""
+    """Write a folder of shards, and return the number of records."""
     files = FileSystem()
     files.make_folder(target)
     with Journal(target / INDEX, force=True, files=files) as journal:
@@ -38,7 +38,7 @@ def _write(dump: Dump, journal: Journal, sink: JsonlSink | SafetensorsSink) -> i
 
 
 def _windows(dump: Dump) -> Iterator[list[Record]]:
-    """Yield as many records at a time as the dump itself was written by."""
+    """Yield the records in windows of the size that the dump was written in."""
     window: list[Record] = []
     values = 0
     for record in dump.records():
@@ -53,7 +53,7 @@ def _windows(dump: Dump) -> Iterator[list[Record]]:
 
 
 def write_document(dump: Dump, target: Path) -> int:
-    """Write one JSON document of header, records and end, and return how many records there are."""
+    """Write one JSON document of header, records and end, and return the number of records."""
     count = 0
     with naming_errors(target), open(target, "wb") as file:
         file.write(b'{"header":' + encode(dump.header) + b',"records":[')

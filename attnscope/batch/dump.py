@@ -120,7 +120,7 @@ def write_dump(
 
 
 def check_output(order: DumpConfig) -> None:
-    """Refuse to write to what is read, also where a link leads there.
+    """Refuse an output that is also the input, directly or through a link.
 
     Raises:
         AttnscopeError: The output is the input.
@@ -135,7 +135,7 @@ def check_output(order: DumpConfig) -> None:
 def _load(
     settings: Settings, run: RunConfig, session: Session, facts: InputFacts, journal: Journal
 ) -> tuple[ModelWorker, Header, int]:
-    """Return the model; the header of a new dump or of the one that is there, which must ask for the same.
+    """Return the model and the header: that of an existing dump must have the same settings.
 
     See `_group_limits`.
     """
@@ -159,7 +159,7 @@ def _load(
 
 
 def _group_limits(settings: Settings, run: RunConfig, source: ModelSource) -> tuple[Grouping, int, str, MemoryLimit]:
-    """Find how large groups may be, and how many numbers memory holds of a text.
+    """Return the limits of groups, and how many numbers memory holds of a text.
 
     Groups decide the last bits of the numbers. So they depend only on the request: they are as large as is useful,
     or as `--max-memory` allows, however much memory is free.
@@ -207,7 +207,7 @@ def _group_limits(settings: Settings, run: RunConfig, source: ModelSource) -> tu
 
 
 def _window_tokens(source: ModelSource, device: str, cuts: int) -> int:
-    """Return how many tokens a window has: as many as are done soon, for an interruption loses it.
+    """Return the number of tokens of a window: few enough that an interruption loses little work.
 
     Args:
         source: The model.

@@ -9,7 +9,7 @@ from attnscope.errors import AttnscopeError
 
 @contextmanager
 def naming_errors(path: Path, *, reading: bool = False) -> Iterator[None]:
-    """Turn what the system refuses into an error that names the file."""
+    """Turn an OSError into an AttnscopeError that names the file."""
     try:
         yield
     except BlockingIOError as e:

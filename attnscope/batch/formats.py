@@ -46,7 +46,7 @@ def ending_of(path: Path) -> str:
 
 
 def format_of(path: Path) -> DumpFormat | None:
-    """Return the format of what has this name, a folder that exists among them; None where no format has its ending."""
+    """Return the format of a path, which may be an existing folder; None for an unknown ending."""
     ending = "" if path.is_dir() else ending_of(path)
     return next((one for one in DUMP_FORMATS if one.ending == ending), None)
 

@@ -211,7 +211,7 @@ def _check_header_frame(path: Path, content: bytes, start: bytes) -> None:
 
 
 def _has_frame(file: BinaryIO, packing: Packing, place: int) -> bool:
-    """Tell whether a whole frame starts at a place or after it: what is before that was not cut off, but damaged."""
+    """Tell whether a whole frame starts at or after a place: what is before it is then damaged, not cut off."""
     with mmap(file.fileno(), 0, access=ACCESS_READ) as content:
         while (place := content.find(packing.magic, place)) >= 0:
             file.seek(place)

@@ -40,7 +40,7 @@ _TOO_LARGE = re.compile(r"([\d,]+) numbers(?:,| are more than) memory holds")  #
 
 
 def too_large(numbers: int) -> str:
-    """Say how much memory a failed text needed: the one failure that a later run retries.
+    """Return the message for a text that memory does not hold: the one failure that a later run retries.
 
     Args:
         numbers: How many numbers would have to be kept of it.
@@ -221,7 +221,7 @@ class Journal:
 
     @property
     def beside(self) -> bool:
-        """It is being written beside an old one, which is still there."""
+        """Whether it is written beside an old file that still exists."""
         return self._old is not None
 
     def _take(self, descriptor: int, path: Path) -> None:
@@ -232,7 +232,7 @@ class Journal:
                 raise BlockingIOError
 
     def _go_on(self) -> None:
-        """Read what is there, and drop a torn line."""
+        """Read the existing journal, and drop a torn last line."""
         with naming_errors(self.path, reading=True):
             whole = None if self._packing is None else whole_frames(self.path, self._packing, MAGIC)
             with open_lines(self.path, whole) as file:
@@ -244,7 +244,7 @@ class Journal:
                 self._files.truncate(self._descriptor, end)
 
     def _begin_anew(self, owed: int) -> None:
-        """Write to a new file beside this one from now on.
+        """Continue in a new file beside this one.
 
         Args:
             owed: Records after which it takes the place of this one.
@@ -274,7 +274,7 @@ class Journal:
         return again
 
     def copy(self, count: int) -> "Counter[str]":
-        """Append so many records of the old journal; how many there are of each status."""
+        """Append the next records of the old journal, and count them by status."""
         found = Counter[str]()
         for body in islice(self._old_lines, count):
             line = decode_json(body, _RecordLine)  # as `scan` did before
@@ -287,7 +287,7 @@ class Journal:
         return found
 
     def skip(self, count: int) -> None:
-        """Leave out so many records of the old journal."""
+        """Leave out the next records of the old journal."""
         next(islice(self._old_lines, count, count), None)
 
     def start(self, header: bytes) -> None:
@@ -329,7 +329,7 @@ class Journal:
             self._put(b"".join((*frame.parts, frame.packer.flush())), frame.size, frame.records)
 
     def settle(self, count: int) -> None:
-        """Take the place of the old file, if there is one and enough records are safe now.
+        """Replace the old file, if there is one and enough records are safe.
 
         Args:
             count: Records that have become safe since the last time.
@@ -362,7 +362,7 @@ class Journal:
             self._files.sync(self._descriptor)
 
     def _close(self) -> None:
-        """Close the file; one that was never of use is removed."""
+        """Close the file; remove it if nothing was written."""
         unused = self._new if self.beside else self.path if self._is_new and not self.written.size else None
         with naming_errors(self.path), ExitStack() as last:
             for descriptor in (self._old, self._descriptor):

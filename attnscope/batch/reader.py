@@ -72,7 +72,7 @@ class InputReader:
         return from_table(file, self.name, self._column, "\t" if self.format == "tsv" else ",")
 
     def facts(self) -> InputFacts:
-        """Read everything once.
+        """Read the whole input once: its digest, and its number of records.
 
         Raises:
             AttnscopeError: An id occurs twice.
@@ -118,7 +118,7 @@ def select_items(items: Iterator[Item], settings: Settings) -> Iterator[Item]:
 
 
 def count_selected(records: int, settings: Settings) -> int:
-    """Return how many items `select_items` leaves of so many."""
+    """Return how many of a number of items `select_items` leaves."""
     number, count = settings.shard
     end = records if settings.limit is None else min(records, settings.skip + settings.limit)
     return len(range(settings.skip + (number - 1 - settings.skip) % count, end, count))

@@ -38,7 +38,7 @@ def read_report(path: Path) -> Report | None:
 
 
 def settings_of(report: Report) -> Settings:
-    """Return what a dump of the same would have been asked for."""
+    """Return the settings of a dump that would hold the same as a report."""
     heads = [head for text in report.texts for head in text.heads]
     by: Literal["value", "projected"] = "value"
     if any(head.top.projected is not None for head in heads):

@@ -28,14 +28,14 @@ class TextWorker(Protocol[T]):
     """What looks into texts."""
 
     def prepare(self, item: Item) -> "T | Record":
-        """Return a text made ready, or the record that says why there is nothing to look at.
+        """Prepare a text, or return the record of one that is skipped.
 
         Raises:
             AttnscopeError: The text cannot be looked into.
         """
 
     def size(self, ready: T) -> TextSize:
-        """Return how large it is."""
+        """Return the size of a prepared text."""
 
     def start_window(self) -> None:
         """Start a new window."""
@@ -123,7 +123,7 @@ class Runner(Generic[T]):
         self.summary = Summary() if again else Summary(Counter(self._written.counts), resumed=self._done)
 
     def run(self, items: Iterable[Item]) -> Summary:
-        """Look into every item that is not written yet.
+        """Process every item that is not written yet.
 
         Raises:
             AttnscopeError: The dump belongs to another input, cannot be written, or with `strict` a record failed.
@@ -143,7 +143,7 @@ class Runner(Generic[T]):
         return self.summary
 
     def _taken_over(self, indices: list[int], writer: BackgroundWriter) -> int:
-        """Take a window's records over from what was written before; how many: none where one is tried again.
+        """Copy a window's records from what was written before, and return their number; 0 where one is tried again.
 
         All of them are done again then, for a shard holds a whole window.
         """
@@ -236,7 +236,7 @@ class Runner(Generic[T]):
     def _write(
         self, records: list[Record], items: list[Item], new: int, by_group: list[list[Record]], writer: BackgroundWriter
     ) -> None:
-        """Hand a window's last records on, and stop before a failure that may not be."""
+        """Queue a window's last records, and stop before a failure that ends the dump."""
         fresh = len(records) - new
         end = bad = next(
             (i for i in range(fresh, len(records)) if self._strict and records[i].status == "failed"), len(records)

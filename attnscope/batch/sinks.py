@@ -111,7 +111,7 @@ class SafetensorsSink:
         self._settled(beside)
 
     def _settled(self, beside: bool) -> None:
-        """Give shards their names where the index has got its own."""
+        """Rename shards to their final names once the index has its own."""
         if beside and not self._journal.beside:
             with naming_errors(self._folder):
                 _name_shards(self._folder, self.written.shards, self._files)

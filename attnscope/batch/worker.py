@@ -39,7 +39,7 @@ class PreparedText:
 
 
 def run_config(settings: Settings, given: RunConfig) -> RunConfig:
-    """Return what a dump asks of the pipeline, without texts.
+    """Return the RunConfig of a dump's settings, without texts.
 
     Args:
         settings: What to keep.
@@ -91,7 +91,7 @@ def count_units(settings: Settings, source: ModelSource) -> int:
 
 
 def _group_plan(run: RunConfig, source: ModelSource, group: int, stream_reason: str, *, whole: bool) -> RunPlan:
-    """Plan a group of so many tokens, independent of its texts; `whole` for all layers."""
+    """Plan a group by its number of tokens, independent of its texts; `whole` for all layers."""
     plan = plan_for_texts(run, source, [])
     plan = replace(plan, n_layers_run=source.config.n_layers) if whole else plan
     work = plan.n_layers_run * layer_parameters(source.config) * group

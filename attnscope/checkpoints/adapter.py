@@ -68,7 +68,7 @@ class _Adapter:
 
 
 def add_adapter(folder: Folder, path: Path) -> Folder:
-    """Return the checkpoint with an adapter: each tensor says what is added to it while it is read.
+    """Return the checkpoint with an adapter, whose low-rank parts are added to tensors as they are read.
 
     Args:
         folder: The base.

@@ -50,7 +50,7 @@ class Folder:
 
     @property
     def config_path(self) -> Path:
-        """Where the config is said, for errors."""
+        """The file that holds the config, for errors."""
         return self.path / CONFIG if CONFIG in self.files else self.path
 
 

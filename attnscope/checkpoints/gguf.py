@@ -177,7 +177,7 @@ def _renamed(info: TensorInfo, architecture: _Architecture, config: Mapping[str,
 
 
 def _shared_config(metadata: _Metadata) -> dict[str, Any]:
-    """Return what all architectures say in the same words."""
+    """Return the config keys that all architectures share."""
     words = metadata.tensors.get("token_embd.weight")
     if words is None or len(words.shape) != 2:
         raise AttnscopeError("the tensor 'token_embd.weight' is missing", where=metadata.path)
@@ -213,7 +213,7 @@ def _whole_rotary(metadata: _Metadata, config: Mapping[str, Any]) -> dict[str, A
 
 
 def _rope_scaling(metadata: _Metadata) -> dict[str, Any]:
-    """Return how positions are stretched."""
+    """Return the `rope_scaling` of a config.json."""
     kind = metadata.get("rope.scaling.type", str, "none")
     factor = metadata.number("rope.scaling.factor", None)
     original = metadata.whole("rope.scaling.original_context_length", None)

@@ -73,7 +73,7 @@ class _Reader:
         self.file, self.path, self.data, self.at = file, path, bytearray(), 0
 
     def take(self, count: int) -> int:
-        """Move past so many bytes, and give the place where they start."""
+        """Skip a number of bytes, and return the offset at which they start."""
         start, end = self.at, self.at + count
         if end > len(self.data):
             if end > MAX_HEADER:

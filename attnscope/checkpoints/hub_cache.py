@@ -121,7 +121,7 @@ def _require_files(snapshot: Path, hint: str, *, interrupted: bool, weights: boo
 
 
 def not_cached(name: str, known: list[str], where: str | None) -> AttnscopeError:
-    """Return the refusal of a name that nothing here has.
+    """Return the error for a model that is neither a path nor in the cache.
 
     Args:
         name: The name that was not found.

@@ -87,7 +87,7 @@ def _snapshot(folder: Path, name: str, *, weights: bool) -> Located:
 
 
 def _folder(path: Path, *, weights: bool = True) -> Located:
-    """Return what a folder is: that of a model, or one that people take for it."""
+    """Resolve a folder: one with a model, or the model's folder near one that was named by mistake."""
     if _has(path, MODULES):
         return _sentence_transformers(path)
     if _has(path, CONFIG):
@@ -180,7 +180,7 @@ def _adapter(path: Path) -> AttnscopeError:
 
 
 def _kind(name: str) -> tuple[str, str] | None:
-    """Return what a file of this name is, and what to do; None where it may be part of a checkpoint."""
+    """Return what kind of file this name suggests, with a hint; None where it may be part of a checkpoint."""
     return next(((what, hint) for endings, what, hint in _FILES if name.lower().endswith(endings)), None)
 
 

@@ -75,7 +75,7 @@ def _wanted(hub: "_Hub", names: set[str], prefix: str) -> Iterator[str]:
 
 
 def _lacks(name: str, what: str, names: set[str]) -> AttnscopeError:
-    """Return the refusal of a repository without config or safetensors; says what it has, and what to do with that."""
+    """Return the error for a repository without config or safetensors, with what it has instead."""
     pickles = sorted(file for file in names if file.endswith(_PICKLES))
     gguf = sorted(file for file in names if file.endswith(".gguf"))
     if what != CONFIG and pickles:

@@ -45,7 +45,7 @@ class FoundTokenizer:
     name: str | None = None
 
     def give_to(self, source: ModelSource) -> ModelSource:
-        """Return a model with this tokenizer in place of none."""
+        """Return a model with this tokenizer."""
         return replace(
             source,
             tokenizer=self.tokenizer,

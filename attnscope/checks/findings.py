@@ -100,7 +100,7 @@ class Findings:
         )
 
     def checks(self, layers: Sequence[LayerStages], limit: float) -> list[Check]:
-        """Hold what the recorders kept against the stages of the same pass.
+        """Compare what the recorders kept with the stages of the same pass.
 
         Args:
             layers: Every layer's stages.
@@ -156,7 +156,7 @@ class Again:
             self._norms["projected"] = np.linalg.norm(value @ part.T, axis=-1)
 
     def contributors(self, report: HeadReport, asked: Selection) -> float:
-        """Return how far the strongest sources are from being those: infinite where a key is wrong in itself."""
+        """Return the largest error of the recorded strongest sources; infinite where a key is invalid."""
         eligible = np.ones(len(self._special), dtype=bool) if asked.special else ~self._special
         if not asked.special:
             eligible[0] = False
@@ -184,7 +184,7 @@ class Again:
         return worst
 
     def statistics(self, report: HeadReport, asked: Selection) -> float:
-        """Return how far statistics of rows are from what the weights say."""
+        """Return the largest difference between recorded row statistics and those of the weights."""
         expected = self._statistics()
         gaps = [_apart(getattr(report.rows, name), values[asked.rows]) for name, values in expected.items()]
         if self._sink is not None and report.sink is not None:
@@ -204,7 +204,7 @@ class Again:
         return {name: np.where(self._dead, np.nan, values) for name, values in found.items()}
 
     def sums(self, report: HeadReport, counted: Array) -> float:
-        """Return how far the pooled map, the sums of columns and the averages are from what the weights say."""
+        """Return the largest difference of the pooled map, column sums and averages from those of the weights."""
         assert report.pooled is not None and report.columns is not None and report.means is not None
         mass = self._weights.sum(0)
         gaps = [_apart(report.columns.mass, mass), _apart(np.array(report.columns.total), mass.sum())]

@@ -15,7 +15,7 @@ from attnscope.report.check import Check
 
 
 def laws(layers: Sequence[LayerStages], limit: float) -> list[Check]:
-    """Return the laws of one text."""
+    """Check the laws of attention on one text."""
     fully_masked = sum(int(one.fully_masked.sum()) for one in layers)
     note = f"{fully_masked} rows are fully masked" if fully_masked else None
     return [

@@ -61,7 +61,7 @@ class StageRecorder:
         return (0, self._keys) if self._include_masked else None
 
     def update(self, tile: Tile) -> None:
-        """Put a tile in its place."""
+        """Copy a tile into the stages."""
         with self._making:
             if self.seen is None:
                 self.seen = self._empty(tile)

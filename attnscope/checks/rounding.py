@@ -27,7 +27,7 @@ Limits = list[dict[str, float]]
 def limits(
     alone: Sequence[LayerStages], again: Callable[[], list[LayerStages]], model: nn.Module, dtype: torch.dtype
 ) -> Limits:
-    """Return by how much each stage may be off, in the measure of `largest_difference`: by stage, one a layer.
+    """Return the tolerance of each stage, in the measure of `largest_difference`: one number per layer.
 
     Args:
         alone: The stages of a text.

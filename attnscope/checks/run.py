@@ -79,7 +79,7 @@ def check(
     progress: ProgressCallback | None = None,
     session: Session | None = None,
 ) -> CheckReport:
-    """Hold what attnscope shows for a checkpoint and a text against the laws of attention, and against others.
+    """Check what attnscope shows for a checkpoint and a text by the laws of attention, and by references.
 
     Args:
         run: One text, and the model.

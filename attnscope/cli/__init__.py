@@ -78,7 +78,7 @@ def _check_working_folder() -> None:
 
 
 def _report_error(error: BaseException) -> int:
-    """Say what went wrong, once, and give its exit code."""
+    """Print what went wrong, and return its exit code."""
     if isinstance(error, SystemExit):
         return error.code if isinstance(error.code, int) else int(error.code is not None)
     if isinstance(error, PipeClosed):

@@ -66,7 +66,7 @@ def batch(
 
 
 def _say_stopped(begun: "list[tuple[Callable[[], int], int]]", target: DumpOutputOptions) -> None:
-    """Say what a signal left in a dump that can be resumed, and how to go on."""
+    """Print what a signal left of a dump that can be resumed, and how to resume it."""
     if target.quiet or str(target.output) == "-" or target.output.suffix == ".json":
         return
     if not begun:
@@ -128,7 +128,7 @@ def _order(
 
 
 def _report(summary: "Summary", output: Path, name: str) -> None:
-    """Print what went wrong, and what there is now."""
+    """Print the failures and the summary of a dump."""
     name = "standard input" if name == "-" else name
     for failure in summary.failures:
         print_notice("failed", escape_control(f"{name}:{failure}"))

@@ -207,7 +207,7 @@ def _run(
 
 
 def _axis(given: dict[str, Any]) -> tuple[str, list[str]]:
-    """Return what there are several of, and which."""
+    """Return the option that was given several times, with its values."""
     several = {name: values for name, values in given.items() if len(values) > 1}
     if len(several) > 1:
         names = " and ".join("TEXT" if name == "text" else f"--{name}" for name in several)

@@ -26,14 +26,14 @@ _NARROWEST, _WIDEST = 40, 10_000
 
 
 def is_table(show: OutputOptions) -> bool:
-    """Tell whether findings are drawn, for eyes, so that a window of a long text is enough."""
+    """Tell whether findings are drawn for reading, where a window of a long text is enough."""
     if show.output is not None:
         return any(one.drawn and one.ending == show.output.suffix.lower() for one in FILE_FORMATS)
     return show.format != "json"
 
 
 def is_picture(show: OutputOptions) -> bool:
-    """Tell whether findings are drawn into a picture."""
+    """Tell whether findings are drawn as a picture."""
     return show.output is not None and any(
         one.picture and one.ending == show.output.suffix.lower() for one in FILE_FORMATS
     )
@@ -148,7 +148,7 @@ def page() -> "Page":
 
 
 def console(color: str) -> "Console":
-    """Return a terminal as wide as the real one, and without a single escape where none is wanted.
+    """Return a rich console as wide as the terminal, without colours where they are not wanted.
 
     Args:
         color: `auto` (see process.wants_color), `always` or `never`.
@@ -178,5 +178,5 @@ def _named_width() -> int | None:
 
 
 def _bounded(columns: int) -> int:
-    """Keep a width within what is drawn well; a narrower terminal wraps the lines and loses nothing."""
+    """Clamp a width to what tables are drawn for; a narrower terminal wraps the lines."""
     return min(max(columns, _NARROWEST), _WIDEST)

@@ -30,7 +30,7 @@ def expand_groups(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def with_option(command: Callable[..., Any], name: str, annotation: Any) -> Callable[..., Any]:
-    """Return the command with one more switch, whose callback does all there is to do."""
+    """Return the command with one more flag, which runs a callback."""
 
     def command_without_switch(**given: Any) -> Any:
         del given[name]
@@ -57,7 +57,7 @@ def subset_of(group: type, *names: str) -> type:
 
 
 def repeatable(group: type, *names: str) -> type:
-    """Return the same dataclass of options with these given as often as one likes; each is then a list, or None."""
+    """Return the same dataclass with these options repeatable; each is then a list, or None."""
     made: list[tuple[str, Any, Any]] = []
     for each in fields(group):
         _, *rest = get_args(each.type)

@@ -27,14 +27,14 @@ _typed: dict[str, str] = {}  # the user's own settings of these
 
 
 def forbid_network() -> None:
-    """Keep libraries of Hugging Face from the network."""
+    """Forbid libraries of Hugging Face the network."""
     _typed.clear()
     _typed.update({name: os.environ[name] for name in _OFFLINE if name in os.environ})
     os.environ.update(_QUIET_OFFLINE)
 
 
 def allow_network() -> None:
-    """Let them use it, unless the user has forbidden that; for the one command that downloads."""
+    """Allow the network again, unless the user has forbidden it; for the one command that downloads."""
     for name in _OFFLINE:
         os.environ.pop(name, None)
     os.environ.update(_typed)
@@ -139,7 +139,7 @@ def is_piped(stream: Any) -> bool:
 
 
 def print_notice(kind: str, line: str) -> None:
-    """Write one line to stderr; where even that fails, the exit code is left to say it."""
+    """Write one line to stderr; a failure to write is ignored, as the exit code says the same."""
     try:
         if sys.stderr is not None:
             with unbroken():

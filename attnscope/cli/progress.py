@@ -39,7 +39,7 @@ def progress(*, quiet: bool) -> Iterator[ProgressCallback | None]:
 
 @contextmanager
 def cursor_kept() -> Iterator[None]:
-    """Let a signal wipe the line of a bar, and show the cursor that Rich has hidden."""
+    """Clear the line of a bar and show the cursor again when a signal ends the process."""
     terminal = os.dup(2)  # 2 itself leads nowhere while a tokenizer is called
     show = b"" if os.environ.get("TERM") in (None, "dumb", "unknown") else b"\r\x1b[K\x1b[?25h"
     try:
@@ -62,7 +62,7 @@ class _Bar:
         self._timer = self._wait(_START)
 
     def update(self, what: str, done: int, total: int) -> None:
-        """Take note of a step; see `progress`."""
+        """Show a step; see `progress`."""
         with self._lock:
             is_new = _step_name(what) != _step_name(self._step[0])
             self._step = (what, done, total)
@@ -73,7 +73,7 @@ class _Bar:
                 self._timer = self._wait(_PATIENCE)
 
     def close(self) -> None:
-        """Wipe the line."""
+        """Clear the line."""
         with self._lock:
             self._closed = True
             self._timer.cancel()

@@ -11,7 +11,7 @@ _EXTRA = re.compile(r"Got unexpected extra arguments?(?:\(s\))? \((.*)\)")  # in
 
 
 def to_usage_error(error: TyperException) -> UsageError:
-    """Return the usage error that says the same on one line, with what to do about it."""
+    """Return Typer's usage error as ours, on one line and with a hint."""
     message = " ".join(error.format_message().split()).rstrip(".")
     option = getattr(error, "option_name", None)
     if option and message.startswith("No such option"):

@@ -25,7 +25,7 @@ def compare_sides(
     tolerance: Tolerance | None = None,
     stages: Sequence[str] = STAGES,
 ) -> Comparison:
-    """Hold every side against the first.
+    """Compare every side with the first.
 
     Args:
         axis: What differs between them.
@@ -111,7 +111,7 @@ class _Text:
     def changes(
         self, shown: Sequence[int] | None, stages: Sequence[str]
     ) -> Iterator[tuple[HeadChange, list[MatrixPair]]]:
-        """Hold every head against its counterpart."""
+        """Compare every head with its counterpart."""
         for x, y in self.heads():
             if self.maps:
                 yield pooled_change(self.number, (self.a, x, selection_name(x)), (self.b, y, selection_name(y)))
@@ -127,7 +127,7 @@ class _Text:
         return half(0, self.a, x), half(1, self.b, y)
 
     def unmatched(self) -> list[str]:
-        """Say what cannot be compared, and so fails at any tolerance.
+        """Return what cannot be compared, and so fails at any tolerance.
 
         For texts that are meant to differ, only the shared tokens are compared.
         """
@@ -148,7 +148,7 @@ class _Text:
                     yield f"only '{self.labels[n]}' has the tokens {few}{more}"
 
     def _nothing(self, pairs: "_Pairs") -> str:
-        """Return why not a single cell of these pairs is compared; empty where one is."""
+        """Return why no cell of these pairs is compared; empty where any is."""
         one, other = (f"'{label}'" for label in self.labels)
         if not self.a.heads:
             return f"{one} has no layer and head"
@@ -317,7 +317,7 @@ class _AlignedSide:
         return np.where(last_missing > queries, np.nan, (self.weights * after).sum(-1))
 
     def top(self, ranks: int) -> list[list[int]]:
-        """Return positions of the top contributors of every aligned query, strongest first, so many of them at most."""
+        """Return positions of the `count` top contributors of every aligned query, strongest first."""
         return [[int(k) for k in row if k >= 0] for row in self.head.top.keys[self.at, :ranks]]
 
 

@@ -141,7 +141,7 @@ def _same_heads(axis: str, report: Report, chosen: Report) -> Report:
 def compare_files(
     paths: Sequence[Path], wanted: Wanted | None = None, tolerance: Tolerance | None = None
 ) -> Comparison:
-    """Hold saved Reports against the first of them; no model is needed.
+    """Compare saved Reports with the first of them; no model is needed.
 
     Args:
         paths: Where they are.
@@ -158,7 +158,7 @@ def compare_files(
 def compare_reports(
     reports: Sequence[tuple[str, Report]], wanted: Wanted | None = None, tolerance: Tolerance | None = None
 ) -> Comparison:
-    """Hold Reports against the first of them.
+    """Compare Reports with the first of them.
 
     Args:
         reports: Label and Report of each side.
@@ -220,7 +220,7 @@ def _narrowed(name: str, report: Report, wanted: Wanted) -> Report:
 
 
 def _picked(typed: str | None, what: str, count: int, saved: Sequence[int | str], name: str) -> Sequence[int | str]:
-    """Return the layers or heads that are meant, of those that are saved."""
+    """Return the selected layers or heads, of those that are saved."""
     pick = parse_indices("all" if typed is None else typed, f"--{what}")
     if pick.word in ("auto", "all"):
         return list(dict.fromkeys(saved))

@@ -67,7 +67,7 @@ class Judge:
     _stages: dict[str, tuple[float, StageVerdict]] = field(default_factory=dict)
 
     def see(self, side: int, text: int, names: tuple[str, str], pairs: Sequence[MatrixPair]) -> None:
-        """Hold the matrices of one head against the tolerance.
+        """Judge the matrices of one head by the tolerance.
 
         Args:
             side: Number of the second side.

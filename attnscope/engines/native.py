@@ -169,7 +169,7 @@ class NativeContinuation:
         self._stack, self._masks, self._cache = stack, masks, KeyValueCache()
 
     def logits(self, tokens: TokenTensors) -> Tensor:
-        """Return the logits of what follows."""
+        """Return the logits of the next token."""
         if self._cache.length and self._sees_new_tokens(tokens.ids[0]):
             self._cache = KeyValueCache()
         return self._stack.logits(self._stack.extend(tokens.ids, self._masks, self._cache))[0]

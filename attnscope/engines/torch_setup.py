@@ -81,7 +81,7 @@ def _given_threads() -> int:
 
 
 def limit_threads(wanted: int) -> int:
-    """Let torch use so many threads, or as many as it likes for 0; how many it uses.
+    """Set torch's number of threads, 0 for its own choice, and return it.
 
     The number of threads affects the order of some sums, and so their last bits.
     """

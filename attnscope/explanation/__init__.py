@@ -51,7 +51,7 @@ def explain(run: RunConfig, progress: ProgressCallback | None = None, session: S
 
 
 def _within_memory(plan: RunPlan, window: int | None) -> RunPlan:
-    """Plan the run with what an explanation keeps besides: keys, values and rotary tables of one head, in float64."""
+    """Add the memory of an explanation to the plan: keys, values and rotary tables of one head, in float64."""
     c, text_plan = plan.config, plan.text_plans[0]
     n_keys = len(text_plan.context or text_plan.tokens)
     kept = n_keys * (5 * c.d_head + 3 * c.d_value + 16)

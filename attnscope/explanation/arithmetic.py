@@ -82,7 +82,7 @@ def rotate(x: Numbers, cos: Numbers, sin: Numbers) -> Numbers:
 
 
 def parts(q: Numbers, k: Numbers, lengths: Numbers | None, before: tuple[Numbers, Numbers]) -> list[Part]:
-    """Return what every dimension, or every rotated pair of them, adds to q·k: largest magnitude first.
+    """Split q·k into the products of its dimensions, or rotated pairs of them: largest magnitude first.
 
     Args:
         q: The query as attention takes it, (E,).

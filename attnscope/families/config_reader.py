@@ -69,7 +69,7 @@ class ConfigReading:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What a reader should know of it."""
+        """Notes about the config for the user."""
         notes = []
         if self.filled:
             said = _listed([f"{name} = {format_json(value)}" for name, value in self.filled.items()])

@@ -16,7 +16,7 @@ NOT_ONE_MODEL = "config.json and weights do not match"
 
 
 def check_counts(family: Family, config: ModelConfig, shapes: Mapping[str, tuple[int, ...]], where: str) -> None:
-    """Hold a config's layers, heads, experts, vocabulary and width against a checkpoint.
+    """Check a config's layers, heads, experts, vocabulary and width against the shapes of a checkpoint.
 
     Args:
         family: The family.

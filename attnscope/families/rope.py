@@ -100,7 +100,7 @@ def _kind(reader: ConfigReader, table: Mapping[str, Any], longrope: str | None) 
 
 
 def _parameters(reader: ConfigReader, table: Mapping[str, Any], kind: str) -> dict[str, Any]:
-    """Return what a table holds besides base, share and type: only keys of this type, and all that it needs."""
+    """Return a table's keys besides base, share and type, once they are all those that its type needs."""
     known = (*_REQUIRED_KEYS[kind], *_OPTIONAL_KEYS.get(kind, ()))
     rest = {k: v for k, v in table.items() if k not in ("rope_theta", "partial_rotary_factor", "rope_type", "type")}
     for name in rest.keys() - known:
@@ -152,7 +152,7 @@ def _scaling(reader: ConfigReader, table: Mapping[str, Any], kind: str, done: Ma
 
 
 def _apply_mscale(numbers: dict[str, float]) -> None:
-    """Turn YaRN's `mscale` and `mscale_all_dim`, where both are given, into the attention factor that they mean."""
+    """Replace YaRN's `mscale` and `mscale_all_dim`, where both are given, by the attention factor they define."""
     mscale, mscale_all = numbers.pop("mscale", None), numbers.pop("mscale_all_dim", None)
     if mscale and mscale_all:
         factor = numbers["factor"]

@@ -26,7 +26,7 @@ def window_size(reader: ConfigReader) -> int | None:
 
 
 def layers(reader: ConfigReader, done: Mapping[str, Any]) -> int:
-    """Return the number of layers, where it is one to write a list for."""
+    """Return the number of layers, once it is one that a list can be made for."""
     if done["n_layers"] > _MOST_LAYERS:
         raise reader.wrong("num_hidden_layers", done["n_layers"], f"at most {_MOST_LAYERS:,}")
     return int(done["n_layers"])

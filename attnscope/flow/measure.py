@@ -76,7 +76,7 @@ def measure_flow(run: RunConfig, progress: ProgressCallback | None = None, sessi
 
 
 def plan_flow(run: RunConfig, source: ModelSource) -> FlowPlan:
-    """Hold what the user asked against the model, the texts and the memory.
+    """Plan what the user asked, checked against the model, the texts and the memory.
 
     Raises:
         AttnscopeError: They do not allow it.

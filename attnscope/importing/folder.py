@@ -130,7 +130,7 @@ def _check_target(target: Path) -> None:
 
 
 def _convert(files: dict[Path, Path], max_memory: int | None) -> list[dict[str, int]]:
-    """Have a process of its own convert files, one after the other; of each, bytes of every tensor by name."""
+    """Convert files in a separate process; return the bytes of every tensor of each file, by name."""
     size = 0
     for source in files:
         with open_regular(source) as (_, status):

@@ -24,7 +24,7 @@ class _NotWeights(Exception):
 
 
 def main(memory: int, seconds: int, *paths: str) -> list[dict[str, Any]]:
-    """Convert files, up to the first that cannot be.
+    """Convert files in order, and stop at the first that fails.
 
     Args:
         memory: Bytes that may be taken besides what Python and torch take.

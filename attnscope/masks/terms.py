@@ -66,7 +66,7 @@ class MaskTerm(Mask):
         return None
 
     def count_visible(self, queries: Array, before: Array, after: Array) -> tuple[Array, Array]:
-        """Narrow how many keys every query sees.
+        """Return how many keys each query sees before and after itself, given how many it saw without the term.
 
         Args:
             queries: Positions, int64.

@@ -35,7 +35,7 @@ class TokenTensors:
         return self.kinds["special"]
 
     def repeated(self, count: int) -> "TokenTensors":
-        """Return one text so many times, side by side."""
+        """Return one text repeated `count` times, side by side."""
         ids, types = (each.expand(count, -1) for each in self.ids)
         kinds = {name: each.expand(count, -1) for name, each in self.kinds.items()}
         return TokenTensors((ids, types), self.lengths * count, kinds, self.real.expand(count, -1))
@@ -71,7 +71,7 @@ class Batch:
     sources: KeyTokens
 
     def repeated(self, count: int) -> "Batch":
-        """Return a batch of one text so many times, side by side."""
+        """Return a batch of one text repeated `count` times."""
         tokens = self.tokens.repeated(count)
         context = None if self.context is None else self.context.repeated(count)
         keys = context or tokens

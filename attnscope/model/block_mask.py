@@ -26,7 +26,7 @@ class BlockMask:
 
     @classmethod
     def of(cls, mask: Mask, block: TileBlock, all_visible_range: tuple[int, int], device: torch.device) -> Self:
-        """Ask a mask about the keys on both sides of those that all queries of the block may see.
+        """Evaluate a mask on the keys that only some queries of the block may see.
 
         Args:
             mask: Which keys a query may see.

@@ -101,7 +101,7 @@ def load_stack(
 
 
 def check_tensors(family: Family, config: ModelConfig, folder: Folder) -> dict[str, list[ParameterSlice]]:
-    """Hold config.json against the tensors' headers, without reading or allocating anything.
+    """Check config.json against the tensors' headers, without reading or allocating anything.
 
     Returns:
         Each tensor of the checkpoint that we need, with the parts that are ours, over all layers.

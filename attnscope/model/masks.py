@@ -116,16 +116,16 @@ class ShiftedMask(Mask):
     start: int
 
     def allowed(self, q: Tensor, k: Tensor) -> Tensor | None:
-        """Ask the mask about the positions in the whole text."""
+        """Evaluate the mask at the positions in the whole text."""
         found: Tensor | None = self.mask.allowed(q + self.start, k)
         return found
 
     def key_range(self, q0: int, q1: int, n_keys: int) -> tuple[int, int]:
-        """Ask the mask about the positions in the whole text."""
+        """Evaluate the mask at the positions in the whole text."""
         return self.mask.key_range(q0 + self.start, q1 + self.start, n_keys)
 
     def all_visible_range(self, q0: int, q1: int, n_keys: int) -> tuple[int, int]:
-        """Ask the mask about the positions in the whole text."""
+        """Evaluate the mask at the positions in the whole text."""
         return self.mask.all_visible_range(q0 + self.start, q1 + self.start, n_keys)
 
 

@@ -63,7 +63,7 @@ class ForwardProgress:
         }
 
     def layer(self, done: int, total: int) -> None:
-        """Report that so many layers are done."""
+        """Report the number of layers done."""
         self._report(f"layer {min(done + 1, total)} of {total}", sum(self._works[:done]))
 
     def tile(self, layer: int, number: int, share: float) -> None:

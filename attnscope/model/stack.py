@@ -82,7 +82,7 @@ class Stack(nn.Module):
         final: bool = False,
         observe: BlockObserver | None = None,
     ) -> Tensor | None:
-        """Pass the attention of every recorded layer to its recorders.
+        """Run the blocks, and pass the attention of every recorded layer to its recorders.
 
         Args:
             tokens: The texts.

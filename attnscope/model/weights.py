@@ -124,7 +124,7 @@ class WeightStore:
             self._module(piece).load_state_dict(ahead.result(), strict=True, assign=True)
 
     def _drop(self, layers: Sequence[int]) -> None:
-        """Let go of blocks that are not kept and can be read again."""
+        """Drop blocks that are not kept and can be read again."""
         if not self._keep and self._read is not None:
             for layer in layers:
                 self._blocks[layer].load_state_dict(self._nothing[layer], strict=True, assign=True)

@@ -91,7 +91,7 @@ def memory_limit(named: int | None) -> tuple[int, str]:
 
 
 def find_stream_reason(kept: dict[str, int], streamed: dict[str, int] | None, limit: int, what: str, hint: str) -> str:
-    """Say why weights are read again in every pass; empty if they fit in memory.
+    """Return why weights are read again in every pass; empty if they fit in memory.
 
     Args:
         kept: Bytes by purpose where they are kept.

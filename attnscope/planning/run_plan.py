@@ -83,7 +83,7 @@ class RunPlan:
 
 
 def make_plan(run: RunConfig, source: ModelSource, continued: Mapping[int, list[Token]] | None = None) -> RunPlan:
-    """Hold what the user asked against the model and the texts.
+    """Plan what the user asked, checked against the model and the texts.
 
     Args:
         run: What the user asked.

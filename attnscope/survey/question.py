@@ -118,7 +118,7 @@ class _Question:
         self.recorders = {layer: list(some) for layer, some in enumerate(pairs)}
 
     def sums(self) -> tuple[Array, Array]:
-        """Sum over rows, and how many rows there are, (layers, heads) each; fully masked rows do not count."""
+        """Return the sums over rows and the numbers of rows, (layers, heads) each; fully masked rows do not count."""
         totals, counts = [], []
         for layer, rows in enumerate(self._rows):
             live = self._shown & ~rows.fully_masked.cpu()  # (B, rows)

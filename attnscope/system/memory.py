@@ -42,7 +42,7 @@ def resident_memory() -> int:
 
 
 def limit_process(memory: int, seconds: int) -> None:
-    """Let the system stop this process where it takes more; only Unix can.
+    """Limit the memory of this process by the system; only Unix can.
 
     Args:
         memory: Bytes that it may use in addition to what it uses now.

@@ -14,7 +14,7 @@ _registered: list[Callable[[], object]] = []
 
 @contextmanager
 def unbroken() -> Iterator[None]:
-    """Let a signal wait for what is done here, as long as `clean_up` is patient; after a signal, wait for the end.
+    """Delay the end by a signal until the block is done, as long as `clean_up` waits; after a signal, block.
 
     For short steps only: one line of a file, a message, the creation of a file that was registered.
     """
@@ -24,7 +24,7 @@ def unbroken() -> Iterator[None]:
 
 @contextmanager
 def at_signal(call: Callable[[], object]) -> Iterator[None]:
-    """Register what a signal does that arrives within.
+    """Register what is done first when a signal ends the process inside the block.
 
     Args:
         call: Function to call, in another thread; its exceptions are dropped.

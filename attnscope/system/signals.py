@@ -14,7 +14,7 @@ _PATIENCE = 0.5  # seconds that a signal waits for what should not be torn
 
 @contextmanager
 def end_on_signals() -> Iterator[None]:
-    """Let SIGINT, SIGTERM and SIGHUP end the process within a second, wherever they arrive.
+    """End the process within a second of SIGINT, SIGTERM or SIGHUP, wherever they arrive.
 
     They are blocked, and a thread waits for them. So none is raised as an exception, which a library, a destructor or
     a `finally` could swallow, and none has to wait for a long call in the main thread that lets other threads run. One

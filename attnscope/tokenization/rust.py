@@ -43,7 +43,7 @@ def _is_panic(error: BaseException) -> bool:
 
 @contextmanager
 def _silenced_stderr() -> Iterator[None]:
-    """Send file descriptor 2 to nowhere for a moment: Rust's panic hook writes there, past sys.stderr."""
+    """Redirect file descriptor 2 to /dev/null: Rust's panic hook writes there, past sys.stderr."""
     with _STDERR_LOCK:
         try:
             kept = os.dup(2)

@@ -48,7 +48,7 @@ class TokenizerJson:
 
 
 def read_tokenizer_json(data: bytes, path: Path) -> TokenizerJson:
-    """Take a tokenizer.json apart.
+    """Parse a tokenizer.json, with vocabulary and merges left as text.
 
     Args:
         data: Bytes of the file.

@@ -16,7 +16,7 @@ def as_json(report: CheckReport) -> bytes:
 
 
 def as_text(report: CheckReport, page: Page = PAGE, *, data_only: bool = False) -> str:
-    """Say what was checked, a line per check, and the verdict.
+    """Return what was checked as text: one line per check, and the verdict.
 
     Args:
         report: The findings.

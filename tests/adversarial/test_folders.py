@@ -1,4 +1,4 @@
-"""Folders that strangers made: each refusal says where, what was found and what to do; at once, running nothing."""
+"""Malformed and hostile folders: each is refused at once, with place, finding and hint, and none of its code runs."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""A few cases of every fuzzer, the same ones every time; `python -m tests.adversarial` runs as many as one likes."""
+"""A few fixed cases of every fuzzer; `python -m tests.adversarial` runs any number of them."""
 
 import pytest
 

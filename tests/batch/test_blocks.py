@@ -1,4 +1,4 @@
-"""Bytes that go past the system's cache, on systems that take them, that do not, and that take some."""
+"""Direct writes past the system's cache, on systems that allow all, none or some of them."""
 
 import errno
 import fcntl

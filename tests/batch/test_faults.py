@@ -1,4 +1,4 @@
-"""Whatever interrupts a dump, the same command goes on, and the file comes out as if nothing had happened."""
+"""After any interruption the same command resumes a dump, and the file is the same as without one."""
 
 import errno
 import random

@@ -1,4 +1,4 @@
-"""Compressed dumps: every window is a frame, and whatever cuts the file off, the same command goes on."""
+"""Compressed dumps: every window is a frame, and the same command resumes a file that was cut off anywhere."""
 
 import gzip
 import io

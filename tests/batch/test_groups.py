@@ -1,4 +1,4 @@
-"""Who goes through the model together: everyone once, within bounds, and nobody padded whose numbers that changes."""
+"""Groups of texts: every text is in one, within bounds, and none is padded where that changes its numbers."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,4 +1,4 @@
-"""The journal of a dump by itself: its bytes, what is torn, what is damaged, and who takes whose place."""
+"""The journal of a dump by itself: its bytes, torn and damaged lines, and which file replaces which."""
 
 from collections import Counter
 from pathlib import Path

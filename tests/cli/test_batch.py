@@ -1,4 +1,4 @@
-"""`attnscope batch` and `convert` as a user meets them: exit codes, one line each, signals, a bar where one watches."""
+"""`attnscope batch` and `convert` as a user meets them: exit codes, one-line messages, signals, progress bar."""
 
 import gzip
 import json

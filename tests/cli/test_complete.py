@@ -1,4 +1,4 @@
-"""What the shell offers: option values by name, and folders and files as one types."""
+"""Shell completion: option values by name, and folders and files."""
 
 import pytest
 

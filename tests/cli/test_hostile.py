@@ -1,4 +1,4 @@
-"""Folders, texts and outputs that strangers made, through the real pipeline: one clean line, and no harm done."""
+"""Hostile folders, texts and outputs through the real pipeline: one clean error line, and no other effect."""
 
 import json
 import re

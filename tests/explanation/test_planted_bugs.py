@@ -1,4 +1,4 @@
-"""Mistakes planted in the walk, or in the model behind it: the check of that step fails, and only with the mistake."""
+"""Bugs planted in the arithmetic of explain, or in the model: the check of that step fails, and no other."""
 
 import numpy as np
 import pytest

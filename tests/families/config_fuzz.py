@@ -1,4 +1,4 @@
-"""Hold drawn config.json files against transformers: attention is equal, or one of the two refuses the file.
+"""Compare drawn config.json files with transformers: attention is equal, or one of the two refuses the file.
 
 python -m tests.families.config_fuzz 3000                  as many files, and a line for each that differs
 python -m tests.families.config_fuzz 500 --family gemma3_text --start 7000

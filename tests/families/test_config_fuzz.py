@@ -1,4 +1,4 @@
-"""Drawn config.json files of every family and dialect mean to us what they mean to transformers, or are refused."""
+"""Drawn config.json files of every family and dialect are read as transformers reads them, or refused."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping

@@ -1,4 +1,4 @@
-"""Dumps without a model: numbers follow from the text and from who it was grouped with, as they do with a real one."""
+"""Dumps without a model: numbers depend on the text and on its group, as they do with a real one."""
 
 import sys
 import time

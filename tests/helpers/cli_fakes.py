@@ -1,4 +1,4 @@
-"""A stand-in for the pipeline, so that the command line is tested without torch and in any state one likes."""
+"""A stand-in for the pipeline, so that the command line is tested without torch and in any state."""
 
 import contextlib
 import os

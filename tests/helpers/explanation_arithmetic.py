@@ -1,4 +1,4 @@
-"""An Explanation's arithmetic done once more, from its own plain data alone: its checks are not believed."""
+"""Recompute an Explanation's arithmetic from its own plain data, without relying on its checks."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""A system that fails where it is told to: every call is counted, and the chosen one goes wrong."""
+"""A file system that fails on request: every call is counted, and the chosen one raises an error."""
 
 import errno
 import os

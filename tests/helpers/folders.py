@@ -1,4 +1,4 @@
-"""Tensors, JSON and damage in; model folders on disk out."""
+"""Write model folders from tensors and JSON, damaged on request."""
 
 import json
 import signal

@@ -1,4 +1,4 @@
-"""A stack that reads its weights when it needs them, in; the same with all of them there, out."""
+"""Load all weights of a stack that reads them when it needs them."""
 
 from attnscope.model.stack import Stack
 

@@ -1,4 +1,4 @@
-"""What eager transformers computes, stage by stage: the truth that our own stack is held against."""
+"""What eager transformers computes, stage by stage: the reference for our own stack."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""Data against the schemas that are published, each read and checked once."""
+"""Validate data by the published schemas, each read and checked once."""
 
 import json
 from functools import cache

@@ -1,4 +1,4 @@
-"""Two lists of stages in, the largest difference of each stage out."""
+"""Find the largest difference of each stage between two lists of stages."""
 
 import torch
 from torch import Tensor

@@ -1,4 +1,4 @@
-"""Texts and options in; a Report of the transformers engine out."""
+"""Run texts with the transformers engine, and return its Report."""
 
 from attnscope.config import RunConfig, TextInput
 from attnscope.pipeline import inspect

@@ -1,4 +1,4 @@
-"""Experts: the chosen ones run, on their own tokens, and nobody else does."""
+"""Experts: the chosen ones run, on their own tokens, and no others."""
 
 import msgspec
 import pytest

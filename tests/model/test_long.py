@@ -1,4 +1,4 @@
-"""A text of 16,384 tokens: who asks for contributors gets contributors, and nobody makes a tensor of T×T."""
+"""A text of 16,384 tokens: contributors are found without a tensor of T×T."""
 
 import time
 from typing import Any

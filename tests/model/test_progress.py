@@ -1,4 +1,4 @@
-"""How far a forward pass is: told in the order of the work, in its proportions, and without adding to it."""
+"""Progress of a forward pass: reported in the order of the work and in proportion to it."""
 
 import pytest
 import torch

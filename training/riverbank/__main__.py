@@ -1,4 +1,4 @@
-"""The recipe: WordNet and a teacher → `sample_weights/riverbank` with its numbers and its card.
+"""Make `sample_weights/riverbank` from WordNet and a teacher, with its numbers and its card.
 
 Run `python -m training.riverbank` from the root of the repository. It goes on from its last checkpoint; remove
 `.cache/riverbank` to start afresh. `python -m training.riverbank --card` only measures the weights again. It needs a

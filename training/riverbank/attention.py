@@ -1,4 +1,4 @@
-"""A folder of weights and a text → attention under either mask, by `transformers`, and summed over words."""
+"""Compute attention under either mask with `transformers`, and sum it over words."""
 
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Encoded documents → padded batches with everything that the two objectives and the teacher need.
+"""Make padded batches of encoded documents, with everything that the two objectives and the teacher need.
 
 A batch holds documents of like length, so little of it is padding. Its order depends on the seed and the epoch
 alone: a run that restarts from a checkpoint sees the same batches as one that never stopped.

@@ -1,4 +1,4 @@
-"""Measured numbers and the folder that they were measured on → the text of the model card."""
+"""Write the text of the model card from the measured numbers and the folder that they were measured on."""
 
 import json
 from collections.abc import Iterable

@@ -1,4 +1,4 @@
-"""WordNet 3.0 (Debian's wordnet-base) → short English documents, split into training and held-out text.
+"""Make short English documents of WordNet 3.0 (Debian's wordnet-base), split into training and held-out text.
 
 A synset gives two kinds of short document: its headwords with the definition, and each example sentence.
 Neighbouring synsets are also joined into long documents, so that every position is trained. Whole

@@ -1,4 +1,4 @@
-"""Weights and the list of sentences → how often the cue is what an ambiguous word attends to most.
+"""Measure how often an ambiguous word attends most to its cue, over a list of sentences.
 
 For a head, a sentence counts when, of all words but the ambiguous word itself (function words and punctuation too;
 there are no special tokens), the cue has the largest attention weight in the ambiguous word's row. Weights are

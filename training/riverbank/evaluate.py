@@ -1,4 +1,4 @@
-"""A folder of weights → every number of the model card, from the weights alone and the texts beside this file."""
+"""Measure every number of the model card, from the weights alone and the texts beside this file."""
 
 from pathlib import Path
 from typing import Any

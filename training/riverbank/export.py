@@ -1,4 +1,4 @@
-"""A trained student → the folder that ships: HF layout in float16, with only what the model needs."""
+"""Write the folder that ships from a trained student: HF layout in float16, with only what the model needs."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Hidden states, the output embedding and the wanted pieces → cross-entropy, without a (pieces × vocabulary) tensor.
+"""Compute cross-entropy from hidden states and the output embedding without a (pieces × vocabulary) tensor.
 
 Plain cross-entropy writes and reads some 300 MB of logits five times a step: half of the whole step on a CPU.
 Here a few hundred rows of logits at a time stay in cache, and their gradient is taken at once.

@@ -1,4 +1,4 @@
-"""Weights and held-out documents → masked-token accuracy and causal perplexity, and the same for n-gram baselines.
+"""Measure masked-token accuracy and causal perplexity on held-out documents, and the same of n-gram baselines.
 
 The masked positions are drawn once from a fixed seed, so that every model and baseline is asked the same questions.
 Documents are cut at the model's last position. The first piece of a document is given, not predicted: there is no

@@ -1,4 +1,4 @@
-"""A batch and the student → the three losses: masked pieces, next pieces, and the teacher's relations.
+"""Compute the student's three losses on a batch: masked pieces, next pieces, and the teacher's relations.
 
 Each document goes through the one set of weights twice: with some pieces masked and every piece visible
 (bidirectional), and unmasked with only the past visible (causal), as in UniLM (Dong et al., 2019).

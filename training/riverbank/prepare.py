@@ -1,4 +1,4 @@
-"""Settings → tokenizer, encoded training and held-out documents, and the teacher's relations, all cached.
+"""Prepare the tokenizer, encoded training and held-out documents, and the teacher's relations, all cached.
 
 The slow part is the teacher, some minutes on two cores; the student's epochs read its relations from the cache.
 """

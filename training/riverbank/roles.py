@@ -1,4 +1,4 @@
-"""Weights and held-out documents → where each head's attention goes, and a name for what it does.
+"""Measure where each head's attention goes on held-out documents, and name what it does.
 
 The weight of a content word's row is divided among six places that don't overlap; the rows' means are the head's
 shares. Nearly half of all tokens are content words, so that uniform attention already gives them a large share: a

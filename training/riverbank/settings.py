@@ -1,4 +1,4 @@
-"""Everything that the recipe fixes: sizes, seed, schedule, and which heads learn from the teacher."""
+"""Settings of the recipe: sizes, seed, schedule, and which heads learn from the teacher."""
 
 from dataclasses import dataclass
 from pathlib import Path

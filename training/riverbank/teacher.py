@@ -1,4 +1,4 @@
-"""Documents → which words belong together, according to a real model: all-MiniLM-L6-v2 (Apache-2.0).
+"""Find which words of a document belong together according to a real model: all-MiniLM-L6-v2 (Apache-2.0).
 
 The relation of two words is the cosine of their hidden states after the teacher's fourth layer, each word the mean
 of its pieces, after the mean over the document's words has been subtracted. (MiniLM's self-attention distillation,

@@ -1,4 +1,4 @@
-"""Training documents → a WordPiece tokenizer whose words are exactly the teacher's words.
+"""Train a WordPiece tokenizer whose words are exactly the teacher's words.
 
 Lower case: at 8,192 pieces, "The" beside "the" would cost places that rarer words need, and offsets still point into
 the text as it was typed. No [CLS] and no [SEP]: every token that the model sees is a piece of the text.

@@ -1,4 +1,4 @@
-"""Prepared data → a trained student and its training curve, from the last checkpoint if there is one."""
+"""Train the student on the prepared data, from the last checkpoint if there is one, and keep its curve."""
 
 import itertools
 import json

@@ -286,7 +286,7 @@ class TransformersContinuation:
         self._loaded, self._cache, self._seen = loaded, None, 0
 
     def logits(self, tokens: TokenTensors) -> Tensor:
-        """Return the logits of what follows."""
+        """Return the logits of the next token."""
         session = AttentionCapture(self._loaded.model, lambda part, module, inputs: _required(attend(inputs)))
         inputs = {"input_ids": tokens.ids[0][:, self._seen :], "attention_mask": tokens.real.long()}
         with torch.inference_mode(), capturing(session):

@@ -206,7 +206,7 @@ _active: ContextVar[AttentionCapture] = ContextVar("attnscope_session")
 
 @contextmanager
 def capturing(session: AttentionCapture) -> Iterator[None]:
-    """Send the attention of whatever model runs inside to this session."""
+    """Send the attention of any model that runs inside to this session."""
     token = _active.set(session)
     try:
         yield
@@ -217,7 +217,7 @@ def capturing(session: AttentionCapture) -> Iterator[None]:
 
 
 def register() -> None:
-    """Make ourselves known to transformers, with the masks of its eager attention."""
+    """Register our attention with transformers, with the masks of its eager attention."""
     from transformers import AttentionInterface, AttentionMaskInterface
     from transformers.masking_utils import eager_mask
 
@@ -228,6 +228,6 @@ def register() -> None:
 def _attention(
     module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **more: Any
 ) -> tuple[Tensor, None]:
-    """Return what transformers calls in the place of its own attention; (B, Q, H, Ev)."""
+    """Compute attention in place of transformers' own, (B, Q, H, Ev)."""
     output = _active.get().run_attention(module, query, key, value, attention_mask, more)
     return output.transpose(1, 2).contiguous(), None

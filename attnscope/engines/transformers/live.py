@@ -65,7 +65,7 @@ def borrowed(model: Any) -> Iterator[None]:
 
 
 def _remove_hooks(module: torch.nn.Module, before: set[int]) -> None:
-    """Remove the hooks that came meanwhile: for `output_attentions`, transformers leaves some in a model."""
+    """Remove the hooks added since: for `output_attentions`, transformers leaves some in a model."""
     for number in set(module._forward_hooks) - before:
         for table in (module._forward_hooks, module._forward_hooks_with_kwargs, module._forward_hooks_always_called):
             table.pop(number, None)

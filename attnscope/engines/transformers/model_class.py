@@ -106,7 +106,7 @@ def _config(hf: Any, folder: Folder) -> Any:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Let transformers keep its remarks and progress bars to itself: what is to be said of a checkpoint, we say."""
+    """Silence transformers' warnings and progress bars: our own notes say what matters of a checkpoint."""
     import transformers
 
     logging: Any = transformers.logging

@@ -172,7 +172,7 @@ def _source(
 
 
 def _config(loaded: "TransformersModel", chosen: str) -> ModelConfig:
-    """Return the sizes that the rest of the program asks for; how the model computes is none of its business."""
+    """Return the sizes that the rest of the program needs; the mathematics is left to transformers."""
     part = loaded.parts[chosen]
     return ModelConfig(
         vocab_size=loaded.vocab_size,

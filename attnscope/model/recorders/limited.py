@@ -29,6 +29,6 @@ class Limited:
 
 
 def limited(recorders: Mapping[int, Sequence[Recorder]], check: Callable[[], None]) -> dict[int, list[Recorder]]:
-    """Add one that asks after every tile to the recorders of each layer."""
+    """Add a recorder to each layer that checks memory after every tile."""
     one = Limited(check)
     return {layer: [*them, one] for layer, them in recorders.items()}

@@ -16,7 +16,7 @@ _ARENA = Arena()
 
 
 def new_window() -> None:
-    """Let the matrices of the next batch start at a page of memory, and those of later ones follow."""
+    """Start a new window: the next matrices begin at a page of memory, and later ones follow them."""
     _ARENA.reset()
 
 
@@ -37,7 +37,7 @@ class PackedMatrices:
         self._making = Lock()
 
     def put(self, stage: str, part: Tensor, units: slice | list[int], first: int) -> None:
-        """Keep some rows.
+        """Copy some rows of a text's matrices.
 
         Args:
             stage: Name of the stage.
