@@ -246,7 +246,10 @@ class Runner(Generic[T]):
 
         def then() -> None:
             for record, item in zip(records[fresh:end], items[fresh:end], strict=True):
-                self._note(record, item)
+                self.summary.counts[record.status] += 1
+                self.summary.tokens += len(record.tokens)
+                if record.status == "failed" and len(self.summary.failures) < _LISTED:
+                    self.summary.failures.append(f"{item.line}: {record.error}")
             self._on_progress(self.summary)
 
         if end > fresh:
@@ -255,12 +258,6 @@ class Runner(Generic[T]):
             writer.wait()
             hint = "remove --strict to skip failed records"
             raise AttnscopeError(str(records[bad].error), where=_location(items[bad]), hint=hint)
-
-    def _note(self, record: Record, item: Item) -> None:
-        self.summary.counts[record.status] += 1
-        self.summary.tokens += len(record.tokens)
-        if record.status == "failed" and len(self.summary.failures) < _LISTED:
-            self.summary.failures.append(f"{item.line}: {record.error}")
 
 
 def record_of(item: Item, status: Literal["ok", "skipped", "failed"], **found: Any) -> Record:

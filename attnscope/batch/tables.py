@@ -299,10 +299,6 @@ def _may_be_empty(name: str, names: Sequence[str]) -> bool:
     return name not in (*INTEGERS, *_WORDS) or name in ("layer", "head", *of_matrices)
 
 
-def _unreadable(error: Exception, path: Path) -> AttnscopeError:
-    return AttnscopeError(f"cannot be read ({' '.join(str(error).split())[:200]})", where=path, hint="create it again")
-
-
 def _parquet_parts(path: Path) -> Iterator[Any]:
     """Yield the names of the columns, then part after part."""
     PARQUET.require(".parquet")
@@ -316,7 +312,8 @@ def _parquet_parts(path: Path) -> Iterator[Any]:
             for part in file.iter_batches(_PART):
                 yield {name: _from_arrow(part, pa, name, path) for name in part.schema.names}
     except (pa.ArrowException, OSError, UnicodeDecodeError) as e:
-        raise _unreadable(e, path) from e
+        found = f"cannot be read ({' '.join(str(e).split())[:200]})"
+        raise AttnscopeError(found, where=path, hint="create it again") from e
 
 
 def _from_arrow(part: Any, pa: Any, name: str, path: Path) -> Any:

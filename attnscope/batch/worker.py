@@ -90,14 +90,6 @@ def count_units(settings: Settings, source: ModelSource) -> int:
     return (1 if layers.word == "mean" else counts[0]) * (1 if heads.word == "mean" else counts[1])
 
 
-def _group_plan(run: RunConfig, source: ModelSource, group: int, stream_reason: str, *, whole: bool) -> RunPlan:
-    """Plan a group by its number of tokens, independent of its texts; `whole` for all layers."""
-    plan = plan_for_texts(run, source, [])
-    plan = replace(plan, n_layers_run=source.config.n_layers) if whole else plan
-    work = plan.n_layers_run * layer_parameters(source.config) * group
-    return replace(plan, multiplications=work, stream_reason=stream_reason)
-
-
 class ModelWorker:
     """A model that looks into texts; see runner.TextWorker.
 
@@ -125,7 +117,10 @@ class ModelWorker:
         self._memory, self._session, self._group = memory, session, group
         self._run, self._settings, self._source = run, settings, session.source(run)
         self._cuts = "effects" in settings.keep
-        plan = _group_plan(self._run, self._source, group, stream_reason, whole=self._cuts)
+        plan = plan_for_texts(self._run, self._source, [])
+        n_layers = self._source.config.n_layers if self._cuts else plan.n_layers_run
+        work = n_layers * layer_parameters(self._source.config) * group
+        plan = replace(plan, n_layers_run=n_layers, multiplications=work, stream_reason=stream_reason)
         self._model, self.device = session.load(plan)
         self._units = count_units(settings, self._source)
 

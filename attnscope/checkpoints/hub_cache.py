@@ -73,7 +73,8 @@ def find_snapshot(path: Path, *, weights: bool = True) -> Path:
     if not commits:
         partial = " (a download was interrupted)" if _interrupted(path) else ""
         raise AttnscopeError(f"has no snapshot{partial}", where=path, hint=hint)
-    main = _main(path)
+    branch = path / _REFS / "main"
+    main = read_file(branch, cap=_REF_BYTES).decode("ascii", "replace").strip() if branch.is_file() else None
     if main in commits:
         commit = main
     elif len(commits) == 1:
@@ -84,13 +85,6 @@ def find_snapshot(path: Path, *, weights: bool = True) -> Path:
     snapshot = path / _SNAPSHOTS / commit
     _require_files(snapshot, hint, interrupted=_interrupted(path), weights=weights)
     return snapshot
-
-
-def _main(path: Path) -> str | None:
-    """Return the commit that `main` is at; None where that is not said."""
-    if not (path / _REFS / "main").is_file():
-        return None
-    return read_file(path / _REFS / "main", cap=_REF_BYTES).decode("ascii", "replace").strip()
 
 
 def _interrupted(path: Path) -> bool:

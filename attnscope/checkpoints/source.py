@@ -158,7 +158,8 @@ def tokenize(
             found = f"{len(tokens)} tokens, but the model takes at most {c.max_positions}"
             raise AttnscopeError(found, where=where, hint="pass --truncate to truncate the text")
         notes.append(f"truncated from {len(tokens)} to {c.max_positions} tokens")
-        tokens = _truncate(tokens, c.max_positions)
+        closing = min(count_closing(tokens), c.max_positions)  # special tokens that still end the text
+        tokens = tokens[: c.max_positions - closing] + tokens[len(tokens) - closing :]
     if all(t.special for t in tokens):
         notes.append("the text has only special tokens")
     return tokens, notes
@@ -191,9 +192,3 @@ def count_closing(tokens: Sequence[Token]) -> int:
     while closing < len(tokens) and _closes(tokens[-1 - closing]):
         closing += 1
     return closing
-
-
-def _truncate(tokens: list[Token], longest: int) -> list[Token]:
-    """Return the first tokens, with the special tokens that the tokenizer closed the text with still closing it."""
-    closing = min(count_closing(tokens), longest)
-    return tokens[: longest - closing] + (tokens[-closing:] if closing else [])

@@ -26,7 +26,10 @@ def _write_help(self: Any, ctx: Any, formatter: Any) -> None:
         title, entries = _GLOSSARIES[self.name]
         with formatter.section(title):
             formatter.write_dl(entries(), col_max=26)
-    _write_examples(formatter, self.epilog)
+    if self.epilog:
+        with formatter.section("Examples"):
+            for line in inspect.cleandoc(self.epilog).splitlines():
+                formatter.write(f"  {line}\n" if line else "\n")
 
 
 class Command(TyperCommand):
@@ -90,13 +93,6 @@ def _roles() -> list[tuple[str, str]]:
 
 
 _GLOSSARIES = {"heads": ("Roles", _roles)}  # sections that the help of a command has besides its options
-
-
-def _write_examples(formatter: Any, epilog: str | None) -> None:
-    if epilog:
-        with formatter.section("Examples"):
-            for line in inspect.cleandoc(epilog).splitlines():
-                formatter.write(f"  {line}\n" if line else "\n")
 
 
 def _style_headings(ctx: Any, formatter: Any) -> None:

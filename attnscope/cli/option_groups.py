@@ -25,7 +25,11 @@ def expand_groups(command: Callable[..., Any]) -> Callable[..., Any]:
     parameters: list[inspect.Parameter] = []
     for parameter in inspect.signature(command).parameters.values():
         group = groups.get(parameter.name)
-        parameters += [_parameter(field) for field in fields(group)] if group else [_keyword(parameter)]
+        parameters += (
+            [_parameter(field) for field in fields(group)]
+            if group
+            else [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)]
+        )
     return _with_parameters(spread_command, command, parameters)
 
 
@@ -96,7 +100,3 @@ def _takes_several(each: "Field[Any]") -> bool:
 def _parameter(each: "Field[Any]") -> inspect.Parameter:
     default = inspect.Parameter.empty if each.default is MISSING else each.default
     return inspect.Parameter(each.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=each.type)
-
-
-def _keyword(parameter: inspect.Parameter) -> inspect.Parameter:
-    return parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)

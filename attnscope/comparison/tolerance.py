@@ -130,13 +130,8 @@ def what(verdict: Verdict, cell: Cell) -> str:
     values = " against ".join("masked" if value is None else f"{value:.9g}" for value in (cell.first, cell.second))
     if cell.difference is None:
         return f"{values}, which fails at any tolerance"
-    return f"{values}: the difference {cell.difference:.6g} exceeds {_options(verdict)}"
-
-
-def _options(verdict: Verdict) -> str:
-    """Write a tolerance as it is typed, such as `--tolerance 1e-05 --relative 0.001`."""
     relative = f" --relative {verdict.relative:g}" if verdict.relative else ""
-    return f"--tolerance {verdict.absolute:g}{relative}"
+    return f"{values}: the difference {cell.difference:.6g} exceeds --tolerance {verdict.absolute:g}{relative}"
 
 
 def allowed(verdict: Verdict) -> str:

@@ -11,7 +11,6 @@ from attnscope.checkpoints.source import ModelSource, tokenize
 from attnscope.config import RunConfig, TextInput
 from attnscope.errors import AttnscopeError, UsageError
 from attnscope.pipeline import ProgressCallback, Session, describe_mask_use, forward, prepare, provenance
-from attnscope.planning.run_plan import RunPlan
 from attnscope.planning.survey_plan import batches_by_length, plan_passes
 from attnscope.planning.text_plan import TextPlan
 from attnscope.report import Token
@@ -76,7 +75,8 @@ def survey_heads(
     texts, notes = _tokenized(run, source, shipped=shipped)
     random = draw_probes(source, special_frame(source, texts[0]), asked.draws, asked.seed)
     passes = _passes(texts, random)
-    plans = _plans(run, source, passes, len(texts))
+    planned = [[TextPlan(tokens, None, None, [], [], None, []) for tokens in one.tokens] for one in passes]
+    plans = plan_passes(run, source, planned, _bytes_kept(source, [one.tokens for one in passes], len(texts)))
     model, device = session.load(plans[0])
 
     from attnscope.survey.measure import Sums, copying_scores
@@ -132,12 +132,6 @@ def _passes(texts: list[list[Token]], random: RandomProbes) -> list[_Pass]:
         for sequences in (texts, drawn)
         for numbers in batches_by_length([len(tokens) for tokens in sequences], padded=sequences is texts)
     ]
-
-
-def _plans(run: RunConfig, source: ModelSource, passes: list[_Pass], n_texts: int) -> list[RunPlan]:
-    """Plan every pass, with the memory that all of them take."""
-    texts = [[TextPlan(tokens, None, None, [], [], None, []) for tokens in one.tokens] for one in passes]
-    return plan_passes(run, source, texts, _bytes_kept(source, [one.tokens for one in passes], n_texts))
 
 
 def _describe(

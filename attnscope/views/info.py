@@ -99,11 +99,8 @@ def _heads(c: "ModelConfig") -> str:
 def _scores(c: "ModelConfig", scale: float) -> str:
     how = f" (1/√{c.d_head})" if c.scale is None else ""
     capped = f", soft-capped at {c.softcap:g}" if c.softcap is not None else ""
-    return f"q·k × {scale:.4g}{how}{capped}" + _normed(c) + ", a sink in every head" * c.sinks
-
-
-def _normed(c: "ModelConfig") -> str:
-    return {False: "", True: ", q and k normed per head", "whole": ", q and k normed over all heads"}[c.qk_norm]
+    normed = {False: "", True: ", q and k normed per head", "whole": ", q and k normed over all heads"}[c.qk_norm]
+    return f"q·k × {scale:.4g}{how}{capped}{normed}" + ", a sink in every head" * c.sinks
 
 
 def _mlp(c: "ModelConfig") -> str:

@@ -316,7 +316,8 @@ def _required(output: Tensor | None) -> Tensor:
 
 def describe_allowed(mask: Mask, n_queries: int, n_keys: int) -> str:
     """Return a mask expression that says what a mask does to one text, or that there is none for it."""
-    q = torch.arange(n_queries, device=_device(mask))[:, None]
+    given = getattr(mask, "tensor", None)
+    q = torch.arange(n_queries, device=given.device if isinstance(given, Tensor) else "cpu")[:, None]
     k = torch.arange(n_keys, device=q.device)[None]
     found = mask.allowed(q, k)
     if found is None:
@@ -332,8 +333,3 @@ def describe_allowed(mask: Mask, n_queries: int, n_keys: int) -> str:
             if same is not None and torch.equal(allowed, same):
                 return "+".join(map(str, terms))
     return "custom, without a mask expression"
-
-
-def _device(mask: Mask) -> torch.device:
-    tensor = getattr(mask, "tensor", None)
-    return tensor.device if isinstance(tensor, Tensor) else torch.device("cpu")

@@ -172,16 +172,13 @@ def _put_scale(canvas: Canvas, stage: StageMatrix, x: float, y: float, width: fl
     low, high = stage.digits.text(stage.scale.low), stage.digits.text(stage.scale.high)
     _put_bar(canvas, x, y, low, high, signed=stage.scale.signed)
     y += 8
-    said = tuple(_grey(span) for span in stage.arithmetic_of_picture)
+    # cells that have a mark on a terminal are grey here
+    spans = [(span.text.replace(f"; {NOT_ALLOWED} ", "; grey: "), span.origin) for span in stage.arithmetic_of_picture]
+    said = tuple(Span(text, "dim", origin) for text, origin in spans)
     for line in wrap(said, width, SMALL) if plain(said) != stage.name else []:  # the title says that
         y += SMALL * 1.35
         canvas.text(x, y, line, size=SMALL)
     return y + 8
-
-
-def _grey(span: Span) -> Span:
-    """Name the colour of cells that have a mark on a terminal."""
-    return Span(span.text.replace(f"; {NOT_ALLOWED} ", "; grey: "), "dim", span.origin)
 
 
 def _put_bar(canvas: Canvas, x: float, y: float, low: str, high: str, *, signed: bool) -> None:

@@ -78,7 +78,9 @@ def present_survey(survey: HeadSurvey, settings: DisplaySettings, listing: Listi
     else:
         yield _picture(survey)
         yield Gap()
-        yield _strongest_of_roles(survey, listing)
+        counted = [(role, int((survey.main == n).sum())) for n, role in enumerate(survey.roles)]  # as main role
+        rows = [_strongest_row(role, count, listing) for role, count in counted]
+        yield StrongestHeads(rows, one_line=listing.top is None)
         yield Gap()
         none = int((survey.main < 0).sum())
         have = "has" if none == 1 else "have"
@@ -151,12 +153,6 @@ def _picture(survey: HeadSurvey) -> RolePicture:
 
 def _cell(role: RoleValues, strength: float) -> RoleCell:
     return RoleCell(role.letter, ROLES[role.name].colour if role.name in ROLES else None, strength)
-
-
-def _strongest_of_roles(survey: HeadSurvey, listing: Listing) -> StrongestHeads:
-    """Present for each role how many heads have it as their main role, and its strongest heads."""
-    rows = [_strongest_row(role, int((survey.main == n).sum()), listing) for n, role in enumerate(survey.roles)]
-    return StrongestHeads(rows, one_line=listing.top is None)
 
 
 def _strongest_row(role: RoleValues, count: int, listing: Listing) -> StrongestRow:
