@@ -20,7 +20,7 @@ from attnscope.batch.file_errors import naming_errors
 from attnscope.batch.header import MEASURES, Settings
 from attnscope.batch.records import Record
 from attnscope.errors import PARQUET, AttnscopeError
-from attnscope.planning.record_parts import TABLES
+from attnscope.planning.record_parts import PARTS, TABLES, Axis, RecordPart
 from attnscope.report import Token
 from attnscope.report.row_statistics import STATISTICS
 
@@ -81,12 +81,33 @@ def kind_of(settings: Settings, asked: str | None) -> str:
 
 def columns(kind: str, settings: Settings) -> list[str]:
     """Return names of the columns of a table."""
-    return [*_HEADS, *_KINDS[kind][0](settings)]
+    if kind in _KINDS:
+        return [*_HEADS, *_KINDS[kind][0](settings)]
+    part = PARTS[TABLES[kind]]
+    assert part.table is not None
+    return [*_HEADS, *(name for axis in part.axes for name in _PLACES[axis]), *part.table.values]
 
 
 def tables(kind: str, record: Record) -> Iterator[Table]:
     """Return the table of one text, in parts that fit into memory."""
-    return _KINDS[kind][1](record)
+    part = PARTS[TABLES[kind]]
+    assert part.table is not None
+    return _KINDS[kind][1](record) if kind in _KINDS else _places(record, part, part.table.values)
+
+
+def _places(record: Record, part: RecordPart, names: Sequence[str]) -> Iterator[Table]:
+    """Yield one row for every place of a part's arrays; NaN for what the model does not have, or was not kept."""
+    found = getattr(record, part.name)
+    if found is None:  # a short text in a report whose long texts have maps
+        return
+    arrays = {name: found if isinstance(found, np.ndarray) else getattr(found, name) for name in names}
+    sizes = {"query": len(record.queries), "source": len(_sources(record))}
+    unit, *places = (at.ravel() for at in np.indices((len(record.units), *(sizes[axis] for axis in part.axes))))
+    table = _heads(record, unit)
+    for axis, place in zip(part.axes, places, strict=True):
+        table |= _queries(record, place) if axis == "query" else _keys(record, place)
+    none = np.full(len(unit), np.nan, dtype=np.float32)
+    yield table | {name: none if array is None else array.ravel() for name, array in arrays.items()}
 
 
 def _contributors(record: Record) -> Iterator[Table]:
@@ -99,38 +120,6 @@ def _contributors(record: Record) -> Iterator[Table]:
         if getattr(record.top, name) is not None:
             found[name] = getattr(record.top, name)[unit, row, rank]
     yield found
-
-
-def _rows(record: Record) -> Iterator[Table]:
-    """Yield one row for every unit and query."""
-    assert record.rows is not None
-    unit, row = (at.ravel() for at in np.indices((len(record.units), len(record.queries))))
-    found = _heads(record, unit) | _queries(record, row)
-    for name in STATISTICS:
-        found[name] = _or_nan(getattr(record.rows, name), unit, row)
-    found["sink"] = _or_nan(record.rows.sink, unit, row)
-    yield found
-
-
-def _or_nan(values: _Array | None, unit: _Array, row: _Array) -> _Array:
-    """Return a statistic of some rows; NaN where the model has none, or the dump was made without it."""
-    return np.full(len(unit), np.nan, dtype=np.float32) if values is None else values[unit, row]
-
-
-def _columns(record: Record) -> Iterator[Table]:
-    """Yield one row for every unit and source."""
-    if record.columns is None:  # a short text in a report whose long texts have maps
-        return
-    unit, source = (at.ravel() for at in np.indices(record.columns.shape))
-    yield _heads(record, unit) | _keys(record, source) | {"mass": record.columns[unit, source]}
-
-
-def _effects(record: Record) -> Iterator[Table]:
-    """Yield one row for every unit."""
-    assert record.effects is not None
-    unit, effects = np.arange(len(record.units)), record.effects
-    kl = np.full(len(unit), np.nan, np.float32) if effects.kl is None else effects.kl
-    yield _heads(record, unit) | {"kl": kl, "hidden": effects.hidden, "weight": effects.weight}
 
 
 def _matrices(record: Record) -> Iterator[Table]:
@@ -153,13 +142,15 @@ def _matrices(record: Record) -> Iterator[Table]:
 
 
 _QUERY, _KEY = ("query", "query_token"), ("key", "key_token")
+_PLACES: dict[Axis, tuple[str, str]] = {"query": _QUERY, "source": _KEY}
 _KINDS: dict[str, tuple[Callable[[Settings], Sequence[str]], Callable[[Record], Iterator[Table]]]] = {
     "contributors": (lambda settings: (*_QUERY, "rank", *_KEY, *MEASURES[settings.by]), _contributors),
-    "rows": (lambda settings: (*_QUERY, *settings.kept_statistics, "sink"), _rows),
-    "columns": (lambda _: (*_KEY, "mass"), _columns),
-    "effects": (lambda _: ("kl", "hidden", "weight"), _effects),
+    "rows": (
+        lambda settings: (*_QUERY, *settings.kept_statistics, "sink"),
+        lambda record: _places(record, PARTS["rows"], (*STATISTICS, "sink")),
+    ),
     "matrices": (lambda _: (*_QUERY, *_KEY, "dimension", "stage", "value"), _matrices),
-}  # columns and rows of every table that record_parts names
+}  # columns and rows of the tables whose declaration names no values
 
 
 def _heads(record: Record, unit: _Array) -> Table:
@@ -180,7 +171,11 @@ def _queries(record: Record, row: _Array) -> Table:
 
 
 def _keys(record: Record, key: _Array) -> Table:
-    return {"key": key, "key_token": _texts(record.tokens if record.sources is None else record.sources)[key]}
+    return {"key": key, "key_token": _texts(_sources(record))[key]}
+
+
+def _sources(record: Record) -> list[Token]:
+    return record.tokens if record.sources is None else record.sources
 
 
 def _texts(tokens: Sequence[Token]) -> _Array:

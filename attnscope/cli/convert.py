@@ -23,8 +23,8 @@ attnscope convert report.json report.csv
 if TYPE_CHECKING:
     Table = str  # the names of tables, which a type checker does not see
 else:
-    Table = Literal[tuple(name for part in RECORD_PARTS if part.table for name in part.table[:1])]
-_TABLES = ", ".join(f"{part.table[0]} ({part.table[1]})" for part in RECORD_PARTS if part.table)
+    Table = Literal[tuple(part.table.name for part in RECORD_PARTS if part.table)]
+_TABLES = ", ".join(f"{part.table.name} ({part.table.rows})" for part in RECORD_PARTS if part.table)
 
 
 def convert(

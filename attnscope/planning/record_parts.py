@@ -76,6 +76,23 @@ class TileSize:
 
 
 @dataclass(frozen=True)
+class RecordTable:
+    """The table that a part becomes.
+
+    Attributes:
+        name: Name in `--table`.
+        rows: Description of a row in the help of `--table`.
+        values: Columns with the numbers of the part's arrays, named as the arrays (if there is only one, its column may
+            have any name). The other columns follow from the part's axes. Empty if `batch/tables.py` has a function for
+            the table, because its rows are not the cells of the arrays, or its columns depend on the settings.
+    """
+
+    name: str
+    rows: str
+    values: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class RecordPart:
     """One thing that is kept of every layer and head.
 
@@ -87,7 +104,7 @@ class RecordPart:
         numbers: Float32s that findings take, over all texts, layers and heads.
         beside: Number of additional float32 values in its recorders.
         tile: Bytes that its recorders need of the largest tile, while they reduce it.
-        table: The table that it becomes, and what that has a row for; None where it becomes none.
+        table: Table of `attnscope convert`; None for none.
         only: Axes of single arrays that differ, by their names.
         runs_again: The model runs again for it, once for every layer and head: it is not among `--keep all`.
     """
@@ -99,7 +116,7 @@ class RecordPart:
     numbers: Callable[[Quantities], int]
     beside: Callable[[Quantities], int] = lambda _: 0
     tile: Callable[[TileSize], int] = lambda _: 0
-    table: tuple[str, str] | None = None
+    table: RecordTable | None = None
     only: tuple[tuple[str, tuple[Axis, ...]], ...] = ()
     runs_again: bool = False
 
@@ -132,7 +149,7 @@ RECORD_PARTS = (
         # the norms of the values of every source, by which a contribution is more than its weight
         beside=lambda kept: (kept.measures - 1) * kept.units * kept.texts * kept.sources if kept.rows else 0,
         tile=_top_tile,
-        table=("contributors", "one row per query and rank"),
+        table=RecordTable("contributors", "one row per query and rank"),
     ),
     RecordPart(
         "rows",
@@ -143,7 +160,7 @@ RECORD_PARTS = (
         beside=lambda kept: kept.counted * ROW_FACTS,
         # the weights near the diagonal, from which those within n tokens are summed
         tile=lambda tile: _FLOAT * (tile.scores * (tile.rows + 2 * tile.within) // tile.kept.sources),
-        table=("rows", "statistics, one row per query"),
+        table=RecordTable("rows", "statistics, one row per query"),
     ),
     RecordPart(
         "columns",
@@ -151,7 +168,7 @@ RECORD_PARTS = (
         "weight that every token receives",
         ("source",),
         numbers=lambda kept: kept.texts * kept.units * kept.sources,
-        table=("columns", "one row per source"),
+        table=RecordTable("columns", "one row per source", ("mass",)),
     ),
     RecordPart(
         "pooled",
@@ -170,7 +187,7 @@ RECORD_PARTS = (
         "what changes where each head is cut, as by ablate --each head: the model runs once more for every head",
         (),
         numbers=lambda kept: 3 * kept.texts * kept.units,
-        table=("effects", "one row per head"),
+        table=RecordTable("effects", "one row per head", ("kl", "hidden", "weight")),
         runs_again=True,
     ),
     RecordPart(
@@ -180,12 +197,12 @@ RECORD_PARTS = (
         ("query", "key"),
         numbers=lambda kept: kept.cells,
         tile=lambda tile: _FLOAT * RAW * tile.raw * tile.scores,
-        table=("matrices", "one row per cell of a stage"),
+        table=RecordTable("matrices", "one row per cell of a stage"),
         only=(("output", ("query", "width")),),
     ),
 )
 PARTS = {part.name: part for part in RECORD_PARTS}
-TABLES = {part.table[0]: part.name for part in RECORD_PARTS if part.table}  # table to the part that it shows
+TABLES = {part.table.name: part.name for part in RECORD_PARTS if part.table}  # table to the part that it shows
 EXACT_PARTS = tuple(part.name for part in RECORD_PARTS if part.phrase)  # the words of --keep
 
 

@@ -17,6 +17,7 @@ from attnscope.batch.sinks import arrays_of
 from attnscope.config import RunConfig, TextInput
 from attnscope.errors import AttnscopeError, UsageError
 from attnscope.pipeline import inspect
+from attnscope.planning.record_parts import RecordPart, RecordTable
 from attnscope.report import to_json
 from attnscope.report.row_statistics import STATISTICS
 from tests.batch.test_dump import dump, found
@@ -124,6 +125,21 @@ def test_columns_have_a_row_for_every_text_unit_and_source(folder):
         for u, q in np.ndindex((0, 0) if record.columns is None else record.columns.shape):
             assert np.float32(found_mass.pop((record.index, *record.units[u], q))) == record.columns[u, q]
     assert not found_mass
+
+
+def test_a_part_becomes_a_table_by_its_declaration_alone(monkeypatch):
+    """Places by its axes, and a column of each array that the declaration names."""
+    part = RecordPart("gaps", "", "", ("query", "source"), lambda kept: 0, table=RecordTable("gaps", "", ("gap", "no")))
+    monkeypatch.setitem(tables.TABLES, "gaps", "gaps")
+    monkeypatch.setitem(tables.PARTS, "gaps", part)
+    gap = np.arange(12, dtype=np.float32).reshape(2, 2, 3)
+    record = SimpleNamespace(index=4, id="a", units=[(1, 0), (1, 3)], tokens=tokens("xyz"), sources=None,
+                             queries=[0, 2], gaps=SimpleNamespace(gap=gap, no=None))  # fmt: skip
+    (table,) = tables.tables("gaps", record)
+    assert list(table) == tables.columns("gaps", Settings())
+    rows = list(zip(*(table[name] for name in ("layer", "head", "query", "key", "key_token", "gap")), strict=True))
+    assert rows[5:8] == [(1, 0, 2, 2, "z", 5.0), (1, 3, 0, 0, "x", 6.0), (1, 3, 0, 1, "y", 7.0)]
+    assert len(rows) == 12 and np.isnan(table["no"]).all()
 
 
 @pytest.mark.parametrize("name", ["dump.jsonl", "shards"])
