@@ -12,7 +12,7 @@ from attnscope.batch.groups import TextSize
 from attnscope.batch.header import SCHEMA, Grouping, Header, InputFacts, Settings
 from attnscope.batch.items import from_txt
 from attnscope.batch.records import Record, TopArrays, encode
-from attnscope.batch.runner import Runner, without_findings
+from attnscope.batch.runner import Runner, record_of
 from attnscope.batch.sinks import open_dump
 from attnscope.errors import AttnscopeError
 from attnscope.report import MaskUse, Provenance, Token
@@ -40,7 +40,7 @@ class Work:
 
     def prepare(self, item):
         if not item.text.text.strip():
-            return without_findings(item, "skipped", "the text is blank")
+            return record_of(item, "skipped", error="the text is blank")
         if item.text.text.startswith("bad"):
             raise AttnscopeError("is bad", hint="give a good one")
         return item

@@ -88,7 +88,7 @@ def _rows_of_a_group() -> Plant:
 
 def _a_row_for_every_contributor() -> Plant:
     """As it was: statistics of a row stand beside each of its contributors."""
-    rows = tables._rows
+    _, rows = tables._KINDS["rows"]
     return _made_otherwise("rows", lambda record: (part for part in (*rows(record), *rows(record))))
 
 
