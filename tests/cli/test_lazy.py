@@ -62,7 +62,7 @@ def test_help_loads_nothing_heavy(tmp_path, args):
         (("run", "x", "--config", "causal", "--max-memory", "1k"), 1, "--max-memory"),
         (("run", "x", "--config", "causal", "--output", "old.json"), 1, "old.json: exists"),
         (("run", "x", "--config", "causal", "--output", "gone/x.json"), 1, "gone: no such folder"),
-        (("run", "--file", "gone"), 1, "gone: cannot be read"),
+        (("run", "--file", "gone"), 1, "gone: no such file"),
         (("info", "--config", "missing"), 1, "missing: no such file"),
     ],
 )
