@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from types import TracebackType
 from typing import Protocol
 
@@ -83,6 +83,23 @@ class BackgroundWriter:
             self._pending = None
             future.result()
             then()
+
+    def finish(self, records: Sequence[Record], seconds: float) -> None:
+        """Write what was handed on and the records after that, as far as it goes within so many seconds.
+
+        Args:
+            records: The first ones of the window that is being computed.
+            seconds: How long to wait.
+        """
+        pending = None if self._pending is None else self._pending[0]
+
+        def write() -> None:
+            if pending is not None:
+                pending.result()  # nothing comes after records that could not be written
+            if records:
+                self._sink.write(records, len(records), [])
+
+        wait([self._pool.submit(write)], seconds)
 
     def __enter__(self) -> "BackgroundWriter":
         return self

@@ -35,6 +35,7 @@ _WINDOW_LINES = 1 << 22  # the same where no matrices are kept: numbers take as 
 _WINDOW_WORK = 2e10  # multiplications of a window: less than a second of a CPU, after which what it found is saved
 _LARGE = 5e8  # parameters of layers from which weights may take longer than a few tokens
 _FEWEST = 256  # tokens of a window: fewer at a time take longer each
+_FIRST = 64  # tokens of the first window: something is saved as soon as the model is there
 DumpProgress = Callable[[Summary, int], None]
 StartCallback = Callable[[Callable[[], int], int], None]
 
@@ -147,8 +148,8 @@ def _load(
     bounds = msgspec.structs.replace(bounds, threads=limit_threads(bounds.threads))
     if old is None:
         cuts = count_units(settings, source) if "effects" in settings.keep else 0
-        window_tokens = _window_tokens(source, model.device.type, cuts)
-        bounds = msgspec.structs.replace(bounds, window_tokens=window_tokens)
+        first, most = _window_tokens(source, model.device.type, cuts)
+        bounds = msgspec.structs.replace(bounds, window_tokens=most, first_window_tokens=first)
     seen = None if source.mask_known else "own"  # what that is, only running a text shows
     mask = describe_mask_use(source, run, seen)
     values = "pooled" if "pooled" in settings.keep and "stages" not in settings.keep else "exact"
@@ -206,18 +207,19 @@ def _group_limits(settings: Settings, run: RunConfig, source: ModelSource) -> tu
     return bounds, numbers // 4, stream_reason, memory
 
 
-def _window_tokens(source: ModelSource, device: str, cuts: int) -> int:
-    """Return the number of tokens of a window: few enough that an interruption loses little work.
+def _window_tokens(source: ModelSource, device: str, cuts: int) -> tuple[int, int]:
+    """Return the number of tokens of the first window and of later ones: few enough that a kill loses little work.
 
     Args:
         source: The model.
         device: Where it runs. On a GPU, and of a large model whose weights may be read again for every group, a window
-            has at least a whole group.
+            has at least a whole group; all windows of a large model may be equally long (0 for the first one).
         cuts: Heads that are cut in each text, which runs again for each; then a window may be a single text.
     """
     a_pass = source.config.n_layers * layer_parameters(source.config)
     least = _FEWEST if device == "cpu" and a_pass <= _LARGE else _TOKENS
-    return max(1 if cuts else least, int(_WINDOW_WORK / max(1, (1 + cuts) * a_pass)))
+    most = max(1 if cuts else least, int(_WINDOW_WORK / max(1, (1 + cuts) * a_pass)))
+    return (0 if a_pass > _LARGE else min(_FIRST, most)), most
 
 
 def _power_of_two(number: int) -> int:

@@ -95,6 +95,8 @@ class Grouping(msgspec.Struct, frozen=True):
             run may have more.
         threads: Number of torch's threads.
         window_tokens: Largest number of tokens in a window (at least one text); 0, as in older dumps, for no limit.
+        first_window_tokens: Largest number of tokens in the first window. Each later window may have twice as many as
+            the one before, up to `window_tokens`; 0, as in older dumps, for `window_tokens` in all windows.
     """
 
     tokens: int
@@ -103,6 +105,13 @@ class Grouping(msgspec.Struct, frozen=True):
     cells: int
     threads: int
     window_tokens: int = 0
+    first_window_tokens: int = 0
+
+    def most_tokens(self, window: int) -> int:
+        """Return how many tokens the texts of a window may have, counted from 0; 0 for no limit."""
+        if not self.first_window_tokens:
+            return self.window_tokens
+        return min(self.window_tokens, self.first_window_tokens << min(window, 32))
 
 
 class Header(msgspec.Struct, frozen=True):

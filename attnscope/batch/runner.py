@@ -9,6 +9,8 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
+from threading import Lock
 from typing import Any, Generic, Literal, Protocol, TypeVar
 
 from attnscope.batch.background import BackgroundWriter, RecordSink
@@ -18,6 +20,7 @@ from attnscope.batch.items import Item
 from attnscope.batch.journal import JournalState, too_large
 from attnscope.batch.records import Record
 from attnscope.errors import AttnscopeError, MemoryExceeded, ModelError
+from attnscope.system.shutdown import finish_at_signal
 
 MAX_WINDOW_RECORDS = 2048  # records in a window, however little is kept of each
 
@@ -85,6 +88,19 @@ class Summary:
         return f"; {time.monotonic() - self.started:,.1f} s, {self.rates}" if self.tokens else ""
 
 
+@dataclass(frozen=True)
+class _Unfinished:
+    """A window that is being computed.
+
+    Attributes:
+        places: Places of its records that are not written yet.
+        found: Its records so far, by place.
+    """
+
+    places: range = range(0)
+    found: dict[int, Record] = field(default_factory=dict)
+
+
 SummaryCallback = Callable[[Summary], None]
 _LISTED = 20
 
@@ -120,6 +136,8 @@ class Runner(Generic[T]):
         self._written = before or sink.written
         self._done = len(self._written.indices)
         self._place = 0  # of the next window's first record among those of this run
+        self._unfinished = _Unfinished()
+        self._handing_on = Lock()  # a signal keeps it: nothing is handed on any more
         self.summary = Summary() if again else Summary(Counter(self._written.counts), resumed=self._done)
 
     def run(self, items: Iterable[Item]) -> Summary:
@@ -128,7 +146,7 @@ class Runner(Generic[T]):
         Raises:
             AttnscopeError: The dump belongs to another input, cannot be written, or with `strict` a record failed.
         """
-        with BackgroundWriter(self._sink) as writer:
+        with BackgroundWriter(self._sink) as writer, finish_at_signal(lambda s: self._save_finished(writer, s)):
             for window in self._windows(items):
                 done = min(max(0, self._done - self._place), len(window))
                 self._check_same(window[:done])
@@ -158,15 +176,15 @@ class Runner(Generic[T]):
 
     def _windows(self, items: Iterable[Item]) -> "Iterator[list[tuple[Item, T | Record, TextSize]]]":
         window: list[tuple[Item, T | Record, TextSize]] = []
-        values = tokens = 0
+        values = tokens = number = 0
         bounds = self._bounds
         for item in items:
             ready = self._prepared(item)
             size = TextSize(0, 0, 0) if isinstance(ready, Record) else self._work.size(ready)
-            costly = values + size.values > bounds.window or 0 < bounds.window_tokens < tokens + size.longest
+            costly = values + size.values > bounds.window or 0 < bounds.most_tokens(number) < tokens + size.longest
             if window and (costly or len(window) == MAX_WINDOW_RECORDS):
                 yield window
-                window, values, tokens = [], 0, 0
+                window, values, tokens, number = [], 0, 0, number + 1
             window.append((item, ready, size))
             values, tokens = values + size.values, tokens + size.longest
         if window:
@@ -193,6 +211,7 @@ class Runner(Generic[T]):
         first = 0 if self._sink.needs_all_records else done
         found = {place: ready for place, (_, ready, _) in enumerate(window) if isinstance(ready, Record)}
         places = [place for place in range(len(window)) if place not in found]
+        self._unfinished = _Unfinished(range(done, len(window)), found)
         by_group = []
         self._check_room([size.values for _, _, size in window if size.held <= self._holds], 4 * self._holds)
         self._work.start_window()
@@ -252,12 +271,30 @@ class Runner(Generic[T]):
                     self.summary.failures.append(f"{item.line}: {record.error}")
             self._on_progress(self.summary)
 
-        if end > fresh:
-            writer.submit(records[:end], end - fresh, by_group, then)
+        with self._handing_on:
+            self._unfinished = _Unfinished()
+            if end > fresh:
+                writer.submit(records[:end], end - fresh, by_group, then)
         if bad < len(records):
             writer.wait()
             hint = "remove --strict to skip failed records"
             raise AttnscopeError(str(records[bad].error), where=_location(items[bad]), hint=hint)
+
+    def _save_finished(self, writer: BackgroundWriter, seconds: float) -> None:
+        """Save the first records of the window that is being computed, before a signal ends the process.
+
+        Args:
+            writer: Writes the window before it.
+            seconds: How long that may take.
+        """
+        until = time.monotonic() + seconds
+        if not self._handing_on.acquire(timeout=seconds):
+            return
+        found, places = self._unfinished.found, [] if self._sink.whole_windows else self._unfinished.places
+        finished = [found[place] for place in takewhile(found.__contains__, places)]
+        if self._strict:
+            finished = list(takewhile(lambda record: record.status != "failed", finished))
+        writer.finish(finished, until - time.monotonic())
 
 
 def record_of(item: Item, status: Literal["ok", "skipped", "failed"], **found: Any) -> Record:

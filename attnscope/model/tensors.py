@@ -21,7 +21,7 @@ _DTYPES = {
     "U64": torch.uint64, "I64": torch.int64, "F64": torch.float64,
 }  # fmt: skip
 _FP4 = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0]  # E2M1
-_CHUNK = 1 << 20  # bytes that are read, checked and turned at a time, while they are in cache
+_CHUNK = 1 << 20
 _OWN_PAGES = 1 << 18  # bytes from which on a tensor has pages of its own
 
 
@@ -186,7 +186,7 @@ def _fill_decoded(tensor: torch.Tensor, file: BinaryIO, info: TensorInfo, start:
     from gguf import GGMLQuantizationType, dequantize
 
     numbers, size = info.block
-    stored = torch.empty(tensor.numel() // info.shape[-1], info.shape[-1] // numbers * size, dtype=torch.uint8)
+    stored = torch.empty(1, tensor.numel() // numbers * size, dtype=torch.uint8)  # the library takes 16 rows at a time
     _fill(stored, file, info, start)
     with np.errstate(all="ignore"):  # what is not finite is refused where parameters are checked
         made = dequantize(stored.numpy(), GGMLQuantizationType[info.dtype])

@@ -5,11 +5,14 @@ and continue with half of the work. What must be cleaned up is registered here, 
 """
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
 _LOCK = threading.RLock()
+_FINISHING = 0.6  # of the patience with unfinished steps goes to what is worth saving
 _registered: list[Callable[[], object]] = []
+_finishing: list[Callable[[float], object]] = []
 
 
 @contextmanager
@@ -36,13 +39,37 @@ def at_signal(call: Callable[[], object]) -> Iterator[None]:
         _registered.remove(call)
 
 
+@contextmanager
+def finish_at_signal(call: Callable[[float], object]) -> Iterator[None]:
+    """Register what a signal that arrives within lets finish, before anything is cleaned up.
+
+    Args:
+        call: Called in another thread with the seconds that it may take; what it raises is dropped.
+    """
+    _finishing.append(call)
+    try:
+        yield
+    finally:
+        _finishing.remove(call)
+
+
+def finish(seconds: float) -> None:
+    """Let what is registered finish, the latest first, within so many seconds."""
+    until = time.monotonic() + seconds
+    for call in reversed(_finishing):
+        with suppress(Exception):
+            call(max(0.0, until - time.monotonic()))
+
+
 def clean_up(patience: float) -> None:
     """Run what is registered, the latest first, and keep `unbroken` from beginning anything else.
 
     Args:
         patience: Seconds to wait for unfinished steps.
     """
-    _LOCK.acquire(timeout=patience)
+    until = time.monotonic() + patience
+    finish(_FINISHING * patience)
+    _LOCK.acquire(timeout=max(0.0, until - time.monotonic()))
     for call in reversed(_registered):
         with suppress(Exception):
             call()

@@ -1,5 +1,6 @@
 """A default dump is small, and its windows are: what it rounds and leaves out, and how soon it is saved."""
 
+import threading
 from types import SimpleNamespace
 
 import msgspec
@@ -7,13 +8,17 @@ import numpy as np
 import pytest
 
 from attnscope.batch import dump
+from attnscope.batch.background import BackgroundWriter
 from attnscope.batch.dump_reader import Dump
 from attnscope.batch.header import Grouping
 from attnscope.batch.items import from_txt
 from attnscope.batch.runner import Runner
 from attnscope.cli import main
 from attnscope.config import ModelConfig
+from attnscope.errors import AttnscopeError
 from attnscope.report.row_statistics import STATISTICS
+from attnscope.system import shutdown
+from tests.helpers import batch_fakes
 from tests.helpers.batch_fakes import BOUNDS, HOLDS, Work
 
 TEXT = "A man who swims in the sea at noon takes care to"
@@ -25,7 +30,8 @@ def test_a_brief_dump_is_the_whole_one_rounded(tmp_path, monkeypatch, minilm):
     (tmp_path / "texts.txt").write_text(f"{TEXT}\nRivers erode banks\n")
     for name, more in (("brief", []), ("all", ["--keep", "all"])):
         assert main(["batch", "texts.txt", "-o", f"{name}.jsonl", "-m", str(minilm), "--quiet", *more]) == 0
-    assert len((tmp_path / "brief.jsonl").read_bytes().splitlines()[1]) <= 60_000
+    lines = (tmp_path / "brief.jsonl").read_bytes().splitlines(keepends=True)
+    assert len(lines[0] + lines[1]) <= 60_000
     brief, whole = (list(Dump(tmp_path / f"{name}.jsonl").records()) for name in ("brief", "all"))
     assert len(brief[0].tokens) == 15
     assert len(brief[0].units) == 72
@@ -76,14 +82,85 @@ def test_a_window_has_so_many_tokens_at_most(tmp_path, most, windows):
     assert sink.windows == (windows or [[n] for n in range(5)])
 
 
-def test_dumps_that_were_begun_before_windows_had_a_limit_go_on_without():
-    old = msgspec.json.encode({"tokens": 1, "values": 2, "window": 3, "cells": 0, "threads": 1})
-    assert msgspec.json.decode(old, type=Grouping).window_tokens == 0
+def test_the_first_windows_are_short_and_each_has_twice_as_many_tokens_as_the_one_before(tmp_path):
+    (tmp_path / "texts").write_text("a b\n" * 40)
+    bounds = msgspec.structs.replace(BOUNDS, window=10**6, window_tokens=24, first_window_tokens=4)
+    sink = Windows()
+    with open(tmp_path / "texts", "rb") as file:
+        runner = Runner(Work(), sink, bounds, strict=False, on_progress=lambda summary: None, holds=HOLDS)
+        runner.run(from_txt(file, "texts"))
+    assert [len(window) for window in sink.windows] == [2, 4, 8, 12, 12, 2]
+    assert [n for window in sink.windows for n in window] == list(range(40))
+
+
+def test_a_signal_saves_nothing_after_records_that_could_not_be_written():
+    class Full(Windows):
+        def write(self, records, new, by_group):
+            super().write(records, new, by_group)
+            raise AttnscopeError("the disk is full")
+
+    sink = Full()
+    with BackgroundWriter(sink) as writer:
+        writer.submit([SimpleNamespace(index=0)], 1, [], lambda: None)
+        writer.finish([SimpleNamespace(index=1)], 10)
+    assert sink.windows == [[0]]
+
+
+@pytest.mark.parametrize("limit", [{}, {"window_tokens": 256}])
+def test_dumps_that_were_begun_with_other_windows_go_on_with_them(limit):
+    old = {"tokens": 1, "values": 2, "window": 3, "cells": 0, "threads": 1} | limit
+    bounds = msgspec.json.decode(msgspec.json.encode(old), type=Grouping)
+    assert [bounds.most_tokens(window) for window in (0, 1, 1000)] == 3 * [limit.get("window_tokens", 0)]
+
+
+class Interrupted(BaseException):
+    """The process ends here."""
+
+
+class Signalled(Work):
+    """A signal comes while the given group is computed."""
+
+    def __init__(self, group):
+        super().__init__()
+        self.left = group
+
+    def process(self, ready):
+        if not self.left:
+            signal = threading.Thread(target=shutdown.finish, args=(10,))
+            signal.start()
+            signal.join()
+            raise Interrupted
+        self.left -= 1
+        return super().process(ready)
+
+
+@pytest.mark.parametrize(("group", "strict", "saved"), [(1, False, 2), (2, False, 3), (2, True, 1), (3, False, 5)])
+def test_a_signal_saves_the_texts_that_are_done_up_to_the_first_that_is_not(
+    tmp_path, monkeypatch, group, strict, saved
+):
+    """Groups are computed in the order of length: three words wait until one and two words are done."""
+    (tmp_path / "texts").write_text("a\nbad b\nc c\nd d d\ne\nf f f f\ng\n")
+    monkeypatch.setattr(batch_fakes, "BOUNDS", msgspec.structs.replace(BOUNDS, values=10**6, window=10**6))
+    batch_fakes.dump(tmp_path / "texts", tmp_path / "whole.jsonl")
+    work = Signalled(group)
+    with monkeypatch.context() as patched:
+        patched.setattr(batch_fakes, "Work", lambda pause: work)
+        with pytest.raises(Interrupted):
+            batch_fakes.dump(tmp_path / "texts", tmp_path / "cut.jsonl", strict=strict)
+    lines = (tmp_path / "whole.jsonl").read_bytes().splitlines(keepends=True)
+    assert (tmp_path / "cut.jsonl").read_bytes() == b"".join(lines[: 1 + saved])
+    batch_fakes.dump(tmp_path / "texts", tmp_path / "cut.jsonl")
+    assert (tmp_path / "cut.jsonl").read_bytes() == b"".join(lines)
 
 
 @pytest.mark.parametrize(
     ("layers", "d_model", "device", "tokens"),
-    [(6, 384, "cpu", 1883), (30, 960, "cpu", 256), (30, 960, "cuda", 1024), (40, 5120, "cpu", 1024)],
+    [
+        (6, 384, "cpu", (64, 1883)),
+        (30, 960, "cpu", (64, 256)),
+        (30, 960, "cuda", (64, 1024)),
+        (40, 5120, "cpu", (0, 1024)),
+    ],
     ids=["MiniLM", "300M", "on a GPU", "13B"],
 )
 def test_a_window_is_done_in_seconds_and_large_models_have_whole_groups(layers, d_model, device, tokens):
@@ -92,4 +169,5 @@ def test_a_window_is_done_in_seconds_and_large_models_have_whole_groups(layers, 
     source = SimpleNamespace(config=config)
     assert dump._window_tokens(source, device, 0) == pytest.approx(tokens, rel=0.01)
     # where every head is cut, a text costs a pass for each
-    assert dump._window_tokens(source, device, 99) <= max(1, dump._window_tokens(source, "cpu", 0) // 50)
+    first, most = dump._window_tokens(source, device, 99)
+    assert first <= most <= max(1, dump._window_tokens(source, "cpu", 0)[1] // 50)
