@@ -66,7 +66,8 @@ def _norm_made(config: ModelConfig, x: Numbers) -> str:
     weight = "(1 + weight)" if config.norm_plus_one else "weight"
     if config.norm == "layernorm":
         deviation = float(np.sqrt(x.var() + config.norm_eps))
-        return f"(x − mean {x.mean():.4g}) / deviation {deviation:.4g} × weight + bias"
+        mean = f"{'−' if x.mean() < 0 else ''}{abs(x.mean()):.4g}"
+        return f"(x − mean {mean}) / deviation {deviation:.4g} × weight + bias"
     root = float(np.sqrt((x**2).mean() + config.norm_eps))
     return f"x / its root mean square {root:.4g} × {weight}"
 

@@ -25,6 +25,12 @@ def draw(report, width, *, colour=None, encoding="utf-8", **kw):
     return file.getvalue()
 
 
+def read_number(said):
+    """The number that a view wrote, which has a minus sign in front where it is negative."""
+    assert not said.startswith("-"), said
+    return float(said.replace("−", "-"))
+
+
 class Named:
     """A text file with an encoding of our choice."""
 

@@ -64,7 +64,7 @@ def test_a_cut(width):
     assert max(map(len, shown.splitlines())) <= width
     words = re.sub(r"\s+", " ", shown)
     said = ["1 edge of 1 head; weight 0.750", "2 heads; weight 0.500 on tokens that are not first or special"]
-    said += ["renormalised 0.125", "unnormalised 2.000", "25.0 %", "6.2 %", "+1.00", "-2.00", "0.500", "50.0 %"]
+    said += ["renormalised 0.125", "unnormalised 2.000", "25.0 %", "6.2 %", "+1.00", "−2.00", "0.500", "50.0 %"]
     said += ["12.5 %", "note a note"]
     assert [one for one in said if one not in words] == []
 
@@ -86,7 +86,7 @@ def test_effects(unit, width):
     if unit == "head":
         assert "L0 0.100 0.400 L1 0.300 0.200" in words
         assert "L0H1 0.400 2.000 0.300 2" in words
-        assert "at 2 bank" in words and "rank correlation of weight and effect -0.50 (Spearman, 4 heads)" in words
+        assert "at 2 bank" in words and "rank correlation of weight and effect −0.50 (Spearman, 4 heads)" in words
     else:
         assert "L0H1 2 bank → 1 b" in words and "effect 1.00 (Spearman, 4 edges)" in words
 

@@ -20,6 +20,7 @@ from tests.helpers.sample_explanations import explanation
 from tests.helpers.sample_overviews import overview
 from tests.helpers.sample_reports import HOSTILE, bank, causal, report, text_report, tokens, words
 from tests.helpers.sample_surveys import measured, survey
+from tests.helpers.screens import read_number
 
 SVG = "{http://www.w3.org/2000/svg}"
 BLUES = "ffffff deebf7 c6dbef 9ecae1 6baed6 4292c6 2171b5 08519c 08306b"
@@ -141,7 +142,7 @@ def test_a_number_for_every_head_is_written_on_its_colour():
         for value, colour in zip(row, colours, strict=True):
             assert (colour == GREY) == (value is None or not np.isfinite(value))
             if np.isfinite(value):
-                assert any(re.fullmatch(r"-?\d+\.\d+", t) and abs(float(t) - value) <= 0.0051 for t in shown)
+                assert any(re.fullmatch(r"−?\d+\.\d+", t) and abs(read_number(t) - value) <= 0.0051 for t in shown)
 
 
 def compared(*labels):
@@ -229,7 +230,7 @@ def test_what_the_parts_say_is_in_the_figure():
     made = explanation()
     said = " ".join(" ".join(texts(parsed(made))).split())
     drawn = b"".join(formats.export(made, Path("x.txt"), width=60)).decode()  # with fewer dimensions than a figure
-    numbers = set(re.findall(r"-?\d+\.\d{2}\b", drawn))
+    numbers = set(re.findall(r"−?\d+\.\d{2}\b", drawn))
     assert len(numbers) > 20
     assert [number for number in numbers if number not in said] == []
 

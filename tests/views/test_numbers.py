@@ -9,7 +9,7 @@ from attnscope.views.presentation.numbers import Digits, cell_text, digits_for
     [
         (0.0, 2, "0.00"),
         (0.6024, 2, "0.60"),
-        (-17.5, 2, "-17.50"),
+        (-17.5, 2, "−17.50"),
         (1234.5, 2, "1234.50"),
         (12345.6, 2, "12345.6"),
         (123456.7, 2, "123457"),
@@ -33,7 +33,7 @@ def test_a_number_that_rounds_to_zero_has_no_sign():
     assert Digits(2).text(-0.001) == "0.00"
 
 
-@pytest.mark.parametrize(("value", "said"), [(np.nan, "nan"), (np.inf, "inf"), (-np.inf, "-inf")])
+@pytest.mark.parametrize(("value", "said"), [(np.nan, "nan"), (np.inf, "inf"), (-np.inf, "−inf")])
 def test_what_is_not_finite_says_so(value, said):
     assert Digits(2).text(value) == said
 
@@ -43,7 +43,7 @@ def test_what_is_not_finite_says_so(value, said):
     [
         ("masked", -np.inf, False, "·   "),
         ("masked", -np.inf, True, "·   "),
-        ("scores", -np.inf, False, "-inf"),
+        ("scores", -np.inf, False, "−inf"),
         ("scores", 1.5, True, "1.50"),
         ("weights", np.nan, True, "masked"),
         ("output", np.nan, True, "masked"),

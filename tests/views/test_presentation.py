@@ -19,6 +19,7 @@ from tests.helpers.sample_explanations import explanation
 from tests.helpers.sample_overviews import overview
 from tests.helpers.sample_reports import HOSTILE, bank, causal, report, text_report, tokens, words
 from tests.helpers.sample_surveys import measured, survey
+from tests.helpers.screens import read_number
 
 
 def of_kind(kind, found):
@@ -38,7 +39,7 @@ def near(text, value):
     """Whether a text is the number, rounded to the digits that it has."""
     digits = len(text.partition(".")[2].partition("e")[0])
     power = int(text.partition("e")[2] or 0)
-    return abs(float(text) - value) <= 0.5001 * 10.0 ** (power - digits)
+    return abs(read_number(text) - value) <= 0.5001 * 10.0 ** (power - digits)
 
 
 @pytest.mark.parametrize("heat", [False, True])

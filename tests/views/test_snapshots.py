@@ -1,6 +1,7 @@
 """Reviewed screens. `ATTNSCOPE_SNAPSHOTS=write pytest tests/views/test_snapshots.py` rewrites them; read the diff."""
 
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -175,6 +176,12 @@ def test_a_screen_is_as_reviewed(name):
         path.parent.mkdir(exist_ok=True)
         path.write_text(shown, encoding="utf-8")
     assert shown == path.read_text(encoding="utf-8")
+
+
+def test_negative_numbers_have_a_minus_sign():
+    for path in FOLDER.iterdir():
+        hyphens = re.findall(r"(?<![\w.])-\d\S*", path.read_text(encoding="utf-8"))
+        assert "ascii" in path.stem or not hyphens, path.stem
 
 
 def test_no_snapshot_is_left_over():

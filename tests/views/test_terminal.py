@@ -13,7 +13,7 @@ from rich.cells import cell_len
 from attnscope.report import STAGES
 from attnscope.system.escape import escape_control
 from tests.helpers.sample_reports import HOSTILE, bank, causal, report, sized, text_report, tokens
-from tests.helpers.screens import draw, read_tables
+from tests.helpers.screens import draw, read_number, read_tables
 
 WIDTHS = [20, 33, 40, 120, 100_000]
 HIDDEN = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
@@ -83,7 +83,7 @@ def agrees(case, stage, r, c, cell):
         return cell == "0"
     digits, _, power = cell.partition("e")
     unit = 10.0 ** (int(power or 0) - len(digits.partition(".")[2]))
-    return "." in cell and abs(float(cell) - value) <= 0.5001 * unit
+    return "." in cell and abs(read_number(cell) - value) <= 0.5001 * unit
 
 
 @pytest.mark.parametrize("width", [40, 80, 200, 100_000])
@@ -228,7 +228,7 @@ def test_whatever_the_tokens_every_cell_can_be_read_back(spelled, width, precisi
             assert value == -np.inf if cell == "·" else abs(value) < 0.5
         else:
             digits, _, power = cell.partition("e")
-            assert abs(float(cell) - value) <= 0.5001 * 10.0 ** (int(power or 0) - len(digits.partition(".")[2]))
+            assert abs(read_number(cell) - value) <= 0.5001 * 10.0 ** (int(power or 0) - len(digits.partition(".")[2]))
 
 
 @pytest.mark.parametrize("format", ["table", "heat"])

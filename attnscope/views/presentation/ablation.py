@@ -9,6 +9,7 @@ from attnscope.report.ablation import Ablation, Effects, EffectSurvey, Predictio
 from attnscope.views.presentation.axes import token_axis
 from attnscope.views.presentation.header import more_options, notes, report_header, text_header, unknown_words
 from attnscope.views.presentation.heads import Listing, head_numbers
+from attnscope.views.presentation.numbers import formatted
 from attnscope.views.presentation.parts import Column, Facts, Gap, Grid, Paragraph, ViewPart, WholeNames
 from attnscope.views.presentation.predictions import percent
 from attnscope.views.presentation.settings import DisplaySettings
@@ -116,7 +117,7 @@ def _predictions(found: Ablation, changes: list[PredictionChange], settings: Dis
     columns = [Column("before", [percent(one.before) for one in rows])]
     for effect, change in zip(found.effects, changes, strict=True):
         columns.append(Column(_HOW[effect.how][0], [percent(one.after) for one in change.tokens]))
-        columns.append(Column("bits", [f"{one.change:+.2f}" for one in change.tokens], "dim"))
+        columns.append(Column("bits", [formatted(one.change, "+z.2f") for one in change.tokens], "dim"))
     yield Grid("token", None, [(Span(one.text, "", "token"),) for one in rows], columns)
 
 
@@ -134,7 +135,7 @@ def _hidden(found: Ablation, settings: DisplaySettings) -> Iterator[ViewPart]:
         yield Paragraph((Span("final hidden state", "title"), Span(f"  {which}, without and with the cut{how}")))
         norms = zip(effect.change[rows].tolist(), found.norms[rows].tolist(), strict=True)
         columns = [
-            Column("cosine", [f"{value:.{settings.precision}f}" for value in effect.cosine[rows].tolist()]),
+            Column("cosine", [formatted(value, f"z.{settings.precision}f") for value in effect.cosine[rows].tolist()]),
             Column("‖change‖", [f"{value:.{settings.precision}f}" for value in effect.change[rows].tolist()]),
             Column("of norm", [f"{100 * change / norm:.1f} %" if norm else "–" for change, norm in norms], "dim"),
         ]
@@ -153,7 +154,8 @@ def _effects(found: EffectSurvey, effects: Effects, settings: DisplaySettings) -
         yield head_numbers(found.grid(effects.effect), settings)
     if effects.correlation is not None:
         count = f"Spearman, {len(found.layers):,} {found.unit}s"
-        yield Paragraph(ours(f"rank correlation of weight and effect {effects.correlation:.2f} ({count})"))
+        said = formatted(effects.correlation, "z.2f")
+        yield Paragraph(ours(f"rank correlation of weight and effect {said} ({count})"))
 
 
 def _where(found: EffectSurvey) -> str:

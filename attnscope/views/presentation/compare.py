@@ -20,7 +20,7 @@ from attnscope.views.presentation.header import (
     unknown_words,
 )
 from attnscope.views.presentation.heads import Listing, head_numbers, strongest
-from attnscope.views.presentation.numbers import digits_for, texts
+from attnscope.views.presentation.numbers import MINUS, digits_for, formatted, texts
 from attnscope.views.presentation.overview import HEAVIEST, weight_map
 from attnscope.views.presentation.parts import (
     Facts,
@@ -227,7 +227,7 @@ def _moved_sources(sources: Sequence[Token], mass: Matrix, sides: tuple[Side, Si
     yield Paragraph((Span("what moved", "bold"), Span(said, "dim")))
     if order:
         columns = [[f"{values[key]:,.1f}" for key in order] for values in (first, second)]
-        columns.append([f"{change[key]:+,.1f}" for key in order])
+        columns.append([formatted(change[key], "+z,.1f") for key in order])
         labels = untrusted(sides[0].label), untrusted(sides[1].label)
         yield MovedSources(token_axis("source", sources, order), labels, columns)
 
@@ -397,7 +397,7 @@ def _move(reports: Sequence[TextReport], head: HeadChange, n: int, cells: int) -
     if head.partial is not None:
         return [name, both(head.partial.outside), both(head.future), both(head.entropy)]
     gains = _side_of_move(reports[1], head.gained[n], float(head.gain[n]), "+")
-    loses = _side_of_move(reports[0], head.lost[n], float(head.loss[n]), "−")
+    loses = _side_of_move(reports[0], head.lost[n], float(head.loss[n]), MINUS)
     moved, divergence = ours(f"{head.total_variation[n]:.2f}"), ours(f"{head.jensen_shannon[n]:.2f}")
     return [name, moved, divergence, both(head.future), both(head.entropy), gains, loses]
 

@@ -17,6 +17,7 @@ from attnscope.views.presentation.header import (
     unknown_tokens,
     unknown_words,
 )
+from attnscope.views.presentation.numbers import formatted
 from attnscope.views.presentation.parts import (
     Facts,
     Gap,
@@ -173,7 +174,7 @@ def _strongest_row(role: RoleValues, count: int, listing: Listing) -> StrongestR
 def _value(values: Matrix, errors: Matrix | None, layer: int, head: int, digits: int) -> str:
     """Format a value, and its standard error where it has one."""
     error = float("nan") if errors is None else float(errors[layer, head])
-    return f"{values[layer, head]:z.{digits}f}" + ("" if np.isnan(error) else f" ±{error:.{digits}f}")
+    return formatted(values[layer, head], f"z.{digits}f") + ("" if np.isnan(error) else f" ±{error:.{digits}f}")
 
 
 def _role(role: RoleValues, settings: DisplaySettings, listing: Listing) -> Iterator[ViewPart]:
@@ -194,8 +195,9 @@ def head_numbers(values: Matrix, settings: DisplaySettings) -> HeadNumbers:
     low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 0.0)
     scale = Scale(-max(-low, high), max(-low, high), True) if low < 0 else Scale(0.0, high, False)
     digits = max(1, settings.precision)
-    texts = [["–" if np.isnan(value) else f"{value:z.{digits}f}" for value in row] for row in values.tolist()]
-    return HeadNumbers(values, texts, scale, f"{scale.low:.{digits}f}", f"{scale.high:.{digits}f}")
+    form = f"z.{digits}f"
+    texts = [["–" if np.isnan(value) else formatted(value, form) for value in row] for row in values.tolist()]
+    return HeadNumbers(values, texts, scale, formatted(scale.low, form), formatted(scale.high, form))
 
 
 def strongest(values: Matrix, errors: Matrix | None, listing: Listing, settings: DisplaySettings) -> Listed:

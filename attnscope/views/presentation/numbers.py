@@ -11,6 +11,7 @@ from attnscope.report.arrays import Matrix
 NOT_ALLOWED = "·"
 MASKED = "masked"
 ZERO = "0"
+MINUS = "−"  # as wide as a plus and a digit; a terminal that lacks it has a hyphen
 
 
 @dataclass(frozen=True)
@@ -30,12 +31,18 @@ class Digits:
         if isnan(value):
             return "nan"
         if not isfinite(value):
-            return "inf" if value == inf else "-inf"
-        return f"{value:z.{self.decimals}{'e' if self.scientific else 'f'}}"
+            return "inf" if value == inf else f"{MINUS}inf"
+        return formatted(value, f"z.{self.decimals}{'e' if self.scientific else 'f'}")
 
     def units(self, mark: str) -> str:
         """Align a mark under the digit before the point."""
         return mark if self.scientific or not self.decimals else mark + " " * (self.decimals + 1)
+
+
+def formatted(value: float, form: str) -> str:
+    """Format a number as Python does, but with a minus sign instead of a hyphen in front."""
+    said = format(value, form)
+    return MINUS + said[1:] if said.startswith("-") else said
 
 
 def digits_for(matrix: Matrix, precision: int) -> Digits:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from attnscope.report import Prediction, Report, TextReport
+from attnscope.views.presentation.numbers import formatted
 from attnscope.views.presentation.parts import Column, Gap, Grid, Paragraph, ViewPart
 from attnscope.views.presentation.spans import Span, token_span
 
@@ -16,7 +17,7 @@ def predictions(report: Report, text: TextReport) -> Iterator[ViewPart]:
         shares = [token.probability for token in one.tokens]
         columns = [
             Column("probability", [percent(share) for share in shares]),
-            Column("logit", [f"{token.logit:.2f}" for token in one.tokens], "dim"),
+            Column("logit", [formatted(token.logit, "z.2f") for token in one.tokens], "dim"),
         ]
         yield Grid("token", None, tokens, columns, bars=shares)
 

@@ -19,6 +19,7 @@ SHADES = " ░▒▓█"
 BETWEEN = 2  # Blanks between two pictures.
 LEGEND = 16  # Cells of a legend's ramp.
 _TITLE = 24  # Cells from which a title takes no more than the picture.
+_NAMES = 7, 16  # Cells of the names in legends, at least; longer ones than the second have no scale in their line.
 
 
 @dataclass(frozen=True)
@@ -55,8 +56,10 @@ def put_heat(screen: Screen, heat: HeatPanels) -> None:
         needed = label + sum(panel.width + BETWEEN for panel in band)
         screen.put(_table(screen, band, rows, name, label), width=needed)
     screen.say("")
+    titles = [cell_len(screen.plain(stage.title)) for stage in stages]
+    aligned = max(_NAMES[0], *(cells for cells in titles if cells <= _NAMES[1]), 0)
     for stage in stages:
-        _put_legend(screen, stage)
+        _put_legend(screen, stage, aligned)
     _put_columns(screen, rows, labels(screen, stages[0].columns), name)
 
 
@@ -136,10 +139,11 @@ def _pixel(screen: Screen, stage: StageMatrix, value: float, text: str) -> tuple
     return SHADES[min(len(SHADES) - 1, int(place * len(SHADES)))] * 2, ""
 
 
-def _put_legend(screen: Screen, stage: StageMatrix) -> None:
-    """Describe the scale from smallest to largest, and what was computed."""
+def _put_legend(screen: Screen, stage: StageMatrix, name: int) -> None:
+    """Describe the scale from smallest to largest, behind a title of so many cells, and what was computed."""
     low, high = stage.digits.text(stage.scale.low), stage.digits.text(stage.scale.high)
-    title, legend = Text(f"{screen.plain(stage.title):<7}", "bold"), Text(f"{low} ")
+    title, legend = Text(screen.plain(stage.title), "bold"), Text(f"{low} ")
+    title.pad_right(max(0, name - title.cell_len))
     if screen.colours:
         for i in range(LEGEND):
             legend.append(" ", ramp_style(i / (LEGEND - 1), stage.scale.signed, screen.colours))
@@ -149,8 +153,8 @@ def _put_legend(screen: Screen, stage: StageMatrix) -> None:
         legend.append("".join(f"[{shade * 2}] {bound} " for shade, bound in zip(SHADES, bounds, strict=False)))
         legend.append(f"[{SHADES[-1] * 2}]")
     legend.append(f" {high}")
-    said = Text(screen.plain(stage.arithmetic_of_picture), "dim")
-    screen.put(flow([title, legend, said], screen.width, " " * BETWEEN, BETWEEN))
+    said = Text(screen.plain(stage.arithmetic_of_picture), "dim").wrap(screen.console, screen.width - BETWEEN)
+    screen.put(flow([title, legend, *said], screen.width, " " * BETWEEN, BETWEEN))
 
 
 def _put_columns(screen: Screen, rows: Labels, columns: Labels, name: int) -> None:
