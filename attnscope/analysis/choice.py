@@ -141,7 +141,8 @@ def choose_heads(
 
 
 def _auto(ranking: HeadRanking, value: Tensor) -> str:
-    return f"chosen automatically: {ranking.measure} ({float(value):.2f})"
+    measure = ranking.measure if value else f"the first, as none has {ranking.measure.removeprefix('most ')}"
+    return f"chosen automatically: {measure} ({float(value):.2f})"
 
 
 def _over_mean_layer(

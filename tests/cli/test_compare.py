@@ -88,6 +88,16 @@ def test_configs_and_texts_are_sides_too(capsys):
     assert (code, "1 river│savings" in out) == (0, True)
     code, out, _ = run(capsys, "the river bank", "the bank", *STACK)
     assert (code, "only in the river bank: 1 river" in out) == (0, True)
+    _, out, _ = run(capsys, "the old river bank", "the bank", *STACK)
+    assert "only in the old river bank: 1 old · 2 river\n" in out
+
+
+@pytest.mark.parametrize(("axis", "one", "shown"), [("head", "layer", "L0H0 → L0H1"), ("layer", "head", "L0H0 → L1H0")])
+def test_sides_that_are_numbers_say_what_they_number(capsys, axis, one, shown):
+    code, out, _ = run(capsys, TEXT, *STACK, f"--{axis}", "0", f"--{axis}", "1", f"--{one}", "0")
+    assert (code, out.count(f"{axis} 1 − {axis} 0")) == (0, 1)
+    assert f"\ncompare  {axis} 0 → {axis} 1\n" in out
+    assert f"\n{shown}\n" in out
 
 
 @pytest.mark.parametrize(

@@ -74,6 +74,12 @@ def test_auto_takes_the_head_whose_weights_depend_most_on_content(minilm):
     assert [h.layer for h in run(model=str(minilm), layer="all").texts[0].heads] == list(range(6))
 
 
+def test_auto_says_so_where_it_has_nothing_to_choose_by(minilm):
+    (chosen,) = run("bank", model=str(minilm)).texts[0].heads  # no other word
+    said = f"the first, as none has {BY_CONTENT.removeprefix('most ')} (0.00)"
+    assert ((chosen.layer, chosen.head), chosen.chosen) == ((0, 0), f"chosen automatically: {said}")
+
+
 def test_auto_answers_the_question_that_was_asked(minilm):
     every = heads(run(model=str(minilm), layer="all", head="all"))
     words = [token.text for token in run(model=str(minilm)).texts[0].tokens]

@@ -317,7 +317,8 @@ class _Ranking:
 
     @property
     def form(self) -> "re.Pattern[str]":
-        return re.compile(rf"chosen automatically: {self.measure} \((\d\.\d\d)\)")
+        none = f"the first, as none has {self.measure.removeprefix('most ')}"
+        return re.compile(rf"chosen automatically: (?:{self.measure}|{none}(?= \(0\.00\))) \((\d\.\d\d)\)")
 
     @property
     def form_over_heads(self) -> "re.Pattern[str]":

@@ -152,6 +152,12 @@ def test_a_contact_sheet_draws_where_the_weight_is():
     assert colour.count("▀") == 2 * 5 * 18
 
 
+def test_the_other_measure_is_offered():
+    entropy = replace(measured(), measure="entropy")
+    assert "more     --measure entropy · " in draw(measured(), 120)
+    assert "more     --measure weight --key WORD · " in draw(entropy, 120)
+
+
 def test_long_texts_and_few_heads():
     long = sheet(3, 3, 2)
     heads = [replace(head, stages={}, pooled=pooled_of(weights_of(90), 16)) for head in long.texts[0].heads]

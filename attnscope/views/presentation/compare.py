@@ -39,6 +39,7 @@ from attnscope.views.presentation.settings import DisplaySettings
 from attnscope.views.presentation.spans import Span, Spans, ours, token_span, untrusted
 
 _PRINTED = 10  # number of heads that are printed, if there are more
+_NUMBERED = ("layer", "head")  # axes whose sides are labelled by a number, which alone says little
 _LEGEND = "moved: share of the weight that moved (total variation) · JS: Jensen–Shannon divergence in bits"
 
 
@@ -81,10 +82,11 @@ def present_comparison(
 
 
 def _with_short_labels(comparison: Comparison) -> Comparison:
-    """Return a comparison whose sides are called by the ends of their paths, where these differ."""
+    """Return a comparison whose sides are called by the ends of their paths, where these differ; `head 0` for a 0."""
     if comparison.axis == "text":
         return comparison
-    labels = [short_path(side.label) for side in comparison.sides]
+    kind = f"{comparison.axis} " if comparison.axis in _NUMBERED else ""
+    labels = [kind + short_path(side.label) for side in comparison.sides]
     if len(set(labels)) < len(labels):
         return comparison
     sides = [msgspec.structs.replace(side, label=label) for side, label in zip(comparison.sides, labels, strict=True)]
@@ -159,7 +161,7 @@ def _sides(comparison: Comparison, settings: DisplaySettings) -> Iterator[ViewPa
     labels = untrusted(comparison.sides[0].label)
     for n, side in enumerate(comparison.sides[1:]):
         labels += (Span(", " if n else " → "), *untrusted(side.label))
-    lines = [("compare", (Span(f"{comparison.axis}: "), *labels))]
+    lines = [("compare", labels if comparison.axis in _NUMBERED else (Span(f"{comparison.axis}: "), *labels))]
     used = {side.report.mask.what_if for side in comparison.sides} - {None}
     if used and first.mask.what_if is None:
         lines.append(("what if", (Span(f"{used.pop()}; the model's own mask is "), *untrusted(first.mask.own))))
@@ -185,7 +187,8 @@ def _change(sides: tuple[Side, Side], head: HeadChange, settings: DisplaySetting
     named = zip(reports, (head.first, head.second), strict=True)
     found = [h.chosen for text, name in named for h in text.heads if selection_name(h) == name]
     chosen = next(((Span("  "), *untrusted(said)) for said in found if said), ())
-    yield Paragraph((Span(which, "title"), Span(f"{where}  "), *_arrow(sides), *chosen))
+    between = (Span("  "), *_arrow(sides)) if head.first == head.second else ()
+    yield Paragraph((Span(which, "title"), Span(where), *between, *chosen))
     yield from _alone(sides, reports, head)
     yield from _partial(sides, head)
     yield Gap()
@@ -236,9 +239,9 @@ def _alone(sides: tuple[Side, Side], reports: Sequence[TextReport], head: HeadCh
     """Name tokens that only one side has."""
     for text, alone, side in zip(reports, (head.only_first, head.only_second), sides, strict=True):
         if alone:
-            title = (Span("only in ", "dim"), *untrusted(side.label, "dim"), Span(":", "dim"))
+            title = (Span("only in ", "dim"), *untrusted(side.label, "dim"), Span(": ", "dim"))
             names = [(Span(f"{p} ", "dim"), token_span(text.sources, p, "dim")) for p in alone]
-            yield Flow([title, *names], " ")
+            yield Flow([(*title, *names[0]), *names[1:]], " · ")
 
 
 def _partial(sides: tuple[Side, Side], head: HeadChange) -> Iterator[ViewPart]:

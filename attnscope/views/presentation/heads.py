@@ -110,7 +110,8 @@ def present_measured(measured: MeasuredHeads, settings: DisplaySettings, listing
     yield strongest(measured.values, None, listing, settings)
     yield Gap()
     yield notes(measured.notes)
-    more = ["--measure entropy", "--top K (more heads)", "--format json (every number)"]
+    other = "--measure weight --key WORD" if measured.measure == "entropy" else "--measure entropy"
+    more = [other, "--top K (more heads)", "--format json (every number)"]
     yield from more_options(more, settings)
 
 

@@ -62,11 +62,13 @@ class TablePanel:
         stage: The matrix.
         layout: How it is laid out, in one block.
         labelled: Its rows are labelled; otherwise the labels of the panel before it are.
+        other_columns: Its columns are not those of the panel before it, and its title says which they are.
     """
 
     stage: StageMatrix
     layout: Layout
     labelled: bool
+    other_columns: bool
 
     @cached_property
     def width(self) -> int:
@@ -123,8 +125,10 @@ def _panels(screen: Screen, stages: Sequence[StageMatrix]) -> list[TablePanel]:
             rows, columns = labels(screen, stage.rows), labels(screen, stage.columns)
             label = _label_cells(screen.width, rows, columns)
             layout = _layout(stage, (rows, columns), label, _ANY, columns.widest, gap)
-            same = bool(panels) and _same_labels(panels[-1].layout.rows, rows)
-            panels.append(TablePanel(stage, layout, not same))
+            before = panels[-1].layout if panels else None
+            same = before is not None and _same_labels(before.rows, rows)
+            known = before is not None and _same_labels(before.columns, columns)
+            panels.append(TablePanel(stage, layout, not same, not known))
         if _band_width(panels) <= screen.width:
             return panels
     return []
@@ -167,7 +171,7 @@ def _put_beside(screen: Screen, panels: Sequence[TablePanel]) -> None:
 def _title_lines(screen: Screen, panel: TablePanel) -> list[Text]:
     """Wrap the title of a panel within it; all but the first start one cell after the line before them."""
     title, indent = _title(screen, panel.stage), " " * (not panel.labelled)
-    if panel.stage.columns.count < panel.stage.columns.total:
+    if panel.other_columns and panel.stage.columns.count < panel.stage.columns.total:
         title.append(f"; {block_title(panel.layout.columns, panel.layout.blocks[0])}", "dim")
     return [Text(indent) + line for line in title.wrap(screen.console, panel.width - 1)]
 
