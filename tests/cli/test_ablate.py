@@ -40,7 +40,9 @@ def test_json_keeps_to_its_schema_and_screens_say_what_it_holds(name, args, capf
         best = np.argsort([-value for value in found["effects"][0]["kl"]], kind="stable")[:10]
         numbers = [f"{effects['kl'][n]:.5f}" for effects in found["effects"] for n in best]
         numbers += [f"{found['weights'][n]:.5f}" for n in best]
-        numbers += [f"{effects['correlation']:.2f}" for effects in found["effects"] if effects["correlation"]]
+        numbers += [
+            f"{effects['correlation']:.2f}".replace("-", "−") for effects in found["effects"] if effects["correlation"]
+        ]
         if found["unit"] != "edge":
             numbers += [f"{value:.5f}" for value in found["effects"][0]["kl"]]
     assert [number for number in numbers if number not in shown] == []
