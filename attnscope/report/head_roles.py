@@ -156,7 +156,7 @@ HEAD_ROLES = (
     ),
     HeadRole(
         "content", "C", "#ee7733", "content",
-        "Weight on other words that their distance does not predict (root mean square over words).",
+        "Weight on other words that their offset does not predict (root mean square over words).",
         "docs/heads.md", "texts", (*_OFFSETS, "rows"), lambda sums: content_weight(sums, sums), clear=0.3,
         rank=_CAUSES,
     ),
