@@ -159,7 +159,7 @@ def matrices(count: int, folder: Path) -> bool:
     ours = Ours(Settings(keep=("stages",), stages=("weights",)))
     ours.dump(texts, folder / "warm")
     took: dict[str, list[float]] = {"attnscope batch": [], "save_file": [], "save_file, fsync": []}
-    for _ in range(TURNS):
+    for turn in range(TURNS):
         with tempfile.TemporaryDirectory(dir=folder) as new:  # everybody writes new files, and removes no old ones
             full, before, after = (Path(new) / name for name in ("matrices", "before", "after"))
             passed = forward_alone(ours, texts, before)
@@ -167,8 +167,11 @@ def matrices(count: int, folder: Path) -> bool:
             passed = (passed + forward_alone(ours, texts, after)) / 2  # a machine that slows down slows both
             took["attnscope batch"].append(dumped - passed)
             shards = [in_memory(shard) for shard in sorted(full.glob("*.safetensors"))]
-        for name in ("save_file", "save_file, fsync"):
+        peers = ["save_file", "save_file, fsync"]
+        for name in peers if turn % 2 else reversed(peers):
             with tempfile.TemporaryDirectory(dir=folder) as new:
+                os.sync()  # what was removed before must not be paid for here
+                time.sleep(0.5)
                 took[name].append(seconds(lambda: save(shards, Path(new), safe="fsync" in name)))  # noqa: B023
     size = sum(tensor.nbytes for tensors in shards for tensor in tensors.values()) / 1e6
     for name, times in took.items():
