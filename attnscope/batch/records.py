@@ -195,19 +195,8 @@ class End(msgspec.Struct, frozen=True):
     failed: int
 
 
-class _BriefToken(Token, frozen=True, omit_defaults=True):
-    """A token as a line spells it: without what most tokens have in common, which takes longer than the rest."""
-
-
-def _brief(tokens: list[Token]) -> list[Token]:
-    return [_BriefToken(*msgspec.structs.astuple(token)) for token in tokens]
-
-
 def encode(line: Header | Record | End) -> bytes:
     """Return one line as strict JSON, without its check and newline."""
-    if isinstance(line, Record):
-        sources = None if line.sources is None else _brief(line.sources)
-        line = msgspec.structs.replace(line, tokens=_brief(line.tokens), sources=sources)
     return msgspec.json.encode(line, enc_hook=encode_array)
 
 
