@@ -40,7 +40,10 @@ from attnscope.views.presentation.spans import Span, Spans, ours, token_span, un
 
 _PRINTED = 10  # number of heads that are printed, if there are more
 _NUMBERED = ("layer", "head")  # axes whose sides are labelled by a number, which alone says little
-_LEGEND = "moved: share of the weight that moved (total variation) · JS: Jensen–Shannon divergence in bits"
+_LEGEND = (
+    "moved: share of the weight that moved (total variation) · JS: Jensen–Shannon divergence in bits"
+    " · future: weight on later tokens"
+)
 
 
 def present_comparison(
@@ -115,7 +118,7 @@ def _moved(sides: tuple[Side, Side], change: Change, settings: DisplaySettings) 
             total[int(place[1]), int(place[2])] += share
             count[int(place[1]), int(place[2])] += 1
     yield Gap()
-    said = Span("  share of the weight of the average row that moved")
+    said = Span("  share of the average row's weight that moved")
     yield Paragraph((Span("what moved", "title"), Span("  "), *_arrow(sides), said))
     with np.errstate(invalid="ignore"):
         values = (total / count).astype(np.float32)

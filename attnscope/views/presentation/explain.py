@@ -44,7 +44,8 @@ def present_explanation(e: Explanation, settings: DisplaySettings) -> Iterator[V
     yield Facts([("query", (Span(f"{e.query} "), token_span(e.tokens, e.query)))])
     yield Gap()
     random = RANDOM_WEIGHTS if e.provenance.weights == "random" else ()
-    chosen = (Span("  "), *untrusted(e.chosen)) if e.chosen else ()
+    between = " " if random else "  "  # the badge ends with a blank
+    chosen = (Span(between), *untrusted(e.chosen)) if e.chosen else ()
     yield Paragraph((Span(f"L{e.layer}H{e.head}", "title"), *random, *chosen))
     yield from _inputs(e, settings)
     yield from _query_and_keys(e, axis, settings)

@@ -158,12 +158,15 @@ def _quoted(text: str, settings: DisplaySettings) -> Spans:
 def head_header(report: Report, text: TextReport, head: HeadReport) -> Iterator[ViewPart]:
     """Say which layer and head this is, how it came to be shown, and what its rows look like on average."""
     spans = [Span(head_name(head), "title")]
+    said = [ours(f"text {text.index}")] if len(report.texts) > 1 else []
+    said += [untrusted(head.chosen)] if head.chosen else []
+    between = "  "
     if report.provenance.weights == "random":
         spans += RANDOM_WEIGHTS
-    if len(report.texts) > 1:
-        spans.append(Span(f"  text {text.index}"))
-    if head.chosen:
-        spans += [Span("  "), *untrusted(head.chosen)]
+        between = " "  # the badge ends with a blank
+    for one in said:
+        spans += [Span(between), *one]
+        between = "  "
     yield Paragraph(tuple(spans))
     if facts := _row_facts(text, head):
         yield Flow([ours(fact, "dim") for fact in facts], " ")

@@ -56,7 +56,8 @@ def put_grid(screen: Screen, grid: Grid) -> None:
         shown = _dimensions(grid.dimensions, screen.width - used)
         columns += shown
         if len(shown) < (count := grid.dimensions.matrix.shape[1]):
-            which = f"the first {len(shown)} of" if shown else "none of the"
+            first = "the first of" if len(shown) == 1 else f"the first {len(shown)} of"
+            which = first if shown else "none of the"
             said = f"{which} {count} dimensions of {grid.dimensions.name}; {grid.dimensions.whole}"
     block: list[_GridColumn] = []
     for column in columns:
@@ -97,7 +98,10 @@ def _put_block(screen: Screen, heading: str, names: Sequence[Text], label: int, 
 
 def put_vector(screen: Screen, vector: VectorLine) -> None:
     """Print two lines: how a vector was made; its norm and first numbers."""
-    screen.put_indented(Text.assemble((f"{vector.name:<{_NAME}}", "bold"), (vector.made, "dim")), 1)
+    name = f"{vector.name:<{_NAME}}"
+    for line in Text(vector.made, "dim").wrap(screen.console, screen.width - INDENTS[2]):
+        screen.put(Text.assemble(" " * _INDENT, (name, "bold"), line))
+        name = " " * _NAME
     norm = f"‖·‖ {vector.norm}   "
     values = _leading(vector, screen.width - INDENTS[2] - len(norm))
     screen.put_indented(Text.assemble(norm, (values, "dim")), 2)

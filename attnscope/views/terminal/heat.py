@@ -154,7 +154,8 @@ def _put_legend(screen: Screen, stage: StageMatrix, name: int) -> None:
         legend.append(f"[{SHADES[-1] * 2}]")
     legend.append(f" {high}")
     said = Text(screen.plain(stage.arithmetic_of_picture), "dim").wrap(screen.console, screen.width - BETWEEN)
-    screen.put(flow([title, legend, *said], screen.width, " " * BETWEEN, BETWEEN))
+    scale = legend.wrap(screen.console, screen.width - BETWEEN)
+    screen.put(flow([title, *scale, *said], screen.width, " " * BETWEEN, BETWEEN))
 
 
 def _put_columns(screen: Screen, rows: Labels, columns: Labels, name: int) -> None:

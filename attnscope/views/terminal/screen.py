@@ -81,7 +81,7 @@ class Screen:
         options = self.console.options.update(width=max(width, self.width))
         segments: list[Segment] = []
         for line in self.console.render_lines(renderable, options, pad=False):
-            for part in _fold(_trim(line), self.console.width):
+            for part in _fold(_trim(line, bool(self.colours)), self.console.width):
                 segments += [piece for segment in part for piece in self._ready(segment)]
                 segments.append(Segment.line())
         self.console.print(Segments(segments), end="", crop=False, soft_wrap=True)
@@ -127,10 +127,10 @@ def flow(items: Iterable[Text], width: int, between: str, indent: int = 0) -> Te
     return flowed
 
 
-def _trim(line: Iterable[Segment]) -> list[Segment]:
-    """Strip trailing blanks that are not visible."""
+def _trim(line: Iterable[Segment], coloured: bool) -> list[Segment]:
+    """Strip trailing blanks that are not visible; those on a background are, if there are colours."""
     kept = list(line)
-    while kept and not (kept[-1].style and kept[-1].style.bgcolor):
+    while kept and not (coloured and kept[-1].style and kept[-1].style.bgcolor):
         text = kept[-1].text.rstrip(" ")
         if text:
             kept[-1] = kept[-1]._replace(text=text)

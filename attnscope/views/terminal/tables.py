@@ -63,18 +63,20 @@ class TablePanel:
         layout: How it is laid out, in one block.
         labelled: Its rows are labelled; otherwise the labels of the panel before it are.
         other_columns: Its columns are not those of the panel before it, and its title says which they are.
+        widened: Cells that are added, so that its title is one line.
     """
 
     stage: StageMatrix
     layout: Layout
     labelled: bool
     other_columns: bool
+    widened: int = 0
 
     @cached_property
     def width(self) -> int:
         """Cells of its lines; a matrix of few columns leaves room for its title."""
         needed = self.layout.needed if self.labelled else sum(self.layout.widths)
-        return max(needed, _TITLE)
+        return max(needed, _TITLE) + self.widened
 
 
 def put_matrices(screen: Screen, matrices: Matrices) -> None:
@@ -130,8 +132,15 @@ def _panels(screen: Screen, stages: Sequence[StageMatrix]) -> list[TablePanel]:
             known = before is not None and _same_labels(before.columns, columns)
             panels.append(TablePanel(stage, layout, not same, not known))
         if _band_width(panels) <= screen.width:
-            return panels
+            return _widened(screen, panels)
     return []
+
+
+def _widened(screen: Screen, panels: Sequence[TablePanel]) -> list[TablePanel]:
+    """Widen panels to their titles if that makes every title one line."""
+    titles = [2 - panel.labelled + cell_len(_panel_title(screen, panel).plain) for panel in panels]
+    widened = [replace(panel, widened=max(0, title - panel.width)) for panel, title in zip(panels, titles, strict=True)]
+    return widened if _band_width(widened) <= screen.width else list(panels)
 
 
 def _same_labels(one: Labels, other: Labels) -> bool:
@@ -169,11 +178,21 @@ def _put_beside(screen: Screen, panels: Sequence[TablePanel]) -> None:
 
 
 def _title_lines(screen: Screen, panel: TablePanel) -> list[Text]:
-    """Wrap the title of a panel within it; all but the first start one cell after the line before them."""
-    title, indent = _title(screen, panel.stage), " " * (not panel.labelled)
+    """Wrap the title of a panel within it, with a blank after it.
+
+    All but the first start one cell after the line before them.
+    """
+    indent = " " * (not panel.labelled)
+    title = _panel_title(screen, panel)
+    return [Text(indent) + line for line in title.wrap(screen.console, panel.width - len(indent) - 1)]
+
+
+def _panel_title(screen: Screen, panel: TablePanel) -> Text:
+    """Return the title of a panel; it says which columns there are if they are not those of the panel before it."""
+    title = _title(screen, panel.stage)
     if panel.other_columns and panel.stage.columns.count < panel.stage.columns.total:
         title.append(f"; {block_title(panel.layout.columns, panel.layout.blocks[0])}", "dim")
-    return [Text(indent) + line for line in title.wrap(screen.console, panel.width - 1)]
+    return title
 
 
 def _title(screen: Screen, stage: StageMatrix) -> Text:
