@@ -1,6 +1,7 @@
 """Write top contributors and row statistics of every head as JSON lines, as a transformers user would."""
 
 import json
+import unicodedata
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,8 @@ class Plain:
         logging.disable_progress_bar()
         self.tokenizer = AutoTokenizer.from_pretrained(folder)
         self.model = AutoModel.from_pretrained(folder, attn_implementation="eager").eval()
+        words = self.tokenizer.convert_ids_to_tokens(range(len(self.tokenizer)))
+        self.punctuation = torch.tensor([_is_punctuation(word) for word in words])
 
     def one_by_one(self, texts: Sequence[str], path: Path) -> None:
         """Each text alone."""
@@ -45,7 +48,8 @@ class Plain:
         real = encoded["attention_mask"].bool()
         weights = torch.stack(self.model(**encoded, output_attentions=True).attentions, 1)  # (B, L, H, T, T)
         top = weights.topk(min(TOP, weights.shape[-1]))
-        stats = statistics(weights, special & real, real)
+        marks = self.punctuation[encoded["input_ids"]] & real & ~special
+        stats = statistics(weights, special & real, real, marks)
         records = []
         for i, text in enumerate(texts):
             n = int(real[i].sum())
@@ -62,7 +66,13 @@ class Plain:
         return records
 
 
-def statistics(weights: torch.Tensor, special: torch.Tensor, real: torch.Tensor) -> dict[str, torch.Tensor]:
+def _is_punctuation(word: str) -> bool:
+    return all(unicodedata.category(mark).startswith("P") for mark in word.removeprefix("##"))
+
+
+def statistics(
+    weights: torch.Tensor, special: torch.Tensor, real: torch.Tensor, punctuation: torch.Tensor
+) -> dict[str, torch.Tensor]:
     """Statistics of every row, (B, L, H, T)."""
     at = torch.arange(weights.shape[-1])
     apart = (at[None] - at[:, None]).abs()
@@ -76,5 +86,6 @@ def statistics(weights: torch.Tensor, special: torch.Tensor, real: torch.Tensor)
         "self": own,
         "other": (weights * content[:, None, None, None]).sum(-1) - own * content[:, None, None],
         "distance": (weights * apart).sum(-1),
+        "punctuation": (weights * punctuation[:, None, None, None]).sum(-1),
         **{f"within_{n}": (weights * (apart <= n)).sum(-1) for n in (16, 64, 256, 1024)},
     }
