@@ -30,9 +30,8 @@ from attnscope.system.file_system import FileSystem
 from attnscope.system.threads import count_threads
 
 _TOKENS, _VALUES, _WINDOW = 1024, 1 << 22, 1 << 24  # larger windows: little faster, and two are held at once
-_WINDOW_LINES = 1 << 22  # the same where no matrices are kept: numbers take as long to write as to compute then
 
-_WINDOW_WORK = 2e10  # multiplications of a window: less than a second of a CPU, after which what it found is saved
+_WINDOW_WORK = 1e11  # multiplications of a window: a few seconds of a CPU, after which what it found is saved
 _LARGE = 5e8  # parameters of layers from which weights may take longer than a few tokens
 _FEWEST = 256  # tokens of a window: fewer at a time take longer each
 _FIRST = 64  # tokens of the first window: something is saved as soon as the model is there
@@ -199,8 +198,7 @@ def _group_limits(settings: Settings, run: RunConfig, source: ModelSource) -> tu
                 f"a group of texts needs {format_bytes(needed)}, but half of the free memory is {format_bytes(spare)}"
             )
             raise AttnscopeError(found, hint="free some memory, or use smaller groups with --max-memory")
-        window = _WINDOW if "stages" in settings.keep else _WINDOW_LINES
-        return Grouping(_TOKENS, _VALUES, window, 0, 0), numbers // 4, stream_reason, memory
+        return Grouping(_TOKENS, _VALUES, _WINDOW, 0, 0), numbers // 4, stream_reason, memory
     window = min(_WINDOW, _power_of_two(numbers // 4))
     tokens = min(_TOKENS, _power_of_two(max(1, spare // 4 // a_token)))
     bounds = Grouping(tokens, min(_VALUES, window), window, 0, 0)
@@ -208,7 +206,7 @@ def _group_limits(settings: Settings, run: RunConfig, source: ModelSource) -> tu
 
 
 def _window_tokens(source: ModelSource, device: str, cuts: int) -> tuple[int, int]:
-    """Return the number of tokens of the first window and of later ones: few enough that a kill loses little work.
+    """Return the number of tokens of the first window and of later ones: a kill loses at most the last two windows.
 
     Args:
         source: The model.
@@ -219,7 +217,7 @@ def _window_tokens(source: ModelSource, device: str, cuts: int) -> tuple[int, in
     a_pass = source.config.n_layers * layer_parameters(source.config)
     least = _FEWEST if device == "cpu" and a_pass <= _LARGE else _TOKENS
     most = max(1 if cuts else least, int(_WINDOW_WORK / max(1, (1 + cuts) * a_pass)))
-    return (0 if a_pass > _LARGE else min(_FIRST, most)), most
+    return (0 if a_pass > _LARGE else min(_FIRST, max(1, most // 4))), most
 
 
 def _power_of_two(number: int) -> int:

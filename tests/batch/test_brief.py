@@ -155,8 +155,8 @@ def test_a_signal_saves_the_texts_that_are_done_up_to_the_first_that_is_not(
 @pytest.mark.parametrize(
     ("layers", "d_model", "device", "tokens"),
     [
-        (6, 384, "cpu", (64, 1883)),
-        (30, 960, "cpu", (64, 256)),
+        (6, 384, "cpu", (64, 9419)),
+        (30, 960, "cpu", (64, 301)),
         (30, 960, "cuda", (64, 1024)),
         (40, 5120, "cpu", (0, 1024)),
     ],

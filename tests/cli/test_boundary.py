@@ -12,6 +12,7 @@ import time
 
 import pytest
 
+from attnscope.cli import main
 from tests.helpers import fork_server
 from tests.helpers.cli_runner import command, default_signals, environment, on_terminal
 
@@ -67,6 +68,11 @@ def test_what_went_wrong_is_one_line(attnscope, kind, code, line):
     assert done.returncode == code
     assert done.stdout == b""
     assert one_line(done.stderr) == line
+
+
+def test_a_file_name_that_the_system_refuses_is_no_bug(capsys):
+    assert main(["import", "x" * 300, "out"]) == 1
+    assert capsys.readouterr().err == f"attnscope: error: {'x' * 300}: file name too long\n"
 
 
 @pytest.mark.parametrize(("kind", "code"), [("bug", 70), ("refuse", 1)])
