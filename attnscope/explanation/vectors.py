@@ -67,7 +67,7 @@ def _norm_made(config: ModelConfig, x: Numbers) -> str:
     if config.norm == "layernorm":
         deviation = float(np.sqrt(x.var() + config.norm_eps))
         mean = f"{'−' if x.mean() < 0 else ''}{abs(x.mean()):.4g}"
-        return f"(x − mean {mean}) / deviation {deviation:.4g} × weight + bias"
+        return f"(x − mean) / deviation {deviation:.4g} × weight + bias; mean {mean}"
     root = float(np.sqrt((x**2).mean() + config.norm_eps))
     return f"x / its root mean square {root:.4g} × {weight}"
 

@@ -25,6 +25,7 @@ from attnscope.views.presentation.numbers import MASKED, digits_for, number_text
 from attnscope.views.presentation.parts import Facts, Flow, Gap, Paragraph, VectorLine, ViewPart, WholeNames
 from attnscope.views.presentation.settings import DisplaySettings
 from attnscope.views.presentation.spans import Look, Span, Spans, ours, token_span, untrusted
+from attnscope.views.presentation.stages import BIAS_NAMES
 
 _STREAM = 4  # residuals up to which each has its vector shown
 
@@ -104,7 +105,7 @@ def _scores(e: Explanation, axis: Axis, settings: DisplaySettings) -> Iterator[V
 
 def _scaled(e: Explanation, axis: Axis, settings: DisplaySettings) -> Iterator[ViewPart]:
     steps = [f"× {e.scale:.4g}", *([f"soft-capped at {e.softcap:g}"] if e.softcap is not None else [])]
-    steps += [f"plus {e.bias} bias"] if e.bias is not None else []
+    steps += [f"plus {BIAS_NAMES.get(e.bias, e.bias)} bias"] if e.bias is not None else []
     mask = (*ours("mask: ", "dim"), *untrusted(e.mask.used, "dim"))
     yield from _title(4, f"scaled: {', '.join(steps)}; then masked", mask)
     yield from scaled_parts(e, axis, settings)

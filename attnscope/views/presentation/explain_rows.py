@@ -121,7 +121,7 @@ def scaled_parts(e: Explanation, axis: Axis, settings: DisplaySettings) -> Itera
     if row.capped is not None:
         columns.append(Column(f"cap {e.softcap:g}", column_texts(row.capped.tolist(), precision)))
     if row.bias is not None:
-        columns.append(Column(f"{e.bias}", column_texts(row.bias.tolist(), precision)))
+        columns.append(Column("bias", column_texts(row.bias.tolist(), precision)))
         columns.append(Column("scaled", column_texts(row.scaled.tolist(), precision)))
     columns.append(Column("masked", column_texts(_allowed(e), precision, none=NOT_ALLOWED)))
     yield Grid("key", axis, [], columns)

@@ -10,6 +10,8 @@ from attnscope.views.presentation.scales import scale_for
 from attnscope.views.presentation.settings import DisplaySettings
 from attnscope.views.presentation.spans import ours
 
+BIAS_NAMES = {"alibi": "ALiBi"}  # of position biases, as their papers write them
+
 
 def stage_matrices(text: TextReport, head: HeadReport, settings: DisplaySettings) -> list[StageMatrix]:
     """Return the stages that a head's report has, in the order in which they are computed."""
@@ -61,4 +63,4 @@ def _scaled(head: HeadReport) -> str:
     said = f"scores × {head.scale:.4g}"
     if head.softcap is not None:
         said += f", soft-capped at {head.softcap:g}"
-    return said if head.bias is None else f"{said}, plus {head.bias} bias"
+    return said if head.bias is None else f"{said}, plus {BIAS_NAMES.get(head.bias, head.bias)} bias"

@@ -92,6 +92,8 @@ def _put_block(screen: Screen, heading: str, names: Sequence[Text], label: int, 
         justify: Literal["left", "right"] = "left" if column.left else "right"
         table.add_column(Text(blanks + column.heading), width=column.width, justify=justify, no_wrap=True)
     for r, text in enumerate(names):
+        if not any(column.cells[r] for column in columns):
+            continue  # a sum, say, whose number is in another block
         table.add_row("", text, *(Text("  " * column.left + column.cells[r], column.style) for column in columns))
     screen.put(table, width=_INDENT + label + sum(column.width for column in columns))
 

@@ -11,7 +11,7 @@ from attnscope.report.arrays import Matrix
 from attnscope.views.presentation.parts import WeightMap
 from attnscope.views.presentation.scales import LogScale
 from attnscope.views.terminal.colours import ramp_style
-from attnscope.views.terminal.screen import ROOMY, Screen
+from attnscope.views.terminal.screen import ROOMY, Screen, flow
 
 SHADES = "░▒▓█"  # of what is more than zero
 LEGEND = 16  # cells of a legend's ramp
@@ -133,16 +133,17 @@ def _colour(screen: Screen, picture: Picture, value: float) -> Color | None:
 
 def _put_legend(screen: Screen, picture: Picture) -> None:
     """Print the scale, and what is blank."""
-    legend = Text(f"{picture.scale.low:.2g} ")
+    low, high = f"{picture.scale.low:.2g}", f"{picture.scale.high:.2g}"
     if screen.colours:
+        ramp = Text(f"{low} ")
         for i in range(LEGEND):
-            legend.append(" ", ramp_style(i / (LEGEND - 1), False, screen.colours))
+            ramp.append(" ", ramp_style(i / (LEGEND - 1), False, screen.colours))
+        items = [ramp.append(f" {high}")]
     else:
-        bounds = [f"{picture.scale.at(i / len(SHADES)):.2g}" for i in range(1, len(SHADES))]
-        legend.append("".join(f"[{shade * 2}] {bound} " for shade, bound in zip(SHADES, bounds, strict=False)))
-        legend.append(f"[{SHADES[-1] * 2}]")
-    legend.append(f" {picture.scale.high:.2g}")
-    legend.append("  logarithmic; blank: exactly zero", "dim")
-    screen.say(legend)
+        bounds = [*(f"{picture.scale.at(i / len(SHADES)):.2g}" for i in range(1, len(SHADES))), high]
+        shades = [f"[{shade * 2}] {bound}" for shade, bound in zip(SHADES, bounds, strict=True)]
+        items = [Text(f"{low} {shades[0]}"), *map(Text, shades[1:])]
+    items.append(Text(" logarithmic; blank: exactly zero", "dim"))
+    screen.put(flow(items, screen.width, " "))
     if none := int(np.isnan(picture.weights).all(axis=1).sum()):
         screen.say((f"{none} of {len(picture.weights)} rows are blank: their queries are fully masked", "dim"))
