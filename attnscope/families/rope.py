@@ -100,7 +100,7 @@ def _kind(reader: ConfigReader, table: Mapping[str, Any], longrope: str | None) 
 
 
 def _parameters(reader: ConfigReader, table: Mapping[str, Any], kind: str) -> dict[str, Any]:
-    """Return a table's keys besides base, share and type, once they are all those that its type needs."""
+    """Return a table's keys other than base, share and type; refuse unknown and missing ones."""
     known = (*_REQUIRED_KEYS[kind], *_OPTIONAL_KEYS.get(kind, ()))
     rest = {k: v for k, v in table.items() if k not in ("rope_theta", "partial_rotary_factor", "rope_type", "type")}
     for name in rest.keys() - known:

@@ -20,16 +20,16 @@ _WRAPPERS = ("state_dict", "model_state_dict", "model", "module")  # keys under 
 
 
 class _NotWeights(Exception):
-    """The file holds something else than a table of tensors."""
+    """The file contains something other than a table of tensors."""
 
 
 def main(memory: int, seconds: int, *paths: str) -> list[dict[str, Any]]:
     """Convert files in order, and stop at the first that fails.
 
     Args:
-        memory: Bytes that may be taken besides what Python and torch take.
-        seconds: Seconds of computing that all of them may take.
-        *paths: A pickle and the safetensors file that becomes of it, and so on.
+        memory: Limit in bytes, in addition to what Python and torch take.
+        seconds: Limit on the CPU time of all files together.
+        *paths: A pickle and the safetensors file that is made of it, then the next pair.
 
     Returns:
         For each pickle `tensors`, the bytes of every tensor by its name, or `error` and `hint`, which is the last then.

@@ -80,7 +80,7 @@ def find_parameter(
 def find_projection(
     model: nn.Module, names: Names, shapes: Mapping[str, tuple[int, ...]], ours: str, n_heads: int
 ) -> FoundParameter:
-    """Find the weight of a projection that does nothing besides multiplying by it; see `find_parameter`.
+    """Find the weight of a projection that only multiplies by it; see `find_parameter`.
 
     Raises:
         AttnscopeError: It is not there, or not what the family has there.
