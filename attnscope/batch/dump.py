@@ -31,7 +31,7 @@ from attnscope.system.threads import count_threads
 
 _TOKENS, _VALUES, _WINDOW = 1024, 1 << 22, 1 << 24  # larger windows: little faster, and two are held at once
 
-_WINDOW_WORK = 1e11  # multiplications of a window: a few seconds of a CPU, after which what it found is saved
+_WINDOW_WORK = 2e11  # multiplications of a window: a few seconds of a CPU, after which what it found is saved
 _LARGE = 5e8  # parameters of layers from which weights may take longer than a few tokens
 _FEWEST = 256  # tokens of a window: fewer at a time take longer each
 _FIRST = 64  # tokens of the first window: something is saved as soon as the model is there
@@ -217,7 +217,7 @@ def _window_tokens(source: ModelSource, device: str, cuts: int) -> tuple[int, in
     a_pass = source.config.n_layers * layer_parameters(source.config)
     least = _FEWEST if device == "cpu" and a_pass <= _LARGE else _TOKENS
     most = max(1 if cuts else least, int(_WINDOW_WORK / max(1, (1 + cuts) * a_pass)))
-    return (0 if a_pass > _LARGE else min(_FIRST, max(1, most // 4))), most
+    return (0 if a_pass > _LARGE else min(_FIRST, max(1, most // 8))), most
 
 
 def _power_of_two(number: int) -> int:
