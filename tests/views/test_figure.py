@@ -184,6 +184,13 @@ def test_roles_have_the_colours_of_the_picture():
         assert (name, colour) == (name, role.colour)
 
 
+def test_numbers_of_heads_do_not_touch():
+    lines = parsed(survey(heads=12)).iter(f"{SVG}text")
+    middle = {"".join(e.itertext()): float(e.get("x")) for e in lines if e.get("text-anchor") == "middle"}
+    apart = middle["H11"] - middle["H10"]
+    assert apart > canvas.text_width("H11", canvas.SMALL)
+
+
 def test_what_little_sources_sum_to_is_beside_the_others():
     made = report(text_report(tokens(["a", "b", "c", "d"]), stages=("weights",), top=4, size=40.0))
     assert any(re.fullmatch(r"[12] more: 0\.00\d+", text) for text in texts(parsed(made)))

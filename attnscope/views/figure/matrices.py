@@ -284,10 +284,11 @@ def put_head_numbers(canvas: Canvas, numbers: HeadNumbers) -> None:
 
 def _put_heads(canvas: Canvas, texts: Sequence[Sequence[str]], colours: Sequence[Sequence[str | None]]) -> None:
     """Draw layers × heads."""
-    across = max(18.0, *(text_width(text.strip(), SMALL) + 5 for row in texts for text in row))
+    headings = [f"H{head}" for head in range(len(texts[0]))]
+    across = max(18.0, *(text_width(text.strip(), SMALL) + 5 for row in (headings, *texts) for text in row))
     x, y = MARGIN + text_width(f"L{len(texts)}", SMALL) + 6, canvas.y + SMALL + 6
-    for head in range(len(texts[0])):
-        canvas.text(x + (head + 0.5) * across, y - 4, ours(f"H{head}", "dim"), size=SMALL, anchor="middle")
+    for head, heading in enumerate(headings):
+        canvas.text(x + (head + 0.5) * across, y - 4, ours(heading, "dim"), size=SMALL, anchor="middle")
     canvas.cells(x, y, (across, 16.0), colours, apart=True)
     for layer, row in enumerate(texts):
         base = y + layer * 16 + 8 + SMALL * 0.35
