@@ -18,6 +18,7 @@ from attnscope.report import decode_json
 _DEEPEST = 100  # levels of a JSON line
 _BRACKETS = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{}]')  # strings (which may contain brackets), and brackets
 FORMATS = ("txt", "jsonl", "csv", "tsv", "parquet")
+_KINDS: dict[str, Any] = {"id": int | str | None, "pair": str | None, "context": str | None}  # known beside the text
 
 
 @dataclass(frozen=True)
@@ -102,10 +103,9 @@ def _object(members: dict[str, Any], column: str) -> tuple[dict[str, Any], dict[
     """Split the members into those we know and the others, which are copied."""
     if column not in members:
         raise AttnscopeError(f"no member '{column}'", hint="set --column to the member that holds the text")
-    kinds = {"id": int | str | None, "pair": str | None, "context": str | None}
     known = {"text": _member(members.pop(column), str, column)}
-    for key in [key for key in kinds if key in members]:
-        known[key] = _member(members.pop(key), kinds[key], key)
+    for key in [key for key in _KINDS if key in members]:
+        known[key] = _member(members.pop(key), _KINDS[key], key)
     return known, members
 
 
@@ -113,8 +113,13 @@ def _member(data: Any, kind: Any, key: str | None) -> Any:
     try:
         return decode_json(data, kind)
     except ValueError as e:  # msgspec.DecodeError is one
-        wrong = f"{e}".replace("`", "'")
-        raise AttnscopeError(f"not valid JSON ({wrong})" if key is None else f"{key}: {wrong}") from e
+        raise _wrong(e, key) from e
+
+
+def _wrong(error: ValueError, key: str | None) -> AttnscopeError:
+    """Return the error for a member, or a whole record, that has another type."""
+    wrong = f"{error}".replace("`", "'")
+    return AttnscopeError(f"not valid JSON ({wrong})" if key is None else f"{key}: {wrong}")
 
 
 def _check_depth(text: str) -> None:
@@ -135,9 +140,10 @@ def from_table(file: IO[bytes], name: str, column: str, delimiter: str) -> Itera
         AttnscopeError: There is no header, or it has no such column.
     """
     csv.field_size_limit(MAX_LINE)
-    texts = ((line or b"\xff").decode(errors="surrogateescape") + "\n" for _, _, line in read_lines(file))
+    lines = (b"\xff" if line is None else line for _, _, line in read_lines(file))  # one that is too long is not UTF-8
+    texts = (line.decode(errors="surrogateescape") + "\n" for line in lines)
     reader = csv.reader(texts, delimiter=delimiter, strict=True)
-    header = [title.removeprefix("\ufeff") for title in next(reader, [])]
+    header = _header(reader, name)
     _check_header(header, column, name)
     index = 0
     while True:
@@ -155,11 +161,25 @@ def from_table(file: IO[bytes], name: str, column: str, delimiter: str) -> Itera
         index += 1
 
 
+def _header(rows: Iterator[list[str]], name: str) -> list[str]:
+    """Return the first row that is not blank; empty where there is none."""
+    try:
+        header = [title.removeprefix("\ufeff") for title in next(filter(None, rows), [])]
+        "".join(header).encode()
+    except csv.Error as e:
+        raise AttnscopeError(f"its row of column names is not valid CSV ({e})", where=name) from e
+    except UnicodeEncodeError as e:
+        raise AttnscopeError("its row of column names is not UTF-8", where=name, hint="convert it to UTF-8") from e
+    return header
+
+
 def _check_header(header: list[str], column: str, name: str) -> None:
     if not header:
         raise AttnscopeError("is empty", where=name, hint="expected a row of column names")
     if column not in header:
         raise UsageError(f"{name} has no column '{column}'", where="--column", hint=did_you_mean(column, header))
+    if twice := [title for title in (column, *_KINDS) if header.count(title) > 1]:
+        raise AttnscopeError(f"has several columns '{twice[0]}'", where=name, hint="rename all but one of them")
 
 
 def _row(index: int, number: int, name: str, header: list[str], cells: list[str], column: str) -> Item:
@@ -179,13 +199,29 @@ def _row(index: int, number: int, name: str, header: list[str], cells: list[str]
 
 def from_row(index: int, number: int, name: str, row: dict[str, Any], column: str) -> Item:
     """Return a row of a table."""
-    known = {"text": row.pop(column)}
-    if not isinstance(known["text"], str):
-        missing = AttnscopeError(f"{column}: no text")
-        return _failed_item(index, number, repr(known["text"]).encode(), missing, row.get("id"))
-    known |= {key: row.pop(key) or None for key in ("pair", "context") if key in row}
-    known["id"] = row.pop("id", None)
-    return _text_item(index, number, name, known, row)
+    text, known = row.pop(column), dict[str, Any]()
+    try:
+        for key in [key for key in _KINDS if key in row]:
+            known[key] = _typed(row.pop(key), key)
+        if not isinstance(text, str):
+            raise AttnscopeError(f"{column}: no text")
+    except AttnscopeError as e:
+        return _failed_item(index, number, repr(text).encode(), e, known.get("id"))
+    fields = msgspec.to_builtins(row, str_keys=True, enc_hook=str)  # a table holds more than JSON does, such as times
+    return _text_item(index, number, name, known | {"text": text}, fields)
+
+
+def _typed(value: Any, key: str) -> Any:
+    """Return a cell of a table as what we know under this name; None where it is empty.
+
+    Raises:
+        AttnscopeError: It has another type.
+    """
+    try:
+        found = msgspec.convert(value, _KINDS[key])
+    except ValueError as e:  # msgspec.ValidationError is one
+        raise _wrong(e, key) from e
+    return None if found == "" else found
 
 
 def from_parquet(file: IO[bytes], name: str, column: str) -> Iterator[Item]:
@@ -203,8 +239,21 @@ def from_parquet(file: IO[bytes], name: str, column: str) -> Iterator[Item]:
         table = parquet.ParquetFile(file)
         _check_header(table.schema_arrow.names, column, name)
         for part in table.iter_batches(batch_size=1024):
-            for row in part.to_pylist():
+            for row in _rows(part, name):
                 yield from_row(index, index + 1, name, row, column)
                 index += 1
     except pyarrow.ArrowException as e:
         raise AttnscopeError(f"damaged .parquet file ({str(e).splitlines()[0]})", where=name) from e
+
+
+def _rows(part: Any, name: str) -> list[dict[str, Any]]:
+    """Return the rows of a part of a .parquet file.
+
+    Raises:
+        AttnscopeError: Python has no value for a cell, such as a time in nanoseconds without pandas.
+    """
+    try:
+        return part.to_pylist()  # type: ignore[no-any-return]
+    except (ValueError, OverflowError) as e:
+        hint = "remove the column, or convert it to text"
+        raise AttnscopeError(f"a value cannot be read ({str(e).splitlines()[0]})", where=name, hint=hint) from e

@@ -9,7 +9,10 @@ import pytest
 
 from attnscope.batch.header import Settings
 from attnscope.batch.reader import InputReader, count_selected, select_items
+from attnscope.batch.records import Record, encode
+from attnscope.batch.runner import record_of
 from attnscope.errors import AttnscopeError, UsageError
+from attnscope.report import decode_json
 
 
 def read(path, format=None, column="text"):
@@ -50,6 +53,28 @@ def test_tables(tmp_path, name, mark):
     first, second = read(write(tmp_path, name, content), column="review")
     assert (first.id, first.text.text, first.fields) == ("7", "two\nlines", {"stars": "5"})
     assert (second.id, second.line, second.text.text) == (4, 4, "plain")
+
+
+def test_blank_lines_of_a_table_are_left_out_and_those_of_a_cell_are_kept(tmp_path):
+    content = '\nid,text\n1,one\n\n2,"two\n\nparagraphs"\r\n\r\n3,three\n'
+    items = read(write(tmp_path, "a.csv", content))
+    assert texts(items) == [("1", "one"), ("2", "two\n\nparagraphs"), ("3", "three")]
+    assert [(item.index, item.line) for item in items] == [(0, 3), (1, 5), (2, 9)]
+
+
+@pytest.mark.parametrize(
+    ("content", "error"),
+    [
+        (b'"text,id\nhello,1\n', r"a.csv: its row of column names is not valid CSV \(unexpected end of data\)"),
+        (b"text,\xff\nhello,1\n", "a.csv: its row of column names is not UTF-8"),
+        (b"text,n,text\nhello,1,you\n", "a.csv: has several columns 'text'; rename all but one of them"),
+        (b"id,text,id\n1,hello,2\n", "a.csv: has several columns 'id'"),
+        (b"\n\n", "a.csv: is empty; expected a row of column names"),
+    ],
+)
+def test_a_bad_row_of_column_names_is_refused(tmp_path, content, error):
+    with pytest.raises(AttnscopeError, match=error):
+        read(write(tmp_path, "a.csv", content))
 
 
 def test_gzip_and_what_is_under_it(tmp_path):
@@ -103,6 +128,57 @@ def test_parquet(tmp_path):
     first, second = read(tmp_path / "a.parquet")
     assert (first.id, first.text.text, first.fields) == (7, "a", {"stars": 1.5})
     assert second.error == "text: no text"
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "error"),
+    [
+        ("id", [1.5, 2.5], "id: Expected 'int | str | null', got 'float'"),
+        ("id", [[1], [2]], "id: Expected 'int | str | null', got 'array'"),
+        ("id", [True, False], "id: Expected 'int | str | null', got 'bool'"),
+        ("pair", [7, 8], "pair: Expected 'str | null', got 'int'"),
+        ("context", [["a"], ["b"]], "context: Expected 'str | null', got 'array'"),
+    ],
+)
+def test_a_column_of_another_type_makes_bad_records(tmp_path, name, values, error):
+    pa = pytest.importorskip("pyarrow", reason="the extra parquet is not installed")
+    from pyarrow import parquet
+
+    parquet.write_table(pa.table({"text": ["a", None], name: values}), tmp_path / "a.parquet")
+    items = read(tmp_path / "a.parquet")
+    assert [(item.text, item.id, item.error) for item in items] == [(None, 1, error), (None, 2, error)]
+
+
+def test_a_dump_holds_what_json_has_no_type_for(tmp_path):
+    """Other columns are copied: times as text (in nanoseconds they need pandas), bytes as base64, no number as null."""
+    pa = pytest.importorskip("pyarrow", reason="the extra parquet is not installed")
+    pytest.importorskip("pandas", reason="times in nanoseconds need it")
+    from datetime import date
+
+    from pyarrow import parquet
+
+    columns = {
+        "text": ["a"], "when": pa.array([1], pa.timestamp("ns")), "took": pa.array([1500], pa.duration("ns")),
+        "day": [date(2020, 1, 31)], "raw": [b"a"], "score": [float("nan")],
+        "pairs": pa.array([[("k", 1)]], pa.map_(pa.string(), pa.int8())),
+    }  # fmt: skip
+    parquet.write_table(pa.table(columns), tmp_path / "a.parquet")
+    (item,) = read(tmp_path / "a.parquet")
+    written = decode_json(encode(record_of(item, "skipped")), Record)
+    assert written.fields == {
+        "when": "1970-01-01 00:00:00.000000001", "took": "0 days 00:00:00.000001500", "day": "2020-01-31",
+        "raw": "YQ==", "score": None, "pairs": [["k", 1]],
+    }  # fmt: skip
+
+
+def test_a_value_that_python_cannot_hold_is_named(tmp_path):
+    pa = pytest.importorskip("pyarrow", reason="the extra parquet is not installed")
+    from pyarrow import parquet
+
+    table = pa.table({"text": ["a"], "when": pa.array([1 << 61], pa.timestamp("us"))})
+    parquet.write_table(table, tmp_path / "a.parquet")
+    with pytest.raises(AttnscopeError, match=r"a.parquet: a value cannot be read \(.+\); remove the column"):
+        read(tmp_path / "a.parquet")
 
 
 def test_parquet_without_pyarrow(tmp_path, monkeypatch):
