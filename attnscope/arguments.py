@@ -86,6 +86,8 @@ def text(option: str) -> Callable[[str], str]:
     """
 
     def read(text: str) -> str:
+        if not isinstance(text, str):
+            raise UsageError(f"{text!r:.80} is not a text", where=option, hint="pass a str")
         try:
             text.encode()
         except UnicodeEncodeError as e:
@@ -189,7 +191,7 @@ def tolerance(option: str) -> Callable[[Any], float]:
     def read(text: Any) -> float:
         try:
             value = float(text)
-        except ValueError:
+        except (TypeError, ValueError):
             value = -1.0
         if not 0 <= value < float("inf"):
             raise UsageError(

@@ -119,7 +119,7 @@ def compare_sides(
     runs = []
     for number, (values, side) in enumerate(sides):
         run = RunConfig(**{**run_values(side), **values, "texts": texts_of(side["text"], side)})
-        label = values["model"] if axis == "model" else _label(axis, side[axis])
+        label = session.source(run).name if axis == "model" else _label(axis, side[axis])
         runs.append((label if len(label) <= _LABEL or axis != "text" else f"text {number}", placed(session, run, side)))
     key = runs[0][1].key
     whole = [(label, side_of(axis, run)) for label, run in runs]

@@ -2,10 +2,11 @@
 
 import os
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING
 
+from attnscope.api.options import file_path
 from attnscope.api.words import python_words
+from attnscope.files.atomic import check_name
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -25,8 +26,9 @@ class DumpFile:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         from attnscope.batch.dump_reader import Dump
 
-        self.path = Path(path)
         with python_words():
+            self.path = file_path(path)
+            check_name(self.path)
             self.header: Header = Dump(self.path).header
 
     def __iter__(self) -> "Iterator[Record]":

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from attnscope.api.options import one_or_several
 from attnscope.api.results import Float2, Result, import_pandas
 from attnscope.arguments import DRAWS, number, roles
 from attnscope.arguments import measure as read_measure
@@ -160,7 +161,7 @@ def measure_roles(run: RunConfig, options: Mapping[str, Any], session: "Session"
     from attnscope.survey import SurveyOptions, survey_heads
 
     wanted: Any = options.get("role")
-    names = None if wanted is None else roles(wanted if isinstance(wanted, str) else ",".join(map(str, wanted)))
+    names = None if wanted is None else roles(",".join(map(str, one_or_several(wanted))))
     counts = {name: read(options[name]) for name, read in _NUMBERS.items() if options.get(name) is not None}
     asked = SurveyOptions(None if names is None else tuple(names.split(",")), **counts)
     return SurveyResult(survey_heads(run, asked, session=session))

@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from attnscope.api.options import file_path
 from attnscope.api.results import CompareResult, ExplainResult, InspectResult
 from attnscope.api.words import python_words
 from attnscope.comparison.runs import read_report
@@ -37,7 +38,7 @@ def load_as(path: str | os.PathLike[str], kind: type) -> Any:
     if kind is not InspectResult and kind not in _READERS:
         named = getattr(kind, "__name__", repr(kind))
         raise UsageError(f"{named:.80} cannot be loaded", where="kind", hint=f"use {', '.join(_SCHEMAS.values())}")
-    file = Path(path)
+    file = file_path(path)
     with python_words():
         try:
             if kind is InspectResult:

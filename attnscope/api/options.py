@@ -4,6 +4,7 @@ import operator
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from hashlib import sha256
+from pathlib import Path
 from typing import Any, Literal, Protocol, TypedDict
 
 import numpy as np
@@ -478,8 +479,13 @@ def _mask_matrix(value: Any) -> "BoolMatrix":
     return matrix
 
 
+def one_or_several(value: Any) -> list[Any]:
+    """Return a list of one value, or of several; a text is one."""
+    return list(value) if isinstance(value, Iterable) and not isinstance(value, str) else [value]
+
+
 def _stages(value: Any) -> tuple[str, ...]:
-    named = [value] if isinstance(value, str) else list(value) if isinstance(value, Iterable) else [value]
+    named = one_or_several(value)
     if not named:
         return ()
     return tuple(some_of("stages", "stage", STAGES)(",".join(map(str, named))).split(","))
@@ -493,7 +499,7 @@ def cuts(value: Any) -> tuple[str, ...]:
     """
     if value is None:
         return ()
-    named = [value] if isinstance(value, str) else list(value) if isinstance(value, Iterable) else [value]
+    named = one_or_several(value)
     for one in named:
         if not isinstance(one, str):
             raise UsageError(f"{one!r:.80} is not a cut", where="cut", hint="use a str such as 'L5H1', or several")
@@ -502,7 +508,7 @@ def cuts(value: Any) -> tuple[str, ...]:
 
 
 def _keys(value: Any) -> tuple[str, ...]:
-    named = [value] if isinstance(value, str) else list(value) if isinstance(value, Iterable) else [value]
+    named = one_or_several(value)
     if not all(isinstance(one, str) for one in named):
         raise UsageError(f"{value!r:.80} is not a key", where="ignore_key", hint="give a str, or several")
     return tuple(named)
@@ -604,6 +610,11 @@ _READERS: dict[str, Callable[[Any], Any]] = {
     "show_padding": _flag("show_padding"),
     "measure": flow_measure,
 }
+
+
+def file_path(value: Any) -> Path:
+    """Return the path of a file that is read or written."""
+    return Path(_path("path")(value))
 
 
 def model_path(value: Any) -> str:

@@ -5,13 +5,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import msgspec
 import numpy as np
 
-from attnscope.api.options import positions
+from attnscope.api.options import file_path, positions
 from attnscope.api.words import python_words
 from attnscope.arguments import number, one_of
 from attnscope.config import Positions
@@ -32,6 +31,7 @@ from attnscope.report.ablation import Ablation, EffectSurvey
 from attnscope.report.check import Check, CheckReport, Differences
 from attnscope.report.compare import Change, Comparison, Verdict
 from attnscope.report.heads import HeadSurvey, MeasuredHeads
+from attnscope.report.narrowing import require_heads
 from attnscope.selection import PRINTED, parse_positions, written
 
 if TYPE_CHECKING:
@@ -119,10 +119,10 @@ class Result(Generic[Data]):
         from attnscope.files.atomic import check_target, write_atomic
         from attnscope.views.formats import Look, export
 
-        target = Path(path)
         with python_words():
+            target = file_path(path)
             one_of("look", Look)(look)
-            digits = self._digits if precision is None else number("precision", 0, 9)(precision)
+            digits, width = self._digits_of(precision), _columns(width)
             parts = export(self.data, target, precision=digits, width=width, look=look)
             check_target(target, force=force)
             write_atomic(target, parts, force=force)
@@ -134,13 +134,20 @@ class Result(Generic[Data]):
             width: Columns; None for the terminal's width.
             precision: Decimal places; None for the command's default.
         """
-        return _as_text(self.data, width, self._digits if precision is None else precision)
+        return _as_text(self.data, _columns(width), self._digits_of(precision))
+
+    def _digits_of(self, precision: int | None) -> int:
+        return self._digits if precision is None else number("precision", 0, 9)(precision)
 
     def __repr__(self) -> str:
         return _as_text(_abridged(self.data), None, self._digits).rstrip("\n")
 
     def _repr_html_(self) -> str:
         return _as_html(_abridged(self.data), self._digits)
+
+
+def _columns(width: int | None) -> int | None:
+    return None if width is None else number("width", 1)(width)
 
 
 def _as_text(data: Findings, width: int | None, precision: int) -> str:
@@ -286,7 +293,7 @@ class HeadResult(Result[Report]):
         """
         text, top = self._text, self._head.top
         kept = top.keys.shape[1]
-        if k is not None and not 0 <= k <= kept:
+        if k is not None and not (isinstance(k, int | np.integer) and 0 <= k <= kept):
             raise UsageError(f"the report keeps {kept} contributors", where="k", hint=f"inspect with top={k}")
         with python_words():
             row = text.queries.index(_one_position(positions("query")(query), text))
@@ -375,6 +382,8 @@ class TextResult:
         return [(layer, list(heads)) for layer, heads in groupby(self.data.heads, key=lambda head: head.layer)]
 
     def _stack(self, stage: str) -> Float4:
+        with python_words():
+            require_heads(self._report, "the report")
         layers = [[_stage(head, stage) for head in heads] for _, heads in self._by_layer]
         if len({len(heads) for heads in layers}) > 1:
             raise UsageError("the layers have different numbers of heads", hint="use report[layer, head]")
@@ -574,7 +583,9 @@ class InspectResult(Result[Report]):
 def _report_table(report: Report, table: str | None) -> "pd.DataFrame":
     from attnscope.batch.reports import records_of, settings_of
 
-    return data_frame(settings_of(report), records_of(report), table, "report")
+    with python_words():
+        settings = settings_of(report)
+    return data_frame(settings, records_of(report), table, "report")
 
 
 def data_frame(settings: "Settings", records: "Iterable[Record]", table: str | None, what: str) -> "pd.DataFrame":

@@ -89,7 +89,8 @@ def write_document(order: DumpConfig, on_progress: DumpProgress) -> Summary:
     check_output(order)
     with _replacing(order.output, force=order.force) as temporary, _temporary_folder() as folder:
         lines = folder / "dump.jsonl"
-        summary = write_dump(replace(order, output=lines), on_progress)
+        with _about(folder, folder, "set TMPDIR to a folder with more free space; nothing was written"):
+            summary = write_dump(replace(order, output=lines), on_progress)
         copying.write_document(Dump(lines), temporary)
     return summary
 
@@ -120,7 +121,8 @@ def _replacing(target: Path, *, force: bool) -> Iterator[Path]:
     files = FileSystem()
     with at_signal(lambda: _remove(temporary)):
         try:
-            yield temporary
+            with _about(temporary, target, "nothing was written"):
+                yield temporary
             with naming_errors(target):
                 for path in temporary.iterdir() if temporary.is_dir() else [temporary]:
                     sync_file(path)
@@ -131,6 +133,17 @@ def _replacing(target: Path, *, force: bool) -> Iterator[Path]:
         finally:
             with suppress(OSError):
                 _remove(temporary)
+
+
+@contextmanager
+def _about(temporary: Path, path: Path, hint: str) -> Iterator[None]:
+    """Name a file in errors about what is temporary, and give another hint, since none of that is kept."""
+    try:
+        yield
+    except AttnscopeError as e:
+        if e.where is None or not Path(e.where).is_relative_to(temporary):
+            raise
+        raise AttnscopeError(e.found, where=path, hint=hint) from e
 
 
 def _remove(path: Path) -> None:

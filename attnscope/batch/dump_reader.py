@@ -77,11 +77,14 @@ class Dump:
         Raises:
             AttnscopeError: A line is damaged, or the end is missing.
         """
-        for body in self._lines:
+        for count, body in enumerate(self._lines):
             if body.startswith(END):
-                self.end = decoded(body, End, self.path)
+                end = self.end = decoded(body, End, self.path)
                 if next(self._lines, None) is not None:
                     raise AttnscopeError("has data after its end", where=self.path)
+                if end.records != count:
+                    found = f"has {count:,} records, but its end says {end.records:,}"
+                    raise AttnscopeError(found, where=self.path, hint=_RESTORE)
                 return
             yield body
         raise AttnscopeError(_UNFINISHED, where=self.path, hint=_GO_ON)

@@ -11,6 +11,7 @@ from attnscope.batch.header import KeptPart, Settings
 from attnscope.batch.records import Record, TopArrays
 from attnscope.errors import AttnscopeError
 from attnscope.report import Report, TextReport, decode_json, from_json
+from attnscope.report.narrowing import require_heads
 from attnscope.report.row_statistics import STATISTICS, RowArrays
 
 
@@ -38,7 +39,12 @@ def read_report(path: Path) -> Report | None:
 
 
 def settings_of(report: Report) -> Settings:
-    """Return the settings of a dump that would hold the same as a report."""
+    """Return the settings of a dump that would hold the same as a report.
+
+    Raises:
+        AttnscopeError: The report is one of a measure over layers, which no dump holds.
+    """
+    require_heads(report, "the report")
     heads = [head for text in report.texts for head in text.heads]
     by: Literal["value", "projected"] = "value"
     if any(head.top.projected is not None for head in heads):

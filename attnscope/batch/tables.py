@@ -238,7 +238,11 @@ def write_parquet(rows: TableRows, path: Path) -> int:
 
     names = rows.columns
     schema = pa.schema([(name, _arrow_type(pa, name)) for name in names])
-    with open(path, "wb") as file, parquet.ParquetWriter(file, schema, compression="zstd") as writer:
+    with (
+        naming_errors(path),
+        open(path, "wb") as file,
+        parquet.ParquetWriter(file, schema, compression="zstd") as writer,
+    ):
         waiting: list[Any] = []
         for one in rows:
             cells = {name: pa.array(one[name], schema.field(name).type, from_pandas=True) for name in names}
@@ -278,7 +282,9 @@ def read_parquet(path: Path) -> TableRows:
 
 
 def _known(names: list[str], path: Path) -> list[str]:
-    if names not in [columns(kind, Settings(by=by)) for kind in TABLES for by in MEASURES]:  # type: ignore[arg-type]
+    kept = tuple(name for name in names if name in STATISTICS)  # a dump may keep some statistics only
+    known = [columns(kind, Settings(by=by, statistics=kept)) for kind in TABLES for by in MEASURES]  # type: ignore[arg-type]
+    if names not in known or len(set(names)) < len(names):
         hint = "create one with attnscope convert; if an older version made it, convert the dump again"
         raise AttnscopeError("is not a table of a dump", where=path, hint=hint)
     return names

@@ -15,7 +15,7 @@ from attnscope.pipeline import ProgressCallback, Session, inspect
 from attnscope.report import STAGES, HeadReport, Report, from_json
 from attnscope.report.array_files import ARRAY_FILES, from_arrays
 from attnscope.report.compare import Comparison, Side
-from attnscope.report.narrowing import narrow_rows
+from attnscope.report.narrowing import narrow_rows, require_heads
 from attnscope.selection import parse_indices, parse_positions
 from attnscope.system.escape import as_unicode
 
@@ -197,9 +197,7 @@ def _narrowed(name: str, report: Report, wanted: Wanted) -> Report:
     Raises:
         UsageError: The report does not hold what was selected.
     """
-    if measures := {flow.measure for text in report.texts for flow in text.flows}:
-        found = f"'{name}' holds {', '.join(sorted(measures))}, not the weights of heads"
-        raise AttnscopeError(found, hint="save a report without --measure")
+    require_heads(report, f"'{name}'")
     texts = []
     for text in report.texts:
         made = report.provenance

@@ -108,6 +108,13 @@ def _check_options(run: RunConfig) -> None:
         )
     if run.by != "weight":
         raise UsageError(f"{run.measure} ranks sources by its own values", where="--by", hint="remove it")
+    if run.target is not None:
+        raise UsageError(f"{run.measure} is not measured on a logit", where="--by logit", hint="remove it")
+    if run.stages != RunConfig(()).stages:
+        raise UsageError(f"{run.measure} has no stages", where="--stage", hint="remove it")
+    for option, given in (("--predict", run.predict), ("--generate", run.generate)):
+        if given:
+            raise UsageError(f"{run.measure} shows no predictions", where=option, hint="remove it, or --measure")
     if run.pool is not None:
         hint = "remove it; --query and --key select rows and columns"
         raise UsageError(f"{run.measure} has no pooled map", where="--pool", hint=hint)

@@ -4,7 +4,23 @@ from collections.abc import Sequence
 
 import msgspec
 
-from attnscope.report.run import HeadReport, TextReport
+from attnscope.errors import AttnscopeError
+from attnscope.report.run import HeadReport, Report, TextReport
+
+
+def require_heads(report: Report, what: str) -> None:
+    """Refuse a report of a measure over layers, which holds no heads.
+
+    Args:
+        report: The report.
+        what: Its name, for the error.
+
+    Raises:
+        AttnscopeError: It holds such a measure.
+    """
+    if measures := {flow.measure for text in report.texts for flow in text.flows}:
+        found = f"{what} holds {', '.join(sorted(measures))}, not the weights of heads"
+        raise AttnscopeError(found, hint="save a report without --measure")
 
 
 def narrow_rows(head: HeadReport, text: TextReport, rows: Sequence[int]) -> HeadReport:

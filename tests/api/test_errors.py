@@ -105,6 +105,13 @@ def test_texts_that_are_none(text, said):
         (lambda: attnscope.compare(*[attnscope.inspect(TEXT)] * 2, mask="own"), "mask: does not apply to reports"),
         (lambda: attnscope.compare(*[attnscope.inspect(TEXT)] * 2, layer=0), "'report 0' has no layer 0; it"),
         (lambda: attnscope.check(tolerance=-1), "tolerance: must be a number, 0 or more, not '-1'"),
+        (lambda: attnscope.compare(TEXT, tolerance=[1]), "tolerance: must be a number, 0 or more, not '[1]'"),
+        (lambda: attnscope.heads(role=5), "role: unknown role '5'; known: previous"),
+        (lambda: attnscope.ablate(TEXT, cut="L0", replacement="mean", reference=5), "reference: 5 is not a text; pass"),
+        (lambda: attnscope.load(5), "path: a int is not a path; pass a str or a Path"),
+        (lambda: attnscope.read_dump(5), "path: a int is not a path"),
+        (lambda: attnscope.read_dump("a" * 5000), "the name is too long; choose another name"),
+        (lambda: attnscope.read_dump("a\0"), "a\\x00: is not a valid file name"),
         (lambda: attnscope.open_model(layer=0), "open_model() has no argument 'layer'"),
         (lambda: attnscope.open_model("nowhere"), "nowhere: no such folder"),
         (lambda: attnscope.load("nowhere.json"), "nowhere.json: "),
@@ -131,12 +138,27 @@ def test_a_report_says_what_it_does_not_hold():
         (lambda: report[0, 0].top(0), "query: the report has no row for 0; it holds 1, 2, 3, 4"),
         (lambda: report[0, 0].top("zebra"), "query: 'zebra' is not in the text"),
         (lambda: report[0, 0].top(slice(1, 3)), "query: '1:3' is 2 tokens: 1 bank, 2 and; choose one by its position"),
+        (lambda: report[0, 0].top("bank", k="2"), "k: the report keeps 2 contributors"),
+        (lambda: report.text(width="wide"), "width: must be a whole number, 1 or more, not 'wide'"),
+        (lambda: report.text(precision=-1), "precision: must be a whole number, 0 to 9, not '-1'"),
+        (lambda: report.save("a.txt", width=-4), "width: must be a whole number, 1 or more, not '-4'"),
+        (lambda: report.save(5), "path: a int is not a path"),
         (lambda: report.to_pandas("columns"), "table: the report has no table 'columns'; it has contributors, rows"),
     ):
         with pytest.raises(attnscope.AttnscopeError) as caught:
             call()
         assert said in str(caught.value)
     assert report[0, 0].top("the")[0] == report[0, 0].top(3)[0]  # the one that the report holds
+
+
+def test_a_report_of_a_measure_over_layers_has_no_arrays_of_heads():
+    report = attnscope.inspect(TEXT, measure="rollout")
+    for call in (lambda: report.weights, lambda: report.texts[0].scores, report.to_pandas):
+        with pytest.raises(
+            attnscope.AttnscopeError, match="the report holds rollout, not the weights of heads"
+        ) as caught:
+            call()
+        assert "--" not in str(caught.value)
 
 
 def test_no_error_names_an_option_that_python_does_not_have():

@@ -245,6 +245,8 @@ def test_texts_models_and_reports_are_compared(capfdbinary, tmp_path, minilm):
     models = attnscope.compare(TEXT, model=["riverbank", minilm], head=0, layer=0)
     words = ("--model", "riverbank", "--model", str(minilm), "--head", "0", "--layer", "0")
     assert models.to_json() == typed(capfdbinary, "compare", TEXT, *words)
+    named = attnscope.compare(TEXT, model=[None, Path(minilm)], head=0, layer=0)  # None is the bundled sample
+    assert named.to_json() == models.to_json()
     reports = [attnscope.inspect(TEXT, layer=0, head="all", mask=mask) for mask in ("own", "causal")]
     for name, report in zip("ab", reports, strict=True):
         report.save(tmp_path / f"{name}.json")

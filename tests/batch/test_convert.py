@@ -2,6 +2,7 @@
 
 import csv
 import json
+from contextlib import contextmanager
 from types import SimpleNamespace
 
 import numpy as np
@@ -9,13 +10,14 @@ import pytest
 from msgspec.structs import replace
 
 from attnscope.batch import copying, tables
-from attnscope.batch.convert import convert
+from attnscope.batch.convert import convert, write_document
 from attnscope.batch.dump import DumpConfig, write_dump
 from attnscope.batch.dump_reader import Dump
 from attnscope.batch.header import Settings
 from attnscope.batch.sinks import arrays_of
 from attnscope.config import RunConfig, TextInput
 from attnscope.errors import AttnscopeError, UsageError
+from attnscope.flow.measure import measure_flow
 from attnscope.pipeline import inspect
 from attnscope.planning.record_parts import RecordPart, RecordTable
 from attnscope.report import to_json
@@ -216,6 +218,69 @@ def test_tables_become_each_other(folder, table):
         assert parquet.ParquetFile(file).num_row_groups == 1, "short texts share a row group"
 
 
+def test_a_table_of_some_statistics_becomes_another(folder):
+    pytest.importorskip("pyarrow", reason="the extra parquet is not installed")
+    dump(folder, TEXTS, name="brief.jsonl", settings=Settings(statistics=("entropy", "first", "other")))
+    convert(folder / "brief.jsonl", folder / "a.csv", "rows", force=False)
+    convert(folder / "a.csv", folder / "a.parquet", force=False)
+    convert(folder / "a.parquet", folder / "b.csv", force=False)
+    assert (folder / "b.csv").read_bytes() == (folder / "a.csv").read_bytes()
+    twice = "index,id,layer,head,query,query_token,entropy,entropy,sink"
+    (folder / "c.csv").write_text(twice)
+    with pytest.raises(AttnscopeError, match="is not a table of a dump"):
+        convert(folder / "c.csv", folder / "d.csv", force=False)
+
+
+@contextmanager
+def full_disk(size):
+    """Refuse to write more than so many bytes to a file."""
+    resource = pytest.importorskip("resource", reason="this system has no limits on files")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.parametrize("name", ["out.jsonl", "out.jsonl.gz", "out.json", "out", "out.csv", "out.parquet"])
+def test_a_full_disk_is_named_with_the_target_and_leaves_nothing(folder, name):
+    if name.endswith(".parquet"):
+        pytest.importorskip("pyarrow", reason="the extra parquet is not installed")
+    before = sorted(folder.iterdir())
+    with full_disk(100), pytest.raises(AttnscopeError) as caught:
+        convert(folder / "dump.jsonl", folder / name, force=False)
+    assert str(caught.value) == f"{folder / name}: cannot be written (File too large); nothing was written"
+    assert sorted(folder.iterdir()) == before
+
+
+def test_a_full_folder_for_temporary_files_is_named(folder, monkeypatch):
+    """A dump in one document is written to lines first."""
+    (folder / "tmp").mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(folder / "tmp"))
+    order = DumpConfig(str(folder / "texts.txt"), None, folder / "x.json", Settings(), RunConfig((), config="causal"))
+    with (
+        full_disk(2000),
+        pytest.raises(AttnscopeError, match=r"cannot be written \(.+\); set TMPDIR to a folder") as caught,
+    ):
+        write_document(order, lambda summary, total: None)
+    assert str(caught.value).startswith(str(folder / "tmp"))
+    assert not list((folder / "tmp").iterdir())
+    assert not (folder / "x.json").exists()
+
+
+@pytest.mark.parametrize("ending", [".json", ".jsonl"])
+def test_a_record_that_is_missing_is_noticed(folder, ending):
+    """Lines have checksums; a document, which any program may write again, counts its records."""
+    convert(folder / "dump.jsonl", folder / "one.json", force=False)
+    document = json.loads((folder / "one.json").read_bytes())
+    del document["records"][2]
+    (folder / "one.json").write_text(json.dumps(document, separators=(",", ":")))
+    with pytest.raises(AttnscopeError, match=r"one.json: has 3 records, but its end says 4; restore it from a backup"):
+        convert(folder / "one.json", folder / f"two{ending}", force=False)
+    assert not (folder / f"two{ending}").exists()
+
+
 def test_a_cell_that_readers_of_csv_refuse_is_refused(tmp_path):
     """Python's reads up to 131,072 characters; a .parquet file takes more."""
     for length, fits in ((131_072, True), (131_073, False)):
@@ -335,6 +400,14 @@ def test_sinks_and_sources_of_a_report_are_in_its_tables(folder):
     convert(folder / "long.json", folder / "long.csv", "columns", force=False)
     mass = [np.float32(row["mass"]) for row in read(folder / "long.csv")]
     np.testing.assert_array_equal(mass, long.texts[0].heads[0].columns.mass.astype(np.float32))
+
+
+def test_a_report_of_a_measure_over_layers_is_no_table(folder):
+    run = RunConfig((TextInput("the bank"),), config="causal", measure="rollout-no-residual")
+    (folder / "report.json").write_bytes(to_json(measure_flow(run)))
+    with pytest.raises(AttnscopeError, match="the report holds rollout-no-residual, not the weights of heads; save a"):
+        convert(folder / "report.json", folder / "a.csv", force=False)
+    assert not (folder / "a.csv").exists()
 
 
 def test_a_report_is_no_dump(folder):

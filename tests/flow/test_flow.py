@@ -227,6 +227,10 @@ def test_sources_are_ranked_by_their_share_over_every_token(folders):
         ({"measure": "rollout", "head": "1"}, "--head: rollout combines all heads of a layer; remove it"),
         ({"measure": "rollout", "by": "value"}, "--by: rollout ranks sources by its own values"),
         ({"measure": "rollout", "pool": 4}, "--pool: rollout has no pooled map"),
+        ({"measure": "rollout", "predict": True}, "--predict: rollout shows no predictions; remove it, or --measure"),
+        ({"measure": "rollout", "generate": 2}, "--generate: rollout shows no predictions"),
+        ({"measure": "rollout", "target": ("a",)}, "--by logit: rollout is not measured on a logit"),
+        ({"measure": "rollout", "stages": ("scores",)}, "--stage: rollout has no stages; remove it"),
         (
             {"measure": "value-zeroing", "mask": "window:2", "what_if": "same-scores"},
             "--what-if: value-zeroing runs whole layers, so a mask cannot apply to their scores alone",
