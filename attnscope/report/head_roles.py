@@ -194,7 +194,8 @@ def jackknife(sums: Sums, role: HeadRole) -> tuple[Array, Array]:
     """Return the value of a role over all blocks of sequences, and its standard error.
 
     The error is that of the delete-one jackknife (Efron and Tibshirani, 1993, chapter 11), which for a mean is the
-    usual one and also holds for ratios and for variances; NaN where there is one block.
+    usual one and also holds for ratios and for variances; NaN where there is one block. A block without a row that
+    counts (texts of two words) is none: leaving it out changes nothing, and would make the error too large.
 
     Args:
         sums: Sums from which the role is computed, (blocks, layers, heads, …) each.
@@ -206,11 +207,10 @@ def jackknife(sums: Sums, role: HeadRole) -> tuple[Array, Array]:
     needed = {name: sums[name] for name in role.needs}
     whole = {name: array.sum(0) for name, array in needed.items()}
     value = role.compute(whole)
-    count = len(next(iter(needed.values())))
+    blocks = [n for n in range(len(next(iter(needed.values())))) if any(one[n].any() for one in needed.values())]
+    count = len(blocks)
     if role.measured == "weights" or count < 2:
         return value, np.full_like(value, np.nan)
-    others = np.stack(
-        [role.compute({name: whole[name] - one[n] for name, one in needed.items()}) for n in range(count)]
-    )
+    others = np.stack([role.compute({name: whole[name] - one[n] for name, one in needed.items()}) for n in blocks])
     spread: Array = np.sqrt((count - 1) / count * ((others - others.mean(0)) ** 2).sum(0))
     return value, spread

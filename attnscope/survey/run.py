@@ -73,7 +73,8 @@ def survey_heads(
         hint = "use --part encoder" if source.part else "use a model without cross-attention"
         raise UsageError("roles are defined only for self-attention", where=source.name, hint=hint)
     texts, notes = _tokenized(run, source, shipped=shipped)
-    random = draw_probes(source, special_frame(source, texts[0]), asked.draws, asked.seed)
+    worded = next((tokens for tokens in texts if not all(token.special for token in tokens)), texts[0])
+    random = draw_probes(source, special_frame(source, worded), asked.draws, asked.seed)
     passes = _passes(texts, random)
     planned = [[TextPlan(tokens, None, None, [], [], None, []) for tokens in one.tokens] for one in passes]
     plans = plan_passes(run, source, planned, _bytes_kept(source, [one.tokens for one in passes], len(texts)))

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+import attnscope
 from attnscope.checkpoints.source import tokenize
 from attnscope.config import RunConfig, TextInput
 from attnscope.masks.terms import Bidirectional, Causal
@@ -11,6 +12,7 @@ from attnscope.model.attention import attend
 from attnscope.model.inputs import AttentionInputs, AttentionSpec
 from attnscope.model.recorders import OffsetRecorder, TargetRecorder, UniformRecorder
 from attnscope.pipeline import Session
+from attnscope.report.head_roles import ROLES, jackknife
 from attnscope.survey.measure import ProbePass, Sums
 from attnscope.survey.probes import draw_probes, special_frame
 from tests.helpers import architectures
@@ -52,6 +54,25 @@ def test_probes_of_a_real_vocabulary(minilm):
             rows, keys = probe.targets["second-order"]
             assert list(rows) == list(range(33, 49)) and list(keys) == list(range(2, 18))
     assert len(depths) > 2
+
+
+def test_a_text_without_words_decides_nothing(minilm):
+    """It has no place for words between its special tokens, and is no block of the standard error."""
+    options = {"model": minilm, "role": ["first", "induction"], "draws": 2}
+    found = attnscope.heads(text=["\u200b", "the bank by the river", "we sat on it all day"], **options)
+    expected = attnscope.heads(text=["the bank by the river", "we sat on it all day"], **options)
+    assert (found.probes.before, found.probes.after) == (["[CLS]"], ["[SEP]"])
+    assert np.isfinite(expected.errors).all()
+    np.testing.assert_allclose(found.errors, expected.errors, rtol=1e-5, atol=1e-7)
+    np.testing.assert_allclose(found.values, expected.values, rtol=1e-5, atol=1e-7)
+
+
+def test_the_error_of_a_ratio_is_that_of_leaving_each_text_out():
+    """Weights 0.5 and 0.2 of 10 and 20 rows: without the first 0.2, without the second 0.5."""
+    sums = {"first": np.array([5.0, 4.0, 0.0])[:, None, None], "rows": np.array([10.0, 20.0, 0.0])[:, None, None]}
+    value, error = jackknife(sums, ROLES["first"])
+    assert (value.item(), error.item()) == pytest.approx((0.3, 0.15))
+    assert np.isnan(jackknife({name: each[1:] for name, each in sums.items()}, ROLES["first"])[1]).all()
 
 
 def test_a_seed_gives_the_same_probes_and_another_one_others(minilm):
