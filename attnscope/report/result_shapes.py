@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from attnscope.errors import AttnscopeError
-from attnscope.report.compare import Comparison, HeadChange
+from attnscope.report.compare import Comparison, HeadChange, Side, StageVerdict
 from attnscope.report.explain import Explanation
 from attnscope.report.run import TextReport, selection_name
 from attnscope.report.shapes import DAMAGED, are_ascending, are_positions, check_shapes
@@ -30,12 +30,33 @@ def check_comparison(comparison: Comparison) -> None:
                 raise AttnscopeError(f"changes[{n}].heads[{h}].text is {head.text}", hint=DAMAGED)
             for where, found in _change_faults(head, [texts[head.text] for texts in reports]):
                 raise AttnscopeError(f"changes[{n}].heads[{h}].{where} {found}", hint=DAMAGED)
+    for n, stage in enumerate(comparison.verdict.stages if comparison.verdict is not None else ()):
+        for where, found in _verdict_faults(stage, sides):
+            raise AttnscopeError(f"verdict.stages[{n}].{where} {found}", hint=DAMAGED)
+
+
+def _verdict_faults(stage: StageVerdict, sides: Sequence[Side]) -> Iterator[tuple[str, str]]:
+    texts, cell = sides[0].report.texts, stage.cell
+    if not 0 < stage.side < len(sides):
+        yield "side", f"is {stage.side} of {len(sides)} sides"
+    if not 0 <= stage.text < len(texts):
+        yield "text", f"is {stage.text} of {len(texts)} texts"
+        return
+    counts = {"query": len(texts[stage.text].tokens), "key": len(texts[stage.text].sources)}
+    for name, count in counts.items():
+        if name == "key" and stage.stage == "output":  # a dimension of the value
+            continue
+        if not 0 <= getattr(cell, name) < count:
+            yield f"cell.{name}", f"is {getattr(cell, name)} of {count} tokens"
 
 
 def _change_faults(head: HeadChange, texts: Sequence[TextReport]) -> Iterator[tuple[str, str]]:
     for name, text in zip(("first", "second"), texts, strict=True):
-        if getattr(head, name) not in {selection_name(one) for one in text.heads}:
+        named = next((one for one in text.heads if selection_name(one) == getattr(head, name)), None)
+        if named is None:
             yield name, f"is {getattr(head, name)[:40]!r}, which its side does not have"
+        elif head.mass is None and "weights" not in named.stages:
+            yield name, f"is {getattr(head, name)!r}, whose weights its side does not hold"
     for side, (text, alone) in enumerate(zip(texts, ("only_first", "only_second"), strict=True)):
         held = {"queries": set(text.queries), "keys": set(text.keys)}
         for name, positions in held.items():
@@ -84,6 +105,9 @@ def _explanation_faults(e: Explanation) -> Iterator[tuple[str, str]]:
         yield from _shape_faults(e, {"blend": width, "output": width})
         if e.rest is not None:
             yield from _shape_faults(e.rest, {"blend": width}, "rest.")
+    for name, field in (("capped", "softcap"), ("bias", "bias")):
+        if (getattr(e.row, name) is None) != (getattr(e, field) is None):
+            yield f"row.{name}", f"is {'missing' if getattr(e.row, name) is None else 'there'}, unlike {field}"
     for name in ("inputs", "query_steps", "cells"):
         if not getattr(e, name):
             yield name, "is empty"

@@ -8,6 +8,7 @@ from attnscope.errors import AttnscopeError
 from attnscope.report.attribution import Attribution
 from attnscope.report.flow import TokenFlow
 from attnscope.report.overview import Columns, Pooled
+from attnscope.report.predictions import Prediction
 from attnscope.report.run import STAGES, HeadReport, Report, TextReport
 
 DAMAGED = "the file was edited or damaged: save it again with --format json"
@@ -35,9 +36,13 @@ def _faults(text: TextReport) -> Iterator[tuple[str, str]]:
     for name, places, count in every:
         if not are_ascending(places, count):
             yield name, f"is not an ascending list of positions below {count}"
-    for name, count in (("predictions", n_queries), ("generated", n_queries - 1)):
-        if not are_positions([one.position for one in getattr(text, name)], count):
+    words = n_queries - text.padding
+    for name, count in (("predictions", words), ("generated", words - 1)):
+        predictions: list[Prediction] = getattr(text, name)
+        if not are_positions([one.position for one in predictions], count):
             yield name, f"has a position of {count} or more"
+        if not all(one.tokens for one in predictions):
+            yield name, "has a prediction without tokens"
     if text.attribution is not None:
         yield from _attribution_faults(text.attribution, n_queries)
     if not 0 <= text.padding < max(1, n_queries):

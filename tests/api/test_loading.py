@@ -2,6 +2,7 @@
 
 import copy
 import json
+import re
 
 import numpy as np
 import pytest
@@ -20,6 +21,7 @@ def saved(tmp_path_factory):
         "compare": attnscope.compare(TEXT, layer=0, head=(0, 1), tolerance=0.1),
         "texts": attnscope.compare(TEXT, "The bank by the wide lake"),
         "explain": attnscope.explain(TEXT, query="by", mask="causal"),
+        "generated": attnscope.inspect(TEXT, layer=0, head=0, mask="causal", generate=2),
     }
     for name, result in made.items():
         result.save(folder / f"{name}.json")
@@ -115,6 +117,39 @@ def test_what_was_cut_short_is_refused_or_shown(saved, tmp_path, name, kind):
             refused.add((path[-1], str(error).startswith(str(tmp_path / "x.json"))))
     assert len(refused) > 5
     assert all(named for _, named in refused)
+
+
+@pytest.mark.parametrize(
+    ("name", "place", "value", "said"),
+    [
+        ("compare", "verdict.stages.0.side", 2, "verdict.stages[0].side is 2 of 2 sides"),
+        ("compare", "verdict.stages.0.text", -1, "verdict.stages[0].text is -1 of 1 texts"),
+        ("compare", "verdict.stages.0.cell.query", 99, "verdict.stages[0].cell.query is 99 of"),
+        ("compare", "verdict.stages.0.cell.key", -7, "verdict.stages[0].cell.key is -7 of"),
+        ("compare", "sides.1.report.texts.0.heads.0.stages", {}, "whose weights its side does not hold"),
+        ("explain", "row.capped", None, "row.capped is there, unlike softcap"),
+        ("explain", "bias", "alibi", "row.bias is missing, unlike bias"),
+        ("generated", "texts.0.predictions.0.tokens", [], "texts[0].predictions has a prediction without tokens"),
+        ("generated", "texts.0.generated.0.tokens", [], "texts[0].generated has a prediction without tokens"),
+        ("generated", "texts.0.padding", 5, "texts[0].generated has a position of"),
+    ],
+)
+def test_what_was_edited_is_refused(saved, tmp_path, name, place, value, said):
+    tree = json.loads((saved[0] / f"{name}.json").read_text())
+    *path, last = (int(part) if part.isdigit() else part for part in place.split("."))
+    node = tree
+    for part in path:
+        node = node[part]
+    node[last] = node[value] if value == "scores" else value
+    (tmp_path / "x.json").write_text(json.dumps(tree))
+    kind = {
+        "compare": attnscope.CompareResult,
+        "explain": attnscope.ExplainResult,
+        "generated": attnscope.InspectResult,
+    }
+    with pytest.raises(attnscope.AttnscopeError, match=re.escape(said)) as error:
+        attnscope.load(tmp_path / "x.json", kind[name])
+    assert str(error.value).startswith(f"{tmp_path / 'x.json'}: ")
 
 
 @pytest.mark.parametrize("ending", ["npz", "safetensors"])

@@ -112,8 +112,9 @@ def rest_of(weights: np.ndarray, kept: list[int], excluded: np.ndarray, digits: 
     """
     others = np.where(excluded, 0.0, weights)
     others[kept] = 0
-    said = digits.text(float(others.sum()))
-    if not digits.scientific and float(said) == 0:
+    total = float(others.sum())
+    said = digits.text(total)
+    if not digits.scientific and round(total, digits.decimals) == 0:
         said = f"<{10.0**-digits.decimals:.{digits.decimals}f}"
     return int((others > 0).sum()), said
 
