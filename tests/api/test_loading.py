@@ -21,7 +21,7 @@ def saved(tmp_path_factory):
         "compare": attnscope.compare(TEXT, layer=0, head=(0, 1), tolerance=0.1),
         "texts": attnscope.compare(TEXT, "The bank by the wide lake"),
         "explain": attnscope.explain(TEXT, query="by", mask="causal"),
-        "generated": attnscope.inspect(TEXT, layer=0, head=0, mask="causal", generate=2),
+        "generated": attnscope.inspect(TEXT, layer=0, head=0, mask="causal", generate=2, predict=True),
     }
     for name, result in made.items():
         result.save(folder / f"{name}.json")
@@ -127,7 +127,7 @@ def test_what_was_cut_short_is_refused_or_shown(saved, tmp_path, name, kind):
         ("compare", "verdict.stages.0.cell.query", 99, "verdict.stages[0].cell.query is 99 of"),
         ("compare", "verdict.stages.0.cell.key", -7, "verdict.stages[0].cell.key is -7 of"),
         ("compare", "sides.1.report.texts.0.heads.0.stages", {}, "whose weights its side does not hold"),
-        ("explain", "row.capped", None, "row.capped is there, unlike softcap"),
+        ("explain", "row.capped", "scores", "row.capped is there, unlike softcap"),
         ("explain", "bias", "alibi", "row.bias is missing, unlike bias"),
         ("generated", "texts.0.predictions.0.tokens", [], "texts[0].predictions has a prediction without tokens"),
         ("generated", "texts.0.generated.0.tokens", [], "texts[0].generated has a prediction without tokens"),
