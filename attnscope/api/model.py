@@ -154,14 +154,14 @@ class OpenModel:
 
         A model whose vocabulary is made from its texts is another one for other texts.
         """
-        if self._session is None:
+        own, progress = self._session, options.get("progress")  # another thread may close the model at any time
+        if own is None:
             raise UsageError("the model is closed", where="model", hint="use it inside its `with` block")
-        progress = options.get("progress")
-        with python_words(), running(self._session, self._live, progress):
+        with python_words(), running(own, self._live, progress):
             if self._from_texts is None:
-                self._from_texts = self._session.source(self._run((), {})).tokenizer.name == "words"
+                self._from_texts = own.source(self._run((), {})).tokenizer.name == "words"
             if not self._from_texts:
-                yield self._session
+                yield own
                 return
         session = new_session(self._live, texts)
         with python_words(), running(session, self._live, progress):

@@ -179,13 +179,15 @@ def _header(arrays: "dict[str, np.ndarray[Any, Any]]") -> bytes:
 def _contiguous_bytes(arrays: "Iterable[np.ndarray[Any, Any]]") -> Iterator[Bytes]:
     """Yield the bytes of arrays; adjacent arrays are joined."""
     run: Bytes = np.empty(0, dtype=np.uint8)
+    joined: list[Bytes] = []  # what `run` does not keep alive: a copy may lie behind another one's memory by chance
     for array in arrays:
         new = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
         if len(run) and run.ctypes.data + len(run) == new.ctypes.data:
             run = as_strided(run, (len(run) + len(new),), (1,))
+            joined.append(new)
         else:
             yield run
-            run = new
+            run, joined = new, []
     yield run
 
 

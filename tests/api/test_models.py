@@ -4,6 +4,8 @@ import random
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from threading import Event
+from time import sleep
 
 import numpy as np
 import pytest
@@ -69,6 +71,27 @@ def test_threads_get_the_same_bytes(how):
             assert list(pool.map(lambda call: model.inspect(call[0], **call[1]).to_json(), calls)) == expected
     finally:
         sys.setswitchinterval(switch)
+
+
+def test_a_call_that_waits_while_the_model_is_closed_gets_its_numbers():
+    model, begun, waiting = attnscope.open_model(), Event(), Event()
+
+    def progress(*_):
+        begun.set()
+        waiting.wait(30)
+
+    given = {"layer": slice(0, 2)}  # needs the model before the run begins
+    expected = model.inspect(TEXTS[0], **given).to_json()
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(model.inspect, TEXTS[0], progress=progress, **given)
+        assert begun.wait(30)
+        second = pool.submit(model.inspect, TEXTS[0], **given)
+        while not second.running():
+            sleep(0.01)
+        sleep(0.2)  # it waits for the first call's turn to end
+        model.close()
+        waiting.set()
+        assert [one.result().to_json() for one in (first, second)] == [expected] * 2
 
 
 def test_threads_that_each_open_a_model_get_the_same_bytes():

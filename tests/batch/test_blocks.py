@@ -1,10 +1,12 @@
 """Direct writes past the system's cache, on systems that allow all, none or some of them."""
 
+import ctypes
 import errno
 import fcntl
 import mmap
 import os
 import random
+import weakref
 from zlib import crc32
 
 import numpy as np
@@ -122,3 +124,17 @@ def test_arrays_side_by_side_are_one_run():
     runs = [run.tobytes() for run in _contiguous_bytes(arrays) if len(run)]
     assert b"".join(runs) == b"".join(array.tobytes() for array in arrays)
     assert [len(run) for run in runs] == [28, 12, 52, 76, 16]
+
+
+def test_copies_side_by_side_live_until_they_are_written(monkeypatch):
+    """Some systems' `malloc` puts one array directly behind another: each is still memory of its own."""
+    pool, copies = bytearray(48), []
+
+    def copied(array):
+        place = (ctypes.c_uint8 * 16).from_buffer(pool, 16 * len(copies))
+        copies.append(weakref.ref(place))
+        return np.frombuffer(place, dtype=np.float32)
+
+    monkeypatch.setattr("attnscope.batch.sinks.np.ascontiguousarray", copied)
+    runs = [[copy() is not None for copy in copies] for run in _contiguous_bytes([np.zeros(4)] * 3) if len(run) == 48]
+    assert runs == [[True, True, True]]
