@@ -71,14 +71,15 @@ class Baseline:
             rows: The tokens that these are of, ascending; None for all.
 
         Returns:
-            Cosine, norm of the change, and that norm over the norm without cuts, (V, rows) each, float64.
+            Cosine, norm of the change, and that norm over the norm without cuts, (V, rows) each, float64. The cosine
+            with a state of 0 is NaN, and so is a change relative to one.
         """
         chosen = slice(None) if rows is None else list(rows)
         before, after = self.hidden[chosen], self.engine.final_states(hidden).double()
         norms = before.norm(dim=-1)
         change = (after - before).norm(dim=-1)
         cosine = (after * before).sum(-1) / (after.norm(dim=-1) * norms)
-        return cosine, change, change / norms
+        return cosine, change, torch.where(norms > 0, change / norms, torch.nan)
 
     def divergence(self, hidden: Tensor) -> Tensor:
         """Return KL(before ‖ after) in bits of variants whose final states at the positions are (V, P, D); (V, P).

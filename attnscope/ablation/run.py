@@ -344,7 +344,7 @@ class Uncut:
         kl = None if self.baseline.log_probabilities is None else np.empty(len(variants), np.float32)
         rows = self.bench.positions or None
         for places, hidden in self.chunks(variants, said, rows):
-            hidden_change[places] = self.baseline.compare_hidden(hidden, rows)[2].mean(1).float().cpu().numpy()
+            hidden_change[places] = self.baseline.compare_hidden(hidden, rows)[2].nanmean(1).float().cpu().numpy()
             if kl is not None:
                 kl[places] = self.baseline.divergence(hidden).mean(1).float().cpu().numpy()
             self.check()

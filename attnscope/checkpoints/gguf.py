@@ -246,7 +246,7 @@ def _llama3_scaling(table: TensorInfo, theta: float, width: int) -> dict[str, An
     factor = max(held)
     low, high, original = _LLAMA3.values()
     made = []
-    for i in range(0, width, 2):
+    for i in range(0, width if theta > 0 and factor > 0 else 0, 2):  # nothing is made of others
         turns = original / (2 * pi * theta ** (i / width))  # full turns within the original length
         share = min(1.0, max(0.0, (turns - low) / (high - low)))
         made.append(1 / ((1 - share) / factor + share))

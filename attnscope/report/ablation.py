@@ -73,7 +73,8 @@ class CutEffect(msgspec.Struct, frozen=True):
     Attributes:
         how: `zero` or `mean` (the output of cut heads), `renormalised` (scores of cut edges are −inf) or `unnormalised`
             (weights of cut edges are 0, and the other weights of the row do not change).
-        cosine: For every token, the cosine between its final hidden state without and with the cuts.
+        cosine: For every token, the cosine between its final hidden state without and with the cuts; null where one of
+            them is 0.
         change: Norm of the change of that state, ‖after − before‖.
         predictions: Changes of the predictions; empty without an output head or a position.
     """
@@ -109,7 +110,7 @@ class Effects(msgspec.Struct, frozen=True):
         how: See CutEffect.
         kl: KL(before ‖ after) in bits, averaged over the positions; null without an output head or position.
         hidden: Change of the final hidden state, ‖after − before‖ / ‖before‖, averaged over the positions, or over all
-            tokens if there are none.
+            tokens if there are none; those whose state is 0 before are left out, and it is null if all are.
         correlation: Spearman's rank correlation between weight and effect (`kl` if present, else `hidden`); null if
             either is constant.
     """

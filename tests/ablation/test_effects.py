@@ -298,6 +298,21 @@ def test_hidden_tokens_are_hidden_with_and_without_the_cut(gpt2, capsys):
     assert "bank,3" in capsys.readouterr().out
 
 
+def test_a_token_whose_state_is_zero_is_left_out_of_means(tmp_path, capsys):
+    """Without a residual stream, a query that sees nothing has a state of 0, and so has every token without heads."""
+    (tmp_path / "x.toml").write_text('n_heads = 2\nd_model = 8\nresidual = false\nmask = "causal"\n')
+    options = {"config": tmp_path / "x.toml", "hide": 0}  # the first token sees nothing
+    found = attnscope.ablate("the bank by the river", each="head", **options)
+    alone = attnscope.ablate("the bank by the river", each="head", at=slice(1, None), **options)
+    assert np.isfinite(found.effect).all() and (found.effect > 0).all()
+    np.testing.assert_allclose(found.effect, alone.effect, rtol=1e-6)
+    cut = attnscope.ablate("the bank by the river", cut="L0", **options)
+    assert np.isnan(cut.effects[0].cosine).all()
+    assert np.isnan(attnscope.ablate("the", each="head", **options).effect).all()
+    for shown in (cut, attnscope.ablate("the", each="head", **options)):
+        assert "nan" not in shown.text(width=90) and "–" in shown.text(width=90)
+
+
 def test_edges_of_a_query_that_sees_nothing(gpt2, capsys):
     asked = ["ablate", TEXT, "--model", gpt2[0], "--hide", "0", "--each", "edge", "--query", "0", "--layer", "0"]
     assert main(asked) == 2

@@ -128,6 +128,10 @@ def test_llama_3_s_rotary_factors_are_recognised(tmp_path: Path, theta: float) -
     table["rope_freqs.weight"][20] *= 1.01
     gguf_files.write(tmp_path / "m.gguf", "llama", "F16", {"llama.rope.freq_base": theta}, table)
     assert refused(tmp_path / "m.gguf").startswith("rope_freqs.weight: is not understood")
+    for other, scaled in ((0.0, 1.0), (-2.0, 1.0), (theta, 0.0)):  # no such base or factor
+        zeros = {"rope_freqs.weight": table["rope_freqs.weight"] * np.float32(scaled)}
+        gguf_files.write(tmp_path / "m.gguf", "llama", "F16", {"llama.rope.freq_base": other}, zeros)
+        assert refused(tmp_path / "m.gguf").startswith("rope_freqs.weight: is not understood")
 
 
 @pytest.mark.parametrize(

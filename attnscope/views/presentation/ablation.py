@@ -135,12 +135,17 @@ def _hidden(found: Ablation, settings: DisplaySettings) -> Iterator[ViewPart]:
         yield Paragraph((Span("final hidden state", "title"), Span(f"  {which}, without and with the cut{how}")))
         norms = zip(effect.change[rows].tolist(), found.norms[rows].tolist(), strict=True)
         columns = [
-            Column("cosine", [formatted(value, f"z.{settings.precision}f") for value in effect.cosine[rows].tolist()]),
+            Column("cosine", [_number(value, settings.precision) for value in effect.cosine[rows].tolist()]),
             Column("‖change‖", [f"{value:.{settings.precision}f}" for value in effect.change[rows].tolist()]),
             Column("of norm", [f"{100 * change / norm:.1f} %" if norm else "–" for change, norm in norms], "dim"),
         ]
         yield Grid("token", axis, [], columns)
     yield WholeNames(axis)
+
+
+def _number(value: float, digits: int) -> str:
+    """Write a number; a dash for one that is not defined, such as the cosine with a vector of zeros."""
+    return "–" if np.isnan(value) else formatted(value, f"z.{digits}f")
 
 
 def _effects(found: EffectSurvey, effects: Effects, settings: DisplaySettings) -> Iterator[ViewPart]:
@@ -174,9 +179,9 @@ def _strongest(found: EffectSurvey, listing: Listing, settings: DisplaySettings)
     columns = []
     for effects in found.effects:
         heading = _HOW[effects.how][0] if several else "hidden" if effects.kl is None else "KL"
-        columns.append(Column(heading, [f"{effects.effect[n]:.{digits}f}" for n in order]))
+        columns.append(Column(heading, [_number(effects.effect[n], digits) for n in order]))
         if effects.kl is not None and not several:
-            columns.append(Column("hidden", [f"{effects.hidden[n]:.{digits}f}" for n in order]))
+            columns.append(Column("hidden", [_number(effects.hidden[n], digits) for n in order]))
     columns.append(Column("weight", [f"{found.weights[n]:.{digits}f}" for n in order]))
     columns.append(Column("rank", [f"{by_weight[n]:,}" for n in order], "dim"))
     return Grid(found.unit, None, [_label(found, n) for n in order], columns)
