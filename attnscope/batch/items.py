@@ -106,6 +106,8 @@ def _object(members: dict[str, Any], column: str) -> tuple[dict[str, Any], dict[
     known = {"text": _member(members.pop(column), str, column)}
     for key in [key for key in _KINDS if key in members]:
         known[key] = _member(members.pop(key), _KINDS[key], key)
+    for key, data in members.items():
+        _member(data, Any, key)  # a number such as 1e999, copied as it is, would make the whole dump unreadable
     return known, members
 
 

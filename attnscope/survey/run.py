@@ -14,7 +14,7 @@ from attnscope.pipeline import ProgressCallback, Session, describe_mask_use, for
 from attnscope.planning.survey_plan import batches_by_length, plan_passes
 from attnscope.planning.text_plan import TextPlan
 from attnscope.report import Token
-from attnscope.report.head_roles import HEAD_ROLES, jackknife, main_roles
+from attnscope.report.head_roles import HEAD_ROLES, ROLES, jackknife, main_roles
 from attnscope.report.heads import HeadSurvey, Probes, RoleValues
 from attnscope.survey.probes import RandomProbes, draw_probes, special_frame
 from attnscope.survey.texts import TEXTS
@@ -99,7 +99,7 @@ def survey_heads(
     roles, main = _roles(sums, asked)
     made, mask = provenance(source, run, device), describe_mask_use(source, run, engine.describe_mask())
     probes = _describe(source, asked, texts, random, shipped=shipped)
-    return HeadSurvey(made, mask, probes, roles, main, [*notes, *_missing(random)])
+    return HeadSurvey(made, mask, probes, roles, main, [*notes, *_missing(random, [role.name for role in roles])])
 
 
 @dataclass(frozen=True)
@@ -211,10 +211,10 @@ def _roles(sums: "Sums", asked: SurveyOptions) -> tuple[list[RoleValues], np.nda
     return roles, np.vectorize(places.__getitem__, otypes=[np.int64])(main)
 
 
-def _missing(random: RandomProbes) -> list[str]:
-    """Return what could not be measured on random tokens."""
+def _missing(random: RandomProbes, asked: Sequence[str]) -> list[str]:
+    """Return which of these roles could not be measured on random tokens."""
     sizes = {"repeated": random.repeated, "needle": random.needle, "tripled": random.tripled}
-    missed = [role.name for role in HEAD_ROLES if sizes.get(role.measured, 1) == 0]
+    missed = [name for name in asked if sizes.get(ROLES[name].measured, 1) == 0]
     if not missed:
         return []
     what = f"{', '.join(missed[:-1])} and {missed[-1]} are" if len(missed) > 1 else f"{missed[0]} is"

@@ -205,6 +205,7 @@ def test_standard_input_is_kept_so_that_it_can_be_read_twice(monkeypatch):
         (b'{"text":null}', "text: Expected 'str', got 'null'"),
         (b'{"text":"a","id":1.5}', "id: Expected 'int | str | null', got 'float'"),
         (b'{"text":"a","pair":["b"]}', "pair: Expected 'str | null', got 'array'"),
+        (b'{"text":"a","n":{"m":[1,-1e999]}}', "n: Number out of range"),
     ],
 )
 def test_a_bad_line_is_one_bad_record(tmp_path, line, error):

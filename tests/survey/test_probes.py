@@ -88,6 +88,12 @@ def test_probes_of_a_small_model_are_shorter(tmp_path):
     assert all(len(probe.tokens) <= 48 for probe in random.probes)
 
 
+def test_a_note_names_the_roles_that_were_asked_for():
+    for roles, said in ((["previous"], []), (["previous", "induction"], ["induction is not measured"])):
+        notes = attnscope.heads(config="causal", text="a b c", role=roles).data.notes
+        assert [note.split(":")[0] for note in notes] == said
+
+
 def test_a_draw_counts_in_its_block_whichever_pass_it_is_in():
     _, random = drawn("riverbank", 20)
     sums = Sums((1, 2), 1, 20, 10)
