@@ -76,3 +76,20 @@ def test_logits_are_those_of_transformers(row: Row, tmp_path: Path) -> None:
     config = engine.stack.config
     counted = embedding_parameters(config) + config.n_layers * layer_parameters(config) + head_parameters(config)
     assert counted == sum(parameter.numel() for parameter in engine.stack.parameters())
+
+
+OTHERS = (
+    Row("opt", hf.OPTForCausalLM, {**_SIZES, "ffn_dim": 40, "word_embed_proj_dim": 24}),
+    Row("opt narrow", hf.OPTForCausalLM, {**_SIZES, "ffn_dim": 40, "word_embed_proj_dim": 16}),
+    Row("cohere", hf.CohereForCausalLM, {**_GQA, "logit_scale": 0.3}),
+    Row("granite", hf.GraniteForCausalLM, {**_GQA, "logits_scaling": 3.0}),
+    Row("albert", hf.AlbertForMaskedLM, {**_SIZES, "embedding_size": 16}),
+)
+
+
+@pytest.mark.parametrize("row", OTHERS, ids=lambda row: row.name)
+def test_logits_of_architectures_that_only_transformers_runs(row: Row, tmp_path: Path) -> None:
+    expected = _theirs(row.save(tmp_path))
+    loaded = load_model(open_checkpoint(tmp_path), torch.float32)
+    for ours, theirs in zip(_logits(TransformersEngine(loaded, SETTINGS)), expected, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)

@@ -1,5 +1,7 @@
 """The output head of a `transformers` model: which class has one, and what it makes of hidden states."""
 
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -61,6 +63,27 @@ class _Given:
         return None
 
 
+def _bases(model: Any) -> list[Any]:
+    """Return the base model and the models inside it: the `forward` of OPT calls its base model's decoder directly."""
+    from transformers import PreTrainedModel
+
+    base = model.base_model
+    return [part for part in base.modules() if part is base or isinstance(part, PreTrainedModel)]
+
+
+@contextmanager
+def _replaced_forward(module: Any, forward: Callable[..., Any]) -> Iterator[None]:
+    """Let a module compute something else; afterwards it is as it was, with a `forward` of its own if it had one."""
+    before = vars(module).get("forward")
+    module.forward = forward
+    try:
+        yield
+    finally:
+        del module.forward
+        if before is not None:
+            module.forward = before
+
+
 def apply_head(model: Any, hidden: Tensor) -> Tensor:
     """Return the logits, (N, V), float32, that a model makes of final hidden states, (N, D).
 
@@ -71,15 +94,10 @@ def apply_head(model: Any, hidden: Tensor) -> Tensor:
         model: A model of transformers that `is_predicting`.
         hidden: What its base model gives.
     """
-    base = model.base_model
-    before = vars(base).get("forward")
-    base.forward = lambda *_, **__: _Given(hidden[None])
-    try:
+    with ExitStack() as stack:
+        for part in _bases(model):
+            stack.enter_context(_replaced_forward(part, lambda *_, **__: _Given(hidden[None])))
         with torch.inference_mode():
             made = model(input_ids=torch.zeros(1, len(hidden), dtype=torch.int64, device=hidden.device))
-    finally:
-        del base.forward
-        if before is not None:
-            base.forward = before
     logits: Tensor = made.prediction_logits if "prediction_logits" in made else made.logits
     return logits[0].float()
