@@ -32,6 +32,23 @@ def _write_help(self: Any, ctx: Any, formatter: Any) -> None:
                 formatter.write(f"  {line}\n" if line else "\n")
 
 
+_REFUSING_REPEATS = ("compare",)  # where a repeated option asks for a comparison; elsewhere the last value counts
+
+
+def _refuse_repeats(given: list[Any]) -> None:
+    """Refuse an option that is given several times, and takes one value.
+
+    Args:
+        given: Every option and argument in the order of the command line.
+    """
+    for parameter in given:
+        single = not parameter.multiple and not parameter.is_flag if parameter.param_type_name == "option" else False
+        if single and given.count(parameter) > 1:
+            hint = "pass it once; texts, models, adapters, tokenizers, masks, hidden tokens, layers, heads, dtypes and "
+            hint += "engines can be compared"
+            raise UsageError("its values cannot be compared", where=max(parameter.opts, key=len), hint=hint)
+
+
 class Command(TyperCommand):
     """A command whose help shows its options in groups and ends with worked examples."""
 
@@ -41,6 +58,8 @@ class Command(TyperCommand):
         """Parse, and add the command to every usage error."""
         take_plain_values(self.get_params(ctx))
         try:
+            if self.name in _REFUSING_REPEATS and not ctx.resilient_parsing:
+                _refuse_repeats(self.make_parser(ctx).parse_args(args=list(args))[2])
             return super().parse_args(ctx, args)
         except TyperException as e:
             if getattr(e, "ctx", ctx) is None:

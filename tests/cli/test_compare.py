@@ -45,6 +45,17 @@ def test_whatever_is_given_several_times_is_compared(capsys, options, axis, labe
     assert [change["side"] for change in found["changes"]] == list(range(1, len(labels)))
 
 
+@pytest.mark.parametrize(
+    "option", ["--by value", "--what-if stack", "--query 1", "--pair x", "--top 2", "-q 0", "--part=encoder"]
+)
+def test_an_option_whose_values_are_not_compared_is_refused_when_repeated(capsys, option):
+    """Before, the last value counted, and the masks were compared instead."""
+    code, out, err = run(capsys, TEXT, *STACK, *option.split(), *option.split())
+    named = {"-q 0": "--query", "--part=encoder": "--part"}.get(option, option.split()[0])
+    assert (code, out) == (2, "")
+    assert f"{named}: its values cannot be compared; pass it once" in err
+
+
 def test_hidden_tokens_are_compared_with_none(capsys):
     """A side is what `run` gives with the same --hide; one value is held against none."""
     asked = ["--layer", "0", "--head", "all", "--format", "json"]
