@@ -202,6 +202,7 @@ def plan_reference(asked: AblationOptions, run: RunConfig, source: ModelSource) 
         hint = "remove it: the mean is then over the text itself"
         raise UsageError("cannot be used with a model that attends to a second text", where="--reference", hint=hint)
     tokens, notes = tokenize(source, asked.reference, None, "--reference", truncate=run.truncate)
+    notes.insert(0, f"the mean is over the {len(tokens)} tokens of: {asked.reference}")
     hidden, missing = list[int](), list[str]()
     if run.hide is not None:
         given = (asked.reference,)

@@ -73,7 +73,7 @@ class CostRow(msgspec.Struct, frozen=True):
         projection_flops: FLOPs of the query, key, value and output projections of every token.
         scores_bytes: Bytes of T×T scores as float32.
         weights_bytes: Bytes of T×T weights as float32.
-        kept_bytes: Bytes that attnscope keeps instead: the top 3 sources (position, weight, α·‖v‖) and ten statistics
+        kept_bytes: Bytes that attnscope keeps instead: the top 3 sources (position, weight, α·‖v‖) and the statistics
             of every row, and a 64×64 map with the column sums; for up to 64 tokens, the matrices themselves.
         fits: Whether T is within the number of positions of the model.
     """

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from attnscope.report.info import TOP, CostRow, KnownModels
+from attnscope.report.row_statistics import STATISTICS
 from attnscope.selection import POOL, PRINTED
 from attnscope.views.plain import PAGE, Page
 
@@ -135,7 +136,7 @@ _MEANINGS = (
     ("scores, weights", "bytes of these matrices as float32"),
     (
         "kept",
-        f"bytes that attnscope keeps instead: the top {TOP} sources and ten statistics of every row, and a "
+        f"bytes that attnscope keeps instead: the top {TOP} sources and {len(STATISTICS)} statistics of every row, and a "
         f"{POOL}×{POOL} map with the weight every token receives (up to {PRINTED} tokens: scores, masked and weights)",
     ),
     (

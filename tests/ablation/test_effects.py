@@ -187,7 +187,8 @@ def test_hidden_tokens_are_hidden_in_a_reference_text_too(gpt2, engine):
         with cut_heads(model, (1, 2), value=mean):
             after, _, _ = seen(model, ids_of(found))
     assert found.effects[0].predictions[0].kl == pytest.approx(divergence(before, after), rel=1e-4)
-    assert found.notes == ["--reference: has no bank, 9 to hide"]
+    said = "--reference: the mean is over the 4 tokens of: was river old"
+    assert found.notes == [said, "--reference: has no bank, 9 to hide"]
 
 
 def test_an_encoder_without_a_head_has_hidden_states_alone(minilm: Path):

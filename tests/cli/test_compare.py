@@ -56,6 +56,20 @@ def test_an_option_whose_values_are_not_compared_is_refused_when_repeated(capsys
     assert f"{named}: its values cannot be compared; pass it once" in err
 
 
+@pytest.mark.parametrize(
+    ("options", "hints"),
+    [
+        ([], ["--head all", "--query WORD"]),
+        (["--head", "all", "--query", "1"], []),
+        (["--head", "0", "--head", "1"], ["--query WORD"]),
+    ],
+)
+def test_options_that_show_no_more_are_not_recommended(capsys, options, hints):
+    _, out, _ = run(capsys, TEXT, *STACK, "--layer", "0", *options)
+    (line,) = [line for line in out.splitlines() if line.startswith("more")]
+    assert line.removeprefix("more     ").split(" · ") == [*hints, "--format json (every digit)"]
+
+
 def test_hidden_tokens_are_compared_with_none(capsys):
     """A side is what `run` gives with the same --hide; one value is held against none."""
     asked = ["--layer", "0", "--head", "all", "--format", "json"]

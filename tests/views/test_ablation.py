@@ -4,6 +4,7 @@ import re
 
 import numpy as np
 import pytest
+from msgspec import structs
 
 from attnscope.report import MaskUse
 from attnscope.report.ablation import (
@@ -96,3 +97,22 @@ def test_nothing_of_a_text_reaches_the_terminal_as_it_is(text):
     for found in (ablation(hostile=text), survey("edge", hostile=text), survey("head", hostile=text)):
         shown = draw(found, 80)
         assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]", shown)
+
+
+@pytest.mark.parametrize(
+    ("hows", "edges", "expected"),
+    [
+        (["zero"], False, ["--cut 'L5H1: it→animal' (an edge)", "--with mean", "--each head"]),
+        (["mean"], False, ["--cut 'L5H1: it→animal' (an edge)", "--each head"]),
+        (["renormalised", "unnormalised"], True, ["--cut L5H1 (a head)", "--each head"]),
+    ],
+)
+def test_options_that_change_nothing_are_not_recommended(hows, edges, expected):
+    """As --with mean where it is used already, or where only edges are cut."""
+    found = ablation()
+    effects = [structs.replace(found.effects[0], how=how) for how in hows]
+    cuts = [cut for cut in found.cuts if (cut.queries is not None) == edges]
+    shown = draw(structs.replace(found, cuts=cuts, effects=effects), 200)
+    (line,) = [line for line in shown.splitlines() if line.startswith("more")]
+    assert line.removeprefix("more     ").split(" · ")[: len(expected)] == expected
+    assert line.removeprefix("more     ").split(" · ")[len(expected)] == "--at TOKEN"

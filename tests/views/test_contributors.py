@@ -2,8 +2,11 @@ import re
 
 import numpy as np
 import pytest
+from msgspec import structs
 
 from attnscope.report import HeadReport, Report, TextReport, Top
+from attnscope.report.attribution import Attribution, LogitEdge, TargetToken
+from attnscope.report.predictions import PredictedToken, Prediction
 from attnscope.views.terminal.contributors import bar_text
 from tests.helpers.sample_reports import causal, report, sized, text_report, tokens
 from tests.helpers.screens import draw
@@ -105,3 +108,27 @@ def test_a_bar_is_as_long_as_its_share(share, cells, bar):
 
 def test_a_bar_of_nothing_known_is_empty():
     assert bar_text(float("nan"), 10) == ""
+
+
+@pytest.mark.parametrize("by", ["weight", "value"])
+def test_the_sources_of_generated_tokens_have_a_legend_of_their_own(by):
+    """A ranking by α·‖v‖ names it in the title, and so defines it with a colon; this title names no measure."""
+    made = sized(4, by=by)
+    token = PredictedToken(7, "w", " w", 0.5, 1.0)
+    text = structs.replace(made.texts[0], generated=[Prediction("next", 2, [token])])
+    shown = draw(structs.replace(made, texts=[text]), 200)
+    (line,) = [line for line in shown.splitlines() if line.startswith("generated tokens")]
+    assert line.endswith("from which it was predicted; α·‖v‖: weight × norm of the source's value")
+
+
+def test_the_strongest_heads_of_a_logit_are_those_that_add_or_take_away_most():
+    heads = np.zeros((4, 4), np.float32)
+    heads[0, 1], heads[1, 2], heads[3, 3] = 0.5, -2.0, 1.0
+    heads.flat[[0, 4, 5, 7, 8, 9, 10, 11, 12]] = 0.1
+    nothing, mlps = np.zeros(4, np.float32), np.ones(4, np.float32)
+    target = TargetToken(7, "Ġx", " x", 1.5)
+    added = Attribution(3, target, None, 1.5, 0.1, heads, nothing, mlps, 0.2, mlps, [LogitEdge(0, 1, 2, -0.5)])
+    made = sized(4)
+    shown = draw(structs.replace(made, texts=[structs.replace(made.texts[0], attribution=added)]), 200)
+    (line,) = [line for line in shown.splitlines() if line.startswith("strongest")]
+    assert line.split()[1:7] == ["L1H2", "−2.00", "L3H3", "1.00", "L0H1", "0.50"]

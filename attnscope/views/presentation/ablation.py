@@ -45,7 +45,10 @@ def present_ablation(found: Ablation, settings: DisplaySettings) -> Iterator[Vie
     yield from _hidden(found, settings)
     yield Gap()
     yield notes(found.notes)
-    more = ["--cut 'L5H1: it→animal' (an edge)", "--with mean", "--each head", "--at TOKEN"]
+    edges = all(cut.queries is not None for cut in found.cuts)
+    more = ["--cut L5H1 (a head)" if edges else "--cut 'L5H1: it→animal' (an edge)"]
+    more += ["--with mean"] if any(effect.how == "zero" for effect in found.effects) else []
+    more += ["--each head", "--at TOKEN"]
     yield from more_options([*more, "--format json (every number)"], settings)
 
 

@@ -25,7 +25,7 @@ def present_attribution(text: TextReport, found: Attribution, settings: DisplayS
     yield Gap()
     yield Paragraph((Span("heads", "bold"), Span("  what each adds", "dim")))
     yield head_numbers(found.heads, settings)
-    yield strongest(found.heads, None, Listing(), settings)
+    yield strongest(found.heads, None, Listing(signed=False), settings)
     yield Gap()
     yield Paragraph((Span("sources", "bold"), Span("  what each token adds through all heads", "dim")))
     named: list[tuple[Spans, float]] = [

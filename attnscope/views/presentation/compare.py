@@ -76,12 +76,15 @@ def present_comparison(
     yield Gap()
     yield notes(comparison.notes)
     heads = [head for change in comparison.changes for head in change.heads]
+    first = comparison.sides[0].report
+    some = len({head.head for text in first.texts for head in text.heads}) < first.provenance.n_heads
+    more = ["--head all"] if some and comparison.axis != "head" else []
     if all(head.mass is not None for head in heads):
-        more = ["--head all", "--query ROWS", "--pool N", "--format json (every digit)"]
+        more += ["--query ROWS", "--pool N"]
     else:
         yield Facts([("legend", ours(_LEGEND))] if any(head.partial is None for head in heads) else [])
-        more = ["--head all", "--query WORD", "--format json (every digit)"]
-    yield from more_options(more, settings)
+        more += ["--query WORD"] if any(len(head.queries) > 1 for head in heads) else []
+    yield from more_options([*more, "--format json (every digit)"], settings)
 
 
 def _with_short_labels(comparison: Comparison) -> Comparison:

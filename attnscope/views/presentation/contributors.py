@@ -1,6 +1,6 @@
 """The strongest sources of every query."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import msgspec
 import numpy as np
@@ -10,7 +10,7 @@ from attnscope.views.presentation.axes import ranked_out, source_kind, token_axi
 from attnscope.views.presentation.numbers import Digits, digits_for
 from attnscope.views.presentation.parts import Gap, Ranking, SourceRow, ViewPart
 from attnscope.views.presentation.settings import DisplaySettings
-from attnscope.views.presentation.spans import Span, ours
+from attnscope.views.presentation.spans import Span, Spans, ours
 
 LITTLE = 0.005  # weight below which sources are not listed one by one
 SHARP = 4.0  # A source's share of weight over its share of content (or the reverse) that is worth a remark …
@@ -32,12 +32,9 @@ def contributors(text: TextReport, head: HeadReport, settings: DisplaySettings, 
     top = head.top
     left_out = f", without {' and '.join(top.left_out)}" if top.left_out else ""
     title = Span("top contributors", "bold"), Span(f"  by {_NAMES.get(top.by, top.by)}{left_out}", "dim")
-    named = ":" if top.by == "value" and not left_out else "; α·‖v‖:"  # the title ends with the same
-    norms = f"{named} weight × norm of the source's value"
     measures = {"weight": top.weight, "value": top.value}
     if top.projected is not None:
         measures["projected"] = top.projected
-        norms += "; α·‖vW‖: after the output projection"
     digits = [digits_for(m, settings.precision + (name == "weight")) for name, m in measures.items()]
     ranked = measures.get(top.by, top.weight)
     full = 1.0 if top.by == "weight" else _largest(ranked)
@@ -52,7 +49,7 @@ def contributors(text: TextReport, head: HeadReport, settings: DisplaySettings, 
             rows[r], rest[r] = _summed(text, head, r, row, digits[0])
     return Ranking(
         title,
-        ours(norms, "dim"),
+        _norms(list(measures), titled=top.by == "value" and not left_out),
         token_axis("query", text.tokens, words),
         token_axis(source_kind(text), text.sources),
         [_NAMES[name] for name in measures],
@@ -62,6 +59,12 @@ def contributors(text: TextReport, head: HeadReport, settings: DisplaySettings, 
         compact,
         settings.brief,
     )
+
+
+def _norms(measures: Sequence[str], *, titled: bool) -> Spans:
+    """Define the measures besides the weight; titled: behind a title that ends with α·‖v‖."""
+    said = f"{':' if titled else '; α·‖v‖:'} weight × norm of the source's value"
+    return ours(said + ("; α·‖vW‖: after the output projection" if "projected" in measures else ""), "dim")
 
 
 def generated(text: TextReport, ranking: Ranking) -> Iterator[ViewPart]:
@@ -77,6 +80,7 @@ def generated(text: TextReport, ranking: Ranking) -> Iterator[ViewPart]:
         yield msgspec.structs.replace(
             ranking,
             title=said,
+            meaning=_norms([name for name, said in _NAMES.items() if said in ranking.measures], titled=False),
             queries=token_axis("new", text.tokens, [position + 1 for position, _ in chosen]),
             rows=[ranking.rows[row] for _, row in chosen],
             rest=[ranking.rest[row] for _, row in chosen],

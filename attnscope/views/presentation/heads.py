@@ -48,14 +48,16 @@ class Listing:
     Attributes:
         top: How many of each role or measure; None for as many as fit on a line, or for ten.
         sort: In which order those are that have the largest values.
+        signed: Whether a value below 0 is weak; otherwise, as strong as its amount.
     """
 
     top: int | None = None
     sort: Literal["value", "layer"] = "value"
+    signed: bool = True
 
     def heads(self, values: Matrix, most: int) -> list[tuple[int, int]]:
         """Choose the layers and heads that are listed, of those that have a value."""
-        flat = np.where(np.isnan(values), -np.inf, values).ravel()
+        flat = np.where(np.isnan(values), -np.inf, values if self.signed else np.abs(values)).ravel()
         order = [int(n) for n in np.argsort(-flat, kind="stable")[: self.top or most] if flat[n] > -np.inf]
         return [divmod(n, values.shape[1]) for n in (sorted(order) if self.sort == "layer" else order)]
 
