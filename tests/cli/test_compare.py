@@ -56,6 +56,15 @@ def test_an_option_whose_values_are_not_compared_is_refused_when_repeated(capsys
     assert f"{named}: its values cannot be compared; pass it once" in err
 
 
+def test_rows_of_two_texts_in_a_heat_map_have_the_positions_and_tokens_of_both(capsys):
+    """All pictures share the labels of their rows; those of the first text alone misname the second's."""
+    texts = ("The bank by the river", "The very old bank by a river")
+    _, out, _ = run(capsys, *texts, "--layer", "0", "--head", "0", "--format", "heat")
+    picture = out.split("only in")[-1].split("what moved")[0]
+    labels = re.findall(r"^ *(\S+ \S+?) +[ ░▒▓█·]*$", picture, re.MULTILINE)
+    assert list(dict.fromkeys(labels)) == ["0 The", "1│3 bank", "2│4 by", "3│5 the│a", "4│6 river"]
+
+
 @pytest.mark.parametrize(
     ("options", "hints"),
     [

@@ -23,6 +23,7 @@ class Axis:
         special: Which entries are special tokens.
         total: How many entries there would be if none were left out.
         numbers: Label of each position; None for the position itself.
+        words: Whether entries are words, each at the position of its first piece.
     """
 
     kind: str
@@ -31,6 +32,7 @@ class Axis:
     special: Sequence[bool]
     total: int
     numbers: Sequence[str] | None = None
+    words: bool = False
 
     @cached_property
     def digits(self) -> int:
@@ -41,6 +43,11 @@ class Axis:
     def count(self) -> int:
         """Count the entries that are a token or a dimension."""
         return sum(p != SINK for p in self.positions)
+
+    @property
+    def numbered(self) -> bool:
+        """Whether positions number the entries from 0; those of words and of two texts skip or repeat some."""
+        return not self.words and (self.count < self.total or [*self.positions[: self.total]] == [*range(self.total)])
 
     def number(self, index: int) -> str:
         """Return the position of an entry; nothing for the sink."""

@@ -109,7 +109,7 @@ def _axis(kind: str, tokens: Sequence[Token], words: Sequence[Sequence[int]]) ->
     ]
     special = [tokens[word[0]].special for word in words]
     count = len(group_words(tokens, range(len(tokens))))
-    return Axis(kind, [word[0] for word in words], names, special, count)
+    return Axis(kind, [word[0] for word in words], names, special, count, words=True)
 
 
 def _origin(tokens: Sequence[Token]) -> Origin:

@@ -45,7 +45,7 @@ class Panel:
 def put_heat(screen: Screen, heat: HeatPanels) -> None:
     """Print every stage as a picture, then what its colours or shades mean."""
     stages = heat.stages
-    rows = labels(screen, stages[0].rows)
+    rows = labels(screen, stages[-1].rows)  # of two texts, the difference has the positions and tokens of both
     name = rows.name_cells(screen.width)
     label = name + rows.axis.digits + 1
     space = screen.width - label - BETWEEN
@@ -78,7 +78,7 @@ def _panels(screen: Screen, stage: StageMatrix, space: int) -> list[Panel]:
 
 def _which(stage: StageMatrix, part: range) -> str:
     shown = [stage.columns.positions[i] for i in part if stage.columns.positions[i] != SINK]
-    return f"{format_positions(shown)} of {stage.columns.total}"
+    return f"{format_positions(shown) if stage.columns.numbered else len(shown)} of {stage.columns.total}"
 
 
 def _bands(panels: list[Panel], space: int) -> list[list[Panel]]:

@@ -221,8 +221,8 @@ def block_title(columns: Labels, block: range) -> str:
     shown = [axis.positions[i] for i in block if axis.positions[i] != SINK]
     ends = [shorten(columns.names[i], LONGEST) for i in (block[0], block[-1])][: len(block)]
     names = f": {' … '.join(ends)}" if columns.widest else ""
-    if axis.count == axis.total and [*axis.positions[: axis.total]] != [*range(axis.total)]:
-        return f"{len(shown)} of {axis.total} columns{names}"  # of words, or of two texts
+    if not axis.numbered:
+        return f"{len(shown)} of {axis.total} columns{names}"
     what = "dimensions" if axis.kind == "dim" else "columns" if len(block) > 1 else "column"
     return f"{what} {format_positions(shown)} of {axis.total}{names}"
 
