@@ -1,6 +1,5 @@
 """The command `attnscope run`: show the matrices and top contributors of a text."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -53,18 +52,32 @@ class TokenizerOptions:
         False
     )
 
-    def check(self, show: OutputOptions, stages: Sequence[str]) -> None:
-        """Refuse them where they would have no effect.
+    def check(self, show: OutputOptions, selection: RunSelectionOptions, measure: str) -> None:
+        """Refuse them where they would have no effect, and what would have none beside them.
 
         Raises:
-            UsageError: Findings go to a file, or to standard output as JSON, or there are no weights to merge.
+            UsageError: Findings go to a file, or to standard output as JSON, or there are no weights to merge, or
+                something else is asked for that is not merged.
         """
-        if self.words and "weights" not in stages:
-            raise UsageError("needs weights", where="--words", hint="add weights to --stage")
+        if self.words:
+            _check_words(selection, measure)
         for name in ("words", "ids"):
             if getattr(self, name) and (show.output is not None or show.format == "json"):
                 hint = "remove it; files have all tokens with ids and spans"
                 raise UsageError("applies only to output in a terminal", where=f"--{name}", hint=hint)
+
+
+def _check_words(selection: RunSelectionOptions, measure: str) -> None:
+    """Refuse what words do not have: other measures and stages, and norms of values."""
+    where = "--words"
+    if measure != "weights":
+        raise UsageError(f"merges weights of heads, not {measure}", where=where, hint="remove --words or --measure")
+    if "weights" not in selection.stages:
+        raise UsageError("needs weights", where=where, hint="add weights to --stage")
+    if selection.stage is not None and (others := [name for name in selection.stages if name != "weights"]):
+        raise UsageError("merges weights alone", where=where, hint=f"remove {','.join(others)} from --stage")
+    if selection.by in ("value", "projected"):
+        raise UsageError("ranks words by weight", where=where, hint=f"remove --words or --by {selection.by}")
 
 
 def run(
@@ -92,7 +105,7 @@ def run(
     from attnscope.cli.run_config import read_texts, run_config, targets
 
     check_output(show, "run", [source.file])
-    spelled.check(show, selection.stages)
+    spelled.check(show, selection, over_layers.measure)
     window = PRINTED if is_table(show) else None
     asked = run_config(
         read_texts(source, quiet=show.quiet), stack, selection, machine, window=window, pool=overview.pool

@@ -111,6 +111,30 @@ def test_words_need_a_terminal_and_weights(capsys):
         assert args[0] in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ("--by value", "ranks words by weight; remove --words or --by value"),
+        ("--stage masked,weights", "merges weights alone; remove masked from --stage"),
+        ("--measure rollout", "merges weights of heads, not rollout; remove --words or --measure"),
+    ],
+)
+def test_what_words_do_not_have_is_refused(capsys, asked, said):
+    """Before, it was left out without a word: contributors asked for by value were ranked by weight."""
+    assert main(["run", "a bank", "--words", *asked.split()]) == 2
+    assert f"--words: {said}" in capsys.readouterr().err
+
+
+def test_words_of_some_columns_are_counted_and_ranked_among_them():
+    """Positions are those of pieces, so that a range of them out of so many words would be no share of them."""
+    made = report(text_report(pieces(), allowed=causal, queries=[8, 9], keys=[2, 3, 4, 8]))
+    shown = draw(made, 100, words=True)
+    assert "\n2 of 7 columns: unbelievable … ran\n" in shown
+    assert "words, by weight, of the columns shown" in shown
+    assert "--stage" not in shown
+    assert "weights 2 of 7" in draw(made, 100, words=True, format="heat")
+
+
 def test_every_command_leads_with_unknown_words(capsys, minilm):
     for args in (["run"], ["explain", "--query", "0"], ["compare"], ["heads", "--key", "the"]):
         assert main([args[0], "the \N{SNOWMAN WITHOUT SNOW} ran", *args[1:], "--model", str(minilm)]) == 0

@@ -240,7 +240,8 @@ def more_of_report(report: Report, settings: DisplaySettings) -> Iterator[ViewPa
     if any(len(text.queries) > 1 for text in report.texts):
         more.append("--query WORD")
     if any(text.queries for text in report.texts):
-        if missing := [stage for stage in STAGES if stage not in stages]:
+        missing = [stage for stage in STAGES if stage not in stages]
+        if missing and not settings.words:
             more.append(f"--stage {','.join(missing)}")
         more.append("--top K")
     else:

@@ -87,6 +87,7 @@ def word_contributors(text: TextReport, head: HeadReport, settings: DisplaySetti
         rows.append(None if masked else [SourceRow(n, float(row[n]), [digits.text(float(row[n]))], None) for n in kept])
         rest.append(rest_of(row, kept, excluded, digits) if len(kept) < len(listed) else None)
     left_out = f", without {' and '.join(head.top.left_out)}" if head.top.left_out else ""
+    left_out += "" if whole else ", of the columns shown"
     return Ranking(
         (Span("top contributors", "bold"), Span(f"  words, by weight{left_out}", "dim")),
         (),
