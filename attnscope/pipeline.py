@@ -438,8 +438,9 @@ def describe_mask_use(source: ModelSource, run: RunConfig, seen: str | None = No
     own = source.config.describe_mask() if seen is None else seen
     terms = mask_terms(run)
     hidden = [as_unicode(term.typed) for term in terms if isinstance(term, Hidden)]
-    written = [own if isinstance(term, Own) else str(term) for term in terms if not isinstance(term, Hidden)]
-    used = as_unicode("+".join(written))
+    seen_by = [term for term in terms if not isinstance(term, Hidden)]
+    in_full = len(seen_by) == 1 or "," not in own  # "causal, with window:4 in 2 of 3 layers" is no term of a sum
+    used = as_unicode("+".join(own if isinstance(term, Own) and in_full else str(term) for term in seen_by))
     whose = " or ".join((own, *(mask for mask in source.trained_masks if mask != own)))
     if hidden:
         return MaskUse(whose, used, run.what_if, hidden[0])

@@ -69,6 +69,9 @@ def plan_predictions(
 
 
 def _no_head(source: ModelSource, option: str) -> UsageError:
+    if source.part is not None:
+        found = "predictions of a model with an encoder and a decoder are not shown"
+        return UsageError(found, where=option, hint="remove it")
     found = f"{source.name} has no output head"
     return UsageError(found, where=option, hint="use a checkpoint of a language model, with its head")
 

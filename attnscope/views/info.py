@@ -136,8 +136,9 @@ _MEANINGS = (
     ("scores, weights", "bytes of these matrices as float32"),
     (
         "kept",
-        f"bytes that attnscope keeps instead: the top {TOP} sources and {len(STATISTICS)} statistics of every row, and a "
-        f"{POOL}×{POOL} map with the weight every token receives (up to {PRINTED} tokens: scores, masked and weights)",
+        f"bytes that attnscope keeps instead: the top {TOP} sources and {len(STATISTICS)} statistics of every row, and "
+        f"a {POOL}×{POOL} map with the weight every token receives (up to {PRINTED} tokens: scores, masked and "
+        "weights)",
     ),
     (
         "growth",

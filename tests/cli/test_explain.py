@@ -117,3 +117,9 @@ def test_hostile_tokens_are_harmless(capsys):
 def test_examples_run(capsys, line):
     name, *argv = shlex.split(line.split(" | ")[0])
     assert name == "attnscope" and main(argv) == 0
+
+
+def test_the_step_of_the_mask_names_hidden_tokens(capsys):
+    """Their cells have the sign of keys that are not allowed, beside a mask that allows them."""
+    _, out, _ = run(capsys, TEXT, "--query", "river", *STACK, "--hide", "The", "--mask", "bidirectional")
+    assert "   mask: bidirectional, with The hidden\n" in out

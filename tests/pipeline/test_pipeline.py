@@ -1,6 +1,7 @@
 import re
 import traceback
 from pathlib import Path
+from types import SimpleNamespace
 
 import msgspec
 import numpy as np
@@ -11,10 +12,10 @@ from msgspec.structs import replace
 from attnscope.batch.dump import DumpConfig, write_dump
 from attnscope.batch.header import Settings
 from attnscope.comparison.runs import compare_runs, side_of
-from attnscope.config import RunConfig, TextInput
+from attnscope.config import ModelConfig, RunConfig, TextInput
 from attnscope.errors import AttnscopeError, UsageError
 from attnscope.model import attention, hooks
-from attnscope.pipeline import inspect
+from attnscope.pipeline import describe_mask_use, inspect
 from attnscope.report import STAGES
 from tests.conftest import SENTENCE
 
@@ -198,6 +199,16 @@ def test_a_report_says_whose_mask_it_shows():
     assert run(mask="own").mask.what_if is None
     used = run(mask="own+window:2", what_if="same-scores").mask
     assert (used.own, used.used, used.what_if) == ("bidirectional", "bidirectional+window:2", "same-scores")
+
+
+@pytest.mark.parametrize(("mask", "used"), [("own", None), ("own+block:2", "own+block:2"), ("causal", "causal")])
+def test_a_mask_that_differs_between_layers_is_no_term_of_a_sum(mask, used):
+    """ "causal, with window:4 in 1 of 2 layers+block:2" left open what the second term is added to."""
+    sizes = dict(vocab_size=9, d_model=8, n_layers=2, n_heads=2, n_kv_heads=2, d_head=4, d_value=4)
+    source = SimpleNamespace(config=ModelConfig(**sizes, mask="causal", windows=(4, None)), trained_masks=())
+    found = describe_mask_use(source, RunConfig((TextInput("a"),), mask=mask))
+    assert found.own == "causal, with window:4 in 1 of 2 layers"
+    assert found.used == (used or found.own)
 
 
 def test_special_tokens_and_the_first_token_can_be_left_out_of_the_ranking(minilm):

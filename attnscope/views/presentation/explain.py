@@ -15,6 +15,7 @@ from attnscope.views.presentation.explain_rows import (
 )
 from attnscope.views.presentation.header import (
     RANDOM_WEIGHTS,
+    describe_used,
     more_options,
     notes,
     report_header,
@@ -106,7 +107,7 @@ def _scores(e: Explanation, axis: Axis, settings: DisplaySettings) -> Iterator[V
 def _scaled(e: Explanation, axis: Axis, settings: DisplaySettings) -> Iterator[ViewPart]:
     steps = [f"× {e.scale:.4g}", *([f"soft-capped at {e.softcap:g}"] if e.softcap is not None else [])]
     steps += [f"plus {BIAS_NAMES.get(e.bias, e.bias)} bias"] if e.bias is not None else []
-    mask = (*ours("mask: ", "dim"), *untrusted(e.mask.used, "dim"))
+    mask = (*ours("mask: ", "dim"), *untrusted(describe_used(e.mask), "dim"))
     yield from _title(4, f"scaled: {', '.join(steps)}; then masked", mask)
     yield from scaled_parts(e, axis, settings)
     yield from _check(e.check("scaled"))

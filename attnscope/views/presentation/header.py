@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from attnscope.report import STAGES, HeadReport, Means, Report, TextReport, Token
+from attnscope.report import STAGES, HeadReport, MaskUse, Means, Report, TextReport, Token
 from attnscope.report.row_statistics import ROW_STATISTICS
 from attnscope.report.tokens import describe_unknown
 from attnscope.views.presentation.axes import format_positions
@@ -65,8 +65,7 @@ def report_header(report: Report, settings: DisplaySettings) -> Iterator[ViewPar
         whose = "the model's own" if mask.own == mask.used else f"one of the model's masks: {mask.own}"
         lines.append(("mask", untrusted(f"{mask.used} ({whose})")))
     else:
-        hidden = "" if mask.hidden is None else f", with {mask.hidden} hidden"
-        lines.append(("mask", untrusted(f"{mask.used}{hidden}; the model's own is {mask.own}")))
+        lines.append(("mask", untrusted(f"{describe_used(mask)}; the model's own is {mask.own}")))
         explained = _WHAT_IF.get(mask.what_if, "")
         what_if = untrusted(mask.what_if, "warning")
         lines.append(("what if", (*what_if, Span(f": {explained}")) if explained else what_if))
@@ -78,6 +77,11 @@ def report_header(report: Report, settings: DisplaySettings) -> Iterator[ViewPar
         lines.append(("tokenizer", (*untrusted(made.tokenizer), Span(" (in place of the model's own)"))))
     noted = [*made.notes, *(made.details if settings.verbose else [])]
     yield Facts([*lines, *(("note", note(one)) for one in noted)])
+
+
+def describe_used(mask: MaskUse) -> str:
+    """Say which mask was used, with the tokens that it hides."""
+    return mask.used if mask.hidden is None else f"{mask.used}, with {mask.hidden} hidden"
 
 
 def short_path(name: str) -> str:

@@ -41,6 +41,15 @@ def copied(folders, tmp_path):
     return copy
 
 
+@pytest.mark.parametrize("option", [["--predict"], ["--generate", "2"]])
+def test_predictions_of_a_model_with_two_halves(folders, capsys, option):
+    """It has an output head, which the message denied."""
+    asked = ["--engine", "transformers", "--part", "encoder", *option]
+    assert main(["run", "the bank", "--model", str(folders("t5")), *asked]) == 2
+    said = f"{option[0]}: predictions of a model with an encoder and a decoder are not shown; remove it"
+    assert said in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("name", HIDDEN)
 def test_architectures_that_hide_their_attention(folders, name):
     assert "does not run through transformers' attention interface" in refused(folders(name))
