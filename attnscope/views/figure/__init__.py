@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from attnscope.views.presentation.heads import Listing
 
 _ZOOM = 3  # pixels of a .png per unit of the figure: 288 dpi if a unit is a CSS pixel
-_FONTLESS = "install a font such as DejaVu Sans, or write .svg"
 
 
 def as_svg(findings: Findings, *, precision: int, listing: "Listing | None" = None) -> str:
@@ -45,5 +44,6 @@ def as_png(findings: Findings, *, precision: int, listing: "Listing | None" = No
     blank, letter = Canvas(), Canvas()
     letter.text(MARGIN, 2 * MARGIN, ours("M"))
     if svg_to_bytes(svg_string=letter.svg()) == svg_to_bytes(svg_string=blank.svg()):
-        raise AttnscopeError(".png needs a font, and this system has none", hint=_FONTLESS)
+        hint = "install a font such as DejaVu Sans, or write .svg"
+        raise AttnscopeError(".png needs a font, and this system has none", hint=hint)
     return bytes(svg_to_bytes(svg_string=as_svg(findings, precision=precision, listing=listing), zoom=_ZOOM))

@@ -111,9 +111,9 @@ class Canvas:
         """Make the page wide enough for something that ends at `x`."""
         self.right = max(self.right, x)
 
-    def paragraph(self, spans: Spans, *, x: float = MARGIN, size: float = SIZE, width: float = 0) -> None:
+    def paragraph(self, spans: Spans, *, x: float = MARGIN, size: float = SIZE) -> None:
         """Write text that wraps at words, and go on below it."""
-        for line in wrap(spans, width or WIDTH - MARGIN - x, size):
+        for line in wrap(spans, WIDTH - MARGIN - x, size):
             self.y += size * _LEADING
             self.text(x, self.y - size * (_LEADING - 1), line, size=size)
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from attnscope.report import MaskUse, Provenance, Report, TextReport, Token
+from attnscope.report import Report, TextReport
 from attnscope.report.ablation import Ablation, Effects, EffectSurvey, PredictionChange
 from attnscope.views.presentation.axes import token_axis
 from attnscope.views.presentation.header import more_options, notes, report_header, text_header, unknown_words
@@ -34,7 +34,7 @@ def present_ablation(found: Ablation, settings: DisplaySettings) -> Iterator[Vie
         found: What to show.
         settings: Digits, and whose options are named.
     """
-    yield from _header(found.provenance, found.mask, (found.text, found.pair, found.tokens, found.context), settings)
+    yield from _header(found, settings)
     yield Gap()
     yield _cuts(found, settings)
     yield Gap()
@@ -60,7 +60,7 @@ def present_effects(found: EffectSurvey, settings: DisplaySettings, listing: Lis
         settings: Digits, and whose options are named.
         listing: How many are listed.
     """
-    yield from _header(found.provenance, found.mask, (found.text, found.pair, found.tokens, found.context), settings)
+    yield from _header(found, settings)
     yield Gap()
     for effects in found.effects:
         yield from _effects(found, effects, settings)
@@ -73,16 +73,10 @@ def present_effects(found: EffectSurvey, settings: DisplaySettings, listing: Lis
     yield from more_options([*more, "--format json, -o effects.csv (every number)"], settings)
 
 
-def _header(
-    made: Provenance,
-    mask: MaskUse,
-    said: tuple[str, str | None, list[Token], list[Token] | None],
-    settings: DisplaySettings,
-) -> Iterator[ViewPart]:
-    text, pair, tokens, context = said
-    shown = TextReport(0, text, pair, tokens, context, [], [], [])
+def _header(found: Ablation | EffectSurvey, settings: DisplaySettings) -> Iterator[ViewPart]:
+    shown = TextReport(0, found.text, found.pair, found.tokens, found.context, [], [], [])
     yield from unknown_words([shown])
-    yield from report_header(Report(made, mask, []), settings)
+    yield from report_header(Report(found.provenance, found.mask, []), settings)
     yield text_header(shown, 1, settings)
 
 

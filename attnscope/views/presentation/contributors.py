@@ -15,8 +15,6 @@ from attnscope.views.presentation.spans import Span, Spans, ours
 LITTLE = 0.005  # weight below which sources are not listed one by one
 SHARP = 4.0  # A source's share of weight over its share of content (or the reverse) that is worth a remark …
 MATTERS = 0.2  # … where the larger of the two is at least this, 1 being the row's strongest source.
-_LITTLE = ("▾", "high weight, small value")
-_MUCH = ("▴", "low weight, large value")
 _NAMES = {"weight": "weight", "value": "α·‖v‖", "projected": "α·‖vW‖"}
 
 
@@ -144,9 +142,9 @@ def _remarks(weight: np.ndarray, content: np.ndarray) -> list[tuple[str, str] | 
     for k in np.flatnonzero(known):
         by_weight, by_content = int((weight > weight[k]).sum()), int((content > content[k]).sum())
         if by_weight < by_content and weight[k] >= max(MATTERS, SHARP * content[k]):
-            remarks[k] = _LITTLE
+            remarks[k] = "▾", "high weight, small value"
         if by_content < by_weight and content[k] >= max(MATTERS, SHARP * weight[k]):
-            remarks[k] = _MUCH
+            remarks[k] = "▴", "low weight, large value"
     return remarks
 
 

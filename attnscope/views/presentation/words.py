@@ -13,9 +13,7 @@ from attnscope.views.presentation.numbers import digits_for, texts
 from attnscope.views.presentation.parts import Ranking, SourceRow, StageMatrix
 from attnscope.views.presentation.scales import scale_for
 from attnscope.views.presentation.settings import DisplaySettings
-from attnscope.views.presentation.spans import Origin, Span, ours
-
-_SAID = "between words: summed over a word's keys, averaged over its queries"
+from attnscope.views.presentation.spans import Span, ours
 
 
 @dataclass(frozen=True)
@@ -65,7 +63,7 @@ def word_matrix(text: TextReport, head: HeadReport, settings: DisplaySettings) -
     masked = [bool(np.isnan(row).all()) for row in matrix]
     digits = digits_for(matrix, max(settings.precision, 1))
     cells = texts("weights", matrix, masked, digits)
-    said = ours(_SAID)
+    said = ours("between words: summed over a word's keys, averaged over its queries")
     scale = scale_for("weights", matrix)
     return StageMatrix("weights", ours("weights"), said, said, matrix, cells, masked, scale, digits, rows, columns)
 
@@ -105,13 +103,12 @@ def word_contributors(text: TextReport, head: HeadReport, settings: DisplaySetti
 def _axis(kind: str, tokens: Sequence[Token], words: Sequence[Sequence[int]]) -> Axis:
     """Return the axis of words, each at the position of its first piece."""
     names = [
-        Span("".join(tokens[p].text or tokens[p].piece for p in word), "", _origin([tokens[p] for p in word]))
+        Span(
+            "".join(tokens[p].text or tokens[p].piece for p in word),
+            origin="unknown token" if any(tokens[p].unknown for p in word) else "token",
+        )
         for word in words
     ]
     special = [tokens[word[0]].special for word in words]
     count = len(group_words(tokens, range(len(tokens))))
     return Axis(kind, [word[0] for word in words], names, special, count, words=True)
-
-
-def _origin(tokens: Sequence[Token]) -> Origin:
-    return "unknown token" if any(token.unknown for token in tokens) else "token"

@@ -9,7 +9,6 @@ from itertools import groupby
 from rich.cells import cell_len
 from rich.console import Console, RenderableType
 from rich.segment import Segment, Segments
-from rich.style import Style
 from rich.text import Text
 
 from attnscope.views.plain import ASCII, spell
@@ -145,15 +144,11 @@ def _fold(line: list[Segment], width: int) -> list[list[Segment]]:
         return [line]
     pieces: list[list[Segment]] = [[]]
     used = 0
-    for text, style in _characters(line):
-        cells = cell_len(text)
+    for character, style in ((each, segment.style) for segment in line for each in segment.text):
+        cells = cell_len(character)
         if used and used + cells > width:
             pieces.append([])
             used = 0
-        pieces[-1].append(Segment(text, style))
+        pieces[-1].append(Segment(character, style))
         used += cells
     return pieces
-
-
-def _characters(line: list[Segment]) -> Iterable[tuple[str, Style | None]]:
-    return ((character, segment.style) for segment in line for character in segment.text)

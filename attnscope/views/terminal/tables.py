@@ -334,9 +334,8 @@ def _lines(
 def _corner(layout: Layout) -> tuple[Text, Text]:
     """Say which axis runs across and which one down, where that fits."""
     across, down = f"{layout.columns.across:>{layout.label}}", f"{DOWN:<{layout.label}}"
-    fitting = (text if len(text) == layout.label else "" for text in (across, down))
-    across, down = fitting
-    return Text(across, "dim"), Text(down, "dim")
+    first, second = (Text(text if len(text) == layout.label else "", "dim") for text in (across, down))
+    return first, second
 
 
 def _cell(screen: Screen, stage: StageMatrix, layout: Layout, r: int, i: int, text: str) -> Text:
