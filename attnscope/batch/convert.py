@@ -87,18 +87,17 @@ def write_document(order: DumpConfig, on_progress: DumpProgress) -> Summary:
         AttnscopeError: As `write_dump`, or the output cannot be written.
     """
     check_output(order)
-    with _replacing(order.output, force=order.force) as temporary, _temporary_folder() as folder:
+    with (
+        _replacing(order.output, force=order.force) as temporary,
+        tempfile.TemporaryDirectory(prefix="attnscope-") as name,
+        at_signal(lambda: _remove(Path(name))),
+    ):
+        folder = Path(name)
         lines = folder / "dump.jsonl"
         with _about(folder, folder, "set TMPDIR to a folder with more free space; nothing was written"):
             summary = write_dump(replace(order, output=lines), on_progress)
         copying.write_document(Dump(lines), temporary)
     return summary
-
-
-@contextmanager
-def _temporary_folder() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix="attnscope-") as name, at_signal(lambda: _remove(Path(name))):
-        yield Path(name)
 
 
 def _rows(source: Report | Dump, asked: str | None) -> tuple[str, tables.TableRows]:

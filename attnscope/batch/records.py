@@ -7,7 +7,6 @@ row), and in the stage `masked` for "not allowed".
 
 from collections.abc import Callable, Mapping
 from inspect import cleandoc
-from pathlib import Path
 from textwrap import indent
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -17,22 +16,18 @@ import numpy as np
 from attnscope.batch.header import Header
 from attnscope.planning.record_parts import RECORD_PARTS
 from attnscope.report import Token, clean_descriptions, encode_array
+from attnscope.report.arrays import Float1, Float2
 from attnscope.report.row_statistics import RowArrays
-
-HERE = Path(__file__).parent
-STATUSES = ("ok", "skipped", "failed")
 
 
 def _nested(depth: int, kind: Any) -> dict[str, Any]:
     return {"type": "array", "items": _nested(depth - 1, kind)} if depth else {"type": kind}
 
 
-_F1 = np.ndarray[tuple[int], np.dtype[np.float32]]
-_F2 = np.ndarray[tuple[int, int], np.dtype[np.float32]]
 _F3 = np.ndarray[tuple[int, int, int], np.dtype[np.float32]]
 _I3 = np.ndarray[tuple[int, int, int], np.dtype[np.int32]]
-Floats1 = Annotated[_F1, msgspec.Meta(extra_json_schema=_nested(1, ["number", "null"]))]
-Floats2 = Annotated[_F2, msgspec.Meta(extra_json_schema=_nested(2, ["number", "null"]))]
+Floats1 = Annotated[Float1, msgspec.Meta(extra_json_schema=_nested(1, ["number", "null"]))]
+Floats2 = Annotated[Float2, msgspec.Meta(extra_json_schema=_nested(2, ["number", "null"]))]
 Floats3 = Annotated[_F3, msgspec.Meta(extra_json_schema=_nested(3, ["number", "null"]))]
 Places3 = Annotated[_I3, msgspec.Meta(extra_json_schema=_nested(3, "integer"))]
 

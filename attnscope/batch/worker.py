@@ -238,17 +238,16 @@ def _index_of(wanted: list[int], there: Any) -> Any:
     return np.searchsorted(there, wanted)
 
 
-def _rounded(array: Any, digits: int) -> Any:
-    """Round numbers, without negative zeros."""
-    return None if array is None else np.round(array, digits) + np.float32(0)
-
-
 def _record(one: PreparedText, arrays: dict[str, Any], units: list[Any], settings: Settings) -> Record:
     item, text_plan = one.item, one.text_plan
     assert item.text is not None
     if settings.digits is not None:
         exact = ("top.keys", "stages.")
-        arrays = {n: a if n.startswith(exact) else _rounded(a, settings.digits) for n, a in arrays.items()}
+        arrays = {
+            # adding 0 turns −0 into 0
+            n: a if a is None or n.startswith(exact) else np.round(a, settings.digits) + np.float32(0)
+            for n, a in arrays.items()
+        }
     unknown, _ = describe_unknown([(item.text.text, item.text.pair, text_plan.tokens)])  # empty where it knows all
     left_out = {f"rows.{name}" for name in STATISTICS if name not in settings.kept_statistics}
     parts = gather_parts({name: array for name, array in arrays.items() if name not in left_out})

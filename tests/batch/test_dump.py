@@ -163,7 +163,7 @@ def test_every_line_keeps_to_the_published_schema(tmp_path):
     dump(tmp_path, name="folder", settings=FULL)
     schema = json_schema()
     jsonschema.Draft202012Validator.check_schema(schema)
-    published = json.loads((records.HERE / "dump.schema.json").read_bytes())
+    published = json.loads(Path(records.__file__).with_name("dump.schema.json").read_bytes())
     assert json.loads(msgspec.json.encode(schema)) == published, (
         "python -m attnscope.batch.records > attnscope/batch/dump.schema.json"
     )
