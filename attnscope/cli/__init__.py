@@ -86,7 +86,10 @@ def _report_error(error: BaseException) -> int:
     if isinstance(error, KeyboardInterrupt):
         return 128 + 2
     if os.environ.get("ATTNSCOPE_DEBUG"):
-        _show_traceback(error)
+        import traceback
+
+        for line in "".join(traceback.format_exception(error)).splitlines():
+            print_notice("debug", escape_control(line))
     known = _as_attnscope_error(error)
     print_notice("error", str(known or _bug_message(error)))
     return known.code if known else Exit.BUG
@@ -115,10 +118,3 @@ def _bug_message(error: BaseException) -> str:
     first = (str(error).splitlines() or [""])[0]
     what = escape_control(f"{type(error).__name__}: {first}" if first else type(error).__name__)
     return f"internal error ({what}); this is a bug, please report it with the traceback that ATTNSCOPE_DEBUG=1 shows"
-
-
-def _show_traceback(error: BaseException) -> None:
-    import traceback
-
-    for line in "".join(traceback.format_exception(error)).splitlines():
-        print_notice("debug", escape_control(line))

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from attnscope.report.compare import Comparison
 
 _LONGEST = 30  # longest text, in characters, that is used as its own label
-_MASKS = ["causal", "bidirectional"]
 
 EXAMPLES = """
 attnscope compare "The bank by the river"
@@ -218,4 +217,4 @@ def _axis(given: dict[str, Any]) -> tuple[str, list[str]]:
         raise UsageError(f"nothing to compare {given['mask'][0]} with", hint="pass --mask twice")
     if "hide" in given:
         return "hide", ["none", *given["hide"]]
-    return "mask", _MASKS
+    return "mask", ["causal", "bidirectional"]

@@ -19,7 +19,7 @@ def to_usage_error(error: TyperException) -> UsageError:
     if extra := _EXTRA.fullmatch(message):
         hint = 'put quotation marks around a text: "The bank by the river"' if _takes_text(error) else _see_help(error)
         return UsageError(f"unexpected extra argument: {extra[1]}", hint=hint)
-    return UsageError(_lower(message), hint=_see_help(error))
+    return UsageError(message[:1].lower() + message[1:], hint=_see_help(error))
 
 
 def _takes_text(error: TyperException) -> bool:
@@ -39,7 +39,3 @@ def _near(option: str, error: TyperException) -> str:
 def _see_help(error: TyperException) -> str:
     context: Any = getattr(error, "ctx", None)
     return f"see {context.command_path if context else 'attnscope'} --help"
-
-
-def _lower(message: str) -> str:
-    return message[:1].lower() + message[1:]
