@@ -116,7 +116,8 @@ class _Text:
             if self.maps:
                 yield pooled_change(self.number, (self.a, x, selection_name(x)), (self.b, y, selection_name(y)))
                 continue
-            pairs = _matrix_pairs(*self._halves(self.shared, x, y), stages)
+            halves = self._halves(self.shared, x, y)
+            pairs = [_pair(s, *halves) for s in STAGES if s in stages and s in x.stages and s in y.stages]
             yield _head_change(self.number, *self._halves(self.aligned, x, y), pairs, shown), pairs
 
     def _halves(self, pairs: "_Pairs", x: HeadReport, y: HeadReport) -> "tuple[_AlignedSide, _AlignedSide]":
@@ -413,11 +414,6 @@ def _entered(before: _AlignedSide, after: _AlignedSide) -> list[list[int]]:
     there = dict(zip(before.sources, after.sources, strict=True))
     carried = [{there[p] for p in row if p in there} for row in before.top(ranks)]
     return [[p for p in row if p not in old] for row, old in zip(after.top(ranks), carried, strict=True)]
-
-
-def _matrix_pairs(one: _AlignedSide, other: _AlignedSide, stages: Sequence[str]) -> list[MatrixPair]:
-    """Return the matrices of those stages that both sides have, over what both show."""
-    return [_pair(s, one, other) for s in STAGES if s in stages and s in one.head.stages and s in other.head.stages]
 
 
 def _pair(stage: str, one: _AlignedSide, other: _AlignedSide) -> MatrixPair:
