@@ -3,16 +3,15 @@
 from dataclasses import replace
 
 from attnscope.families.llama import LLAMA
-from attnscope.families.reader import ConfigReader, whole_number
+from attnscope.families.reader import whole_number
 from attnscope.families.spec import KV_HEADS
 from attnscope.families.windows import by_layer
 
-
-def _slides(reader: ConfigReader, layer: int) -> bool:
-    return layer >= whole_number(reader, "max_window_layers", reader.get("max_window_layers"), least=0)
-
-
-QWEN_WINDOWS = by_layer(_slides, "max_window_layers", switch="use_sliding_window")
+QWEN_WINDOWS = by_layer(
+    lambda reader, layer: layer >= whole_number(reader, "max_window_layers", reader.get("max_window_layers"), least=0),
+    "max_window_layers",
+    switch="use_sliding_window",
+)
 
 QWEN2 = replace(
     LLAMA,

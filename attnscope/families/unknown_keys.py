@@ -48,18 +48,6 @@ def _off(field: str) -> Says:
     return lambda value, config, _: value is False and not getattr(config, field)
 
 
-def _nothing(value: Any, config: ModelConfig, _: Mapping[str, Any]) -> bool:
-    return value is None and config.rope.scaling is None
-
-
-def _causal(value: Any, config: ModelConfig, _: Mapping[str, Any]) -> bool:
-    return value is True and config.mask == "causal"
-
-
-def _same_bias(value: Any, config: ModelConfig, _: Mapping[str, Any]) -> bool:
-    return isinstance(value, bool) and value == config.qkv_bias == config.out_bias
-
-
 def _activation(value: Any, config: ModelConfig, _: Mapping[str, Any]) -> bool:
     return isinstance(value, str) and ACTIVATIONS.get(value) == config.activation
 
@@ -91,11 +79,11 @@ _SAYS: Mapping[str, Says] = {
     "num_key_value_heads": _is("n_kv_heads"),
     "head_dim": _is("d_head"),
     "partial_rotary_factor": lambda value, c, _: type(value) in (int, float) and value == c.rope.fraction,
-    **dict.fromkeys(("rope_scaling", "rope_parameters"), _nothing),
+    **dict.fromkeys(("rope_scaling", "rope_parameters"), lambda value, c, _: value is None and c.rope.scaling is None),
     "position_embedding_type": _positions,
-    "is_causal": _causal,
+    "is_causal": lambda value, c, _: value is True and c.mask == "causal",
     "use_bidirectional_attention": lambda value, c, _: (value is None or value is False) and c.mask == "causal",
-    "attention_bias": _same_bias,
+    "attention_bias": lambda value, c, _: isinstance(value, bool) and value == c.qkv_bias == c.out_bias,
     "mlp_bias": lambda value, c, _: isinstance(value, bool) and value == c.mlp_bias,
     **dict.fromkeys(("qk_norm", "use_qk_norm", "qk_layernorm"), _off("qk_norm")),
     "attn_logit_softcapping": lambda value, c, _: value is None and c.softcap is None,
