@@ -54,7 +54,7 @@ def is_cache_entry(path: Path) -> bool:
     return path.name.startswith(_PREFIX) and (path / _SNAPSHOTS).is_dir()
 
 
-def find_snapshot(path: Path, *, weights: bool = True) -> Path:
+def find_snapshot(path: Path, *, weights: bool) -> Path:
     """Return the folder of the snapshot that a repository's branch `main` is at; its name is the commit.
 
     Args:

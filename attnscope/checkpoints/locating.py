@@ -86,7 +86,7 @@ def _snapshot(folder: Path, name: str, *, weights: bool) -> Located:
     return Located(inner.path, inner.weights, inner.notes, (note, *inner.details))
 
 
-def _folder(path: Path, *, weights: bool = True) -> Located:
+def _folder(path: Path, *, weights: bool) -> Located:
     """Resolve a folder: one with a model, or the model's folder near one that was named by mistake."""
     if _has(path, MODULES):
         return _sentence_transformers(path)

@@ -146,7 +146,8 @@ def tokenize(
     tokens, notes = source.tokenizer.encode(text, pair, where=where), list[str]()
     c = source.config
     if source.decoder_start is not None and where != "--context":
-        tokens = shift_right(tokens, source.decoder_start)
+        # as in training: the start, then the text, without the special token that ends it
+        tokens = [source.decoder_start, *(tokens[:-1] if _closes(tokens[-1]) else tokens)]
         notes.append(f"decoder input: starts with '{source.decoder_start.piece}', has no end-of-sentence token")
     _check_types(tokens, c.n_segments, where)
     worst = max(tokens, key=lambda t: t.id)
@@ -174,11 +175,6 @@ def _check_types(tokens: list[Token], n_segments: int, where: str) -> None:
         paired = any(token.segment for token in tokens)
         hint = "remove --pair, or use the model's own tokenizer" if paired else "use the model's own tokenizer"
         raise AttnscopeError(f"{found} (type_vocab_size)", where=where, hint=hint)
-
-
-def shift_right(tokens: list[Token], start: Token) -> list[Token]:
-    """Return a decoder's input as in training: the start, then the text, without the special token that ends it."""
-    return [start, *(tokens[:-1] if _closes(tokens[-1]) else tokens)]
 
 
 def _closes(token: Token) -> bool:

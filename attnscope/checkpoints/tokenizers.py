@@ -82,17 +82,6 @@ def find_tokenizer(folder: Folder, named: str | None) -> FoundTokenizer:
     return _build(folder.path, present, folder.config)
 
 
-def refuse_with_stack(named: str | None) -> None:
-    """Refuse `--tokenizer` beside `--config`.
-
-    Raises:
-        UsageError: It was given.
-    """
-    if named is not None:
-        hint = "set tokenizer in the TOML file"
-        raise UsageError("--tokenizer and --config cannot be used together", hint=hint)
-
-
 def open_tokenizer(named: str, config: Mapping[str, Any]) -> FoundTokenizer:
     """Open what `--tokenizer` names.
 

@@ -10,7 +10,7 @@ from attnscope.checkpoints.folder import read_config_file, without_mxfp4
 from attnscope.checkpoints.samples import sample_names, samples_folder
 from attnscope.checkpoints.stack_file import read_stack
 from attnscope.config import ModelConfig, RunConfig, TextInput
-from attnscope.engines.opening import describe_source
+from attnscope.engines.opening import open_native
 from attnscope.families import FAMILIES, open_config
 from attnscope.planning.memory import embedding_parameters, head_parameters, layer_parameters
 from attnscope.report.info import Description, KnownModels
@@ -35,7 +35,7 @@ def describe(model: str | None, config: str | None, **options: Any) -> Descripti
     run = RunConfig((_SAMPLE_TEXT,), model=model, config=config, **options)
     if model is not None and model.endswith(".json") and Path(model).is_file():
         return _describe_file(Path(model), run)
-    source = describe_source(run, [_SAMPLE_TEXT])
+    source = open_native(run, [_SAMPLE_TEXT], needs_tokenizer=False)
     c, folder = source.config, source.folder
     dtypes: Counter[str] = Counter()
     for tensor in folder.tensors.values() if folder else ():

@@ -14,7 +14,7 @@ from attnscope.checkpoints.locating import locate
 from attnscope.checkpoints.samples import find_config
 from attnscope.checkpoints.source import DEFAULT_MODEL, ModelSource, end_ids, training_facts
 from attnscope.checkpoints.stack_file import StackDescription, read_stack
-from attnscope.checkpoints.tokenizers import find_tokenizer, refuse_with_stack
+from attnscope.checkpoints.tokenizers import find_tokenizer
 from attnscope.config import ModelConfig, RunConfig, TextInput
 from attnscope.engines.transformers.opening import open_transformers
 from attnscope.errors import AttnscopeError, UsageError
@@ -47,38 +47,32 @@ def open_source(run: RunConfig, texts: Iterable[TextInput]) -> ModelSource:
     return ENGINES[run.engine](run, texts)
 
 
-def describe_source(run: RunConfig, texts: Iterable[TextInput]) -> ModelSource:
-    """Open what a run names with the native engine; a tokenizer that cannot be used is a MissingTokenizer.
+def open_native(run: RunConfig, texts: Iterable[TextInput], *, needs_tokenizer: bool = True) -> ModelSource:
+    """Open what a run names with the native engine.
+
+    Args:
+        run: See `open_source`.
+        texts: Likewise.
+        needs_tokenizer: Refuse a tokenizer that cannot be used; otherwise it becomes a MissingTokenizer.
 
     Raises:
         AttnscopeError: The model cannot be read, or is not supported.
+        UsageError: The run has options that do not apply to such a model.
     """
-    return _open_native(run, texts, needs_tokenizer=False)
-
-
-def _open_native(run: RunConfig, texts: Iterable[TextInput], *, needs_tokenizer: bool = True) -> ModelSource:
     if run.part is not None:
         raise UsageError("only works with --engine transformers", where="--part", hint="add --engine transformers")
-    if run.config is not None:
-        refuse_with_stack(run.tokenizer)
-        refuse_config_options(run)
-        return _from_stack(read_stack(find_config(run.config)), run.config, texts)
-    return _from_folder(run, needs_tokenizer=needs_tokenizer)
-
-
-def refuse_config_options(run: RunConfig) -> None:
-    """Refuse options about a config.json where there is none.
-
-    Raises:
-        UsageError: One was given.
-    """
+    if run.config is None:
+        return _from_folder(run, needs_tokenizer=needs_tokenizer)
+    if run.tokenizer is not None:
+        raise UsageError("--tokenizer and --config cannot be used together", hint="set tokenizer in the TOML file")
     for option, given in (("--ignore-key", run.ignore_key), ("--trust-config", run.trust_config)):
         if given:
             hint = "remove it; it applies to the config.json of a --model"
             raise UsageError("a TOML stack has no config.json", where=option, hint=hint)
+    return _from_stack(read_stack(find_config(run.config)), run.config, texts)
 
 
-ENGINES = {"native": _open_native, "transformers": open_transformers}  # what opens the models of each
+ENGINES = {"native": open_native, "transformers": open_transformers}  # what opens the models of each
 
 
 def _from_folder(run: RunConfig, *, needs_tokenizer: bool) -> ModelSource:
