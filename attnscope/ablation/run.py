@@ -49,8 +49,6 @@ Array = np.ndarray[Any, np.dtype[Any]]
 OFF_SINK = (
     "Weight that words give to tokens other than the first and special ones (the usual sinks), averaged over words."
 )
-OFF_SINK_LAYER = f"{OFF_SINK[:-1]} and heads."
-EDGE_WEIGHT = "Weight α that the query gives to the key."
 
 
 def ablate(
@@ -135,7 +133,11 @@ def survey_effects(
         queries=[cut.queries[0] for cut in cuts if cut.queries is not None],
         keys=[cut.keys[0] for cut in cuts if cut.keys is not None],
         weights=weights,
-        meaning={"head": OFF_SINK, "layer": OFF_SINK_LAYER, "edge": EDGE_WEIGHT}[asked.each],
+        meaning={
+            "head": OFF_SINK,
+            "layer": f"{OFF_SINK[:-1]} and heads.",
+            "edge": "Weight α that the query gives to the key.",
+        }[asked.each],
         effects=effects,
         notes=notes,
     )

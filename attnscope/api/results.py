@@ -194,7 +194,7 @@ def _abridged(data: Any) -> Any:
                 f"the first {PRINTED} of {len(text.queries)} rows and {len(text.keys)} columns are printed; "
                 "the arrays have all"
             )
-        texts.append(msgspec.structs.replace(narrow(text, heads, PRINTED, PRINTED), notes=notes))
+        texts.append(msgspec.structs.replace(narrow(text, heads, PRINTED), notes=notes))
     return msgspec.structs.replace(data, texts=texts)
 
 

@@ -46,9 +46,9 @@ def projection_difference(one: LayerStages, projection: nn.Module, went_on: Tens
     return gap.expand(output.shape[1])
 
 
-def row_difference(ours: LayerStages, theirs: LayerStages, stage: str, text: int = 0) -> Tensor:
-    """Return how far a stage of the first rows of a text is from the same text's alone, (H,)."""
+def row_difference(ours: LayerStages, theirs: LayerStages, stage: str) -> Tensor:
+    """Return how far a stage of the first rows of the first text is from the same text's alone, (H,)."""
     n_queries, n_keys = theirs.stages["scores"].shape[2:]
     keys = slice(None) if stage == "output" else slice(n_keys)
-    mine = ours.stages[stage][text : text + 1, :, :n_queries, keys]
+    mine = ours.stages[stage][:1, :, :n_queries, keys]
     return largest_difference(mine, theirs.stages[stage], absolute=stage == "weights")

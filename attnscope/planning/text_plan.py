@@ -154,7 +154,7 @@ def _choose_cells(
     context: Sequence[Token] | None,
     *,
     causal: bool,
-    clip: bool = False,
+    clip: bool,
 ) -> tuple[list[int], list[int], int | None, list[str]]:
     """Return the rows and columns that were named; where none were, all, or a map of a text that is too long.
 

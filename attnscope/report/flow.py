@@ -1,6 +1,5 @@
 """Measures of how much of a token's output stems from each token, over layers: each declared once."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -79,10 +78,5 @@ class TokenFlow(msgspec.Struct, frozen=True):
 
     @property
     def name(self) -> str:
-        """`L3`, or `L0–5`."""
-        return layers_in_words(self.layers)
-
-
-def layers_in_words(layers: Sequence[int]) -> str:
-    """Write `L3`, or `L0–5` for layers that follow one another."""
-    return f"L{layers[0]}" if len(layers) == 1 else f"L{layers[0]}–{layers[-1]}"
+        """`L3`, or `L0–5` for layers that follow one another."""
+        return f"L{self.layers[0]}" if len(self.layers) == 1 else f"L{self.layers[0]}–{self.layers[-1]}"

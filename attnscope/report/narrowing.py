@@ -48,9 +48,9 @@ def narrow_rows(head: HeadReport, text: TextReport, rows: Sequence[int]) -> Head
     )
 
 
-def narrow(text: TextReport, heads: Sequence[HeadReport], n_queries: int, n_keys: int) -> TextReport:
-    """Return a text with some of its heads, and the first of its rows and columns."""
-    rows, n_keys = range(min(n_queries, len(text.queries))), min(n_keys, len(text.keys))
+def narrow(text: TextReport, heads: Sequence[HeadReport], limit: int) -> TextReport:
+    """Return a text with some of its heads, and so many of its first rows and columns."""
+    rows, n_keys = range(min(limit, len(text.queries))), min(limit, len(text.keys))
     cut = []
     for head in (narrow_rows(head, text, rows) for head in heads):
         stages = {name: m if name == "output" else m[:, :n_keys] for name, m in head.stages.items()}

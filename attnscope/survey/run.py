@@ -41,11 +41,6 @@ class SurveyOptions:
     seed: int = 0
 
 
-def shipped_texts() -> tuple[TextInput, ...]:
-    """Return the texts that heads are measured on where none are named."""
-    return tuple(TextInput(text, where=f"shipped text {n}") for n, text in enumerate(TEXTS))
-
-
 def survey_heads(
     run: RunConfig,
     asked: SurveyOptions,
@@ -66,7 +61,7 @@ def survey_heads(
     """
     shipped = not run.texts
     if shipped:
-        run = replace(run, texts=shipped_texts())
+        run = replace(run, texts=tuple(TextInput(text, where=f"shipped text {n}") for n, text in enumerate(TEXTS)))
     session = session or Session(run.texts, progress)
     source = session.source(run)
     if source.needs_context:
