@@ -1,15 +1,6 @@
 """BERT (Devlin et al., 2019): bidirectional, post-norm, learned positions, segments."""
 
-from collections.abc import Mapping
-from typing import Any
-
-from attnscope.families.reader import ConfigReader
 from attnscope.families.spec import ACTIVATIONS, HEAD_WIDTH, Computed, Family, Head, Outside, Same, key
-
-
-def _mask(reader: ConfigReader, _: Mapping[str, Any]) -> str:
-    return "causal" if reader.flag("is_decoder", default=False) else "bidirectional"
-
 
 _LAYER, _HEAD = "encoder.layer.{l}", "cls.predictions"
 
@@ -26,7 +17,9 @@ BERT = Family(
         "d_value": Same("d_head"),
         "d_mlp": key("intermediate_size"),
         "max_positions": key("max_position_embeddings"),
-        "mask": Computed(_mask, ("is_decoder",)),
+        "mask": Computed(
+            lambda reader, _: "causal" if reader.flag("is_decoder", default=False) else "bidirectional", ("is_decoder",)
+        ),
         "qkv_bias": True,
         "out_bias": True,
         "positions": "learned",
