@@ -84,7 +84,7 @@ def plan_flow(run: RunConfig, source: ModelSource) -> FlowPlan:
     """
     measure = FLOW_MEASURES[run.measure]
     _check_options(run)
-    _check_model(run, source, measure)
+    _check_model(source, measure)
     layers = _layers(run, source.config.n_layers, measure)
     shown = [_within(run, text) for text in plan_texts(msgspec.structs.replace(run, window=None), source)]
     plan = _plan(run, source, layers, shown, measure)
@@ -120,7 +120,7 @@ def _check_options(run: RunConfig) -> None:
         raise UsageError(f"{run.measure} has no pooled map", where="--pool", hint=hint)
 
 
-def _check_model(run: RunConfig, source: ModelSource, measure: FlowMeasure) -> None:
+def _check_model(source: ModelSource, measure: FlowMeasure) -> None:
     """Refuse a model whose layers do more to tokens than the measure follows."""
     where = f"--measure {measure.name}"
     if source.needs_context or source.part == "cross":

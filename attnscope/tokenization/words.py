@@ -64,7 +64,7 @@ class WordTokenizer:
     Attributes:
         name: `words`.
         vocab_size: Number of different words.
-        n_merges: None.
+        n_merges: 0.
         notes: Empty.
     """
 

@@ -45,7 +45,7 @@ def as_text(description: "Description", cost: Sequence[CostRow] | None, page: Pa
     facts += [("note", page.note(note)) for note in description.notes]
     lines = page.facts(facts, _NAMES)
     if cost is not None:
-        lines += ["", *cost_lines(cost, page)]
+        lines += ["", *_cost_lines(cost, page)]
     return "\n".join(lines) + "\n"
 
 
@@ -54,7 +54,7 @@ def models_as_json(models: KnownModels) -> bytes:
     return msgspec.json.encode(models) + b"\n"
 
 
-def models_as_text(models: KnownModels, page: Page = PAGE) -> str:
+def models_as_text(models: KnownModels, page: Page) -> str:
     """Write the known models, each beside the option that takes its name."""
     blocks = []
     for title, facts in (("samples, for --model", models.samples), ("configs, for --config", models.configs)):
@@ -120,7 +120,7 @@ def _positions(c: "ModelConfig") -> str:
     return f"{c.positions}{turned}, " + (f"up to {c.max_positions:,} tokens" if c.max_positions else "of any length")
 
 
-def cost_lines(rows: Sequence[CostRow], page: Page = PAGE) -> list[str]:
+def _cost_lines(rows: Sequence[CostRow], page: Page) -> list[str]:
     """Write the cost table: one line for every length of text, and what its columns mean."""
     cells = [_HEADINGS, *(_cost_cells(row) for row in rows)]
     return [
