@@ -256,7 +256,6 @@ def write_parquet(rows: TableRows, path: Path) -> int:
 
 
 def _arrow_type(pa: Any, name: str) -> Any:
-    """Return the Arrow type of a column."""
     return pa.int64() if name in INTEGERS else pa.string() if name in _WORDS else pa.float32()
 
 

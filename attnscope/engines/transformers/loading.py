@@ -142,7 +142,6 @@ def _table(model: Any, where: str | Path) -> tuple[int, int]:
 
 
 def _decoder_start(config: Any, vocabulary: int, where: str | Path) -> int | None:
-    """Return the id that a decoder starts with."""
     name = "decoder_start_token_id"
     found = getattr(config, name, None) if config.is_encoder_decoder else None
     if found is None or (type(found) is int and 0 <= found < vocabulary):
