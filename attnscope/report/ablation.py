@@ -21,7 +21,8 @@ class CutPart(msgspec.Struct, frozen=True):
         queries: Positions of the queries whose edges are cut; None if whole heads are cut.
         keys: Positions of the keys of these edges; None if whole heads are cut.
         weight: Weight without the cut. For edges: the weight of a query on the keys together, averaged over heads and
-            queries. For heads: the weight off the sink (see WEIGHT_OFF_SINK), averaged over heads.
+            queries. For heads: the weight that words give to tokens other than the first and special ones, averaged
+            over words and heads.
     """
 
     written: str
