@@ -3,7 +3,7 @@
 import hashlib
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import isfinite, sqrt
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from attnscope.checkpoints.folder import MAX_CONFIG, Folder
 from attnscope.checkpoints.headers import LowRank, TensorInfo, read_header
 from attnscope.errors import AttnscopeError
 from attnscope.files.reading import as_object, format_value, parse_json, read_file
+from attnscope.files.regex import full_matches
 
 ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 _PREFIX = "base_model.model."
@@ -37,12 +38,14 @@ class _Adapter:
         config: Content of adapter_config.json.
         modules: Module to its tensors by part (`lora_A`, …).
         others: Tensors that replace those of the base, by the name that they have there.
+        named: Modules that a regular expression of the config names, once it has been asked.
     """
 
     path: Path
     config: Mapping[str, Any]
     modules: dict[str, dict[str, TensorInfo]]
     others: dict[str, TensorInfo]
+    named: dict[str, frozenset[str]] = field(default_factory=dict)
 
     def wrong(self, key: str, found: str, hint: str) -> AttnscopeError:
         """Return the error for a value of the config that cannot be used."""
@@ -59,12 +62,21 @@ class _Adapter:
         """Return a number, of this module where a pattern names it."""
         value: Any = self.config.get(key)
         for expression, other in as_object(self.config.get(pattern) or {}, f"{self.path}: {pattern}").items():
-            if _matches(rf"(.*\.)?({expression})", module, f"{self.path}: {pattern}"):
+            if self.names(expression, module, pattern, r"(.*\.)?"):
                 value = other
                 break
         if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value) or value <= 0:
             raise self.wrong(key, f"is {format_value(value)} for '{module}'", "expected a number above 0")
         return value
+
+    def names(self, expression: str, module: str, key: str, before: str = "") -> bool:
+        """Tell whether a regular expression under this key of the config names a module."""
+        if (asked := f"{before}({expression})") not in self.named:
+            try:
+                self.named[asked] = full_matches(expression, self.modules, before)
+            except ValueError as e:
+                raise self.wrong(key, str(e), "write the names of the modules as a list") from e
+        return module in self.named[asked]
 
 
 def add_adapter(folder: Folder, path: Path) -> Folder:
@@ -150,17 +162,10 @@ def _targets(adapter: _Adapter, module: str) -> bool:
     """Tell whether the config names a module, by peft's rules."""
     named = adapter.config.get("target_modules")
     if isinstance(named, str):
-        return named == "all-linear" or _matches(named, module, f"{adapter.path / ADAPTER_CONFIG}: target_modules")
+        return named == "all-linear" or adapter.names(named, module, "target_modules")
     if isinstance(named, list):
         return any(module == end or module.endswith(f".{end}") for end in named)
     return named is None
-
-
-def _matches(expression: str, text: str, where: str) -> bool:
-    try:
-        return re.fullmatch(expression, text) is not None
-    except (re.error, RecursionError) as e:
-        raise AttnscopeError(f"is not a regular expression ({e})", where=where) from e
 
 
 def _renaming(adapter: _Adapter, folder: Folder) -> Any:

@@ -1,6 +1,7 @@
 """LoRA adapters: every stage equals what peft's merge_and_unload gives, and what merging gets wrong is refused."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import attnscope
 from attnscope.checkpoints.checkpoint import open_checkpoint
 from attnscope.cli import main
 from attnscope.errors import AttnscopeError, UsageError
+from attnscope.files import regex
 from tests.helpers import gguf_files, native_stages, reference_stages
 from tests.helpers.stage_differences import TOLERANCE, differences
 from tests.helpers.tiny_models import TABLE
@@ -165,6 +167,31 @@ def test_configs_that_mean_something_else_are_refused(files: Path, changes: dict
     with pytest.raises(AttnscopeError) as caught:
         open_checkpoint(files / "base", str(files / "adapter"))
     assert said in str(caught.value)
+
+
+@pytest.mark.parametrize("key", ["target_modules", "rank_pattern"])
+def test_an_expression_that_backtracks_for_ever_is_refused(files: Path, monkeypatch: Any, key: str) -> None:
+    monkeypatch.setattr(regex, "_PATIENCE", 1)
+    file = files / "adapter" / "adapter_config.json"
+    endless = r"(([\w.])+)+!"
+    value = endless if key == "target_modules" else {endless: 4}
+    file.write_text(json.dumps(json.loads(file.read_text()) | {key: value}))
+    with pytest.raises(AttnscopeError, match=f"{key}: takes too long to match"):
+        open_checkpoint(files / "base", str(files / "adapter"))
+
+
+@pytest.mark.parametrize("expression", ["q_proj", r"(?i).*Q_PROJ", r"layers\.\d+\..*q_proj", "k_proj|q_proj", "v+"])
+@pytest.mark.parametrize("before", ["", r"(.*\.)?"])
+def test_expressions_match_as_those_of_re(expression: str, before: str) -> None:
+    names = ["q_proj", "model.layers.1.q_proj", "layers.10.self_attn.q_proj", "k_proj", "v", ""]
+    whole = f"{before}({expression})" if before else expression
+    try:
+        expected = {name for name in names if re.fullmatch(whole, name)}
+    except re.error:  # a flag is not at the start
+        with pytest.raises(ValueError, match="not a regular expression"):
+            regex.full_matches(expression, names, before)
+        return
+    assert regex.full_matches(expression, names, before) == expected
 
 
 def test_tensors_that_do_not_fit_are_refused(files: Path) -> None:

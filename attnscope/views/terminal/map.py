@@ -143,7 +143,7 @@ def _put_legend(screen: Screen, picture: Picture) -> None:
         bounds = [*(f"{picture.scale.at(i / len(SHADES)):.2g}" for i in range(1, len(SHADES))), high]
         shades = [f"[{shade * 2}] {bound}" for shade, bound in zip(SHADES, bounds, strict=True)]
         items = [Text(f"{low} {shades[0]}"), *map(Text, shades[1:])]
-    items.append(Text(" logarithmic; blank: exactly zero", "dim"))
-    screen.put(flow(items, screen.width, " "))
+    scale, meaning = flow(items, screen.width, " "), Text("logarithmic; blank: exactly zero", "dim")
+    screen.put(flow([scale, meaning], screen.width, "  "))
     if none := int(np.isnan(picture.weights).all(axis=1).sum()):
         screen.say((f"{none} of {len(picture.weights)} rows are blank: their queries are fully masked", "dim"))
