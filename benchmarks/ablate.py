@@ -123,11 +123,12 @@ def zeroed(heads: list[tuple[int, int]]) -> Variant:
 def main() -> int:
     """Measure what was asked for."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("which", nargs="*", help="time, induction; both by default")
+    both = ["time", "induction"]
+    parser.add_argument("which", nargs="*", choices=both, default=both, help="both by default")
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--draws", type=int, default=8, help="sequences of random tokens")
     asked = parser.parse_args()
-    which, missed = asked.which or ["time", "induction"], False
+    which, missed = asked.which, False
     torch.set_num_threads(2)
     print(machine())
     model = Model()

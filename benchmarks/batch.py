@@ -207,10 +207,10 @@ def memory(count: int, folder: Path) -> bool:
 def main() -> int:
     """Measure what was asked for."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("what", nargs="*", default=["speed", "matrices", "memory"])
+    measures = {"speed": speed, "matrices": matrices, "memory": memory}
+    parser.add_argument("what", nargs="*", choices=list(measures), default=list(measures))
     parser.add_argument("--texts", type=int, default=2000)
     asked = parser.parse_args()
-    measures = {"speed": speed, "matrices": matrices, "memory": memory}
     with tempfile.TemporaryDirectory() as folder:
         good = [measures[what](asked.texts, Path(folder)) for what in asked.what]
     return 0 if all(good) else 1

@@ -131,12 +131,13 @@ _NOT_OF_LLAMA = ("_model_name_or_path", "quantization_config", "unk_token_id")
 def main() -> int:
     """Measure what was asked for."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("which", nargs="*", help="smollm2, gpt2; both by default")
+    both = ["smollm2", "gpt2"]
+    parser.add_argument("which", nargs="*", choices=both, default=both, help="both by default")
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--layers", type=int, default=12, help="layers of the GPT-2")
     parser.add_argument("--width", type=int, default=768, help="its width")
     asked = parser.parse_args()
-    which, missed = asked.which or ["smollm2", "gpt2"], False
+    which, missed = asked.which, False
     torch.set_num_threads(2)
     print(machine())
     with tempfile.TemporaryDirectory() as folder:

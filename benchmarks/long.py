@@ -30,7 +30,7 @@ KINDS = {"window": (12, "causal+window:1024"), "full": (2, "causal")}
 def main() -> int:
     """Run what was asked for."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("what", nargs="*", default=list(KINDS))
+    parser.add_argument("what", nargs="*", choices=list(KINDS), default=list(KINDS))
     parser.add_argument("--tokens", type=int, default=100_000)
     asked = parser.parse_args()
     print(machine())

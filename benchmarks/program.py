@@ -96,7 +96,8 @@ def sdpa(folder: Path, runs: int) -> bool:
 def main() -> int:
     """Measure what was asked for."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("what", nargs="*", default=["eager", "long", "sdpa"])
+    every = ["eager", "long", "sdpa"]
+    parser.add_argument("what", nargs="*", choices=every, default=every)
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--busy", type=int, default=0, help="processes that spin meanwhile")
     asked = parser.parse_args()
