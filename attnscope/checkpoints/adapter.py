@@ -4,7 +4,7 @@ import hashlib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from math import isfinite, sqrt
+from math import sqrt
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ _INERT = frozenset(
     "megatron_config megatron_core modules_to_save peft_version qalora_group_size revision runtime_config "
     "task_type".split()
 )
+_LARGEST = 1e9  # rank or alpha; not infinity, and no whole number beyond what a float can be
 _PLAIN_STARTS = (True, False, None, "gaussian", "eva", "orthogonal")  # other values also change the base weights
 
 
@@ -65,7 +66,7 @@ class _Adapter:
             if self.names(expression, module, pattern, r"(.*\.)?"):
                 value = other
                 break
-        if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value) or value <= 0:
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < _LARGEST:
             raise self.wrong(key, f"is {format_value(value)} for '{module}'", "expected a number above 0")
         return value
 

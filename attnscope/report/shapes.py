@@ -53,6 +53,12 @@ def _faults(text: TextReport) -> Iterator[tuple[str, str]]:
     for number, head in enumerate(text.heads):
         for where, found in _head_faults(head, text):
             yield f"heads[{number}].{where}", found
+        first = text.heads[0]
+        if head.stages.keys() != first.stages.keys():
+            yield f"heads[{number}].stages", "are not those of heads[0]"
+        if head.top.keys.shape != first.top.keys.shape:
+            shapes = list(head.top.keys.shape), list(first.top.keys.shape)
+            yield f"heads[{number}].top.keys", f"has shape {shapes[0]}, that of heads[0] has {shapes[1]}"
 
 
 def are_ascending(places: Sequence[int], count: int) -> bool:

@@ -217,6 +217,11 @@ READ_REPORTS = [["compare", "a.json", "a.json"], ["convert", "a.json", "o.csv"]]
 HEAD: Callable[[dict[str, Any]], dict[str, Any]] = lambda r: r["texts"][0]["heads"][0]  # noqa: E731
 
 
+def first_source(top: dict[str, Any]) -> dict[str, Any]:
+    """What a head's strongest sources would be if one was asked for."""
+    return {name: [row[:1] for row in rows] if isinstance(rows, list) else rows for name, rows in top.items()}
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [
@@ -236,6 +241,9 @@ HEAD: Callable[[dict[str, Any]], dict[str, Any]] = lambda r: r["texts"][0]["head
         (lambda r: HEAD(r)["top"].update(weight=[[1.0]]), "heads[0].top.weight has shape [1, 1], top.keys has [5, 3]"),
         (lambda r: HEAD(r)["top"].update(by="projected"), "heads[0].top.by is 'projected', which top does not have"),
         (lambda r: HEAD(r).update(layer=-1), "heads[0].layer is -1, neither a number from 0 nor 'mean'"),
+        (lambda r: r["texts"][0]["heads"].append(HEAD(r) | {"stages": {}}), "stages are not those of heads[0]"),
+        (lambda r: r["texts"][0]["heads"].append(HEAD(r) | {"top": first_source(HEAD(r)["top"])}),
+         "top.keys has shape [5, 1], that of heads[0] has [5, 3]"),
         (lambda r: HEAD(r).update(sink=[0.5]), "heads[0].sink has 1 numbers for 5 queries"),
         (lambda r: HEAD(r).update(fully_masked=[99]), "heads[0].fully_masked has a position of 5 or more"),
         (lambda r: r["texts"][0].update(queries=[0, 1, 2, 3, 9]), "queries is not an ascending list of positions"),
@@ -245,7 +253,7 @@ HEAD: Callable[[dict[str, Any]], dict[str, Any]] = lambda r: r["texts"][0]["head
         (lambda r: r.update(texts=[]), "the report has no text"),
         (lambda r: r.update(mask="[" * 3), "not an attnscope report"),
     ],
-    ids=range(24),
+    ids=range(26),
 )  # fmt: skip
 @pytest.mark.parametrize(
     "argv", [["compare", "a.json", "a.json"], ["convert", "a.json", "o.csv"]], ids=["compare", "convert"]

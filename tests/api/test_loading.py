@@ -126,8 +126,14 @@ def test_what_was_cut_short_is_refused_or_shown(saved, tmp_path, name, kind):
         ("compare", "verdict.stages.0.text", -1, "verdict.stages[0].text is -1 of 1 texts"),
         ("compare", "verdict.stages.0.cell.query", 99, "verdict.stages[0].cell.query is 99 of"),
         ("compare", "verdict.stages.0.cell.key", -7, "verdict.stages[0].cell.key is -7 of"),
-        ("compare", "sides.1.report.texts.0.heads.0.stages", {}, "whose weights its side does not hold"),
-        ("explain", "row.capped", "scores", "row.capped is there, unlike softcap"),
+        ("compare", "sides.1.report.texts.0.heads.0.stages", {}, "heads[1].stages are not those of heads[0]"),
+        (
+            "compare",
+            "sides.1.report.texts.0.heads",
+            lambda text: [head | {"stages": {}} for head in text["heads"]],
+            "whose weights its side does not hold",
+        ),
+        ("explain", "row.capped", lambda row: row["scores"], "row.capped is there, unlike softcap"),
         ("explain", "bias", "alibi", "row.bias is missing, unlike bias"),
         ("generated", "texts.0.predictions.0.tokens", [], "texts[0].predictions has a prediction without tokens"),
         ("generated", "texts.0.generated.0.tokens", [], "texts[0].generated has a prediction without tokens"),
@@ -140,7 +146,7 @@ def test_what_was_edited_is_refused(saved, tmp_path, name, place, value, said):
     node = tree
     for part in path:
         node = node[part]
-    node[last] = node[value] if value == "scores" else value
+    node[last] = value(node) if callable(value) else value
     (tmp_path / "x.json").write_text(json.dumps(tree))
     kind = {
         "compare": attnscope.CompareResult,

@@ -158,6 +158,7 @@ def test_the_other_engine_has_the_same_weights(files: Path) -> None:
         ({"use_dora": True}, "expected lora_A and lora_B, and magnitudes with use_dora"),
         ({"r": 5}, "rank 5; the checkpoint has [32, 32]"),
         ({"lora_alpha": "high"}, "lora_alpha: is 'high' for 'model.layers.0.self_attn.q_proj'; expected a number"),
+        ({"lora_alpha": 10**400}, "for 'model.layers.0.self_attn.q_proj'; expected a number"),
         ({"fan_in_fan_out": 1}, "fan_in_fan_out: is 1; expected true or false"),
     ],
 )  # fmt: skip
