@@ -126,7 +126,7 @@ def check_output(order: DumpConfig) -> None:
         AttnscopeError: The output is the input.
     """
     for path in (order.output, order.output / INDEX):
-        with suppress(OSError):  # one of them is not there
+        with suppress(OSError, ValueError):  # one of them is not there, or no file can have its name
             given = os.fstat(0) if order.input == "-" else os.stat(order.input)
             if os.path.samestat(given, os.stat(path)):
                 raise AttnscopeError("is the input file", where=path, hint="choose another output")

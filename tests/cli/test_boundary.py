@@ -73,6 +73,9 @@ def test_what_went_wrong_is_one_line(attnscope, kind, code, line):
 def test_a_file_name_that_the_system_refuses_is_no_bug(capsys):
     assert main(["import", "x" * 300, "out"]) == 1
     assert capsys.readouterr().err == f"attnscope: error: {'x' * 300}: file name too long\n"
+    for name in ("a\0.txt", "\ud800.txt"):
+        assert main(["batch", name, "-o", "out.jsonl", "--config", "causal"]) == 1
+        assert ".txt: cannot be read (" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("kind", "code"), [("bug", 70), ("refuse", 1)])
