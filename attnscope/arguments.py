@@ -163,7 +163,7 @@ def asks_one_number(given: Mapping[str, Any]) -> bool:
     """Tell whether arguments of `heads` ask for one number for every head, instead of roles.
 
     Args:
-        given: `role`, `measure`, `query`, `key` and `hide`; what is not given is None, or not there.
+        given: `role`, `draws`, `seed`, `measure`, `query`, `key` and `hide`; what is not given is None, or not there.
 
     Raises:
         UsageError: They exclude each other.
@@ -171,6 +171,10 @@ def asks_one_number(given: Mapping[str, Any]) -> bool:
     asked = given.get("measure") is not None or given.get("key") is not None
     if asked and given.get("role") is not None:
         raise UsageError("--role cannot be used with --measure or --key", hint="remove one of them")
+    for name in ("draws", "seed"):
+        if asked and given.get(name) is not None:
+            found = "has no effect with --measure or --key, which use no random tokens"
+            raise UsageError(found, where=f"--{name}", hint="remove it")
     for name in ("query", "hide"):
         if not asked and given.get(name) is not None:
             found = "applies only to one number for every head"

@@ -64,8 +64,8 @@ class HeadsOptions:
     Attributes:
         role: Names of roles, joined by commas.
         measure: One number instead of roles.
-        draws: Number of random sequences of each kind.
-        seed: Of the random tokens.
+        draws: Number of random sequences of each kind; None for the default.
+        seed: Of the random tokens; None for the default.
         top: Heads listed.
         sort: In which order.
     """
@@ -94,25 +94,25 @@ class HeadsOptions:
         ),
     ] = None
     draws: Annotated[
-        int,
+        int | None,
         option(
             "--draws",
             group=_MEASURE,
             metavar="N",
             parser=arguments.number("--draws", *arguments.DRAWS),
-            help="Number of random sequences of each kind.",
+            help="Number of random sequences of each kind; default: 8.",
         ),
-    ] = 8
+    ] = None
     seed: Annotated[
-        int,
+        int | None,
         option(
             "--seed",
             group=_MEASURE,
             metavar="N",
             parser=arguments.number("--seed", 0),
-            help="Seed of the random tokens.",
+            help="Seed of the random tokens; default: 0.",
         ),
-    ] = 0
+    ] = None
     top: Annotated[
         int | None,
         top_option(
@@ -161,7 +161,7 @@ def heads(
 
     check_output(show, "heads", [source.file])
     values: dict[str, Any] = dict(vars(masking))
-    question = arguments.asks_one_number({**values, "role": asked.role, "measure": asked.measure})
+    question = arguments.asks_one_number({**values, **vars(asked)})
     selection = SelectionOptions(**values)
     own_texts = not question and source.text is None and source.file is None
     texts = () if own_texts else read_texts(source, quiet=show.quiet)
@@ -173,5 +173,6 @@ def heads(
             found: Any = ask_heads(run, asked.measure or "weight", on_progress)
         else:
             roles = None if asked.role is None else tuple(asked.role.split(","))
-            found = survey_heads(run, SurveyOptions(roles, asked.draws, asked.seed), on_progress)
+            counts = {name: getattr(asked, name) for name in ("draws", "seed") if getattr(asked, name) is not None}
+            found = survey_heads(run, SurveyOptions(roles, **counts), on_progress)
     deliver(found, show, Listing(asked.top, asked.sort))
