@@ -1,5 +1,6 @@
 """Lay out plain text: facts that wrap at words, tables in blocks of columns, ASCII where the encoding asks for it."""
 
+import re
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -121,9 +122,28 @@ class Page:
 
 def _row(cells: Sequence[str], widths: Sequence[int], justify: Callable[[str, int], str]) -> list[str]:
     """Write one row, whose first cell may take several lines."""
-    first, *others = textwrap.wrap(cells[0], widths[0], break_on_hyphens=False) or [""]
+    first, *others = textwrap.wrap(_breakable(cells[0], widths[0]), widths[0], break_on_hyphens=False) or [""]
     line = _BETWEEN.join(justify(cell, width) for cell, width in zip([first, *cells[1:]], widths, strict=True))
     return [line.rstrip(), *(f"  {other}" for other in others)]
+
+
+def _breakable(text: str, width: int) -> str:
+    """Put a blank after underscores in names that are wider than a line, where the line ends.
+
+    A part and what follows it are together wider than a line, so no line of the wrapped text has such a blank.
+    """
+    words = []
+    for word in text.split(" "):
+        parts = [word]
+        if len(word) > width:
+            parts = []
+            for piece in re.findall(rf"[^_]{{1,{width - 1}}}_?|_", word):
+                if parts and len(parts[-1] + piece) <= width:
+                    parts[-1] += piece
+                else:
+                    parts.append(piece)
+        words += parts
+    return " ".join(words)
 
 
 PAGE = Page()  # on which nothing wraps

@@ -25,6 +25,21 @@ def test_a_table_loses_no_cell_and_is_no_wider_than_the_page(width):
     assert PAGE.table(ROWS)[1] == "nothing on keys that are not allowed  0.0e+00   ok"
 
 
+@pytest.mark.parametrize("width", range(16, 80))
+def test_a_name_that_is_wider_than_its_column_wraps_after_an_underscore(width):
+    name = "equals scaled_dot_product_attention"
+    _, first, *others = Page(width).table([("check", "measured"), (name, "2.2e-07")])
+    shown = [first.removesuffix("2.2e-07").strip(), *(line.strip() for line in others)]
+    assert all(part.endswith(("_", "equals", "attention")) for part in shown)
+    assert "".join(shown).replace(" ", "") == name.replace(" ", "")
+
+
+def test_a_name_without_an_underscore_is_broken_where_its_column_ends():
+    lines = Page(20).table([("check",), ("x" * 50 + "_y",)])
+    assert "".join(line.strip() for line in lines[1:]) == "x" * 50 + "_y"
+    assert max(map(len, lines)) <= 22
+
+
 def test_facts_wrap_at_words_behind_a_margin():
     assert Page(30).facts([("heads", "4 that share 2 key/value heads"), ("mask", "own")], 8) == [
         "heads   4 that share 2",
