@@ -35,11 +35,12 @@ def build(
         capture: The captured vectors and numbers.
         ids: Ids and segments of the text, (1, T) each.
     """
-    from attnscope.model.head_capture import embedding_parts
+    from attnscope.model.head_capture import embedding_parts, rotary_factor
 
     c, found = stack.config, capture.found
     embedding = embedding_parts(stack, ids, location.query)
-    cells = _cells(run, location, stack, capture)
+    factor = rotary_factor(stack, location.layer, len(location.text_plan.tokens))
+    cells = _cells(run, location, stack, capture, factor)
     keys = _shown(found, run.window, [cell.key for cell in cells])
     weigh = _softmax_terms(found)
     output = np.zeros(0) if weigh is None else found["output"]
@@ -48,7 +49,7 @@ def build(
         *made,
         **_about(run, location, capture),
         inputs=inputs(c, location.layer, token, location.query, embedding, found),
-        query_steps=chain(c, location.layer, "q", location.query, _steps(found, "q")),
+        query_steps=chain(c, location.layer, "q", location.query, _steps(found, "q"), factor),
         scale=c.attention_scale,
         softcap=c.softcap,
         bias="alibi" if c.positions == "alibi" else None,
@@ -116,7 +117,9 @@ def _steps(found: dict[str, Numbers], letter: str, at: int | None = None) -> dic
     return steps if at is None else {step: rows[at] for step, rows in steps.items()}
 
 
-def _cells(run: RunConfig, location: QueryLocation, stack: "Stack", capture: "HeadCapture") -> list[ExplainedCell]:
+def _cells(
+    run: RunConfig, location: QueryLocation, stack: "Stack", capture: "HeadCapture", factor: float
+) -> list[ExplainedCell]:
     """Return the cells in depth: those that the user named, or that of the largest dot product."""
     from attnscope.model.head_capture import wavelengths
 
@@ -133,7 +136,7 @@ def _cells(run: RunConfig, location: QueryLocation, stack: "Stack", capture: "He
         unturned = found.get("q_norm", found["q"]), steps.get("normed", steps["projected"])
         parts = arithmetic.parts(found["q_used"], steps["used"], lengths, unturned)
         total = float(sum(part.product for part in parts))
-        chained = chain(stack.config, location.layer, "k", key, steps)
+        chained = chain(stack.config, location.layer, "k", key, steps, factor)
         cells.append(ExplainedCell(key, why, bool(allowed[key]), float(found["scores"][key]), chained, parts, total))
     return cells
 

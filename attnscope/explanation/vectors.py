@@ -72,7 +72,9 @@ def _norm_made(config: ModelConfig, x: Numbers) -> str:
     return f"x / its root mean square {root:.4g} × {weight}"
 
 
-def chain(config: ModelConfig, layer: int, letter: str, position: int, rows: Mapping[str, Numbers]) -> list[Vector]:
+def chain(
+    config: ModelConfig, layer: int, letter: str, position: int, rows: Mapping[str, Numbers], factor: float
+) -> list[Vector]:
     """Return a query or key as projected, normed and rotated, each where the model does so.
 
     Args:
@@ -81,12 +83,16 @@ def chain(config: ModelConfig, layer: int, letter: str, position: int, rows: Map
         letter: `q` or `k`.
         position: Of the query or key.
         rows: `projected`, `used`, and `normed` where there is one, (E,) each.
+        factor: What the rotated dimensions are multiplied by.
     """
     bias = " + b" if config.qkv_bias else ""
     made = [vector(letter, f"W_{letter} x{bias}", rows["projected"])]
     if "normed" in rows:
         over = "all heads" if config.qk_norm == "whole" else f"the head's {config.d_head} dimensions"
         made.append(vector(f"{letter} normed", f"{config.norm} over {over}", rows["normed"]))
-    if config.rope_of(layer) is not None:
-        made.append(vector(f"{letter} rotated", f"rotated by position {position}", rows["used"]))
+    rope = config.rope_of(layer)
+    if rope is not None:
+        whole = "" if rope.fraction == 1 else "the rotated dimensions "
+        times = "" if factor == 1 else f", {whole}× {factor:.4g}"
+        made.append(vector(f"{letter} rotated", f"rotated by position {position}{times}", rows["used"]))
     return made

@@ -242,6 +242,14 @@ def wavelengths(stack: Stack, layer: int, n: int) -> Numbers | None:
     return found
 
 
+def rotary_factor(stack: Stack, layer: int, n: int) -> float:
+    """Return what the rotated dimensions are multiplied by: the attention factor of YaRN and LongRoPE, 1.0 elsewhere."""
+    rope = stack.config.rope_of(layer)
+    if rope is None:
+        return 1.0
+    return rotary_frequencies(rope, int(stack.config.d_head * rope.fraction), n, torch.device("cpu"))[1]
+
+
 def rotary(stack: Stack, layer: int, n: int) -> tuple[Numbers, Numbers] | None:
     """Compute cos and sin of n positions, (n, R) each, in the model's type; None where nothing is rotated."""
     rope = stack.config.rope_of(layer)

@@ -1,6 +1,7 @@
 """Every family and position scheme, and every shipped config: parts sum to wholes, and the numbers are those of run."""
 
 import json
+import re
 import tomllib
 from pathlib import Path
 
@@ -12,6 +13,8 @@ from attnscope.config import RunConfig, TextInput
 from attnscope.explanation import explain
 from attnscope.pipeline import Session, inspect
 from attnscope.report import STAGES
+from attnscope.views.presentation.explain import present_explanation
+from attnscope.views.presentation.settings import DisplaySettings
 from tests.helpers.explanation_arithmetic import assert_inputs_sum, assert_sums, failed
 from tests.helpers.tiny_models import TABLE, VOCAB
 
@@ -72,7 +75,8 @@ def test_parts_sum_to_wholes_and_agree_with_run(folder, layer):
 
 def test_rotated_pairs_are_named_with_their_wavelengths(folder):
     config = json.loads((Path(folder) / "config.json").read_text())
-    (cell,) = explain(RunConfig((TextInput(TEXT),), model=folder, layer="0", head="0", query=str(QUERY))).cells
+    e = explain(RunConfig((TextInput(TEXT),), model=folder, layer="0", head="0", query=str(QUERY)))
+    (cell,) = e.cells
     lengths = [part.wavelength for part in cell.parts if part.wavelength is not None]
     unturned = config.get("no_rope_layers", [1])[0] == 0
     if config["model_type"] in ("bert", "roberta", "distilbert", "gpt2") or unturned:
@@ -81,6 +85,33 @@ def test_rotated_pairs_are_named_with_their_wavelengths(folder):
     assert len(lengths) == len(set(lengths)) and min(lengths) >= 2 * np.pi * (1 - 1e-6)
     pairs = sorted(part.dims for part in cell.parts if part.wavelength is not None)
     assert pairs == [[i, i + len(pairs)] for i in range(len(pairs))]
+    for steps in (e.query_steps, cell.key_steps):
+        before, after = (np.linalg.norm(step.values[: 2 * len(pairs)]) for step in steps[-2:])
+        named = re.search(r"× (\S+)$", steps[-1].made)
+        assert after / before == pytest.approx(float(named[1]) if named else 1.0, rel=5e-4)
+
+
+@pytest.mark.parametrize(
+    ("scaling", "said"),
+    [
+        (['kind = "yarn"', "factor = 4.0"], ", × 1.139"),  # 0.1·ln 4 + 1
+        (['kind = "yarn"', "factor = 4.0", "attention_factor = 1.0"], ""),
+        (['kind = "linear"', "factor = 4.0"], ""),
+    ],
+)
+@pytest.mark.parametrize("fraction", [1.0, 0.5])
+def test_what_the_rotation_multiplies_by_is_named(tmp_path, scaling, said, fraction):
+    path = tmp_path / "stack.toml"
+    lines = ["d_model = 16", "n_heads = 2", 'positions = "rope"', 'mask = "causal"', "[rope]", f"fraction = {fraction}"]
+    original = ["original_max_positions = 16"] if "yarn" in scaling[0] else []
+    path.write_text("\n".join([*lines, "[rope.scaling]", *scaling, *original, ""]))
+    e = explain(RunConfig((TextInput("a bank by a river"),), config=str(path), query="1", key="0"))
+    if fraction != 1:
+        said = said.replace("×", "the rotated dimensions ×")
+    assert e.query_steps[-1].made == f"rotated by position 1{said}"
+    assert e.cells[0].key_steps[-1].made == f"rotated by position 0{said}"
+    shown = "".join(str(part) for part in present_explanation(e, DisplaySettings(2)))
+    assert f"rotated, each by its own position{said}'" in shown
 
 
 def words_for(path):

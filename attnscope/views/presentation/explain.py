@@ -84,8 +84,8 @@ def _query_and_keys(e: Explanation, axis: Axis, settings: DisplaySettings) -> It
         yield _vector(vector, settings)
     yield from _check(e.check("query"))
     yield from _check(e.check("position"), trivial=e.query_steps[-1].name != "q rotated")
-    own = {"k rotated": "rotated, each by its own position"}
-    steps = [own.get(vector.name, vector.made) for vector in e.cells[0].key_steps]
+    cell = e.cells[0]
+    steps = [step.made.replace(f" by position {cell.key}", ", each by its own position") for step in cell.key_steps]
     shared = "" if e.group == e.head else f", of key/value head {e.group}"
     of = "" if e.context is None else " from the embedded context"
     yield Gap()
