@@ -144,6 +144,10 @@ class NativeEngine:
         """Return the model's own mask."""
         return self.stack.config.describe_mask()
 
+    def describe_layer_mask(self, layer: int) -> str:
+        """Return the model's own mask of one layer."""
+        return self.stack.config.mask_of(layer)
+
     def output_projections(self, batch: Batch) -> list[nn.Module | None]:
         """Return the output projection of every layer."""
         return [attention_of(self.stack, layer).out for layer in range(self.sizes[0])]

@@ -136,6 +136,9 @@ class Engine(Protocol):
     def describe_mask(self) -> str:
         """Return the model's own mask as an expression or in words; some engines know it only after a forward pass."""
 
+    def describe_layer_mask(self, layer: int) -> str:
+        """Return the model's own mask of one layer; some engines know it only after a forward pass of the layer."""
+
     def output_projections(self, batch: Batch) -> list[nn.Module | None]:
         """Return the output projection of every layer, None where it is not found.
 

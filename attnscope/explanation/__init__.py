@@ -46,7 +46,9 @@ def explain(run: RunConfig, progress: ProgressCallback | None = None, session: S
     capture = HeadCapture(modules, location.layer, location.head, query, len(text_plan.context or text_plan.tokens))
     with capture.capturing():
         engine.forward(batch, {location.layer: [capture]}, lambda done, total: on_progress("attending", done, total))
-    made = provenance(source, run, device), describe_mask_use(source, run, engine.describe_mask())
+    mask = describe_mask_use(source, run, engine.describe_mask())
+    here = describe_mask_use(source, run, engine.describe_layer_mask(location.layer)).used
+    made = provenance(source, run, device), mask, None if here == mask.used else here
     return build(run, made, location, modules.stack, capture, batch.tokens.ids)
 
 

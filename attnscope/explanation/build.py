@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 def build(
     run: RunConfig,
-    made: tuple[Provenance, MaskUse],
+    made: tuple[Provenance, MaskUse, str | None],
     location: QueryLocation,
     stack: "Stack",
     capture: "HeadCapture",
@@ -29,7 +29,7 @@ def build(
 
     Args:
         run: What the user asked.
-        made: What produced the numbers, and under which mask.
+        made: What produced the numbers, under which mask, and the mask of this layer, if that is another.
         location: Which query of which head.
         stack: The model.
         capture: The captured vectors and numbers.
@@ -46,7 +46,8 @@ def build(
     output = np.zeros(0) if weigh is None else found["output"]
     token = location.text_plan.tokens[location.query]
     return Explanation(
-        *made,
+        *made[:2],
+        layer_mask=made[2],
         **_about(run, location, capture),
         inputs=inputs(c, location.layer, token, location.query, embedding, found),
         query_steps=chain(c, location.layer, "q", location.query, _steps(found, "q"), factor),

@@ -243,7 +243,7 @@ def wavelengths(stack: Stack, layer: int, n: int) -> Numbers | None:
 
 
 def rotary_factor(stack: Stack, layer: int, n: int) -> float:
-    """Return what the rotated dimensions are multiplied by: the attention factor of YaRN and LongRoPE, 1.0 elsewhere."""
+    """Return what the rotated dimensions are multiplied by: the attention factor of YaRN and LongRoPE, 1 elsewhere."""
     rope = stack.config.rope_of(layer)
     if rope is None:
         return 1.0

@@ -181,6 +181,7 @@ class Explanation(TextFindings, frozen=True):
         checks: Every step, recomputed and compared.
         notes: What was left out or shortened.
         sink: The sink's part of the softmax; None if the model has none, or in a fully masked row.
+        layer_mask: The mask that was used in this layer; None if `mask.used` holds for every layer.
         schema: Name and version of this format.
     """
 
@@ -209,6 +210,7 @@ class Explanation(TextFindings, frozen=True):
     checks: list[ArithmeticCheck]
     notes: list[str] = msgspec.field(default_factory=list)
     sink: Sink | None = None
+    layer_mask: str | None = None
     schema: str = EXPLAIN_SCHEMA
 
     def check(self, name: str) -> ArithmeticCheck | None:

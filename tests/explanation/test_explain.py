@@ -14,6 +14,9 @@ from attnscope.explanation import explain
 from attnscope.model.head_capture import HeadCapture, modules_of
 from attnscope.pipeline import inspect
 from attnscope.report import STAGES, to_json
+from attnscope.views.presentation.explain import present_explanation
+from attnscope.views.presentation.parts import Paragraph
+from attnscope.views.presentation.settings import DisplaySettings
 from tests.helpers.explanation_arithmetic import assert_sums, failed
 from tests.helpers.schemas import validate
 
@@ -123,6 +126,29 @@ def test_another_mask_is_that_of_run(what_if):
     assert e.mask.what_if == what_if and (e.row.weights > 0).all()
     assert_sums(e)
     assert not failed(e)
+
+
+@pytest.mark.parametrize(
+    ("options", "whole", "names"),
+    [
+        ({}, "causal, with window:2/3 in 2 of 2 layers", ("causal+window:2", "causal+window:3")),
+        ({"hide": "bank"}, "causal, with window:2/3 in 2 of 2 layers", ("causal+window:2", "causal+window:3")),
+        ({"mask": "own+block:2"}, "own+block:2", ("causal+window:2+block:2", "causal+window:3+block:2")),
+        ({"mask": "bidirectional"}, "bidirectional", (None, None)),
+    ],
+)
+def test_the_mask_of_the_layer_is_named_where_layers_differ(tmp_path, options, whole, names):
+    path = tmp_path / "windows.toml"
+    path.write_text('d_model = 16\nn_heads = 2\nn_layers = 2\nmask = "causal"\nwindows = [2, 3]\n')
+    for layer, name in enumerate(names):
+        e = walk(config=str(path), query="2", layer=str(layer), head="0", **options)
+        assert (e.mask.used, e.layer_mask) == (whole, name)
+        (shown,) = [
+            "".join(span.text for span in part.spans)
+            for part in present_explanation(e, DisplaySettings(2))
+            if isinstance(part, Paragraph) and part.spans[0].text == "mask: "
+        ]
+        assert shown == f"mask: {name or whole}{', with bank hidden' if 'hide' in options else ''}"
 
 
 def test_queries_of_one_text_and_keys_of_another(cross):

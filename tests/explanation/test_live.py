@@ -35,6 +35,7 @@ def assert_same(one, other):
     np.testing.assert_allclose(one.projected.values, other.projected.values, atol=2e-4)
     for name in ("text", "tokens", "query", "layer", "head", "group", "scale", "softcap", "bias", "keys"):
         assert getattr(one, name) == getattr(other, name)
+    assert (one.layer_mask or one.mask.used) == (other.layer_mask or other.mask.used)
     assert [check.name for check in one.checks] == [check.name for check in other.checks]
     assert [(cell.key, len(cell.parts)) for cell in one.cells] == [(cell.key, len(cell.parts)) for cell in other.cells]
 

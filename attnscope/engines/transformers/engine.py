@@ -238,6 +238,10 @@ class TransformersEngine:
             + rest
         )
 
+    def describe_layer_mask(self, layer: int) -> str:
+        """Return the model's own mask of one layer as it was seen."""
+        return self.own[layer]
+
     def output_projections(self, batch: Batch) -> list[nn.Module | None]:
         """Return the output projection of every layer, as far as running the batch shows them."""
         layers = range(self.sizes[0])

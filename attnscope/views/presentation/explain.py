@@ -2,6 +2,8 @@
 
 from collections.abc import Iterator
 
+import msgspec
+
 from attnscope.report import ArithmeticCheck, Explanation, Report, TextReport, Vector
 from attnscope.views.presentation.axes import Axis, token_axis
 from attnscope.views.presentation.explain_rows import (
@@ -107,7 +109,8 @@ def _scores(e: Explanation, axis: Axis, settings: DisplaySettings) -> Iterator[V
 def _scaled(e: Explanation, axis: Axis, settings: DisplaySettings) -> Iterator[ViewPart]:
     steps = [f"× {e.scale:.4g}", *([f"soft-capped at {e.softcap:g}"] if e.softcap is not None else [])]
     steps += [f"plus {BIAS_NAMES.get(e.bias, e.bias)} bias"] if e.bias is not None else []
-    mask = (*ours("mask: ", "dim"), *untrusted(describe_used(e.mask), "dim"))
+    used = msgspec.structs.replace(e.mask, used=e.layer_mask or e.mask.used)
+    mask = (*ours("mask: ", "dim"), *untrusted(describe_used(used), "dim"))
     yield from _title(4, f"scaled: {', '.join(steps)}; then masked", mask)
     yield from scaled_parts(e, axis, settings)
     yield from _check(e.check("scaled"))
