@@ -429,7 +429,7 @@ def _notes(changes: Sequence[Change]) -> list[str]:
     """Return what a reader must know of maps, and of tokens without counterpart."""
     heads = [head for change in changes for head in change.heads]
     if any(head.mass is not None for head in heads):
-        return ["maps replace matrices that are too large; --query ROWS compares those rows cell by cell"]
+        return ["maps replace the matrices; --query ROWS compares those rows cell by cell"]
     if not any(head.only_first or head.only_second for head in heads):
         return []
     return ["the weight of a token that only one side has counts as moved"]

@@ -252,6 +252,21 @@ def test_hostile_tokens_are_harmless(capsys):
     assert "\u202e" not in out
 
 
+@pytest.mark.parametrize(
+    ("options", "matrices"),
+    [([], False), (["--query", "1"], True), (["--key", "1"], True), (["The bank by the lake"], True)],
+)
+def test_a_map_that_was_asked_for_is_shown_for_each_side(capsys, options, matrices):
+    """The header says that values are pooled; beside selected rows, and of two texts, there was no map."""
+    code, out, err = run(capsys, TEXT, *STACK, *options, "--layer", "0", "--head", "1", "--pool", "3")
+    out = " ".join(out.split())
+    assert (code, err) == (0, "")
+    assert "values pooled" in out
+    assert out.count("3 × 3 map of token runs") == 2
+    assert ("difference" in out) == matrices
+    assert ("note maps replace the matrices; --query ROWS" in out) == (not matrices)
+
+
 def test_a_text_that_is_too_long_to_print_is_compared_through_maps(capsys):
     long = " ".join(f"w{i % 17}" for i in range(200))
     code, out, err = run(capsys, long, *STACK, "--layer", "0", "--head", "1")

@@ -198,8 +198,9 @@ def _change(sides: tuple[Side, Side], head: HeadChange, settings: DisplaySetting
     yield from _alone(sides, reports, head)
     yield from _partial(sides, head)
     yield Gap()
+    yield from _maps(sides, reports, head)
     if head.mass is not None:
-        yield from _pooled(sides, reports, head, head.mass)
+        yield from _moved_sources(reports[0].sources, head.mass, sides)
         return
     if not head.queries or not head.keys:
         others = settings.named("--query and --key", "query and key")
@@ -213,17 +214,14 @@ def _change(sides: tuple[Side, Side], head: HeadChange, settings: DisplaySetting
     yield from _moves(reports, head)
 
 
-def _pooled(
-    sides: tuple[Side, Side], reports: Sequence[TextReport], head: HeadChange, mass: Matrix
-) -> Iterator[ViewPart]:
-    """Present each side's map, and the sources whose weight changes most."""
-    for text, name, side in zip(reports, (head.first, head.second), sides, strict=True):
-        report = next(h for h in text.heads if selection_name(h) == name)
+def _maps(sides: tuple[Side, Side], reports: Sequence[TextReport], head: HeadChange) -> Iterator[ViewPart]:
+    """Present each side's map, where it has one: in place of matrices, or beside selected rows."""
+    for n, (text, side) in enumerate(zip(reports, sides, strict=True)):
+        report = _head_of(text, head, n)
         if report.pooled is not None:
             yield Paragraph(untrusted(side.label, "bold"))
             yield weight_map(text, report.pooled)
             yield Gap()
-    yield from _moved_sources(reports[0].sources, mass, sides)
 
 
 def _moved_sources(sources: Sequence[Token], mass: Matrix, sides: tuple[Side, Side]) -> Iterator[ViewPart]:
