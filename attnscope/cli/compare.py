@@ -17,7 +17,7 @@ from attnscope.cli.options import (
     precision_option,
     tolerance_option,
 )
-from attnscope.cli.selection_options import OverviewOptions, SelectionOptions
+from attnscope.cli.selection_options import STAGES, OverviewOptions, SelectionOptions, stage_option
 from attnscope.errors import UsageError
 from attnscope.selection import PRINTED, parse_unit
 
@@ -41,9 +41,26 @@ attnscope compare before.json after.json --tolerance 1e-5
 attnscope compare before.json after.json --relative 1e-3 --tolerance 1e-6 --layer 3 --format table
 """
 
+
+@dataclass(frozen=True, kw_only=True)
+class CompareSelectionOptions(SelectionOptions):
+    """What is compared.
+
+    Attributes:
+        stage: Stages that a tolerance judges, and that data has; None where the user left that to us.
+    """
+
+    stage: Annotated[
+        str | None,
+        stage_option(
+            "Stages that --tolerance compares and json has (tables show the weights)", f"; default: {STAGES}."
+        ),
+    ] = None
+
+
 Texts = repeatable(TextOptions, "text")
 Stacks = repeatable(ModelOptions, "model", "config", "adapter", "tokenizer")
-Selections = repeatable(SelectionOptions, "mask", "hide", "layer", "head")
+Selections = repeatable(CompareSelectionOptions, "mask", "hide", "layer", "head")
 Machines = repeatable(MachineOptions, "dtype", "engine")
 
 
@@ -100,7 +117,7 @@ def compare(
     with the bidirectional mask. Two saved reports (.json) are compared without a model; --layer, --head, --query,
     --key and --stage select from what they hold.
     """
-    from attnscope.cli.deliver import check_output, deliver, put
+    from attnscope.cli.deliver import check_output, deliver, is_table, put
 
     read = [name for names in vars(source).values() for name in (names if isinstance(names, list) else [names])]
     check_output(show, "compare", read)
@@ -108,12 +125,14 @@ def compare(
     groups = {
         "source": (TextOptions, source),
         "stack": (ModelOptions, stack),
-        "selection": (SelectionOptions, selection),
+        "selection": (CompareSelectionOptions, selection),
     }
     groups["machine"] = (MachineOptions, machine)
     for kind, group in groups.values():
         given |= several_values(kind, group)
     tolerance = _tolerance(judge)
+    if tolerance is None and is_table(show):
+        _check_shown(selection)
     if _are_reports(given):
         comparison = _saved(typer, given, selection, tolerance)
     else:
@@ -127,6 +146,13 @@ def compare(
             put(comparison, show, "verdict")
         if error := failure(comparison):
             raise error
+
+
+def _check_shown(selection: Any) -> None:
+    """Refuse stages that a table would leave out."""
+    if selection.stage not in (None, "weights"):
+        hint = "add --tolerance X or --format json, or remove --stage"
+        raise UsageError("tables show the weights; json and --tolerance have other stages", where="--stage", hint=hint)
 
 
 def _tolerance(judge: ToleranceOptions) -> "Tolerance | None":

@@ -12,7 +12,7 @@ from attnscope.masks.terms import TERMS, Own
 from attnscope.selection import POOL, PRINTED, parse_unit
 
 SELECT = "What to compute"
-_STAGES = "scores,masked,weights"
+STAGES = "scores,masked,weights"
 NUMBERS = "or numbers such as 3, 0,2,5-7 or -1 (the last)."
 AUTO_HEAD = (
     "auto picks the head with the most weight from --query on --key; without --key, the one whose weights depend most "
@@ -135,7 +135,7 @@ class SelectionOptions:
     stage: Annotated[
         str | None,
         stage_option(
-            "Stages to show", f"; default: {_STAGES}, or weights alone where these would fill more than a screen."
+            "Stages to show", f"; default: {STAGES}, or weights alone where these would fill more than a screen."
         ),
     ] = None
     top: Annotated[int, top_option("Contributors per token; 0 hides them.", lowest=0)] = 3
@@ -156,7 +156,7 @@ class SelectionOptions:
     @property
     def stages(self) -> tuple[str, ...]:
         """Stages whose matrices are kept."""
-        return () if self.stage == "none" else tuple((self.stage or _STAGES).split(","))
+        return () if self.stage == "none" else tuple((self.stage or STAGES).split(","))
 
     def masking(self) -> dict[str, Any]:
         """Return the fields of a RunConfig that say which keys a query sees."""

@@ -110,6 +110,29 @@ def test_both_engines_say_the_same(capsys):
     assert "verdict  passed: 75 cells of 1 head agree within 1e-05" in out
 
 
+@pytest.mark.parametrize("shown", [[], ["--format", "heat"], ["--output", "a.svg"], ["--output", "a.txt"]])
+@pytest.mark.parametrize("stage", ["masked", "weights,scores", "none"])
+def test_stages_that_a_table_does_not_show_are_refused(capsys, tmp_path, monkeypatch, shown, stage):
+    monkeypatch.chdir(tmp_path)
+    for sides in ([TEXT, *STACK], ["a.json", "b.json"]):
+        code, out, err = run(capsys, *sides, "--stage", stage, *shown)
+        assert (code, out) == (2, "")
+        assert "--stage: tables show the weights; json and --tolerance have other stages; add --tolerance X" in err
+    assert not list(tmp_path.iterdir())
+
+
+def test_stages_that_are_shown_are_not_refused(capsys):
+    one = [TEXT, *STACK, "--layer", "0", "--head", "0"]
+    code, out, err = run(capsys, *one, "--stage", "weights")
+    assert (code, err) == (0, "")
+    assert out == run(capsys, *one)[1]
+    code, out, _ = run(capsys, *one, "--stage", "scores", "--tolerance", "9", "--format", "table")
+    assert re.search("^scores  ", out, re.M)
+    code, out, err = run(capsys, *one, "--stage", "scores", "--format", "json")
+    (side, _) = json.loads(out)["sides"]
+    assert (code, list(side["report"]["texts"][0]["heads"][0]["stages"])) == (0, ["scores", "weights"])
+
+
 def test_without_any_stage_the_weights_are_judged(capsys):
     code, out, err = run(capsys, TEXT, *STACK, "--stage", "none", "--tolerance", "0.01")
     assert (code, out.count("weights  "), err.count("weights, query")) == (1, 1, 1)
