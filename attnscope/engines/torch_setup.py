@@ -2,6 +2,8 @@
 
 import gc
 import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -31,6 +33,29 @@ def import_torch(*, freeze: bool = True) -> None:
             gc.freeze()
         if was_on:
             gc.enable()
+
+
+@contextmanager
+def default_settings() -> Iterator[None]:
+    """Compute under torch's own defaults: float32, on the CPU, without autocast; afterwards those of the caller return.
+
+    Tensors are made in the default type, and autocast would round products that reports show as float32.
+    """
+    if "torch" not in sys.modules:  # nobody has set anything
+        yield
+        return
+    import torch
+
+    dtype = torch.get_default_dtype()
+    with ExitStack() as stack:
+        for kind in ("cpu", "cuda", "mps"):
+            if torch.is_autocast_enabled(kind):
+                stack.enter_context(torch.autocast(kind, enabled=False))
+        if torch.get_default_device().type != "cpu":
+            stack.enter_context(torch.device("cpu"))
+        stack.callback(torch.set_default_dtype, dtype)
+        torch.set_default_dtype(torch.float32)
+        yield
 
 
 def choose_device(name: str) -> "torch.device":

@@ -4,6 +4,7 @@ import random
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from threading import Event
 from time import sleep
 
@@ -127,6 +128,41 @@ def test_torch_keeps_its_number_of_threads_also_after_an_error(threads):
         assert torch.get_num_threads() == threads
     finally:
         torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        lambda: torch.autocast("cpu", dtype=torch.bfloat16),
+        lambda: torch.device("meta"),
+        lambda: default_dtype(torch.float64),
+        lambda: default_dtype(torch.bfloat16),
+    ],
+    ids=["autocast", "device", "float64", "bfloat16"],
+)
+def test_numbers_do_not_depend_on_what_the_caller_set_torch_to(setting):
+    """Nor on when: a model that is opened before, and one that is opened meanwhile."""
+    given = {"layer": "all", "head": "all"}
+    expected = attnscope.inspect(TEXTS[0], **given).to_json()
+    random = attnscope.inspect(TEXTS[0], config="multi-head", **given).to_json()
+    with attnscope.open_model() as model, setting():
+        before = torch.get_default_dtype(), torch.get_default_device(), torch.is_autocast_enabled("cpu")
+        assert model.inspect(TEXTS[0], **given).to_json() == expected
+        assert attnscope.inspect(TEXTS[0], **given).to_json() == expected
+        assert attnscope.inspect(TEXTS[0], config="multi-head", **given).to_json() == random
+        with pytest.raises(attnscope.AttnscopeError):
+            attnscope.inspect(TEXTS[0], layer=0, device="cuda:99")
+        assert (torch.get_default_dtype(), torch.get_default_device(), torch.is_autocast_enabled("cpu")) == before
+
+
+@contextmanager
+def default_dtype(dtype):
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
 
 
 def test_nothing_of_the_caller_is_frozen_out_of_the_garbage_collection():
