@@ -17,6 +17,7 @@ from attnscope.model.head_capture import LayerModules, attention_of, modules_of
 from attnscope.model.hooks import AttentionHooks
 from attnscope.model.masks import build_mask, intersect, padding_mask
 from attnscope.model.module_hooks import listening
+from attnscope.model.positions import same_rotation
 from attnscope.model.stack import BlockObserver, Stack
 from attnscope.model.tile import Recorder
 
@@ -174,7 +175,8 @@ class NativeContinuation:
 
     def logits(self, tokens: TokenTensors) -> Tensor:
         """Return the logits of the next token."""
-        if self._cache.length and self._sees_new_tokens(tokens.ids[0]):
+        seen, n = self._cache.length, tokens.ids[0].shape[1]
+        if seen and (self._sees_new_tokens(tokens.ids[0]) or not same_rotation(self._stack.config, seen, n)):
             self._cache = KeyValueCache()
         return self._stack.logits(self._stack.extend(tokens.ids, self._masks, self._cache))[0]
 

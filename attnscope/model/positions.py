@@ -144,6 +144,14 @@ def rotary_tables(
     return cos, sin
 
 
+def same_rotation(config: ModelConfig, n: int, longer: int) -> bool:
+    """Tell whether the first tokens of a text of n tokens are rotated as they are in a longer one."""
+    ropes = {config.rope_of(layer) for layer in range(config.n_layers)}
+    kept = (rope.scaling for rope in ropes if rope is not None)
+    limits = [one.original_max_positions for one in kept if one is not None and one.kind == "longrope"]
+    return all(limit is None or (n > limit) == (longer > limit) for limit in limits)
+
+
 def rotary_table(
     rope: Rope, width: int, n: int, length: int, device: torch.device, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor]:

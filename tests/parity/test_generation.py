@@ -27,11 +27,15 @@ from attnscope.planning.run_plan import make_plan
 from attnscope.report import Token
 from tests.analysis.test_predictions import SAMPLE
 from tests.helpers.architectures import write_tokenizer
-from tests.helpers.tiny_models import Row
+from tests.helpers.tiny_models import LONGROPE, Row, raise_weights
 from tests.parity.test_logits import CPU, SETTINGS, WITH_HEAD, open_native
 
 PROMPT = [3, 14, 15, 9, 26, 5, 35]
 NEW = 12
+PHI3 = {
+    "vocab_size": 60, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
+    "intermediate_size": 40, "max_position_embeddings": 48, "original_max_position_embeddings": 12, "pad_token_id": 0,
+}  # fmt: skip
 CAUSAL = [row for row in WITH_HEAD if "Masked" not in row.model.__name__ and "PreTraining" not in row.model.__name__]
 
 
@@ -57,6 +61,21 @@ def test_a_continuation_is_that_of_transformers(row: Row, tmp_path: Path) -> Non
         assert _continued(open_native(tmp_path), ends) == expected
     loaded = load_model(open_checkpoint(tmp_path), torch.float32)
     assert _continued(TransformersEngine(loaded, SETTINGS), ends) == expected
+
+
+@pytest.mark.parametrize("start", [11, 12])
+def test_a_text_that_outgrows_its_rotation_is_computed_again(start: int, tmp_path: Path) -> None:
+    """LongRoPE rotates every token otherwise beyond 12 tokens, also those that the cache holds."""
+    model = raise_weights(Row("phi3", hf.Phi3ForCausalLM, {**PHI3, **LONGROPE}).save(tmp_path))
+    model.save_pretrained(tmp_path)
+    loaded = load_model(open_checkpoint(tmp_path), torch.float32)
+    ids = [3, 14, 15, 9, 26, 5, 35, 8, 9, 7, 9, 3, 23, 8, 4, 6]
+    for growing in (open_native(tmp_path).continuation(), TransformersEngine(loaded, SETTINGS).continuation()):
+        for n in sorted({start, 12, 13, 14, 16}):
+            with torch.inference_mode():
+                expected = model(torch.tensor([ids[:n]])).logits[0, -1]
+            found = growing.logits(pad_texts([_tokens(ids[:n])], CPU))
+            torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
 
 
 def test_the_rows_are_of_different_kinds() -> None:

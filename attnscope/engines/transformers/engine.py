@@ -292,12 +292,22 @@ class TransformersContinuation:
     def logits(self, tokens: TokenTensors) -> Tensor:
         """Return the logits of the next token."""
         session = AttentionCapture(self._loaded.model, lambda part, module, inputs: _required(attend(inputs)))
+        longer = tokens.ids[0].shape[1]
+        if any(self._seen <= limit < longer for limit in _rotation_limits(self._loaded.model.config)):
+            self._cache, self._seen = None, 0  # its keys are rotated as those of a short text
         inputs = {"input_ids": tokens.ids[0][:, self._seen :], "attention_mask": tokens.real.long()}
         with torch.inference_mode(), capturing(session):
             made = self._loaded.predicting(**inputs, past_key_values=self._cache, use_cache=True)
         self._cache, self._seen = made.past_key_values, tokens.ids[0].shape[1]
         logits: Tensor = made.logits[0, -1].float()
         return logits
+
+
+def _rotation_limits(config: Any) -> set[int]:
+    """Return the lengths of text beyond which all tokens are rotated otherwise (LongRoPE)."""
+    table = getattr(config.get_text_config(), "rope_parameters", None) or {}
+    tables = [table, *(one for one in table.values() if isinstance(one, dict))]  # of each type of layer
+    return {one["original_max_position_embeddings"] for one in tables if one.get("rope_type") == "longrope"}
 
 
 def _check_sizes(inputs: AttentionInputs, expected: tuple[int, ...]) -> None:
