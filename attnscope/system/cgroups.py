@@ -9,8 +9,9 @@ MEMBERSHIP = Path("/proc/self/cgroup")
 def control_groups(controller: str) -> list[Path]:
     """List the folders of the groups that this process is in, all levels of them, for one controller.
 
-    Version 2 has one hierarchy for all controllers, version 1 one for each, in a folder of its name. Inside a container
-    the groups' names may be those outside, and its own group the root; so the roots are always among them.
+    Version 2 has one hierarchy for all controllers, version 1 one for each, in a folder of its name, or in one for
+    several of them with a link of each one's name. Inside a container the groups' names may be those outside, and its
+    own group the root; so the roots are always among them.
 
     Args:
         controller: `cpu` or `memory`.
@@ -24,7 +25,7 @@ def control_groups(controller: str) -> list[Path]:
         _, controllers, name = (*line.split(":", 2), "", "")[:3]
         if controllers and controller not in controllers.split(","):
             continue
-        hierarchy = ROOT / controllers  # version 2 names none; of version 1, `cpu,cpuacct` is a folder
+        hierarchies = (ROOT / controllers, ROOT / controller) if controllers else (ROOT,)  # version 2 names none
         inner = Path(name.strip("/"))
-        folders += [hierarchy / part for part in (inner, *inner.parents)]
+        folders += [hierarchy / part for hierarchy in hierarchies for part in (inner, *inner.parents)]
     return list(dict.fromkeys(folders))

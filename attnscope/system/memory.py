@@ -13,6 +13,7 @@ _PROC = Path("/proc")
 def available_memory() -> int:
     """Count the bytes that this process may still take: MemAvailable, or less where the cgroup allows less.
 
+    Both count cached pages of files as free, such as those of a checkpoint that was read: the system drops them first.
     On other systems than Linux, this is all memory of the machine, if the system reports it.
     """
     try:
@@ -26,10 +27,21 @@ def available_memory() -> int:
             ("memory.limit_in_bytes", "memory.usage_in_bytes"),
         ):
             try:
-                free.append(int((folder / limit).read_text()) - int((folder / used).read_text()))
+                most, taken = (int((folder / name).read_text()) for name in (limit, used))
+                free.append(most - max(0, taken - _cached_pages(folder)))
             except (OSError, ValueError):
                 continue  # another version of control groups, or "max"
     return max(0, min(free)) if free else _machine_memory()
+
+
+def _cached_pages(folder: Path) -> int:
+    """Count the bytes of files that the system caches in a control group's name; 0 where it does not say."""
+    try:
+        stat = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
+    except (OSError, ValueError):
+        return 0
+    names = ("active_file", "inactive_file")  # version 1 has those of inner groups, too, only in its totals
+    return sum(int(stat.get(f"total_{name}", stat.get(name, 0))) for name in names)
 
 
 def resident_memory() -> int:

@@ -70,3 +70,37 @@ def test_the_memory_of_a_group_counts(tmp_path, folder, limit, used):
     (group / used).write_text("400000\n")
     (tmp_path / "member").write_text(f"3:{folder}:/job\n")
     assert available_memory() == 600_000
+
+
+@pytest.mark.parametrize(
+    ("folder", "limit", "used", "stat"),
+    [
+        ("", "memory.max", "memory.current", "anon 100000\ninactive_file 250000\nactive_file 50000\nfile 320000\n"),
+        (
+            "memory",
+            "memory.limit_in_bytes",
+            "memory.usage_in_bytes",
+            "inactive_file 7\nactive_file 7\ntotal_inactive_file 250000\ntotal_active_file 50000\n",
+        ),
+    ],
+)
+def test_cached_pages_of_files_are_free_in_a_group_too(tmp_path, folder, limit, used, stat):
+    """A container that has read a checkpoint of its own size can run it again."""
+    group = tmp_path / folder
+    group.mkdir(exist_ok=True)
+    (group / limit).write_text("1000000\n")
+    (group / used).write_text("400000\n")
+    (group / "memory.stat").write_text(stat)
+    assert available_memory() == 900_000
+    (group / "memory.stat").write_text("not numbers of any kind\n")
+    assert available_memory() == 600_000
+
+
+def test_a_hierarchy_whose_folder_has_another_name_than_its_controllers(tmp_path):
+    """Some systems write `cpuacct,cpu` for what is mounted as `cpu,cpuacct`, with a link for each controller."""
+    inner = tmp_path / "cpu" / "user" / "job"
+    inner.mkdir(parents=True)
+    (inner / "cpu.cfs_quota_us").write_text("150000")
+    (inner / "cpu.cfs_period_us").write_text("100000")
+    (tmp_path / "member").write_text("4:cpuacct,cpu:/user/job\n")
+    assert count_threads() == 1
