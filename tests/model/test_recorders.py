@@ -169,7 +169,7 @@ def _entropy(row: list[float]) -> float:
 @given(cases(), st.data())
 def test_rows_equal_their_formulas(case: Case, data: st.DataObject) -> None:
     _, n_heads, n_queries, n_keys = case.sizes
-    heads, rows, sources = some(data, n_heads), some(data, n_queries), case.sources
+    heads, rows, sources = data.draw(st.permutations(some(data, n_heads))), some(data, n_queries), case.sources
     recorder, whole = RowRecorder(heads, rows, sources), MatrixRecorder(["weights"], heads, rows, range(n_keys))
     run(case, recorder, whole)
     special, real = sources.special.tolist(), sources.real.tolist()
@@ -194,6 +194,26 @@ def test_rows_equal_their_formulas(case: Case, data: st.DataObject) -> None:
                     expected = dict.fromkeys(expected, math.nan)
                 found = {name: float(kept[b, h, r]) for name, kept in recorder.recorded.items()}
                 assert found == pytest.approx(expected, abs=1e-5, nan_ok=True)
+
+
+@pytest.mark.parametrize("heads", [[0, 3, 2], [0, 3, 2, 1], [3, 2, 1, 0]])
+@pytest.mark.parametrize("tile", [2 * 5 * 6, 1])
+def test_heads_of_cross_attention_are_written_to_their_places_in_any_order(heads: list[int], tile: int) -> None:
+    """A tile has two of them, which may be apart in the recorder; of cross-attention, some statistics are undefined."""
+    q, k, v = torch.randn(1, 4, 5, 3), torch.randn(1, 4, 6, 3), torch.randn(1, 4, 6, 3)
+    real = torch.ones(1, 6, dtype=torch.bool)
+    recorder, whole = (
+        RowRecorder(heads, range(5), key_tokens(~real, real, same=False)),
+        MatrixRecorder(["weights"], heads, range(5), range(6)),
+    )
+    inputs = AttentionInputs(0, q, k, v, AttentionSpec(0.6, Bidirectional()))
+    attend(inputs, [recorder, whole], need_output=False, tile_elements=tile)
+    weights = (0.6 * q @ k.mT).softmax(-1)[:, heads]
+    close(whole.compute()["weights"], weights)
+    close(recorder.recorded["first"], weights[..., 0])
+    close(recorder.recorded["other"], weights[..., 1:].sum(-1))
+    close(recorder.recorded["entropy"], -(weights * weights.log2()).sum(-1))
+    assert recorder.recorded["self"].isnan().all()
 
 
 @pytest.mark.parametrize(

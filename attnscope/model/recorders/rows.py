@@ -13,7 +13,7 @@ from attnscope.model.inputs import AttentionSpec
 from attnscope.model.matmul import matmul_transposed, sums_of_products
 from attnscope.model.recorders.base import BaseRecorder, KeyTokens
 from attnscope.model.recorders.diagonal import diagonal_band
-from attnscope.model.tile import Tile, Workspace, as_slice
+from attnscope.model.tile import Tile, Workspace
 from attnscope.report.row_statistics import ROW_STATISTICS, STATISTICS, WITHIN
 
 _LOWEST = -1e9  # finite where not allowed, too: the weight there is 0
@@ -46,7 +46,9 @@ class RowRecorder(BaseRecorder):
         self._kinds = {"content": sources.content()} | kinds
         shape = (sources.special.shape[0], len(self.heads), len(self.rows))
         self._all = torch.full((len(self.names), *shape), torch.nan, device=sources.special.device)
-        self.recorded: dict[str, Tensor] = dict(zip(self.names, self._all, strict=True))
+        known = [one.name for one in self._statistics]  # they come first, so that a tile's are written through a slice
+        stored = dict(zip([*known, *(name for name in self.names if name not in known)], self._all, strict=True))
+        self.recorded: dict[str, Tensor] = {name: stored[name] for name in self.names}
         self.sink: Tensor | None = None
         self.fully_masked = torch.zeros(shape[0], shape[2], dtype=torch.bool, device=sources.special.device)
         self._making = Lock()
@@ -82,8 +84,7 @@ class RowRecorder(BaseRecorder):
         values = overlap.select_rows(found)  # (statistics, B, h, r)
         if fully_masked is not None:
             values = values.masked_fill(fully_masked, torch.nan)
-        at = [self.names.index(one.name) for one in self._statistics]
-        self._all[as_slice(at), :, overlap.index, overlap.rows] = values
+        self._all[: len(values), :, overlap.index, overlap.rows] = values
 
 
 class _TileRows:
