@@ -48,6 +48,7 @@ class ModelSource:
         layerwise: Whether its weights can be read layer by layer, because they are not in memory yet.
         mask_known: Whether the config determines the mask of each layer; otherwise only running the model shows it.
         dense_masks: Running it makes masks of the size (texts, tokens, tokens).
+        dense_biases: How many biases of the size (heads, tokens, tokens) it holds at once while it runs.
         tokenizer_name: Tokenizer that the user named instead of the model's own; None if none.
         tokenizer_files: Name and size in bytes of the files of a tokenizer that `folder` does not list.
         ignored_keys: Keys of its config.json that were ignored, because nobody reads them or the user wanted it.
@@ -74,6 +75,7 @@ class ModelSource:
     layerwise: bool = True
     mask_known: bool = True
     dense_masks: bool = False
+    dense_biases: int = 0
     tokenizer_name: str | None = None
     tokenizer_files: dict[str, int] = field(default_factory=dict)
     ignored_keys: tuple[str, ...] = ()

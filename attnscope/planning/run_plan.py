@@ -15,6 +15,7 @@ from attnscope.masks.terms import Hidden, MaskTerm, MatrixFile, Own
 from attnscope.planning.attribution_plan import count_cells
 from attnscope.planning.estimate import MemoryDemand, estimate_memory
 from attnscope.planning.memory import (
+    DTYPE_BYTES,
     MEMORY_HINT,
     MemoryLimit,
     cache_bytes,
@@ -30,6 +31,8 @@ from attnscope.system.threads import count_threads
 
 if TYPE_CHECKING:
     import numpy as np
+
+_DISTANCES, _BUCKETS = 48, 16  # bytes of a pair of positions while transformers sorts distances into buckets, and after
 
 
 @dataclass(frozen=True)
@@ -185,6 +188,9 @@ def _bytes_needed(run: RunConfig, source: ModelSource, asked: MemoryDemand, more
         need["weights"] = 0  # they are in memory already
     if source.dense_masks:
         need["masks"] = 2 * 5 * asked.batch * asked.tokens**2  # as bool and as float
+    if source.dense_biases:
+        bias = source.dense_biases * source.config.n_heads * DTYPE_BYTES[run.dtype]
+        need["position bias"] = max(_DISTANCES, bias + _BUCKETS) * asked.tokens**2  # texts share it
     return need | {name: need.get(name, 0) + size for name, size in more.items()}
 
 

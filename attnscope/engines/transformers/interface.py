@@ -16,6 +16,7 @@ from attnscope.masks.terms import Bidirectional, Mask
 from attnscope.model.inputs import AttentionInputs, AttentionSpec
 
 NAME = "attnscope"  # our name in the attention interface of `transformers`
+RELATIVE = "relative position"  # name of a bias for every pair of positions
 _CROSS = re.compile(r"(?i)\.(encoder_?attn|encdecattention|cross_?attn|cross_?attention|encoder_attention)\b")
 _OUT = re.compile(r"o_proj|out_proj|c_proj|o|Wo|out_lin|dense|output\.dense")
 # Arguments that models pass along, and that eager attention ignores as well, or uses as we do.
@@ -143,7 +144,7 @@ class AttentionCapture:
             mask=given or Bidirectional(),
             softcap=cap,
             bias=_sum(parts) if parts else None,
-            bias_name="relative position" if position is not None else "position" if parts else None,
+            bias_name=RELATIVE if position is not None else "position" if parts else None,
             sinks=sinks,
         )
 

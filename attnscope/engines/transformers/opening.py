@@ -167,8 +167,16 @@ def _source(
         layerwise=False,
         mask_known=False,
         dense_masks=True,
+        dense_biases=_count_biases(loaded, chosen),
         predicts=loaded.predicts,
     )
+
+
+def _count_biases(loaded: "TransformersModel", chosen: str) -> int:
+    """Count the biases for pairs of positions; a decoder's is there beside one of zeros for the other half (T5)."""
+    if not any(part.position_bias for part in loaded.parts.values()):
+        return 0
+    return 2 if chosen in ("decoder", "cross") else 1
 
 
 def _config(loaded: "TransformersModel", chosen: str) -> ModelConfig:

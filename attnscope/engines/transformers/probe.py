@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attnscope.engines.transformers.interface import AttentionCapture, capturing
+from attnscope.engines.transformers.interface import RELATIVE, AttentionCapture, capturing
 from attnscope.engines.transformers.model_class import first_line
 from attnscope.errors import AttnscopeError
 from attnscope.model.attention import attend
@@ -27,6 +27,7 @@ class ModelPart:
         d_value: Width of a value.
         scale: Factor on q·k in the first layer.
         has_projection: The output projection of every layer was found.
+        position_bias: A layer adds a bias for every pair of positions (T5).
     """
 
     n_layers: int
@@ -36,6 +37,7 @@ class ModelPart:
     d_value: int
     scale: float
     has_projection: bool
+    position_bias: bool
 
 
 def no_attention_interface(family: str, where: str | Path) -> AttnscopeError:
@@ -86,7 +88,8 @@ def _facts(calls: list[tuple[AttentionInputs, bool]], n_layers: int, where: str 
         raise AttnscopeError("its layers have different numbers of heads", where=where)
     first = calls[0][0]
     heads, groups, width, value = first.q.shape[1], first.k.shape[1], first.q.shape[-1], first.v.shape[-1]
-    return ModelPart(n_layers, heads, groups, width, value, first.spec.scale, all(projects for _, projects in calls))
+    projects, biased = all(found for _, found in calls), any(c.spec.bias_name == RELATIVE for c, _ in calls)
+    return ModelPart(n_layers, heads, groups, width, value, first.spec.scale, projects, biased)
 
 
 def max_text_length(model: Any, config: Any) -> int | None:

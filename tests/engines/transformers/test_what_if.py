@@ -1,16 +1,20 @@
 """Other masks, other ways of ranking, and the forms in which a mask may come, under the transformers engine."""
 
+import msgspec
 import numpy as np
 import pytest
 import torch
 from torch import nn
 from transformers import CONFIG_MAPPING, AutoModel
 
+from attnscope.config import RunConfig, TextInput
+from attnscope.engines.opening import open_source
 from attnscope.engines.transformers import interface
 from attnscope.engines.transformers.engine import describe_allowed
 from attnscope.errors import AttnscopeError
 from attnscope.masks.terms import Bidirectional
 from attnscope.model.attention import attend
+from attnscope.planning.run_plan import make_plan, required_memory
 from tests.helpers.transformers_runs import SOURCE, run
 
 
@@ -72,6 +76,23 @@ def test_a_bias_is_named_where_there_is_one(folders, part, bias):
     """T5 hands one of zeros to the attention between its halves."""
     (text, _) = run(folders("t5"), part=part, context=SOURCE if part == "cross" else None).texts
     assert {head.bias for head in text.heads} == {bias}
+
+
+@pytest.mark.parametrize(("part", "count"), [("encoder", 1), ("decoder", 2), ("cross", 2)])
+def test_a_bias_for_every_pair_of_positions_is_in_the_memory_estimate(folders, part, count):
+    """Against the size of the tensor that T5 makes; attention between its halves has one of zeros as large."""
+    texts = (TextInput("the bank " * 40, context=None if part == "encoder" else "the river " * 30),)
+    asked = RunConfig(texts, model=str(folders("t5")), engine="transformers", part=part)
+    source = open_source(asked, texts)
+    plan = make_plan(asked, source)
+    n = len(plan.text_plans[0].tokens)
+    table = next(m for name, m in source.load(1, None, "cpu").module.named_modules() if "attention_bias" in name)
+    made = table(torch.zeros(n, n, dtype=torch.int64))  # (T, T, H)
+    assert required_memory(plan)["position bias"] >= count * made.nbytes
+    with pytest.raises(AttnscopeError, match=r"position bias \d"):
+        make_plan(msgspec.structs.replace(asked, max_memory=sum(required_memory(plan).values()) - 1), source)
+    plain = msgspec.structs.replace(asked, model=str(folders("bert")), part=None, texts=(TextInput("the bank"),))
+    assert "position bias" not in required_memory(make_plan(plain, open_source(plain, plain.texts)))
 
 
 def test_a_mask_that_no_expression_says():
