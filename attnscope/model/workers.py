@@ -52,7 +52,8 @@ def run_parts(parts: Iterator[Part], compute: Callable[[Part, int], list[Deferre
 
     futures: list[Future[None]] = []
     try:
-        futures = [_pool(n_threads).submit(work, number) for number in range(n_threads)]
+        for number in range(n_threads):
+            futures.append(_pool(n_threads).submit(work, number))
         for future in futures:
             future.result()
     finally:  # a signal may have interrupted the wait; no thread may write after that

@@ -2,13 +2,14 @@
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 
 import pytest
 import torch
 
 from attnscope.masks.terms import Bidirectional
-from attnscope.model import attention
+from attnscope.model import attention, workers
 from attnscope.model.inputs import AttentionInputs, AttentionSpec
 from attnscope.model.workers import Deferred, run_parts
 
@@ -141,3 +142,25 @@ def test_a_layer_is_worth_all_threads_from_262144_cells_on(
         q, k = torch.empty(1, 8, queries, 2, device=device), torch.empty(1, 8, n_keys, 2, device=device)
         inputs = AttentionInputs(0, q, k, k, AttentionSpec(1.0, Bidirectional()))
         assert attention._threads(inputs, range(heads), rows) == expected
+
+
+def test_no_thread_computes_after_an_interruption_while_they_were_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    pool, began, ended = workers._pool(2), threading.Event(), list[int]()
+
+    class Interrupted:
+        def submit(self, work: Callable[[int], None], number: int) -> Future[None]:
+            if number:
+                assert began.wait(10)
+                raise KeyboardInterrupt
+            return pool.submit(work, number)
+
+    def compute(part: int, thread: int) -> list[Deferred]:
+        began.set()
+        time.sleep(0.2)
+        ended.append(part)
+        return []
+
+    monkeypatch.setattr(workers, "_pool", lambda count: Interrupted())
+    with pytest.raises(KeyboardInterrupt):
+        workers.run_parts(iter(range(5)), compute, 2)
+    assert ended == [0]
