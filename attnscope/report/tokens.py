@@ -1,7 +1,10 @@
 """A token of a text, as plain data."""
 
 import re
+import unicodedata
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from typing import Literal
 
 import msgspec
 
@@ -38,6 +41,9 @@ class Token(msgspec.Struct, frozen=True):
 
 PADDING = Token(0, "(padding)", "(pad)", special=True)  # fills up a text to the length of the longest
 _IDEOGRAPH = "[\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]"  # written without spaces between words
+_JOINERS = "\u200c\u200d"  # zero-width (non-)joiners, as in Persian words
+_BYTES = "<([89A-F][0-9A-F](?: [89A-F][0-9A-F])*)>"  # how pieces.byte_fragment shows bytes
+_LONGEST_CHARACTER = 4  # bytes of UTF-8
 _WORD = rf"{_IDEOGRAPH}|(?:(?!{_IDEOGRAPH})\S)+"  # compiled where it is needed: that takes milliseconds
 
 
@@ -93,9 +99,45 @@ def continues(tokens: Sequence[Token], position: int) -> bool:
     before = tokens[position - 1] if position else None
     if before is None or before.special or not before.text:
         return False
-    touch = token.start is not None and (before.segment, before.end) == (token.segment, token.start)
-    edge = before.text[-1] + token.text[0]
-    return touch and edge.isalnum() and re.search(_IDEOGRAPH, edge) is None
+    if token.start is None or before.start is None or before.end is None or before.segment != token.segment:
+        return False
+    if before.start <= token.start < before.end:  # bytes of one character, or what a normalizer makes of it
+        return True
+    if before.end != token.start:
+        return False
+    edge = (_character(tokens, position - 1, -1), _character(tokens, position, 1))
+    return all(map(_is_in_word, edge)) and re.search(_IDEOGRAPH, "".join(edge)) is None
+
+
+def _is_in_word(character: str) -> bool:
+    """Tell whether a character is a letter, a digit, an accent or vowel sign of its own, or an invisible joiner."""
+    return character.isalnum() or character in _JOINERS or unicodedata.category(character)[0] == "M"
+
+
+def _character(tokens: Sequence[Token], position: int, step: Literal[1, -1]) -> str:
+    """Return the first character of a token (step 1), or the last one (step -1).
+
+    One that several tokens spell as bytes is put together from them.
+    """
+    raw = b""
+    while 0 <= position < len(tokens) and len(raw) < _LONGEST_CHARACTER:
+        here = _edge_bytes(tokens[position], step)
+        if not here:
+            break
+        raw = raw + here if step > 0 else here + raw
+        for length in range(1, _LONGEST_CHARACTER + 1):
+            with suppress(UnicodeDecodeError):
+                return (raw[:length] if step > 0 else raw[-length:]).decode()
+        position += step
+    return tokens[position].text[0 if step > 0 else -1] if not raw else "\ufffd"
+
+
+def _edge_bytes(token: Token, step: Literal[1, -1]) -> bytes:
+    """Return the bytes that a token begins or ends with and shows as `<F0 9F>`, part of a character; else none."""
+    if token.text[0 if step > 0 else -1] != "<>"[step < 0] or token.text in token.piece:
+        return b""
+    found = re.match(_BYTES, token.text) if step > 0 else re.search(rf"{_BYTES}$", token.text)
+    return bytes.fromhex(found[1]) if found else b""
 
 
 def spell_piece(tokens: Sequence[Token], position: int) -> str:
@@ -103,6 +145,22 @@ def spell_piece(tokens: Sequence[Token], position: int) -> str:
     token = tokens[position]
     mark = CONTINUES[not _is_wordpiece(token)] if continues(tokens, position) else ""
     return mark + (token.text or token.piece)
+
+
+def spell_word(tokens: Sequence[Token], word: Sequence[int]) -> str:
+    """Return what the tokens of a word spell together; characters of which each has some bytes are whole."""
+    try:
+        return b"".join(map(_as_bytes, (tokens[position] for position in word))).decode()
+    except UnicodeError:  # its first or last bytes are not among them
+        return "".join(tokens[position].text or tokens[position].piece for position in word)
+
+
+def _as_bytes(token: Token) -> bytes:
+    text = token.text or token.piece
+    if text in token.piece:
+        return text.encode()
+    parts = re.split(_BYTES, text)
+    return b"".join(bytes.fromhex(part) if n % 2 else part.encode() for n, part in enumerate(parts))
 
 
 def _is_wordpiece(token: Token) -> bool:

@@ -1,6 +1,7 @@
 """Weights between words, each recomputed from the weights between tokens."""
 
 import re
+import unicodedata
 from itertools import product
 
 import numpy as np
@@ -8,11 +9,13 @@ import pytest
 
 from attnscope.cli import main
 from attnscope.report import Token
-from attnscope.report.tokens import continues, group_words, spell_piece
+from attnscope.report.tokens import continues, group_words, spell_piece, spell_word
 from attnscope.selection import parse_positions
+from attnscope.tokenization.hugging_face import load_tokenizer
 from attnscope.views.presentation import parts, present
 from tests.helpers.sample_reports import causal, report, text_report
 from tests.helpers.screens import draw, read_tables
+from tests.helpers.tokenizer_files import content, write
 
 PIECES = ["[CLS]", "the", "un", "##believ", "##able", "ri", "·ver", ",", "ran", "[SEP]"]  # `·`: no blank before it
 WORDS = [[0], [1], [2, 3, 4], [5, 6], [7], [8], [9]]
@@ -46,6 +49,31 @@ def test_a_piece_that_goes_on_with_a_word_says_so():
 def test_ideographs_marks_and_what_follows_a_blank_start_words(text):
     spelled = [Token(i, c, c, i, i + 1) for i, c in enumerate(text) if c != " "]
     assert not any(continues(spelled, i) for i in range(len(spelled)))
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "words"),
+    [
+        ("byte-level", "naïve cafe\u0301s", ["naïve", "cafe\u0301s"]),
+        ("byte-level", "привет мир", ["привет", "мир"]),
+        ("byte-level", "हिन्दी में", ["हिन्दी", "में"]),
+        ("byte-level", "می\u200cخواهم", ["می\u200cخواهم"]),
+        ("byte-level", "don’t… 👍", ["don", "’", "t", "…", "👍"]),
+        ("byte-level", "日本語 テスト", ["日", "本", "語", "テスト"]),
+        ("byte-level", "a<C3>", ["a", "<", "C3", ">"]),
+        ("byte-fallback", "naïve é!", ["naïve", "é", "!"]),
+        ("byte-level with NFKC", "ﬁve", ["ﬁve"]),
+    ],
+)
+def test_words_of_any_script_are_whole_whatever_their_pieces_are(kind, text, words, tmp_path):
+    found = load_tokenizer(write(tmp_path, content(kind))).encode(text)
+    groups = group_words(found, range(len(found)))
+    spans = [(min(found[p].start for p in word), max(found[p].end for p in word)) for word in groups
+             if any(found[p].text != "␣" for p in word)]  # fmt: skip
+    assert [text[start:end] for start, end in spans] == words
+    normal = [unicodedata.normalize("NFKC", word) if "NFKC" in kind else word for word in words]
+    assert [word for word in (spell_word(found, word) for word in groups) if word != "␣"] == normal
+    assert spell_word(found, groups[0][:1]) == found[0].text  # a part of it
 
 
 @pytest.mark.parametrize("case", ["whole", "window", "sink", "masked", "left out"])

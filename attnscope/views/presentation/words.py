@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from attnscope.report import HeadReport, Matrix, TextReport, Token
-from attnscope.report.tokens import group_words
+from attnscope.report.tokens import group_words, spell_word
 from attnscope.views.presentation.axes import Axis, ranked_out, source_kind, with_sink
 from attnscope.views.presentation.contributors import LITTLE, rest_of
 from attnscope.views.presentation.numbers import digits_for, texts
@@ -104,7 +104,7 @@ def _axis(kind: str, tokens: Sequence[Token], words: Sequence[Sequence[int]]) ->
     """Return the axis of words, each at the position of its first piece."""
     names = [
         Span(
-            "".join(tokens[p].text or tokens[p].piece for p in word),
+            spell_word(tokens, word),
             origin="unknown token" if any(tokens[p].unknown for p in word) else "token",
         )
         for word in words
