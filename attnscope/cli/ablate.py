@@ -27,6 +27,7 @@ from attnscope.cli.selection_options import (
     query_option,
     top_option,
 )
+from attnscope.errors import UsageError
 from attnscope.views.formats import endings
 
 _CUT = "What to cut"
@@ -184,6 +185,8 @@ def ablate(
     from attnscope.views.presentation.heads import Listing
 
     check_output(show, "ablate" if asked.each is None else "effects", [source.file])
+    if asked.top is not None and asked.each is None:
+        raise UsageError("applies only to --each", where="--top", hint="remove it: --cut shows all that it changes")
     narrowed = {name: getattr(asked, name) for name in ("layer", "head", "query", "key")}
     selection = SelectionOptions(**vars(masking), **narrowed)
     run = run_config(read_texts(source, quiet=show.quiet), stack, selection, machine, window=None)

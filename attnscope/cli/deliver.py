@@ -161,6 +161,7 @@ def console(color: str) -> "Console":
         width=_width(),
         color_system=None if plain else "auto",
         force_terminal=not plain,
+        no_color=plain,  # otherwise, rich lets NO_COLOR take the colours of --color always
         markup=False,
         emoji=False,
         highlight=False,

@@ -58,8 +58,8 @@ def _from_npy(path: Path) -> Any:
     import numpy as np
 
     try:
-        return np.load(io.BytesIO(read_file(path, cap=_CAP)), allow_pickle=False)
-    except (ValueError, EOFError, SyntaxError) as e:
+        return np.lib.format.read_array(io.BytesIO(read_file(path, cap=_CAP)), allow_pickle=False)
+    except (ValueError, EOFError, SyntaxError, TypeError, OverflowError, MemoryError) as e:  # the last of a wrong shape
         raise AttnscopeError(f"is not a NumPy array: {e}", where=path, hint=_HINT) from e
 
 

@@ -149,3 +149,8 @@ def test_results_have_labels():
 def test_python_refuses_what_does_not_fit(options, said):
     with pytest.raises(attnscope.AttnscopeError, match=said):
         attnscope.ablate(TEXT, **options)
+
+
+def test_a_list_of_what_is_cut_alone_is_not_asked_of_a_cut(capsys):
+    assert main(["ablate", TEXT, "--cut", "L0H0", "--top", "3"]) == 2
+    assert "--top: applies only to --each; remove it" in capsys.readouterr().err

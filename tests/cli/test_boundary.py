@@ -341,8 +341,10 @@ def test_colour_on_a_terminal(env, args, colour):
     assert (b"\x1b[" in out) == colour
 
 
-def test_always_colours_a_pipe(attnscope):
-    assert b"\x1b[" in attnscope("fine", "run", TEXT, "--color", "always").stdout
+@pytest.mark.parametrize("env", [{}, {"NO_COLOR": "1"}])
+def test_always_colours_a_pipe(attnscope, env):
+    out = attnscope("fine", "run", TEXT, "--color", "always", env=env).stdout
+    assert re.search(rb"\x1b\[[0-9;]*4[0-7]", out)  # a background, not bold letters alone
 
 
 def test_progress_on_a_terminal():

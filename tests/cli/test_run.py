@@ -256,7 +256,9 @@ def test_what_is_left_out_is_on_no_screen_and_in_json_that_fits_the_schema(tmp_p
         assert load_file(target)["top.keys"].shape == (1, 1, *found.top.keys.shape)
 
 
-@pytest.mark.parametrize("command", [["run"], ["compare"]])
+@pytest.mark.parametrize(
+    "command", [["run"], ["compare"], ["explain", "--query", "bank"], ["heads"], ["ablate", "--cut", "L0H0"]]
+)
 def test_an_output_that_is_the_input_is_refused(command, tmp_path, capsys):
     texts = tmp_path / "texts.txt"
     texts.write_text("The bank by the river\n")

@@ -1,3 +1,4 @@
+import io
 import json
 import re
 from pathlib import Path
@@ -40,6 +41,17 @@ def test_what_is_no_boolean_matrix_is_refused(tmp_path, name, matrix, said):
     assert str(tmp_path / name) in str(error.value)
 
 
+def _npz():
+    file = io.BytesIO()
+    np.savez(file, mask=MATRIX)
+    return file.getvalue()
+
+
+def _npy(shape):
+    header = f"{{'descr': '|b1', 'fortran_order': False, 'shape': {shape}, }}\n".encode()
+    return b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header + b"\x01" * 9
+
+
 @pytest.mark.parametrize(
     ("name", "data", "said"),
     [
@@ -48,6 +60,10 @@ def test_what_is_no_boolean_matrix_is_refused(tmp_path, name, matrix, said):
         ("m.json", b"{}", "is not a list of rows"),
         ("m.npy", b"\x93NUMPY\x01\x00", "is not a NumPy array"),
         ("m.npy", b"", "is not a NumPy array"),
+        ("m.npy", b"PK\x03\x04 cut off", "is not a NumPy array"),
+        ("m.npy", _npz(), "is not a NumPy array"),
+        ("m.npy", _npy("(1099511627776, 1024)"), "is not a NumPy array"),
+        ("m.npy", _npy("(None, 3)"), "is not a NumPy array"),
         ("m.safetensors", b"12345678", "is not safetensors"),
     ],
 )
