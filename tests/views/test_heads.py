@@ -152,6 +152,19 @@ def test_a_contact_sheet_draws_where_the_weight_is():
     assert colour.count("▀") == 2 * 5 * 18
 
 
+def test_thumbnails_offer_what_they_leave_out_and_no_option_that_changes_nothing():
+    offered = draw(sheet(2, 5, 6), 120, format="heat").rpartition("more ")[2]
+    assert "--layer N" in offered
+    assert "--top" not in offered
+    assert "--stage" not in offered
+
+
+def test_words_are_merged_in_pictures_of_many_heads():
+    made = sheet(2, 5, 6)
+    shown = draw(made, 200, format="heat", words=True)
+    assert shown.count("between words: summed over") == len(made.texts[0].heads)
+
+
 def test_the_other_measure_is_offered():
     entropy = replace(measured(), measure="entropy")
     assert "more     --measure entropy · " in draw(measured(), 120)

@@ -12,7 +12,7 @@ from rich.cells import cell_len
 
 from attnscope.report import STAGES
 from attnscope.system.escape import escape_control
-from tests.helpers.sample_reports import HOSTILE, bank, causal, report, sized, text_report, tokens
+from tests.helpers.sample_reports import HOSTILE, bank, causal, report, sized, text_report, tokens, words
 from tests.helpers.screens import draw, read_number, read_tables
 
 WIDTHS = [20, 33, 40, 120, 100_000]
@@ -229,6 +229,15 @@ def test_whatever_the_tokens_every_cell_can_be_read_back(spelled, width, precisi
         else:
             digits, _, power = cell.partition("e")
             assert abs(read_number(cell) - value) <= 0.5001 * 10.0 ** (int(power or 0) - len(digits.partition(".")[2]))
+
+
+def test_weights_with_exponents_are_whole_where_columns_are_moved_together():
+    made = report(text_report(tokens(words(30))))
+    stages = made.texts[0].heads[0].stages
+    stages.clear()
+    stages["weights"] = np.linspace(1e-7, 9e-7, 900, dtype=np.float32).reshape(30, 30)
+    for width in range(200, 300, 10):
+        assert re.findall(r"\de-0(?!7)", draw(made, width)) == []
 
 
 @pytest.mark.parametrize("format", ["table", "heat"])

@@ -229,8 +229,18 @@ def notes(notes: Iterable[str]) -> Facts:
     return Facts([("note", note(said)) for said in notes])
 
 
-def more_of_report(report: Report, settings: DisplaySettings) -> Iterator[ViewPart]:
-    """Name the options that show what the parts of a report do not."""
+def more_of_report(report: Report, settings: DisplaySettings, *, thumbnails: bool = False) -> Iterator[ViewPart]:
+    """Name the options that show what the parts of a report do not.
+
+    Args:
+        report: The report.
+        settings: Whose options are named.
+        thumbnails: Whether heads are thumbnails, which have weights alone.
+    """
+    if thumbnails:
+        more = ["--layer N (stages and contributors)", "--query WORD", "--format json (every digit)"]
+        yield from more_options(more, settings)
+        return
     if any(text.flows for text in report.texts):
         yield from more_options(["--layer LAYERS", "--query WORD", "--top K", "--format json (every digit)"], settings)
         return

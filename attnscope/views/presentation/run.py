@@ -32,16 +32,17 @@ def present_report(report: Report, settings: DisplaySettings, *, heat: bool = Fa
         settings: Digits, and whose options are named.
         heat: Pictures in place of numbers.
     """
+    small = [heat and not settings.words and are_thumbnails(text) for text in report.texts]
     yield from unknown_words(report.texts)
     yield from report_header(report, settings)
-    for text in report.texts:
+    for text, thumbnails in zip(report.texts, small, strict=True):
         yield text_header(text, len(report.texts), settings)
         if settings.ids:
             yield token_ids(text)
         for flow in text.flows:
             yield Gap()
             yield from present_flow(text, flow, settings, heat=heat)
-        if heat and are_thumbnails(text):
+        if thumbnails:
             yield Gap()
             yield Thumbnails({(int(head.layer), int(head.head)): _weights(head) for head in text.heads})
         else:
@@ -62,7 +63,7 @@ def present_report(report: Report, settings: DisplaySettings, *, heat: bool = Fa
             yield from present_attribution(text, text.attribution, settings)
         yield Gap()
         yield notes(text.notes)
-    yield from more_of_report(report, settings)
+    yield from more_of_report(report, settings, thumbnails=any(small))
 
 
 def _present_head(

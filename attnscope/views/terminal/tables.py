@@ -262,7 +262,9 @@ def _are_rows(stage: StageMatrix) -> bool:
 
 
 def _without_zero(text: str) -> str:
-    """Write a weight in one character less: `.65` for `0.65`, and `1.0` for `1.00`."""
+    """Write a weight in one character less: `.65` for `0.65`, and `1.0` for `1.00`; not one with an exponent."""
+    if "e" in text:
+        return text
     if text.startswith("0."):
         return text[1:]
     return text[:-1] if text.startswith("1.") and len(text) > len("1.0") else text
