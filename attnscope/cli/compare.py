@@ -165,7 +165,7 @@ def _tolerance(judge: ToleranceOptions) -> "Tolerance | None":
 
 def _are_reports(given: dict[str, Any]) -> bool:
     texts = given.get("text") or []
-    return len(texts) > 1 and all(text.endswith(".json") for text in texts)
+    return len(texts) > 1 and all(text.lower().endswith(".json") for text in texts)
 
 
 _OF_REPORTS = (

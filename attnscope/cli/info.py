@@ -1,8 +1,10 @@
 """The command `attnscope info`: describe a model."""
 
+import os
 from typing import Annotated
 
 from attnscope.cli.options import SHOW, FormatOptions, ModelOptions, option
+from attnscope.errors import UsageError
 
 EXAMPLES = """
 attnscope info
@@ -37,6 +39,7 @@ def info(
     from attnscope.views import info as view
 
     if every:
+        _refuse_beside_list(stack, cost=cost)
         models = known_models()
         if show.format == "json":
             write_bytes(view.models_as_json(models))
@@ -53,3 +56,18 @@ def info(
         write_bytes(view.as_json(description, rows))
     else:
         sys.stdout.write(view.as_text(description, rows, page()))
+
+
+def _refuse_beside_list(stack: ModelOptions, *, cost: bool) -> None:
+    """Refuse options that describe one model, beside a list of all.
+
+    Raises:
+        UsageError: One was given; a model in the environment is ignored.
+    """
+    named = vars(stack) | {"cost": cost}
+    if stack.model == os.environ.get("ATTNSCOPE_MODEL"):
+        del named["model"]
+    for name, value in named.items():
+        if value:
+            where = f"--{name.replace('_', '-')}"
+            raise UsageError("cannot be used with --list", where=where, hint="remove one of them")

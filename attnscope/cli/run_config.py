@@ -116,7 +116,7 @@ def _refuse_file_name(option: str, text: str) -> None:
         if path.suffix.lower() in _RECORDS:
             hint = f"use attnscope batch {shlex.quote(text)} to read its records"
         elif path.suffix.lower() in _FINDINGS:
-            hint = "use attnscope compare for saved reports"
+            hint = "use attnscope compare with at least two saved reports (.json)"
     raise UsageError(f"'{text}' is a file name, not a text", where=option, hint=hint)
 
 
@@ -141,7 +141,7 @@ def _standard_input() -> str:
     if len(data) > _LONGEST:
         raise AttnscopeError(f"is longer than {_LONGEST:,} bytes", where="standard input", hint="split the text")
     try:
-        return data.decode().removesuffix("\n")
+        return data.decode().removeprefix("\ufeff").removesuffix("\n").removesuffix("\r")
     except UnicodeDecodeError as e:
         before = data[: e.start]
         line, column = before.count(b"\n") + 1, e.start - (before.rfind(b"\n") + 1)

@@ -306,3 +306,11 @@ def test_two_long_texts_are_compared_row_by_row(capsys):
     texts = [" ".join(f"w{i % n}" for i in range(count)) for n, count in ((17, 80), (13, 60))]
     code, out, err = run(capsys, *texts, *STACK, "--layer", "0", "--head", "0")
     assert (code, err, "a map of" in out) == (0, "", False)
+
+
+def test_names_of_reports_may_be_in_capitals(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["run", TEXT, *STACK, "--output", "A.JSON", "--quiet"]) == 0
+    assert run(capsys, "A.JSON", "A.JSON", "--tolerance", "0")[0] == 0
+    code, _, err = run(capsys, "A.JSON")
+    assert (code, "at least two saved reports" in err) == (2, True)

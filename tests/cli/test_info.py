@@ -84,3 +84,14 @@ def test_cost(capfdbinary):
     assert [line.endswith("*") for line in table] == [not row["fits"] for row in rows]
     assert "* more tokens than the model has positions" in lines
     assert all(len(line) <= 120 for line in lines)
+
+
+@pytest.mark.parametrize("args", [["--cost"], ["--model", "riverbank"], ["--config", "causal"], ["--trust-config"]])
+def test_a_list_of_all_models_describes_none(args, capsys):
+    assert main(["info", "--list", *args]) == 2
+    assert capsys.readouterr().err == f"attnscope: error: {args[0]}: cannot be used with --list; remove one of them\n"
+
+
+def test_a_list_of_all_models_ignores_the_model_of_the_environment(monkeypatch, capfdbinary):
+    monkeypatch.setenv("ATTNSCOPE_MODEL", "riverbank")
+    assert "riverbank" in info(capfdbinary, "--list")

@@ -143,6 +143,11 @@ def test_standard_input_without_end(pipeline, capsys, monkeypatch):
     assert "standard input: is longer than 16,777,216 bytes; split the text" in capsys.readouterr().err
 
 
+def test_a_byte_order_mark_and_line_ends_of_windows_are_no_part_of_the_text(pipeline, monkeypatch):
+    stdin(monkeypatch, b"\xef\xbb\xbfThe bank\r\n")
+    assert run_config(pipeline, "-").texts[0].text == "The bank"
+
+
 def stdin(monkeypatch, data):
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(data)))
 
@@ -177,9 +182,9 @@ def test_a_text_that_is_no_text(pipeline, tmp_path, capsys):
         (["my notes"], "TEXT: 'my notes' is a file name, not a text; use --file 'my notes' to"),
         (
             ["a.json"],
-            "TEXT: 'a.json' is a file name, not a text; use attnscope compare for saved reports",
+            "TEXT: 'a.json' is a file name, not a text; use attnscope compare with at least two saved",
         ),
-        (["x.npz"], "TEXT: 'x.npz' is a file name, not a text; use attnscope compare for saved reports"),
+        (["x.npz"], "TEXT: 'x.npz' is a file name, not a text; use attnscope compare with at least two saved"),
         ([TEXT, "--pair", "b.md"], "--pair: 'b.md' is a file name, not a text; pass the text itself; with a"),
         ([TEXT, "--context", "bank"], "--context: 'bank' is a file name, not a text; pass the text itself"),
     ],

@@ -15,7 +15,7 @@ from attnscope.report.compare import Side
 from attnscope.report.head_roles import ROLES
 from attnscope.views import formats
 from attnscope.views.figure import canvas
-from attnscope.views.presentation.spans import ours
+from attnscope.views.presentation.spans import Span, ours
 from tests.helpers.sample_explanations import explanation
 from tests.helpers.sample_overviews import overview
 from tests.helpers.sample_reports import HOSTILE, bank, causal, report, text_report, tokens, words
@@ -254,6 +254,15 @@ def test_lines_wrap_at_words_and_lose_nothing():
     lines = canvas.wrap(ours(text), 200, 11)
     assert " ".join(canvas.plain(line).strip() for line in lines) == text
     assert all(canvas.text_width(canvas.plain(line)) <= 203 or " " not in canvas.plain(line).strip() for line in lines)
+
+
+@pytest.mark.parametrize("origin", ["token", "unknown token", "new token"])
+@pytest.mark.parametrize("token", [" mat", "a b", " "])
+def test_a_token_stays_whole_wherever_a_line_ends(token, origin):
+    named = Span(token, "bold", origin)
+    for length in range(90, 120):
+        lines = canvas.wrap((Span("x" * length), Span(" of ", "bold"), named, Span("; y z")), 700, 11)
+        assert [span.text for line in lines for span in line if span.origin == origin] == [token]
 
 
 def test_a_png_is_the_figure(tmp_path):

@@ -8,7 +8,7 @@ from xml.sax.saxutils import escape
 
 from attnscope.views.figure.colours import NO_VALUE, stops
 from attnscope.views.plain import spell
-from attnscope.views.presentation.spans import Look, Span, Spans
+from attnscope.views.presentation.spans import TOKEN_MARKS, Look, Span, Spans
 
 WIDTH = 720  # units at which text wraps; the page is as wide as its content
 _NARROWEST = 260.0
@@ -227,9 +227,12 @@ def wrap(spans: Spans, width: float, size: float) -> list[Spans]:
 def _words(spans: Spans) -> Iterable[tuple[Spans, bool]]:
     """Cut spans before blanks; what has no blank before it is joined to the word before."""
     for span in spans:
+        if span.origin in TOKEN_MARKS:  # its blanks are part of it, also the one that it begins with
+            yield (span,), True
+            continue
         start = 0
         blanks = [n for n, c in enumerate(span.text) if c == " " and n and span.text[n - 1] != " "]
-        for at in blanks if span.origin != "token" else []:
+        for at in blanks:
             yield (replace(span, text=span.text[start:at]),), not span.text[start:].startswith(" ")
             start = at
         yield (replace(span, text=span.text[start:]),), not span.text[start:].startswith(" ")
