@@ -4,7 +4,7 @@ import re
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from unicodedata import category
+from unicodedata import category, east_asian_width
 
 from attnscope.system.escape import escape_control
 from attnscope.views.presentation.spans import TOKEN_MARKS, Span
@@ -13,6 +13,7 @@ ASCII = str.maketrans("·×…←→↓▾▴–−‖│α░▒▓█▏▎▍
 _LONGER = str.maketrans({"√": "sqrt ", "ε": "eps", "²": "^2"})  # used if nothing is below them
 _NARROWEST = 16  # smallest width of the first column of a table
 _BETWEEN = "  "
+_FILLER = "\0"  # second cell of a wide character while lines are wrapped: no text that may be shown contains it
 
 
 def note_for(text: str, *, ascii: bool) -> str:
@@ -81,9 +82,10 @@ class Page:
 
     def wrapped(self, text: str, first: str = "", indent: int = 0) -> list[str]:
         """Wrap at words; lines after the first are indented."""
-        room = max(_NARROWEST, self.width - indent)
-        lines = textwrap.wrap(self.own(text), room, break_on_hyphens=False) or [""]
-        return [(first if not n else "").ljust(indent) + line for n, line in enumerate(lines)]
+        spread = "".join(c + _FILLER if east_asian_width(c) in "WF" else c for c in self.own(text))
+        room = max(_NARROWEST, self.width - indent) - (_FILLER in spread)  # a break may be before a filler
+        lines = textwrap.wrap(spread, room, break_on_hyphens=False) or [""]
+        return [(first if not n else "").ljust(indent) + line.replace(_FILLER, "") for n, line in enumerate(lines)]
 
     def facts(self, facts: Iterable[tuple[str, str]], indent: int) -> list[str]:
         """Write `name value` lines, the values below each other."""

@@ -132,3 +132,6 @@ def test_the_strongest_heads_of_a_logit_are_those_that_add_or_take_away_most():
     shown = draw(structs.replace(made, texts=[structs.replace(made.texts[0], attribution=added)]), 200)
     (line,) = [line for line in shown.splitlines() if line.startswith("strongest")]
     assert line.split()[1:7] == ["L1H2", "−2.00", "L3H3", "1.00", "L0H1", "0.50"]
+    one_more = structs.replace(added, sources=np.ones(9, np.float32))
+    text = structs.replace(sized(9).texts[0], attribution=one_more)
+    assert "1 other token " in draw(structs.replace(made, texts=[text]), 200)

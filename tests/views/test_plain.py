@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+from rich.cells import cell_len
 
 from attnscope.views.plain import PAGE, Page
 
@@ -82,3 +83,11 @@ def test_no_sign_of_ours_is_escaped_where_the_terminal_knows_ascii_only(in_ascii
         assert "\\" not in shown, (COMMANDS[number], width, re.findall(r".*\\.*", shown))
         if width == 40 and number < 2:
             assert all(len(line) <= 40 for line in shown.splitlines()), shown
+
+
+@pytest.mark.parametrize("width", [24, 41, 60])
+def test_wide_characters_take_two_columns(width):
+    text = "漢字 仮名漢字 ab 漢字仮名漢字仮名漢字仮名漢字仮名漢字仮名漢字仮名漢字仮名漢字仮名 end"
+    lines = Page(width).wrapped(text, "text", 8)
+    assert all(cell_len(line) <= width for line in lines)
+    assert "".join(lines).removeprefix("text").replace(" ", "") == text.replace(" ", "")

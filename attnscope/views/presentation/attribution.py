@@ -78,7 +78,8 @@ def _ranking(
     values = [value for _, value in shown]
     labels = [label for label, _ in shown]
     if len(named) > most:
-        labels.append(ours(f"{len(named) - most} other {rest}", "dim"))
+        others = len(named) - most
+        labels.append(ours(f"{others} other {rest if others > 1 else rest.removesuffix('s')}", "dim"))
         values.append(total - sum(values))
     largest = max(map(abs, values), default=0.0) or 1.0
     bars: list[float | None] = [abs(value) / largest for value in values]
