@@ -256,6 +256,15 @@ def test_lines_wrap_at_words_and_lose_nothing():
     assert all(canvas.text_width(canvas.plain(line)) <= 203 or " " not in canvas.plain(line).strip() for line in lines)
 
 
+@pytest.mark.parametrize("masked", [True, False])
+def test_rows_without_sources_say_why(masked):
+    made = report(text_report(tokens(["a", "b"]), allowed=(lambda query, key: False) if masked else causal))
+    (head,) = made.texts[0].heads
+    head.stages.clear()
+    head.top.keys[:] = -1
+    assert texts(parsed(made)).count("masked" if masked else "nothing to rank") == 2
+
+
 @pytest.mark.parametrize("origin", ["token", "unknown token", "new token"])
 @pytest.mark.parametrize("token", [" mat", "a b", " "])
 def test_a_token_stays_whole_wherever_a_line_ends(token, origin):

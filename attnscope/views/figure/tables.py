@@ -3,7 +3,7 @@
 from attnscope.views.figure.canvas import MARGIN, SIZE, SMALL, WIDTH, Canvas, plain, spans_width, text_width
 from attnscope.views.figure.colours import BAR
 from attnscope.views.presentation.axes import Axis
-from attnscope.views.presentation.numbers import MASKED, ZERO, written
+from attnscope.views.presentation.numbers import MASKED, NOTHING, ZERO, written
 from attnscope.views.presentation.parts import (
     Facts,
     Flow,
@@ -57,7 +57,7 @@ def _entry(axis: Axis, index: int) -> Spans:
 def put_ranking(canvas: Canvas, ranking: Ranking) -> None:
     """Write every query with its strongest sources, side by side."""
     canvas.paragraph((*ranking.title, *ranking.meaning))
-    most = max((len(row) for row in ranking.rows if row), default=0)
+    most = max((len(row or [0]) for row in ranking.rows), default=0)  # what stands in place of sources takes a cell
     rows: list[list[Spans]] = [[ours("query", "dim")]]
     for _ in range(most):
         rows[0] += [ours("← source", "dim"), *(ours(name, "dim") for name in ranking.measures), ()]
@@ -67,8 +67,8 @@ def put_ranking(canvas: Canvas, ranking: Ranking) -> None:
         for source in sources or []:
             remark = ours(source.remark[0], "remark") if source.remark else ()
             row += [_entry(ranking.sources, source.index), *map(ours, source.numbers), remark]
-        if sources is None and most:
-            row.append(ours(MASKED, "dim"))
+        if not sources and ranking.rest[q] is None:
+            row.append(ours(MASKED if sources is None else NOTHING, "dim"))
         row += [()] * (len(rows[0]) - 1 - len(row))
         rest = ranking.rest[q]
         rows.append([*row, () if rest is None else ours(f"{rest[0]} more: {rest[1]}", "dim")])

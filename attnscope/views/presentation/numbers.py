@@ -10,6 +10,7 @@ from attnscope.report.arrays import Matrix
 
 NOT_ALLOWED = "·"
 MASKED = "masked"
+NOTHING = "nothing to rank"  # in the place of a query's sources
 ZERO = "0"
 MINUS = "−"  # as wide as a plus and a digit; a terminal that lacks it has a hyphen
 

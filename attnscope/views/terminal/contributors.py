@@ -8,7 +8,7 @@ from rich.cells import cell_len
 from rich.table import Table
 from rich.text import Text
 
-from attnscope.views.presentation.numbers import MASKED
+from attnscope.views.presentation.numbers import MASKED, NOTHING
 from attnscope.views.presentation.parts import Ranking, SourceRow
 from attnscope.views.terminal.labels import Labels, labels, say_shortened
 from attnscope.views.terminal.screen import SCREENFUL, Screen, flow
@@ -113,7 +113,7 @@ def _other(row: list[SourceRow] | None, rest: tuple[int, str] | None) -> str:
     """Say what stands in the place of sources that are not listed, or not there."""
     if rest:
         return f"    {rest[0]} more"
-    return f"  {MASKED}" if row is None else "" if row else "  nothing to rank"
+    return f"  {MASKED}" if row is None else "" if row else f"  {NOTHING}"
 
 
 def bar_text(share: float, cells: int) -> str:
