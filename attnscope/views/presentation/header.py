@@ -237,10 +237,6 @@ def more_of_report(report: Report, settings: DisplaySettings, *, thumbnails: boo
         settings: Whose options are named.
         thumbnails: Whether heads are thumbnails, which have weights alone.
     """
-    if thumbnails:
-        more = ["--layer N (stages and contributors)", "--query WORD", "--format json (every digit)"]
-        yield from more_options(more, settings)
-        return
     if any(text.flows for text in report.texts):
         yield from more_options(["--layer LAYERS", "--query WORD", "--top K", "--format json (every digit)"], settings)
         return
@@ -253,7 +249,9 @@ def more_of_report(report: Report, settings: DisplaySettings, *, thumbnails: boo
         more.append("--head all")
     if any(len(text.queries) > 1 for text in report.texts):
         more.append("--query WORD")
-    if any(text.queries for text in report.texts):
+    if thumbnails:
+        more.append("--layer N (stages and contributors)")
+    elif any(text.queries for text in report.texts):
         missing = [stage for stage in STAGES if stage not in stages]
         if missing and not settings.words:
             more.append(f"--stage {','.join(missing)}")
