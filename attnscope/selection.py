@@ -77,7 +77,7 @@ def extremes(numbers: Sequence[int]) -> tuple[int, int]:
 
 
 def parse_unit(layer: str, head: str) -> tuple[str, str]:
-    """Read the label of a head, such as `L2H3`, out of `--layer` or `--head`, where one of them has it.
+    """Split the label of a head, such as `L2H3`, into a layer and a head, if `--layer` or `--head` is one.
 
     Args:
         layer: `--layer`, as typed or the default.

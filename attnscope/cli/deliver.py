@@ -82,7 +82,7 @@ def deliver(
         findings: What was found.
         show: Where to, and how it looks.
         listing: Of a survey of heads: which of them are listed.
-        **detail: On a terminal, how much is shown besides what `show` says.
+        **detail: How much is shown on a terminal, in addition to what `show` says.
 
     Raises:
         AttnscopeError: It cannot be written.

@@ -199,7 +199,7 @@ class Stack(nn.Module):
     def _settings(
         self, masks: Sequence[Mask], padding: Mask, longest: int, source: Tensor | None, hooks: AttentionHooks
     ) -> Iterator[LayerContext]:
-        """Yield what each block needs besides its input; rotary tables are made once for all blocks that share them."""
+        """Yield the settings of each block; rotary tables are made once for all blocks that share them."""
         c = self.config
         tables: dict[Rope | None, tuple[Tensor, Tensor] | None] = {None: None}
         for layer in range(len(self.blocks)):

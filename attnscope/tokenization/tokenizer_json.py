@@ -83,7 +83,7 @@ def _large_values(data: bytes, where: str) -> dict[str, bytes]:
 
 
 def _parse_without(bulk: dict[str, bytes], data: bytes, where: str) -> dict[str, Any] | None:
-    """Return what a tokenizer.json holds besides, null in its place; None where that shows only as a whole."""
+    """Parse a tokenizer.json with null in place of its bulk; return None if only parsing all of it can tell."""
     for value in bulk.values():
         start = data.find(value[:_PREFIX])  # searching all of it takes longer
         end = start + len(value)
