@@ -21,7 +21,7 @@ ROOMS = {
     "selection": "errors config report",
     "arguments": "errors masks config report selection",
     "files": "system errors config",
-    "tokenization": "errors report files",
+    "tokenization": "system errors report files",
     "families": "errors config",
     "checkpoints": "errors masks config report files tokenization",
     "importing": "system errors files checkpoints",

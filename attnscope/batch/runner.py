@@ -147,14 +147,21 @@ class Runner(Generic[T]):
             AttnscopeError: The dump belongs to another input, cannot be written, or with `strict` a record failed.
         """
         with BackgroundWriter(self._sink) as writer, finish_at_signal(lambda s: self._save_finished(writer, s)):
-            for window in self._windows(items):
+            windows = self._windows(items)
+            window = next(windows, None)
+            while window is not None:
                 done = min(max(0, self._done - self._place), len(window))
                 self._check_same(window[:done])
                 if self._again:
                     done = self._taken_over([item.index for item, _, _ in window[:done]], writer)
-                if done < len(window):
-                    self._flush(window, done, writer)
+                finished = self._compute(window, done) if done < len(window) else None
+                try:  # tokenize before the writer starts: they share one interpreter, computing needs it far less
+                    following = next(windows, None)
+                finally:
+                    if finished is not None:
+                        self._write(*finished, writer)
                 self._place += len(window)
+                window = following
             writer.wait()
         if self._place < self._done:
             raise AttnscopeError("the dump has more records than the input", hint="pass --force to start over")
@@ -207,7 +214,10 @@ class Runner(Generic[T]):
                 found = f"record {item.index} of the dump is for another text"
                 raise AttnscopeError(found, hint="pass --force to start over")
 
-    def _flush(self, window: "list[tuple[Item, T | Record, TextSize]]", done: int, writer: BackgroundWriter) -> None:
+    def _compute(
+        self, window: "list[tuple[Item, T | Record, TextSize]]", done: int
+    ) -> tuple[list[Record], list[Item], int, list[list[Record]]]:
+        """Return a window's last records, their items, how many of them are new, and the records by group."""
         first = 0 if self._sink.needs_all_records else done
         found = {place: ready for place, (_, ready, _) in enumerate(window) if isinstance(ready, Record)}
         places = [place for place in range(len(window)) if place not in found]
@@ -227,7 +237,7 @@ class Runner(Generic[T]):
                 found |= dict(zip(chosen, by_group[-1], strict=True))
         items = [item for item, _, _ in window[first:]]
         records = [found[place] for place in range(first, len(window))]
-        self._write(records, items, len(window) - done, by_group, writer)
+        return records, items, len(window) - done, by_group
 
     def _check_room(self, values: list[int], most: int) -> None:
         """Refuse a window or group that memory does not hold now: smaller ones would give another dump.

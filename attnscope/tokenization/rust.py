@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from attnscope.errors import AttnscopeError
+from attnscope.system.shutdown import at_signal
 
 _T = TypeVar("_T")
 _STDERR_LOCK = threading.RLock()
@@ -54,7 +55,8 @@ def _silenced_stderr() -> Iterator[None]:
             nowhere = os.open(os.devnull, os.O_WRONLY)
             os.dup2(nowhere, 2)
             os.close(nowhere)
-            yield
+            with at_signal(lambda: os.dup2(kept, 2)):  # what the process says when it ends must be seen
+                yield
         finally:
             os.dup2(kept, 2)
             os.close(kept)

@@ -81,15 +81,15 @@ def test_a_window_has_so_many_tokens_at_most(tmp_path, most, windows):
     assert sink.windows == (windows or [[n] for n in range(5)])
 
 
-def test_the_first_windows_are_short_and_each_has_four_times_the_tokens_of_the_one_before(tmp_path):
-    (tmp_path / "texts").write_text("a b\n" * 40)
-    bounds = msgspec.structs.replace(BOUNDS, window=10**6, window_tokens=40, first_window_tokens=4)
+def test_the_first_window_is_short_and_each_has_16_times_the_tokens_of_the_one_before(tmp_path):
+    (tmp_path / "texts").write_text("a b\n" * 140)
+    bounds = msgspec.structs.replace(BOUNDS, window=10**6, window_tokens=100, first_window_tokens=4)
     sink = Windows()
     with open(tmp_path / "texts", "rb") as file:
         runner = Runner(Work(), sink, bounds, strict=False, on_progress=lambda summary: None, holds=HOLDS)
         runner.run(from_txt(file, "texts"))
-    assert [len(window) for window in sink.windows] == [2, 8, 20, 10]
-    assert [n for window in sink.windows for n in window] == list(range(40))
+    assert [len(window) for window in sink.windows] == [2, 32, 50, 50, 6]
+    assert [n for window in sink.windows for n in window] == list(range(140))
 
 
 def test_a_signal_saves_nothing_after_records_that_could_not_be_written():

@@ -361,3 +361,18 @@ def test_quiet_shows_no_progress():
 
 def test_no_progress_in_a_pipe(attnscope):
     assert attnscope("slow", "run", TEXT).stderr == b""
+
+
+def test_a_signal_is_heard_while_a_text_is_tokenized():
+    """Rust's panics are kept from stderr meanwhile; what the process says at its end is not."""
+    code = (
+        "import os; from pathlib import Path; from attnscope.system.shutdown import clean_up\n"
+        "from attnscope.tokenization.rust import call_rust\n"
+        "def signalled():\n"
+        "    os.write(2, b'hidden')\n"
+        "    clean_up(0.1)\n"
+        "    os.write(2, b'stopped')\n"
+        "call_rust(signalled, Path('t'), 'fails')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, b"stopped")
