@@ -22,6 +22,7 @@ from attnscope.checkpoints.source import ModelSource
 from attnscope.config import RunConfig
 from attnscope.engines.torch_setup import limit_threads
 from attnscope.errors import AttnscopeError
+from attnscope.files.atomic import check_not_read
 from attnscope.pipeline import Session, describe_mask_use, provenance
 from attnscope.planning.estimate import MemoryDemand, estimate_memory
 from attnscope.planning.memory import MemoryLimit, format_bytes, layer_parameters
@@ -120,16 +121,17 @@ def write_dump(
 
 
 def check_output(order: DumpConfig) -> None:
-    """Refuse an output that is also the input, directly or through a link.
+    """Refuse an output that is also read, directly or through a link.
 
     Raises:
-        AttnscopeError: The output is the input.
+        AttnscopeError: The output is the input, the model or the mask.
     """
+    run = order.run
     for path in (order.output, order.output / INDEX):
-        with suppress(OSError, ValueError):  # one of them is not there, or no file can have its name
-            given = os.fstat(0) if order.input == "-" else os.stat(order.input)
-            if os.path.samestat(given, os.stat(path)):
-                raise AttnscopeError("is the input file", where=path, hint="choose another output")
+        check_not_read(path, (order.input, run.model, run.adapter, run.config, run.tokenizer, run.mask))
+        with suppress(OSError, ValueError):  # it is not there, or no file can have its name
+            if order.input == "-" and os.path.samestat(os.fstat(0), os.stat(path)):
+                raise AttnscopeError("is an input of this command", where=path, hint="choose another output")
 
 
 def _load(

@@ -184,7 +184,7 @@ def ablate(
     from attnscope.cli.run_config import read_texts, run_config
     from attnscope.views.presentation.heads import Listing
 
-    check_output(show, "ablate" if asked.each is None else "effects", [source.file])
+    check_output(show, "ablate" if asked.each is None else "effects", source, stack, masking)
     if asked.top is not None and asked.each is None:
         raise UsageError("applies only to --each", where="--top", hint="remove it: --cut shows all that it changes")
     narrowed = {name: getattr(asked, name) for name in ("layer", "head", "query", "key")}

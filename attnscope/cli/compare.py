@@ -119,8 +119,7 @@ def compare(
     """
     from attnscope.cli.deliver import check_output, deliver, is_table, put
 
-    read = [name for names in vars(source).values() for name in (names if isinstance(names, list) else [names])]
-    check_output(show, "compare", read)
+    check_output(show, "compare", source, stack, selection)
     given: dict[str, Any] = {}
     groups = {
         "source": (TextOptions, source),

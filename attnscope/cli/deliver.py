@@ -3,14 +3,12 @@
 import os
 import shutil
 import sys
-from collections.abc import Iterable
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
 from attnscope.cli.options import OutputOptions
 from attnscope.cli.process import print_notice, wants_color
-from attnscope.errors import AttnscopeError, UsageError
+from attnscope.errors import UsageError
 from attnscope.system.escape import escape_control
 from attnscope.views.formats import FILE_FORMATS, Command, check_look, format_for
 
@@ -39,13 +37,13 @@ def is_picture(show: OutputOptions) -> bool:
     )
 
 
-def check_output(show: OutputOptions, command: Command, inputs: Iterable[object] = ()) -> None:
+def check_output(show: OutputOptions, command: Command, *inputs: object) -> None:
     """Refuse an output that cannot be written before any work is done.
 
     Args:
         show: What the user asked.
         command: Whose findings it is to hold.
-        inputs: Files that are read; None for none.
+        inputs: Groups of options that may name files to read.
 
     Raises:
         UsageError: The file's extension names no format, or another than `--format`.
@@ -56,12 +54,9 @@ def check_output(show: OutputOptions, command: Command, inputs: Iterable[object]
         if show.look != "figure":
             raise UsageError("applies only to files", where="--look", hint="add --output picture.svg")
         return
-    for name in inputs:
-        with suppress(OSError, ValueError):  # one of the paths does not exist, or cannot be opened
-            if name is not None and os.path.samefile(show.output, str(name)):
-                raise AttnscopeError("is the input file", where=show.output, hint="choose another output")
-    from attnscope.files.atomic import check_target
+    from attnscope.files.atomic import check_not_read, check_target
 
+    check_not_read(show.output, (value for group in inputs for value in vars(group).values()))
     check_target(show.output, force=True)  # check last whether the file exists: --force helps only then
     form = format_for(show.output, command)
     check_look(show.output, show.look)

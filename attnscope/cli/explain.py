@@ -98,7 +98,7 @@ def explain(
     from attnscope.cli.progress import progress
     from attnscope.cli.run_config import read_texts, run_config
 
-    check_output(show, "explain", [source.file])
+    check_output(show, "explain", source, stack, masking)
     window = token.top or (_WINDOW if is_table(show) else None)
     selection = SelectionOptions(layer=token.layer, head=token.head, query=token.query, key=token.key, **vars(masking))
     asked = run_config(read_texts(source, quiet=show.quiet), stack, selection, machine, window=window)

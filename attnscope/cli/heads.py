@@ -159,7 +159,7 @@ def heads(
     from attnscope.cli.run_config import read_texts, run_config
     from attnscope.views.presentation.heads import Listing
 
-    check_output(show, "heads", [source.file])
+    check_output(show, "heads", source, stack, masking)
     values: dict[str, Any] = dict(vars(masking))
     question = arguments.asks_one_number({**values, **vars(asked)})
     selection = SelectionOptions(**values)

@@ -104,7 +104,7 @@ def run(
     from attnscope.cli.progress import progress
     from attnscope.cli.run_config import read_texts, run_config, targets
 
-    check_output(show, "run", [source.file])
+    check_output(show, "run", source, stack, selection)
     spelled.check(show, selection, over_layers.measure)
     window = PRINTED if is_table(show) else None
     asked = run_config(

@@ -12,6 +12,12 @@ from attnscope.errors import AttnscopeError
 from attnscope.system.file_system import copy_permissions, create_new, rename_new, sync_folder
 from attnscope.system.shutdown import at_signal, unbroken
 
+# how the names of files begin that a checkpoint's folder is read from
+_CHECKPOINT_FILES = (
+    *("config.json", "generation_config.json", "model", "pytorch_model", "adapter_config.json", "adapter_model"),
+    *("tokenizer", "special_tokens_map.json", "added_tokens.json", "vocab", "merges"),
+)
+
 
 def check_target(path: Path, *, force: bool) -> None:
     """Refuse a target that `write_atomic` would refuse, before hours of work go into it.
@@ -36,6 +42,26 @@ def check_target(path: Path, *, force: bool) -> None:
     except OSError as e:
         raise _write_error(path, e) from e
     _check_existing(path, found.st_mode, force=force)
+
+
+def check_not_read(path: Path, given: Iterable[object]) -> None:
+    """Refuse a target that the same command reads, whatever `--force` says.
+
+    Args:
+        path: Where to write the file.
+        given: What the user named as input: files, folders of checkpoints, mask expressions, texts; lists of these;
+            None for nothing.
+
+    Raises:
+        AttnscopeError: The target is one of the files, a file of a mask expression, or belongs to a checkpoint.
+    """
+    every = [str(one) for each in given if each is not None for one in (each if isinstance(each, list) else [each])]
+    for name in {part for one in every for part in (one, *map(str.strip, one.split("+")))}:
+        with suppress(OSError, ValueError):  # one of the paths does not exist, or cannot be opened
+            belongs = path.name.startswith(_CHECKPOINT_FILES) and path.exists() and os.path.samefile(path.parent, name)
+            if belongs or os.path.samefile(path, name):
+                found = f"is a file of {name}" if belongs else "is an input of this command"
+                raise AttnscopeError(found, where=path, hint="choose another output")
 
 
 def check_name(path: Path) -> None:

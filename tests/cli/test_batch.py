@@ -268,7 +268,7 @@ def test_an_output_that_is_the_input_is_refused(texts, capsys, attnscope, way, f
         code = main(["batch", given, *arguments])
         said = capsys.readouterr().err
     assert code == 1
-    assert said.endswith(": is the input file; choose another output\n")
+    assert said.endswith(": is an input of this command; choose another output\n")
     assert (texts / name).read_text() == '{"text":"the bank"}\n'
 
 

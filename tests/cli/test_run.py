@@ -2,6 +2,7 @@
 
 import io
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -268,8 +269,26 @@ def test_an_output_that_is_the_input_is_refused(command, tmp_path, capsys):
     texts = tmp_path / "texts.txt"
     texts.write_text("The bank by the river\n")
     assert main([*command, "--file", str(texts), "--output", str(texts), "--force"]) == 1
-    assert capsys.readouterr() == ("", f"attnscope: error: {texts}: is the input file; choose another output\n")
+    assert capsys.readouterr() == ("", f"attnscope: error: {texts}: is an input of this command; choose another output\n")
     assert texts.read_text() == "The bank by the river\n"
+
+
+@pytest.mark.parametrize(
+    "command", [["run"], ["compare"], ["explain", "-q", "b"], ["heads"], ["ablate", "--cut", "L0H0"]]
+)
+@pytest.mark.parametrize("read", ["mask", "model"])
+def test_an_output_that_is_the_mask_or_belongs_to_the_model_is_refused(command, read, tmp_path, capsys):
+    shutil.copytree(Path(__file__).parents[2] / "sample_weights" / "riverbank", tmp_path / "model")
+    masks = tmp_path / "allowed.json", tmp_path / "link.json"
+    masks[0].write_text("[[true, false], [true, true]]")
+    masks[1].symlink_to(masks[0])
+    mine = masks[0] if read == "mask" else tmp_path / "model" / "config.json"
+    before = mine.read_bytes()
+    args = ["a b", "--model", str(tmp_path / "model"), "--mask", f"causal+{masks[1]}", "--output", str(mine), "--force"]
+    assert main([*command, *args]) == 1
+    which = f"is a file of {tmp_path / 'model'}" if read == "model" else "is an input of this command"
+    assert capsys.readouterr() == ("", f"attnscope: error: {mine}: {which}; choose another output\n")
+    assert mine.read_bytes() == before
 
 
 def test_an_output_that_is_a_compared_report_is_refused(tmp_path, capsys):
@@ -277,4 +296,4 @@ def test_an_output_that_is_a_compared_report_is_refused(tmp_path, capsys):
     for path in (one, other):
         assert main(["run", "a b", "--config", "causal", "--output", str(path), "--quiet"]) == 0
     assert main(["compare", str(one), str(other), "--output", str(other), "--force"]) == 1
-    assert capsys.readouterr() == ("", f"attnscope: error: {other}: is the input file; choose another output\n")
+    assert capsys.readouterr() == ("", f"attnscope: error: {other}: is an input of this command; choose another output\n")
