@@ -1,6 +1,7 @@
 """A default dump is small, and its windows are: what it rounds and leaves out, and how soon it is saved."""
 
 import threading
+from itertools import islice
 from types import SimpleNamespace
 
 import msgspec
@@ -90,6 +91,22 @@ def test_the_first_window_is_short_and_each_has_16_times_the_tokens_of_the_one_b
         runner.run(from_txt(file, "texts"))
     assert [len(window) for window in sink.windows] == [2, 32, 50, 50, 6]
     assert [n for window in sink.windows for n in window] == list(range(140))
+
+
+def test_a_window_is_written_although_the_next_cannot_be_read(tmp_path):
+    (tmp_path / "texts").write_text("a b\n" * 40)
+
+    def broken(file):
+        yield from islice(from_txt(file, "texts"), 35)
+        raise AttnscopeError("the disk is gone")
+
+    bounds = msgspec.structs.replace(BOUNDS, window=10**6, window_tokens=40)
+    sink = Windows()
+    with open(tmp_path / "texts", "rb") as file:
+        runner = Runner(Work(), sink, bounds, strict=False, on_progress=lambda summary: None, holds=HOLDS)
+        with pytest.raises(AttnscopeError, match="the disk is gone"):
+            runner.run(broken(file))
+    assert sink.windows == [list(range(20))]
 
 
 def test_a_signal_saves_nothing_after_records_that_could_not_be_written():
