@@ -39,6 +39,7 @@ def check_attribution(run: RunConfig, source: ModelSource, texts: Sequence[Seque
         raise UsageError(found, where=_WHERE, hint="use a pre-norm model, such as GPT-2 or Llama, or --by projected")
     if count_cells(source, texts) > _MOST:
         raise UsageError("the text is too long to break a logit down", where=_WHERE, hint="use a shorter text")
+    target_ids(run, source)
 
 
 def count_cells(source: ModelSource, texts: Sequence[Sequence[Token]]) -> int:
@@ -50,9 +51,14 @@ def target_ids(run: RunConfig, source: ModelSource) -> tuple[int | None, int | N
     """Return the ids of the target and of the token whose logit is subtracted; None where none was named.
 
     Raises:
-        UsageError: A target is not one token of the vocabulary.
+        UsageError: A target is not one token of the vocabulary, or one that the model has no logit for.
     """
     found = [_token_id(target, source) for target in run.target or ()]
+    rows = source.config.vocab_size
+    for target, number in zip(run.target or (), found, strict=True):
+        if number >= rows:  # the tokenizer was given more tokens than the model
+            said = f"'{target}' has id {number}, but the vocabulary of {source.name} has {rows} tokens"
+            raise UsageError(said, where="--target", hint=f"use a token with an id below {rows}")
     return (found[0] if found else None), (found[1] if len(found) > 1 else None)
 
 

@@ -7,6 +7,8 @@ import msgspec
 import numpy as np
 import pytest
 import torch
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
 
 import attnscope
 from attnscope.analysis import attribution
@@ -185,6 +187,24 @@ def test_a_run_takes_the_logit_of_a_real_model_apart(smollm2: Path) -> None:
         one = msgspec.structs.replace(report.data.texts[0], attribution=wrong)
         with pytest.raises(AttnscopeError, match=message):
             from_json(to_json(msgspec.structs.replace(report.data, texts=[one])))
+
+
+@pytest.mark.parametrize("target", [["<late>"], ["bank", "<late>"]])
+def test_a_target_that_the_model_has_no_logit_for_is_refused_before_it_is_loaded(
+    target: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A tokenizer with tokens that were added to it, and not to the model."""
+    row = next(row for row in PRE_NORM if row.name == "llama")
+    row.save(tmp_path)
+    size = row.config["vocab_size"]
+    vocabulary = {"bank": 0, **{f"word{number}": number for number in range(1, size)}}
+    tokenizer = Tokenizer(WordLevel(vocabulary, unk_token="bank"))
+    tokenizer.add_tokens(["<late>"])
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    monkeypatch.setattr("attnscope.model.checkpoint.load_stack", None)
+    message = f"target: '<late>' has id {size}, but the vocabulary of .* has {size} tokens; use a token with an id"
+    with pytest.raises(AttnscopeError, match=message):
+        attnscope.inspect("bank", model=tmp_path, by="logit", target=target)
 
 
 @pytest.mark.parametrize(
