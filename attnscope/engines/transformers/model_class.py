@@ -44,10 +44,15 @@ def find_model_class(folder: Folder) -> ModelClass:
     if type(config) not in hf.MODEL_MAPPING:
         found = f"transformers has no model for '{config.model_type}'"
         raise AttnscopeError(found, where=where, hint="attnscope needs a model that takes text")
-    kind = hf.MODEL_MAPPING[type(config)]
-    kind = kind[0] if isinstance(kind, list | tuple) else kind
-    if kind.main_input_name != "input_ids":
-        found = f"'{config.model_type}' takes {kind.main_input_name}, not text"
+    try:
+        kind = hf.MODEL_MAPPING[type(config)]
+        kind = kind[0] if isinstance(kind, list | tuple) else kind
+        takes = kind.main_input_name  # what stands for a class that needs another package raises here
+    except (ImportError, ValueError) as e:
+        said = " ".join(str(e).split())[:200] or type(e).__name__
+        raise AttnscopeError(f"transformers cannot import '{config.model_type}' ({said})", where=where) from e
+    if takes != "input_ids":
+        found = f"'{config.model_type}' takes {takes}, not text"
         raise AttnscopeError(found, where=where, hint="attnscope shows attention between the tokens of a text")
     return ModelClass(kind, config)
 

@@ -14,8 +14,9 @@ from attnscope.report.predictions import PredictionKind
 def head_class(plain: ModelClass) -> Any:
     """Return the class that config.json names, if it predicts tokens; of a GGUF file, which names none, the first."""
     config = plain.config
+    named = config.architectures if isinstance(config.architectures, list) else []
     for kind in _predicting(config):
-        if kind.__name__ in (config.architectures or [kind.__name__]):
+        if not named or kind.__name__ in named:
             return kind
     return None
 

@@ -8,6 +8,7 @@ import sys
 
 import pytest
 import torch
+import transformers
 from safetensors.torch import load_file, save_file
 from transformers import LlamaModel
 
@@ -171,6 +172,29 @@ def test_a_class_of_another_model_is_refused(copied):
     folder = copied("llama", {"architectures": ["Eagle3LlamaForCausalLM"]})
     assert 'architectures is ["Eagle3LlamaForCausalLM"]; expected classes of "llama" in transformers' in refused(folder)
     assert "and may differ" in " ".join(run(folder, trust_config=True).provenance.notes)
+
+
+@pytest.mark.parametrize("named", [5, True, "LlamaModel", {}, []])
+def test_classes_that_are_no_list_name_none(copied, named):
+    assert run(copied("llama", {"architectures": named}), trust_config=True).texts[0].heads
+
+
+def test_a_class_that_cannot_be_imported(folders, monkeypatch):
+    """It needs a package that is not there, or a release of transformers maps a config to a class that it lacks."""
+
+    class Dummy(type):
+        def __getattribute__(cls, name):
+            raise ImportError("\nIt requires the torchaudio library\nbut it was not found\n")
+
+    def lacking(*_):
+        raise ValueError("Could not find LlamaModel")
+
+    for found, said in (
+        (lambda *_: Dummy("HiggsModel", (), {}), "It requires the torchaudio library but it was not found"),
+        (lacking, "Could not find LlamaModel"),
+    ):
+        monkeypatch.setattr(type(transformers.MODEL_MAPPING), "__getitem__", found)
+        assert refused(folders("llama")).endswith(f"config.json: transformers cannot import 'llama' ({said})")
 
 
 def test_a_key_that_is_ignored_is_not_given_to_transformers(copied):
