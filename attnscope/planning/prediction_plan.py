@@ -99,7 +99,8 @@ def plan_generation(run: RunConfig, source: ModelSource, terms: tuple[MaskTerm, 
     most = source.config.max_positions
     if most is not None and kept + run.generate > most:
         found = f"{kept} tokens and {run.generate} more, but the model takes at most {most}"
-        raise UsageError(found, where=option, hint=f"use at most {max(0, most - kept)}")
+        hint = f"use at most {most - kept}" if most > kept else "use a shorter text"
+        raise UsageError(found, where=option, hint=hint)
     return max(1, kept)
 
 

@@ -136,12 +136,18 @@ def test_a_run_shows_the_new_tokens_and_what_each_attended_to() -> None:
         ({}, "riverbank does not predict the next token"),
         ({"mask": "causal", "what_if": "same-scores"}, "not be continued under the mask that is shown"),
         ({"mask": "causal", "generate": 500}, "7 tokens and 500 more, but the model takes at most 128"),
+        ({"mask": "causal", "generate": 500}, "use at most 121"),
         ({"config": "causal"}, "causal has no output head"),
     ],
 )
 def test_refusals(options: dict[str, object], message: str) -> None:
     with pytest.raises(AttnscopeError, match=message):
         attnscope.inspect("She sat by the bank of the", **{"generate": 4, **options})
+
+
+def test_a_text_that_leaves_no_room_is_not_told_to_generate_none() -> None:
+    with pytest.raises(AttnscopeError, match="takes at most 128; use a shorter text"):
+        attnscope.inspect("bank " * 200, mask="causal", truncate=True, generate=1)
 
 
 def test_a_real_model_continues_as_transformers_does(smollm2: Path) -> None:
