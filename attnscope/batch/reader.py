@@ -45,6 +45,11 @@ class InputReader:
         endings = [] if name == "-" else PurePath(name).suffixes
         self._packing = endings.pop() if endings and endings[-1].lower() in COMPRESSED else ""
         self.format = format or _format(endings, name)
+        if self.format == "txt" and column != Settings().column:
+            hint = "remove it, or set --from if the file is a table or .jsonl"
+            raise UsageError(
+                "applies only to tables and .jsonl: every line of .txt is a text", where="--column", hint=hint
+            )
         self._column = column
         self._file: Any = _open(name)
         self._state = os.fstat(self._file.fileno())

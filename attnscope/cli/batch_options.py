@@ -26,6 +26,7 @@ _INPUT, _OUTPUT = "Input", "Output"
 BRIEF, ALL = "brief", "all"
 KEPT = (BRIEF, *EXACT_PARTS, ALL)
 _BRIEF_PARTS, _BRIEF_STATISTICS, _BRIEF_DIGITS = ("top", "rows"), ("entropy", "first", "special", "self"), 3
+_USED_BY = {"pool": "pooled", "top": "top", "by": "top", "no_special": "top"}  # an option to the part it is about
 _RESUMED = [one.ending for one in DUMP_FORMATS if one.ending and one.resumes]
 _WHOLE = [one.ending for one in DUMP_FORMATS if not one.resumes and not one.table]
 _ALL_PARTS = tuple(name for name in EXACT_PARTS if not PARTS[name].runs_again)
@@ -138,7 +139,7 @@ class DumpSelectionOptions(SelectionOptions):
         """Return the fields of batch.header.Settings that `--keep` and `--stage` stand for.
 
         Raises:
-            UsageError: A brief dump was asked for beside exact findings.
+            UsageError: A brief dump was asked for beside exact findings, or an option was set for what is not kept.
         """
         words = self.keep.split(",")
         brief = words == [BRIEF]
@@ -148,6 +149,12 @@ class DumpSelectionOptions(SelectionOptions):
         again = tuple(word for word in words if word in EXACT_PARTS and PARTS[word].runs_again)
         others = tuple(word for word in words if word not in again)
         parts = _BRIEF_PARTS if brief else (*(_ALL_PARTS if ALL in words else others), *again)
+        for name, part in _USED_BY.items():
+            if getattr(self, name) != getattr(type(self), name) and part not in parts:
+                hint = f"use --keep {part}" if brief else f"add {part} to --keep"
+                raise UsageError(f"applies only to {part}", where=f"--{name.replace('_', '-')}", hint=hint)
+        if self.key is not None and not self.stages:
+            raise UsageError("applies only to whole matrices", where="--key", hint="add --stage weights")
         return {
             "keep": (*parts, *(["stages"] if self.stages else [])),
             "statistics": _BRIEF_STATISTICS if brief else None,

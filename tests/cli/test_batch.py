@@ -78,6 +78,24 @@ def test_options_reach_the_dump(texts, capsys):
     assert not {"top", "rows"} & set(record)
 
 
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--pool", "4"], "--pool: applies only to pooled; use --keep pooled"),
+        (["--pool", "4", "--keep", "rows"], "--pool: applies only to pooled; add pooled to --keep"),
+        (["--top", "5", "--keep", "rows"], "--top: applies only to top; add top to --keep"),
+        (["--by", "value", "--keep", "columns"], "--by: applies only to top; add top to --keep"),
+        (["--no-special", "--keep", "pooled"], "--no-special: applies only to top; add top to --keep"),
+        (["--key", "bank"], "--key: applies only to whole matrices; add --stage weights"),
+        (["--column", "review"], "--column: applies only to tables and .jsonl: every line of .txt is a text; remove"),
+    ],
+)
+def test_options_that_would_change_nothing_are_refused(texts, capsys, options, said):
+    assert main(["batch", "texts.txt", "-o", "dump.jsonl", *CONFIG, *options]) == 2
+    assert capsys.readouterr().err.startswith(f"attnscope: error: {said}")
+    assert not (texts / "dump.jsonl").exists()
+
+
 def test_slices_are_meant_for_texts_of_any_length_and_labels_are_understood(texts, capsys):
     (texts / "in.txt").write_text("the bank by the river\nriver\n")
     options = ["--query", "0:4", "--key", "0:2", "--head", "L1H2", "--stage", "weights", "--top", "0"]
