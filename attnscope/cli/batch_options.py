@@ -35,7 +35,9 @@ Format = Literal["txt", "jsonl", "csv", "tsv", "parquet"]
 
 def _shard(text: str) -> str:
     """Check `i/n`, and leave it as typed."""
-    number, _, count = text.partition("/")
+    number, slash, count = text.partition("/")
+    if not slash:
+        raise UsageError(f"must be I/N, not '{text}'", where="--shard", hint="use 1/4 for the first of four")
     low = arguments.number("--shard", 1)
     if low(number) > low(count):
         raise UsageError(

@@ -141,6 +141,7 @@ def test_one_bad_record_in_a_thousand_is_3(texts, capsys):
             2,
             "auto cannot be used, since it would choose differently for every text",
         ),
+        (["texts.txt", "-o", "a.jsonl", "--shard", "1"], 2, "--shard: must be I/N, not '1'; use 1/4"),
         (["texts.txt", "-o", "a.jsonl", "--shard", "3/2"], 2, "there is no shard 3 of 2"),
         (["texts.txt", "-o", "a.jsonl", "--keep", "colums"], 2, "did you mean 'columns'"),
         (["missing.txt", "-o", "a.jsonl"], 1, "missing.txt: no such file"),
