@@ -14,6 +14,7 @@ from attnscope.pipeline import inspect
 from attnscope.report.row_statistics import STATISTICS
 from attnscope.survey import SurveyOptions, ask_heads, survey_heads
 from attnscope.survey.texts import TEXTS
+from tests.helpers import architectures
 from tests.helpers import head_roles as reference
 
 TEXT = "The animal did not cross the street because it was too tired."
@@ -86,6 +87,18 @@ def test_statistics_of_the_average_word(minilm, eager, measure):
         "punctuation": lambda: (weights * seen.marks).sum(-1),
     }[measure]()
     np.testing.assert_allclose(found.values, expected.mean(-1), atol=1e-4)
+
+
+@pytest.mark.parametrize("engine", ["native", "transformers"])
+def test_weight_on_keys_of_heads_with_sinks(tmp_path, engine):
+    model = architectures.make("gpt_oss", architectures.ONE_PART["gpt_oss"])
+    folder = architectures.save(tmp_path, model)
+    found = asked(folder, "weight", "the bank by the river", key="0,2", query="3", engine=engine)
+    with torch.inference_mode():
+        ids = torch.tensor([[token.id for token in found.texts[0].tokens]])
+        weights = model(input_ids=ids, output_attentions=True).attentions
+    expected = np.stack([layer[0, :, 3, [0, 2]].sum(-1).numpy() for layer in weights])
+    np.testing.assert_allclose(found.values, expected, atol=1e-5)
 
 
 def test_every_statistic_is_a_measure():

@@ -67,7 +67,7 @@ class RowRecorder(BaseRecorder):
         if sink is not None:
             with self._making:
                 if self.sink is None:
-                    self.sink = torch.full_like(self._all[0], torch.nan)
+                    self.sink = torch.full(self._all.shape[1:], torch.nan, device=self._all.device)
             given = overlap.select_rows(sink)
             self.sink[:, overlap.index, overlap.rows] = (
                 given if fully_masked is None else given.masked_fill(fully_masked, torch.nan)
