@@ -92,7 +92,7 @@ def load_model(folder: Folder, dtype: torch.dtype) -> TransformersModel:
     kind = find_model_class(folder)
     predicting = head_class(kind)
     model, info = _model(kind if predicting is None else replace(kind, model=predicting), folder, dtype)
-    missing = info["missing_keys"] | _silently_missing(model, folder)
+    missing = (info["missing_keys"] | _silently_missing(model, folder)) - _computed(model)
     outside: set[str] = set()  # missing tensors of the head; with any, the model has no head
     if predicting is not None:
         outside = {name for name in missing if not name.startswith(f"{model.base_model_prefix}.")}
@@ -180,6 +180,12 @@ def _silently_missing(model: Any, folder: Folder) -> set[str]:
     allowed = re.compile("|".join(model._keys_to_ignore_on_load_missing or ()) or "(?!)")
     names = [name for name in model.state_dict() if allowed.search(name)]
     return {name for name in names if not any(f".{held}".endswith(f".{name}") for held in folder.tensors)}
+
+
+def _computed(model: Any) -> set[str]:
+    """Return parameters that are no weights: sinusoids of positions, where they are as their module computes them."""
+    made = [(name, one) for name, one in model.named_modules() if hasattr(one, "create_weight")]
+    return {f"{name}.weight" for name, one in made if torch.equal(one.weight, one.create_weight())}
 
 
 def _check_loaded(info: dict[str, Any], lacking: set[str], folder: Folder) -> tuple[str, ...]:

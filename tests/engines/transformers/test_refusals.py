@@ -6,11 +6,12 @@ import shutil
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 import torch
 import transformers
 from safetensors.torch import load_file, save_file
-from transformers import LlamaModel
+from transformers import AutoModel, LlamaModel
 
 from attnscope.cli import main
 from attnscope.engines.transformers import interface
@@ -118,6 +119,21 @@ def test_weights_that_a_class_may_do_without_are_not_made_up_either(copied, monk
     assert run(copied("llama")).texts
     gone = copied("llama", name="gone", change=lambda t: {n: x for n, x in t.items() if "1.self_attn.k_proj" not in n})
     assert "'layers.1.self_attn.k_proj.weight' is missing" in refused(gone)
+
+
+@pytest.mark.parametrize("kind", ["marian", "pegasus"])
+def test_positions_that_the_model_computes_are_in_no_file(copied, kind):
+    """Checkpoints of opus-mt leave them out."""
+    folder = copied(kind, change=lambda t: {n: x for n, x in t.items() if "embed_positions" not in n})
+    found = {part: run(folder, part=part, context=SOURCE).texts[0] for part in ("decoder", "cross")}
+    ids, source = ([[token.id for token in side]] for side in (found["cross"].tokens, found["cross"].context))
+    model = AutoModel.from_pretrained(folder, attn_implementation="eager").eval()
+    with torch.inference_mode():
+        made = model(torch.tensor(source), decoder_input_ids=torch.tensor(ids), output_attentions=True)
+    for part, layers in (("decoder", made.decoder_attentions), ("cross", made.cross_attentions)):
+        for head in found[part].heads:
+            expected = layers[head.layer][0, head.head].numpy()
+            np.testing.assert_allclose(head.stages["weights"], expected, atol=1e-5)
 
 
 def test_a_pooler_may_be_missing(copied, folders):
