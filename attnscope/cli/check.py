@@ -59,8 +59,12 @@ def check(checked: CheckOptions, show: FormatOptions, stack: ModelOptions, machi
 
     from attnscope.cli.deliver import page, write_bytes
     from attnscope.cli.progress import progress
+    from attnscope.cli.run_config import refuse_path
     from attnscope.config import RunConfig, TextInput
 
+    for option, text in (("TEXT", checked.text), ("--context", checked.context)):
+        if text is not None:
+            refuse_path(option, text, reads_files=False)
     run = RunConfig(
         texts=(TextInput(checked.text, context=checked.context),),
         **stack.chosen(),

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 _LINES = (".txt", ".md", ".toml")  # endings of files: texts, …
 _RECORDS = (".jsonl", ".csv", ".tsv", ".parquet", ".gz", ".zst")  # … what only batch reads, …
 _FINDINGS = (".json", ".safetensors", ".npy", ".npz", ".svg", ".html")  # … and what no command reads texts from
+_MODEL = ".gguf"  # and of a model in one file
 _LONGEST = 16 << 20  # largest standard input in bytes, so that an endless one does not fill the memory
 
 
@@ -87,7 +88,7 @@ def read_texts(source: TextOptions, *, quiet: bool) -> "tuple[TextInput, ...]":
             raise UsageError("no text given", hint="pass TEXT, - for standard input, or --file PATH")
     for option, text in (("TEXT", source.text), ("--pair", source.pair), ("--context", source.context)):
         if text is not None:
-            _refuse_file_name(option, text)
+            refuse_path(option, text)
     if source.file is None:
         where = "TEXT" if piped is None else "standard input"
         return (TextInput(str(source.text) if piped is None else piped, source.pair, source.context, where),)
@@ -97,27 +98,44 @@ def read_texts(source: TextOptions, *, quiet: bool) -> "tuple[TextInput, ...]":
     return _from_file(source.file, source.context, quiet=quiet)
 
 
-def _refuse_file_name(option: str, text: str) -> None:
-    """Refuse a text that is the name of a file, or looks like one: what is in the file was meant."""
+def refuse_path(option: str, text: str, *, reads_files: bool = True) -> None:
+    """Refuse a text that names a model, or a file, or looks like one: what is in it was meant.
+
+    Args:
+        option: The option that takes the text.
+        text: The text.
+        reads_files: The command has `--file`.
+
+    Raises:
+        UsageError: The text is a path.
+    """
     path = Path(text)
+    one_word = text.split() == [text]
     try:
         named = path.is_file()
+        model = bool(text.strip()) and (path / "config.json").is_file()
     except (OSError, ValueError):  # the name is too long, or contains NUL
-        named = False
-    looks = text.split() == [text] and path.suffix.lower() in (*_LINES, *_RECORDS, *_FINDINGS)
-    if not named and not looks:
+        named = model = False
+    suffix = path.suffix.lower()
+    model = model or ((named or one_word) and suffix == _MODEL) or (named and path.name == "config.json")
+    if not (named or model or (one_word and suffix in (*_LINES, *_RECORDS, *_FINDINGS))):
         return
     import shlex
 
-    if option != "TEXT":
-        hint = f"pass the text itself; with a space at the end, {option} '{text} ' is taken literally"
+    before = "" if option == "TEXT" else f"{option} "
+    literally = f"pass the text itself; with a space at the end, {before}'{text} ' is taken literally"
+    if model and option == "TEXT":
+        hint = f"use --model {shlex.quote(text)} to open it"
+    elif option != "TEXT" or not reads_files:
+        hint = literally
+    elif suffix in _RECORDS:
+        hint = f"use attnscope batch {shlex.quote(text)} to read its records"
+    elif suffix in _FINDINGS:
+        hint = "use attnscope compare with at least two saved reports (.json)"
     else:
         hint = f"use --file {shlex.quote(text)} to read one text per line, or - to read one text from standard input"
-        if path.suffix.lower() in _RECORDS:
-            hint = f"use attnscope batch {shlex.quote(text)} to read its records"
-        elif path.suffix.lower() in _FINDINGS:
-            hint = "use attnscope compare with at least two saved reports (.json)"
-    raise UsageError(f"'{text}' is a file name, not a text", where=option, hint=hint)
+    what = "a model" if model else "a file name"
+    raise UsageError(f"'{text}' is {what}, not a text", where=option, hint=hint)
 
 
 def _from_file(path: Path, context: str | None, *, quiet: bool) -> "tuple[TextInput, ...]":

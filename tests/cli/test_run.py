@@ -188,11 +188,16 @@ def test_a_text_that_is_no_text(pipeline, tmp_path, capsys):
         (["x.npz"], "TEXT: 'x.npz' is a file name, not a text; use attnscope compare with at least two saved"),
         ([TEXT, "--pair", "b.md"], "--pair: 'b.md' is a file name, not a text; pass the text itself; with a"),
         ([TEXT, "--context", "bank"], "--context: 'bank' is a file name, not a text; pass the text itself"),
+        (["./my bert"], "TEXT: './my bert' is a model, not a text; use --model './my bert' to open it"),
+        (["my bert/config.json"], "TEXT: 'my bert/config.json' is a model, not a text; use --model 'my"),
+        (["llama.GGUF"], "TEXT: 'llama.GGUF' is a model, not a text; use --model llama.GGUF to open it"),
+        ([TEXT, "--pair", "my bert"], "--pair: 'my bert' is a model, not a text; pass the text itself; with a"),
     ],
 )
-def test_the_name_of_a_file_is_no_text(pipeline, tmp_path, monkeypatch, capsys, args, said):
+def test_the_name_of_a_file_or_a_model_is_no_text(pipeline, tmp_path, monkeypatch, capsys, args, said):
     monkeypatch.chdir(tmp_path)
-    for name in ("bank", "my notes"):
+    for name in ("bank", "my notes", "my bert/config.json"):
+        Path(name).parent.mkdir(exist_ok=True)
         Path(name).write_text("The bank\n")
     asked = pipeline("fine")
     assert main(["run", *args]) == 2
@@ -207,6 +212,25 @@ def test_a_text_is_a_text(pipeline, tmp_path, monkeypatch, text):
     monkeypatch.chdir(tmp_path)
     Path("folder").mkdir()
     assert run_config(pipeline, text, "--pair", "folder").texts == (TextInput(text, "folder"),)
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (["./bert"], "TEXT: './bert' is a model, not a text; use --model ./bert to open it"),
+        (
+            ["a.txt"],
+            "TEXT: 'a.txt' is a file name, not a text; pass the text itself; with a space at the end, 'a.txt '",
+        ),
+        (["--context", "a.txt"], "--context: 'a.txt' is a file name, not a text; pass the text itself"),
+    ],
+)
+def test_check_does_not_check_the_sample_on_the_name_of_a_model(tmp_path, monkeypatch, capsys, args, said):
+    monkeypatch.chdir(tmp_path)
+    Path("bert").mkdir()
+    Path("bert/config.json").write_text("{}")
+    assert main(["check", *args]) == 2
+    assert capsys.readouterr().err.startswith(f"attnscope: error: {said}")
 
 
 def test_compare_takes_no_file_that_is_no_report_for_a_text(capsys):
