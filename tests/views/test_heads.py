@@ -176,7 +176,23 @@ def test_long_texts_and_few_heads():
     heads = [replace(head, stages={}, pooled=pooled_of(weights_of(90), 16)) for head in long.texts[0].heads]
     text = replace(long.texts[0], heads=heads, queries=[], keys=[])
     assert are_thumbnails(text)
-    assert "a cell is the largest of" not in draw(replace(long, texts=[text]), 200, format="heat")
+    assert "a cell is the largest of" not in draw(replace(long, texts=[text]), 200, format="heat", colour="truecolor")
+
+
+@pytest.mark.parametrize("colour", [None, "truecolor"])
+@pytest.mark.parametrize("count", [6, 16, 40])
+def test_the_legend_of_thumbnails_says_how_many_queries_a_cell_stands_for(count, colour):
+    """Light up one query after the other: the most that light up the same cell are those of the legend."""
+    made = sheet(6, 2, count)
+    lit = list[str]()
+    for query in range(count):
+        for head in made.texts[0].heads:
+            head.stages["weights"][:] = 0
+            head.stages["weights"][query] = 1
+        lit.append(draw(made, 120, format="heat", colour=colour))
+    most = max(map(lit.count, lit))
+    said = re.search(r"a cell is the largest of up to (\d+) × \d+", lit[0])
+    assert int(said[1] if said else 1) == most
     assert not are_thumbnails(sheet(1, 12, 3).texts[0])  # heads of one layer are drawn in full
     assert not are_thumbnails(sheet(2, 4, 3).texts[0])
 

@@ -17,7 +17,7 @@ from attnscope.views.presentation.parts import (
     Thumbnails,
     WeightMap,
 )
-from attnscope.views.presentation.scales import LogScale, pool_largest
+from attnscope.views.presentation.scales import LogScale, pool_largest, pooled_cells
 from attnscope.views.presentation.spans import Span, Spans, ours
 
 _NUMBERED = 256  # largest number of cells of a matrix whose numbers are written
@@ -211,8 +211,7 @@ def put_thumbnails(canvas: Canvas, thumbnails: Thumbnails) -> None:
                 canvas.cells(x, canvas.y, (side / columns, side / rows), colours, apart=False)
                 canvas.frame(x, canvas.y, side, side)
         canvas.y += side + 4
-    per = f"{-(-shape[0] // rows)} × {-(-shape[1] // columns)}"
-    cell = "" if per == "1 × 1" else f"; a cell is the largest of {per} (queries × keys)"
+    cell = pooled_cells(shape, rows, columns)
     _put_legend(canvas, "0", "1", f"weights: queries are rows, keys are columns{cell}")
 
 

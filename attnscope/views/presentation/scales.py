@@ -71,6 +71,22 @@ def pool_largest(matrix: Matrix, rows: int, columns: int) -> Matrix:
     return known
 
 
+def pooled_cells(shape: tuple[int, ...], rows: int, columns: int, *, together: int = 1) -> str:
+    """Say how many queries and keys a cell of pool_largest stands for; empty if it is one of each.
+
+    Args:
+        shape: Queries and keys.
+        rows: Rows of the coarser grid.
+        columns: Its columns.
+        together: How many of its rows are drawn as one cell.
+    """
+    queries, keys = shape[-2:]
+    starts = [n * queries // rows for n in range(0, rows, together)]
+    most = max(end - start for start, end in zip(starts, [*starts[1:], queries], strict=True))
+    per = f"{most} × {-(-keys // columns)}"
+    return "" if per == "1 × 1" else f"; a cell is the largest of up to {per} (queries × keys)"
+
+
 def scale_for(stage: str, matrix: Matrix) -> Scale:
     """Choose the scale of one stage: weights from 0 to the largest, everything else centred at 0."""
     finite = matrix[np.isfinite(matrix)]

@@ -8,7 +8,7 @@ from rich.style import Style
 from rich.text import Text
 
 from attnscope.views.presentation.parts import Thumbnails
-from attnscope.views.presentation.scales import pool_largest
+from attnscope.views.presentation.scales import pool_largest, pooled_cells
 from attnscope.views.terminal.colours import ramp_style
 from attnscope.views.terminal.heat import LEGEND, SHADES
 from attnscope.views.terminal.screen import Screen
@@ -86,6 +86,6 @@ def _put_legend(screen: Screen, shape: tuple[int, ...], rows: int, width: int) -
             legend.append(" ", ramp_style(i / (LEGEND - 1), False, screen.colours))
     else:
         legend.append(SHADES)
-    per = f"{-(-shape[0] // rows)} × {-(-shape[1] // width)}"
-    cell = "" if per == "1 × 1" else f"; a cell is the largest of {per} (queries × keys)"
+    halves = screen.colours and not screen.ascii  # a line shows two rows of cells apart
+    cell = pooled_cells(shape, rows, width, together=1 if halves else 2)
     screen.say(legend.append(" 1").append(f"  queries are rows, keys are columns{cell}", "dim"))
