@@ -14,7 +14,7 @@ from attnscope.pipeline import ProgressCallback, Session, describe_mask_use, for
 from attnscope.planning.survey_plan import batches_by_length, plan_passes
 from attnscope.planning.text_plan import TextPlan
 from attnscope.report import Token
-from attnscope.report.head_roles import HEAD_ROLES, ROLES, jackknife, main_roles
+from attnscope.report.head_roles import HEAD_ROLES, jackknife, main_roles
 from attnscope.report.heads import HeadSurvey, Probes, RoleValues
 from attnscope.survey.probes import RandomProbes, draw_probes, special_frame
 from attnscope.survey.texts import TEXTS
@@ -94,7 +94,7 @@ def survey_heads(
     roles, main = _roles(sums, asked)
     made, mask = provenance(source, run, device), describe_mask_use(source, run, engine.describe_mask())
     probes = _describe(source, asked, texts, random, shipped=shipped)
-    return HeadSurvey(made, mask, probes, roles, main, [*notes, *_missing(random, [role.name for role in roles])])
+    return HeadSurvey(made, mask, probes, roles, main, [*notes, *_missing(random, roles)])
 
 
 @dataclass(frozen=True)
@@ -206,11 +206,19 @@ def _roles(sums: "Sums", asked: SurveyOptions) -> tuple[list[RoleValues], np.nda
     return roles, np.vectorize(places.__getitem__, otypes=[np.int64])(main)
 
 
-def _missing(random: RandomProbes, asked: Sequence[str]) -> list[str]:
-    """Return which of these roles could not be measured on random tokens."""
+def _missing(random: RandomProbes, asked: Sequence[RoleValues]) -> list[str]:
+    """Return which of these roles could not be measured on texts, and which on random tokens."""
+    worded = [role for role in asked if role.measured == "texts"]
+    notes = list[str]()
+    if worded and all(np.isnan(role.values).all() for role in worded):
+        said = _not_measured([role.name for role in worded])
+        notes.append(f"{said}: no text has a word after its first two tokens")
     sizes = {"repeated": random.repeated, "needle": random.needle, "tripled": random.tripled}
-    missed = [name for name in asked if sizes.get(ROLES[name].measured, 1) == 0]
-    if not missed:
-        return []
-    what = f"{', '.join(missed[:-1])} and {missed[-1]} are" if len(missed) > 1 else f"{missed[0]} is"
-    return [f"{what} not measured: the vocabulary or the longest text of this model is too small"]
+    if missed := [role.name for role in asked if sizes.get(role.measured, 1) == 0]:
+        notes.append(f"{_not_measured(missed)}: the vocabulary or the longest text of this model is too small")
+    return notes
+
+
+def _not_measured(names: Sequence[str]) -> str:
+    subject = f"{', '.join(names[:-1])} and {names[-1]} are" if len(names) > 1 else f"{names[0]} is"
+    return f"{subject} not measured"

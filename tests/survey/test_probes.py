@@ -6,6 +6,7 @@ import torch
 
 import attnscope
 from attnscope.checkpoints.source import tokenize
+from attnscope.cli import main
 from attnscope.config import RunConfig, TextInput
 from attnscope.masks.terms import Bidirectional, Causal
 from attnscope.model.attention import attend
@@ -92,6 +93,15 @@ def test_a_note_names_the_roles_that_were_asked_for():
     for roles, said in ((["previous"], []), (["previous", "induction"], ["induction is not measured"])):
         notes = attnscope.heads(config="causal", text="a b c", role=roles).data.notes
         assert [note.split(":")[0] for note in notes] == said
+
+
+def test_a_note_says_why_roles_of_words_are_not_measured(capsys):
+    asked = {"model": "riverbank", "role": ["previous", "induction"], "draws": 2}
+    expected = "previous is not measured: no text has a word after its first two tokens"
+    assert attnscope.heads(text=["bank", "the bank"], **asked).data.notes == [expected]
+    assert attnscope.heads(text=["bank", "by the bank"], **asked).data.notes == []
+    assert main(["heads", "bank", "--draws", "2"]) == 0
+    assert "texts    1 (yours), 1 token\n" in capsys.readouterr().out
 
 
 def test_a_draw_counts_in_its_block_whichever_pass_it_is_in():

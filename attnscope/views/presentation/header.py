@@ -33,14 +33,14 @@ def unknown_words(texts: Sequence[TextReport]) -> Iterator[ViewPart]:
         more = ours(", …") if len(words) > _NAMED else ()
         yield Paragraph((_UNKNOWN, Span(f" {share} (marked {UNKNOWN}): "), *named, *more))
     if pieces := sum(token.unknown for text in texts for token in text.context or ()):
-        said = f"{_counted(pieces, 'token')} of the context {'is' if pieces == 1 else 'are'}"
+        said = f"{counted(pieces, 'token')} of the context {'is' if pieces == 1 else 'are'}"
         yield Paragraph((_UNKNOWN, Span(f" {said} unknown to the tokenizer (marked {UNKNOWN})")))
 
 
 def unknown_tokens(count: int, of: int) -> Iterator[ViewPart]:
     """Say how many tokens of texts that are not shown the tokenizer does not know; see unknown_words."""
     if count:
-        said = f" {count:,} of {_counted(of, 'token')} {'is' if count == 1 else 'are'} unknown to the tokenizer"
+        said = f" {count:,} of {counted(of, 'token')} {'is' if count == 1 else 'are'} unknown to the tokenizer"
         yield Paragraph((_UNKNOWN, Span(said)))
 
 
@@ -50,7 +50,7 @@ def report_header(report: Report, settings: DisplaySettings) -> Iterator[ViewPar
     if made.weights == "random":
         said = " untrained model: real arithmetic, meaningless patterns"
         yield Paragraph((Span(" RANDOM WEIGHTS ", "alarm"), Span(said)))
-    sizes = f"{_counted(made.n_layers, 'layer')} × {_counted(made.n_heads, 'head')}"
+    sizes = f"{counted(made.n_layers, 'layer')} × {counted(made.n_heads, 'head')}"
     name = made.model if settings.verbose else short_path(made.model)
     named = [f"{name} ({made.family})", *([made.part] if made.part else [])]
     usual = {"cpu", "float32"} if not settings.verbose else set()
@@ -99,7 +99,8 @@ def _joined(items: Iterable[Spans], between: str) -> Spans:
     return joined
 
 
-def _counted(number: int, what: str) -> str:
+def counted(number: int, what: str) -> str:
+    """Count things: `1 token`, `1,024 tokens`."""
     return f"{number} {what}" if number == 1 else f"{number:,} {what}s"
 
 
@@ -113,7 +114,7 @@ def text_header(text: TextReport, count: int, settings: DisplaySettings, name: s
         name: What it is called; None for its number among several.
     """
     name = name or ("text" if count == 1 else f"text {text.index}")
-    size = Span(f" · {_counted(len(text.tokens) - text.padding, 'token')}")
+    size = Span(f" · {counted(len(text.tokens) - text.padding, 'token')}")
     lines: list[tuple[str, Spans | Flow]] = [(name, (*_quoted(text.text, settings), size))]
     if text.pair is not None:
         second = [i for i, token in enumerate(text.tokens) if token.segment == 1]
@@ -121,7 +122,7 @@ def text_header(text: TextReport, count: int, settings: DisplaySettings, name: s
     if text.context is not None:
         lines.append(("context", ours(f"keys and values come from {len(text.context)} tokens of another text")))
     if text.padding:
-        many = _counted(text.padding, "token")
+        many = counted(text.padding, "token")
         said = f"{many}, up to the longest text: their columns are masked; their rows are computed, but never used"
         lines.append(("padding", ours(said)))
     if text.hidden:

@@ -10,6 +10,7 @@ from attnscope.report import Matrix, Report, TextReport
 from attnscope.report.head_roles import ROLES
 from attnscope.report.heads import HeadSurvey, MeasuredHeads, MeasuredText, RoleValues
 from attnscope.views.presentation.header import (
+    counted,
     more_options,
     notes,
     report_header,
@@ -120,7 +121,7 @@ def present_measured(measured: MeasuredHeads, settings: DisplaySettings, listing
 def _probes(survey: HeadSurvey) -> Iterator[tuple[str, str]]:
     probes = survey.probes
     whose = "attnscope's own" if probes.shipped else "yours"
-    said = f"{probes.texts} ({whose}), {probes.tokens:,} tokens"
+    said = f"{probes.texts} ({whose}), {counted(probes.tokens, 'token')}"
     yield "texts", said
     if probes.repeated:
         third = f", {probes.tripled} three times" if probes.tripled else ""
