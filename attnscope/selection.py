@@ -216,7 +216,9 @@ def parse_positions(
         elif not chosen:
             beyond = _SLICE.fullmatch(part) and not is_word
             found_out = f"'{part}' is outside the text or empty" if beyond else f"'{part}' is not in the text"
-            words = " ".join(token.text for token in tokens[:40])
+            from attnscope.report.tokens import spell_piece
+
+            words = " ".join(spell_piece(tokens, i) for i in range(min(40, len(tokens))))
             raise NotInText(found_out, where=option, hint=f"the text has tokens 0 to {len(tokens) - 1}: {words}")
         found.update(dict.fromkeys(chosen or ()))
     return list(found)

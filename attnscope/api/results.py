@@ -32,6 +32,7 @@ from attnscope.report.check import Check, CheckReport, Differences
 from attnscope.report.compare import Change, Comparison, Verdict
 from attnscope.report.heads import HeadSurvey, MeasuredHeads
 from attnscope.report.narrowing import require_heads
+from attnscope.report.tokens import spell_piece
 from attnscope.selection import PRINTED, parse_positions, written
 
 if TYPE_CHECKING:
@@ -326,7 +327,7 @@ def _one_position(query: Positions, text: TextReport) -> int:
     if not found:
         hint = f"it holds {', '.join(map(str, text.queries[:40]))}"
         raise UsageError(f"the report has no row for {written(query)}", where="query", hint=hint)
-    several = ", ".join(f"{position} {text.tokens[position].text}" for position in found[:40])
+    several = ", ".join(f"{position} {spell_piece(text.tokens, position)}" for position in found[:40])
     raise UsageError(
         f"'{written(query)}' is {len(found)} tokens: {several}", where="query", hint="choose one by its position"
     )

@@ -14,6 +14,7 @@ from attnscope.errors import AttnscopeError
 from attnscope.report import STAGES, HeadReport, TextReport, Token
 from attnscope.report.compare import Change, Comparison, HeadChange, Partial, Side
 from attnscope.report.run import selection_name
+from attnscope.report.tokens import spell_piece
 
 _Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -144,7 +145,7 @@ class _Text:
             for n, text in enumerate((self.a, self.b)):
                 spelled: Sequence[Token] = getattr(text, kind)
                 if alone := _without(spelled, [pair[n] for pair in getattr(self.shared, kind)]):
-                    few = ", ".join(f"{p} '{spelled[p].text}'" for p in alone[:_NAMED])
+                    few = ", ".join(f"{p} '{spell_piece(spelled, p)}'" for p in alone[:_NAMED])
                     more = f" and {len(alone) - _NAMED} more" if len(alone) > _NAMED else ""
                     yield f"only '{self.labels[n]}' has the tokens {few}{more}"
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from attnscope.errors import AttnscopeError
 from attnscope.report.compare import Cell, Comparison, StageVerdict, Verdict
+from attnscope.report.tokens import spell_piece
 
 _Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -121,8 +122,12 @@ def where(comparison: Comparison, stage: StageVerdict) -> str:
     cell = stage.cell
     head = stage.first if stage.first == stage.second else f"{stage.first} → {stage.second}"
     side = f"{comparison.sides[stage.side].label}, " if len(comparison.sides) > 2 else ""
-    key = f"dimension {cell.key}" if cell.stage == "output" else f"key {cell.key} '{text.sources[cell.key].text}'"
-    return f"{side}text {stage.text}, {head}, {cell.stage}, query {cell.query} '{text.tokens[cell.query].text}', {key}"
+    query = f"query {cell.query} '{spell_piece(text.tokens, cell.query)}'"
+    if cell.stage == "output":
+        column = f"dimension {cell.key}"
+    else:
+        column = f"key {cell.key} '{spell_piece(text.sources, cell.key)}'"
+    return f"{side}text {stage.text}, {head}, {cell.stage}, {query}, {column}"
 
 
 def what(verdict: Verdict, cell: Cell) -> str:

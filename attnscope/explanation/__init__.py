@@ -9,6 +9,7 @@ from attnscope.pipeline import ProgressCallback, Session, describe_mask_use, pre
 from attnscope.planning.run_plan import RunPlan, fit_to_memory, make_plan
 from attnscope.planning.text_plan import TextPlan
 from attnscope.report import Explanation
+from attnscope.report.tokens import spell_piece
 from attnscope.selection import parse_indices, written
 
 __all__ = ["explain"]
@@ -77,12 +78,12 @@ def _check_one(run: RunConfig) -> None:
 
 
 def _one_query(run: RunConfig, text_plan: TextPlan) -> int:
-    tokens = [f"{i} {token.text}" for i, token in enumerate(text_plan.tokens[:40])]
+    tokens = [f"{i} {spell_piece(text_plan.tokens, i)}" for i in range(min(40, len(text_plan.tokens)))]
     if run.query is None:
         hint = f"use --query WORD or --query POSITION; the text has {', '.join(tokens)}"
         raise UsageError("explain needs one token", where="--query", hint=hint)
     if len(text_plan.queries) > 1:
-        several = ", ".join(f"{i} {text_plan.tokens[i].text}" for i in text_plan.queries[:40])
+        several = ", ".join(f"{i} {spell_piece(text_plan.tokens, i)}" for i in text_plan.queries[:40])
         found = f"'{written(run.query)}' is {len(text_plan.queries)} tokens: {several}"
         raise UsageError(
             found, where="--query", hint=f"select one by its position, such as --query {text_plan.queries[-1]}"

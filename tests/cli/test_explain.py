@@ -1,6 +1,7 @@
 """`attnscope explain` from argv to screen, JSON, files and errors."""
 
 import json
+import re
 import shlex
 
 import pytest
@@ -123,3 +124,21 @@ def test_the_step_of_the_mask_names_hidden_tokens(capsys):
     """Their cells have the sign of keys that are not allowed, beside a mask that allows them."""
     _, out, _ = run(capsys, TEXT, "--query", "river", *STACK, "--hide", "The", "--mask", "bidirectional")
     assert "   mask: bidirectional, with The hidden\n" in out
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (["run", "--query", "tree"], "the text has tokens 0 to 3: unb ##el ##iev ##able"),
+        (["explain"], "the text has 0 unb, 1 ##el, 2 ##iev, 3 ##able"),
+        (["explain", "--query", "unbelievable"], "is 4 tokens: 0 unb, 1 ##el, 2 ##iev, 3 ##able; select"),
+    ],
+)
+def test_errors_spell_pieces_as_screens_do(capsys, args, said):
+    assert main([*args, "unbelievable"]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_hidden_pieces_are_spelled_as_in_the_tables(capsys):
+    assert main(["run", "the unbelievable bank", "--hide", "el,able,bank", "--top", "0", "--stage", "none"]) == 0
+    assert re.search(r"^hidden +##el 2, ##able 4, bank 5$", capsys.readouterr().out, re.MULTILINE)

@@ -134,7 +134,7 @@ def text_header(text: TextReport, count: int, settings: DisplaySettings, name: s
 
 def _quoted_tokens(tokens: Sequence[Token], positions: Sequence[int]) -> Spans:
     """Name tokens and their positions."""
-    named = [(*untrusted(tokens[position].text), Span(f" {position}")) for position in positions[:_NAMED]]
+    named = [(token_span(tokens, position), Span(f" {position}")) for position in positions[:_NAMED]]
     more = len(positions) - _NAMED
     return (*_joined(named, ", "), Span(f", and {more} more" if more > 0 else ""))
 
