@@ -167,3 +167,9 @@ def test_every_command_leads_with_unknown_words(capsys, minilm):
     for args in (["run"], ["explain", "--query", "0"], ["compare"], ["heads", "--key", "the"]):
         assert main([args[0], "the \N{SNOWMAN WITHOUT SNOW} ran", *args[1:], "--model", str(minilm)]) == 0
         assert capsys.readouterr().out.lstrip().startswith("UNKNOWN WORDS"), args
+
+
+def test_a_heat_map_names_every_column_that_no_row_names(capsys):
+    """A row that is one piece of a word does not name the word's column."""
+    assert main(["run", "the unbelievable bank", "--words", "--format", "heat", "--query", "2", "--top", "0"]) == 0
+    assert "columns: 0 the · 1 unbelievable · 5 bank\n" in capsys.readouterr().out

@@ -158,10 +158,11 @@ def _put_legend(screen: Screen, stage: StageMatrix, name: int) -> None:
     screen.put(flow([title, *scale, *said], screen.width, " " * BETWEEN, BETWEEN))
 
 
-def _put_columns(screen: Screen, rows: Labels, columns: Labels, name: int) -> None:
+def _put_columns(screen: Screen, rows: Labels, columns: Labels, cells: int) -> None:
     """Name the columns that no row names, and the full names of shortened row labels."""
     kind = columns.axis.kind
-    named = set(rows.axis.positions) if kind == "key" else set()
-    listed = [f"{p} {n}" for p, n in zip(columns.axis.positions, columns.names, strict=True) if n and p not in named]
+    named = set(zip(rows.axis.positions, rows.names, strict=True)) if kind == "key" else set()  # a word is no piece
+    each = zip(columns.axis.positions, columns.names, strict=True)
+    listed = [f"{position} {name}" for position, name in each if name and (position, name) not in named]
     say_list(screen, "context" if kind == "context" else "columns", listed)
-    say_shortened(screen, rows.shortened(name), {}, kind)
+    say_shortened(screen, rows.shortened(cells), {}, kind)
