@@ -293,7 +293,8 @@ def test_an_output_that_is_the_input_is_refused(command, tmp_path, capsys):
     texts = tmp_path / "texts.txt"
     texts.write_text("The bank by the river\n")
     assert main([*command, "--file", str(texts), "--output", str(texts), "--force"]) == 1
-    assert capsys.readouterr() == ("", f"attnscope: error: {texts}: is an input of this command; choose another output\n")
+    said = f"attnscope: error: {texts}: is an input of this command; choose another output\n"
+    assert capsys.readouterr() == ("", said)
     assert texts.read_text() == "The bank by the river\n"
 
 
@@ -320,4 +321,5 @@ def test_an_output_that_is_a_compared_report_is_refused(tmp_path, capsys):
     for path in (one, other):
         assert main(["run", "a b", "--config", "causal", "--output", str(path), "--quiet"]) == 0
     assert main(["compare", str(one), str(other), "--output", str(other), "--force"]) == 1
-    assert capsys.readouterr() == ("", f"attnscope: error: {other}: is an input of this command; choose another output\n")
+    said = f"attnscope: error: {other}: is an input of this command; choose another output\n"
+    assert capsys.readouterr() == ("", said)
