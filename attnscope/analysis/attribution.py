@@ -32,13 +32,7 @@ def attribution(
     edges = parts.edges[..., :n_tokens].cpu()  # (L, H, K)
     heads, sources = edges.sum(-1), edges.sum((0, 1))
     total = parts.embedding + parts.constant + sum(parts.mlps) + sum(parts.attention_biases) + float(heads.sum())
-    strongest = torch.topk(edges.abs().flatten(), min(_EDGES, edges.numel())).indices.tolist()
-    named = []
-    for place in strongest:
-        layer, head, source = np.unravel_index(place, edges.shape)
-        value = float(edges[layer, head, source])
-        if value:
-            named.append(LogitEdge(int(layer), int(head), int(source), value))
+    named = [LogitEdge(*place, float(edges[place])) for place in _strongest(edges) if edges[place]]
     target, against = targets
     return Attribution(
         position=position,
@@ -54,3 +48,13 @@ def attribution(
         edges=named,
         softcap=softcap,
     )
+
+
+def _strongest(edges: torch.Tensor) -> list[tuple[int, int, int]]:
+    """Return layer, head and source of the largest edges, (L, H, K), ranked layer by layer to save memory."""
+    sources = edges.shape[-1]
+    sizes, places = zip(*(torch.topk(one.abs().flatten(), min(_EDGES, one.numel())) for one in edges), strict=True)
+    best = torch.topk(torch.stack(sizes).flatten(), min(_EDGES, edges.numel())).indices.tolist()
+    ranked = places[0].numel()
+    found = [(at // ranked, int(places[at // ranked][at % ranked])) for at in best]
+    return [(layer, place // sources, place % sources) for layer, place in found]

@@ -9,6 +9,7 @@ from attnscope.report import Token
 
 _MOST = 1 << 24  # largest number of sources × heads × layers for which a logit is broken down
 _WHERE = "--by logit"
+_RECORDED, _RANKED = 16, 24  # bytes of such a number: recorded and side by side; its size, with a place, while ranked
 
 
 def check_attribution(run: RunConfig, source: ModelSource, texts: Sequence[Sequence[Token]]) -> None:
@@ -40,6 +41,12 @@ def check_attribution(run: RunConfig, source: ModelSource, texts: Sequence[Seque
     if count_cells(source, texts) > _MOST:
         raise UsageError("the text is too long to break a logit down", where=_WHERE, hint="use a shorter text")
     target_ids(run, source)
+
+
+def attribution_bytes(source: ModelSource, texts: Sequence[Sequence[Token]]) -> int:
+    """Return bytes of what every token adds through every head: recorded, side by side, and of a layer while ranked."""
+    cells = count_cells(source, texts)
+    return _RECORDED * cells + _RANKED * cells // source.config.n_layers
 
 
 def count_cells(source: ModelSource, texts: Sequence[Sequence[Token]]) -> int:

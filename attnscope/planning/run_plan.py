@@ -12,7 +12,7 @@ from attnscope.errors import AttnscopeError, NotInText, UsageError
 from attnscope.files.mask_files import read_mask
 from attnscope.masks.expression import parse_mask, used_mask
 from attnscope.masks.terms import Hidden, MaskTerm, MatrixFile, Own
-from attnscope.planning.attribution_plan import count_cells
+from attnscope.planning.attribution_plan import attribution_bytes
 from attnscope.planning.estimate import MemoryDemand, estimate_memory
 from attnscope.planning.memory import (
     DTYPE_BYTES,
@@ -107,7 +107,7 @@ def make_plan(run: RunConfig, source: ModelSource, continued: Mapping[int, list[
         hint = f"use --pool {POOL} for a map instead of matrices, or {MEMORY_HINT}"
     more: dict[str, int] = {}
     if run.target is not None:
-        more = {"kept": 8 * count_cells(source, [text_plan.tokens for text_plan in plan.text_plans])}
+        more = {"kept": attribution_bytes(source, [text_plan.tokens for text_plan in plan.text_plans])}
     if run.generate and continued is None:  # the pass that continues texts, one after the other
         longest = max(len(text_plan.tokens) for text_plan in plan.text_plans)
         more |= {"cache": cache_bytes(source.config, run.dtype, longest + run.generate)}
@@ -285,7 +285,7 @@ def memory_demand(plan: RunPlan) -> MemoryDemand:
         padded=len({(len(text_plan.tokens), text_plan.hidden) for text_plan in text_plans}) > 1,
         counted=layers * heads * len(text_plans) * longest if pool else 0,
         pool=pool,
-        heads=c.n_heads if plan.auto or plan.heads.word == "mean" else heads,
+        heads=c.n_heads if plan.auto or plan.heads.word == "mean" or run.target is not None else heads,
         words=source.tokenizer.name == "words",
         n_merges=source.tokenizer.n_merges,
         copied_elements=source.copied_elements,

@@ -18,7 +18,7 @@ from attnscope.engines.protocol import EngineSettings
 from attnscope.errors import AttnscopeError
 from attnscope.masks.terms import Own
 from attnscope.model.batch import make_batch
-from attnscope.model.logit_parts import Directions, StreamCapture, logit_parts, make_recorders
+from attnscope.model.logit_parts import Directions, LogitParts, StreamCapture, logit_parts, make_recorders
 from attnscope.model.randomize import make_random
 from attnscope.report import Attribution, Token, from_json, to_json
 from tests.helpers.tiny_models import Row
@@ -187,6 +187,19 @@ def test_a_run_takes_the_logit_of_a_real_model_apart(smollm2: Path) -> None:
         one = msgspec.structs.replace(report.data.texts[0], attribution=wrong)
         with pytest.raises(AttnscopeError, match=message):
             from_json(to_json(msgspec.structs.replace(report.data, texts=[one])))
+
+
+@pytest.mark.parametrize("shape", [(5, 3, 7), (30, 2, 3), (1, 4, 40), (1, 1, 1)])
+def test_the_strongest_edges_are_those_of_all_layers(shape: tuple[int, int, int]) -> None:
+    """Also where a layer has fewer edges than are kept, or all of them."""
+    edges = torch.from_numpy(np.random.default_rng(1).normal(size=shape))
+    parts = LogitParts(0.0, 0.0, [0.0] * shape[0], [0.0] * shape[0], edges)
+    found = attribution(parts, 0, (0, None), lambda i: 0.0, (shape[2], lambda i: ("x", "x"), None)).edges
+    flat = edges.numpy().ravel()
+    best = np.argsort(-np.abs(flat))[:20]
+    places = zip(*np.unravel_index(best, shape), strict=True)
+    assert [(one.layer, one.head, one.source) for one in found] == [tuple(map(int, place)) for place in places]
+    assert [one.value for one in found] == flat[best].tolist()
 
 
 @pytest.mark.parametrize("target", [["<late>"], ["bank", "<late>"]])

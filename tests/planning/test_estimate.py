@@ -4,13 +4,17 @@ import re
 from pathlib import Path
 
 import pytest
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import WhitespaceSplit
+from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from attnscope.config import RunConfig, TextInput
 from attnscope.engines.opening import open_source
 from attnscope.errors import AttnscopeError
 from attnscope.planning.run_plan import make_plan, required_memory
 from benchmarks.draws import Draw
-from benchmarks.memory import STACKS, measure, measure_drawn
+from benchmarks.memory import STACKS, measure, measure_drawn, peak
 
 LINUX = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="only Linux tells the peak of a process")
 CASES = [  # a sample: benchmarks/memory.py has all selections and lengths of all stacks, and draws others
@@ -82,6 +86,23 @@ DRAWS = {  # what once took more than it was estimated to: up to three times as 
 @pytest.mark.parametrize("name", DRAWS)
 def test_a_run_keeps_to_its_own_estimate(name):
     estimate, taken = measure_drawn(DRAWS[name])
+    assert 1.0 <= estimate / taken <= 1.35, (estimate, taken)
+
+
+@LINUX
+def test_a_logit_of_many_heads_keeps_to_its_estimate(tmp_path):
+    """What every token adds through every head is recorded, put side by side and ranked, not recorded only."""
+    sizes = {"vocab_size": 8, "hidden_size": 32, "intermediate_size": 8, "head_dim": 2, "max_position_embeddings": 512}
+    heads = {"num_attention_heads": 12288, "num_key_value_heads": 1, "num_hidden_layers": 8}
+    Qwen3ForCausalLM(Qwen3Config(**sizes, **heads)).save_pretrained(tmp_path)
+    tokenizer = Tokenizer(WordLevel({"the": 0, "bank": 1}, unk_token="the"))
+    tokenizer.pre_tokenizer = WhitespaceSplit()
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    text = "the bank " * 32
+    run = RunConfig((TextInput(text),), str(tmp_path), layer="0", head="0", target=(), window=64, max_memory=1 << 60)
+    estimate = make_plan(run, open_source(run, run.texts)).memory.estimate
+    asked = ["run", text, "--model", str(tmp_path), "--by", "logit", "--layer", "0", "--head", "0", "--quiet"]
+    taken = peak([*asked, "--max-memory", str(estimate)])
     assert 1.0 <= estimate / taken <= 1.35, (estimate, taken)
 
 
