@@ -135,6 +135,11 @@ def _format(endings: list[str], name: str) -> str:
         return ending
     if name == "-":
         return "txt"
+    if os.path.isdir(name):
+        raise AttnscopeError("is a folder", where=name, hint="pass a file of texts")
+    if not os.path.exists(name):
+        hint = "pass a file of texts, or use attnscope run for a single text"
+        raise AttnscopeError("no such file", where=name, hint=hint)
     hint = f"set --from to {', '.join(FORMATS[:-1])} or {FORMATS[-1]}"
     raise UsageError(f"cannot tell the format of '{name}' from its name", where="FILE", hint=hint)
 

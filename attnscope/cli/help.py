@@ -80,7 +80,12 @@ class Group(TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Find the command, or name the nearest one."""
         if self.get_command(ctx, args[0]) is None and not ctx.resilient_parsing:
-            raise UsageError(f"no such command '{args[0]}'", hint=did_you_mean(args[0], self.list_commands(ctx)))
+            hint = did_you_mean(args[0], self.list_commands(ctx))
+            if len(args[0].split()) > 1:
+                import shlex
+
+                hint = f"to see its attention, use attnscope run {shlex.quote(args[0])}"
+            raise UsageError(f"no such command '{args[0]}'", hint=hint)
         return super().resolve_command(ctx, args)
 
 

@@ -1,6 +1,7 @@
 """Turn Typer's exceptions into one-line usage errors with hints."""
 
 import re
+import shlex
 from typing import Any
 
 from typer import TyperException
@@ -17,14 +18,20 @@ def to_usage_error(error: TyperException) -> UsageError:
     if option and message.startswith("No such option"):
         return UsageError(f"no such option '{option}'", hint=_near(option, error))
     if extra := _EXTRA.fullmatch(message):
-        hint = 'put quotation marks around a text: "The bank by the river"' if _takes_text(error) else _see_help(error)
+        names = _parameters(error)
+        hint = _see_help(error)
+        if "text" in names:
+            hint = 'put quotation marks around a text: "The bank by the river"'
+        elif "model" in names and "argument" not in names.values():
+            hint = f"name a model with --model: {_command(error)} --model {shlex.quote(extra[1])}"
         return UsageError(f"unexpected extra argument: {extra[1]}", hint=hint)
     return UsageError(message[:1].lower() + message[1:], hint=_see_help(error))
 
 
-def _takes_text(error: TyperException) -> bool:
+def _parameters(error: TyperException) -> dict[str, str]:
+    """Return the names of the command's parameters, and whether each is an option or an argument."""
     context: Any = getattr(error, "ctx", None)
-    return context is not None and any(p.name == "text" for p in context.command.params)
+    return {p.name: p.param_type_name for p in context.command.params} if context else {}
 
 
 def _near(option: str, error: TyperException) -> str:
@@ -37,5 +44,9 @@ def _near(option: str, error: TyperException) -> str:
 
 
 def _see_help(error: TyperException) -> str:
+    return f"see {_command(error)} --help"
+
+
+def _command(error: TyperException) -> str:
     context: Any = getattr(error, "ctx", None)
-    return f"see {context.command_path if context else 'attnscope'} --help"
+    return context.command_path if context else "attnscope"

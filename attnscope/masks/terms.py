@@ -99,7 +99,7 @@ class Own(MaskTerm):
 class MatrixFile(MaskTerm):
     """A boolean matrix (queries, keys), True where allowed: a file, or the name of an array in RunConfig.matrices."""
 
-    form = "FILE.json"
+    form = "FILE (.json, .npy or .safetensors)"
     path: str
 
     def __str__(self) -> str:

@@ -135,7 +135,7 @@ def test_one_bad_record_in_a_thousand_is_3(texts, capsys):
         (["texts.txt"], 2, "missing option '--output'"),
         (["texts.txt", "-o", "a.parquet"], 2, "then: attnscope convert dump.jsonl dump.parquet"),
         (["texts.txt", "-o", "a.doc"], 2, "'a.doc' is not a dump format"),
-        (["texts.doc", "-o", "a.jsonl"], 2, "set --from to txt, jsonl, csv, tsv or parquet"),
+        ([".hidden", "-o", "a.jsonl"], 2, "set --from to txt, jsonl, csv, tsv or parquet"),
         (
             ["texts.txt", "-o", "a.jsonl", "--layer", "auto"],
             2,
@@ -143,6 +143,8 @@ def test_one_bad_record_in_a_thousand_is_3(texts, capsys):
         ),
         (["texts.txt", "-o", "a.jsonl", "--shard", "1"], 2, "--shard: must be I/N, not '1'; use 1/4"),
         (["texts.txt", "-o", "a.jsonl", "--shard", "3/2"], 2, "there is no shard 3 of 2"),
+        (["The bank", "-o", "a.jsonl"], 1, "The bank: no such file; pass a file of texts, or use attnscope run for"),
+        ([".", "-o", "a.jsonl"], 1, ".: is a folder; pass a file of texts"),
         (["texts.txt", "-o", "a.jsonl", "--keep", "colums"], 2, "did you mean 'columns'"),
         (["missing.txt", "-o", "a.jsonl"], 1, "missing.txt: no such file"),
         (["texts.txt", "-o", "no/a.jsonl"], 1, "no: no such folder"),
@@ -150,6 +152,7 @@ def test_one_bad_record_in_a_thousand_is_3(texts, capsys):
     ],
 )
 def test_what_is_refused(texts, capsys, arguments, code, message):
+    (texts / ".hidden").write_text("the bank\n")
     assert main(["batch", *arguments, *CONFIG]) == code
     out, err = capsys.readouterr()
     assert out == ""
