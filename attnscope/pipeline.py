@@ -428,7 +428,9 @@ def provenance(source: ModelSource, run: RunConfig, device: "torch.device", valu
 
 
 def describe_mask_use(source: ModelSource, run: RunConfig, seen: str | None = None) -> MaskUse:
-    """Describe the mask that is used, and whose it is; one that the model was trained under is not a what-if.
+    """Describe the mask that is used, and whose it is.
+
+    A mask that the model was trained under is not a what-if, unless it masks the scores of another one (`same-scores`).
 
     Args:
         source: The model.
@@ -444,4 +446,5 @@ def describe_mask_use(source: ModelSource, run: RunConfig, seen: str | None = No
     whose = " or ".join((own, *(mask for mask in source.trained_masks if mask != own)))
     if hidden:
         return MaskUse(whose, used, run.what_if, hidden[0])
-    return MaskUse(whose, used, None if used in (own, *source.trained_masks) else run.what_if)
+    trained = used in source.trained_masks and run.what_if == "stack"
+    return MaskUse(whose, used, None if used == own or trained else run.what_if)

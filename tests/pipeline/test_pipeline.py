@@ -197,6 +197,9 @@ def test_what_if_stack_and_same_scores_agree_in_layer_0_and_differ_later():
 
 def test_a_report_says_whose_mask_it_shows():
     assert run(mask="own").mask.what_if is None
+    assert run(mask="causal", model="riverbank").mask.what_if is None  # riverbank was trained under this mask, too
+    assert run(mask="causal", what_if="same-scores", model="riverbank").mask.what_if == "same-scores"
+    assert run(mask="bidirectional", what_if="same-scores").mask.what_if is None
     used = run(mask="own+window:2", what_if="same-scores").mask
     assert (used.own, used.used, used.what_if) == ("bidirectional", "bidirectional+window:2", "same-scores")
 
