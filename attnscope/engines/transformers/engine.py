@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
+from traceback import walk_tb
 from typing import Any
 
 import torch
@@ -147,6 +148,9 @@ class TransformersEngine:
             with torch.inference_mode(), capturing(session):
                 made = self.run(batch)
         except IndexError as e:
+            names = [frame.f_globals["__name__"].partition(".")[0] for frame, _ in walk_tb(e.__traceback__)]
+            if [name for name in names if name not in ("torch", "numpy")][-1] == "attnscope":
+                raise  # a fault of ours, inside the model's attention
             found = f"the model fails on a text of {max(batch.tokens.lengths)} tokens ({e})"
             raise AttnscopeError(found, where="TEXT", hint="pass --truncate to truncate the text") from e
         return made

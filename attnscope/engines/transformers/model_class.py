@@ -14,7 +14,7 @@ from attnscope.families import FAMILIES
 from attnscope.families.transformers_keys import reference_keys
 from attnscope.families.trust import check_trust
 
-_COUNTS = re.compile(r"(num|n)_.*(layer|expert|block)s?|n_layers?|(en|de)coder_layers|depth")
+_COUNTS = re.compile(r"(\w+_)?(num|n)_(\w+_)?(layer|expert|block)s?|(\w+_)?layers|depth")
 _MOST = 10_000
 
 

@@ -163,8 +163,10 @@ def test_tensors_of_another_shape(copied):
         ({"head_dim": 0}, "transformers cannot load it (ZeroDivisionError: "),
         ({"num_hidden_layers": 1 << 40}, "config.json: num_hidden_layers is 1099511627776; expected at most 10,000"),
         ({"text_config": {"num_experts": 10**9}}, "config.json: text_config: num_experts is 1000000000; expected at "),
+        ({"moe_num_experts": 10**9}, "config.json: moe_num_experts is 1000000000; expected at most 10,000"),
+        ({"t2u_encoder_layers": 10**9}, "config.json: t2u_encoder_layers is 1000000000; expected at most 10,000"),
     ],
-    ids=["unknown", "none", "quantised", "odd", "no width", "endless layers", "endless experts"],
+    ids=["unknown", "none", "quantised", "odd", "no width", *(f"endless {n}" for n in range(4))],
 )
 def test_configs(copied, config, expected):
     assert expected in refused(copied("llama", config))
@@ -273,3 +275,21 @@ if child:
 """
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "TRANSFORMERS_"))}
     subprocess.run([sys.executable, "-c", script], check=True, env=clean, stdout=subprocess.DEVNULL)
+
+
+def test_an_index_out_of_range_in_the_model_is_its_failure_and_one_of_ours_is_not(copied, monkeypatch):
+    from transformers.models.llama.modeling_llama import LlamaMLP
+
+    from attnscope.engines.transformers import engine
+
+    def short(self, x):
+        return x[:, [1, 0]] if x.shape[1] == 2 else x[:, [x.shape[1]]]
+
+    folder = copied("llama", {})
+    with monkeypatch.context() as patched:
+        patched.setattr(LlamaMLP, "forward", short)
+        assert "the model fails on a text of 12 tokens (index " in refused(folder)
+    monkeypatch.setattr(engine, "intersect", lambda *masks: [][len(masks)])
+    monkeypatch.setitem(globals(), "__name__", "attnscope.model.masks")  # where it stands for something
+    with pytest.raises(IndexError):
+        run(folder, mask="causal+window:2")
