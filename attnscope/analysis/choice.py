@@ -89,9 +89,9 @@ class RankingRecorders:
                 for one in (some, every)
             )
             found.append(content_weight(rows, all_rows))
-        said = "most weight from these rows on" if self._named else "most weight on"
+        said = "weights of these rows" if self._named else "weights"
         values = torch.from_numpy(np.nan_to_num(np.stack(found)))
-        return HeadRanking(f"{said} other words that distance does not explain", values)
+        return HeadRanking(f"{said} on other words that distance explains least", values)
 
 
 def _at(places: Sequence[Sequence[int]], like: Tensor) -> Tensor:

@@ -38,7 +38,7 @@ def test_a_real_bert_reads_bank_from_river(minilm):
     assert words[text.heads[0].top.keys[words.index("bank"), 0]] == "river"
 
 
-BY_CONTENT = "most weight on other words that distance does not explain"
+BY_CONTENT = "weights on other words that distance explains least"
 
 
 def beyond_distance(weights, words):

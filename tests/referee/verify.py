@@ -336,8 +336,8 @@ def _ranking(call: Call, by_text: list[list[Attention]], texts: list[Text]) -> _
     of = Number(np.array([one.value for one in found]), np.array([one.slack for one in found]))
     if keys is not None:
         return _Ranking(f"most weight from {'these rows' if queries else 'all words'} on these columns", of)
-    rows = " from these rows" if queries else ""
-    return _Ranking(f"most weight{rows} on other words that distance does not explain", of)
+    rows = " of these rows" if queries else ""
+    return _Ranking(f"weights{rows} on other words that distance explains least", of)
 
 
 def _named(typed: str | None, texts: list[Text]) -> list[list[int]] | None:
