@@ -52,12 +52,14 @@ class Dumping:
     def argv(self) -> list[str]:
         """The arguments after `attnscope`."""
         words = ["batch", str(self.source), "-o", str(self.output), "--model", str(self.call.folder), "--force"]
-        names = ("layer", "head", "query", "key", "stage", "mask", "what_if", "hide", "top", "by", "engine")
+        names = ["layer", "head", "query", "stage", "mask", "what_if", "hide", "engine"]
+        names += [*(["key"] if self.call.stage else []), *(["top", "by"] if "top" in self.keep else [])]
         for name in names:
             if (value := getattr(self.call, name)) is not None:
                 words += ["--" + name.replace("_", "-"), str(value)]
-        words += ["--keep", ",".join(self.keep), "--pool", str(self.pool), "--max-memory", "4G", "--quiet"]
-        return [*words, *(["--no-special"] if self.call.no_special else [])]
+        words += ["--keep", ",".join(self.keep), "--max-memory", "4G", "--quiet"]
+        words += ["--pool", str(self.pool)] if "pooled" in self.keep else []
+        return [*words, *(["--no-special"] if self.call.no_special and "top" in self.keep else [])]
 
     def command(self) -> str:
         """The same, to be copied into a shell."""
@@ -197,8 +199,9 @@ def _unit(
     if "rows" in arrays:
         for name in STATISTICS:
             close(where + name, arrays["rows"][name][n], unit.statistic(name)[queries])
-        same(where + "has a sink", "sink" in arrays["rows"], unit.has_sink)
-        if unit.has_sink:
+        empty = where.startswith("table") and all(unit.dead[query] for query in queries)  # as where there is none
+        same(where + "has a sink", "sink" in arrays["rows"], unit.has_sink and not empty)
+        if unit.has_sink and not empty:
             close(where + "sink", arrays["rows"]["sink"][n], unit.statistic("sink")[queries])
     if "columns" in arrays:
         close(where + "columns", arrays["columns"][n], unit.columns(queries))
