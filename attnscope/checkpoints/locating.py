@@ -69,10 +69,12 @@ def locate(name: str, option: str | None = None) -> Located:
     known = sample_names("sample_weights")
     if name in known:
         return Located(samples_folder("sample_weights") / name)
-    if is_repository(name):
-        if not (folder := cached_folder(name)).is_dir():
-            raise not_cached(name, known, option)
+    if is_repository(name) and (folder := cached_folder(name)).is_dir():
         return _snapshot(folder, name, weights=option is None)
+    if name.lower().endswith((".gguf", ".safetensors")):
+        raise AttnscopeError("no such file", where=f"{option}: {name}" if option else name, hint="check the path")
+    if is_repository(name):
+        raise not_cached(name, known, option)
     hint = did_you_mean(name, known)
     if web := re.fullmatch(_HUB, name):
         hint = f"use its name: {web[1]}"
