@@ -228,7 +228,8 @@ def run_through(
     handles = []
     for block in blocks(model):
         handles.append(block.register_forward_pre_hook(lambda _, given: made.streams.append(_array(given[0]))))
-        attention = next(module for name, module in block.named_children() if "attention" in name or "attn" in name)
+        names = [name for name, _ in block.named_children() if "attention" in name or "attn" in name]
+        attention = block.get_submodule(next(name for name in names if not name.startswith("post_")))  # a norm's name
         handles.append(attention.register_forward_hook(lambda _, __, out: made.attended.append(_array(out))))
         if model.config.model_type in _NORMED_BEHIND:
             handles.append(block.post_attention_layernorm.register_forward_hook(_normed_behind(made)))
