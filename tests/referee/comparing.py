@@ -548,7 +548,9 @@ def _verdict(found: Json, made: Comparing, code: int) -> None:
                     [i for i in range(len(text["tokens"])) if i not in head[only]]
                     for text, only in ((a, "only_first"), (b, "only_second"))
                 ]
-                aligned = list(zip(*kept, strict=True))
+                pieces = [[token["piece"] for token in text["tokens"]] for text in (a, b)]
+                # a tolerance judges tokens that both have, not those that take each other's place
+                aligned = [(i, j) for i, j in zip(*kept, strict=True) if pieces[0][i] == pieces[1][j]]
                 queries = [(i, j) for i, j in aligned if i in a["queries"] and j in b["queries"]]
                 keys = [(i, j) for i, j in aligned if i in a["keys"] and j in b["keys"]]
                 lacking |= not queries or not keys
