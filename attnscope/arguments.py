@@ -30,7 +30,7 @@ def one_of(option: str, words: Any) -> Callable[[str], str]:
     known: tuple[str, ...] = get_args(words)
 
     def read(text: str) -> str:
-        if text not in known:
+        if not isinstance(text, str) or text not in known:  # an array cannot be looked up
             near = did_you_mean(str(text), known)
             found = f"must be {', '.join(known[:-1])} or {known[-1]}, not '{text}'"
             raise UsageError(found, where=option, hint=_unless_listed(near))
@@ -194,8 +194,8 @@ def tolerance(option: str) -> Callable[[Any], float]:
 
     def read(text: Any) -> float:
         try:
-            value = float(text)
-        except (TypeError, ValueError):
+            value = -1.0 if isinstance(text, bool) else float(text)
+        except (TypeError, ValueError, OverflowError):
             value = -1.0
         if not 0 <= value < float("inf"):
             raise UsageError(

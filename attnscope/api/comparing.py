@@ -1,7 +1,7 @@
 """The sides of a comparison: texts that are run, or reports."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -47,6 +47,7 @@ def sides_of(texts: Sequence[Any], options: Mapping[str, Any]) -> tuple[str, lis
         UsageError: There are several lists, or nothing to compare.
     """
     given = {**options, "text": list(texts) if len(texts) > 1 else texts[0]}
+    given = {name: tuple(value) if isinstance(value, Iterator) else value for name, value in given.items()}  # read once
     several = {name: value for name, value in given.items() if name in _AXES and isinstance(value, list)}
     if len(several) > 1:
         hint = "compare one thing at a time; write a selection that all sides share as a tuple, such as layer=(0, 1)"

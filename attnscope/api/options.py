@@ -373,9 +373,14 @@ def texts_of(text: str | Sequence[str], options: Mapping[str, Any]) -> tuple[Tex
 
 
 def _several(name: str, values: Any) -> list[Any]:
-    if not isinstance(values, Iterable) or isinstance(values, bytes | Mapping):
+    if not _is_several(values) or isinstance(values, bytes | Mapping):
         raise UsageError(f"{values!r:.80} is not a text", where=name, hint="pass a str, or several")
     return list(values)
+
+
+def _is_several(value: Any) -> bool:
+    """Tell whether a value is several; a text is one, and so is an array or tensor without axes."""
+    return isinstance(value, Iterable) and not isinstance(value, str) and getattr(value, "ndim", 1) != 0
 
 
 def _beside(name: str, value: Any, count: int) -> list[Any]:
@@ -469,7 +474,10 @@ def _mask_matrix(value: Any) -> "BoolMatrix":
     if not hasattr(value, "__array__"):
         hint = "use a str such as 'causal', a file's name, or a boolean array (queries, keys)"
         raise UsageError(f"a {type(value).__name__} is not a mask", where="mask", hint=hint)
-    matrix = np.array(value.detach().cpu().numpy() if hasattr(value, "detach") else value)
+    try:
+        matrix = np.array(value.detach().cpu().numpy() if hasattr(value, "detach") else value)
+    except (TypeError, ValueError, RuntimeError) as e:  # a tensor of bfloat16, a sparse one, or one without memory
+        raise UsageError(f"cannot be read as an array ({e})", where="mask", hint="pass a boolean array") from e
     if matrix.dtype != np.bool_:
         hint = "pass True where attention is allowed, such as mask == 1"
         raise UsageError(f"has type {matrix.dtype}, not bool", where="mask", hint=hint)
@@ -481,7 +489,7 @@ def _mask_matrix(value: Any) -> "BoolMatrix":
 
 def one_or_several(value: Any) -> list[Any]:
     """Return a list of one value, or of several; a text is one."""
-    return list(value) if isinstance(value, Iterable) and not isinstance(value, str) else [value]
+    return list(value) if _is_several(value) else [value]
 
 
 def _stages(value: Any) -> tuple[str, ...]:
@@ -529,9 +537,8 @@ def indices(name: str, value: Any, count: int) -> str:
         return value
     try:
         value = range(count)[value] if isinstance(value, slice) else value
-        several = not isinstance(value, str) and isinstance(value, Iterable)
-        numbers = [_whole(one) for one in value] if several else [_whole(value)]
-    except TypeError as e:
+        numbers = [_whole(one) for one in one_or_several(value)]
+    except (TypeError, ValueError) as e:  # ValueError: a slice whose step is 0
         hint = "use a number, several, a slice or range, 'auto', 'all' or 'mean'"
         raise UsageError(f"cannot read {value!r:.80}", where=name, hint=hint) from e
     if not numbers:
@@ -543,10 +550,10 @@ def positions(name: str) -> Callable[[Any], Positions]:
     """Return a reader of rows or columns: positions, slices and words."""
 
     def read(value: Any) -> Positions:
-        several = isinstance(value, Iterable) and not isinstance(value, str)
-        parts = tuple(_position(name, part) for part in value) if several else (_position(name, value),)
+        parts = tuple(_position(name, part) for part in one_or_several(value))
         if not parts:
-            raise UsageError("the list of positions is empty", where=name, hint="leave it out for all")
+            hint = f"leave it out{' for all' if name in ('query', 'key') else ''}"
+            raise UsageError("the list of positions is empty", where=name, hint=hint)
         return parts
 
     return read

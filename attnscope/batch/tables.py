@@ -7,7 +7,6 @@ would count queries with more contributors more often.
 """
 
 import csv
-import io
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -20,6 +19,7 @@ from attnscope.batch.file_errors import naming_errors
 from attnscope.batch.header import MEASURES, Settings
 from attnscope.batch.records import Record
 from attnscope.errors import PARQUET, AttnscopeError
+from attnscope.files.csv_lines import CsvLines
 from attnscope.planning.record_parts import PARTS, TABLES, Axis, RecordPart
 from attnscope.report import Token
 from attnscope.report.row_statistics import STATISTICS
@@ -191,8 +191,8 @@ def write_csv(rows: TableRows, path: Path) -> int:
 
 def _csv_bytes(rows: TableRows) -> Iterator[bytes]:
     """Yield a CSV file, part by part; numbers in shortest exact digits, an empty cell for none."""
-    buffer = io.StringIO()
-    writer = csv.writer(buffer, lineterminator="\n")
+    buffer = CsvLines()
+    writer = csv.writer(buffer)
     writer.writerow(rows.columns)
     for one in rows:
         _check_cells(one)

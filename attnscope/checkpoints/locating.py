@@ -61,8 +61,10 @@ def locate(name: str, option: str | None = None) -> Located:
         AttnscopeError: Nothing has this name, or it cannot be opened; the message says what it is and what to use
             instead.
     """
+    if not name:  # an empty environment variable; Path("") is the current folder
+        raise AttnscopeError("the name is empty", where=option or "--model", hint="name a folder, or leave it out")
     path = Path(name)
-    if name and exists(path, folder=True):  # "" (an empty environment variable) is not the current folder
+    if exists(path, folder=True):
         return _folder(path, weights=option is None)
     if exists(path, folder=False):
         return _file(path)

@@ -76,7 +76,7 @@ ENGINES = {"native": open_native, "transformers": open_transformers}  # what ope
 
 
 def _from_folder(run: RunConfig, *, needs_tokenizer: bool) -> ModelSource:
-    name = run.model or DEFAULT_MODEL
+    name = DEFAULT_MODEL if run.model is None else run.model
     located = locate(name)
     folder = open_checkpoint(located.path, run.adapter, located.weights)
     where = str(folder.config_path)

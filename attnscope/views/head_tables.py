@@ -1,13 +1,13 @@
 """A survey of heads, or of effects, as a table: one row for every head, layer or edge."""
 
 import csv
-import io
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
 from attnscope.errors import PARQUET
+from attnscope.files.csv_lines import CsvLines
 from attnscope.report.ablation import EffectSurvey
 from attnscope.report.heads import HeadSurvey, MeasuredHeads
 
@@ -55,8 +55,8 @@ def _effect_columns(found: EffectSurvey) -> dict[str, Column]:
 def csv_parts(found: HeadSurvey | MeasuredHeads | EffectSurvey) -> Iterator[bytes]:
     """Yield a CSV file; numbers in shortest exact digits, an empty cell for none."""
     table = columns(found)
-    buffer = io.StringIO()
-    writer = csv.writer(buffer, lineterminator="\n")
+    buffer = CsvLines()
+    writer = csv.writer(buffer)
     writer.writerow(table)
     cells = [[_cell(value) for value in column] for column in table.values()]
     writer.writerows(zip(*cells, strict=True))

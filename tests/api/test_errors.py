@@ -6,7 +6,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 
 import attnscope
 from attnscope.api.options import (
@@ -106,6 +108,19 @@ def test_texts_that_are_none(text, said):
         (lambda: attnscope.compare(*[attnscope.inspect(TEXT)] * 2, layer=0), "'report 0' has no layer 0; it"),
         (lambda: attnscope.check(tolerance=-1), "tolerance: must be a number, 0 or more, not '-1'"),
         (lambda: attnscope.compare(TEXT, tolerance=[1]), "tolerance: must be a number, 0 or more, not '[1]'"),
+        (lambda: attnscope.check(tolerance=10**400), "tolerance: must be a number, 0 or more"),
+        (lambda: attnscope.check(tolerance=True), "tolerance: must be a number, 0 or more, not 'True'"),
+        (lambda: attnscope.inspect(TEXT, engine=np.array(["native", "x"])), "engine: must be native or transformers"),
+        (lambda: attnscope.inspect(TEXT, layer=slice(0, 2, 0)), "layer: cannot read slice(0, 2, 0)"),
+        (lambda: attnscope.inspect(TEXT, hide=[]), "hide: the list of positions is empty; leave it out"),
+        (lambda: attnscope.inspect(np.array(TEXT)), "text: array('The bank by the river'"),
+        (lambda: attnscope.inspect([TEXT], pair=np.array("x")), "pair: array('x'"),
+        (lambda: attnscope.compare(np.array(TEXT)), "text: array('The bank by the river'"),
+        (lambda: attnscope.ablate(TEXT, cut=np.array("L0")), "cut: array('L0'"),
+        (lambda: attnscope.inspect(TEXT, mask=torch.ones(5, 5).bfloat16()), "mask: cannot be read as an array"),
+        (lambda: attnscope.inspect(TEXT, mask=torch.ones(5, 5).bool().to_sparse()), "mask: cannot be read as an"),
+        (lambda: attnscope.inspect(TEXT, model=""), "model: the name is empty; name a folder, or leave it out"),
+        (lambda: attnscope.inspect(TEXT, model="", engine="transformers"), "model: the name is empty; name a"),
         (lambda: attnscope.heads(role=5), "role: unknown role '5'; known: previous"),
         (lambda: attnscope.ablate(TEXT, cut="L0", replacement="mean", reference=5), "reference: 5 is not a text; pass"),
         (lambda: attnscope.load(5), "path: a int is not a path; pass a str or a Path"),
@@ -252,3 +267,20 @@ def test_importing_the_package_loads_nothing_heavy():
         "except AttributeError as e: assert str(e) == \"module 'attnscope' has no attribute 'nothing'\"\n"
     )
     subprocess.run([sys.executable, "-c", script], cwd=Path(ROOT), check=True)
+
+
+def test_one_position_layer_or_stage_may_be_an_array_without_axes():
+    expected = attnscope.inspect(TEXT, query=3, layer=1, head=2, stages="weights").data
+    for one in (np.array, torch.tensor):
+        found = attnscope.inspect(TEXT, query=one(3), layer=one(1), head=one(2), stages=np.array("weights")).data
+        assert found.texts[0].queries == expected.texts[0].queries == [3]
+        assert [(head.layer, head.head, list(head.stages)) for head in found.texts[0].heads] == [(1, 2, ["weights"])]
+
+
+def test_a_comparison_reads_a_generator_once():
+    """Every side has all of it."""
+    texts, layers = [TEXT, "the river"], (0, 1)
+    expected = attnscope.compare(tuple(texts), mask=["own", "causal"], layer=layers, query=(0, 1))
+    given = {"layer": (n for n in layers), "query": (n for n in (0, 1))}
+    found = attnscope.compare((one for one in texts), mask=["own", "causal"], **given)
+    assert str(found) == str(expected)

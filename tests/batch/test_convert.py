@@ -281,6 +281,21 @@ def test_a_record_that_is_missing_is_noticed(folder, ending):
     assert not (folder / f"two{ending}").exists()
 
 
+def test_a_line_end_in_a_cell_is_quoted(tmp_path):
+    """A carriage return, which ends a row for readers, too."""
+    names, source = ["a\rb", "c\nd", "e\r\nf", "g\r"], tmp_path / "in.jsonl"
+    source.write_text("".join(json.dumps({"id": name, "text": "bank"}) + "\n" for name in names))
+    order = DumpConfig(str(source), None, tmp_path / "dump.jsonl", Settings(), RunConfig((), config="causal"))
+    write_dump(order, lambda summary, total: None)
+    convert(order.output, tmp_path / "t.csv", force=False)
+    with open(tmp_path / "t.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert list(dict.fromkeys(row["id"] for row in rows)) == names
+    convert(tmp_path / "t.csv", tmp_path / "t.parquet", force=False)
+    convert(tmp_path / "t.parquet", tmp_path / "again.csv", force=False)
+    assert (tmp_path / "again.csv").read_bytes() == (tmp_path / "t.csv").read_bytes()
+
+
 def test_a_cell_that_readers_of_csv_refuse_is_refused(tmp_path):
     """Python's reads up to 131,072 characters; a .parquet file takes more."""
     for length, fits in ((131_072, True), (131_073, False)):

@@ -3,6 +3,7 @@
 import re
 import sys
 from pathlib import Path
+from time import perf_counter
 from xml.etree import ElementTree
 
 import numpy as np
@@ -14,7 +15,7 @@ from attnscope.report import STAGES
 from attnscope.report.compare import Side
 from attnscope.report.head_roles import ROLES
 from attnscope.views import formats
-from attnscope.views.figure import canvas
+from attnscope.views.figure import canvas, matrices
 from attnscope.views.presentation.spans import Span, ours
 from tests.helpers.sample_explanations import explanation
 from tests.helpers.sample_overviews import overview
@@ -298,3 +299,14 @@ def test_only_an_svg_looks_like_a_terminal():
     assert b"terminal" not in figure(bank())
     with pytest.raises(UsageError, match=r"--look: terminal cannot be used with \.txt; use an \.svg file"):
         formats.export(bank(), Path("x.txt"), look="terminal")
+
+
+def test_long_names_are_cut_at_once():
+    """A word may be as long as its text."""
+    name = "Wi" * 50_000
+    start = perf_counter()
+    cut = matrices._cut(name, 90.0, 9.0)
+    assert perf_counter() - start < 10  # one letter after the other took minutes
+    assert cut.endswith("…") and name.startswith(cut[:-1])
+    assert canvas.text_width(cut, 9.0) <= 90.0 < canvas.text_width(name[: len(cut)] + "…", 9.0)
+    assert matrices._cut("bank", 90.0, 9.0) == "bank"

@@ -42,7 +42,7 @@ def open_transformers(run: RunConfig, texts: Iterable[TextInput]) -> ModelSource
     """
     if run.config is not None:
         raise UsageError("a TOML stack is not a transformers model", where="--engine", hint="remove --engine")
-    name = run.model or DEFAULT_MODEL
+    name = DEFAULT_MODEL if run.model is None else run.model
     located = locate(name)
     folder = open_checkpoint(located.path, run.adapter, located.weights)
     kept = drop_keys(folder.config, run.ignore_key, str(folder.config_path))

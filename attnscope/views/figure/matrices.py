@@ -1,5 +1,6 @@
 """Draw matrices as cells of colour, with labels and a scale."""
 
+from bisect import bisect_right
 from collections.abc import Sequence
 
 import numpy as np
@@ -90,8 +91,8 @@ def _names(axis: Axis) -> list[str]:
 def _cut(name: str, longest: float, size: float) -> str:
     if text_width(name, size) <= longest:
         return name
-    kept = next(n for n in range(len(name) - 1, -1, -1) if text_width(name[:n] + "…", size) <= longest)
-    return name[:kept] + "…"
+    fitting = bisect_right(range(len(name)), longest, key=lambda n: text_width(name[:n] + "…", size))
+    return name[: fitting - 1] + "…"
 
 
 def _label_size(step: float) -> tuple[float, int]:
