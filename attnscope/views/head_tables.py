@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from attnscope.errors import PARQUET
-from attnscope.files.csv_lines import CsvLines
 from attnscope.report.ablation import EffectSurvey
 from attnscope.report.heads import HeadSurvey, MeasuredHeads
+from attnscope.system.csv_lines import CsvLines
 
 Column = np.ndarray[Any, np.dtype[Any]] | list[str | None]
 

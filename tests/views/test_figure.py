@@ -14,6 +14,7 @@ from attnscope.errors import AttnscopeError, UsageError
 from attnscope.report import STAGES
 from attnscope.report.compare import Side
 from attnscope.report.head_roles import ROLES
+from attnscope.views import figure as drawing
 from attnscope.views import formats
 from attnscope.views.figure import canvas, matrices
 from attnscope.views.presentation.spans import Span, ours
@@ -310,3 +311,15 @@ def test_long_names_are_cut_at_once():
     assert cut.endswith("…") and name.startswith(cut[:-1])
     assert canvas.text_width(cut, 9.0) <= 90.0 < canvas.text_width(name[: len(cut)] + "…", 9.0)
     assert matrices._cut("bank", 90.0, 9.0) == "bank"
+
+
+def test_a_picture_that_is_too_large_is_refused(monkeypatch):
+    """The library that draws it ends the process where memory is short."""
+    png = drawing.as_png(bank(), precision=2)
+    size = [int.from_bytes(png[at : at + 4], "big") for at in (16, 20)]  # in the IHDR chunk
+    monkeypatch.setattr(drawing, "_MOST_PIXELS", size[0] * size[1] - sum(size))
+    with pytest.raises(AttnscopeError, match="pixels, of which at most") as caught:
+        drawing.as_png(bank(), precision=2)
+    said = re.search(r"([\d,]+) × ([\d,]+)", str(caught.value))
+    assert said is not None
+    assert [int(one.replace(",", "")) for one in said.groups()] == pytest.approx(size, abs=1)

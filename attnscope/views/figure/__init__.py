@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from attnscope.views.presentation.heads import Listing
 
 _ZOOM = 3  # pixels of a .png per unit of the figure: 288 dpi if a unit is a CSS pixel
+_MOST_PIXELS = 1 << 28  # of a .png, which takes 4 bytes for each while it is drawn
 
 
 def as_svg(findings: Findings, *, precision: int, listing: "Listing | None" = None) -> str:
@@ -26,17 +27,22 @@ def as_svg(findings: Findings, *, precision: int, listing: "Listing | None" = No
         precision: Digits after the point.
         listing: Of a survey of heads: which of them are listed.
     """
+    return _drawn(findings, precision, listing).svg()
+
+
+def _drawn(findings: Findings, precision: int, listing: "Listing | None") -> Canvas:
     canvas = Canvas()
     for part in present(findings, format="heat", precision=precision, options=False, listing=listing):
         put_part(canvas, part)
-    return canvas.svg()
+    return canvas
 
 
 def as_png(findings: Findings, *, precision: int, listing: "Listing | None" = None) -> bytes:
     """Draw findings as a PNG; see as_svg.
 
     Raises:
-        AttnscopeError: The library that renders it is not installed, or the system has no font.
+        AttnscopeError: The library that renders it is not installed, the system has no font, or the picture is too
+            large.
     """
     FIGURES.require(".png")
     from resvg_py import svg_to_bytes
@@ -46,4 +52,9 @@ def as_png(findings: Findings, *, precision: int, listing: "Listing | None" = No
     if svg_to_bytes(svg_string=letter.svg()) == svg_to_bytes(svg_string=blank.svg()):
         hint = "install a font such as DejaVu Sans, or write .svg"
         raise AttnscopeError(".png needs a font, and this system has none", hint=hint)
-    return bytes(svg_to_bytes(svg_string=as_svg(findings, precision=precision, listing=listing), zoom=_ZOOM))
+    canvas = _drawn(findings, precision, listing)
+    width, height = (int(_ZOOM * (edge + MARGIN)) for edge in (canvas.right, canvas.y))
+    if width * height > _MOST_PIXELS:
+        found = f"the .png would have {width:,} × {height:,} pixels, of which at most {_MOST_PIXELS:,} can be drawn"
+        raise AttnscopeError(found, hint="write .svg, or show fewer texts, heads or rows")
+    return bytes(svg_to_bytes(svg_string=canvas.svg(), zoom=_ZOOM))
