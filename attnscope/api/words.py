@@ -9,9 +9,9 @@ from attnscope.errors import AttnscopeError
 # An option with what follows it, where that is a value: a number, a slice, a word, or what stands for one.
 _OPTION = re.compile(
     r"'[^']*'|--format json|--([a-z]+(?:-[a-z]+)*)"
-    r"(?:[ =](?:(-?\d+(?:\.\d+)?)\b|([A-Z]+)\b|"
+    r"(?:[ =](?:(-?\d+(?:\.\d+)?)\b|([A-Z]+|\"[^\"]+\")(?!\w)|"
     r"((?:auto|all|cpu|cuda|native|transformers|encoder|decoder|cross|float32|bfloat16|float16|projected"
-    r"|scores|masked|weights|mean|head|layer|edge)(?:,\w+)*)\b))?"
+    r"|scores|masked|weights|mean|head|layer|edge|own|causal|bidirectional|L\d+H\d+)(?:,\w+)*)(?![\w+]|:\w)))?"
 )
 _FLAGS = {"no-special": "special=False"} | {
     n: f"{n.replace('-', '_')}=True" for n in ("truncate", "force", "hash-weights", "trust-config")

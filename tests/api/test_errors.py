@@ -121,6 +121,8 @@ def test_texts_that_are_none(text, said):
         (lambda: attnscope.inspect(TEXT, mask=torch.ones(5, 5).bool().to_sparse()), "mask: cannot be read as an"),
         (lambda: attnscope.inspect(TEXT, model=""), "model: the name is empty; name a folder, or leave it out"),
         (lambda: attnscope.inspect(TEXT, model="", engine="transformers"), "model: the name is empty; name a"),
+        (lambda: attnscope.ablate(TEXT), "use cut='L5H1', cut=\"L5H1: it→animal\", or each='head'"),
+        (lambda: attnscope.inspect(TEXT, generate=1), "such as mask='causal' for riverbank"),
         (lambda: attnscope.heads(role=5), "role: unknown role '5'; known: previous"),
         (lambda: attnscope.ablate(TEXT, cut="L0", replacement="mean", reference=5), "reference: 5 is not a text; pass"),
         (lambda: attnscope.load(5), "path: a int is not a path; pass a str or a Path"),
