@@ -92,7 +92,7 @@ def _cut(name: str, longest: float, size: float) -> str:
     if text_width(name, size) <= longest:
         return name
     fitting = bisect_right(range(len(name)), longest, key=lambda n: text_width(name[:n] + "…", size))
-    return name[: fitting - 1] + "…"
+    return name[: max(0, fitting - 1)] + "…"
 
 
 def _label_size(step: float) -> tuple[float, int]:
