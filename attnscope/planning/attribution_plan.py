@@ -9,7 +9,8 @@ from attnscope.report import Token
 
 _MOST = 1 << 24  # largest number of sources × heads × layers for which a logit is broken down
 _WHERE = "--by logit"
-_RECORDED, _RANKED = 16, 24  # bytes of such a number: recorded and side by side; its size, with a place, while ranked
+# bytes of such a number: recorded, side by side, and freed in between but not reused; its size, with a place, ranked
+_RECORDED, _RANKED = 24, 24
 
 
 def check_attribution(run: RunConfig, source: ModelSource, texts: Sequence[Sequence[Token]]) -> None:

