@@ -54,7 +54,7 @@ def test_an_unknown_name_names_the_nearest_or_lists_all(package: Path) -> None:
 
 @pytest.mark.parametrize("name", ["../sample_weights/tiny", "", "\0", "x" * 5000, "riverbank/config.json"])
 def test_only_plain_names_are_names(package: Path, name: str) -> None:
-    with pytest.raises(AttnscopeError, match="no such folder|the name is empty"):
+    with pytest.raises(AttnscopeError, match=r"no such folder|the name is empty"):
         locate(name)
 
 
