@@ -77,7 +77,7 @@ def extremes(numbers: Sequence[int]) -> tuple[int, int]:
 
 
 def parse_unit(layer: str, head: str) -> tuple[str, str]:
-    """Split the label of a head, such as `L2H3`, into a layer and a head, if `--layer` or `--head` is one.
+    """Return layer and head, split from a label such as `L2H3` if `--layer` or `--head` is one.
 
     Args:
         layer: `--layer`, as typed or the default.

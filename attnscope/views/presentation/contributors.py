@@ -60,7 +60,7 @@ def contributors(text: TextReport, head: HeadReport, settings: DisplaySettings, 
 
 
 def _norms(measures: Sequence[str], *, titled: bool) -> Spans:
-    """Define the measures besides the weight; titled: behind a title that ends with α·‖v‖."""
+    """Say what the measures besides the weight are; `titled` if the title before it ends with α·‖v‖."""
     said = f"{':' if titled else '; α·‖v‖:'} weight × norm of the source's value"
     return ours(said + ("; α·‖vW‖: after the output projection" if "projected" in measures else ""), "dim")
 

@@ -37,7 +37,7 @@ def stage_matrices(text: TextReport, head: HeadReport, settings: DisplaySettings
 
 
 def _arithmetic(stage: str, text: TextReport, head: HeadReport, *, picture: bool) -> str:
-    """Say what a stage does to the one before, and what its cells may say besides numbers or colours."""
+    """Return the formula of a stage, and the meaning of cells without a number."""
     mean = "mean of " if "mean" in (head.layer, head.head) else ""
     if stage == "scores":
         return f"{mean}q·k"
