@@ -27,7 +27,7 @@ from attnscope.model.attention import attend
 from attnscope.model.inputs import AttentionInputs, AttentionSpec
 from attnscope.model.masks import intersect
 from attnscope.model.recorders import KeyTokens, RowRecorder, TopRecorder
-from attnscope.model.tile import Workspace
+from attnscope.model.workspace import Workspace
 from attnscope.report.row_statistics import KEY_TOKENS, STATISTICS
 from attnscope.system.threads import count_threads
 

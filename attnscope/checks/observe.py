@@ -55,6 +55,7 @@ class StageRecorder:
         self._making = Lock()
 
     needs_scores = True  # every stage is kept
+    n_strongest = 0
 
     def score_range(self) -> tuple[int, int] | None:
         """Ask for the scores of every key, where those that are not allowed are wanted."""

@@ -11,8 +11,9 @@ row of a tile is whole, so its softmax is exact; one token and 100,000 go the sa
     output   weights · v                           (B, H, Q, E)
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import frexp, isfinite
 
 import torch
@@ -24,10 +25,12 @@ from attnscope.model.block_mask import BlockMask
 from attnscope.model.cuts import BatchCuts
 from attnscope.model.inputs import AttentionInputs, AttentionSpec
 from attnscope.model.matmul import matmul_transposed
+from attnscope.model.row_summary import RowSummary, row_loops, softmax
 from attnscope.model.sdpa import fused_attention
-from attnscope.model.tile import Recorder, Tile, Workspace, as_slice
+from attnscope.model.tile import Recorder, Tile, as_slice
 from attnscope.model.tiling import TileBlock, TileShape, tile_blocks
 from attnscope.model.workers import Deferred, run_parts
+from attnscope.model.workspace import Workspace
 
 _LARGEST = 1e38  # well below what float32 holds
 _WORTH_A_THREAD = 1 << 18  # cells
@@ -93,9 +96,15 @@ def _record(walk: _Walk, heads: list[int], mask: Mask, recorders: Sequence[Recor
     """Walk over the tiles of some heads, show each to the recorders, and collect the output where it is wanted."""
     inputs = walk.inputs
     needed_rows = None if output is not None else sorted({row for recorder in recorders for row in recorder.rows})
+    cells = _cells(inputs, heads, needed_rows)
+    summarize = None
+    if recorders and walk.cuts is None and inputs.spec.sinks is None:
+        loops = row_loops(cells, inputs.q.device)
+        if loops is not None:
+            summarize = partial(softmax, loops, max(recorder.n_strongest for recorder in recorders))
 
     def compute(part: _TileInputs, thread: int) -> list[Deferred]:
-        tile = _tile(part, walk.workspace.of_thread(thread), walk.cuts)
+        tile = _tile(part, walk.workspace.of_thread(thread), walk.cuts, summarize)
         deferred = [recorder.update(tile) for recorder in recorders]
         if output is not None:
             output[:, tile.index, tile.q0 : tile.q1] = tile.output.to(output.dtype)
@@ -103,17 +112,17 @@ def _record(walk: _Walk, heads: list[int], mask: Mask, recorders: Sequence[Recor
 
     shape = TileShape.of(inputs, len(heads), mask, walk.elements)
     parts = _parts(inputs, heads, mask, shape, needed_rows, recorders)
-    run_parts(parts, compute, _threads(inputs, heads, needed_rows))
+    run_parts(parts, compute, _threads(cells, inputs.q.device))
 
 
-def _threads(inputs: AttentionInputs, heads: Sequence[int], rows: Sequence[int] | None) -> int:
-    """Return threads that some heads' tiles are worth.
-
-    One on a GPU, and where waking others costs more than it saves.
-    """
+def _cells(inputs: AttentionInputs, heads: Sequence[int], rows: Sequence[int] | None) -> int:
     n_rows = inputs.q.shape[2] if rows is None else len(rows)
-    small = len(inputs.q) * len(heads) * n_rows * inputs.k.shape[2] < _WORTH_A_THREAD
-    return 1 if small or inputs.q.device.type != "cpu" else torch.get_num_threads()
+    return len(inputs.q) * len(heads) * n_rows * inputs.k.shape[2]
+
+
+def _threads(cells: int, device: torch.device) -> int:
+    """Return threads that so many cells are worth: one on a GPU, and where waking others costs more than it saves."""
+    return 1 if cells < _WORTH_A_THREAD or device.type != "cpu" else torch.get_num_threads()
 
 
 def _parts(
@@ -181,7 +190,12 @@ class _TileInputs:
     bounded: bool
 
 
-def _tile(part: _TileInputs, workspace: Workspace, cuts: BatchCuts | None) -> Tile:
+def _tile(
+    part: _TileInputs,
+    workspace: Workspace,
+    cuts: BatchCuts | None,
+    summarize: Callable[[Tensor, Tensor], RowSummary] | None,
+) -> Tile:
     """Return the stages, in order; each overwrites the one before if that is not read."""
     inputs, heads, block_mask, block, needs_scores = (
         part.inputs,
@@ -205,7 +219,11 @@ def _tile(part: _TileInputs, workspace: Workspace, cuts: BatchCuts | None) -> Ti
     masked = scaled.clone() if needs_scores else scaled
     block_mask.apply_(masked)
     empty = None if cuts is None else cuts.mask_(masked, heads, block.q0, block.k0)
-    weights, sink = _softmax(masked, inputs.spec.sinks, heads, workspace.buffer("weights", shape, q.device))
+    weights, sink, summary = workspace.buffer("weights", shape, q.device), None, None
+    if summarize is not None and block.k0 < block.k1:
+        summary = summarize(masked, weights)
+    else:
+        weights, sink = _softmax(masked, inputs.spec.sinks, heads, weights)
     for none_left in (block_mask.fully_masked, empty):
         if none_left is not None:
             weights.masked_fill_(none_left[..., None], 0.0)
@@ -230,6 +248,7 @@ def _tile(part: _TileInputs, workspace: Workspace, cuts: BatchCuts | None) -> Ti
         fully_masked=block_mask.fully_masked,
         workspace=workspace,
         sink=sink,
+        summary=summary,
     )
 
 

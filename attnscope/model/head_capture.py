@@ -86,6 +86,7 @@ class HeadCapture:
         self.sources: Tensor | None = None
 
     needs_scores = True  # every stage is shown
+    n_strongest = 0
 
     def score_range(self) -> tuple[int, int] | None:
         """Ask for the raw scores of every key, allowed or not."""

@@ -8,7 +8,8 @@ from attnscope.masks.terms import Mask
 from attnscope.model.attention import attend
 from attnscope.model.cuts import Variant, cuts_of_layer
 from attnscope.model.inputs import AttentionInputs
-from attnscope.model.tile import Recorder, Workspace
+from attnscope.model.tile import Recorder
+from attnscope.model.workspace import Workspace
 
 
 class AttentionHooks:

@@ -100,6 +100,7 @@ class _TileCounter:
     heads: Sequence[int] = ()
     rows: Sequence[int] = ()
     needs_scores = False
+    n_strongest = 0
 
     def __init__(self, progress: ForwardProgress, heads: set[int], rows: set[int] | None) -> None:
         self._progress, self._heads, self._rows = progress, len(heads), rows

@@ -6,13 +6,14 @@ Its tensors are overwritten by the next tile: a recorder takes copies of what it
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from math import prod
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from attnscope.model.inputs import AttentionInputs
+from attnscope.model.row_summary import RowSummary
+from attnscope.model.workspace import Workspace
 
 
 def as_slice(places: Sequence[int]) -> list[int] | slice:
@@ -21,27 +22,6 @@ def as_slice(places: Sequence[int]) -> list[int] | slice:
         return slice(places.start, places.stop)
     first, count = places[0], len(places)
     return slice(first, first + count) if places == list(range(first, first + count)) else list(places)
-
-
-class Workspace:
-    """Memory that tiles take turns in, over all layers: fresh pages cost more than what is computed in them."""
-
-    def __init__(self) -> None:
-        self._buffers: dict[str, Tensor] = {}
-        self._others: dict[int, Workspace] = {}
-
-    def of_thread(self, number: int) -> "Workspace":
-        """Return memory of one of the threads that compute tiles side by side: that of the first is this."""
-        return self if number == 0 else self._others.setdefault(number, Workspace())
-
-    def buffer(self, name: str, shape: Sequence[int], device: torch.device) -> Tensor:
-        """Return an uninitialized float32 tensor, valid until a buffer of the same name is requested again."""
-        size, found = prod(shape), self._buffers.get(name)
-        if found is None or found.numel() < size or found.device != device:
-            found = None
-            self._buffers.pop(name, None)  # before its successor is made, not after
-            found = self._buffers[name] = torch.empty(size, device=device)
-        return found[:size].view(*shape)
 
 
 @dataclass(frozen=True)
@@ -67,6 +47,7 @@ class Tile:
             something.
         workspace: Memory for recorders' own work.
         sink: What each row gives to no key at all, (B, h, q); None where the layer has no sinks.
+        summary: What compiled loops found out about the rows of masked and weights; None where operators made these.
     """
 
     inputs: AttentionInputs
@@ -85,6 +66,7 @@ class Tile:
     fully_masked: Tensor | None
     workspace: Workspace
     sink: Tensor | None = None
+    summary: RowSummary | None = None
 
     def stage(self, name: str) -> Tensor:
         """Return a stage, a contribution or the mask of the tile, by name.
@@ -131,6 +113,10 @@ class Recorder(Protocol):
     @property
     def needs_scores(self) -> bool:
         """Whether it reads `scores` or `scaled`; if no recorder does, later stages overwrite them."""
+
+    @property
+    def n_strongest(self) -> int:
+        """How many of the largest weights of a row it takes from the tile's `summary` where there is one."""
 
     def score_range(self) -> tuple[int, int] | None:
         """Return the range of keys whose raw scores must be computed although they are not allowed.

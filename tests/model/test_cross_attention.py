@@ -8,6 +8,8 @@ from attnscope.errors import UsageError
 from attnscope.pipeline import inspect
 from attnscope.report import STAGES
 
+pytestmark = pytest.mark.usefixtures("both_ways")
+
 TEXT, CONTEXT = "life is short", "eat the dessert first today"
 
 

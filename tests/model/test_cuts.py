@@ -14,6 +14,8 @@ from attnscope.model.positions import alibi
 from attnscope.model.recorders import MatrixRecorder
 from tests.helpers.attention_cases import Case, cases
 
+pytestmark = pytest.mark.usefixtures("both_ways")
+
 
 def expected(case: Case, places: dict[int, LayerCut]) -> tuple[Tensor, Tensor]:
     """Weights and output of a call with cuts, computed from whole matrices."""

@@ -21,6 +21,8 @@ from attnscope.model.recorders import (
 )
 from tests.helpers.key_tokens import key_tokens
 
+pytestmark = pytest.mark.usefixtures("both_ways")
+
 N, HEADS = 300, 3
 SHORT = 120  # tokens where every row is a tile, which takes long
 TOLERANCE = 1e-6

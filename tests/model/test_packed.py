@@ -10,6 +10,8 @@ from attnscope.model.recorders import MatrixRecorder, PackedMatrices
 from attnscope.model.recorders.arena import CHUNK, Arena
 from tests.helpers.attention_cases import Case, cases
 
+pytestmark = pytest.mark.usefixtures("both_ways")
+
 STAGES = ("scores", "masked", "weights", "output")
 
 

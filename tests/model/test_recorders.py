@@ -19,6 +19,8 @@ from tests.helpers.attention_cases import Case, cases
 from tests.helpers.key_tokens import key_tokens
 from tests.model.test_attention import close
 
+pytestmark = pytest.mark.usefixtures("both_ways")
+
 CELLS = ("scores", "scaled", "masked", "weights", "output", "value", "projected")
 
 

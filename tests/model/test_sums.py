@@ -12,6 +12,8 @@ from attnscope.model.masks import build_mask, intersect, padding_mask
 from attnscope.model.recorders import ColumnRecorder, MatrixRecorder, PooledRecorder
 from tests.helpers.key_tokens import key_tokens
 
+pytestmark = pytest.mark.usefixtures("both_ways")
+
 LENGTHS, HEADS, WIDTH = [11, 4, 1], 3, 11
 
 

@@ -141,7 +141,8 @@ def test_a_layer_is_worth_all_threads_from_262144_cells_on(
     for device, expected in (("cpu", threads), ("meta", 1)):
         q, k = torch.empty(1, 8, queries, 2, device=device), torch.empty(1, 8, n_keys, 2, device=device)
         inputs = AttentionInputs(0, q, k, k, AttentionSpec(1.0, Bidirectional()))
-        assert attention._threads(inputs, range(heads), rows) == expected
+        cells = attention._cells(inputs, range(heads), rows)
+        assert attention._threads(cells, inputs.q.device) == expected
 
 
 def test_no_thread_computes_after_an_interruption_while_they_were_started(monkeypatch: pytest.MonkeyPatch) -> None:

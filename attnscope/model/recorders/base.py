@@ -60,6 +60,7 @@ class BaseRecorder:
         self.rows = _as_range(rows)
 
     needs_scores = False  # only stages after `scaled` are read
+    n_strongest = 0
 
     def score_range(self) -> tuple[int, int] | None:
         """Ask for no raw scores beyond what is allowed."""

@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from attnscope.model.tile import Workspace
+from attnscope.model.workspace import Workspace
 
 
 def diagonal_band(

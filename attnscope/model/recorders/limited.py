@@ -15,6 +15,7 @@ class Limited:
     heads: Sequence[int] = ()
     rows: Sequence[int] = ()
     needs_scores = False
+    n_strongest = 0
 
     def __init__(self, check: Callable[[], None]) -> None:
         self._check = check

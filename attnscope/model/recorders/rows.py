@@ -11,9 +11,10 @@ from torch import Tensor
 
 from attnscope.model.inputs import AttentionSpec
 from attnscope.model.matmul import matmul_transposed, sums_of_products
-from attnscope.model.recorders.base import BaseRecorder, KeyTokens
+from attnscope.model.recorders.base import BaseRecorder, KeyTokens, Overlap
 from attnscope.model.recorders.diagonal import diagonal_band
-from attnscope.model.tile import Tile, Workspace
+from attnscope.model.tile import Tile
+from attnscope.model.workspace import Workspace
 from attnscope.report.row_statistics import ROW_STATISTICS, STATISTICS, WITHIN
 
 _LOWEST = -1e9  # finite where not allowed, too: the weight there is 0
@@ -78,8 +79,7 @@ class RowRecorder(BaseRecorder):
             return
         box = self.rows[overlap.rows][0], self.rows[overlap.rows][-1] + 1, tile.k0, tile.k1
         weights, masked = overlap.row_span(tile.weights), overlap.row_span(tile.masked)  # (B, h, r, k)
-        peaks = overlap.row_span(tile.peaks)[..., None]
-        rows = _TileRows(weights, masked, sink, box, self._kinds, tile, peaks, same=self.sources.same)
+        rows = _TileRows(weights, masked, sink, box, self._kinds, tile, overlap, same=self.sources.same)
         found = torch.stack([one.compute(rows) for one in self._statistics])
         values = overlap.select_rows(found)  # (statistics, B, h, r)
         if fully_masked is not None:
@@ -97,7 +97,7 @@ class _TileRows:
         box: The rows and keys of these weights: first row, end of the rows, first key, end of the keys.
         kinds: Kind to keys of that kind, (B, K), bool.
         tile: The tile.
-        peaks: Place of each row's largest masked score, (B, h, r, 1).
+        overlap: Which of its heads and rows they are.
         same: Queries and keys are the same tokens.
     """
 
@@ -109,11 +109,11 @@ class _TileRows:
         box: tuple[int, int, int, int],
         kinds: Mapping[str, Tensor],
         tile: Tile,
-        peaks: Tensor,
+        overlap: Overlap,
         *,
         same: bool,
     ) -> None:
-        self.weights, self._masked, self._sink, self._box, self._peaks = weights, masked, sink, box, peaks
+        self.weights, self._masked, self._sink, self._box, self._overlap = weights, masked, sink, box, overlap
         self._kinds, self._tile, self._same = kinds, tile, same
 
     def entropy(self) -> Tensor:
@@ -122,9 +122,10 @@ class _TileRows:
         −Σ w log w with log w = (s − s_max) + log w_max: two numbers a row instead of a logarithm a cell. Σ w is 1, less
         what a sink takes.
         """
-        top_score, top_weight = (
-            stage.gather(-1, self._peaks) for stage in (self._masked, self.weights)
-        )  # (B, h, r, 1)
+        if self._tile.summary is not None:
+            return self._overlap.row_span(self._tile.summary.entropy)
+        peaks = self._overlap.row_span(self._tile.peaks)[..., None]  # (B, h, r, 1), as the next two
+        top_score, top_weight = (stage.gather(-1, peaks) for stage in (self._masked, self.weights))
         buffer = self._tile.workspace.buffer("recorder", self._masked.shape, self._masked.device)
         lower = torch.sub(self._masked, top_score, out=buffer)
         begin, end = (place - self._tile.k0 for place in self._tile.all_visible_range)

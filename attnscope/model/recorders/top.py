@@ -42,6 +42,7 @@ class TopRecorder(BaseRecorder):
         self._names = names or (("weight", "value", "projected") if by == "projected" else ("weight", "value"))
         self.count, self.by, self.excluded = min(count, eligible.shape[1]), by, ~eligible
         self._all_eligible = bool(eligible.all())
+        self.n_strongest = self.count if by == "weight" and self._all_eligible and self.count <= _FEW else 0
         shape = (eligible.shape[0], len(self.heads), len(self.rows), self.count)
         self.keys = torch.full(shape, -1, dtype=torch.int64, device=eligible.device)
         self._weight = torch.full(shape, torch.nan, device=eligible.device)
@@ -56,6 +57,14 @@ class TopRecorder(BaseRecorder):
             if name != "weight" and name not in self._norms:
                 norms = tile.inputs.value_norms if name == "value" else tile.inputs.projected_norms
                 self._norms[name] = norms[:, self.heads]  # (B, heads, K)
+        if tile.summary is not None and self.n_strongest:
+            n = min(self.count, tile.k1 - tile.k0)
+            keys = overlap.cut(tile.summary.places)[..., :n]
+            none = keys < 0
+            self.keys[:, overlap.index, overlap.rows, :n] = torch.where(none, keys, keys + tile.k0)
+            weights = overlap.cut(tile.summary.strongest)[..., :n].masked_fill(none, torch.nan)
+            self._weight[:, overlap.index, overlap.rows, :n] = weights
+            return
         weights = overlap.cut(tile.weights)  # (B, h, r, k)
         measure = self._ranked(tile, overlap, weights)
         whole = measure.data_ptr() == tile.masked.data_ptr() and measure.shape == tile.masked.shape

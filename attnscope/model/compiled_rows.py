@@ -1,0 +1,185 @@
+"""Loops over rows of scores, compiled by Numba: what a chain of operators does in several passes, in one.
+
+A row of scores stays in the first cache while its maximum, its softmax, its entropy and its largest entries are found.
+Operators of torch and NumPy read and write the whole tile for each of these. The loops hold no interpreter's lock, so
+that threads run them side by side. `rows` loads this module where a layer is large enough to be worth it.
+
+Each function works on rows that lie side by side, and on each of them alone: the result of a row does not depend on the
+rows beside it.
+"""
+
+from collections.abc import Callable
+from math import log
+from typing import Any
+
+import numba
+import numpy as np
+from numba import types
+from numba.extending import intrinsic
+
+CHUNK = 32  # scores that share a maximum; those of fewer chunks than there are scores are compared to find the largest
+
+_F, _U = np.float32, np.uint64  # places are unsigned: a signed one could count from the end, which takes a test
+_NOTHING = _F(-np.inf)
+_ONE_OVER_LOG_2 = _F(1.4426950408889634)
+_LOG_2_HIGH, _LOG_2_LOW = _F(0.693359375), _F(-2.12194440e-4)  # their sum is log 2; the first has few digits
+_ROUND = _F(12582912.0)  # 1.5 · 2^23: added to a small float32, it leaves no digits behind the point
+_MANTISSA = np.int32(23)  # bits of a float32 below its exponent
+_SMALLEST = _F(-87.0)  # of an exponent whose power is a normal float32; below it, powers are 0
+# of e^r − 1 − r, divided by r², for |r| ≤ log(2) / 2, highest power first (Cephes Math Library, expf)
+_P = tuple(
+    _F(x)
+    for x in (1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 5.0000001201e-1)
+)
+_IN_ANY_ORDER = {"nnan", "nsz", "reassoc", "contract"}  # sums and maxima of several numbers at a time; no NaN gets here
+
+
+def _compile(signature: str, fastmath: Any = False) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Compile a function now, or take its machine code from Numba's cache."""
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        compiled: Callable[..., Any]
+        try:
+            compiled = numba.njit(signature, nogil=True, cache=True, fastmath=fastmath)(function)
+        except Exception:  # no folder to write to, a full disk, a spoilt file: a cache stops nothing
+            compiled = numba.njit(signature, nogil=True, fastmath=fastmath)(function)
+        return compiled
+
+    return decorate
+
+
+def _larger_number(_context: Any, _a: Any, _b: Any) -> Any:
+    def generate(_target: Any, builder: Any, _signature: Any, numbers: Any) -> Any:
+        flags = ("nnan", "nsz")
+        return builder.select(builder.fcmp_ordered(">", *numbers, flags=flags), *numbers, flags=flags)
+
+    return types.float32(types.float32, types.float32), generate
+
+
+_larger: Any = intrinsic(_larger_number)  # `max` of two numbers, in a form of which LLVM computes several at a time
+
+
+@_compile("float32(float32)", {"contract", "nsz", "nnan"})
+def _exp(x: Any) -> Any:
+    """Return e^x for −87 ≤ x ≤ 0, as exact as the C library's: 2^n · e^r with n = round(x / log 2)."""
+    n = _F(x * _ONE_OVER_LOG_2) + _ROUND
+    exponent = np.int32(np.float32(n).view(np.int32) << _MANTISSA)
+    n -= _ROUND
+    r = x - n * _LOG_2_HIGH
+    r -= n * _LOG_2_LOW
+    p = _P[0]
+    p = p * r + _P[1]
+    p = p * r + _P[2]
+    p = p * r + _P[3]
+    p = p * r + _P[4]
+    p = p * r + _P[5]
+    p = p * (r * r) + r + _F(1)
+    return np.int32(np.float32(p).view(np.int32) + exponent).view(np.float32)
+
+
+@_compile("void(float32[::1], float32[::1], uint64)", _IN_ANY_ORDER)
+def _chunk_maxima(row: Any, maxima: Any, length: Any) -> None:
+    for chunk in range(_U(maxima.size)):
+        begin = chunk * length
+        largest = _NOTHING
+        for i in range(min(length, _U(row.size) - begin)):
+            largest = _larger(largest, row[begin + i])
+        maxima[chunk] = largest
+
+
+@_compile("UniTuple(float32, 2)(float32[::1], float32[::1], float32)", _IN_ANY_ORDER)
+def _powers(row: Any, powers: Any, largest: Any) -> Any:
+    """Write e^(s − largest) of every score; return their sum, and that of their products with s − largest."""
+    total, weighted = _F(0), _F(0)
+    for i in range(row.size):
+        below = max(row[i] - largest, _SMALLEST)
+        power = _exp(below)
+        power = power if below > _SMALLEST else _F(0)
+        powers[i] = power
+        total += power
+        weighted += power * below
+    return total, weighted
+
+
+@_compile("void(float32[::1], float32[::1], uint64, int64[::1], float32[::1])", _IN_ANY_ORDER)
+def _strongest(row: Any, maxima: Any, length: Any, places: Any, values: Any) -> None:
+    """Find the largest entries of one row; `maxima` of its chunks are overwritten by those of what is left."""
+    places[:] = -1
+    values[:] = _NOTHING
+    size, chunks = _U(row.size), _U(maxima.size)
+    last, found = -_NOTHING, _U(0)  # the entry found last: its value, and the place behind it
+    for n in range(_U(values.size)):
+        value = _NOTHING
+        for i in range(chunks):
+            value = _larger(value, maxima[i])
+        if value == _NOTHING:
+            return
+        # the first place that holds it, as a minimum: where a search ends, no processor can predict
+        chunk: Any = chunks
+        for i in range(chunks):
+            chunk = min(chunk, i if maxima[i] == value else chunks)
+        begin = chunk * length
+        end = min(size, begin + length)
+        start = max(begin, found) if value == last else begin  # behind an equal one in the same chunk
+        place: Any = end
+        for i in range(end - begin):
+            j = begin + i
+            place = min(place, j if row[j] == value and j >= start else end)
+        left = _NOTHING
+        for i in range(end - begin):
+            j = begin + i
+            left = _larger(left, row[j] if row[j] < value or (row[j] == value and j > place) else _NOTHING)
+        maxima[chunk] = left
+        last, found = value, place + _U(1)
+        places[n], values[n] = place, value
+
+
+@_compile("void(float32[:, ::1], float32[:, ::1], float32[::1], int64[:, ::1], float32[:, ::1])", _IN_ANY_ORDER)
+def softmax(masked: Any, weights: Any, entropy: Any, places: Any, strongest: Any) -> None:
+    """Compute the softmax of every row, its entropy, and its largest weights.
+
+    These are ranked by their scores, which order them as weights do and still distinguish what has become 0.
+
+    Args:
+        masked: Scores, (n, size); −inf where a key is not allowed, otherwise finite.
+        weights: Receives the softmax, (n, size); 0 in a row without an allowed key.
+        entropy: Receives −Σ w log₂ w, in bits, (n,); 0 in such a row.
+        places: Receives places of the largest weights in order, the first of equals first, (n, count), where count
+            may be 0; −1 where fewer keys are allowed.
+        strongest: Receives these weights, (n, count); 0 where fewer keys are allowed.
+    """
+    maxima = np.empty(-(-masked.shape[1] // CHUNK), np.float32)
+    for i in range(len(masked)):
+        row, shares = masked[i], weights[i]
+        _chunk_maxima(row, maxima, _U(CHUNK))
+        largest = _NOTHING
+        for one in maxima:
+            largest = _larger(largest, one)
+        if largest == _NOTHING:
+            shares[:] = _F(0)
+            entropy[i] = _F(0)
+        else:
+            total, weighted = _powers(row, shares, largest)
+            inverse = _F(1) / total
+            for j in range(row.size):
+                shares[j] *= inverse
+            # log w = (s − largest) − log Σ
+            entropy[i] = max(_F(0), (log(total) - weighted * inverse) * _ONE_OVER_LOG_2)
+        _strongest(row, maxima, _U(CHUNK), places[i], strongest[i])
+        for j in range(places.shape[1]):
+            strongest[i, j] = shares[places[i, j]] if places[i, j] >= 0 else _F(0)
+
+
+@_compile("void(float32[:, ::1], int64[:, ::1], float32[:, ::1])")
+def strongest(rows: Any, places: Any, values: Any) -> None:
+    """Find the largest entries of every row, in order; among equals the first places come first.
+
+    Args:
+        rows: (n, size), without NaN.
+        places: Receives places, (n, count); −1 where there are fewer entries above −inf.
+        values: Receives the entries, (n, count); −inf likewise.
+    """
+    maxima = np.empty(-(-rows.shape[1] // CHUNK), np.float32)
+    for i in range(len(rows)):
+        _chunk_maxima(rows[i], maxima, _U(CHUNK))
+        _strongest(rows[i], maxima, _U(CHUNK), places[i], values[i])

@@ -1,0 +1,28 @@
+"""Memory that tiles take turns in."""
+
+from collections.abc import Sequence
+from math import prod
+
+import torch
+from torch import Tensor
+
+
+class Workspace:
+    """Memory that tiles take turns in, over all layers: fresh pages cost more than what is computed in them."""
+
+    def __init__(self) -> None:
+        self._buffers: dict[str, Tensor] = {}
+        self._others: dict[int, Workspace] = {}
+
+    def of_thread(self, number: int) -> "Workspace":
+        """Return memory of one of the threads that compute tiles side by side: that of the first is this."""
+        return self if number == 0 else self._others.setdefault(number, Workspace())
+
+    def buffer(self, name: str, shape: Sequence[int], device: torch.device) -> Tensor:
+        """Return an uninitialized float32 tensor, valid until a buffer of the same name is requested again."""
+        size, found = prod(shape), self._buffers.get(name)
+        if found is None or found.numel() < size or found.device != device:
+            found = None
+            self._buffers.pop(name, None)  # before its successor is made, not after
+            found = self._buffers[name] = torch.empty(size, device=device)
+        return found[:size].view(*shape)

@@ -1,0 +1,187 @@
+"""Compiled loops over rows against float64, a stable sort, and the operators that they stand in for."""
+
+import sys
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from attnscope.masks.terms import Causal
+from attnscope.model import compiled_rows, row_summary
+from attnscope.model.attention import attend
+from attnscope.model.inputs import AttentionInputs, AttentionSpec
+from attnscope.model.recorders import KeyTokens, RowRecorder, TopRecorder
+from attnscope.report.row_statistics import KEY_TOKENS
+
+SIZES = (1, 2, 31, 32, 33, 64, 97, 1000, 4099)
+
+
+def largest(rows: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    places = torch.empty(len(rows), count, dtype=torch.int64)
+    values = torch.empty(len(rows), count)
+    compiled_rows.strongest(rows.numpy(), places.numpy(), values.numpy())
+    return places, values
+
+
+def expect_largest(rows: Tensor, count: int) -> None:
+    before = rows.clone()
+    places, values = largest(rows, count)
+    exact = before.sort(dim=-1, descending=True, stable=True)
+    found = exact.values[:, :count] > -torch.inf
+    assert torch.equal(rows, before)
+    assert torch.equal(values, exact.values[:, :count])
+    assert torch.equal(places, exact.indices[:, :count].masked_fill(~found, -1))
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("count", [1, 3, 5, 8])
+def test_the_largest_entries_come_in_order_and_the_first_of_equals_first(size: int, count: int) -> None:
+    generator = torch.Generator().manual_seed(size)
+    few = torch.randint(0, 4, (40, size), generator=generator).float()
+    rows = [
+        torch.randn(40, size, generator=generator),
+        few,  # equals within chunks and between them
+        few.masked_fill(torch.rand(40, size, generator=generator) < 0.9, -torch.inf),
+        torch.arange(size, dtype=torch.float32)[None],
+        -torch.arange(size, dtype=torch.float32)[None],
+        torch.zeros(1, size),
+        torch.full((1, size), -torch.inf),
+        torch.tensor([0.0, -0.0])[torch.randint(0, 2, (4, size), generator=generator)],
+    ]
+    expect_largest(torch.cat(rows), min(count, size))
+
+
+@given(st.lists(st.sampled_from([-2.0, 0.0, 1.0, 1.5, -np.inf]), min_size=1, max_size=70), st.integers(1, 8))
+def test_the_largest_entries_of_any_row(row: list[float], count: int) -> None:
+    expect_largest(torch.tensor([row]), min(count, len(row)))
+
+
+def summary(masked: Tensor, count: int = 3) -> tuple[Tensor, row_summary.RowSummary]:
+    weights = torch.full_like(masked, torch.nan)
+    loops = row_summary.row_loops(1 << 40, masked.device)
+    assert loops is compiled_rows
+    return weights, row_summary.softmax(loops, count, masked, weights)
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("spread", [1e-3, 1.0, 30.0, 1e4])
+def test_softmax_and_entropy_are_as_exact_as_float32(size: int, spread: float) -> None:
+    generator = torch.Generator().manual_seed(size)
+    masked = torch.randn(2, 3, 5, size, generator=generator) * spread
+    masked[0].masked_fill_(torch.rand(3, 5, size, generator=generator) < 0.3, -torch.inf)
+    masked[..., 0] = masked[..., 0].clamp_min(-1e5)  # each row has a key
+    weights, found = summary(masked, min(3, size))
+    exact = masked.double().softmax(-1)
+    ours, torchs = (weights - exact).abs(), (masked.softmax(-1) - exact).abs()
+    assert ours.max() <= 2 * torchs.max() + 1e-7
+    visible = exact > 1e-36
+    # a difference of up to 87 is rounded before its power is taken
+    assert (ours[visible] <= 8e-6 * exact[visible]).all()
+    entropy = torch.special.entr(exact).sum(-1) / np.log(2)
+    torch.testing.assert_close(found.entropy.double(), entropy, rtol=2e-6, atol=2e-6)
+    places = masked.sort(dim=-1, descending=True, stable=True).indices[..., : min(3, size)]
+    none = masked.gather(-1, places) == -torch.inf
+    assert torch.equal(found.places, places.masked_fill(none, -1))
+    assert torch.equal(found.strongest, weights.gather(-1, places).masked_fill(none, 0.0))
+
+
+def test_powers_are_exact_over_their_whole_range() -> None:
+    below = torch.linspace(-87, 0, 200_001)
+    exact = below.double().exp()
+    found = torch.tensor([compiled_rows._exp(x) for x in below.numpy()]).double()
+    assert ((found - exact).abs() / exact).max() < 1.2e-7, "two units in the last place"
+    masked = torch.tensor([[[[0.0, -86.9, -87.1, -1e30, -torch.inf]]]])
+    weights, _ = summary(masked)
+    assert weights[0, 0, 0, 1] > 0
+    assert weights[0, 0, 0, 2:].tolist() == [0.0, 0.0, 0.0], "what is no normal float32 is 0"
+
+
+def test_a_row_without_keys_has_no_weights() -> None:
+    masked = torch.zeros(1, 1, 3, 40)
+    masked[0, 0, 1] = -torch.inf
+    weights, found = summary(masked)
+    assert weights[0, 0, 1].eq(0).all() and weights.isfinite().all()
+    assert found.entropy[0, 0, 1] == 0 and found.places[0, 0, 1].tolist() == [-1, -1, -1]
+    assert found.places[0, 0, 2].tolist() == [0, 1, 2]
+
+
+def test_a_row_does_not_depend_on_its_neighbours() -> None:
+    masked = torch.randn(1, 1, 64, 777, generator=torch.Generator().manual_seed(0))
+    weights, found = summary(masked)
+    for row in (0, 13, 63):
+        alone, of_it = summary(masked[:, :, row : row + 1].clone())
+        assert torch.equal(alone[0, 0, 0], weights[0, 0, row])
+        assert torch.equal(of_it.entropy[0, 0, 0], found.entropy[0, 0, row])
+
+
+def recorded(count: int, eligible: Tensor) -> tuple[TopRecorder, RowRecorder]:
+    torch.manual_seed(3)
+    q, k, v = torch.randn(3, 1, 12, 900, 16).unbind()
+    inputs = AttentionInputs(0, q, k, v, AttentionSpec(0.3, Causal()))
+    kinds = dict.fromkeys(KEY_TOKENS, torch.zeros(1, 900, dtype=torch.bool))
+    top = TopRecorder(count, "weight", range(12), range(900), eligible, ("weight",))
+    rows = RowRecorder(range(12), range(900), KeyTokens(kinds, torch.ones(1, 900, dtype=torch.bool)))
+    attend(inputs, [top, rows])
+    return top, rows
+
+
+@pytest.mark.parametrize("count", [1, 5, 8, 11])
+@pytest.mark.parametrize("excluded", [False, True])
+def test_a_large_layer_is_recorded_as_by_operators(count: int, excluded: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At the size from which loops are used, so that this size is tested, too."""
+    eligible = torch.ones(1, 900, dtype=torch.bool)
+    eligible[:, 100:150] = not excluded
+    used = list[int]()
+    softmax = compiled_rows.softmax
+    monkeypatch.setattr(compiled_rows, "softmax", lambda *rows: (used.append(1), softmax(*rows)))
+    top, rows = recorded(count, eligible)
+    assert used
+    monkeypatch.setattr(row_summary, "_WORTH_LOADING", 1 << 62)
+    used.clear()
+    expected, expected_rows = recorded(count, eligible)
+    assert not used
+    assert torch.equal(top.keys, expected.keys)
+    torch.testing.assert_close(top.measures["weight"], expected.measures["weight"], equal_nan=True)
+    for name, values in rows.recorded.items():
+        torch.testing.assert_close(values, expected_rows.recorded[name], rtol=2e-6, atol=2e-6, equal_nan=True)
+
+
+@pytest.fixture
+def _load_again():
+    row_summary._load.cache_clear()
+    yield
+    row_summary._load.cache_clear()
+
+
+@pytest.mark.usefixtures("_load_again")
+def test_without_numba_operators_are_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    import attnscope.model
+
+    monkeypatch.delitem(sys.modules, "attnscope.model.compiled_rows")
+    monkeypatch.delattr(attnscope.model, "compiled_rows", raising=False)
+    monkeypatch.setitem(sys.modules, "numba", None)  # what an import finds then
+    assert row_summary.row_loops(1 << 40, torch.device("cpu")) is None
+    recorded(2, torch.ones(1, 900, dtype=torch.bool))
+
+
+def test_small_layers_and_gpus_do_not_load_it() -> None:
+    assert row_summary.row_loops((1 << 23) - 1, torch.device("cpu")) is None
+    assert row_summary.row_loops(1 << 40, torch.device("meta")) is None
+
+
+def test_a_cache_that_cannot_be_written_stops_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    import numba
+
+    njit = numba.njit
+
+    def refuse(*signature, **options):
+        if options.pop("cache", False):
+            raise RuntimeError("cannot cache function: no locator available")
+        return njit(*signature, **options)
+
+    monkeypatch.setattr(numba, "njit", refuse)
+    double = compiled_rows._compile("float32(float32)")(lambda x: x + x)
+    assert double(1.5) == 3.0
