@@ -19,7 +19,11 @@ from numba.extending import intrinsic
 
 CHUNK = 32  # scores that share a maximum; those of fewer chunks than there are scores are compared to find the largest
 
-_F, _U = np.float32, np.uint64  # places are unsigned: a signed one could count from the end, which takes a test
+_F, _U, _I = (
+    np.float32,
+    np.uint64,
+    np.int32,
+)  # places are unsigned: a signed one could count from the end, which takes a test
 _NOTHING = _F(-np.inf)
 _ONE_OVER_LOG_2 = _F(1.4426950408889634)
 _LOG_2_HIGH, _LOG_2_LOW = _F(0.693359375), _F(-2.12194440e-4)  # their sum is log 2; the first has few digits
@@ -115,23 +119,23 @@ def _strongest(row: Any, maxima: Any, length: Any, places: Any, values: Any) -> 
         if value == _NOTHING:
             return
         # the first place that holds it, as a minimum: where a search ends, no processor can predict
-        chunk: Any = chunks
+        first: Any = _I(chunks)
         for i in range(chunks):
-            chunk = min(chunk, i if maxima[i] == value else chunks)
+            first = min(first, _I(i) if maxima[i] == value else _I(chunks))
+        chunk = _U(first)
         begin = chunk * length
-        end = min(size, begin + length)
-        start = max(begin, found) if value == last else begin  # behind an equal one in the same chunk
-        place: Any = end
-        for i in range(end - begin):
-            j = begin + i
-            place = min(place, j if row[j] == value and j >= start else end)
+        count = min(length, size - begin)
+        start = _I(found - begin) if value == last and found > begin else _I(0)  # behind an equal one in the same chunk
+        first = _I(count)
+        for i in range(count):
+            first = min(first, _I(i) if row[begin + i] == value and _I(i) >= start else _I(count))
         left = _NOTHING
-        for i in range(end - begin):
-            j = begin + i
-            left = _larger(left, row[j] if row[j] < value or (row[j] == value and j > place) else _NOTHING)
+        for i in range(count):
+            one = row[begin + i]
+            left = _larger(left, one if one < value or (one == value and _I(i) > first) else _NOTHING)
         maxima[chunk] = left
-        last, found = value, place + _U(1)
-        places[n], values[n] = place, value
+        last, found = value, begin + _U(first) + _U(1)
+        places[n], values[n] = begin + _U(first), value
 
 
 @_compile("void(float32[:, ::1], float32[:, ::1], float32[::1], int64[:, ::1], float32[:, ::1])", _IN_ANY_ORDER)

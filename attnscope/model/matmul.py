@@ -8,6 +8,8 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
+from attnscope.system.processor import amd_family
+
 _DOT = 8192  # BLAS uses several threads for longer vectors
 _WORTH_A_CALL = 1 << 19  # multiplications; smaller products are faster together, as one batch
 
@@ -48,7 +50,7 @@ def matmul_transposed(a: Tensor, b: Tensor, out: Tensor | None = None) -> Tensor
         (…, M, N).
     """
     (m, e), n = a.shape[-2:], b.shape[-2]
-    if m * n * e < _WORTH_A_CALL or a.device.type != "cpu" or not _onednn():
+    if m * n * e < _WORTH_A_CALL or a.device.type != "cpu" or not _onednn() or (out is not None and _mkl_in_place()):
         return torch.matmul(a, b.mT, out=out)
     left, right = a.reshape(-1, m, e), b.reshape(-1, n, e)
     if len(left) == 1:
@@ -89,3 +91,13 @@ def _onednn() -> bool:
     except (AttributeError, RuntimeError, TypeError):
         return False
     return bool((found == 2).all())
+
+
+@cache
+def _mkl_in_place() -> bool:
+    """Tell whether MKL, which writes a product to where it belongs, is faster than oneDNN and a copy.
+
+    So on Zen 4, which takes AVX-512's instructions in two halves: MKL, without them, takes 1.1 times as long as oneDNN,
+    and the copy more than that.
+    """
+    return amd_family() == 25

@@ -14,12 +14,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-_WORTH_LOADING = 1 << 23  # cells of a layer's recorded heads: those of 12 heads and 836 tokens
+from attnscope.planning.estimate import WORTH_COMPILED_LOOPS
 
 
 def row_loops(cells: int, device: torch.device) -> ModuleType | None:
     """Return the compiled loops if so many cells are worth them; None for operators."""
-    return _load() if device.type == "cpu" and cells >= _WORTH_LOADING else None
+    return _load() if device.type == "cpu" and cells >= WORTH_COMPILED_LOOPS else None
 
 
 @cache

@@ -18,6 +18,8 @@ TOKEN = 450  # a token as Python objects: its struct, its strings, its numbers i
 VOCABULARY_ENTRY = 400  # an entry of a tokenizer.json's vocabulary, as `tokenizers` holds it
 MERGE = 560  # what a merge of a BPE takes besides, or a piece of a Unigram
 ENCODED = 850  # what `tokenizers` holds of a token besides, while it encodes
+WORTH_COMPILED_LOOPS = 1 << 23  # cells of a layer's recorded heads: those of 12 heads and 836 tokens
+COMPILED_LOOPS = 132 << 20  # what Numba and LLVM need to compile loops over them
 READING = 16 << 20  # what a thread that reads stored weights takes besides them: its buffers, and its share of malloc
 TILE = 1 << 20  # scores in a tile, at least …
 TILE_ROWS = 32  # … so many rows of them, …
@@ -142,13 +144,14 @@ def estimate_memory(c: ModelConfig, dtype: str, d: MemoryDemand) -> dict[str, in
     running, (tile, beside_tiles) = _activation_bytes(c, size, d), _tile_bytes(c, d)
     library = 0 if d.words else everything * ENCODED + c.vocab_size * VOCABULARY_ENTRY + d.n_merges * MERGE
     kept = sum(part.numbers(d.kept) + part.beside(d.kept) for part in RECORD_PARTS)
+    cells = everything * d.tiled_queries * d.heads
     report = 4 * d.gathered + d.batch * d.units * UNIT
     if d.as_text:
         report += WRITING + COPIES * TOKEN_TEXT * everything
     else:
         report += (PICTURE if d.picture else DRAWN) * d.drawn
     return {
-        "program": PROGRAM,
+        "program": PROGRAM + COMPILED_LOOPS * (cells >= WORTH_COMPILED_LOOPS and not c.sinks),
         "weights": (parameters + d.copied_elements) * size + (_drawn_bytes(c, size) if d.words else READING),
         "text": everything * TOKEN + library + 8 * d.characters,
         "activations": running,

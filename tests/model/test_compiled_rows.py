@@ -139,7 +139,7 @@ def test_a_large_layer_is_recorded_as_by_operators(count: int, excluded: bool, m
     monkeypatch.setattr(compiled_rows, "softmax", lambda *rows: (used.append(1), softmax(*rows)))
     top, rows = recorded(count, eligible)
     assert used
-    monkeypatch.setattr(row_summary, "_WORTH_LOADING", 1 << 62)
+    monkeypatch.setattr(row_summary, "WORTH_COMPILED_LOOPS", 1 << 62)
     used.clear()
     expected, expected_rows = recorded(count, eligible)
     assert not used

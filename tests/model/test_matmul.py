@@ -14,6 +14,7 @@ from attnscope.model.matmul import linear, matmul_transposed, sums_of_products, 
 @pytest.fixture(params=[True, False], ids=["oneDNN", "torch"])
 def onednn(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
     monkeypatch.setattr(matmul, "_onednn", lambda: request.param)
+    monkeypatch.setattr(matmul, "_mkl_in_place", lambda: False)
     return bool(request.param)
 
 

@@ -1,0 +1,19 @@
+"""What the processor is, as far as the choice between libraries depends on it."""
+
+from itertools import takewhile
+from pathlib import Path
+
+
+def amd_family(description: Path = Path("/proc/cpuinfo")) -> int | None:
+    """Return the family of an AMD processor (25 for Zen 3 and 4, 26 for Zen 5).
+
+    None for others, and where the system has no such file.
+    """
+    try:
+        with description.open(encoding="utf-8", errors="replace") as lines:
+            first = dict(line.split(":", 1) for line in takewhile(str.strip, lines) if ":" in line)  # the first core's
+    except OSError:
+        return None
+    found = {name.strip(): value.strip() for name, value in first.items()}
+    family = found.get("cpu family", "")
+    return int(family) if found.get("vendor_id") == "AuthenticAMD" and family.isdigit() else None
