@@ -25,6 +25,10 @@ def row_loops(cells: int, device: torch.device) -> ModuleType | None:
 @cache
 def _load() -> ModuleType | None:
     try:
+        from numba import config
+
+        if config.DISABLE_JIT:  # NUMBA_DISABLE_JIT=1, for debuggers
+            return None
         from attnscope.model import compiled_rows
     except ImportError:  # Numba is not there, or not made for the NumPy that is
         return None

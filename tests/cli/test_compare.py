@@ -100,14 +100,15 @@ def test_hidden_tokens_are_compared_with_none(capsys):
 
 
 def test_both_engines_say_the_same(capsys):
+    # scores of 82, where neighbouring numbers of float32 are 7.6e-6 apart
     sides = ["--engine", "native", "--engine", "transformers"]
-    code, out, err = run(capsys, TEXT, "--model", "riverbank", *sides, "--head", "all", "--tolerance", "1e-5")
+    code, out, err = run(capsys, TEXT, "--model", "riverbank", *sides, "--head", "all", "--tolerance", "5e-5")
     assert (code, err) == (0, "")
-    assert out.startswith("verdict  passed: 300 cells of 4 heads agree within 1e-05\nscores   ")
-    code, out, err = run(capsys, TEXT, "--model", "riverbank", *sides, "--tolerance", "1e-5", "--format", "table")
+    assert out.startswith("verdict  passed: 300 cells of 4 heads agree within 5e-05\nscores   ")
+    code, out, err = run(capsys, TEXT, "--model", "riverbank", *sides, "--tolerance", "5e-5", "--format", "table")
     assert (code, err) == (0, "")
     assert "compare  engine: native → transformers" in out
-    assert "verdict  passed: 75 cells of 1 head agree within 1e-05" in out
+    assert "verdict  passed: 75 cells of 1 head agree within 5e-05" in out
 
 
 @pytest.mark.parametrize("shown", [[], ["--format", "heat"], ["--output", "a.svg"], ["--output", "a.txt"]])

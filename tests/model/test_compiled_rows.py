@@ -167,6 +167,14 @@ def test_without_numba_operators_are_used(monkeypatch: pytest.MonkeyPatch) -> No
     recorded(2, torch.ones(1, 900, dtype=torch.bool))
 
 
+@pytest.mark.usefixtures("_load_again")
+def test_where_numba_must_not_compile_operators_are_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    import numba
+
+    monkeypatch.setattr(numba.config, "DISABLE_JIT", 1)
+    assert row_summary.row_loops(1 << 40, torch.device("cpu")) is None
+
+
 def test_small_layers_and_gpus_do_not_load_it() -> None:
     assert row_summary.row_loops((1 << 23) - 1, torch.device("cpu")) is None
     assert row_summary.row_loops(1 << 40, torch.device("meta")) is None

@@ -35,7 +35,9 @@ def test_every_type(tmp_path: Path, kind: str) -> None:
 @pytest.mark.parametrize("architecture", gguf_files.MODELS)
 def test_every_architecture(tmp_path: Path, architecture: str, kind: str) -> None:
     theirs = gguf_files.write(tmp_path / "m.gguf", architecture, kind)
-    assert largest(tmp_path / "m.gguf", theirs, batch([12, 7], vocabulary=60, padding=0, segments=0)) < TOLERANCE
+    # a soft-cap hides how large scores were when they were rounded
+    tolerance = 3 * TOLERANCE if architecture == "gemma2" else TOLERANCE
+    assert largest(tmp_path / "m.gguf", theirs, batch([12, 7], vocabulary=60, padding=0, segments=0)) < tolerance
 
 
 @pytest.mark.parametrize("tokens", [8, 12])
