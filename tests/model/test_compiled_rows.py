@@ -119,11 +119,11 @@ def test_a_row_does_not_depend_on_its_neighbours() -> None:
 
 def recorded(count: int, eligible: Tensor) -> tuple[TopRecorder, RowRecorder]:
     torch.manual_seed(3)
-    q, k, v = torch.randn(3, 1, 12, 900, 16).unbind()
+    q, k, v = torch.randn(3, 1, 12, 1700, 16).unbind()
     inputs = AttentionInputs(0, q, k, v, AttentionSpec(0.3, Causal()))
-    kinds = dict.fromkeys(KEY_TOKENS, torch.zeros(1, 900, dtype=torch.bool))
-    top = TopRecorder(count, "weight", range(12), range(900), eligible, ("weight",))
-    rows = RowRecorder(range(12), range(900), KeyTokens(kinds, torch.ones(1, 900, dtype=torch.bool)))
+    kinds = dict.fromkeys(KEY_TOKENS, torch.zeros(1, 1700, dtype=torch.bool))
+    top = TopRecorder(count, "weight", range(12), range(1700), eligible, ("weight",))
+    rows = RowRecorder(range(12), range(1700), KeyTokens(kinds, torch.ones(1, 1700, dtype=torch.bool)))
     attend(inputs, [top, rows])
     return top, rows
 
@@ -132,7 +132,7 @@ def recorded(count: int, eligible: Tensor) -> tuple[TopRecorder, RowRecorder]:
 @pytest.mark.parametrize("excluded", [False, True])
 def test_a_large_layer_is_recorded_as_by_operators(count: int, excluded: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """At the size from which loops are used, so that this size is tested, too."""
-    eligible = torch.ones(1, 900, dtype=torch.bool)
+    eligible = torch.ones(1, 1700, dtype=torch.bool)
     eligible[:, 100:150] = not excluded
     used = list[int]()
     softmax = compiled_rows.softmax
@@ -164,7 +164,7 @@ def test_without_numba_operators_are_used(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.delattr(attnscope.model, "compiled_rows", raising=False)
     monkeypatch.setitem(sys.modules, "numba", None)  # what an import finds then
     assert row_summary.row_loops(1 << 40, torch.device("cpu")) is None
-    recorded(2, torch.ones(1, 900, dtype=torch.bool))
+    recorded(2, torch.ones(1, 1700, dtype=torch.bool))
 
 
 @pytest.mark.usefixtures("_load_again")
@@ -176,7 +176,7 @@ def test_where_numba_must_not_compile_operators_are_used(monkeypatch: pytest.Mon
 
 
 def test_small_layers_and_gpus_do_not_load_it() -> None:
-    assert row_summary.row_loops((1 << 23) - 1, torch.device("cpu")) is None
+    assert row_summary.row_loops((1 << 25) - 1, torch.device("cpu")) is None
     assert row_summary.row_loops(1 << 40, torch.device("meta")) is None
 
 
