@@ -97,11 +97,12 @@ def _record(walk: _Walk, heads: list[int], mask: Mask, recorders: Sequence[Recor
     inputs = walk.inputs
     needed_rows = None if output is not None else sorted({row for recorder in recorders for row in recorder.rows})
     cells = _cells(inputs, heads, needed_rows)
-    summarize = None
-    if recorders and walk.cuts is None and inputs.spec.sinks is None:
+    summarize, n_strongest = None, max((recorder.n_strongest for recorder in recorders), default=0)
+    # a text without cuts is compared with the same one with cuts, so both take operators: cuts are not ranked
+    if n_strongest and walk.cuts is None and inputs.spec.sinks is None:
         loops = row_loops(cells, inputs.q.device)
         if loops is not None:
-            summarize = partial(softmax, loops, max(recorder.n_strongest for recorder in recorders))
+            summarize = partial(softmax, loops, n_strongest)
 
     def compute(part: _TileInputs, thread: int) -> list[Deferred]:
         tile = _tile(part, walk.workspace.of_thread(thread), walk.cuts, summarize)

@@ -1,11 +1,11 @@
-"""Loops over rows of scores, compiled by Numba: what a chain of operators does in several passes, in one.
+"""Loops over rows of scores, compiled by Numba: one pass does what a chain of operators does in several.
 
 A row of scores stays in the first cache while its maximum, its softmax, its entropy and its largest entries are found.
-Operators of torch and NumPy read and write the whole tile for each of these. The loops hold no interpreter's lock, so
-that threads run them side by side. `rows` loads this module where a layer is large enough to be worth it.
+Operators of torch and NumPy read and write the whole tile for each of these. The loops release the interpreter's lock,
+so threads run them side by side. `row_summary` loads this module where a layer is large enough to be worth it.
 
-Each function works on rows that lie side by side, and on each of them alone: the result of a row does not depend on the
-rows beside it.
+The result of a row depends, to the last bit, neither on the rows beside it nor on keys behind the last one that it may
+see: sums are those of blocks of a fixed length.
 """
 
 from collections.abc import Callable
@@ -17,19 +17,17 @@ import numpy as np
 from numba import types
 from numba.extending import intrinsic
 
-CHUNK = 32  # scores that share a maximum; those of fewer chunks than there are scores are compared to find the largest
+CHUNK = 32  # scores that share a maximum; the largest are looked for among these, which are fewer than scores
+BLOCK = 256  # scores that are summed at a time; the last ones of a row are filled up with −inf
 
-_F, _U, _I = (
-    np.float32,
-    np.uint64,
-    np.int32,
-)  # places are unsigned: a signed one could count from the end, which takes a test
+_F, _I = np.float32, np.int32
+_U = np.uint64  # of places: a signed one may be negative, and testing for that takes time
 _NOTHING = _F(-np.inf)
 _ONE_OVER_LOG_2 = _F(1.4426950408889634)
 _LOG_2_HIGH, _LOG_2_LOW = _F(0.693359375), _F(-2.12194440e-4)  # their sum is log 2; the first has few digits
 _ROUND = _F(12582912.0)  # 1.5 · 2^23: added to a small float32, it leaves no digits behind the point
 _MANTISSA = np.int32(23)  # bits of a float32 below its exponent
-_SMALLEST = _F(-87.0)  # of an exponent whose power is a normal float32; below it, powers are 0
+_SMALLEST = _F(-87.0)  # x for which e^x is surely a normal float32; below it, e^x counts as 0
 # of e^r − 1 − r, divided by r², for |r| ≤ log(2) / 2, highest power first (Cephes Math Library, expf)
 _P = tuple(
     _F(x)
@@ -45,7 +43,7 @@ def _compile(signature: str, fastmath: Any = False) -> Callable[[Callable[..., A
         compiled: Callable[..., Any]
         try:
             compiled = numba.njit(signature, nogil=True, cache=True, fastmath=fastmath)(function)
-        except Exception:  # no folder to write to, a full disk, a spoilt file: a cache stops nothing
+        except Exception:  # no folder to write to, a full disk, a spoilt file: a broken cache must not stop a run
             compiled = numba.njit(signature, nogil=True, fastmath=fastmath)(function)
         return compiled
 
@@ -60,12 +58,12 @@ def _larger_number(_context: Any, _a: Any, _b: Any) -> Any:
     return types.float32(types.float32, types.float32), generate
 
 
-_larger: Any = intrinsic(_larger_number)  # `max` of two numbers, in a form of which LLVM computes several at a time
+_larger: Any = intrinsic(_larger_number)  # `max` of two numbers, in a form that LLVM vectorises
 
 
 @_compile("float32(float32)", {"contract", "nsz", "nnan"})
 def _exp(x: Any) -> Any:
-    """Return e^x for −87 ≤ x ≤ 0, as exact as the C library's: 2^n · e^r with n = round(x / log 2)."""
+    """Return e^x for −87 ≤ x ≤ 0, to about two units in the last place: 2^n · e^r with n = round(x / log 2)."""
     n = _F(x * _ONE_OVER_LOG_2) + _ROUND
     exponent = np.int32(np.float32(n).view(np.int32) << _MANTISSA)
     n -= _ROUND
@@ -92,8 +90,7 @@ def _chunk_maxima(row: Any, maxima: Any, length: Any) -> None:
 
 
 @_compile("UniTuple(float32, 2)(float32[::1], float32[::1], float32)", _IN_ANY_ORDER)
-def _powers(row: Any, powers: Any, largest: Any) -> Any:
-    """Write e^(s − largest) of every score; return their sum, and that of their products with s − largest."""
+def _powers_of_block(row: Any, powers: Any, largest: Any) -> Any:
     total, weighted = _F(0), _F(0)
     for i in range(row.size):
         below = max(row[i] - largest, _SMALLEST)
@@ -105,9 +102,35 @@ def _powers(row: Any, powers: Any, largest: Any) -> Any:
     return total, weighted
 
 
+@_compile("UniTuple(float32, 2)(float32[::1], float32[::1], float32, float32[:, ::1])")
+def _powers(row: Any, powers: Any, largest: Any, block: Any) -> Any:
+    """Write e^(s − largest) of every score; return their sum, and that of their products with s − largest.
+
+    Args:
+        row: The scores.
+        powers: Receives the powers.
+        largest: The largest score.
+        block: Memory to work in, (2, BLOCK).
+    """
+    total, weighted = _F(0), _F(0)
+    for begin in range(0, row.size, BLOCK):
+        end = begin + BLOCK
+        if end <= row.size:
+            sums = _powers_of_block(row[begin:end], powers[begin:end], largest)
+        else:
+            rest = row.size - begin
+            block[0] = _NOTHING
+            block[0, :rest] = row[begin:]
+            sums = _powers_of_block(block[0], block[1], largest)
+            powers[begin:] = block[1, :rest]
+        total += sums[0]
+        weighted += sums[1]
+    return total, weighted
+
+
 @_compile("void(float32[::1], float32[::1], uint64, int64[::1], float32[::1])", _IN_ANY_ORDER)
 def _strongest(row: Any, maxima: Any, length: Any, places: Any, values: Any) -> None:
-    """Find the largest entries of one row; `maxima` of its chunks are overwritten by those of what is left."""
+    """Find the largest entries of one row; overwrite the maximum of each chunk by that of what is left in it."""
     places[:] = -1
     values[:] = _NOTHING
     size, chunks = _U(row.size), _U(maxima.size)
@@ -118,7 +141,7 @@ def _strongest(row: Any, maxima: Any, length: Any, places: Any, values: Any) -> 
             value = _larger(value, maxima[i])
         if value == _NOTHING:
             return
-        # the first place that holds it, as a minimum: where a search ends, no processor can predict
+        # the first place that holds it, as a minimum over all: a processor cannot predict where a search ends
         first: Any = _I(chunks)
         for i in range(chunks):
             first = min(first, _I(i) if maxima[i] == value else _I(chunks))
@@ -142,7 +165,7 @@ def _strongest(row: Any, maxima: Any, length: Any, places: Any, values: Any) -> 
 def softmax(masked: Any, weights: Any, entropy: Any, places: Any, strongest: Any) -> None:
     """Compute the softmax of every row, its entropy, and its largest weights.
 
-    These are ranked by their scores, which order them as weights do and still distinguish what has become 0.
+    These are ranked by their scores, which order them as weights do, and also order those that have become 0.
 
     Args:
         masked: Scores, (n, size); −inf where a key is not allowed, otherwise finite.
@@ -153,6 +176,7 @@ def softmax(masked: Any, weights: Any, entropy: Any, places: Any, strongest: Any
         strongest: Receives these weights, (n, count); 0 where fewer keys are allowed.
     """
     maxima = np.empty(-(-masked.shape[1] // CHUNK), np.float32)
+    block = np.empty((2, BLOCK), np.float32)
     for i in range(len(masked)):
         row, shares = masked[i], weights[i]
         _chunk_maxima(row, maxima, _U(CHUNK))
@@ -163,7 +187,7 @@ def softmax(masked: Any, weights: Any, entropy: Any, places: Any, strongest: Any
             shares[:] = _F(0)
             entropy[i] = _F(0)
         else:
-            total, weighted = _powers(row, shares, largest)
+            total, weighted = _powers(row, shares, largest, block)
             inverse = _F(1) / total
             for j in range(row.size):
                 shares[j] *= inverse
@@ -172,18 +196,3 @@ def softmax(masked: Any, weights: Any, entropy: Any, places: Any, strongest: Any
         _strongest(row, maxima, _U(CHUNK), places[i], strongest[i])
         for j in range(places.shape[1]):
             strongest[i, j] = shares[places[i, j]] if places[i, j] >= 0 else _F(0)
-
-
-@_compile("void(float32[:, ::1], int64[:, ::1], float32[:, ::1])")
-def strongest(rows: Any, places: Any, values: Any) -> None:
-    """Find the largest entries of every row, in order; among equals the first places come first.
-
-    Args:
-        rows: (n, size), without NaN.
-        places: Receives places, (n, count); −1 where there are fewer entries above −inf.
-        values: Receives the entries, (n, count); −inf likewise.
-    """
-    maxima = np.empty(-(-rows.shape[1] // CHUNK), np.float32)
-    for i in range(len(rows)):
-        _chunk_maxima(rows[i], maxima, _U(CHUNK))
-        _strongest(rows[i], maxima, _U(CHUNK), places[i], values[i])

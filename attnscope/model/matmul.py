@@ -97,7 +97,7 @@ def _onednn() -> bool:
 def _mkl_in_place() -> bool:
     """Tell whether MKL, which writes a product to where it belongs, is faster than oneDNN and a copy.
 
-    So on Zen 4, which takes AVX-512's instructions in two halves: MKL, without them, takes 1.1 times as long as oneDNN,
-    and the copy more than that.
+    True on Zen 4 (family 25, as Zen 3, for which `_onednn` is false), which executes an AVX-512 instruction in two
+    halves: MKL, which does not use AVX-512 there, takes 1.1 times as long as oneDNN, but saves a copy that costs more.
     """
     return amd_family() == 25

@@ -18,19 +18,19 @@ from attnscope.planning.estimate import WORTH_COMPILED_LOOPS
 
 
 def row_loops(cells: int, device: torch.device) -> ModuleType | None:
-    """Return the compiled loops if so many cells are worth them; None for operators."""
+    """Return the compiled loops if so many cells are worth them; None if operators are to be used."""
     return _load() if device.type == "cpu" and cells >= WORTH_COMPILED_LOOPS else None
 
 
 @cache
 def _load() -> ModuleType | None:
     try:
-        from numba import config
+        import numba
 
-        if config.DISABLE_JIT:  # NUMBA_DISABLE_JIT=1, for debuggers
+        if numba.config.DISABLE_JIT:  # type: ignore[attr-defined]  # NUMBA_DISABLE_JIT=1, for debuggers
             return None
         from attnscope.model import compiled_rows
-    except ImportError:  # Numba is not there, or not made for the NumPy that is
+    except Exception:  # Numba is not installed, does not support the installed NumPy, or refuses its own settings
         return None
     return compiled_rows
 

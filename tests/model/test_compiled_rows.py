@@ -19,21 +19,13 @@ from attnscope.report.row_statistics import KEY_TOKENS
 SIZES = (1, 2, 31, 32, 33, 64, 97, 1000, 4099)
 
 
-def largest(rows: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    places = torch.empty(len(rows), count, dtype=torch.int64)
-    values = torch.empty(len(rows), count)
-    compiled_rows.strongest(rows.numpy(), places.numpy(), values.numpy())
-    return places, values
-
-
 def expect_largest(rows: Tensor, count: int) -> None:
     before = rows.clone()
-    places, values = largest(rows, count)
+    _, found = summary(rows[None, None], count)
     exact = before.sort(dim=-1, descending=True, stable=True)
-    found = exact.values[:, :count] > -torch.inf
+    none = exact.values[:, :count] == -torch.inf
     assert torch.equal(rows, before)
-    assert torch.equal(values, exact.values[:, :count])
-    assert torch.equal(places, exact.indices[:, :count].masked_fill(~found, -1))
+    assert torch.equal(found.places[0, 0], exact.indices[:, :count].masked_fill(none, -1))
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -117,6 +109,17 @@ def test_a_row_does_not_depend_on_its_neighbours() -> None:
         assert torch.equal(of_it.entropy[0, 0, 0], found.entropy[0, 0, row])
 
 
+@pytest.mark.parametrize("size", [1, 31, 255, 256, 257, 900, 1000])
+@pytest.mark.parametrize("more", [1, 7, 24, 300])
+def test_keys_that_it_may_not_see_change_no_bit_of_a_row(size: int, more: int) -> None:
+    masked = torch.randn(1, 1, 50, size, generator=torch.Generator().manual_seed(size))
+    weights, found = summary(masked, 1)
+    wide = torch.nn.functional.pad(masked, (0, more), value=-torch.inf)
+    same, of_wide = summary(wide, 1)
+    assert torch.equal(same[..., :size], weights) and same[..., size:].eq(0).all()
+    assert torch.equal(of_wide.entropy, found.entropy) and torch.equal(of_wide.strongest, found.strongest)
+
+
 def recorded(count: int, eligible: Tensor) -> tuple[TopRecorder, RowRecorder]:
     torch.manual_seed(3)
     q, k, v = torch.randn(3, 1, 12, 1700, 16).unbind()
@@ -138,7 +141,7 @@ def test_a_large_layer_is_recorded_as_by_operators(count: int, excluded: bool, m
     softmax = compiled_rows.softmax
     monkeypatch.setattr(compiled_rows, "softmax", lambda *rows: (used.append(1), softmax(*rows)))
     top, rows = recorded(count, eligible)
-    assert used
+    assert bool(used) == (count <= 8 and not excluded)
     monkeypatch.setattr(row_summary, "WORTH_COMPILED_LOOPS", 1 << 62)
     used.clear()
     expected, expected_rows = recorded(count, eligible)
@@ -172,6 +175,21 @@ def test_where_numba_must_not_compile_operators_are_used(monkeypatch: pytest.Mon
     import numba
 
     monkeypatch.setattr(numba.config, "DISABLE_JIT", 1)
+    assert row_summary.row_loops(1 << 40, torch.device("cpu")) is None
+
+
+@pytest.mark.usefixtures("_load_again")
+def test_numba_that_refuses_its_settings_stops_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    import numba
+
+    import attnscope.model
+
+    def refuse(*_: object, **__: object) -> None:
+        raise ValueError("Number of threads specified must be > 0.")
+
+    monkeypatch.delitem(sys.modules, "attnscope.model.compiled_rows")
+    monkeypatch.delattr(attnscope.model, "compiled_rows", raising=False)
+    monkeypatch.setattr(numba, "njit", refuse)
     assert row_summary.row_loops(1 << 40, torch.device("cpu")) is None
 
 
