@@ -99,7 +99,8 @@ def _record(walk: _Walk, heads: list[int], mask: Mask, recorders: Sequence[Recor
     cells = _cells(inputs, heads, needed_rows)
     summarize, n_strongest = None, max((recorder.n_strongest for recorder in recorders), default=0)
     # a text without cuts is compared with the same one with cuts, so both take operators: cuts are not ranked
-    if n_strongest and walk.cuts is None and inputs.spec.sinks is None:
+    whole = mask.key_range(inputs.q.shape[2] - 1, inputs.q.shape[2], inputs.k.shape[2])[0] == 0  # no sliding window
+    if n_strongest and whole and walk.cuts is None and inputs.spec.sinks is None:
         loops = row_loops(cells, inputs.q.device)
         if loops is not None:
             summarize = partial(softmax, loops, n_strongest)

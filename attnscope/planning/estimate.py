@@ -19,7 +19,7 @@ VOCABULARY_ENTRY = 400  # an entry of a tokenizer.json's vocabulary, as `tokeniz
 MERGE = 560  # what a merge of a BPE takes besides, or a piece of a Unigram
 ENCODED = 850  # what `tokenizers` holds of a token besides, while it encodes
 WORTH_COMPILED_LOOPS = 1 << 25  # cells of a layer's recorded heads: from 12 heads and 1,673 tokens on
-COMPILED_LOOPS = 132 << 20  # what Numba and LLVM need to compile loops over them
+COMPILED_LOOPS = 96 << 20  # what Numba and LLVM need for loops over them, beyond what is left of PROGRAM and BUFFERS
 READING = 16 << 20  # what a thread that reads stored weights takes besides them: its buffers, and its share of malloc
 TILE = 1 << 20  # scores in a tile, at least …
 TILE_ROWS = 32  # … so many rows of them, …
@@ -144,14 +144,15 @@ def estimate_memory(c: ModelConfig, dtype: str, d: MemoryDemand) -> dict[str, in
     running, (tile, beside_tiles) = _activation_bytes(c, size, d), _tile_bytes(c, d)
     library = 0 if d.words else everything * ENCODED + c.vocab_size * VOCABULARY_ENTRY + d.n_merges * MERGE
     kept = sum(part.numbers(d.kept) + part.beside(d.kept) for part in RECORD_PARTS)
-    cells = everything * d.tiled_queries * d.heads
+    compiled = d.top > 0 and not d.mean and not c.sinks and not all(map(_windowed, d.masks))
+    compiled = compiled and everything * d.tiled_queries * d.heads >= WORTH_COMPILED_LOOPS
     report = 4 * d.gathered + d.batch * d.units * UNIT
     if d.as_text:
         report += WRITING + COPIES * TOKEN_TEXT * everything
     else:
         report += (PICTURE if d.picture else DRAWN) * d.drawn
     return {
-        "program": PROGRAM + COMPILED_LOOPS * (cells >= WORTH_COMPILED_LOOPS and not c.sinks),
+        "program": PROGRAM + COMPILED_LOOPS * compiled,
         "weights": (parameters + d.copied_elements) * size + (_drawn_bytes(c, size) if d.words else READING),
         "text": everything * TOKEN + library + 8 * d.characters,
         "activations": running,
