@@ -144,7 +144,8 @@ def estimate_memory(c: ModelConfig, dtype: str, d: MemoryDemand) -> dict[str, in
     running, (tile, beside_tiles) = _activation_bytes(c, size, d), _tile_bytes(c, d)
     library = 0 if d.words else everything * ENCODED + c.vocab_size * VOCABULARY_ENTRY + d.n_merges * MERGE
     kept = sum(part.numbers(d.kept) + part.beside(d.kept) for part in RECORD_PARTS)
-    compiled = d.top > 0 and not d.mean and not c.sinks and not all(map(_windowed, d.masks))
+    windowed = bool(d.masks) and all(map(_windowed, d.masks))
+    compiled = d.top > 0 and not d.mean and not c.sinks and not windowed
     compiled = compiled and everything * d.tiled_queries * d.heads >= WORTH_COMPILED_LOOPS
     report = 4 * d.gathered + d.batch * d.units * UNIT
     if d.as_text:
