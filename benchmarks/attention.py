@@ -11,12 +11,18 @@ all runs, as by the layers of a model. `--memory` measures instead what `attend(
 of its own for each size: it grows as the text does. Exits with 1 where a limit is missed.
 """
 
+# ruff: noqa: E402
+
 import argparse
 import json
 import sys
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+
+from attnscope.engines.torch_setup import import_torch
+
+import_torch()  # with attnscope's settings, as in a run
 
 import torch
 import torch.nn.functional as F

@@ -1,6 +1,7 @@
 """Set torch up: import it, choose a device and how many threads it uses."""
 
 import gc
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -13,11 +14,17 @@ from attnscope.system.threads import count_threads
 if TYPE_CHECKING:
     import torch
 
+_OPENMP_WAITING = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")  # how long threads look for work before they sleep
+_OPENMP_PATIENCE = "3000"  # some 0.05 ms
 _WORTH_A_THREAD = 1 << 30  # multiplications below which waking a second thread costs more than it saves
 
 
 def import_torch(*, freeze: bool = True) -> None:
-    """Import torch with the garbage collector off, which would walk its lasting objects again and again (0.1 s).
+    """Import torch with our settings, unless it is imported already.
+
+    The garbage collector is off meanwhile, which would walk torch's lasting objects again and again (0.1 s). Threads of
+    GNU's OpenMP go to sleep soon after an operator: by default, they keep a core busy for milliseconds more, in case
+    another operator follows, while `model.workers` would already compute there.
 
     Args:
         freeze: The collector leaves every object that there is alone from now on, also those that are not torch's.
@@ -26,9 +33,13 @@ def import_torch(*, freeze: bool = True) -> None:
         return
     was_on = gc.isenabled()
     gc.disable()
+    impatient = {} if os.environ.keys() & _OPENMP_WAITING else {_OPENMP_WAITING[0]: _OPENMP_PATIENCE}
+    os.environ.update(impatient)  # OpenMP reads it while it is loaded
     try:
         import torch  # noqa: F401
     finally:
+        for name in impatient:
+            del os.environ[name]
         if freeze and was_on:
             gc.freeze()
         if was_on:

@@ -1,5 +1,9 @@
 """How many threads a run uses, and that its findings do not depend on them."""
 
+import os
+import subprocess
+import sys
+
 import pytest
 import torch
 
@@ -54,3 +58,23 @@ def test_the_estimate_counts_the_tiles_of_every_thread():
         )["tile"]
 
     assert tile(1) < tile(2) < tile(3)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="torch uses GNU's OpenMP on Linux")
+@pytest.mark.parametrize(
+    ("given", "spins"),
+    [({}, "3000"), ({"GOMP_SPINCOUNT": "77"}, "77"), ({"OMP_WAIT_POLICY": "passive"}, "0")],
+)
+def test_openmp_threads_soon_sleep_unless_the_user_says_how_they_wait(given, spins):
+    code = """
+import os
+before = dict(os.environ)
+from attnscope.engines.torch_setup import import_torch
+import_torch()
+assert dict(os.environ) == before
+"""
+    names = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
+    environment = {name: value for name, value in os.environ.items() if name not in names}
+    environment |= given | {"OMP_DISPLAY_ENV": "verbose"}
+    ran = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert f"GOMP_SPINCOUNT = '{spins}'" in ran.stderr
