@@ -54,7 +54,7 @@ class StageRecorder:
         self.seen: LayerStages | None = None
         self._making = Lock()
 
-    needs_scores = True  # every stage is kept
+    needs_scores = needs_masked = True  # every stage is kept
     n_strongest = 0
 
     def score_range(self) -> tuple[int, int] | None:

@@ -98,15 +98,16 @@ def _record(walk: _Walk, heads: list[int], mask: Mask, recorders: Sequence[Recor
     needed_rows = None if output is not None else sorted({row for recorder in recorders for row in recorder.rows})
     cells = _cells(inputs, heads, needed_rows)
     summarize, n_strongest = None, max((recorder.n_strongest for recorder in recorders), default=0)
-    # a text without cuts is compared with the same one with cuts, so both take operators: cuts are not ranked
+    # a text with cuts is ranked by operators, and so is the text without them that it is compared with
     whole = mask.key_range(inputs.q.shape[2] - 1, inputs.q.shape[2], inputs.k.shape[2])[0] == 0  # no sliding window
     if n_strongest and whole and walk.cuts is None and inputs.spec.sinks is None:
         loops = row_loops(cells, inputs.q.device)
         if loops is not None:
             summarize = partial(softmax, loops, n_strongest)
+    in_place = summarize is not None and not any(recorder.needs_masked for recorder in recorders)
 
     def compute(part: _TileInputs, thread: int) -> list[Deferred]:
-        tile = _tile(part, walk.workspace.of_thread(thread), walk.cuts, summarize)
+        tile = _tile(part, walk.workspace.of_thread(thread), walk.cuts, summarize, in_place=in_place)
         deferred = [recorder.update(tile) for recorder in recorders]
         if output is not None:
             output[:, tile.index, tile.q0 : tile.q1] = tile.output.to(output.dtype)
@@ -135,7 +136,9 @@ def _parts(
     needed_rows: Sequence[int] | None = None,
     recorders: Sequence[Recorder] = (),
 ) -> "Iterator[_TileInputs]":
-    """Yield the parts of some heads' attention, in order.
+    """Return the parts of some heads' attention, in order.
+
+    What all of them share is made here, by all threads, before they begin with the parts.
 
     Args:
         inputs: The layer.
@@ -155,19 +158,23 @@ def _parts(
         inputs.k[:, as_slice(used)].float().contiguous(),
         inputs.v[:, as_slice(used)].float().contiguous(),
     )  # (B, used, K, E)
-    for block in tile_blocks(mask, shape, (n_queries, n_keys), needed_rows, recorders):
-        a, b = mask.all_visible_range(block.q0, block.q1, n_keys)
-        all_visible_range = (
-            (max(a, block.k0), min(b, block.k1)) if max(a, block.k0) < min(b, block.k1) else (block.k0, block.k0)
-        )
-        block_mask = BlockMask.of(mask, block, all_visible_range, inputs.q.device)
-        at_once = shape.heads(block)
-        for first in range(0, len(heads), at_once):  # inside, for tiles of one shape after the other cost least
-            chosen = list(heads[first : first + at_once])
-            theirs = as_slice([used.index(group) for group in groups[first : first + at_once]])
-            sides = k[:, theirs, block.k0 : block.k1], v[:, theirs, block.k0 : block.k1]
-            some = numbers[first : first + at_once]
-            yield _TileInputs(inputs, block_mask, some, as_slice(chosen), *sides, block, all_visible_range, bounded)
+
+    def of_blocks() -> Iterator[_TileInputs]:
+        for block in tile_blocks(mask, shape, (n_queries, n_keys), needed_rows, recorders):
+            a, b = mask.all_visible_range(block.q0, block.q1, n_keys)
+            all_visible_range = (
+                (max(a, block.k0), min(b, block.k1)) if max(a, block.k0) < min(b, block.k1) else (block.k0, block.k0)
+            )
+            block_mask = BlockMask.of(mask, block, all_visible_range, inputs.q.device)
+            at_once = shape.heads(block)
+            for first in range(0, len(heads), at_once):  # inside, for tiles of one shape after the other cost least
+                chosen = list(heads[first : first + at_once])
+                theirs = as_slice([used.index(group) for group in groups[first : first + at_once]])
+                sides = k[:, theirs, block.k0 : block.k1], v[:, theirs, block.k0 : block.k1]
+                some = numbers[first : first + at_once]
+                yield _TileInputs(inputs, block_mask, some, as_slice(chosen), *sides, block, all_visible_range, bounded)
+
+    return of_blocks()
 
 
 @dataclass(frozen=True)
@@ -197,8 +204,10 @@ def _tile(
     workspace: Workspace,
     cuts: BatchCuts | None,
     summarize: Callable[[Tensor, Tensor], RowSummary] | None,
+    *,
+    in_place: bool,
 ) -> Tile:
-    """Return the stages, in order; each overwrites the one before if that is not read."""
+    """Return the stages, in order; each overwrites the one before if that is not read (`in_place`: weights do)."""
     inputs, heads, block_mask, block, needs_scores = (
         part.inputs,
         part.heads,
@@ -221,7 +230,8 @@ def _tile(
     masked = scaled.clone() if needs_scores else scaled
     block_mask.apply_(masked)
     empty = None if cuts is None else cuts.mask_(masked, heads, block.q0, block.k0)
-    weights, sink, summary = workspace.buffer("weights", shape, q.device), None, None
+    sink, summary = None, None
+    weights = masked if in_place else workspace.buffer("weights", shape, q.device)
     if summarize is not None and block.k0 < block.k1:
         summary = summarize(masked, weights)
     else:
@@ -244,7 +254,7 @@ def _tile(
         all_visible_range=part.all_visible_range,
         scores=scores if needs_scores else None,
         scaled=scaled if needs_scores else None,
-        masked=masked,
+        masked=masked.to("meta") if in_place else masked,
         weights=weights,
         output=output,
         fully_masked=block_mask.fully_masked,

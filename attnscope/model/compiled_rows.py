@@ -1,198 +1,337 @@
-"""Loops over rows of scores, compiled by Numba: one pass does what a chain of operators does in several.
+"""Loops over rows of scores as machine code: one pass does what a chain of operators does in several.
 
 A row of scores stays in the first cache while its maximum, its softmax, its entropy and its largest entries are found.
-Operators of torch and NumPy read and write the whole tile for each of these. The loops release the interpreter's lock,
-so threads run them side by side. `row_summary` loads this module where a layer is large enough to be worth it.
+Operators of torch and NumPy read and write the whole tile for each of these. LLVM (by llvmlite) makes the code for the
+processor at hand when this module is imported, in less than a tenth of a second; `row_summary` does that where a layer
+is large enough. The loops don't hold the interpreter's lock, so threads run them side by side.
 
 The result of a row depends, to the last bit, neither on the rows beside it nor on keys behind the last one that it may
-see: sums are those of blocks of a fixed length.
+see: sums have a fixed order, and such keys add 0.
+
+How to read it: `b.fadd(x, y)` does not add. It writes an instruction that adds, where the builder `b` stands; Python's
+own loops write the same instructions several times, `_loop` writes one that runs several times. What `_variable`
+returns is an address, but LLVM keeps such variables in registers.
 """
 
-from collections.abc import Callable
-from math import log
+import ctypes
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
-import numba
+import llvmlite.binding as llvm
 import numpy as np
-from numba import types
-from numba.extending import intrinsic
+from llvmlite import ir
+from numpy.typing import NDArray
 
-CHUNK = 32  # scores that share a maximum; the largest are looked for among these, which are fewer than scores
-BLOCK = 256  # scores that are summed at a time; the last ones of a row are filled up with −inf
+LANES = 16  # numbers of a vector: a register of AVX-512, two of AVX2, four of NEON
+CHUNK = 2 * LANES  # scores that share a maximum; the largest are looked for among these, which are fewer than scores
+_BLOCK = 64  # vectors that are added up in float32; the sums of blocks are added up in float64
 
-_F, _I = np.float32, np.int32
-_U = np.uint64  # of places: a signed one may be negative, and testing for that takes time
-_NOTHING = _F(-np.inf)
-_ONE_OVER_LOG_2 = _F(1.4426950408889634)
-_LOG_2_HIGH, _LOG_2_LOW = _F(0.693359375), _F(-2.12194440e-4)  # their sum is log 2; the first has few digits
-_ROUND = _F(12582912.0)  # 1.5 · 2^23: added to a small float32, it leaves no digits behind the point
-_MANTISSA = np.int32(23)  # bits of a float32 below its exponent
-_SMALLEST = _F(-87.0)  # x for which e^x is surely a normal float32; below it, e^x counts as 0
+_FLOAT, _DOUBLE, _INT, _LONG = ir.FloatType(), ir.DoubleType(), ir.IntType(32), ir.IntType(64)
+_FLOATS, _DOUBLES, _INTS = (ir.VectorType(kind, LANES) for kind in (_FLOAT, _DOUBLE, _INT))
+_ADDRESS = ir.PointerType()
+_NUMBERS = ("nnan", "nsz", "contract")  # no NaN gets here; a product and its sum may be one instruction
+_NOTHING, _NO_PLACE = -np.inf, 2**31 - 1
+
+_ONE_OVER_LOG_2 = 1.4426950408889634
+_LOG_2_HIGH, _LOG_2_LOW = 0.693359375, -2.12194440e-4  # their sum is log 2; the first has few digits
+_ROUND = 12582912.0  # 1.5 · 2^23: added to a small float32, it leaves no digits behind the point
+_MANTISSA = 23  # bits of a float32 below its exponent
+_SMALLEST = -87.0  # x for which e^x is surely a normal float32; below it, e^x counts as 0
 # of e^r − 1 − r, divided by r², for |r| ≤ log(2) / 2, highest power first (Cephes Math Library, expf)
-_P = tuple(
-    _F(x)
-    for x in (1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 5.0000001201e-1)
-)
-_IN_ANY_ORDER = {"nnan", "nsz", "reassoc", "contract"}  # sums and maxima of several numbers at a time; no NaN gets here
+_SERIES = (1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 5.0000001201e-1)
 
 
-def _compile(signature: str, fastmath: Any = False) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Compile a function now, or take its machine code from Numba's cache."""
-
-    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
-        compiled: Callable[..., Any]
-        try:
-            compiled = numba.njit(signature, nogil=True, cache=True, fastmath=fastmath)(function)
-        except Exception:  # no folder to write to, a full disk, a spoilt file: a broken cache must not stop a run
-            compiled = numba.njit(signature, nogil=True, fastmath=fastmath)(function)
-        return compiled
-
-    return decorate
-
-
-def _larger_number(_context: Any, _a: Any, _b: Any) -> Any:
-    def generate(_target: Any, builder: Any, _signature: Any, numbers: Any) -> Any:
-        flags = ("nnan", "nsz")
-        return builder.select(builder.fcmp_ordered(">", *numbers, flags=flags), *numbers, flags=flags)
-
-    return types.float32(types.float32, types.float32), generate
-
-
-_larger: Any = intrinsic(_larger_number)  # `max` of two numbers, in a form that LLVM vectorises
-
-
-@_compile("float32(float32)", {"contract", "nsz", "nnan"})
-def _exp(x: Any) -> Any:
-    """Return e^x for −87 ≤ x ≤ 0, to about two units in the last place: 2^n · e^r with n = round(x / log 2)."""
-    n = _F(x * _ONE_OVER_LOG_2) + _ROUND
-    exponent = np.int32(np.float32(n).view(np.int32) << _MANTISSA)
-    n -= _ROUND
-    r = x - n * _LOG_2_HIGH
-    r -= n * _LOG_2_LOW
-    p = _P[0]
-    p = p * r + _P[1]
-    p = p * r + _P[2]
-    p = p * r + _P[3]
-    p = p * r + _P[4]
-    p = p * r + _P[5]
-    p = p * (r * r) + r + _F(1)
-    return np.int32(np.float32(p).view(np.int32) + exponent).view(np.float32)
-
-
-@_compile("void(float32[::1], float32[::1], uint64)", _IN_ANY_ORDER)
-def _chunk_maxima(row: Any, maxima: Any, length: Any) -> None:
-    for chunk in range(_U(maxima.size)):
-        begin = chunk * length
-        largest = _NOTHING
-        for i in range(min(length, _U(row.size) - begin)):
-            largest = _larger(largest, row[begin + i])
-        maxima[chunk] = largest
-
-
-@_compile("UniTuple(float32, 2)(float32[::1], float32[::1], float32)", _IN_ANY_ORDER)
-def _powers_of_block(row: Any, powers: Any, largest: Any) -> Any:
-    total, weighted = _F(0), _F(0)
-    for i in range(row.size):
-        below = max(row[i] - largest, _SMALLEST)
-        power = _exp(below)
-        power = power if below > _SMALLEST else _F(0)
-        powers[i] = power
-        total += power
-        weighted += power * below
-    return total, weighted
-
-
-@_compile("UniTuple(float32, 2)(float32[::1], float32[::1], float32, float32[:, ::1])")
-def _powers(row: Any, powers: Any, largest: Any, block: Any) -> Any:
-    """Write e^(s − largest) of every score; return their sum, and that of their products with s − largest.
-
-    Args:
-        row: The scores.
-        powers: Receives the powers.
-        largest: The largest score.
-        block: Memory to work in, (2, BLOCK).
-    """
-    total, weighted = _F(0), _F(0)
-    for begin in range(0, row.size, BLOCK):
-        end = begin + BLOCK
-        if end <= row.size:
-            sums = _powers_of_block(row[begin:end], powers[begin:end], largest)
-        else:
-            rest = row.size - begin
-            block[0] = _NOTHING
-            block[0, :rest] = row[begin:]
-            sums = _powers_of_block(block[0], block[1], largest)
-            powers[begin:] = block[1, :rest]
-        total += sums[0]
-        weighted += sums[1]
-    return total, weighted
-
-
-@_compile("void(float32[::1], float32[::1], uint64, int64[::1], float32[::1])", _IN_ANY_ORDER)
-def _strongest(row: Any, maxima: Any, length: Any, places: Any, values: Any) -> None:
-    """Find the largest entries of one row; overwrite the maximum of each chunk by that of what is left in it."""
-    places[:] = -1
-    values[:] = _NOTHING
-    size, chunks = _U(row.size), _U(maxima.size)
-    last, found = -_NOTHING, _U(0)  # the entry found last: its value, and the place behind it
-    for n in range(_U(values.size)):
-        value = _NOTHING
-        for i in range(chunks):
-            value = _larger(value, maxima[i])
-        if value == _NOTHING:
-            return
-        # the first place that holds it, as a minimum over all: a processor cannot predict where a search ends
-        first: Any = _I(chunks)
-        for i in range(chunks):
-            first = min(first, _I(i) if maxima[i] == value else _I(chunks))
-        chunk = _U(first)
-        begin = chunk * length
-        count = min(length, size - begin)
-        start = _I(found - begin) if value == last and found > begin else _I(0)  # behind an equal one in the same chunk
-        first = _I(count)
-        for i in range(count):
-            first = min(first, _I(i) if row[begin + i] == value and _I(i) >= start else _I(count))
-        left = _NOTHING
-        for i in range(count):
-            one = row[begin + i]
-            left = _larger(left, one if one < value or (one == value and _I(i) > first) else _NOTHING)
-        maxima[chunk] = left
-        last, found = value, begin + _U(first) + _U(1)
-        places[n], values[n] = begin + _U(first), value
-
-
-@_compile("void(float32[:, ::1], float32[:, ::1], float32[::1], int64[:, ::1], float32[:, ::1])", _IN_ANY_ORDER)
-def softmax(masked: Any, weights: Any, entropy: Any, places: Any, strongest: Any) -> None:
+def softmax(masked: NDArray[Any], weights: NDArray[Any], places: NDArray[Any], strongest: NDArray[Any]) -> NDArray[Any]:
     """Compute the softmax of every row, its entropy, and its largest weights.
 
     These are ranked by their scores, which order them as weights do, and also order those that have become 0.
 
     Args:
-        masked: Scores, (n, size); −inf where a key is not allowed, otherwise finite.
-        weights: Receives the softmax, (n, size); 0 in a row without an allowed key.
-        entropy: Receives −Σ w log₂ w, in bits, (n,); 0 in such a row.
+        masked: Scores, (n, size), size at least 1; −inf where a key is not allowed, otherwise finite.
+        weights: Receives the softmax, (n, size); 0 in a row without an allowed key. It may be `masked` itself.
         places: Receives places of the largest weights in order, the first of equals first, (n, count), where count
-            may be 0; −1 where fewer keys are allowed.
+            may be 0; −1 where fewer keys are allowed. int64.
         strongest: Receives these weights, (n, count); 0 where fewer keys are allowed.
+
+    Returns:
+        −Σ w log₂ w of every row, in bits, (n,), float32; 0 in a row without an allowed key.
     """
-    maxima = np.empty(-(-masked.shape[1] // CHUNK), np.float32)
-    block = np.empty((2, BLOCK), np.float32)
-    for i in range(len(masked)):
-        row, shares = masked[i], weights[i]
-        _chunk_maxima(row, maxima, _U(CHUNK))
-        largest = _NOTHING
-        for one in maxima:
-            largest = _larger(largest, one)
-        if largest == _NOTHING:
-            shares[:] = _F(0)
-            entropy[i] = _F(0)
-        else:
-            total, weighted = _powers(row, shares, largest, block)
-            inverse = _F(1) / total
-            for j in range(row.size):
-                shares[j] *= inverse
-            # log w = (s − largest) − log Σ
-            entropy[i] = max(_F(0), (log(total) - weighted * inverse) * _ONE_OVER_LOG_2)
-        _strongest(row, maxima, _U(CHUNK), places[i], strongest[i])
-        for j in range(places.shape[1]):
-            strongest[i, j] = shares[places[i, j]] if places[i, j] >= 0 else _F(0)
+    n, size = masked.shape
+    sums = np.empty((n, 2))
+    work = np.empty(2 * CHUNK + -(-size // (CHUNK * LANES)) * LANES, np.float32)
+    addresses = (array.ctypes.data for array in (masked, weights, sums, places, strongest, work))
+    _rows(*addresses, n, size, places.shape[1])
+    total, weighted = sums.T  # Σ e^(s − largest), and the sum of its terms times s − largest
+    bits: NDArray[Any] = (np.log(total) - weighted / total) / np.log(2)  # since log w = (s − largest) − log Σ
+    bits = np.maximum(bits, 0, dtype=np.float32)
+    return bits
+
+
+def _write_rows() -> ir.Module:
+    """Write the loops behind `softmax`: a function of its six arrays' addresses, of n, size and count."""
+    module = ir.Module()
+    kind = ir.FunctionType(ir.VoidType(), [_ADDRESS] * 6 + [_LONG] * 3)
+    function = ir.Function(module, kind, "rows")
+    masked, weights, sums, places, strongest, work, n, size, count = function.args
+    b = ir.IRBuilder(function.append_basic_block("variables"))
+    b.branch(start := function.append_basic_block("start"))
+    b.position_at_end(start)
+    n_chunks = _divide_up(b, size, CHUNK)
+    maxima = _at(b, work, _LONG(2 * CHUNK))
+    with _loop(b, n) as i:
+        begin, first = b.mul(i, size), b.mul(i, count)
+        scores = _Row(b, _at(b, masked, begin), size, work)
+        shares = _Row(b, _at(b, weights, begin), size, _at(b, work, _LONG(CHUNK)))
+        scores.take_rest(b)
+        largest = _chunk_maxima(b, scores, n_chunks, maxima)
+        _strongest(b, scores, n_chunks, maxima, count, _at(b, places, first, _LONG))
+        total, weighted = _variable(b, _DOUBLE(1)), _variable(b, _DOUBLE(0))
+        with b.if_else(b.fcmp_ordered("==", largest, _FLOAT(_NOTHING))) as (without_keys, with_keys):
+            with without_keys, _loop(b, b.mul(n_chunks, _LONG(2))) as number:
+                shares.store(b, _vector(_FLOATS, 0), number)
+            with with_keys:
+                for sum_of_row, variable in zip(
+                    _powers(b, scores, shares, n_chunks, largest), (total, weighted), strict=True
+                ):
+                    b.store(sum_of_row, variable)
+                factor = b.fdiv(_FLOAT(1), b.fptrunc(b.load(total, typ=_DOUBLE), _FLOAT))
+                with _loop(b, b.mul(n_chunks, _LONG(2))) as number:
+                    shares.store(b, b.fmul(shares.load(b, number), _everywhere(b, factor)), number)
+        shares.put_rest(b)
+        for k, variable in enumerate((total, weighted)):
+            b.store(b.load(variable, typ=_DOUBLE), _at(b, sums, b.add(b.mul(i, _LONG(2)), _LONG(k)), _DOUBLE))
+        with _loop(b, count) as j:
+            place = b.load(_at(b, places, b.add(first, j), _LONG), typ=_LONG)
+            found = b.icmp_signed(">=", place, _LONG(0))
+            share = b.load(_at(b, weights, b.add(begin, b.select(found, place, _LONG(0)))), typ=_FLOAT)
+            b.store(b.select(found, share, _FLOAT(0)), _at(b, strongest, b.add(first, j)))
+    b.ret_void()
+    return module
+
+
+class _Row:
+    """A row as vectors, of which it has an even number: whole chunks.
+
+    Args:
+        b: The builder.
+        start: Its address.
+        size: Its numbers.
+        rest: The address of memory for two vectors: what does not fill a vector lies there, before −inf.
+    """
+
+    def __init__(self, b: Any, start: Any, size: Any, rest: Any) -> None:
+        self._start, self._size, self._rest = start, size, rest
+        self._full = b.sdiv(size, _LONG(LANES))
+
+    def load(self, b: Any, number: Any) -> Any:
+        """Return a vector."""
+        return b.load(self._vector(b, number), typ=_FLOATS, align=4)
+
+    def store(self, b: Any, vector: Any, number: Any) -> None:
+        """Overwrite a vector."""
+        b.store(vector, self._vector(b, number), align=4)
+
+    def take_rest(self, b: Any) -> None:
+        """Copy what does not fill a vector out of the row."""
+        for number in range(2):
+            b.store(_vector(_FLOATS, _NOTHING), _at(b, self._rest, _LONG(number), _FLOATS), align=4)
+        for inside, outside in self._rests(b):
+            b.store(b.load(inside, typ=_FLOAT), outside)
+
+    def put_rest(self, b: Any) -> None:
+        """Copy it back into the row."""
+        for inside, outside in self._rests(b):
+            b.store(b.load(outside, typ=_FLOAT), inside)
+
+    def _vector(self, b: Any, number: Any) -> Any:
+        inside = _at(b, self._start, number, _FLOATS)
+        outside = _at(b, self._rest, b.sub(number, self._full), _FLOATS)
+        return b.select(b.icmp_signed("<", number, self._full), inside, outside)
+
+    def _rests(self, b: Any) -> Iterator[tuple[Any, Any]]:
+        begin = b.mul(self._full, _LONG(LANES))
+        with _loop(b, self._size, begin) as j:
+            yield _at(b, self._start, j), _at(b, self._rest, b.sub(j, begin))
+
+
+def _chunk_maxima(b: Any, scores: _Row, n_chunks: Any, maxima: Any) -> Any:
+    """Write the largest score of every chunk, and −inf behind the last up to a whole vector; return the largest."""
+    last = b.sub(_divide_up(b, n_chunks, LANES), _LONG(1))
+    b.store(_vector(_FLOATS, _NOTHING), _at(b, maxima, last, _FLOATS), align=4)
+    largest = _variable(b, _vector(_FLOATS, _NOTHING))
+    with _loop(b, n_chunks) as chunk:
+        here = _larger(b, *(scores.load(b, number) for number in _vectors(b, chunk)))
+        b.store(_combine(b, _larger, here), _at(b, maxima, chunk))
+        b.store(_larger(b, b.load(largest, typ=_FLOATS), here), largest)
+    return _combine(b, _larger, b.load(largest, typ=_FLOATS))
+
+
+def _powers(b: Any, scores: _Row, powers: _Row, n_chunks: Any, largest: Any) -> list[Any]:
+    """Write e^(s − largest) of every score; return their sum, and that of their products with s − largest."""
+    totals = [_variable(b, _vector(_DOUBLES, 0)) for _ in range(2)]
+    smallest, subtracted = _vector(_FLOATS, _SMALLEST), _everywhere(b, largest)
+    n_vectors = b.mul(n_chunks, _LONG(2))
+    with _loop(b, _divide_up(b, n_vectors, _BLOCK)) as block:
+        total, weighted = sums = [_variable(b, _vector(_FLOATS, 0)) for _ in range(2)]
+        begin = b.mul(block, _LONG(_BLOCK))
+        with _loop(b, _smaller(b, b.add(begin, _LONG(_BLOCK)), n_vectors), begin) as number:
+            below = _larger(b, b.fsub(scores.load(b, number), subtracted), smallest)
+            power = b.select(b.fcmp_ordered(">", below, smallest), _power(b, below), _vector(_FLOATS, 0))
+            powers.store(b, power, number)
+            b.store(b.fadd(b.load(total, typ=_FLOATS), power), total)
+            b.store(_multiply_add(b, power, below, b.load(weighted, typ=_FLOATS)), weighted)
+        for so_far, of_block in zip(totals, sums, strict=True):
+            more = b.fpext(b.load(of_block, typ=_FLOATS), _DOUBLES)
+            b.store(b.fadd(b.load(so_far, typ=_DOUBLES), more), so_far)
+    return [_combine(b, ir.IRBuilder.fadd, b.load(one, typ=_DOUBLES)) for one in totals]
+
+
+def _power(b: Any, x: Any) -> Any:
+    """Return e^x for −87 ≤ x ≤ 0, to about two units in the last place: 2^n · e^r with n = round(x / log 2)."""
+    shifted = _multiply_add(b, x, _vector(_FLOATS, _ONE_OVER_LOG_2), _vector(_FLOATS, _ROUND))
+    exponent = b.shl(b.bitcast(shifted, _INTS), _vector(_INTS, _MANTISSA))
+    n = b.fsub(shifted, _vector(_FLOATS, _ROUND))
+    r = _multiply_add(b, n, _vector(_FLOATS, -_LOG_2_HIGH), x)
+    r = _multiply_add(b, n, _vector(_FLOATS, -_LOG_2_LOW), r)
+    series = _vector(_FLOATS, _SERIES[0])
+    for factor in _SERIES[1:]:
+        series = _multiply_add(b, series, r, _vector(_FLOATS, factor))
+    power = b.fadd(_multiply_add(b, series, b.fmul(r, r), r), _vector(_FLOATS, 1))
+    return b.bitcast(b.add(b.bitcast(power, _INTS), exponent), _FLOATS)
+
+
+def _strongest(b: Any, scores: _Row, n_chunks: Any, maxima: Any, count: Any, places: Any) -> None:
+    """Write the places of the largest scores; overwrite each chunk's maximum by that of what is left in it."""
+    lanes, nowhere = ir.Constant(_INTS, list(range(LANES))), _vector(_INTS, _NO_PLACE)
+    last, behind = _variable(b, _FLOAT(_NOTHING)), _variable(b, _INT(0))  # the score found last, and the next place
+    with _loop(b, count) as j:
+        largest, numbers = _variable(b, _vector(_FLOATS, _NOTHING)), _variable(b, _vector(_INTS, 0))
+        with _loop(b, _divide_up(b, n_chunks, LANES)) as number:
+            here, so_far = b.load(_at(b, maxima, number, _FLOATS), typ=_FLOATS, align=4), b.load(largest, typ=_FLOATS)
+            larger = b.fcmp_ordered(">", here, so_far)
+            b.store(b.select(larger, here, so_far), largest)
+            before, now = b.load(numbers, typ=_INTS), _everywhere(b, b.trunc(number, _INT))
+            b.store(b.select(larger, now, before), numbers)
+        best = b.load(largest, typ=_FLOATS)
+        value = _combine(b, _larger, best)
+        values = _everywhere(b, value)
+        with b.if_else(b.fcmp_ordered("==", value, _FLOAT(_NOTHING))) as (none_left, some_left):
+            with none_left:
+                b.store(_LONG(-1), _at(b, places, j, _LONG))
+            with some_left:
+                at = b.add(b.mul(b.load(numbers, typ=_INTS), _vector(_INTS, LANES)), lanes)
+                chunk = _combine(b, _smaller, b.select(b.fcmp_ordered("==", best, values), at, nowhere))
+                again = b.fcmp_ordered("==", value, b.load(last, typ=_FLOAT))  # equals come one behind the other
+                start = _everywhere(b, b.select(again, b.load(behind, typ=_INT), _INT(0)))
+                first, halves = nowhere, []
+                for half, number in enumerate(_vectors(b, b.sext(chunk, _LONG))):
+                    begin = b.add(b.mul(chunk, _INT(CHUNK)), _INT(half * LANES))
+                    here, at = scores.load(b, number), b.add(_everywhere(b, begin), lanes)
+                    equal = b.fcmp_ordered("==", here, values)
+                    hit = b.and_(equal, b.icmp_signed(">=", at, start))
+                    first = _smaller(b, first, b.select(hit, at, nowhere))
+                    halves.append((here, at, equal))
+                place = _combine(b, _smaller, first)
+                left = _vector(_FLOATS, _NOTHING)
+                for here, at, equal in halves:
+                    later = b.and_(equal, b.icmp_signed(">", at, _everywhere(b, place)))
+                    stays = b.or_(later, b.fcmp_ordered("<", here, values))
+                    left = _larger(b, left, b.select(stays, here, _vector(_FLOATS, _NOTHING)))
+                b.store(_combine(b, _larger, left), _at(b, maxima, b.sext(chunk, _LONG)))
+                b.store(b.sext(place, _LONG), _at(b, places, j, _LONG))
+                b.store(value, last)
+                b.store(b.add(place, _INT(1)), behind)
+
+
+def _variable(b: Any, value: Any) -> Any:
+    """Return the address of a variable that holds `value` from here on."""
+    with b.goto_entry_block():
+        made = b.alloca(value.type)
+    b.store(value, made)
+    return made
+
+
+@contextmanager
+def _loop(b: Any, end: Any, start: Any = None) -> Iterator[Any]:
+    """Repeat what is written inside for every number from `start` (or 0) to `end`, exclusive."""
+    counter = _variable(b, _LONG(0) if start is None else start)
+    head, body, behind = (b.append_basic_block(name) for name in ("head", "body", "behind"))
+    b.branch(head)
+    b.position_at_end(head)
+    i = b.load(counter, typ=_LONG)
+    b.cbranch(b.icmp_signed("<", i, end), body, behind)
+    b.position_at_end(body)
+    yield i
+    b.store(b.add(i, _LONG(1)), counter)
+    b.branch(head)
+    b.position_at_end(behind)
+
+
+def _vector(kind: Any, value: float) -> Any:
+    return ir.Constant(kind, [value] * kind.count)
+
+
+def _everywhere(b: Any, number: Any) -> Any:
+    """Return a vector of the same number."""
+    kind = ir.VectorType(number.type, LANES)
+    one = b.insert_element(ir.Constant(kind, ir.Undefined), number, _INT(0))
+    return b.shuffle_vector(one, one, _vector(_INTS, 0))
+
+
+def _combine(b: Any, operator: Callable[[Any, Any, Any], Any], vector: Any) -> Any:
+    """Combine the numbers of a vector to one: always one half with the other."""
+    width = LANES
+    while width > 1:
+        width //= 2
+        halves = (range(width), range(width, 2 * width))
+        places = (ir.Constant(ir.VectorType(_INT, width), list(half)) for half in halves)
+        vector = operator(b, *(b.shuffle_vector(vector, vector, half) for half in places))
+    return b.extract_element(vector, _INT(0))
+
+
+def _at(b: Any, start: Any, index: Any, kind: Any = _FLOAT) -> Any:
+    """Return the address of an entry of an array."""
+    return b.gep(start, [index], source_etype=kind)
+
+
+def _vectors(b: Any, chunk: Any) -> tuple[Any, Any]:
+    """Return the numbers of a chunk's two vectors."""
+    first = b.mul(chunk, _LONG(2))
+    return first, b.add(first, _LONG(1))
+
+
+def _divide_up(b: Any, number: Any, by: int) -> Any:
+    return b.sdiv(b.add(number, _LONG(by - 1)), _LONG(by))
+
+
+def _smaller(b: Any, x: Any, y: Any) -> Any:
+    return b.select(b.icmp_signed("<", x, y), x, y)
+
+
+def _larger(b: Any, x: Any, y: Any) -> Any:
+    return b.select(b.fcmp_ordered(">", x, y, flags=_NUMBERS), x, y, flags=_NUMBERS)
+
+
+def _multiply_add(b: Any, x: Any, y: Any, z: Any) -> Any:
+    return b.fadd(b.fmul(x, y, flags=_NUMBERS), z, flags=_NUMBERS)
+
+
+def _compile(written: ir.Module) -> tuple[Any, llvm.ModuleRef, llvm.ExecutionEngine]:
+    """Make machine code; return its function `rows`, the optimised module, and what holds the memory of both."""
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    processor = llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten()
+    machine = llvm.Target.from_default_triple().create_target_machine(*processor, jit=True)
+    module = llvm.parse_assembly(str(written))
+    simple = llvm.create_pipeline_tuning_options(speed_level=1)  # the loops are already of vectors
+    simple.loop_unrolling = simple.loop_vectorization = simple.slp_vectorization = False
+    passes = llvm.create_pass_builder(machine, simple)
+    passes.getModulePassManager().run(module, passes)
+    engine = llvm.create_mcjit_compiler(module, machine)
+    engine.finalize_object()
+    kind = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 6, *[ctypes.c_int64] * 3)
+    return kind(engine.get_function_address("rows")), module, engine
+
+
+_rows, _module, _engine = _compile(_write_rows())

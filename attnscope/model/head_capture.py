@@ -85,7 +85,7 @@ class HeadCapture:
         self.found: dict[str, Numbers] = {}
         self.sources: Tensor | None = None
 
-    needs_scores = True  # every stage is shown
+    needs_scores = needs_masked = True  # every stage is shown
     n_strongest = 0
 
     def score_range(self) -> tuple[int, int] | None:

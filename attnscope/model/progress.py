@@ -99,7 +99,7 @@ class _TileCounter:
 
     heads: Sequence[int] = ()
     rows: Sequence[int] = ()
-    needs_scores = False
+    needs_scores = needs_masked = False
     n_strongest = 0
 
     def __init__(self, progress: ForwardProgress, heads: set[int], rows: set[int] | None) -> None:

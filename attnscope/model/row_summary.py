@@ -1,7 +1,7 @@
 """Softmax of a tile's rows by compiled loops, and what the same pass finds out about each row.
 
-Loading Numba takes about half a second, so only layers that are large enough go this way; others, GPUs, and places
-without Numba use operators of torch and NumPy for the same numbers.
+Compiling them takes time, so only layers that are large enough go this way; others, GPUs, and places without LLVM use
+operators of torch and NumPy for the same numbers.
 """
 
 from dataclasses import dataclass
@@ -25,12 +25,8 @@ def row_loops(cells: int, device: torch.device) -> ModuleType | None:
 @cache
 def _load() -> ModuleType | None:
     try:
-        import numba
-
-        if numba.config.DISABLE_JIT:  # type: ignore[attr-defined]  # NUMBA_DISABLE_JIT=1, for debuggers
-            return None
         from attnscope.model import compiled_rows
-    except Exception:  # Numba is not installed, does not support the installed NumPy, or refuses its own settings
+    except Exception:  # llvmlite is not installed, or its version does not know what is asked of it
         return None
     return compiled_rows
 
@@ -57,14 +53,13 @@ def softmax(loops: ModuleType, count: int, masked: Tensor, weights: Tensor) -> R
         loops: The compiled loops.
         count: How many of the largest weights are looked for.
         masked: −inf where a key is not allowed, otherwise finite; k is at least 1.
-        weights: Receives the softmax; 0 in a row without an allowed key.
+        weights: Receives the softmax; 0 in a row without an allowed key. It may be `masked` itself.
     """
     shape = masked.shape[:3]
     strongest = masked.new_empty(*shape, count)
-    found = RowSummary(masked.new_empty(shape), torch.empty_like(strongest, dtype=torch.int64), strongest)
-    lines = (_rows(one) for one in (found.places, found.strongest))
-    loops.softmax(_rows(masked), _rows(weights), found.entropy.view(-1).numpy(), *lines)
-    return found
+    places = torch.empty_like(strongest, dtype=torch.int64)
+    entropy = loops.softmax(*map(_rows, (masked, weights, places, strongest)))
+    return RowSummary(torch.from_numpy(entropy).view(shape), places, strongest)
 
 
 def _rows(tensor: Tensor) -> NDArray[Any]:

@@ -40,7 +40,7 @@ class Tile:
             none is known.
         scores: (B, h, q, k), as are scaled, masked and weights; None where no recorder reads it.
         scaled: See scores.
-        masked: −inf where not allowed.
+        masked: −inf where not allowed; of the device `meta`, without values, where weights have overwritten them.
         weights: 0 in a fully masked row.
         output: (B, h, q, Ev).
         fully_masked: True where a query may see nothing, broadcastable to (B, h, q); None where every query sees
@@ -113,6 +113,10 @@ class Recorder(Protocol):
     @property
     def needs_scores(self) -> bool:
         """Whether it reads `scores` or `scaled`; if no recorder does, later stages overwrite them."""
+
+    @property
+    def needs_masked(self) -> bool:
+        """Whether it reads `masked` also of tiles with a `summary`; if no recorder does, weights may overwrite them."""
 
     @property
     def n_strongest(self) -> int:

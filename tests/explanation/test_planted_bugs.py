@@ -110,8 +110,8 @@ def test_a_key_head_of_another_group_fails(folders, monkeypatch):
 def test_weights_and_output_that_are_not_those_of_the_row_fail(folders, monkeypatch):
     tile = attention._tile
 
-    def warm(*args):
-        made = tile(*args)
+    def warm(*args, **how):
+        made = tile(*args, **how)
         made.weights.mul_(0.99)
         return made
 

@@ -151,7 +151,7 @@ def test_rows_whose_raw_scores_are_read_may_have_tiles_of_their_own(case: Case, 
 class Tiles:
     """A recorder of nothing that remembers how large tiles are, and which of them hold raw scores."""
 
-    heads, rows, needs_scores, n_strongest = (), (), False, 0
+    heads, rows, needs_scores, needs_masked, n_strongest = (), (), False, False, 0
 
     def __init__(self) -> None:
         self.seen: list[tuple[int, int, int, bool]] = []

@@ -67,7 +67,7 @@ def test_a_tile_counts_as_much_as_it_holds():
 class Spy:
     """A recorder of nothing that remembers where tiles lie."""
 
-    heads, rows, needs_scores, n_strongest = (), (), False, 0
+    heads, rows, needs_scores, needs_masked, n_strongest = (), (), False, False, 0
 
     def __init__(self):
         self.tiles = []

@@ -59,7 +59,7 @@ class BaseRecorder:
         self.heads: Sequence[int] = list(heads)
         self.rows = _as_range(rows)
 
-    needs_scores = False  # only stages after `scaled` are read
+    needs_scores = needs_masked = False  # only stages after `masked` are read
     n_strongest = 0
 
     def score_range(self) -> tuple[int, int] | None:

@@ -14,7 +14,7 @@ class Limited:
 
     heads: Sequence[int] = ()
     rows: Sequence[int] = ()
-    needs_scores = False
+    needs_scores = needs_masked = False
     n_strongest = 0
 
     def __init__(self, check: Callable[[], None]) -> None:

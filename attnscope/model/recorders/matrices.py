@@ -42,6 +42,7 @@ class MatrixRecorder(BaseRecorder):
         super().__init__(heads, rows)
         self.stages, self.columns, self.mean = list(stages), list(columns), mean
         self.needs_scores = bool({"scores", "scaled"} & set(self.stages))
+        self.needs_masked = bool({"masked", "allowed"} & set(self.stages))
         self._packed, self._making = into, Lock()
         self._averaged = False
         self.recorded: dict[str, Tensor] = {}

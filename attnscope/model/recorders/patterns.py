@@ -71,6 +71,8 @@ class OffsetRecorder(BaseRecorder):
         cells: Pairs of a row and a key that the mask allows, (B, offsets).
     """
 
+    needs_masked = True  # which keys are allowed
+
     def __init__(self, heads: Sequence[int], counted: Tensor, words: Tensor, *, reach: int | None = FURTHEST) -> None:
         super().__init__(heads, range(counted.shape[1]))
         self._counted, self._words = counted, words
@@ -133,6 +135,8 @@ class UniformRecorder(BaseRecorder):
         shared: Σ over rows of Σ_j min(α_j, 1/n), n keys being visible, (B, heads).
         rows_seen: Rows that count and are not fully masked, likewise.
     """
+
+    needs_masked = True  # which keys are allowed
 
     def __init__(self, heads: Sequence[int], counted: Tensor) -> None:
         super().__init__(heads, range(counted.shape[1]))

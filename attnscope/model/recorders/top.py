@@ -9,8 +9,8 @@ from torch import Tensor
 
 from attnscope.model.recorders.base import BaseRecorder, Overlap
 from attnscope.model.tile import Tile
+from attnscope.planning.estimate import RANKED_SINGLY
 
-_FEW = 8  # so many are found one after the other
 _LONG, _CHUNK = 1 << 14, 64
 
 
@@ -42,7 +42,8 @@ class TopRecorder(BaseRecorder):
         self._names = names or (("weight", "value", "projected") if by == "projected" else ("weight", "value"))
         self.count, self.by, self.excluded = min(count, eligible.shape[1]), by, ~eligible
         self._all_eligible = bool(eligible.all())
-        self.n_strongest = self.count if by == "weight" and self._all_eligible and self.count <= _FEW else 0
+        self.n_strongest = self.count if by == "weight" and self._all_eligible and self.count <= RANKED_SINGLY else 0
+        self.needs_masked = not self.n_strongest
         shape = (eligible.shape[0], len(self.heads), len(self.rows), self.count)
         self.keys = torch.full(shape, -1, dtype=torch.int64, device=eligible.device)
         self._weight = torch.full(shape, torch.nan, device=eligible.device)
@@ -121,7 +122,7 @@ def strongest(measure: Tensor, count: int, first: Tensor | None = None) -> tuple
     size = measure.shape[-1]
     # Side by side, as rows that are cut out of a tile need not be: maxima that were found are overwritten for a while.
     rows, count = measure.reshape(-1, size).contiguous(), min(count, size)  # (n, size)
-    if count <= _FEW and size >= _LONG:
+    if count <= RANKED_SINGLY and size >= _LONG:
         places, values = _by_chunks(rows, count)
     else:
         places, values = _few_or_many(rows, count, None if first is None else first.reshape(-1))
@@ -130,7 +131,7 @@ def strongest(measure: Tensor, count: int, first: Tensor | None = None) -> tuple
 
 def _few_or_many(rows: Tensor, count: int, first: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """Return the largest of rows (n, size) that are not worth cutting."""
-    if count <= _FEW and rows.device.type == "cpu":
+    if count <= RANKED_SINGLY and rows.device.type == "cpu":
         return _by_argmax(rows, count, first)
     values, places = rows.topk(min(count + 1, rows.shape[1]), dim=-1)  # one more, to see equals that were left outside
     tied = ((values[:, 1:] == values[:, :-1]) & (values[:, 1:] > -torch.inf)).any(-1)
