@@ -32,6 +32,7 @@ _FLOATS, _DOUBLES, _INTS = (ir.VectorType(kind, LANES) for kind in (_FLOAT, _DOU
 _ADDRESS = ir.PointerType()
 _NUMBERS = ("nnan", "nsz", "contract")  # no NaN gets here; a product and its sum may be one instruction
 _NOTHING, _NO_PLACE = -np.inf, 2**31 - 1
+_Terms = list[tuple[Any, Any]]  # of a sum: a vector, and what it is multiplied by, or None
 
 _ONE_OVER_LOG_2 = 1.4426950408889634
 _LOG_2_HIGH, _LOG_2_LOW = 0.693359375, -2.12194440e-4  # their sum is log 2; the first has few digits
@@ -58,32 +59,59 @@ def softmax(masked: NDArray[Any], weights: NDArray[Any], places: NDArray[Any], s
         −Σ w log₂ w of every row, in bits, (n,), float32; 0 in a row without an allowed key.
     """
     n, size = masked.shape
-    sums = np.empty((n, 2))
+    totals = np.empty((n, 2))
     work = np.empty(2 * CHUNK + -(-size // (CHUNK * LANES)) * LANES, np.float32)
-    addresses = (array.ctypes.data for array in (masked, weights, sums, places, strongest, work))
-    _rows(*addresses, n, size, places.shape[1])
-    total, weighted = sums.T  # Σ e^(s − largest), and the sum of its terms times s − largest
+    addresses = (array.ctypes.data for array in (masked, weights, totals, places, strongest, work))
+    _softmax(*addresses, n, size, places.shape[1])
+    total, weighted = totals.T  # Σ e^(s − largest), and the sum of its terms times s − largest
     bits: NDArray[Any] = (np.log(total) - weighted / total) / np.log(2)  # since log w = (s − largest) − log Σ
     bits = np.maximum(bits, 0, dtype=np.float32)
     return bits
 
 
-def _write_rows() -> ir.Module:
-    """Write the loops behind `softmax`: a function of its six arrays' addresses, of n, size and count."""
-    module = ir.Module()
-    kind = ir.FunctionType(ir.VoidType(), [_ADDRESS] * 6 + [_LONG] * 3)
-    function = ir.Function(module, kind, "rows")
-    masked, weights, sums, places, strongest, work, n, size, count = function.args
+def sums(weights: NDArray[Any], kinds: NDArray[Any], reaches: NDArray[Any], query: int) -> NDArray[Any]:
+    """Sum the weights of every row up: by distance, up to some distances, and on some kinds of keys.
+
+    Args:
+        weights: (texts, heads, rows, size), rows being neighbours and size at least 1.
+        kinds: 1 for a key of a kind, otherwise 0, (texts, n_kinds, size).
+        reaches: Distances, (n_reaches,), int64.
+        query: Place of the first row's query among the keys; it may lie in front of them or behind.
+
+    Returns:
+        (1 + n_reaches + n_kinds, texts, heads, rows), float32: Σ w · |query − key|, the weight on keys at most so far
+        away, and the weight on keys of each kind.
+    """
+    texts, heads, rows, size = weights.shape
+    padded = np.zeros((*kinds.shape[:2], -(-size // CHUNK) * CHUNK), np.float32)
+    padded[..., :size] = kinds
+    found = np.empty((1 + len(reaches) + kinds.shape[1], texts, heads, rows), np.float32)
+    work = np.empty(CHUNK, np.float32)
+    addresses = (array.ctypes.data for array in (weights, padded, reaches, found, work))
+    _sums(*addresses, weights.size // size, size, rows, heads * rows, query, kinds.shape[1], len(reaches))
+    return found
+
+
+def _function(module: ir.Module, name: str, addresses: int, numbers: int) -> tuple[Any, Any]:
+    """Begin a function of so many addresses and numbers; return a builder within it, and its arguments."""
+    kind = ir.FunctionType(ir.VoidType(), [_ADDRESS] * addresses + [_LONG] * numbers)
+    function = ir.Function(module, kind, name)
     b = ir.IRBuilder(function.append_basic_block("variables"))
     b.branch(start := function.append_basic_block("start"))
     b.position_at_end(start)
+    return b, function.args
+
+
+def _write_softmax(module: ir.Module) -> None:
+    """Write the loops behind `softmax`: a function of its six arrays' addresses, of n, size and count."""
+    b, (masked, weights, totals, places, strongest, work, n, size, count) = _function(module, "softmax", 6, 3)
     n_chunks = _divide_up(b, size, CHUNK)
     maxima = _at(b, work, _LONG(2 * CHUNK))
     with _loop(b, n) as i:
         begin, first = b.mul(i, size), b.mul(i, count)
         scores = _Row(b, _at(b, masked, begin), size, work)
         shares = _Row(b, _at(b, weights, begin), size, _at(b, work, _LONG(CHUNK)))
-        scores.take_rest(b)
+        scores.take_rest(b, _NOTHING)
         largest = _chunk_maxima(b, scores, n_chunks, maxima)
         _strongest(b, scores, n_chunks, maxima, count, _at(b, places, first, _LONG))
         total, weighted = _variable(b, _DOUBLE(1)), _variable(b, _DOUBLE(0))
@@ -100,14 +128,59 @@ def _write_rows() -> ir.Module:
                     shares.store(b, b.fmul(shares.load(b, number), _everywhere(b, factor)), number)
         shares.put_rest(b)
         for k, variable in enumerate((total, weighted)):
-            b.store(b.load(variable, typ=_DOUBLE), _at(b, sums, b.add(b.mul(i, _LONG(2)), _LONG(k)), _DOUBLE))
+            b.store(b.load(variable, typ=_DOUBLE), _at(b, totals, b.add(b.mul(i, _LONG(2)), _LONG(k)), _DOUBLE))
         with _loop(b, count) as j:
             place = b.load(_at(b, places, b.add(first, j), _LONG), typ=_LONG)
             found = b.icmp_signed(">=", place, _LONG(0))
             share = b.load(_at(b, weights, b.add(begin, b.select(found, place, _LONG(0)))), typ=_FLOAT)
             b.store(b.select(found, share, _FLOAT(0)), _at(b, strongest, b.add(first, j)))
     b.ret_void()
-    return module
+
+
+def _write_sums(module: ir.Module) -> None:
+    """Write the loops behind `sums`."""
+    b, arguments = _function(module, "sums", 5, 7)
+    weights, kinds, reaches, found, work, n, size, rows, rows_of_text, query, n_kinds, n_reaches = arguments
+    n_vectors = b.mul(_divide_up(b, size, CHUNK), _LONG(2))
+    lanes = ir.Constant(_INTS, list(range(LANES)))
+    with _loop(b, n) as i:
+        row = _Row(b, _at(b, weights, b.mul(i, size)), size, work)
+        row.take_rest(b, 0.0)
+        own = b.add(query, b.srem(i, rows))
+        kinds_of_text = _at(b, kinds, b.mul(b.mul(b.sdiv(i, rows_of_text), n_kinds), n_vectors), _FLOATS)
+
+        def apart(number: Any) -> Any:
+            """Return |query − key| of a vector's keys."""
+            keys = b.add(_everywhere(b, b.trunc(b.mul(number, _LONG(LANES)), _INT)), lanes)
+            away = b.sub(_everywhere(b, b.trunc(own, _INT)), keys)
+            return b.select(b.icmp_signed("<", away, _vector(_INTS, 0)), b.neg(away), away)
+
+        def by_distance(b: Any, number: Any) -> _Terms:
+            return [(row.load(b, number), b.sitofp(apart(number), _FLOATS))]
+
+        def put(column: Any, number: Any) -> None:
+            b.store(b.fptrunc(number, _FLOAT), _at(b, found, b.add(b.mul(column, n), i)))
+
+        put(_LONG(0), *_add_up(b, n_vectors, by_distance))
+        with _loop(b, n_reaches) as k:
+            reach = b.load(_at(b, reaches, k, _LONG), typ=_LONG)
+            first = b.sdiv(_larger_number(b, b.sub(own, reach), _LONG(0)), _LONG(LANES))
+            end = b.add(b.sdiv(b.add(own, reach), _LONG(LANES)), _LONG(1))
+            reaching = _everywhere(b, b.trunc(reach, _INT))
+
+            def near(b: Any, number: Any) -> _Terms:
+                inside = b.icmp_signed("<=", apart(number), reaching)
+                return [(b.select(inside, row.load(b, number), _vector(_FLOATS, 0)), None)]
+
+            put(b.add(k, _LONG(1)), *_add_up(b, _smaller(b, end, n_vectors), near, first))
+        with _loop(b, n_kinds) as k:
+            kind = _at(b, kinds_of_text, b.mul(k, n_vectors), _FLOATS)
+
+            def of_kind(b: Any, number: Any) -> _Terms:
+                return [(row.load(b, number), b.load(_at(b, kind, number, _FLOATS), typ=_FLOATS, align=4))]
+
+            put(b.add(b.add(k, n_reaches), _LONG(1)), *_add_up(b, n_vectors, of_kind))
+    b.ret_void()
 
 
 class _Row:
@@ -117,7 +190,7 @@ class _Row:
         b: The builder.
         start: Its address.
         size: Its numbers.
-        rest: The address of memory for two vectors: what does not fill a vector lies there, before −inf.
+        rest: The address of memory for two vectors: what does not fill a vector lies there.
     """
 
     def __init__(self, b: Any, start: Any, size: Any, rest: Any) -> None:
@@ -132,10 +205,10 @@ class _Row:
         """Overwrite a vector."""
         b.store(vector, self._vector(b, number), align=4)
 
-    def take_rest(self, b: Any) -> None:
-        """Copy what does not fill a vector out of the row."""
+    def take_rest(self, b: Any, behind: float) -> None:
+        """Copy what does not fill a vector out of the row; `behind` it follows a number that does not count."""
         for number in range(2):
-            b.store(_vector(_FLOATS, _NOTHING), _at(b, self._rest, _LONG(number), _FLOATS), align=4)
+            b.store(_vector(_FLOATS, behind), _at(b, self._rest, _LONG(number), _FLOATS), align=4)
         for inside, outside in self._rests(b):
             b.store(b.load(inside, typ=_FLOAT), outside)
 
@@ -169,22 +242,32 @@ def _chunk_maxima(b: Any, scores: _Row, n_chunks: Any, maxima: Any) -> Any:
 
 def _powers(b: Any, scores: _Row, powers: _Row, n_chunks: Any, largest: Any) -> list[Any]:
     """Write e^(s − largest) of every score; return their sum, and that of their products with s − largest."""
-    totals = [_variable(b, _vector(_DOUBLES, 0)) for _ in range(2)]
     smallest, subtracted = _vector(_FLOATS, _SMALLEST), _everywhere(b, largest)
-    n_vectors = b.mul(n_chunks, _LONG(2))
-    with _loop(b, _divide_up(b, n_vectors, _BLOCK)) as block:
-        total, weighted = sums = [_variable(b, _vector(_FLOATS, 0)) for _ in range(2)]
-        begin = b.mul(block, _LONG(_BLOCK))
-        with _loop(b, _smaller(b, b.add(begin, _LONG(_BLOCK)), n_vectors), begin) as number:
-            below = _larger(b, b.fsub(scores.load(b, number), subtracted), smallest)
-            power = b.select(b.fcmp_ordered(">", below, smallest), _power(b, below), _vector(_FLOATS, 0))
-            powers.store(b, power, number)
-            b.store(b.fadd(b.load(total, typ=_FLOATS), power), total)
-            b.store(_multiply_add(b, power, below, b.load(weighted, typ=_FLOATS)), weighted)
-        for so_far, of_block in zip(totals, sums, strict=True):
-            more = b.fpext(b.load(of_block, typ=_FLOATS), _DOUBLES)
-            b.store(b.fadd(b.load(so_far, typ=_DOUBLES), more), so_far)
-    return [_combine(b, ir.IRBuilder.fadd, b.load(one, typ=_DOUBLES)) for one in totals]
+
+    def terms(b: Any, number: Any) -> _Terms:
+        below = _larger(b, b.fsub(scores.load(b, number), subtracted), smallest)
+        power = b.select(b.fcmp_ordered(">", below, smallest), _power(b, below), _vector(_FLOATS, 0))
+        powers.store(b, power, number)
+        return [(power, None), (power, below)]
+
+    return _add_up(b, b.mul(n_chunks, _LONG(2)), terms, n_sums=2)
+
+
+def _add_up(b: Any, end: Any, terms: Callable[[Any, Any], _Terms], start: Any = None, n_sums: int = 1) -> list[Any]:
+    """Return sums over the vectors from `start` (or 0) to `end`, exclusive, of what is written for each of them."""
+    start = _LONG(0) if start is None else start
+    totals = [_variable(b, _vector(_DOUBLES, 0)) for _ in range(n_sums)]
+    with _loop(b, _divide_up(b, b.sub(end, start), _BLOCK)) as block:
+        of_block = [_variable(b, _vector(_FLOATS, 0)) for _ in range(n_sums)]
+        begin = b.add(start, b.mul(block, _LONG(_BLOCK)))
+        with _loop(b, _smaller(b, b.add(begin, _LONG(_BLOCK)), end), begin) as number:
+            for so_far, (one, factor) in zip(of_block, terms(b, number), strict=True):
+                before = b.load(so_far, typ=_FLOATS)
+                b.store(b.fadd(before, one) if factor is None else _multiply_add(b, one, factor, before), so_far)
+        for total, so_far in zip(totals, of_block, strict=True):
+            more = b.fpext(b.load(so_far, typ=_FLOATS), _DOUBLES)
+            b.store(b.fadd(b.load(total, typ=_DOUBLES), more), total)
+    return [_combine(b, ir.IRBuilder.fadd, b.load(total, typ=_DOUBLES)) for total in totals]
 
 
 def _power(b: Any, x: Any) -> Any:
@@ -309,6 +392,10 @@ def _smaller(b: Any, x: Any, y: Any) -> Any:
     return b.select(b.icmp_signed("<", x, y), x, y)
 
 
+def _larger_number(b: Any, x: Any, y: Any) -> Any:
+    return b.select(b.icmp_signed(">", x, y), x, y)
+
+
 def _larger(b: Any, x: Any, y: Any) -> Any:
     return b.select(b.fcmp_ordered(">", x, y, flags=_NUMBERS), x, y, flags=_NUMBERS)
 
@@ -317,8 +404,16 @@ def _multiply_add(b: Any, x: Any, y: Any, z: Any) -> Any:
     return b.fadd(b.fmul(x, y, flags=_NUMBERS), z, flags=_NUMBERS)
 
 
-def _compile(written: ir.Module) -> tuple[Any, llvm.ModuleRef, llvm.ExecutionEngine]:
-    """Make machine code; return its function `rows`, the optimised module, and what holds the memory of both."""
+def write() -> ir.Module:
+    """Write all functions."""
+    module = ir.Module()
+    _write_softmax(module)
+    _write_sums(module)
+    return module
+
+
+def _compile(written: ir.Module) -> llvm.ExecutionEngine:
+    """Make machine code for this processor; it lives as long as what is returned."""
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
     processor = llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten()
@@ -330,8 +425,13 @@ def _compile(written: ir.Module) -> tuple[Any, llvm.ModuleRef, llvm.ExecutionEng
     passes.getModulePassManager().run(module, passes)
     engine = llvm.create_mcjit_compiler(module, machine)
     engine.finalize_object()
-    kind = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 6, *[ctypes.c_int64] * 3)
-    return kind(engine.get_function_address("rows")), module, engine
+    return engine
 
 
-_rows, _module, _engine = _compile(_write_rows())
+_engine = _compile(write())
+_softmax, _sums = (
+    ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * addresses, *[ctypes.c_int64] * numbers)(
+        _engine.get_function_address(name)
+    )
+    for name, addresses, numbers in (("softmax", 6, 3), ("sums", 5, 7))
+)

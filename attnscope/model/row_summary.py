@@ -4,12 +4,14 @@ Compiling them takes time, so only layers that are large enough go this way; oth
 operators of torch and NumPy for the same numbers.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from math import prod
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
@@ -36,11 +38,13 @@ class RowSummary:
     """What is known of every row of a tile once its softmax is computed.
 
     Attributes:
+        loops: The compiled loops, which can sum its weights up, too.
         entropy: In bits, (B, h, q).
         places: Places of the largest weights, counted from k0, (B, h, q, count); −1 where fewer keys are allowed.
         strongest: These weights, (B, h, q, count); 0 where fewer keys are allowed.
     """
 
+    loops: ModuleType
     entropy: Tensor
     places: Tensor
     strongest: Tensor
@@ -59,7 +63,25 @@ def softmax(loops: ModuleType, count: int, masked: Tensor, weights: Tensor) -> R
     strongest = masked.new_empty(*shape, count)
     places = torch.empty_like(strongest, dtype=torch.int64)
     entropy = loops.softmax(*map(_rows, (masked, weights, places, strongest)))
-    return RowSummary(torch.from_numpy(entropy).view(shape), places, strongest)
+    return RowSummary(loops, torch.from_numpy(entropy).view(shape), places, strongest)
+
+
+def sums(loops: ModuleType, weights: Tensor, kinds: Tensor, reaches: Sequence[int], query: int) -> Tensor:
+    """Sum weights (B, h, r, k) up, r being neighbours: by distance, up to some distances, and on some kinds of keys.
+
+    Args:
+        loops: The compiled loops.
+        weights: k is at least 1.
+        kinds: Keys of each kind, (B, n_kinds, k), bool.
+        reaches: Distances.
+        query: Place of the first row among the keys.
+
+    Returns:
+        (1 + n_reaches + n_kinds, B, h, r): Σ w · |query − key|; weights on keys at most so far away; those on keys of
+        each kind.
+    """
+    found = loops.sums(weights.contiguous().numpy(), kinds.numpy(), np.array(reaches, np.int64), query)
+    return torch.from_numpy(found)
 
 
 def _rows(tensor: Tensor) -> NDArray[Any]:

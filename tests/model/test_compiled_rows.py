@@ -116,6 +116,33 @@ def test_weights_may_overwrite_scores(size: int) -> None:
     assert torch.equal(again.entropy, found.entropy)
 
 
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("query", [-3, 0, 1, 20, 5000])
+def test_weights_are_summed_up(size: int, query: int) -> None:
+    generator = torch.Generator().manual_seed(size + query)
+    weights = torch.rand(2, 3, 7, size, generator=generator) ** 8
+    kinds = torch.rand(2, 2, size, generator=generator) < 0.3
+    reaches = (0, 1, 16, 33, 1024)
+    found = row_summary.sums(compiled_rows, weights, kinds, reaches, query)
+    apart = (query + torch.arange(7)[:, None] - torch.arange(size)).abs()
+    exact = weights.double()
+    expected = [
+        (exact * apart).sum(-1),
+        *((exact * (apart <= reach)).sum(-1) for reach in reaches),
+        *((exact * kinds[:, k, None, None]).sum(-1) for k in range(2)),
+    ]
+    torch.testing.assert_close(found.double(), torch.stack(expected), rtol=2e-6, atol=1e-12)
+
+
+def test_weights_of_some_heads_are_summed_up_as_those_of_all() -> None:
+    weights = torch.rand(1, 6, 40, 100, generator=torch.Generator().manual_seed(1))
+    some = weights[:, 1::2, 3:30]
+    assert not some.is_contiguous()
+    kinds = torch.ones(1, 1, 100, dtype=torch.bool)
+    found = row_summary.sums(compiled_rows, some, kinds, (5,), 3)
+    assert torch.equal(found, row_summary.sums(compiled_rows, weights, kinds, (5,), 0)[:, :, 1::2, 3:30])
+
+
 def test_a_row_does_not_depend_on_its_neighbours() -> None:
     masked = torch.randn(1, 1, 64, 777, generator=torch.Generator().manual_seed(0))
     weights, found = summary(masked)
@@ -211,9 +238,9 @@ def test_the_loops_call_nothing_outside(processor: str) -> None:
         pytest.skip("names of x86 processors")
     target = llvm.Target.from_default_triple()
     machine = target.create_target_machine(cpu=processor or llvm.get_host_cpu_name(), jit=True)
-    module = llvm.parse_assembly(str(compiled_rows._write_rows()))
+    module = llvm.parse_assembly(str(compiled_rows.write()))
     passes = llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options(speed_level=1))
     passes.getModulePassManager().run(module, passes)
-    assert [one.name for one in module.functions if not one.name.startswith("llvm.")] == ["rows"]
+    assert [one.name for one in module.functions if not one.name.startswith("llvm.")] == ["softmax", "sums"]
     assembly = machine.emit_assembly(module)
-    assert "rows" in assembly and not re.findall(r"\n\s+(?:call|bl|jal)\w*\s", assembly)
+    assert "softmax" in assembly and not re.findall(r"\n\s+(?:call|bl|jal)\w*\s", assembly)

@@ -13,6 +13,7 @@ from attnscope.model.inputs import AttentionSpec
 from attnscope.model.matmul import matmul_transposed, sums_of_products
 from attnscope.model.recorders.base import BaseRecorder, KeyTokens, Overlap
 from attnscope.model.recorders.diagonal import diagonal_band
+from attnscope.model.row_summary import sums
 from attnscope.model.tile import Tile
 from attnscope.model.workspace import Workspace
 from attnscope.report.row_statistics import ROW_STATISTICS, STATISTICS, WITHIN
@@ -79,7 +80,8 @@ class RowRecorder(BaseRecorder):
             return
         box = self.rows[overlap.rows][0], self.rows[overlap.rows][-1] + 1, tile.k0, tile.k1
         weights, masked = overlap.row_span(tile.weights), overlap.row_span(tile.masked)  # (B, h, r, k)
-        rows = _TileRows(weights, masked, sink, box, self._kinds, tile, overlap, same=self.sources.same)
+        kind = _TileRows if tile.summary is None else _SummedRows
+        rows = kind(weights, masked, sink, box, self._kinds, tile, overlap, same=self.sources.same)
         found = torch.stack([one.compute(rows) for one in self._statistics])
         values = overlap.select_rows(found)  # (statistics, B, h, r)
         if fully_masked is not None:
@@ -122,8 +124,6 @@ class _TileRows:
         −Σ w log w with log w = (s − s_max) + log w_max: two numbers a row instead of a logarithm a cell. Σ w is 1, less
         what a sink takes.
         """
-        if self._tile.summary is not None:
-            return self._overlap.row_span(self._tile.summary.entropy)
         peaks = self._overlap.row_span(self._tile.peaks)[..., None]  # (B, h, r, 1), as the next two
         top_score, top_weight = (stage.gather(-1, peaks) for stage in (self._masked, self.weights))
         buffer = self._tile.workspace.buffer("recorder", self._masked.shape, self._masked.device)
@@ -180,6 +180,36 @@ class _TileRows:
         sums = matmul_transposed(self.weights.flatten(1, 2), torch.stack(list(columns.values()), 1))
         sums = sums.view(*self.weights.shape[:3], -1).movedim(-1, 0)  # (columns, B, h, r)
         return dict(zip(columns, sums, strict=True))
+
+
+class _SummedRows(_TileRows):
+    """The same for a tile whose softmax compiled loops have made: they sum its weights up."""
+
+    def entropy(self) -> Tensor:
+        """Return the entropy of every row, in bits."""
+        assert self._tile.summary is not None
+        return self._overlap.row_span(self._tile.summary.entropy)
+
+    def on_self(self) -> Tensor:
+        """Return the weight on the row's own position."""
+        return self.within(0)
+
+    def within(self, n: int) -> Tensor:
+        """Return the weight on keys at most `n` positions away."""
+        return self._sums[f"within {n}"]
+
+    def distance(self) -> Tensor:
+        """Return mean |query − key|."""
+        return self._sums["distance"]
+
+    @cached_property
+    def _sums(self) -> dict[str, Tensor]:
+        assert self._tile.summary is not None
+        first, _, k0, k1 = self._box
+        kinds, reaches = torch.stack(list(self._kinds.values()), 1)[..., k0:k1], (0, *WITHIN)
+        names = ["distance", *(f"within {n}" for n in reaches), *self._kinds]
+        found = sums(self._tile.summary.loops, self.weights, kinds, reaches, first - k0)
+        return dict(zip(names, found, strict=True))
 
 
 def _outside_rows(box: tuple[int, int, int, int], device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
