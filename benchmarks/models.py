@@ -52,6 +52,11 @@ def _random(name: str, shape: tuple[int, ...]) -> torch.Tensor:
 
 def write_text(path: Path, tokens: int) -> Path:
     """Write a text of so many tokens on one line."""
-    ids = torch.randint(WORDS, (tokens,), generator=torch.Generator().manual_seed(1)).tolist()
-    path.write_text(" ".join(f"w{i}" for i in ids) + "\n")
+    path.write_text(words(tokens, 1) + "\n")
     return path
+
+
+def words(count: int, seed: int) -> str:
+    """Return a text of so many random words, each of which is a token."""
+    ids = torch.randint(WORDS, (count,), generator=torch.Generator().manual_seed(seed)).tolist()
+    return " ".join(f"w{i}" for i in ids)

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 Array = np.ndarray[Any, np.dtype[Any]]
-NEAR = 4
+NEAR, FURTHEST = 4, 256  # tokens; offsets beyond the second are one
 
 
 @dataclass
@@ -94,19 +94,22 @@ def _add_text(found: _Texts, weights: Array) -> None:
     found.add("local", (weights * ((apart >= 2) & (apart <= NEAR)))[:, :, 2:].sum((2, 3)))
     for row in rows:
         found.add("uniform", np.minimum(weights[:, :, row, : row + 1], 1 / (row + 1)).sum(-1))
-        for key in range(1, row + 1):
-            found.offsets.setdefault(row - key, []).append(weights[:, :, row, key])
+    for offset in range(size - 1):
+        same = weights.diagonal(-offset, 2, 3)[..., max(1, 2 - offset) :]  # rows from 2 on, keys from 1 on
+        found.offsets.setdefault(min(offset, FURTHEST + 1), []).append(same)
 
 
 def _by_offset(found: _Texts) -> dict[str, Array]:
-    groups = {offset: np.stack(group) for offset, group in found.offsets.items()}
-    every = np.concatenate(list(groups.values()))
-    within = sum(((group - group.mean(0)) ** 2).sum(0) for group in groups.values())
+    groups = {offset: np.concatenate(group, -1) for offset, group in found.offsets.items()}
+    every = np.concatenate(list(groups.values()), -1)
+    within = sum(((group - group.mean(-1, keepdims=True)) ** 2).sum(-1) for group in groups.values())
     beyond = sum(
-        ((group - (group.sum(0) - group) / len(group)) ** 2).sum(0) for offset, group in groups.items() if offset
+        ((group - (group.sum(-1, keepdims=True) - group) / group.shape[-1]) ** 2).sum(-1)
+        for offset, group in groups.items()
+        if offset
     )
     return {
-        "positional": 1 - within / ((every - every.mean(0)) ** 2).sum(0),
+        "positional": 1 - within / ((every - every.mean(-1, keepdims=True)) ** 2).sum(-1),
         "content": np.sqrt(beyond / found.rows),
     }
 
