@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import torch
 
 _OPENMP_WAITING = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")  # how long threads look for work before they sleep
-_OPENMP_PATIENCE = "3000"  # some 0.05 ms
+_OPENMP_PATIENCE = "3000"  # turns of a waiting loop, about 0.05 ms
 _WORTH_A_THREAD = 1 << 30  # multiplications below which waking a second thread costs more than it saves
 
 
@@ -34,7 +34,7 @@ def import_torch(*, freeze: bool = True) -> None:
     was_on = gc.isenabled()
     gc.disable()
     impatient = {} if os.environ.keys() & _OPENMP_WAITING else {_OPENMP_WAITING[0]: _OPENMP_PATIENCE}
-    os.environ.update(impatient)  # OpenMP reads it while it is loaded
+    os.environ.update(impatient)  # read when OpenMP is loaded
     try:
         import torch  # noqa: F401
     finally:

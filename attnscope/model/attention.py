@@ -98,7 +98,7 @@ def _record(walk: _Walk, heads: list[int], mask: Mask, recorders: Sequence[Recor
     needed_rows = None if output is not None else sorted({row for recorder in recorders for row in recorder.rows})
     cells = _cells(inputs, heads, needed_rows)
     summarize, n_strongest = None, max((recorder.n_strongest for recorder in recorders), default=0)
-    # a text with cuts is ranked by operators, and so is the text without them that it is compared with
+    # texts with cuts use operators; so do those without cuts that they are compared with, since nothing is ranked there
     whole = mask.key_range(inputs.q.shape[2] - 1, inputs.q.shape[2], inputs.k.shape[2])[0] == 0  # no sliding window
     if n_strongest and whole and walk.cuts is None and inputs.spec.sinks is None:
         loops = row_loops(cells, inputs.q.device)
@@ -207,7 +207,7 @@ def _tile(
     *,
     in_place: bool,
 ) -> Tile:
-    """Return the stages, in order; each overwrites the one before if that is not read (`in_place`: weights do)."""
+    """Return the stages, in order; each overwrites the one before if that is not read; with `in_place`, weights do."""
     inputs, heads, block_mask, block, needs_scores = (
         part.inputs,
         part.heads,
@@ -231,6 +231,7 @@ def _tile(
     block_mask.apply_(masked)
     empty = None if cuts is None else cuts.mask_(masked, heads, block.q0, block.k0)
     sink, summary = None, None
+    in_place = in_place and block.k0 < block.k1
     weights = masked if in_place else workspace.buffer("weights", shape, q.device)
     if summarize is not None and block.k0 < block.k1:
         summary = summarize(masked, weights)

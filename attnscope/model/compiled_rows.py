@@ -24,7 +24,7 @@ from llvmlite import ir
 from numpy.typing import NDArray
 
 LANES = 16  # numbers of a vector: a register of AVX-512, two of AVX2, four of NEON
-CHUNK = 2 * LANES  # scores that share a maximum; the largest are looked for among these, which are fewer than scores
+CHUNK = 2 * LANES  # scores of a chunk, whose maximum is kept: the largest scores are looked for among these maxima
 _BLOCK = 64  # vectors that are added up in float32; the sums of blocks are added up in float64
 
 _FLOAT, _DOUBLE, _INT, _LONG = ir.FloatType(), ir.DoubleType(), ir.IntType(32), ir.IntType(64)
@@ -38,7 +38,7 @@ _ONE_OVER_LOG_2 = 1.4426950408889634
 _LOG_2_HIGH, _LOG_2_LOW = 0.693359375, -2.12194440e-4  # their sum is log 2; the first has few digits
 _ROUND = 12582912.0  # 1.5 · 2^23: added to a small float32, it leaves no digits behind the point
 _MANTISSA = 23  # bits of a float32 below its exponent
-_SMALLEST = -87.0  # x for which e^x is surely a normal float32; below it, e^x counts as 0
+_SMALLEST = -87.0  # above it, e^x is surely a normal float32; e^x of others counts as 0
 # of e^r − 1 − r, divided by r², for |r| ≤ log(2) / 2, highest power first (Cephes Math Library, expf)
 _SERIES = (1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 5.0000001201e-1)
 
@@ -184,13 +184,13 @@ def _write_sums(module: ir.Module) -> None:
 
 
 class _Row:
-    """A row as vectors, of which it has an even number: whole chunks.
+    """A row as vectors, padded to whole chunks.
 
     Args:
         b: The builder.
         start: Its address.
         size: Its numbers.
-        rest: The address of memory for two vectors: what does not fill a vector lies there.
+        rest: The address of memory for two vectors: the row's last numbers, which do not fill one, are kept there.
     """
 
     def __init__(self, b: Any, start: Any, size: Any, rest: Any) -> None:
@@ -206,14 +206,14 @@ class _Row:
         b.store(vector, self._vector(b, number), align=4)
 
     def take_rest(self, b: Any, behind: float) -> None:
-        """Copy what does not fill a vector out of the row; `behind` it follows a number that does not count."""
+        """Copy the numbers that do not fill a vector out of the row, and pad them with `behind`."""
         for number in range(2):
             b.store(_vector(_FLOATS, behind), _at(b, self._rest, _LONG(number), _FLOATS), align=4)
         for inside, outside in self._rests(b):
             b.store(b.load(inside, typ=_FLOAT), outside)
 
     def put_rest(self, b: Any) -> None:
-        """Copy it back into the row."""
+        """Copy the numbers that do not fill a vector back into the row."""
         for inside, outside in self._rests(b):
             b.store(b.load(outside, typ=_FLOAT), inside)
 
@@ -229,7 +229,7 @@ class _Row:
 
 
 def _chunk_maxima(b: Any, scores: _Row, n_chunks: Any, maxima: Any) -> Any:
-    """Write the largest score of every chunk, and −inf behind the last up to a whole vector; return the largest."""
+    """Write the largest score of every chunk, padded with −inf to whole vectors; return the largest of all."""
     last = b.sub(_divide_up(b, n_chunks, LANES), _LONG(1))
     b.store(_vector(_FLOATS, _NOTHING), _at(b, maxima, last, _FLOATS), align=4)
     largest = _variable(b, _vector(_FLOATS, _NOTHING))
@@ -254,7 +254,7 @@ def _powers(b: Any, scores: _Row, powers: _Row, n_chunks: Any, largest: Any) -> 
 
 
 def _add_up(b: Any, end: Any, terms: Callable[[Any, Any], _Terms], start: Any = None, n_sums: int = 1) -> list[Any]:
-    """Return sums over the vectors from `start` (or 0) to `end`, exclusive, of what is written for each of them."""
+    """Return sums over the vectors from `start` (or 0) to `end`, exclusive; `terms` writes what each one adds."""
     start = _LONG(0) if start is None else start
     totals = [_variable(b, _vector(_DOUBLES, 0)) for _ in range(n_sums)]
     with _loop(b, _divide_up(b, b.sub(end, start), _BLOCK)) as block:
@@ -285,7 +285,7 @@ def _power(b: Any, x: Any) -> Any:
 
 
 def _strongest(b: Any, scores: _Row, n_chunks: Any, maxima: Any, count: Any, places: Any) -> None:
-    """Write the places of the largest scores; overwrite each chunk's maximum by that of what is left in it."""
+    """Write the places of the largest scores; each chunk's maximum becomes that of what is left in it."""
     lanes, nowhere = ir.Constant(_INTS, list(range(LANES))), _vector(_INTS, _NO_PLACE)
     last, behind = _variable(b, _FLOAT(_NOTHING)), _variable(b, _INT(0))  # the score found last, and the next place
     with _loop(b, count) as j:
@@ -305,7 +305,7 @@ def _strongest(b: Any, scores: _Row, n_chunks: Any, maxima: Any, count: Any, pla
             with some_left:
                 at = b.add(b.mul(b.load(numbers, typ=_INTS), _vector(_INTS, LANES)), lanes)
                 chunk = _combine(b, _smaller, b.select(b.fcmp_ordered("==", best, values), at, nowhere))
-                again = b.fcmp_ordered("==", value, b.load(last, typ=_FLOAT))  # equals come one behind the other
+                again = b.fcmp_ordered("==", value, b.load(last, typ=_FLOAT))  # equal scores are found in their order
                 start = _everywhere(b, b.select(again, b.load(behind, typ=_INT), _INT(0)))
                 first, halves = nowhere, []
                 for half, number in enumerate(_vectors(b, b.sext(chunk, _LONG))):

@@ -1,9 +1,12 @@
 """Softmax of a tile's rows by compiled loops, and what the same pass finds out about each row.
 
-Compiling them takes time, so only layers that are large enough go this way; others, GPUs, and places without LLVM use
-operators of torch and NumPy for the same numbers.
+Compiling them takes time, so only layers that are large enough go this way. Smaller ones, GPUs, and machines where LLVM
+is missing or may not make code use operators of torch and NumPy, which give the same numbers up to rounding.
 """
 
+import ctypes
+import mmap
+import platform
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -18,6 +21,8 @@ from torch import Tensor
 
 from attnscope.planning.estimate import WORTH_COMPILED_LOOPS
 
+_PROCESSORS = {"x86_64", "amd64", "aarch64", "arm64"}  # others are not known to work with LLVM's way of loading code
+
 
 def row_loops(cells: int, device: torch.device) -> ModuleType | None:
     """Return the compiled loops if so many cells are worth them; None if operators are to be used."""
@@ -27,10 +32,27 @@ def row_loops(cells: int, device: torch.device) -> ModuleType | None:
 @cache
 def _load() -> ModuleType | None:
     try:
+        if platform.machine().lower() not in _PROCESSORS or not may_execute():
+            return None
         from attnscope.model import compiled_rows
     except Exception:  # llvmlite is not installed, or its version does not know what is asked of it
         return None
     return compiled_rows
+
+
+def may_execute() -> bool:
+    """Tell whether the system lets a process execute memory that it has written.
+
+    Hardened systems do not (systemd's MemoryDenyWriteExecute, SELinux without execmem). LLVM does not notice that, and
+    the first call of its code would end the process.
+    """
+    if not hasattr(mmap, "PROT_EXEC"):
+        return True  # Windows
+    page = mmap.mmap(-1, mmap.PAGESIZE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    address = ctypes.addressof(ctypes.c_char.from_buffer(page))
+    protection = mmap.PROT_READ | mmap.PROT_EXEC
+    allow = ctypes.CDLL(None).mprotect
+    return bool(allow(ctypes.c_void_p(address), ctypes.c_size_t(mmap.PAGESIZE), protection) == 0)
 
 
 @dataclass(frozen=True)

@@ -40,7 +40,7 @@ class Tile:
             none is known.
         scores: (B, h, q, k), as are scaled, masked and weights; None where no recorder reads it.
         scaled: See scores.
-        masked: −inf where not allowed; of the device `meta`, without values, where weights have overwritten them.
+        masked: −inf where not allowed; a tensor on `meta`, without values, where weights have overwritten them.
         weights: 0 in a fully masked row.
         output: (B, h, q, Ev).
         fully_masked: True where a query may see nothing, broadcastable to (B, h, q); None where every query sees

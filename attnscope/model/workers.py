@@ -2,8 +2,8 @@
 
 An operator on a tile is short, and as a parallel OpenMP region it ends at a barrier: where the system has taken one of
 its threads away, every operator waits for that thread, and a layer takes up to 40 times as long (measured on two cores
-beside one busy process). Whole tiles on threads of their own do not wait until the layer ends. torch's operators
-and NumPy's `argmax` release the interpreter's lock while they run.
+beside one busy process). Whole tiles on threads of their own do not wait until the layer ends. torch's operators,
+NumPy's `argmax` and compiled loops release the interpreter's lock while they run.
 """
 
 from collections.abc import Callable, Iterator

@@ -20,7 +20,7 @@ MERGE = 560  # what a merge of a BPE takes besides, or a piece of a Unigram
 ENCODED = 850  # what `tokenizers` holds of a token besides, while it encodes
 WORTH_COMPILED_LOOPS = 1 << 23  # cells of a layer's recorded heads: from 12 heads and 837 tokens on
 RANKED_SINGLY = 8  # sources of a row that are found one after the other, by loops or by operators; more are sorted
-COMPILED_LOOPS = 76 << 20  # LLVM, which compiles loops over them
+COMPILED_LOOPS = 76 << 20  # what LLVM and the compiled loops take
 READING = 16 << 20  # what a thread that reads stored weights takes besides them: its buffers, and its share of malloc
 TILE = 1 << 20  # scores in a tile, at least …
 TILE_ROWS = 32  # … so many rows of them, …
@@ -145,7 +145,7 @@ def estimate_memory(c: ModelConfig, dtype: str, d: MemoryDemand) -> dict[str, in
     running, (tile, beside_tiles) = _activation_bytes(c, size, d), _tile_bytes(c, d)
     library = 0 if d.words else everything * ENCODED + c.vocab_size * VOCABULARY_ENTRY + d.n_merges * MERGE
     kept = sum(part.numbers(d.kept) + part.beside(d.kept) for part in RECORD_PARTS)
-    windowed = bool(d.masks) and all(map(_windowed, d.masks))
+    windowed = bool(d.masks) and all(any((term.window or d.tokens) < d.tokens for term in mask) for mask in d.masks)
     compiled = 0 < d.top <= RANKED_SINGLY and not d.mean and not c.sinks and not windowed
     compiled = compiled and everything * d.tiled_queries * d.heads >= WORTH_COMPILED_LOOPS
     report = 4 * d.gathered + d.batch * d.units * UNIT

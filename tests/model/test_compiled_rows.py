@@ -1,6 +1,7 @@
 """Compiled loops over rows against float64, a stable sort, and the operators that they stand in for."""
 
 import re
+import subprocess
 import sys
 
 import llvmlite.binding as llvm
@@ -219,6 +220,29 @@ def test_llvm_that_refuses_stops_nothing(monkeypatch: pytest.MonkeyPatch) -> Non
     forget_the_loops(monkeypatch)
     monkeypatch.setattr(llvm, "parse_assembly", refuse)
     assert row_summary.row_loops(1 << 40, torch.device("cpu")) is None
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="asks Linux to forbid it")
+def test_where_memory_may_not_be_executed_operators_are_used() -> None:
+    code = """
+import ctypes, torch
+number = ctypes.c_ulong
+forbidden = ctypes.CDLL(None).prctl(65, number(1), number(0), number(0), number(0)) == 0  # PR_SET_MDWE
+from attnscope.model import row_summary
+print(forbidden, row_summary.may_execute(), row_summary.row_loops(1 << 40, torch.device("cpu")))
+"""
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    if ran.stdout.startswith("False"):
+        pytest.skip("this version of Linux cannot forbid it")
+    assert ran.stdout == "True False None\n"
+    assert row_summary.may_execute()
+
+
+def test_processors_that_are_not_known_use_operators(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(row_summary.platform, "machine", lambda: "riscv64")
+    row_summary._load.cache_clear()
+    assert row_summary.row_loops(1 << 40, torch.device("cpu")) is None
+    row_summary._load.cache_clear()
 
 
 def forget_the_loops(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -59,7 +59,7 @@ class BaseRecorder:
         self.heads: Sequence[int] = list(heads)
         self.rows = _as_range(rows)
 
-    needs_scores = needs_masked = False  # only stages after `masked` are read
+    needs_scores = needs_masked = False  # `masked` is read only of tiles without a summary
     n_strongest = 0
 
     def score_range(self) -> tuple[int, int] | None:

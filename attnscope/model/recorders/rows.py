@@ -183,7 +183,7 @@ class _TileRows:
 
 
 class _SummedRows(_TileRows):
-    """The same for a tile whose softmax compiled loops have made: they sum its weights up."""
+    """The same for a tile with a summary: compiled loops sum its weights up."""
 
     def entropy(self) -> Tensor:
         """Return the entropy of every row, in bits."""
