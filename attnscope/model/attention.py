@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import frexp, isfinite
+from types import ModuleType
 
 import torch
 from torch import Tensor
@@ -97,13 +98,11 @@ def _record(walk: _Walk, heads: list[int], mask: Mask, recorders: Sequence[Recor
     inputs = walk.inputs
     needed_rows = None if output is not None else sorted({row for recorder in recorders for row in recorder.rows})
     cells = _cells(inputs, heads, needed_rows)
-    summarize, n_strongest = None, max((recorder.n_strongest for recorder in recorders), default=0)
     # texts with cuts use operators; so do those without cuts that they are compared with, since nothing is ranked there
-    whole = mask.key_range(inputs.q.shape[2] - 1, inputs.q.shape[2], inputs.k.shape[2])[0] == 0  # no sliding window
-    if n_strongest and whole and walk.cuts is None and inputs.spec.sinks is None:
-        loops = row_loops(cells, inputs.q.device)
-        if loops is not None:
-            summarize = partial(softmax, loops, n_strongest)
+    operators = walk.cuts is not None or inputs.spec.sinks is not None
+    n_queries, n_keys = inputs.q.shape[2], inputs.k.shape[2]
+    loops = None if operators else loops_for(recorders, mask, cells, n_queries, n_keys, inputs.q.device)
+    summarize = None if loops is None else partial(softmax, loops, _n_strongest(recorders))
     in_place = summarize is not None and not any(recorder.needs_masked for recorder in recorders)
 
     def compute(part: _TileInputs, thread: int) -> list[Deferred]:
@@ -116,6 +115,18 @@ def _record(walk: _Walk, heads: list[int], mask: Mask, recorders: Sequence[Recor
     shape = TileShape.of(inputs, len(heads), mask, walk.elements)
     parts = _parts(inputs, heads, mask, shape, needed_rows, recorders)
     run_parts(parts, compute, _threads(cells, inputs.q.device))
+
+
+def loops_for(
+    recorders: Sequence[Recorder], mask: Mask, cells: int, n_queries: int, n_keys: int, device: torch.device
+) -> ModuleType | None:
+    """Return compiled loops for a layer that is large enough and whose sources are ranked; None for operators."""
+    whole = mask.key_range(n_queries - 1, n_queries, n_keys)[0] == 0  # no sliding window
+    return row_loops(cells, device) if whole and _n_strongest(recorders) else None
+
+
+def _n_strongest(recorders: Sequence[Recorder]) -> int:
+    return max((recorder.n_strongest for recorder in recorders), default=0)
 
 
 def _cells(inputs: AttentionInputs, heads: Sequence[int], rows: Sequence[int] | None) -> int:

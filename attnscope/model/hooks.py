@@ -2,10 +2,11 @@
 
 from collections.abc import Mapping, Sequence
 
+import torch
 from torch import Tensor
 
 from attnscope.masks.terms import Mask
-from attnscope.model.attention import attend
+from attnscope.model.attention import attend, loops_for
 from attnscope.model.cuts import Variant, cuts_of_layer
 from attnscope.model.inputs import AttentionInputs
 from attnscope.model.tile import Recorder
@@ -40,13 +41,33 @@ class AttentionHooks:
         """The last layer with a recorder; later layers need not run."""
         return max(self.recorders, default=-1)
 
+    def prepare(self, masks: Sequence[Mask], size: tuple[int, int, int], device: torch.device) -> None:
+        """Compile, ahead of its first use, what the attention of recorded layers needs.
+
+        Args:
+            masks: The mask of every layer.
+            size: Texts, queries and keys.
+            device: Where it is computed.
+        """
+        texts, n_queries, n_keys = size
+        for layer, recorders in self.recorders.items():
+            heads = {head for recorder in recorders for head in recorder.heads}
+            every_row = self._needs_output(layer) and layer not in self.observed
+            n_rows = n_queries if every_row else len({row for recorder in recorders for row in recorder.rows})
+            mask, cells = self.observed.get(layer, masks[layer]), texts * len(heads) * n_rows * n_keys
+            if loops_for(recorders, mask, cells, n_queries, n_keys, device) is not None:
+                break
+
+    def _needs_output(self, layer: int) -> bool:
+        return self.all_outputs or layer < self.last
+
     def attend(self, inputs: AttentionInputs) -> Tensor | None:
         """Compute the attention of one layer for its recorders; None if no later layer is recorded."""
         return attend(
             inputs,
             self.recorders.get(inputs.layer, ()),
             observed=self.observed.get(inputs.layer),
-            need_output=self.all_outputs or inputs.layer < self.last,
+            need_output=self._needs_output(inputs.layer),
             tile_elements=self.tile_elements,
             workspace=self._workspace,
             cuts=cuts_of_layer(self.variants, inputs.layer),

@@ -98,10 +98,12 @@ class Stack(nn.Module):
             What the last block gives, (B, Q, D), if `final`; else None.
         """
         count = len(self.blocks) if final else hooks.last + 1
-        with self.weights.in_order(count) as blocks:
+        (n_texts, n_queries), n_keys = tokens[0].shape, (context or tokens)[0].shape[1]
+        prepare = partial(hooks.prepare, masks, (n_texts, n_queries, n_keys), tokens[0].device)
+        with self.weights.in_order(count, meanwhile=None if self.config.sinks else prepare) as blocks:
             x: Tensor | None = self.embed(*tokens)  # (B, Q, D)
             source = None if context is None else self.embed(*context)  # (B, K, D)
-            longest = max(ids.shape[1] for ids, _ in (tokens, context or tokens))
+            longest = max(n_queries, n_keys)
             settings = self._settings(masks, padding, longest, source, hooks)
             for layer, (block, setting) in enumerate(zip(blocks, settings, strict=False)):
                 entering, x = x, block(x, setting)

@@ -115,7 +115,8 @@ def _read(
             if check and raw.is_floating_point() and not _finite(raw):
                 raise _not_finite(file, info)
             if raw is not part:
-                part.copy_(raw + info.offset if info.offset else raw)
+                raw = raw + info.offset if info.offset else raw
+                part.copy_(raw.mT.contiguous().mT if transposed else raw)  # torch transposes in blocks only there
     return made
 
 

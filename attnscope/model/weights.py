@@ -52,20 +52,26 @@ class WeightStore:
         self._drop(range(len(self._blocks)))
 
     @contextmanager
-    def in_order(self, count: int, first: int = 0) -> Iterator[Iterator[nn.Module]]:
+    def in_order(
+        self, count: int, first: int = 0, meanwhile: Callable[[], None] | None = None
+    ) -> Iterator[Iterator[nn.Module]]:
         """Provide one pass: the embedding, and the first blocks, each from when its turn comes to the next one's.
 
         Args:
             count: How many blocks.
             first: The block to begin with.
+            meanwhile: Work that can be done while the embedding is read, if it has to be; None for nothing.
 
         Raises:
             ModelError: Weights cannot be read.
         """
         with self._reading() as begin:
             try:
-                self._fill(None, begin(None))
-                yield self._in_turn(range(first, count), begin, begin(first) if first < count else None)
+                pending = [begin(first) if first < count else None, begin(None)]
+                if pending[-1] is not None and meanwhile is not None:
+                    meanwhile()
+                self._fill(None, pending.pop())
+                yield self._in_turn(range(first, count), begin, pending.pop())  # a name would hold the block
             finally:
                 self._drop(range(count))
 
