@@ -1,5 +1,7 @@
 """Matrices that lie text by text are those of a recorder of its own; memory that is held is never used again."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 import torch
 from hypothesis import given
@@ -7,7 +9,9 @@ from hypothesis import strategies as st
 
 from attnscope.model.attention import attend
 from attnscope.model.recorders import MatrixRecorder, PackedMatrices
+from attnscope.model.recorders import arena as arena_module
 from attnscope.model.recorders.arena import CHUNK, Arena
+from attnscope.system.memory import map_memory
 from tests.helpers.attention_cases import Case, cases
 
 pytestmark = pytest.mark.usefixtures("both_ways")
@@ -50,14 +54,37 @@ def test_memory_that_is_held_is_nobody_elses() -> None:
     assert view.tolist() == [4.0, 4.0]
 
 
-def test_memory_that_is_given_back_is_used_again() -> None:
+@pytest.mark.parametrize("sizes", [[CHUNK], [CHUNK + 1], [CHUNK, CHUNK + 1], [2 * CHUNK, 3 * CHUNK + 1]])
+def test_memory_that_is_given_back_is_used_again(sizes: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    mapped = list[int]()
+    monkeypatch.setattr(arena_module, "map_memory", lambda size: mapped.append(size) or map_memory(size))
     arena = Arena()
-    places = set()
-    for _ in range(5):
-        held = [arena.allocate(CHUNK) for _ in range(2)]
-        places |= {piece.data_ptr() for piece in held}
+    for turn in range(8):
+        held = [arena.allocate(sizes[(turn + i) % len(sizes)]) for i in range(2)]
         del held
-    assert len(places) <= 3
+    assert len(mapped) <= 3 + len(sizes)
+
+
+def test_free_memory_of_other_sizes_does_not_stay() -> None:
+    arena = Arena()
+    for size in (1, 3, 8, 1, 20, 2):
+        held = [arena.allocate(size * CHUNK) for _ in range(2)]
+        del held
+        arena.reset()
+        assert sum(map(len, arena._free)) <= 2 * size * 4 * CHUNK
+
+
+def test_threads_get_memory_of_their_own() -> None:
+    arena = Arena()
+
+    def fill(number: int) -> bool:
+        held = [arena.allocate(CHUNK // 7 + number) for _ in range(20)]
+        for i, piece in enumerate(held):
+            piece[:] = number * 100 + i
+        return all(bool((piece == number * 100 + i).all()) for i, piece in enumerate(held))
+
+    with ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(fill, range(8)))
 
 
 @pytest.mark.parametrize("count", [0, CHUNK + 1])

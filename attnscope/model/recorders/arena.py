@@ -5,6 +5,7 @@ and frees a gigabyte every few seconds, so it keeps its pages.
 """
 
 import mmap
+from threading import RLock
 from typing import Any
 from weakref import finalize
 
@@ -14,39 +15,52 @@ from torch import Tensor
 
 from attnscope.system.memory import map_memory
 
-CHUNK = 1 << 23  # float32s, 32 MiB
+CHUNK = 1 << 23  # float32s, 32 MiB; larger ones are multiples of it
+_KEPT = 4 * 4 * CHUNK  # bytes up to which a chunk is kept for others
 _PAGE = 1 << 10  # float32s
 
 
 class Arena:
     """Memory in chunks, each of them filled from start to end.
 
-    Where a chunk ends within a page, the next one starts at the same offset in a page: written to a file one after
-    the other, chunks can then be cut into page-aligned blocks.
+    Threads may share it. Where a chunk ends within a page, the next one starts at the same offset in a page: written to
+    a file one after the other, chunks can then be cut into page-aligned blocks.
     """
 
     def __init__(self) -> None:
         self._free: list[mmap.mmap] = []
+        self._lock = RLock()
         self._chunk, self._used = torch.empty(0), 0
 
     def reset(self) -> None:
         """Align what is taken next to a page."""
-        self._chunk, self._used = torch.empty(0), 0  # if nothing else refers to the chunk, it is free now
+        with self._lock:
+            self._chunk, self._used = torch.empty(0), 0  # if nothing else refers to the chunk, it is free now
 
     def allocate(self, count: int) -> Tensor:
         """Allocate so many float32s, uninitialized; they are not reused while a view of them exists."""
-        if self._used + count > len(self._chunk):
-            start = self._used % _PAGE
-            self.reset()
-            self._chunk, self._used = self._another(start + count), start
-        start, self._used = self._used, self._used + count
-        return self._chunk[start : start + count]
+        with self._lock:
+            if self._used + count > len(self._chunk):
+                start = self._used % _PAGE
+                self.reset()
+                self._chunk, self._used = self._another(start + count), start
+            start, self._used = self._used, self._used + count
+            return self._chunk[start : start + count]
 
     def _another(self, least: int) -> Tensor:
-        usual = least <= CHUNK
-        pages = self._free.pop() if usual and self._free else map_memory(4 * max(least, CHUNK))
+        """Return a chunk of so many float32s at least: a used one of up to twice the size, else a new one.
+
+        A new one takes the place of those that are free, so that chunks of sizes that are no longer needed do not stay.
+        """
+        size = -(-least // CHUNK) * 4 * CHUNK
+        if fitting := [pages for pages in self._free if size <= len(pages) <= 2 * size]:
+            pages = min(fitting, key=len)
+            self._free.remove(pages)
+        else:
+            self._free.clear()
+            pages = map_memory(size)
         whole: np.ndarray[Any, np.dtype[np.float32]] = np.frombuffer(pages, dtype=np.float32)
-        if usual:
+        if size <= _KEPT:
             finalize(whole, self._free.append, pages).atexit = False  # tensors made of it, and their views, hold it
         with torch.inference_mode(False):  # what is made in there could be written to only in there
             return torch.from_numpy(whole)
