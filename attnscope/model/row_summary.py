@@ -7,6 +7,7 @@ is missing or may not make code use operators of torch and NumPy, which give the
 import ctypes
 import mmap
 import platform
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -31,11 +32,17 @@ def row_loops(cells: int, device: torch.device) -> ModuleType | None:
 
 @cache
 def _load() -> ModuleType | None:
+    if platform.machine().lower() not in _PROCESSORS:
+        return None
     try:
-        if platform.machine().lower() not in _PROCESSORS or not may_execute():
-            return None
+        if not may_execute():
+            raise OSError("the system does not let a process execute memory that it has written")
         from attnscope.model import compiled_rows
-    except Exception:  # llvmlite is not installed, or its version does not know what is asked of it
+    except ImportError:
+        return None  # llvmlite is not installed
+    except Exception as e:  # such as a version that does not know what is asked of it
+        reason = " ".join(str(e).split())[:200] or type(e).__name__
+        warnings.warn(f"long texts take longer than elsewhere: loops cannot be compiled here ({reason})", stacklevel=2)
         return None
     return compiled_rows
 

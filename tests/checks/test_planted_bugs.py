@@ -12,7 +12,7 @@ from attnscope.config import ModelConfig, RunConfig, TextInput
 from attnscope.engines import native
 from attnscope.errors import AttnscopeError
 from attnscope.masks.terms import Bidirectional, Causal
-from attnscope.model import attention, hooks, stack
+from attnscope.model import attention, hooks, row_summary, stack
 from attnscope.model.inputs import AttentionInputs
 from attnscope.model.recorders import rows, sums, top
 
@@ -206,6 +206,65 @@ def test_the_check_for_it_fails(folders, monkeypatch, name):
     report, failed = outcome(folder)
     assert name in failed
     assert not report.passed
+
+
+def _loops_as(change):
+    """The softmax of compiled loops, changed before (`weights` is not there yet) or after."""
+    softmax = attention.softmax
+
+    def changed(loops, count, masked, weights):
+        return change(lambda scores: softmax(loops, count, scores, weights), masked, weights)
+
+    return attention, "softmax", changed
+
+
+def _light_rows(softmax, masked, weights):
+    found = softmax(masked)
+    weights *= 0.999
+    return found
+
+
+LOOP_BUGS = {
+    "rows sum to 1": lambda: _loops_as(_light_rows),
+    "nothing on keys that are not allowed": lambda: _loops_as(lambda f, m, w: f(m.clamp(min=-8.0))),
+    "weights are the softmax of masked": lambda: _loops_as(lambda f, m, w: f(m * 0.6931)),
+    "contributors are the strongest sources": lambda: _loops_as(
+        lambda f, m, w: replace(found := f(m), places=found.places.flip(-1), strongest=found.strongest.flip(-1))
+    ),
+    "row statistics follow from weights": lambda: _loops_as(
+        lambda f, m, w: replace(found := f(m), entropy=found.entropy * 0.6931)
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LOOP_BUGS)
+def test_the_check_for_it_fails_with_compiled_loops(folders, monkeypatch, name):
+    monkeypatch.setattr(row_summary, "WORTH_COMPILED_LOOPS", 0)
+    monkeypatch.setattr(*LOOP_BUGS[name]())
+    assert name in outcome(folders("llama"))[1]
+
+
+@pytest.mark.parametrize("place", range(4))
+def test_each_sum_of_compiled_loops_is_judged(folders, monkeypatch, place):
+    """Distance, and weight on the token itself, within some tokens, and on kinds of tokens."""
+
+    def changed(found):
+        found[[0, 1, 2, -1][place]] += 1e-3
+        return found
+
+    monkeypatch.setattr(row_summary, "WORTH_COMPILED_LOOPS", 0)
+    monkeypatch.setattr(*_after(rows, "sums", changed))
+    failed = outcome(folders("llama"))[1]
+    assert "row statistics follow from weights" in failed and failed <= _SHOWN_BY.keys()
+
+
+def test_without_a_bug_every_check_passes_with_compiled_loops(folders, monkeypatch):
+    used = []
+    softmax = attention.softmax
+    monkeypatch.setattr(row_summary, "WORTH_COMPILED_LOOPS", 0)
+    monkeypatch.setattr(attention, "softmax", lambda *given: used.append(1) or softmax(*given))
+    report, failed = outcome(folders("llama"))
+    assert used and report.passed and not failed
 
 
 def test_without_a_bug_every_check_of_the_table_passes(folders):

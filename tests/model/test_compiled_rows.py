@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+import warnings
 
 import llvmlite.binding as llvm
 import numpy as np
@@ -219,7 +220,11 @@ def test_llvm_that_refuses_stops_nothing(monkeypatch: pytest.MonkeyPatch) -> Non
 
     forget_the_loops(monkeypatch)
     monkeypatch.setattr(llvm, "parse_assembly", refuse)
-    assert row_summary.row_loops(1 << 40, torch.device("cpu")) is None
+    with pytest.warns(UserWarning, match=r"cannot be compiled here \(LLVM IR parsing error\)$"):
+        assert row_summary.row_loops(1 << 40, torch.device("cpu")) is None
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # it is said once
+        assert row_summary.row_loops(1 << 40, torch.device("cpu")) is None
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="asks Linux to forbid it")
@@ -235,6 +240,7 @@ print(forbidden, row_summary.may_execute(), row_summary.row_loops(1 << 40, torch
     if ran.stdout.startswith("False"):
         pytest.skip("this version of Linux cannot forbid it")
     assert ran.stdout == "True False None\n"
+    assert "does not let a process execute memory" in ran.stderr
     assert row_summary.may_execute()
 
 
