@@ -11,6 +11,7 @@ from attnscope.checkpoints.samples import samples_folder
 from attnscope.checkpoints.tokenizers import open_tokenizer
 from attnscope.cli import main
 from attnscope.errors import AttnscopeError
+from attnscope.views.presentation.header import short_path
 from tests.helpers.tokenizer_files import content, write
 
 SAMPLE = samples_folder("sample_weights") / "riverbank"
@@ -163,7 +164,7 @@ def test_another_tokenizer_is_used_shown_and_recorded(
         fingerprints.add(attnscope.inspect(TEXT, model=model).data.provenance.fingerprint)
     assert len(fingerprints) == 3
     code, said = ended(capsys, "run", TEXT, "--model", model, "--tokenizer", SAMPLE)
-    assert code == 0 and f"tokenizer {SAMPLE} (in place of the model's own)" in said
+    assert code == 0 and f"tokens {short_path(str(SAMPLE))}, in place of the model's own tokenizer" in said
     for command in (["explain", TEXT, "--query", "bank"], ["check"], ["compare", TEXT], ["info"]):
         assert ended(capsys, *command, "--model", model, "--tokenizer", SAMPLE)[0] == 0
     (tmp_path / "texts.txt").write_text(f"{TEXT}\n🜁 🜂 the\n")

@@ -74,7 +74,9 @@ def report_header(report: Report, settings: DisplaySettings) -> Iterator[ViewPar
     if made.weights_hash is not None:
         lines.append(("weights", ours(f"SHA-256 {made.weights_hash}")))
     if made.tokenizer is not None:
-        lines.append(("tokenizer", (*untrusted(made.tokenizer), Span(" (in place of the model's own)"))))
+        folder = re.sub(r"(?<=.)[/\\]tokenizer\.json$", "", made.tokenizer)
+        whose = made.tokenizer if settings.verbose else short_path(folder)
+        lines.append(("tokens", (*untrusted(whose), Span(", in place of the model's own tokenizer"))))
     noted = [*made.notes, *(made.details if settings.verbose else [])]
     yield Facts([*lines, *(("note", note(one)) for one in noted)])
 
