@@ -157,7 +157,7 @@ def check(text: str = CHECKED_TEXT, **options: Unpack[CheckArguments]) -> CheckR
 
 
 def compare(
-    text: str | Sequence[str] | InspectResult | os.PathLike[str],
+    text: str | InspectResult | os.PathLike[str] | Sequence[str | InspectResult | os.PathLike[str]],
     *others: str | InspectResult | os.PathLike[str],
     **options: Unpack[CompareArguments],
 ) -> CompareResult:
@@ -168,7 +168,7 @@ def compare(
     all sides share as a tuple: `layer=(0, 1)` takes two layers on every side.
 
     Args:
-        text: The text, or a report (from `inspect`, or the path of a saved one).
+        text: The text, or a report (from `inspect`, or the path of a saved one), or a list of all sides.
         others: More texts, or more reports.
         options: The model and what to compute, as for `inspect`; see ModelCompareArguments. For reports: `layer`,
             `head`, `query`, `key`, `stages`, `tolerance` and `relative`.
@@ -178,10 +178,10 @@ def compare(
     """
     with python_words():
         check_names("compare", options, CompareArguments)
-        sides = [text, *others]
-        if any(isinstance(side, InspectResult | os.PathLike) for side in sides):
-            return compare_reports(sides, options)
-        return compare_texts(sides, options)
+        reports = [*text, *others] if isinstance(text, list | tuple) else [text, *others]
+        if any(isinstance(side, InspectResult | os.PathLike) for side in reports):
+            return compare_reports(reports, options)
+        return compare_texts([text, *others], options)
 
 
 def open_model(model: Model | None = None, **options: Unpack[OpenArguments]) -> OpenModel:

@@ -373,14 +373,14 @@ def texts_of(text: str | Sequence[str], options: Mapping[str, Any]) -> tuple[Tex
 
 
 def _several(name: str, values: Any) -> list[Any]:
-    if not _is_several(values) or isinstance(values, bytes | Mapping):
+    if not _is_several(values) or isinstance(values, Mapping):
         raise UsageError(f"{values!r:.80} is not a text", where=name, hint="pass a str, or several")
     return list(values)
 
 
 def _is_several(value: Any) -> bool:
     """Tell whether a value is several; a text is one, and so is an array or tensor without axes."""
-    return isinstance(value, Iterable) and not isinstance(value, str) and getattr(value, "ndim", 1) != 0
+    return isinstance(value, Iterable) and not isinstance(value, str | bytes) and getattr(value, "ndim", 1) != 0
 
 
 def _beside(name: str, value: Any, count: int) -> list[Any]:

@@ -255,6 +255,7 @@ def test_texts_models_and_reports_are_compared(capfdbinary, tmp_path, minilm):
     assert attnscope.compare(*paths, head=1, stages="weights").to_json() == typed(capfdbinary, "compare", *words)
     live = attnscope.compare(*reports, head=1, stages="weights")
     assert live.labels == ["report 0", "report 1"]
+    assert attnscope.compare(reports, head=1, stages="weights").to_json() == live.to_json()
     assert [live.sides[n].to_json() for n in range(2)] == [
         attnscope.compare(*paths, head=1, stages="weights").sides[n].to_json() for n in range(2)
     ]
