@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from measure import Table, machine, seconds, take_turns
+from measure import Table, choices, machine, seconds, take_turns
 
 from attnscope.ablation import AblationOptions, survey_effects
 from attnscope.config import RunConfig, TextInput
@@ -124,11 +124,11 @@ def main() -> int:
     """Measure what was asked for."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     both = ["time", "induction"]
-    parser.add_argument("which", nargs="*", choices=both, default=both, help="both by default")
+    choices(parser, "which", both)
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--draws", type=int, default=8, help="sequences of random tokens")
     asked = parser.parse_args()
-    which, missed = asked.which, False
+    which, missed = asked.which or both, False
     torch.set_num_threads(2)
     print(machine())
     model = Model()

@@ -26,6 +26,7 @@ from unittest.mock import patch
 
 import numpy as np
 import torch
+from measure import choices
 from safetensors.torch import load_file, save_file
 
 from attnscope.batch.dump import DumpConfig, write_dump
@@ -214,11 +215,11 @@ def main() -> int:
     """Measure what was asked for."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     measures = {"speed": speed, "matrices": matrices, "memory": memory}
-    parser.add_argument("what", nargs="*", choices=list(measures), default=list(measures))
+    choices(parser, "what", measures)
     parser.add_argument("--texts", type=int, default=2000)
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        good = [measures[what](asked.texts, Path(folder)) for what in asked.what]
+        good = [measures[what](asked.texts, Path(folder)) for what in asked.what or measures]
     return 0 if all(good) else 1
 
 

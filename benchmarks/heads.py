@@ -22,7 +22,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from measure import Table, machine, seconds, take_turns
+from measure import Table, choices, machine, seconds, take_turns
 from models import words, write_gpt2
 from plain_heads import Eager, Sdpa, Sequences, copying, measure
 
@@ -134,13 +134,13 @@ def main() -> int:
     """Measure what was asked for."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     both = ["smollm2", "gpt2"]
-    parser.add_argument("which", nargs="*", choices=both, default=both, help="both by default")
+    choices(parser, "which", both)
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--layers", type=int, default=12, help="layers of the GPT-2")
     parser.add_argument("--width", type=int, default=768, help="its width")
     parser.add_argument("--tokens", type=int, help="tokens of each text of the GPT-2, at most 1,024")
     asked = parser.parse_args()
-    which, missed = asked.which, False
+    which, missed = asked.which or both, False
     torch.set_num_threads(2)
     print(machine())
     with tempfile.TemporaryDirectory() as folder:

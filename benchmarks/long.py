@@ -13,7 +13,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from measure import Table, attnscope, machine
+from measure import Table, attnscope, choices, machine
 
 STACK = """
 d_model = 768
@@ -30,7 +30,7 @@ KINDS = {"window": (12, "causal+window:1024"), "full": (2, "causal")}
 def main() -> int:
     """Run what was asked for."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("what", nargs="*", choices=list(KINDS), default=list(KINDS))
+    choices(parser, "what", KINDS)
     parser.add_argument("--tokens", type=int, default=100_000)
     asked = parser.parse_args()
     print(machine())
@@ -38,7 +38,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         (folder / "text.txt").write_text(" ".join(f"w{i * i % 997}" for i in range(asked.tokens)) + "\n")
-        for what in asked.what:
+        for what in asked.what or KINDS:
             layers, mask = KINDS[what]
             (folder / "stack.toml").write_text(STACK.format(layers=layers, mask=mask))
             ran = attnscope(

@@ -1,11 +1,12 @@
 """Measure contenders in turns: medians of time, and peak memory. Every benchmark here uses it; no torch in it."""
 
+import argparse
 import json
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -25,6 +26,17 @@ from measure import peak
 print(peak(), file=sys.stderr)
 sys.exit(code)
 """
+
+
+def choices(parser: argparse.ArgumentParser, name: str, known: Collection[str]) -> None:
+    """Add a positional argument that takes any number of names, none for all."""
+
+    def one(given: str) -> str:
+        if given not in known:
+            raise argparse.ArgumentTypeError(f"'{given}' is not one of {', '.join(known)}")
+        return given
+
+    parser.add_argument(name, nargs="*", type=one, metavar="|".join(known), help="all by default")
 
 
 @dataclass(frozen=True)

@@ -33,6 +33,7 @@ from attnscope.model.stack import Stack
 from attnscope.planning.memory import format_bytes
 from attnscope.planning.run_plan import make_plan, required_memory
 from benchmarks.draws import Draw, draw
+from benchmarks.measure import choices
 
 LENGTHS = (128, 512, 2_048, 8_192, 32_768, 65_536)
 _WORDS = "the river bank money water stone old tree cold wind runs slowly over under by near nobody noticed how".split()
@@ -206,7 +207,7 @@ def _draw_and_print(seed: int, count: int, first: int) -> None:
 def main() -> None:
     """Print the table, or the random runs."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("stacks", nargs="*", choices=[[], *STACKS], default=[])
+    choices(parser, "stacks", STACKS)
     parser.add_argument("--drawn", type=int, default=0)
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--seed", type=int, default=0)

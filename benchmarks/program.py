@@ -19,7 +19,7 @@ from functools import partial
 from pathlib import Path
 from statistics import median
 
-from measure import Ran, Table, attnscope, busy, machine, script
+from measure import Ran, Table, attnscope, busy, choices, machine, script
 from models import write_gpt2, write_text
 
 STAGES = Path(__file__).parent / "stages.py"
@@ -96,8 +96,7 @@ def sdpa(folder: Path, runs: int) -> bool:
 def main() -> int:
     """Measure what was asked for."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    every = ["eager", "long", "sdpa"]
-    parser.add_argument("what", nargs="*", choices=every, default=every)
+    choices(parser, "what", ["eager", "long", "sdpa"])
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--busy", type=int, default=0, help="processes that spin meanwhile")
     asked = parser.parse_args()
@@ -107,7 +106,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as temporary, busy(asked.busy):
         folder = Path(temporary)
         write_gpt2(folder / "gpt2")
-        missed = [measures[what](folder, asked.runs) for what in asked.what]
+        missed = [measures[what](folder, asked.runs) for what in asked.what or measures]
     return int(any(missed))
 
 

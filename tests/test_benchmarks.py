@@ -1,5 +1,6 @@
 """The benchmarks run, some as a process of their own, at sizes that take no time and prove nothing about speed."""
 
+import argparse
 import json
 import os
 import runpy
@@ -12,6 +13,7 @@ import pytest
 import torch
 
 from attnscope.cli import main
+from benchmarks.measure import choices
 from benchmarks.models import write_gpt2, write_text
 
 ROOT = Path(__file__).parent.parent
@@ -108,3 +110,13 @@ def test_every_benchmark_is_described() -> None:
     commands = {path.name for path in BENCHMARKS.glob("*.py") if "__main__" in path.read_text()} - {"stages.py"}
     described = (BENCHMARKS / "README.md").read_text()
     assert {name for name in commands if f"benchmarks/{name}" not in described} == set()
+
+
+def test_names_may_be_left_out_for_all(capsys: pytest.CaptureFixture[str]) -> None:
+    parser = argparse.ArgumentParser()
+    choices(parser, "what", ["quick", "slow"])
+    assert parser.parse_args([]).what == []
+    assert parser.parse_args(["slow", "quick"]).what == ["slow", "quick"]
+    with pytest.raises(SystemExit):
+        parser.parse_args(["slow", "fast"])
+    assert "'fast' is not one of quick, slow" in capsys.readouterr().err
