@@ -66,13 +66,14 @@ class WeightStore:
             ModelError: Weights cannot be read.
         """
         with self._reading() as begin:
+            pending = [begin(None), begin(first) if first < count else None]
             try:
-                pending = [begin(first) if first < count else None, begin(None)]
-                if pending[-1] is not None and meanwhile is not None:
+                if pending[0] is not None and meanwhile is not None:
                     meanwhile()
-                self._fill(None, pending.pop())
+                self._fill(None, pending.pop(0))
                 yield self._in_turn(range(first, count), begin, pending.pop())  # a name would hold the block
             finally:
+                pending.clear()
                 self._drop(range(count))
 
     @contextmanager
@@ -104,7 +105,7 @@ class WeightStore:
         def parameters(piece: BlockIndex) -> dict[str, Tensor]:
             found: dict[str, Tensor] = {}
             with one_openmp_thread():  # a second team of threads, on the cores of the first, slows both by half
-                for name, tensor in read(piece) if read is not None else ():
+                for name, tensor in read(piece) if read is not None and not stop.is_set() else ():
                     if stop.is_set():
                         break  # nothing waits for it any more
                     found[name] = tensor

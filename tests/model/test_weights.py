@@ -205,6 +205,44 @@ def test_a_thread_that_nobody_waits_for_any_more_stops_at_the_next_tensor(tmp_pa
     assert readers() == []
 
 
+def test_the_embedding_is_read_first_and_nothing_after_an_error(tmp_path: Path) -> None:
+    stack, begun = opened(written(tmp_path)), list[int | None]()
+    original = stack.weights._read
+    assert original is not None
+    interrupted = threading.Event()
+
+    def noted(piece: int | None) -> Iterator[tuple[str, Tensor]]:
+        begun.append(piece)
+        assert interrupted.wait(10)
+        yield from original(piece)
+
+    def interrupt() -> None:
+        while not begun:
+            sleep(0.001)
+        interrupted.set()
+        raise KeyboardInterrupt
+
+    stack.weights._read = noted
+    with pytest.raises(KeyboardInterrupt), stack.weights.in_order(2, meanwhile=interrupt):
+        pass
+    assert begun == [None]
+
+
+def test_an_error_holds_no_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = counting(monkeypatch)
+    stack = opened(written(tmp_path))
+
+    def fail() -> None:
+        while not any(name.startswith("blocks.0") for name, _ in found):
+            sleep(0.001)
+        raise RuntimeError
+
+    with pytest.raises(RuntimeError) as held, stack.weights.in_order(2, meanwhile=fail):
+        pass
+    assert [name for name, one in found if name.startswith("blocks.") and not one.expired()] == []
+    assert held.traceback
+
+
 def test_torch_has_as_many_threads_as_before(tmp_path: Path) -> None:
     def of_a_new_thread() -> list[int]:
         found: list[int] = []

@@ -50,14 +50,16 @@ class Arena:
     def _another(self, least: int) -> Tensor:
         """Return a chunk of so many float32s at least: a used one of up to twice the size, else a new one.
 
-        A new one takes the place of those that are free, so that chunks of sizes that are no longer needed do not stay.
+        A new one that will be kept takes the place of those that are free, so that sizes that are no longer needed do
+        not stay.
         """
         size = -(-least // CHUNK) * 4 * CHUNK
         if fitting := [pages for pages in self._free if size <= len(pages) <= 2 * size]:
             pages = min(fitting, key=len)
             self._free.remove(pages)
         else:
-            self._free.clear()
+            if size <= _KEPT:
+                self._free.clear()
             pages = map_memory(size)
         whole: np.ndarray[Any, np.dtype[np.float32]] = np.frombuffer(pages, dtype=np.float32)
         if size <= _KEPT:
