@@ -21,11 +21,15 @@ class HeadRanking:
     """The values by which `auto` ranks heads.
 
     Attributes:
-        measure: Name of the value, in words.
+        said: What is said of the head with the largest value; `{}` stands for the value.
+        mean: What is said of the layer whose heads have the largest on average.
+        none: What is said of the first head, where every value is 0.
         values: The value of every head, (layers, heads).
     """
 
-    measure: str
+    said: str
+    mean: str
+    none: str
     values: Tensor
 
 
@@ -75,8 +79,9 @@ class RankingRecorders:
         if self._keys is not None:
             wanted = self._keys[:, None].float()
             values = torch.stack([(one.compute() * wanted).sum((0, 2)) for one in self._columns]) / count
-            said = "these rows" if self._named else "all words"
-            return HeadRanking(f"most weight from {said} on these columns", values.cpu())
+            weight = f"weight from {'these rows' if self._named else 'all words'} on these columns"
+            mean = f"the layer with the most {weight} ({{}} on average over these heads)"
+            return HeadRanking(f"most {weight} ({{}})", mean, f"the first, as none has {weight}", values.cpu())
         found = []
         for some, every in self._offsets:
             rows, all_rows = (
@@ -89,9 +94,11 @@ class RankingRecorders:
                 for one in (some, every)
             )
             found.append(content_weight(rows, all_rows))
-        said = "weights of these rows" if self._named else "weights"
-        values = torch.from_numpy(np.nan_to_num(np.stack(found)))
-        return HeadRanking(f"{said} on other words that distance explains least", values)
+        where = "in these rows, " if self._named else ""
+        said = f"{where}its weights depend most on content (score {{}})"
+        mean = f"{where}the weights of its heads depend most on content (mean score {{}})"
+        none = f"the first, as {where}no weights depend on content"
+        return HeadRanking(said, mean, none, torch.from_numpy(np.nan_to_num(np.stack(found))))
 
 
 def _at(places: Sequence[Sequence[int]], like: Tensor) -> Tensor:
@@ -126,23 +133,22 @@ def choose_heads(
         best = values.amax(1) if heads.word == "auto" else values.mean(1)  # (layers,)
         all_layers = [int(best.argmax())]
         one = heads.word == "mean" or len(all_heads) == 1  # otherwise the value belongs to several heads
-        over = f"layer chosen automatically: {ranking.measure}, {float(best.max()):.2f} over these heads"
-        reason = _auto(ranking, best.max()) if one else over
+        reason = _auto(ranking.said if one else ranking.mean, ranking, best.max())
     units = []
     for layer in all_layers:
         if heads.word == "mean":
             units.append(HeadSelection((layer,), tuple(all_heads), mean_head=True, chosen=reason))
         elif heads.word == "auto" and ranking is not None:
             head = int(ranking.values[layer].argmax())
-            units.append(HeadSelection((layer,), (head,), chosen=_auto(ranking, ranking.values[layer, head])))
+            reason = _auto(ranking.said, ranking, ranking.values[layer, head])
+            units.append(HeadSelection((layer,), (head,), chosen=reason))
         else:
             units += [HeadSelection((layer,), (head,), chosen=reason) for head in all_heads]
     return units
 
 
-def _auto(ranking: HeadRanking, value: Tensor) -> str:
-    measure = ranking.measure if value else f"the first, as none has {ranking.measure.removeprefix('most ')}"
-    return f"chosen automatically: {measure} ({float(value):.2f})"
+def _auto(said: str, ranking: HeadRanking, value: Tensor) -> str:
+    return f"chosen automatically: {said.format(f'{float(value):.2f}') if value else ranking.none}"
 
 
 def _over_mean_layer(
@@ -152,6 +158,6 @@ def _over_mean_layer(
         return [HeadSelection(layers, tuple(heads), mean_layer=True, mean_head=True)]
     if pick.word == "auto" and ranking is not None:
         best = ranking.values.mean(0)  # (heads,)
-        reason = _auto(ranking, best.max())
+        reason = _auto(ranking.said, ranking, best.max())
         return [HeadSelection(layers, (int(best.argmax()),), mean_layer=True, chosen=reason)]
     return [HeadSelection(layers, (head,), mean_layer=True) for head in heads]

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from attnscope.engines.transformers.opening import LiveModel
     from attnscope.pipeline import Session
 
-_LABEL = 30  # longest text, in characters, that is used as its own label
 _OF_REPORTS = ("layer", "head", "query", "key", "stages", "tolerance", "relative")
 _AXES = (
     "text",
@@ -118,13 +117,13 @@ def compare_sides(
     from attnscope.comparison.runs import compare_runs, side_of
 
     runs = []
-    for number, (values, side) in enumerate(sides):
+    for values, side in sides:
         run = RunConfig(**{**run_values(side), **values, "texts": texts_of(side["text"], side)})
-        label = session.source(run).name if axis == "model" else _label(axis, side[axis])
-        runs.append((label if len(label) <= _LABEL or axis != "text" else f"text {number}", placed(session, run, side)))
+        value = session.source(run).name if axis == "model" else _label(axis, side[axis])
+        runs.append((value, placed(session, run, side)))
     key = runs[0][1].key
-    whole = [(label, side_of(axis, run)) for label, run in runs]
-    return CompareResult(compare_runs(axis, whole, key, None, session.progress, _verdict(options), session))
+    whole = [(value, side_of(axis, run)) for value, run in runs]
+    return CompareResult(compare_runs(axis, whole, key, session.progress, _verdict(options), session))
 
 
 def compare_reports(reports: Sequence[Any], options: Mapping[str, Any]) -> CompareResult:

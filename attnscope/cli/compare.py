@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from attnscope.config import RunConfig, TextInput
     from attnscope.report.compare import Comparison
 
-_LONGEST = 30  # longest text, in characters, that is used as its own label
-
 EXAMPLES = """
 attnscope compare "The bank by the river"
 attnscope compare "The bank by the river" --mask own --mask own+window:2 --what-if same-scores
@@ -115,7 +113,8 @@ def compare(
 
     Repeat one option, or the text, to compare its values; the first is the reference. By default, compares the causal
     with the bidirectional mask. Two saved reports (.json) are compared without a model; --layer, --head, --query,
-    --key and --stage select from what they hold.
+    --key and --stage select from what they hold. Tables of texts over 64 tokens show maps; of selected rows, and of two
+    texts, they show the rows and columns where most weight moves.
     """
     from attnscope.cli.deliver import check_output, deliver, is_table, put
 
@@ -223,11 +222,10 @@ def _run(
         source = side.pop("source")
         if source not in texts:
             texts[source] = read_texts(source, quiet=show.quiet)
-        label = value if len(value) <= _LONGEST or axis != "text" else f"text {len(runs)}"
-        runs.append((label, side_of(axis, run_config(texts[source], **side, window=window, pool=pool))))
+        runs.append((value, side_of(axis, run_config(texts[source], **side, window=window, pool=pool))))
 
     with progress(quiet=show.quiet) as on_progress:
-        return compare_runs(axis, runs, selection.key, window, on_progress, tolerance)
+        return compare_runs(axis, runs, selection.key, on_progress, tolerance)
 
 
 def _axis(given: dict[str, Any]) -> tuple[str, list[str]]:

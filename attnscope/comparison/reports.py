@@ -25,6 +25,7 @@ def compare_sides(
     shown_keys: Sequence[Sequence[int] | None] | None = None,
     tolerance: Tolerance | None = None,
     stages: Sequence[str] = STAGES,
+    named: Sequence[str] = (),
 ) -> Comparison:
     """Compare every side with the first.
 
@@ -35,6 +36,7 @@ def compare_sides(
             all of every text.
         tolerance: What may differ; None for no verdict.
         stages: Stages whose worst cells are looked for.
+        named: See Comparison.
 
     Raises:
         AttnscopeError: A side lacks a text, a layer and head, or the weights or maps that it needs, or texts are too
@@ -55,7 +57,8 @@ def compare_sides(
             unmatched += text.unmatched()
         changes.append(change)
     notes |= dict.fromkeys(_notes(changes))
-    return Comparison(axis, list(sides), changes, list(notes), judge.verdict(unmatched) if tolerance else None)
+    verdict = judge.verdict(unmatched) if tolerance else None
+    return Comparison(axis, list(sides), changes, list(notes), verdict, list(named))
 
 
 def _texts(axis: str, first: Side, second: Side) -> "list[_Text]":
@@ -427,10 +430,7 @@ def _pair(stage: str, one: _AlignedSide, other: _AlignedSide) -> MatrixPair:
 
 
 def _notes(changes: Sequence[Change]) -> list[str]:
-    """Return what a reader must know of maps, and of tokens without counterpart."""
-    heads = [head for change in changes for head in change.heads]
-    if any(head.mass is not None for head in heads):
-        return ["maps replace the matrices; --query ROWS compares those rows cell by cell"]
-    if not any(head.only_first or head.only_second for head in heads):
+    """Return what a reader must know of tokens without counterpart."""
+    if not any(head.only_first or head.only_second for change in changes for head in change.heads):
         return []
     return ["the weight of a token that only one side has counts as moved"]

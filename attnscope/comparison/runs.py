@@ -20,13 +20,14 @@ from attnscope.selection import parse_indices, parse_positions
 from attnscope.system.escape import as_unicode
 
 _CAP = 4 << 30
+_LONGEST = 30  # longest text, in characters, that is used as its own label
+_ROWS = 1024  # rows that are compared for a table, of which it shows those where most weight moves
 
 
 def compare_runs(
     axis: str,
     runs: Sequence[tuple[str, RunConfig]],
     key: Positions | None,
-    window: int | None,
     progress: ProgressCallback | None = None,
     tolerance: Tolerance | None = None,
     session: Session | None = None,
@@ -38,9 +39,8 @@ def compare_runs(
 
     Args:
         axis: What differs between the runs.
-        runs: Label and run of every side; each keeps every column.
-        key: Columns of the difference that are shown, as typed; None for all, or the first `window`.
-        window: See config.RunConfig.
+        runs: Value of what differs, and run, of every side; each keeps every column.
+        key: Columns of the difference that are shown, as typed; None for all.
         progress: See pipeline.inspect.
         tolerance: What may differ; None for no verdict.
         session: Models that are open already.
@@ -60,27 +60,42 @@ def compare_runs(
             kept = {name: numbers for name, numbers in chosen.items() if getattr(run, name) == "auto"}
             report = inspect(msgspec.structs.replace(run, **kept), session=session)
             reports[number] = _same_heads(axis, report, reports[leader]) if kept else report
-    sides = [Side(as_unicode(label), reports[number]) for number, (label, _) in enumerate(runs)]
-    return compare_sides(axis, sides, _shown(sides[0].report, key, window), tolerance, asked)
+    labels = _labels(axis, [as_unicode(value) for value, _ in runs])
+    sides = [Side(label, reports[number]) for number, label in enumerate(labels)]
+    named = _named(runs[0][1].query, key)
+    return compare_sides(axis, sides, _shown(sides[0].report, key), tolerance, asked, named)
 
 
-def _shown(report: Report, key: Positions | None, window: int | None) -> list[list[int] | None]:
-    """Return, for every text, the columns that the difference shows; None for all."""
-    shown: list[list[int] | None] = []
-    for text in report.texts:
-        if key is not None:
-            texts = (text.text, text.pair) if text.context is None else (None,)
-            shown.append(parse_positions(key, text.sources, texts, "--key"))
-        else:
-            shown.append(None if window is None or len(text.sources) <= window else list(range(window)))
-    return shown
+def _labels(axis: str, values: Sequence[str]) -> list[str]:
+    """Name the sides by what differs, and by a number where that is the same, or where a text is long."""
+    if axis == "text" and (max(map(len, values)) > _LONGEST or len(set(values)) < len(values)):
+        return [f"text {number}" for number in range(len(values))]
+    return [
+        f"{value} ({values[: number + 1].count(value)})" if values.count(value) > 1 else value
+        for number, value in enumerate(values)
+    ]
+
+
+def _named(query: Positions | None, key: Positions | None) -> list[str]:
+    """Return which of rows and columns the user selected."""
+    return [name for name, typed in (("query", query), ("key", key)) if typed is not None]
+
+
+def _shown(report: Report, key: Positions | None) -> list[list[int] | None]:
+    """Return, for every text, the columns that the difference has; None for all."""
+    if key is None:
+        return [None] * len(report.texts)
+    texts = [(text, (text.text, text.pair) if text.context is None else (None,)) for text in report.texts]
+    return [parse_positions(key, text.sources, words, "--key") for text, words in texts]
 
 
 def side_of(axis: str, run: RunConfig) -> RunConfig:
     """Return one side's run: every column, whichever are shown; or a map, where it has one and no cell was named."""
     maps = axis != "text" and run.query is None and run.key is None
     maps = maps and (run.window is not None or run.pool is not None)
-    return msgspec.structs.replace(run, key=None if maps else "0:", auto_key=run.key)
+    if maps:
+        return run
+    return msgspec.structs.replace(run, key="0:", auto_key=run.key, window=None if run.window is None else _ROWS)
 
 
 def _with_weights(run: RunConfig) -> RunConfig:
@@ -170,11 +185,14 @@ def compare_reports(
         UsageError: A report does not hold what was selected.
     """
     wanted = wanted or Wanted()
-    sides = [Side(name, _narrowed(name, report, wanted)) for name, report in reports]
-    shown = _shown(sides[0].report, wanted.key, None)
+    labels = _labels("report", [name for name, _ in reports])
+    narrowed = [_narrowed(name, report, wanted) for name, report in reports]
+    sides = [Side(label, report) for label, report in zip(labels, narrowed, strict=True)]
+    shown = _shown(sides[0].report, wanted.key)
     for text, keys in zip(sides[0].report.texts, shown, strict=True):
         _check_saved(keys or [], text.keys, "key", sides[0].label)
-    return compare_sides("report", sides, shown, tolerance, wanted.stages or STAGES)
+    named = _named(wanted.query, wanted.key)
+    return compare_sides("report", sides, shown, tolerance, wanted.stages or STAGES, named)
 
 
 def read_report(path: Path) -> Report:

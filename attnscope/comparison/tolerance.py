@@ -1,5 +1,6 @@
 """Hold pairs of matrices against a tolerance, cell by cell. NumPy on plain data."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -135,16 +136,21 @@ def what(verdict: Verdict, cell: Cell) -> str:
     values = " against ".join("masked" if value is None else f"{value:.9g}" for value in (cell.first, cell.second))
     if cell.difference is None:
         return f"{values}, which fails at any tolerance"
-    relative = f" --relative {verdict.relative:g}" if verdict.relative else ""
-    return f"{values}: the difference {cell.difference:.6g} exceeds --tolerance {verdict.absolute:g}{relative}"
+    relative = f" --relative {_typed(verdict.relative)}" if verdict.relative else ""
+    return f"{values}: the difference {cell.difference:.6g} exceeds --tolerance {_typed(verdict.absolute)}{relative}"
 
 
 def allowed(verdict: Verdict) -> str:
-    """Say what a tolerance allows, such as `1e-05 + 0.001·|first|`."""
+    """Say what a tolerance allows, such as `1e-5 + 0.001·|first|`."""
     if not verdict.relative:
-        return f"{verdict.absolute:g}"
-    absolute = f"{verdict.absolute:g} + " if verdict.absolute else ""
-    return f"{absolute}{verdict.relative:g}·|first|"
+        return _typed(verdict.absolute)
+    absolute = f"{_typed(verdict.absolute)} + " if verdict.absolute else ""
+    return f"{absolute}{_typed(verdict.relative)}·|first|"
+
+
+def _typed(number: float) -> str:
+    """Write a number as one types it: `1e-5`, not `1e-05`."""
+    return re.sub(r"e([-+])0", r"e\1", f"{number:g}")
 
 
 def conclusion(comparison: Comparison, verdict: Verdict) -> str:

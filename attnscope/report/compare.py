@@ -177,6 +177,8 @@ class Comparison(msgspec.Struct, frozen=True):
         changes: One entry per side after the first.
         notes: Remarks for the reader, such as what was left out, and how to see it.
         verdict: Verdict under `--tolerance` and `--relative`; None without them.
+        named: Which of `query` and `key` the user selected: screens show all of what is selected, and of long texts
+            otherwise the rows and columns where most weight moves.
         schema: Name and version of this format.
     """
 
@@ -185,4 +187,5 @@ class Comparison(msgspec.Struct, frozen=True):
     changes: list[Change]
     notes: list[str] = []
     verdict: Verdict | None = None
+    named: list[str] = []
     schema: str = COMPARE_SCHEMA

@@ -93,7 +93,7 @@ def test_a_saved_report_is_loaded_to_the_last_bit(report, tmp_path):
 def test_a_repl_shows_the_tables(report, monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", "80")
     one = attnscope.inspect(TEXT)
-    assert main(["run", TEXT, "--color", "never"]) == 0
+    assert main(["run", TEXT, "--color", "never", "--stage", "scores,masked,weights"]) == 0
     screen, shown, shown_all = capsys.readouterr().out, repr(one), repr(report)
     assert shown == screen[: screen.index("\nmore ")].rstrip("\n")  # which options show more is the command's affair
     assert "--" not in shown + repr(attnscope.compare(TEXT)) + repr(attnscope.explain(TEXT, query=1))

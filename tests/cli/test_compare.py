@@ -3,6 +3,7 @@
 import json
 import re
 
+import numpy as np
 import pytest
 
 from attnscope.cli import main
@@ -20,8 +21,8 @@ def run(capsys, *argv):
 def test_without_any_side_the_two_masks_are_compared(capsys):
     code, out, _ = run(capsys, TEXT, *STACK)
     assert code == 0
-    assert "compare  mask: causal → bidirectional" in out
-    assert "what if  stack" in out
+    assert "mask     causal in every layer; the model's own is bidirectional\n" in out
+    assert "compare  mask: causal → bidirectional\n" in out
     assert "bidirectional − causal" in out
 
 
@@ -104,11 +105,11 @@ def test_both_engines_say_the_same(capsys):
     sides = ["--engine", "native", "--engine", "transformers"]
     code, out, err = run(capsys, TEXT, "--model", "riverbank", *sides, "--head", "all", "--tolerance", "5e-5")
     assert (code, err) == (0, "")
-    assert out.startswith("verdict  passed: 300 cells of 4 heads agree within 5e-05\nscores   ")
+    assert out.startswith("verdict  passed: 300 cells of 4 heads agree within 5e-5\nscores   ")
     code, out, err = run(capsys, TEXT, "--model", "riverbank", *sides, "--tolerance", "5e-5", "--format", "table")
     assert (code, err) == (0, "")
     assert "compare  engine: native → transformers" in out
-    assert "verdict  passed: 75 cells of 1 head agree within 5e-05" in out
+    assert "verdict  passed: 75 cells of 1 head agree within 5e-5" in out
 
 
 @pytest.mark.parametrize("shown", [[], ["--format", "heat"], ["--output", "a.svg"], ["--output", "a.txt"]])
@@ -196,7 +197,7 @@ def test_saved_reports_and_the_tolerance_of_a_check(capsys, tmp_path):
     code, out, err = run(capsys, *paths, "--relative", "1e-3", "--tolerance", "1e-9")
     assert code == 1
     assert out.startswith("verdict  FAILED: ")
-    assert "30 of 75 cells of 1 head do not agree within 1e-09 + 0.001·|first|" in " ".join(out.split())
+    assert "30 of 75 cells of 1 head do not agree within 1e-9 + 0.001·|first|" in " ".join(out.split())
     said = "masked 10 of 25 cells differ more; largest difference (masked on one side): text 0, L0H0, query 0"
     assert said in " ".join(out.split())
     assert "what moved" not in out
@@ -286,16 +287,17 @@ def test_a_map_that_was_asked_for_is_shown_for_each_side(capsys, options, matric
     out = " ".join(out.split())
     assert (code, err) == (0, "")
     assert "values pooled" in out
-    assert out.count("3 × 3 map of token runs") == 2
+    said = "note the matrices are drawn as a 3 × 3 map of token runs"
+    assert out.count("3 × 3 map of token runs") == 2 + out.count(said)
     assert ("difference" in out) == matrices
-    assert ("note maps replace the matrices; --query ROWS" in out) == (not matrices)
+    assert (said in out) == (not matrices)
 
 
 def test_a_text_that_is_too_long_to_print_is_compared_through_maps(capsys):
     long = " ".join(f"w{i % 17}" for i in range(200))
     code, out, err = run(capsys, long, *STACK, "--layer", "0", "--head", "1")
     assert (code, err) == (0, "")
-    assert out.count("64 × 64 map of token runs") == 2
+    assert out.count("64 × 64 map of token runs") == 3  # two, and the note that says why
     assert "what moved  sources whose total weight changes most" in out
     code, out, _ = run(capsys, long, *STACK, "--layer", "0", "--head", "1", "--tolerance", "1e-6")
     assert code == 1
@@ -307,6 +309,96 @@ def test_two_long_texts_are_compared_row_by_row(capsys):
     texts = [" ".join(f"w{i % n}" for i in range(count)) for n, count in ((17, 80), (13, 60))]
     code, out, err = run(capsys, *texts, *STACK, "--layer", "0", "--head", "0")
     assert (code, err, "a map of" in out) == (0, "", False)
+
+
+def _weights(comparison, side):
+    (head,) = comparison["sides"][side]["report"]["texts"][0]["heads"]
+    return np.array(head["stages"]["weights"], dtype=float)
+
+
+def _difference(out):
+    """Rows and columns of the printed difference, with its cells."""
+    rows, columns = {}, []
+    for line in out.split("  difference\n")[1].split("what moved")[0].splitlines():
+        if line.startswith("query ↓"):
+            columns += line.split("↓")[1].split()
+        elif re.match(r" *\d+ w", line):
+            position, _, *cells = line.replace("−", "-").split()
+            rows.setdefault(int(position), []).extend(map(float, cells))
+    return rows, list(map(int, columns))
+
+
+@pytest.mark.parametrize(
+    ("sides", "rows"),
+    [
+        (["--mask", "own", "--mask", "window:8", "--query", "-1"], 1),
+        (["--mask", "own", "--mask", "window:8", "--query", "40:60"], 20),
+        (["OTHER"], 10),
+        (["OTHER", "--query", "70,80"], 2),
+    ],
+)
+def test_of_long_texts_the_rows_and_columns_are_shown_where_most_moves(monkeypatch, capsys, sides, rows):
+    """The first 64 columns were shown, whatever moved."""
+    monkeypatch.setenv("COLUMNS", "80")
+    words = [f"w{i % 13}" for i in range(90)]
+    other = [*words[:50], "changed", *words[51:]]
+    args = [
+        " ".join(words),
+        *(" ".join(other) if one == "OTHER" else one for one in sides),
+        *STACK,
+        "-l",
+        "1",
+        "-H",
+        "0",
+    ]
+    code, out, err = run(capsys, *args)
+    assert (code, err) == (0, "")
+    found = json.loads(run(capsys, *args, "--json")[1])
+    moved = _weights(found, 1) - _weights(found, 0)
+    queries = found["sides"][0]["report"]["texts"][0]["queries"]
+    shown, columns = _difference(out.replace("w11│changed", "w11"))
+    assert (len(shown), len(columns)) == (rows, 10)
+    at = [queries.index(row) for row in shown]
+    assert np.allclose(np.array(list(shown.values())), moved[at][:, columns], atol=0.0051)
+    if rows < len(queries):
+        left = np.delete(np.abs(moved).sum(1), at)
+        assert np.abs(moved).sum(1)[at].min() >= left.max()
+    by_column = np.abs(moved[at]).sum(0)
+    assert by_column[columns].min() >= np.delete(by_column, columns).max()
+    said = " ".join(out.split())
+    assert "10 of 90 columns, where most weight moves" in said
+    assert ("10 of 90 rows and 10 of 90 columns" in said) == (rows < len(queries))
+    assert "--key 0:90" in said
+    whole = run(capsys, *args, "--key", "0:90")[1]
+    assert "where most weight moves" not in whole or "of 90 columns" not in whole
+
+
+def test_sides_with_the_same_name_are_numbered(capsys):
+    assert "mask: own (1) → own (2)" in run(capsys, TEXT, *STACK, "--mask", "own", "--mask", "own")[1]
+    assert "text: text 0 → text 1" in run(capsys, TEXT, TEXT, *STACK)[1]
+    out = run(capsys, "a bank", "a bank by the old mill near the river", *STACK)[1]
+    assert "text: text 0 → text 1" in out
+    assert re.findall(r"^text \d .* tokens", out, re.MULTILINE) == [
+        "text 0   a bank · 2 tokens",
+        "text 1   a bank by the old mill near the river · 9 tokens",
+    ]
+
+
+def test_sides_under_which_tokens_are_hidden_say_so(capsys):
+    out = run(capsys, TEXT, *STACK, "--hide", "The")[1]
+    assert "compare  nothing hidden → The hidden" in out
+    assert "The hidden − nothing hidden" in out
+
+
+@pytest.mark.parametrize(("other", "named"), [("The size was minute.", "1 took│size"), ("It took me one.", "│2 │me")])
+def test_the_legend_of_a_heat_map_names_the_tokens_of_both_texts(capsys, other, named):
+    out = run(capsys, "It took one minute.", other, *STACK, "--format", "heat", "--query", "0")[1]
+    assert named in " ".join(out.split("columns: ")[1].split("\n\n")[0].split())
+
+
+def test_a_text_that_is_truncated_is_said_to_be(minilm, capsys):
+    args = ["a river " * 300, *("--query", "0", "--model", str(minilm), "--truncate")]
+    assert "truncated" in run(capsys, *args)[1].split("what moved")[1]
 
 
 def test_names_of_reports_may_be_in_capitals(tmp_path, monkeypatch, capsys):

@@ -153,7 +153,7 @@ def test_quiet_leaves_data_alone(pipeline, capsys):
 
 def test_quiet_keeps_what_warns(capsys):
     assert main(["run", TEXT, "--quiet", "--mask", "window:2", "--what-if", "same-scores", "--stage", "none"]) == 0
-    assert capsys.readouterr().out.startswith("what if  same-scores: ")
+    assert capsys.readouterr().out.startswith("mask     window:2 in the softmax alone; the model's own")
 
 
 def test_a_quiet_check_is_its_table(capsys):

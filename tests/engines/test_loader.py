@@ -127,7 +127,7 @@ def test_random_weights_are_kept_or_refused(tmp_path: Path) -> None:
 
 def test_a_comparison_is_the_same(bert: RunConfig) -> None:
     sides = [(mask, replace(bert, mask=mask, key="0:")) for mask in ("own", "causal")]
-    expected = compare_runs("mask", sides, None, None)
+    expected = compare_runs("mask", sides, None)
     with pytest.warns(UserWarning, match=AGAIN) as said:
         found = compare_runs("mask", [(mask, tight(run)) for mask, run in sides], None, None)
     assert len(said) == 1

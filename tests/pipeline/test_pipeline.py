@@ -38,7 +38,7 @@ def test_a_real_bert_reads_bank_from_river(minilm):
     assert words[text.heads[0].top.keys[words.index("bank"), 0]] == "river"
 
 
-BY_CONTENT = "weights on other words that distance explains least"
+BY_CONTENT = "chosen automatically: its weights depend most on content (score {:.2f})"
 
 
 def beyond_distance(weights, words):
@@ -59,17 +59,18 @@ def test_auto_takes_the_head_whose_weights_depend_most_on_content(minilm):
     assert best != (0, 2), "which looks at the token before, whatever that is"
     (chosen,) = run(model=str(minilm)).texts[0].heads
     assert (chosen.layer, chosen.head) == best
-    assert chosen.chosen == f"chosen automatically: {BY_CONTENT} ({mass[best]:.2f})"
+    assert chosen.chosen == BY_CONTENT.format(mass[best])
     (within,) = run(model=str(minilm), layer="3").texts[0].heads
     assert (within.layer, within.head) == max((at for at in mass if at[0] == 3), key=lambda at: mass[at])
     assert len(run(model=str(minilm), head="all").texts[0].heads) == 12
     (named,) = run(model=str(minilm), head="4").texts[0].heads
     assert named.layer == max(range(6), key=lambda layer: mass[layer, 4])
-    assert named.chosen == f"chosen automatically: {BY_CONTENT} ({mass[named.layer, 4]:.2f})"
+    assert named.chosen == BY_CONTENT.format(mass[named.layer, 4])
     over = {layer: float(np.mean([mass[layer, head] for head in (0, 4)])) for layer in range(6)}
     two = run(model=str(minilm), head="0,4").texts[0].heads
     assert {head.layer for head in two} == {max(over, key=lambda layer: over[layer])}
-    said = f"layer chosen automatically: {BY_CONTENT}, {max(over.values()):.2f} over these heads"
+    mean = f"(mean score {max(over.values()):.2f})"
+    said = f"chosen automatically: the weights of its heads depend most on content {mean}"
     assert [head.chosen for head in two] == [said, said], "the head was not chosen, and the figure is not its own"
     assert run(model=str(minilm), layer="2", head="0,4").texts[0].heads[0].chosen is None
     assert [h.layer for h in run(model=str(minilm), layer="all").texts[0].heads] == list(range(6))
@@ -77,8 +78,8 @@ def test_auto_takes_the_head_whose_weights_depend_most_on_content(minilm):
 
 def test_auto_says_so_where_it_has_nothing_to_choose_by(minilm):
     (chosen,) = run("bank", model=str(minilm)).texts[0].heads  # no other word
-    said = f"the first, as none has {BY_CONTENT.removeprefix('most ')} (0.00)"
-    assert ((chosen.layer, chosen.head), chosen.chosen) == ((0, 0), f"chosen automatically: {said}")
+    said = "chosen automatically: the first, as no weights depend on content"
+    assert ((chosen.layer, chosen.head), chosen.chosen) == ((0, 0), said)
 
 
 def test_auto_answers_the_question_that_was_asked(minilm):
@@ -100,7 +101,7 @@ def test_auto_answers_the_question_of_a_comparison():
     """Every column is kept of both sides, whichever are shown."""
     asked = RunConfig((TextInput("The bank by the river"),), model="riverbank", query="river", key="bank")
     sides = [(mask, side_of("mask", msgspec.structs.replace(asked, mask=mask))) for mask in ("own", "causal")]
-    (change,) = compare_runs("mask", sides, "bank", None).changes
+    (change,) = compare_runs("mask", sides, "bank").changes
     every = heads(run("The bank by the river", model="riverbank", layer="all", head="all"))
     best = max(every, key=lambda at: every[at].stages["weights"][4, 1])
     assert [head.first for head in change.heads] == [f"L{best[0]}H{best[1]}"]

@@ -310,19 +310,24 @@ def named_units(
 
 @dataclass(frozen=True)
 class _Ranking:
-    """What `auto` ranks heads by: how it is said, and (layers, heads) of it."""
+    """What `auto` ranks heads by: how that is said of a head, of a layer and where all is 0; (layers, heads) of it."""
 
-    measure: str
+    said: str
+    mean: str
+    none: str
     of: Number
 
     @property
     def form(self) -> "re.Pattern[str]":
-        none = f"the first, as none has {self.measure.removeprefix('most ')}"
-        return re.compile(rf"chosen automatically: (?:{self.measure}|{none}(?= \(0\.00\))) \((\d\.\d\d)\)")
+        return self._pattern(self.said)
 
     @property
     def form_over_heads(self) -> "re.Pattern[str]":
-        return re.compile(rf"layer chosen automatically: {self.measure}, (\d\.\d\d) over these heads")
+        return self._pattern(self.mean)
+
+    def _pattern(self, said: str) -> "re.Pattern[str]":
+        number = re.escape(said).replace("NUMBER", r"(\d\.\d\d)")
+        return re.compile(rf"chosen automatically: (?:{number}|{re.escape(self.none)})")
 
 
 def _ranking(call: Call, by_text: list[list[Attention]], texts: list[Text]) -> _Ranking:
@@ -335,9 +340,13 @@ def _ranking(call: Call, by_text: list[list[Attention]], texts: list[Text]) -> _
     ]
     of = Number(np.array([one.value for one in found]), np.array([one.slack for one in found]))
     if keys is not None:
-        return _Ranking(f"most weight from {'these rows' if queries else 'all words'} on these columns", of)
-    rows = " of these rows" if queries else ""
-    return _Ranking(f"weights{rows} on other words that distance explains least", of)
+        weight = f"weight from {'these rows' if queries else 'all words'} on these columns"
+        mean = f"the layer with the most {weight} (NUMBER on average over these heads)"
+        return _Ranking(f"most {weight} (NUMBER)", mean, f"the first, as none has {weight}", of)
+    rows = "in these rows, " if queries else ""
+    mean = f"{rows}the weights of its heads depend most on content (mean score NUMBER)"
+    none = f"the first, as {rows}no weights depend on content"
+    return _Ranking(f"{rows}its weights depend most on content (score NUMBER)", mean, none, of)
 
 
 def _named(typed: str | None, texts: list[Text]) -> list[list[int]] | None:
@@ -389,7 +398,7 @@ def _chosen(shown: list[Json], over: Number, what: str, form: "re.Pattern[str]")
         raise Mismatch(f"auto: chose {what} {name} of {over.value}")
     for head in shown:
         match = form.fullmatch(head["chosen"] or "")
-        if not match or abs(float(match[1]) - over.value[name]) > 0.005 + 2 * over.slack.max():
+        if not match or abs(float(match[1] or 0) - over.value[name]) > 0.005 + 2 * over.slack.max():
             raise Mismatch(f"auto: says {head['chosen']} for {over.value[name]}")
     return name
 

@@ -30,7 +30,7 @@ def test_the_first_screen_of_a_real_model_is_short(minilm, monkeypatch, capsys, 
     header = shown.split("\n\n")[0].splitlines()
     assert [line.split()[0] for line in header] == ["model", "mask", "text"]
     assert list(read_tables(shown, 15)) == ["weights"]
-    assert "add --stage scores,masked,weights" in shown
+    assert "(--stage scores,masked,weights)" in shown
 
 
 def test_verbose_and_json_say_what_the_short_header_leaves_out(minilm, monkeypatch, capsys):
@@ -101,12 +101,39 @@ def test_small_contributors_are_listed_one_by_one_where_that_is_asked_for_or_the
     assert "more" not in contributors(draw(window, 120))
 
 
-@pytest.mark.parametrize(("count", "width", "stages"), [(15, 80, 1), (15, 250, 3), (8, 80, 3), (20, 120, 1)])
+@pytest.mark.parametrize(("count", "width", "stages"), [(15, 80, 1), (8, 250, 3), (6, 80, 3), (7, 80, 1)])
 def test_weights_stand_alone_where_all_matrices_fill_more_than_a_screen(count, width, stages):
     shown = draw(sized(count), width, brief=True)
     assert len(read_tables(shown, count)) == stages
-    assert ("scores and masked are not shown; add --stage scores,masked,weights" in shown) == (stages == 1)
+    assert ("not shown: scores, masked (--stage scores,masked,weights)" in shown) == (stages == 1)
     assert len(read_tables(draw(sized(count), width), count)) == 3
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 120, 160, 200])
+def test_no_screen_of_fifteen_tokens_or_fewer_is_long_at_any_width(width):
+    """Matrices and contributors were short each, but not together, and a wider or shorter screen could be longer."""
+    names = "the quick brown fox jumps over the lazy dog near the old river by night".split()
+    for count in range(1, 16):
+        made = report(text_report(tokens(names[:count]), allowed=causal))
+        shown = draw(made, width, brief=True)
+        assert "weights" in shown and "top contributors" in shown
+        assert len(shown.splitlines()) <= (50 if width > 60 else 57), count
+
+
+def test_percentages_are_the_same_numbers_and_stand_alone():
+    made = report(text_report(tokens([f"w{i}" for i in range(20)]), allowed=causal, stages=("weights",)))
+    shown = draw(made, 80)
+    assert "weights in %  softmax of masked; each row sums to 1; · is exactly zero" in " ".join(shown.split("\n"))
+    weights = made.texts[0].heads[0].stages["weights"]
+    rows = [line.split() for line in shown.split("query ↓")[1].split("\n\n")[0].splitlines()]
+    assert rows[0] == [str(i) for i in range(20)]
+    for r, (position, name, *cells) in enumerate(rows[1:21]):
+        assert (position, name) == (str(r), f"w{r}")
+        for cell, weight in zip(cells, weights[r], strict=True):
+            assert (cell == "·") == (weight == 0)
+            assert cell == "·" or abs(float(cell) - 100 * weight) <= 0.501
+    both = draw(report(text_report(tokens(words(20)), stages=("masked", "weights"))), 80)
+    assert "in %" not in both
 
 
 def test_weights_without_a_zero_before_the_point_are_the_same_numbers():

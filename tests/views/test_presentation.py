@@ -221,6 +221,10 @@ def test_a_number_or_role_of_every_head_is_in_the_parts():
                 assert np.float32(cell.strength) == np.float32(role["values"][layer][head])
 
 
+def _spans(value):
+    return (*value.text, *value.after) if isinstance(value, parts.OneLine) else value
+
+
 def test_untrusted_text_keeps_its_origin():
     hostile = "\x1b[2J<script>"
     made = report(text_report(tokens([hostile]), text=hostile), notes=[hostile])
@@ -228,7 +232,7 @@ def test_untrusted_text_keeps_its_origin():
     spans = [span for part in found if isinstance(part, parts.Paragraph) for span in part.spans]
     values = [value for part in of_kind(parts.Facts, found) for _, value in part.lines]
     for value in values:
-        spans += [span for item in value.items for span in item] if isinstance(value, parts.Flow) else value
+        spans += [span for item in value.items for span in item] if isinstance(value, parts.Flow) else _spans(value)
     carrying = [span for span in spans if hostile in span.text]
     assert len(carrying) == 2
     assert all(span.origin != "ours" for span in carrying)

@@ -178,12 +178,19 @@ def test_random_weights_are_named_over_everything_and_at_every_head(format):
     assert "random weights" not in draw(report(text), 80, format=format).lower()
 
 
-@pytest.mark.parametrize(("what_if", "said"), [("stack", "the whole model ran"), ("same-scores", "only the softmax")])
-def test_a_what_if_names_both_masks_and_what_it_changed(what_if, said):
-    shown = draw(report(sized(2).texts[0], own="causal", used="window:3", what_if=what_if), 120)
-    assert "window:3; the model's own is causal" in shown
-    assert f"{what_if}: " in shown
-    assert said in shown
+@pytest.mark.parametrize(
+    ("what_if", "said", "explained"),
+    [
+        ("stack", "in every layer", "stack: the whole model ran"),
+        ("same-scores", "in the softmax alone", "only the softmax changes"),
+    ],
+)
+def test_a_what_if_names_both_masks_and_what_it_changed(what_if, said, explained):
+    made = report(sized(2).texts[0], own="causal", used="window:3", what_if=what_if)
+    shown = draw(made, 120)
+    assert f"mask     window:3 {said}; the model's own is causal\n" in shown
+    assert explained not in shown
+    assert explained in draw(made, 120, verbose=True)
 
 
 def test_the_masked_title_holds_the_whole_arithmetic_where_scaled_is_not_shown():

@@ -37,6 +37,12 @@ def _put_gap(canvas: Canvas, _gap: parts.Gap) -> None:
     canvas.y += GAP
 
 
+def _put_most_detailed(canvas: Canvas, findings: parts.FirstFitting) -> None:
+    """Draw the first form: a figure has no end of the screen."""
+    for part in findings.forms[0]:
+        put_part(canvas, part)
+
+
 def _put_whole_names(_canvas: Canvas, _names: parts.WholeNames) -> None:
     """Draw nothing: the tables of a figure do not shorten names."""
 
@@ -61,4 +67,5 @@ LOWERINGS: dict[type, Callable[[Canvas, Any], None]] = {
     parts.StrongestHeads: put_strongest,
     parts.HeadNumbers: put_head_numbers,
     parts.Listed: put_listed,
+    parts.FirstFitting: _put_most_detailed,
 }

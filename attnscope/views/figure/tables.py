@@ -12,6 +12,7 @@ from attnscope.views.presentation.parts import (
     MostAttended,
     MovedSources,
     Moves,
+    OneLine,
     Paragraph,
     Ranking,
     StrongestHeads,
@@ -46,7 +47,13 @@ def put_facts(canvas: Canvas, facts: Facts) -> None:
     names = max([_NAMES, *(text_width(name, SMALL) + 8 for name, _ in facts.lines)])
     for name, value in facts.lines:
         canvas.text(MARGIN, canvas.y + SMALL * 1.05, ours(name, "dim"), size=SMALL)
-        canvas.paragraph(_joined(value) if isinstance(value, Flow) else value, x=MARGIN + names, size=SMALL)
+        canvas.paragraph(_whole(value), x=MARGIN + names, size=SMALL)
+
+
+def _whole(value: Spans | Flow | OneLine) -> Spans:
+    if isinstance(value, OneLine):
+        return *value.text, *value.after
+    return _joined(value) if isinstance(value, Flow) else value
 
 
 def _entry(axis: Axis, index: int) -> Spans:
@@ -71,7 +78,7 @@ def put_ranking(canvas: Canvas, ranking: Ranking) -> None:
             row.append(ours(MASKED if sources is None else NOTHING, "dim"))
         row += [()] * (len(rows[0]) - 1 - len(row))
         rest = ranking.rest[q]
-        rows.append([*row, () if rest is None else ours(f"{rest[0]} more: {rest[1]}", "dim")])
+        rows.append([*row, () if rest is None else ours(f"{rest[0]}: {rest[1]}", "dim")])
     canvas.table(rows, right=[False, *[False, *[True] * len(ranking.measures), False] * most, False], size=SMALL)
     said = {source.remark for row in ranking.rows for source in row or [] if source.remark}
     for mark, words in sorted(said):

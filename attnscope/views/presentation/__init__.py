@@ -9,9 +9,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Literal, Union, Unpack
 
 from attnscope.report import Explanation, Report
-from attnscope.views.presentation.parts import Facts, Flow, Gap, ViewPart
+from attnscope.views.presentation.parts import Facts, Gap, ViewPart
 from attnscope.views.presentation.settings import Detail, DisplaySettings
-from attnscope.views.presentation.spans import Spans
 
 if TYPE_CHECKING:
     from attnscope.report.ablation import Ablation, EffectSurvey
@@ -67,8 +66,8 @@ def _only_data(parts: Iterable[ViewPart]) -> Iterator[ViewPart]:
         yield part
 
 
-def _warns(value: Spans | Flow) -> bool:
-    return not isinstance(value, Flow) and any(span.look in ("warning", "alarm") for span in value)
+def _warns(value: object) -> bool:
+    return isinstance(value, tuple) and any(span.look in ("warning", "alarm") for span in value)
 
 
 def _present(

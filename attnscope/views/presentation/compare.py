@@ -10,8 +10,10 @@ from attnscope.comparison.tolerance import conclusion, worst_of_stage
 from attnscope.report import HeadReport, Matrix, TextReport, Token
 from attnscope.report.compare import Change, Comparison, HeadChange, Side
 from attnscope.report.run import selection_name
+from attnscope.selection import PRINTED
 from attnscope.views.presentation.axes import Axis, source_kind, token_axis
 from attnscope.views.presentation.header import (
+    WHAT_IF,
     more_options,
     notes,
     report_header,
@@ -39,7 +41,9 @@ from attnscope.views.presentation.settings import DisplaySettings
 from attnscope.views.presentation.spans import Span, Spans, ours, token_span, untrusted
 
 _PRINTED = 10  # number of heads that are printed, if there are more
+_FEW = 10  # number of rows, and of columns, that are shown of a text that is too long to print
 _NUMBERED = ("layer", "head")  # axes whose sides are labelled by a number, which alone says little
+_SAID_BY_SIDES = (*_NUMBERED, "hide")  # axes that the labels of the sides name
 _LEGEND = (
     "moved: share of the weight that moved (total variation) · JS: Jensen–Shannon divergence in bits"
     " · future: weight on later tokens"
@@ -72,9 +76,10 @@ def present_comparison(
             yield from _moved(sides, change, settings)
         for head in shown:
             yield Gap()
-            yield from _change(sides, head, settings, heat)
+            yield from _change(sides, head, comparison.named, settings, heat)
     yield Gap()
-    yield notes(comparison.notes)
+    of_texts = [note for side in comparison.sides for text in side.report.texts for note in text.notes]
+    yield notes(dict.fromkeys([*of_texts, *comparison.notes]))
     heads = [head for change in comparison.changes for head in change.heads]
     first = comparison.sides[0].report
     some = len({head.head for text in first.texts for head in text.heads}) < first.provenance.n_heads
@@ -88,11 +93,17 @@ def present_comparison(
 
 
 def _with_short_labels(comparison: Comparison) -> Comparison:
-    """Return a comparison whose sides are called by the ends of their paths, where these differ; `head 0` for a 0."""
+    """Return a comparison whose sides are called by the ends of their paths, where these differ; `head 0` for a 0.
+
+    Sides under which tokens are hidden are called `The hidden` and `nothing hidden`.
+    """
     if comparison.axis == "text":
         return comparison
-    kind = f"{comparison.axis} " if comparison.axis in _NUMBERED else ""
-    labels = [kind + short_path(side.label) for side in comparison.sides]
+    if comparison.axis == "hide":
+        labels = ["nothing hidden" if side.label == "none" else f"{side.label} hidden" for side in comparison.sides]
+    else:
+        kind = f"{comparison.axis} " if comparison.axis in _NUMBERED else ""
+        labels = [kind + short_path(side.label) for side in comparison.sides]
     if len(set(labels)) < len(labels):
         return comparison
     sides = [msgspec.structs.replace(side, label=label) for side, label in zip(comparison.sides, labels, strict=True)]
@@ -167,11 +178,11 @@ def _sides(comparison: Comparison, settings: DisplaySettings) -> Iterator[ViewPa
     labels = untrusted(comparison.sides[0].label)
     for n, side in enumerate(comparison.sides[1:]):
         labels += (Span(", " if n else " → "), *untrusted(side.label))
-    lines = [("compare", labels if comparison.axis in _NUMBERED else (Span(f"{comparison.axis}: "), *labels))]
+    said = labels if comparison.axis in _SAID_BY_SIDES else (Span(f"{comparison.axis}: "), *labels)
     used = {side.report.mask.what_if for side in comparison.sides} - {None}
     if used and first.mask.what_if is None:
-        lines.append(("what if", (Span(f"{used.pop()}; the model's own mask is "), *untrusted(first.mask.own))))
-    yield Facts(lines)
+        said += (Span(WHAT_IF.get(str(used.pop()), "")),)
+    yield Facts([("compare", said)])
     yield notes(_other_notes(comparison))
     for side in comparison.sides if comparison.axis == "text" else comparison.sides[:1]:
         for text in side.report.texts:
@@ -186,12 +197,14 @@ def _other_notes(comparison: Comparison) -> list[str]:
     return [f"{label}: {note}" for label, note in others if note not in said]
 
 
-def _change(sides: tuple[Side, Side], head: HeadChange, settings: DisplaySettings, heat: bool) -> Iterator[ViewPart]:
+def _change(
+    sides: tuple[Side, Side], head: HeadChange, named: Sequence[str], settings: DisplaySettings, heat: bool
+) -> Iterator[ViewPart]:
     reports = [side.report.texts[head.text] for side in sides]
     which = head.first if head.first == head.second else f"{head.first} → {head.second}"
     where = f"  text {head.text}" if len(sides[0].report.texts) > 1 else ""
-    named = zip(reports, (head.first, head.second), strict=True)
-    found = [h.chosen for text, name in named for h in text.heads if selection_name(h) == name]
+    heads = zip(reports, (head.first, head.second), strict=True)
+    found = [h.chosen for text, name in heads for h in text.heads if selection_name(h) == name]
     chosen = next(((Span("  "), *untrusted(said)) for said in found if said), ())
     between = (Span("  "), *_arrow(sides)) if head.first == head.second else ()
     yield Paragraph((Span(which, "title"), Span(where), *between, *chosen))
@@ -206,12 +219,48 @@ def _change(sides: tuple[Side, Side], head: HeadChange, settings: DisplaySetting
         others = settings.named("--query and --key", "query and key")
         yield Paragraph(ours(f"no shown row or column is in both; select others with {others}"))
         return
-    columns = _columns(reports, head)
+    rows, columns = len(head.queries), _columns(reports, head)
+    left_out: list[tuple[str, int, int]] = []
+    if "query" not in named and rows > PRINTED:
+        head = _at_rows(head, _largest(np.abs(_differences(reports, head, columns)).sum(1), _FEW))
+        left_out.append(("rows", len(head.queries), rows))
+    if "key" not in named and len(columns) > PRINTED:
+        most = _largest(np.abs(_differences(reports, head, columns)).sum(0), _FEW)
+        left_out.append(("columns", len(most), len(columns)))
+        columns = [columns[n] for n in most]
+    if left_out:
+        yield from _say_left_out(left_out, settings)
     stages = [_weights(reports, head, n, sides[n].label, columns, settings) for n in range(len(sides))]
     stages.append(_difference(reports, head, sides, columns, settings))
     yield HeatPanels(stages) if heat else Matrices(stages)
     yield Gap()
     yield from _moves(reports, head)
+
+
+def _largest(values: Matrix, count: int) -> list[int]:
+    """Return the indices of the largest values, in ascending order; a masked row's NaN is smallest."""
+    return sorted(int(n) for n in np.argsort(-np.nan_to_num(values, nan=-1.0), kind="stable")[:count])
+
+
+def _at_rows(head: HeadChange, rows: list[int]) -> HeadChange:
+    """Return what changes in some of the rows."""
+    of_rows = ("difference", "total_variation", "jensen_shannon", "gain", "loss")
+    lists = ("queries", "gained", "lost", "entered", "left")
+    changed: dict[str, object] = {name: getattr(head, name)[rows] for name in of_rows}
+    changed |= {name: [getattr(head, name)[row] for row in rows] for name in lists}
+    changed |= {name: getattr(head, name)[:, rows] for name in ("future", "entropy")}
+    if head.partial is not None:
+        changed["partial"] = msgspec.structs.replace(head.partial, outside=head.partial.outside[:, rows])
+    return msgspec.structs.replace(head, **changed)
+
+
+def _say_left_out(left_out: Sequence[tuple[str, int, int]], settings: DisplaySettings) -> Iterator[ViewPart]:
+    """Say how many rows and columns are shown, and what shows all."""
+    shown = " and ".join(f"{count} of {of:,} {what}" for what, count, of in left_out)
+    options = {"rows": settings.named("--query", "query"), "columns": settings.named("--key", "key")}
+    others = " and ".join(f"{options[what]} 0:{of}" for what, _, of in left_out)
+    show = "show" if len(left_out) > 1 else "shows"
+    yield Paragraph(ours(f"{shown}, where most weight moves; {others} {show} all", "dim"))
 
 
 def _maps(sides: tuple[Side, Side], reports: Sequence[TextReport], head: HeadChange) -> Iterator[ViewPart]:
@@ -347,6 +396,15 @@ def _difference(
     columns: Columns,
     settings: DisplaySettings,
 ) -> StageMatrix:
+    """Return the matrix of the second side's weights minus the first's."""
+    matrix = _differences(reports, head, columns)
+    axis = _both_axis(source_kind(reports[0]), reports[0].sources, reports[1].sources, columns)
+    said = (*untrusted(sides[1].label), Span(" − "), *untrusted(sides[0].label))
+    masked = (np.isnan(head.entropy[0]) | np.isnan(head.entropy[1])).tolist()
+    return _stage("difference", said, ours("difference"), matrix, masked, (_rows(reports, head), axis), settings)
+
+
+def _differences(reports: Sequence[TextReport], head: HeadChange, columns: Columns) -> Matrix:
     """Return the second side's weights minus the first's; a side that lacks a column has no weight there."""
     matrix = np.zeros((len(head.queries), len(columns)), dtype=np.float32)
     paired = {pair: n for n, pair in enumerate(head.keys)}
@@ -360,10 +418,7 @@ def _difference(
                 rows = _head_of(text, head, side).stages["weights"][:, text.keys.index(position)]
                 alone = rows[[text.queries.index(pair[side]) for pair in head.queries]]
                 matrix[:, n] = alone if side else -alone
-    axis = _both_axis(source_kind(reports[0]), reports[0].sources, reports[1].sources, columns)
-    said = (*untrusted(sides[1].label), Span(" − "), *untrusted(sides[0].label))
-    masked = (np.isnan(head.entropy[0]) | np.isnan(head.entropy[1])).tolist()
-    return _stage("difference", said, ours("difference"), matrix, masked, (_rows(reports, head), axis), settings)
+    return matrix
 
 
 def _stage(

@@ -8,7 +8,7 @@ import numpy as np
 from attnscope.report import HeadReport, Matrix, TextReport, Top
 from attnscope.views.presentation.axes import ranked_out, source_kind, token_axis
 from attnscope.views.presentation.numbers import Digits, digits_for
-from attnscope.views.presentation.parts import Gap, Ranking, SourceRow, ViewPart
+from attnscope.views.presentation.parts import FirstFitting, Gap, Ranking, SourceRow, ViewPart
 from attnscope.views.presentation.settings import DisplaySettings
 from attnscope.views.presentation.spans import Span, Spans, ours
 
@@ -41,7 +41,7 @@ def contributors(text: TextReport, head: HeadReport, settings: DisplaySettings, 
         None if position in head.fully_masked else _sources(top, r, list(measures.values()), digits, ranked[r] / full)
         for r, position in enumerate(words)
     ]
-    rest: list[tuple[int, str] | None] = [None] * len(rows)
+    rest: list[tuple[str, str] | None] = [None] * len(rows)
     if top.by == "weight" and not settings.verbose:
         for r, row in enumerate(rows):
             rows[r], rest[r] = _summed(text, head, r, row, digits[0])
@@ -55,8 +55,17 @@ def contributors(text: TextReport, head: HeadReport, settings: DisplaySettings, 
         rest,
         list(measures).index(top.by) if top.by in measures else 0,
         compact,
-        settings.brief,
     )
+
+
+def fitted(ranking: Ranking, settings: DisplaySettings) -> ViewPart:
+    """Return a ranking that may be brief where it fills more than a screen."""
+    return FirstFitting([[ranking], [brief(ranking)]]) if settings.brief else ranking
+
+
+def brief(ranking: Ranking) -> Ranking:
+    """Return the short form of a ranking."""
+    return msgspec.structs.replace(ranking, compact=True, brief=True)
 
 
 def _norms(measures: Sequence[str], *, titled: bool) -> Spans:
@@ -88,22 +97,27 @@ def generated(text: TextReport, ranking: Ranking) -> Iterator[ViewPart]:
 
 def _summed(
     text: TextReport, head: HeadReport, r: int, row: list[SourceRow] | None, digits: Digits
-) -> tuple[list[SourceRow] | None, tuple[int, str] | None]:
-    """Leave out sources with little weight; count them and all that are not listed, and sum their weight.
+) -> tuple[list[SourceRow] | None, tuple[str, str] | None]:
+    """Leave out sources with little weight; sum their weight and that of all that are not listed, and count them.
 
-    This needs whole rows; otherwise every source is listed.
+    This needs whole rows, without which every source is listed. Without the matrix, they are not counted, and their
+    weight is what is left of 1.
     """
-    if row is None or "weights" not in head.stages or len(text.keys) < len(text.sources):
+    if row is None or len(text.keys) < len(text.sources):
         return row, None
-    weights = head.stages["weights"][r].astype(np.float64)
-    kept = [source for source in row if weights[source.index] >= LITTLE]
+    of = dict(zip(head.top.keys[r].tolist(), head.top.weight[r].tolist(), strict=True))
+    kept = [source for source in row if of[source.index] >= LITTLE]
     if len(kept) == len(row):
         return row, None
+    if "weights" not in head.stages:
+        left = 1 - sum(of[source.index] for source in kept) - (0.0 if head.sink is None else float(head.sink[r]))
+        return (row, None) if head.top.left_out else (kept, ("others", _sum_text(max(0.0, left), digits)))
+    weights = head.stages["weights"][r].astype(np.float64)
     excluded = ranked_out(text.sources, head.top.left_out)
     return kept, rest_of(weights, [source.index for source in kept], excluded, digits)
 
 
-def rest_of(weights: np.ndarray, kept: list[int], excluded: np.ndarray, digits: Digits) -> tuple[int, str]:
+def rest_of(weights: np.ndarray, kept: list[int], excluded: np.ndarray, digits: Digits) -> tuple[str, str]:
     """Count the sources of a row that are not listed, and sum their weight.
 
     Args:
@@ -114,11 +128,13 @@ def rest_of(weights: np.ndarray, kept: list[int], excluded: np.ndarray, digits: 
     """
     others = np.where(excluded, 0.0, weights)
     others[kept] = 0
-    total = float(others.sum())
-    said = digits.text(total)
+    return f"{(others > 0).sum()} more", _sum_text(float(others.sum()), digits)
+
+
+def _sum_text(total: float, digits: Digits) -> str:
     if not digits.scientific and round(total, digits.decimals) == 0:
-        said = f"<{10.0**-digits.decimals:.{digits.decimals}f}"
-    return int((others > 0).sum()), said
+        return f"<{10.0**-digits.decimals:.{digits.decimals}f}"
+    return digits.text(total)
 
 
 def _sources(top: Top, r: int, measures: list[Matrix], digits: list[Digits], bars: np.ndarray) -> list[SourceRow]:

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from attnscope.report import TextReport, TokenFlow
 from attnscope.report.flow import FLOW_MEASURES
 from attnscope.views.presentation.axes import token_axis
+from attnscope.views.presentation.contributors import fitted
 from attnscope.views.presentation.numbers import digits_for, texts
 from attnscope.views.presentation.parts import (
     Gap,
@@ -38,7 +39,7 @@ def present_flow(text: TextReport, flow: TokenFlow, settings: DisplaySettings, *
     yield HeatPanels([matrix]) if heat else Matrices([matrix])
     if flow.keys.shape[1]:
         yield Gap()
-        yield _ranking(text, flow, settings, compact=heat)
+        yield fitted(_ranking(text, flow, settings, compact=heat), settings)
 
 
 def _matrix(text: TextReport, flow: TokenFlow, settings: DisplaySettings) -> StageMatrix:
@@ -80,5 +81,4 @@ def _ranking(text: TextReport, flow: TokenFlow, settings: DisplaySettings, *, co
         rest=[None] * len(rows),
         by=0,
         compact=compact,
-        brief=settings.brief,
     )

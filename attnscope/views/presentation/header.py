@@ -10,19 +10,21 @@ from attnscope.report import STAGES, HeadReport, MaskUse, Means, Report, TextRep
 from attnscope.report.row_statistics import ROW_STATISTICS
 from attnscope.report.tokens import describe_unknown
 from attnscope.views.presentation.axes import format_positions
-from attnscope.views.presentation.parts import Facts, Flow, Paragraph, ViewPart
+from attnscope.views.presentation.parts import Facts, Flow, OneLine, Paragraph, ViewPart
 from attnscope.views.presentation.settings import DisplaySettings
-from attnscope.views.presentation.spans import UNKNOWN, Span, Spans, note, ours, token_span, untrusted
+from attnscope.views.presentation.spans import NEW, UNKNOWN, Span, Spans, note, ours, token_span, untrusted
 
 _LONGEST_TEXT = 120, 400  # Characters that a header repeats in full, usually and verbose; of more, the first half.
 _SHORT_NAME = 8  # Characters of a folder's name that says little, such as `model` or `main`.
 _LONGEST_PATH = 30  # Longest name of a model that is shown whole; of a longer one, the end is shown.
 _UNKNOWN = Span(" UNKNOWN WORDS ", "alarm")
 _NAMED = 5  # number of unknown words, and hidden tokens, that are named
-_WHAT_IF = {
-    "stack": "the whole model ran with this mask, so later layers see changed inputs",
+WHAT_IF = {"stack": " in every layer", "same-scores": " in the softmax alone"}
+_EXPLAINED = {
+    "stack": "the whole model ran with this mask, so later layers read changed inputs",
     "same-scores": "the scores are those of the model's own mask; only the softmax changes",
 }
+Line = tuple[str, Spans | Flow | OneLine]
 
 
 def unknown_words(texts: Sequence[TextReport]) -> Iterator[ViewPart]:
@@ -51,24 +53,20 @@ def report_header(report: Report, settings: DisplaySettings) -> Iterator[ViewPar
         said = " untrained model: real arithmetic, meaningless patterns"
         yield Paragraph((Span(" RANDOM WEIGHTS ", "alarm"), Span(said)))
     sizes = f"{counted(made.n_layers, 'layer')} × {counted(made.n_heads, 'head')}"
-    name = made.model if settings.verbose else short_path(made.model)
-    named = [f"{name} ({made.family})", *([made.part] if made.part else [])]
     usual = {"cpu", "float32"} if not settings.verbose else set()
     machine = [one for one in (made.device, made.dtype) if one not in usual]
     engine = [] if made.engine == "native" else [f"engine {made.engine}"]
-    items = [*map(untrusted, named), ours(sizes), *map(untrusted, [*machine, *engine])]
-    mask = report.mask
-    lines: list[tuple[str, Spans | Flow]] = [("model", _joined(items, " · "))]
+    items = [*map(untrusted, [made.part] if made.part else []), ours(sizes), *map(untrusted, [*machine, *engine])]
+    after = (*untrusted(f" ({made.family})"), Span(" · "), *_joined(items, " · "))
+    if settings.verbose:
+        lines: list[Line] = [("model", (*untrusted(made.model), *after))]
+    else:
+        lines = [("model", OneLine(untrusted(short_path(made.model)), after, end=True))]
     if made.adapter is not None:
         lines.append(("adapter", untrusted(made.adapter)))
-    if mask.what_if is None:
-        whose = "the model's own" if mask.own == mask.used else f"one of the model's masks: {mask.own}"
-        lines.append(("mask", untrusted(f"{mask.used} ({whose})")))
-    else:
-        lines.append(("mask", untrusted(f"{describe_used(mask)}; the model's own is {mask.own}")))
-        explained = _WHAT_IF.get(mask.what_if, "")
-        what_if = untrusted(mask.what_if, "warning")
-        lines.append(("what if", (*what_if, Span(f": {explained}")) if explained else what_if))
+    lines.append(("mask", _mask(report.mask)))
+    if settings.verbose and report.mask.what_if in _EXPLAINED:
+        lines.append(("what if", ours(f"{report.mask.what_if}: {_EXPLAINED[report.mask.what_if]}")))
     if made.values != "exact":
         lines.append(("values", untrusted(made.values)))
     if made.weights_hash is not None:
@@ -79,6 +77,16 @@ def report_header(report: Report, settings: DisplaySettings) -> Iterator[ViewPar
         lines.append(("tokens", (*untrusted(whose), Span(", in place of the model's own tokenizer"))))
     noted = [*made.notes, *(made.details if settings.verbose else [])]
     yield Facts([*lines, *(("note", note(one)) for one in noted)])
+
+
+def _mask(mask: MaskUse) -> Spans:
+    """Say which mask was used and what it changed, if it is not one of the model's own."""
+    if mask.what_if is None:
+        whose = "the model's own" if mask.own == mask.used else f"one of the model's masks: {mask.own}"
+        return untrusted(f"{mask.used} ({whose})")
+    used = untrusted(describe_used(mask), "warning")
+    own = untrusted(f"the model's own is {mask.own}")
+    return *used, Span(f"{WHAT_IF.get(mask.what_if, '')}; "), *own
 
 
 def describe_used(mask: MaskUse) -> str:
@@ -116,16 +124,21 @@ def text_header(text: TextReport, count: int, settings: DisplaySettings, name: s
         name: What it is called; None for its number among several.
     """
     name = name or ("text" if count == 1 else f"text {text.index}")
-    size = Span(f" · {counted(len(text.tokens) - text.padding, 'token')}")
-    lines: list[tuple[str, Spans | Flow]] = [(name, (*_quoted(text.text, settings), size))]
+    made = sum(token.made for token in text.tokens)
+    generated = f", {made:,} of them generated (marked {NEW})" if made else ""
+    size = Span(f" · {counted(len(text.tokens) - text.padding, 'token')}{generated}")
+    quoted = _quoted(text.text, settings)
+    lines: list[Line] = [(name, (*quoted, size) if settings.verbose else OneLine(quoted, (size,)))]
     if text.pair is not None:
         second = [i for i, token in enumerate(text.tokens) if token.segment == 1]
         lines.append(("pair", (*_quoted(text.pair, settings), Span(f" · tokens {format_positions(second)}"))))
     if text.context is not None:
         lines.append(("context", ours(f"keys and values come from {len(text.context)} tokens of another text")))
     if text.padding:
-        many = counted(text.padding, "token")
-        said = f"{many}, up to the longest text: their columns are masked; their rows are computed, but never used"
+        done = "its column is masked; its row is computed"
+        if text.padding > 1:
+            done = "their columns are masked; their rows are computed"
+        said = f"{counted(text.padding, 'token')}, up to the longest text: {done}, but not used"
         lines.append(("padding", ours(said)))
     if text.hidden:
         lines.append(("hidden", _quoted_tokens(text.sources, text.hidden)))
@@ -143,7 +156,7 @@ def _quoted_tokens(tokens: Sequence[Token], positions: Sequence[int]) -> Spans:
 
 def token_ids(text: TextReport) -> Facts:
     """List what the tokenizer made of a text: position, token and id of each."""
-    lines: list[tuple[str, Spans | Flow]] = []
+    lines: list[Line] = []
     for name, tokens in (("ids", text.tokens), ("context", text.context or [])):
         items = [
             (Span(f"{n} ", "dim"), token_span(tokens, n), Span(f" {token.id}", "remark"))
@@ -207,6 +220,9 @@ def _row_facts(text: TextReport, head: HeadReport) -> list[str]:
     found = _shown_means(head, words if words.any() else ~words) if head.means is None else head.means
     known = [name for name in said if getattr(found, name) is not None]
     facts = [said[name].format(getattr(found, name)) for name in known]
+    shares = [n for n, name in enumerate(known) if _quantity(said[name]) == "on"]
+    if sum(getattr(found, known[n]) for n in shares) > 1.01:  # the first token is special, or the row itself
+        facts[shares[-1]] += " (these overlap)"
     for n, (phrase, following) in enumerate(pairwise(said[name] for name in known)):
         facts[n] += "," if _quantity(phrase) == _quantity(following) else ";"
     whose = "average row" if words.all() or not words.any() else "average row of words"

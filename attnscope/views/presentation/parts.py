@@ -46,6 +46,20 @@ class Flow(msgspec.Struct, frozen=True):
     indent: int = 0
 
 
+class OneLine(msgspec.Struct, frozen=True):
+    """Text that is shortened where the line is too short for it, and what follows it in any case.
+
+    Attributes:
+        text: The text.
+        after: What follows it.
+        end: Its end says more than its start, as of a path.
+    """
+
+    text: Spans
+    after: Spans
+    end: bool = False
+
+
 class Facts(msgspec.Struct, frozen=True):
     """Lines of a name and a value.
 
@@ -53,7 +67,7 @@ class Facts(msgspec.Struct, frozen=True):
         lines: Each name with its value.
     """
 
-    lines: Sequence[tuple[str, Spans | Flow]]
+    lines: Sequence[tuple[str, Spans | Flow | OneLine]]
 
 
 class StageMatrix(msgspec.Struct, frozen=True):
@@ -91,13 +105,9 @@ class Matrices(msgspec.Struct, frozen=True):
 
     Attributes:
         stages: The matrices, in the order in which they are read.
-        essential: What of them is shown where all take more than a screen; empty for all.
-        left_out: What says that, and how to see the others.
     """
 
     stages: Sequence[StageMatrix]
-    essential: Sequence[StageMatrix] = ()
-    left_out: Spans = ()
 
 
 class HeatPanels(msgspec.Struct, frozen=True):
@@ -136,10 +146,11 @@ class Ranking(msgspec.Struct, frozen=True):
         sources: Every token that can be a source.
         measures: Headings of the numbers; the first is the weight.
         rows: Per query its sources, strongest first; None where it may attend to nothing.
-        rest: Per query how many sources with little weight are not among them, and their weight; None for none.
+        rest: Per query what its sources with little weight are called, such as `5 more`, and their weight; None where
+            all are listed.
         by: Which of the measures ranks them.
         compact: A paragraph per query is enough.
-        brief: It is also where a line per source takes more than a screen; the ranking measure alone is shown then.
+        brief: So are the weight and the measure that ranks.
     """
 
     title: Spans
@@ -148,7 +159,7 @@ class Ranking(msgspec.Struct, frozen=True):
     sources: Axis
     measures: list[str]
     rows: list[list[SourceRow] | None]
-    rest: list[tuple[int, str] | None]
+    rest: Sequence[tuple[str, str] | None]
     by: int
     compact: bool
     brief: bool = False
@@ -402,6 +413,16 @@ class Listed(msgspec.Struct, frozen=True):
     items: list[str]
 
 
+class FirstFitting(msgspec.Struct, frozen=True):
+    """The same findings in several forms: the first that fits a screen is shown, or else the last.
+
+    Attributes:
+        forms: The parts of each form, the most detailed first.
+    """
+
+    forms: Sequence[Sequence["ViewPart"]]
+
+
 ViewPart = (
     Gap
     | Paragraph
@@ -422,4 +443,5 @@ ViewPart = (
     | StrongestHeads
     | HeadNumbers
     | Listed
+    | FirstFitting
 )

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from attnscope.report import HeadReport, Matrix, Report, TextReport
-from attnscope.views.presentation.contributors import contributors, generated
+from attnscope.views.presentation.contributors import brief, contributors, fitted, generated
 from attnscope.views.presentation.flow import present_flow
 from attnscope.views.presentation.header import (
     head_header,
@@ -15,7 +15,16 @@ from attnscope.views.presentation.header import (
     unknown_words,
 )
 from attnscope.views.presentation.overview import overview
-from attnscope.views.presentation.parts import Gap, HeatPanels, Matrices, Paragraph, StageMatrix, Thumbnails, ViewPart
+from attnscope.views.presentation.parts import (
+    FirstFitting,
+    Gap,
+    HeatPanels,
+    Matrices,
+    Paragraph,
+    StageMatrix,
+    Thumbnails,
+    ViewPart,
+)
 from attnscope.views.presentation.settings import DisplaySettings
 from attnscope.views.presentation.spans import ours
 from attnscope.views.presentation.stages import stage_matrices
@@ -83,29 +92,35 @@ def _present_head(
         yield HeatPanels([matrix]) if heat else Matrices([matrix])
         if head.top.keys.shape[1]:
             yield Gap()
-            yield word_contributors(text, head, settings, compact=heat)
+            yield fitted(word_contributors(text, head, settings, compact=heat), settings)
         return
     stages = stage_matrices(text, head, settings)
-    if stages:
-        yield Gap()
-        yield HeatPanels(stages) if heat else _matrices(stages, settings)
-    if head.top.keys.shape[1]:
-        yield Gap()
-        ranking = contributors(text, head, settings, compact=heat)
-        yield ranking
-        if text.generated:
-            yield from generated(text, ranking)
+    ranking = contributors(text, head, settings, compact=heat) if head.top.keys.shape[1] else None
+    matrices: list[list[ViewPart]] = [[Gap(), HeatPanels(stages) if heat else Matrices(stages)]] if stages else [[]]
+    rankings: list[list[ViewPart]] = [[Gap(), ranking]] if ranking is not None else [[]]
+    if settings.brief:  # otherwise, the user chose what is shown
+        if not heat:
+            matrices += _weights_alone(stages, settings)
+        if ranking is not None:
+            rankings.append([Gap(), brief(ranking)])
+    forms = [[*some, *others] for some in matrices for others in rankings]
+    if len(forms) > 1:
+        yield FirstFitting(forms)
+    else:
+        yield from forms[0]
+    if ranking is not None and text.generated:
+        yield from generated(text, ranking)
 
 
-def _matrices(stages: list[StageMatrix], settings: DisplaySettings) -> Matrices:
-    """Return matrices of which the weights may be shown alone, where the user did not choose the stages."""
-    essential = [stage for stage in stages if stage.name == "weights"]
-    if not settings.brief or not essential or len(essential) == len(stages):
-        return Matrices(stages)
-    names = [stage.name for stage in stages if stage.name != "weights"]
-    are = "is" if len(names) == 1 else "are"
+def _weights_alone(stages: list[StageMatrix], settings: DisplaySettings) -> list[list[ViewPart]]:
+    """Return the form in which the weights are the only matrix, if there are others."""
+    weights = [stage for stage in stages if stage.name == "weights"]
+    others = [stage.name for stage in stages if stage.name != "weights"]
+    if not weights or not others:
+        return []
     option = settings.named("--stage", "stages") + " " + ",".join(stage.name for stage in stages)
-    return Matrices(stages, essential, ours(f"{' and '.join(names)} {are} not shown; add {option}", "dim"))
+    said = ours(f"not shown: {', '.join(others)} ({option})", "dim")
+    return [[Gap(), Matrices(weights), Paragraph(said)]]
 
 
 def are_thumbnails(text: TextReport) -> bool:

@@ -21,8 +21,8 @@ class DisplaySettings:
         precision: Digits after the point in matrices.
         options: Whether it is for the command line, so that hints name its options.
         verbose: Say everything about the model, and show every contributor.
-        brief: The stages were not chosen by a user: matrices that would fill more than a screen may be left out, with
-            the option that shows them.
+        brief: The stages were not chosen by a user: what would fill more than a screen may be left out, with the option
+            that shows it.
         words: Merge the pieces of a word into one row and one column.
         ids: List the tokens with their ids.
     """

@@ -76,7 +76,7 @@ def word_contributors(text: TextReport, head: HeadReport, settings: DisplaySetti
     digits = digits_for(words.weights.astype(np.float32), settings.precision + 1)
     whole = len(text.keys) == len(text.sources)
     rows: list[list[SourceRow] | None] = []
-    rest: list[tuple[int, str] | None] = []
+    rest: list[tuple[str, str] | None] = []
     for row in words.weights:
         order = np.argsort(-np.where(excluded | np.isnan(row), -1.0, row), kind="stable")[: head.top.keys.shape[1]]
         listed = [int(n) for n in order if row[n] > 0 and not excluded[n]]
@@ -96,7 +96,6 @@ def word_contributors(text: TextReport, head: HeadReport, settings: DisplaySetti
         rest,
         0,
         compact,
-        settings.brief,
     )
 
 

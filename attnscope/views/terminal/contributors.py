@@ -11,7 +11,7 @@ from rich.text import Text
 from attnscope.views.presentation.numbers import MASKED, NOTHING
 from attnscope.views.presentation.parts import Ranking, SourceRow
 from attnscope.views.terminal.labels import Labels, labels, say_shortened
-from attnscope.views.terminal.screen import SCREENFUL, Screen, flow
+from attnscope.views.terminal.screen import Screen, flow
 
 BAR = 10  # Cells of a full bar.
 _QUERY, _SOURCE = "query", "  ← source"
@@ -44,12 +44,9 @@ def put_ranking(screen: Screen, ranking: Ranking) -> None:
     labelled = _Labelled(ranking, queries, sources, *cells)
     layouts = ((BAR, True), (BAR, False), (0, False))
     fitting = [layout for layout in layouts if _width(labelled, *layout) <= screen.width]
-    shown = list(range(len(ranking.measures)))
-    lines = sum(len(row or [0]) + (rest is not None) for row, rest in zip(ranking.rows, ranking.rest, strict=True))
-    if brief := ranking.brief and lines > SCREENFUL:
-        shown = sorted({0, ranking.by})
-    screen.put(screen.text(ranking.title if brief and len(shown) == 1 else (*ranking.title, *ranking.meaning)))
-    if brief or ranking.compact or not fitting:
+    shown = sorted({0, ranking.by}) if ranking.brief else list(range(len(ranking.measures)))
+    screen.put(screen.text(ranking.title if ranking.brief and len(shown) == 1 else (*ranking.title, *ranking.meaning)))
+    if ranking.compact or not fitting:
         _put_compact(screen, labelled, shown)
         return
     bar, remarks = fitting[0]
@@ -109,10 +106,10 @@ def _table(labelled: _Labelled, bar: int, remarks: bool) -> Table:
     return table
 
 
-def _other(row: list[SourceRow] | None, rest: tuple[int, str] | None) -> str:
+def _other(row: list[SourceRow] | None, rest: tuple[str, str] | None) -> str:
     """Say what stands in the place of sources that are not listed, or not there."""
     if rest:
-        return f"    {rest[0]} more"
+        return f"    {rest[0]}"
     return f"  {MASKED}" if row is None else "" if row else f"  {NOTHING}"
 
 
@@ -131,6 +128,7 @@ def _put_compact(screen: Screen, labelled: _Labelled, shown: Sequence[int]) -> N
         shown: Which measures.
     """
     ranking, sources = labelled.ranking, labelled.sources
+    cells = labelled.source if ranking.brief else sources.widest
     if len(shown) > 1:
         screen.say((f"after each source: {', '.join(ranking.measures[m] for m in shown)}", "dim"))
     table = Table.grid(padding=0)
@@ -138,19 +136,19 @@ def _put_compact(screen: Screen, labelled: _Labelled, shown: Sequence[int]) -> N
     table.add_column(width=label, no_wrap=True)
     table.add_column(overflow="fold")
     for q, (row, rest) in enumerate(zip(ranking.rows, ranking.rest, strict=True)):
-        items = [_compact(sources, source, shown) for source in row or []]
+        items = [_compact(sources, source, cells, shown) for source in row or []]
         if said := _other(row, rest).strip():
             items.append(Text(f"{said}: {rest[1]}" if rest else said, "dim"))
         query = labelled.queries.label(q, labelled.query)
         table.add_row(query, flow(items, screen.width - label, "  "))
     screen.put(table)
     _put_marks(screen, ranking)
-    _put_shortened(screen, labelled, sources.widest)
+    _put_shortened(screen, labelled, cells)
 
 
-def _compact(sources: Labels, source: SourceRow, shown: Sequence[int]) -> Text:
+def _compact(sources: Labels, source: SourceRow, cells: int, shown: Sequence[int]) -> Text:
     mark = f" {source.remark[0]}" if source.remark else ""
-    name = sources.label(source.index, sources.widest)
+    name = sources.label(source.index, cells)
     numbers = " ".join(source.numbers[m] for m in shown)
     return Text.assemble(("← ", "dim"), name, (f" {numbers}", "cyan"), (mark, "yellow"))
 

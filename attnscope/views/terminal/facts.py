@@ -3,23 +3,25 @@
 from rich.table import Table
 from rich.text import Text
 
-from attnscope.views.presentation.parts import Facts, Flow
+from attnscope.views.presentation.parts import Facts, Flow, OneLine
 from attnscope.views.presentation.spans import Spans
+from attnscope.views.terminal.labels import shorten, shorten_start
 from attnscope.views.terminal.screen import ROOMY, Screen, flow
 
 _NAMES = 9  # Width of the column of names.
+_SHORTEST = 10  # Cells to which a text is shortened at most.
 
 
 def put_facts(screen: Screen, facts: Facts) -> None:
     """Print `name  value` lines with the values in one column, wrapped inside it."""
-    lines = [(name, _value(screen, value)) for name, value in facts.lines]
-    if screen.width < ROOMY:
+    if not facts.lines:
+        return
+    names = max(_NAMES, *(len(name) + 2 for name, _ in facts.lines)) if screen.width >= ROOMY else 0
+    lines = [(name, _value(screen, value, names)) for name, value in facts.lines]
+    if not names:
         for name, value in lines:
             screen.say((f"{name}: ", "dim"), value)
         return
-    if not lines:
-        return
-    names = max(_NAMES, *(len(name) + 2 for name, _ in lines))
     table = Table.grid(padding=0)
     table.add_column(width=names, no_wrap=True)
     table.add_column(overflow="fold")
@@ -28,7 +30,13 @@ def put_facts(screen: Screen, facts: Facts) -> None:
     screen.put(table)
 
 
-def _value(screen: Screen, value: Spans | Flow) -> Text:
+def _value(screen: Screen, value: Spans | Flow | OneLine, names: int) -> Text:
     if isinstance(value, Flow):
-        return flow(map(screen.text, value.items), screen.width - _NAMES, value.between)
-    return screen.text(value)
+        return flow(map(screen.text, value.items), screen.width - names, value.between)
+    if not isinstance(value, OneLine):
+        return screen.text(value)
+    text, after = screen.plain(value.text), screen.text(value.after)
+    room = screen.width - names - after.cell_len
+    if names and room >= _SHORTEST:
+        text = shorten_start(text, room) if value.end else shorten(text, room)
+    return Text(text, overflow="fold") + after

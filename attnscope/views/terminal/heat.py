@@ -60,7 +60,8 @@ def put_heat(screen: Screen, heat: HeatPanels) -> None:
     aligned = max(_NAMES[0], *(cells for cells in titles if cells <= _NAMES[1]), 0)
     for stage in stages:
         _put_legend(screen, stage, aligned)
-    _put_columns(screen, rows, labels(screen, stages[0].columns), name)
+    named = max(reversed(stages), key=lambda stage: len(stage.columns.names))  # of two texts, all are in the difference
+    _put_columns(screen, rows, labels(screen, named.columns), name)
 
 
 def _panels(screen: Screen, stage: StageMatrix, space: int) -> list[Panel]:
@@ -161,8 +162,12 @@ def _put_legend(screen: Screen, stage: StageMatrix, name: int) -> None:
 def _put_columns(screen: Screen, rows: Labels, columns: Labels, cells: int) -> None:
     """Name the columns that no row names, and the full names of shortened row labels."""
     kind = columns.axis.kind
-    named = set(zip(rows.axis.positions, rows.names, strict=True)) if kind == "key" else set()  # a word is no piece
-    each = zip(columns.axis.positions, columns.names, strict=True)
-    listed = [f"{position} {name}" for position, name in each if name and (position, name) not in named]
+    named = set(_numbered(rows)) if kind == "key" else set()  # a word is no piece
+    listed = [f"{number} {name}" for number, name in _numbered(columns) if number and (number, name) not in named]
     say_list(screen, "context" if kind == "context" else "columns", listed)
     say_shortened(screen, rows.shortened(cells), {}, kind)
+
+
+def _numbered(axis: Labels) -> list[tuple[str, str]]:
+    """Return the number and the name of every named entry; the sink has no number."""
+    return [(axis.axis.number(n), name) for n, name in enumerate(axis.names) if name]

@@ -64,6 +64,14 @@ def shorten(name: str, cells: int) -> str:
     return set_cell_size(name, cells - 1).rstrip(" ") + "…"
 
 
+def shorten_start(name: str, cells: int) -> str:
+    """Shorten a name to at most so many cells, beginning with `…` where something is missing."""
+    start = 0
+    while cell_len(name[start:]) + (start > 0) > cells:
+        start += 1
+    return f"…{name[start:]}" if start else name
+
+
 def pad_left(text: Text, cells: int) -> Text:
     """Move text to the right edge of a field."""
     return Text(" " * (cells - cell_len(text.plain))) + text

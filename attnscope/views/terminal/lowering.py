@@ -1,7 +1,11 @@
 """Print parts of any kind."""
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
+
+from rich.console import RenderableType
+from rich.segment import Segment
 
 from attnscope.views.presentation import parts
 from attnscope.views.terminal.attended import put_attended, put_moved_sources
@@ -16,6 +20,8 @@ from attnscope.views.terminal.moves import put_moves
 from attnscope.views.terminal.screen import INDENTS, Screen, flow
 from attnscope.views.terminal.tables import put_matrices
 from attnscope.views.terminal.thumbnails import put_thumbnails
+
+SCREENFUL = 38  # lines that leave twelve for what stands around them
 
 
 def put_part(screen: Screen, part: parts.ViewPart) -> None:
@@ -48,6 +54,41 @@ def _put_whole_names(screen: Screen, names: parts.WholeNames) -> None:
     say_shortened(screen, {}, axis.shortened(axis.name_cells(screen.width)), names.axis.kind)
 
 
+@dataclass(frozen=True)
+class _Page(Screen):
+    """A screen that keeps its lines, as long as they are not too many."""
+
+    kept: list[list[Segment]] = field(default_factory=list)
+
+    def put(self, renderable: RenderableType, width: int = 0) -> None:
+        """Keep what would be printed.
+
+        Raises:
+            _FullError: There are too many lines.
+        """
+        self.kept.extend(self.lines(renderable, width))
+        if len(self.kept) > SCREENFUL:
+            raise _FullError
+
+
+class _FullError(Exception):
+    """More lines than a screen has."""
+
+
+def _put_first_fitting(screen: Screen, findings: parts.FirstFitting) -> None:
+    for form in findings.forms[:-1]:
+        page = _Page(screen.console)
+        try:
+            for part in form:
+                put_part(page, part)
+        except _FullError:
+            continue
+        screen.put_lines(page.kept)
+        return
+    for part in findings.forms[-1]:
+        put_part(screen, part)
+
+
 LOWERINGS: dict[type, Callable[[Screen, Any], None]] = {
     parts.Gap: _put_gap,
     parts.Paragraph: _put_paragraph,
@@ -68,4 +109,5 @@ LOWERINGS: dict[type, Callable[[Screen, Any], None]] = {
     parts.StrongestHeads: put_strongest,
     parts.HeadNumbers: put_head_numbers,
     parts.Listed: put_listed,
+    parts.FirstFitting: _put_first_fitting,
 }

@@ -16,7 +16,6 @@ from attnscope.views.presentation.spans import Look, Span
 
 NARROWEST = 20  # Below this width no table is readable: lines are laid out for it, then folded as a terminal would.
 INDENTS = 0, 3, 14  # Cells of the steps from the left edge.
-SCREENFUL = 40  # Number of lines of matrices, or of contributors, that fit on a screen.
 ROOMY = 40  # From this width on, optional parts fit: names of the axes, values in a column of their own.
 STYLES: dict[Look, str] = {
     "": "",
@@ -77,12 +76,20 @@ class Screen:
             renderable: What to print. Untrusted strings must come from `plain` or `text` and be inside a `Text`.
             width: Columns that it needs, where that is more than `self.width`.
         """
+        self.put_lines(self.lines(renderable, width))
+
+    def lines(self, renderable: RenderableType, width: int = 0) -> list[list[Segment]]:
+        """Lay out what `put` would print, as lines that fit the console."""
         options = self.console.options.update(width=max(width, self.width))
+        lines = self.console.render_lines(renderable, options, pad=False)
+        return [part for line in lines for part in _fold(_trim(line, bool(self.colours)), self.console.width)]
+
+    def put_lines(self, lines: Iterable[list[Segment]]) -> None:
+        """Print lines that fit the console."""
         segments: list[Segment] = []
-        for line in self.console.render_lines(renderable, options, pad=False):
-            for part in _fold(_trim(line, bool(self.colours)), self.console.width):
-                segments += [piece for segment in part for piece in self._ready(segment)]
-                segments.append(Segment.line())
+        for line in lines:
+            segments += [piece for segment in line for piece in self._ready(segment)]
+            segments.append(Segment.line())
         self.console.print(Segments(segments), end="", crop=False, soft_wrap=True)
 
     def say(self, *parts: str | tuple[str, str] | Text) -> None:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
+from math import isnan
 
 from msgspec.structs import replace as replace_struct
 from rich.cells import cell_len
@@ -14,11 +15,12 @@ from attnscope.views.presentation.numbers import MASKED, NOT_ALLOWED, ZERO
 from attnscope.views.presentation.parts import Matrices, StageMatrix
 from attnscope.views.terminal.colours import ramp_style
 from attnscope.views.terminal.labels import Labels, labels, pad_left, say_shortened, shorten
-from attnscope.views.terminal.screen import ROOMY, SCREENFUL, Screen
+from attnscope.views.terminal.screen import ROOMY, Screen
 
 LONGEST = 12  # Width of a column's name, if one block is not enough.
 DOWN = "query ↓"
 _TITLE = 22  # Smallest width of a matrix beside others, for its title.
+_ROW_NAME = 6  # Smallest width of a row's name beside percentages; the whole name is below them.
 _ANY = 1 << 30  # Width: as wide as needed.
 
 
@@ -36,6 +38,7 @@ class Layout:
         widths: Cells of every column, gap included.
         texts: Every cell as text.
         blocks: The columns of each block.
+        percent: The cells are percentages.
     """
 
     rows: Labels
@@ -47,6 +50,7 @@ class Layout:
     widths: list[int]
     texts: list[list[str]]
     blocks: list[range]
+    percent: bool = False
 
     @property
     def needed(self) -> int:
@@ -80,30 +84,14 @@ class TablePanel:
 
 
 def put_matrices(screen: Screen, matrices: Matrices) -> None:
-    """Print matrices: as many side by side as fit whole, the others below them.
-
-    If all matrices take more than a screen, and the essential ones do not, the others are only named.
-    """
-    bands = _bands(screen, matrices.stages)
-    if brief := bool(matrices.essential) and sum(_height(screen, band) for band in bands) > SCREENFUL:
-        bands = _bands(screen, matrices.essential)
-    for number, band in enumerate(bands):
+    """Print matrices: as many side by side as fit whole, the others below them."""
+    for number, band in enumerate(_bands(screen, matrices.stages)):
         if number:
             screen.say("")
         if isinstance(band, StageMatrix):
-            _put_alone(screen, band)
+            _put_alone(screen, band, percent=len(matrices.stages) == 1)
         else:
             _put_beside(screen, band)
-    if brief:
-        screen.put(screen.text(matrices.left_out))
-
-
-def _height(screen: Screen, band: StageMatrix | list[TablePanel]) -> int:
-    """Count the lines of a band: rows with titles and two lines of headings, and one between blocks."""
-    if isinstance(band, StageMatrix):
-        blocks = len(lay_out(screen, band).blocks)
-        return blocks * (len(band.rows.positions) + 3 + (blocks > 1))
-    return max(len(_title_lines(screen, panel)) for panel in band) + 3 + len(band[0].stage.rows.positions)
 
 
 def _bands(screen: Screen, stages: Sequence[StageMatrix]) -> list[StageMatrix | list[TablePanel]]:
@@ -195,15 +183,17 @@ def _panel_title(screen: Screen, panel: TablePanel) -> Text:
     return title
 
 
-def _title(screen: Screen, stage: StageMatrix) -> Text:
+def _title(screen: Screen, stage: StageMatrix, *, percent: bool = False) -> Text:
     title, arithmetic = screen.plain(stage.title), screen.plain(stage.arithmetic)
+    if percent:
+        title, arithmetic = f"{title} in %", screen.plain(stage.arithmetic_of_picture)
     return Text.assemble((f"{title:<7}", "bold"), "  ", (arithmetic, "dim"), overflow="fold")
 
 
-def _put_alone(screen: Screen, stage: StageMatrix) -> None:
-    """Print one matrix: title, blocks, and the full names of shortened labels."""
-    screen.put(_title(screen, stage))
-    layout = lay_out(screen, stage)
+def _put_alone(screen: Screen, stage: StageMatrix, *, percent: bool) -> None:
+    """Print one matrix: title, blocks, and the full names of shortened labels; see lay_out."""
+    layout = lay_out(screen, stage, percent=percent)
+    screen.put(_title(screen, stage, percent=layout.percent))
     for number, block in enumerate(layout.blocks):
         if number:
             screen.say("")
@@ -227,15 +217,16 @@ def block_title(columns: Labels, block: range) -> str:
     return f"{what} {format_positions(shown)} of {axis.total}{names}"
 
 
-def lay_out(screen: Screen, stage: StageMatrix) -> Layout:
+def lay_out(screen: Screen, stage: StageMatrix, *, percent: bool = False) -> Layout:
     """Choose the layout with the fewest blocks; shorten names, and move columns together, only where one is too few.
 
     Where every column is a row, too, and that makes one block of several, columns have positions without names, and
-    weights no zero before the point.
+    weights no zero before the point; or they are percentages, beside shorter names of rows if need be.
 
     Args:
         screen: Where it goes.
         stage: The matrix.
+        percent: Weights may be percentages.
     """
     rows, columns, width = labels(screen, stage.rows), labels(screen, stage.columns), screen.width
     label = _label_cells(width, rows, columns)
@@ -249,11 +240,25 @@ def lay_out(screen: Screen, stage: StageMatrix) -> Layout:
     best = min(cut, key=lambda layout: (layout.needed > width, len(layout.blocks)))
     if len(best.blocks) > 1 and stage.name == "weights" and _are_rows(stage):
         bare = replace(columns, names=[""] * len(columns.names))
-        texts = [[_without_zero(text) for text in row] for row in stage.texts]
-        dense = _layout(replace_struct(stage, texts=texts), (rows, bare), label, room, 0, 1)
+        short = replace_struct(stage, texts=[[_without_zero(text) for text in row] for row in stage.texts])
+        dense = _layout(short, (rows, bare), label, room, 0, 1)
         if len(dense.blocks) == 1:
             return dense
+        if percent and not stage.digits.scientific and stage.digits.decimals == 2:
+            shares = [[_percentage(value) for value in row] for row in stage.matrix.tolist()]
+            dense = _layout(replace_struct(stage, texts=shares), (rows, bare), label, _ANY, 0, 1)
+            widths = [max(map(cell_len, column)) for column in zip(*shares, strict=True)]  # few have a 100
+            widths = [max(cells, stage.columns.digits) + 1 for cells in widths]
+            beside = width - sum(widths)  # cells that are left for labels
+            name = min(label[0], beside - rows.axis.digits - 1)
+            if beside >= label[1] or name >= _ROW_NAME:
+                return replace(dense, row_name=name, label=min(label[1], beside), widths=widths, percent=True)
     return best
+
+
+def _percentage(weight: float) -> str:
+    """Write a weight as a percentage, of as many digits as one of two decimals; one of exactly 0 as in pictures."""
+    return MASKED if isnan(weight) else NOT_ALLOWED if weight == 0 else f"{100 * weight:.0f}"
 
 
 def _are_rows(stage: StageMatrix) -> bool:

@@ -47,7 +47,7 @@ def test_auto_and_the_line_above_a_head_average_over_their_rows(folders, capsys)
     weights = [_run(folders("bert")).heads[head].stages["weights"].astype(np.float64) for head in range(4)]
     found = [beyond_distance(one, [i in WORDS for i in range(len(one))]) for one in weights]
     assert report.heads[0].head == int(np.argmax(found))
-    assert report.heads[0].chosen == f"chosen automatically: {BY_CONTENT} ({max(found):.2f})"
+    assert report.heads[0].chosen == BY_CONTENT.format(max(found))
     rows = _run(folders("bert")).heads[int(np.argmax(found))].rows.other[WORDS]
     assert main(["run", TEXT, "--model", str(folders("bert")), "--layer", "0"]) == 0
     assert f"average row of words: {rows.mean():.2f} on other words" in capsys.readouterr().out
