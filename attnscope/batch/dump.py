@@ -35,7 +35,7 @@ _TOKENS, _VALUES, _WINDOW = 1024, 1 << 22, 1 << 24  # larger windows: little fas
 _WINDOW_WORK = 2e11  # multiplications of a window: a few seconds of a CPU, after which what it found is saved
 _LARGE = 5e8  # parameters of layers from which weights may take longer than a few tokens
 _FEWEST = 256  # tokens of a window: fewer at a time take longer each
-_FIRST = 64  # tokens of the first window: something is saved as soon as the model is there
+_FIRST = 16  # tokens of the first window, or one text: something is saved as soon as the model is there
 DumpProgress = Callable[[Summary, int], None]
 StartCallback = Callable[[Callable[[], int], int], None]
 
