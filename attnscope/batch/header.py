@@ -95,7 +95,7 @@ class Grouping(msgspec.Struct, frozen=True):
             run may have more.
         threads: Number of torch's threads.
         window_tokens: Largest number of tokens in a window (at least one text); 0, as in older dumps, for no limit.
-        first_window_tokens: Largest number of tokens in the first window. Each later window may have 4 times as many
+        first_window_tokens: Largest number of tokens in the first window. Each later window may have 16 times as many
             as the one before, up to `window_tokens`; 0, as in older dumps, for `window_tokens` in all windows.
     """
 
@@ -111,7 +111,7 @@ class Grouping(msgspec.Struct, frozen=True):
         """Return how many tokens the texts of a window may have, counted from 0; 0 for no limit."""
         if not self.first_window_tokens:
             return self.window_tokens
-        return min(self.window_tokens, self.first_window_tokens << min(2 * window, 32))
+        return min(self.window_tokens, self.first_window_tokens << min(4 * window, 32))
 
 
 class Header(msgspec.Struct, frozen=True):

@@ -82,14 +82,14 @@ def test_a_window_has_so_many_tokens_at_most(tmp_path, most, windows):
     assert sink.windows == (windows or [[n] for n in range(5)])
 
 
-def test_the_first_window_is_short_and_each_has_4_times_the_tokens_of_the_one_before(tmp_path):
+def test_the_first_window_is_short_and_each_has_16_times_the_tokens_of_the_one_before(tmp_path):
     (tmp_path / "texts").write_text("a b\n" * 140)
     bounds = msgspec.structs.replace(BOUNDS, window=10**6, window_tokens=100, first_window_tokens=4)
     sink = Windows()
     with open(tmp_path / "texts", "rb") as file:
         runner = Runner(Work(), sink, bounds, strict=False, on_progress=lambda summary: None, holds=HOLDS)
         runner.run(from_txt(file, "texts"))
-    assert [len(window) for window in sink.windows] == [2, 8, 32, 50, 48]
+    assert [len(window) for window in sink.windows] == [2, 32, 50, 50, 6]
     assert [n for window in sink.windows for n in window] == list(range(140))
 
 
@@ -172,9 +172,9 @@ def test_a_signal_saves_the_texts_that_are_done_up_to_the_first_that_is_not(
 @pytest.mark.parametrize(
     ("layers", "d_model", "device", "tokens"),
     [
-        (6, 384, "cpu", (16, 18838)),
-        (30, 960, "cpu", (16, 603)),
-        (30, 960, "cuda", (16, 1024)),
+        (6, 384, "cpu", (64, 18838)),
+        (30, 960, "cpu", (4, 603)),
+        (30, 960, "cuda", (8, 1024)),
         (40, 5120, "cpu", (0, 1024)),
     ],
     ids=["MiniLM", "300M", "on a GPU", "13B"],
