@@ -32,7 +32,7 @@ def progress(*, quiet: bool) -> "Iterator[Callable[[Summary, int], None]]":
         failed = f"{bad:,} failed" if bad else ""
         bar.update(task, completed=summary.records, total=total, rates=summary.rates, failed=failed)
 
-    with cursor_kept():
+    with cursor_kept(bar.stop):
         bar.start()
         try:
             yield on_progress

@@ -38,12 +38,16 @@ def progress(*, quiet: bool) -> Iterator[ProgressCallback | None]:
 
 
 @contextmanager
-def cursor_kept() -> Iterator[None]:
-    """Clear the line of a bar and show the cursor again when a signal ends the process."""
+def cursor_kept(stop: Callable[[], object]) -> Iterator[None]:
+    """Clear the line of a bar and show the cursor again when a signal ends the process.
+
+    Args:
+        stop: Stops the bar. Otherwise it would be drawn again, by its own thread or below the next message.
+    """
     terminal = os.dup(2)  # 2 itself leads nowhere while a tokenizer is called
     show = b"" if os.environ.get("TERM") in (None, "dumb", "unknown") else b"\r\x1b[K\x1b[?25h"
     try:
-        with at_signal(lambda: os.write(terminal, show)):
+        with at_signal(lambda: os.write(terminal, show)), at_signal(stop):
             yield
     finally:
         os.close(terminal)
@@ -93,7 +97,7 @@ class _Bar:
                 self._bar = _rich_bar()
                 self._task = self._bar.add_task("", total=None)
                 self._draw()
-                self._shown.enter_context(cursor_kept())
+                self._shown.enter_context(cursor_kept(self._bar.stop))
                 self._bar.start()
 
     def _draw(self) -> None:

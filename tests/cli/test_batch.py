@@ -183,6 +183,18 @@ def test_a_signal_ends_with_whole_lines_and_the_same_command_goes_on(texts, numb
     }
 
 
+def test_ctrl_c_erases_the_bar_before_it_says_what_is_saved(texts):
+    (texts / "many.txt").write_text("".join(f"the bank by the river {i % 9} {'and on ' * 40}\n" for i in range(2000)))
+    arguments = ["batch", "many.txt", "-o", "dump.jsonl", *CONFIG, "--top", "40"]
+    code, seen = on_terminal("", *arguments, env={"TERM": "xterm", "COLUMNS": "110"}, stop_at=b"/2000")
+    assert code == 130
+    saved = (texts / "dump.jsonl").read_bytes().count(b"\n") - 1
+    message = f"attnscope: stopped: {saved:,} of 2,000 saved; run the same command to continue\r\n".encode()
+    before, _, after = seen.partition(message)
+    assert before.endswith(b"\r\x1b[K\x1b[?25h")  # the line is empty, and the cursor is back
+    assert after == b""
+
+
 def test_a_signal_while_a_tokenizer_works_ends_it_and_fails_no_text(texts):
     """One call into Rust that takes seconds: it neither holds up a signal nor takes it for an error of its own."""
     (texts / "long.txt").write_text("the bank\n" + "bank river the by " * 150_000 + "\n")

@@ -40,8 +40,11 @@ def default_signals():
         signal.signal(number, signal.SIG_DFL)
 
 
-def on_terminal(kind, *args, env):
-    """Run with standard output and error on a terminal; the exit code, and what it got to see."""
+def on_terminal(kind, *args, env, stop_at=None):
+    """Run with standard output and error on a terminal; the exit code, and what it got to see.
+
+    Ctrl-C follows where it has seen `stop_at`.
+    """
     ours, theirs = pty.openpty()
     changed = {name: value for name, value in environment(**env).items() if env.get(name, "") is not None}
     process = Process(kind, *args, stdin=theirs, stdout=theirs, stderr=theirs, env=changed)
@@ -56,6 +59,9 @@ def on_terminal(kind, *args, env):
         if not data:
             break
         seen += data
+        if stop_at is not None and stop_at in seen:
+            process.send_signal(signal.SIGINT)
+            stop_at = None
     os.close(ours)
     with process:
         return process.wait(timeout=20), seen

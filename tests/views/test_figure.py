@@ -295,6 +295,50 @@ def test_a_png_without_its_library_or_a_font_is_refused(monkeypatch):
         b"".join(formats.export(bank(), Path("x.png")))
 
 
+def drawn_by(monkeypatch, missing):
+    """The last page that a renderer got whose fonts lack these letters; it draws a box for each."""
+    pages, boxes = [], dict.fromkeys(map(ord, (*missing, "\U0010fffe")), "□")
+
+    def svg_to_bytes(*, svg_string, **_):
+        pages.append(svg_string)
+        return svg_string.translate(boxes).encode()
+
+    monkeypatch.setitem(sys.modules, "resvg_py", type("Fonts", (), {"svg_to_bytes": staticmethod(svg_to_bytes)}))
+    return pages
+
+
+def by_value():
+    return report(text_report(tokens(["a", "b"]), projected=True))
+
+
+def test_a_png_has_one_font_that_holds_all_letters(monkeypatch):
+    """Resvg would draw a whole line in any font that holds one letter of it: with serifs, and not bold."""
+    pages = drawn_by(monkeypatch, "")
+    plain = report(text_report(tokens(["a", "b"]), top=0))
+    for made, font in ((plain, "Helvetica"), (by_value(), "'DejaVu Sans', Helvetica")):
+        b"".join(formats.export(made, Path("x.png")))
+        assert f'font-family="{font}, Arial' in pages[-1]
+        assert 'font-family="Helvetica, Arial' in figure(made).decode()
+    assert "‖" in pages[-1]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems have other fonts")
+def test_bold_letters_of_a_png_are_bold_beside_one_that_few_fonts_hold():
+    svg_to_bytes = pytest.importorskip("resvg_py").svg_to_bytes
+    pages = []
+    for look in ("bold", ""):
+        page = canvas.Canvas()
+        page.text(10, 30, (Span("value ‖v‖", look),))
+        pages.append(bytes(svg_to_bytes(svg_string=drawing._drawable(page, svg_to_bytes))))
+    assert pages[0] != pages[1]
+
+
+def test_a_png_spells_letters_that_no_font_holds(monkeypatch):
+    pages = drawn_by(monkeypatch, "‖")
+    b"".join(formats.export(by_value(), Path("x.png")))
+    assert pages[-1] == figure(by_value()).decode().replace("‖", "||").replace("Helvetica", "'DejaVu Sans', Helvetica")
+
+
 def test_only_an_svg_looks_like_a_terminal():
     assert b"terminal" in figure(bank(), look="terminal")
     assert b"terminal" not in figure(bank())

@@ -4,6 +4,8 @@ Matrices are pictures with labels and a scale. Text stays text, so that it can b
 external resource is loaded.
 """
 
+import re
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from attnscope.errors import FIGURES, AttnscopeError
@@ -16,6 +18,14 @@ if TYPE_CHECKING:
     from attnscope.views.presentation.heads import Listing
 
 _ZOOM = 3  # pixels of a .png per unit of the figure: 288 dpi if a unit is a CSS pixel
+# What Helvetica, Arial and Liberation Sans hold: Latin, Greek, Cyrillic, and common punctuation, arrows and symbols
+_STANDARD = (
+    "\\x00-\u017f\u0386-\u03ce\u0400-\u045f\u2010-\u2015\u2017-\u201e\u2020-\u2022\u2026\u2039\u203a\u20ac\u2122"
+    "\u2190-\u2193\u2212\u221a\u221e\u2248\u2260\u2264\u2265\u2500\u2502"
+)
+_LARGE_FONT = "DejaVu Sans"  # holds the others that figures write, ‖ ▴ ▾ ₂ ␣ ◌, also in bold
+_INSTEAD = {"‖": "||", "▴": "▲", "▾": "▼", "₂": "2", "␣": "_", "◌": ""}  # where no font holds them
+_IN_NO_FONT = "\U0010fffe"
 _MOST_PIXELS = 1 << 28  # of a .png, which takes 4 bytes for each while it is drawn
 
 
@@ -47,9 +57,7 @@ def as_png(findings: Findings, *, precision: int, listing: "Listing | None" = No
     FIGURES.require(".png")
     from resvg_py import svg_to_bytes
 
-    blank, letter = Canvas(), Canvas()
-    letter.text(MARGIN, 2 * MARGIN, ours("M"))
-    if svg_to_bytes(svg_string=letter.svg()) == svg_to_bytes(svg_string=blank.svg()):
+    if _letter("M", svg_to_bytes) == _letter("", svg_to_bytes):
         hint = "install a font such as DejaVu Sans, or write .svg"
         raise AttnscopeError(".png needs a font, and this system has none", hint=hint)
     canvas = _drawn(findings, precision, listing)
@@ -57,4 +65,31 @@ def as_png(findings: Findings, *, precision: int, listing: "Listing | None" = No
     if width * height > _MOST_PIXELS:
         found = f"the .png would have {width:,} × {height:,} pixels, of which at most {_MOST_PIXELS:,} can be drawn"
         raise AttnscopeError(found, hint="write .svg, or show fewer texts, heads or rows")
-    return bytes(svg_to_bytes(svg_string=canvas.svg(), zoom=_ZOOM))
+    return bytes(svg_to_bytes(svg_string=_drawable(canvas, svg_to_bytes), zoom=_ZOOM))
+
+
+def _drawable(canvas: Canvas, render: Callable[..., bytes]) -> str:
+    """Return a page as an SVG whose letters resvg finds in one font.
+
+    A browser takes a letter that a font lacks from another font. resvg takes the whole line from the first font that
+    holds that letter, whatever it looks like: with serifs, and not bold. One font for the page avoids this.
+
+    Args:
+        canvas: The page.
+        render: Returns an SVG as PNG.
+    """
+    unusual = set(re.findall(f"[^{_STANDARD}]", canvas.svg()))
+    if not unusual:
+        return canvas.svg()
+    svg, nothing = canvas.svg(_LARGE_FONT), _letter(_IN_NO_FONT, render)
+    for letter, instead in _INSTEAD.items():
+        if letter in unusual and _letter(letter, render) == nothing:
+            svg = svg.replace(letter, instead)
+    return svg
+
+
+def _letter(letter: str, render: Callable[..., bytes]) -> bytes:
+    """Return a picture of one letter, or of what stands for it where no font holds it."""
+    canvas = Canvas()
+    canvas.text(MARGIN, 2 * MARGIN, ours(letter))
+    return bytes(render(svg_string=canvas.svg(_LARGE_FONT)))

@@ -191,8 +191,13 @@ class Canvas:
             'stroke-width="0.5"/>'
         )
 
-    def svg(self) -> str:
-        """Return the page as SVG."""
+    def svg(self, font: str = "") -> str:
+        """Return the page as SVG.
+
+        Args:
+            font: Family that is preferred to the standard ones.
+        """
+        fonts = f"'{font}', {_FONTS}" if font else _FONTS
         width, height = _n(self.right + MARGIN), _n(self.y + MARGIN)
         ramps = "".join(
             f'<linearGradient id="{_ramp(signed)}">'
@@ -203,7 +208,7 @@ class Canvas:
         return (
             f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}">'
             f'<defs>{ramps}</defs><rect width="{width}" height="{height}" fill="#ffffff"/>'
-            f'<g font-family="{_FONTS}" font-size="{_n(SIZE)}" fill="#000000" xml:space="preserve">\n'
+            f'<g font-family="{fonts}" font-size="{_n(SIZE)}" fill="#000000" xml:space="preserve">\n'
             + "\n".join(self._drawn)
             + "\n</g></svg>\n"
         )
