@@ -79,7 +79,8 @@ class RankingRecorders:
         if self._keys is not None:
             wanted = self._keys[:, None].float()
             values = torch.stack([(one.compute() * wanted).sum((0, 2)) for one in self._columns]) / count
-            weight = f"weight from {'these rows' if self._named else 'all words'} on these columns"
+            who = "all words" if not self._named else "this row" if count == 1 else "these rows"
+            weight = f"weight from {who} on {'this column' if self._keys.sum() == 1 else 'these columns'}"
             mean = f"the layer with the most {weight} ({{}} on average over these heads)"
             return HeadRanking(f"most {weight} ({{}})", mean, f"the first, as none has {weight}", values.cpu())
         found = []
@@ -94,7 +95,7 @@ class RankingRecorders:
                 for one in (some, every)
             )
             found.append(content_weight(rows, all_rows))
-        where = "in these rows, " if self._named else ""
+        where = "" if not self._named else "in this row, " if count == 1 else "in these rows, "
         said = f"{where}its weights depend most on content (score {{}})"
         mean = f"{where}the weights of its heads depend most on content (mean score {{}})"
         none = f"the first, as {where}no weights depend on content"

@@ -14,6 +14,7 @@ from attnscope.cli.options import (
     context_option,
     quiet_option,
     tolerance_option,
+    verbose_option,
 )
 from attnscope.errors import Exit as Failed
 
@@ -35,6 +36,7 @@ class CheckOptions:
         context: Where keys and values come from under cross-attention.
         tolerance: Largest allowed difference.
         quiet: Print the table alone.
+        verbose: Print all that is known about the model.
     """
 
     text: Annotated[str, Argument(metavar="TEXT", help="Text to run the checks on; default: a built-in sentence.")] = (
@@ -46,6 +48,7 @@ class CheckOptions:
         tolerance_option("Largest allowed difference; default: what rounding explains in the model's --dtype."),
     ] = None
     quiet: Annotated[bool, quiet_option(DATA_ONLY)] = False
+    verbose: Annotated[bool, verbose_option("Show the model's full path, its device and all notes.")] = False
 
 
 def check(checked: CheckOptions, show: FormatOptions, stack: ModelOptions, machine: MachineOptions) -> None:
@@ -81,6 +84,6 @@ def check(checked: CheckOptions, show: FormatOptions, stack: ModelOptions, machi
     if show.format == "json":
         write_bytes(view.as_json(report))
     else:
-        sys.stdout.write(view.as_text(report, page(), data_only=checked.quiet))
+        sys.stdout.write(view.as_text(report, page(), data_only=checked.quiet, verbose=checked.verbose))
     if not report.passed:
         raise Exit(Failed.FAILED)

@@ -63,6 +63,11 @@ def quiet_option(help: str = "Hide progress and notes on standard error.", *, gr
     return option("--quiet", group=group, help=help)
 
 
+def verbose_option(help: str) -> Any:
+    """Declare `--verbose`."""
+    return option("--verbose", group=SHOW, help=help)
+
+
 def tolerance_option(help: str, name: str = "--tolerance", metavar: str = "X") -> Any:
     """Declare `--tolerance`, or a bound like it."""
     return option(name, group=SHOW, metavar=metavar, parser=arguments.tolerance(name), help=help)
@@ -346,11 +351,9 @@ class OutputOptions(FormatOptions):
     quiet: Annotated[bool, quiet_option(DATA_ONLY)] = False
     verbose: Annotated[
         bool,
-        option(
-            "--verbose",
-            group=SHOW,
-            help="In a terminal, show the model's full path, its device and all notes, every stage, and small "
-            "contributors one by one.",
+        verbose_option(
+            "In a terminal, show the model's full path, its device and all notes, every stage, and small contributors "
+            "one by one."
         ),
     ] = False
 

@@ -2,8 +2,10 @@
 
 from attnscope.report.check import Check, CheckReport, Differences
 from attnscope.report.codec import to_json
+from attnscope.report.run import Provenance
 from attnscope.report.tokens import describe_unknown
 from attnscope.views.plain import PAGE, Page
+from attnscope.views.presentation.header import counted, short_path
 
 _NAMES = 9  # width of the column of names
 _NAMED = 20  # number of fully masked queries, or unknown words, that are named
@@ -15,13 +17,14 @@ def as_json(report: CheckReport) -> bytes:
     return to_json(report) + b"\n"
 
 
-def as_text(report: CheckReport, page: Page = PAGE, *, data_only: bool = False) -> str:
+def as_text(report: CheckReport, page: Page = PAGE, *, data_only: bool = False, verbose: bool = False) -> str:
     """Return what was checked as text: one line per check, and the verdict.
 
     Args:
         report: The findings.
         page: Where the text goes.
         data_only: Write the table of checks alone.
+        verbose: Write all that is known about the model.
     """
     checks = page.table(
         [("check", "measured", "limit", "worst", "verdict"), *(_cells(check) for check in report.checks)]
@@ -29,18 +32,13 @@ def as_text(report: CheckReport, page: Page = PAGE, *, data_only: bool = False) 
     if data_only:
         return "\n".join(checks) + "\n"
     made, safe = report.provenance, page.safe
-    part = f" {made.part}" if made.part else ""
-    model = (
-        f"{safe(made.model)} ({safe(made.family)}){part} · {made.n_layers} layers × {made.n_heads} heads · "
-        f"engine {safe(made.engine)} · {safe(made.device)} {safe(made.dtype)} · {safe(made.weights)} weights"
-    )
-    facts = [("model", model), ("mask", safe(report.mask))]
+    facts = [("model", _model(made, page, verbose=verbose)), ("mask", safe(report.mask))]
     facts.append(("text", f"{safe(report.text[:200])} · {len(report.tokens)} tokens"))
     share, words = describe_unknown([(report.text, None, report.tokens)])
     facts += [("unknown", f"{share}: {safe(', '.join(words[:_NAMED]))}")] if share else []
     facts += [("masked", _fully_masked(report, page))] if report.fully_masked else []
     facts += [("tokens", f"{safe(made.tokenizer)}, in place of the model's own tokenizer")] if made.tokenizer else []
-    facts += [("note", page.note(note)) for note in (*made.notes, *made.details)]
+    facts += [("note", page.note(note)) for note in (*made.notes, *(made.details if verbose else ()))]
     notes = [f"{check.name}: {page.note(check.note)}" for check in report.checks if check.note]
     lines = [
         *page.facts(facts, _NAMES),
@@ -52,6 +50,16 @@ def as_text(report: CheckReport, page: Page = PAGE, *, data_only: bool = False) 
         *page.wrapped(_verdict(report)),
     ]
     return "\n".join(lines) + "\n"
+
+
+def _model(made: Provenance, page: Page, *, verbose: bool) -> str:
+    """Describe the model as the header of `run` does: in short, what is not as usual."""
+    usual = () if verbose else ("engine native", "cpu", "float32", "trained weights")
+    other = [f"engine {made.engine}", made.device, made.dtype, f"{made.weights} weights"]
+    name = made.model if verbose else short_path(made.model)
+    sizes = f"{counted(made.n_layers, 'layer')} × {counted(made.n_heads, 'head')}"
+    items = [f"{name} ({made.family})", *([made.part] if made.part else [])]
+    return " · ".join([*map(page.safe, items), sizes, *(page.safe(one) for one in other if one not in usual)])
 
 
 def _fully_masked(report: CheckReport, page: Page) -> str:

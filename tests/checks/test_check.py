@@ -142,6 +142,23 @@ def test_the_command_line(folders, capsys):
     assert main(["check", "--tolerance", "-1"]) == 2
 
 
+def test_the_header_is_short_and_verbose_is_whole(minilm, monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "300")
+    assert main(["check", "a river", "--model", str(minilm)]) == 0
+    header = capsys.readouterr().out.split("\n\n")[0].splitlines()
+    assert [line.split()[0] for line in header] == ["model", "mask", "text"]
+    assert header[0] == f"model    {minilm.parent.name}/{minilm.name} (bert) · 6 layers × 12 heads"
+    assert main(["check", "a river", "--model", str(minilm), "--verbose"]) == 0
+    header = capsys.readouterr().out.split("\n\n")[0].splitlines()
+    whole = f"model    {minilm} (bert) · 6 layers × 12 heads · engine native · cpu · float32 · trained weights"
+    assert header[0] == whole
+    assert sum("stored in tokenizer.json" in line for line in header) == 2
+    assert main(["run", "a river", "--model", str(minilm), "--verbose"]) == 0
+    assert f"model    {minilm} (bert) · 6 layers" in capsys.readouterr().out
+    assert main(["check", "--config", "causal", "--dtype", "bfloat16"]) in (0, 1)
+    assert "bfloat16 · random weights" in capsys.readouterr().out.splitlines()[0]
+
+
 def test_a_failure_is_told_with_its_place():
     made = checked(config="causal", text="The bank").provenance
     failed = Check("rows sum to 1", "fail", 0.02, 1e-5, "L3H1")

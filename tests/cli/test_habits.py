@@ -143,12 +143,32 @@ def test_quiet_leaves_data_alone(pipeline, capsys):
     pipeline("fine")
     assert main(["run", TEXT, "--quiet"]) == 0
     quiet = capsys.readouterr().out.splitlines()
-    assert [line for line in loud if line not in quiet] == [
-        line for line in loud if re.match("(model|mask|text|more)  ", line) or line.startswith("         --")
-    ]
-    assert quiet[0].startswith(" RANDOM WEIGHTS ")
-    assert quiet[-1]
+    begun = [n for n, line in enumerate(loud) if re.match(r" ?L0H1|scores ", line)]
+    data = [*loud[begun[0] : begun[0] + 1], *loud[begun[1] - 1 :]]  # without the lines between title and matrices
+    end = next(n for n, line in enumerate(data) if line.startswith("more "))
+    assert quiet == [data[0].partition("  chosen")[0].rstrip(), *data[1 : end - 1]]
     assert "weights" in " ".join(quiet)
+
+
+def test_quiet_prints_tables_without_remarks(capsys):
+    long = [f"{TEXT} " * n for n in (14, 15)]
+    commands = (["run", "The bank xylophoneq ☃"], ["compare", TEXT], ["compare", *long, "--layer", "0", "--head", "0"])
+    for command in commands:
+        assert main([*command, "--quiet"]) == 0
+        out, err = capsys.readouterr()
+        assert err == ""
+        assert re.match(r"L\d+H\d+( .* → .*)?\n(only in .*)?\n", out), out[:80]
+        for remark in ("automatically", "average row", "UNKNOWN", "not shown", "most weight moves", "note "):
+            assert remark not in out
+    assert main(["explain", TEXT, "--query", "bank", "--quiet"]) == 0
+    assert re.match(r"L\d+H\d+\n", capsys.readouterr().out)
+
+
+def test_quiet_keeps_the_label_of_random_weights(capsys):
+    assert main(["run", TEXT, "--config", "causal", "--quiet"]) == 0
+    assert re.match(r"L\d+H\d+  random weights *\n", capsys.readouterr().out)
+    assert main(["compare", TEXT, "--config", "causal", "--quiet"]) == 0
+    assert "RANDOM WEIGHTS" in capsys.readouterr().out
 
 
 def test_quiet_keeps_what_warns(capsys):

@@ -87,14 +87,14 @@ def test_auto_answers_the_question_that_was_asked(minilm):
     words = [token.text for token in run(model=str(minilm)).texts[0].tokens]
     bank, river = words.index("bank"), words.index("river")
     for options, rows, said in (
-        ({"query": "bank", "key": "river"}, [bank], "these rows"),
+        ({"query": "bank", "key": "river"}, [bank], "this row"),
         ({"key": "river"}, range(1, len(words) - 1), "all words"),
     ):
         mass = {at: float(head.stages["weights"][list(rows), river].mean()) for at, head in every.items()}
         best = max(mass, key=lambda at: mass[at])
         (chosen,) = run(model=str(minilm), **options).texts[0].heads
         assert (chosen.layer, chosen.head) == best
-        assert chosen.chosen == f"chosen automatically: most weight from {said} on these columns ({mass[best]:.2f})"
+        assert chosen.chosen == f"chosen automatically: most weight from {said} on this column ({mass[best]:.2f})"
 
 
 def test_auto_answers_the_question_of_a_comparison():

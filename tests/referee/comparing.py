@@ -105,7 +105,9 @@ def call(models: Models, seed: int, number: int) -> Comparing:
         words[1:2] = given
     else:
         words += [word for value in typed for word in (f"--{axis}", value)]
-    labels = given if axis != "text" else [t if len(t) <= 30 else f"text {n}" for n, t in enumerate(given)]
+    labels = _numbered(given)
+    if axis == "text" and (labels != given or max(map(len, given)) > 30):
+        labels = [f"text {n}" for n in range(len(given))]
     return Comparing(axis, whole, labels, words + _tolerant(tolerance), [], base.key, asked, tolerance)
 
 
@@ -150,7 +152,7 @@ def _reports(
     narrower = {name: value for name, value in wanted.items() if value != "all"}  # of a saved mean, it is the mean
     sides = [replace(c, **{**narrower, "stage": ",".join(_with_weights(asked))}) for c in calls]
     saved = list(zip(paths, calls, strict=True))
-    labels = [str(path) for path in paths]
+    labels = _numbered([str(path) for path in paths])
     return Comparing("report", sides, labels, words + _tolerant(tolerance), saved, key, asked, tolerance)
 
 
@@ -566,3 +568,8 @@ def _verdict(found: Json, made: Comparing, code: int) -> None:
     same("verdict", {s["stage"]: [s["compared"], s["beyond"]] for s in verdict["stages"]}, expected)
     passed = bool(expected) and not lacking and not any(beyond for _, beyond in expected.values())
     same("verdict.passed", (verdict["passed"], code), (passed, 0 if passed else 1))
+
+
+def _numbered(names: list[str]) -> list[str]:
+    """The names; one that several sides have is followed by which of them it is."""
+    return [name if names.count(name) == 1 else f"{name} ({names[:n].count(name) + 1})" for n, name in enumerate(names)]

@@ -9,7 +9,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Literal, Union, Unpack
 
 from attnscope.report import Explanation, Report
-from attnscope.views.presentation.parts import Facts, Gap, ViewPart
+from attnscope.views.presentation.header import UNKNOWN_WORDS
+from attnscope.views.presentation.parts import Facts, Gap, Paragraph, ViewPart
 from attnscope.views.presentation.settings import Detail, DisplaySettings
 
 if TYPE_CHECKING:
@@ -41,17 +42,21 @@ def present(
         precision: Digits after the point in matrices; weights of contributors have one more.
         options: Name the options of the command line that show more.
         listing: Of a survey of heads, or of effects: which of them are listed.
-        data_only: Leave out facts about the run, notes and options, but nothing that warns.
+        data_only: Leave out facts about the run, remarks, notes and options, but not the label of random weights, nor a
+            mask that is not the model's own.
         **detail: How much is shown.
     """
-    parts = _present(findings, format, DisplaySettings(precision, options, **detail), listing)
+    settings = DisplaySettings(precision, options, data_only=data_only, **detail)
+    parts = _present(findings, format, settings, listing)
     return _only_data(parts) if data_only and format != "verdict" else parts
 
 
 def _only_data(parts: Iterable[ViewPart]) -> Iterator[ViewPart]:
-    """Leave out facts without a warning, and the gaps around them."""
+    """Leave out facts without a warning, unknown words, which are marked in tables, and the gaps around them."""
     gap, begun = False, False
     for part in parts:
+        if isinstance(part, Paragraph) and UNKNOWN_WORDS in part.spans:
+            continue
         if isinstance(part, Facts):
             kept = [(name, value) for name, value in part.lines if _warns(value)]
             if not kept:

@@ -41,6 +41,7 @@ from attnscope.views.presentation.settings import DisplaySettings
 from attnscope.views.presentation.spans import Span, Spans, ours, token_span, untrusted
 
 _PRINTED = 10  # number of heads that are printed, if there are more
+_NAMED = 12  # number of tokens without counterpart that are named
 _FEW = 10  # number of rows, and of columns, that are shown of a text that is too long to print
 _NUMBERED = ("layer", "head")  # axes whose sides are labelled by a number, which alone says little
 _SAID_BY_SIDES = (*_NUMBERED, "hide")  # axes that the labels of the sides name
@@ -205,7 +206,7 @@ def _change(
     where = f"  text {head.text}" if len(sides[0].report.texts) > 1 else ""
     heads = zip(reports, (head.first, head.second), strict=True)
     found = [h.chosen for text, name in heads for h in text.heads if selection_name(h) == name]
-    chosen = next(((Span("  "), *untrusted(said)) for said in found if said), ())
+    chosen = next(((Span("  "), *untrusted(said)) for said in found if said and not settings.data_only), ())
     between = (Span("  "), *_arrow(sides)) if head.first == head.second else ()
     yield Paragraph((Span(which, "title"), Span(where), *between, *chosen))
     yield from _alone(sides, reports, head)
@@ -228,7 +229,7 @@ def _change(
         most = _largest(np.abs(_differences(reports, head, columns)).sum(0), _FEW)
         left_out.append(("columns", len(most), len(columns)))
         columns = [columns[n] for n in most]
-    if left_out:
+    if left_out and not settings.data_only:
         yield from _say_left_out(left_out, settings)
     stages = [_weights(reports, head, n, sides[n].label, columns, settings) for n in range(len(sides))]
     stages.append(_difference(reports, head, sides, columns, settings))
@@ -293,7 +294,9 @@ def _alone(sides: tuple[Side, Side], reports: Sequence[TextReport], head: HeadCh
     for text, alone, side in zip(reports, (head.only_first, head.only_second), sides, strict=True):
         if alone:
             title = (Span("only in ", "dim"), *untrusted(side.label, "dim"), Span(": ", "dim"))
-            names = [(Span(f"{p} ", "dim"), token_span(text.sources, p, "dim")) for p in alone]
+            names = [(Span(f"{p} ", "dim"), token_span(text.sources, p, "dim")) for p in alone[:_NAMED]]
+            if len(alone) > _NAMED:
+                names.append((Span(f"{len(alone) - _NAMED} ", "dim"), Span("more", "dim")))
             yield Flow([(*title, *names[0]), *names[1:]], " · ")
 
 

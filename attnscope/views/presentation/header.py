@@ -17,7 +17,7 @@ from attnscope.views.presentation.spans import NEW, UNKNOWN, Span, Spans, note, 
 _LONGEST_TEXT = 120, 400  # Characters that a header repeats in full, usually and verbose; of more, the first half.
 _SHORT_NAME = 8  # Characters of a folder's name that says little, such as `model` or `main`.
 _LONGEST_PATH = 30  # Longest name of a model that is shown whole; of a longer one, the end is shown.
-_UNKNOWN = Span(" UNKNOWN WORDS ", "alarm")
+UNKNOWN_WORDS = Span(" UNKNOWN WORDS ", "alarm")
 _NAMED = 5  # number of unknown words, and hidden tokens, that are named
 WHAT_IF = {"stack": " in every layer", "same-scores": " in the softmax alone"}
 _EXPLAINED = {
@@ -33,23 +33,29 @@ def unknown_words(texts: Sequence[TextReport]) -> Iterator[ViewPart]:
     if share:
         named = _joined(map(untrusted, words[:_NAMED]), ", ")
         more = ours(", …") if len(words) > _NAMED else ()
-        yield Paragraph((_UNKNOWN, Span(f" {share} (marked {UNKNOWN}): "), *named, *more))
+        yield Paragraph((UNKNOWN_WORDS, Span(f" {share} (marked {UNKNOWN}): "), *named, *more))
     if pieces := sum(token.unknown for text in texts for token in text.context or ()):
         said = f"{counted(pieces, 'token')} of the context {'is' if pieces == 1 else 'are'}"
-        yield Paragraph((_UNKNOWN, Span(f" {said} unknown to the tokenizer (marked {UNKNOWN})")))
+        yield Paragraph((UNKNOWN_WORDS, Span(f" {said} unknown to the tokenizer (marked {UNKNOWN})")))
 
 
 def unknown_tokens(count: int, of: int) -> Iterator[ViewPart]:
     """Say how many tokens of texts that are not shown the tokenizer does not know; see unknown_words."""
     if count:
         said = f" {count:,} of {counted(of, 'token')} {'is' if count == 1 else 'are'} unknown to the tokenizer"
-        yield Paragraph((_UNKNOWN, Span(said)))
+        yield Paragraph((UNKNOWN_WORDS, Span(said)))
 
 
-def report_header(report: Report, settings: DisplaySettings) -> Iterator[ViewPart]:
-    """Say what produced the numbers, random weights first of all: model and mask, and what is not as usual."""
+def report_header(report: Report, settings: DisplaySettings, *, labelled: bool = False) -> Iterator[ViewPart]:
+    """Say what produced the numbers, random weights first of all: model and mask, and what is not as usual.
+
+    Args:
+        report: The report.
+        settings: How much is said.
+        labelled: The title of every head says that weights are random.
+    """
     made = report.provenance
-    if made.weights == "random":
+    if made.weights == "random" and not (labelled and settings.data_only):
         said = " untrained model: real arithmetic, meaningless patterns"
         yield Paragraph((Span(" RANDOM WEIGHTS ", "alarm"), Span(said)))
     sizes = f"{counted(made.n_layers, 'layer')} × {counted(made.n_heads, 'head')}"
@@ -59,7 +65,8 @@ def report_header(report: Report, settings: DisplaySettings) -> Iterator[ViewPar
     items = [*map(untrusted, [made.part] if made.part else []), ours(sizes), *map(untrusted, [*machine, *engine])]
     after = (*untrusted(f" ({made.family})"), Span(" · "), *_joined(items, " · "))
     if settings.verbose:
-        lines: list[Line] = [("model", (*untrusted(made.model), *after))]
+        folders = [untrusted(one) for one in re.findall(r"[^/\\]*[/\\]+|[^/\\]+", made.model or "?")]
+        lines: list[Line] = [("model", Flow([*folders[:-1], (*folders[-1], *after)], ""))]
     else:
         lines = [("model", OneLine(untrusted(short_path(made.model)), after, end=True))]
     if made.adapter is not None:
@@ -175,11 +182,11 @@ def _quoted(text: str, settings: DisplaySettings) -> Spans:
     return (*untrusted(text[:first]), Span(f"… (the first {first} of {len(text):,} characters)"))
 
 
-def head_header(report: Report, text: TextReport, head: HeadReport) -> Iterator[ViewPart]:
+def head_header(report: Report, text: TextReport, head: HeadReport, settings: DisplaySettings) -> Iterator[ViewPart]:
     """Say which layer and head this is, how it came to be shown, and what its rows look like on average."""
     spans = [Span(head_name(head), "title")]
     said = [ours(f"text {text.index}")] if len(report.texts) > 1 else []
-    said += [untrusted(head.chosen)] if head.chosen else []
+    said += [untrusted(head.chosen)] if head.chosen and not settings.data_only else []
     between = "  "
     if report.provenance.weights == "random":
         spans += RANDOM_WEIGHTS
@@ -188,7 +195,7 @@ def head_header(report: Report, text: TextReport, head: HeadReport) -> Iterator[
         spans += [Span(between), *one]
         between = "  "
     yield Paragraph(tuple(spans))
-    if facts := _row_facts(text, head):
+    if not settings.data_only and (facts := _row_facts(text, head)):
         yield Flow([ours(fact, "dim") for fact in facts], " ")
 
 

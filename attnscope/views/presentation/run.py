@@ -43,7 +43,7 @@ def present_report(report: Report, settings: DisplaySettings, *, heat: bool = Fa
     """
     small = [heat and not settings.words and are_thumbnails(text) for text in report.texts]
     yield from unknown_words(report.texts)
-    yield from report_header(report, settings)
+    yield from report_header(report, settings, labelled=True)
     for text, thumbnails in zip(report.texts, small, strict=True):
         yield text_header(text, len(report.texts), settings)
         if settings.ids:
@@ -78,7 +78,7 @@ def present_report(report: Report, settings: DisplaySettings, *, heat: bool = Fa
 def _present_head(
     report: Report, text: TextReport, head: HeadReport, settings: DisplaySettings, heat: bool
 ) -> Iterator[ViewPart]:
-    yield from head_header(report, text, head)
+    yield from head_header(report, text, head, settings)
     if head.pooled is not None:
         yield Gap()
         yield from overview(text, head)
@@ -120,7 +120,7 @@ def _weights_alone(stages: list[StageMatrix], settings: DisplaySettings) -> list
         return []
     option = settings.named("--stage", "stages") + " " + ",".join(stage.name for stage in stages)
     said = ours(f"not shown: {', '.join(others)} ({option})", "dim")
-    return [[Gap(), Matrices(weights), Paragraph(said)]]
+    return [[Gap(), Matrices(weights), *([] if settings.data_only else [Paragraph(said)])]]
 
 
 def are_thumbnails(text: TextReport) -> bool:

@@ -20,6 +20,7 @@ class DisplaySettings:
     Attributes:
         precision: Digits after the point in matrices.
         options: Whether it is for the command line, so that hints name its options.
+        data_only: Whether remarks are left out.
         verbose: Say everything about the model, and show every contributor.
         brief: The stages were not chosen by a user: what would fill more than a screen may be left out, with the option
             that shows it.
@@ -29,6 +30,7 @@ class DisplaySettings:
 
     precision: int
     options: bool = True
+    data_only: bool = False
     verbose: bool = False
     brief: bool = False
     words: bool = False
