@@ -167,6 +167,30 @@ SCREENS |= {
 }
 
 
+def long_text(replaced, size):
+    spelled = [f"w{i % 13}" for i in range(70)]
+    spelled[40] = replaced
+    one = text_report(tokens(spelled), text=" ".join(spelled), size=size, stages=("weights",))
+    return report(one)
+
+
+EVERY_WIDTH = {  # of each kind of screen, at every width, with and without colour
+    "brief": (sized(15), {"brief": True}),
+    "heat-5": (SIZES[5], {"format": "heat"}),
+    "explain": (explanation(allowed=lambda query, key: key <= query), {}),
+    "heads": (survey(), {}),
+    "measured": (measured(), {}),
+    "overview": (overview(200), {}),
+    "compare-texts": (compared(("river", RIVER), ("savings", SAVINGS), axis="text"), {}),
+    "compare-long": (compared(("text 0", long_text("bank", 4.0)), ("text 1", long_text("lake", 3.0)), axis="text"), {}),
+    "compare-heat": (compared(("causal", FORWARD), ("bidirectional", bank())), {"format": "heat"}),
+}
+for kind, (findings, form) in EVERY_WIDTH.items():
+    for columns in WIDTHS[1:]:
+        SCREENS.setdefault(f"{kind}-{columns}", (findings, columns, form))
+        SCREENS.setdefault(f"{kind}-colour-{columns}", (findings, columns, {**form, "colour": "truecolor"}))
+
+
 @pytest.mark.parametrize("name", SCREENS)
 def test_a_screen_is_as_reviewed(name):
     made, width, how = SCREENS[name]
