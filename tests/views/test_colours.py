@@ -59,4 +59,5 @@ def test_what_is_not_finite_has_no_colour(value):
 
 def test_a_matrix_of_equal_values_has_a_place_for_them():
     assert Scale(0, 0, signed=False).place(0) == 0
+    assert [Scale(0, 2, signed=False).place(value) for value in (-1, 0, 1, 3)] == [0, 0, 0.5, 1]
     assert Scale(0, 0, signed=True).place(0) == 0.5

@@ -85,3 +85,12 @@ def test_columns_that_no_row_names_are_named_below():
 def test_a_row_that_may_attend_to_nothing_says_so():
     made = report(text_report(tokens(["a", "b"]), allowed=lambda q, k: q == 0 and causal(q, k), stages=("weights",)))
     assert re.search(r"^1 b +masked$", draw(made, 80, format="heat"), re.MULTILINE)
+
+
+@pytest.mark.parametrize("colour", [None, "truecolor"])
+def test_a_weight_beyond_the_scale_is_at_its_end(colour):
+    """A report that was written by others may hold it; its picture was an internal error."""
+    made = sized(3)
+    made.texts[0].heads[0].stages["weights"][2] = [-40.0, 0.5, 0.5]
+    shown = draw(made, 80, format="heat", **({"colour": colour} if colour else {}))
+    assert "top contributors" in shown

@@ -25,10 +25,15 @@ class Scale:
     signed: bool
 
     def place(self, value: float) -> float | None:
-        """Return the place of a value on the scale, from 0 to 1; None if it has none."""
+        """Return the place of a value on the scale, from 0 to 1; None if it has none.
+
+        A value that is beyond an end is at it: a report from elsewhere may hold weights below 0.
+        """
         if not isfinite(value):
             return None
-        return (value - self.low) / (self.high - self.low) if self.high > self.low else 0.5 if self.signed else 0.0
+        if self.high <= self.low:
+            return 0.5 if self.signed else 0.0
+        return min(1.0, max(0.0, (value - self.low) / (self.high - self.low)))
 
 
 @dataclass(frozen=True)
