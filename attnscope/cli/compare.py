@@ -207,6 +207,8 @@ def _run(
     show: OutputOptions,
     tolerance: "Tolerance | None",
 ) -> "Comparison":
+    from msgspec.structs import replace
+
     from attnscope.cli.deliver import is_table
     from attnscope.cli.progress import progress
     from attnscope.cli.run_config import read_texts, run_config
@@ -222,7 +224,10 @@ def _run(
         source = side.pop("source")
         if source not in texts:
             texts[source] = read_texts(source, quiet=show.quiet)
-        runs.append((value, side_of(axis, run_config(texts[source], **side, window=window, pool=pool))))
+        run = run_config(texts[source], **side, window=window, pool=pool)
+        if window is not None and tolerance is None:
+            run = replace(run, stages=("weights",))  # of which alone there are tables
+        runs.append((value, side_of(axis, run)))
 
     with progress(quiet=show.quiet) as on_progress:
         return compare_runs(axis, runs, selection.key, on_progress, tolerance)

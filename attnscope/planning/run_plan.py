@@ -262,7 +262,9 @@ def memory_demand(plan: RunPlan) -> MemoryDemand:
     columns = len({k for text_plan in text_plans for k in text_plan.keys})
     pool = max(text_plan.pool or 0 for text_plan in text_plans)
     width = sum(c.d_value if stage == "output" else columns for stage in plan.stages)
-    shown = layers * heads * rows * (width + 2 * run.top)  # a contributor has two numbers
+    compared = run.window is not None and run.window > PRINTED and run.auto_key is None  # few columns are drawn
+    drawn = min(width, PRINTED * len(plan.stages)) if compared else width
+    drawn = layers * heads * rows * (drawn + 2 * run.top)  # a contributor has two numbers
     if "mean" in (plan.layers.word, plan.heads.word):
         width += 4 * longest  # mean contributions over every key
     cells = layers * heads * rows * width
@@ -280,7 +282,7 @@ def memory_demand(plan: RunPlan) -> MemoryDemand:
         raw=bool({"scores", "scaled"} & set(plan.stages)),
         measures=3 if run.by == "projected" else 2,
         mean="mean" in (plan.layers.word, plan.heads.word),
-        drawn=0 if run.window is None else shown,
+        drawn=0 if run.window is None else drawn,
         picture=run.picture,
         padded=len({(len(text_plan.tokens), text_plan.hidden) for text_plan in text_plans}) > 1,
         counted=layers * heads * len(text_plans) * longest if pool else 0,

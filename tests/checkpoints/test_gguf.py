@@ -43,8 +43,8 @@ def test_the_header_is_the_library_s(tmp_path: Path) -> None:
 @pytest.mark.parametrize("command", ["run", "compare", "check", "explain"])
 def test_commands_work_on_a_gguf_file(tmp_path: Path, command: str, capsys: pytest.CaptureFixture[str]) -> None:
     gguf_files.write(tmp_path / "m.gguf", "qwen3", "Q4_K")
-    more = {"explain": ["--query", "0", "--verbose"], "check": []}.get(command, ["--verbose"])
-    assert main([command, "abc z y", "--model", str(tmp_path / "m.gguf"), *more]) == 0, capsys.readouterr().err
+    more = ["--query", "0"] if command == "explain" else []
+    assert main([command, "abc z y", "--model", str(tmp_path / "m.gguf"), "--verbose", *more]) == 0, capsys.readouterr().err
     said = capsys.readouterr().out
     assert "GGUF: Q4_K weights, converted to floating point as they are read" in said
     if command == "check":
