@@ -44,8 +44,9 @@ def test_the_header_is_the_library_s(tmp_path: Path) -> None:
 def test_commands_work_on_a_gguf_file(tmp_path: Path, command: str, capsys: pytest.CaptureFixture[str]) -> None:
     gguf_files.write(tmp_path / "m.gguf", "qwen3", "Q4_K")
     more = ["--query", "0"] if command == "explain" else []
-    assert main([command, "abc z y", "--model", str(tmp_path / "m.gguf"), "--verbose", *more]) == 0, capsys.readouterr().err
-    said = capsys.readouterr().out
+    code = main([command, "abc z y", "--model", str(tmp_path / "m.gguf"), "--verbose", *more])
+    said, err = capsys.readouterr()
+    assert (code, err) == (0, "")
     assert "GGUF: Q4_K weights, converted to floating point as they are read" in said
     if command == "check":
         assert re.search(r"equals eager transformers: output +\S+ +\S+ +L\dH\d +ok", said)
