@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 
 from attnscope.ablation import bytes_per_token, logit_bytes
+from attnscope.batch.changes import find_change
 from attnscope.batch.dump_reader import decoded
 from attnscope.batch.header import SCHEMA, Grouping, Header, InputFacts, Settings
 from attnscope.batch.journal import Journal
@@ -234,17 +235,6 @@ def _check_same(old: Header, new: Header, path: Path) -> None:
     Raises:
         AttnscopeError: A setting, the model or the input differ.
     """
-    was, now = ({**_flat(msgspec.to_builtins(header))} for header in (old, new))
-    for name in ("provenance.model", "provenance.adapter", "input.name"):
-        was.pop(name), now.pop(name)
-    for name in was | now:
-        if was.get(name) != now.get(name):
-            found = f"was started with {name} = {was.get(name)!r}, now it is {now.get(name)!r}"
-            raise AttnscopeError(found, where=path, hint="choose another output, or pass --force to start over")
-
-
-def _flat(nested: dict[str, object], prefix: str = "") -> dict[str, object]:
-    found: dict[str, object] = {}
-    for name, value in nested.items():
-        found |= _flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}
-    return found
+    found = find_change(old, new)
+    if found is not None:
+        raise AttnscopeError(found, where=path, hint="choose another output, or pass --force to start over")

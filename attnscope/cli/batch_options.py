@@ -85,14 +85,12 @@ class InputOptions:
     skip: Annotated[
         int,
         option(
-            "--skip", group=_INPUT, metavar="N", parser=arguments.number("--skip", 0), help="Skip the first N records."
+            "--skip", group=_INPUT, metavar="N", parser=arguments.number("--skip", 0), help="Skip the first N texts."
         ),
     ] = 0
     limit: Annotated[
         int | None,
-        option(
-            "--limit", group=_INPUT, metavar="N", parser=arguments.number("--limit", 1), help="Stop after N records."
-        ),
+        option("--limit", group=_INPUT, metavar="N", parser=arguments.number("--limit", 1), help="Stop after N texts."),
     ] = None
     shard: Annotated[
         str,
@@ -101,7 +99,7 @@ class InputOptions:
             group=_INPUT,
             metavar="I/N",
             parser=_shard,
-            help="Process every N-th record, starting with the I-th.",
+            help="Process every N-th text, starting with the I-th.",
         ),
     ] = "1/1"
 

@@ -11,6 +11,7 @@ from attnscope.cli.options import (
     FormatOptions,
     MachineOptions,
     ModelOptions,
+    TextOptions,
     context_option,
     quiet_option,
     tolerance_option,
@@ -32,16 +33,21 @@ class CheckOptions:
     """What is checked, and when it fails.
 
     Attributes:
-        text: The text.
+        text: The text, or `-` for standard input.
         context: Where keys and values come from under cross-attention.
         tolerance: Largest allowed difference.
         quiet: Print the table alone.
         verbose: Print all that is known about the model.
     """
 
-    text: Annotated[str, Argument(metavar="TEXT", help="Text to run the checks on; default: a built-in sentence.")] = (
-        arguments.CHECKED_TEXT
-    )
+    text: Annotated[
+        str,
+        Argument(
+            metavar="TEXT",
+            help="Text to run the checks on; - reads standard input, which is not read otherwise. Default: a built-in "
+            "sentence.",
+        ),
+    ] = arguments.CHECKED_TEXT  # also where input is piped: `while read -r name; do attnscope check -m "$name"; done`
     context: Annotated[str | None, context_option()] = None
     tolerance: Annotated[
         float | None,
@@ -62,14 +68,12 @@ def check(checked: CheckOptions, show: FormatOptions, stack: ModelOptions, machi
 
     from attnscope.cli.deliver import page, write_bytes
     from attnscope.cli.progress import progress
-    from attnscope.cli.run_config import refuse_path
-    from attnscope.config import RunConfig, TextInput
+    from attnscope.cli.run_config import read_texts
+    from attnscope.config import RunConfig
 
-    for option, text in (("TEXT", checked.text), ("--context", checked.context)):
-        if text is not None:
-            refuse_path(option, text, reads_files=False)
+    texts = TextOptions(text=checked.text, context=checked.context)
     run = RunConfig(
-        texts=(TextInput(checked.text, context=checked.context),),
+        texts=read_texts(texts, quiet=checked.quiet, reads_files=False),
         **stack.chosen(),
         **vars(machine),
     )

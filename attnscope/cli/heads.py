@@ -22,6 +22,7 @@ from attnscope.cli.options import (
     output_option,
     precision_option,
 )
+from attnscope.cli.process import PATIENCE
 from attnscope.cli.selection_options import SelectionOptions, top_option
 
 _MEASURE = "What to measure"
@@ -44,14 +45,15 @@ class SurveyTextOptions(TextOptions):
     """The texts to measure heads on.
 
     Attributes:
-        text: The text, or `-` for standard input; None for the built-in texts.
+        text: The text, or `-` for standard input; None for what is piped, or the built-in texts.
     """
 
     text: Annotated[
         str | None,
         Argument(
             metavar="TEXT",
-            help="Text to measure on; - reads standard input. Default: built-in texts, except with --key or --measure.",
+            help="Text to measure on; - reads standard input. Default: what is piped "
+            f"(if it begins within {PATIENCE} seconds), or built-in texts; --key and --measure need a text.",
             rich_help_panel=TEXT,
         ),
     ] = None
@@ -163,8 +165,7 @@ def heads(
     values: dict[str, Any] = dict(vars(masking))
     question = arguments.asks_one_number({**values, **vars(asked)})
     selection = SelectionOptions(**values)
-    own_texts = not question and source.text is None and source.file is None
-    texts = () if own_texts else read_texts(source, quiet=show.quiet)
+    texts = read_texts(source, quiet=show.quiet, built_in=not question)
     run = run_config(texts, stack, selection, machine, window=None)
     from attnscope.survey import SurveyOptions, ask_heads, survey_heads
 

@@ -23,6 +23,7 @@ _QUIET_OFFLINE = {
     "TRANSFORMERS_VERBOSITY": "error",
 }
 _OFFLINE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
+PATIENCE = 5  # seconds that a command which needs no input waits for a pipe to begin
 _typed: dict[str, str] = {}  # the user's own settings of these
 
 
@@ -136,6 +137,30 @@ def is_piped(stream: Any) -> bool:
     except (AttributeError, OSError, ValueError):  # closed, or no file
         return False
     return stat.S_ISFIFO(mode) or stat.S_ISREG(mode) or stat.S_ISSOCK(mode)
+
+
+def is_begun(stream: Any) -> bool:
+    """Tell whether others have read from a file: the list of a loop, `while read -r name; do …; done < names`."""
+    try:
+        return os.lseek(stream.fileno(), 0, os.SEEK_CUR) > 0
+    except (OSError, ValueError):  # a pipe has no position
+        return False
+
+
+def begins(stream: Any, seconds: float) -> bool:
+    """Tell whether a stream has something to read, or has ended, within a time.
+
+    A pipe that nobody writes to cannot be told from one whose writer is slow, so a command that works without input
+    waits only so long.
+
+    Args:
+        stream: A stream for which `is_piped` is true.
+        seconds: How long to wait.
+    """
+    try:
+        return bool(select.select([stream], [], [], seconds)[0])
+    except (OSError, ValueError):  # Windows waits for sockets alone
+        return False
 
 
 def print_notice(kind: str, line: str) -> None:

@@ -72,6 +72,8 @@ def _check_words(selection: RunSelectionOptions, measure: str) -> None:
     where = "--words"
     if measure != "weights":
         raise UsageError(f"merges weights of heads, not {measure}", where=where, hint="remove --words or --measure")
+    if not selection.stages:
+        raise UsageError("merges the weights, which --stage none leaves out", where=where, hint="use --stage weights")
     if "weights" not in selection.stages:
         raise UsageError("needs weights", where=where, hint="add weights to --stage")
     if selection.stage is not None and (others := [name for name in selection.stages if name != "weights"]):

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from attnscope.cli.options import MachineOptions, ModelOptions, TextOptions
-from attnscope.cli.process import is_piped, print_notice
+from attnscope.cli.process import PATIENCE, begins, is_begun, is_piped, print_notice
 from attnscope.cli.selection_options import SelectionOptions
 from attnscope.errors import AttnscopeError, UsageError
 from attnscope.system.escape import escape_control
@@ -68,12 +68,16 @@ def targets(by: str, named: list[str] | None) -> tuple[str, ...] | None:
     return tuple(named or ()) if by == "logit" else None
 
 
-def read_texts(source: TextOptions, *, quiet: bool) -> "tuple[TextInput, ...]":
+def read_texts(
+    source: TextOptions, *, quiet: bool, built_in: bool = False, reads_files: bool = True
+) -> "tuple[TextInput, ...]":
     """Return the texts that the user named: where there is no name, what is piped to standard input.
 
     Args:
         source: Where they are.
-        quiet: Say nothing about blank lines.
+        quiet: Say nothing about blank lines, and nothing about a pipe that was not read.
+        built_in: The command has texts of its own: where nothing is named or piped, there are none.
+        reads_files: The command has `--file`.
 
     Raises:
         UsageError: There is no text, or there are two sources of one.
@@ -83,12 +87,15 @@ def read_texts(source: TextOptions, *, quiet: bool) -> "tuple[TextInput, ...]":
 
     piped = _standard_input() if source.file is None and source.text == "-" else None
     if source.file is None and source.text is None:
-        piped = _standard_input() if is_piped(sys.stdin) else ""
+        meant = is_piped(sys.stdin) and (not built_in or _is_meant(quiet=quiet))
+        piped = _standard_input() if meant else ""
+        if not piped and built_in:
+            return ()
         if not piped:
             raise UsageError("no text given", hint="pass TEXT, - for standard input, or --file PATH")
     for option, text in (("TEXT", source.text), ("--pair", source.pair), ("--context", source.context)):
         if text is not None:
-            refuse_path(option, text)
+            refuse_path(option, text, reads_files=reads_files)
     if source.file is None:
         where = "TEXT" if piped is None else "standard input"
         return (TextInput(str(source.text) if piped is None else piped, source.pair, source.context, where),)
@@ -147,6 +154,17 @@ def _from_file(path: Path, context: str | None, *, quiet: bool) -> "tuple[TextIn
     for note in notes if not quiet else []:
         print_notice("note", escape_control(note))
     return tuple(replace(text, context=context) for text in found)
+
+
+def _is_meant(*, quiet: bool) -> bool:
+    """Tell whether what is piped is for this command: a script's may be for others, or a pipe that nobody writes to."""
+    if is_begun(sys.stdin):
+        return False
+    if begins(sys.stdin, PATIENCE):
+        return True
+    if not quiet:
+        print_notice("note", "nothing came from standard input, so the built-in texts are used; pass - to wait for it")
+    return False
 
 
 def _standard_input() -> str:

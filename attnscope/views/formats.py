@@ -114,8 +114,8 @@ def format_for(path: Path, command: Command) -> FileFormat:
             if command not in one.holds:
                 if command == "run" and "heads" in one.holds:
                     hint += "; attnscope convert makes tables of reports"
-                found = f"{one.ending} holds findings of {' and '.join(one.holds)} only"
-                raise UsageError(found, where=path, hint=hint)
+                typed = "ablate --each" if command == "effects" else command
+                raise UsageError(f"findings of {typed} cannot be written as {one.ending}", where=path, hint=hint)
             return one
     found = f"unknown extension '{path.suffix}'" if path.suffix else "the name has no extension"
     raise UsageError(found, where=path, hint=hint)

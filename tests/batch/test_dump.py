@@ -154,7 +154,7 @@ def test_hidden_tokens_are_those_of_each_text(tmp_path):
             np.testing.assert_array_equal(
                 record.stages["weights"] == 0, np.broadcast_to(hidden, record.stages["weights"].shape)
             )
-    with pytest.raises(AttnscopeError, match="mask"):
+    with pytest.raises(AttnscopeError, match="with --hide river, now it is without --hide"):
         dump(tmp_path, settings=Settings(keep=("stages",), stages=("weights",)))
 
 
@@ -229,12 +229,29 @@ def test_a_crashed_dump_goes_on_to_the_same_bytes(tmp_path, name, at):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"settings": Settings(top=4)}, "started with settings.top = 3, now it is 4"),
-        ({"settings": Settings(layer="0")}, "settings.layer = 'all', now it is '0'"),
-        ({"mask": "causal"}, "mask.used = 'bidirectional', now it is 'causal'"),
-        ({"dtype": "bfloat16"}, "provenance.dtype = 'float32', now it is 'bfloat16'"),
-        ({"config": "causal"}, "was started with"),
-        ({"texts": (*TEXTS[:-1], "Rivers erode")}, "input.sha256"),
+        ({"settings": Settings(top=4)}, "started with --top 3, now it is --top 4"),
+        ({"settings": Settings(layer="0")}, "started with --layer all, now it is --layer 0"),
+        ({"settings": Settings(limit=2), "total": 2}, "started without --limit, now it is --limit 2"),
+        ({"settings": Settings(query="the bank")}, "started without --query, now it is --query 'the bank'"),
+        (
+            {"settings": Settings(shard=(1, 2)), "total": -(-len(TEXTS) // 2)},
+            "started without --shard, now it is --shard 1/2",
+        ),
+        ({"settings": Settings(special=False)}, "started without --no-special, now it is --no-special"),
+        (
+            {"settings": Settings(keep=("top", "stages"), stages=("weights",))},
+            "started with --keep top,rows, now it is --keep top",
+        ),
+        (
+            {"settings": Settings(keep=("top", "rows", "stages"), stages=("scores", "weights"))},
+            "started without --stage, now it is --stage scores,weights",
+        ),
+        ({"settings": Settings(statistics=("entropy",), digits=4)}, "--keep top,rows, now it is --keep brief"),
+        ({"mask": "causal"}, "started without --mask, now it is --mask causal"),
+        ({"hide": "0"}, "started without --hide, now it is --hide 0"),
+        ({"dtype": "bfloat16"}, "started with --dtype float32, now it is --dtype bfloat16"),
+        ({"config": "causal"}, "was started with another model, adapter or tokenizer"),
+        ({"texts": (*TEXTS[:-1], "Rivers erode")}, "was started with another input, or the input has changed since"),
     ],
 )
 def test_a_changed_setting_is_refused(tmp_path, change, message):

@@ -66,7 +66,7 @@ def test_files(tmp_path, monkeypatch, capsys):
             assert float(row[f"kl_{effects['how']}"]) == effects["kl"][n]
             assert float(row[f"hidden_{effects['how']}"]) == effects["hidden"][n]
     assert main(["ablate", TEXT, "--cut", "L0", "-o", "c.csv"]) == 2
-    assert ".csv holds findings of heads and effects only" in capsys.readouterr().err
+    assert "c.csv: findings of ablate cannot be written as .csv; use .json .txt .svg .png" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -3,16 +3,33 @@
 import json
 import os
 import re
+import threading
 
 import pytest
+from typer.main import get_command
 
+from attnscope.arguments import CHECKED_TEXT
 from attnscope.checkpoints.samples import sample_names
 from attnscope.cli import main
-from attnscope.cli.app import COMMANDS
+from attnscope.cli.app import COMMANDS, build_app
 from attnscope.families import FAMILIES
 from attnscope.version import __version__
 
 TEXT = "The bank by the river"
+
+
+@pytest.mark.parametrize(
+    ("short", "long"), [("-m", "model"), ("-l", "layer"), ("-H", "head"), ("-q", "query"), ("-o", "output")]
+)
+def test_a_long_option_has_its_short_one_in_every_command(short, long):
+    declared = [
+        option.opts
+        for command in get_command(build_app()).commands.values()
+        for option in command.params
+        if f"--{long}" in option.opts
+    ]
+    assert len(declared) > 4
+    assert [opts for opts in declared if short not in opts] == []
 
 
 def test_short_options_are_the_long_ones(pipeline, capsys):
@@ -79,14 +96,23 @@ def piped(monkeypatch):
         yield put
 
 
-@pytest.mark.parametrize("args", [["run"], ["run", "-"], ["explain"], ["heads", "--key", "river"]])
-def test_what_is_piped_is_the_text(args, piped, pipeline, monkeypatch, capsys):
-    asked = []
-    monkeypatch.setattr("attnscope.cli.run_config.run_config", lambda texts, *_, **__: asked.append(texts) or stop())
+def stop_at_the_texts(asked, monkeypatch):
+    """Let every command end when its texts are known, and note them."""
 
-    def stop():
+    def stop(*texts, **named):
+        asked.append(named.get("texts") or texts[0])
         raise KeyboardInterrupt
 
+    monkeypatch.setattr("attnscope.cli.run_config.run_config", stop)
+    monkeypatch.setattr("attnscope.config.RunConfig", stop)
+
+
+@pytest.mark.parametrize(
+    "args", [["run"], ["run", "-"], ["explain"], ["heads", "--key", "river"], ["heads"], ["check", "-"]]
+)
+def test_what_is_piped_is_the_text(args, piped, pipeline, monkeypatch, capsys):
+    asked = []
+    stop_at_the_texts(asked, monkeypatch)
     piped(f"{TEXT}\n")
     assert main(args) == 130
     assert [(text.text, text.where) for text in asked[0]] == [(TEXT, "standard input")]
@@ -105,6 +131,59 @@ def test_an_empty_pipe_is_no_text(command, piped, capsys):
     piped("")
     assert main([command]) == 2
     assert capsys.readouterr().err.startswith("attnscope: error: no text given; ")
+
+
+@pytest.mark.parametrize("given", ["", "\n"])
+def test_an_empty_pipe_leaves_heads_their_own_texts(given, piped, monkeypatch, capsys):
+    stop_at_the_texts(asked := [], monkeypatch)
+    piped(given)
+    assert main(["heads"]) == 130
+    assert asked == [()]
+    assert "note" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("quiet", [[], ["--quiet"]])
+def test_heads_do_not_wait_for_ever_for_a_pipe(quiet, monkeypatch, capsys):
+    stop_at_the_texts(asked := [], monkeypatch)
+    monkeypatch.setattr("attnscope.cli.run_config.PATIENCE", 0.01)
+    ours, theirs = os.pipe()
+    with open(ours, encoding="utf-8") as stdin, open(theirs, "w"):  # open, and nobody writes
+        monkeypatch.setattr("sys.stdin", stdin)
+        assert main(["heads", *quiet]) == 130
+    assert asked == [()]
+    note = "attnscope: note: nothing came from standard input, so the built-in texts are used; pass - to wait for it\n"
+    assert (note in capsys.readouterr().err) is not bool(quiet)
+
+
+def test_heads_wait_for_a_slow_pipe(monkeypatch):
+    stop_at_the_texts(asked := [], monkeypatch)
+    ours, theirs = os.pipe()
+    later = threading.Timer(0.2, lambda: (os.write(theirs, TEXT.encode()), os.close(theirs)))
+    with open(ours, encoding="utf-8") as stdin:
+        monkeypatch.setattr("sys.stdin", stdin)
+        later.start()
+        assert main(["heads"]) == 130
+    later.join()
+    assert [text.text for text in asked[0]] == [TEXT]
+
+
+@pytest.mark.parametrize(("line", "texts"), [(0, ["models/a\nmodels/b"]), (1, [])])
+def test_the_rest_of_a_loops_list_is_no_text(line, texts, tmp_path, monkeypatch, capsys):
+    stop_at_the_texts(asked := [], monkeypatch)
+    (tmp_path / "list").write_text("models/a\nmodels/b\n")
+    with open(tmp_path / "list", encoding="utf-8") as stdin:
+        os.lseek(stdin.fileno(), line * len("models/a\n"), os.SEEK_SET)  # where the shell's `read` has left it
+        monkeypatch.setattr("sys.stdin", stdin)
+        assert main(["heads"]) == 130
+    assert [text.text for text in asked[0]] == texts
+    assert "note" not in capsys.readouterr().err
+
+
+def test_check_reads_a_pipe_only_if_asked_to(piped, monkeypatch):
+    stop_at_the_texts(asked := [], monkeypatch)
+    piped("models/b\n")
+    assert main(["check"]) == 130
+    assert [text.text for text in asked[0]] == [CHECKED_TEXT]
 
 
 def test_texts_are_piped_to_a_dump(attnscope, tmp_path):

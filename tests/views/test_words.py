@@ -144,6 +144,7 @@ def test_words_need_a_terminal_and_weights(capsys):
     [
         ("--by value", "ranks words by weight; remove --words or --by value"),
         ("--stage masked,weights", "merges weights alone; remove masked from --stage"),
+        ("--stage none", "merges the weights, which --stage none leaves out; use --stage weights"),
         ("--measure rollout", "merges weights of heads, not rollout; remove --words or --measure"),
     ],
 )

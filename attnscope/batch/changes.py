@@ -1,0 +1,84 @@
+"""Say what differs between the header of a dump and that of a command that would resume it, in the user's words."""
+
+import shlex
+from typing import Any
+
+import msgspec
+
+from attnscope.batch.header import Header
+
+_OPTIONS = (
+    "settings.layer", "settings.head", "settings.query", "settings.key", "settings.top", "settings.by", "settings.pool",
+    "settings.column", "settings.skip", "settings.limit", "provenance.engine", "provenance.dtype", "provenance.device",
+    "provenance.part", "provenance.tokenizer",
+)  # fmt: skip
+_FREE = ("provenance.model", "provenance.adapter", "provenance.values", "input.name")  # names, and what follows others
+_WORDS = {
+    "provenance.fingerprint": "was started with another model, adapter or tokenizer",
+    "provenance.weights_hash": "was started with other weights of the model",
+    "input.sha256": "was started with another input, or the input has changed since",
+}
+
+
+def find_change(old: Header, new: Header) -> str | None:
+    """Return the first thing that differs and changes what the dump holds, as a phrase; None if nothing does.
+
+    What can be typed comes first: another `--tokenizer` is another fingerprint, too.
+
+    Args:
+        old: Of the dump.
+        new: Of the command that would resume it.
+    """
+    was, now = (_flat(msgspec.to_builtins(header)) for header in (old, new))
+    before, after = _typed(old, was), _typed(new, now)
+    for option in before:
+        if before[option] != after[option]:
+            start = "was started with " if before[option] else f"was started without {option}"
+            return f"{start}{before[option]}, now it is {after[option] or f'without {option}'}"
+    for name in (*_WORDS, *(was | now)):
+        if name not in _FREE and was.get(name) != now.get(name):
+            label = name.rpartition(".")[2].replace("_", " ")
+            return _WORDS.get(
+                name, f"was started with {label} {_shown(was.get(name))}, now it is {_shown(now.get(name))}"
+            )
+    return None
+
+
+def _typed(header: Header, flat: dict[str, Any]) -> dict[str, str]:
+    """Return every option as it is typed, by its name; empty where it is left out."""
+    settings, mask = header.settings, header.mask
+    own = mask.own.partition(" or ")[0]  # of a model that was trained under several, the one that is used first
+    found = {}
+    for name in _OPTIONS:
+        option, value = f"--{name.partition('.')[2]}", flat.get(name)
+        found[option] = "" if value is None else f"{option} {shlex.quote(str(value))}"
+    parts = [part for part in settings.keep if part != "stages"]
+    values: dict[str, str | None] = {
+        "--keep": "brief" if settings.digits is not None else ",".join(parts) or None,
+        "--stage": ",".join(settings.stages) or None,
+        "--shard": None if settings.shard == (1, 1) else "{}/{}".format(*settings.shard),
+        "--from": header.input.format,
+        "--hide": mask.hidden,
+        "--mask": None if mask.used == own and (mask.what_if is None or mask.hidden) else mask.used,
+        "--what-if": mask.what_if,
+    }
+    found |= {option: "" if value is None else f"{option} {shlex.quote(value)}" for option, value in values.items()}
+    flags = {
+        "--no-special": not settings.special,
+        "--truncate": settings.truncate,
+        "--hash-weights": header.provenance.weights_hash is not None,
+    }
+    return found | {option: option if on else "" for option, on in flags.items()}
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, list):
+        return ", ".join(map(str, value)) or "none"
+    return "none" if value is None else str(value)
+
+
+def _flat(nested: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, value in nested.items():
+        found |= _flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}
+    return found
