@@ -75,7 +75,7 @@ def write_dump(
 
     Args:
         order: The request.
-        on_progress: Called with how far it is and how many records there will be, whenever records are safe.
+        on_progress: Called with how far it is and how many records there will be, when records are computed or safe.
         files: The system.
         session: Has the model open already.
         on_start: Called before the first text, with what tells at any time how many records the next run would find,
@@ -100,10 +100,11 @@ def write_dump(
         before = journal.written
         if before.header is None:
             journal.start(encode(header))
-        on_progress(Summary(Counter(before.counts), resumed=len(before.indices)), total)
         again = journal.try_again(holds)
         if before.ended and not again:
-            return Summary(Counter(before.counts), resumed=len(before.indices))
+            done = Summary(Counter(before.counts), resumed=len(before.indices))
+            on_progress(done, total)
+            return done
         runner = Runner(
             model,
             sink,

@@ -60,13 +60,15 @@ class Summary:
     Attributes:
         counts: Records in the dump by status.
         resumed: Records that were there before.
-        tokens: Tokens looked into now.
+        computed: Records computed now; the last of these may not be written yet.
+        tokens: Tokens of the records computed now.
         failures: The first failures, `line: why` each.
         started: When the run began, on the monotonic clock.
     """
 
     counts: "Counter[str]" = field(default_factory=Counter)
     resumed: int = 0
+    computed: int = 0
     tokens: int = 0
     failures: list[str] = field(default_factory=list)
     started: float = field(default_factory=time.monotonic)
@@ -77,10 +79,15 @@ class Summary:
         return sum(self.counts.values())
 
     @property
+    def reached(self) -> int:
+        """Records that were there before or are computed."""
+        return self.resumed + self.computed
+
+    @property
     def rates(self) -> str:
         """Texts and tokens per second of this run."""
         seconds = max(time.monotonic() - self.started, 1e-3)
-        return f"{(self.records - self.resumed) / seconds:,.0f} texts/s · {self.tokens / seconds:,.0f} tokens/s"
+        return f"{self.computed / seconds:,.0f} texts/s · {self.tokens / seconds:,.0f} tokens/s"
 
     @property
     def speed(self) -> str:
@@ -113,7 +120,7 @@ class Runner(Generic[T]):
         sink: Takes records.
         bounds: How large groups and windows may be.
         strict: Stop at the first failure.
-        on_progress: Called whenever records have been written.
+        on_progress: Called at the start, whenever records are computed, and when they are written.
         holds: Number of values of one text that fit into memory; a window may have four times as many.
         before: State of the records written before; None for the sink's own.
         again: Numbers of records among these that are tried again; the sink goes through what was written before.
@@ -146,6 +153,7 @@ class Runner(Generic[T]):
         Raises:
             AttnscopeError: The dump belongs to another input, cannot be written, or with `strict` a record failed.
         """
+        self._on_progress(self.summary)
         with BackgroundWriter(self._sink) as writer, finish_at_signal(lambda s: self._save_finished(writer, s)):
             windows = self._windows(items)
             window = next(windows, None)
@@ -225,6 +233,14 @@ class Runner(Generic[T]):
         by_group = []
         self._check_room([size.values for _, _, size in window if size.held <= self._holds], 4 * self._holds)
         self._work.start_window()
+        computed, tokens = self.summary.computed, self.summary.tokens
+
+        def report_progress() -> None:
+            new = [record for place, record in found.items() if place >= done]
+            self.summary.computed = computed + len(new)
+            self.summary.tokens = tokens + sum(len(record.tokens) for record in new)
+            self._on_progress(self.summary)
+
         for group in group_texts([window[place][2] for place in places], self._bounds):
             chosen = [places[i] for i in group]
             item, _, size = window[chosen[0]]
@@ -235,6 +251,8 @@ class Runner(Generic[T]):
                 self._check_room([window[place][2].values for place in chosen], self._holds)
                 by_group.append(self._process_group([window[place] for place in chosen]))
                 found |= dict(zip(chosen, by_group[-1], strict=True))
+            report_progress()
+        report_progress()  # of those that were skipped or failed, too
         items = [item for item, _, _ in window[first:]]
         records = [found[place] for place in range(first, len(window))]
         return records, items, len(window) - done, by_group
@@ -276,7 +294,6 @@ class Runner(Generic[T]):
         def then() -> None:
             for record, item in zip(records[fresh:end], items[fresh:end], strict=True):
                 self.summary.counts[record.status] += 1
-                self.summary.tokens += len(record.tokens)
                 if record.status == "failed" and len(self.summary.failures) < _LISTED:
                     self.summary.failures.append(f"{item.line}: {record.error}")
             self._on_progress(self.summary)

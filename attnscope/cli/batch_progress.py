@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from attnscope.cli.progress import cursor_kept
+from attnscope.cli.progress import cursor_kept, rich_progress
 
 if TYPE_CHECKING:
     from attnscope.batch.runner import Summary
@@ -30,7 +30,7 @@ def progress(*, quiet: bool) -> "Iterator[Callable[[Summary, int], None]]":
     def on_progress(summary: "Summary", total: int) -> None:
         bad = summary.counts["failed"]
         failed = f"{bad:,} failed" if bad else ""
-        bar.update(task, completed=summary.records, total=total, rates=summary.rates, failed=failed)
+        bar.update(task, completed=summary.reached, total=total, rates=summary.rates, failed=failed)
 
     with cursor_kept(bar.stop):
         bar.start()
@@ -41,14 +41,13 @@ def progress(*, quiet: bool) -> "Iterator[Callable[[Summary, int], None]]":
 
 
 def _rich_bar() -> Any:
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+    from rich.table import Column
 
-    columns = (
+    return rich_progress(
         BarColumn(),
-        MofNCompleteColumn(),
+        MofNCompleteColumn(table_column=Column(no_wrap=True)),
         TextColumn("{task.fields[rates]}", markup=False),
-        TimeRemainingColumn(),
+        TimeRemainingColumn(table_column=Column(no_wrap=True)),
         TextColumn("{task.fields[failed]}", markup=False),
     )
-    return Progress(*columns, console=Console(file=sys.stderr), transient=True, refresh_per_second=4)

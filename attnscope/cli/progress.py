@@ -13,6 +13,8 @@ from attnscope.system.shutdown import at_signal
 _PATIENCE = 0.5  # seconds that a step may take before a bar appears: for less it would only flicker
 _START = 2.5  # the same before the first step, where importing torch takes more than a second at the best of times
 
+_ECHO = 3  # columns that stay free: for ^C, and the cursor behind it
+
 ProgressCallback = Callable[[str, int, int], None]
 
 
@@ -111,24 +113,36 @@ def _step_name(what: str) -> str:
     return what.partition(" · ")[0]
 
 
-def _rich_bar() -> Any:
+def rich_progress(*columns: Any) -> Any:
+    """Return a line of progress on standard error that vanishes when it is stopped."""
     from rich.console import Console
+    from rich.constrain import Constrain
+    from rich.progress import Progress
+
+    console = Console(file=sys.stderr, markup=False, highlight=False)
+
+    class Line(Progress):
+        def get_renderable(self) -> Constrain:
+            # the terminal writes ^C behind the line: were that a second line, the first could not be cleared
+            return Constrain(super().get_renderable(), console.width - _ECHO)
+
+    return Line(*columns, console=console, transient=True, refresh_per_second=4)
+
+
+def _rich_bar() -> Any:
     from rich.progress import (
         BarColumn,
-        Progress,
         TaskProgressColumn,
         TextColumn,
         TimeElapsedColumn,
         TimeRemainingColumn,
     )
 
-    return Progress(
+    return rich_progress(
         TextColumn("{task.description}", markup=False),
         BarColumn(bar_width=20),
         TaskProgressColumn("{task.percentage:>3.0f}%", markup=False),
         TimeElapsedColumn(),
         TimeRemainingColumn(compact=True),
         TextColumn("left", markup=False),
-        console=Console(file=sys.stderr, markup=False, highlight=False),
-        transient=True,
     )

@@ -44,8 +44,10 @@ def dump(
     given = RunConfig(texts=(), **({"config": "bidirectional"} if "model" not in run else {}) | run)
     order = DumpConfig(str(source), None, tmp_path / name, settings or Settings(), given, force=force, strict=strict)
     told = []
-    summary = write_dump(order, lambda summary, total: told.append((summary.records, total)), files)
-    assert told[-1] == (summary.records, total or len(texts))
+    summary = write_dump(order, lambda summary, total: told.append((summary.reached, summary.records, total)), files)
+    assert told[-1] == (summary.records, summary.records, total or len(texts))
+    assert [reached for reached, _, _ in told] == sorted(reached for reached, _, _ in told)
+    assert all(reached >= records for reached, records, _ in told)
     return summary
 
 

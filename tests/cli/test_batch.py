@@ -3,6 +3,7 @@
 import gzip
 import json
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -183,16 +184,19 @@ def test_a_signal_ends_with_whole_lines_and_the_same_command_goes_on(texts, numb
     }
 
 
-def test_ctrl_c_erases_the_bar_before_it_says_what_is_saved(texts):
+@pytest.mark.parametrize("columns", [60, 110])
+def test_ctrl_c_erases_the_bar_before_it_says_what_is_saved(texts, columns):
     (texts / "many.txt").write_text("".join(f"the bank by the river {i % 9} {'and on ' * 40}\n" for i in range(2000)))
     arguments = ["batch", "many.txt", "-o", "dump.jsonl", *CONFIG, "--top", "40"]
-    code, seen = on_terminal("", *arguments, env={"TERM": "xterm", "COLUMNS": "110"}, stop_at=b"/2000")
+    code, seen = on_terminal("", *arguments, env={"TERM": "xterm", "COLUMNS": f"{columns}"}, stop_at=b"/2000")
     assert code == 130
     saved = (texts / "dump.jsonl").read_bytes().count(b"\n") - 1
     message = f"attnscope: stopped: {saved:,} of 2,000 saved; run the same command to continue\r\n".encode()
     before, _, after = seen.partition(message)
     assert before.endswith(b"\r\x1b[K\x1b[?25h")  # the line is empty, and the cursor is back
     assert after == b""
+    drawn = re.sub(rb"\x1b\[[0-9;?]*[A-Za-z]", b"", before).decode().replace("\n", "\r").split("\r")
+    assert max(map(len, drawn)) <= columns - 3  # the terminal writes ^C behind it, on the same line
 
 
 def test_a_signal_while_a_tokenizer_works_ends_it_and_fails_no_text(texts):
