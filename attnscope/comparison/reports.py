@@ -81,6 +81,10 @@ class _Text:
     b: TextReport
 
     @property
+    def _where(self) -> str:
+        return "" if self.axis == "text" else f"text {self.number}: "  # of texts, the labels say which
+
+    @property
     def maps(self) -> bool:
         """Whether a map replaces the matrices of a side."""
         return not self.a.queries or not self.b.queries
@@ -136,7 +140,7 @@ class _Text:
 
         For texts that are meant to differ, only the shared tokens are compared.
         """
-        where = f"text {self.number}: "
+        where = self._where
         found = [] if self.axis == "text" or self.maps else [where + one for one in self._alone()]
         if nothing := self._nothing(self.shared):
             found.insert(0, where + nothing)
@@ -171,7 +175,7 @@ class _Text:
     def notes(self) -> Iterator[str]:
         """Yield what a reader must know of what was not compared."""
         if nothing := self._nothing(self.aligned):
-            yield f"text {self.number}: {nothing}"
+            yield self._where + nothing
         paired = {(y.layer, y.head) for _, y in self.heads()}
         if more := [selection_name(head) for head in self.b.heads if (head.layer, head.head) not in paired]:
             yield f"only '{self.labels[1]}' has {', '.join(more[:_NAMED])}{' …' if len(more) > _NAMED else ''}"
@@ -433,4 +437,4 @@ def _notes(changes: Sequence[Change]) -> list[str]:
     """Return what a reader must know of tokens without counterpart."""
     if not any(head.only_first or head.only_second for change in changes for head in change.heads):
         return []
-    return ["the weight of a token that only one side has counts as moved"]
+    return ["the weight of a token that only one side has (a│ or │b) counts as moved"]

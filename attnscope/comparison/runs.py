@@ -4,8 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import msgspec
+from msgspec.structs import replace
 
+from attnscope.checkpoints.source import tokenize
+from attnscope.comparison.alignment import align, pair_replaced
 from attnscope.comparison.reports import compare_sides, listed
 from attnscope.comparison.tolerance import Tolerance
 from attnscope.config import Positions, RunConfig
@@ -52,18 +54,67 @@ def compare_runs(
     asked = [stage for stage in STAGES if any(stage in run.stages for _, run in runs)] or ["weights"]
     runs = [(label, _with_weights(run)) for label, run in runs]
     session = session or Session([text for _, run in runs for text in run.texts], progress)
+    columns = None
+    if axis == "text" and all(len(run.texts) == 1 for _, run in runs):
+        runs, columns = _found_in_either([label for label, _ in runs], [run for _, run in runs], key, session)
     leader = _reference_side(axis, runs, session)
     reports = {leader: inspect(runs[leader][1], session=session)}
     chosen = _chosen(reports[leader])
     for number, (_, run) in enumerate(runs):
         if number != leader:
             kept = {name: numbers for name, numbers in chosen.items() if getattr(run, name) == "auto"}
-            report = inspect(msgspec.structs.replace(run, **kept), session=session)
+            report = inspect(replace(run, **kept), session=session)
             reports[number] = _same_heads(axis, report, reports[leader]) if kept else report
     labels = _labels(axis, [as_unicode(value) for value, _ in runs])
     sides = [Side(label, reports[number]) for number, label in enumerate(labels)]
     named = _named(runs[0][1].query, key)
-    return compare_sides(axis, sides, _shown(sides[0].report, key), tolerance, asked, named)
+    shown = _shown(sides[0].report, key) if columns is None else [columns]
+    return compare_sides(axis, sides, shown, tolerance, asked, named)
+
+
+def _found_in_either(
+    labels: Sequence[str], runs: Sequence[RunConfig], key: Positions | None, session: Session
+) -> tuple[list[tuple[str, RunConfig]], list[int] | None]:
+    """Look for words of `--query` and `--key` in every text: a word of one stands for its counterpart in the other.
+
+    Returns:
+        The runs, with the positions of their rows; and the columns of the first that the difference has, None for all.
+
+    Raises:
+        UsageError: No text has a word or position, or it has no counterpart.
+    """
+    texts = [run.texts[0] for run in runs]
+    tokens = [
+        tokenize(session.source(run), text.text, text.pair, text.where, truncate=run.truncate)[0]
+        for text, run in zip(texts, runs, strict=True)
+    ]
+    pairs = [pair_replaced(tokens[0], other, align(tokens[0], other)) for other in tokens[1:]]
+
+    def positions(typed: Positions, option: str) -> list[list[int]]:
+        missing: list[list[str]] = [[] for _ in tokens]
+        found = [
+            {*parse_positions(typed, one, (text.text, text.pair), option, missing=lacking)}
+            for one, text, lacking in zip(tokens, texts, missing, strict=True)
+        ]
+        if set(missing[0]).intersection(*missing[1:]):
+            parse_positions(typed, tokens[0], (texts[0].text, texts[0].pair), option)  # says what the first text has
+        theirs = [{i for i, j in both if j in there} for both, there in zip(pairs, found[1:], strict=True)]
+        first = found[0].union(*theirs)
+        others = [there | {j for i, j in both if i in first} for both, there in zip(pairs, found[1:], strict=True)]
+        if not first or not all(others):
+            written = typed if isinstance(typed, str) else ", ".join(map(str, typed))
+            raise UsageError(f"'{written}' has no counterpart in another text", where=option)
+        return [sorted(one) for one in (first, *others)]
+
+    changed = list(runs)
+    if runs[0].query is not None:
+        rows = positions(runs[0].query, "--query")
+        changed = [replace(run, query=tuple(one)) for run, one in zip(runs, rows, strict=True)]
+    if key is None or texts[0].context is not None:
+        return list(zip(labels, changed, strict=True)), None
+    columns = positions(key, "--key")
+    changed = [replace(run, auto_key=tuple(one)) for run, one in zip(changed, columns, strict=True)]
+    return list(zip(labels, changed, strict=True)), columns[0]
 
 
 def _labels(axis: str, values: Sequence[str]) -> list[str]:
@@ -90,17 +141,19 @@ def _shown(report: Report, key: Positions | None) -> list[list[int] | None]:
 
 
 def side_of(axis: str, run: RunConfig) -> RunConfig:
-    """Return one side's run: every column, whichever are shown; or a map, where it has one and no cell was named."""
-    maps = axis != "text" and run.query is None and run.key is None
-    maps = maps and (run.window is not None or run.pool is not None)
-    if maps:
+    """Return one side's run: every column, whichever are shown; or a map, where no cell was named and `--pool` was.
+
+    On a screen, a text that is too long for tables has a map, too; maps of two texts cannot be compared.
+    """
+    run = replace(run, window=None if run.window is None else _ROWS)
+    if axis != "text" and run.query is None and run.key is None and (run.window is not None or run.pool is not None):
         return run
-    return msgspec.structs.replace(run, key="0:", auto_key=run.key, window=None if run.window is None else _ROWS)
+    return replace(run, key="0:", auto_key=run.key)
 
 
 def _with_weights(run: RunConfig) -> RunConfig:
     """Return the same run, keeping the weights, too: everything but worst cells is measured with them."""
-    return msgspec.structs.replace(run, stages=tuple(dict.fromkeys((*run.stages, "weights"))))
+    return replace(run, stages=tuple(dict.fromkeys((*run.stages, "weights"))))
 
 
 def _reference_side(axis: str, runs: Sequence[tuple[str, RunConfig]], session: Session) -> int:
@@ -147,10 +200,9 @@ def _same_heads(axis: str, report: Report, chosen: Report) -> Report:
     if axis == "head" or len(units) != len(chosen.texts[0].heads):
         return report
     texts = [
-        msgspec.structs.replace(text, heads=[head for head in text.heads if (head.layer, head.head) in units])
-        for text in report.texts
+        replace(text, heads=[head for head in text.heads if (head.layer, head.head) in units]) for text in report.texts
     ]
-    return msgspec.structs.replace(report, texts=texts)
+    return replace(report, texts=texts)
 
 
 def compare_files(
@@ -231,8 +283,8 @@ def _narrowed(name: str, report: Report, wanted: Wanted) -> Report:
             _check_saved(queries, text.queries, "query", name)
         rows = [text.queries.index(query) for query in queries]
         parts = [narrow_rows(_stages_of(head, wanted.stages, name), text, rows) for head in chosen]
-        texts.append(msgspec.structs.replace(text, queries=queries, heads=parts))
-    return msgspec.structs.replace(report, texts=texts)
+        texts.append(replace(text, queries=queries, heads=parts))
+    return replace(report, texts=texts)
 
 
 def _picked(typed: str | None, what: str, count: int, saved: Sequence[int | str], name: str) -> Sequence[int | str]:
@@ -261,4 +313,4 @@ def _stages_of(head: HeadReport, stages: tuple[str, ...] | None, name: str) -> H
         found = f"'{name}' has no {', '.join(missing)}"
         raise UsageError(found, where="--stage", hint=f"it has {', '.join(head.stages) or 'none'}")
     kept = {stage: matrix for stage, matrix in head.stages.items() if stage in stages or stage == "weights"}
-    return msgspec.structs.replace(head, stages=kept)
+    return replace(head, stages=kept)

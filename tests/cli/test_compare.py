@@ -2,6 +2,7 @@
 
 import json
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -293,22 +294,86 @@ def test_a_map_that_was_asked_for_is_shown_for_each_side(capsys, options, matric
     assert (said in out) == (not matrices)
 
 
-def test_a_text_that_is_too_long_to_print_is_compared_through_maps(capsys):
-    long = " ".join(f"w{i % 17}" for i in range(200))
-    code, out, err = run(capsys, long, *STACK, "--layer", "0", "--head", "1")
+@pytest.mark.parametrize(("tokens", "pool", "runs"), [(200, 16, 16), (1030, None, 64)])
+def test_a_text_of_over_a_thousand_tokens_or_with_pool_is_compared_through_maps(tokens, pool, runs, capsys):
+    long = " ".join(f"w{i % 17}" for i in range(tokens))
+    arguments = [long, *STACK, "--layer", "0", "--head", "1", *(["--pool", f"{pool}"] if pool else [])]
+    code, out, err = run(capsys, *arguments)
     assert (code, err) == (0, "")
-    assert out.count("64 × 64 map of token runs") == 3  # two, and the note that says why
-    assert "what moved  sources whose total weight changes most" in out
+    assert out.count(f"{runs} × {runs} map of token runs") == 3  # two, and the note that says why
+    code, whole, _ = run(capsys, long, *STACK, "--layer", "0", "--head", "1", "--format", "json")
+    first, second = (_weights(json.loads(whole), side).sum(0) for side in (0, 1))
+    share = 100 * np.abs(second - first).sum() / 2 / tokens
+    assert f"what moved  {share:.0f} % of all weight; sources whose total weight changes most" in out
     code, out, _ = run(capsys, long, *STACK, "--layer", "0", "--head", "1", "--tolerance", "1e-6")
     assert code == 1
     code, out, _ = run(capsys, long, *STACK, "--layer", "0", "--head", "1", "--query", "150:152", "--key", "0:3")
-    assert (code, "a map of" in out, "bidirectional − causal" in out) == (0, False, True)
+    assert (code, "map of token runs" in out, "bidirectional − causal" in out) == (0, False, True)
 
 
 def test_two_long_texts_are_compared_row_by_row(capsys):
     texts = [" ".join(f"w{i % n}" for i in range(count)) for n, count in ((17, 80), (13, 60))]
     code, out, err = run(capsys, *texts, *STACK, "--layer", "0", "--head", "0")
     assert (code, err, "a map of" in out) == (0, "", False)
+
+
+@pytest.mark.parametrize(
+    ("texts", "typed", "rows"),
+    [
+        (("a b c d", "a b x d"), "x", [[2, 2]]),
+        (("a b c d", "a b x d"), "c,x", [[2, 2]]),
+        (("a b c", "new a b c"), "c", [[2, 3]]),
+        (("a b c", "new a b c"), "2", [[1, 2], [2, 3]]),  # a number is a position in each
+    ],
+)
+def test_a_word_of_either_text_selects_its_row_and_column(capsys, texts, typed, rows):
+    """The word that took another's place was not in the first text, which was an error."""
+    args = [*texts, *STACK, "--layer", "1", "--head", "0"]
+    code, out, err = run(capsys, *args, "--query", typed, "--format", "json")
+    assert (code, err) == (0, "")
+    assert json.loads(out)["changes"][0]["heads"][0]["queries"] == rows
+    _, out, _ = run(capsys, *args, "--key", typed, "--format", "json")
+    assert json.loads(out)["changes"][0]["heads"][0]["keys"] == rows
+
+
+@pytest.mark.parametrize(
+    ("typed", "said"), [("zzz", "'zzz' is not in the text"), ("new", "'new' has no counterpart in another text")]
+)
+def test_a_word_that_no_row_of_both_texts_has_is_refused(capsys, typed, said):
+    code, _, err = run(capsys, "a b c", "new a b c", *STACK, "--query", typed)
+    assert (code, f"--query: {said}" in err) == (2, True)
+
+
+@pytest.mark.parametrize("count", [5, 90])
+def test_equal_sides_say_that_nothing_moved(capsys, count):
+    code, out, _ = run(capsys, *[" ".join(f"w{i}" for i in range(count))] * 2, *STACK, "--layer", "1", "--head", "0")
+    assert code == 0
+    assert "what moved  nothing: both sides have the same weights" in out
+    assert "where most weight moves" not in out
+    assert "legend" not in out
+
+
+def test_rounding_is_named_where_every_number_would_be_a_zero(capsys, tmp_path):
+    files = [str(tmp_path / name) for name in ("before.json", "after.json")]
+    assert main(["run", "a b c", *STACK, "--layer", "1", "--head", "0", "-o", files[0]]) == 0
+    capsys.readouterr()
+    report = json.loads(Path(files[0]).read_text())
+    report["texts"][0]["heads"][0]["stages"]["weights"][1][0] += 2e-5
+    report["texts"][0]["heads"][0]["stages"]["weights"][1][1] -= 2e-5
+    Path(files[1]).write_text(json.dumps(report))
+    code, out, _ = run(capsys, *files)
+    assert code == 0
+    assert "what moved  at most 2e-05 of a row's weight" in out
+
+
+def test_the_header_shows_the_part_of_long_texts_that_differs(capsys):
+    words = [f"w{i % 9}" for i in range(80)]
+    other = [*words[:60], "changed", *words[61:]]
+    _, out, _ = run(capsys, " ".join(words), " ".join(other), *STACK, "--layer", "0", "--head", "0")
+    first, second = (line for line in out.splitlines() if re.match(r"text [01] .*80 tokens", line))
+    assert "w5 w6 w7" in first
+    assert "w5 changed w7" in second
+    assert f"… · {len(' '.join(words))} characters · 80 tokens" in first
 
 
 def _weights(comparison, side):
@@ -331,6 +396,7 @@ def _difference(out):
 @pytest.mark.parametrize(
     ("sides", "rows"),
     [
+        (["--mask", "own", "--mask", "window:8"], 10),
         (["--mask", "own", "--mask", "window:8", "--query", "-1"], 1),
         (["--mask", "own", "--mask", "window:8", "--query", "40:60"], 20),
         (["OTHER"], 10),

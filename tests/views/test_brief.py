@@ -123,7 +123,7 @@ def test_no_screen_of_fifteen_tokens_or_fewer_is_long_at_any_width(width):
 def test_percentages_are_the_same_numbers_and_stand_alone():
     made = report(text_report(tokens([f"w{i}" for i in range(20)]), allowed=causal, stages=("weights",)))
     shown = draw(made, 80)
-    assert "weights in %  softmax of masked; each row sums to 1; · is exactly zero" in " ".join(shown.split("\n"))
+    assert "weights in %  softmax of masked; each row sums to 100 %; · is exactly zero" in " ".join(shown.split("\n"))
     weights = made.texts[0].heads[0].stages["weights"]
     rows = [line.split() for line in shown.split("query ↓")[1].split("\n\n")[0].splitlines()]
     assert rows[0] == [str(i) for i in range(20)]

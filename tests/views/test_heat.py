@@ -75,9 +75,10 @@ def test_the_legend_holds_the_ends_of_the_scale():
     assert f"[██] {largest:.2f}" in draw(made, 120, format="heat")
 
 
-def test_columns_that_no_row_names_are_named_below():
+def test_columns_are_named_below_unless_rows_name_them_all():
     made = sized(12, queries=[1, 2], keys=[0, 1, 2, 8])
-    assert "columns: 0 the · 8 internationalization" in draw(made, 80, format="heat")
+    assert "columns: 0 the · 1 river · 2 ran · 8 internationalization" in draw(made, 80, format="heat")
+    assert "columns:" not in draw(sized(12, queries=[1, 2, 8], keys=[1, 8]), 80, format="heat")
     crossed = report(text_report(tokens(["a", "b"]), context=tokens(["x", "y", "z"])))
     assert "context: 0 x · 1 y · 2 z" in draw(crossed, 80, format="heat")
 

@@ -111,7 +111,8 @@ def compared(*sides, axis="mask"):
 
 
 FORWARD = bank(allowed=lambda query, key: key <= query)
-SAVINGS = report(text_report(tokens("She sat by the savings bank".split()), text="She sat by the savings bank"))
+_SPELLED = "She sat by the savings bank"
+SAVINGS = report(text_report(tokens(_SPELLED.split()), text=_SPELLED, size=3.0))
 RIVER = report(text_report(tokens("She sat by the river bank".split()), text="She sat by the river bank"))
 BLIND = bank(allowed=lambda query, key: query != 2)
 COMPARED = {

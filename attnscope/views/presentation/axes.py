@@ -24,6 +24,7 @@ class Axis:
         total: How many entries there would be if none were left out.
         numbers: Label of each position; None for the position itself.
         words: Whether entries are words, each at the position of its first piece.
+        announced: Whether the screen says elsewhere that entries are left out.
     """
 
     kind: str
@@ -33,6 +34,7 @@ class Axis:
     total: int
     numbers: Sequence[str] | None = None
     words: bool = False
+    announced: bool = False
 
     @cached_property
     def digits(self) -> int:
@@ -43,6 +45,11 @@ class Axis:
     def count(self) -> int:
         """Count the entries that are a token or a dimension."""
         return sum(p != SINK for p in self.positions)
+
+    @property
+    def needs_caption(self) -> bool:
+        """Whether a matrix has to say that entries are left out."""
+        return self.count < self.total and not self.announced
 
     @property
     def numbered(self) -> bool:

@@ -2,6 +2,8 @@
 
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import zip_longest
 
 import msgspec
 import numpy as np
@@ -42,6 +44,7 @@ from attnscope.views.presentation.spans import Span, Spans, ours, token_span, un
 
 _PRINTED = 10  # number of heads that are printed, if there are more
 _NAMED = 12  # number of tokens without counterpart that are named
+_VISIBLE = 0.005  # share of a row's weight that is not printed as 0.00
 _FEW = 10  # number of rows, and of columns, that are shown of a text that is too long to print
 _NUMBERED = ("layer", "head")  # axes whose sides are labelled by a number, which alone says little
 _SAID_BY_SIDES = (*_NUMBERED, "hide")  # axes that the labels of the sides name
@@ -88,7 +91,8 @@ def present_comparison(
     if all(head.mass is not None for head in heads):
         more += ["--query ROWS", "--pool N"]
     else:
-        yield Facts([("legend", ours(_LEGEND))] if any(head.partial is None for head in heads) else [])
+        shown = [head for head in heads if head.partial is None and head.mass is None and _is_visible(head)]
+        yield Facts([("legend", ours(_LEGEND))] if shown else [])
         more += ["--query WORD"] if any(len(head.queries) > 1 for head in heads) else []
     yield from more_options([*more, "--format json (every digit)"], settings)
 
@@ -185,10 +189,13 @@ def _sides(comparison: Comparison, settings: DisplaySettings) -> Iterator[ViewPa
         said += (Span(WHAT_IF.get(str(used.pop()), "")),)
     yield Facts([("compare", said)])
     yield notes(_other_notes(comparison))
-    for side in comparison.sides if comparison.axis == "text" else comparison.sides[:1]:
-        for text in side.report.texts:
+    shown = comparison.sides if comparison.axis == "text" else comparison.sides[:1]
+    for several in zip(*(side.report.texts for side in shown), strict=True):
+        written = [text.text for text in several]
+        differs = next((n for n, letters in enumerate(zip_longest(*written)) if len(set(letters)) > 1), 0)
+        for side, text in zip(shown, several, strict=True):
             name = side.label if re.fullmatch(r"text \d+", side.label) else None
-            yield text_header(text, len(side.report.texts), settings, name)
+            yield text_header(text, len(side.report.texts), settings, name, around=differs)
 
 
 def _other_notes(comparison: Comparison) -> list[str]:
@@ -221,6 +228,9 @@ def _change(
         yield Paragraph(ours(f"no shown row or column is in both; select others with {others}"))
         return
     rows, columns = len(head.queries), _columns(reports, head)
+    if max(rows, len(columns)) > PRINTED and _largest_change(head) == 0:  # there are no rows where most moves
+        yield from _moves(reports, head)
+        return
     left_out: list[tuple[str, int, int]] = []
     if "query" not in named and rows > PRINTED:
         head = _at_rows(head, _largest(np.abs(_differences(reports, head, columns)).sum(1), _FEW))
@@ -233,6 +243,8 @@ def _change(
         yield from _say_left_out(left_out, settings)
     stages = [_weights(reports, head, n, sides[n].label, columns, settings) for n in range(len(sides))]
     stages.append(_difference(reports, head, sides, columns, settings))
+    if left_out:
+        stages = [msgspec.structs.replace(one, columns=replace(one.columns, announced=True)) for one in stages]
     yield HeatPanels(stages) if heat else Matrices(stages)
     yield Gap()
     yield from _moves(reports, head)
@@ -279,8 +291,9 @@ def _moved_sources(sources: Sequence[Token], mass: Matrix, sides: tuple[Side, Si
     first, second = mass.astype(np.float64)
     change = second - first
     order = [int(key) for key in np.argsort(-np.abs(change), kind="stable")[:HEAVIEST] if change[key]]
-    moved = np.abs(change).sum() / 2
-    said = f"  sources whose total weight changes most; {moved:,.1f} of {first.sum():,.0f} moved"
+    moved = float(np.abs(change).sum()) / 2
+    share = 100 * moved / max(first.sum(), 1e-30)
+    said = f"  {share:.0f} % of all weight; sources whose total weight changes most:"
     yield Paragraph((Span("what moved", "bold"), Span(said, "dim")))
     if order:
         columns = [[f"{values[key]:,.1f}" for key in order] for values in (first, second)]
@@ -444,11 +457,27 @@ _PARTIAL_TITLES = ("query", "outside", "future", "entropy")  # the values that d
 
 def _moves(reports: Sequence[TextReport], head: HeadChange) -> Iterator[ViewPart]:
     """Present for each token how much weight moved, from where to where, and which contributors are new."""
+    if not _is_visible(head):
+        most = _largest_change(head)
+        said = f"at most {most:.1g} of a row's weight" if most else "nothing: both sides have the same weights"
+        yield Paragraph((Span("what moved", "bold"), Span(f"  {said}", "dim")))
+        return
     yield Paragraph(ours("what moved", "bold"))
     titles = _TITLES if head.partial is None else _PARTIAL_TITLES
     rows = [_move(reports, head, n, len(titles)) for n in range(len(head.queries))]
     yield Moves(titles, [title in ("query", "gains", "loses") for title in titles], rows)
     yield from _top(reports, head)
+
+
+def _largest_change(head: HeadChange) -> float:
+    """Return the largest share of a row's weight that moved; NaN where none is known."""
+    known = head.total_variation[~np.isnan(head.total_variation)]
+    return float(known.max()) if known.size else float("nan")
+
+
+def _is_visible(head: HeadChange) -> bool:
+    """Tell whether what moved is more than zeros where it is rounded to two decimals, or cannot be known."""
+    return head.partial is not None or not _largest_change(head) < _VISIBLE
 
 
 def _move(reports: Sequence[TextReport], head: HeadChange, n: int, cells: int) -> list[Spans]:

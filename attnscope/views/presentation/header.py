@@ -121,7 +121,9 @@ def counted(number: int, what: str) -> str:
     return f"{number} {what}" if number == 1 else f"{number:,} {what}s"
 
 
-def text_header(text: TextReport, count: int, settings: DisplaySettings, name: str | None = None) -> Facts:
+def text_header(
+    text: TextReport, count: int, settings: DisplaySettings, name: str | None = None, *, around: int = 0
+) -> Facts:
     """Say which text this is and how many tokens it has.
 
     Args:
@@ -129,16 +131,19 @@ def text_header(text: TextReport, count: int, settings: DisplaySettings, name: s
         count: How many texts there are.
         settings: How much of it is repeated.
         name: What it is called; None for its number among several.
+        around: Character that the part of a long text that is repeated has to hold.
     """
     name = name or ("text" if count == 1 else f"text {text.index}")
     made = sum(token.made for token in text.tokens)
     generated = f", {made:,} of them generated (marked {NEW})" if made else ""
     size = Span(f" · {counted(len(text.tokens) - text.padding, 'token')}{generated}")
-    quoted = _quoted(text.text, settings)
-    lines: list[Line] = [(name, (*quoted, size) if settings.verbose else OneLine(quoted, (size,)))]
+    quoted, characters = _quoted(text.text, settings, around)
+    after = (*characters, size)
+    lines: list[Line] = [(name, (*quoted, *after) if settings.verbose else OneLine(quoted, after))]
     if text.pair is not None:
         second = [i for i, token in enumerate(text.tokens) if token.segment == 1]
-        lines.append(("pair", (*_quoted(text.pair, settings), Span(f" · tokens {format_positions(second)}"))))
+        quoted, characters = _quoted(text.pair, settings)
+        lines.append(("pair", (*quoted, *characters, Span(f" · tokens {format_positions(second)}"))))
     if text.context is not None:
         lines.append(("context", ours(f"keys and values come from {len(text.context)} tokens of another text")))
     if text.padding:
@@ -150,7 +155,7 @@ def text_header(text: TextReport, count: int, settings: DisplaySettings, name: s
     if text.hidden:
         lines.append(("hidden", _quoted_tokens(text.sources, text.hidden)))
     if 0 < len(text.queries) < len(text.tokens):
-        lines.append(("rows", ours(f"{format_positions(text.queries)} of 0–{len(text.tokens) - 1}")))
+        lines.append(("rows", ours(f"{format_positions(text.queries)} (the text has 0–{len(text.tokens) - 1})")))
     return Facts(lines)
 
 
@@ -174,12 +179,18 @@ def token_ids(text: TextReport) -> Facts:
     return Facts(lines)
 
 
-def _quoted(text: str, settings: DisplaySettings) -> Spans:
+def _quoted(text: str, settings: DisplaySettings, around: int = 0) -> tuple[Spans, Spans]:
+    """Return a text, or the part of a long one with a certain character, and how long the whole is."""
     longest = _LONGEST_TEXT[settings.verbose]
     if len(text) <= longest:
-        return untrusted(text)
-    first = longest // 2
-    return (*untrusted(text[:first]), Span(f"… (the first {first} of {len(text):,} characters)"))
+        return untrusted(text), ()
+    size, start = longest // 2, 0
+    if around >= size // 2:
+        start = min(around - size // 3, len(text) - size)
+        start = text.find(" ", start, around) + 1 or start
+    part = untrusted(text[start : start + size])
+    cut = [Span("…") if there else Span("") for there in (start > 0, start + size < len(text))]
+    return (cut[0], *part, cut[1]), (Span(f" · {len(text):,} characters"),)
 
 
 def head_header(report: Report, text: TextReport, head: HeadReport, settings: DisplaySettings) -> Iterator[ViewPart]:

@@ -70,7 +70,7 @@ def _panels(screen: Screen, stage: StageMatrix, space: int) -> list[Panel]:
     most = max(1, space // 2)
     pieces = -(-count // most)
     title = screen.plain(stage.title)
-    if pieces == 1 and stage.columns.count == stage.columns.total:
+    if pieces == 1 and not stage.columns.needs_caption:
         return [Panel(stage, range(count), title)]
     size = -(-count // pieces)
     cut = [range(start, min(start + size, count)) for start in range(0, count, size)]
@@ -160,10 +160,12 @@ def _put_legend(screen: Screen, stage: StageMatrix, name: int) -> None:
 
 
 def _put_columns(screen: Screen, rows: Labels, columns: Labels, cells: int) -> None:
-    """Name the columns that no row names, and the full names of shortened row labels."""
+    """Name the columns, unless rows name them all, and the full names of shortened row labels."""
     kind = columns.axis.kind
-    named = set(_numbered(rows)) if kind == "key" else set()  # a word is no piece
-    listed = [f"{number} {name}" for number, name in _numbered(columns) if number and (number, name) not in named]
+    named = [(number, name) for number, name in _numbered(columns) if number]
+    if kind == "key" and set(_numbered(rows)).issuperset(named):  # a word is no piece
+        named = []
+    listed = [f"{number} {name}" for number, name in named]
     say_list(screen, "context" if kind == "context" else "columns", listed)
     say_shortened(screen, rows.shortened(cells), {}, kind)
 

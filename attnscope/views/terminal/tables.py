@@ -178,7 +178,7 @@ def _title_lines(screen: Screen, panel: TablePanel) -> list[Text]:
 def _panel_title(screen: Screen, panel: TablePanel) -> Text:
     """Return the title of a panel; it says which columns there are if they are not those of the panel before it."""
     title = _title(screen, panel.stage)
-    if panel.other_columns and panel.stage.columns.count < panel.stage.columns.total:
+    if panel.other_columns and panel.stage.columns.needs_caption:
         title.append(f"; {block_title(panel.layout.columns, panel.layout.blocks[0])}", "dim")
     return title
 
@@ -186,7 +186,7 @@ def _panel_title(screen: Screen, panel: TablePanel) -> Text:
 def _title(screen: Screen, stage: StageMatrix, *, percent: bool = False) -> Text:
     title, arithmetic = screen.plain(stage.title), screen.plain(stage.arithmetic)
     if percent:
-        title, arithmetic = f"{title} in %", screen.plain(stage.arithmetic_of_picture)
+        title, arithmetic = f"{title} in %", screen.plain(stage.arithmetic_of_picture).replace("to 1", "to 100 %")
     return Text.assemble((f"{title:<7}", "bold"), "  ", (arithmetic, "dim"), overflow="fold")
 
 
@@ -197,7 +197,7 @@ def _put_alone(screen: Screen, stage: StageMatrix, *, percent: bool) -> None:
     for number, block in enumerate(layout.blocks):
         if number:
             screen.say("")
-        if len(layout.blocks) > 1 or stage.columns.count < stage.columns.total:
+        if len(layout.blocks) > 1 or stage.columns.needs_caption:
             screen.say((block_title(layout.columns, block), "dim"))
         for line in _lines(screen, stage, layout, block):
             screen.put(line, width=layout.needed)
