@@ -160,6 +160,15 @@ def test_a_map_is_logarithmic():
             assert grid[r][c] == GREY
 
 
+@pytest.mark.parametrize("zero", [0, 3])
+def test_a_map_says_what_is_grey_only_if_something_is(zero):
+    made = overview(150)
+    made.texts[0].heads[0].pooled.weights[:] = 0.5
+    made.texts[0].heads[0].pooled.weights[0, :zero] = 0
+    assert any("grey" in text for text in texts(parsed(made))) == bool(zero)
+    assert any(GREY in row for grid in grids(parsed(made)) for row in grid) == bool(zero)
+
+
 def test_a_number_for_every_head_is_written_on_its_colour():
     made = measured()
     (grid,) = grids(parsed(made))
@@ -178,7 +187,7 @@ def compared(*labels):
 
 def test_every_matrix_of_a_comparison_names_its_side():
     shown = re.sub(r"\s+", " ", " ".join(texts(parsed(compared("causal", "bidirectional")))))
-    for title in ("causal weights", "bidirectional weights", "bidirectional − causal difference"):
+    for title in ("causal: weights", "bidirectional: weights", "bidirectional − causal: difference"):
         assert f"{title} query ↓ key →" in shown
 
 

@@ -113,7 +113,7 @@ def _name(stage: StageMatrix) -> Spans:
     if title == stage.name:
         return ours(title, "bold")
     words = [_cut(word, _WIDEST_TITLE, SIZE * 1.1) for word in title.split(" ")]
-    return Span(" ".join(words), "bold"), Span(f" {stage.name}", "bold")
+    return Span(" ".join(words), "bold"), Span(f": {stage.name}", "bold")
 
 
 def _rows_width(stage: StageMatrix) -> float:
@@ -253,10 +253,10 @@ def put_map(canvas: Canvas, pooled: WeightMap) -> None:
     canvas.frame(x, y, cell * n_columns, cell * n_rows)
     canvas.y = y + cell * n_rows
     none = int(np.isnan(pooled.weights).all(axis=1).sum())
-    blank = f"; {none} of {n_rows} rows: their queries are fully masked" if none else ""
-    _put_legend(
-        canvas, f"{scale.low:.2g}", f"{scale.high:.2g}", f"logarithmic; queries are rows; grey: exactly zero{blank}"
-    )
+    said = "logarithmic; queries are rows"
+    said += "; grey: exactly zero" if (pooled.weights == 0).any() else ""
+    said += f"; grey rows: {none} of {n_rows}, whose queries are fully masked" if none else ""
+    _put_legend(canvas, f"{scale.low:.2g}", f"{scale.high:.2g}", said)
 
 
 def put_roles(canvas: Canvas, picture: RolePicture) -> None:
