@@ -365,19 +365,21 @@ def drawn_by(monkeypatch, missing):
     return pages
 
 
-def by_value():
-    return report(text_report(tokens(["a", "b"]), projected=True))
+def by_value(*names):
+    return report(text_report(tokens(["a", "b", *names]), projected=True))
 
 
-def test_a_png_has_one_font_that_holds_all_letters(monkeypatch):
+def test_a_figure_has_one_font_that_holds_all_letters(monkeypatch):
     """Resvg would draw a whole line in any font that holds one letter of it: with serifs, and not bold."""
     pages = drawn_by(monkeypatch, "")
     plain = report(text_report(tokens(["a", "b"]), top=0))
-    for made, font in ((plain, "Helvetica"), (by_value(), "'DejaVu Sans', Helvetica")):
+    large = "'DejaVu Sans', Helvetica"
+    for made, font in ((plain, "Helvetica"), (by_value(), "Helvetica"), (by_value("‖ ▴"), large)):
         b"".join(formats.export(made, Path("x.png")))
         assert f'font-family="{font}, Arial' in pages[-1]
-        assert 'font-family="Helvetica, Arial' in figure(made).decode()
-    assert "‖" in pages[-1]
+        assert pages[-1] == figure(made).decode()
+    assert "α·||vW||" in texts(parsed(by_value()))
+    assert "2 ‖ ▴" in texts(parsed(by_value("‖ ▴")))  # what is not ours is not respelled
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems have other fonts")
@@ -386,15 +388,16 @@ def test_bold_letters_of_a_png_are_bold_beside_one_that_few_fonts_hold():
     pages = []
     for look in ("bold", ""):
         page = canvas.Canvas()
-        page.text(10, 30, (Span("value ‖v‖", look),))
+        page.text(10, 30, (Span("value ␣ ◌", look, "untrusted"),))
         pages.append(bytes(svg_to_bytes(svg_string=drawing._drawable(page, svg_to_bytes))))
     assert pages[0] != pages[1]
 
 
 def test_a_png_spells_letters_that_no_font_holds(monkeypatch):
-    pages = drawn_by(monkeypatch, "‖")
-    b"".join(formats.export(by_value(), Path("x.png")))
-    assert pages[-1] == figure(by_value()).decode().replace("‖", "||").replace("Helvetica", "'DejaVu Sans', Helvetica")
+    pages = drawn_by(monkeypatch, "␣")
+    b"".join(formats.export(by_value(" "), Path("x.png")))
+    assert "␣" in figure(by_value(" ")).decode()
+    assert pages[-1] == figure(by_value(" ")).decode().replace("␣", "_")
 
 
 def test_only_an_svg_looks_like_a_terminal():

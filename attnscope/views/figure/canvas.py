@@ -40,8 +40,10 @@ _WIDTHS = (
     "685 610 685 390 336 390 837 500 500 612 634 549 634 615 352 634 633 277 277 579 277 974 633 611 634 634 411 520 "
     "392 633 591 817 591 591 524 636 336 636 837"
 )
+# Letters of ours that Helvetica and Arial lack, in letters that they have: all figures are in one typeface
+_STANDARD = str.maketrans({"‖": "||", "▴": "▲", "▾": "▼", "₂": "2"})
 _LETTERS = {chr(32 + n): int(width) / 1000 for n, width in enumerate(_WIDTHS.split())}
-_LETTERS |= dict.fromkeys("→←↓↑×−±≤", 0.84) | dict.fromkeys("…—", 1.0) | {"·": 0.32, "‖": 0.5, "│": 0.6}
+_LETTERS |= dict.fromkeys("→←↓↑×−±≤", 0.84) | dict.fromkeys("…—▲▼", 1.0) | {"·": 0.32, "│": 0.6}
 _OTHER, _EAST_ASIAN = 0.66, 1.0
 _BOLDER = 1.1
 _BOLD: tuple[Look, ...] = ("bold", "title", "warning", "alarm", "bad")
@@ -64,7 +66,12 @@ def spans_width(spans: Iterable[Span], size: float = SIZE) -> float:
 
 def plain(spans: Iterable[Span]) -> str:
     """Join spans, with control characters of untrusted text escaped."""
-    return "".join(spell(span, ascii=False) for span in spans)
+    return "".join(map(_spelled, spans))
+
+
+def _spelled(span: Span) -> str:
+    text = spell(span, ascii=False)
+    return text.translate(_STANDARD) if span.origin in ("ours", "note") else text
 
 
 class _Line(NamedTuple):
@@ -115,7 +122,7 @@ class Canvas:
             turned: It reads upwards, from there.
             colour: Of its letters, unless a span has its own.
         """
-        spelled = [(_LOOKS[span.look], escape(spell(span, ascii=False))) for span in spans]
+        spelled = [(_LOOKS[span.look], escape(_spelled(span))) for span in spans]
         looks = groupby((piece for piece in spelled if piece[1]), key=lambda piece: piece[0])
         pieces = [(look, "".join(text for _, text in some)) for look, some in looks]  # an empty token is spelled, too
         if not pieces:
