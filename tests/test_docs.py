@@ -233,6 +233,8 @@ def drawn(path):
             found.append((node.text.strip(), style, node.get("x"), node.get("y")))
         elif tag == "rect" and node.get("fill", "").startswith("#"):
             found.append((node.get("fill"), node.get("x"), node.get("y"), node.get("width")))
+        elif tag == "path":
+            found.append((node.get("fill"), node.get("d")))
     return found
 
 

@@ -42,21 +42,45 @@ def texts(root):
     return ["".join(element.itertext()) for element in root.iter(f"{SVG}text")]
 
 
+def lines(root, **around):
+    """The attributes of every line of text, also those of the groups that it is in, and its text."""
+    for element in root:
+        if element.tag == f"{SVG}text":
+            yield around | element.attrib, "".join(element.itertext())
+        elif element.tag == f"{SVG}g":
+            yield from lines(element, **(around | element.attrib))
+
+
+def runs(path):
+    """The rectangles of a path: x, y, width and height."""
+    x = y = 0
+    for there, dx, dy, along, length, across in re.findall(r"([Mm])(-?\d+)[ ]?(-?\d+)([hv])(\d+)([hv])1", path):
+        x, y = (int(dx), int(dy)) if there == "M" else (x + int(dx), y + int(dy))
+        assert along != across
+        yield (x, y, int(length), 1) if along == "h" else (x, y, 1, int(length))
+        x, y = (x, y + 1) if along == "h" else (x + 1, y)  # where the pen is after the way back
+
+
 def grids(root):
     """The colours of every matrix, by row and column, however its cells are drawn."""
     found = []
+    named = {f"#{group.get('id')}": group for group in root.iter(f"{SVG}g")}
     for group in root.iter(f"{SVG}g"):
         if "crispEdges" not in group.get("shape-rendering", ""):
             continue
         cells = {}
+        (first, *_) = group
+        if first.tag in (f"{SVG}g", f"{SVG}use"):
+            group = named[first.get("{http://www.w3.org/1999/xlink}href")] if first.tag == f"{SVG}use" else first
         for element in group:
             if element.tag == f"{SVG}rect":
                 x, y = int(element.get("x", 0)), int(element.get("y", 0))
                 boxes = [(x, y, int(element.get("width")), int(element.get("height")))]
             else:
-                runs = re.findall(r"M(\d+) (\d+)h(\d+)v1h-(\d+)", element.get("d"))
-                assert all(there == back for _, _, there, back in runs)
-                boxes = [(int(x), int(y), int(width), 1) for x, y, width, _ in runs]
+                path = element.get("d")
+                there_and_back = re.findall(r"[hv](\d+)[hv]1[hv]-(\d+)", path)
+                assert all(there == back for there, back in there_and_back)
+                boxes = list(runs(path))
             for x, y, width, height in boxes:
                 cells |= {(r, c): element.get("fill") for r in range(y, y + height) for c in range(x, x + width)}
         rows, columns = (1 + max(place[n] for place in cells) for n in (0, 1))
@@ -136,6 +160,15 @@ def test_a_map_is_logarithmic():
             assert grid[r][c] == GREY
 
 
+@pytest.mark.parametrize("zero", [0, 3])
+def test_a_map_says_what_is_grey_only_if_something_is(zero):
+    made = overview(150)
+    made.texts[0].heads[0].pooled.weights[:] = 0.5
+    made.texts[0].heads[0].pooled.weights[0, :zero] = 0
+    assert any("grey" in text for text in texts(parsed(made))) == bool(zero)
+    assert any(GREY in row for grid in grids(parsed(made)) for row in grid) == bool(zero)
+
+
 def test_a_number_for_every_head_is_written_on_its_colour():
     made = measured()
     (grid,) = grids(parsed(made))
@@ -154,7 +187,7 @@ def compared(*labels):
 
 def test_every_matrix_of_a_comparison_names_its_side():
     shown = re.sub(r"\s+", " ", " ".join(texts(parsed(compared("causal", "bidirectional")))))
-    for title in ("causal weights", "bidirectional weights", "bidirectional − causal difference"):
+    for title in ("causal: weights", "bidirectional: weights", "bidirectional − causal: difference"):
         assert f"{title} query ↓ key →" in shown
 
 
@@ -187,15 +220,17 @@ def test_roles_have_the_colours_of_the_picture():
 
 
 def test_numbers_of_heads_do_not_touch():
-    lines = parsed(survey(heads=12)).iter(f"{SVG}text")
-    middle = {"".join(e.itertext()): float(e.get("x")) for e in lines if e.get("text-anchor") == "middle"}
+    middle = {text: float(e["x"]) for e, text in lines(parsed(survey(heads=12))) if e.get("text-anchor") == "middle"}
     apart = middle["H11"] - middle["H10"]
     assert apart > canvas.text_width("H11", canvas.SMALL)
 
 
 def test_what_little_sources_sum_to_is_beside_the_others():
     made = report(text_report(tokens(["a", "b", "c", "d"]), stages=("weights",), top=4, size=40.0))
-    assert any(re.fullmatch(r"[12] more: 0\.00\d+", text) for text in texts(parsed(made)))
+    shown = list(lines(parsed(made)))
+    sums = [n for n, (_, text) in enumerate(shown) if re.fullmatch(r"[12] more: 0\.00\d+", text)]
+    assert sums
+    assert all(0 < float(shown[n][0]["x"]) - float(shown[n - 1][0]["x"]) < 30 for n in sums)
 
 
 @pytest.mark.parametrize("made", [explanation(), survey()], ids=["explain", "heads"])
@@ -224,8 +259,10 @@ def test_a_figure_is_well_formed_and_loads_nothing(n):
     data = figure(made)
     root = ElementTree.fromstring(data)
     tags = {element.tag.removeprefix(SVG) for element in root.iter()}
-    assert tags <= {"svg", "defs", "linearGradient", "stop", "rect", "g", "text", "tspan", "path"}
-    assert not any(name.startswith("on") or "href" in name for element in root.iter() for name in element.attrib)
+    assert tags <= {"svg", "defs", "linearGradient", "stop", "rect", "g", "text", "tspan", "path", "use"}
+    assert not any(name.startswith("on") for element in root.iter() for name in element.attrib)
+    links = [value for element in root.iter() for name, value in element.attrib.items() if "href" in name]
+    assert all(re.fullmatch("#attnscope-[0-9a-f]{12}", link) for link in links)
     assert set(re.findall(rb"url\(([^)]*)\)", data)) <= {b"#attnscope-weights", b"#attnscope-signed"}
     width, height = (float(root.get(name)) for name in ("width", "height"))
     for element in root.iter(f"{SVG}text"):
@@ -245,10 +282,31 @@ def test_what_the_parts_say_is_in_the_figure():
 
 
 def test_files_are_small():
-    long = report(text_report(tokens([f"word{n}" for n in range(64)])))
-    assert len(figure(long)) < 200_000
+    long = text_report(
+        tokens([f"word{n}" for n in range(64)]), heads=[(0, 0), (0, 1)], stages=STAGES[:4], projected=True
+    )
+    assert len(figure(report(long))) < 270_000  # of 8 matrices of noise, and 768 sources with three numbers
+    assert len(figure(report(text_report(tokens([f"word{n}" for n in range(64)]))))) < 105_000
     heads = [(layer, head) for layer in range(6) for head in range(12)]
-    assert len(figure(report(text_report(tokens([f"word{n}" for n in range(64)]), heads=heads)))) < 250_000
+    assert len(figure(report(text_report(tokens([f"word{n}" for n in range(64)]), heads=heads)))) < 220_000
+
+
+def test_equal_matrices_are_drawn_once():
+    text = text_report(tokens(words(64)), stages=("scores", "masked", "weights"))
+    text.heads[0].stages["masked"] = text.heads[0].stages["scores"] * 2
+    root = parsed(report(text))
+    scores, masked, weights = grids(root)
+    assert scores == masked != weights
+    assert len(list(root.iter(f"{SVG}use"))) == 1
+
+
+@pytest.mark.parametrize("down", [False, True])
+def test_runs_show_every_cell(down):
+    random = np.random.default_rng(3)
+    for colours in (1, 2, 5, 30):
+        cells = [[f"#{colour:06x}" for colour in row] for row in random.integers(0, colours, (9, 13)).tolist()]
+        drawn = f'<g xmlns="{SVG[1:-1]}"><g shape-rendering="crispEdges">{canvas._runs(cells, down=down)}</g></g>'
+        assert grids(ElementTree.fromstring(drawn)) == [cells]
 
 
 def test_lines_wrap_at_words_and_lose_nothing():
@@ -307,19 +365,21 @@ def drawn_by(monkeypatch, missing):
     return pages
 
 
-def by_value():
-    return report(text_report(tokens(["a", "b"]), projected=True))
+def by_value(*names):
+    return report(text_report(tokens(["a", "b", *names]), projected=True))
 
 
-def test_a_png_has_one_font_that_holds_all_letters(monkeypatch):
+def test_a_figure_has_one_font_that_holds_all_letters(monkeypatch):
     """Resvg would draw a whole line in any font that holds one letter of it: with serifs, and not bold."""
     pages = drawn_by(monkeypatch, "")
     plain = report(text_report(tokens(["a", "b"]), top=0))
-    for made, font in ((plain, "Helvetica"), (by_value(), "'DejaVu Sans', Helvetica")):
+    large = "'DejaVu Sans', Helvetica"
+    for made, font in ((plain, "Helvetica"), (by_value(), "Helvetica"), (by_value("‖ ▴"), large)):
         b"".join(formats.export(made, Path("x.png")))
         assert f'font-family="{font}, Arial' in pages[-1]
-        assert 'font-family="Helvetica, Arial' in figure(made).decode()
-    assert "‖" in pages[-1]
+        assert pages[-1] == figure(made).decode()
+    assert "α·||vW||" in texts(parsed(by_value()))
+    assert "2 ‖ ▴" in texts(parsed(by_value("‖ ▴")))  # what is not ours is not respelled
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems have other fonts")
@@ -328,15 +388,16 @@ def test_bold_letters_of_a_png_are_bold_beside_one_that_few_fonts_hold():
     pages = []
     for look in ("bold", ""):
         page = canvas.Canvas()
-        page.text(10, 30, (Span("value ‖v‖", look),))
+        page.text(10, 30, (Span("value ␣ ◌", look, "untrusted"),))
         pages.append(bytes(svg_to_bytes(svg_string=drawing._drawable(page, svg_to_bytes))))
     assert pages[0] != pages[1]
 
 
 def test_a_png_spells_letters_that_no_font_holds(monkeypatch):
-    pages = drawn_by(monkeypatch, "‖")
-    b"".join(formats.export(by_value(), Path("x.png")))
-    assert pages[-1] == figure(by_value()).decode().replace("‖", "||").replace("Helvetica", "'DejaVu Sans', Helvetica")
+    pages = drawn_by(monkeypatch, "␣")
+    b"".join(formats.export(by_value(" "), Path("x.png")))
+    assert "␣" in figure(by_value(" ")).decode()
+    assert pages[-1] == figure(by_value(" ")).decode().replace("␣", "_")
 
 
 def test_only_an_svg_looks_like_a_terminal():

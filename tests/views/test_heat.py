@@ -34,6 +34,32 @@ def test_every_weight_is_one_cell_whose_shade_is_its_fifth_of_the_range(count):
             assert cells[r][c] == (" ·" if c > r else SHADES[fifth] * 2), (r, c)
 
 
+@pytest.mark.parametrize("count", [5, 12])
+def test_without_colour_a_number_that_is_about_0_is_blank_and_others_have_their_sign(count):
+    made = sized(count, stages=("scores",))
+    scores = made.texts[0].heads[0].stages["scores"]
+    scores[0, :3] = [0, np.abs(scores).max(), -np.abs(scores).max()]
+    screen = draw(made, 200, format="heat")
+    cells = picture(screen, count)
+    assert cells[0][:3] == ["  ", "+█", "−█"]
+    for value, cell in zip(scores.ravel().tolist(), [cell for row in cells for cell in row], strict=True):
+        shade = SHADES[min(4, int(abs(value) / np.abs(scores).max() * 5))]
+        assert cell == ("  " if shade == " " else ("+" if value > 0 else "−") + shade)
+    largest = np.abs(scores).max()
+    bounds = [
+        f"{sign}{largest * fifth / 5:.2f}"
+        for sign, some in (("−", (5, 4, 3, 2, 1)), ("", (1, 2, 3, 4, 5)))
+        for fifth in some
+    ]
+    shades = ["−█", "−▓", "−▒", "−░", "  ", "+░", "+▒", "+▓", "+█"]
+    legend = " ".join(f"{bound} [{shade}]" for bound, shade in zip(bounds, shades, strict=False))
+    assert f"{legend} {bounds[-1]}" in screen
+
+
+def test_the_columns_of_a_part_stand_behind_a_colon():
+    assert "weights: 0–" in draw(sized(64, stages=("weights",)), 80, format="heat")
+
+
 @pytest.mark.parametrize("count", [2, 5, 12])
 def test_every_colour_is_that_of_its_value(count):
     made = sized(count, stages=("weights",))

@@ -161,7 +161,7 @@ def test_words_of_some_columns_are_counted_and_ranked_among_them():
     assert "\n2 of 7 columns: unbelievable … ran\n" in shown
     assert "words, by weight, of the columns shown" in shown
     assert "--stage" not in shown
-    assert "weights 2 of 7" in draw(made, 100, words=True, format="heat")
+    assert "weights: 2 of 7" in draw(made, 100, words=True, format="heat")
 
 
 def test_every_command_leads_with_unknown_words(capsys, minilm):

@@ -21,10 +21,10 @@ _ZOOM = 3  # pixels of a .png per unit of the figure: 288 dpi if a unit is a CSS
 # What Helvetica, Arial and Liberation Sans hold: Latin, Greek, Cyrillic, and common punctuation, arrows and symbols
 _STANDARD = (
     "\\x00-\u017f\u0386-\u03ce\u0400-\u045f\u2010-\u2015\u2017-\u201e\u2020-\u2022\u2026\u2039\u203a\u20ac\u2122"
-    "\u2190-\u2193\u2212\u221a\u221e\u2248\u2260\u2264\u2265\u2500\u2502"
+    "\u2190-\u2193\u2212\u221a\u221e\u2248\u2260\u2264\u2265\u2500\u2502\u25b2\u25bc"
 )
-_LARGE_FONT = "DejaVu Sans"  # holds the others that figures write, ‖ ▴ ▾ ₂ ␣ ◌, also in bold
-_INSTEAD = {"‖": "||", "▴": "▲", "▾": "▼", "₂": "2", "␣": "_", "◌": ""}  # where no font holds them
+_LARGE_FONT = "DejaVu Sans"  # holds many others that tokens have, and what marks their blanks, also in bold
+_INSTEAD = {"␣": "_", "◌": ""}  # where no font holds them
 _IN_NO_FONT = "\U0010fffe"
 _MOST_PIXELS = 1 << 28  # of a .png, which takes 4 bytes for each while it is drawn
 
@@ -37,7 +37,8 @@ def as_svg(findings: Findings, *, precision: int, listing: "Listing | None" = No
         precision: Digits after the point.
         listing: Of a survey of heads: which of them are listed.
     """
-    return _drawn(findings, precision, listing).svg()
+    canvas = _drawn(findings, precision, listing)
+    return canvas.svg(_font(canvas))
 
 
 def _drawn(findings: Findings, precision: int, listing: "Listing | None") -> Canvas:
@@ -45,6 +46,16 @@ def _drawn(findings: Findings, precision: int, listing: "Listing | None") -> Can
     for part in present(findings, format="heat", precision=precision, options=False, listing=listing):
         put_part(canvas, part)
     return canvas
+
+
+def _unusual(canvas: Canvas) -> set[str]:
+    """Return the letters of a page that the standard fonts lack: those of tokens, since ours are in all fonts."""
+    return set(re.findall(f"[^{_STANDARD}]", canvas.svg()))
+
+
+def _font(canvas: Canvas) -> str:
+    """Return the font of all letters of a page, the same in an .svg and a .png; empty for the standard ones."""
+    return _LARGE_FONT if _unusual(canvas) else ""
 
 
 def as_png(findings: Findings, *, precision: int, listing: "Listing | None" = None) -> bytes:
@@ -78,10 +89,8 @@ def _drawable(canvas: Canvas, render: Callable[..., bytes]) -> str:
         canvas: The page.
         render: Returns an SVG as PNG.
     """
-    unusual = set(re.findall(f"[^{_STANDARD}]", canvas.svg()))
-    if not unusual:
-        return canvas.svg()
-    svg, nothing = canvas.svg(_LARGE_FONT), _letter(_IN_NO_FONT, render)
+    unusual = _unusual(canvas)
+    svg, nothing = canvas.svg(_font(canvas)), _letter(_IN_NO_FONT, render) if unusual else b""
     for letter, instead in _INSTEAD.items():
         if letter in unusual and _letter(letter, render) == nothing:
             svg = svg.replace(letter, instead)

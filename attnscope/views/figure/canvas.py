@@ -3,6 +3,10 @@
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from hashlib import sha256
+from itertools import accumulate, groupby
+from math import ceil
+from typing import NamedTuple
 from unicodedata import east_asian_width
 from xml.sax.saxutils import escape
 
@@ -14,6 +18,8 @@ WIDTH = 720  # units at which text wraps; the page is as wide as its content
 _NARROWEST = 260.0
 SIZE, SMALL = 11.0, 9.0  # of letters
 MARGIN, GAP = 14.0, 10.0
+_LARGE = 2000  # letters of cells that are not repeated
+_LINKS = ' xmlns:xlink="http://www.w3.org/1999/xlink"'  # readers older than SVG 2 know no other reference
 _LEADING = 1.35  # height of lines relative to that of letters
 _FONTS = "Helvetica, Arial, 'Liberation Sans', 'DejaVu Sans', 'Noto Sans', sans-serif"
 _LOOKS: dict[Look, str] = {
@@ -34,8 +40,10 @@ _WIDTHS = (
     "685 610 685 390 336 390 837 500 500 612 634 549 634 615 352 634 633 277 277 579 277 974 633 611 634 634 411 520 "
     "392 633 591 817 591 591 524 636 336 636 837"
 )
+# Letters of ours that Helvetica and Arial lack, in letters that they have: all figures are in one typeface
+_STANDARD = str.maketrans({"‖": "||", "▴": "▲", "▾": "▼", "₂": "2"})
 _LETTERS = {chr(32 + n): int(width) / 1000 for n, width in enumerate(_WIDTHS.split())}
-_LETTERS |= dict.fromkeys("→←↓↑×−±≤", 0.84) | dict.fromkeys("…—", 1.0) | {"·": 0.32, "‖": 0.5, "│": 0.6}
+_LETTERS |= dict.fromkeys("→←↓↑×−±≤", 0.84) | dict.fromkeys("…—▲▼", 1.0) | {"·": 0.32, "│": 0.6}
 _OTHER, _EAST_ASIAN = 0.66, 1.0
 _BOLDER = 1.1
 _BOLD: tuple[Look, ...] = ("bold", "title", "warning", "alarm", "bad")
@@ -58,7 +66,20 @@ def spans_width(spans: Iterable[Span], size: float = SIZE) -> float:
 
 def plain(spans: Iterable[Span]) -> str:
     """Join spans, with control characters of untrusted text escaped."""
-    return "".join(spell(span, ascii=False) for span in spans)
+    return "".join(map(_spelled, spans))
+
+
+def _spelled(span: Span) -> str:
+    text = spell(span, ascii=False)
+    return text.translate(_STANDARD) if span.origin in ("ours", "note") else text
+
+
+class _Line(NamedTuple):
+    """A line of text. Those that follow each other with the same attributes are grouped, which have them once."""
+
+    attributes: str
+    place: str
+    inner: str
 
 
 @dataclass
@@ -72,14 +93,23 @@ class Canvas:
 
     y: float = MARGIN
     right: float = _NARROWEST
-    _drawn: list[str] = field(default_factory=list)
+    _drawn: list[str | _Line] = field(default_factory=list)
+    _named: set[str] = field(default_factory=set)
 
     def put(self, element: str) -> None:
         """Add an element."""
         self._drawn.append(element)
 
     def text(
-        self, x: float, y: float, spans: Spans, *, size: float = SIZE, anchor: str = "", turned: bool = False
+        self,
+        x: float,
+        y: float,
+        spans: Spans,
+        *,
+        size: float = SIZE,
+        anchor: str = "",
+        turned: bool = False,
+        colour: str = "",
     ) -> None:
         """Write a line.
 
@@ -90,19 +120,24 @@ class Canvas:
             size: Of its letters.
             anchor: `middle` or `end` for what is at `x`.
             turned: It reads upwards, from there.
+            colour: Of its letters, unless a span has its own.
         """
-        spelled = [(_LOOKS[span.look], escape(spell(span, ascii=False))) for span in spans]
-        pieces = [(look, text) for look, text in spelled if text]  # an empty token is spelled, too
+        spelled = [(_LOOKS[span.look], escape(_spelled(span))) for span in spans]
+        looks = groupby((piece for piece in spelled if piece[1]), key=lambda piece: piece[0])
+        pieces = [(look, "".join(text for _, text in some)) for look, some in looks]  # an empty token is spelled, too
         if not pieces:
             return
-        place = f'transform="translate({_n(x)} {_n(y)}) rotate(-90)"' if turned else f'x="{_n(x)}" y="{_n(y)}"'
-        place += f' text-anchor="{anchor}"' if anchor else ""
-        place += f' font-size="{_n(size)}"' if size != SIZE else ""
+        attributes = f' transform="translate(0 {_n(y)}) rotate(-90)"' if turned else ""
+        attributes += f' text-anchor="{anchor}"' if anchor else ""
+        attributes += f' font-size="{_n(size)}"' if size != SMALL else ""
+        place = f' y="{_n(x)}"' if turned else f' x="{_n(x)}" y="{_n(y)}"'
         if len(pieces) == 1:
-            self.put(f"<text {place}{pieces[0][0]}>{pieces[0][1]}</text>")
+            ((look, inner),) = pieces
         else:
-            inner = "".join(f"<tspan{look}>{text}</tspan>" if look else text for look, text in pieces)
-            self.put(f"<text {place}>{inner}</text>")
+            look, inner = "", "".join(f"<tspan{look}>{text}</tspan>" if look else text for look, text in pieces)
+        if colour and "fill" not in look:
+            attributes += f' fill="{colour}"'
+        self._drawn.append(_Line(attributes + look, place, inner))
         if not turned:
             width = spans_width(spans, size)
             self.reach(x + {"": width, "middle": width / 2, "end": 0}[anchor])
@@ -118,7 +153,13 @@ class Canvas:
             self.text(x, self.y - size * (_LEADING - 1), line, size=size)
 
     def table(
-        self, rows: Sequence[Sequence[Spans]], *, right: Sequence[bool], x: float = MARGIN, size: float = SIZE
+        self,
+        rows: Sequence[Sequence[Spans]],
+        *,
+        right: Sequence[bool],
+        x: float = MARGIN,
+        size: float = SIZE,
+        last: Sequence[tuple[int, Spans]] = (),
     ) -> tuple[float, list[float]]:
         """Write rows of cells, each column as wide as it needs.
 
@@ -127,25 +168,32 @@ class Canvas:
             right: Which columns end below each other; the others begin so.
             x: Left edge.
             size: Of the letters.
+            last: What ends every row, and the column where it begins: the following ones are empty, so that it takes no
+                column of its own, far from what it belongs to.
 
         Returns:
             Where a further column would begin, and the base line of every row.
         """
-        left, bases = x, []
-        widths = [max(spans_width(cell, size) for cell in column) for column in zip(*rows, strict=True)]
-        for row in rows:
-            self.y += size * _LEADING
-            bases.append(self.y - size * (_LEADING - 1))
-            x = left
-            for cell, width, at_right in zip(row, widths, right, strict=True):
-                self.text(x + width if at_right else x, bases[-1], cell, size=size, anchor="end" if at_right else "")
-                x += width + SIZE
+        left = ceil(x)
+        bases: list[float] = []
+        # whole units, which are shorter to write than fractions
+        widths = [ceil(max(spans_width(cell, size) for cell in column)) for column in zip(*rows, strict=True)]
+        self.y, down = ceil(self.y), round(size * _LEADING)
+        starts = [left, *(left + width for width in accumulate(width + SIZE for width in widths))]
+        for n, row in enumerate(rows):
+            self.y += down
+            bases.append(self.y - (down - round(size)))
+            for cell, start, width, at_right in zip(row, starts, widths, right, strict=False):
+                place = start + width if at_right else start
+                self.text(place, bases[-1], cell, size=size, anchor="end" if at_right else "")
+            if last:
+                self.text(starts[last[n][0]], bases[-1], last[n][1], size=size)
         self.y += 2
-        return x, bases
+        return starts[-1], bases
 
     def fill(self, x: float, y: float, width: float, height: float, colour: str) -> None:
         """Draw a rectangle of one colour."""
-        self.put(f'<rect x="{_n(x)}" y="{_n(y)}" width="{_n(width)}" height="{_n(height)}" fill="{colour}"/>')
+        self.put(f'<rect x="{_n(x)}" y="{_n(y)}" width="{_exact(width)}" height="{_n(height)}" fill="{colour}"/>')
         self.reach(x + width)
 
     def cells(
@@ -163,9 +211,7 @@ class Canvas:
         filled = [[colour or NO_VALUE for colour in row] for row in colours]
         if not filled or not filled[0]:
             return
-        place = (
-            f'transform="translate({_n(x)} {_n(y)}) scale({_n(size[0])} {_n(size[1])})" shape-rendering="crispEdges"'
-        )
+        place = f'transform="translate({_n(x)} {_n(y)}) scale({_exact(size[0])} {_exact(size[1])})"'
         if apart:
             inside = "".join(
                 f'<rect x="{c}" y="{r}" width="1" height="1" fill="{colour}"/>'
@@ -173,9 +219,22 @@ class Canvas:
                 for c, colour in enumerate(row)
             )
         else:
-            inside = _runs(filled)
-        self.put(f"<g {place}>{inside}</g>")
+            inside = self._once(min(_runs(filled), _runs(filled, down=True), key=len))
+        self.put(f'<g {place} shape-rendering="crispEdges">{inside}</g>')
         self.reach(x + len(filled[0]) * size[0])
+
+    def _once(self, inside: str) -> str:
+        """Return large content, or a reference to where it was drawn before, as unmasked scores are by two stages.
+
+        Its name is made from its content: of two figures in one page of HTML, equal names mean equal content.
+        """
+        if len(inside) < _LARGE:
+            return inside
+        name = f"attnscope-{sha256(inside.encode()).hexdigest()[:12]}"
+        if name in self._named:
+            return f'<use xlink:href="#{name}"/>'
+        self._named.add(name)
+        return f'<g id="{name}">{inside}</g>'
 
     def bar(self, x: float, y: float, width: float, *, signed: bool) -> None:
         """Draw the scale of a ramp."""
@@ -198,7 +257,8 @@ class Canvas:
             font: Family that is preferred to the standard ones.
         """
         fonts = f"'{font}', {_FONTS}" if font else _FONTS
-        width, height = _n(self.right + MARGIN), _n(self.y + MARGIN)
+        width, height = _exact(self.right + MARGIN), _exact(self.y + MARGIN)
+        links = _LINKS if self._named else ""
         ramps = "".join(
             f'<linearGradient id="{_ramp(signed)}">'
             + "".join(f'<stop offset="{at:g}" stop-color="{colour}"/>' for at, colour in stops(signed=signed))
@@ -206,10 +266,11 @@ class Canvas:
             for signed in (False, True)
         )
         return (
-            f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}">'
+            f'<svg xmlns="http://www.w3.org/2000/svg"{links} width="{width}" height="{height}" '
+            f'viewBox="0 0 {width} {height}">'
             f'<defs>{ramps}</defs><rect width="{width}" height="{height}" fill="#ffffff"/>'
-            f'<g font-family="{fonts}" font-size="{_n(SIZE)}" fill="#000000" xml:space="preserve">\n'
-            + "\n".join(self._drawn)
+            f'<g font-family="{fonts}" font-size="{_n(SMALL)}" fill="#000000" xml:space="preserve">\n'
+            + "\n".join(_grouped(self._drawn))
             + "\n</g></svg>\n"
         )
 
@@ -243,19 +304,65 @@ def _words(spans: Spans) -> Iterable[tuple[Spans, bool]]:
         yield (replace(span, text=span.text[start:]),), not span.text[start:].startswith(" ")
 
 
-def _runs(filled: Sequence[Sequence[str]]) -> str:
-    """Draw runs of cells as rectangles, one path for every colour but the commonest, which lies below them."""
-    common = Counter(colour for row in filled for colour in row).most_common(1)[0][0]
-    paths: dict[str, list[str]] = {}
-    for r, row in enumerate(filled):
-        start = 0
-        for c in range(1, len(row) + 1):
-            if c == len(row) or row[c] != row[start]:
-                if row[start] != common:
-                    paths.setdefault(row[start], []).append(f"M{start} {r}h{c - start}v1h-{c - start}")
-                start = c
-    below = f'<rect width="{len(filled[0])}" height="{len(filled)}" fill="{common}"/>'
+def _grouped(drawn: Iterable[str | _Line]) -> Iterable[str]:
+    """Return elements; lines that follow each other with the same attributes in a group that has these."""
+    for attributes, some in groupby(drawn, key=lambda one: one.attributes if isinstance(one, _Line) else None):
+        elements = list(some)
+        lines = [one for one in elements if isinstance(one, _Line)]
+        if not lines:
+            yield from (str(one) for one in elements)
+        elif len(lines) == 1 or not attributes:
+            yield from (f"<text{line.place}{line.attributes}>{line.inner}</text>" for line in lines)
+        else:
+            yield f"<g{attributes}>" + "".join(f"<text{line.place}>{line.inner}</text>" for line in lines) + "</g>"
+
+
+def _runs(filled: Sequence[Sequence[str]], *, down: bool = False) -> str:
+    """Draw runs of cells as rectangles, one path for every colour, the commonest first.
+
+    A run goes on below cells that are drawn later, so that there are fewer runs; all of the commonest colour are one
+    rectangle.
+
+    Args:
+        filled: Colours by row and column.
+        down: Runs go down columns, not along rows.
+    """
+    common = [colour for colour, _ in Counter(colour for row in filled for colour in row).most_common()]
+    order = {colour: n for n, colour in enumerate(common)}
+    paths: dict[str, list[str]] = {colour: [] for colour in common[1:]}
+    pens: dict[str, tuple[int, int]] = {}
+    for n, cells in enumerate(zip(*filled, strict=True) if down else filled):
+        for colour, start, length in _covering([order[colour] for colour in cells]):
+            if not colour:
+                continue
+            path, (x, y) = paths[common[colour]], (n, start) if down else (start, n)
+            path.append(_moved(pens.get(common[colour]), x, y))
+            path.append(f"v{length}h1v-{length}" if down else f"h{length}v1h-{length}")
+            pens[common[colour]] = (x + 1, y) if down else (x, y + 1)
+    below = f'<rect width="{len(filled[0])}" height="{len(filled)}" fill="{common[0]}"/>'
     return below + "".join(f'<path fill="{colour}" d="{"".join(runs)}"/>' for colour, runs in paths.items())
+
+
+def _covering(cells: Sequence[int]) -> list[tuple[int, int, int]]:
+    """Return runs as colour, start and length that show a row of cells if smaller colours are drawn first."""
+    runs: list[tuple[int, int, int]] = []
+    open_runs: list[tuple[int, int]] = []  # colour and start of those that cells so far are in, ascending
+    for n, cell in enumerate([*cells, -1]):
+        while open_runs and open_runs[-1][0] > cell:
+            colour, start = open_runs.pop()
+            runs.append((colour, start, n - start))
+        if not open_runs or open_runs[-1][0] < cell:
+            open_runs.append((cell, n))
+    return runs
+
+
+def _moved(pen: tuple[int, int] | None, x: int, y: int) -> str:
+    """Move the pen of a path to a place: by so much, where that is shorter to write."""
+    there = f"M{x} {y}"
+    if pen is None:
+        return there
+    by = f"m{x - pen[0]} {y - pen[1]}".replace(" -", "-")
+    return min(there, by, key=len)
 
 
 def _ramp(signed: bool) -> str:
@@ -263,4 +370,10 @@ def _ramp(signed: bool) -> str:
 
 
 def _n(value: float) -> str:
-    return f"{value:.2f}".rstrip("0").rstrip(".")
+    """Write a place or a length: a tenth of a unit is less than an eye sees."""
+    return f"{value:.1f}".removesuffix(".0")
+
+
+def _exact(value: float) -> str:
+    """Write what is measured on a page, or a size of a cell, whose error grows with the number of cells."""
+    return f"{value:.3f}".rstrip("0").rstrip(".")

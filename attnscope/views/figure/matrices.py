@@ -113,7 +113,7 @@ def _name(stage: StageMatrix) -> Spans:
     if title == stage.name:
         return ours(title, "bold")
     words = [_cut(word, _WIDEST_TITLE, SIZE * 1.1) for word in title.split(" ")]
-    return Span(" ".join(words), "bold"), Span(f" {stage.name}", "bold")
+    return Span(" ".join(words), "bold"), Span(f": {stage.name}", "bold")
 
 
 def _rows_width(stage: StageMatrix) -> float:
@@ -150,14 +150,13 @@ def _put_panel(canvas: Canvas, stage: StageMatrix, left: float, width: float) ->
             for c, text in enumerate(row):
                 look = Span("–" if text == MASKED else text.strip())
                 middle = x + (c + 0.5) * across
-                canvas.put(_ink(colours[r][c]))
-                canvas.text(middle, y + (r + 0.5) * down + SMALL * 0.35, (look,), size=SMALL, anchor="middle")
-                canvas.put("</g>")
+                base, ink = y + (r + 0.5) * down + SMALL * 0.35, _ink(colours[r][c])
+                canvas.text(middle, base, (look,), size=SMALL, anchor="middle", colour=ink)
     return _put_scale(canvas, stage, x, y + down * len(rows) + 8, left + width - x)
 
 
 def _ink(colour: str | None) -> str:
-    return f'<g fill="{ink_on(colour)}">' if colour else '<g fill="#666666">'
+    return ink_on(colour) if colour else "#666666"
 
 
 def _colour(stage: StageMatrix, row: int, column: int) -> str | None:
@@ -254,10 +253,10 @@ def put_map(canvas: Canvas, pooled: WeightMap) -> None:
     canvas.frame(x, y, cell * n_columns, cell * n_rows)
     canvas.y = y + cell * n_rows
     none = int(np.isnan(pooled.weights).all(axis=1).sum())
-    blank = f"; {none} of {n_rows} rows: their queries are fully masked" if none else ""
-    _put_legend(
-        canvas, f"{scale.low:.2g}", f"{scale.high:.2g}", f"logarithmic; queries are rows; grey: exactly zero{blank}"
-    )
+    said = "logarithmic; queries are rows"
+    said += "; grey: exactly zero" if (pooled.weights == 0).any() else ""
+    said += f"; grey rows: {none} of {n_rows}, whose queries are fully masked" if none else ""
+    _put_legend(canvas, f"{scale.low:.2g}", f"{scale.high:.2g}", said)
 
 
 def put_roles(canvas: Canvas, picture: RolePicture) -> None:
@@ -294,7 +293,6 @@ def _put_heads(canvas: Canvas, texts: Sequence[Sequence[str]], colours: Sequence
         base = y + layer * 16 + 8 + SMALL * 0.35
         canvas.text(x - 4, base, ours(f"L{layer}", "dim"), size=SMALL, anchor="end")
         for head, text in enumerate(row):
-            canvas.put(_ink(colours[layer][head]))
-            canvas.text(x + (head + 0.5) * across, base, ours(text.strip()), size=SMALL, anchor="middle")
-            canvas.put("</g>")
+            ink = _ink(colours[layer][head])
+            canvas.text(x + (head + 0.5) * across, base, ours(text.strip()), size=SMALL, anchor="middle", colour=ink)
     canvas.y = y + 16 * len(texts) + 4

@@ -46,7 +46,7 @@ def put_facts(canvas: Canvas, facts: Facts) -> None:
     """Write a name and a value a line."""
     names = max([_NAMES, *(text_width(name, SMALL) + 8 for name, _ in facts.lines)])
     for name, value in facts.lines:
-        canvas.text(MARGIN, canvas.y + SMALL * 1.05, ours(name, "dim"), size=SMALL)
+        canvas.text(MARGIN, canvas.y + SMALL, ours(name, "dim"), size=SMALL)
         canvas.paragraph(_whole(value), x=MARGIN + names, size=SMALL)
 
 
@@ -68,7 +68,7 @@ def put_ranking(canvas: Canvas, ranking: Ranking) -> None:
     rows: list[list[Spans]] = [[ours("query", "dim")]]
     for _ in range(most):
         rows[0] += [ours("← source", "dim"), *(ours(name, "dim") for name in ranking.measures), ()]
-    rows[0].append(())
+    last: list[tuple[int, Spans]] = [(0, ())]
     for q, sources in enumerate(ranking.rows):
         row = [_entry(ranking.queries, q)]
         for source in sources or []:
@@ -76,10 +76,10 @@ def put_ranking(canvas: Canvas, ranking: Ranking) -> None:
             row += [_entry(ranking.sources, source.index), *map(ours, source.numbers), remark]
         if not sources and ranking.rest[q] is None:
             row.append(ours(MASKED if sources is None else NOTHING, "dim"))
-        row += [()] * (len(rows[0]) - 1 - len(row))
         rest = ranking.rest[q]
-        rows.append([*row, () if rest is None else ours(f"{rest[0]}: {rest[1]}", "dim")])
-    canvas.table(rows, right=[False, *[False, *[True] * len(ranking.measures), False] * most, False], size=SMALL)
+        last.append((len(row), () if rest is None else ours(f"{rest[0]}: {rest[1]}", "dim")))
+        rows.append([*row, *[()] * (len(rows[0]) - len(row))])
+    canvas.table(rows, right=[False, *[False, *[True] * len(ranking.measures), False] * most], size=SMALL, last=last)
     said = {source.remark for row in ranking.rows for source in row or [] if source.remark}
     for mark, words in sorted(said):
         canvas.paragraph(ours(f"{mark} {words}", "remark"), size=SMALL)

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from rich.cells import cell_len
 from rich.style import Style
@@ -9,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from attnscope.views.presentation.axes import SINK, format_positions
-from attnscope.views.presentation.numbers import MASKED, NOT_ALLOWED
+from attnscope.views.presentation.numbers import MASKED, MINUS, NOT_ALLOWED
 from attnscope.views.presentation.parts import HeatPanels, StageMatrix
 from attnscope.views.terminal.colours import ramp_style
 from attnscope.views.terminal.labels import Labels, labels, say_list, say_shortened
@@ -74,7 +75,7 @@ def _panels(screen: Screen, stage: StageMatrix, space: int) -> list[Panel]:
         return [Panel(stage, range(count), title)]
     size = -(-count // pieces)
     cut = [range(start, min(start + size, count)) for start in range(0, count, size)]
-    return [Panel(stage, part, f"{title} {_which(stage, part)}") for part in cut]
+    return [Panel(stage, part, f"{title}: {_which(stage, part)}") for part in cut]
 
 
 def _which(stage: StageMatrix, part: range) -> str:
@@ -137,7 +138,15 @@ def _pixel(screen: Screen, stage: StageMatrix, value: float, text: str) -> tuple
         return " !", "bold"
     if screen.colours:
         return "  ", ramp_style(place, stage.scale.signed, screen.colours)
-    return SHADES[min(len(SHADES) - 1, int(place * len(SHADES)))] * 2, ""
+    return _shade(place, stage.scale.signed), ""
+
+
+def _shade(place: float, signed: bool) -> str:
+    """Return a cell without colour: the darker the larger; of a signed scale, the sign and the size of the number."""
+    if not signed:
+        return SHADES[min(len(SHADES) - 1, int(place * len(SHADES)))] * 2
+    shade = SHADES[min(len(SHADES) - 1, int(abs(2 * place - 1) * len(SHADES)))]
+    return "  " if shade == SHADES[0] else ("+" if place > 0.5 else MINUS) + shade
 
 
 def _put_legend(screen: Screen, stage: StageMatrix, name: int) -> None:
@@ -149,14 +158,23 @@ def _put_legend(screen: Screen, stage: StageMatrix, name: int) -> None:
         for i in range(LEGEND):
             legend.append(" ", ramp_style(i / (LEGEND - 1), stage.scale.signed, screen.colours))
     else:
-        width = (stage.scale.high - stage.scale.low) / len(SHADES)
-        bounds = [stage.digits.text(stage.scale.low + width * i) for i in range(1, len(SHADES))]
-        legend.append("".join(f"[{shade * 2}] {bound} " for shade, bound in zip(SHADES, bounds, strict=False)))
-        legend.append(f"[{SHADES[-1] * 2}]")
+        count = 2 * len(SHADES) - 1 if stage.scale.signed else len(SHADES)
+        legend.append(_shades(stage, count))
     legend.append(f" {high}")
     said = Text(screen.plain(stage.arithmetic_of_picture), "dim").wrap(screen.console, screen.width - BETWEEN)
     scale = legend.wrap(screen.console, screen.width - BETWEEN)
     screen.put(flow([title, *scale, *said], screen.width, " " * BETWEEN, BETWEEN))
+
+
+def _shades(stage: StageMatrix, count: int) -> str:
+    """Write every shade of a scale, with the numbers between two of them."""
+    scale = stage.scale
+    # of a signed scale, the middle shade is that of both signs, and twice as wide
+    width = (scale.high - scale.low) / (count + scale.signed)
+    edges = [n + (scale.signed and n > count // 2) for n in range(count + 1)]
+    drawn = [_shade((start + end) / 2 / (count + scale.signed), scale.signed) for start, end in pairwise(edges)]
+    bounds = [stage.digits.text(scale.low + width * edge) for edge in edges[1:-1]]
+    return "".join(f"[{shade}] {bound} " for shade, bound in zip(drawn, bounds, strict=False)) + f"[{drawn[-1]}]"
 
 
 def _put_columns(screen: Screen, rows: Labels, columns: Labels, cells: int) -> None:

@@ -1,6 +1,5 @@
 """Findings as the text of a file, plain or SVG."""
 
-import re
 from io import StringIO
 from typing import TYPE_CHECKING
 
@@ -9,6 +8,7 @@ from rich.terminal_theme import SVG_EXPORT_THEME
 
 from attnscope.views.presentation import Findings
 from attnscope.views.terminal import draw
+from attnscope.views.terminal.smaller_svg import smaller
 
 if TYPE_CHECKING:
     from attnscope.views.presentation.heads import Listing
@@ -55,8 +55,7 @@ def as_svg(findings: Findings, *, width: int, precision: int, listing: "Listing 
     """
     console = _recording(width)
     draw(findings, console, precision=precision, listing=listing)
-    # Rich names a web font; the picture must need no network, and falls back to the viewer's monospace font.
-    return re.sub(r"@font-face\s*\{.*?\}\s*", "", console.export_svg(title="attnscope"), flags=re.DOTALL)
+    return smaller(console.export_svg(title="attnscope"))
 
 
 def _recording(width: int) -> Console:
