@@ -23,6 +23,7 @@ from attnscope.planning.prediction_plan import plan_generation
 from attnscope.planning.record_spec import RecordSpec, make_record_spec
 from attnscope.planning.run_plan import RunPlan, make_plan, mask_terms
 from attnscope.report import Attribution, MaskUse, Provenance, Report, TextReport
+from attnscope.report.narrowing import narrow_to_weight
 from attnscope.report.tokens import PADDING
 from attnscope.system.escape import as_unicode
 from attnscope.version import __version__
@@ -383,7 +384,7 @@ def _text_report(plan: RunPlan, index: int, trace: "Trace", engine: "Engine", ch
     predictions = []
     if trace.hidden is not None:
         predictions = predict(engine.logits, trace.hidden[index], plan.predicted[index], plan.source.tokenizer.spelled)
-    return TextReport(
+    found = TextReport(
         text_plan.number,
         text.text,
         text.pair,
@@ -397,6 +398,7 @@ def _text_report(plan: RunPlan, index: int, trace: "Trace", engine: "Engine", ch
         predictions,
         padding=text_plan.padding,
     )
+    return found if text_plan.narrowed is None else narrow_to_weight(found, text_plan.narrowed)
 
 
 def provenance(source: ModelSource, run: RunConfig, device: "torch.device", values: str = "exact") -> Provenance:

@@ -23,6 +23,7 @@ _CUT_HEADS = re.compile(
 _ARROW = re.compile(r'((?:"[^"]*"|[^"])*?)(?:→|->)((?:"[^"]*"|[^"])*)')
 _MOST_PICKED = 1_000_000  # largest list of layers or heads that is expanded
 PRINTED = 64  # tokens: matrices of longer texts are unreadable on a screen, and a pooled map replaces them
+FEW = 10  # rows or columns that are shown, where most weight is or moves, of a text that is too long to print
 POOL = 64  # default size of a pooled map on a screen
 
 

@@ -26,7 +26,7 @@ from attnscope.planning.memory import (
 from attnscope.planning.prediction_plan import AT_ONCE, PredictedPlaces, plan_predictions
 from attnscope.planning.text_plan import TextPlan, plan_text, with_padding
 from attnscope.report import STAGES, Token
-from attnscope.selection import POOL, PRINTED, IndexSelection, extremes, parse_indices, written
+from attnscope.selection import FEW, POOL, PRINTED, IndexSelection, extremes, parse_indices, written
 from attnscope.system.threads import count_threads
 
 if TYPE_CHECKING:
@@ -263,8 +263,10 @@ def memory_demand(plan: RunPlan) -> MemoryDemand:
     pool = max(text_plan.pool or 0 for text_plan in text_plans)
     width = sum(c.d_value if stage == "output" else columns for stage in plan.stages)
     compared = run.window is not None and run.window > PRINTED and run.auto_key is None  # few columns are drawn
-    drawn = min(width, PRINTED * len(plan.stages)) if compared else width
-    drawn = layers * heads * rows * (drawn + 2 * run.top)  # a contributor has two numbers
+    narrowed = {text_plan.narrowed for text_plan in text_plans}
+    few = PRINTED if compared else FEW if narrowed == {"columns"} else width
+    drawn = min(width, few * len(plan.stages)) + 2 * run.top  # a contributor has two numbers
+    drawn *= layers * heads * (FEW * len(text_plans) if narrowed == {"rows"} else rows)
     if "mean" in (plan.layers.word, plan.heads.word):
         width += 4 * longest  # mean contributions over every key
     cells = layers * heads * rows * width

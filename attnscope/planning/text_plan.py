@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import msgspec
 
@@ -10,7 +11,11 @@ from attnscope.config import Positions, RunConfig, TextInput
 from attnscope.errors import NotInText, UsageError
 from attnscope.masks.expression import parse_mask, used_mask
 from attnscope.report import Token
-from attnscope.selection import POOL, parse_positions
+from attnscope.selection import FEW, POOL, PRINTED, parse_positions
+
+_MOST_CELLS = 1 << 17  # of one head, that are kept so that those with most weight can be shown
+
+Part = Literal["rows", "columns"]
 
 
 @dataclass(frozen=True)
@@ -30,6 +35,7 @@ class TextPlan:
         auto_keys: Columns that `auto` ranks heads by, where these are not `keys`; None where they are.
         hidden: Keys that no query sees, sorted.
         padding: Tokens of padding after the text whose rows and columns are shown.
+        narrowed: Whether only those of the rows or of the columns are shown that have most weight; None for all.
     """
 
     tokens: list[Token]
@@ -43,6 +49,7 @@ class TextPlan:
     auto_keys: list[int] | None = None
     hidden: tuple[int, ...] = ()
     padding: int = 0
+    narrowed: Part | None = None
 
 
 def with_padding(run: RunConfig, texts: Sequence[TextPlan]) -> list[TextPlan]:
@@ -110,12 +117,21 @@ def plan_text(
             "--pair: the model is a decoder and was not trained on pairs; no token of the text attends to the pair"
         )
     causal = any(term.left_to_right for term in used_mask(parse_mask(run.mask), source.config.mask))
-    queries, keys, pool, more = _choose_cells(run, text, tokens, context, causal=causal, clip=clip)
+    queries, keys, pool, narrowed, more = _choose_cells(run, text, tokens, context, causal=causal, clip=clip)
     sources, texts = (tokens, (text.text, text.pair)) if context is None else (context, (text.context,))
     auto_keys = _parse_named("--key", run.auto_key, sources, texts, clip=clip)
     hidden = _hidden(run, sources, texts, text.where, clip=clip)
     return TextPlan(
-        tokens, context, encoder_tokens, queries, keys, pool, notes + more, auto_keys=auto_keys, hidden=hidden
+        tokens,
+        context,
+        encoder_tokens,
+        queries,
+        keys,
+        pool,
+        notes + more,
+        auto_keys=auto_keys,
+        hidden=hidden,
+        narrowed=narrowed,
     )
 
 
@@ -155,7 +171,7 @@ def _choose_cells(
     *,
     causal: bool,
     clip: bool,
-) -> tuple[list[int], list[int], int | None, list[str]]:
+) -> tuple[list[int], list[int], int | None, Part | None, list[str]]:
     """Return the rows and columns that were named; where none were, all, or a map of a text that is too long.
 
     Args:
@@ -167,7 +183,7 @@ def _choose_cells(
         clip: Slices may reach beyond the text.
 
     Returns:
-        Rows, columns, size of the pooled map (None for none), and notes on what was left out.
+        Rows, columns, size of the pooled map (None for none), TextPlan.narrowed, and notes on what was left out.
 
     Raises:
         UsageError: A position or word is not in the text.
@@ -180,10 +196,17 @@ def _choose_cells(
     nothing_named = queries is None and keys is None
     pool = run.pool or (POOL if too_long and nothing_named else None)
     if pool is not None and nothing_named:
-        return [], [], pool, _pooled_notes(run, len(tokens), len(sources), pool)
+        return [], [], pool, None, _pooled_notes(run, len(tokens), len(sources), pool)
     notes: list[str] = []
     aligned = context is None
     found_queries, found_keys = queries, keys
+    narrowed = _narrowed(run, queries, keys, len(tokens), len(sources))
+    if narrowed == "columns":
+        found_keys = list(range(len(sources)))
+        notes.append(f"the {FEW} columns with most weight are shown; --key 0:{len(sources)} shows all")
+    elif narrowed == "rows":
+        found_queries = list(range(len(tokens)))
+        notes.append(f"the {FEW} rows with most weight are shown; --query 0:{len(tokens)} shows all")
     if found_queries is None:
         beside = _window_start(keys, len(tokens), run.window, causal, after=True) if aligned else 0
         found_queries = _window("rows", "--query", len(tokens), run.window, beside, notes)
@@ -192,7 +215,20 @@ def _choose_cells(
         found_keys = _window("columns", "--key", len(sources), run.window, beside, notes)
     if too_long and pool is None:
         notes.append(f"--pool {POOL} adds a map of the whole text")
-    return found_queries, found_keys, pool, notes
+    return found_queries, found_keys, pool, narrowed, notes
+
+
+def _narrowed(
+    run: RunConfig, queries: list[int] | None, keys: list[int] | None, n_queries: int, n_keys: int
+) -> Part | None:
+    """Return which of rows and columns a screen has too many of, and the user has not selected; see TextPlan."""
+    if run.window != PRINTED or "weights" not in run.stages:
+        return None
+    if queries is not None and keys is None and n_keys > PRINTED and len(queries) * n_keys <= _MOST_CELLS:
+        return "columns"
+    if keys is not None and queries is None and n_queries > PRINTED and n_queries * len(keys) <= _MOST_CELLS:
+        return "rows"
+    return None
 
 
 def _parse_named(

@@ -1,11 +1,14 @@
 """Cut a text's report down to some of its heads, rows and columns."""
 
 from collections.abc import Sequence
+from typing import Literal
 
 import msgspec
+import numpy as np
 
 from attnscope.errors import AttnscopeError
 from attnscope.report.run import HeadReport, Report, TextReport
+from attnscope.selection import FEW
 
 
 def require_heads(report: Report, what: str) -> None:
@@ -46,6 +49,26 @@ def narrow_rows(head: HeadReport, text: TextReport, rows: Sequence[int]) -> Head
         ),
         sink=None if head.sink is None else head.sink[rows],
     )
+
+
+def narrow_to_weight(text: TextReport, part: Literal["rows", "columns"]) -> TextReport:
+    """Return a text with the rows, or the columns, that have most weight in all of its heads.
+
+    Args:
+        text: The text; its heads have weights.
+        part: Which of them are narrowed.
+    """
+    along = 1 if part == "rows" else 0
+    total = sum(np.nan_to_num(head.stages["weights"]).sum(along, dtype=np.float64) for head in text.heads)
+    most = sorted(int(n) for n in np.argsort(-np.atleast_1d(total), kind="stable")[:FEW])
+    if part == "rows":
+        heads = [narrow_rows(head, text, most) for head in text.heads]
+        return msgspec.structs.replace(text, queries=[text.queries[n] for n in most], heads=heads)
+    heads = []
+    for head in text.heads:
+        stages = {name: m if name == "output" else m[:, most] for name, m in head.stages.items()}
+        heads.append(msgspec.structs.replace(head, stages=stages))
+    return msgspec.structs.replace(text, keys=[text.keys[n] for n in most], heads=heads)
 
 
 def narrow(text: TextReport, heads: Sequence[HeadReport], limit: int) -> TextReport:

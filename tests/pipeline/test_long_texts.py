@@ -124,13 +124,31 @@ def test_rows_and_a_map_where_both_were_asked_for(look):
         ("own", {"key": "149"}, (86, 149), (149, 149)),
     ],
 )
-def test_a_window_lies_next_to_what_was_named(look, mask, options, queries, keys):
-    text = look(mask=mask, **options).texts[0]
+def test_a_window_lies_next_to_what_was_named_where_no_weights_say_what_matters(look, mask, options, queries, keys):
+    text = look(mask=mask, stages=("scores",), **options).texts[0]
     assert (text.queries[0], text.queries[-1]) == queries
     assert (text.keys[0], text.keys[-1]) == keys
     assert any(
         f"{keys[0]}–{keys[1]} of 150" in note or f"{queries[0]}–{queries[1]} of 150" in note for note in text.notes
     )
+
+
+@pytest.mark.parametrize("options", [{"query": "149"}, {"query": "3,100:140"}, {"key": "20"}, {"key": "0,w4"}])
+def test_of_a_long_text_those_are_shown_that_have_most_weight(look, options):
+    """64 columns next to the row were shown, in which it had no weight."""
+    whole = look(window=None, **options).texts[0]
+    text = look(**options).texts[0]
+    of_rows = "key" in options
+    total = sum(head.stages["weights"].astype(float).sum(int(of_rows)) for head in whole.heads)
+    shown, every = (text.queries, whole.queries) if of_rows else (text.keys, whole.keys)
+    assert shown == sorted(every[n] for n in np.argsort(-total, kind="stable")[:10])
+    rows, columns = ([every.index(n) for n in shown], slice(None)) if of_rows else (slice(None), shown)
+    for head, full in zip(text.heads, whole.heads, strict=True):
+        for stage, matrix in head.stages.items():
+            np.testing.assert_allclose(matrix, full.stages[stage][rows][:, columns], atol=1e-6)
+        np.testing.assert_array_equal(head.top.keys, full.top.keys[rows])
+        np.testing.assert_allclose(head.rows.entropy, full.rows.entropy[rows], atol=1e-5)
+    assert any(f"the 10 {'rows' if of_rows else 'columns'} with most weight are shown" in note for note in text.notes)
 
 
 def test_data_is_exact_unless_a_map_was_asked_for(look):

@@ -12,7 +12,7 @@ from attnscope.comparison.tolerance import conclusion, worst_of_stage
 from attnscope.report import HeadReport, Matrix, TextReport, Token
 from attnscope.report.compare import Change, Comparison, HeadChange, Side
 from attnscope.report.run import selection_name
-from attnscope.selection import PRINTED
+from attnscope.selection import FEW, PRINTED
 from attnscope.views.presentation.axes import Axis, source_kind, token_axis
 from attnscope.views.presentation.header import (
     WHAT_IF,
@@ -45,7 +45,6 @@ from attnscope.views.presentation.spans import Span, Spans, ours, token_span, un
 _PRINTED = 10  # number of heads that are printed, if there are more
 _NAMED = 12  # number of tokens without counterpart that are named
 _VISIBLE = 0.005  # share of a row's weight that is not printed as 0.00
-_FEW = 10  # number of rows, and of columns, that are shown of a text that is too long to print
 _NUMBERED = ("layer", "head")  # axes whose sides are labelled by a number, which alone says little
 _SAID_BY_SIDES = (*_NUMBERED, "hide")  # axes that the labels of the sides name
 _LEGEND = (
@@ -233,10 +232,10 @@ def _change(
         return
     left_out: list[tuple[str, int, int]] = []
     if "query" not in named and rows > PRINTED:
-        head = _at_rows(head, _largest(np.abs(_differences(reports, head, columns)).sum(1), _FEW))
+        head = _at_rows(head, _largest(np.abs(_differences(reports, head, columns)).sum(1), FEW))
         left_out.append(("rows", len(head.queries), rows))
     if "key" not in named and len(columns) > PRINTED:
-        most = _largest(np.abs(_differences(reports, head, columns)).sum(0), _FEW)
+        most = _largest(np.abs(_differences(reports, head, columns)).sum(0), FEW)
         left_out.append(("columns", len(most), len(columns)))
         columns = [columns[n] for n in most]
     if left_out and not settings.data_only:
