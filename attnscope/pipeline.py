@@ -25,6 +25,7 @@ from attnscope.planning.run_plan import RunPlan, make_plan, mask_terms
 from attnscope.report import Attribution, MaskUse, Provenance, Report, TextReport
 from attnscope.report.narrowing import narrow_to_weight
 from attnscope.report.tokens import PADDING
+from attnscope.selection import FEW
 from attnscope.system.escape import as_unicode
 from attnscope.version import __version__
 
@@ -398,7 +399,7 @@ def _text_report(plan: RunPlan, index: int, trace: "Trace", engine: "Engine", ch
         predictions,
         padding=text_plan.padding,
     )
-    return found if text_plan.narrowed is None else narrow_to_weight(found, text_plan.narrowed)
+    return found if text_plan.narrowed is None else narrow_to_weight(found, text_plan.narrowed, FEW)
 
 
 def provenance(source: ModelSource, run: RunConfig, device: "torch.device", values: str = "exact") -> Provenance:

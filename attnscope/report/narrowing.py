@@ -8,7 +8,6 @@ import numpy as np
 
 from attnscope.errors import AttnscopeError
 from attnscope.report.run import HeadReport, Report, TextReport
-from attnscope.selection import FEW
 
 
 def require_heads(report: Report, what: str) -> None:
@@ -51,16 +50,17 @@ def narrow_rows(head: HeadReport, text: TextReport, rows: Sequence[int]) -> Head
     )
 
 
-def narrow_to_weight(text: TextReport, part: Literal["rows", "columns"]) -> TextReport:
+def narrow_to_weight(text: TextReport, part: Literal["rows", "columns"], count: int) -> TextReport:
     """Return a text with the rows, or the columns, that have most weight in all of its heads.
 
     Args:
         text: The text; its heads have weights.
         part: Which of them are narrowed.
+        count: How many are left.
     """
     along = 1 if part == "rows" else 0
     total = sum(np.nan_to_num(head.stages["weights"]).sum(along, dtype=np.float64) for head in text.heads)
-    most = sorted(int(n) for n in np.argsort(-np.atleast_1d(total), kind="stable")[:FEW])
+    most = sorted(int(n) for n in np.argsort(-np.atleast_1d(total), kind="stable")[:count])
     if part == "rows":
         heads = [narrow_rows(head, text, most) for head in text.heads]
         return msgspec.structs.replace(text, queries=[text.queries[n] for n in most], heads=heads)
