@@ -37,7 +37,7 @@ class CheckOptions:
         context: Where keys and values come from under cross-attention.
         tolerance: Largest allowed difference.
         quiet: Print the table alone.
-        verbose: Print all that is known about the model.
+        verbose: Print all that is known about the model, and the differences of each layer.
     """
 
     text: Annotated[
@@ -54,7 +54,9 @@ class CheckOptions:
         tolerance_option("Largest allowed difference; default: what rounding explains in the model's --dtype."),
     ] = None
     quiet: Annotated[bool, quiet_option(DATA_ONLY)] = False
-    verbose: Annotated[bool, verbose_option("Show the model's full path, its device and all notes.")] = False
+    verbose: Annotated[
+        bool, verbose_option("Show the model's full path, its device, all notes, and the differences of each layer.")
+    ] = False
 
 
 def check(checked: CheckOptions, show: FormatOptions, stack: ModelOptions, machine: MachineOptions) -> None:

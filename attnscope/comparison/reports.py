@@ -248,8 +248,12 @@ def _counterpart(head: HeadReport, text: TextReport, label: str) -> HeadReport:
     for other in text.heads:
         if (other.layer, other.head) == (head.layer, head.head):
             return other
+    there = [selection_name(other) for other in text.heads]
     hint = "compare reports of the same layers and heads"
-    raise AttnscopeError(f"{selection_name(head)} is not in '{label}'", hint=hint)
+    if head.chosen and text.heads and text.heads[0].chosen:
+        hint = f"each side chose its own head; run one again with --layer {head.layer} --head {head.head}"
+    found = f"{selection_name(head)} is not in '{label}', which has {', '.join(there[:_NAMED]) or 'no head'}"
+    raise AttnscopeError(found + (" …" if len(there) > _NAMED else ""), hint=hint)
 
 
 @dataclass(frozen=True)

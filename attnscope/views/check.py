@@ -24,7 +24,7 @@ def as_text(report: CheckReport, page: Page = PAGE, *, data_only: bool = False, 
         report: The findings.
         page: Where the text goes.
         data_only: Write the table of checks alone.
-        verbose: Write all that is known about the model.
+        verbose: Write all that is known about the model, and the differences of each layer even if every check passed.
     """
     checks = page.table(
         [("check", "measured", "limit", "worst", "verdict"), *(_cells(check) for check in report.checks)]
@@ -39,15 +39,17 @@ def as_text(report: CheckReport, page: Page = PAGE, *, data_only: bool = False, 
     facts += [("masked", _fully_masked(report, page))] if report.fully_masked else []
     facts += [("tokens", f"{safe(made.tokenizer)}, in place of the model's own tokenizer")] if made.tokenizer else []
     facts += [("note", page.note(note)) for note in (*made.notes, *(made.details if verbose else ()))]
+    by_layer = _by_layer(report, page) if verbose or _failed(report) else []
+    more = " (--verbose: the differences of each layer)" if report.differences and not by_layer else ""
     notes = [f"{check.name}: {page.note(check.note)}" for check in report.checks if check.note]
     lines = [
         *page.facts(facts, _NAMES),
         "",
         *checks,
         *(line for note in notes for line in page.wrapped(note, "", 2)),
-        *_by_layer(report, page),
+        *by_layer,
         "",
-        *page.wrapped(_verdict(report)),
+        *page.wrapped(_verdict(report) + more),
     ]
     return "\n".join(lines) + "\n"
 
@@ -99,8 +101,12 @@ def _worst(one: Differences, layer: int) -> str:
     return f"{known[head]:.1e} H{head}"
 
 
+def _failed(report: CheckReport) -> list[str]:
+    return [check.name for check in report.checks if check.verdict == "fail"]
+
+
 def _verdict(report: CheckReport) -> str:
-    failed = [check.name for check in report.checks if check.verdict == "fail"]
+    failed = _failed(report)
     skipped = sum(check.verdict == "skipped" for check in report.checks)
     done = len(report.checks) - skipped
     left = f", {skipped} skipped" if skipped else ""

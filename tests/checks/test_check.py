@@ -134,11 +134,19 @@ def test_real_output_keeps_to_the_published_schema(of_llama):
 def test_the_command_line(folders, capsys):
     folder = str(folders("llama"))
     assert main(["check", TEXT, "--model", folder]) == 0
-    assert "all 20 checks passed" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "all 20 checks passed (--verbose: the differences of each layer)" in out
+    assert "largest difference from" not in out
+    assert main(["check", TEXT, "--model", folder, "--verbose"]) == 0
+    out = capsys.readouterr().out
+    assert out.count("\nlargest difference from ") == 2
+    assert out.endswith("all 20 checks passed\n")
     assert main(["check", TEXT, "--model", folder, "--quiet", "--format", "json"]) == 0
     assert json.loads(capsys.readouterr().out)["schema"] == "attnscope.check/1"
     assert main(["check", TEXT, "--model", folder, "--tolerance", "1e-12"]) == 1
-    assert "checks failed: do not trust" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "checks failed: do not trust" in out
+    assert out.count("\nlargest difference from ") == 2
     assert main(["check", "--tolerance", "-1"]) == 2
 
 

@@ -450,6 +450,40 @@ def test_sides_with_the_same_name_are_numbered(capsys):
     ]
 
 
+def test_what_each_side_hides_is_said_once(capsys):
+    _, out, _ = run(capsys, TEXT, *STACK, "--layer", "0", "--head", "0", "--hide", "The", "--hide", "river")
+    header = " ".join(out[: out.index("L0H0")].split())
+    assert "mask bidirectional (the model's own) compare The hidden → river hidden in every layer" in header
+    assert header.count("hidden") == 2
+
+
+def test_saved_reports_of_different_masks_name_both(capsys, tmp_path):
+    files = [str(tmp_path / f"{mask}.json") for mask in ("own", "causal", "window:1")]
+    for path in files:
+        mask = Path(path).stem
+        assert main(["run", TEXT, *STACK, "--mask", mask, "--layer", "0", "--head", "0", "-o", path]) == 0
+    capsys.readouterr()
+    out = run(capsys, *files)[1]
+    said = " ".join(out[: out.index("L0H0")].split())
+    assert "mask bidirectional (the model's own) compare" in said
+    assert "causal.json: causal in every layer; the model's own is bidirectional" in said
+    assert "window:1.json: window:1 in every layer" in said
+
+
+def test_reports_that_chose_different_heads_say_what_to_do(capsys, tmp_path):
+    files = [str(tmp_path / name) for name in ("a.json", "b.json")]
+    assert main(["run", TEXT, *STACK, "-o", files[0]]) == 0
+    layer, head = re.search(r'"layer":(\d+),"head":(\d+)', Path(files[0]).read_text()).groups()
+    other = json.loads(Path(files[0]).read_text())
+    other["texts"][0]["heads"][0]["head"] = (int(head) + 1) % 2
+    Path(files[1]).write_text(json.dumps(other))
+    capsys.readouterr()
+    code, _, err = run(capsys, *files)
+    assert code == 1
+    assert f"which has L{layer}H{(int(head) + 1) % 2}; each side chose its own head" in err
+    assert f"run one again with --layer {layer} --head {head}" in err
+
+
 def test_sides_under_which_tokens_are_hidden_say_so(capsys):
     out = run(capsys, TEXT, *STACK, "--hide", "The")[1]
     assert "compare  nothing hidden → The hidden" in out

@@ -486,7 +486,7 @@ def test_what_only_one_side_holds_is_told(tmp_path):
 
 def test_reports_that_do_not_go_together_are_refused(saved, tmp_path):
     (tmp_path / "c.json").write_bytes(to_json(inspect(config(layer="0"))))
-    with pytest.raises(AttnscopeError, match=r"L1H0 is not in '.*c\.json'; compare reports of the same layers"):
+    with pytest.raises(AttnscopeError, match=r"L1H0 is not in '.*c\.json', which has L0H0.*; compare reports"):
         compare_files([saved[0], tmp_path / "c.json"])
     (tmp_path / "d.json").write_bytes(to_json(inspect(config(stages=("scores",)))))
     with pytest.raises(AttnscopeError, match=r"L0H0: the report has no weights; save it with --stage"):

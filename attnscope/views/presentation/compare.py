@@ -16,6 +16,8 @@ from attnscope.selection import FEW, PRINTED
 from attnscope.views.presentation.axes import Axis, source_kind, token_axis
 from attnscope.views.presentation.header import (
     WHAT_IF,
+    describe_mask,
+    describe_used,
     more_options,
     notes,
     report_header,
@@ -173,6 +175,10 @@ def _verdict(comparison: Comparison) -> Iterator[ViewPart]:
 def _sides(comparison: Comparison, settings: DisplaySettings) -> Iterator[ViewPart]:
     """Say what produced the first side, and what differs in the others."""
     first = comparison.sides[0].report
+    if comparison.axis == "hide":  # the labels say what each side hides
+        mask = first.mask
+        what_if = None if mask.used == mask.own else mask.what_if
+        first = msgspec.structs.replace(first, mask=msgspec.structs.replace(mask, hidden=None, what_if=what_if))
     others = comparison.sides if comparison.axis in ("text", "model", "tokenizer") else comparison.sides[:1]
     yield from unknown_words([text for side in others for text in side.report.texts])
     yield from report_header(first, settings)
@@ -184,15 +190,21 @@ def _sides(comparison: Comparison, settings: DisplaySettings) -> Iterator[ViewPa
         labels += (Span(", " if n else " → "), *untrusted(side.label))
     said = labels if comparison.axis in _SAID_BY_SIDES else (Span(f"{comparison.axis}: "), *labels)
     used = {side.report.mask.what_if for side in comparison.sides} - {None}
-    if used and first.mask.what_if is None:
+    others = []
+    if comparison.axis not in ("mask", "hide"):
+        others = [side for side in comparison.sides[1:] if describe_used(side.report.mask) != describe_used(first.mask)]
+    elif used and first.mask.what_if is None:
         said += (Span(WHAT_IF.get(str(used.pop()), "")),)
-    yield Facts([("compare", said)])
+    masks = [(*untrusted(side.label), Span(": "), *describe_mask(side.report.mask)) for side in others]
+    yield Facts([("compare", said), *(("mask", mask) for mask in masks)])
     yield notes(_other_notes(comparison))
     shown = comparison.sides if comparison.axis == "text" else comparison.sides[:1]
     for several in zip(*(side.report.texts for side in shown), strict=True):
         written = [text.text for text in several]
         differs = next((n for n, letters in enumerate(zip_longest(*written)) if len(set(letters)) > 1), 0)
         for side, text in zip(shown, several, strict=True):
+            if comparison.axis == "hide":
+                text = msgspec.structs.replace(text, hidden=[])
             name = side.label if re.fullmatch(r"text \d+", side.label) else None
             yield text_header(text, len(side.report.texts), settings, name, around=differs)
 

@@ -71,7 +71,7 @@ def report_header(report: Report, settings: DisplaySettings, *, labelled: bool =
         lines = [("model", OneLine(untrusted(short_path(made.model)), after, end=True))]
     if made.adapter is not None:
         lines.append(("adapter", untrusted(made.adapter)))
-    lines.append(("mask", _mask(report.mask)))
+    lines.append(("mask", describe_mask(report.mask)))
     if settings.verbose and report.mask.what_if in _EXPLAINED:
         lines.append(("what if", ours(f"{report.mask.what_if}: {_EXPLAINED[report.mask.what_if]}")))
     if made.values != "exact":
@@ -86,7 +86,7 @@ def report_header(report: Report, settings: DisplaySettings, *, labelled: bool =
     yield Facts([*lines, *(("note", note(one)) for one in noted)])
 
 
-def _mask(mask: MaskUse) -> Spans:
+def describe_mask(mask: MaskUse) -> Spans:
     """Say which mask was used and what it changed, if it is not one of the model's own."""
     if mask.what_if is None:
         whose = "the model's own" if mask.own == mask.used else f"one of the model's masks: {mask.own}"
