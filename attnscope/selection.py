@@ -23,6 +23,7 @@ _CUT_HEADS = re.compile(
 _ARROW = re.compile(r'((?:"[^"]*"|[^"])*?)(?:→|->)((?:"[^"]*"|[^"])*)')
 _MOST_PICKED = 1_000_000  # largest list of layers or heads that is expanded
 PRINTED = 64  # tokens: matrices of longer texts are unreadable on a screen, and a pooled map replaces them
+_SPELLED = 40  # tokens that an error names
 FEW = 10  # rows or columns that are shown, where most weight is or moves, of a text that is too long to print
 POOL = 64  # default size of a pooled map on a screen
 
@@ -219,7 +220,8 @@ def parse_positions(
             found_out = f"'{part}' is outside the text or empty" if beyond else f"'{part}' is not in the text"
             from attnscope.report.tokens import spell_piece
 
-            words = " ".join(spell_piece(tokens, i) for i in range(min(40, len(tokens))))
+            words = " ".join(spell_piece(tokens, i) for i in range(min(_SPELLED, len(tokens))))
+            words += " …" if len(tokens) > _SPELLED else ""
             raise NotInText(found_out, where=option, hint=f"the text has tokens 0 to {len(tokens) - 1}: {words}")
         found.update(dict.fromkeys(chosen or ()))
     return list(found)

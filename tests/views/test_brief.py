@@ -10,6 +10,9 @@ from attnscope.cli import main
 from attnscope.comparison.reports import compare_sides
 from attnscope.report.compare import Side
 from attnscope.views.presentation.header import short_path
+from attnscope.views.presentation.parts import FirstFitting, WeightMap
+from attnscope.views.presentation.run import present_report
+from attnscope.views.presentation.settings import DisplaySettings
 from tests.helpers.sample_reports import causal, report, sized, text_report, tokens, words
 from tests.helpers.screens import draw, read_tables
 
@@ -31,6 +34,34 @@ def test_the_first_screen_of_a_real_model_is_short(minilm, monkeypatch, capsys, 
     assert [line.split()[0] for line in header] == ["model", "mask", "text"]
     assert list(read_tables(shown, 15)) == ["weights"]
     assert "(--stage scores,masked,weights)" in shown
+
+
+@pytest.mark.parametrize("width", [60, 80, 120, 200])
+@pytest.mark.parametrize("count", [20, 36, 50, 64])
+def test_numbers_that_would_take_several_screens_are_a_picture(count, width):
+    """64 tokens took 490 lines at 80 columns."""
+    shown = draw(sized(count), width, brief=True)
+    stages = "--stage scores,masked,weights"
+    drawn = f"map of {count} × {count} weights" in shown
+    listed = shown[re.search(r"^weights", shown, re.MULTILINE).start() : shown.index("more  ")]
+    assert drawn or len(listed.splitlines()) <= 103
+    assert len(shown.splitlines()) <= 190
+    assert (f"the weights as numbers ({stages})" in " ".join(shown.split())) == drawn
+    assert drawn or (count, width) != (50, 80)
+    assert not drawn or (count, width) != (20, 120)
+    assert "top contributors" in shown
+
+
+def test_a_picture_has_every_weight_that_it_stands_for():
+    made = sized(50)
+    settings = DisplaySettings(precision=2, brief=True)
+    (found,) = (part for part in present_report(made, settings) if isinstance(part, FirstFitting))
+    (drawn,) = (part for part in found.picture if isinstance(part, WeightMap))
+    np.testing.assert_array_equal(drawn.weights, made.texts[0].heads[0].stages["weights"])
+    assert drawn.queries == drawn.keys == list(range(51))
+    for partly in (sized(50, queries=[1, 2]), sized(50, keys=[0, 3]), sized(50, sink=0.5)):
+        (found,) = (part for part in present_report(partly, settings) if isinstance(part, FirstFitting))
+        assert found.picture is None
 
 
 def test_verbose_and_json_say_what_the_short_header_leaves_out(minilm, monkeypatch, capsys):

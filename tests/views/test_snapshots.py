@@ -177,6 +177,7 @@ def long_text(replaced, size):
 
 EVERY_WIDTH = {  # of each kind of screen, at every width, with and without colour
     "brief": (sized(15), {"brief": True}),
+    "brief-long": (sized(50), {"brief": True}),
     "heat-5": (SIZES[5], {"format": "heat"}),
     "explain": (explanation(allowed=lambda query, key: key <= query), {}),
     "heads": (survey(), {}),

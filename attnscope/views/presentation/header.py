@@ -74,7 +74,7 @@ def report_header(report: Report, settings: DisplaySettings, *, labelled: bool =
     lines.append(("mask", describe_mask(report.mask)))
     if settings.verbose and report.mask.what_if in _EXPLAINED:
         lines.append(("what if", ours(f"{report.mask.what_if}: {_EXPLAINED[report.mask.what_if]}")))
-    if made.values != "exact":
+    if settings.verbose and made.values != "exact":  # a map says so itself
         lines.append(("values", untrusted(made.values)))
     if made.weights_hash is not None:
         lines.append(("weights", ours(f"SHA-256 {made.weights_hash}")))

@@ -418,9 +418,11 @@ class FirstFitting(msgspec.Struct, frozen=True):
 
     Attributes:
         forms: The parts of each form, the most detailed first.
+        picture: What replaces the last of them where that takes several screens; None for nothing.
     """
 
     forms: Sequence[Sequence["ViewPart"]]
+    picture: Sequence["ViewPart"] | None = None
 
 
 ViewPart = (

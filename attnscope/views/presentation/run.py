@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from attnscope.report import HeadReport, Matrix, Report, TextReport
+from attnscope.report.overview import Pooled
 from attnscope.views.presentation.contributors import brief, contributors, fitted, generated
 from attnscope.views.presentation.flow import present_flow
 from attnscope.views.presentation.header import (
@@ -14,7 +15,7 @@ from attnscope.views.presentation.header import (
     token_ids,
     unknown_words,
 )
-from attnscope.views.presentation.overview import overview
+from attnscope.views.presentation.overview import overview, weight_map
 from attnscope.views.presentation.parts import (
     FirstFitting,
     Gap,
@@ -105,7 +106,8 @@ def _present_head(
             rankings.append([Gap(), brief(ranking)])
     forms = [[*some, *others] for some in matrices for others in rankings]
     if len(forms) > 1:
-        yield FirstFitting(forms)
+        drawn = None if heat or not settings.brief else _drawn(text, head, stages, settings)
+        yield FirstFitting(forms, None if drawn is None else [*drawn, *rankings[-1]])
     else:
         yield from forms[0]
     if ranking is not None and text.generated:
@@ -118,9 +120,26 @@ def _weights_alone(stages: list[StageMatrix], settings: DisplaySettings) -> list
     others = [stage.name for stage in stages if stage.name != "weights"]
     if not weights or not others:
         return []
+    return [[Gap(), Matrices(weights), *_not_shown(", ".join(others), stages, settings)]]
+
+
+def _drawn(
+    text: TextReport, head: HeadReport, stages: list[StageMatrix], settings: DisplaySettings
+) -> list[ViewPart] | None:
+    """Return the map of a text whose numbers take several screens; None where it would not hold all of them."""
+    sizes = len(text.tokens), len(text.sources)
+    if "weights" not in head.stages or head.stages["weights"].shape != sizes or head.sink is not None:
+        return None
+    queries, keys = (list(range(size + 1)) for size in sizes)
+    pooled = Pooled(queries, keys, head.stages["weights"])
+    others = ", ".join([*(stage.name for stage in stages if stage.name != "weights"), "the weights as numbers"])
+    return [Gap(), weight_map(text, pooled), *_not_shown(others, stages, settings)]
+
+
+def _not_shown(what: str, stages: list[StageMatrix], settings: DisplaySettings) -> list[ViewPart]:
+    """Say what is left out, and how to get it."""
     option = settings.named("--stage", "stages") + " " + ",".join(stage.name for stage in stages)
-    said = ours(f"not shown: {', '.join(others)} ({option})", "dim")
-    return [[Gap(), Matrices(weights), *([] if settings.data_only else [Paragraph(said)])]]
+    return [] if settings.data_only else [Paragraph(ours(f"not shown: {what} ({option})", "dim"))]
 
 
 def are_thumbnails(text: TextReport) -> bool:

@@ -22,6 +22,7 @@ from attnscope.views.terminal.tables import put_matrices
 from attnscope.views.terminal.thumbnails import put_thumbnails
 
 SCREENFUL = 38  # lines that leave twelve for what stands around them
+READABLE = 100  # lines of numbers, above which a picture says more
 
 
 def put_part(screen: Screen, part: parts.ViewPart) -> None:
@@ -58,6 +59,7 @@ def _put_whole_names(screen: Screen, names: parts.WholeNames) -> None:
 class _Page(Screen):
     """A screen that keeps its lines, as long as they are not too many."""
 
+    most: int = SCREENFUL
     kept: list[list[Segment]] = field(default_factory=list)
 
     def put(self, renderable: RenderableType, width: int = 0) -> None:
@@ -67,7 +69,7 @@ class _Page(Screen):
             _FullError: There are too many lines.
         """
         self.kept.extend(self.lines(renderable, width))
-        if len(self.kept) > SCREENFUL:
+        if len(self.kept) > self.most:
             raise _FullError
 
 
@@ -76,8 +78,11 @@ class _FullError(Exception):
 
 
 def _put_first_fitting(screen: Screen, findings: parts.FirstFitting) -> None:
-    for form in findings.forms[:-1]:
-        page = _Page(screen.console)
+    limits = [(form, SCREENFUL) for form in findings.forms]
+    last = findings.picture or findings.forms[-1]
+    limits[-1:] = [] if findings.picture is None else [(findings.forms[-1], READABLE)]
+    for form, most in limits:
+        page = _Page(screen.console, most)
         try:
             for part in form:
                 put_part(page, part)
@@ -85,7 +90,7 @@ def _put_first_fitting(screen: Screen, findings: parts.FirstFitting) -> None:
             continue
         screen.put_lines(page.kept)
         return
-    for part in findings.forms[-1]:
+    for part in last:
         put_part(screen, part)
 
 

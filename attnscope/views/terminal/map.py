@@ -86,6 +86,10 @@ def _put_title(screen: Screen, pooled: WeightMap, picture: Picture) -> None:
     sizes = [f"{a} × {b}" for a, b in (pooled.weights.shape, picture.weights.shape)]
     drawn = f", drawn as {sizes[1]}" if sizes[1] != sizes[0] else ""
     said = f"{sizes[0]} map of token runs{drawn}: weight on each run of keys, averaged over a run of queries"
+    if (pooled.queries[-1], pooled.keys[-1]) == pooled.weights.shape:  # every run is one token
+        said = f"map of {sizes[0]} weights"
+        if drawn:
+            said += f"{drawn}: weight on each run of keys, averaged over a run of queries"
     screen.say(("weights", "bold"), (f"  {said}; each row sums to 1", "dim"))
 
 
