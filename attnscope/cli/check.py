@@ -90,6 +90,7 @@ def check(checked: CheckOptions, show: FormatOptions, stack: ModelOptions, machi
     if show.format == "json":
         write_bytes(view.as_json(report))
     else:
-        sys.stdout.write(view.as_text(report, page(), data_only=checked.quiet, verbose=checked.verbose, options=True))
+        hint = " (--verbose: the differences of each layer)"
+        sys.stdout.write(view.as_text(report, page(), data_only=checked.quiet, verbose=checked.verbose, hint=hint))
     if not report.passed:
         raise Exit(Failed.FAILED)

@@ -18,7 +18,7 @@ def as_json(report: CheckReport) -> bytes:
 
 
 def as_text(
-    report: CheckReport, page: Page = PAGE, *, data_only: bool = False, verbose: bool = False, options: bool = False
+    report: CheckReport, page: Page = PAGE, *, data_only: bool = False, verbose: bool = False, hint: str = ""
 ) -> str:
     """Return what was checked as text: one line per check, and the verdict.
 
@@ -27,7 +27,7 @@ def as_text(
         page: Where the text goes.
         data_only: Write the table of checks alone.
         verbose: Write all that is known about the model, and the differences of each layer even if every check passed.
-        options: It is for the command line, so that a hint names the option that shows more.
+        hint: What shows the differences of each layer, said where they are left out.
     """
     checks = page.table(
         [("check", "measured", "limit", "worst", "verdict"), *(_cells(check) for check in report.checks)]
@@ -43,8 +43,7 @@ def as_text(
     facts += [("tokens", f"{safe(made.tokenizer)}, in place of the model's own tokenizer")] if made.tokenizer else []
     facts += [("note", page.note(note)) for note in (*made.notes, *(made.details if verbose else ()))]
     by_layer = _by_layer(report, page) if verbose or _failed(report) else []
-    left_out = report.differences and not by_layer
-    more = " (--verbose: the differences of each layer)" if left_out and options else ""
+    more = hint if report.differences and not by_layer else ""
     notes = [f"{check.name}: {page.note(check.note)}" for check in report.checks if check.note]
     lines = [
         *page.facts(facts, _NAMES),
