@@ -38,8 +38,13 @@ def test_json_keeps_to_its_schema_and_screens_say_what_it_holds(name, args, capf
         assert len(found["effects"]) == (2 if any("→" in arg for arg in args) else 1)
     else:
         best = np.argsort([-value for value in found["effects"][0]["kl"]], kind="stable")[:10]
-        numbers = [f"{effects['kl'][n]:.5f}" for effects in found["effects"] for n in best]
-        numbers += [f"{found['weights'][n]:.5f}" for n in best]
+        sizes = [effects["kl"][n] for effects in found["effects"] for n in best] + [found["weights"][n] for n in best]
+        # never 0.00000: a size that is not 0 has two digits
+        numbers = ["0" if size == 0 else f"{size:.5f}" if size >= 5e-6 else f"{size:.1e}" for size in sizes]
+        if found["unit"] == "edge":
+            assert any(0 < size < 5e-6 for size in sizes)
+            assert "edge A → B: what query A reads from key B" in shown
+            assert "0.00000" not in shown
         numbers += [
             f"{effects['correlation']:.2f}".replace("-", "−") for effects in found["effects"] if effects["correlation"]
         ]

@@ -18,13 +18,14 @@ from attnscope.views.presentation.spans import Span, Spans, note, ours, token_sp
 _LISTED = 10
 _ROWS = 16  # number of tokens whose hidden states are shown
 _HOW = {
-    "zero": ("output 0", "the head's output is replaced by 0"),
-    "mean": ("mean output", "the head's output is replaced by its mean"),
+    "zero": ("set to 0", "the head's output is replaced by 0"),
+    "mean": ("set to mean", "the head's output is replaced by its mean"),
     "renormalised": ("renormalised", "score −inf: softmax redistributes the weight over the other keys"),
     "unnormalised": ("unnormalised", "weight 0: the other weights stay as they were"),
 }
-_KL = "KL divergence of the predictions in bits, before ‖ after"
-_HIDDEN = "change of the final hidden state, ‖after − before‖ / ‖before‖"
+_KL = "KL divergence of the predictions in bits, KL(before ‖ after)"
+_HIDDEN = "length of the change of the final hidden state, relative to that of the state"
+_EDGE = "edge A → B: what query A reads from key B."
 
 
 def present_ablation(found: Ablation, settings: DisplaySettings) -> Iterator[ViewPart]:
@@ -67,7 +68,8 @@ def present_effects(found: EffectSurvey, settings: DisplaySettings, listing: Lis
         yield Gap()
     yield _strongest(found, listing, settings)
     yield Gap()
-    yield notes([f"weight: {found.meaning} rank: by weight; 1 is the largest.", *found.notes])
+    edge = [_EDGE] if found.unit == "edge" else []
+    yield notes([*edge, f"weight: {found.meaning} rank: by weight; 1 is the largest.", *found.notes])
     more = ["--top K (list more)", "--at TOKEN"]
     more += ["--each edge --layer N --head N"] if found.unit == "head" else []
     yield from more_options([*more, "--format json, -o effects.csv (every number)"], settings)
@@ -105,7 +107,7 @@ def _predictions(found: Ablation, changes: list[PredictionChange], settings: Dis
     """Present what is predicted at one position, without the cut and with it in each way."""
     place = changes[0].position
     kl = "  ".join(
-        f"{_HOW[effect.how][0]} {one.kl:.{settings.precision}f}"
+        f"{_HOW[effect.how][0]} {_size(one.kl, settings.precision)}"
         for effect, one in zip(found.effects, changes, strict=True)
     )
     at = (Span("prediction", "title"), Span(f"  at {place} "), token_span(found.tokens, place))
@@ -129,12 +131,13 @@ def _hidden(found: Ablation, settings: DisplaySettings) -> Iterator[ViewPart]:
         if n:
             yield Gap()
         how = f", {_HOW[effect.how][0]}" if len(found.effects) > 1 else ""
-        yield Paragraph((Span("final hidden state", "title"), Span(f"  {which}, without and with the cut{how}")))
+        said = f"  {which}, without and with the cut{how}: cosine, and length of the change"
+        yield Paragraph((Span("final hidden state", "title"), Span(said)))
         norms = zip(effect.change[rows].tolist(), found.norms[rows].tolist(), strict=True)
         columns = [
             Column("cosine", [_number(value, settings.precision) for value in effect.cosine[rows].tolist()]),
-            Column("‖change‖", [f"{value:.{settings.precision}f}" for value in effect.change[rows].tolist()]),
-            Column("of norm", [f"{100 * change / norm:.1f} %" if norm else "–" for change, norm in norms], "dim"),
+            Column("change", [_size(value, settings.precision) for value in effect.change[rows].tolist()]),
+            Column("of length", [f"{100 * change / norm:.1f} %" if norm else "–" for change, norm in norms], "dim"),
         ]
         yield Grid("token", axis, [], columns)
     yield WholeNames(axis)
@@ -143,6 +146,15 @@ def _hidden(found: Ablation, settings: DisplaySettings) -> Iterator[ViewPart]:
 def _number(value: float, digits: int) -> str:
     """Write a number; a dash for one that is not defined, such as the cosine with a vector of zeros."""
     return "–" if np.isnan(value) else formatted(value, f"z.{digits}f")
+
+
+def _size(value: float, digits: int) -> str:
+    """Write a size that is at least 0; one that would round to 0 with two digits, so that only nothing is `0`."""
+    if np.isnan(value):
+        return "–"
+    if value == 0:
+        return "0"
+    return formatted(value, f".{digits}f" if value >= 0.5 * 10**-digits else ".1e")
 
 
 def _effects(found: EffectSurvey, effects: Effects, settings: DisplaySettings) -> Iterator[ViewPart]:
@@ -176,10 +188,10 @@ def _strongest(found: EffectSurvey, listing: Listing, settings: DisplaySettings)
     columns = []
     for effects in found.effects:
         heading = _HOW[effects.how][0] if several else "hidden" if effects.kl is None else "KL"
-        columns.append(Column(heading, [_number(effects.effect[n], digits) for n in order]))
+        columns.append(Column(heading, [_size(effects.effect[n], digits) for n in order]))
         if effects.kl is not None and not several:
-            columns.append(Column("hidden", [_number(effects.hidden[n], digits) for n in order]))
-    columns.append(Column("weight", [f"{found.weights[n]:.{digits}f}" for n in order]))
+            columns.append(Column("hidden", [_size(effects.hidden[n], digits) for n in order]))
+    columns.append(Column("weight", [_size(found.weights[n], digits) for n in order]))
     columns.append(Column("rank", [f"{by_weight[n]:,}" for n in order], "dim"))
     return Grid(found.unit, None, [_label(found, n) for n in order], columns)
 
