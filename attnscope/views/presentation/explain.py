@@ -66,7 +66,9 @@ def present_explanation(e: Explanation, settings: DisplaySettings) -> Iterator[V
 
 
 def _inputs(e: Explanation, settings: DisplaySettings) -> Iterator[ViewPart]:
-    yield from _title(1, f"what enters layer {e.layer}", ours("the vector that the query is computed from", "dim"))
+    last = "the last of these" if len(e.inputs) > 1 else "this"
+    said = f"{last} is x, which the query is computed from; ‖·‖ is the length of a vector"
+    yield from _title(1, f"what enters layer {e.layer}", ours(said, "dim"))
     residual = [vector for vector in e.inputs if vector.name == "residual"]
     between = residual[1:-1] if len(residual) > _STREAM else []
     for vector in e.inputs:
@@ -81,7 +83,7 @@ def _inputs(e: Explanation, settings: DisplaySettings) -> Iterator[ViewPart]:
 
 
 def _query_and_keys(e: Explanation, axis: Axis, settings: DisplaySettings) -> Iterator[ViewPart]:
-    yield from _title(2, "query and keys", ours("the query of this token and the key of every token", "dim"))
+    yield from _title(2, "query and keys", ours("the query q of this token and the key k of every token", "dim"))
     for vector in e.query_steps:
         yield _vector(vector, settings)
     yield from _check(e.check("query"))
@@ -129,7 +131,7 @@ def _weights(e: Explanation, axis: Axis, settings: DisplaySettings) -> Iterator[
 def _output(e: Explanation, axis: Axis, settings: DisplaySettings) -> Iterator[ViewPart]:
     if e.fully_masked:
         return
-    said = ours("each value vector × its weight, added up", "dim")
+    said = ours("each value vector v × its weight α, added up", "dim")
     yield from _title(6, "output: the weighted sum of the values", said)
     yield blend_grid(e, axis, settings)
     if e.sink is not None:
