@@ -89,7 +89,9 @@ def present_survey(survey: HeadSurvey, settings: DisplaySettings, listing: Listi
         none = int((survey.main < 0).sum())
         have = "has" if none == 1 else "have"
         said = Span(f"{none} of {survey.main.size} heads {have} no clear role", "bold")
-        yield Paragraph((said, Span(f" ({_UNCLEAR} in the picture)")))
+        beside = any(ROLES[role.name].rank is None for role in survey.roles)
+        counts = "; a head counts for its main role" + (" (– is never one)" if beside else "")
+        yield Paragraph((said, Span(f" ({_UNCLEAR} in the picture){counts}")))
     yield notes(survey.notes)
     more = [] if len(survey.roles) <= _ROLES_ALONE else ["--role induction (its values for every head)"]
     yield from more_options([*more, "--top K (more heads)", "--format json, -o heads.csv (every number)"], settings)
@@ -124,12 +126,12 @@ def _probes(survey: HeadSurvey) -> Iterator[tuple[str, str]]:
     said = f"{probes.texts} ({whose}), {counted(probes.tokens, 'token')}"
     yield "texts", said
     if probes.repeated:
-        third = f", {probes.tripled} three times" if probes.tripled else ""
-        needle = f", a needle of {probes.needle}" if probes.needle else ""
+        third = f"; of {probes.tripled}, in three copies" if probes.tripled else ""
+        needle = f"; with {probes.needle} that come again (a needle)" if probes.needle else ""
         framed = " ".join([*probes.before, "…", *probes.after]) if probes.before or probes.after else ""
-        inside = f", in {framed}" if framed else ""
-        said = f"{probes.draws} × {probes.repeated} random tokens twice{third}{needle}{inside}; seed {probes.seed}"
-        yield "probes", said
+        inside = f"; in {framed}" if framed else ""
+        of = f"{probes.draws} texts of {probes.repeated} tokens, in two copies"
+        yield "random", f"{of}{third}{needle}{inside}; seed {probes.seed}"
 
 
 def _asked(text: MeasuredText) -> Iterator[tuple[str, Spans]]:
