@@ -134,22 +134,25 @@ def choose_heads(
         best = values.amax(1) if heads.word == "auto" else values.mean(1)  # (layers,)
         all_layers = [int(best.argmax())]
         one = heads.word == "mean" or len(all_heads) == 1  # otherwise the value belongs to several heads
-        reason = _auto(ranking.said if one else ranking.mean, ranking, best.max())
+        if n_layers > 1:
+            what = "" if heads.word == "auto" else "layer "
+            reason = _auto(ranking.said if one else ranking.mean, ranking, best.max(), what)
     units = []
     for layer in all_layers:
         if heads.word == "mean":
             units.append(HeadSelection((layer,), tuple(all_heads), mean_head=True, chosen=reason))
         elif heads.word == "auto" and ranking is not None:
             head = int(ranking.values[layer].argmax())
-            reason = _auto(ranking.said, ranking, ranking.values[layer, head])
+            if n_heads > 1:
+                reason = _auto(ranking.said, ranking, ranking.values[layer, head])
             units.append(HeadSelection((layer,), (head,), chosen=reason))
         else:
             units += [HeadSelection((layer,), (head,), chosen=reason) for head in all_heads]
     return units
 
 
-def _auto(said: str, ranking: HeadRanking, value: Tensor) -> str:
-    return f"chosen automatically: {said.format(f'{float(value):.2f}') if value else ranking.none}"
+def _auto(said: str, ranking: HeadRanking, value: Tensor, what: str = "") -> str:
+    return f"{what}chosen automatically: {said.format(f'{float(value):.2f}') if value else ranking.none}"
 
 
 def _over_mean_layer(

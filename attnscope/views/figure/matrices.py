@@ -256,7 +256,8 @@ def put_map(canvas: Canvas, pooled: WeightMap) -> None:
     said = "logarithmic; queries are rows"
     said += "; grey: exactly zero" if (pooled.weights == 0).any() else ""
     said += f"; grey rows: {none} of {n_rows}, whose queries are fully masked" if none else ""
-    _put_legend(canvas, f"{scale.low:.2g}", f"{scale.high:.2g}", said)
+    below = bool(((pooled.weights > 0) & (pooled.weights < scale.low)).any())  # they have the colour of its end
+    _put_legend(canvas, f"{'<' if below else ''}{scale.low:.2g}", f"{scale.high:.2g}", said)
 
 
 def put_roles(canvas: Canvas, picture: RolePicture) -> None:

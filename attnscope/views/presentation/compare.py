@@ -1,7 +1,7 @@
 """A Comparison: both sides' weights, their difference, and what moved per token."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from itertools import zip_longest
 
@@ -30,6 +30,7 @@ from attnscope.views.presentation.numbers import MINUS, digits_for, formatted, t
 from attnscope.views.presentation.overview import HEAVIEST, weight_map
 from attnscope.views.presentation.parts import (
     Facts,
+    FirstFitting,
     Flow,
     Gap,
     HeatPanels,
@@ -46,6 +47,7 @@ from attnscope.views.presentation.spans import Span, Spans, ours, token_span, un
 
 _PRINTED = 10  # number of heads that are printed, if there are more
 _NAMED = 12  # number of tokens without counterpart that are named
+_LINES = 70  # of one head, above which only the rows and columns are shown where most moves
 _VISIBLE = 0.005  # share of a row's weight that is not printed as 0.00
 _NUMBERED = ("layer", "head")  # axes whose sides are labelled by a number, which alone says little
 _SAID_BY_SIDES = (*_NUMBERED, "hide")  # axes that the labels of the sides name
@@ -238,15 +240,47 @@ def _change(
         others = settings.named("--query and --key", "query and key")
         yield Paragraph(ours(f"no shown row or column is in both; select others with {others}"))
         return
-    rows, columns = len(head.queries), _columns(reports, head)
-    if max(rows, len(columns)) > PRINTED and _largest_change(head) == 0:  # there are no rows where most moves
+    columns = _columns(reports, head)
+    sizes = {"query": len(head.queries), "key": len(columns)}
+    some = {name for name, size in sizes.items() if size > FEW and name not in named}
+    few = _numbers(sides, reports, head, columns, settings, few=some, heat=heat)
+    if not some or any(sizes[name] > PRINTED for name in some):
+        yield from few
+    else:
+        whole = _numbers(sides, reports, head, columns, settings, heat=heat)
+        yield FirstFitting([list(whole)], list(few), lines=_LINES)
+
+
+def _numbers(
+    sides: tuple[Side, Side],
+    reports: Sequence[TextReport],
+    head: HeadChange,
+    columns: "Columns",
+    settings: DisplaySettings,
+    *,
+    few: Collection[str] = (),
+    heat: bool,
+) -> Iterator[ViewPart]:
+    """Present both sides' weights, their difference and what moved.
+
+    Args:
+        sides: What is compared.
+        reports: Its texts.
+        head: What changes.
+        columns: What `_columns` found.
+        settings: Digits, and whose options are named.
+        few: Those of `query` and `key` of which only the ones are shown where most moves.
+        heat: Pictures in place of numbers.
+    """
+    rows = len(head.queries)
+    if few and _largest_change(head) == 0:  # there are no rows where most moves
         yield from _moves(reports, head)
         return
     left_out: list[tuple[str, int, int]] = []
-    if "query" not in named and rows > PRINTED:
+    if "query" in few:
         head = _at_rows(head, _largest(np.abs(_differences(reports, head, columns)).sum(1), FEW))
         left_out.append(("rows", len(head.queries), rows))
-    if "key" not in named and len(columns) > PRINTED:
+    if "key" in few:
         most = _largest(np.abs(_differences(reports, head, columns)).sum(0), FEW)
         left_out.append(("columns", len(most), len(columns)))
         columns = [columns[n] for n in most]

@@ -176,7 +176,7 @@ def blend_grid(e: Explanation, axis: Axis, settings: DisplaySettings) -> Grid:
     columns = [
         Column("weight", column_texts([*given, None, None], precision, zero=ZERO)),
         Column("‖v‖", column_texts([*norms, None, None], precision)),
-        Column("α·‖v‖", column_texts([float(np.linalg.norm(share)) for share in shares], precision, zero=ZERO)),
+        Column("‖α·v‖", column_texts([float(np.linalg.norm(share)) for share in shares], precision, zero=ZERO)),
     ]
     return Grid("key", axis, labels, columns, dimensions=_dimensions("α·v", np.stack(shares), settings))
 

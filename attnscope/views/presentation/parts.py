@@ -419,10 +419,12 @@ class FirstFitting(msgspec.Struct, frozen=True):
     Attributes:
         forms: The parts of each form, the most detailed first.
         picture: What replaces the last of them where that takes several screens; None for nothing.
+        lines: How many lines are several screens.
     """
 
     forms: Sequence[Sequence["ViewPart"]]
     picture: Sequence["ViewPart"] | None = None
+    lines: int = 100
 
 
 ViewPart = (

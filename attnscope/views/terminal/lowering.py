@@ -22,7 +22,6 @@ from attnscope.views.terminal.tables import put_matrices
 from attnscope.views.terminal.thumbnails import put_thumbnails
 
 SCREENFUL = 38  # lines that leave twelve for what stands around them
-READABLE = 100  # lines of numbers, above which a picture says more
 
 
 def put_part(screen: Screen, part: parts.ViewPart) -> None:
@@ -80,7 +79,7 @@ class _FullError(Exception):
 def _put_first_fitting(screen: Screen, findings: parts.FirstFitting) -> None:
     limits = [(form, SCREENFUL) for form in findings.forms]
     last = findings.picture or findings.forms[-1]
-    limits[-1:] = [] if findings.picture is None else [(findings.forms[-1], READABLE)]
+    limits[-1:] = [] if findings.picture is None else [(findings.forms[-1], findings.lines)]
     for form, most in limits:
         page = _Page(screen.console, most)
         try:

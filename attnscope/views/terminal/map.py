@@ -139,14 +139,16 @@ def _put_legend(screen: Screen, picture: Picture) -> None:
     """Print the scale, and what is blank."""
     low, high = f"{picture.scale.low:.2g}", f"{picture.scale.high:.2g}"
     if screen.colours:
-        ramp = Text(f"{low} ")
+        # smaller weights have the colour of the lower end
+        below = bool(((picture.weights > 0) & (picture.weights < picture.scale.low)).any())
+        ramp = Text(f"{'<' if below else ''}{low} ")
         for i in range(LEGEND):
             ramp.append(" ", ramp_style(i / (LEGEND - 1), False, screen.colours))
         items = [ramp.append(f" {high}")]
     else:
         bounds = [*(f"{picture.scale.at(i / len(SHADES)):.2g}" for i in range(1, len(SHADES))), high]
         shades = [f"[{shade * 2}] {bound}" for shade, bound in zip(SHADES, bounds, strict=True)]
-        items = [Text(f"{low} {shades[0]}"), *map(Text, shades[1:])]
+        items = [Text(f">0 {shades[0]}"), *map(Text, shades[1:])]
     scale, meaning = flow(items, screen.width, " "), Text("logarithmic; blank: exactly zero", "dim")
     screen.put(flow([scale, meaning], screen.width, "  "))
     if none := int(np.isnan(picture.weights).all(axis=1).sum()):
