@@ -1,5 +1,6 @@
 """Error classes, each shown on one line, and exit codes."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from importlib import import_module
@@ -50,6 +51,11 @@ def _shortened(text: str) -> str:
     """Return a text without its middle, where it is too long for an error line."""
     half = _LONGEST // 2
     return text if len(text) <= _LONGEST else f"{text[:half]}…{text[-half:]}"
+
+
+def listed(names: Sequence[str], most: int) -> str:
+    """Join names with commas; `…` ends a list that is cut."""
+    return ", ".join([*names[:most], "…"] if len(names) > most else names)
 
 
 class ModelError(AttnscopeError):

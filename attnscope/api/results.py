@@ -14,7 +14,7 @@ from attnscope.api.options import file_path, positions
 from attnscope.api.words import python_words
 from attnscope.arguments import number, one_of
 from attnscope.config import Positions
-from attnscope.errors import PANDAS, UsageError
+from attnscope.errors import PANDAS, UsageError, listed
 from attnscope.report import (
     Attribution,
     Explanation,
@@ -48,6 +48,7 @@ Float4 = np.ndarray[tuple[int, int, int, int], np.dtype[np.float32]]
 Data = TypeVar("Data", Report, Comparison, Explanation, CheckReport, HeadSurvey, MeasuredHeads, Ablation, EffectSurvey)
 Findings = Report | Comparison | Explanation | CheckReport | HeadSurvey | MeasuredHeads | Ablation | EffectSurvey
 _PRINTED_HEADS = 4  # number of heads of a text that are printed by default
+_NAMED = 40  # number of tokens that an error names
 _WIDEST_HTML = 160  # width of a notebook's cell, in columns
 
 
@@ -325,9 +326,9 @@ def _one_position(query: Positions, text: TextReport) -> int:
     if len(found) == 1:
         return found[0]
     if not found:
-        hint = f"it holds {', '.join(map(str, text.queries[:40]))}"
+        hint = f"it holds {listed([*map(str, text.queries)], _NAMED)}"
         raise UsageError(f"the report has no row for {written(query)}", where="query", hint=hint)
-    several = ", ".join(f"{position} {spell_piece(text.tokens, position)}" for position in found[:40])
+    several = listed([f"{position} {spell_piece(text.tokens, position)}" for position in found], _NAMED)
     raise UsageError(
         f"'{written(query)}' is {len(found)} tokens: {several}", where="query", hint="choose one by its position"
     )

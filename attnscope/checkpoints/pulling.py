@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from attnscope.checkpoints.folder import CONFIG, INDEX, MAX_INDEX, SINGLE
 from attnscope.checkpoints.hub_cache import cache_folder, is_repository
 from attnscope.checkpoints.locating import MODULES, transformer_folder
-from attnscope.errors import AttnscopeError, UsageError
+from attnscope.errors import AttnscopeError, UsageError, listed
 from attnscope.files.reading import as_object, read_json
 
 _T = TypeVar("_T")
@@ -80,11 +80,11 @@ def _lacks(name: str, what: str, names: set[str]) -> AttnscopeError:
     gguf = sorted(file for file in names if file.endswith(".gguf"))
     if what != CONFIG and pickles:
         hint = f"run: hf download {name}, then attnscope import turns its weights into safetensors"
-        return AttnscopeError(f"has its weights only as pickles ({', '.join(pickles[:_SHOWN])})", where=name, hint=hint)
+        return AttnscopeError(f"has its weights only as pickles ({listed(pickles, _SHOWN)})", where=name, hint=hint)
     if gguf:
         hint = f"run: hf download {name} {gguf[0]}, and pass the path that it prints to --model"
-        return AttnscopeError(f"has no {what}, but {', '.join(gguf[:_SHOWN])}", where=name, hint=hint)
-    held = ", ".join(sorted(names)[:_SHOWN]) + (", …" if len(names) > _SHOWN else "")
+        return AttnscopeError(f"has no {what}, but {listed(gguf, _SHOWN)}", where=name, hint=hint)
+    held = listed(sorted(names), _SHOWN)
     return AttnscopeError(f"has no {what} (it has {held or 'no files'})", where=name, hint="use another repository")
 
 

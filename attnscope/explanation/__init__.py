@@ -3,7 +3,7 @@
 from msgspec.structs import replace
 
 from attnscope.config import RunConfig
-from attnscope.errors import UsageError
+from attnscope.errors import UsageError, listed
 from attnscope.explanation.location import QueryLocation
 from attnscope.pipeline import ProgressCallback, Session, describe_mask_use, prepare, provenance, select_heads
 from attnscope.planning.run_plan import RunPlan, fit_to_memory, make_plan
@@ -13,6 +13,8 @@ from attnscope.report.tokens import spell_piece
 from attnscope.selection import parse_indices, written
 
 __all__ = ["explain"]
+
+_NAMED = 40  # tokens that an error names
 
 
 def explain(run: RunConfig, progress: ProgressCallback | None = None, session: Session | None = None) -> Explanation:
@@ -78,13 +80,13 @@ def _check_one(run: RunConfig) -> None:
 
 
 def _one_query(run: RunConfig, text_plan: TextPlan) -> int:
-    tokens = [f"{i} {spell_piece(text_plan.tokens, i)}" for i in range(min(40, len(text_plan.tokens)))]
+    asked = text_plan.queries if run.query is not None else range(len(text_plan.tokens))
+    named = listed([f"{i} {spell_piece(text_plan.tokens, i)}" for i in asked[: _NAMED + 1]], _NAMED)
     if run.query is None:
-        hint = f"use --query WORD or --query POSITION; the text has {', '.join(tokens)}"
+        hint = f"use --query WORD or --query POSITION; the text has {named}"
         raise UsageError("explain needs one token", where="--query", hint=hint)
     if len(text_plan.queries) > 1:
-        several = ", ".join(f"{i} {spell_piece(text_plan.tokens, i)}" for i in text_plan.queries[:40])
-        found = f"'{written(run.query)}' is {len(text_plan.queries)} tokens: {several}"
+        found = f"'{written(run.query)}' is {len(text_plan.queries)} tokens: {named}"
         raise UsageError(
             found, where="--query", hint=f"select one by its position, such as --query {text_plan.queries[-1]}"
         )

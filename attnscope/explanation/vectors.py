@@ -34,7 +34,7 @@ def inputs(
     """
     made = _embedded(config, token, query, embedding, found) if layer == 0 else _stream(found["stream"])
     if config.norm_order in ("pre", "sandwich") and config.norm != "none":
-        made.append(vector("normed", _norm_made(config, found["stream"][-1]), found["x"]))
+        made.append(vector("normed", _norm_made(config, made[-1].name, found["stream"][-1]), found["x"]))
     return made
 
 
@@ -51,7 +51,7 @@ def _embedded(
     if len(made) > 1:
         made.append(vector("sum", " + ".join(embedding), found["embedded"]))
     if config.embedding_norm and config.norm != "none":
-        made.append(vector("embedding", _norm_made(config, found["embedded"]), found["stream"][0]))
+        made.append(vector("embedding", _norm_made(config, made[-1].name, found["embedded"]), found["stream"][0]))
     return made
 
 
@@ -61,15 +61,15 @@ def _stream(stream: Numbers) -> list[Vector]:
     return [vector("residual", said, values) for said, values in zip(made, stream, strict=True)]
 
 
-def _norm_made(config: ModelConfig, x: Numbers) -> str:
-    """Return what a norm does to this vector, with its numbers."""
+def _norm_made(config: ModelConfig, name: str, x: Numbers) -> str:
+    """Return what a norm does to the vector of this name, with its numbers; `x` is what queries are made of."""
     weight = "(1 + weight)" if config.norm_plus_one else "weight"
     if config.norm == "layernorm":
         deviation = float(np.sqrt(x.var() + config.norm_eps))
         mean = f"{'−' if x.mean() < 0 else ''}{abs(x.mean()):.4g}"
-        return f"(x − mean) / deviation {deviation:.4g} × weight + bias; mean {mean}"
+        return f"({name} − mean) / deviation {deviation:.4g} × weight + bias; mean {mean}"
     root = float(np.sqrt((x**2).mean() + config.norm_eps))
-    return f"x / its root mean square {root:.4g} × {weight}"
+    return f"{name} / its root mean square {root:.4g} × {weight}"
 
 
 def chain(

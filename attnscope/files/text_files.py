@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from attnscope.config import TextInput
-from attnscope.errors import AttnscopeError
+from attnscope.errors import AttnscopeError, listed
 from attnscope.files.reading import MB
 from attnscope.system.file_system import open_at_once, wait_for_data
 
@@ -78,5 +78,4 @@ def _decode_line(line: bytes, where: str, offset: int) -> str:
 
 
 def _line_list(numbers: list[int]) -> str:
-    listed = ", ".join(map(str, numbers[:5])) + (", …" if len(numbers) > 5 else "")
-    return f"{'line' if len(numbers) == 1 else f'{len(numbers)} lines:'} {listed}"
+    return f"{'line' if len(numbers) == 1 else f'{len(numbers)} lines:'} {listed([*map(str, numbers)], 5)}"

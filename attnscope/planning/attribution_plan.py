@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from attnscope.checkpoints.source import ModelSource
 from attnscope.config import RunConfig
-from attnscope.errors import UsageError
+from attnscope.errors import UsageError, listed
 from attnscope.report import Token
 
 _MOST = 1 << 24  # largest number of sources × heads × layers for which a logit is broken down
@@ -78,6 +78,6 @@ def _token_id(target: str, source: ModelSource) -> int:
     tokens = [token for token in tokenizer.encode(target, where="--target") if not token.special]
     if len(tokens) == 1:
         return tokens[0].id
-    pieces = ", ".join(f"'{token.piece}'" for token in tokens[:8])
+    pieces = listed([f"'{token.piece}'" for token in tokens], 8)
     hint = "use one token; for most tokenizers the space before a word belongs to its token: --target ' store'"
     raise UsageError(f"'{target}' is {len(tokens)} tokens: {pieces}", where="--target", hint=hint)

@@ -1,5 +1,6 @@
 """A CheckReport as text or JSON."""
 
+from attnscope.errors import listed
 from attnscope.report.check import Check, CheckReport, Differences
 from attnscope.report.codec import to_json
 from attnscope.report.run import Provenance
@@ -38,7 +39,7 @@ def as_text(
     facts = [("model", _model(made, page, verbose=verbose)), ("mask", safe(report.mask))]
     facts.append(("text", f"{safe(report.text[:200])} · {len(report.tokens)} tokens"))
     share, words = describe_unknown([(report.text, None, report.tokens)])
-    facts += [("unknown", f"{share}: {safe(', '.join(words[:_NAMED]))}")] if share else []
+    facts += [("unknown", f"{share}: {safe(listed(words, _NAMED))}")] if share else []
     facts += [("masked", _fully_masked(report, page))] if report.fully_masked else []
     facts += [("tokens", f"{safe(made.tokenizer)}, in place of the model's own tokenizer")] if made.tokenizer else []
     facts += [("note", page.note(note)) for note in (*made.notes, *(made.details if verbose else ()))]

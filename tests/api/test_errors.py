@@ -147,6 +147,14 @@ def test_what_the_other_functions_refuse(call, said):
     assert "--" not in str(caught.value)
 
 
+def test_what_a_report_holds_is_cut_with_a_sign():
+    report = attnscope.inspect(" ".join(["the"] * 43), layer=0, head=0, query=slice(1, 43), top=1)
+    with pytest.raises(attnscope.AttnscopeError, match=r"it holds 1, 2, .* 39, 40, …$"):
+        report[0, 0].top(0)
+    with pytest.raises(attnscope.AttnscopeError, match=r"is 42 tokens: 1 the, .* 40 the, …; choose one"):
+        report[0, 0].top("the")
+
+
 def test_a_report_says_what_it_does_not_hold():
     report = attnscope.inspect("the bank and the river the", layer=0, head=[0, 1], top=2, query=slice(1, 5))
     for call, said in (

@@ -25,6 +25,7 @@ REPOSITORIES = {
                       **{f"0_Transformer/{name}": data for name, data in MODEL.items()}},
     "org/pickles": {"config.json": b"{}", "pytorch_model.bin": b"x"},
     "org/gguf": {"model.Q4_0.gguf": b"x"},
+    "org/ggufs": {f"{n}.gguf": b"x" for n in range(4)},
     "org/lacking": {"config.json": b"{}", "model.safetensors.index.json": json.dumps(INDEX).encode()},
     "org/gated": MODEL,
 }  # fmt: skip
@@ -80,6 +81,7 @@ REFUSED = {
     "org/gated": "org/gated: is gated; accept its terms at https://huggingface.co/org/gated, and log in: hf auth login",
     "org/pickles": "has its weights only as pickles (pytorch_model.bin); run: hf download org/pickles, then attnscope",
     "org/gguf": "has no config.json, but model.Q4_0.gguf; run: hf download org/gguf model.Q4_0.gguf, and pass",
+    "org/ggufs": "has no config.json, but 0.gguf, 1.gguf, 2.gguf, …; run: hf download org/ggufs 0.gguf, and pass",
     "org/lacking": "has no model-00001.safetensors, which model.safetensors.index.json lists",
     "a b": "'a b' is not the name of a repository; use a name such as org/name",
 }
@@ -90,7 +92,7 @@ def test_what_cannot_be_fetched_is_refused_in_one_line(tmp_path: Path) -> None:
     with serve(REPOSITORIES, gated=("org/gated",)) as (url, _):
         command = [sys.executable, "-c", code, *REFUSED]
         ran = subprocess.run(command, env=environment(tmp_path, url), capture_output=True, text=True)
-    assert ran.stdout.split() == ["1"] * 5 + ["2"]
+    assert ran.stdout.split() == ["1"] * 6 + ["2"]
     for line, said in zip(ran.stderr.splitlines(), REFUSED.values(), strict=True):
         assert line.startswith("attnscope: error: ") and said in line
 

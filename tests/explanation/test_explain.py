@@ -67,6 +67,30 @@ def test_what_is_no_single_walk_is_refused(options, said):
         walk(**options)
 
 
+@pytest.mark.parametrize(("options", "end"), [({"query": None}, ""), ({"query": "0:"}, "; select one by its position")])
+def test_a_cut_list_of_tokens_says_so(options, end):
+    with pytest.raises(UsageError) as caught:
+        walk(" ".join(["a"] * 41), **options)
+    assert f"38 a, 39 a, …{end}" in str(caught.value) and "40 a" not in str(caught.value)
+    with pytest.raises(UsageError) as caught:
+        walk(" ".join(["a"] * 40), **options)
+    assert f"38 a, 39 a{end}" in str(caught.value) and "…" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({}, "(residual − mean) / deviation"),
+        ({"layer": "0"}, "(sum − mean) / deviation"),
+        ({"config": "grouped-query", "layer": "0"}, "token / its root mean square"),
+        ({"config": None, "layer": "0"}, "(sum − mean) / deviation"),
+    ],
+)
+def test_a_norm_names_the_vector_above_it(options, said):
+    """Both it and what queries are made of were called x."""
+    assert walk(**options).inputs[-1].made.startswith(said)
+
+
 def test_one_text_at_a_time():
     with pytest.raises(UsageError, match="2 texts; explain takes one"):
         explain(RunConfig((TextInput("a b"), TextInput("c d")), config="causal", query="0"))

@@ -89,7 +89,7 @@ def _inputs(rng, query):
         vector("token", "row 101 of the token table", token),
         vector("position", f"learned for position {query}", position),
         vector("sum", "token + position", token + position),
-        vector("normed", "(x − mean) / deviation 1.652 × weight + bias; mean −0.3741", (token + position) / 1.652),
+        vector("normed", "(sum − mean) / deviation 1.652 × weight + bias; mean −0.3741", (token + position) / 1.652),
     ]
 
 

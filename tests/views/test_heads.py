@@ -39,6 +39,7 @@ def test_the_picture_has_the_letter_of_every_head(width, shape):
     assert max(map(len, shown.splitlines())) <= width
     expected = [["·" if n < 0 else made.roles[n].letter for n in row] for row in made.main.tolist()]
     assert letters(shown, shape[1]) == ["".join(row) for row in expected]
+    assert "shades: how strong a role is" in " ".join(shown.split())
     none = int((made.main < 0).sum())
     assert f"{none} of {made.main.size} heads {'has' if none == 1 else 'have'} no clear role" in shown
 

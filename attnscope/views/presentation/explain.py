@@ -83,7 +83,9 @@ def _inputs(e: Explanation, settings: DisplaySettings) -> Iterator[ViewPart]:
 
 
 def _query_and_keys(e: Explanation, axis: Axis, settings: DisplaySettings) -> Iterator[ViewPart]:
-    yield from _title(2, "query and keys", ours("the query q of this token and the key k of every token", "dim"))
+    weights = "W_q, W_k and b" if e.query_steps[0].made.endswith("+ b") else "W_q and W_k"
+    said = f"the query q of this token and the key k of every token; {weights} are weights of the layer"
+    yield from _title(2, "query and keys", ours(said, "dim"))
     for vector in e.query_steps:
         yield _vector(vector, settings)
     yield from _check(e.check("query"))

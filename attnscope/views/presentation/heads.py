@@ -91,7 +91,7 @@ def present_survey(survey: HeadSurvey, settings: DisplaySettings, listing: Listi
         said = Span(f"{none} of {survey.main.size} heads {have} no clear role", "bold")
         beside = any(ROLES[role.name].rank is None for role in survey.roles)
         counts = "; a head counts for its main role" + (" (– is never one)" if beside else "")
-        yield Paragraph((said, Span(f" ({_UNCLEAR} in the picture){counts}")))
+        yield Paragraph((said, Span(f" ({_UNCLEAR} in the picture; shades: how strong a role is){counts}")))
     yield notes(survey.notes)
     more = [] if len(survey.roles) <= _ROLES_ALONE else ["--role induction (its values for every head)"]
     yield from more_options([*more, "--top K (more heads)", "--format json, -o heads.csv (every number)"], settings)
