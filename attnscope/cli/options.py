@@ -352,8 +352,8 @@ class OutputOptions(FormatOptions):
     verbose: Annotated[
         bool,
         verbose_option(
-            "In a terminal, show the model's full path, its device and all notes, every stage, and small contributors "
-            "one by one."
+            "In a terminal, show the model's full path, its device and all notes, every matrix of --stage, and small "
+            "contributors one by one."
         ),
     ] = False
 

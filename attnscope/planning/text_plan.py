@@ -261,6 +261,6 @@ def _pooled_notes(run: RunConfig, n_queries: int, n_keys: int, pool: int) -> lis
     last = min(n_queries, n_keys)
     example = f"--query {max(0, last - 8)}:{last} --key {max(0, last - 8)}:{last}"
     return [
-        f"{whose} drawn as a {size} map of token runs, which includes every weight",
+        f"{whose} replaced by a {size} map of token runs, which includes every weight",
         f"for exact cells and contributors, select rows and columns, such as {example}",
     ]

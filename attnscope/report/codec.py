@@ -56,6 +56,18 @@ def decode_json(data: bytes | msgspec.Raw, kind: Any) -> Any:
         raise msgspec.DecodeError("nested too deeply") from e
 
 
+class _Tagged(msgspec.Struct):
+    schema: str = ""
+
+
+def _schema_of(data: bytes) -> str:
+    """Return what findings call themselves; empty where nothing says that."""
+    try:
+        return msgspec.json.decode(data, type=_Tagged).schema
+    except (ValueError, RecursionError):
+        return ""
+
+
 def read_json_as(kind: type[_Data], data: bytes, schema: str, what: str) -> _Data:
     """Read what `to_json` wrote.
 
@@ -71,6 +83,9 @@ def read_json_as(kind: type[_Data], data: bytes, schema: str, what: str) -> _Dat
     try:
         found: Any = decode_json(data, kind)
     except ValueError as e:  # msgspec.DecodeError is one, and so is a byte that is not UTF-8
+        there = _schema_of(data)
+        if there.startswith("attnscope.") and there.partition("/")[0] != schema.partition("/")[0]:
+            raise AttnscopeError(f"holds '{there}', not a {what}", hint=f"use a file of '{schema}'") from e
         raise AttnscopeError(f"not an attnscope {what} ({e})", hint="save one with --format json") from e
     if found.schema != schema:
         raise AttnscopeError(f"schema is '{found.schema}'", hint=f"this version reads '{schema}'")

@@ -115,7 +115,7 @@ def format_for(path: Path, command: Command) -> FileFormat:
                 if command == "run" and "heads" in one.holds:
                     hint += "; attnscope convert makes tables of reports"
                 typed = "ablate --each" if command == "effects" else command
-                raise UsageError(f"findings of {typed} cannot be written as {one.ending}", where=path, hint=hint)
+                raise UsageError(f"what {typed} finds cannot be written as {one.ending}", where=path, hint=hint)
             return one
     found = f"unknown extension '{path.suffix}'" if path.suffix else "the name has no extension"
     raise UsageError(found, where=path, hint=hint)

@@ -53,6 +53,14 @@ def test_json_keeps_to_its_schema_and_screens_say_what_it_holds(name, args, capf
     assert [number for number in numbers if number not in shown] == []
 
 
+def test_layers_are_no_heads(capsys):
+    """The effects of layers stood in a column of `head 0`."""
+    assert main(["ablate", TEXT, "--each", "layer"]) == 0
+    shown = capsys.readouterr().out
+    assert "the outputs of its heads are replaced by 0" in " ".join(shown.split())
+    assert "head  " not in shown
+
+
 def test_files(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     for name in ("e.json", "e.csv", "e.parquet", "e.txt", "e.svg"):
@@ -71,7 +79,7 @@ def test_files(tmp_path, monkeypatch, capsys):
             assert float(row[f"kl_{effects['how']}"]) == effects["kl"][n]
             assert float(row[f"hidden_{effects['how']}"]) == effects["hidden"][n]
     assert main(["ablate", TEXT, "--cut", "L0", "-o", "c.csv"]) == 2
-    assert "c.csv: findings of ablate cannot be written as .csv; use .json .txt .svg .png" in capsys.readouterr().err
+    assert "c.csv: what ablate finds cannot be written as .csv; use .json .txt .svg .png" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

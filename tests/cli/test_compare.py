@@ -173,7 +173,7 @@ def test_sides_that_are_numbers_say_what_they_number(capsys, axis, one, shown):
         (["--mask", "casual", "--mask", "own"], "--mask: unknown mask 'casual'; did you mean 'causal'?"),
         (
             ["--output", "x.safetensors"],
-            "x.safetensors: findings of compare cannot be written as .safetensors; use .json .txt .svg .png",
+            "x.safetensors: what compare finds cannot be written as .safetensors; use .json .txt .svg .png",
         ),
     ],
 )
@@ -287,7 +287,7 @@ def test_a_map_that_was_asked_for_is_shown_for_each_side(capsys, options, matric
     code, out, err = run(capsys, TEXT, *STACK, *options, "--layer", "0", "--head", "1", "--pool", "3")
     out = " ".join(out.split())
     assert (code, err) == (0, "")
-    said = "note the matrices are drawn as a 3 × 3 map of token runs"
+    said = "note the matrices are replaced by a 3 × 3 map of token runs"
     assert out.count("3 × 3 map of token runs") == 2 + out.count(said)
     assert ("difference" in out) == matrices
     assert (said in out) == (not matrices)
@@ -467,6 +467,28 @@ def test_saved_reports_of_different_masks_name_both(capsys, tmp_path):
     assert "mask bidirectional (the model's own) compare" in said
     assert "causal.json: causal in every layer; the model's own is bidirectional" in said
     assert "window:1.json: window:1 in every layer" in said
+
+
+def test_findings_of_another_command_are_called_by_their_schema(capsys, tmp_path):
+    path = str(tmp_path / "e.json")
+    assert main(["explain", TEXT, *STACK, "--query", "bank", "-o", path]) == 0
+    capsys.readouterr()
+    code, _, err = run(capsys, path, path)
+    assert code == 1
+    assert "e.json: holds 'attnscope.explain/1', not a report; use a file of 'attnscope.report/1'" in err
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_texts_that_would_take_many_lines_are_compared_where_most_moves(monkeypatch, capsys, width):
+    """33 tokens took 440 lines at 80 columns."""
+    monkeypatch.setenv("COLUMNS", str(width))
+    words = [f"w{i % 13}" for i in range(40)]
+    other = [*words[:20], "changed", *words[21:]]
+    args = [" ".join(words), " ".join(other), *STACK, "--layer", "1", "--head", "0"]
+    out = run(capsys, *args)[1]
+    assert "10 of 40 rows and 10 of 40 columns, where most weight moves" in " ".join(out.split())
+    assert len(out.splitlines()) <= 95
+    assert "of 40 rows" not in run(capsys, *args, "--query", "0:40", "--key", "0:40")[1]
 
 
 def test_reports_that_chose_different_heads_say_what_to_do(capsys, tmp_path):

@@ -99,9 +99,9 @@ def test_a_table_has_a_row_for_every_head(tmp_path):
 
 def test_other_findings_are_no_table_of_heads(tmp_path):
     for ending in ("csv", "parquet"):
-        with pytest.raises(UsageError, match=rf"findings of run cannot be written as \.{ending}"):
+        with pytest.raises(UsageError, match=rf"what run finds cannot be written as \.{ending}"):
             export(report(text_report(tokens(words(2)))), tmp_path / f"x.{ending}")
-    with pytest.raises(UsageError, match=r"findings of heads cannot be written as \.safetensors"):
+    with pytest.raises(UsageError, match=r"what heads finds cannot be written as \.safetensors"):
         export(survey(), tmp_path / "x.safetensors")
 
 

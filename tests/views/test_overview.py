@@ -73,6 +73,16 @@ def test_colours_say_the_same_with_two_runs_in_a_line_where_it_is_narrow(width, 
     assert all(greens[a] <= greens[b] for a, b in pairwise(sorted(greens)))
 
 
+def test_the_legend_says_that_smaller_weights_have_the_lowest_colour():
+    made = overview(200)
+    weights = made.texts[0].heads[0].pooled.weights
+    low = max(weights.max() / 1000, weights[weights > 0].min())
+    below = "<" if (weights[weights > 0] < np.float32(low)).any() else ""
+    coloured = re.sub(r"\x1b\[[0-9;]*m", "", draw(made, 200, colour="truecolor"))
+    assert re.search(rf"^{below}{low:.2g} +{weights.max():.2g}  logarithmic", coloured, re.MULTILINE)
+    assert re.search(r"^>0 \[░", draw(made, 200), re.MULTILINE)
+
+
 def test_what_is_exactly_zero_is_blank_and_what_sees_nothing_is_said():
     made = overview(128, size=64, dead=(0, 1, 2, 3))
     rows, _ = rows_of(draw(made, 140))

@@ -10,6 +10,7 @@ from attnscope.views.figure.colours import ink_on, mixed_with_white, ramp_colour
 from attnscope.views.presentation.axes import Axis
 from attnscope.views.presentation.numbers import MASKED, NOT_ALLOWED
 from attnscope.views.presentation.parts import (
+    SHARES,
     HeadNumbers,
     HeatPanels,
     Matrices,
@@ -110,7 +111,7 @@ def _title(stage: StageMatrix) -> Spans:
 
 def _name(stage: StageMatrix) -> Spans:
     title = plain(stage.title)
-    if title == stage.name:
+    if title in (stage.name, SHARES):
         return ours(title, "bold")
     words = [_cut(word, _WIDEST_TITLE, SIZE * 1.1) for word in title.split(" ")]
     return Span(" ".join(words), "bold"), Span(f": {stage.name}", "bold")

@@ -69,7 +69,8 @@ def present_effects(found: EffectSurvey, settings: DisplaySettings, listing: Lis
     yield _strongest(found, listing, settings)
     yield Gap()
     edge = [_EDGE] if found.unit == "edge" else []
-    yield notes([*edge, f"weight: {found.meaning} rank: by weight; 1 is the largest.", *found.notes])
+    meaning = found.meaning[:1].lower() + found.meaning[1:]
+    yield notes([*edge, f"columns: {meaning.rstrip('.')}; its rank, 1 for the largest.", *found.notes])
     more = ["--top K (list more)", "--at TOKEN"]
     more += ["--each edge --layer N --head N"] if found.unit == "head" else []
     yield from more_options([*more, "--format json, -o effects.csv (every number)"], settings)
@@ -111,7 +112,7 @@ def _predictions(found: Ablation, changes: list[PredictionChange], settings: Dis
         for effect, one in zip(found.effects, changes, strict=True)
     )
     at = (Span("prediction", "title"), Span(f"  at {place} "), token_span(found.tokens, place))
-    yield Paragraph((*at, Span(f"; KL divergence in bits: {kl}")))
+    yield Paragraph((*at, Span(f"; KL divergence in bits: {kl}; bits: log₂ of after / before")))
     rows = changes[0].tokens
     columns = [Column("before", [percent(one.before) for one in rows])]
     for effect, change in zip(found.effects, changes, strict=True):
@@ -162,10 +163,14 @@ def _effects(found: EffectSurvey, effects: Effects, settings: DisplaySettings) -
     meaning = _HIDDEN if effects.kl is None else _KL
     where = _where(found)
     name, how = _HOW[effects.how]
+    how = how.replace("the head's output is", "the outputs of its heads are") if found.unit == "layer" else how
     title = f"effect of cutting each {found.unit}"
     yield Paragraph((Span(title, "title"), Span(f"  {name}  "), *note(f"{meaning}, {where}; {how}")))
-    if found.unit != "edge":
+    if found.unit == "head":
         yield head_numbers(found.grid(effects.effect), settings)
+    elif found.unit == "layer" and len(found.layers) > _LISTED:  # else the list below has all of them
+        sizes = [_size(value, settings.precision) for value in effects.effect.tolist()]
+        yield Grid("layer", None, [ours(f"L{layer}") for layer in found.layers], [Column(_heading(effects), sizes)])
     if effects.correlation is not None:
         count = f"Spearman, {len(found.layers):,} {found.unit}s"
         said = formatted(effects.correlation, "z.2f")
@@ -187,13 +192,17 @@ def _strongest(found: EffectSurvey, listing: Listing, settings: DisplaySettings)
     digits, several = settings.precision, len(found.effects) > 1
     columns = []
     for effects in found.effects:
-        heading = _HOW[effects.how][0] if several else "hidden" if effects.kl is None else "KL"
+        heading = _HOW[effects.how][0] if several else _heading(effects)
         columns.append(Column(heading, [_size(effects.effect[n], digits) for n in order]))
         if effects.kl is not None and not several:
             columns.append(Column("hidden", [_size(effects.hidden[n], digits) for n in order]))
     columns.append(Column("weight", [_size(found.weights[n], digits) for n in order]))
     columns.append(Column("rank", [f"{by_weight[n]:,}" for n in order], "dim"))
     return Grid(found.unit, None, [_label(found, n) for n in order], columns)
+
+
+def _heading(effects: Effects) -> str:
+    return "hidden" if effects.kl is None else "KL"
 
 
 def _label(found: EffectSurvey, n: int) -> Spans:

@@ -8,6 +8,7 @@ from attnscope.views.presentation.axes import token_axis
 from attnscope.views.presentation.contributors import fitted
 from attnscope.views.presentation.numbers import digits_for, texts
 from attnscope.views.presentation.parts import (
+    SHARES,
     Gap,
     HeatPanels,
     Matrices,
@@ -49,7 +50,7 @@ def _matrix(text: TextReport, flow: TokenFlow, settings: DisplaySettings) -> Sta
     said = [ours(_said(text, flow, mark)) for mark in ("a plain 0", "·")]
     rows, columns = token_axis("query", text.tokens, text.queries), token_axis("key", text.sources, text.keys)
     scale = scale_for("weights", flow.matrix)
-    title = ours("shares")  # written and drawn as weights are: from 0, and 0 is exact
+    title = ours(SHARES)  # written and drawn as weights are: from 0, and 0 is exact
     return StageMatrix("weights", title, said[0], said[1], flow.matrix, cells, nothing, scale, digits, rows, columns)
 
 

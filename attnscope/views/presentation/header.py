@@ -8,7 +8,7 @@ import numpy as np
 
 from attnscope.report import STAGES, HeadReport, MaskUse, Means, Report, TextReport, Token
 from attnscope.report.row_statistics import ROW_STATISTICS
-from attnscope.report.tokens import describe_unknown
+from attnscope.report.tokens import continues, describe_unknown
 from attnscope.views.presentation.axes import format_positions
 from attnscope.views.presentation.parts import Facts, Flow, OneLine, Paragraph, ViewPart
 from attnscope.views.presentation.settings import DisplaySettings
@@ -238,6 +238,8 @@ def _row_facts(text: TextReport, head: HeadReport) -> list[str]:
     found = _shown_means(head, words if words.any() else ~words) if head.means is None else head.means
     known = [name for name in said if getattr(found, name) is not None]
     facts = [said[name].format(getattr(found, name)) for name in known]
+    if any(continues(text.tokens, position) for position in range(len(text.tokens))):
+        facts = [fact.replace("on other words", "on other words and pieces") for fact in facts]
     shares = [n for n, name in enumerate(known) if _quantity(said[name]) == "on"]
     if sum(getattr(found, known[n]) for n in shares) > 1.01:  # the first token is special, or the row itself
         facts[shares[-1]] += " (these overlap)"

@@ -70,6 +70,9 @@ class Facts(msgspec.Struct, frozen=True):
     lines: Sequence[tuple[str, Spans | Flow | OneLine]]
 
 
+SHARES = "shares"  # title of the matrix of a measure over layers, which is no stage
+
+
 class StageMatrix(msgspec.Struct, frozen=True):
     """One matrix with the arithmetic that made it.
 
