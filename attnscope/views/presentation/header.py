@@ -18,6 +18,7 @@ _LONGEST_TEXT = 120, 400  # Characters that a header repeats in full, usually an
 _SHORT_NAME = 8  # Characters of a folder's name that says little, such as `model` or `main`.
 _LONGEST_PATH = 30  # Longest name of a model that is shown whole; of a longer one, the end is shown.
 UNKNOWN_WORDS = Span(" UNKNOWN WORDS ", "alarm")
+_LONGEST_ROWS = 16  # Longest list of rows beside the length of the text.
 _NAMED = 5  # number of unknown words, and hidden tokens, that are named
 WHAT_IF = {"stack": " in every layer", "same-scores": " in the softmax alone"}
 _EXPLAINED = {
@@ -91,6 +92,9 @@ def describe_mask(mask: MaskUse) -> Spans:
     if mask.what_if is None:
         whose = "the model's own" if mask.own == mask.used else f"one of the model's masks: {mask.own}"
         return untrusted(f"{mask.used} ({whose})")
+    if mask.used == mask.own and mask.hidden is not None:
+        hidden = untrusted(f"{mask.hidden} hidden", "warning")
+        return *untrusted(f"{mask.used} (the model's own), with "), *hidden, Span(WHAT_IF.get(mask.what_if, ""))
     used = untrusted(describe_used(mask), "warning")
     own = untrusted(f"the model's own is {mask.own}")
     return *used, Span(f"{WHAT_IF.get(mask.what_if, '')}; "), *own
@@ -138,7 +142,11 @@ def text_header(
     generated = f", {made:,} of them generated (marked {NEW})" if made else ""
     size = Span(f" · {counted(len(text.tokens) - text.padding, 'token')}{generated}")
     quoted, characters = _quoted(text.text, settings, around)
-    after = (*characters, size)
+    rows = ""
+    if 0 < len(text.queries) < len(text.tokens):
+        rows = f"{'row' if len(text.queries) == 1 else 'rows'} {format_positions(text.queries)}"
+    fits = len(rows) <= _LONGEST_ROWS
+    after = (*characters, size, Span(f" · {rows}" if rows and fits else ""))
     lines: list[Line] = [(name, (*quoted, *after) if settings.verbose else OneLine(quoted, after))]
     if text.pair is not None:
         second = [i for i, token in enumerate(text.tokens) if token.segment == 1]
@@ -154,8 +162,8 @@ def text_header(
         lines.append(("padding", ours(said)))
     if text.hidden:
         lines.append(("hidden", _quoted_tokens(text.sources, text.hidden)))
-    if 0 < len(text.queries) < len(text.tokens):
-        lines.append(("rows", ours(f"{format_positions(text.queries)} (the text has 0–{len(text.tokens) - 1})")))
+    if not fits:
+        lines.append(("rows", ours(f"{rows.removeprefix('rows ')} (the text has 0–{len(text.tokens) - 1})")))
     return Facts(lines)
 
 
