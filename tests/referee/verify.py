@@ -295,13 +295,16 @@ def named_units(
         at = np.arange(n_layers), of_layer.value.argmax(1)
         over = of_layer[at] if head == "auto" else Number(of_layer.value.mean(1), of_layer.slack.max(1))
         form = ranking.form if head in ("auto", "mean") or len(heads) == 1 else ranking.form_over_heads
-        layers = [_chosen(shown, over, "layer", form)]
+        if head != "auto":
+            form = re.compile(f"layer {form.pattern}")
+        layers = [_chosen(shown, over, "layer", form, of=n_layers * n_heads if head == "auto" else n_layers)]
     units: list[tuple[tuple[Any, Any], tuple[list[int], list[int]]]] = []
     for i, one in enumerate(layers):
         if head == "mean":
             units.append(((one, "mean"), ([one], heads)))
         elif head == "auto" and ranking is not None:
-            best = _chosen(shown[i : i + 1], ranking.of[one], "head", ranking.form)
+            some = n_heads * (n_layers if layer == "auto" else 1)
+            best = _chosen(shown[i : i + 1], ranking.of[one], "head", ranking.form, of=some)
             units.append(((one, best), ([one], [best])))
         else:
             units += [((one, h), ([one], [h])) for h in heads]
@@ -390,14 +393,19 @@ def _beyond_offset(layers: list[Attention], texts: list[Text], rows: list[list[i
     return Number(np.sqrt(squares / count), np.sqrt(slacks / count) + 2e-3)  # a root of sums in float32
 
 
-def _chosen(shown: list[Json], over: Number, what: str, form: "re.Pattern[str]") -> int:
-    """Which layer or head was chosen, after a look whether it is one of the best and its figure is right."""
+def _chosen(shown: list[Json], over: Number, what: str, form: "re.Pattern[str]", of: int = 2) -> int:
+    """Which layer or head was chosen, after a look whether it is one of the best and its figure is right.
+
+    Nothing may be said of a choice `of` one.
+    """
     (name,) = {head[what] for head in shown}
     if not isinstance(name, int) or not 0 <= name < len(over.value):
         raise Mismatch(f"auto: chose {what} {name}")
     if over.value[name] < over.value.max() - 2 * over.slack.max():
         raise Mismatch(f"auto: chose {what} {name} of {over.value}")
     for head in shown:
+        if of == 1 and head["chosen"] is None:
+            continue
         match = form.fullmatch(head["chosen"] or "")
         if not match or abs(float(match[1] or 0) - over.value[name]) > 0.005 + 2 * over.slack.max():
             raise Mismatch(f"auto: says {head['chosen']} for {over.value[name]}")
