@@ -26,7 +26,7 @@ from attnscope.views.presentation.header import (
     unknown_words,
 )
 from attnscope.views.presentation.heads import Listing, head_numbers, strongest
-from attnscope.views.presentation.numbers import MINUS, digits_for, formatted, texts
+from attnscope.views.presentation.numbers import MINUS, NOT_ALLOWED, digits_for, formatted, texts
 from attnscope.views.presentation.overview import HEAVIEST, weight_map
 from attnscope.views.presentation.parts import (
     Facts,
@@ -493,7 +493,9 @@ def _stage(
 ) -> StageMatrix:
     digits = digits_for(matrix, max(settings.precision, 1))
     cells = texts("weights", matrix, masked, digits)
-    return StageMatrix(stage, title, said, said, matrix, cells, masked, scale_for(stage, matrix), digits, *axes)
+    zeros = stage == "weights" and (matrix == 0).any()
+    pictured = (*said, *ours(f"; {NOT_ALLOWED} is exactly zero")) if zeros else said
+    return StageMatrix(stage, title, said, pictured, matrix, cells, masked, scale_for(stage, matrix), digits, *axes)
 
 
 _TITLES = ("query", "moved", "JS", "future", "entropy", "gains", "loses")

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from attnscope.report import Prediction, Report, TextReport
 from attnscope.views.presentation.numbers import formatted
 from attnscope.views.presentation.parts import Column, Gap, Grid, Paragraph, ViewPart
-from attnscope.views.presentation.spans import Span, token_span
+from attnscope.views.presentation.spans import Span, Spans, token_span
 
 
 def predictions(report: Report, text: TextReport) -> Iterator[ViewPart]:
@@ -46,7 +46,10 @@ def _heading(report: Report, text: TextReport, one: Prediction) -> Paragraph:
     where = Span(" after " if one.kind == "next" else " in place of ", "dim")
     own = report.mask.what_if == "same-scores"
     under = (Span(", under the model's own mask", "dim"),) if own else ()
-    return Paragraph((Span("prediction", "bold"), where, place, token, *under))
+    blank: Spans = ()
+    if any(" " in token.text for token in one.tokens):
+        blank = Span("; ", "dim"), Span(" ", "dim", "token"), Span(" is a space", "dim")  # as tokens spell it
+    return Paragraph((Span("prediction", "bold"), where, place, token, *under, *blank))
 
 
 def percent(share: float) -> str:
