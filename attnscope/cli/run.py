@@ -63,8 +63,8 @@ class TokenizerOptions:
             _check_words(selection, measure)
         for name in ("words", "ids"):
             if getattr(self, name) and (show.output is not None or show.format == "json"):
-                hint = "remove it; files have all tokens with ids and spans"
-                raise UsageError("applies only to output in a terminal", where=f"--{name}", hint=hint)
+                hint = "remove it (files have all tokens with ids and spans), or print into a file: > FILE"
+                raise UsageError("applies only to what is printed as tables", where=f"--{name}", hint=hint)
 
 
 def _check_words(selection: RunSelectionOptions, measure: str) -> None:
