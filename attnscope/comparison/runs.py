@@ -54,8 +54,8 @@ def compare_runs(
     asked = [stage for stage in STAGES if any(stage in run.stages for _, run in runs)] or ["weights"]
     runs = [(label, _with_weights(run)) for label, run in runs]
     session = session or Session([text for _, run in runs for text in run.texts], progress)
-    columns = None
-    if axis == "text" and all(len(run.texts) == 1 for _, run in runs):
+    columns, typed = None, any(one is not None for one in (runs[0][1].query, key))
+    if axis == "text" and typed and all(len(run.texts) == 1 for _, run in runs):
         runs, columns = _found_in_either([label for label, _ in runs], [run for _, run in runs], key, session)
     leader = _reference_side(axis, runs, session)
     reports = {leader: inspect(runs[leader][1], session=session)}
