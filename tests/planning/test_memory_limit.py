@@ -50,9 +50,10 @@ def tight(monkeypatch):
 
 
 def test_it_ends_within_a_few_tiles_and_says_what_it_reached(hoard, tight, capsys):
-    text = " ".join("river" if i % 2 else "bank" for i in range(2000))
+    text = " ".join("river" if i % 2 else "bank" for i in range(4000))
     assert main(["run", text, "--config", "sliding-window", "--layer", "0", "--head", "all", "--pool", "4"]) == 1
-    assert 2 <= len(hoard) <= 5 < 2000 // 256
+    # five without a system that takes unread pages back, which makes a process smaller while it runs
+    assert 2 <= len(hoard) <= 9 < 4000 // 256
     said = capsys.readouterr().err.splitlines()[-1]
     assert "stopped at " in said
     assert "--max-memory is " in said
