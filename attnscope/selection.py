@@ -79,7 +79,7 @@ def extremes(numbers: Sequence[int]) -> tuple[int, int]:
 
 
 def parse_unit(layer: str, head: str) -> tuple[str, str]:
-    """Return layer and head, split from a label such as `L2H3` if `--layer` or `--head` is one.
+    """Split a label such as `L2H3`, given as `--layer` or `--head`, into layer and head; return others unchanged.
 
     Args:
         layer: `--layer`, as typed or the default.

@@ -148,14 +148,14 @@ def is_begun(stream: Any) -> bool:
 
 
 def begins(stream: Any, seconds: float) -> bool:
-    """Tell whether a stream has something to read, or has ended, within a time.
+    """Wait until a stream has something to read or has ended, and tell whether that happened in time.
 
     A pipe that nobody writes to cannot be told from one whose writer is slow, so a command that works without input
     waits only so long.
 
     Args:
         stream: A stream for which `is_piped` is true.
-        seconds: How long to wait.
+        seconds: Longest time to wait.
     """
     try:
         return bool(select.select([stream], [], [], seconds)[0])

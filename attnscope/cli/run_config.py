@@ -157,7 +157,7 @@ def _from_file(path: Path, context: str | None, *, quiet: bool) -> "tuple[TextIn
 
 
 def _is_meant(*, quiet: bool) -> bool:
-    """Tell whether what is piped is for this command: a script's may be for others, or a pipe that nobody writes to."""
+    """Tell whether to read a piped standard input: not if another command is reading it, or if nothing arrives."""
     if is_begun(sys.stdin):
         return False
     if begins(sys.stdin, PATIENCE):

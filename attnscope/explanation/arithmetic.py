@@ -82,13 +82,13 @@ def rotate(x: Numbers, cos: Numbers, sin: Numbers) -> Numbers:
 
 
 def parts(q: Numbers, k: Numbers, lengths: Numbers | None, before: tuple[Numbers, Numbers]) -> list[Part]:
-    """Return the products that sum to q·k, one per dimension or rotated pair of dimensions, largest magnitude first.
+    """Split q·k into its products, one for each dimension or rotated pair of dimensions, the largest first.
 
     Args:
         q: The query as attention takes it, (E,).
         k: The key likewise.
         lengths: Wavelength of each rotated pair, (R / 2,); None where nothing is rotated.
-        before: Both before the rotation.
+        before: Query and key before the rotation.
     """
     half = 0 if lengths is None else len(lengths)
     plain = before[0] * before[1]

@@ -18,11 +18,12 @@ from attnscope.views.presentation.spans import Span, Spans, note, ours, token_sp
 _LISTED = 10
 _ROWS = 16  # number of tokens whose hidden states are shown
 _HOW = {
-    "zero": ("set to 0", "the head's output is replaced by 0"),
-    "mean": ("set to mean", "the head's output is replaced by its mean"),
+    "zero": ("set to 0", "{} replaced by 0"),
+    "mean": ("set to mean", "{} replaced by {}"),
     "renormalised": ("renormalised", "score −inf: softmax redistributes the weight over the other keys"),
     "unnormalised": ("unnormalised", "weight 0: the other weights stay as they were"),
 }
+_OUTPUTS = {"head": ("the head's output is", "its mean"), "layer": ("the outputs of its heads are", "their means")}
 _KL = "KL divergence of the predictions in bits, KL(before ‖ after)"
 _HIDDEN = "length of the change of the final hidden state, relative to that of the state"
 _EDGE = "edge A → B: what query A reads from key B."
@@ -100,7 +101,7 @@ def _cuts(found: Ablation, settings: DisplaySettings) -> Facts:
         lines.append(("cut", (*said, *what)))
     for effect in found.effects:
         name, meaning = _HOW[effect.how]
-        lines.append((name, note(meaning)))
+        lines.append((name, note(meaning.format(*_OUTPUTS["head"]))))
     return Facts(lines)
 
 
@@ -163,9 +164,15 @@ def _effects(found: EffectSurvey, effects: Effects, settings: DisplaySettings) -
     meaning = _HIDDEN if effects.kl is None else _KL
     where = _where(found)
     name, how = _HOW[effects.how]
-    how = how.replace("the head's output is", "the outputs of its heads are") if found.unit == "layer" else how
+    how = how.format(*_OUTPUTS.get(found.unit, ()))  # of edges, nothing is replaced
     title = f"effect of cutting each {found.unit}"
-    yield Paragraph((Span(title, "title"), Span(f"  {name}  "), *note(f"{meaning}, {where}; {how}")))
+    yield Paragraph(
+        (
+            Span(title, "title"),
+            Span(f"  {name}  "),
+            *note(f"{meaning}, {where}; {how}"),
+        )
+    )
     if found.unit == "head":
         yield head_numbers(found.grid(effects.effect), settings)
     elif found.unit == "layer" and len(found.layers) > _LISTED:  # else the list below has all of them

@@ -69,7 +69,7 @@ def brief(ranking: Ranking) -> Ranking:
 
 
 def _norms(measures: Sequence[str], *, titled: bool) -> Spans:
-    """Say what the measures besides the weight are; `titled` if the title before it ends with α·‖v‖."""
+    """Explain α·‖v‖ and α·‖vW‖; `titled` if the title in front ends with the name α·‖v‖, which is then left out."""
     said = f"{':' if titled else '; α·‖v‖:'} weight × norm of the source's value"
     return ours(said + ("; α·‖vW‖: after the output projection" if "projected" in measures else ""), "dim")
 

@@ -186,7 +186,10 @@ def _panel_title(screen: Screen, panel: TablePanel) -> Text:
 def _title(screen: Screen, stage: StageMatrix, *, percent: bool = False) -> Text:
     title, arithmetic = screen.plain(stage.title), screen.plain(stage.arithmetic)
     if percent:
-        title, arithmetic = f"{title} in %", screen.plain(stage.arithmetic_of_picture).replace("to 1", "to 100 %")
+        title, arithmetic = (
+            f"{title} in %",
+            screen.plain(stage.arithmetic_of_picture).replace("sums to 1", "sums to 100 %"),
+        )
     return Text.assemble((f"{title:<7}", "bold"), "  ", (arithmetic, "dim"), overflow="fold")
 
 
