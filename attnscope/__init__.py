@@ -5,7 +5,7 @@ The Python functions behind the commands. They are loaded on first use.
 
 from typing import TYPE_CHECKING, Any
 
-from attnscope.version import __version__
+from attnscope.base.version import __version__
 
 if TYPE_CHECKING:
     from attnscope.api import (

@@ -19,17 +19,18 @@ import numpy as np
 import torch
 from measure import Table, choices, machine, seconds, take_turns
 
-from attnscope.ablation import AblationOptions, survey_effects
-from attnscope.config import RunConfig, TextInput
 from attnscope.engines.protocol import Engine
+from attnscope.findings.ablation import EffectSurvey
+from attnscope.findings.heads import HeadSurvey
+from attnscope.findings.tokens import Token
 from attnscope.model.batch import Batch, make_batch
 from attnscope.model.cuts import HeadCut, LayerCut, Variant
-from attnscope.pipeline import Session, prepare
-from attnscope.planning.run_plan import make_plan
-from attnscope.report import Token
-from attnscope.report.ablation import EffectSurvey
-from attnscope.report.heads import HeadSurvey
-from attnscope.survey import SurveyOptions, survey_heads
+from attnscope.request.run_config import RunConfig, TextInput
+from attnscope.run.plan import make_plan
+from attnscope.run.session import Session, prepare
+from attnscope.studies.ablate.plan import AblationOptions
+from attnscope.studies.ablate.run import survey_effects
+from attnscope.studies.heads.run import SurveyOptions, survey_heads
 
 TEXT = "When Mary and John went to the store, John gave a drink to"
 LIMIT = 40.0  # plain forward passes

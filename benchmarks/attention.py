@@ -28,14 +28,14 @@ import torch
 import torch.nn.functional as F
 from measure import Table, busy, cpu_quota, exponent, machine, own_peak, script, seconds, take_turns
 
-from attnscope.masks.terms import Bidirectional, Causal, SlidingWindow
+from attnscope.base.system.threads import count_threads
+from attnscope.findings.row_statistics import KEY_TOKENS, STATISTICS
 from attnscope.model.attention import attend
 from attnscope.model.inputs import AttentionInputs, AttentionSpec
 from attnscope.model.masks import intersect
 from attnscope.model.recorders import KeyTokens, RowRecorder, TopRecorder
 from attnscope.model.workspace import Workspace
-from attnscope.report.row_statistics import KEY_TOKENS, STATISTICS
-from attnscope.system.threads import count_threads
+from attnscope.request.masks.terms import Bidirectional, Causal, SlidingWindow
 
 HEADS, WIDTH, TOP = 12, 64, 5
 SIZES = (1024, 2048, 4096, 8192, 16384)

@@ -32,9 +32,9 @@ from safetensors.torch import load_file, save_file
 from attnscope.batch.dump import DumpConfig, write_dump
 from attnscope.batch.header import Settings
 from attnscope.batch.sinks import SafetensorsSink
-from attnscope.config import RunConfig
 from attnscope.model.recorders import PackedMatrices
-from attnscope.pipeline import Session
+from attnscope.request.run_config import RunConfig
+from attnscope.run.session import Session
 
 HERE = Path(__file__).parent
 PART = 500  # texts of a turn of `speed`

@@ -25,11 +25,11 @@ from measure import ROOT, Table, attnscope, machine, seconds, take_turns
 from models import write_gpt2, write_text
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from attnscope.masks.terms import Causal
+from attnscope.findings.row_statistics import KEY_TOKENS
 from attnscope.model.attention import attend
 from attnscope.model.inputs import AttentionInputs, AttentionSpec
 from attnscope.model.recorders import KeyTokens, RowRecorder, TopRecorder
-from attnscope.report.row_statistics import KEY_TOKENS
+from attnscope.request.masks.terms import Causal
 
 HEADS, GROUPS, WIDTH, TOP, AIM = 32, 8, 128, 5, 1.5
 PARTS = ("tests", "attention", "commands")

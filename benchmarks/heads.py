@@ -27,12 +27,12 @@ from models import words, write_gpt2
 from plain_heads import Eager, Sdpa, Sequences, copying, measure
 
 from attnscope.checkpoints.source import tokenize
-from attnscope.config import RunConfig, TextInput
-from attnscope.pipeline import Session
-from attnscope.report.heads import HeadSurvey
-from attnscope.survey import SurveyOptions, survey_heads
-from attnscope.survey.probes import draw_probes, special_frame
-from attnscope.survey.texts import TEXTS
+from attnscope.findings.heads import HeadSurvey
+from attnscope.request.run_config import RunConfig, TextInput
+from attnscope.run.session import Session
+from attnscope.studies.heads.probes import draw_probes, special_frame
+from attnscope.studies.heads.run import SurveyOptions, survey_heads
+from attnscope.studies.heads.texts import TEXTS
 
 DRAWS = 8
 

@@ -24,14 +24,14 @@ from tokenizers import Tokenizer
 from tokenizers.models import Unigram, WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
 
+from attnscope.base.errors import AttnscopeError
 from attnscope.checkpoints.stack_file import read_stack
 from attnscope.cli import main as attnscope
-from attnscope.config import RunConfig
 from attnscope.engines.opening import open_source
-from attnscope.errors import AttnscopeError
 from attnscope.model.stack import Stack
-from attnscope.planning.memory import format_bytes
-from attnscope.planning.run_plan import make_plan, required_memory
+from attnscope.request.memory import format_bytes
+from attnscope.request.run_config import RunConfig
+from attnscope.run.plan import make_plan, required_memory
 from benchmarks.draws import Draw, draw
 from benchmarks.measure import choices
 
@@ -141,7 +141,7 @@ def estimated(arguments: Sequence[str], most: int = 1 << 60) -> int:
         asked.append(run)
         raise AttnscopeError("its command line is all that is wanted")
 
-    with patch("attnscope.pipeline.inspect", note), redirect_stderr(StringIO()):
+    with patch("attnscope.run.session.inspect", note), redirect_stderr(StringIO()):
         attnscope([*arguments, "--max-memory", str(most)])
     (run,) = asked
     source = open_source(run, run.texts)

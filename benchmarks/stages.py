@@ -26,17 +26,12 @@ def ours(model: str, text: Path, output: Path) -> list[float]:
     from attnscope.batch.items import Item
     from attnscope.batch.records import encode
     from attnscope.batch.worker import ModelWorker, PreparedText, run_config
-    from attnscope.config import RunConfig, TextInput
     from attnscope.engines.torch_setup import import_torch
-    from attnscope.pipeline import Session
+    from attnscope.request.run_config import RunConfig, TextInput
+    from attnscope.run.session import Session
 
     import_torch()
     import tokenizers  # noqa: F401
-
-    import attnscope.analysis
-    import attnscope.engines.native
-    import attnscope.model.checkpoint
-    import attnscope.model.trace  # noqa: F401
 
     at = [time.perf_counter()]
     settings = Settings(top=TOP)

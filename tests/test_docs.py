@@ -21,7 +21,7 @@ from safetensors.torch import load_file, save_file
 
 from attnscope.cli import main
 from attnscope.cli.app import build_app
-from attnscope.report.row_statistics import STATISTICS
+from attnscope.findings.row_statistics import STATISTICS
 from tests.helpers import architectures, fork_server, gguf_files
 from tests.helpers.hub_server import serve
 

@@ -49,7 +49,7 @@ AT_ONCE = {
     "cli": "version cli errors masks selection arguments system views",
     "__init__": "version",
 }  # what it may import before it knows what is wanted
-LIGHT = ("attnscope.batch.formats", "attnscope.planning.record_parts")  # declarations that options are made of, too
+LIGHT = ("attnscope.batch.formats", "attnscope.findings.record_parts")  # declarations that options are made of, too
 OTHERS = {
     "torch": "ablation analysis checks engines flow importing model pipeline survey",
     "transformers": "engines/transformers",
@@ -151,20 +151,20 @@ def views_seen_by(folder):
 def test_presentation_knows_no_lowering():
     """So that a new view is another lowering of the same parts."""
     for path, name in views_seen_by("presentation"):
-        assert not name.startswith("attnscope.views.") or name.startswith("attnscope.views.presentation"), path
+        assert not name.startswith("attnscope.views.") or name.startswith("attnscope.studies.screens"), path
         assert name.partition(".")[0] not in ("rich", "torch", "textual", "html"), path
 
 
 @pytest.mark.parametrize("view", ["terminal", "figure"])
 def test_a_view_draws_parts_and_reads_no_findings(view):
-    own = (f"attnscope.views.{view}", "attnscope.views.plain", "attnscope.views.presentation", "attnscope.system")
-    own = (*own, "attnscope.errors")
+    own = (f"attnscope.views.{view}", "attnscope.views.plain", "attnscope.studies.screens", "attnscope.base.system")
+    own = (*own, "attnscope.base.errors")
     for path, name in views_seen_by(view):
         if name.startswith("attnscope."):
-            assert name.startswith((*own, "attnscope.report.arrays")), f"{name} in {path}"
+            assert name.startswith((*own, "attnscope.findings.arrays")), f"{name} in {path}"
     data = ("axes", "numbers", "parts", "scales", "spans")
     for path, name in views_seen_by(view):
-        if path.name not in ("__init__.py", "recorded.py") and name.startswith("attnscope.views.presentation"):
+        if path.name not in ("__init__.py", "recorded.py") and name.startswith("attnscope.studies.screens"):
             assert name.endswith(data), f"{name} in {path}"
 
 

@@ -33,8 +33,8 @@ from attnscope.api.results import (
     TextResult,
 )
 from attnscope.api.words import python_words
-from attnscope.arguments import CHECKED_TEXT
-from attnscope.errors import AttnscopeError
+from attnscope.base.errors import AttnscopeError
+from attnscope.request.arguments import CHECKED_TEXT
 
 __all__ = [
     "AblationResult",

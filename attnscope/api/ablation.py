@@ -4,18 +4,19 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from attnscope.ablation import AblationOptions, ablate, survey_effects
 from attnscope.api.options import cuts, positions
 from attnscope.api.results import Float1, Float2, Result, import_pandas
-from attnscope.arguments import Each, Replacement, one_of, text
-from attnscope.config import RunConfig
-from attnscope.errors import UsageError
-from attnscope.report.ablation import Ablation, CutEffect, EffectSurvey
+from attnscope.base.errors import UsageError
+from attnscope.findings.ablation import Ablation, CutEffect, EffectSurvey
+from attnscope.request.arguments import Each, Replacement, one_of, text
+from attnscope.request.run_config import RunConfig
+from attnscope.studies.ablate.plan import AblationOptions
+from attnscope.studies.ablate.run import ablate, survey_effects
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from attnscope.pipeline import Session
+    from attnscope.run.session import Session
 
 
 class AblationResult(Result[Ablation]):
@@ -117,7 +118,7 @@ class EffectsResult(Result[EffectSurvey]):
         Raises:
             AttnscopeError: pandas is not installed.
         """
-        from attnscope.views.head_tables import columns
+        from attnscope.findings.head_tables import columns
 
         return import_pandas().DataFrame(columns(self.data))
 

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Any
 from attnscope.api.options import indices, mask_name, positions, run_values, texts_of
 from attnscope.api.results import CompareResult, InspectResult
 from attnscope.api.running import new_session, opened, placed, running
-from attnscope.arguments import tolerance
-from attnscope.config import RunConfig, TextInput
-from attnscope.errors import UsageError
-from attnscope.report import Report
-from attnscope.selection import written
+from attnscope.base.errors import UsageError
+from attnscope.findings.run import Report
+from attnscope.request.arguments import tolerance
+from attnscope.request.run_config import RunConfig, TextInput
+from attnscope.request.selection import written
 
 if TYPE_CHECKING:
-    from attnscope.comparison.tolerance import Tolerance
     from attnscope.engines.transformers.opening import LiveModel
-    from attnscope.pipeline import Session
+    from attnscope.run.session import Session
+    from attnscope.studies.compare.tolerance import Tolerance
 
 _OF_REPORTS = ("layer", "head", "query", "key", "stages", "tolerance", "relative")
 _AXES = (
@@ -114,7 +114,7 @@ def compare_sides(
         options: The arguments of the call.
         session: Has the models open already, or opens them.
     """
-    from attnscope.comparison.runs import compare_runs, side_of
+    from attnscope.studies.compare.runs import compare_runs, side_of
 
     runs = []
     for values, side in sides:
@@ -133,8 +133,8 @@ def compare_reports(reports: Sequence[Any], options: Mapping[str, Any]) -> Compa
         reports: What `inspect` gave, or paths of saved ones.
         options: What to compare of them.
     """
-    from attnscope.comparison.runs import Wanted, read_report
-    from attnscope.comparison.runs import compare_reports as compare
+    from attnscope.studies.compare.runs import Wanted, read_report
+    from attnscope.studies.compare.runs import compare_reports as compare
 
     for name in options:
         if name not in _OF_REPORTS:
@@ -164,7 +164,7 @@ def _verdict(options: Mapping[str, Any]) -> "Tolerance | None":
     given = [options.get(name) for name in ("tolerance", "relative")]
     if given == [None, None]:
         return None
-    from attnscope.comparison.tolerance import Tolerance
+    from attnscope.studies.compare.tolerance import Tolerance
 
     names = ("tolerance", "relative")
     return Tolerance(*(0.0 if one is None else tolerance(name)(one) for name, one in zip(names, given, strict=True)))

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from attnscope.api.options import file_path
 from attnscope.api.words import python_words
-from attnscope.files.atomic import check_name
+from attnscope.base.files.atomic import check_name
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -8,17 +8,17 @@ import numpy as np
 
 from attnscope.api.options import one_or_several
 from attnscope.api.results import Float2, Result, import_pandas
-from attnscope.arguments import DRAWS, number, roles
-from attnscope.arguments import measure as read_measure
-from attnscope.config import RunConfig
-from attnscope.errors import UsageError, did_you_mean
-from attnscope.report import Matrix
-from attnscope.report.heads import HeadSurvey, MeasuredHeads, Probes
+from attnscope.base.errors import UsageError, did_you_mean
+from attnscope.findings.arrays import Matrix
+from attnscope.findings.heads import HeadSurvey, MeasuredHeads, Probes
+from attnscope.request.arguments import DRAWS, number, roles
+from attnscope.request.arguments import measure as read_measure
+from attnscope.request.run_config import RunConfig
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from attnscope.pipeline import Session
+    from attnscope.run.session import Session
 
 Float3 = np.ndarray[tuple[int, int, int], np.dtype[np.float32]]
 Names = np.ndarray[tuple[int, int], np.dtype[np.object_]]
@@ -137,14 +137,14 @@ class MeasuredResult(Result[MeasuredHeads]):
 
 
 def _table(data: HeadSurvey | MeasuredHeads) -> "pd.DataFrame":
-    from attnscope.views.head_tables import columns
+    from attnscope.findings.head_tables import columns
 
     return import_pandas().DataFrame(columns(data))
 
 
 def ask_one_number(run: RunConfig, options: Mapping[str, Any], session: "Session") -> MeasuredResult:
     """Measure one number for every head; see measure_roles."""
-    from attnscope.survey import ask_heads
+    from attnscope.studies.heads.question import ask_heads
 
     named = options.get("measure")
     return MeasuredResult(ask_heads(run, "weight" if named is None else read_measure(named), session=session))
@@ -158,7 +158,7 @@ def measure_roles(run: RunConfig, options: Mapping[str, Any], session: "Session"
         options: See ModelHeadsArguments.
         session: Session in which the model is already open.
     """
-    from attnscope.survey import SurveyOptions, survey_heads
+    from attnscope.studies.heads.run import SurveyOptions, survey_heads
 
     wanted: Any = options.get("role")
     names = None if wanted is None else roles(",".join(map(str, one_or_several(wanted))))

@@ -9,11 +9,13 @@ import msgspec
 from attnscope.api.options import file_path
 from attnscope.api.results import CompareResult, ExplainResult, InspectResult
 from attnscope.api.words import python_words
-from attnscope.comparison.runs import read_report
-from attnscope.errors import AttnscopeError, UsageError
-from attnscope.files.reading import read_file
-from attnscope.report import EXPLAIN_SCHEMA, SCHEMA, comparison_from_json, explanation_from_json
-from attnscope.report.compare import COMPARE_SCHEMA
+from attnscope.base.errors import AttnscopeError, UsageError
+from attnscope.base.files.reading import read_file
+from attnscope.findings.codec import comparison_from_json, explanation_from_json
+from attnscope.findings.compare import COMPARE_SCHEMA
+from attnscope.findings.explain import EXPLAIN_SCHEMA
+from attnscope.findings.run import SCHEMA
+from attnscope.studies.compare.runs import read_report
 
 _CAP = 4 << 30
 _SCHEMAS = {SCHEMA: "InspectResult", COMPARE_SCHEMA: "CompareResult", EXPLAIN_SCHEMA: "ExplainResult"}

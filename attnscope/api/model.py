@@ -25,12 +25,12 @@ from attnscope.api.options import (
 from attnscope.api.results import CheckResult, CompareResult, ExplainResult, InspectResult
 from attnscope.api.running import new_session, opened, placed, running
 from attnscope.api.words import python_words
-from attnscope.arguments import CHECKED_TEXT, asks_one_number, number, tolerance
-from attnscope.config import RunConfig, TextInput
-from attnscope.errors import UsageError
+from attnscope.base.errors import UsageError
+from attnscope.request.arguments import CHECKED_TEXT, asks_one_number, number, tolerance
+from attnscope.request.run_config import RunConfig, TextInput
 
 if TYPE_CHECKING:
-    from attnscope.pipeline import Session
+    from attnscope.run.session import Session
 
 
 class OpenModel:
@@ -71,7 +71,7 @@ class OpenModel:
 
     def inspect(self, text: str | Sequence[str], **options: Unpack[ModelInspectArguments]) -> InspectResult:
         """See attnscope.inspect."""
-        from attnscope.flow import reporter
+        from attnscope.studies.rollout.run import reporter
 
         check_names("inspect", options, ModelInspectArguments)
         with self._call(options, text) as (session, texts):
@@ -83,7 +83,7 @@ class OpenModel:
 
     def explain(self, text: str, **options: Unpack[ModelExplainArguments]) -> ExplainResult:
         """See attnscope.explain."""
-        from attnscope.explanation import explain
+        from attnscope.studies.explain.run import explain
 
         check_names("explain", options, ModelExplainArguments)
         kept = options.get("top")
@@ -96,7 +96,7 @@ class OpenModel:
         self, text: str | Sequence[str] | None = None, **options: Unpack[ModelHeadsArguments]
     ) -> SurveyResult | MeasuredResult:
         """See attnscope.heads."""
-        from attnscope.survey.texts import TEXTS
+        from attnscope.studies.heads.texts import TEXTS
 
         check_names("heads", options, ModelHeadsArguments)
         with python_words():
@@ -122,7 +122,7 @@ class OpenModel:
         allowed = options.get("tolerance")
         limit = None if allowed is None else tolerance("tolerance")(allowed)
         with self._call(options, text) as (session, texts):
-            from attnscope.checks import check
+            from attnscope.studies.check.run import check
 
             return CheckResult(check(self._run(texts, options), limit, session=session))
 

@@ -9,7 +9,8 @@ from typing import Any, Literal, Protocol, TypedDict
 
 import numpy as np
 
-from attnscope.arguments import (
+from attnscope.base.errors import UsageError, did_you_mean
+from attnscope.request.arguments import (
     GENERATED,
     LARGEST_POOL,
     STAGES,
@@ -29,10 +30,9 @@ from attnscope.arguments import (
     size,
     some_of,
 )
-from attnscope.config import Positions, TextInput
-from attnscope.errors import UsageError, did_you_mean
-from attnscope.masks.expression import parse_mask
-from attnscope.selection import parse_cut
+from attnscope.request.masks.expression import parse_mask
+from attnscope.request.run_config import Positions, TextInput
+from attnscope.request.selection import parse_cut
 
 IndexWord = Literal["auto", "all", "mean"]
 Indices = int | slice | range | Sequence[int] | IndexWord

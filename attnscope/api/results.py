@@ -12,35 +12,28 @@ import numpy as np
 
 from attnscope.api.options import file_path, positions
 from attnscope.api.words import python_words
-from attnscope.arguments import number, one_of
-from attnscope.config import Positions
-from attnscope.errors import PANDAS, UsageError, listed
-from attnscope.report import (
-    Attribution,
-    Explanation,
-    HeadReport,
-    MaskUse,
-    Prediction,
-    Provenance,
-    Report,
-    Rows,
-    TextReport,
-    Token,
-)
-from attnscope.report.ablation import Ablation, EffectSurvey
-from attnscope.report.check import Check, CheckReport, Differences
-from attnscope.report.compare import Change, Comparison, Verdict
-from attnscope.report.heads import HeadSurvey, MeasuredHeads
-from attnscope.report.narrowing import require_heads
-from attnscope.report.tokens import spell_piece
-from attnscope.selection import PRINTED, parse_positions, written
+from attnscope.base.errors import PANDAS, UsageError, listed
+from attnscope.findings.ablation import Ablation, EffectSurvey
+from attnscope.findings.attribution import Attribution
+from attnscope.findings.check import Check, CheckReport, Differences
+from attnscope.findings.compare import Change, Comparison, Verdict
+from attnscope.findings.explain import Explanation
+from attnscope.findings.heads import HeadSurvey, MeasuredHeads
+from attnscope.findings.narrowing import require_heads
+from attnscope.findings.predictions import Prediction
+from attnscope.findings.row_statistics import Rows
+from attnscope.findings.run import HeadReport, MaskUse, Provenance, Report, TextReport
+from attnscope.findings.tokens import Token, spell_piece
+from attnscope.request.arguments import number, one_of
+from attnscope.request.run_config import Positions
+from attnscope.request.selection import PRINTED, parse_positions, written
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from attnscope.batch.header import Settings
     from attnscope.batch.records import Record
-    from attnscope.views.formats import Look
+    from attnscope.studies.formats import Look
 
 Float1 = np.ndarray[tuple[int], np.dtype[np.float32]]
 Float2 = np.ndarray[tuple[int, int], np.dtype[np.float32]]
@@ -91,7 +84,7 @@ class Result(Generic[Data]):
 
     def to_json(self) -> bytes:
         """Return the findings as JSON on one line, as `--format json` gives them."""
-        from attnscope.report import to_json
+        from attnscope.findings.codec import to_json
 
         return to_json(self.data)
 
@@ -118,8 +111,8 @@ class Result(Generic[Data]):
         Raises:
             AttnscopeError: The file exists or cannot be written, or its extension is unknown.
         """
-        from attnscope.files.atomic import check_target, write_atomic
-        from attnscope.views.formats import Look, export
+        from attnscope.base.files.atomic import check_target, write_atomic
+        from attnscope.studies.formats import Look, export
 
         with python_words():
             target = file_path(path)
@@ -157,7 +150,7 @@ def _as_text(data: Findings, width: int | None, precision: int) -> str:
 
     columns = width or max(40, shutil.get_terminal_size((80, 24)).columns)
     if isinstance(data, CheckReport):
-        from attnscope.views.check import as_text as check_as_text
+        from attnscope.studies.check.screen import as_text as check_as_text
         from attnscope.views.plain import Page
 
         return check_as_text(data, Page(columns))
@@ -183,7 +176,7 @@ def _abridged(data: Any) -> Any:
     """
     if not isinstance(data, Report):
         return data
-    from attnscope.report.narrowing import narrow
+    from attnscope.findings.narrowing import narrow
 
     texts = []
     for text in data.texts:

@@ -9,19 +9,19 @@ import msgspec
 
 from attnscope.api.options import Model, OpenArguments, indices, model_path, run_values, tokenizer_path
 from attnscope.api.words import python_words
-from attnscope.config import RunConfig, TextInput
-from attnscope.errors import UsageError
+from attnscope.base.errors import UsageError
+from attnscope.request.run_config import RunConfig, TextInput
 
 if TYPE_CHECKING:
     from attnscope.engines.transformers.opening import LiveModel
-    from attnscope.pipeline import Session
+    from attnscope.run.session import Session
 
 _RUNNING = RLock()  # runs go one after the other: they share torch's number of threads, and so their last bits
 
 
 def new_session(live: "Mapping[str, LiveModel]", texts: Sequence[TextInput] = ()) -> "Session":
     """Return a session for a process that is not the command line's."""
-    from attnscope.pipeline import Session
+    from attnscope.run.session import Session
 
     return Session(texts, live=live, own_process=False)
 

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from attnscope.errors import AttnscopeError
+from attnscope.base.errors import AttnscopeError
 
 # An option with what follows it, where that is a value: a number, a slice, a word, or what stands for one.
 _OPTION = re.compile(

@@ -8,6 +8,10 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
+from attnscope.base.errors import AttnscopeError, UsageError
+from attnscope.base.files.atomic import check_name, check_target
+from attnscope.base.system.file_system import FileSystem, sync_file
+from attnscope.base.system.shutdown import at_signal
 from attnscope.batch import copying, tables
 from attnscope.batch.dump import DumpConfig, DumpProgress, check_output, write_dump
 from attnscope.batch.dump_reader import Dump
@@ -15,11 +19,7 @@ from attnscope.batch.file_errors import naming_errors
 from attnscope.batch.formats import DUMPS, TABLES, DumpFormat, ending_of, format_of
 from attnscope.batch.reports import read_report, records_of, settings_of
 from attnscope.batch.runner import Summary
-from attnscope.errors import AttnscopeError, UsageError
-from attnscope.files.atomic import check_name, check_target
-from attnscope.report import Report
-from attnscope.system.file_system import FileSystem, sync_file
-from attnscope.system.shutdown import at_signal
+from attnscope.findings.run import Report
 
 
 def _format(path: Path, option: str) -> DumpFormat:

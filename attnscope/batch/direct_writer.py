@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from attnscope.system.checksum import crc32
-from attnscope.system.file_system import FileSystem
-from attnscope.system.memory import map_memory
+from attnscope.base.system.checksum import crc32
+from attnscope.base.system.file_system import FileSystem
+from attnscope.base.system.memory import map_memory
 
 BLOCK = 4096  # bytes: direct writes start at and span multiples of the disk's blocks, of 512 or 4096 bytes
 BUFFER_BYTES = (

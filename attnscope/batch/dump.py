@@ -9,7 +9,10 @@ from pathlib import Path
 
 import msgspec
 
-from attnscope.ablation import bytes_per_token, logit_bytes
+from attnscope.base.errors import AttnscopeError
+from attnscope.base.files.atomic import check_not_read
+from attnscope.base.system.file_system import FileSystem
+from attnscope.base.system.threads import count_threads
 from attnscope.batch.changes import find_change
 from attnscope.batch.dump_reader import decoded
 from attnscope.batch.header import SCHEMA, Grouping, Header, InputFacts, Settings
@@ -20,16 +23,13 @@ from attnscope.batch.runner import Runner, Summary
 from attnscope.batch.sinks import INDEX, open_dump
 from attnscope.batch.worker import NUMBER_BYTES, ModelWorker, count_units, run_config
 from attnscope.checkpoints.source import ModelSource
-from attnscope.config import RunConfig
 from attnscope.engines.torch_setup import limit_threads
-from attnscope.errors import AttnscopeError
-from attnscope.files.atomic import check_not_read
-from attnscope.pipeline import Session, describe_mask_use, provenance
-from attnscope.planning.estimate import MemoryDemand, estimate_memory
-from attnscope.planning.memory import MemoryLimit, format_bytes, layer_parameters
-from attnscope.planning.run_plan import spare_memory
-from attnscope.system.file_system import FileSystem
-from attnscope.system.threads import count_threads
+from attnscope.request.estimate import MemoryDemand, estimate_memory
+from attnscope.request.memory import MemoryLimit, format_bytes, layer_parameters
+from attnscope.request.run_config import RunConfig
+from attnscope.run.plan import spare_memory
+from attnscope.run.session import Session, describe_mask_use, provenance
+from attnscope.studies.ablate.plan import bytes_per_token, logit_bytes
 
 _TOKENS, _VALUES, _WINDOW = 1024, 1 << 22, 1 << 24  # larger windows: little faster, and two are held at once
 

@@ -9,6 +9,8 @@ from typing import Annotated, Any, Literal
 import msgspec
 import numpy as np
 
+from attnscope.base.errors import AttnscopeError
+from attnscope.base.system.checksum import crc32
 from attnscope.batch.formats import format_of
 from attnscope.batch.frames import TruncatedFrame, open_lines
 from attnscope.batch.header import END, MAGIC, SCHEMA, Header
@@ -16,9 +18,7 @@ from attnscope.batch.journal import unseal
 from attnscope.batch.records import End, Record, gather_parts
 from attnscope.batch.shapes import check_record
 from attnscope.batch.sinks import INDEX
-from attnscope.errors import AttnscopeError
-from attnscope.report import decode_json
-from attnscope.system.checksum import crc32
+from attnscope.findings.codec import decode_json
 
 _DTYPES = {"F32": np.float32, "I32": np.int32}
 _UNFINISHED = "is not finished"

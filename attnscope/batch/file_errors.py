@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from attnscope.errors import AttnscopeError
+from attnscope.base.errors import AttnscopeError
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from attnscope.errors import PARQUET, Extra
+from attnscope.base.errors import PARQUET, Extra
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,8 @@ from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from attnscope.base.errors import AttnscopeError
 from attnscope.batch.formats import format_of
-from attnscope.errors import AttnscopeError
 
 _STEP = 1024  # compressed bytes read at a time: four bytes may decompress to 128 KiB, so at most 32 MiB result
 _BUFFER_BYTES = 1 << 16

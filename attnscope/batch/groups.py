@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from attnscope.batch.header import MEASURES, Grouping, Settings
-from attnscope.planning.record_parts import numbers_of_head
+from attnscope.findings.record_parts import numbers_of_head
 
 MIN_PADDED_TOKENS = 16  # smallest number of tokens of a text that may be padded
 

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from attnscope.planning.record_parts import RECORD_PARTS
-from attnscope.report import MaskUse, Provenance
-from attnscope.report.row_statistics import STATISTICS
+from attnscope.findings.record_parts import RECORD_PARTS
+from attnscope.findings.row_statistics import STATISTICS
+from attnscope.findings.run import MaskUse, Provenance
 
 SCHEMA = "attnscope.dump/1"
 MAGIC = b'{"schema":"attnscope.dump/'  # first bytes of a header line

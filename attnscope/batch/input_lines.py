@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import IO, BinaryIO
 
+from attnscope.base.errors import AttnscopeError
 from attnscope.batch.frames import open_zstandard
-from attnscope.errors import AttnscopeError
-from attnscope.files.text_files import MAX_LINE
+from attnscope.request.text_files import MAX_LINE
 
 COMPRESSED = (".gz", ".zst")
 

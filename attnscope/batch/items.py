@@ -9,11 +9,11 @@ from typing import IO, Any
 
 import msgspec
 
+from attnscope.base.errors import PARQUET, AttnscopeError, UsageError, did_you_mean
 from attnscope.batch.input_lines import decode_line, read_lines
-from attnscope.config import TextInput
-from attnscope.errors import PARQUET, AttnscopeError, UsageError, did_you_mean
-from attnscope.files.text_files import MAX_LINE
-from attnscope.report import decode_json
+from attnscope.findings.codec import decode_json
+from attnscope.request.run_config import TextInput
+from attnscope.request.text_files import MAX_LINE
 
 _DEEPEST = 100  # levels of a JSON line
 _BRACKETS = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{}]')  # strings (which may contain brackets), and brackets

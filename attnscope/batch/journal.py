@@ -23,16 +23,16 @@ from typing import Annotated, Any, BinaryIO, Literal
 
 import msgspec
 
+from attnscope.base.errors import AttnscopeError
+from attnscope.base.files.atomic import check_target
+from attnscope.base.system.checksum import crc32
+from attnscope.base.system.file_system import FileSystem, copy_permissions
+from attnscope.base.system.shutdown import unbroken
 from attnscope.batch.file_errors import naming_errors
 from attnscope.batch.frames import not_a_dump, open_lines, packing_of, whole_frames
 from attnscope.batch.header import END, MAGIC
 from attnscope.batch.records import End, encode
-from attnscope.errors import AttnscopeError
-from attnscope.files.atomic import check_target
-from attnscope.report import decode_json
-from attnscope.system.checksum import crc32
-from attnscope.system.file_system import FileSystem, copy_permissions
-from attnscope.system.shutdown import unbroken
+from attnscope.findings.codec import decode_json
 
 _CHECK = b',"check":"'
 _TAIL = len(_CHECK) + 8 + len(b'"}\n')

@@ -19,12 +19,12 @@ from typing import IO, Any, BinaryIO
 
 import numpy as np
 
+from attnscope.base.errors import AttnscopeError, UsageError
+from attnscope.base.system.escape import as_unicode
+from attnscope.base.system.file_system import open_at_once, wait_for_data
 from attnscope.batch.header import InputFacts, Settings
 from attnscope.batch.input_lines import COMPRESSED, open_decompressed
 from attnscope.batch.items import FORMATS, Item, from_jsonl, from_parquet, from_table, from_txt
-from attnscope.errors import AttnscopeError, UsageError
-from attnscope.system.escape import as_unicode
-from attnscope.system.file_system import open_at_once, wait_for_data
 
 
 class InputReader:

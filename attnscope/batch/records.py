@@ -14,10 +14,11 @@ import msgspec
 import numpy as np
 
 from attnscope.batch.header import Header
-from attnscope.planning.record_parts import RECORD_PARTS
-from attnscope.report import Token, clean_descriptions, encode_array
-from attnscope.report.arrays import Float1, Float2
-from attnscope.report.row_statistics import RowArrays
+from attnscope.findings.arrays import Float1, Float2
+from attnscope.findings.codec import clean_descriptions, encode_array
+from attnscope.findings.record_parts import RECORD_PARTS
+from attnscope.findings.row_statistics import RowArrays
+from attnscope.findings.tokens import Token
 
 
 def _nested(depth: int, kind: Any) -> dict[str, Any]:

@@ -7,12 +7,13 @@ from typing import Any, Literal
 import msgspec
 import numpy as np
 
+from attnscope.base.errors import AttnscopeError
 from attnscope.batch.header import KeptPart, Settings
 from attnscope.batch.records import Record, TopArrays
-from attnscope.errors import AttnscopeError
-from attnscope.report import Report, TextReport, decode_json, from_json
-from attnscope.report.narrowing import require_heads
-from attnscope.report.row_statistics import STATISTICS, RowArrays
+from attnscope.findings.codec import decode_json, from_json
+from attnscope.findings.narrowing import require_heads
+from attnscope.findings.row_statistics import STATISTICS, RowArrays
+from attnscope.findings.run import Report, TextReport
 
 
 class _SchemaField(msgspec.Struct):

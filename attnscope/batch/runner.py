@@ -13,14 +13,14 @@ from itertools import takewhile
 from threading import Lock
 from typing import Any, Generic, Literal, Protocol, TypeVar
 
+from attnscope.base.errors import AttnscopeError, MemoryExceeded, ModelError
+from attnscope.base.system.shutdown import finish_at_signal
 from attnscope.batch.background import BackgroundWriter, RecordSink
 from attnscope.batch.groups import TextSize, group_texts
 from attnscope.batch.header import Grouping
 from attnscope.batch.items import Item
 from attnscope.batch.journal import JournalState, too_large
 from attnscope.batch.records import Record
-from attnscope.errors import AttnscopeError, MemoryExceeded, ModelError
-from attnscope.system.shutdown import finish_at_signal
 
 MAX_WINDOW_RECORDS = 2048  # records in a window, however little is kept of each
 

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import numpy as np
 
+from attnscope.base.errors import AttnscopeError
 from attnscope.batch.header import MEASURES, Settings
 from attnscope.batch.records import Record, TopArrays
 from attnscope.batch.sinks import arrays_of
-from attnscope.errors import AttnscopeError
-from attnscope.planning.record_parts import PARTS, Axis
-from attnscope.report import STAGES
-from attnscope.report.row_statistics import ROW_STATISTICS
+from attnscope.findings.record_parts import PARTS, Axis
+from attnscope.findings.row_statistics import ROW_STATISTICS
+from attnscope.findings.run import STAGES
 
 _LARGEST = 1 << 62
 _HINT = "another program wrote or changed it: restore it from a backup"

@@ -12,14 +12,14 @@ import msgspec
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
+from attnscope.base.errors import AttnscopeError
+from attnscope.base.system.checksum import crc32
+from attnscope.base.system.file_system import FileSystem
 from attnscope.batch.direct_writer import BLOCK, BUFFER_BYTES, Bytes, DirectWriter
 from attnscope.batch.file_errors import naming_errors
 from attnscope.batch.journal import Journal, JournalState, Stream, scan
 from attnscope.batch.records import STRUCTURES, Record, encode
-from attnscope.errors import AttnscopeError
-from attnscope.planning.record_parts import PARTS
-from attnscope.system.checksum import crc32
-from attnscope.system.file_system import FileSystem
+from attnscope.findings.record_parts import PARTS
 
 INDEX = "index.jsonl"
 STANDARD_OUTPUT = "-"

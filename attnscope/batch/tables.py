@@ -15,14 +15,14 @@ from typing import Any
 
 import numpy as np
 
+from attnscope.base.errors import PARQUET, AttnscopeError
+from attnscope.base.system.csv_lines import CsvLines
 from attnscope.batch.file_errors import naming_errors
 from attnscope.batch.header import MEASURES, Settings
 from attnscope.batch.records import Record
-from attnscope.errors import PARQUET, AttnscopeError
-from attnscope.planning.record_parts import PARTS, TABLES, Axis, RecordPart
-from attnscope.report import Token
-from attnscope.report.row_statistics import STATISTICS
-from attnscope.system.csv_lines import CsvLines
+from attnscope.findings.record_parts import PARTS, TABLES, Axis, RecordPart
+from attnscope.findings.row_statistics import STATISTICS
+from attnscope.findings.tokens import Token
 
 Table = dict[str, Any]  # column name to a list or array, all of one length
 INTEGERS = ("index", "layer", "head", "query", "rank", "key", "dimension")

@@ -7,24 +7,26 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from attnscope.ablation import bytes_per_token, head_effects
+from attnscope.base.errors import UsageError
 from attnscope.batch.groups import TextSize, count_values
 from attnscope.batch.header import MEASURES, Settings
 from attnscope.batch.items import Item
 from attnscope.batch.records import Record, gather_parts
 from attnscope.batch.runner import record_of
 from attnscope.checkpoints.source import ModelSource
-from attnscope.config import RunConfig
-from attnscope.errors import UsageError
-from attnscope.pipeline import Session, attend, new_window, prepare
-from attnscope.planning.memory import MemoryLimit, layer_parameters
-from attnscope.planning.record_parts import PARTS, Axis
-from attnscope.planning.record_spec import RecordSpec, make_record_spec
-from attnscope.planning.run_plan import RunPlan, plan_for_texts
-from attnscope.planning.text_plan import TextPlan, plan_text
-from attnscope.report.row_statistics import STATISTICS
-from attnscope.report.tokens import describe_unknown
-from attnscope.selection import parse_indices
+from attnscope.findings.record_parts import PARTS, Axis
+from attnscope.findings.row_statistics import STATISTICS
+from attnscope.findings.tokens import describe_unknown
+from attnscope.request.memory import MemoryLimit, layer_parameters
+from attnscope.request.record_spec import RecordSpec
+from attnscope.request.run_config import RunConfig
+from attnscope.request.selection import parse_indices
+from attnscope.run.plan import RunPlan, plan_for_texts
+from attnscope.run.record_plan import make_record_spec
+from attnscope.run.session import Session, attend, new_window, prepare
+from attnscope.run.text_plan import TextPlan, plan_text
+from attnscope.studies.ablate.per_text import head_effects
+from attnscope.studies.ablate.plan import bytes_per_token
 
 NUMBER_BYTES = 40  # bytes per number: in a recorder, as a separate array, in a line, and in gaps between them
 
@@ -154,7 +156,7 @@ class ModelWorker:
         if self._settings.keep == ("effects",):
             units: list[Any] = list(self._places())
             return [_record(one, mine, units, self._settings) for one, mine in zip(ready, effects, strict=True)]
-        from attnscope.analysis import unit_arrays, unit_names
+        from attnscope.run.analysis import unit_arrays, unit_names
 
         plan = self._plan([one.text_plan for one in ready])
         batch, engine = prepare(plan, self._model, self.device)

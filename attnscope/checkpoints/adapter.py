@@ -8,11 +8,11 @@ from math import sqrt
 from pathlib import Path
 from typing import Any
 
+from attnscope.base.errors import AttnscopeError
+from attnscope.base.files.reading import as_object, format_value, parse_json, read_file
+from attnscope.base.files.regex import full_matches
 from attnscope.checkpoints.folder import MAX_CONFIG, Folder
 from attnscope.checkpoints.headers import LowRank, TensorInfo, read_header
-from attnscope.errors import AttnscopeError
-from attnscope.files.reading import as_object, format_value, parse_json, read_file
-from attnscope.files.regex import full_matches
 
 ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 _PREFIX = "base_model.model."

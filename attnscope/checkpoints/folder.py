@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from attnscope.base.errors import AttnscopeError
+from attnscope.base.files.reading import MB, as_object, format_value, open_regular, parse_json, read_file, read_json
 from attnscope.checkpoints.headers import FileStamp, SafetensorsHeader, TensorInfo, read_header
 from attnscope.checkpoints.tensor_names import pair_mxfp4, refuse_quantised, unwrap_names
-from attnscope.errors import AttnscopeError
-from attnscope.files.reading import MB, as_object, format_value, open_regular, parse_json, read_file, read_json
 
 CONFIG, TOKENIZER, SINGLE, INDEX = "config.json", "tokenizer.json", "model.safetensors", "model.safetensors.index.json"
 MAX_CONFIG, MAX_TOKENIZER, MAX_INDEX = 4 * MB, 200 * MB, 50 * MB

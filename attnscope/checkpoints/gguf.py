@@ -11,12 +11,12 @@ from math import pi
 from pathlib import Path
 from typing import Any
 
+from attnscope.base.errors import AttnscopeError
+from attnscope.base.files.reading import format_value, open_regular, read_at_most
 from attnscope.checkpoints.folder import Folder
 from attnscope.checkpoints.gguf_header import GgufHeader, read_gguf_header
 from attnscope.checkpoints.headers import TensorInfo
-from attnscope.errors import AttnscopeError
-from attnscope.files.reading import format_value, open_regular, read_at_most
-from attnscope.tokenization.gguf import tokenizer_json
+from attnscope.checkpoints.tokenization.gguf import tokenizer_json
 
 _BLOCK = re.compile(r"blk\.(\d+)\.(.+)")
 _OUTSIDE = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}

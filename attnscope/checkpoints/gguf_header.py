@@ -11,9 +11,9 @@ from math import prod
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from attnscope.base.errors import AttnscopeError
+from attnscope.base.files.reading import MB, format_value, identify_bytes, open_regular, read_at_most
 from attnscope.checkpoints.headers import FileStamp, TensorInfo, sample_digest
-from attnscope.errors import AttnscopeError
-from attnscope.files.reading import MB, format_value, identify_bytes, open_regular, read_at_most
 
 MAX_HEADER = 100 * MB
 _MOST_ITEMS = 5_000_000  # largest length of an array; the largest vocabularies have a tenth of that

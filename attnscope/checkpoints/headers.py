@@ -11,8 +11,16 @@ from math import prod
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from attnscope.errors import AttnscopeError
-from attnscope.files.reading import MB, as_object, format_value, identify_bytes, open_regular, parse_json, read_at_most
+from attnscope.base.errors import AttnscopeError
+from attnscope.base.files.reading import (
+    MB,
+    as_object,
+    format_value,
+    identify_bytes,
+    open_regular,
+    parse_json,
+    read_at_most,
+)
 
 MAX_HEADER = 100 * MB  # the format's own limit
 DTYPE_BYTES = {

@@ -8,8 +8,8 @@ import os
 import re
 from pathlib import Path
 
-from attnscope.errors import AttnscopeError, did_you_mean
-from attnscope.files.reading import read_file
+from attnscope.base.errors import AttnscopeError, did_you_mean
+from attnscope.base.files.reading import read_file
 
 _PART = r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,94}[A-Za-z0-9])?"
 _NAME = rf"(?:{_PART}/)?{_PART}"

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from attnscope.base.errors import AttnscopeError, did_you_mean
+from attnscope.base.files.reading import as_object, format_value, read_json
 from attnscope.checkpoints.folder import CONFIG, INDEX, MAX_CONFIG, MAX_INDEX, SINGLE
 from attnscope.checkpoints.hub_cache import cached_folder, find_snapshot, is_cache_entry, is_repository, not_cached
 from attnscope.checkpoints.samples import GGUF, exists, sample_names, samples_folder
-from attnscope.errors import AttnscopeError, did_you_mean
-from attnscope.files.reading import as_object, format_value, read_json
 
 MODULES = "modules.json"
 _ADAPTER, _PARAMS, _BEFORE = "adapter_config.json", "params.json", "sentence_bert_config.json"

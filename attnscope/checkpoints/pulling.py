@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
+from attnscope.base.errors import AttnscopeError, UsageError, listed
+from attnscope.base.files.reading import as_object, read_json
 from attnscope.checkpoints.folder import CONFIG, INDEX, MAX_INDEX, SINGLE
 from attnscope.checkpoints.hub_cache import cache_folder, is_repository
 from attnscope.checkpoints.locating import MODULES, transformer_folder
-from attnscope.errors import AttnscopeError, UsageError, listed
-from attnscope.files.reading import as_object, read_json
 
 _T = TypeVar("_T")
 _SMALL = (

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Literal
 
-from attnscope.errors import AttnscopeError, did_you_mean
+from attnscope.base.errors import AttnscopeError, did_you_mean
 
 SampleKind = Literal["sample_weights", "configs"]
 GGUF = ".gguf"

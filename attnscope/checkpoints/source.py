@@ -9,15 +9,15 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
+from attnscope.base.errors import AttnscopeError, UsageError
+from attnscope.base.files.reading import as_object, parse_json, read_file
+from attnscope.base.model_config import ModelConfig
 from attnscope.checkpoints.folder import Folder
-from attnscope.config import ModelConfig
-from attnscope.errors import AttnscopeError, UsageError
-from attnscope.files.reading import as_object, parse_json, read_file
-from attnscope.masks.expression import parse_mask
-from attnscope.report import Token
-from attnscope.report.predictions import PredictionKind
-from attnscope.tokenization.hugging_face import FileTokenizer
-from attnscope.tokenization.words import MissingTokenizer, WordTokenizer
+from attnscope.checkpoints.tokenization.hugging_face import FileTokenizer
+from attnscope.checkpoints.tokenization.words import MissingTokenizer, WordTokenizer
+from attnscope.findings.predictions import PredictionKind
+from attnscope.findings.tokens import Token
+from attnscope.request.masks.expression import parse_mask
 
 DEFAULT_MODEL = "riverbank"
 _CAP = 1 << 20  # largest size of a generation_config.json, in bytes

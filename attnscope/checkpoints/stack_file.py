@@ -6,11 +6,11 @@ from typing import Annotated, Any, Literal, get_type_hints
 
 import msgspec
 
-from attnscope.config import ModelConfig, check_sizes
-from attnscope.errors import AttnscopeError, UsageError, did_you_mean
-from attnscope.files.reading import read_file
-from attnscope.masks.expression import parse_mask
-from attnscope.masks.terms import MatrixFile, Own
+from attnscope.base.errors import AttnscopeError, UsageError, did_you_mean
+from attnscope.base.files.reading import read_file
+from attnscope.base.model_config import ModelConfig, check_sizes
+from attnscope.request.masks.expression import parse_mask
+from attnscope.request.masks.terms import MatrixFile, Own
 
 _CAP = 1 << 20
 

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from attnscope.base.errors import AttnscopeError
 from attnscope.checkpoints.headers import TensorInfo
-from attnscope.errors import AttnscopeError
 
 # Prefixes that saving a wrapped model leaves: DataParallel and DeepSpeed, torch.compile, peft.
 _WRAPPERS = ("module.", "_orig_mod.", "base_model.model.")

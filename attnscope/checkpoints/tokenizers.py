@@ -7,13 +7,13 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from attnscope.base.errors import AttnscopeError, UsageError
+from attnscope.base.files.reading import as_object, format_value, parse_json, read_file, read_json
 from attnscope.checkpoints.folder import CONFIG, MAX_CONFIG, MAX_TOKENIZER, TOKENIZER, Folder
 from attnscope.checkpoints.locating import locate
 from attnscope.checkpoints.samples import exists
 from attnscope.checkpoints.source import ModelSource
-from attnscope.errors import AttnscopeError, UsageError
-from attnscope.files.reading import as_object, format_value, parse_json, read_file, read_json
-from attnscope.tokenization.hugging_face import FileTokenizer, load_tokenizer
+from attnscope.checkpoints.tokenization.hugging_face import FileTokenizer, load_tokenizer
 
 OPTION = "--tokenizer"
 _TOKENIZER_CONFIG, _SPECIAL, _ADDED = "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"
@@ -121,7 +121,7 @@ def _build(path: Path, present: set[str], config: Mapping[str, Any], file: str |
         config: The config.json of the model.
         file: The one that the user named; None if none was.
     """
-    from attnscope.tokenization.building import KINDS, VOCAB_TXT, WORDPIECE, Sources, build_tokenizer
+    from attnscope.checkpoints.tokenization.building import KINDS, VOCAB_TXT, WORDPIECE, Sources, build_tokenizer
 
     written = {name: read_file(path / name, cap=_MAX_OPTIONS) for name in _OPTIONS if name in present}
     options = _options(path, written)

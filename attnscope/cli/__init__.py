@@ -9,10 +9,10 @@ from contextlib import nullcontext, suppress
 from functools import cache
 from typing import Any
 
+from attnscope.base.errors import AttnscopeError, Exit
+from attnscope.base.system.escape import escape_control
+from attnscope.base.system.signals import end_on_signals
 from attnscope.cli.process import PipeClosed, checked_stdout, forbid_network, one_line_warnings, print_notice
-from attnscope.errors import AttnscopeError, Exit
-from attnscope.system.escape import escape_control
-from attnscope.system.signals import end_on_signals
 
 _NO_MEMORY = ("can't allocate memory", "not enough memory", "out of memory")
 

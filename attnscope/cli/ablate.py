@@ -4,8 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-from attnscope import arguments
-from attnscope.arguments import Each, Replacement
+from attnscope.base.errors import UsageError
 from attnscope.cli.option_groups import subset_of
 from attnscope.cli.options import (
     SHOW,
@@ -27,8 +26,9 @@ from attnscope.cli.selection_options import (
     query_option,
     top_option,
 )
-from attnscope.errors import UsageError
-from attnscope.views.formats import endings
+from attnscope.request import arguments
+from attnscope.request.arguments import Each, Replacement
+from attnscope.studies.formats import endings
 
 _CUT = "What to cut"
 _ENDINGS = endings("ablate")
@@ -182,7 +182,7 @@ def ablate(
     from attnscope.cli.deliver import check_output, deliver
     from attnscope.cli.progress import progress
     from attnscope.cli.run_config import read_texts, run_config
-    from attnscope.views.presentation.heads import Listing
+    from attnscope.studies.heads.screen import Listing
 
     check_output(show, "ablate" if asked.each is None else "effects", source, stack, masking)
     if asked.top is not None and asked.each is None:
@@ -190,8 +190,9 @@ def ablate(
     narrowed = {name: getattr(asked, name) for name in ("layer", "head", "query", "key")}
     selection = SelectionOptions(**vars(masking), **narrowed)
     run = run_config(read_texts(source, quiet=show.quiet), stack, selection, machine, window=None)
-    from attnscope.ablation import AblationOptions, survey_effects
-    from attnscope.ablation import ablate as cut_once
+    from attnscope.studies.ablate.plan import AblationOptions
+    from attnscope.studies.ablate.run import ablate as cut_once
+    from attnscope.studies.ablate.run import survey_effects
 
     options = AblationOptions(tuple(asked.cut or ()), asked.each, asked.replacement, asked.reference, asked.at)
     with progress(quiet=show.quiet) as on_progress:

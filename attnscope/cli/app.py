@@ -5,9 +5,9 @@ from typing import Annotated
 
 import typer
 
+from attnscope.base.version import __version__
 from attnscope.cli.help import Command, Group
 from attnscope.cli.option_groups import expand_groups, with_option
-from attnscope.version import __version__
 
 COMMANDS = {
     "run": "run",

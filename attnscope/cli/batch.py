@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from attnscope.base.errors import Exit, UsageError
+from attnscope.base.system.escape import escape_control
+from attnscope.base.system.shutdown import at_signal
 from attnscope.batch.formats import DUMPS, format_of
 from attnscope.cli.batch_options import DumpOutputOptions, DumpSelectionOptions, InputOptions
 from attnscope.cli.options import MachineOptions, ModelOptions
 from attnscope.cli.process import is_piped, print_notice
-from attnscope.errors import Exit, UsageError
-from attnscope.system.escape import escape_control
-from attnscope.system.shutdown import at_signal
 
 if TYPE_CHECKING:
     from attnscope.batch.dump import DumpConfig
@@ -83,7 +83,7 @@ def _check_ending(output: Path) -> bool:
     Raises:
         UsageError: Its ending names no format of dumps.
     """
-    from attnscope.files.atomic import check_name
+    from attnscope.base.files.atomic import check_name
 
     check_name(output)
     found = format_of(output)
@@ -105,7 +105,7 @@ def _order(
 ) -> "DumpConfig":
     from attnscope.batch.dump import DumpConfig
     from attnscope.batch.header import Settings
-    from attnscope.config import RunConfig
+    from attnscope.request.run_config import RunConfig
 
     number, count = map(int, texts.shard.split("/"))
     settings = Settings(

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from typer import Argument
 
-from attnscope import arguments
+from attnscope.base.errors import UsageError
 from attnscope.batch.formats import DUMP_FORMATS
 from attnscope.cli import completion
 from attnscope.cli.options import choice, option, output_option, quiet_option
@@ -19,8 +19,8 @@ from attnscope.cli.selection_options import (
     pool_option,
     stage_option,
 )
-from attnscope.errors import UsageError
-from attnscope.planning.record_parts import EXACT_PARTS, PARTS
+from attnscope.findings.record_parts import EXACT_PARTS, PARTS
+from attnscope.request import arguments
 
 _INPUT, _OUTPUT = "Input", "Output"
 BRIEF, ALL = "brief", "all"

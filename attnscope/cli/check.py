@@ -5,7 +5,7 @@ from typing import Annotated
 
 from typer import Argument, Exit
 
-from attnscope import arguments
+from attnscope.base.errors import Exit as Failed
 from attnscope.cli.options import (
     DATA_ONLY,
     FormatOptions,
@@ -17,7 +17,7 @@ from attnscope.cli.options import (
     tolerance_option,
     verbose_option,
 )
-from attnscope.errors import Exit as Failed
+from attnscope.request import arguments
 
 EXAMPLES = """
 attnscope check
@@ -71,7 +71,7 @@ def check(checked: CheckOptions, show: FormatOptions, stack: ModelOptions, machi
     from attnscope.cli.deliver import page, write_bytes
     from attnscope.cli.progress import progress
     from attnscope.cli.run_config import read_texts
-    from attnscope.config import RunConfig
+    from attnscope.request.run_config import RunConfig
 
     texts = TextOptions(text=checked.text, context=checked.context)
     run = RunConfig(
@@ -82,8 +82,8 @@ def check(checked: CheckOptions, show: FormatOptions, stack: ModelOptions, machi
     from attnscope.engines.torch_setup import import_torch
 
     import_torch()
-    from attnscope.checks import check as check_model
-    from attnscope.views import check as view
+    from attnscope.studies.check import screen as view
+    from attnscope.studies.check.run import check as check_model
 
     with progress(quiet=checked.quiet) as on_progress:
         report = check_model(run, checked.tolerance, on_progress)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Context
 
+from attnscope.base.errors import UsageError
 from attnscope.cli.option_groups import pick_values, repeatable, several_values
 from attnscope.cli.options import (
     MachineOptions,
@@ -18,13 +19,12 @@ from attnscope.cli.options import (
     tolerance_option,
 )
 from attnscope.cli.selection_options import STAGES, OverviewOptions, SelectionOptions, stage_option
-from attnscope.errors import UsageError
-from attnscope.selection import PRINTED, parse_unit
+from attnscope.request.selection import PRINTED, parse_unit
 
 if TYPE_CHECKING:
-    from attnscope.comparison.tolerance import Tolerance
-    from attnscope.config import RunConfig, TextInput
-    from attnscope.report.compare import Comparison
+    from attnscope.findings.compare import Comparison
+    from attnscope.request.run_config import RunConfig, TextInput
+    from attnscope.studies.compare.tolerance import Tolerance
 
 EXAMPLES = """
 attnscope compare "The bank by the river"
@@ -138,7 +138,7 @@ def compare(
     if tolerance is None or show.format is not None or show.output is not None:
         deliver(comparison, show)
     if tolerance is not None:
-        from attnscope.comparison.tolerance import failure
+        from attnscope.studies.compare.tolerance import failure
 
         if show.format is None:
             put(comparison, show, "verdict")
@@ -156,7 +156,7 @@ def _check_shown(selection: Any) -> None:
 def _tolerance(judge: ToleranceOptions) -> "Tolerance | None":
     if judge.tolerance is None and judge.relative is None:
         return None
-    from attnscope.comparison.tolerance import Tolerance
+    from attnscope.studies.compare.tolerance import Tolerance
 
     return Tolerance(judge.tolerance or 0.0, judge.relative or 0.0)
 
@@ -174,7 +174,7 @@ _WANTED = ("layer", "head", "query", "key", "stage")  # what they narrow down to
 
 
 def _saved(typer: Context, given: dict[str, Any], selection: Any, tolerance: "Tolerance | None") -> "Comparison":
-    from attnscope.comparison.runs import Wanted, compare_files
+    from attnscope.studies.compare.runs import Wanted, compare_files
 
     typed = [name for name in typer.params if _typed(typer, name)]
     for name in typed:
@@ -212,7 +212,7 @@ def _run(
     from attnscope.cli.deliver import is_table
     from attnscope.cli.progress import progress
     from attnscope.cli.run_config import read_texts, run_config
-    from attnscope.comparison.runs import compare_runs, side_of
+    from attnscope.studies.compare.runs import compare_runs, side_of
 
     axis, values = _axis(given)
     window = PRINTED if is_table(show) else None

@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from attnscope.arguments import STAGES
-from attnscope.masks.terms import TERMS
+from attnscope.request.arguments import STAGES
+from attnscope.request.masks.terms import TERMS
 
 
 def samples(incomplete: str) -> list[str]:
@@ -43,7 +43,7 @@ def stages(incomplete: str) -> list[str]:
 
 def roles(incomplete: str) -> list[str]:
     """Complete roles of heads, also after a comma."""
-    from attnscope.report.head_roles import ROLES
+    from attnscope.findings.head_roles import ROLES
 
     done, comma, last = incomplete.rpartition(",")
     return [f"{done}{comma}{role}" for role in ROLES if role.startswith(last) and role not in done.split(",")]
@@ -51,14 +51,14 @@ def roles(incomplete: str) -> list[str]:
 
 def measures(incomplete: str) -> list[str]:
     """Complete names of a number of every head."""
-    from attnscope.report.row_statistics import STATISTICS
+    from attnscope.findings.row_statistics import STATISTICS
 
     return _starting(["weight", "value", "projected", *STATISTICS], incomplete)
 
 
 def flow_measures(incomplete: str) -> list[str]:
     """Complete `weights` and the measures over layers."""
-    from attnscope.report.flow import ATTENTION, FLOW_MEASURES
+    from attnscope.findings.flow import ATTENTION, FLOW_MEASURES
 
     return _starting([ATTENTION, *FLOW_MEASURES], incomplete)
 

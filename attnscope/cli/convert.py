@@ -5,12 +5,12 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from typer import Argument
 
+from attnscope.base.system.escape import escape_control
 from attnscope.batch.formats import DUMPS, TABLES
 from attnscope.cli import completion
 from attnscope.cli.options import choice, option
 from attnscope.cli.process import print_notice
-from attnscope.planning.record_parts import RECORD_PARTS
-from attnscope.system.escape import escape_control
+from attnscope.findings.record_parts import RECORD_PARTS
 
 EXAMPLES = """
 attnscope convert dump.jsonl contributors.parquet

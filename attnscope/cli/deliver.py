@@ -6,19 +6,19 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
+from attnscope.base.errors import UsageError
+from attnscope.base.system.escape import escape_control
 from attnscope.cli.options import OutputOptions
 from attnscope.cli.process import print_notice, wants_color
-from attnscope.errors import UsageError
-from attnscope.system.escape import escape_control
-from attnscope.views.formats import FILE_FORMATS, Command, check_look, format_for
+from attnscope.studies.formats import FILE_FORMATS, Command, check_look, format_for
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from attnscope.studies.heads.screen import Listing
+    from attnscope.studies.present import Findings, Format
     from attnscope.views.plain import Page
-    from attnscope.views.presentation import Findings, Format
-    from attnscope.views.presentation.heads import Listing
-    from attnscope.views.presentation.settings import Detail
+    from attnscope.views.settings import Detail
 
 _NARROWEST, _WIDEST = 40, 10_000
 
@@ -54,7 +54,7 @@ def check_output(show: OutputOptions, command: Command, *inputs: object) -> None
         if show.look != "figure":
             raise UsageError("applies only to files", where="--look", hint="add --output picture.svg")
         return
-    from attnscope.files.atomic import check_not_read, check_target
+    from attnscope.base.files.atomic import check_not_read, check_target
 
     check_not_read(show.output, (value for group in inputs for value in vars(group).values()))
     check_target(show.output, force=True)  # check last whether the file exists: --force helps only then
@@ -85,7 +85,7 @@ def deliver(
     if show.output is not None:
         _to_file(findings, show, listing)
     elif show.format == "json":
-        from attnscope.report import json_parts
+        from attnscope.findings.codec import json_parts
 
         for part in json_parts(findings):
             write_bytes(part)
@@ -118,8 +118,8 @@ def put(
 
 
 def _to_file(findings: "Findings", show: OutputOptions, listing: "Listing | None") -> None:
-    from attnscope.files.atomic import write_atomic
-    from attnscope.views.formats import export
+    from attnscope.base.files.atomic import write_atomic
+    from attnscope.studies.formats import export
 
     path = Path(str(show.output))
     parts = export(findings, path, precision=show.precision, width=_named_width(), listing=listing, look=show.look)

@@ -102,7 +102,7 @@ def explain(
     window = token.top or (_WINDOW if is_table(show) else None)
     selection = SelectionOptions(layer=token.layer, head=token.head, query=token.query, key=token.key, **vars(masking))
     asked = run_config(read_texts(source, quiet=show.quiet), stack, selection, machine, window=window)
-    from attnscope.explanation import explain as walk
+    from attnscope.studies.explain.run import explain as walk
 
     with progress(quiet=show.quiet) as on_progress:
         explanation = walk(asked, on_progress)

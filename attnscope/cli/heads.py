@@ -6,7 +6,6 @@ from typing import Annotated, Any, Literal
 
 from typer import Argument
 
-from attnscope import arguments
 from attnscope.cli import completion
 from attnscope.cli.option_groups import subset_of
 from attnscope.cli.options import (
@@ -24,6 +23,7 @@ from attnscope.cli.options import (
 )
 from attnscope.cli.process import PATIENCE
 from attnscope.cli.selection_options import SelectionOptions, top_option
+from attnscope.request import arguments
 
 _MEASURE = "What to measure"
 
@@ -159,7 +159,7 @@ def heads(
     from attnscope.cli.deliver import check_output, deliver
     from attnscope.cli.progress import progress
     from attnscope.cli.run_config import read_texts, run_config
-    from attnscope.views.presentation.heads import Listing
+    from attnscope.studies.heads.screen import Listing
 
     check_output(show, "heads", source, stack, masking)
     values: dict[str, Any] = dict(vars(masking))
@@ -167,7 +167,8 @@ def heads(
     selection = SelectionOptions(**values)
     texts = read_texts(source, quiet=show.quiet, built_in=not question)
     run = run_config(texts, stack, selection, machine, window=None)
-    from attnscope.survey import SurveyOptions, ask_heads, survey_heads
+    from attnscope.studies.heads.question import ask_heads
+    from attnscope.studies.heads.run import SurveyOptions, survey_heads
 
     with progress(quiet=show.quiet) as on_progress:
         if question:

@@ -7,9 +7,9 @@ from typing import Any
 from typer import TyperException
 from typer.core import TyperCommand, TyperGroup
 
+from attnscope.base.errors import UsageError, did_you_mean
 from attnscope.cli.plain_values import take_plain_values
 from attnscope.cli.process import wants_color
-from attnscope.errors import UsageError, did_you_mean
 
 
 def _write_help(self: Any, ctx: Any, formatter: Any) -> None:
@@ -104,14 +104,14 @@ def _record(parameter: Any, ctx: Any) -> tuple[str, str] | None:
         return parameter.metavar, parameter.help
     record: tuple[str, str] | None = parameter.get_help_record(ctx)
     if record and "{row_statistics}" in record[1]:
-        from attnscope.report.row_statistics import STATISTICS  # takes NumPy, which other help does without
+        from attnscope.findings.row_statistics import STATISTICS  # takes NumPy, which other help does without
 
         return record[0], record[1].replace("{row_statistics}", ", ".join(STATISTICS))
     return record
 
 
 def _roles() -> list[tuple[str, str]]:
-    from attnscope.report.head_roles import HEAD_ROLES
+    from attnscope.findings.head_roles import HEAD_ROLES
 
     return [(f"{role.letter} {role.name}", f"{role.meaning} ({role.source})") for role in HEAD_ROLES]
 

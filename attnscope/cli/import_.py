@@ -5,11 +5,11 @@ from typing import Annotated
 
 from typer import Argument
 
-from attnscope import arguments
+from attnscope.base.system.escape import escape_control
 from attnscope.cli import completion
 from attnscope.cli.options import option
 from attnscope.cli.process import print_notice
-from attnscope.system.escape import escape_control
+from attnscope.request import arguments
 
 EXAMPLES = """
 attnscope import ./old-bert ./new-bert
@@ -47,8 +47,8 @@ def import_(
     A pickle can contain code. A separate process with limits on time and memory reads it and runs none of that code; a
     pickle that needs code is refused.
     """
-    from attnscope.importing.folder import import_folder
-    from attnscope.planning.memory import format_bytes
+    from attnscope.checkpoints.convert_pickle.folder import import_folder
+    from attnscope.request.memory import format_bytes
 
     done = import_folder(source, target, max_memory)
     if not quiet:

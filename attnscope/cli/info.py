@@ -3,8 +3,8 @@
 import os
 from typing import Annotated
 
+from attnscope.base.errors import UsageError
 from attnscope.cli.options import SHOW, FormatOptions, ModelOptions, option
-from attnscope.errors import UsageError
 
 EXAMPLES = """
 attnscope info
@@ -36,7 +36,7 @@ def info(
 
     from attnscope.cli.deliver import page, write_bytes
     from attnscope.engines.description import describe, known_models
-    from attnscope.views import info as view
+    from attnscope.studies.info import screen as view
 
     if every:
         _refuse_beside_list(stack, cost=cost)
@@ -49,7 +49,7 @@ def info(
     description = describe(**stack.chosen())
     rows = None
     if cost:
-        from attnscope.planning.cost import cost_table
+        from attnscope.run.cost import cost_table
 
         rows = cost_table(description.config)
     if show.format == "json":

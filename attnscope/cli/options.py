@@ -10,11 +10,11 @@ from typing import Annotated, Any, Literal
 
 from typer import Argument, Option
 
-from attnscope import arguments
-from attnscope.arguments import Dtype, EngineWord, PartWord
+from attnscope.base.errors import UsageError
 from attnscope.cli import completion
-from attnscope.errors import UsageError
-from attnscope.views.formats import Command, Look, endings
+from attnscope.request import arguments
+from attnscope.request.arguments import Dtype, EngineWord, PartWord
+from attnscope.studies.formats import Command, Look, endings
 
 TEXT, _MODEL, _MACHINE = "Text", "Model", "Machine"
 SHOW = "What to show"

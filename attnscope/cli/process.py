@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from attnscope.errors import AttnscopeError
-from attnscope.system.escape import escape_control
-from attnscope.system.shutdown import unbroken
+from attnscope.base.errors import AttnscopeError
+from attnscope.base.system.escape import escape_control
+from attnscope.base.system.shutdown import unbroken
 
 # Read by transformers when it is imported: no request to the network, and no output on standard error.
 _QUIET_OFFLINE = {

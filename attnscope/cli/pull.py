@@ -4,9 +4,9 @@ from typing import Annotated
 
 from typer import Argument
 
+from attnscope.base.system.escape import escape_control
 from attnscope.cli.options import option
 from attnscope.cli.process import allow_network, print_notice
-from attnscope.system.escape import escape_control
 
 EXAMPLES = """
 attnscope pull google-bert/bert-base-uncased

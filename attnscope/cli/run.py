@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Annotated
 
+from attnscope.base.errors import UsageError
 from attnscope.cli.options import SHOW, MachineOptions, ModelOptions, OutputOptions, TextOptions, option
 from attnscope.cli.selection_options import (
     MeasureOptions,
@@ -11,8 +12,7 @@ from attnscope.cli.selection_options import (
     PredictionOptions,
     RunSelectionOptions,
 )
-from attnscope.errors import UsageError
-from attnscope.selection import PRINTED
+from attnscope.request.selection import PRINTED
 
 EXAMPLES = """
 attnscope run "The bank by the river"
@@ -115,7 +115,7 @@ def run(
     target = targets(selection.by, prediction.target)
     asked = replace(asked, target=target, predict=prediction.predict, generate=prediction.generate)
     asked = replace(asked, picture=is_picture(show), measure=over_layers.measure, show_padding=around.show_padding)
-    from attnscope.flow import reporter
+    from attnscope.studies.rollout.run import reporter
 
     with progress(quiet=show.quiet) as on_progress:
         report = reporter(asked)(asked, on_progress)

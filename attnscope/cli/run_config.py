@@ -4,14 +4,14 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from attnscope.base.errors import AttnscopeError, UsageError
+from attnscope.base.system.escape import escape_control
 from attnscope.cli.options import MachineOptions, ModelOptions, TextOptions
 from attnscope.cli.process import PATIENCE, begins, is_begun, is_piped, print_notice
 from attnscope.cli.selection_options import SelectionOptions
-from attnscope.errors import AttnscopeError, UsageError
-from attnscope.system.escape import escape_control
 
 if TYPE_CHECKING:
-    from attnscope.config import RunConfig, TextInput
+    from attnscope.request.run_config import RunConfig, TextInput
 
 _LINES = (".txt", ".md", ".toml")  # endings of files: texts, …
 _RECORDS = (".jsonl", ".csv", ".tsv", ".parquet", ".gz", ".zst")  # … what only batch reads, …
@@ -42,7 +42,7 @@ def run_config(
     Raises:
         UsageError: Options contradict each other.
     """
-    from attnscope.config import RunConfig
+    from attnscope.request.run_config import RunConfig
 
     return RunConfig(
         texts=texts,
@@ -83,7 +83,7 @@ def read_texts(
         UsageError: There is no text, or there are two sources of one.
         AttnscopeError: The file or standard input cannot be read, or is not UTF-8.
     """
-    from attnscope.config import TextInput
+    from attnscope.request.run_config import TextInput
 
     piped = _standard_input() if source.file is None and source.text == "-" else None
     if source.file is None and source.text is None:
@@ -148,7 +148,7 @@ def refuse_path(option: str, text: str, *, reads_files: bool = True) -> None:
 def _from_file(path: Path, context: str | None, *, quiet: bool) -> "tuple[TextInput, ...]":
     from msgspec.structs import replace
 
-    from attnscope.files import text_files
+    from attnscope.request import text_files
 
     found, notes = text_files.read_texts(path)
     for note in notes if not quiet else []:

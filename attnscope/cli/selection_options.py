@@ -3,13 +3,13 @@
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from attnscope import arguments
-from attnscope.arguments import By, RankBy, WhatIf
 from attnscope.cli import completion
 from attnscope.cli.options import choice, option
-from attnscope.masks.expression import MASK_FILES
-from attnscope.masks.terms import TERMS, Own
-from attnscope.selection import POOL, PRINTED, parse_unit
+from attnscope.request import arguments
+from attnscope.request.arguments import By, RankBy, WhatIf
+from attnscope.request.masks.expression import MASK_FILES
+from attnscope.request.masks.terms import TERMS, Own
+from attnscope.request.selection import POOL, PRINTED, parse_unit
 
 SELECT = "What to compute"
 STAGES = "scores,masked,weights"

@@ -6,7 +6,7 @@ from typing import Any
 
 from typer import TyperException
 
-from attnscope.errors import UsageError, did_you_mean
+from attnscope.base.errors import UsageError, did_you_mean
 
 _EXTRA = re.compile(r"Got unexpected extra arguments?(?:\(s\))? \((.*)\)")  # in the words of Typer
 

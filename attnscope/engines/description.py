@@ -6,15 +6,16 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
+from attnscope.base.model_config import ModelConfig
+from attnscope.base.system.escape import as_unicode
+from attnscope.checkpoints.families import FAMILIES, open_config
 from attnscope.checkpoints.folder import read_config_file, without_mxfp4
 from attnscope.checkpoints.samples import sample_names, samples_folder
 from attnscope.checkpoints.stack_file import read_stack
-from attnscope.config import ModelConfig, RunConfig, TextInput
 from attnscope.engines.opening import open_native
-from attnscope.families import FAMILIES, open_config
-from attnscope.planning.memory import embedding_parameters, head_parameters, layer_parameters
-from attnscope.report.info import Description, KnownModels
-from attnscope.system.escape import as_unicode
+from attnscope.findings.info import Description, KnownModels
+from attnscope.request.memory import embedding_parameters, head_parameters, layer_parameters
+from attnscope.request.run_config import RunConfig, TextInput
 
 _SAMPLE_TEXT = TextInput("The bank by the river")  # the text from which a vocabulary of words is made
 

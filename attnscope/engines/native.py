@@ -8,8 +8,6 @@ import torch
 from torch import Tensor, nn
 
 from attnscope.engines.protocol import EngineSettings, UncutRun
-from attnscope.masks.expression import parse_mask
-from attnscope.masks.terms import Mask
 from attnscope.model.batch import Batch, TokenTensors
 from attnscope.model.cache import KeyValueCache
 from attnscope.model.cuts import Variant
@@ -20,6 +18,8 @@ from attnscope.model.module_hooks import listening
 from attnscope.model.positions import same_rotation
 from attnscope.model.stack import BlockObserver, Stack
 from attnscope.model.tile import Recorder
+from attnscope.request.masks.expression import parse_mask
+from attnscope.request.masks.terms import Mask
 
 
 @dataclass

@@ -8,24 +8,25 @@ from dataclasses import replace
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
+from attnscope.base.errors import AttnscopeError, UsageError
+from attnscope.base.model_config import ModelConfig
+from attnscope.base.system.escape import as_unicode
 from attnscope.checkpoints.checkpoint import open_checkpoint
+from attnscope.checkpoints.families import OWN, check_counts, open_config
+from attnscope.checkpoints.families.names import find_prefix, unused_tensors
+from attnscope.checkpoints.families.spec import Family
 from attnscope.checkpoints.folder import Folder, open_weights
 from attnscope.checkpoints.locating import locate
 from attnscope.checkpoints.samples import find_config
 from attnscope.checkpoints.source import DEFAULT_MODEL, ModelSource, end_ids, training_facts
 from attnscope.checkpoints.stack_file import StackDescription, read_stack
+from attnscope.checkpoints.tokenization.hugging_face import FileTokenizer, load_tokenizer
+from attnscope.checkpoints.tokenization.words import MissingTokenizer, WordTokenizer
 from attnscope.checkpoints.tokenizers import find_tokenizer
-from attnscope.config import ModelConfig, RunConfig, TextInput
 from attnscope.engines.transformers.opening import open_transformers
-from attnscope.errors import AttnscopeError, UsageError
-from attnscope.families import OWN, check_counts, open_config
-from attnscope.families.names import find_prefix, unused_tensors
-from attnscope.families.spec import Family
-from attnscope.masks.expression import parse_mask
-from attnscope.report.predictions import PredictionKind
-from attnscope.system.escape import as_unicode
-from attnscope.tokenization.hugging_face import FileTokenizer, load_tokenizer
-from attnscope.tokenization.words import MissingTokenizer, WordTokenizer
+from attnscope.findings.predictions import PredictionKind
+from attnscope.request.masks.expression import parse_mask
+from attnscope.request.run_config import RunConfig, TextInput
 
 if TYPE_CHECKING:
     import torch

@@ -11,12 +11,12 @@ from typing import Protocol
 
 from torch import Tensor, nn
 
-from attnscope.masks.terms import Mask, MaskTerm
 from attnscope.model.batch import Batch, TokenTensors
 from attnscope.model.cuts import Variant
 from attnscope.model.head_capture import LayerModules
 from attnscope.model.stack import BlockObserver
 from attnscope.model.tile import Recorder
+from attnscope.request.masks.terms import Mask, MaskTerm
 
 
 @dataclass(frozen=True)

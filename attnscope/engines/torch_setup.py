@@ -8,8 +8,8 @@ from contextlib import ExitStack, contextmanager
 from functools import cache
 from typing import TYPE_CHECKING
 
-from attnscope.errors import AttnscopeError
-from attnscope.system.threads import count_threads
+from attnscope.base.errors import AttnscopeError
+from attnscope.base.system.threads import count_threads
 
 if TYPE_CHECKING:
     import torch

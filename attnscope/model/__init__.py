@@ -2,7 +2,7 @@
 
 import os
 
-from attnscope.system.malloc import configure_malloc
+from attnscope.base.system.malloc import configure_malloc
 
 # What torch and oneDNN prepare for a shape of matrices takes MiBs, and a long causal text has many shapes: oneDNN keeps
 # as many as a text of 2,048 tokens uses again in every layer, and torch, which would keep them once more, one. Both

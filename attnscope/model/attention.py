@@ -20,8 +20,7 @@ from types import ModuleType
 import torch
 from torch import Tensor
 
-from attnscope.errors import AttnscopeError
-from attnscope.masks.terms import Mask
+from attnscope.base.errors import AttnscopeError
 from attnscope.model.block_mask import BlockMask
 from attnscope.model.cuts import BatchCuts
 from attnscope.model.inputs import AttentionInputs, AttentionSpec
@@ -32,6 +31,7 @@ from attnscope.model.tile import Recorder, Tile, as_slice
 from attnscope.model.tiling import TileBlock, TileShape, tile_blocks
 from attnscope.model.workers import Deferred, run_parts
 from attnscope.model.workspace import Workspace
+from attnscope.request.masks.terms import Mask
 
 _LARGEST = 1e38  # well below what float32 holds
 _WORTH_A_THREAD = 1 << 18  # cells

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from attnscope.checkpoints.tokenization.words import pad_batch
+from attnscope.findings.row_statistics import KEY_TOKENS
+from attnscope.findings.tokens import Token
 from attnscope.model.recorders import KeyTokens
 from attnscope.model.stack import Ids
-from attnscope.report import Token
-from attnscope.report.row_statistics import KEY_TOKENS
-from attnscope.tokenization.words import pad_batch
 
 
 @dataclass(frozen=True)

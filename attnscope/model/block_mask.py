@@ -6,8 +6,8 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from attnscope.masks.terms import Mask
 from attnscope.model.tiling import TileBlock
+from attnscope.request.masks.terms import Mask
 
 
 @dataclass(frozen=True)

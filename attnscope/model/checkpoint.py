@@ -6,12 +6,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from attnscope.base.errors import AttnscopeError
+from attnscope.base.model_config import ModelConfig
+from attnscope.checkpoints.families.counts import NOT_ONE_MODEL, check_counts
+from attnscope.checkpoints.families.names import Names, TensorLocation, find_prefix, unused_tensors
+from attnscope.checkpoints.families.spec import Chunk, Family, Outside, Stacked
 from attnscope.checkpoints.folder import Folder
-from attnscope.config import ModelConfig
-from attnscope.errors import AttnscopeError
-from attnscope.families.counts import NOT_ONE_MODEL, check_counts
-from attnscope.families.names import Names, TensorLocation, find_prefix, unused_tensors
-from attnscope.families.spec import Chunk, Family, Outside, Stacked
 from attnscope.model.stack import Stack
 from attnscope.model.tensors import contiguous, read_tensors
 from attnscope.model.weights import BlockIndex, WeightStore

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from attnscope.config import ModelConfig
+from attnscope.base.model_config import ModelConfig
 from attnscope.model.linear import Linear
 from attnscope.model.mlp import MLP
 

@@ -5,12 +5,12 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from attnscope.masks.terms import Mask
 from attnscope.model.attention import attend, loops_for
 from attnscope.model.cuts import Variant, cuts_of_layer
 from attnscope.model.inputs import AttentionInputs
 from attnscope.model.tile import Recorder
 from attnscope.model.workspace import Workspace
+from attnscope.request.masks.terms import Mask
 
 
 class AttentionHooks:

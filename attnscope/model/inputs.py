@@ -7,7 +7,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from attnscope.masks.terms import Mask
+from attnscope.request.masks.terms import Mask
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-from attnscope.config import ModelConfig
+from attnscope.base.model_config import ModelConfig
 from attnscope.model.cache import KeyValueCache
 from attnscope.model.experts import Experts
 from attnscope.model.hooks import AttentionHooks

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from attnscope.masks.terms import Bidirectional, Hidden, Mask, MaskTerm, MatrixFile, Own
+from attnscope.request.masks.terms import Bidirectional, Hidden, Mask, MaskTerm, MatrixFile, Own
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from attnscope.system.processor import amd_family
+from attnscope.base.system.processor import amd_family
 
 _DOT = 8192  # BLAS uses several threads for longer vectors
 _WORTH_A_CALL = 1 << 19  # multiplications; smaller products are faster together, as one batch

@@ -2,7 +2,7 @@
 
 from torch import Tensor, nn
 
-from attnscope.config import ModelConfig
+from attnscope.base.model_config import ModelConfig
 from attnscope.model.linear import Linear, activate
 
 

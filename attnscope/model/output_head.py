@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from attnscope.config import ModelConfig, OutputHead
+from attnscope.base.model_config import ModelConfig, OutputHead
 from attnscope.model.layers import make_norm
 from attnscope.model.linear import Linear
 from attnscope.model.matmul import linear

@@ -7,7 +7,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from attnscope.config import ModelConfig, Rope, RopeScaling
+from attnscope.base.model_config import ModelConfig, Rope, RopeScaling
 
 
 def sinusoidal(n: int, width: int, device: torch.device) -> Tensor:

@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from attnscope.masks.terms import Mask
 from attnscope.model.inputs import AttentionInputs
 from attnscope.model.tile import Recorder, Tile
 from attnscope.model.workers import Deferred
+from attnscope.request.masks.terms import Mask
 
 _RECORDED_FACTOR = 3.0  # cost of a recorded head relative to one computed by scaled_dot_product_attention
 _SAMPLES = 256  # number of queries whose key range is computed as a sample

@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from attnscope.config import ModelConfig
+from attnscope.base.model_config import ModelConfig
 from attnscope.model.stack import Stack
 
 

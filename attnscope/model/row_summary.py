@@ -20,7 +20,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from attnscope.planning.estimate import WORTH_COMPILED_LOOPS
+from attnscope.request.estimate import WORTH_COMPILED_LOOPS
 
 _PROCESSORS = {"x86_64", "amd64", "aarch64", "arm64"}  # others are not known to work with LLVM's way of loading code
 

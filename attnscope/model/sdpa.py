@@ -6,9 +6,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from attnscope.masks.terms import Bidirectional, Causal
 from attnscope.model.inputs import AttentionInputs, AttentionSpec
 from attnscope.model.tiling import TileShape, contiguous_runs
+from attnscope.request.masks.terms import Bidirectional, Causal
 
 
 def fused_attention(

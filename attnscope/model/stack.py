@@ -8,8 +8,7 @@ from itertools import islice
 import torch
 from torch import Tensor, nn
 
-from attnscope.config import ModelConfig, Rope
-from attnscope.masks.terms import Bidirectional, Mask
+from attnscope.base.model_config import ModelConfig, Rope
 from attnscope.model.cache import KeyValueCache
 from attnscope.model.hooks import AttentionHooks
 from attnscope.model.inputs import AttentionSpec
@@ -18,6 +17,7 @@ from attnscope.model.masks import PaddingMask, ShiftedMask, intersect
 from attnscope.model.output_head import PredictionHead
 from attnscope.model.positions import bias_for, learned_rows, rotary_tables, sinusoidal
 from attnscope.model.weights import WeightStore
+from attnscope.request.masks.terms import Bidirectional, Mask
 
 Ids = tuple[Tensor, Tensor]  # token ids and segments, (B, T) each, int64, padded on the right
 RunBlock = Callable[[Tensor, AttentionHooks], Tensor]  # runs a block on another input (B, T, D)

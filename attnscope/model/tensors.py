@@ -9,10 +9,10 @@ from typing import BinaryIO
 
 import torch
 
+from attnscope.base.errors import AttnscopeError, ModelError
+from attnscope.base.files.reading import open_regular
 from attnscope.checkpoints.folder import Folder
 from attnscope.checkpoints.headers import FileStamp, LowRank, TensorInfo
-from attnscope.errors import AttnscopeError, ModelError
-from attnscope.files.reading import open_regular
 
 _DTYPES = {
     "BOOL": torch.bool, "U8": torch.uint8, "I8": torch.int8, "F8_E4M3": torch.float8_e4m3fn,

@@ -5,9 +5,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Self
 
-from attnscope.masks.terms import Mask
 from attnscope.model.inputs import AttentionInputs
 from attnscope.model.tile import Recorder
+from attnscope.request.masks.terms import Mask
 
 _ON_CPU = 1 << 20  # scores: 4 MiB a stage, two or three of which fit in a core's share of the last cache
 _ON_GPU = 1 << 26  # a kernel must be large to be worth its launch

@@ -15,7 +15,7 @@ from attnscope.model.recorders import (
     TopRecorder,
 )
 from attnscope.model.tile import Recorder
-from attnscope.planning.record_spec import RecordSpec
+from attnscope.request.record_spec import RecordSpec
 
 
 @dataclass(frozen=True)

@@ -6,10 +6,10 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from attnscope.masks.terms import Mask
 from attnscope.model.hooks import AttentionHooks
 from attnscope.model.inputs import AttentionInputs
 from attnscope.model.stack import RunBlock
+from attnscope.request.masks.terms import Mask
 
 
 class WithoutValues(AttentionHooks):

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from unicodedata import category, east_asian_width
 
-from attnscope.system.escape import escape_control
-from attnscope.views.presentation.spans import TOKEN_MARKS, Span
+from attnscope.base.system.escape import escape_control
+from attnscope.views.spans import TOKEN_MARKS, Span
 
 ASCII = str.maketrans("·×…←→↓▾▴–−‖│α░▒▓█▏▎▍▌▋▊▉", ".x~<>vv^--||a.:*#-=====#")
 _LONGER = str.maketrans({"√": "sqrt ", "ε": "eps", "²": "^2"})  # used if nothing is below them

@@ -11,14 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import attnscope
-from attnscope.ablation import AblationOptions, ablate, plan, survey_effects
+from attnscope.base.errors import AttnscopeError, UsageError
 from attnscope.checkpoints.checkpoint import open_checkpoint
 from attnscope.cli import main
-from attnscope.config import RunConfig, TextInput
-from attnscope.errors import AttnscopeError, UsageError
+from attnscope.findings.ablation import rank_correlation
 from attnscope.model.tensors import read_tensors
-from attnscope.pipeline import Session
-from attnscope.report.ablation import rank_correlation
+from attnscope.request.run_config import RunConfig, TextInput
+from attnscope.run.session import Session
+from attnscope.studies.ablate import plan
+from attnscope.studies.ablate.plan import AblationOptions
+from attnscope.studies.ablate.run import ablate, survey_effects
 from tests.helpers.architectures import WORDS, write_tokenizer
 from tests.helpers.effect_arithmetic import change_of, divergence, log_softmax
 from tests.helpers.effect_arithmetic import rank_correlation as counted_correlation

@@ -5,8 +5,9 @@ from math import log2
 import numpy as np
 import pytest
 
-from attnscope.ablation import AblationOptions, ablate, survey_effects
-from attnscope.config import RunConfig, TextInput
+from attnscope.request.run_config import RunConfig, TextInput
+from attnscope.studies.ablate.plan import AblationOptions
+from attnscope.studies.ablate.run import ablate, survey_effects
 from tests.survey.test_known_heads import LETTERS, induction_circuit
 
 TEXT = "c a b d a"  # the second a attends to b, which followed the first one

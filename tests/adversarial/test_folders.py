@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from attnscope.base.errors import AttnscopeError
+from attnscope.base.files.reading import read_file
 from attnscope.checkpoints.folder import open_folder
 from attnscope.checkpoints.headers import read_header
-from attnscope.config import RunConfig
 from attnscope.engines.opening import open_source
-from attnscope.errors import AttnscopeError
-from attnscope.files.reading import read_file
+from attnscope.request.run_config import RunConfig
 from tests.helpers.folders import CONFIG, TENSORS, entry, raw, safetensors, within, write_folder, write_sharded
 
 WEIGHTS = safetensors(TENSORS)

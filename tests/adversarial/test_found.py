@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from attnscope.base.errors import AttnscopeError
 from attnscope.batch.journal import seal, unseal
-from attnscope.errors import AttnscopeError
-from attnscope.report import from_json
-from attnscope.tokenization.hugging_face import load_tokenizer
+from attnscope.checkpoints.tokenization.hugging_face import load_tokenizer
+from attnscope.findings.codec import from_json
 from tests.adversarial.fuzzers import as_json, checkpoint, dump, report, table
 from tests.adversarial.oracle import Case, Ending, fault, run
 from tests.helpers.tokenizer_files import content, write
@@ -307,7 +307,7 @@ def test_json_that_is_nested_too_deeply(tmp_path: Path) -> None:
 
 def test_json_that_is_not_utf8(tmp_path: Path) -> None:
     for argv in (["compare", "a.json", "a.json"], ["convert", "a.json", "o.csv"]):
-        refusal(tmp_path, argv, {"a.json": report().replace(b'"attnscope.report', b'"\x9battnscope.report')})
+        refusal(tmp_path, argv, {"a.json": report().replace(b'"attnscope.findings', b'"\x9battnscope.findings')})
 
 
 # tables

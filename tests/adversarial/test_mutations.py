@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from attnscope.base.errors import AttnscopeError
+from attnscope.base.system.escape import escape_control
 from attnscope.checkpoints.folder import open_folder
-from attnscope.errors import AttnscopeError
+from attnscope.checkpoints.tokenization import tokenizer_json
+from attnscope.checkpoints.tokenization.hugging_face import load_tokenizer
 from attnscope.model.tensors import read_tensors
-from attnscope.system.escape import escape_control
-from attnscope.tokenization import tokenizer_json
-from attnscope.tokenization.hugging_face import load_tokenizer
 from tests.helpers.folders import TENSORS, safetensors, within, write_folder, write_sharded
 from tests.helpers.tokenizer_files import content
 

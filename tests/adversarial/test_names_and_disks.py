@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from attnscope.base.errors import AttnscopeError
 from attnscope.batch.convert import convert
-from attnscope.errors import AttnscopeError
 from tests.adversarial.fuzzers import dump, report, table
 from tests.adversarial.oracle import Case, Ending, fault, run
 from tests.helpers import fork_server

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from attnscope.errors import AttnscopeError
-from attnscope.system.escape import escape_control
-from attnscope.tokenization import tokenizer_json
-from attnscope.tokenization.hugging_face import load_tokenizer
-from attnscope.tokenization.rust import call_rust
-from attnscope.tokenization.words import MAX_TEXT, WordTokenizer
+from attnscope.base.errors import AttnscopeError
+from attnscope.base.system.escape import escape_control
+from attnscope.checkpoints.tokenization import tokenizer_json
+from attnscope.checkpoints.tokenization.hugging_face import load_tokenizer
+from attnscope.checkpoints.tokenization.rust import call_rust
+from attnscope.checkpoints.tokenization.words import MAX_TEXT, WordTokenizer
 from tests.helpers.folders import within
 from tests.helpers.tokenizer_files import content, write
 
@@ -232,8 +232,8 @@ def test_a_closed_stderr_is_no_obstacle(tmp_path: Path) -> None:
     value["normalizer"] = _charsmap("AAAA")
     file = write(tmp_path, value)
     code = (
-        "import os; from pathlib import Path; from attnscope.tokenization.hugging_face import load_tokenizer\n"
-        "from attnscope.errors import AttnscopeError\nos.close(2)\n"
+        "import os; from pathlib import Path; from attnscope.checkpoints.tokenization.hugging_face import load_tokenizer\n"
+        "from attnscope.base.errors import AttnscopeError\nos.close(2)\n"
         f"try: load_tokenizer(Path({str(file)!r}))\nexcept AttnscopeError as e: print(e.found[:30])"
     )
     done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, check=False)

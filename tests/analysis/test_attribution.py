@@ -11,16 +11,18 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 
 import attnscope
-from attnscope.analysis import attribution
-from attnscope.config import ModelConfig, OutputHead
+from attnscope.base.errors import AttnscopeError
+from attnscope.base.model_config import ModelConfig, OutputHead
 from attnscope.engines.native import NativeEngine
 from attnscope.engines.protocol import EngineSettings
-from attnscope.errors import AttnscopeError
-from attnscope.masks.terms import Own
+from attnscope.findings.attribution import Attribution
+from attnscope.findings.codec import from_json, to_json
+from attnscope.findings.tokens import Token
 from attnscope.model.batch import make_batch
 from attnscope.model.logit_parts import Directions, LogitParts, StreamCapture, logit_parts, make_recorders
 from attnscope.model.randomize import make_random
-from attnscope.report import Attribution, Token, from_json, to_json
+from attnscope.request.masks.terms import Own
+from attnscope.run.analysis import attribution
 from tests.helpers.tiny_models import Row
 from tests.parity.test_generation import CAUSAL
 from tests.parity.test_logits import CPU, open_native

@@ -5,9 +5,9 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from attnscope.analysis import heads
 from attnscope.batch import worker
 from attnscope.model.tile import as_slice
+from attnscope.run.analysis import heads
 
 AMONG = [2, 3, 5, 8, 9, 10]
 

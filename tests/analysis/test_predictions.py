@@ -6,9 +6,10 @@ import torch
 import transformers as hf
 
 import attnscope
+from attnscope.base.errors import AttnscopeError
 from attnscope.checkpoints.samples import samples_folder
-from attnscope.errors import AttnscopeError
-from attnscope.report import Prediction, from_json, to_json
+from attnscope.findings.codec import from_json, to_json
+from attnscope.findings.predictions import Prediction
 
 TEXT = "She sat by the [MASK] of the river and [MASK]"
 PLAIN = "She sat by the bank of the"

@@ -276,7 +276,7 @@ def test_importing_the_package_loads_nothing_heavy():
         "for name in attnscope.__all__: getattr(attnscope, name)\n"
         "assert not (heavy - {'numpy', 'msgspec'}) & set(sys.modules), heavy & set(sys.modules)\n"
         "assert callable(attnscope.inspect) and callable(attnscope.compare)\n"
-        "import attnscope.comparison, attnscope.explanation, attnscope.pipeline, attnscope.report\n"
+        "import attnscope.studies.compare, attnscope.studies.explain, attnscope.run.session, attnscope.findings\n"
         "assert callable(attnscope.explain) and callable(attnscope.check) and callable(attnscope.load)\n"
         "try: attnscope.nothing\n"
         "except AttributeError as e: assert str(e) == \"module 'attnscope' has no attribute 'nothing'\"\n"

@@ -11,7 +11,7 @@ from tokenizers import Tokenizer
 from torch import nn
 
 import attnscope
-from attnscope.report.check import CheckReport
+from attnscope.findings.check import CheckReport
 from tests.helpers.tiny_models import raise_weights
 from tests.helpers.tokenizer_files import content, write
 

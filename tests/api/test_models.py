@@ -13,8 +13,8 @@ import pytest
 import torch
 
 import attnscope
-from attnscope.config import RunConfig, TextInput
 from attnscope.engines import opening
+from attnscope.request.run_config import RunConfig, TextInput
 from tests.engines.test_loader import ROOMY, tight
 
 TEXTS = ["The bank by the river", "river", "She sat by the old bank of the river and the water ran over the stones"]

@@ -12,10 +12,10 @@ from zlib import crc32
 import numpy as np
 import pytest
 
+from attnscope.base.system.file_system import FileSystem
 from attnscope.batch import direct_writer
 from attnscope.batch.direct_writer import BLOCK, DirectWriter
 from attnscope.batch.sinks import _contiguous_bytes
-from attnscope.system.file_system import FileSystem
 
 DATA = random.Random(5).randbytes(7 * BLOCK + 123)
 

@@ -8,6 +8,9 @@ import msgspec
 import numpy as np
 import pytest
 
+from attnscope.base.errors import AttnscopeError
+from attnscope.base.model_config import ModelConfig
+from attnscope.base.system import shutdown
 from attnscope.batch import dump
 from attnscope.batch.background import BackgroundWriter
 from attnscope.batch.dump_reader import Dump
@@ -15,10 +18,7 @@ from attnscope.batch.header import Grouping
 from attnscope.batch.items import from_txt
 from attnscope.batch.runner import Runner
 from attnscope.cli import main
-from attnscope.config import ModelConfig
-from attnscope.errors import AttnscopeError
-from attnscope.report.row_statistics import STATISTICS
-from attnscope.system import shutdown
+from attnscope.findings.row_statistics import STATISTICS
 from tests.helpers import batch_fakes
 from tests.helpers.batch_fakes import BOUNDS, HOLDS, Work
 

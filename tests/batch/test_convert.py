@@ -9,19 +9,19 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from attnscope.base.errors import AttnscopeError, UsageError
 from attnscope.batch import copying, tables
 from attnscope.batch.convert import convert, write_document
 from attnscope.batch.dump import DumpConfig, write_dump
 from attnscope.batch.dump_reader import Dump
 from attnscope.batch.header import Settings
 from attnscope.batch.sinks import arrays_of
-from attnscope.config import RunConfig, TextInput
-from attnscope.errors import AttnscopeError, UsageError
-from attnscope.flow.measure import measure_flow
-from attnscope.pipeline import inspect
-from attnscope.planning.record_parts import RecordPart, RecordTable
-from attnscope.report import to_json
-from attnscope.report.row_statistics import STATISTICS
+from attnscope.findings.codec import to_json
+from attnscope.findings.record_parts import RecordPart, RecordTable
+from attnscope.findings.row_statistics import STATISTICS
+from attnscope.request.run_config import RunConfig, TextInput
+from attnscope.run.session import inspect
+from attnscope.studies.rollout.measure import measure_flow
 from tests.batch.test_dump import dump, found
 from tests.helpers.sample_overviews import overview
 from tests.helpers.sample_reports import report, text_report, tokens

@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+from attnscope.base.errors import AttnscopeError, UsageError
+from attnscope.base.system.file_system import FileSystem
 from attnscope.batch import records
 from attnscope.batch.dump import DumpConfig, write_dump
 from attnscope.batch.dump_reader import Dump
@@ -18,12 +20,10 @@ from attnscope.batch.groups import MIN_PADDED_TOKENS as PADDABLE
 from attnscope.batch.header import Settings
 from attnscope.batch.records import json_schema
 from attnscope.batch.sinks import arrays_of, open_dump
-from attnscope.config import RunConfig, TextInput
-from attnscope.errors import AttnscopeError, UsageError
-from attnscope.pipeline import Session, inspect
-from attnscope.report import STAGES
-from attnscope.report.row_statistics import STATISTICS
-from attnscope.system.file_system import FileSystem
+from attnscope.findings.row_statistics import STATISTICS
+from attnscope.findings.run import STAGES
+from attnscope.request.run_config import RunConfig, TextInput
+from attnscope.run.session import Session, inspect
 from tests.helpers.faulty_files import Crash, Faulty
 
 TEXTS = (
@@ -332,7 +332,7 @@ def test_memory_bounds_the_groups_and_refuses_what_never_fits(tmp_path, minilm):
 
 def test_the_header_does_not_depend_on_free_memory(tmp_path, monkeypatch):
     """Bytes of a dump follow from what was asked; too little memory is refused, not worked around."""
-    from attnscope.planning import memory
+    from attnscope.request import memory
 
     for name, free in (("little.jsonl", 3 << 30), ("much.jsonl", 300 << 30)):
         monkeypatch.setattr(memory, "available_memory", lambda free=free: free)
@@ -406,8 +406,8 @@ def test_auto_is_refused(tmp_path, option):
 
 @pytest.mark.unix
 def test_a_second_writer_is_refused(tmp_path):
+    from attnscope.base.system.file_system import FileSystem
     from attnscope.batch.sinks import open_dump
-    from attnscope.system.file_system import FileSystem
 
     dump(tmp_path)
     with (

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import attnscope
+from attnscope.base.errors import UsageError
 from attnscope.batch import dump as dumping
 from attnscope.batch.convert import convert
 from attnscope.batch.dump import DumpConfig, write_dump
@@ -15,9 +16,8 @@ from attnscope.batch.dump_reader import Dump
 from attnscope.batch.header import Settings
 from attnscope.batch.records import json_schema
 from attnscope.cli import main
-from attnscope.config import RunConfig, TextInput
-from attnscope.errors import UsageError
-from attnscope.pipeline import inspect
+from attnscope.request.run_config import RunConfig, TextInput
+from attnscope.run.session import inspect
 from tests.ablation.test_effects import cut_heads, gpt2, ids_of, seen  # noqa: F401 (a fixture among them)
 from tests.helpers.effect_arithmetic import divergence
 from tests.helpers.faulty_files import Crash, Faulty

@@ -5,12 +5,12 @@ import shutil
 import numpy as np
 import pytest
 
+from attnscope.base.errors import AttnscopeError, UsageError
 from attnscope.batch.dump import DumpConfig, write_dump
 from attnscope.batch.dump_reader import Dump
 from attnscope.batch.header import Settings
-from attnscope.config import RunConfig, TextInput
-from attnscope.errors import AttnscopeError, UsageError
-from attnscope.pipeline import inspect
+from attnscope.request.run_config import RunConfig, TextInput
+from attnscope.run.session import inspect
 from tests.helpers.architectures import ONE_PART, TWO_PARTS, make, save
 
 TEXTS = ("the bank by the river", "water", "we sat on the old bank", "the the the", "we sat on it all day")

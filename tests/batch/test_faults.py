@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from attnscope.errors import AttnscopeError
-from attnscope.system.file_system import FileSystem
+from attnscope.base.errors import AttnscopeError
+from attnscope.base.system.file_system import FileSystem
 from tests.helpers.batch_fakes import TEXTS, dump
 from tests.helpers.faulty_files import Crash, Faulty
 

@@ -8,13 +8,13 @@ from itertools import pairwise
 
 import pytest
 
+from attnscope.base.errors import AttnscopeError
 from attnscope.batch import dump_reader
 from attnscope.batch.convert import convert
 from attnscope.batch.dump_reader import Dump
 from attnscope.batch.formats import ending_of
 from attnscope.batch.frames import FrameReader, packing_of
 from attnscope.batch.header import MAGIC
-from attnscope.errors import AttnscopeError
 from tests.batch.soak import content
 from tests.helpers.batch_fakes import HOLDS, TEXTS, dump
 

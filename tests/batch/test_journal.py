@@ -6,10 +6,10 @@ from zlib import crc32
 
 import pytest
 
+from attnscope.base.errors import AttnscopeError
+from attnscope.base.system.file_system import FileSystem
 from attnscope.batch.header import MAGIC
 from attnscope.batch.journal import Journal, too_large
-from attnscope.errors import AttnscopeError
-from attnscope.system.file_system import FileSystem
 
 HEADER = MAGIC + b'1"}'
 GOLDEN = (

@@ -5,8 +5,8 @@ from random import Random
 import numpy as np
 import torch
 
+from attnscope.base.model_config import ModelConfig
 from attnscope.batch.groups import MIN_PADDED_TOKENS
-from attnscope.config import ModelConfig
 from attnscope.model.randomize import make_random
 from tests.helpers import native_stages
 

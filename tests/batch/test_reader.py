@@ -7,12 +7,12 @@ import sys
 import msgspec
 import pytest
 
+from attnscope.base.errors import AttnscopeError, UsageError
 from attnscope.batch.header import Settings
 from attnscope.batch.reader import InputReader, count_selected, select_items
 from attnscope.batch.records import Record, encode
 from attnscope.batch.runner import record_of
-from attnscope.errors import AttnscopeError, UsageError
-from attnscope.report import decode_json
+from attnscope.findings.codec import decode_json
 
 
 def read(path, format=None, column="text"):

@@ -13,10 +13,10 @@ import transformers as hf
 from safetensors.torch import load_file, save_file
 
 import attnscope
+from attnscope.base.errors import AttnscopeError, UsageError
+from attnscope.base.files import regex
 from attnscope.checkpoints.checkpoint import open_checkpoint
 from attnscope.cli import main
-from attnscope.errors import AttnscopeError, UsageError
-from attnscope.files import regex
 from tests.helpers import gguf_files, native_stages, reference_stages
 from tests.helpers.stage_differences import TOLERANCE, differences
 from tests.helpers.tiny_models import TABLE

@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from attnscope.base.errors import AttnscopeError
+from attnscope.base.files.reading import as_object, parse_json, read_file, read_json
 from attnscope.checkpoints.folder import hash_weights, open_folder
 from attnscope.checkpoints.headers import read_header
-from attnscope.errors import AttnscopeError
-from attnscope.files.reading import as_object, parse_json, read_file, read_json
 from tests.helpers.folders import CONFIG, TENSORS, safetensors, write_folder, write_sharded
 from tests.helpers.tokenizer_files import content, write
 
@@ -184,7 +184,7 @@ def test_parse_json_keeps_numbers_exact() -> None:
 
 def test_neither_torch_nor_tokenizers_is_imported() -> None:
     code = "import attnscope.checkpoints, sys\n"
-    code += "import attnscope.tokenization.hugging_face, attnscope.files.text_files, attnscope.checkpoints.samples\n"
+    code += "import attnscope.checkpoints.tokenization.hugging_face, attnscope.request.text_files, attnscope.checkpoints.samples\n"
     code += "print(sorted({'torch', 'tokenizers'} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"

@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from attnscope.base.errors import AttnscopeError
 from attnscope.checkpoints.checkpoint import open_checkpoint
+from attnscope.checkpoints.families import family_for, read_config
 from attnscope.checkpoints.gguf_header import MAX_HEADER, read_gguf_header
 from attnscope.cli import main
-from attnscope.config import RunConfig, TextInput
 from attnscope.engines.opening import open_source
-from attnscope.errors import AttnscopeError
-from attnscope.families import family_for, read_config
-from attnscope.pipeline import inspect
-from attnscope.planning.run_plan import make_plan, required_memory
+from attnscope.request.run_config import RunConfig, TextInput
+from attnscope.run.plan import make_plan, required_memory
+from attnscope.run.session import inspect
 from tests.helpers import gguf_files
 
 

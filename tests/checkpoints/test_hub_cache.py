@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from attnscope.base.errors import AttnscopeError
 from attnscope.checkpoints import hub_cache
 from attnscope.checkpoints.locating import locate
 from attnscope.checkpoints.samples import samples_folder
-from attnscope.errors import AttnscopeError
 
 FIRST, SECOND = "a" * 40, "b" * 40
 

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from attnscope.base.errors import AttnscopeError
 from attnscope.checkpoints.folder import open_folder
 from attnscope.checkpoints.locating import Located, locate
 from attnscope.checkpoints.samples import samples_folder
 from attnscope.cli import main
-from attnscope.errors import AttnscopeError
 from tests.helpers.folders import TENSORS, safetensors, write_folder, write_sharded
 
 ADAPTER = {"peft_type": "LORA", "base_model_name_or_path": "org/base"}

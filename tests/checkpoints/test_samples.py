@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from attnscope.base.errors import AttnscopeError
 from attnscope.checkpoints import samples
 from attnscope.checkpoints.locating import Located, locate
-from attnscope.errors import AttnscopeError
 
 
 @pytest.fixture(params=["checkout", "wheel"])

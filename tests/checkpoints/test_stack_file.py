@@ -5,15 +5,15 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from attnscope.base.errors import AttnscopeError
 from attnscope.checkpoints.samples import find_config, sample_names
 from attnscope.checkpoints.stack_file import read_stack
-from attnscope.config import RunConfig, TextInput
 from attnscope.engines.description import describe
-from attnscope.errors import AttnscopeError
 from attnscope.model.randomize import make_random
 from attnscope.model.stack import Stack
-from attnscope.pipeline import inspect
-from attnscope.planning.memory import embedding_parameters, layer_parameters
+from attnscope.request.memory import embedding_parameters, layer_parameters
+from attnscope.request.run_config import RunConfig, TextInput
+from attnscope.run.session import inspect
 from training.walkthroughs import word_tokenizer
 
 TEXT = TextInput("The bank by the river, the bank")

@@ -9,10 +9,10 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from attnscope.base.errors import AttnscopeError
 from attnscope.checkpoints.folder import open_folder
-from attnscope.config import RunConfig
 from attnscope.engines.opening import open_source
-from attnscope.errors import AttnscopeError
+from attnscope.request.run_config import RunConfig
 from tests.helpers import native_stages
 from tests.helpers.tiny_models import TABLE
 from tests.helpers.tokenizer_files import content, write

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 import attnscope
+from attnscope.base.errors import AttnscopeError
 from attnscope.checkpoints.samples import samples_folder
 from attnscope.checkpoints.tokenizers import open_tokenizer
 from attnscope.cli import main
-from attnscope.errors import AttnscopeError
-from attnscope.views.presentation.header import short_path
+from attnscope.studies.screens.header import short_path
 from tests.helpers.tokenizer_files import content, write
 
 SAMPLE = samples_folder("sample_weights") / "riverbank"

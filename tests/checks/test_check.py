@@ -8,14 +8,14 @@ import pytest
 import torch
 import transformers as hf
 
-from attnscope.checks import check
+from attnscope.checkpoints.families import FAMILIES
 from attnscope.cli import main
-from attnscope.config import RunConfig, TextInput
-from attnscope.families import FAMILIES
-from attnscope.masks.terms import Causal
-from attnscope.report.check import Check, CheckReport, Differences
-from attnscope.report.codec import to_json
-from attnscope.views.check import as_text
+from attnscope.findings.check import Check, CheckReport, Differences
+from attnscope.findings.codec import to_json
+from attnscope.request.masks.terms import Causal
+from attnscope.request.run_config import RunConfig, TextInput
+from attnscope.studies.check.run import check
+from attnscope.studies.check.screen import as_text
 from tests.helpers.architectures import ONE_PART
 from tests.helpers.schemas import validate
 from tests.helpers.transformers_runs import SOURCE

@@ -5,16 +5,17 @@ from dataclasses import replace
 import pytest
 import torch
 
-from attnscope.analysis import overview
-from attnscope.checks import check
-from attnscope.checks import run as checks_run
-from attnscope.config import ModelConfig, RunConfig, TextInput
+from attnscope.base.errors import AttnscopeError
+from attnscope.base.model_config import ModelConfig
 from attnscope.engines import native
-from attnscope.errors import AttnscopeError
-from attnscope.masks.terms import Bidirectional, Causal
 from attnscope.model import attention, hooks, row_summary, stack
 from attnscope.model.inputs import AttentionInputs
 from attnscope.model.recorders import rows, sums, top
+from attnscope.request.masks.terms import Bidirectional, Causal
+from attnscope.request.run_config import RunConfig, TextInput
+from attnscope.run.analysis import overview
+from attnscope.studies.check import run as checks_run
+from attnscope.studies.check.run import check
 
 TEXT = "the bank by the river was old"
 

@@ -32,7 +32,7 @@ def pipeline(monkeypatch):
 
     def install(kind):
         asked = []
-        for name in ("attnscope.pipeline", "attnscope.flow.measure"):
+        for name in ("attnscope.run.session", "attnscope.studies.rollout.measure"):
             monkeypatch.setitem(sys.modules, name, None)
         cli_fakes.install(kind, asked)
         return asked

@@ -366,8 +366,8 @@ def test_no_progress_in_a_pipe(attnscope):
 def test_a_signal_is_heard_while_a_text_is_tokenized():
     """Rust's panics are kept from stderr meanwhile; what the process says at its end is not."""
     code = (
-        "import os; from pathlib import Path; from attnscope.system.shutdown import clean_up\n"
-        "from attnscope.tokenization.rust import call_rust\n"
+        "import os; from pathlib import Path; from attnscope.base.system.shutdown import clean_up\n"
+        "from attnscope.checkpoints.tokenization.rust import call_rust\n"
         "def signalled():\n"
         "    os.write(2, b'hidden')\n"
         "    clean_up(0.1)\n"

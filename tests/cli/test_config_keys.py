@@ -10,9 +10,9 @@ from msgspec.structs import replace
 import attnscope
 from attnscope.checkpoints.samples import samples_folder
 from attnscope.cli import main
-from attnscope.config import RunConfig
-from attnscope.pipeline import Session
-from attnscope.views.presentation.header import short_path
+from attnscope.request.run_config import RunConfig
+from attnscope.run.session import Session
+from attnscope.studies.screens.header import short_path
 from tests.helpers.published_configs import PUBLISHED
 
 TEXT = "The bank by the river"

@@ -8,12 +8,12 @@ import threading
 import pytest
 from typer.main import get_command
 
-from attnscope.arguments import CHECKED_TEXT
+from attnscope.base.version import __version__
+from attnscope.checkpoints.families import FAMILIES
 from attnscope.checkpoints.samples import sample_names
 from attnscope.cli import main
 from attnscope.cli.app import COMMANDS, build_app
-from attnscope.families import FAMILIES
-from attnscope.version import __version__
+from attnscope.request.arguments import CHECKED_TEXT
 
 TEXT = "The bank by the river"
 
@@ -104,7 +104,7 @@ def stop_at_the_texts(asked, monkeypatch):
         raise KeyboardInterrupt
 
     monkeypatch.setattr("attnscope.cli.run_config.run_config", stop)
-    monkeypatch.setattr("attnscope.config.RunConfig", stop)
+    monkeypatch.setattr("attnscope.request.run_config.RunConfig", stop)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 
 import attnscope
 from attnscope.cli import main
-from attnscope.report.head_roles import ROLES
+from attnscope.findings.head_roles import ROLES
 from tests.helpers.schemas import validate
 
 FEW = ("--draws", "2", "--quiet")

@@ -10,7 +10,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from attnscope.cli import main
-from attnscope.report import from_json
+from attnscope.findings.codec import from_json
 from tests.helpers.cli_runner import environment
 from tests.helpers.fork_server import Process
 

@@ -9,9 +9,9 @@ import typer
 from typer._coercion import build_runtime_param
 from typer.main import get_command
 
+from attnscope.base.errors import AttnscopeError
 from attnscope.cli.app import build_app
 from attnscope.cli.plain_values import take_plain_values
-from attnscope.errors import AttnscopeError
 
 VALUES = ["", "1", "-3", "x", "float32", "table", "all", "0-2,5", "é", "there", "missing", "\udcff", True, 7, 0.5, None]
 VALUES += [(), ("1", "a"), ["x"]]

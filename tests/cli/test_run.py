@@ -9,8 +9,8 @@ import pytest
 from safetensors.numpy import load_file
 
 from attnscope.cli import main
-from attnscope.config import RunConfig, TextInput
-from attnscope.report import from_json, to_json
+from attnscope.findings.codec import from_json, to_json
+from attnscope.request.run_config import RunConfig, TextInput
 from tests.helpers import cli_fakes
 from tests.helpers.schemas import validate
 

@@ -1,10 +1,10 @@
 import pytest
 
-from attnscope.errors import UsageError
-from attnscope.masks.expression import parse_mask, used_mask
-from attnscope.masks.terms import MatrixFile
-from attnscope.report import Token
-from attnscope.selection import extremes, parse_cut, parse_indices, parse_positions, parse_unit
+from attnscope.base.errors import UsageError
+from attnscope.findings.tokens import Token
+from attnscope.request.masks.expression import parse_mask, used_mask
+from attnscope.request.masks.terms import MatrixFile
+from attnscope.request.selection import extremes, parse_cut, parse_indices, parse_positions, parse_unit
 
 TEXT = "The bank, by 2024 the  river bank 3:10\n" + '"a" b-a 😀'
 PIECES = 'The bank , by 20 24 the riv er bank 3:10 " a " b - a'.split()

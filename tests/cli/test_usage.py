@@ -94,7 +94,7 @@ def test_a_format_whose_library_is_missing_is_refused_before_any_work(
 ):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(sys.modules, module, None)
-    monkeypatch.setattr("attnscope.pipeline.Session", None)  # opens models
+    monkeypatch.setattr("attnscope.run.session.Session", None)  # opens models
     assert main(args) == 1
     assert capsys.readouterr().err == f"attnscope: error: {line}\n"
 

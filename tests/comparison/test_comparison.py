@@ -8,17 +8,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from attnscope.comparison import alignment
-from attnscope.comparison.alignment import align, pair_replaced
-from attnscope.comparison.maps import pooled_change
-from attnscope.comparison.reports import compare_sides, jensen_shannon, listed
-from attnscope.comparison.runs import Wanted, compare_files, compare_runs
-from attnscope.comparison.tolerance import Tolerance, failure
-from attnscope.config import RunConfig, TextInput
-from attnscope.errors import AttnscopeError, UsageError
-from attnscope.pipeline import inspect
-from attnscope.report import STAGES, Token, to_json
-from attnscope.report.compare import Cell, Side
+from attnscope.base.errors import AttnscopeError, UsageError
+from attnscope.findings.codec import to_json
+from attnscope.findings.compare import Cell, Side
+from attnscope.findings.run import STAGES
+from attnscope.findings.tokens import Token
+from attnscope.request.run_config import RunConfig, TextInput
+from attnscope.run.session import inspect
+from attnscope.studies.compare import alignment
+from attnscope.studies.compare.alignment import align, pair_replaced
+from attnscope.studies.compare.maps import pooled_change
+from attnscope.studies.compare.reports import compare_sides, jensen_shannon, listed
+from attnscope.studies.compare.runs import Wanted, compare_files, compare_runs
+from attnscope.studies.compare.tolerance import Tolerance, failure
 from attnscope.views.terminal.recorded import as_text
 from tests.helpers.sample_reports import report, text_report, tokens
 from tests.helpers.schemas import validate

@@ -14,20 +14,20 @@ import torch
 from msgspec.structs import replace
 from safetensors.numpy import load_file, save_file
 
+from attnscope.base.errors import AttnscopeError, ModelError
 from attnscope.batch.dump import DumpConfig, write_dump
 from attnscope.batch.header import Settings
-from attnscope.checks import check
 from attnscope.cli import main
-from attnscope.comparison.runs import compare_runs
-from attnscope.config import RunConfig, TextInput
 from attnscope.engines.opening import open_source
 from attnscope.engines.torch_setup import choose_device
-from attnscope.errors import AttnscopeError, ModelError
-from attnscope.explanation import explain
-from attnscope.pipeline import Session, inspect
-from attnscope.planning.memory import format_bytes
-from attnscope.planning.run_plan import make_plan, required_memory
-from attnscope.report import to_json
+from attnscope.findings.codec import to_json
+from attnscope.request.memory import format_bytes
+from attnscope.request.run_config import RunConfig, TextInput
+from attnscope.run.plan import make_plan, required_memory
+from attnscope.run.session import Session, inspect
+from attnscope.studies.check.run import check
+from attnscope.studies.compare.runs import compare_runs
+from attnscope.studies.explain.run import explain
 
 TEXT = TextInput("The bank by the river was eroded")
 AGAIN = "weights are read again in every pass: "

@@ -7,11 +7,12 @@ import sys
 import pytest
 import torch
 
-from attnscope.config import ModelConfig, RunConfig, TextInput
+from attnscope.base.model_config import ModelConfig
 from attnscope.engines.torch_setup import set_threads
-from attnscope.pipeline import inspect
-from attnscope.planning.estimate import MemoryDemand, estimate_memory
-from attnscope.report import to_json
+from attnscope.findings.codec import to_json
+from attnscope.request.estimate import MemoryDemand, estimate_memory
+from attnscope.request.run_config import RunConfig, TextInput
+from attnscope.run.session import inspect
 
 
 @pytest.fixture(autouse=True)

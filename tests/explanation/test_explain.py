@@ -7,16 +7,17 @@ import numpy as np
 import pytest
 import torch
 
-from attnscope.config import RunConfig, TextInput
+from attnscope.base.errors import AttnscopeError, UsageError
 from attnscope.engines.opening import open_source
-from attnscope.errors import AttnscopeError, UsageError
-from attnscope.explanation import explain
+from attnscope.findings.codec import to_json
+from attnscope.findings.run import STAGES
 from attnscope.model.head_capture import HeadCapture, modules_of
-from attnscope.pipeline import inspect
-from attnscope.report import STAGES, to_json
-from attnscope.views.presentation.explain import present_explanation
-from attnscope.views.presentation.parts import Paragraph
-from attnscope.views.presentation.settings import DisplaySettings
+from attnscope.request.run_config import RunConfig, TextInput
+from attnscope.run.session import inspect
+from attnscope.studies.explain.run import explain
+from attnscope.studies.explain.screen import present_explanation
+from attnscope.views.parts import Paragraph
+from attnscope.views.settings import DisplaySettings
 from tests.helpers.explanation_arithmetic import assert_sums, failed
 from tests.helpers.schemas import validate
 
@@ -229,7 +230,7 @@ def test_real_output_keeps_to_the_published_schema(config, window):
 
 def test_more_than_the_memory_allows_is_refused_with_the_formula():
     from attnscope.engines.opening import open_source
-    from attnscope.planning.run_plan import make_plan, required_memory
+    from attnscope.run.plan import make_plan, required_memory
 
     text = " ".join(["river"] * 9000)
     asked = {"config": "grouped-query", "query": "0", "layer": "1", "head": "2"}

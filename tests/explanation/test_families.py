@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from attnscope.config import RunConfig, TextInput
-from attnscope.explanation import explain
-from attnscope.pipeline import Session, inspect
-from attnscope.report import STAGES
-from attnscope.views.presentation.explain import present_explanation
-from attnscope.views.presentation.settings import DisplaySettings
+from attnscope.findings.run import STAGES
+from attnscope.request.run_config import RunConfig, TextInput
+from attnscope.run.session import Session, inspect
+from attnscope.studies.explain.run import explain
+from attnscope.studies.explain.screen import present_explanation
+from attnscope.views.settings import DisplaySettings
 from tests.helpers.explanation_arithmetic import assert_inputs_sum, assert_sums, failed
 from tests.helpers.tiny_models import TABLE, VOCAB
 

@@ -3,15 +3,16 @@
 import numpy as np
 import pytest
 
-from attnscope.config import RunConfig, TextInput
-from attnscope.explanation import arithmetic, explain
 from attnscope.model import attention, head_capture
 from attnscope.model.inputs import AttentionInputs
+from attnscope.request.run_config import RunConfig, TextInput
+from attnscope.studies.explain import arithmetic
+from attnscope.studies.explain.run import explain
 from tests.explanation.test_families import QUERY, TEXT, save
 from tests.helpers.explanation_arithmetic import failed
 from tests.helpers.tiny_models import TABLE
 
-ARITHMETIC = "attnscope.explanation.arithmetic"
+ARITHMETIC = "attnscope.studies.explain.arithmetic"
 CAPTURE = "attnscope.model.head_capture"
 _parts, _projection, _rotate = head_capture.embedding_parts, head_capture.projection, arithmetic.rotate
 _norm_of, _exponentials, _softmax = head_capture.norm_parameters, arithmetic.exponentials, attention._softmax

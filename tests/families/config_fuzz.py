@@ -18,8 +18,8 @@ import torch
 import transformers as hf
 from torch import Tensor
 
-from attnscope.errors import AttnscopeError
-from attnscope.families import FAMILIES, family_for, read_config
+from attnscope.base.errors import AttnscopeError
+from attnscope.checkpoints.families import FAMILIES, family_for, read_config
 from tests.families.dialects import VOCAB, Case, draw
 from tests.helpers import native_stages
 from tests.helpers.tiny_models import raise_weights

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-from attnscope.families import FAMILIES
-from attnscope.families.spec import ACTIVATIONS
+from attnscope.checkpoints.families import FAMILIES
+from attnscope.checkpoints.families.spec import ACTIVATIONS
 
 VOCAB, POSITIONS = 40, 48
 ABSENT = object()  # the key is left out

@@ -13,9 +13,9 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
+from attnscope.base.errors import AttnscopeError
+from attnscope.checkpoints.families import open_config
 from attnscope.checkpoints.folder import read_config_file, without_mxfp4
-from attnscope.errors import AttnscopeError
-from attnscope.families import open_config
 
 
 @dataclass(frozen=True)

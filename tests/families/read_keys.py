@@ -3,7 +3,7 @@
     pip download --no-deps --dest wheels transformers==5.0.0 …
     python -m tests.families.read_keys wheels/*.whl
 
-writes `attnscope/families/transformers_keys.json`, from which `families/unknown_keys.py` knows which keys of a config
+writes `attnscope/checkpoints/families/transformers_keys.json`, from which `families/unknown_keys.py` knows which keys of a config
 nobody reads. The list is longer than what is truly read: every name that a family's own files hold as an attribute, a
 string or an argument counts, and so does every name that shared files (masking, rope, cache, attention, base classes)
 look up in a config. A name too many refuses a file; a name too few could hide a key that changes attention.
@@ -22,8 +22,8 @@ from typing import Any
 
 import transformers
 
-from attnscope.families import ALL
-from attnscope.families.transformers_keys import DATA
+from attnscope.checkpoints.families import ALL
+from attnscope.checkpoints.families.transformers_keys import DATA
 
 _OWN = re.compile(r"transformers/models/(\w+)/(?:configuration|modeling(_tf|_flax)?)_\1\.py")
 _SHARED = re.compile(

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import transformers as hf
 
-from attnscope import families
-from attnscope.families import FAMILIES
-from attnscope.families.rope import rope
-from attnscope.families.spec import key
+from attnscope.checkpoints import families
+from attnscope.checkpoints.families import FAMILIES
+from attnscope.checkpoints.families.rope import rope
+from attnscope.checkpoints.families.spec import key
 from tests.families.config_fuzz import hold_all, least
 from tests.families.dialects import Case, draw
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import transformers as hf
 
-from attnscope.errors import AttnscopeError
-from attnscope.families import FAMILIES, family_for, read_config
+from attnscope.base.errors import AttnscopeError
+from attnscope.checkpoints.families import FAMILIES, family_for, read_config
 from tests.helpers.published_configs import PUBLISHED
 
 _NAMES = {raw["model_type"]: name for name, raw in PUBLISHED.items()}

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from attnscope.errors import AttnscopeError
-from attnscope.families import open_config
+from attnscope.base.errors import AttnscopeError
+from attnscope.checkpoints.families import open_config
 from tests.helpers.published_configs import PUBLISHED
 from tests.helpers.tiny_models import TABLE, Row
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from attnscope.config import ModelConfig, Rope, RopeScaling
-from attnscope.families import FAMILIES, family_for, read_config
-from attnscope.planning.memory import embedding_parameters, layer_parameters
+from attnscope.base.model_config import ModelConfig, Rope, RopeScaling
+from attnscope.checkpoints.families import FAMILIES, family_for, read_config
+from attnscope.request.memory import embedding_parameters, layer_parameters
 from tests.helpers.published_configs import PUBLISHED
 
 

@@ -10,8 +10,8 @@ import pytest
 import torch
 import transformers as hf
 
-from attnscope.families import ALL, FAMILIES
-from attnscope.families.transformers_keys import DATA, reference_keys
+from attnscope.checkpoints.families import ALL, FAMILIES
+from attnscope.checkpoints.families.transformers_keys import DATA, reference_keys
 from tests.families.read_keys import (
     agreed_defaults,
     as_data,

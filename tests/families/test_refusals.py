@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from attnscope.errors import AttnscopeError
-from attnscope.families import FAMILIES, family_for, read_config
+from attnscope.base.errors import AttnscopeError
+from attnscope.checkpoints.families import FAMILIES, family_for, read_config
 from tests.helpers.published_configs import PUBLISHED
 
 _BY_TYPE = {raw["model_type"]: raw for name, raw in PUBLISHED.items() if name != "SmolLM2-135M"}

@@ -8,11 +8,11 @@ import pytest
 import torch
 import transformers as hf
 
-from attnscope.config import RunConfig
+from attnscope.base.errors import AttnscopeError
+from attnscope.checkpoints.families import FAMILIES, open_config
+from attnscope.checkpoints.families.transformers_keys import reference_keys
 from attnscope.engines.opening import open_source
-from attnscope.errors import AttnscopeError
-from attnscope.families import FAMILIES, open_config
-from attnscope.families.transformers_keys import reference_keys
+from attnscope.request.run_config import RunConfig
 from tests.helpers.published_configs import PUBLISHED
 
 _BY_TYPE = {raw["model_type"]: raw for raw in PUBLISHED.values()}

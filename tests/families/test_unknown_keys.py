@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from attnscope.errors import AttnscopeError
-from attnscope.families import ALL, FAMILIES, open_config
-from attnscope.families.config_reader import COMMON_CHOICES, COMMON_INERT, COMMON_REQUIRES
-from attnscope.families.transformers_keys import reference_keys
-from attnscope.families.unknown_keys import ATTENTION_WORDS, edits, near_miss
+from attnscope.base.errors import AttnscopeError
+from attnscope.checkpoints.families import ALL, FAMILIES, open_config
+from attnscope.checkpoints.families.config_reader import COMMON_CHOICES, COMMON_INERT, COMMON_REQUIRES
+from attnscope.checkpoints.families.transformers_keys import reference_keys
+from attnscope.checkpoints.families.unknown_keys import ATTENTION_WORDS, edits, near_miss
 from tests.helpers.published_configs import PUBLISHED
 
 _BY_TYPE = {raw["model_type"]: raw for name, raw in PUBLISHED.items() if name != "SmolLM2-135M"}

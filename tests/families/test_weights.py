@@ -12,9 +12,9 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from attnscope.base.errors import AttnscopeError
+from attnscope.checkpoints.families import FAMILIES, read_config
 from attnscope.checkpoints.folder import open_folder
-from attnscope.errors import AttnscopeError
-from attnscope.families import FAMILIES, read_config
 from attnscope.model.checkpoint import check_tensors
 from tests.helpers import native_stages
 from tests.helpers.tiny_models import TABLE

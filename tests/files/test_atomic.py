@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from attnscope.errors import AttnscopeError
-from attnscope.files.atomic import check_target, write_atomic
+from attnscope.base.errors import AttnscopeError
+from attnscope.base.files.atomic import check_target, write_atomic
 
 
 def left_behind(folder):
@@ -124,7 +124,7 @@ def test_a_read_only_folder(tmp_path, monkeypatch):
     def refuse(*_):
         raise PermissionError(errno.EACCES, "Permission denied")
 
-    monkeypatch.setattr("attnscope.files.atomic.os.open", refuse)
+    monkeypatch.setattr("attnscope.base.files.atomic.os.open", refuse)
     with pytest.raises(AttnscopeError, match=r"cannot be written \(Permission denied\)"):
         write_atomic(tmp_path / "out.json", [b"data"], force=False)
 
@@ -157,7 +157,7 @@ def test_a_failing_disk_leaves_the_old_file(tmp_path, monkeypatch, force, step):
     if step == "write":
         monkeypatch.setattr("builtins.open", Full)
     else:
-        monkeypatch.setattr(f"attnscope.files.atomic.os.{step}", fail)
+        monkeypatch.setattr(f"attnscope.base.files.atomic.os.{step}", fail)
     with pytest.raises(AttnscopeError, match="No space left on device"):
         write_atomic(target, [b"new"], force=force)
     monkeypatch.undo()
@@ -170,7 +170,7 @@ def test_without_hard_links_it_is_renamed(tmp_path, monkeypatch):
     def fail(*_):
         raise OSError(errno.EPERM, "Operation not permitted")
 
-    monkeypatch.setattr("attnscope.files.atomic.os.link", fail)
+    monkeypatch.setattr("attnscope.base.files.atomic.os.link", fail)
     write_atomic(tmp_path / "out.json", [b"data"], force=False)
     assert left_behind(tmp_path) == ["out.json"]
 
@@ -178,7 +178,7 @@ def test_without_hard_links_it_is_renamed(tmp_path, monkeypatch):
 @pytest.mark.unix
 def test_a_file_that_appears_meanwhile_stays(tmp_path, monkeypatch):
     target = tmp_path / "out.json"
-    monkeypatch.setattr("attnscope.files.atomic.check_target", lambda path, force: None)
+    monkeypatch.setattr("attnscope.base.files.atomic.check_target", lambda path, force: None)
     target.write_bytes(b"theirs")
     with pytest.raises(AttnscopeError, match="exists"):
         write_atomic(target, [b"ours"], force=False)
@@ -190,8 +190,8 @@ def test_a_signal_leaves_no_temporary_file(tmp_path):
     program = """
 import os, signal, sys, time
 from pathlib import Path
-from attnscope.files import atomic as output
-from attnscope.system.signals import end_on_signals
+from attnscope.base.files import atomic as output
+from attnscope.base.system.signals import end_on_signals
 def wait(descriptor):
     print("writing", flush=True)
     time.sleep(30)

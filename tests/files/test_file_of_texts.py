@@ -9,10 +9,11 @@ import pytest
 from msgspec.structs import replace
 
 from attnscope.cli import main
-from attnscope.config import RunConfig, TextInput
-from attnscope.pipeline import inspect
-from attnscope.report import Report, TextReport, from_json
-from attnscope.selection import PRINTED
+from attnscope.findings.codec import from_json
+from attnscope.findings.run import Report, TextReport
+from attnscope.request.run_config import RunConfig, TextInput
+from attnscope.request.selection import PRINTED
+from attnscope.run.session import inspect
 
 LONG = " ".join(f"word{i % 11}" for i in range(70))
 PAIRS = {

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from attnscope.config import RunConfig, TextInput
-from attnscope.errors import AttnscopeError
-from attnscope.files.mask_files import read_mask
-from attnscope.pipeline import inspect
+from attnscope.base.errors import AttnscopeError
+from attnscope.base.files.mask_files import read_mask
+from attnscope.request.run_config import RunConfig, TextInput
+from attnscope.run.session import inspect
 
 MATRIX = np.array([[True, False, True], [True, True, False], [False, False, False]])
 

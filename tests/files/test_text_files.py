@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from attnscope.config import TextInput
-from attnscope.errors import AttnscopeError
-from attnscope.files.text_files import MAX_LINE, read_texts
+from attnscope.base.errors import AttnscopeError
+from attnscope.request.run_config import TextInput
+from attnscope.request.text_files import MAX_LINE, read_texts
 from tests.helpers.folders import within
 
 

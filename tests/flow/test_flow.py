@@ -11,14 +11,14 @@ import torch
 from transformers import AutoModel
 
 import attnscope
+from attnscope.base.errors import AttnscopeError, UsageError
 from attnscope.cli import main
-from attnscope.config import RunConfig, TextInput
 from attnscope.engines.opening import open_source
-from attnscope.errors import AttnscopeError, UsageError
-from attnscope.flow import reporter
-from attnscope.flow.measure import plan_flow
-from attnscope.report import from_json, to_json
-from attnscope.selection import PRINTED
+from attnscope.findings.codec import from_json, to_json
+from attnscope.request.run_config import RunConfig, TextInput
+from attnscope.request.selection import PRINTED
+from attnscope.studies.rollout.measure import plan_flow
+from attnscope.studies.rollout.run import reporter
 from benchmarks.memory import peak
 from tests.helpers.architectures import ONE_PART, TWO_PARTS, make, save
 from tests.helpers.effect_arithmetic import rollout, zeroing_shares
@@ -127,7 +127,7 @@ def _zeroing(name, folder, ids, layer):
     ],
 )
 def test_value_zeroing_is_what_hooks_on_transformers_give(folders, name, engine, copies, monkeypatch):
-    monkeypatch.setattr("attnscope.flow.measure._copies", lambda n: min(n, copies))
+    monkeypatch.setattr("attnscope.studies.rollout.measure._copies", lambda n: min(n, copies))
     report = run(folders(name), measure="value-zeroing", layer="2,0", engine=engine)
     rolled = run(folders(name), measure="value-zeroing-rollout", layer="0-2", engine=engine)
     for text, product in zip(report.texts, rolled.texts, strict=True):

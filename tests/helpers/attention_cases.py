@@ -7,11 +7,11 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
-from attnscope.masks.terms import Bidirectional, BlockDiagonal, Causal, Mask, Prefix, SlidingWindow
 from attnscope.model.inputs import AttentionInputs, AttentionSpec
 from attnscope.model.masks import MatrixMask, PaddingMask, hidden_keys_mask, intersect
 from attnscope.model.positions import alibi
 from attnscope.model.recorders import KeyTokens
+from attnscope.request.masks.terms import Bidirectional, BlockDiagonal, Causal, Mask, Prefix, SlidingWindow
 from tests.helpers.key_tokens import key_tokens
 
 

@@ -7,6 +7,8 @@ from unittest.mock import patch
 
 import numpy as np
 
+from attnscope.base.errors import AttnscopeError
+from attnscope.base.system.file_system import FileSystem
 from attnscope.batch import direct_writer
 from attnscope.batch.groups import TextSize
 from attnscope.batch.header import SCHEMA, Grouping, Header, InputFacts, Settings
@@ -14,9 +16,8 @@ from attnscope.batch.items import from_txt
 from attnscope.batch.records import Record, TopArrays, encode
 from attnscope.batch.runner import Runner, record_of
 from attnscope.batch.sinks import open_dump
-from attnscope.errors import AttnscopeError
-from attnscope.report import MaskUse, Provenance, Token
-from attnscope.system.file_system import FileSystem
+from attnscope.findings.run import MaskUse, Provenance
+from attnscope.findings.tokens import Token
 
 BOUNDS = Grouping(tokens=12, values=60, window=120, cells=0, threads=1)
 HOLDS = 200  # numbers of one text

@@ -12,7 +12,9 @@ WORDS = ["The", "bank", "by", "the", "river"]
 def small_report(words=WORDS, notes=()):
     import numpy as np  # not with this file: its threads would take the signals that `main` is about to block
 
-    from attnscope.report import HeadReport, MaskUse, Provenance, Report, Rows, TextReport, Token, Top
+    from attnscope.findings.row_statistics import Rows
+    from attnscope.findings.run import HeadReport, MaskUse, Provenance, Report, TextReport, Top
+    from attnscope.findings.tokens import Token
 
     n = len(words)
     scores = (np.arange(n * n, dtype=np.float32).reshape(n, n) * 7 % 11 - 5) / 4
@@ -38,7 +40,7 @@ class PanicException(BaseException):
 
 
 def _refuse(run, progress):
-    from attnscope.errors import AttnscopeError
+    from attnscope.base.errors import AttnscopeError
 
     raise AttnscopeError("unknown\x1b[2J key", where="a\u202eb/config.json", hint="remove it")
 
@@ -70,7 +72,7 @@ def _sleep(run, progress):
 
 def _deaf(run, progress):
     """A library that takes every exception for its own."""
-    from attnscope.errors import AttnscopeError
+    from attnscope.base.errors import AttnscopeError
 
     try:
         _sleep(run, progress)
@@ -157,10 +159,10 @@ def install(kind, asked=None):
             asked.append(run)
         return KINDS[kind](run, progress)
 
-    module = types.ModuleType("attnscope.pipeline")
+    module = types.ModuleType("attnscope.run.session")
     module.inspect = inspect
-    sys.modules["attnscope.pipeline"] = module
-    over_layers = types.ModuleType("attnscope.flow.measure")
+    sys.modules["attnscope.run.session"] = module
+    over_layers = types.ModuleType("attnscope.studies.rollout.measure")
     over_layers.measure_flow = inspect
-    sys.modules["attnscope.flow.measure"] = over_layers
+    sys.modules["attnscope.studies.rollout.measure"] = over_layers
     return module

@@ -4,8 +4,8 @@ import errno
 import os
 from pathlib import Path
 
+from attnscope.base.system.file_system import FileSystem
 from attnscope.batch.direct_writer import BLOCK
-from attnscope.system.file_system import FileSystem
 
 CALLS = (
     *("open", "lock", "write", "direct", "cached", "truncate", "sync", "sync_folder", "replace", "close"),

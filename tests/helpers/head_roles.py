@@ -13,8 +13,8 @@ import torch
 import transformers as hf
 from tokenizers import Tokenizer
 
-from attnscope.report.row_statistics import KEY_TOKENS
-from attnscope.report.tokens import Token
+from attnscope.findings.row_statistics import KEY_TOKENS
+from attnscope.findings.tokens import Token
 
 NEAR, BLOCKS, FURTHEST = 4, 16, 256
 Array = np.ndarray[Any, np.dtype[Any]]

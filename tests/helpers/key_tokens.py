@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor
 
+from attnscope.findings.row_statistics import KEY_TOKENS
 from attnscope.model.recorders import KeyTokens
-from attnscope.report.row_statistics import KEY_TOKENS
 
 
 def key_tokens(special: Tensor, real: Tensor, others: Tensor | None = None, *, same: bool = True) -> KeyTokens:

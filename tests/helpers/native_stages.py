@@ -7,15 +7,15 @@ import torch
 from msgspec.structs import replace
 from torch import Tensor
 
+from attnscope.base.model_config import ModelConfig
 from attnscope.checkpoints.checkpoint import open_checkpoint
-from attnscope.config import ModelConfig
-from attnscope.families import family_for, read_config
-from attnscope.masks.expression import parse_mask
+from attnscope.checkpoints.families import family_for, read_config
 from attnscope.model.checkpoint import load_stack
 from attnscope.model.hooks import AttentionHooks
 from attnscope.model.masks import build_mask, padding_mask
 from attnscope.model.recorders import MatrixRecorder
 from attnscope.model.stack import Stack
+from attnscope.request.masks.expression import parse_mask
 from tests.helpers.loaded_stack import load_all
 from tests.helpers.reference_stages import STAGES, Stages
 

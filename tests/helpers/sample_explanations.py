@@ -2,18 +2,8 @@
 
 import numpy as np
 
-from attnscope.report import (
-    ArithmeticCheck,
-    ExplainedCell,
-    Explanation,
-    MaskUse,
-    Part,
-    Provenance,
-    Rest,
-    Row,
-    Sink,
-    Vector,
-)
+from attnscope.findings.explain import ArithmeticCheck, ExplainedCell, Explanation, Part, Rest, Row, Sink, Vector
+from attnscope.findings.run import MaskUse, Provenance
 from tests.helpers.sample_reports import BANK, tokens
 
 WIDTH, VALUES = 8, 6

@@ -5,7 +5,9 @@ from itertools import pairwise
 import numpy as np
 from msgspec.structs import replace
 
-from attnscope.report import Columns, Means, Pooled, Rows, TextReport, Top
+from attnscope.findings.overview import Columns, Pooled
+from attnscope.findings.row_statistics import Means, Rows
+from attnscope.findings.run import TextReport, Top
 from tests.helpers.sample_reports import head_report, report, tokens, words
 
 NONE = np.zeros(0, dtype=np.float32)

@@ -3,7 +3,9 @@
 import numpy as np
 from msgspec.structs import asdict
 
-from attnscope.report import HeadReport, MaskUse, Provenance, Report, Rows, TextReport, Token, Top
+from attnscope.findings.row_statistics import Rows
+from attnscope.findings.run import HeadReport, MaskUse, Provenance, Report, TextReport, Top
+from attnscope.findings.tokens import Token
 
 BANK = "The bank by the river"
 HOSTILE = [

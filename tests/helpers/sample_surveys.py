@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from attnscope.report import MaskUse, Provenance
-from attnscope.report.head_roles import HEAD_ROLES, main_roles
-from attnscope.report.heads import HeadSurvey, MeasuredHeads, MeasuredText, Probes, RoleValues
+from attnscope.findings.head_roles import HEAD_ROLES, main_roles
+from attnscope.findings.heads import HeadSurvey, MeasuredHeads, MeasuredText, Probes, RoleValues
+from attnscope.findings.run import MaskUse, Provenance
 from tests.helpers.sample_reports import tokens
 
 NAN = float("nan")

@@ -6,7 +6,7 @@ from typing import Any
 
 import jsonschema
 
-from attnscope.report.__main__ import schema_file
+from attnscope.findings.__main__ import schema_file
 
 
 @cache

@@ -6,7 +6,7 @@ from io import StringIO
 
 from rich.console import Console
 
-from attnscope.report import STAGES
+from attnscope.findings.run import STAGES
 from attnscope.views.terminal import draw as put
 
 

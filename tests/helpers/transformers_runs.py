@@ -1,8 +1,8 @@
 """Run texts with the transformers engine, and return its Report."""
 
-from attnscope.config import RunConfig, TextInput
-from attnscope.pipeline import inspect
-from attnscope.report import STAGES, Report
+from attnscope.findings.run import STAGES, Report
+from attnscope.request.run_config import RunConfig, TextInput
+from attnscope.run.session import inspect
 
 TEXTS = ("the bank by the river was old", "we sat on it all day while the water ran by")
 SOURCE = "water ran all day"

@@ -12,9 +12,9 @@ import torch
 import transformers as hf
 from safetensors.torch import load_file
 
+from attnscope.checkpoints.convert_pickle import unpickle
+from attnscope.checkpoints.convert_pickle.folder import _plan
 from attnscope.cli import main
-from attnscope.importing import unpickle
-from attnscope.importing.folder import _plan
 from tests.helpers import native_stages
 from tests.helpers.tiny_models import TABLE
 from tests.helpers.tokenizer_files import content, write

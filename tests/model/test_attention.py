@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from attnscope.errors import AttnscopeError
-from attnscope.masks.terms import Bidirectional, Causal, Mask, SlidingWindow
+from attnscope.base.errors import AttnscopeError
 from attnscope.model.attention import attend
 from attnscope.model.inputs import AttentionInputs, AttentionSpec
 from attnscope.model.masks import intersect
 from attnscope.model.recorders import MatrixRecorder
 from attnscope.model.tile import Tile
+from attnscope.request.masks.terms import Bidirectional, Causal, Mask, SlidingWindow
 from tests.helpers import attention_oracle
 from tests.helpers.attention_cases import Case, cases
 

@@ -7,10 +7,10 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from attnscope.base.errors import AttnscopeError
+from attnscope.base.model_config import ModelConfig
+from attnscope.checkpoints.families import OWN
 from attnscope.checkpoints.folder import open_weights
-from attnscope.config import ModelConfig
-from attnscope.errors import AttnscopeError
-from attnscope.families import OWN
 from attnscope.model.checkpoint import load_stack
 from attnscope.model.randomize import make_random
 from attnscope.model.stack import Stack

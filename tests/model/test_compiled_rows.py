@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import attnscope.model
-from attnscope.masks.terms import Causal
+from attnscope.findings.row_statistics import KEY_TOKENS
 from attnscope.model import compiled_rows, row_summary
 from attnscope.model.attention import attend
 from attnscope.model.inputs import AttentionInputs, AttentionSpec
 from attnscope.model.recorders import KeyTokens, RowRecorder, TopRecorder
-from attnscope.planning.estimate import WORTH_COMPILED_LOOPS
-from attnscope.report.row_statistics import KEY_TOKENS
+from attnscope.request.estimate import WORTH_COMPILED_LOOPS
+from attnscope.request.masks.terms import Causal
 
 SIZES = (1, 2, 15, 16, 17, 31, 32, 33, 47, 48, 49, 64, 97, 511, 512, 513, 1000, 1025, 4099)
 

@@ -2,11 +2,11 @@ import numpy as np
 import pytest
 import torch
 
-from attnscope.config import RunConfig, TextInput
+from attnscope.base.errors import UsageError
 from attnscope.engines.opening import open_source
-from attnscope.errors import UsageError
-from attnscope.pipeline import inspect
-from attnscope.report import STAGES
+from attnscope.findings.run import STAGES
+from attnscope.request.run_config import RunConfig, TextInput
+from attnscope.run.session import inspect
 
 pytestmark = pytest.mark.usefixtures("both_ways")
 

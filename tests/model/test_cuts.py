@@ -6,12 +6,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from attnscope.masks.terms import Causal
 from attnscope.model.attention import attend
 from attnscope.model.cuts import BatchCuts, EdgeCut, HeadCut, LayerCut, cuts_of_layer
 from attnscope.model.inputs import AttentionInputs, AttentionSpec
 from attnscope.model.positions import alibi
 from attnscope.model.recorders import MatrixRecorder
+from attnscope.request.masks.terms import Causal
 from tests.helpers.attention_cases import Case, cases
 
 pytestmark = pytest.mark.usefixtures("both_ways")

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from attnscope.config import ModelConfig
+from attnscope.base.model_config import ModelConfig
 from attnscope.model.experts import Experts
 from attnscope.model.mlp import MLP
 from attnscope.model.randomize import make_random

@@ -7,18 +7,12 @@ from typing import Any
 import pytest
 import torch
 
-from attnscope.masks.expression import parse_mask
-from attnscope.masks.terms import Mask
 from attnscope.model.attention import attend
 from attnscope.model.inputs import AttentionInputs, AttentionSpec
 from attnscope.model.masks import build_mask
-from attnscope.model.recorders import (
-    ColumnRecorder,
-    MatrixRecorder,
-    PooledRecorder,
-    RowRecorder,
-    TopRecorder,
-)
+from attnscope.model.recorders import ColumnRecorder, MatrixRecorder, PooledRecorder, RowRecorder, TopRecorder
+from attnscope.request.masks.expression import parse_mask
+from attnscope.request.masks.terms import Mask
 from tests.helpers.key_tokens import key_tokens
 
 pytestmark = pytest.mark.usefixtures("both_ways")

@@ -6,8 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from attnscope.config import ModelConfig, Rope
-from attnscope.masks.terms import Bidirectional
+from attnscope.base.model_config import ModelConfig, Rope
 from attnscope.model import layers
 from attnscope.model import stack as stack_module
 from attnscope.model.hooks import AttentionHooks
@@ -17,6 +16,7 @@ from attnscope.model.mlp import MLP
 from attnscope.model.randomize import make_random
 from attnscope.model.recorders import MatrixRecorder
 from attnscope.model.stack import Stack
+from attnscope.request.masks.terms import Bidirectional
 
 ACTIVATIONS = ("gelu", "gelu_tanh", "quick_gelu", "relu", "silu")
 

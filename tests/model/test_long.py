@@ -6,11 +6,11 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from attnscope.config import ModelConfig, Rope
-from attnscope.masks.terms import Bidirectional, Causal
+from attnscope.base.model_config import ModelConfig, Rope
 from attnscope.model.hooks import AttentionHooks
 from attnscope.model.randomize import make_random
 from attnscope.model.recorders import MatrixRecorder, RowRecorder, TopRecorder
+from attnscope.request.masks.terms import Bidirectional, Causal
 from tests.helpers.key_tokens import key_tokens
 
 LONG = 16_384

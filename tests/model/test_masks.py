@@ -5,9 +5,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attnscope.masks.expression import parse_mask
-from attnscope.masks.terms import TERMS, Bidirectional, Causal, Mask, SizedTerm
 from attnscope.model.masks import PaddingMask, build_mask, hidden_keys_mask, intersect, padding_mask
+from attnscope.request.masks.expression import parse_mask
+from attnscope.request.masks.terms import TERMS, Bidirectional, Causal, Mask, SizedTerm
 from tests.helpers.attention_cases import masks, whole
 
 

@@ -7,11 +7,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from attnscope.base.system.memory import map_memory
 from attnscope.model.attention import attend
 from attnscope.model.recorders import MatrixRecorder, PackedMatrices
 from attnscope.model.recorders import arena as arena_module
 from attnscope.model.recorders.arena import CHUNK, Arena
-from attnscope.system.memory import map_memory
 from tests.helpers.attention_cases import Case, cases
 
 pytestmark = pytest.mark.usefixtures("both_ways")

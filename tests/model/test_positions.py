@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from attnscope.config import ModelConfig, Rope, RopeScaling
+from attnscope.base.model_config import ModelConfig, Rope, RopeScaling
 from attnscope.model.positions import (
     alibi,
     alibi_slopes,

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from attnscope.config import RunConfig, TextInput
 from attnscope.model import attention, hooks, row_summary
 from attnscope.model.weights import WeightStore
-from attnscope.pipeline import inspect
+from attnscope.request.run_config import RunConfig, TextInput
+from attnscope.run.session import inspect
 
 RIVER = "the bank by the river was steep and the money was in the bank by the road"
 

@@ -3,12 +3,12 @@
 import pytest
 import torch
 
-from attnscope.config import ModelConfig
-from attnscope.masks.terms import Bidirectional, Causal, SlidingWindow
+from attnscope.base.model_config import ModelConfig
 from attnscope.model.hooks import AttentionHooks
 from attnscope.model.progress import ForwardProgress, LayerCost
 from attnscope.model.randomize import make_random
 from attnscope.model.recorders import MatrixRecorder, RowRecorder
+from attnscope.request.masks.terms import Bidirectional, Causal, SlidingWindow
 from tests.helpers.key_tokens import key_tokens
 
 T, HEADS = 256, 2

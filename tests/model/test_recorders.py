@@ -8,12 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from attnscope.masks.terms import Bidirectional, Causal, Mask, SlidingWindow
+from attnscope.findings.row_statistics import WITHIN
 from attnscope.model.attention import attend
 from attnscope.model.inputs import AttentionInputs, AttentionSpec
 from attnscope.model.masks import MatrixMask, intersect
 from attnscope.model.recorders import MatrixRecorder, RowRecorder, TopRecorder, strongest
-from attnscope.report.row_statistics import WITHIN
+from attnscope.request.masks.terms import Bidirectional, Causal, Mask, SlidingWindow
 from tests.helpers import attention_oracle
 from tests.helpers.attention_cases import Case, cases
 from tests.helpers.key_tokens import key_tokens

@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 import torch
 
-from attnscope.masks.expression import parse_mask
-from attnscope.masks.terms import Bidirectional, Causal
 from attnscope.model.attention import attend
 from attnscope.model.inputs import AttentionInputs, AttentionSpec
 from attnscope.model.masks import build_mask, intersect, padding_mask
 from attnscope.model.recorders import ColumnRecorder, MatrixRecorder, PooledRecorder
+from attnscope.request.masks.expression import parse_mask
+from attnscope.request.masks.terms import Bidirectional, Causal
 from tests.helpers.key_tokens import key_tokens
 
 pytestmark = pytest.mark.usefixtures("both_ways")

@@ -8,9 +8,9 @@ import safetensors.numpy
 import safetensors.torch
 import torch
 
+from attnscope.base.errors import AttnscopeError
 from attnscope.checkpoints.folder import open_folder
 from attnscope.checkpoints.headers import DTYPE_BYTES
-from attnscope.errors import AttnscopeError
 from attnscope.model import tensors
 from attnscope.model.tensors import _DTYPES, read_tensors
 from tests.helpers.folders import TENSORS, write_folder, write_sharded

@@ -15,12 +15,12 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
+from attnscope.base.errors import AttnscopeError
+from attnscope.base.model_config import ModelConfig
+from attnscope.checkpoints.families import OWN
 from attnscope.checkpoints.folder import open_weights
 from attnscope.checkpoints.headers import TensorInfo
-from attnscope.config import ModelConfig
-from attnscope.errors import AttnscopeError
-from attnscope.families import OWN
-from attnscope.masks.expression import parse_mask
+from attnscope.findings.run import STAGES
 from attnscope.model import tensors
 from attnscope.model.checkpoint import load_stack
 from attnscope.model.hooks import AttentionHooks
@@ -28,7 +28,7 @@ from attnscope.model.masks import build_mask, padding_mask
 from attnscope.model.randomize import make_random
 from attnscope.model.recorders import MatrixRecorder
 from attnscope.model.stack import Stack
-from attnscope.report import STAGES
+from attnscope.request.masks.expression import parse_mask
 from tests.helpers.loaded_stack import load_all
 from tests.model.test_checkpoint import CONFIGS, CPU, PLAIN
 

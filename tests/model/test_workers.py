@@ -8,10 +8,10 @@ from concurrent.futures import Future
 import pytest
 import torch
 
-from attnscope.masks.terms import Bidirectional
 from attnscope.model import attention, workers
 from attnscope.model.inputs import AttentionInputs, AttentionSpec
 from attnscope.model.workers import Deferred, run_parts
+from attnscope.request.masks.terms import Bidirectional
 
 THREADS = [1, 2, 3]
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from transformers.activations import ACT2FN
 
-from attnscope.families.spec import ACTIVATIONS
+from attnscope.checkpoints.families.spec import ACTIVATIONS
 from attnscope.model.linear import activate
 
 

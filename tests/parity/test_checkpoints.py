@@ -11,8 +11,8 @@ import transformers as hf
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from attnscope.checkpoints.families import FAMILIES, read_config
 from attnscope.checkpoints.folder import open_folder
-from attnscope.families import FAMILIES, read_config
 from attnscope.model.checkpoint import load_stack
 from tests.helpers import native_stages
 from tests.helpers.loaded_stack import load_all

@@ -8,7 +8,7 @@ import pytest
 import torch
 from msgspec.structs import replace
 
-from attnscope.config import ModelConfig
+from attnscope.base.model_config import ModelConfig
 from tests.helpers import native_stages
 from tests.helpers.reference_stages import Stages
 from tests.helpers.stage_differences import differences

@@ -15,10 +15,10 @@ from attnscope.checkpoints.checkpoint import open_checkpoint
 from attnscope.engines.protocol import Engine
 from attnscope.engines.transformers.engine import TransformersEngine
 from attnscope.engines.transformers.loading import load_model
+from attnscope.findings.tokens import Token
 from attnscope.model.batch import Batch, make_batch
 from attnscope.model.cuts import EdgeCut, HeadCut, LayerCut, Variant
 from attnscope.model.recorders import MeanOutputRecorder
-from attnscope.report import Token
 from tests.helpers.tiny_models import TABLE
 from tests.parity.test_logits import SETTINGS, open_native
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 import transformers as hf
 
-from attnscope.families import FAMILIES, read_config
+from attnscope.checkpoints.families import FAMILIES, read_config
 from attnscope.model.layers import make_norm
 from attnscope.model.stack import Stack
 from tests.helpers import native_stages, reference_stages

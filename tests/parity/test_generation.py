@@ -9,22 +9,23 @@ import torch
 import transformers as hf
 
 import attnscope
-from attnscope.analysis import continue_text
+from attnscope.base.errors import AttnscopeError
+from attnscope.base.model_config import ModelConfig, OutputHead
 from attnscope.checkpoints.checkpoint import open_checkpoint
-from attnscope.config import ModelConfig, OutputHead, RunConfig, TextInput
 from attnscope.engines.native import NativeEngine
 from attnscope.engines.opening import open_source
 from attnscope.engines.protocol import Engine, EngineSettings
 from attnscope.engines.transformers.engine import TransformersEngine
 from attnscope.engines.transformers.loading import load_model
-from attnscope.errors import AttnscopeError
-from attnscope.masks.terms import Own
+from attnscope.findings.tokens import Token
 from attnscope.model.batch import make_batch, pad_texts
 from attnscope.model.cache import KeyValueCache
 from attnscope.model.randomize import make_random
-from attnscope.pipeline import inspect
-from attnscope.planning.run_plan import make_plan
-from attnscope.report import Token
+from attnscope.request.masks.terms import Own
+from attnscope.request.run_config import RunConfig, TextInput
+from attnscope.run.analysis import continue_text
+from attnscope.run.plan import make_plan
+from attnscope.run.session import inspect
 from tests.analysis.test_predictions import SAMPLE
 from tests.helpers.architectures import write_tokenizer
 from tests.helpers.tiny_models import LONGROPE, Row, raise_weights

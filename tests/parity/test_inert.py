@@ -9,8 +9,8 @@ import torch
 import transformers as hf
 from torch import Tensor
 
-from attnscope.families import FAMILIES
-from attnscope.families.config_reader import COMMON_INERT
+from attnscope.checkpoints.families import FAMILIES
+from attnscope.checkpoints.families.config_reader import COMMON_INERT
 from tests.families.test_unknown_keys import INERT
 from tests.helpers.tiny_models import TABLE, VOCAB
 from tests.helpers.token_batches import batch

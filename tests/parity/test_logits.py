@@ -8,16 +8,16 @@ import transformers as hf
 from torch import Tensor
 
 from attnscope.checkpoints.checkpoint import open_checkpoint
+from attnscope.checkpoints.families import FAMILIES, open_config
 from attnscope.engines.native import NativeEngine
 from attnscope.engines.protocol import Engine, EngineSettings
 from attnscope.engines.transformers.engine import TransformersEngine
 from attnscope.engines.transformers.loading import load_model
-from attnscope.families import FAMILIES, open_config
-from attnscope.masks.terms import Own
+from attnscope.findings.tokens import Token
 from attnscope.model.batch import Batch, make_batch
 from attnscope.model.checkpoint import load_stack
-from attnscope.planning.memory import embedding_parameters, head_parameters, layer_parameters
-from attnscope.report import Token
+from attnscope.request.masks.terms import Own
+from attnscope.request.memory import embedding_parameters, head_parameters, layer_parameters
 from tests.helpers.tiny_models import _GQA, _SIZES, TABLE, Row
 
 CPU = torch.device("cpu")

@@ -7,8 +7,8 @@ import pytest
 import torch
 import transformers as hf
 
-from attnscope.config import ModelConfig, Rope, RopeScaling, check_sizes
-from attnscope.errors import AttnscopeError
+from attnscope.base.errors import AttnscopeError
+from attnscope.base.model_config import ModelConfig, Rope, RopeScaling, check_sizes
 from attnscope.model.positions import rotary_frequencies
 from tests.helpers import native_stages, reference_stages
 from tests.helpers.reference_stages import STAGES

@@ -9,8 +9,8 @@ import transformers as hf
 from safetensors.torch import load_file, save_file
 from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
+from attnscope.base.errors import AttnscopeError, ModelError
 from attnscope.checkpoints.folder import open_folder
-from attnscope.errors import AttnscopeError, ModelError
 from attnscope.model.tensors import read_tensors
 from tests.helpers import native_stages, reference_stages
 from tests.helpers.stage_differences import TOLERANCE, differences

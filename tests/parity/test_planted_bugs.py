@@ -8,9 +8,9 @@ import msgspec
 import pytest
 from torch import Tensor, nn
 
-from attnscope.config import ModelConfig, Rope
-from attnscope.families import FAMILIES
-from attnscope.families.spec import Chunk, Stacked
+from attnscope.base.model_config import ModelConfig, Rope
+from attnscope.checkpoints.families import FAMILIES
+from attnscope.checkpoints.families.spec import Chunk, Stacked
 from attnscope.model.inputs import AttentionInputs
 from attnscope.model.mlp import MLP
 from attnscope.model.stack import Stack

@@ -5,7 +5,7 @@ import torch
 import transformers as hf
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-from attnscope.config import Rope, RopeScaling
+from attnscope.base.model_config import Rope, RopeScaling
 from attnscope.model.positions import rotary_frequencies
 
 CPU = torch.device("cpu")

@@ -5,11 +5,11 @@ import json
 import numpy as np
 import pytest
 
-from attnscope.config import RunConfig, TextInput
-from attnscope.pipeline import inspect
-from attnscope.report import from_json, to_json
-from attnscope.selection import POOL, PRINTED
-from attnscope.views.arrays import labelled_arrays
+from attnscope.findings.codec import from_json, to_json
+from attnscope.findings.write_arrays import labelled_arrays
+from attnscope.request.run_config import RunConfig, TextInput
+from attnscope.request.selection import POOL, PRINTED
+from attnscope.run.session import inspect
 
 STACK = """
 d_model = 32

@@ -9,14 +9,15 @@ import pytest
 import torch
 from msgspec.structs import replace
 
+from attnscope.base.errors import AttnscopeError, UsageError
+from attnscope.base.model_config import ModelConfig
 from attnscope.batch.dump import DumpConfig, write_dump
 from attnscope.batch.header import Settings
-from attnscope.comparison.runs import compare_runs, side_of
-from attnscope.config import ModelConfig, RunConfig, TextInput
-from attnscope.errors import AttnscopeError, UsageError
+from attnscope.findings.run import STAGES
 from attnscope.model import attention, hooks
-from attnscope.pipeline import describe_mask_use, inspect
-from attnscope.report import STAGES
+from attnscope.request.run_config import RunConfig, TextInput
+from attnscope.run.session import describe_mask_use, inspect
+from attnscope.studies.compare.runs import compare_runs, side_of
 from tests.conftest import SENTENCE
 
 

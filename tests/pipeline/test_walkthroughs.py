@@ -6,10 +6,10 @@ import torch
 import torch.nn.functional as F
 from safetensors.torch import load_file
 
-from attnscope.config import RunConfig, TextInput
 from attnscope.engines.opening import open_source
-from attnscope.pipeline import Session, inspect
-from attnscope.report import STAGES
+from attnscope.findings.run import STAGES
+from attnscope.request.run_config import RunConfig, TextInput
+from attnscope.run.session import Session, inspect
 from training.walkthroughs import EXAMPLES, SAMPLES, word_tokenizer
 
 LIFE = "Life is short, eat dessert first"
@@ -95,11 +95,11 @@ def test_padded_batch(mask):
 @pytest.mark.parametrize("causal", [False, True], ids=["padding alone", "both"])
 def test_padding_gets_exactly_nothing(causal):
     """The short text again, with the two keys shown that padding added."""
-    from attnscope.masks.terms import Bidirectional, Causal
     from attnscope.model.attention import attend
     from attnscope.model.inputs import AttentionInputs, AttentionSpec
     from attnscope.model.masks import PaddingMask, intersect
     from attnscope.model.recorders import MatrixRecorder
+    from attnscope.request.masks.terms import Bidirectional, Causal
 
     q, k, v = torch.randn(3, 2, 4, 5, 16).unbind(0)
     mask = intersect((Causal() if causal else Bidirectional(), PaddingMask(torch.tensor([3, 5]))))

@@ -2,9 +2,9 @@
 
 import pytest
 
-from attnscope.config import ModelConfig
-from attnscope.masks.expression import parse_mask
-from attnscope.planning.cost import LENGTHS, allowed_pairs, cost_table, pairs_by_window
+from attnscope.base.model_config import ModelConfig
+from attnscope.request.masks.expression import parse_mask
+from attnscope.run.cost import LENGTHS, allowed_pairs, cost_table, pairs_by_window
 
 SIZES = dict(vocab_size=11, d_model=12, n_layers=3, n_heads=4, n_kv_heads=2, d_head=5, d_value=7)
 

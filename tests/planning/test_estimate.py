@@ -9,10 +9,10 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
-from attnscope.config import RunConfig, TextInput
+from attnscope.base.errors import AttnscopeError
 from attnscope.engines.opening import open_source
-from attnscope.errors import AttnscopeError
-from attnscope.planning.run_plan import make_plan, required_memory
+from attnscope.request.run_config import RunConfig, TextInput
+from attnscope.run.plan import make_plan, required_memory
 from benchmarks.draws import Draw
 from benchmarks.memory import STACKS, measure, measure_drawn, peak
 

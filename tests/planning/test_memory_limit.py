@@ -5,17 +5,17 @@ from pathlib import Path
 import pytest
 import torch
 
+from attnscope.base.errors import MemoryExceeded
+from attnscope.base.system.memory import resident_memory
 from attnscope.batch import dump
 from attnscope.batch.dump import DumpConfig, write_dump
 from attnscope.batch.header import Settings
 from attnscope.cli import main
-from attnscope.config import RunConfig, TextInput
-from attnscope.errors import MemoryExceeded
 from attnscope.model.recorders import RowRecorder
-from attnscope.pipeline import inspect
-from attnscope.planning import run_plan
-from attnscope.planning.memory import MemoryLimit
-from attnscope.system.memory import resident_memory
+from attnscope.request.memory import MemoryLimit
+from attnscope.request.run_config import RunConfig, TextInput
+from attnscope.run import plan as run_plan
+from attnscope.run.session import inspect
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="only Linux tells what a process holds")
 HELD = 128 << 20  # bytes that the recorder below keeps of every tile

@@ -7,14 +7,15 @@ from typing import Any
 import pytest
 import torch
 
-from attnscope import analysis, pipeline
-from attnscope.analysis import choice, heads, overview
 from attnscope.engines import native
-from attnscope.masks.terms import Bidirectional
 from attnscope.model.inputs import AttentionInputs as LayerCall
 from attnscope.model.recorders import KeyTokens, MatrixRecorder, rows, sums, top
 from attnscope.model.recorders.base import Overlap
 from attnscope.model.tile import Tile
+from attnscope.request.masks.terms import Bidirectional
+from attnscope.run import analysis
+from attnscope.run import session as pipeline
+from attnscope.run.analysis import choice, heads, overview
 from tests.referee import draw, runner
 from tests.referee.call import Call
 from tests.referee.models import Models

@@ -8,18 +8,18 @@ import numpy as np
 import pytest
 import torch
 
-from attnscope.ablation import seen
-from attnscope.ablation.effects import Baseline
 from attnscope.batch import worker
 from attnscope.engines.native import NativeContinuation, NativeEngine
-from attnscope.flow import measure
 from attnscope.model import value_zeroing
 from attnscope.model.cuts import BatchCuts
 from attnscope.model.hooks import AttentionHooks
 from attnscope.model.logit_parts import Directions
 from attnscope.model.stack import Stack
 from attnscope.model.value_zeroing import WithoutValues
-from attnscope.planning import prediction_plan
+from attnscope.run import prediction_plan
+from attnscope.studies.ablate import seen
+from attnscope.studies.ablate.effects import Baseline
+from attnscope.studies.rollout import measure
 from tests.referee.models import Models
 from tests.referee.test_planted_elsewhere import Plant, found_by
 

@@ -9,11 +9,11 @@ from msgspec import structs
 
 from attnscope.batch import tables, worker
 from attnscope.batch.dump_reader import Dump
-from attnscope.comparison import reports, runs
-from attnscope.comparison.reports import _AlignedSide, _Pairs, _shown_in_both, _Text
-from attnscope.comparison.tolerance import MatrixPair
-from attnscope.explanation import arithmetic, build
 from attnscope.model.head_capture import HeadCapture
+from attnscope.studies.compare import reports, runs
+from attnscope.studies.compare.reports import _AlignedSide, _Pairs, _shown_in_both, _Text
+from attnscope.studies.compare.tolerance import MatrixPair
+from attnscope.studies.explain import arithmetic, build
 from tests.referee.__main__ import KINDS
 from tests.referee.models import Models
 from tests.referee.verify import Mismatch

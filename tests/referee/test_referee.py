@@ -2,7 +2,7 @@
 
 import pytest
 
-from attnscope.report import row_statistics
+from attnscope.findings import row_statistics
 from tests.referee import __main__, draw, runner
 from tests.referee.models import Models
 from tests.referee.verify import Mismatch

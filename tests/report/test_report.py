@@ -5,11 +5,12 @@ import numpy as np
 import orjson
 import pytest
 
-from attnscope.config import RunConfig, TextInput
-from attnscope.errors import AttnscopeError
-from attnscope.pipeline import inspect
-from attnscope.report import STAGES, from_json, json_schema, to_json
-from attnscope.report.__main__ import KINDS, schema_file
+from attnscope.base.errors import AttnscopeError
+from attnscope.findings.__main__ import KINDS, schema_file
+from attnscope.findings.codec import from_json, json_schema, to_json
+from attnscope.findings.run import STAGES
+from attnscope.request.run_config import RunConfig, TextInput
+from attnscope.run.session import inspect
 
 SCHEMA_FILE = schema_file("report")
 
@@ -26,7 +27,7 @@ def causal():
 @pytest.mark.parametrize("name", KINDS)
 def test_the_published_schema_is_the_one_that_the_types_say(name):
     published = json.loads(schema_file(name).read_text())
-    assert published == json_schema(KINDS[name]), "run: python -m attnscope.report"
+    assert published == json_schema(KINDS[name]), "run: python -m attnscope.findings"
 
 
 @pytest.mark.parametrize(
@@ -84,7 +85,7 @@ def test_what_is_no_report_is_refused(data):
 @pytest.mark.parametrize("shape", [(0,), (7,), (3, 0), (0, 3), (11, 3), (2, 30, 5), (3, 2, 40), (2, 2, 3, 9), (200,)])
 def test_arrays_in_pieces_are_written_as_in_one(monkeypatch, shape):
     """Pieces of at most 16 numbers, for arrays longer, wider and smaller than that."""
-    from attnscope.report import codec
+    from attnscope.findings import codec
 
     array = np.random.default_rng(1).standard_normal(shape, dtype=np.float32)
     array = np.where(array > 1, np.float32("nan"), array)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from attnscope.survey.texts import TEXTS
+from attnscope.studies.heads.texts import TEXTS
 from tests.survey.test_roles import found_and_expected
 
 

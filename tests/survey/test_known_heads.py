@@ -11,8 +11,8 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 
-from attnscope.config import RunConfig, TextInput
-from attnscope.survey import SurveyOptions, survey_heads
+from attnscope.request.run_config import RunConfig, TextInput
+from attnscope.studies.heads.run import SurveyOptions, survey_heads
 from tests.helpers import architectures
 
 N_WORDS, N_POSITIONS = 13, 24

@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 import torch
 
-from attnscope.config import RunConfig, TextInput
+from attnscope.findings import head_roles
 from attnscope.model.recorders import KeyTokens, UniformRecorder
-from attnscope.report import head_roles
-from attnscope.survey import SurveyOptions, measure, survey_heads
-from attnscope.survey import run as survey_run
-from attnscope.survey.measure import ProbePass, Sums
+from attnscope.request.run_config import RunConfig, TextInput
+from attnscope.studies.heads import measure
+from attnscope.studies.heads import run as survey_run
+from attnscope.studies.heads.measure import ProbePass, Sums
+from attnscope.studies.heads.run import SurveyOptions, survey_heads
 from tests.helpers import architectures
 from tests.helpers import head_roles as reference
 from tests.survey.test_roles import found_and_expected

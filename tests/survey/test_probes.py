@@ -7,15 +7,15 @@ import torch
 import attnscope
 from attnscope.checkpoints.source import tokenize
 from attnscope.cli import main
-from attnscope.config import RunConfig, TextInput
-from attnscope.masks.terms import Bidirectional, Causal
+from attnscope.findings.head_roles import ROLES, jackknife
 from attnscope.model.attention import attend
 from attnscope.model.inputs import AttentionInputs, AttentionSpec
 from attnscope.model.recorders import OffsetRecorder, TargetRecorder, UniformRecorder
-from attnscope.pipeline import Session
-from attnscope.report.head_roles import ROLES, jackknife
-from attnscope.survey.measure import ProbePass, Sums
-from attnscope.survey.probes import draw_probes, special_frame
+from attnscope.request.masks.terms import Bidirectional, Causal
+from attnscope.request.run_config import RunConfig, TextInput
+from attnscope.run.session import Session
+from attnscope.studies.heads.measure import ProbePass, Sums
+from attnscope.studies.heads.probes import draw_probes, special_frame
 from tests.helpers import architectures
 from tests.helpers import head_roles as reference
 

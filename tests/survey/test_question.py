@@ -7,13 +7,14 @@ import pytest
 import torch
 from msgspec import structs
 
+from attnscope.base.errors import AttnscopeError, UsageError
 from attnscope.cli import main
-from attnscope.config import RunConfig, TextInput
-from attnscope.errors import AttnscopeError, UsageError
-from attnscope.pipeline import inspect
-from attnscope.report.row_statistics import STATISTICS
-from attnscope.survey import SurveyOptions, ask_heads, survey_heads
-from attnscope.survey.texts import TEXTS
+from attnscope.findings.row_statistics import STATISTICS
+from attnscope.request.run_config import RunConfig, TextInput
+from attnscope.run.session import inspect
+from attnscope.studies.heads.question import ask_heads
+from attnscope.studies.heads.run import SurveyOptions, survey_heads
+from attnscope.studies.heads.texts import TEXTS
 from tests.helpers import architectures
 from tests.helpers import head_roles as reference
 

@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 
 from attnscope.checkpoints.source import tokenize
-from attnscope.config import RunConfig, TextInput
-from attnscope.pipeline import Session
-from attnscope.report.head_roles import HEAD_ROLES
-from attnscope.survey import SurveyOptions, survey_heads
-from attnscope.survey.probes import draw_probes, special_frame
-from attnscope.survey.texts import TEXTS
+from attnscope.findings.head_roles import HEAD_ROLES
+from attnscope.request.run_config import RunConfig, TextInput
+from attnscope.run.session import Session
+from attnscope.studies.heads.probes import draw_probes, special_frame
+from attnscope.studies.heads.run import SurveyOptions, survey_heads
+from attnscope.studies.heads.texts import TEXTS
 from tests.helpers import architectures
 from tests.helpers import head_roles as reference
 

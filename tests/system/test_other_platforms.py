@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from attnscope.base.system import cgroups, memory
 from attnscope.cli import main
-from attnscope.system import cgroups, memory
 
 ROOT = Path(__file__).parent.parent.parent
 MAIN = """

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from attnscope.system import cgroups
-from attnscope.system.memory import available_memory
-from attnscope.system.threads import count_threads
+from attnscope.base.system import cgroups
+from attnscope.base.system.memory import available_memory
+from attnscope.base.system.threads import count_threads
 
 
 @pytest.fixture(autouse=True)

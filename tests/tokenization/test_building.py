@@ -12,8 +12,8 @@ import sentencepiece
 import transformers
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 
+from attnscope.base.errors import AttnscopeError
 from attnscope.checkpoints.tokenizers import open_tokenizer
-from attnscope.errors import AttnscopeError
 
 COUNT = 2000
 SENTENCES = [

@@ -10,10 +10,10 @@ from tokenizers import Tokenizer
 from transformers.integrations.gguf import convert_gguf_tokenizer, get_gguf_tokenizer
 from transformers.tokenization_utils_tokenizers import TokenizersBackend
 
+from attnscope.base.errors import AttnscopeError
 from attnscope.checkpoints.gguf_header import read_gguf_header
-from attnscope.errors import AttnscopeError
-from attnscope.tokenization.gguf import tokenizer_json
-from attnscope.tokenization.hugging_face import FileTokenizer
+from attnscope.checkpoints.tokenization.gguf import tokenizer_json
+from attnscope.checkpoints.tokenization.hugging_face import FileTokenizer
 from tests.helpers import gguf_files, tokenizer_files
 
 WORDS = (

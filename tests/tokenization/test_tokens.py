@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from attnscope.base.errors import AttnscopeError
 from attnscope.checkpoints.source import count_closing
-from attnscope.errors import AttnscopeError
-from attnscope.report import Token
-from attnscope.tokenization import tokenizer_json
-from attnscope.tokenization.hugging_face import FileTokenizer, load_tokenizer
-from attnscope.tokenization.pieces import byte_fragment, piece_bytes, readable_piece, trim_span
-from attnscope.tokenization.words import WordTokenizer, pad_batch
+from attnscope.checkpoints.tokenization import tokenizer_json
+from attnscope.checkpoints.tokenization.hugging_face import FileTokenizer, load_tokenizer
+from attnscope.checkpoints.tokenization.pieces import byte_fragment, piece_bytes, readable_piece, trim_span
+from attnscope.checkpoints.tokenization.words import WordTokenizer, pad_batch
+from attnscope.findings.tokens import Token
 from tests.helpers.tokenizer_files import content, write
 
 KINDS = ["byte-level", "roberta", "wordpiece", "unigram", "byte-fallback"]

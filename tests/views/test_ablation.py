@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from msgspec import structs
 
-from attnscope.report import MaskUse
-from attnscope.report.ablation import (
+from attnscope.findings.ablation import (
     Ablation,
     CutEffect,
     CutPart,
@@ -16,6 +15,7 @@ from attnscope.report.ablation import (
     PredictionChange,
     TokenChange,
 )
+from attnscope.findings.run import MaskUse
 from tests.helpers.sample_reports import HOSTILE, tokens
 from tests.helpers.sample_surveys import made
 from tests.helpers.screens import draw

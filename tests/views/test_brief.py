@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 from attnscope.cli import main
-from attnscope.comparison.reports import compare_sides
-from attnscope.report.compare import Side
-from attnscope.views.presentation.header import short_path
-from attnscope.views.presentation.parts import FirstFitting, WeightMap
-from attnscope.views.presentation.run import present_report
-from attnscope.views.presentation.settings import DisplaySettings
+from attnscope.findings.compare import Side
+from attnscope.studies.compare.reports import compare_sides
+from attnscope.studies.run.screen import present_report
+from attnscope.studies.screens.header import short_path
+from attnscope.views.parts import FirstFitting, WeightMap
+from attnscope.views.settings import DisplaySettings
 from tests.helpers.sample_reports import causal, report, sized, text_report, tokens, words
 from tests.helpers.screens import draw, read_tables
 

@@ -3,7 +3,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from attnscope.views.presentation.scales import Scale, scale_for
+from attnscope.views.scales import Scale, scale_for
 from attnscope.views.terminal.colours import ramp_style
 
 

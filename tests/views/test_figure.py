@@ -9,15 +9,15 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from attnscope.comparison.reports import compare_sides
-from attnscope.errors import AttnscopeError, UsageError
-from attnscope.report import STAGES
-from attnscope.report.compare import Side
-from attnscope.report.head_roles import ROLES
+from attnscope.base.errors import AttnscopeError, UsageError
+from attnscope.findings.compare import Side
+from attnscope.findings.head_roles import ROLES
+from attnscope.findings.run import STAGES
+from attnscope.studies import formats
+from attnscope.studies.compare.reports import compare_sides
 from attnscope.views import figure as drawing
-from attnscope.views import formats
 from attnscope.views.figure import canvas, matrices
-from attnscope.views.presentation.spans import Span, ours
+from attnscope.views.spans import Span, ours
 from tests.helpers.sample_explanations import explanation
 from tests.helpers.sample_overviews import overview
 from tests.helpers.sample_reports import HOSTILE, bank, causal, report, text_report, tokens, words

@@ -9,11 +9,12 @@ import pytest
 from msgspec import structs
 from safetensors import safe_open
 
-from attnscope.errors import UsageError
-from attnscope.report import STAGES, from_json, to_json
-from attnscope.report.array_files import METADATA, from_arrays
-from attnscope.report.attribution import Attribution, LogitEdge, TargetToken
-from attnscope.views import formats
+from attnscope.base.errors import UsageError
+from attnscope.findings.attribution import Attribution, LogitEdge, TargetToken
+from attnscope.findings.codec import from_json, to_json
+from attnscope.findings.read_arrays import METADATA, from_arrays
+from attnscope.findings.run import STAGES
+from attnscope.studies import formats
 from attnscope.views.terminal import recorded
 from tests.helpers.sample_reports import HOSTILE, bank, report, text_report, tokens
 from tests.helpers.screens import draw
@@ -207,7 +208,7 @@ def test_values_of_several_widths_are_an_array_for_each_head(tmp_path):
 def test_the_same_report_gives_the_same_bytes_in_another_process(ending):
     program = (
         "from pathlib import Path; from hashlib import sha256; from tests.helpers.sample_reports import bank;"
-        "from attnscope.views.formats import export;"
+        "from attnscope.studies.formats import export;"
         f"print(sha256(b''.join(export(bank(), Path('x{ending}')))).hexdigest())"
     )
     runs = {subprocess.run([sys.executable, "-c", program], capture_output=True, check=True).stdout for _ in range(2)}
@@ -224,5 +225,7 @@ def test_another_ending_is_refused_with_those_there_are(name, found):
 
 
 def test_views_leave_torch_alone_and_files_leave_rich_alone():
-    program = "import sys, attnscope.views.formats; assert 'rich' not in sys.modules; import attnscope.views.terminal;"
+    program = (
+        "import sys, attnscope.studies.formats; assert 'rich' not in sys.modules; import attnscope.views.terminal;"
+    )
     subprocess.run([sys.executable, "-c", program + "assert 'torch' not in sys.modules"], check=True)

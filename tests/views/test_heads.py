@@ -9,12 +9,12 @@ import pyarrow.parquet as pq
 import pytest
 from msgspec.structs import replace
 
-from attnscope.errors import UsageError
-from attnscope.report.head_roles import HEAD_ROLES, main_roles
-from attnscope.report.heads import HeadSurvey
-from attnscope.views.formats import export
-from attnscope.views.presentation.heads import Listing
-from attnscope.views.presentation.run import are_thumbnails
+from attnscope.base.errors import UsageError
+from attnscope.findings.head_roles import HEAD_ROLES, main_roles
+from attnscope.findings.heads import HeadSurvey
+from attnscope.studies.formats import export
+from attnscope.studies.heads.screen import Listing
+from attnscope.studies.run.screen import are_thumbnails
 from attnscope.views.terminal.thumbnails import pool_largest
 from tests.helpers.sample_overviews import pooled_of, weights_of
 from tests.helpers.sample_reports import causal, report, text_report, tokens, words
@@ -106,8 +106,7 @@ def test_other_findings_are_no_table_of_heads(tmp_path):
 
 
 def test_json_reads_back():
-    from attnscope.report import to_json
-    from attnscope.report.codec import read_json_as
+    from attnscope.findings.codec import read_json_as, to_json
 
     made = survey(missing=("copying",))
     read = read_json_as(HeadSurvey, to_json(made), made.schema, "survey")
@@ -199,8 +198,8 @@ def test_the_legend_of_thumbnails_says_how_many_queries_a_cell_stands_for(count,
 
 
 def test_a_comparison_of_many_heads_leads_with_those_that_moved_most():
-    from attnscope.comparison.reports import compare_sides
-    from attnscope.report.compare import Side
+    from attnscope.findings.compare import Side
+    from attnscope.studies.compare.reports import compare_sides
 
     made = compare_sides("mask", [Side("own", sheet(3, 4, 4)), Side("causal", sheet(3, 4, 4, allowed=causal))])
     shown = draw(made, 80)

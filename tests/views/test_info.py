@@ -2,9 +2,9 @@
 
 import pytest
 
-from attnscope.config import ModelConfig, Rope, RopeScaling
-from attnscope.report.info import Description
-from attnscope.views.info import BINARY, as_text, scaled
+from attnscope.base.model_config import ModelConfig, Rope, RopeScaling
+from attnscope.findings.info import Description
+from attnscope.studies.info.screen import BINARY, as_text, scaled
 
 SIZES = dict(vocab_size=50257, d_model=64, n_layers=2, n_heads=4, n_kv_heads=2, d_head=16, d_value=16)
 

@@ -1,10 +1,10 @@
 import pytest
 from rich.cells import cell_len
 
-from attnscope.report import Token
+from attnscope.findings.tokens import Token
+from attnscope.views.axes import format_positions
 from attnscope.views.plain import spell_token
-from attnscope.views.presentation.axes import format_positions
-from attnscope.views.presentation.spans import Span, token_span
+from attnscope.views.spans import Span, token_span
 from attnscope.views.terminal.labels import shorten
 
 

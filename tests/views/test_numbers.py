@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from attnscope.views.presentation.numbers import Digits, cell_text, digits_for
+from attnscope.views.numbers import Digits, cell_text, digits_for
 
 
 @pytest.mark.parametrize(

@@ -9,11 +9,13 @@ from typing import get_args
 import numpy as np
 import pytest
 
-from attnscope.comparison.reports import compare_sides
-from attnscope.report import STAGES, to_json
-from attnscope.report.compare import Side
+from attnscope.findings.codec import to_json
+from attnscope.findings.compare import Side
+from attnscope.findings.run import STAGES
+from attnscope.studies.compare.reports import compare_sides
+from attnscope.studies.present import present
+from attnscope.views import parts
 from attnscope.views.figure import lowering as figure
-from attnscope.views.presentation import parts, present
 from attnscope.views.terminal.lowering import LOWERINGS
 from tests.helpers.sample_explanations import explanation
 from tests.helpers.sample_overviews import overview
@@ -244,7 +246,7 @@ def test_every_kind_of_part_is_drawn():
 
 PROGRAM = """
 import sys
-from attnscope.views.presentation import present
+from attnscope.studies.present import present
 from tests.helpers.sample_explanations import explanation
 from tests.helpers.sample_overviews import overview
 from tests.helpers.sample_reports import bank

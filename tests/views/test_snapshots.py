@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from attnscope.comparison.reports import compare_sides
-from attnscope.report import STAGES
-from attnscope.report.compare import Side
-from attnscope.views.presentation.heads import Listing
+from attnscope.findings.compare import Side
+from attnscope.findings.run import STAGES
+from attnscope.studies.compare.reports import compare_sides
+from attnscope.studies.heads.screen import Listing
 from tests.helpers.sample_explanations import explanation, residuals
 from tests.helpers.sample_overviews import overview
 from tests.helpers.sample_reports import HOSTILE, bank, causal, report, sized, text_report, tokens, words

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from attnscope.report import STAGES
-from attnscope.system.escape import escape_control
+from attnscope.base.system.escape import escape_control
+from attnscope.findings.run import STAGES
 from tests.helpers.sample_reports import HOSTILE, bank, causal, report, sized, text_report, tokens, words
 from tests.helpers.screens import draw, read_number, read_tables
 

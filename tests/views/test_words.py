@@ -7,12 +7,12 @@ from itertools import product
 import numpy as np
 import pytest
 
+from attnscope.checkpoints.tokenization.hugging_face import load_tokenizer
 from attnscope.cli import main
-from attnscope.report import Token
-from attnscope.report.tokens import continues, group_words, spell_piece, spell_word
-from attnscope.selection import parse_positions
-from attnscope.tokenization.hugging_face import load_tokenizer
-from attnscope.views.presentation import parts, present
+from attnscope.findings.tokens import Token, continues, group_words, spell_piece, spell_word
+from attnscope.request.selection import parse_positions
+from attnscope.studies.present import present
+from attnscope.views import parts
 from tests.helpers.sample_reports import causal, report, text_report
 from tests.helpers.screens import draw, read_tables
 from tests.helpers.tokenizer_files import content, write

@@ -10,13 +10,13 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from attnscope.base.errors import AttnscopeError
 from attnscope.engines.transformers.interface import AttentionCapture, StopForward, capturing
-from attnscope.errors import AttnscopeError
-from attnscope.masks.terms import Mask
 from attnscope.model.hooks import AttentionHooks
 from attnscope.model.inputs import AttentionInputs
 from attnscope.model.module_hooks import first_argument
 from attnscope.model.stack import BlockObserver
+from attnscope.request.masks.terms import Mask
 
 _CACHES = ("past_key_values", "past_key_value", "layer_past")  # a layer that runs again must not add to caches
 Attend = Callable[[str, AttentionInputs, AttentionHooks], tuple[Tensor, Mask | None]]

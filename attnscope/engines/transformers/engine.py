@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from attnscope.base.errors import AttnscopeError
 from attnscope.engines.protocol import EngineSettings, UncutRun
 from attnscope.engines.transformers.blocks import BlockRerunner, cannot_rerun, find_blocks
 from attnscope.engines.transformers.interface import AttentionCapture, StopForward, capturing, unsupported_attention
@@ -18,8 +19,6 @@ from attnscope.engines.transformers.layer_modules import layer_modules
 from attnscope.engines.transformers.loading import TransformersModel
 from attnscope.engines.transformers.output_head import apply_head
 from attnscope.engines.transformers.projections import value_and_output
-from attnscope.errors import AttnscopeError
-from attnscope.masks.terms import Causal, Mask, MaskTerm, Own, SlidingWindow
 from attnscope.model.attention import attend
 from attnscope.model.batch import Batch, TokenTensors
 from attnscope.model.cuts import Variant, cuts_of_layer
@@ -30,6 +29,7 @@ from attnscope.model.masks import build_mask, intersect, padding_mask
 from attnscope.model.module_hooks import listening
 from attnscope.model.stack import BlockObserver
 from attnscope.model.tile import Recorder
+from attnscope.request.masks.terms import Causal, Mask, MaskTerm, Own, SlidingWindow
 
 
 @dataclass

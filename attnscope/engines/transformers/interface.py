@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attnscope.errors import AttnscopeError
-from attnscope.masks.terms import Bidirectional, Mask
+from attnscope.base.errors import AttnscopeError
 from attnscope.model.inputs import AttentionInputs, AttentionSpec
+from attnscope.request.masks.terms import Bidirectional, Mask
 
 NAME = "attnscope"  # our name in the attention interface of `transformers`
 RELATIVE = "relative position"  # name of a bias for every pair of positions

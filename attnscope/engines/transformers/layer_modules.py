@@ -6,10 +6,10 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from attnscope.base.errors import AttnscopeError
+from attnscope.checkpoints.families import open_config
 from attnscope.engines.transformers.loading import TransformersModel
 from attnscope.engines.transformers.projections import FoundParameter, find_parameter, find_projection, names_of
-from attnscope.errors import AttnscopeError
-from attnscope.families import open_config
 from attnscope.model.head_capture import LayerModules
 from attnscope.model.stack import Stack
 

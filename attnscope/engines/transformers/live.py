@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
+from attnscope.base.errors import AttnscopeError, UsageError
 from attnscope.engines.transformers.interface import NAME, register
-from attnscope.errors import AttnscopeError, UsageError
-from attnscope.planning.memory import DTYPE_BYTES
+from attnscope.request.memory import DTYPE_BYTES
 
 _SAMPLE = 256  # how many values of a tensor enter its fingerprint
 _CAPTURES = "_output_capturing_hooks_installed"  # transformers' own mark on a model with such hooks

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from attnscope.base.errors import AttnscopeError, UsageError, did_you_mean
 from attnscope.checkpoints.folder import Folder
 from attnscope.engines.transformers.interface import NAME
 from attnscope.engines.transformers.model_class import ModelClass, find_model_class, first_line, quiet
@@ -22,9 +23,8 @@ from attnscope.engines.transformers.probe import (
     no_attention_interface,
     probe,
 )
-from attnscope.errors import AttnscopeError, UsageError, did_you_mean
+from attnscope.findings.predictions import PredictionKind
 from attnscope.model.tensors import read_tensors
-from attnscope.report.predictions import PredictionKind
 
 _AFTER = re.compile(r"(.*\.)?pooler\..*")  # tensors that do not affect attention and that checkpoints may omit
 

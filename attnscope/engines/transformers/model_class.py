@@ -7,12 +7,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from attnscope.base.errors import AttnscopeError
+from attnscope.checkpoints.families import FAMILIES
+from attnscope.checkpoints.families.transformers_keys import reference_keys
+from attnscope.checkpoints.families.trust import check_trust
 from attnscope.checkpoints.folder import Folder
 from attnscope.engines.transformers.interface import register
-from attnscope.errors import AttnscopeError
-from attnscope.families import FAMILIES
-from attnscope.families.transformers_keys import reference_keys
-from attnscope.families.trust import check_trust
 
 _COUNTS = re.compile(r"(\w+_)?(num|n)_(\w+_)?(layer|expert|block)s?|(\w+_)?layers|depth")
 _MOST = 10_000

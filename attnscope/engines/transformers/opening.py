@@ -11,17 +11,18 @@ from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from attnscope.base.errors import UsageError
+from attnscope.base.model_config import ModelConfig
+from attnscope.base.system.escape import as_unicode
 from attnscope.checkpoints.checkpoint import open_checkpoint
+from attnscope.checkpoints.families.config_reader import drop_keys, ignored_notes
 from attnscope.checkpoints.folder import Folder
 from attnscope.checkpoints.locating import locate
 from attnscope.checkpoints.source import DEFAULT_MODEL, ModelSource, end_ids, training_facts
+from attnscope.checkpoints.tokenization.hugging_face import FileTokenizer
 from attnscope.checkpoints.tokenizers import find_tokenizer, open_tokenizer
-from attnscope.config import ModelConfig, RunConfig, TextInput
-from attnscope.errors import UsageError
-from attnscope.families.config_reader import drop_keys, ignored_notes
-from attnscope.planning.memory import DTYPE_BYTES, memory_limit, require_memory
-from attnscope.system.escape import as_unicode
-from attnscope.tokenization.hugging_face import FileTokenizer
+from attnscope.request.memory import DTYPE_BYTES, memory_limit, require_memory
+from attnscope.request.run_config import RunConfig, TextInput
 
 if TYPE_CHECKING:
     import torch

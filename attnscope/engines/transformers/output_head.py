@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from attnscope.engines.transformers.model_class import ModelClass
-from attnscope.report.predictions import PredictionKind
+from attnscope.findings.predictions import PredictionKind
 
 
 def head_class(plain: ModelClass) -> Any:

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from attnscope.base.errors import AttnscopeError
 from attnscope.engines.transformers.interface import RELATIVE, AttentionCapture, capturing
 from attnscope.engines.transformers.model_class import first_line
-from attnscope.errors import AttnscopeError
 from attnscope.model.attention import attend
 from attnscope.model.inputs import AttentionInputs
 

@@ -8,10 +8,10 @@ from typing import Any
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
+from attnscope.base.errors import AttnscopeError
+from attnscope.checkpoints.families import FAMILIES
+from attnscope.checkpoints.families.names import Names, find_prefix
 from attnscope.engines.transformers.loading import TransformersModel
-from attnscope.errors import AttnscopeError
-from attnscope.families import FAMILIES
-from attnscope.families.names import Names, find_prefix
 from attnscope.model.checkpoint import ParameterSlice, parameter_slice
 
 _PLAIN = (nn.Linear, Conv1D)  # exactly these: a subclass, such as that of an adapter, may add something to its weight

@@ -5,12 +5,12 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
+from attnscope.base.errors import AttnscopeError
 from attnscope.checkpoints.folder import Folder
 from attnscope.engines.protocol import EngineSettings, LoadedModel
 from attnscope.engines.transformers.engine import OpenedModel, TransformersEngine
 from attnscope.engines.transformers.interface import AttentionCapture, capturing
 from attnscope.engines.transformers.loading import load_model
-from attnscope.errors import AttnscopeError
 from attnscope.model.attention import attend
 from attnscope.model.batch import Batch, TokenTensors
 from attnscope.model.inputs import AttentionInputs

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from attnscope.system.memory import map_memory
+from attnscope.base.system.memory import map_memory
 
 CHUNK = 1 << 23  # float32s, 32 MiB; larger ones are multiples of it
 _KEPT = 4 * 4 * CHUNK  # bytes up to which a chunk is kept for others

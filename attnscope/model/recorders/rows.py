@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from attnscope.findings.row_statistics import ROW_STATISTICS, STATISTICS, WITHIN
 from attnscope.model.inputs import AttentionSpec
 from attnscope.model.matmul import matmul_transposed, sums_of_products
 from attnscope.model.recorders.base import BaseRecorder, KeyTokens, Overlap
@@ -16,7 +17,6 @@ from attnscope.model.recorders.diagonal import diagonal_band
 from attnscope.model.row_summary import sums
 from attnscope.model.tile import Tile
 from attnscope.model.workspace import Workspace
-from attnscope.report.row_statistics import ROW_STATISTICS, STATISTICS, WITHIN
 
 _LOWEST = -1e9  # finite where not allowed, too: the weight there is 0
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from attnscope.model.recorders.base import BaseRecorder, KeyTokens, RecordedTokens
 from attnscope.model.tile import Recorder, Tile, as_slice
 from attnscope.model.workers import Deferred
-from attnscope.planning.record_spec import RecordSpec
+from attnscope.request.record_spec import RecordSpec
 
 
 class ColumnRecorder(BaseRecorder):

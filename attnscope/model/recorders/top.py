@@ -9,7 +9,7 @@ from torch import Tensor
 
 from attnscope.model.recorders.base import BaseRecorder, Overlap
 from attnscope.model.tile import Tile
-from attnscope.planning.estimate import RANKED_SINGLY
+from attnscope.request.estimate import RANKED_SINGLY
 
 _LONG, _CHUNK = 1 << 14, 64
 

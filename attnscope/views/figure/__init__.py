@@ -8,14 +8,14 @@ import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from attnscope.errors import FIGURES, AttnscopeError
+from attnscope.base.errors import FIGURES, AttnscopeError
+from attnscope.studies.present import Findings, present
 from attnscope.views.figure.canvas import MARGIN, Canvas
 from attnscope.views.figure.lowering import put_part
-from attnscope.views.presentation import Findings, present
-from attnscope.views.presentation.spans import ours
+from attnscope.views.spans import ours
 
 if TYPE_CHECKING:
-    from attnscope.views.presentation.heads import Listing
+    from attnscope.studies.heads.screen import Listing
 
 _ZOOM = 3  # pixels of a .png per unit of the figure: 288 dpi if a unit is a CSS pixel
 # What Helvetica, Arial and Liberation Sans hold: Latin, Greek, Cyrillic, and common punctuation, arrows and symbols

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+from attnscope.views import parts
 from attnscope.views.figure.canvas import GAP, Canvas
 from attnscope.views.figure.matrices import (
     put_head_numbers,
@@ -25,7 +26,6 @@ from attnscope.views.figure.tables import (
     put_strongest,
     put_vector,
 )
-from attnscope.views.presentation import parts
 
 
 def put_part(canvas: Canvas, part: parts.ViewPart) -> None:

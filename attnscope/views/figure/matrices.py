@@ -5,11 +5,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from attnscope.views.axes import Axis
 from attnscope.views.figure.canvas import GAP, MARGIN, SIZE, SMALL, WIDTH, Canvas, plain, spans_width, text_width, wrap
 from attnscope.views.figure.colours import ink_on, mixed_with_white, ramp_colour
-from attnscope.views.presentation.axes import Axis
-from attnscope.views.presentation.numbers import MASKED, NOT_ALLOWED
-from attnscope.views.presentation.parts import (
+from attnscope.views.numbers import MASKED, NOT_ALLOWED
+from attnscope.views.parts import (
     SHARES,
     HeadNumbers,
     HeatPanels,
@@ -19,8 +19,8 @@ from attnscope.views.presentation.parts import (
     Thumbnails,
     WeightMap,
 )
-from attnscope.views.presentation.scales import LogScale, pool_largest, pooled_cells
-from attnscope.views.presentation.spans import Span, Spans, ours
+from attnscope.views.scales import LogScale, pool_largest, pooled_cells
+from attnscope.views.spans import Span, Spans, ours
 
 _NUMBERED = 256  # largest number of cells of a matrix whose numbers are written
 _CELL = 9.0  # size of a cell without a number, if there is space

@@ -1,10 +1,10 @@
 """Draw what is text: facts, paragraphs, rankings and tables of numbers."""
 
+from attnscope.views.axes import Axis
 from attnscope.views.figure.canvas import MARGIN, SIZE, SMALL, WIDTH, Canvas, plain, spans_width, text_width
 from attnscope.views.figure.colours import BAR
-from attnscope.views.presentation.axes import Axis
-from attnscope.views.presentation.numbers import MASKED, NOTHING, ZERO, written
-from attnscope.views.presentation.parts import (
+from attnscope.views.numbers import MASKED, NOTHING, ZERO, written
+from attnscope.views.parts import (
     Facts,
     Flow,
     Grid,
@@ -18,7 +18,7 @@ from attnscope.views.presentation.parts import (
     StrongestHeads,
     VectorLine,
 )
-from attnscope.views.presentation.spans import Span, Spans, ours
+from attnscope.views.spans import Span, Spans, ours
 
 _INDENT = 14.0  # units of a step from the left edge
 _NAMES = 56.0  # width of the column of names

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Unpack
 
 from rich.console import Console
 
-from attnscope.views.presentation import Findings, Format, present
-from attnscope.views.presentation.settings import Detail
+from attnscope.studies.present import Findings, Format, present
+from attnscope.views.settings import Detail
 from attnscope.views.terminal.lowering import put_part
 from attnscope.views.terminal.screen import Screen
 
 if TYPE_CHECKING:
-    from attnscope.views.presentation.heads import Listing
+    from attnscope.studies.heads.screen import Listing
 
 
 def draw(

@@ -4,7 +4,7 @@ from rich.cells import cell_len
 from rich.table import Table
 from rich.text import Text
 
-from attnscope.views.presentation.parts import AttendedRow, MostAttended, MovedSources
+from attnscope.views.parts import AttendedRow, MostAttended, MovedSources
 from attnscope.views.terminal.contributors import BAR, bar_text
 from attnscope.views.terminal.labels import labels, shorten
 from attnscope.views.terminal.screen import Screen

@@ -8,8 +8,8 @@ from rich.cells import cell_len
 from rich.table import Table
 from rich.text import Text
 
-from attnscope.views.presentation.numbers import MASKED, NOTHING
-from attnscope.views.presentation.parts import Ranking, SourceRow
+from attnscope.views.numbers import MASKED, NOTHING
+from attnscope.views.parts import Ranking, SourceRow
 from attnscope.views.terminal.labels import Labels, labels, say_shortened
 from attnscope.views.terminal.screen import Screen, flow
 

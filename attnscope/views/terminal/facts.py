@@ -3,8 +3,8 @@
 from rich.table import Table
 from rich.text import Text
 
-from attnscope.views.presentation.parts import Facts, Flow, OneLine
-from attnscope.views.presentation.spans import Spans
+from attnscope.views.parts import Facts, Flow, OneLine
+from attnscope.views.spans import Spans
 from attnscope.views.terminal.labels import shorten, shorten_start
 from attnscope.views.terminal.screen import ROOMY, Screen, flow
 

@@ -8,8 +8,8 @@ from rich.cells import cell_len
 from rich.table import Table
 from rich.text import Text
 
-from attnscope.views.presentation.numbers import ZERO, written
-from attnscope.views.presentation.parts import Dimensions, Grid, VectorLine
+from attnscope.views.numbers import ZERO, written
+from attnscope.views.parts import Dimensions, Grid, VectorLine
 from attnscope.views.terminal.contributors import BAR, bar_text
 from attnscope.views.terminal.labels import labels
 from attnscope.views.terminal.screen import INDENTS, STYLES, Screen

@@ -9,15 +9,8 @@ from rich.style import Style
 from rich.table import Table
 from rich.text import Text
 
-from attnscope.views.presentation.parts import (
-    HeadNumbers,
-    Listed,
-    RoleCell,
-    RolePicture,
-    StrongestHeads,
-    StrongestRow,
-)
-from attnscope.views.presentation.spans import ours
+from attnscope.views.parts import HeadNumbers, Listed, RoleCell, RolePicture, StrongestHeads, StrongestRow
+from attnscope.views.spans import ours
 from attnscope.views.terminal.colours import ramp_style, readable_on
 from attnscope.views.terminal.heat import SHADES
 from attnscope.views.terminal.screen import Screen, flow

@@ -9,9 +9,9 @@ from rich.style import Style
 from rich.table import Table
 from rich.text import Text
 
-from attnscope.views.presentation.axes import SINK, format_positions
-from attnscope.views.presentation.numbers import MASKED, MINUS, NOT_ALLOWED
-from attnscope.views.presentation.parts import HeatPanels, StageMatrix
+from attnscope.views.axes import SINK, format_positions
+from attnscope.views.numbers import MASKED, MINUS, NOT_ALLOWED
+from attnscope.views.parts import HeatPanels, StageMatrix
 from attnscope.views.terminal.colours import ramp_style
 from attnscope.views.terminal.labels import Labels, labels, say_list, say_shortened
 from attnscope.views.terminal.screen import Screen, flow

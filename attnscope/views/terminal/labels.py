@@ -7,7 +7,7 @@ from functools import cached_property
 from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
-from attnscope.views.presentation.axes import SINK, Axis
+from attnscope.views.axes import SINK, Axis
 from attnscope.views.terminal.screen import Screen, flow
 
 SPECIAL = "dim italic"

@@ -7,7 +7,7 @@ from typing import Any
 from rich.console import RenderableType
 from rich.segment import Segment
 
-from attnscope.views.presentation import parts
+from attnscope.views import parts
 from attnscope.views.terminal.attended import put_attended, put_moved_sources
 from attnscope.views.terminal.contributors import put_ranking
 from attnscope.views.terminal.facts import put_facts

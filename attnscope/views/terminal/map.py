@@ -7,9 +7,9 @@ from rich.color import Color
 from rich.style import Style
 from rich.text import Text
 
-from attnscope.report.arrays import Matrix
-from attnscope.views.presentation.parts import WeightMap
-from attnscope.views.presentation.scales import LogScale
+from attnscope.findings.arrays import Matrix
+from attnscope.views.parts import WeightMap
+from attnscope.views.scales import LogScale
 from attnscope.views.terminal.colours import ramp_style
 from attnscope.views.terminal.screen import ROOMY, Screen, flow
 

@@ -6,8 +6,8 @@ from rich.cells import cell_len
 from rich.table import Table
 from rich.text import Text
 
-from attnscope.views.presentation.parts import Moves
-from attnscope.views.presentation.spans import TOKEN_MARKS, Spans
+from attnscope.views.parts import Moves
+from attnscope.views.spans import TOKEN_MARKS, Spans
 from attnscope.views.terminal.labels import shorten
 from attnscope.views.terminal.screen import Screen, flow
 

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.terminal_theme import SVG_EXPORT_THEME
 
-from attnscope.views.presentation import Findings
+from attnscope.studies.present import Findings
 from attnscope.views.terminal import draw
 from attnscope.views.terminal.smaller_svg import smaller
 
 if TYPE_CHECKING:
-    from attnscope.views.presentation.heads import Listing
+    from attnscope.studies.heads.screen import Listing
 
 _PRE = (
     "<pre style=\"font-family:Menlo,Consolas,'DejaVu Sans Mono',monospace;line-height:1.25;white-space:pre;"

@@ -12,7 +12,7 @@ from rich.segment import Segment, Segments
 from rich.text import Text
 
 from attnscope.views.plain import ASCII, spell
-from attnscope.views.presentation.spans import Look, Span
+from attnscope.views.spans import Look, Span
 
 NARROWEST = 20  # Below this width no table is readable: lines are laid out for it, then folded as a terminal would.
 INDENTS = 0, 3, 14  # Cells of the steps from the left edge.

@@ -10,9 +10,9 @@ from msgspec.structs import replace as replace_struct
 from rich.cells import cell_len
 from rich.text import Text
 
-from attnscope.views.presentation.axes import SINK, format_positions
-from attnscope.views.presentation.numbers import MASKED, NOT_ALLOWED, ZERO
-from attnscope.views.presentation.parts import Matrices, StageMatrix
+from attnscope.views.axes import SINK, format_positions
+from attnscope.views.numbers import MASKED, NOT_ALLOWED, ZERO
+from attnscope.views.parts import Matrices, StageMatrix
 from attnscope.views.terminal.colours import ramp_style
 from attnscope.views.terminal.labels import Labels, labels, pad_left, say_shortened, shorten
 from attnscope.views.terminal.screen import ROOMY, Screen

@@ -7,8 +7,8 @@ from rich.color import Color
 from rich.style import Style
 from rich.text import Text
 
-from attnscope.views.presentation.parts import Thumbnails
-from attnscope.views.presentation.scales import pool_largest, pooled_cells
+from attnscope.views.parts import Thumbnails
+from attnscope.views.scales import pool_largest, pooled_cells
 from attnscope.views.terminal.colours import ramp_style
 from attnscope.views.terminal.heat import LEGEND, SHADES
 from attnscope.views.terminal.screen import Screen

@@ -5,8 +5,8 @@ import pytest
 import torch
 import transformers as hf
 
-from attnscope.families import FAMILIES
-from attnscope.report import STAGES, HeadReport
+from attnscope.checkpoints.families import FAMILIES
+from attnscope.findings.run import STAGES, HeadReport
 from tests.helpers.architectures import ONE_PART, TWO_PARTS, WORDS
 from tests.helpers.transformers_runs import SOURCE, run
 

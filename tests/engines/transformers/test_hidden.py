@@ -5,7 +5,7 @@ import pytest
 import torch
 from transformers import AutoModel
 
-from attnscope.errors import UsageError
+from attnscope.base.errors import UsageError
 from tests.helpers.transformers_runs import SOURCE, TEXTS, run
 
 CAUSAL = {"bert": False, "distilbert": False, "llama": True, "gpt2": True, "qwen3": True}

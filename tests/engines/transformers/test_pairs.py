@@ -8,10 +8,10 @@ import torch
 import transformers as hf
 from tokenizers import Tokenizer
 
-from attnscope.config import RunConfig, TextInput
-from attnscope.errors import AttnscopeError
-from attnscope.explanation import explain
-from attnscope.pipeline import inspect
+from attnscope.base.errors import AttnscopeError
+from attnscope.request.run_config import RunConfig, TextInput
+from attnscope.run.session import inspect
+from attnscope.studies.explain.run import explain
 from tests.helpers.architectures import ONE_PART, make, save
 
 PAIRS = [("the bank by the river", "was old"), ("we sat", "on it all day while the water ran")]

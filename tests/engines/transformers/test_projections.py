@@ -9,10 +9,10 @@ from torch import nn
 
 import attnscope
 from attnscope.checkpoints.checkpoint import open_checkpoint
+from attnscope.checkpoints.families import FAMILIES
 from attnscope.engines.transformers.engine import TransformersEngine
 from attnscope.engines.transformers.loading import load_model
-from attnscope.families import FAMILIES
-from attnscope.survey.measure import copying_scores
+from attnscope.studies.heads.measure import copying_scores
 from tests.helpers import architectures
 from tests.helpers.tiny_models import TABLE
 from tests.parity.test_logits import SETTINGS, open_native

@@ -13,9 +13,9 @@ import transformers
 from safetensors.torch import load_file, save_file
 from transformers import AutoModel, LlamaModel
 
+from attnscope.base.errors import AttnscopeError, UsageError
 from attnscope.cli import main
 from attnscope.engines.transformers import interface
-from attnscope.errors import AttnscopeError, UsageError
 from tests.helpers.architectures import HIDDEN, NO_TABLE
 from tests.helpers.transformers_runs import SOURCE, run
 
@@ -256,7 +256,7 @@ def test_nothing_is_asked_of_the_network(folders):
 import os, socket, sys
 def no(*given): os._exit(7)
 socket.getaddrinfo = socket.socket.connect = socket.socket.connect_ex = no
-import torch._dynamo, attnscope.pipeline, attnscope.engines.native
+import torch._dynamo, attnscope.run.session, attnscope.engines.native
 assert not {{"attnscope.cli", "huggingface_hub", "transformers"}} & sys.modules.keys()
 child = os.fork()
 if child:

@@ -8,11 +8,11 @@ import pytest
 import torch
 from transformers import AutoModel
 
+from attnscope.base.errors import AttnscopeError, UsageError
 from attnscope.cli import main
-from attnscope.config import RunConfig, TextInput
-from attnscope.errors import AttnscopeError, UsageError
-from attnscope.pipeline import inspect
-from attnscope.report import from_json, to_json
+from attnscope.findings.codec import from_json, to_json
+from attnscope.request.run_config import RunConfig, TextInput
+from attnscope.run.session import inspect
 from tests.helpers.transformers_runs import SOURCE, TEXTS, run
 
 

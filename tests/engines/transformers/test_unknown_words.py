@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from attnscope.cli import main
-from attnscope.config import RunConfig, TextInput
-from attnscope.pipeline import inspect
+from attnscope.request.run_config import RunConfig, TextInput
+from attnscope.run.session import inspect
 from tests.helpers.architectures import TWO_PARTS, make, save
 from tests.pipeline.test_pipeline import BY_CONTENT, beyond_distance
 

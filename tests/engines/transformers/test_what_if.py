@@ -7,14 +7,14 @@ import torch
 from torch import nn
 from transformers import CONFIG_MAPPING, AutoModel
 
-from attnscope.config import RunConfig, TextInput
+from attnscope.base.errors import AttnscopeError
 from attnscope.engines.opening import open_source
 from attnscope.engines.transformers import interface
 from attnscope.engines.transformers.engine import describe_allowed
-from attnscope.errors import AttnscopeError
-from attnscope.masks.terms import Bidirectional
 from attnscope.model.attention import attend
-from attnscope.planning.run_plan import make_plan, required_memory
+from attnscope.request.masks.terms import Bidirectional
+from attnscope.request.run_config import RunConfig, TextInput
+from attnscope.run.plan import make_plan, required_memory
 from tests.helpers.transformers_runs import SOURCE, run
 
 

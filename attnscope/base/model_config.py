@@ -1,0 +1,278 @@
+"""ModelConfig: a transformer stack as strict data. Never imports torch."""
+
+from collections import Counter
+from typing import Annotated, Literal
+
+import msgspec
+
+from attnscope.base.errors import AttnscopeError
+
+Positive = Annotated[float, msgspec.Meta(ge=1e-30, le=1e30)]  # what float32 holds, and so do products of two of them
+
+
+class RopeScaling(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How rotary frequencies are stretched for texts longer than those trained on.
+
+    Attributes:
+        kind: `linear` (Chen et al., 2023), `llama3` (Llama 3.1 release), `yarn` (Peng et al., 2023) or `longrope` (Ding
+            et al., 2024).
+        factor: Ratio of the new length to the old.
+        original_max_positions: The length trained on (`llama3`, `yarn`, `longrope`).
+        low_freq_factor: `llama3`: wavelengths above original/low are divided by `factor`.
+        high_freq_factor: `llama3`: wavelengths below original/high are kept.
+        beta_fast: `yarn`: rotations over the original length above which a frequency is kept.
+        beta_slow: `yarn`: rotations below which it is divided by `factor`.
+        attention_factor: `yarn`, `longrope`: what cos and sin are multiplied by; None for 0.1·ln(factor) + 1, or for
+            √(1 + ln(factor) / ln(original_max_positions)).
+        truncate: `yarn`: round the bounds of the ramp to whole dimensions.
+        short_factors: `longrope`: what each frequency is divided by in texts of up to the length trained on.
+        long_factors: `longrope`: the same in longer texts.
+    """
+
+    kind: Literal["linear", "llama3", "yarn", "longrope"]
+    factor: Positive
+    original_max_positions: Annotated[int, msgspec.Meta(ge=1, le=1 << 62)] | None = None
+    low_freq_factor: Positive = 1.0
+    high_freq_factor: Positive = 4.0
+    beta_fast: Positive = 32.0
+    beta_slow: Positive = 1.0
+    attention_factor: Positive | None = None
+    truncate: bool = True
+    short_factors: tuple[Positive, ...] = ()
+    long_factors: tuple[Positive, ...] = ()
+
+
+class Rope(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Rotary positions (Su et al., 2021), half-split layout.
+
+    Attributes:
+        theta: Base of the frequencies theta^(−2i/width).
+        fraction: Share of each head's width that is rotated.
+        scaling: Stretching for long texts; None for none.
+    """
+
+    theta: Positive = 10000.0
+    fraction: Annotated[float, msgspec.Meta(gt=0, le=1)] = 1.0
+    scaling: RopeScaling | None = None
+
+
+Size = Annotated[int, msgspec.Meta(ge=1, le=1 << 62)]  # what torch can count to
+_NAMED = 8  # number of different windows up to which all are listed; otherwise only the smallest and largest are
+Activation = Literal["gelu", "gelu_tanh", "relu", "silu", "quick_gelu"]
+
+
+class OutputHead(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How the last block's hidden states become logits over the vocabulary.
+
+    Attributes:
+        norm: Hidden states are normed first (the final norm of a pre-norm stack).
+        transform: Non-linearity of a dense layer followed by a norm (BERT); None if there is no such layer.
+        tied: The output matrix is the token embedding, not a separate one.
+        bias: Every logit has a bias.
+        softcap: c of c·tanh(x/c) on the logits; None for none.
+        predicts: The head gives logits; False if the weights hold only the final norm.
+    """
+
+    norm: bool = True
+    transform: Activation | None = None
+    tied: bool = True
+    bias: bool = False
+    softcap: Positive | None = None
+    predicts: bool = True
+
+
+class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A transformer stack as data; families and TOML files are both converted to it.
+
+    Attributes:
+        vocab_size: Rows of the token embedding.
+        d_model: Width of the residual stream.
+        n_layers: Blocks.
+        n_heads: Query heads.
+        n_kv_heads: Key/value heads; each serves n_heads / n_kv_heads query heads.
+        d_head: Width of a query and a key.
+        d_value: Width of a value.
+        d_mlp: Hidden width of the MLP; 0 where there is none.
+        max_positions: Largest number of tokens that the model takes; None if there is no limit.
+        mask: Mask expression of every layer, such as `causal`.
+        windows: Per layer, N of an additional `window:N`, or None; empty where no layer has one.
+        scale: Factor on q·k; None for 1/√d_head.
+        softcap: c of c·tanh(x/c) on the scaled scores; None for none.
+        qkv_bias: Query, key and value projections have biases.
+        out_bias: The output projection has a bias.
+        sinks: A logit per head takes part in the softmax and belongs to no key (gpt-oss).
+        qk_norm: Queries and keys are normed before positions are applied, per head or all heads as a `whole`.
+        out_projection: Concatenated heads go through a linear layer.
+        cross_attention: Keys and values come from a second text (`--context`), embedded once, in every layer.
+        positions: Kind of position encoding.
+        position_offset: First row of the learned position table that is used.
+        padding_id: Id of a token that takes this row of the position table and is not counted (RoBERTa); None for none.
+        rope: Rotary parameters, if positions is `rope`.
+        rope_local: Rotary parameters of the layers with a window, if they differ; otherwise None.
+        rope_layers: Whether each layer uses positions, if positions is `rope`; empty if all do.
+        n_segments: Rows of the segment embedding; 0 where there is none.
+        embedding_norm: The embedding is normed before the first block.
+        embedding_scale: Factor on the token embedding; None for 1.
+        norm: Kind of norm; `none` leaves it out everywhere.
+        norm_eps: ε of every norm.
+        norm_plus_one: RMSNorm multiplies by 1 + weight (Gemma).
+        norm_wide: RMSNorm multiplies by its weight before it rounds to the model's type (OLMo 2, gpt-oss).
+        norm_order: `pre` norms what goes into attention and MLP, `post` norms after the residual sum, `output` what
+            comes out before it, `sandwich` what goes in and what comes out.
+        residual: Attention and MLP add to their input.
+        parallel: Attention and MLP read the same input (GPT-NeoX).
+        activation: Non-linearity of the MLP.
+        gated: The MLP multiplies two branches (GLU).
+        glu_limit: Bound of those branches: of the activated one from above, of the other on both sides; None for no
+            bound.
+        glu_plus_one: 1 is added to the branch that is not activated (gpt-oss).
+        mlp_bias: The MLP has biases.
+        n_experts: Number of MLPs in a layer, of which a router chooses some for each token; 0 for a single MLP.
+        experts_per_token: Number of experts that the router chooses for each token.
+        router_bias: The router has a bias.
+        head: The final norm and the output head; None if the weights hold neither.
+    """
+
+    vocab_size: Size
+    d_model: Size
+    n_layers: Size
+    n_heads: Size
+    n_kv_heads: Size
+    d_head: Size
+    d_value: Size
+    d_mlp: Annotated[int, msgspec.Meta(ge=0)] = 0
+    max_positions: Size | None = None
+    mask: str = "causal"
+    windows: tuple[Size | None, ...] = ()
+    scale: float | None = None
+    softcap: Annotated[float, msgspec.Meta(gt=0)] | None = None
+    qkv_bias: bool = False
+    out_bias: bool = False
+    sinks: bool = False
+    qk_norm: bool | Literal["whole"] = False
+    out_projection: bool = True
+    cross_attention: bool = False
+    positions: Literal["none", "learned", "sinusoidal", "rope", "alibi"] = "none"
+    position_offset: Annotated[int, msgspec.Meta(ge=0)] = 0
+    padding_id: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    rope: Rope = Rope()
+    rope_local: Rope | None = None
+    rope_layers: tuple[bool, ...] = ()
+    n_segments: Annotated[int, msgspec.Meta(ge=0)] = 0
+    embedding_norm: bool = False
+    embedding_scale: float | None = None
+    norm: Literal["layernorm", "rmsnorm", "none"] = "layernorm"
+    norm_eps: Annotated[float, msgspec.Meta(ge=0)] = 1e-5
+    norm_plus_one: bool = False
+    norm_wide: bool = False
+    norm_order: Literal["pre", "post", "output", "sandwich"] = "pre"
+    residual: bool = True
+    parallel: bool = False
+    activation: Activation = "gelu"
+    gated: bool = False
+    glu_limit: Annotated[float, msgspec.Meta(gt=0, le=1e38)] | None = None
+    glu_plus_one: bool = False
+    mlp_bias: bool = False
+    n_experts: Annotated[int, msgspec.Meta(ge=0)] = 0
+    experts_per_token: Annotated[int, msgspec.Meta(ge=0)] = 0
+    router_bias: bool = False
+    head: OutputHead | None = None
+
+    @property
+    def attention_scale(self) -> float:
+        """Factor from scores to scaled."""
+        return self.d_head**-0.5 if self.scale is None else self.scale
+
+    @property
+    def rotary_width(self) -> int:
+        """How many dimensions of each head are rotated, where positions is `rope`."""
+        return int(self.d_head * self.rope.fraction)
+
+    def rope_of(self, layer: int) -> Rope | None:
+        """Return the rotary parameters of one layer; None where it rotates nothing."""
+        if self.positions != "rope" or (self.rope_layers and not self.rope_layers[layer]):
+            return None
+        return self.rope_local if self.rope_local and self.windows and self.windows[layer] else self.rope
+
+    def mask_of(self, layer: int) -> str:
+        """Return the mask expression of one layer."""
+        return self._under(self.windows[layer] if self.windows else None)
+
+    def count_windows(self, n_layers: int) -> Counter[int | None]:
+        """Count the first `n_layers` layers by their window, without a step for each of them where none has one."""
+        return Counter(self.windows[:n_layers]) if self.windows else Counter({None: n_layers})
+
+    def masks_of(self, n_layers: int) -> frozenset[str]:
+        """List the different mask expressions of the first `n_layers` layers."""
+        return frozenset(self._under(window) for window in self.count_windows(n_layers))
+
+    def describe_mask(self) -> str:
+        """Return every layer's mask: one expression, or how many layers also have a window."""
+        layers = self.count_windows(self.n_layers)
+        if len(layers) == 1:
+            return self._under(next(iter(layers)))
+        sizes = sorted(size for size in layers if size is not None)
+        named = "/".join(map(str, sizes)) if len(sizes) <= _NAMED else f"{sizes[0]}…{sizes[-1]}"
+        return f"{self.mask}, with window:{named} in {self.n_layers - layers[None]} of {self.n_layers} layers"
+
+    def _under(self, window: int | None) -> str:
+        return self.mask if window is None else f"{self.mask}+window:{window}"
+
+
+def check_sizes(config: ModelConfig, where: str) -> None:
+    """Refuse sizes that contradict each other.
+
+    Raises:
+        AttnscopeError: The heads are no multiple of the key/value heads, the rotary width is odd, the number of windows
+            is wrong, or a token has more experts than there are.
+    """
+    if config.n_heads % config.n_kv_heads:
+        found = f"n_heads is {config.n_heads}, but n_kv_heads is {config.n_kv_heads}"
+        raise AttnscopeError(found, where=where, hint="n_heads must be a multiple of n_kv_heads")
+    if config.positions == "rope" and config.rotary_width % 2:
+        found = f"rotary width {config.rotary_width} is odd"
+        raise AttnscopeError(found, where=where, hint="d_head × rope.fraction must be even")
+    for rope in (config.rope, config.rope_local):
+        _check_scaling(rope, config.d_head, where)
+    if config.windows and len(config.windows) != config.n_layers:
+        found = f"{len(config.windows)} windows for {config.n_layers} layers"
+        raise AttnscopeError(found, where=where, hint="give one window per layer")
+    if config.rope_layers and len(config.rope_layers) != config.n_layers:
+        found = f"rope_layers has {len(config.rope_layers)} values for {config.n_layers} layers"
+        raise AttnscopeError(found, where=where, hint="give one value per layer")
+    if bool(config.n_experts) != bool(config.experts_per_token) or config.experts_per_token > config.n_experts:
+        found = f"n_experts is {config.n_experts}, but experts_per_token is {config.experts_per_token}"
+        raise AttnscopeError(
+            found, where=where, hint="n_experts must be at least experts_per_token; set both, or neither"
+        )
+    if config.n_experts and not config.d_mlp:
+        found = f"n_experts is {config.n_experts}, but d_mlp is not set"
+        raise AttnscopeError(found, where=where, hint="set d_mlp, the hidden width of each expert")
+
+
+def _check_scaling(rope: Rope | None, d_head: int, where: str) -> None:
+    """Refuse stretched rotary positions whose formula divides by zero or lacks a number."""
+    scaling = None if rope is None else rope.scaling
+    if rope is None or scaling is None or scaling.kind == "linear":
+        return
+    if scaling.original_max_positions is None:
+        found = f"rotary scaling '{scaling.kind}' has no original_max_positions"
+        raise AttnscopeError(found, where=where, hint="set it to the length the model was trained on")
+    if scaling.kind == "longrope":
+        pairs = int(d_head * rope.fraction) // 2
+        for name, factors in (("short_factors", scaling.short_factors), ("long_factors", scaling.long_factors)):
+            if len(factors) != pairs:
+                found = f"rotary scaling 'longrope' has {len(factors)} {name}"
+                raise AttnscopeError(found, where=where, hint=f"expected {pairs}, one for each rotated pair")
+        if scaling.original_max_positions == 1:
+            found = "LongRoPE cannot scale rotary positions of a model that was trained on one token"
+            raise AttnscopeError(found, where=where, hint="set original_max_positions to the length trained on")
+    if scaling.kind == "yarn" and rope.theta == 1:
+        raise AttnscopeError(
+            "YaRN cannot scale rotary positions with theta 1", where=where, hint="use a value such as 10000"
+        )
+    if scaling.kind == "llama3" and scaling.low_freq_factor >= scaling.high_freq_factor:
+        found = (
+            f"low_freq_factor {scaling.low_freq_factor:g} is not below high_freq_factor {scaling.high_freq_factor:g}"
+        )
+        raise AttnscopeError(found, where=where, hint="use values such as 1 and 4")

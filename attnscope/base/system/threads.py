@@ -1,0 +1,31 @@
+"""How many threads a run may use, known before torch is imported."""
+
+import os
+from pathlib import Path
+
+from attnscope.base.system.cgroups import control_groups
+
+
+def count_threads() -> int:
+    """Count the threads worth using: OMP_NUM_THREADS, or the CPUs that this process may keep busy.
+
+    A container's quota is rounded down: with 1.5 CPUs, two threads would both be stopped for part of every period, and
+    whatever waits for both of them with them.
+    """
+    named = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
+    if named.isascii() and named.isdigit() and int(named):
+        return int(named)
+    cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, min(cpus, int(min(map(_allowed, control_groups("cpu"))))))
+
+
+def _allowed(folder: Path) -> float:
+    """Read how many CPUs a group may use; a large number for no limit."""
+    for names in (("cpu.max",), ("cpu.cfs_quota_us", "cpu.cfs_period_us")):  # of cgroups 2, and 1
+        try:
+            quota, period = (number for name in names for number in (folder / name).read_text().split())
+            if quota not in ("max", "-1"):
+                return int(quota) / int(period)
+        except (OSError, ValueError):
+            continue  # another version of cgroups, or none
+    return float(1 << 20)

@@ -1,0 +1,196 @@
+"""Convert a folder whose weights are pickles into one whose weights are safetensors."""
+
+import json
+import os
+import secrets
+import shlex
+import shutil
+import subprocess
+import sys
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from attnscope.base.errors import AttnscopeError
+from attnscope.base.files.atomic import check_name
+from attnscope.base.files.reading import MB, as_object, format_value, open_regular, read_json
+from attnscope.base.system.memory import available_memory
+from attnscope.base.system.shutdown import at_signal, unbroken
+from attnscope.checkpoints.adapter import ADAPTER_WEIGHTS
+from attnscope.checkpoints.folder import INDEX, MAX_INDEX, SINGLE, find_pickles
+from attnscope.checkpoints.headers import read_header
+
+_PICKLE, _PICKLE_INDEX = "pytorch_model.bin", "pytorch_model.bin.index.json"
+_ADAPTER = "adapter_model.bin"
+_BESIDE = (
+    ".json",
+    ".txt",
+    ".model",
+    ".md",
+    ".jinja",
+    ".vocab",
+)  # extensions of the files that are copied: configs, tokenizers, licence
+_LARGEST_BESIDE = 200 * MB
+_SECONDS = 600  # whatever the size, …
+_BYTES_A_SECOND = 10 * MB  # … and an additional second for this many bytes
+
+
+@dataclass(frozen=True)
+class Imported:
+    """What was written.
+
+    Attributes:
+        tensors: Number of tensors.
+        size: Bytes of all of them.
+        copied: Names of the files that were copied.
+    """
+
+    tensors: int
+    size: int
+    copied: tuple[str, ...]
+
+
+def import_folder(source: Path, target: Path, max_memory: int | None) -> Imported:
+    """Write the pickled weights of a folder as safetensors, and copy config and tokenizer beside them.
+
+    Args:
+        source: The folder; nothing in it is changed.
+        target: A folder that is not there yet.
+        max_memory: Bytes that reading one file may take; None for half of what is free.
+
+    Raises:
+        AttnscopeError: There is nothing to convert, a file holds something else than tensors, is damaged or too large,
+            or the target is there already.
+    """
+    files = _plan(source)
+    _check_target(target)
+    part = target.parent / f".attnscope-{secrets.token_hex(6)}.tmp"
+    with at_signal(lambda: shutil.rmtree(part)):
+        try:
+            with unbroken():
+                part.mkdir()
+            tables = _convert({source / name: part / new for name, new in files.items()}, max_memory)
+            sizes = dict(zip(files.values(), tables, strict=True))
+            for new in sizes:
+                read_header(part / new)
+            if len(files) > 1:
+                _write_index(part / INDEX, sizes)
+            copied = _copy_beside(source, part)
+            os.rename(part, target)
+        except OSError as e:
+            raise AttnscopeError(f"cannot be written ({e.strerror or e})", where=target) from e
+        finally:
+            with suppress(OSError):
+                shutil.rmtree(part)
+    every = [size for table in sizes.values() for size in table.values()]
+    return Imported(len(every), sum(every), copied)
+
+
+def _plan(source: Path) -> dict[str, str]:
+    """Return each pickle, and the name of the safetensors file that is made of it."""
+    if not source.is_dir():
+        found = "is a file, not a folder" if source.exists() else "no such folder"
+        raise AttnscopeError(found, where=source, hint="pass the folder that contains the config and the weights")
+    present = set(os.listdir(source))
+    if SINGLE in present or INDEX in present:
+        hint = f"use it as it is: --model {shlex.quote(str(source))}"
+        raise AttnscopeError("already has safetensors", where=source, hint=hint)
+    if _PICKLE_INDEX in present:
+        return _shards(source, present)
+    for usual, new in ((_PICKLE, SINGLE), (_ADAPTER, ADAPTER_WEIGHTS)):
+        if usual in present:
+            return {usual: new}
+    pickles = find_pickles(present)
+    if len(pickles) != 1:
+        named = f": {', '.join(map(format_value, pickles[:3]))}" if pickles else ""
+        found = f"has {len(pickles) or 'no'} files with pickled weights{named}"
+        raise AttnscopeError(found, where=source, hint=f"expected {_PICKLE}")
+    return {pickles[0]: SINGLE}
+
+
+def _shards(source: Path, present: set[str]) -> dict[str, str]:
+    where = f"{source / _PICKLE_INDEX}: weight_map"
+    index = as_object(read_json(source / _PICKLE_INDEX, cap=MAX_INDEX), str(source / _PICKLE_INDEX))
+    names = sorted({str(name) for name in as_object(index.get("weight_map", {}), where).values()})
+    for name in names:
+        if name not in present:
+            raise AttnscopeError(f"the shard {format_value(name)} is missing", where=where, hint="download it")
+    if not names:
+        raise AttnscopeError("lists no tensors", where=where, hint="download the index again")
+    return {name: f"model-{n:05}-of-{len(names):05}.safetensors" for n, name in enumerate(names, 1)}
+
+
+def _check_target(target: Path) -> None:
+    check_name(target)
+    if target.exists() or target.is_symlink():
+        raise AttnscopeError("exists", where=target, hint="use a folder that does not exist yet")
+    if not target.parent.is_dir():
+        raise AttnscopeError("no such folder", where=target.parent, hint="use an existing folder")
+
+
+def _convert(files: dict[Path, Path], max_memory: int | None) -> list[dict[str, int]]:
+    """Convert files in a separate process; return the bytes of every tensor of each file, by name."""
+    size = 0
+    for source in files:
+        with open_regular(source) as (_, status):
+            size += status.st_size
+    memory = available_memory() // 2 if max_memory is None else max_memory
+    seconds = _SECONDS + size // _BYTES_A_SECOND
+    package = str(Path(__file__).parents[2])
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (package, os.environ.get("PYTHONPATH"))))}
+    paths = [str(path.absolute()) for pair in files.items() for path in pair]
+    command = [
+        sys.executable,
+        "-P",
+        "-m",
+        "attnscope.checkpoints.convert_pickle.unpickle",
+        str(memory),
+        str(seconds),
+        *paths,
+    ]
+    try:
+        done = subprocess.run(
+            command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, timeout=2 * seconds, check=False
+        )
+    except subprocess.TimeoutExpired as e:
+        raise AttnscopeError(f"took more than {2 * seconds:,} seconds to read", where=next(iter(files)).parent) from e
+    answers = _answers(done.stdout)
+    for source, answer in zip(files, answers, strict=False):
+        if "error" in answer:
+            raise AttnscopeError(answer["error"], where=source, hint=answer.get("hint"))
+    if done.returncode or len(answers) != len(files):
+        hint = "raise --max-memory, or download the file again"
+        where = list(files)[min(len(answers), len(files) - 1)]
+        found = f"could not be read (the reading process ended with exit code {done.returncode})"
+        raise AttnscopeError(found, where=where, hint=hint)
+    return [answer["tensors"] for answer in answers]
+
+
+def _answers(output: bytes) -> list[dict[str, Any]]:
+    try:
+        answers = json.loads(output.splitlines()[-1])
+    except (IndexError, ValueError):
+        return []
+    return answers if isinstance(answers, list) else []
+
+
+def _write_index(path: Path, sizes: dict[str, dict[str, int]]) -> None:
+    """Write the index of several files."""
+    table = {name: file for file, tensors in sizes.items() for name in tensors}
+    if len(table) != sum(map(len, sizes.values())):
+        raise AttnscopeError("a tensor is in more than one shard", where=path, hint="download the shards again")
+    total = sum(size for tensors in sizes.values() for size in tensors.values())
+    path.write_text(json.dumps({"metadata": {"total_size": total}, "weight_map": table}, indent=2))
+
+
+def _copy_beside(source: Path, target: Path) -> tuple[str, ...]:
+    """Copy config, tokenizer and licence; never code or other pickles."""
+    copied = []
+    for path in sorted(source.iterdir()):
+        wanted = path.suffix.lower() in _BESIDE or path.name.upper().startswith("LICENSE")
+        if not wanted or path.name == _PICKLE_INDEX or not path.is_file() or path.stat().st_size > _LARGEST_BESIDE:
+            continue
+        shutil.copyfile(path, target / path.name)
+        copied.append(path.name)
+    return tuple(copied)

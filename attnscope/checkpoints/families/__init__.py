@@ -1,0 +1,143 @@
+"""Hugging Face checkpoints described as data, found by `model_type`. Never imports torch."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from msgspec.structs import replace
+
+from attnscope.base.errors import AttnscopeError
+from attnscope.base.model_config import ModelConfig
+from attnscope.checkpoints.families import config_reader
+from attnscope.checkpoints.families.bert import BERT
+from attnscope.checkpoints.families.counts import check_counts
+from attnscope.checkpoints.families.distilbert import DISTILBERT
+from attnscope.checkpoints.families.gemma2 import GEMMA2
+from attnscope.checkpoints.families.gemma3 import GEMMA3
+from attnscope.checkpoints.families.gpt2 import GPT2
+from attnscope.checkpoints.families.gpt_neox import GPT_NEOX
+from attnscope.checkpoints.families.gpt_oss import GPT_OSS
+from attnscope.checkpoints.families.heads import find_head
+from attnscope.checkpoints.families.inference import fitting_families
+from attnscope.checkpoints.families.llama import LLAMA
+from attnscope.checkpoints.families.mistral import MISTRAL
+from attnscope.checkpoints.families.mixtral import MIXTRAL
+from attnscope.checkpoints.families.olmo2 import OLMO2
+from attnscope.checkpoints.families.own import OWN
+from attnscope.checkpoints.families.phi3 import PHI3
+from attnscope.checkpoints.families.qwen2 import QWEN2
+from attnscope.checkpoints.families.qwen3 import QWEN3
+from attnscope.checkpoints.families.reader import format_json
+from attnscope.checkpoints.families.roberta import ROBERTA
+from attnscope.checkpoints.families.smollm3 import SMOLLM3
+from attnscope.checkpoints.families.spec import Family
+from attnscope.checkpoints.families.transformers_keys import reference_keys
+from attnscope.checkpoints.families.trust import check_trust
+
+__all__ = ["ALL", "FAMILIES", "OWN", "check_counts", "family_for", "open_config", "read_config"]
+
+ALL: tuple[Family, ...] = (
+    BERT,
+    ROBERTA,
+    DISTILBERT,
+    GPT2,
+    GPT_NEOX,
+    LLAMA,
+    MISTRAL,
+    MIXTRAL,
+    QWEN2,
+    QWEN3,
+    GEMMA2,
+    GEMMA3,
+    PHI3,
+    OLMO2,
+    SMOLLM3,
+    GPT_OSS,
+)
+FAMILIES: Mapping[str, Family] = {model_type: family for family in ALL for model_type in family.model_types}
+
+
+@dataclass(frozen=True)
+class DescribedModel:
+    """A model that a config.json describes.
+
+    Attributes:
+        family: Its family.
+        config: Its sizes and switches.
+        raw: The file, with its `model_type` and without keys that the user wanted ignored.
+        notes: Remarks for the user: keys that were ignored or missing, code that was not run.
+        ignored_keys: Keys that were ignored, because nobody reads them or the user wanted it.
+    """
+
+    family: Family
+    config: ModelConfig
+    raw: dict[str, Any]
+    notes: tuple[str, ...]
+    ignored_keys: tuple[str, ...]
+
+
+def open_config(
+    raw: Mapping[str, Any],
+    where: str,
+    shapes: Mapping[str, tuple[int, ...]] | None = None,
+    *,
+    ignore: Collection[str] = (),
+    trusted: bool = False,
+) -> DescribedModel:
+    """Find out which model a config.json describes.
+
+    Args:
+        raw: The parsed file.
+        where: The file, for errors.
+        shapes: Shape of every tensor of the checkpoint by name; None where there are no weights.
+        ignore: Keys that the user wants ignored.
+        trusted: The user wants it read, whatever code it names.
+
+    Raises:
+        AttnscopeError: No family serves it, it names model code of its own, or it says what its family does not
+            support.
+    """
+    family = family_for(raw, where, shapes)
+    notes = []
+    if raw.get("model_type") is None:
+        raw = {**raw, "model_type": family.model_types[0]}
+        notes.append(f"config.json has no model_type: read as '{family.name}', the only family that fits")
+    classes = reference_keys(family.name).classes
+    notes += check_trust(raw, where, classes, upstreamed=family.upstreamed, trusted=trusted)
+    reading = config_reader.read_config(family, raw, where, ALL, ignore)
+    config = reading.config
+    if shapes is not None:
+        config = replace(config, head=find_head(family, config, raw, where, shapes))
+    kept = {name: value for name, value in raw.items() if name not in reading.dropped}
+    ignored = (*reading.ignored, *reading.dropped)
+    return DescribedModel(family, config, kept, (*notes, *reading.notes), ignored)
+
+
+def family_for(raw: Mapping[str, Any], where: str, shapes: Mapping[str, tuple[int, ...]] | None = None) -> Family:
+    """Return the family of a config.json, by its `model_type`; where there is none, the only one that fits.
+
+    Raises:
+        AttnscopeError: None of the families serves the `model_type`; or there is none, and none or several fit.
+    """
+    model_type = raw.get("model_type")
+    if model_type is None:
+        fitting = fitting_families(ALL, raw, where, shapes)
+        if len(fitting) == 1:
+            return fitting[0]
+        names = ", ".join(family.name for family in fitting)
+        found = "the key 'model_type' is missing" + (f", and {names} fit" if fitting else "")
+        raise AttnscopeError(found, where=where, hint=f"supported: {', '.join(FAMILIES)}")
+    if not isinstance(model_type, str) or model_type not in FAMILIES:
+        extra = "pip install 'attnscope[transformers]' and add --engine transformers"
+        hint = f"{extra} to run, compare, batch or check; without it, supported: {', '.join(FAMILIES)}"
+        raise AttnscopeError(f"model_type is {format_json(model_type)}", where=where, hint=hint)
+    return FAMILIES[model_type]
+
+
+def read_config(family: Family, raw: Mapping[str, Any], where: str) -> ModelConfig:
+    """Turn a config.json of a known family into a ModelConfig; see `config_reader.read_config`.
+
+    Raises:
+        AttnscopeError: A key is missing, unknown, of the wrong type, or holds a value that the family does not support.
+    """
+    return config_reader.read_config(family, raw, where, others=ALL).config

@@ -1,0 +1,172 @@
+"""Read a config.json into a ModelConfig, as its family describes.
+
+Nothing is guessed: a key that the family does not name is refused unless it is known that no code reads it, an
+unsupported value is refused, and a value of the wrong type is refused with the name of the key. A missing key has the
+reference's default.
+"""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, get_type_hints
+
+import msgspec
+
+from attnscope.base.errors import AttnscopeError
+from attnscope.base.model_config import ModelConfig, check_sizes
+from attnscope.checkpoints.families.reader import ConfigReader, format_json
+from attnscope.checkpoints.families.spec import Family
+from attnscope.checkpoints.families.transformers_keys import reference_keys
+from attnscope.checkpoints.families.unknown_keys import check_unknown
+
+_FIELD_TYPES = get_type_hints(ModelConfig, include_extras=True)
+
+# What transformers and others write for any model and no attention reads: names, labels, training, generation, kernels.
+COMMON_INERT = frozenset(
+    "_attn_implementation_autoset _commit_hash _flash_attn_2_enabled _name_or_path _num_labels architectures "
+    "attnscope auto_map bad_words_ids begin_suppress_tokens bos_token_id cache_implementation chunk_size_feed_forward "
+    "cross_attention_hidden_size custom_pipelines decoder_start_token_id diversity_penalty do_sample dtype "
+    "early_stopping encoder_no_repeat_ngram_size eos_token_id exponential_decay_length_penalty finetuning_task "
+    "forced_bos_token_id forced_eos_token_id gradient_checkpointing id2label initializer_range is_decoder label2id "
+    "length_penalty loss_type max_length max_seq_len min_length model_type n_ctx name name_or_path "
+    "no_repeat_ngram_size num_beam_groups num_beams num_labels num_return_sequences output_attentions "
+    "output_hidden_states output_past output_scores pad_token_id prefix problem_type remove_invalid_values "
+    "repetition_penalty return_dict return_dict_in_generate sep_token_id suppress_tokens tags task_specific_params "
+    "temperature tf_legacy_loss tie_encoder_decoder tie_word_embeddings tokenizer_class top_k top_p torch_dtype "
+    "torchscript transformers.js_config transformers_version trust_remote_code typical_p unsloth_fixed "
+    "unsloth_version use_bfloat16 use_cache use_flash_attention use_flash_attention_2 use_flash_attn version "
+    "vocab_file xla_device".split()
+)
+_QUANTIZED, _MLX = "quantization_config", "quantization"
+_NEEDED = ("model_type", "architectures", "auto_map")
+COMMON_REQUIRES: Mapping[str, Any] = {"add_cross_attention": False, "is_encoder_decoder": False, "pruned_heads": {}}
+
+
+# Which kernel computes attention; the numbers are the same.
+IMPLEMENTATIONS = frozenset({None, "eager", "sdpa", "flash_attention_2", "flash_attention_3", "flex_attention"})
+COMMON_CHOICES: Mapping[str, frozenset[Any]] = {
+    "_attn_implementation": IMPLEMENTATIONS,
+    "_attn_implementation_internal": IMPLEMENTATIONS,
+    "attn_implementation": IMPLEMENTATIONS,
+}
+_LISTED = 20  # number of names in a note; a report has all of them
+
+
+@dataclass(frozen=True)
+class ConfigReading:
+    """What a config.json means.
+
+    Attributes:
+        config: The model.
+        ignored: Keys that no code of transformers reads.
+        dropped: Keys that the user had ignored.
+        filled: Keys that the file leaves out, with the values that the reference takes.
+    """
+
+    config: ModelConfig
+    ignored: tuple[str, ...] = ()
+    dropped: tuple[str, ...] = ()
+    filled: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Notes about the config for the user."""
+        notes = []
+        if self.filled:
+            said = _listed([f"{name} = {format_json(value)}" for name, value in self.filled.items()])
+            notes.append(f"keys missing from config.json have the defaults of transformers: {said}")
+        if self.ignored:
+            notes.append(f"ignored config keys, which no code of transformers reads: {_listed(self.ignored)}")
+        return (*notes, *ignored_notes(self.dropped))
+
+
+def ignored_notes(names: Sequence[str]) -> tuple[str, ...]:
+    """Return what a reader should know of keys that the user had ignored."""
+    if not names:
+        return ()
+    return (f"config keys ignored by --ignore-key: {_listed(names)}; the real model's numbers may differ",)
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
+    return ", ".join(names[:_LISTED]) + more
+
+
+def read_config(
+    family: Family,
+    raw: Mapping[str, Any],
+    where: str,
+    others: Iterable[Family] = (),
+    ignore: Collection[str] = (),
+) -> ConfigReading:
+    """Turn a config.json into a ModelConfig, and say what was made of its other keys.
+
+    Args:
+        family: The family of its `model_type`.
+        raw: The parsed file.
+        where: The file, for errors.
+        others: All families: a key that one of them reads is not ignored.
+        ignore: Keys that the user wants ignored.
+
+    Raises:
+        AttnscopeError: A key is missing, unknown and not known to be inert, of the wrong type, or holds a value that
+            the family does not support.
+    """
+    dropped = tuple(name for name in raw if name in ignore)
+    reader = ConfigReader(drop_keys(raw, ignore, where), where, reference_keys(family.name).defaults)
+    _check_quantized(reader)
+    _check_requires(family, reader)
+    done: dict[str, Any] = {}
+    for name, entry in family.config.items():
+        value = entry.read(reader, done) if hasattr(entry, "read") else entry
+        done[name] = _checked(name, value, entry, reader)
+    config = ModelConfig(**done)
+    check_sizes(config, where)
+    known = (
+        family.reads | family.inert | COMMON_INERT | COMMON_REQUIRES.keys() | COMMON_CHOICES.keys() | {_QUANTIZED, _MLX}
+    )
+    ignored = check_unknown(family, reader, config, known, others)
+    return ConfigReading(config, ignored, dropped, reader.filled)
+
+
+def drop_keys(raw: Mapping[str, Any], ignore: Collection[str], where: str) -> dict[str, Any]:
+    """Return a config.json without the keys that the user wants ignored.
+
+    Raises:
+        AttnscopeError: One of them says which model it is, or how its weights are stored.
+    """
+    for name in (*_NEEDED, _QUANTIZED, _MLX):
+        if name in ignore and name in raw:
+            raise AttnscopeError(f"'{name}' cannot be ignored", where=where, hint="remove it from --ignore-key")
+    return {name: value for name, value in raw.items() if name not in ignore}
+
+
+def _checked(name: str, value: Any, entry: Any, reader: ConfigReader) -> Any:
+    try:
+        return msgspec.convert(value, _FIELD_TYPES[name])
+    except msgspec.ValidationError as e:
+        expected = str(e).removeprefix("Expected ").split(" - at")[0].split(", got")[0].replace("`", "")
+        raise reader.wrong(reader.given(getattr(entry, "names", ())) or name, value, expected) from e
+
+
+def _check_quantized(reader: ConfigReader) -> None:
+    for key in (_QUANTIZED, _MLX):
+        said = reader.get(key, default=None)
+        if said is None:
+            continue
+        method = "MLX" if key == _MLX else said.get("quant_method") if isinstance(said, dict) else None
+        found = "the weights are quantised" + (f" ({format_json(method)[1:-1]})" if isinstance(method, str) else "")
+        hint = "use a checkpoint with floating-point weights, such as one converted to bfloat16"
+        raise AttnscopeError(found, where=f"{reader.where}: {key}", hint=hint)
+
+
+def _check_requires(family: Family, reader: ConfigReader) -> None:
+    for name, choices in COMMON_CHOICES.items():
+        value = reader.raw.get(name)
+        if isinstance(value, dict | list) or value not in choices:
+            raise reader.wrong(name, value, "one of " + ", ".join(sorted(filter(None, choices))))
+    for name, wanted in {**COMMON_REQUIRES, **family.requires}.items():
+        value = reader.raw.get(name)
+        if value is not None and (value != wanted or isinstance(value, bool) != isinstance(wanted, bool)):
+            raise reader.wrong(
+                name, value, f"{format_json(wanted)}, the one value that family '{family.name}' supports here"
+            )

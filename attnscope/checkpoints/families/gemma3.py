@@ -1,0 +1,70 @@
+"""Gemma 3, the text model (Kamath et al., 2025): Gemma 2 with normed queries and keys, and two rotaries."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from attnscope.base.model_config import Rope
+from attnscope.checkpoints.families.gemma2 import GEMMA2
+from attnscope.checkpoints.families.reader import ConfigReader, whole_number
+from attnscope.checkpoints.families.rope import rope
+from attnscope.checkpoints.families.spec import Computed
+from attnscope.checkpoints.families.windows import by_layer
+
+_PATTERN = "sliding_window_pattern"
+
+
+def _slides(reader: ConfigReader, layer: int) -> bool:
+    every = whole_number(reader, _PATTERN, reader.get(_PATTERN, default=6))
+    if (written := reader.get(f"_{_PATTERN}", default=every)) != every:
+        # transformers writes this key beside `layer_types`, and does not read it
+        raise reader.wrong(f"_{_PATTERN}", written, f"{every} where there is no layer_types")
+    return (layer + 1) % every != 0
+
+
+def _rotary(kind: str, base: float, *older: tuple[str, str]) -> Computed:
+    """Read the rotary parameters of the layers of one kind.
+
+    They are in a separate table, or in older keys at the top level, under the names that `rope` knows.
+    """
+
+    def read(reader: ConfigReader, done: Mapping[str, Any]) -> Rope:
+        tables = reader.get("rope_parameters", default=None)
+        raw = {name: reader.raw.get(theirs) for theirs, name in older}
+        if tables is not None:
+            if not isinstance(tables, dict) or set(tables) != {"full_attention", "sliding_attention"}:
+                raise reader.wrong(
+                    "rope_parameters", tables, "a table for full_attention and one for sliding_attention"
+                )
+            raw["rope_parameters"] = tables[kind]
+        scaling = raw.get("rope_scaling")
+        if isinstance(scaling, dict) and "type" in scaling and "rope_type" not in scaling:
+            raise reader.wrong("rope_scaling", scaling, "rope_type: transformers reads no type in this family")
+        found: Rope = rope(base=base).rule(ConfigReader(raw, reader.where), done)
+        if found.scaling is not None and not found.scaling.truncate:
+            raise reader.wrong("truncate", False, "true: transformers reads no other value in this family")
+        return found
+
+    return Computed(read, ("rope_parameters", *(theirs for theirs, _ in older)))
+
+
+GEMMA3 = replace(
+    GEMMA2,
+    name="gemma3",
+    model_types=("gemma3_text",),
+    config={
+        **{name: entry for name, entry in GEMMA2.config.items() if name != "softcap"},
+        "windows": by_layer(_slides, _PATTERN, f"_{_PATTERN}"),
+        "qk_norm": True,
+        "rope": _rotary("full_attention", 1e6, ("rope_theta", "rope_theta"), ("rope_scaling", "rope_scaling")),
+        "rope_local": _rotary("sliding_attention", 1e4, ("rope_local_base_freq", "rope_theta")),
+    },
+    modules={
+        **GEMMA2.modules,
+        "blocks.{l}.attention.q_norm": "layers.{l}.self_attn.q_norm",
+        "blocks.{l}.attention.k_norm": "layers.{l}.self_attn.k_norm",
+    },
+    requires={"use_bidirectional_attention": False},
+    # transformers reads `attn_logit_softcapping`, but does not use it
+    inert=frozenset({"attention_dropout", "attn_logit_softcapping", "hidden_act"}),
+)

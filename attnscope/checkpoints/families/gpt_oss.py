@@ -1,0 +1,58 @@
+"""gpt-oss (OpenAI, 2025): Llama with a sink in every head, alternating windows, and experts with a clamped gate."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from attnscope.base.model_config import Rope
+from attnscope.checkpoints.families.llama import LLAMA
+from attnscope.checkpoints.families.reader import ConfigReader
+from attnscope.checkpoints.families.rope import rope
+from attnscope.checkpoints.families.spec import Computed, Stacked, key
+from attnscope.checkpoints.families.windows import by_layer
+
+_ROPE, _MLP, _HALVES = rope(base=150000.0), "layers.{l}.mlp", ("gate", "up")
+
+
+def _rotary(reader: ConfigReader, done: Mapping[str, Any]) -> Rope:
+    table = reader.get("rope_parameters", "rope_scaling")
+    if not table:  # transformers has a default scaling if there is none
+        raise reader.wrong(reader.given(_ROPE.names) or "", table, "the rotary parameters, with their rope_type")
+    found: Rope = _ROPE.rule(reader, done)
+    return found
+
+
+GPT_OSS = replace(
+    LLAMA,
+    name="gpt_oss",
+    model_types=("gpt_oss",),
+    config={
+        **LLAMA.config,
+        "n_kv_heads": key("num_key_value_heads"),
+        "d_head": key("head_dim"),
+        "windows": by_layer(lambda _, layer: layer % 2 == 0),
+        "sinks": True,
+        "qkv_bias": key("attention_bias", default=True),
+        "rope": Computed(_rotary, _ROPE.names),
+        "norm_eps": key("rms_norm_eps", default=1e-5),
+        "norm_wide": True,
+        "activation": "quick_gelu",  # x·σ(1.702 x)
+        "glu_limit": key("swiglu_limit", default=7.0),
+        "glu_plus_one": True,
+        "mlp_bias": True,
+        "n_experts": key("num_local_experts"),
+        "experts_per_token": key("num_experts_per_tok"),
+        "router_bias": True,
+    },
+    modules={
+        **{ours: theirs for ours, theirs in LLAMA.modules.items() if ".mlp." not in ours},
+        "blocks.{l}.attention": "layers.{l}.self_attn",
+        "blocks.{l}.mlp.router": f"{_MLP}.router",
+        "blocks.{l}.mlp.experts.{x}.gate": Stacked(f"{_MLP}.experts.gate_up_proj", "gate", _HALVES, True, True),
+        "blocks.{l}.mlp.experts.{x}.up": Stacked(f"{_MLP}.experts.gate_up_proj", "up", _HALVES, True, True),
+        "blocks.{l}.mlp.experts.{x}.down": Stacked(f"{_MLP}.experts.down_proj", transposed=True),
+    },
+    requires={"swiglu_alpha": 1.702},
+    inert=frozenset("attention_dropout experts_per_token hidden_act initial_context_length output_router_logits "
+                    "router_aux_loss_coef".split()),
+)  # fmt: skip

@@ -1,0 +1,56 @@
+"""Find the output head of a checkpoint: config.json says what it would be, the tensors whether it is there."""
+
+import re
+from collections.abc import Container, Mapping
+from typing import Any
+
+from attnscope.base.model_config import ModelConfig, OutputHead
+from attnscope.checkpoints.families.names import Names, find_prefix
+from attnscope.checkpoints.families.reader import ConfigReader
+from attnscope.checkpoints.families.spec import Family
+from attnscope.checkpoints.families.transformers_keys import reference_keys
+
+_TIED = "tie_word_embeddings"
+# Classes that predict tokens, or base models whose embedding may be tied. Others were trained for another task.
+_LANGUAGE = re.compile(r".*(ForCausalLM|ForMaskedLM|ForPreTraining|LMHeadModel|DoubleHeadsModel|Model)")
+
+
+def find_head(
+    family: Family, config: ModelConfig, raw: Mapping[str, Any], where: str, names: Container[str]
+) -> OutputHead | None:
+    """Return a checkpoint's output head, its final norm alone where that is all it has, or None.
+
+    A separate output matrix is used if there is one. Otherwise it is the token embedding, if config.json ties them and
+    names no class for another task.
+
+    Args:
+        family: The family.
+        config: The rest of the model.
+        raw: The config.json.
+        where: Its name, for errors.
+        names: The names of the tensors.
+
+    Raises:
+        AttnscopeError: config.json holds a value that the head cannot have.
+    """
+    if family.head is None:
+        return None
+    reader = ConfigReader(raw, where, reference_keys(family.name).defaults)
+    done: dict[str, Any] = {"activation": config.activation}
+    for field, entry in family.head.config.items():
+        done[field] = entry.read(reader, done) if hasattr(entry, "read") else entry
+    tied = reader.flag(_TIED, default=bool(reader.defaults.get(_TIED)))
+    found = Names(family, find_prefix(family, names, where), names, where)
+    modules = [name for name in family.head.modules if name not in ("head", "head.decoder")]
+    needed = [f"{name}.weight" for name in modules] + ["head.bias"] * ("head" in family.head.modules)
+    norm, own = "head.norm" in modules, found.holds("head.decoder.weight")
+    if not all(map(found.holds, needed)) or not (own or (tied and _predicts(raw.get("architectures")))):
+        return OutputHead(predicts=False) if norm and found.holds("head.norm.weight") else None
+    fields = {name: value for name, value in done.items() if name in OutputHead.__struct_fields__}
+    return OutputHead(norm=norm, tied=not own, bias="head" in family.head.modules, **fields)
+
+
+def _predicts(architectures: Any) -> bool:
+    """Tell whether a model's classes, if it names any, include one that predicts tokens, or a base model."""
+    named = architectures if isinstance(architectures, list) else []
+    return not named or any(_LANGUAGE.fullmatch(str(name)) for name in named)

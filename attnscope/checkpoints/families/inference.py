@@ -1,0 +1,74 @@
+"""Find the family of a config.json that has no `model_type`: the only one that its keys and tensors fit."""
+
+import re
+from collections.abc import Iterable, Mapping
+from functools import cache
+from typing import Any
+
+from attnscope.base.errors import AttnscopeError
+from attnscope.base.model_config import ModelConfig
+from attnscope.checkpoints.families.config_reader import read_config
+from attnscope.checkpoints.families.counts import check_counts
+from attnscope.checkpoints.families.names import find_prefix, their_name
+from attnscope.checkpoints.families.spec import Family
+from attnscope.checkpoints.families.transformers_keys import reference_keys
+
+Shapes = Mapping[str, tuple[int, ...]]
+
+
+def fitting_families(
+    families: Iterable[Family], raw: Mapping[str, Any], where: str, shapes: Shapes | None
+) -> list[Family]:
+    """Return the families that a config.json and its tensors fit.
+
+    If `architectures` names classes, they alone decide. Otherwise a family fits if it reads the whole file without a
+    default for a missing key and without a key to ignore, and if its names account for all tensors.
+
+    Args:
+        families: All of them.
+        raw: The file.
+        where: Its name.
+        shapes: Shape of every tensor by name; None where there are no weights.
+    """
+    families = tuple(families)
+    named = raw.get("architectures")
+    if isinstance(named, list) and named:
+        return [one for one in families if reference_keys(one.name).classes.issuperset(map(str, named))]
+    return [one for one in families if _fits(one, families, raw, where, shapes)]
+
+
+def _fits(
+    family: Family, families: tuple[Family, ...], raw: Mapping[str, Any], where: str, shapes: Shapes | None
+) -> bool:
+    try:
+        reading = read_config(family, raw, where, families)
+        if shapes is not None:
+            check_counts(family, reading.config, shapes, where)
+    except AttnscopeError:
+        return False
+    fits = not reading.ignored and not reading.filled
+    return fits and (shapes is None or _accounts_for(family, reading.config, shapes, where))
+
+
+def _accounts_for(family: Family, config: ModelConfig, shapes: Shapes, where: str) -> bool:
+    """Tell whether every module has a tensor in the first block, and every tensor belongs to one or is a leftover."""
+    prefix = find_prefix(family, shapes, where)
+    names = {name.removeprefix(prefix) for name in shapes}
+    leftover = re.compile("|".join(f"(?:{pattern})" for pattern in family.leftover) or "(?!)")
+    unused = {name for name in names if not leftover.fullmatch(name)}
+    biased = False
+    for ours, entry in family.modules.items():
+        theirs = [their_name(one) for one in (entry if isinstance(entry, tuple) else (entry,))]
+        found = {name for name in names for module in theirs if _pattern(module).fullmatch(name)}
+        if not found:
+            return False
+        unused -= found
+        biased = biased or (ours == "blocks.{l}.attention.q" and any(name.endswith(".bias") for name in found))
+    return not unused and biased == config.qkv_bias
+
+
+@cache
+def _pattern(module: str) -> re.Pattern[str]:
+    """Return the tensors of a module, in any layer and expert."""
+    escaped = re.escape(module).replace(r"\{l\}", r"\d+").replace(r"\{x\}", r"\d+")
+    return re.compile(escaped + r"(?:[._](?:weight|bias|gamma|beta|sinks))?")

@@ -1,0 +1,49 @@
+"""Llama (Touvron et al., 2023): causal, pre-RMSNorm, rotary positions, grouped queries, gated MLP."""
+
+from attnscope.checkpoints.families.rope import rope
+from attnscope.checkpoints.families.spec import ACTIVATIONS, HEAD_DIM, Entry, Family, Head, Outside, Same, key
+
+_LAYER = "layers.{l}"
+LLAMA_HEAD: dict[str, Entry] = {"head.norm": "norm", "head.decoder": Outside("lm_head")}
+
+LLAMA = Family(
+    name="llama",
+    model_types=("llama",),
+    config={
+        "vocab_size": key("vocab_size"),
+        "d_model": key("hidden_size"),
+        "n_layers": key("num_hidden_layers"),
+        "n_heads": key("num_attention_heads"),
+        "n_kv_heads": key("num_key_value_heads", default=Same("n_heads")),
+        "d_head": HEAD_DIM,
+        "d_value": Same("d_head"),
+        "d_mlp": key("intermediate_size"),
+        "max_positions": key("max_position_embeddings"),
+        "qkv_bias": key("attention_bias", default=False),
+        "out_bias": Same("qkv_bias"),
+        "positions": "rope",
+        "rope": rope(),
+        "norm": "rmsnorm",
+        "norm_eps": key("rms_norm_eps", default=1e-6),
+        "activation": key("hidden_act", default="silu", map=ACTIVATIONS),
+        "gated": True,
+        "mlp_bias": key("mlp_bias", default=False),
+    },
+    modules={
+        "embed.tokens": "embed_tokens",
+        "blocks.{l}.norm_attention": f"{_LAYER}.input_layernorm",
+        "blocks.{l}.attention.q": f"{_LAYER}.self_attn.q_proj",
+        "blocks.{l}.attention.k": f"{_LAYER}.self_attn.k_proj",
+        "blocks.{l}.attention.v": f"{_LAYER}.self_attn.v_proj",
+        "blocks.{l}.attention.out": f"{_LAYER}.self_attn.o_proj",
+        "blocks.{l}.norm_mlp": f"{_LAYER}.post_attention_layernorm",
+        "blocks.{l}.mlp.gate": f"{_LAYER}.mlp.gate_proj",
+        "blocks.{l}.mlp.up": f"{_LAYER}.mlp.up_proj",
+        "blocks.{l}.mlp.down": f"{_LAYER}.mlp.down_proj",
+    },
+    prefixes=("", "model.", "transformer."),
+    requires={"rope_interleaved": False},
+    inert=frozenset({"attention_dropout", "pretraining_tp", "is_llama_config", "max_sequence_length"}),
+    leftover=(r"layers\.\d+\.self_attn\.rotary_emb\.inv_freq", r"(norm|lm_head|score|classifier|qa_outputs)\..*"),
+    head=Head(LLAMA_HEAD),
+)

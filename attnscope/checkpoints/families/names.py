@@ -1,0 +1,132 @@
+"""Find the checkpoint tensor that holds one of our parameters."""
+
+import re
+from collections.abc import Container, Iterable, Iterator
+from dataclasses import dataclass
+
+from attnscope.base.errors import AttnscopeError
+from attnscope.checkpoints.families.spec import Chunk, Entry, Family, Outside, Stacked
+
+_OLD_NAMES = {"weight": "gamma", "bias": "beta"}  # names of norms in checkpoints converted from TensorFlow
+_FREQUENCIES = re.compile(r"(.*\.)?rotary_emb\.(\w+_)?inv_freq")
+_NUMBERS = re.compile(r"^blocks\.(\d+)(?:\.mlp\.experts\.(\d+))?")
+
+
+def their_name(entry: str | Chunk | Stacked | Outside) -> str:
+    """Return their module, or tensor, in an entry of `Family.modules`."""
+    if isinstance(entry, Stacked):
+        return entry.tensor
+    return entry if isinstance(entry, str) else entry.module
+
+
+def find_prefix(family: Family, names: Container[str], where: str) -> str:
+    """Find the prefix of this checkpoint's tensor names.
+
+    Raises:
+        AttnscopeError: The token embedding is not there under any prefix.
+    """
+    name = f"{family.modules['embed.tokens']}.weight"
+    for prefix in family.prefixes:
+        if prefix + name in names:
+            return prefix
+    tried = " or ".join(f"'{prefix}{name}'" for prefix in family.prefixes)
+    hint = f"family '{family.name}' needs its token embedding"
+    raise AttnscopeError(f"the tensor {tried} is missing", where=where, hint=hint)
+
+
+def unused_tensors(family: Family, prefix: str, names: Iterable[str]) -> dict[str, bool]:
+    """Return those of these tensors that attention does not depend on, and whether that is worth a note.
+
+    Tensors outside the base model's prefix are heads. Within it, the family lists what may be left over; rotary
+    frequencies are computed from the config, as in transformers.
+    """
+    leftover = re.compile("|".join(f"(?:{pattern})" for pattern in family.leftover) or "(?!)")
+    found = {}
+    for name in names:
+        if _FREQUENCIES.fullmatch(name):
+            found[name] = True
+        elif leftover.fullmatch(name.removeprefix(prefix)):
+            found[name] = False
+        elif not name.startswith(prefix):
+            found[name] = True
+    return found
+
+
+@dataclass(frozen=True)
+class TensorLocation:
+    """Location of one of our parameters.
+
+    Attributes:
+        tensor: Name of their tensor.
+        entry: What the family says of our module.
+        expert: Number of the expert; None outside of experts.
+    """
+
+    tensor: str
+    entry: str | Chunk | Stacked | Outside
+    expert: int | None
+
+
+@dataclass(frozen=True)
+class Names:
+    """Their names for our parameters, in one checkpoint.
+
+    Attributes:
+        family: The family.
+        prefix: Prefix of the names in this checkpoint.
+        tensors: The names that are there.
+        where: The checkpoint, for errors.
+    """
+
+    family: Family
+    prefix: str
+    tensors: Container[str]
+    where: str
+
+    def find(self, ours: str) -> TensorLocation:
+        """Return the tensor that holds one of our parameters, under whichever of its names is there.
+
+        Raises:
+            AttnscopeError: None of them is.
+        """
+        for place in self._places(ours):
+            if place.tensor in self.tensors:
+                return place
+        tried = list(self._places(ours))
+        names = dict.fromkeys(place.tensor for place in tried if not place.tensor.endswith(tuple(_OLD_NAMES.values())))
+        hint = f"'{ours}' needs it; missing weights are never filled in"
+        missing = " or ".join(f"'{name}'" for name in names)
+        raise AttnscopeError(f"the tensor {missing} is missing", where=self.where, hint=hint)
+
+    def holds(self, ours: str) -> bool:
+        """Tell whether one of our parameters is there."""
+        return any(place.tensor in self.tensors for place in self._places(ours))
+
+    def any_block(self) -> str:
+        """Return their name for a module in a block, with `{l}` for the layer."""
+        first = next(ours for ours in self.family.modules if "{l}" in ours)
+        return their_name(self._entries(first)[0])
+
+    def _places(self, ours: str) -> Iterator[TensorLocation]:
+        module, _, kind = ours.rpartition(".")
+        found = _NUMBERS.match(ours)
+        layer, expert = (found[1], found[2]) if found else ("", None)
+        for entry in self._entries(module):
+            prefix = "" if isinstance(entry, Outside) else self.prefix
+            base = prefix + their_name(entry).replace("{l}", layer).replace("{x}", expert or "")
+            number = None if expert is None else int(expert)
+            if isinstance(entry, Stacked):
+                yield TensorLocation(base if kind == "weight" else f"{base}_{kind}", entry, number)
+                continue
+            for spelled in dict.fromkeys((kind, _OLD_NAMES.get(kind, kind))):
+                yield TensorLocation(f"{base}.{spelled}", entry, number)
+
+    def _entries(self, module: str) -> tuple[str | Chunk | Stacked | Outside, ...]:
+        """Return what the family says of one of our modules."""
+        numberless = re.sub(r"^blocks\.\d+", "blocks.{l}", module)
+        numberless = re.sub(r"\.experts\.\d+", ".experts.{x}", numberless)
+        head = {} if self.family.head is None else self.family.head.modules
+        found: Entry | None = self.family.modules.get(numberless, head.get(numberless))
+        if found is None:
+            raise AttnscopeError(f"family '{self.family.name}' has no '{module}'", where=self.where)
+        return found if isinstance(found, tuple) else (found,)

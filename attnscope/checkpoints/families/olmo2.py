@@ -1,0 +1,29 @@
+"""OLMo 2 (Walsh et al., 2025): Llama that norms what comes out of attention and MLP, and whole queries and keys."""
+
+from dataclasses import replace
+
+from attnscope.checkpoints.families.llama import LLAMA
+from attnscope.checkpoints.families.spec import key
+
+OLMO2 = replace(
+    LLAMA,
+    name="olmo2",
+    model_types=("olmo2",),
+    config={
+        **LLAMA.config,
+        "norm_eps": key("rms_norm_eps", default=1e-5),
+        "mlp_bias": False,
+        "qk_norm": "whole",
+        "norm_order": "output",
+        "norm_wide": True,
+    },
+    modules={
+        **{ours: theirs for ours, theirs in LLAMA.modules.items() if "norm" not in ours},
+        "blocks.{l}.attention.q_norm": "layers.{l}.self_attn.q_norm",
+        "blocks.{l}.attention.k_norm": "layers.{l}.self_attn.k_norm",
+        "blocks.{l}.norm_attention_out": "layers.{l}.post_attention_layernorm",
+        "blocks.{l}.norm_mlp_out": "layers.{l}.post_feedforward_layernorm",
+    },
+    requires={},
+    inert=frozenset({"attention_dropout"}),
+)

@@ -1,0 +1,28 @@
+"""Qwen3 (Yang et al., 2025): Llama with a head width of its own, and an RMSNorm on each head's queries and keys."""
+
+from dataclasses import replace
+
+from attnscope.checkpoints.families.llama import LLAMA
+from attnscope.checkpoints.families.qwen2 import QWEN_WINDOWS
+from attnscope.checkpoints.families.spec import KV_HEADS, key
+
+QWEN3 = replace(
+    LLAMA,
+    name="qwen3",
+    model_types=("qwen3",),
+    config={
+        **LLAMA.config,
+        "n_kv_heads": KV_HEADS,
+        "d_head": key("head_dim"),
+        "windows": QWEN_WINDOWS,
+        "qk_norm": True,
+        "mlp_bias": False,
+    },
+    modules={
+        **LLAMA.modules,
+        "blocks.{l}.attention.q_norm": "layers.{l}.self_attn.q_norm",
+        "blocks.{l}.attention.k_norm": "layers.{l}.self_attn.k_norm",
+    },
+    requires={},
+    inert=frozenset({"attention_dropout"}),
+)

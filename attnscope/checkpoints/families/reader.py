@@ -1,0 +1,101 @@
+"""Read values of a config.json, with errors that name the key."""
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from attnscope.base.errors import AttnscopeError
+
+REQUIRED: Any = object()
+_MOST = 1 << 62
+_SMALLEST, _LARGEST = 1e-30, 1e30  # a bound for float32 numbers whose products also fit into float32
+
+
+class ConfigReader:
+    """A config.json with its place, for errors.
+
+    Attributes:
+        raw: The file.
+        where: Name of the file, for errors.
+        defaults: The reference's defaults for missing keys.
+        filled: Those defaults that were needed.
+    """
+
+    def __init__(self, raw: Mapping[str, Any], where: str, defaults: Mapping[str, Any] | None = None) -> None:
+        self.raw, self.where, self.defaults = raw, where, defaults or {}
+        self.filled: dict[str, Any] = {}
+
+    def get(self, *names: str, default: Any = REQUIRED) -> Any:
+        """Return the value under whichever of these names is there and not null.
+
+        Raises:
+            AttnscopeError: None is there, and neither we nor the reference have a default; or two are, and they differ.
+        """
+        given = [name for name in names if self.raw.get(name) is not None]
+        if not given:
+            if default is REQUIRED and names[0] in self.defaults and not any(name in self.raw for name in names):
+                return self.filled.setdefault(names[0], self.defaults[names[0]])
+            if default is REQUIRED:
+                found = f"the key '{names[0]}' is {'null' if names[0] in self.raw else 'missing'}"
+                raise AttnscopeError(found, where=self.where, hint="the family's attention depends on it")
+            return default
+        for other in given[1:]:
+            if self.raw[other] != self.raw[given[0]]:
+                raise self.wrong(other, self.raw[other], f"the {format_json(self.raw[given[0]])} of '{given[0]}'")
+        return self.raw[given[0]]
+
+    def number(self, *names: str, default: Any = REQUIRED) -> Any:
+        """Return the same, refused unless it is a number above 0 (or the default)."""
+        value = self.get(*names, default=default)
+        return value if value is default else positive_number(self, self.given(names) or names[0], value)
+
+    def flag(self, name: str, *, default: bool) -> bool:
+        """Return a yes or no.
+
+        Raises:
+            AttnscopeError: It is something else.
+        """
+        value = self.get(name, default=default)
+        if not isinstance(value, bool):
+            raise self.wrong(name, value, "true or false")
+        return value
+
+    def given(self, names: Iterable[str]) -> str | None:
+        """Return the first of these names that is there and not null."""
+        return next((name for name in names if self.raw.get(name) is not None), None)
+
+    def wrong(self, name: str, value: Any, expected: str) -> AttnscopeError:
+        """Return the error for a value that cannot be used."""
+        return AttnscopeError(f"{name} is {format_json(value)}", where=self.where, hint=f"expected {expected}")
+
+
+def positive_number(reader: ConfigReader, name: str, value: Any) -> int | float:
+    """Return the value, where it is a number above 0.
+
+    Raises:
+        AttnscopeError: It is something else.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
+        raise reader.wrong(name, value, "a number above 0")
+    if not _SMALLEST <= value <= _LARGEST:
+        raise reader.wrong(name, value, f"from {_SMALLEST:g} to {_LARGEST:g}")
+    return value
+
+
+def whole_number(reader: ConfigReader, name: str, value: Any, least: int = 1) -> int:
+    """Return the value, where it is a whole number of at least this, and no more than torch can count to.
+
+    Raises:
+        AttnscopeError: It is something else.
+    """
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise reader.wrong(name, value, f"a whole number of at least {least}")
+    if value > _MOST:
+        raise reader.wrong(name, value, f"at most {_MOST:,}")
+    return value
+
+
+def format_json(value: Any) -> str:
+    """Format a value as JSON, truncated to one short line; the error escapes control characters."""
+    text = f'"{value}"' if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= 80 else text[:77] + "…"

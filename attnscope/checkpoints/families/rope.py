@@ -1,0 +1,164 @@
+"""Read rotary parameters in both of Hugging Face's dialects."""
+
+from collections.abc import Mapping
+from math import log
+from typing import Any
+
+from attnscope.base.model_config import Rope, RopeScaling
+from attnscope.checkpoints.families.reader import ConfigReader, positive_number, whole_number
+from attnscope.checkpoints.families.spec import Computed
+
+_TABLES = ("rope_parameters", "rope_scaling")
+_REQUIRED_KEYS = {
+    "default": (),
+    "linear": ("factor",),
+    "llama3": ("factor", "low_freq_factor", "high_freq_factor"),
+    "yarn": ("factor",),
+    "longrope": ("short_factor", "long_factor"),
+}
+_OPTIONAL_KEYS = {
+    "llama3": ("original_max_position_embeddings",),
+    "yarn": ("original_max_position_embeddings", "beta_fast", "beta_slow", "attention_factor", "mscale",
+             "mscale_all_dim", "truncate"),
+    "longrope": ("factor", "original_max_position_embeddings", "attention_factor"),
+}  # fmt: skip
+
+
+def rope(
+    *,
+    theta: str = "rope_theta",
+    fraction: str | None = None,
+    full: float = 1.0,
+    base: float = 10000.0,
+    unread: tuple[str, ...] = (),
+    longrope: str | None = None,
+) -> Computed:
+    """Read `rope_parameters`, or the older top-level keys with `rope_scaling`.
+
+    Args:
+        theta: Name of the base in the older dialect.
+        fraction: Name of the rotated share of the head in the older dialect; without, all of it is rotated.
+        full: Share of each head that is rotated, if config.json does not state it.
+        base: Base of the frequencies, if config.json does not state it.
+        unread: Names from the table that may be at the top level, too, where transformers does not read them: they
+            must repeat what the other keys say.
+        longrope: Name of the top-level key with the length that LongRoPE was trained on; without, there is no LongRoPE.
+            Where there is, transformers takes `su` and `yarn` for it, too.
+
+    Returns:
+        What reads a `Rope` from a config.json, and the keys that it looks at. It raises AttnscopeError where a key is
+        unknown, missing or out of bounds, or where the two dialects contradict each other.
+    """
+
+    def read(reader: ConfigReader, done: Mapping[str, Any]) -> Rope:
+        table = reader.get(*_TABLES, default={})
+        if not isinstance(table, dict):
+            raise reader.wrong(reader.given(_TABLES) or "", table, "an object")
+        # null means absent, except for `truncate`, where transformers treats it as false
+        given = {name: value for name, value in table.items() if value is not None or name == "truncate"}
+        turns = _table_or_top_level(reader, given, "rope_theta", theta, base)
+        share = _table_or_top_level(reader, given, "partial_rotary_factor", fraction, full)
+        if share > 1 or (not fraction and share != 1):
+            raise reader.wrong("partial_rotary_factor", share, "at most 1" if fraction else "1 in this family")
+        found = {"rope_theta": turns, "partial_rotary_factor": share}
+        for name in unread:
+            if (repeated := reader.get(name, default=found[name])) != found[name]:
+                raise reader.wrong(name, repeated, f"{found[name]}, which transformers takes from other keys")
+        kind = _kind(reader, given, longrope)
+        scaling: RopeScaling | None
+        if longrope is not None and kind == "longrope":
+            scaling = _longrope(reader, given, done, longrope)
+        else:
+            scaling = _scaling(reader, given, kind, done)
+        return Rope(theta=float(turns), fraction=float(share), scaling=scaling)
+
+    names = [name for name in (fraction, longrope) if name is not None]
+    return Computed(read, (*_TABLES, theta, *names, *unread))
+
+
+def _table_or_top_level(
+    reader: ConfigReader, table: Mapping[str, Any], name: str, older: str | None, default: float
+) -> float:
+    """Read a number from the table, or from the top level under its older name; in both, it must be the same."""
+    outside = reader.number(older, default=None) if older else None
+    if name not in table:
+        return default if outside is None else outside
+    inside = positive_number(reader, name, table[name])
+    if outside is not None and outside != inside:
+        raise reader.wrong(older or "", outside, f"the {inside} of the rotary parameters' {name}")
+    return inside
+
+
+def _kind(reader: ConfigReader, table: Mapping[str, Any], longrope: str | None) -> str:
+    kind = table.get("rope_type", table.get("type", "default"))
+    known = [name for name in _REQUIRED_KEYS if longrope or name != "longrope"]
+    if longrope is not None and kind in ("su", "yarn"):
+        return "longrope"
+    if not isinstance(kind, str) or kind not in known:
+        raise reader.wrong("rope_type", kind, "one of " + ", ".join(known))
+    return kind
+
+
+def _parameters(reader: ConfigReader, table: Mapping[str, Any], kind: str) -> dict[str, Any]:
+    """Return a table's keys other than base, share and type; refuse unknown and missing ones."""
+    known = (*_REQUIRED_KEYS[kind], *_OPTIONAL_KEYS.get(kind, ()))
+    rest = {k: v for k, v in table.items() if k not in ("rope_theta", "partial_rotary_factor", "rope_type", "type")}
+    for name in rest.keys() - known:
+        raise reader.wrong(f"the rotary key '{name}'", rest[name], f"only keys of rope_type '{kind}'")
+    for name in _REQUIRED_KEYS[kind]:
+        if name not in rest:
+            expected = "a list of numbers" if kind == "longrope" else "a number"
+            raise reader.wrong(f"the rotary key '{name}'", None, f"{expected} for rope_type '{kind}'")
+    return rest
+
+
+def _longrope(reader: ConfigReader, table: Mapping[str, Any], done: Mapping[str, Any], original: str) -> RopeScaling:
+    """Read LongRoPE's parameters; the length trained on is at the top level, and one in the table must be the same."""
+    rest, name = _parameters(reader, table, "longrope"), "original_max_position_embeddings"
+    length = whole_number(reader, original, reader.get(original))
+    if rest.pop(name, length) != length:
+        raise reader.wrong(f"the rotary key '{name}'", table[name], f"the {length} of '{original}'")
+    factors = {each: rest.pop(f"{each}_factor") for each in ("short", "long")}
+    for each, listed in factors.items():
+        if not isinstance(listed, list):
+            raise reader.wrong(f"{each}_factor", listed, "a list of numbers")
+    numbers: dict[str, Any] = {key: float(positive_number(reader, key, value)) for key, value in rest.items()}
+    return RopeScaling(
+        kind="longrope",
+        factor=numbers.pop("factor", done["max_positions"] / length),
+        original_max_positions=length,
+        short_factors=tuple(float(positive_number(reader, "short_factor", one)) for one in factors["short"]),
+        long_factors=tuple(float(positive_number(reader, "long_factor", one)) for one in factors["long"]),
+        **numbers,
+    )
+
+
+def _scaling(reader: ConfigReader, table: Mapping[str, Any], kind: str, done: Mapping[str, Any]) -> RopeScaling | None:
+    rest = _parameters(reader, table, kind)
+    if kind == "default":
+        return None
+    truncate = rest.pop("truncate", True)
+    if not isinstance(truncate, bool):
+        raise reader.wrong("truncate", truncate, "true or false")
+    original = rest.pop("original_max_position_embeddings", done["max_positions"])
+    numbers: dict[str, Any] = {name: float(positive_number(reader, name, value)) for name, value in rest.items()}
+    _apply_mscale(numbers)
+    return RopeScaling(
+        kind=kind,  # type: ignore[arg-type]  # one of the keys above
+        original_max_positions=whole_number(reader, "original_max_position_embeddings", original),
+        truncate=truncate,
+        **numbers,
+    )
+
+
+def _apply_mscale(numbers: dict[str, float]) -> None:
+    """Replace YaRN's `mscale` and `mscale_all_dim`, where both are given, by the attention factor they define."""
+    mscale, mscale_all = numbers.pop("mscale", None), numbers.pop("mscale_all_dim", None)
+    if mscale and mscale_all:
+        factor = numbers["factor"]
+        numbers.setdefault("attention_factor", _temperature(factor, mscale) / _temperature(factor, mscale_all))
+
+
+def _temperature(factor: float, mscale: float) -> float:
+    """Return 0.1·m·ln(factor) + 1 (Peng et al., 2023, equation 22)."""
+    return 0.1 * mscale * log(factor) + 1.0 if factor > 1 else 1.0

@@ -1,0 +1,45 @@
+"""SmolLM3 (Bakouch et al., 2025): Llama in which every fourth layer knows nothing of positions."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from attnscope.checkpoints.families.llama import LLAMA
+from attnscope.checkpoints.families.reader import ConfigReader, whole_number
+from attnscope.checkpoints.families.rope import rope
+from attnscope.checkpoints.families.spec import KV_HEADS, Computed
+from attnscope.checkpoints.families.windows import by_layer, layers
+
+
+def _turned(reader: ConfigReader, done: Mapping[str, Any]) -> tuple[bool, ...]:
+    """Read for each layer whether its queries and keys are rotated."""
+    listed, count = reader.get("no_rope_layers", default=None), layers(reader, done)
+    if listed is None:
+        every = whole_number(reader, "no_rope_layer_interval", reader.get("no_rope_layer_interval", default=4))
+        return tuple((layer + 1) % every != 0 for layer in range(count))
+    if not isinstance(listed, list) or len(listed) < count or any(one not in (0, 1) for one in listed):
+        raise reader.wrong(
+            "no_rope_layers", listed, f"a list of {count} numbers, 1 for rotated layers and 0 for others"
+        )
+    return tuple(bool(one) for one in listed[:count])
+
+
+SMOLLM3 = replace(
+    LLAMA,
+    name="smollm3",
+    model_types=("smollm3",),
+    config={
+        **LLAMA.config,
+        "n_kv_heads": KV_HEADS,
+        "rope": rope(base=2000000.0),
+        "rope_layers": Computed(_turned, ("no_rope_layers", "no_rope_layer_interval")),
+        "windows": Computed(
+            lambda reader, done: by_layer(
+                lambda _, layer: not done["rope_layers"][layer], switch="use_sliding_window"
+            ).rule(reader, done),
+            ("layer_types", "sliding_window", "use_sliding_window"),
+        ),
+    },
+    requires={},
+    inert=frozenset({"attention_dropout", "max_window_layers", "pretraining_tp"}),
+)

@@ -1,0 +1,200 @@
+"""The vocabulary in which a family is described: where each of our config fields and modules comes from, as data."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from attnscope.base.errors import AttnscopeError
+from attnscope.checkpoints.families.reader import REQUIRED, ConfigReader
+
+ACTIVATIONS = {
+    "gelu": "gelu",
+    "gelu_fast": "gelu_tanh",
+    "gelu_new": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "relu": "relu",
+    "silu": "silu",
+    "swish": "silu",
+    "quick_gelu": "quick_gelu",
+}
+
+
+@dataclass(frozen=True)
+class Key:
+    """A value of config.json.
+
+    Attributes:
+        names: Keys that may hold the value; if several do, they must agree.
+        default: Their value where none is there; `Same(field)` for another of our fields, REQUIRED to refuse.
+        map: Their value to ours, where they differ.
+    """
+
+    names: tuple[str, ...]
+    default: Any = REQUIRED
+    map: Mapping[str, Any] | None = None
+
+    def read(self, reader: ConfigReader, done: Mapping[str, Any]) -> Any:
+        """Return the value for our field."""
+        default = done[self.default.field] if isinstance(self.default, Same) else self.default
+        value = reader.get(*self.names, default=default)
+        if self.map is None:
+            return value
+        if not isinstance(value, str) or value not in self.map:
+            raise reader.wrong(reader.given(self.names) or "", value, "one of " + ", ".join(self.map))
+        return self.map[value]
+
+
+def key(*names: str, default: Any = REQUIRED, map: Mapping[str, Any] | None = None) -> Key:
+    """Return a value of config.json under one of these names."""
+    return Key(names, default, map)
+
+
+@dataclass(frozen=True)
+class Same:
+    """The value of another of our fields, read before."""
+
+    field: str
+    names: tuple[str, ...] = ()
+
+    def read(self, _: ConfigReader, done: Mapping[str, Any]) -> Any:
+        """Return the value for our field."""
+        return done[self.field]
+
+
+@dataclass(frozen=True)
+class Computed:
+    """A value that takes a function, of the reader and the fields read before.
+
+    Attributes:
+        rule: The function.
+        names: Keys that it reads.
+    """
+
+    rule: Callable[[ConfigReader, Mapping[str, Any]], Any]
+    names: tuple[str, ...] = ()
+
+    def read(self, reader: ConfigReader, done: Mapping[str, Any]) -> Any:
+        """Return the value for our field."""
+        return self.rule(reader, done)
+
+
+def _per_head(reader: ConfigReader, done: Mapping[str, Any]) -> int:
+    width, heads = done["d_model"], done["n_heads"]
+    if width % heads:
+        hint = "it must be a multiple of the number of heads"
+        raise AttnscopeError(f"the width is {width}, with {heads} heads", where=reader.where, hint=hint)
+    return int(width // heads)
+
+
+def _head_dim(reader: ConfigReader, done: Mapping[str, Any]) -> Any:
+    value = reader.get("head_dim", default=None)
+    return _per_head(reader, done) if value is None else value
+
+
+def _kv_heads(reader: ConfigReader, done: Mapping[str, Any]) -> Any:
+    name = "num_key_value_heads"
+    return done["n_heads"] if reader.raw.get(name, REQUIRED) is None else reader.get(name)
+
+
+HEAD_WIDTH = Computed(_per_head)  # the model's width divided by the number of heads
+HEAD_DIM = Computed(_head_dim, ("head_dim",))  # an explicit head width, otherwise the same
+# Null means one per query head. If the key is missing, each family has its own default.
+KV_HEADS = Computed(_kv_heads, ("num_key_value_heads",))
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """One part of a module that holds several of ours, stacked along its output rows.
+
+    Attributes:
+        module: Their module.
+        part: Which of `parts` this is.
+        parts: Names of our sibling modules in the order in which they are stacked.
+        per_head: Stacked within every head (GPT-NeoX: head by head q, k, v), not one whole after the other.
+    """
+
+    module: str
+    part: str
+    parts: tuple[str, ...] = ("q", "k", "v")
+    per_head: bool = False
+
+
+@dataclass(frozen=True)
+class Stacked:
+    """A module of every expert in one tensor (experts, …); biases are in one whose name ends in `_bias`.
+
+    Attributes:
+        tensor: Their tensor of weights.
+        part: Which of `parts` this is; empty where it is the only one.
+        parts: Names of our sibling modules that share the tensor.
+        transposed: Each expert's weight is stored as (in, out).
+        alternating: Output rows of the parts take turns, not one part whole after the other.
+    """
+
+    tensor: str
+    part: str = ""
+    parts: tuple[str, ...] = ()
+    transposed: bool = False
+    alternating: bool = False
+
+
+@dataclass(frozen=True)
+class Outside:
+    """A module whose name does not start with the base model's prefix, such as `lm_head`."""
+
+    module: str
+
+
+Entry = str | Chunk | Stacked | Outside | tuple[str | Stacked | Outside, ...]
+
+
+@dataclass(frozen=True)
+class Head:
+    """The output head of a family's models for language.
+
+    Attributes:
+        modules: Our module to theirs, as in `Family.modules`: `head.norm`, `head.transform`, `head.transform_norm`,
+            `head.decoder`, and `head` for the bias on the logits.
+        config: Our field of an OutputHead to a constant, a Key or a Computed, where it is not the default.
+    """
+
+    modules: Mapping[str, Entry]
+    config: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Family:
+    """How checkpoints of one architecture are read.
+
+    Attributes:
+        name: The file's name in this folder.
+        model_types: Values of config.json's `model_type` that it serves.
+        config: Our field to a constant, a Key or a Computed, in reading order.
+        modules: Our module to theirs, with `{l}` for the layer and `{x}` for the expert; weight and bias follow. Where
+            checkpoints name it in several ways, all of them.
+        prefixes: Possible prefixes of every tensor's name; the first under which the token embedding is found.
+        transposed: Our modules (last part of the name) whose weight is stored as (in, out).
+        requires: Keys that must hold the one value that we support, where they are there at all.
+        inert: Keys that do not change attention.
+        leftover: Regular expressions for tensors that attention does not need, as named after the prefix.
+        head: The output head; None if the family's models have none.
+        upstreamed: Published with model code of its own that transformers took over, under the same names.
+    """
+
+    name: str
+    model_types: tuple[str, ...]
+    config: Mapping[str, Any]
+    modules: Mapping[str, Entry]
+    prefixes: tuple[str, ...] = ("",)
+    transposed: frozenset[str] = frozenset()
+    requires: Mapping[str, Any] = field(default_factory=dict)
+    inert: frozenset[str] = frozenset()
+    leftover: tuple[str, ...] = ()
+    head: Head | None = None
+    upstreamed: bool = False
+
+    @property
+    def reads(self) -> set[str]:
+        """Keys of config.json that attention depends on, or what the head makes of it."""
+        entries = [*self.config.values(), *(self.head.config.values() if self.head else ())]
+        return {name for entry in entries for name in getattr(entry, "names", ())} | {*self.requires}

@@ -1,0 +1,88 @@
+"""Decide whether a config.json describes a model of transformers, or one whose attention is in code of its own.
+
+Code in a folder is never run, so its effect on attention is unknown: a `qwen2` whose own code is bidirectional has a
+config like any other. Such a folder is refused, unless the user trusts the config alone.
+"""
+
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
+
+from attnscope.base.errors import AttnscopeError
+from attnscope.checkpoints.families.reader import format_json
+
+# Entries of `auto_map` whose code turns texts, images or audio into inputs, and computes no attention.
+_INPUTS = ("AutoTokenizer", "AutoProcessor", "AutoFeatureExtractor", "AutoImageProcessor", "AutoVideoProcessor")
+_FRAMEWORKS = ("TF", "Flax")  # prefixes of the classes of other frameworks
+_HINT = "attnscope never runs a folder's code, and it may change attention; --trust-config uses the config alone"
+
+
+def check_trust(
+    raw: Mapping[str, Any], where: str, classes: Collection[str], *, upstreamed: bool, trusted: bool
+) -> tuple[str, ...]:
+    """Return notes on the code that a config names and that is not run.
+
+    Args:
+        raw: The config.json.
+        where: The file, for errors.
+        classes: Names of the reference's own classes for this `model_type`.
+        upstreamed: The reference has taken over code that such folders bring along, under the same names.
+        trusted: The user wants the config read, whatever code it names.
+
+    Raises:
+        AttnscopeError: It names code for a model that is not the reference's, and is not trusted.
+    """
+    notes = list[str]()
+    if raw.get("auto_map"):
+        foreign = next(_foreign_code(raw, classes if upstreamed else ()), None)
+        if foreign is not None and not trusted:
+            found = f"the folder has its own model code ({foreign})"
+            raise AttnscopeError(found, where=f"{where}: auto_map", hint=_HINT)
+        notes.append("config.json refers to custom Python code (auto_map), which was not run")
+        if foreign is not None:
+            notes.append(f"--trust-config: the folder's own code may differ from what is shown ({foreign})")
+    named = _foreign_class(raw.get("architectures"), classes)
+    if named is not None:
+        if not trusted:
+            found = f"architectures is {format_json(raw['architectures'])}"
+            model = format_json(raw.get("model_type"))
+            hint = f"expected classes of {model} in transformers; --trust-config reads the config as if it were one"
+            raise AttnscopeError(found, where=where, hint=hint)
+        notes.append(f"--trust-config: {named} is not a class of transformers' {raw.get('model_type')}, and may differ")
+    return tuple(notes)
+
+
+def _foreign_code(raw: Mapping[str, Any], classes: Collection[str]) -> Iterator[str]:
+    """Return the code for a model or its config that the reference does not have under the same name."""
+    auto_map, model_type = raw["auto_map"], raw.get("model_type")
+    if not isinstance(auto_map, dict):
+        yield format_json(auto_map)
+        return
+    for name, code in auto_map.items():
+        if name in _INPUTS:
+            continue
+        module, _, kind = str(code).rpartition("--")[2].rpartition(".")
+        if name == "AutoConfig":
+            known = module == f"configuration_{model_type}" and bool(classes)
+        else:
+            known = module == f"modeling_{model_type}" and kind in classes
+        if not known or not isinstance(code, str):
+            yield format_json(code) if isinstance(code, str) else f"{name}: {format_json(code)}"
+
+
+def _foreign_class(named: Any, classes: Collection[str]) -> str | None:
+    """Return the first class that the reference does not have.
+
+    Capitals in the name may differ, as in LLaMA.
+    """
+    if named is None or named == []:
+        return None
+    if not isinstance(named, list) or not all(isinstance(one, str) for one in named):
+        return format_json(named)
+    known = {_plain(one) for one in classes}
+    return next((format_json(one) for one in named if _plain(one) not in known), None)
+
+
+def _plain(name: str) -> str:
+    for framework in _FRAMEWORKS:
+        name = name.removeprefix(framework)
+    return name.lower()

@@ -1,0 +1,244 @@
+"""Build the tokenizer.json that a GGUF file's metadata describes."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from attnscope.base.errors import AttnscopeError
+from attnscope.base.files.reading import format_value
+from attnscope.checkpoints.tokenization.pieces import byte_alphabet
+
+_CONTROL, _USER_DEFINED = 3, 4  # token types
+_SPECIAL = ("bos", "eos", "unknown", "padding")
+_LETTERS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|"
+_REST = r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+_UPPER = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+"
+_LOWER = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*"
+_ENDINGS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+_SLASHED = r"| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+_LLAMA3 = _LETTERS + r"\p{N}{1,3}" + _REST
+_QWEN2 = _LETTERS + r"\p{N}" + _REST
+_TEKKEN = f"{_UPPER}|{_LOWER}" + r"|\p{N}" + _SLASHED
+_GPT4O = f"{_UPPER}{_ENDINGS}|{_LOWER}{_ENDINGS}" + r"|\p{N}{1,3}" + _SLASHED
+_GPT2 = ""  # the library's own expression
+_PER_DIGIT = "digits"  # the same, after every digit is split off
+# `tokenizer.ggml.pre` to how words are split before merges, as in llama.cpp, which has several names for one way.
+_SPLITS = {
+    "gpt-2": _GPT2,
+    "smollm": _PER_DIGIT,
+    **dict.fromkeys(("llama3", "llama-v3", "llama-bpe", "falcon3", "pixtral", "dbrx", "smaug-bpe"), _LLAMA3),
+    **dict.fromkeys(("qwen2", "deepseek-r1-qwen", "megrez"), _QWEN2),
+    "tekken": _TEKKEN,
+    **dict.fromkeys(("gpt-4o", "llama4"), _GPT4O),
+}
+_WHOLE_WORDS = ("llama3", "llama-v3", "llama-bpe")  # a word that is in the vocabulary is one token, whatever the merges
+
+
+def tokenizer_json(metadata: Mapping[str, Any], architecture: str, path: Path) -> tuple[bytes, tuple[str, ...]]:
+    """Return the tokenizer.json, and what a reader should know of it.
+
+    Args:
+        metadata: The file's metadata.
+        architecture: Its `general.architecture`: nothing else says how sentencepiece treats spaces.
+        path: The file, for errors.
+
+    Raises:
+        AttnscopeError: The metadata holds no tokenizer, or one of a kind that is not supported.
+    """
+    found = _Found(metadata, path)
+    kind, notes = found.get("model", str), list[str]()
+    if kind == "gpt2":
+        content = _byte_level(found, notes)
+    elif kind == "llama":
+        content = _sentencepiece(found, architecture)
+    else:
+        hint = "expected gpt2 (byte-level BPE) or llama (sentencepiece)"
+        raise found.wrong("model", f"is {format_value(kind)}", hint)
+    return msgspec.json.encode(content), tuple(notes)
+
+
+class _Found:
+    """The tokenizer's part of the metadata."""
+
+    def __init__(self, metadata: Mapping[str, Any], path: Path) -> None:
+        self.metadata, self.path = metadata, path
+        self.tokens: list[str] = self._texts("tokens")
+        types = self.get("token_type", list, [])
+        self.types: list[Any] = types + [1] * (len(self.tokens) - len(types))
+
+    def get(self, name: str, kind: type[Any], default: Any = ...) -> Any:
+        """Return a value of this type."""
+        value = self.metadata.get(f"tokenizer.ggml.{name}")
+        if value is None and default is not ...:
+            return default
+        if not isinstance(value, kind):
+            found = "is missing" if value is None else f"is {format_value(value)}"
+            raise self.wrong(name, found, "the text cannot be tokenized without it")
+        return value
+
+    def wrong(self, name: str, found: str, hint: str) -> AttnscopeError:
+        """Return the error for a value that cannot be used."""
+        return AttnscopeError(found, where=f"{self.path}: tokenizer.ggml.{name}", hint=hint)
+
+    def _texts(self, name: str) -> list[str]:
+        values: list[str] = self.get(name, list)
+        if not values or not all(isinstance(value, str) for value in values):
+            raise self.wrong(name, "is not a list of texts", "the file is damaged: download it again")
+        return values
+
+    def special(self, name: str) -> int | None:
+        """Return the id of a special token; None where there is none."""
+        number: int | None = self.get(f"{name}_token_id", int, None)
+        if number is not None and not 0 <= number < len(self.tokens):
+            hint = f"the vocabulary has {len(self.tokens):,} tokens"
+            raise self.wrong(f"{name}_token_id", f"is {number}", hint)
+        return number
+
+    def pairs(self) -> list[list[str]] | None:
+        """Return the merges; None where there are none."""
+        if "tokenizer.ggml.merges" not in self.metadata:
+            return None
+        found = [merge.split(" ") for merge in self._texts("merges")]
+        if any(len(pair) != 2 for pair in found):
+            raise self.wrong("merges", "has an entry that is not two pieces", "the file is damaged: download it again")
+        return found
+
+    def scores(self) -> list[float]:
+        """Return the score of every token."""
+        scores: list[float] = self.get("scores", list)
+        if len(scores) != len(self.tokens) or not all(isinstance(score, float) for score in scores):
+            raise self.wrong("scores", "is not one number per token", "the file is damaged: download it again")
+        return scores
+
+    def content(self, model: dict[str, Any], add_start: bool, spelled: Sequence[str]) -> dict[str, Any]:
+        """Return the parts of a tokenizer.json that all kinds share.
+
+        Args:
+            model: Its model.
+            add_start: Texts begin with the start token where the file doesn't say.
+            spelled: The tokens as the vocabulary spells them.
+        """
+        specials = {self.special(name) for name in _SPECIAL}
+        added = [
+            {"id": n, "content": token, "single_word": False, "lstrip": False, "rstrip": False, "normalized": False,
+             "special": n in specials or kind == _CONTROL}
+            for n, (token, kind) in enumerate(zip(self.tokens, self.types, strict=False))
+            if (n in specials or kind in (_CONTROL, _USER_DEFINED)) and spelled[n] == token
+        ]  # fmt: skip
+        return {
+            "version": "1.0",
+            "truncation": None,
+            "padding": None,
+            "added_tokens": added,
+            "normalizer": None,
+            "pre_tokenizer": None,
+            "post_processor": self._template(add_start),
+            "decoder": None,
+            "model": {"type": "BPE", "dropout": None, "unk_token": None, "continuing_subword_prefix": None,
+                      "end_of_word_suffix": None, "fuse_unk": False, "byte_fallback": False, "ignore_merges": False,
+                      **model},
+        }  # fmt: skip
+
+    def _template(self, add_start: bool) -> dict[str, Any]:
+        """Return what is put before and after every text."""
+        start = self.special("bos") if self.get("add_bos_token", bool, add_start) else None
+        end = self.special("eos") if self.get("add_eos_token", bool, False) else None
+        sides = []
+        for side, name in enumerate("AB"):
+            parts: list[dict[str, Any]] = [{"Sequence": {"id": name, "type_id": side}}]
+            before, after = (
+                [] if n is None else [{"SpecialToken": {"id": self.tokens[n], "type_id": side}}] for n in (start, end)
+            )
+            sides.append([*before, *parts, *after])
+        tokens = {
+            self.tokens[n]: {"id": self.tokens[n], "ids": [n], "tokens": [self.tokens[n]]}
+            for n in (start, end)
+            if n is not None
+        }
+        return {"type": "TemplateProcessing", "single": sides[0], "pair": sides[0] + sides[1], "special_tokens": tokens}
+
+
+def _byte_level(found: _Found, notes: list[str]) -> dict[str, Any]:
+    """Make a BPE over bytes, each spelled as a letter."""
+    name = found.get("pre", str, "default")
+    if name not in _SPLITS and name != "default":
+        hint = f"known: {', '.join(_SPLITS)}"
+        raise found.wrong("pre", f"is {format_value(name)}", hint)
+    if name == "default":
+        notes.append("the GGUF file does not say how words are split (tokenizer.ggml.pre): split as GPT-2 does")
+    letters = {byte: letter for letter, byte in byte_alphabet().items()}
+    alphabet = set(letters.values())
+    spelled = [
+        token if alphabet.issuperset(token) else "".join(letters[byte] for byte in token.encode())
+        for token in found.tokens
+    ]
+    model = {
+        "vocab": {token: n for n, token in enumerate(spelled)},
+        "merges": found.pairs() or [],
+        "ignore_merges": name in _WHOLE_WORDS,
+    }
+    split, level = _SPLITS.get(name, _GPT2), {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False}
+    steps: list[dict[str, Any]]
+    if split == _PER_DIGIT:
+        steps = [{"type": "Digits", "individual_digits": True}, level | {"use_regex": True}]
+    elif split == _GPT2:
+        steps = [level | {"use_regex": True}]
+    else:
+        words = {"type": "Split", "pattern": {"Regex": split}, "behavior": "Isolated", "invert": False}
+        steps = [words, level | {"use_regex": False}]
+    return found.content(model, name in _WHOLE_WORDS, spelled) | {
+        "normalizer": {"type": "NFC"} if name == "qwen2" else None,
+        "pre_tokenizer": {"type": "Sequence", "pretokenizers": steps},
+        "decoder": level | {"use_regex": True},
+    }
+
+
+def _sentencepiece(found: _Found, architecture: str) -> dict[str, Any]:
+    """Make a BPE over characters, with a mark for spaces and bytes for what the vocabulary lacks."""
+    tokens, gemma = found.tokens, architecture.startswith("gemma")
+    pairs = found.pairs()
+    if gemma:  # runs of spaces are stored as they are, and merges are ranked by the id of their result
+        tokens = ["▁" * len(token) if token and not token.strip(" ") else token for token in tokens]
+    if pairs is None:
+        ranks = [-float(n) for n in range(len(tokens))] if gemma else found.scores()
+        pairs = _merges(tokens, ranks)
+    unknown = found.special("unknown")
+    model = {
+        "vocab": {token: n for n, token in enumerate(tokens)},
+        "merges": pairs,
+        "fuse_unk": True,
+        "byte_fallback": True,
+        "unk_token": None if unknown is None else tokens[unknown],
+    }
+    content = found.content(model, True, tokens)
+    space = {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}
+    if architecture == "phi3":
+        prefix = {"type": "Prepend", "prepend": "▁"}
+        content["normalizer"] = {"type": "Sequence", "normalizers": [prefix, space]}
+    elif gemma:
+        content["normalizer"] = space
+    else:
+        scheme = "first" if found.get("add_space_prefix", bool, True) else "never"
+        content["pre_tokenizer"] = {
+            "type": "Metaspace", "replacement": "▁", "prepend_scheme": scheme, "split": False
+        }  # fmt: skip
+    return content
+
+
+def _merges(tokens: Sequence[str], scores: Sequence[float]) -> list[list[str]]:
+    """Return the merges that a vocabulary with scores stands for.
+
+    These are all splits of a token into two others, the best first.
+    """
+    places = {token: n for n, token in enumerate(tokens)}
+    best = dict(zip(tokens, scores, strict=True))
+    found: list[tuple[float, int, int, str, str]] = []
+    for token, score in best.items():
+        cuts = [(token[:n], token[n:]) for n in range(1, len(token))]
+        known = [(left, right) for left, right in cuts if left in places and right in places]
+        known.sort(key=lambda pair: (places[pair[0]], places[pair[1]]))
+        found += [(score, len(left), len(right), left, right) for left, right in known]
+    found.sort(key=lambda one: one[:3], reverse=True)
+    return [[left, right] for *_, left, right in found]

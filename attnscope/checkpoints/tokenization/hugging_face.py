@@ -1,0 +1,248 @@
+"""Tokenize text with a tokenizer.json."""
+
+import re
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from attnscope.base.errors import AttnscopeError
+from attnscope.base.files.reading import MB, parse_json, read_file
+from attnscope.checkpoints.tokenization.pieces import byte_fragment, overlapping, piece_bytes, readable_piece, trim_span
+from attnscope.checkpoints.tokenization.rust import call_rust
+from attnscope.checkpoints.tokenization.tokenizer_json import components, read_tokenizer_json
+from attnscope.checkpoints.tokenization.words import check_text
+from attnscope.findings.tokens import Token
+
+if TYPE_CHECKING:
+    from tokenizers import Encoding
+    from tokenizers import Tokenizer as RustTokenizer
+
+MAX_TOKENIZER = 200 * MB
+
+
+class FileTokenizer:
+    """A tokenizer.json; truncation, padding and BPE dropout that are stored in it are switched off and noted.
+
+    Args:
+        path: The file.
+        data: Bytes of the file.
+
+    Attributes:
+        path: The file.
+        name: Kind of its model, such as `WordPiece`.
+        vocab_size: Number of ids, added tokens included.
+        n_merges: Merges of a BPE, or pieces of a Unigram, where there are many: what the library keeps besides words.
+        notes: Remarks on what was switched off, and how it was built.
+        warnings: Decisions made while building it.
+        unknown_id: The id for unknown words; None if there is none.
+    """
+
+    def __init__(self, path: Path, data: bytes) -> None:
+        found = read_tokenizer_json(data, path)
+        self.path, self.notes = path, found.notes
+        self.warnings: list[str] = []
+        self._rust = _load_rust_tokenizer(found.text, path, data)
+        if found.unparsed not in (None, self._rust.get_vocab_size(with_added_tokens=False)):
+            parse_json(data, str(path))  # refuses a duplicate word
+        content = found.content
+        model, splits = content["model"], components(content.get("pre_tokenizer"), content.get("decoder"))
+        self._byte_level = "ByteLevel" in [part.get("type") for part in splits]
+        self.name: str = model.get("type") or type(self._rust.model).__name__
+        self.vocab_size: int = self._rust.get_vocab_size(with_added_tokens=True)
+        self.n_merges = self.vocab_size if self.name == "Unigram" else found.merges
+        named = model.get("unk_token")
+        self.unknown_id: int | None = self._rust.token_to_id(named) if isinstance(named, str) else None
+        if self.name == "Unigram":
+            self.unknown_id = model.get("unk_id")
+        self._marks = [model.get(key) or "" for key in ("continuing_subword_prefix", "end_of_word_suffix")]
+        added = self._rust.get_added_tokens_decoder()
+        self._special = {number for number, token in added.items() if token.special}
+        self._special_in_text = self._special - {self.unknown_id}  # an unknown word is still a word
+
+    def special_token(self, number: int) -> Token:
+        """Return the special token of this id, as something other than a text puts it there."""
+        piece = self._rust.id_to_token(number) or f"<{number}>"
+        return Token(number, piece, piece, special=True)
+
+    def spelled(self, number: int) -> tuple[str, str]:
+        """Return the piece of an id, and what it spells, with the blank that it may start with."""
+        piece = self._rust.id_to_token(number)
+        if piece is None:  # a row that only pads the embedding
+            return f"<{number}>", f"<{number}>"
+        if number in self._special:
+            return piece, piece
+        fragment = byte_fragment(piece, self._byte_level)
+        return piece, self._own(piece) if fragment is None else fragment
+
+    def made_token(self, number: int) -> Token:
+        """Return the token of an id that a model, not a text, put there."""
+        piece, spelled = self.spelled(number)
+        return Token(number, piece, readable_piece(spelled), special=number in self._special_in_text, made=True)
+
+    def ordinary_ids(self) -> list[int]:
+        """Return ids that are neither special nor for unknown words, sorted."""
+        known = set(self._rust.get_vocab(with_added_tokens=True).values())
+        return sorted(known - self._special - {self.unknown_id})
+
+    def id_of(self, piece: str) -> int | None:
+        """Return the id of a token; None where there is none that is spelled so."""
+        number: int | None = self._rust.token_to_id(piece)
+        return number
+
+    def encode(self, text: str, pair: str | None = None, *, where: str = "TEXT") -> list[Token]:
+        """Encode as `Tokenizer.encode` says; special tokens are added as the file says."""
+        texts = (text,) if pair is None else (text, pair)
+        for each in texts:
+            check_text(each, where)
+        # A batch of one: unlike `encode`, it releases the GIL, for the thread that waits for signals.
+        batch = [text if pair is None else texts]
+        try:
+            (encoding,) = call_rust(lambda: self._rust.encode_batch(batch), self.path, f"fails on {where}")
+        except AttnscopeError as e:
+            if (unknown := self._unknown_word(texts, where)) is None:
+                raise
+            raise unknown from e
+        tokens = list(self._tokens(encoding, self._sequences(encoding, len(texts)), texts))
+        if not tokens:
+            raise AttnscopeError("the text has no tokens", where=where, hint="pass at least one word")
+        return tokens
+
+    def _sequences(self, encoding: "Encoding", count: int) -> list[int | None]:
+        """Return the number of the text that each token belongs to; None for one that the tokenizer added.
+
+        A post-processor after a template counts the template's own tokens as texts: the number of the only text is
+        known all the same, those of two are not.
+        """
+        given = zip(encoding.sequence_ids, encoding.special_tokens_mask, strict=True)
+        numbers = [None if added or number is None else number if count > 1 else 0 for number, added in given]
+        if any(number is not None and number >= count for number in numbers):
+            found = "its post-processor does not tell which of the two texts a token belongs to"
+            raise AttnscopeError(found, where=self.path, hint="remove --pair, or put the template last")
+        return numbers
+
+    def _unknown_word(self, texts: tuple[str, ...], where: str) -> AttnscopeError | None:
+        """Build the error that names the first unknown word, if the vocabulary has no token for unknown words."""
+        if self.unknown_id is not None:
+            return None
+        for number, text in enumerate(texts):
+            try:
+                start, end = call_rust(partial(self._first_unknown, text), self.path, f"fails on {where}") or (0, 0)
+            except AttnscopeError:  # the tokenizer is damaged after all
+                return None
+            if start < end:
+                which = " of the pair" if number else ""
+                found = f"the word '{text[start:end]}' at character {start}{which} is not in the vocabulary"
+                hint = f"use words from {self.path}: it has no token for unknown words"
+                return AttnscopeError(found, where=where, hint=hint)
+        return None
+
+    def _first_unknown(self, text: str) -> tuple[int, int] | None:
+        """Return start and end of the first word that the model has no token for, outside of added tokens."""
+        from tokenizers import PreTokenizedString
+
+        added = [re.escape(token.content) for token in self._rust.get_added_tokens_decoder().values()]
+        pattern = re.compile("|".join(sorted(added, key=len, reverse=True)) or "(?!)")
+        edges = [0, *(edge for match in pattern.finditer(text) for edge in match.span()), len(text)]
+        for first, last in zip(edges[::2], edges[1::2], strict=True):
+            words = PreTokenizedString(text[first:last])
+            if self._rust.normalizer is not None:
+                words.normalize(self._rust.normalizer.normalize)
+            if self._rust.pre_tokenizer is not None:
+                self._rust.pre_tokenizer.pre_tokenize(words)
+            for word, (start, end), _ in words.get_splits(offset_referential="original", offset_type="char"):
+                try:
+                    self._rust.model.tokenize(word)
+                except Exception:  # the library raises nothing more specific
+                    return trim_span(text, first + start, first + end)
+        return None
+
+    def _tokens(self, encoding: "Encoding", sequences: list[int | None], texts: tuple[str, ...]) -> Iterator[Token]:
+        rows = zip(
+            encoding.ids, encoding.tokens, sequences, encoding.special_tokens_mask, encoding.type_ids,
+            self._readable(encoding, sequences, texts), strict=True,
+        )  # fmt: skip
+        segment = 0
+        for number, piece, sequence, added, type_id, (shown, span) in rows:
+            special = bool(added) or number in self._special_in_text
+            segment = segment if sequence is None else sequence  # an added token belongs to the text before it
+            start, end = span or (None, None)
+            unknown = number == self.unknown_id and sequence is not None
+            if unknown and span is not None and texts[segment][start:end] == self._rust.id_to_token(number):
+                unknown = False  # its own spelling is what the user wrote
+            yield Token(number, piece, shown, start, end, special, segment, type_id, unknown)
+
+    def _readable(
+        self, encoding: "Encoding", sequences: list[int | None], texts: tuple[str, ...]
+    ) -> list[tuple[str, tuple[int, int] | None]]:
+        """Return what to show for every token, and its span; no span if it covers no text.
+
+        A token shows its span as it is written. Where tokens share a character, as bytes of it or as what a normalizer
+        makes of it, each shows its own piece.
+        """
+        spans = self._spans(encoding, sequences, texts)
+        shared = overlapping(spans)
+        found: list[tuple[str, tuple[int, int] | None]] = []
+        for piece, sequence, span, several in zip(encoding.tokens, sequences, spans, shared, strict=True):
+            if sequence is None:
+                found.append((piece, None))
+                continue
+            written = "" if span is None else texts[sequence][span[1] : span[2]]
+            part = byte_fragment(piece, self._byte_level) if several or piece != written else None
+            shown = part or (readable_piece(written) if written and not several else readable_piece(self._own(piece)))
+            found.append((shown, None if span is None else span[1:]))
+        return found
+
+    def _spans(
+        self, encoding: "Encoding", sequences: list[int | None], texts: tuple[str, ...]
+    ) -> list[tuple[int, int, int] | None]:
+        """Return the text and the characters, without surrounding white space, that every token covers.
+
+        None for a token that covers none. Such a one may be given the span of the character that it was put
+        before: a space that the tokenizer adds to a text.
+        """
+        spans = [
+            None if sequence is None or start == end else (sequence, *trim_span(texts[sequence], start, end))
+            for (start, end), sequence in zip(encoding.offsets, sequences, strict=True)
+        ]
+        spaces = [
+            span is not None and self._is_space(piece, texts[span[0]][span[1] : span[2]])
+            for piece, span in zip(encoding.tokens, spans, strict=True)
+        ]
+        taken = overlapping(spans, [None if space else span for span, space in zip(spans, spaces, strict=True)])
+        return [None if space and other else span for span, space, other in zip(spans, spaces, taken, strict=True)]
+
+    def _is_space(self, piece: str, written: str) -> bool:
+        """Tell whether the piece is white space but the text it covers is not."""
+        if piece == written:
+            return False
+        own = self._own(piece)
+        return own != written and not own.strip()
+
+    def _own(self, piece: str) -> str:
+        """Return what a piece spells, as text: its bytes, or itself without marks of word starts and continuations."""
+        raw = piece_bytes(piece) if self._byte_level else None
+        if raw is not None:
+            return raw.decode(errors="replace")
+        inner = piece.removeprefix(self._marks[0]).removesuffix(self._marks[1]) or piece
+        return inner.replace("▁", " ")
+
+
+def _load_rust_tokenizer(text: str, path: Path, data: bytes) -> "RustTokenizer":
+    """Return what the library makes of a tokenizer.json's text; `data` is what the file holds."""
+    from tokenizers import Tokenizer as RustTokenizer
+
+    try:
+        return call_rust(lambda: RustTokenizer.from_str(text), path, "cannot be used")
+    except AttnscopeError:
+        parse_json(data, str(path))  # gives a better message if the file is not JSON
+        raise
+
+
+def load_tokenizer(path: Path) -> FileTokenizer:
+    """Read a tokenizer.json.
+
+    Raises:
+        AttnscopeError: The file is missing, or the `tokenizers` library rejects it.
+    """
+    return FileTokenizer(path, read_file(path, cap=MAX_TOKENIZER))

@@ -1,0 +1,62 @@
+"""Call the Rust library `tokenizers`, and turn its errors and panics into one AttnscopeError."""
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TypeVar
+
+from attnscope.base.errors import AttnscopeError
+from attnscope.base.system.shutdown import at_signal
+
+_T = TypeVar("_T")
+_STDERR_LOCK = threading.RLock()
+
+
+def call_rust(call: Callable[[], _T], path: Path, doing: str) -> _T:
+    """Call into `tokenizers`.
+
+    Args:
+        call: Function to call.
+        path: The tokenizer's file, for errors.
+        doing: Problem to report if the call fails.
+
+    Raises:
+        AttnscopeError: The library raised or panicked; no backtrace reaches stderr.
+    """
+    try:
+        with _silenced_stderr():
+            return call()
+    except BaseException as e:
+        if not (_is_panic(e) or isinstance(e, Exception)) or isinstance(e, MemoryError):
+            raise  # such as KeyboardInterrupt: an interruption must not be reported as a failed tokenizer
+        reason = " ".join(str(e).split())[:200]
+        raise AttnscopeError(
+            f"{doing}: {reason}", where=path, hint="download it again, or save it again with transformers"
+        ) from e
+
+
+def _is_panic(error: BaseException) -> bool:
+    """Tell whether an error is a panic in Rust, whose class is no Exception and cannot be imported."""
+    return (type(error).__module__, type(error).__name__) == ("pyo3_runtime", "PanicException")
+
+
+@contextmanager
+def _silenced_stderr() -> Iterator[None]:
+    """Redirect file descriptor 2 to /dev/null: Rust's panic hook writes there, past sys.stderr."""
+    with _STDERR_LOCK:
+        try:
+            kept = os.dup(2)
+        except OSError:  # there is no stderr to protect
+            yield
+            return
+        try:
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, 2)
+            os.close(nowhere)
+            with at_signal(lambda: os.dup2(kept, 2)):  # what the process says when it ends must be seen
+                yield
+        finally:
+            os.dup2(kept, 2)
+            os.close(kept)

@@ -1,0 +1,132 @@
+"""Read a tokenizer.json, and disable what drops, adds or varies tokens.
+
+Nearly all of a tokenizer.json is vocabulary and merges. They stay text for the library that uses them: parsing them
+into Python objects would take longer than everything else in opening a checkpoint.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from attnscope.base.errors import AttnscopeError
+from attnscope.base.files.reading import as_object, parse_json, refuse_non_json
+from attnscope.checkpoints.tokenization.rust import call_rust
+
+_LARGE = 1 << 16  # smallest size in bytes of values that are not parsed
+_PREFIX = 1 << 10  # bytes by which it is found
+
+
+class _LargeValues(msgspec.Struct):
+    vocab: msgspec.Raw = msgspec.Raw()
+    merges: msgspec.Raw = msgspec.Raw()
+
+
+class _ModelOnly(msgspec.Struct):
+    model: _LargeValues
+
+
+@dataclass(frozen=True)
+class TokenizerJson:
+    """What a tokenizer.json holds, as it is to be used.
+
+    Attributes:
+        content: Its values; null for a vocabulary and merges that stay text.
+        text: The whole.
+        notes: Remarks for the user on what was switched off.
+        unparsed: Entries of a vocabulary that stays text, if it is an object: duplicate words count twice.
+        merges: Merges of a BPE.
+    """
+
+    content: dict[str, Any]
+    text: str
+    notes: list[str]
+    unparsed: int | None
+    merges: int
+
+
+def read_tokenizer_json(data: bytes, path: Path) -> TokenizerJson:
+    """Parse a tokenizer.json, with vocabulary and merges left as text.
+
+    Args:
+        data: Bytes of the file.
+        path: The file, for errors.
+
+    Raises:
+        AttnscopeError: The file is not JSON, or cannot be written again.
+    """
+    bulk = _large_values(data, str(path))
+    content = _parse_without(bulk, data, str(path))
+    if content is None:
+        bulk, content = {}, as_object(parse_json(data, str(path)), str(path))
+    notes, changed = call_rust(lambda: _disable_stored_options(content), path, "cannot be used")
+    kept = {name: msgspec.Raw(value) for name, value in bulk.items()}
+    whole = content | ({"model": content["model"] | kept} if kept else {})
+    text = call_rust(lambda: (msgspec.json.encode(whole) if changed else data).decode(), path, "cannot be used")
+    vocab, merges = bulk.get("vocab", b""), bulk.get("merges", b"")
+    unparsed = _count_strings(vocab) if vocab.startswith(b"{") else None  # each with a number
+    pairs = merges[1:].lstrip().startswith(b"[")  # as newer files have them; in older ones a merge is one string
+    return TokenizerJson(content, text, notes, unparsed, _count_strings(merges) // (1 + pairs))
+
+
+def _large_values(data: bytes, where: str) -> dict[str, bytes]:
+    """Return the parts of a tokenizer.json that stay text."""
+    refuse_non_json(data, where)
+    try:
+        model = msgspec.json.decode(data, type=_ModelOnly).model
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return {}
+    found = {"vocab": bytes(model.vocab), "merges": bytes(model.merges)}
+    return {name: value for name, value in found.items() if len(value) >= _LARGE}
+
+
+def _parse_without(bulk: dict[str, bytes], data: bytes, where: str) -> dict[str, Any] | None:
+    """Parse a tokenizer.json with null in place of its bulk; return None if only parsing all of it can tell."""
+    for value in bulk.values():
+        start = data.find(value[:_PREFIX])  # searching all of it takes longer
+        end = start + len(value)
+        if data[start:end] != value:
+            return None
+        data = b"%bnull%b" % (data[:start], data[end:])
+    try:
+        content = as_object(parse_json(data, where), where)
+    except AttnscopeError:
+        return None
+    return content if all(content["model"][name] is None for name in bulk) else None
+
+
+def _count_strings(data: bytes) -> int:
+    """Count the strings in a JSON value."""
+    if b"\\" in data:
+        data = data.replace(b"\\\\", b"").replace(b'\\"', b"")
+    return data.count(b'"') // 2
+
+
+def _disable_stored_options(content: dict[str, Any]) -> tuple[list[str], bool]:
+    """Take out what would drop, add or vary tokens; say what that was, and whether anything is changed."""
+    notes, changed = list[str](), False
+    for key in ("truncation", "padding"):
+        if content.get(key) is not None:
+            notes.append(f"ignoring the {key} stored in tokenizer.json")
+            content[key], changed = None, True
+    model = content.get("model")
+    if isinstance(model, dict) and model.get("dropout") is not None:
+        if model["dropout"] != 0:
+            notes.append(f"ignoring the BPE dropout {model['dropout']} stored in tokenizer.json")
+        model["dropout"], changed = None, True
+    for part in components(content.get("post_processor")):
+        if part.get("trim_offsets") is True:
+            part["trim_offsets"], changed = False, True  # spans that cover the white space, trimmed later: same ids
+    return notes, changed
+
+
+def components(*roots: Any) -> Iterator[dict[str, Any]]:
+    """Yield the components of a tokenizer, those within a Sequence included."""
+    for root in roots:
+        if isinstance(root, dict):
+            yield root
+            for key in ("processors", "pretokenizers", "decoders", "normalizers"):
+                if isinstance(root.get(key), list):
+                    yield from components(*root[key])

@@ -1,0 +1,184 @@
+"""Tokens of a text by its words, and batches of padded ids."""
+
+import re
+import unicodedata
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Literal, Protocol
+
+from attnscope.base.errors import AttnscopeError
+from attnscope.base.files.reading import MB
+from attnscope.findings.tokens import Token
+
+MAX_TEXT = 4 * MB  # characters; forty times a text of 100,000 bytes
+_WORD = re.compile("w+(?:aw+)*|[pa]")
+
+
+class Tokenizer(Protocol):
+    """What turns a text into Tokens.
+
+    Attributes:
+        name: Name in `info`.
+        vocab_size: Number of ids that it knows.
+        notes: Remarks for the user on what was changed.
+    """
+
+    name: str
+    vocab_size: int
+    notes: list[str]
+
+    def encode(self, text: str, pair: str | None = None, *, where: str = "TEXT") -> list[Token]:
+        """Return the tokens of a text, or of a text and its pair.
+
+        Args:
+            text: The text.
+            pair: The second text of a pair.
+            where: Where it came from, for errors.
+
+        Raises:
+            AttnscopeError: The text is empty, blank, too long, no valid Unicode, or gives no token at all.
+        """
+
+
+def check_text(text: str, where: str) -> None:
+    """Refuse a text before anything expensive or fragile sees it.
+
+    Raises:
+        AttnscopeError: The text is empty, blank, too long, or contains half of a surrogate pair.
+    """
+    if not text.strip():
+        raise AttnscopeError("the text is blank" if text else "the text is empty", where=where, hint="pass some words")
+    if len(text) > MAX_TEXT:
+        raise AttnscopeError(
+            f"the text has {len(text):,} characters", where=where, hint=f"at most {MAX_TEXT:,} are read"
+        )
+    try:
+        text.encode()
+    except UnicodeEncodeError as e:
+        found = f"character {e.start} is half of a surrogate pair (U+{ord(text[e.start]):04X})"
+        raise AttnscopeError(found, where=where, hint="pass valid UTF-8") from e
+
+
+class WordTokenizer:
+    """Words and punctuation marks of given texts; the vocabulary is their sorted set.
+
+    Attributes:
+        name: `words`.
+        vocab_size: Number of different words.
+        n_merges: 0.
+        notes: Empty.
+    """
+
+    name = "words"
+    n_merges = 0
+
+    def __init__(self, texts: Iterable[str], punctuation: Literal["keep", "drop"] = "keep") -> None:
+        self._keep = punctuation == "keep"
+        self._ids = {w: i for i, w in enumerate(sorted({w for t in texts for w, _, _ in self._words(t)}))}
+        self.vocab_size = len(self._ids)
+        self.notes: list[str] = []
+
+    def id_of(self, piece: str) -> int | None:
+        """Return the id of a word; None where there is none."""
+        return self._ids.get(piece)
+
+    def spelled(self, number: int) -> tuple[str, str]:
+        """Return the word of an id, twice: as a piece, and as what it spells."""
+        word = next(word for word, known in self._ids.items() if known == number)
+        return word, word
+
+    def made_token(self, number: int) -> Token:
+        """Return the token of an id that a model, not a text, put there."""
+        word, _ = self.spelled(number)
+        return Token(number, word, word, made=True)
+
+    def ordinary_ids(self) -> list[int]:
+        """Return ids of all words."""
+        return list(range(self.vocab_size))
+
+    def encode(self, text: str, pair: str | None = None, *, where: str = "TEXT") -> list[Token]:
+        """Encode as `Tokenizer.encode` says; every word must be in the texts that the vocabulary was made from."""
+        tokens = []
+        for segment, each in enumerate((text,) if pair is None else (text, pair)):
+            check_text(each, where)
+            for word, start, end in self._words(each):
+                if word not in self._ids:
+                    raise AttnscopeError(
+                        f"the word '{word}' at character {start} is not in the vocabulary", where=where
+                    )
+                tokens.append(Token(self._ids[word], word, word, start, end, segment=segment, type_id=segment))
+        if not tokens:
+            raise AttnscopeError("the text has no words", where=where, hint="pass at least one word")
+        return tokens
+
+    def _words(self, text: str) -> Iterator[tuple[str, int, int]]:
+        """Yield words with their spans: letters, marks and digits, with apostrophes inside.
+
+        Any other character is a word of its own.
+        """
+        shape = "".join(map(_character_class, text))
+        for match in _WORD.finditer(shape):
+            if self._keep or shape[match.start()] == "w":
+                yield text[match.start() : match.end()], match.start(), match.end()
+
+
+class MissingTokenizer:
+    """In place of a tokenizer that cannot be used, where a model is described without one.
+
+    Attributes:
+        name: `none`.
+        vocab_size: 0.
+        n_merges: 0.
+        notes: Why the tokenizer cannot be used.
+    """
+
+    name = "none"
+    vocab_size = n_merges = 0
+
+    def __init__(self, wrong: str = "") -> None:
+        self.notes = [f"no tokenizer: {wrong}"]
+
+    def encode(self, text: str, pair: str | None = None, *, where: str = "TEXT") -> list[Token]:
+        """Refuse every text."""
+        raise AttnscopeError(self.notes[0], where=where)
+
+    def id_of(self, piece: str) -> int | None:
+        """Return None: nothing spells an id."""
+        return None
+
+    def spelled(self, number: int) -> tuple[str, str]:
+        """Return the id itself, twice: nothing spells it."""
+        return f"<{number}>", f"<{number}>"
+
+    def made_token(self, number: int) -> Token:
+        """Return the id as a token; see spelled."""
+        return Token(number, *self.spelled(number), made=True)
+
+    def ordinary_ids(self) -> list[int]:
+        """Return no ids."""
+        return []
+
+
+def _character_class(c: str) -> str:
+    """Return `w` within words, `a` for an apostrophe, a blank between tokens, `p` for the rest."""
+    if c.isspace():
+        return " "
+    if c in "'’":
+        return "a"
+    return "w" if c in "_\u200c\u200d" or unicodedata.category(c)[0] in "LMN" else "p"
+
+
+def pad_batch(texts: Sequence[Sequence[Token]], pad_id: int = 0) -> tuple[list[list[int]], list[list[int]], list[int]]:
+    """Return ids and type ids of several texts, padded on the right to one length.
+
+    Args:
+        texts: Tokens of each text.
+        pad_id: The id that fills up; no query may attend to it, so any valid id does.
+
+    Returns:
+        Ids (texts, longest), type ids (texts, longest), length of each text without padding.
+    """
+    lengths = [len(tokens) for tokens in texts]
+    longest = max(lengths, default=0)
+    ids = [[t.id for t in tokens] + [pad_id] * (longest - len(tokens)) for tokens in texts]
+    types = [[t.type_id for t in tokens] + [0] * (longest - len(tokens)) for tokens in texts]
+    return ids, types, lengths

@@ -1,0 +1,189 @@
+"""What `attnscope ablate` found, as plain data: what a cut changes, or the effect of every head, layer or edge."""
+
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+
+from attnscope.findings.arrays import Floats, Matrix
+from attnscope.findings.run import TextFindings
+
+ABLATION_SCHEMA = "attnscope.ablation/1"
+EFFECTS_SCHEMA = "attnscope.effects/1"
+
+
+class CutPart(msgspec.Struct, frozen=True):
+    """One cut that was requested.
+
+    Attributes:
+        written: The cut, as typed.
+        heads: Layer and head of each head in the cut.
+        queries: Positions of the queries whose edges are cut; None if whole heads are cut.
+        keys: Positions of the keys of these edges; None if whole heads are cut.
+        weight: Weight without the cut. For edges: the weight of a query on the keys together, averaged over heads and
+            queries. For heads: the weight that words give to tokens other than the first and special ones, averaged
+            over words and heads.
+    """
+
+    written: str
+    heads: list[tuple[int, int]]
+    queries: list[int] | None
+    keys: list[int] | None
+    weight: float
+
+
+class TokenChange(msgspec.Struct, frozen=True):
+    """A predicted token, without and with a cut.
+
+    Attributes:
+        id: Its vocabulary id.
+        piece: The tokenizer's own spelling.
+        text: The text that the token stands for, including a leading space.
+        before: Probability without the cut.
+        after: Probability with the cut.
+        change: Change in log-probability, log2(after / before), in bits.
+    """
+
+    id: int
+    piece: str
+    text: str
+    before: float
+    after: float
+    change: float
+
+
+class PredictionChange(msgspec.Struct, frozen=True):
+    """The prediction at one position, without and with a cut.
+
+    Attributes:
+        position: Position of the prediction: a causal model predicts the next token, a masked language model the token
+            here.
+        kl: Kullback–Leibler divergence KL(before ‖ after) over the whole vocabulary, in bits.
+        tokens: The five most probable tokens without the cut, followed by the five most probable under each effect of
+            the report, without repeats.
+    """
+
+    position: int
+    kl: float
+    tokens: list[TokenChange]
+
+
+class CutEffect(msgspec.Struct, frozen=True):
+    """The changes when all cuts are made together.
+
+    Attributes:
+        how: `zero` or `mean` (the output of cut heads), `renormalised` (scores of cut edges are −inf) or `unnormalised`
+            (weights of cut edges are 0, and the other weights of the row do not change).
+        cosine: For every token, the cosine between its final hidden state without and with the cuts; null where one of
+            them is 0.
+        change: Norm of the change of that state, ‖after − before‖.
+        predictions: Changes of the predictions; empty without an output head or a position.
+    """
+
+    how: str
+    cosine: Floats
+    change: Floats
+    predictions: list[PredictionChange]
+
+
+class Ablation(TextFindings, frozen=True):
+    """The effect of cuts that are made together.
+
+    Attributes:
+        cuts: The cuts.
+        norms: Norm of every token's final hidden state without the cuts.
+        effects: The changes; one entry for heads, two for edges (both ways to cut them).
+        notes: Remarks for the reader, such as what was left out, and why.
+        schema: Name and version of this format.
+    """
+
+    cuts: list[CutPart]
+    norms: Floats
+    effects: list[CutEffect]
+    notes: list[str] = msgspec.field(default_factory=list)
+    schema: str = ABLATION_SCHEMA
+
+
+class Effects(msgspec.Struct, frozen=True):
+    """The effects of all units (heads, layers or edges) under one way to cut them.
+
+    Attributes:
+        how: See CutEffect.
+        kl: KL(before ‖ after) in bits, averaged over the positions; null without an output head or position.
+        hidden: Change of the final hidden state, ‖after − before‖ / ‖before‖, averaged over the positions, or over all
+            tokens if there are none; those whose state is 0 before are left out, and it is null if all are.
+        correlation: Spearman's rank correlation between weight and effect (`kl` if present, else `hidden`); null if
+            either is constant.
+    """
+
+    how: str
+    kl: Floats | None
+    hidden: Floats
+    correlation: float | None
+
+    @property
+    def ranked_by(self) -> str:
+        """Name of the effect that ranks: `kl` or `hidden`."""
+        return "hidden" if self.kl is None else "kl"
+
+    @property
+    def effect(self) -> Floats:
+        """The effect that ranks."""
+        return self.hidden if self.kl is None else self.kl
+
+
+class EffectSurvey(TextFindings, frozen=True):
+    """The effect of every head, layer or edge, each cut alone.
+
+    Attributes:
+        unit: `head`, `layer` or `edge`.
+        positions: Positions at which predictions and hidden states are compared; empty if all hidden states are
+            compared.
+        layers: Layer of each unit.
+        heads: Head of each unit; −1 for a whole layer.
+        queries: Position of the query of each edge; empty for heads and layers.
+        keys: Position of the key of each edge; empty for heads and layers.
+        weights: Weight of each unit without a cut.
+        meaning: Definition of that weight.
+        effects: The effect of each unit; one entry for heads, two for edges (both ways to cut them).
+        notes: Remarks for the reader, such as what was left out, and why.
+        schema: Name and version of this format.
+    """
+
+    unit: str
+    positions: list[int]
+    layers: list[int]
+    heads: list[int]
+    queries: list[int]
+    keys: list[int]
+    weights: Floats
+    meaning: str
+    effects: list[Effects]
+    notes: list[str] = msgspec.field(default_factory=list)
+    schema: str = EFFECTS_SCHEMA
+
+    def grid(self, values: Floats) -> Matrix:
+        """Return numbers of heads or layers as (layers, heads); NaN for heads that were not cut."""
+        columns = 1 if self.unit == "layer" else self.provenance.n_heads
+        made = np.full((self.provenance.n_layers, columns), np.nan, np.float32)
+        made[self.layers, [max(0, head) for head in self.heads]] = values
+        return made
+
+    def order(self) -> list[int]:
+        """Return places by effect, the largest first."""
+        return [int(n) for n in np.argsort(-self.effects[0].effect, kind="stable")]
+
+
+def rank_correlation(first: Sequence[float] | Floats, second: Sequence[float] | Floats) -> float | None:
+    """Return Spearman's rank correlation, equal values sharing their mean rank; None where one side is constant."""
+    ranks = [_ranks(np.asarray(values, dtype=np.float64)) for values in (first, second)]
+    centred = [values - values.mean() for values in ranks]
+    size = float(np.sqrt((centred[0] ** 2).sum() * (centred[1] ** 2).sum()))
+    return float((centred[0] * centred[1]).sum() / size) if size else None
+
+
+def _ranks(values: "np.ndarray") -> "np.ndarray":
+    _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
+    last = np.cumsum(counts)
+    found: np.ndarray = (last - (counts - 1) / 2)[place]
+    return found

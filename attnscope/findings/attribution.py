@@ -1,0 +1,72 @@
+"""What every part of a model adds to the logit of a token, as plain data. No torch in here."""
+
+import msgspec
+
+from attnscope.findings.arrays import Floats, Matrix
+
+
+class TargetToken(msgspec.Struct, frozen=True):
+    """A token whose logit is broken down.
+
+    Attributes:
+        id: Its vocabulary id.
+        piece: The tokenizer's own spelling.
+        text: The text that the token stands for, including a leading space.
+        logit: Output of the output head for this token, before a soft-cap.
+    """
+
+    id: int
+    piece: str
+    text: str
+    logit: float
+
+
+class LogitEdge(msgspec.Struct, frozen=True):
+    """Contribution of one token to a logit through one head.
+
+    Attributes:
+        layer: The layer.
+        head: The head.
+        source: Position of the token.
+        value: The contribution.
+    """
+
+    layer: int
+    head: int
+    source: int
+    value: float
+
+
+class Attribution(msgspec.Struct, frozen=True):
+    """Direct logit attribution: a logit, or the difference of two, as a sum over the parts of the residual stream.
+
+    The scale of the final norm (and of norms after attention and MLP) is frozen at its actual value, so that the
+    contributions are additive.
+
+    Attributes:
+        position: Position of the token whose final state gives the logit.
+        target: The token.
+        against: The token whose logit is subtracted; None if there is none.
+        total: The sum of all parts: the logit, or the difference.
+        embedding: Contribution of the embedding.
+        heads: Contribution of every head, (layers, heads).
+        attention_biases: Contribution of the bias of every layer's output projection.
+        mlps: Contribution of every layer's MLP.
+        constant: Contribution of the biases of the final norm and of the output head.
+        sources: Contribution of every token of the text, through all heads together.
+        edges: The largest contributions, by magnitude, of single tokens through single heads.
+        softcap: c of c·tanh(x/c) that the model applies to the logit afterwards; None for none.
+    """
+
+    position: int
+    target: TargetToken
+    against: TargetToken | None
+    total: float
+    embedding: float
+    heads: Matrix
+    attention_biases: Floats
+    mlps: Floats
+    constant: float
+    sources: Floats
+    edges: list[LogitEdge]
+    softcap: float | None = None

@@ -1,0 +1,191 @@
+"""What `attnscope compare` found, as plain data: which sides, how their tokens align, and what differs."""
+
+import msgspec
+
+from attnscope.findings.arrays import Floats, Matrix
+from attnscope.findings.run import Report
+
+COMPARE_SCHEMA = "attnscope.compare/1"
+
+
+class Side(msgspec.Struct, frozen=True):
+    """One side of a comparison.
+
+    Attributes:
+        label: Name of the side, such as `causal` or `L3H1`.
+        report: The Report of this side.
+    """
+
+    label: str
+    report: Report
+
+
+class Cell(msgspec.Struct, frozen=True):
+    """The cell of a matrix in which two sides differ most.
+
+    Attributes:
+        stage: The matrix; `pooled` for a map.
+        query: Position of the query in the first side; in a map, of the first query of its run.
+        key: Position of the key in the first side, in the same way; for `output`, a dimension of the value.
+        first: Value in the first side; null where it is −inf.
+        second: Value in the second side.
+        difference: |second − first|; null where only one of them is −inf, which fails at any tolerance.
+    """
+
+    stage: str
+    query: int
+    key: int
+    first: float | None
+    second: float | None
+    difference: float | None
+
+
+class Partial(msgspec.Struct, frozen=True):
+    """How much of every row is saved, for reports saved without whole rows (`run --key` leaves keys out).
+
+    Attributes:
+        keys: Number of saved keys in a row, in the first side and in the second.
+        of: Number of keys in a whole row, in the first side and in the second.
+        outside: Weight that every aligned row gives to keys that are not saved, in the first side and in the second,
+            (2, queries); null where the row is fully masked.
+    """
+
+    keys: tuple[int, int]
+    of: tuple[int, int]
+    outside: Matrix
+
+
+class HeadChange(msgspec.Struct, frozen=True):
+    """One layer and head of the second side against one of the first, over one text.
+
+    Lists of positions refer to the aligned rows: the shown queries of the first side that have a counterpart. Values
+    that need whole rows are null (−1 for a position) if a saved report does not hold them; see `partial`.
+
+    Attributes:
+        text: Number of the text.
+        first: Layer and head in the first side, such as `L1H2`.
+        second: Layer and head in the second side.
+        queries: Aligned rows: position in the first side and in the second. For two texts, tokens that replace each
+            other are aligned, too.
+        keys: Aligned columns that both sides have, in the same form; the columns of `difference`.
+        only_first: Positions of the first side's tokens that have no counterpart.
+        only_second: Positions of the second side's tokens that have no counterpart.
+        difference: Weight in the second side minus weight in the first, (queries, keys).
+        total_variation: ½ Σ|b − a| over every key: the share of the weight that moves, 0 … 1; needs whole rows.
+        jensen_shannon: Jensen–Shannon divergence of the two rows over every key, in bits, 0 … 1; needs whole rows.
+        future: Weight on keys after the query (what a causal mask forbids) in the first side and in the second,
+            (2, queries); null under cross-attention, and where not all of these keys are saved.
+        entropy: Entropy in bits in the first side and in the second, (2, queries).
+        gained: Position (in the second side) of the key that gains most; −1 where none gains; needs whole rows.
+        gain: By how much its weight grows.
+        lost: Position (in the first side) of the key that loses most; −1 where none loses; needs whole rows.
+        loss: By how much its weight shrinks.
+        entered: Top contributors of the second side (positions there) that are not among the first side's. If two saved
+            reports have different numbers of contributors, the smaller number is compared; if they are ranked by
+            different measures, the lists are empty.
+        left: Top contributors of the first side (positions there) that are not among the second side's.
+        worst: For every stage that both sides have, the cell in which they differ most.
+        mass: Total weight that every source receives, in the first side and in the second, (2, sources), if maps
+            replace the matrices (all fields about rows are then empty); otherwise None.
+        partial: How much of every row is saved; None if rows are whole.
+    """
+
+    text: int
+    first: str
+    second: str
+    queries: list[tuple[int, int]]
+    keys: list[tuple[int, int]]
+    only_first: list[int]
+    only_second: list[int]
+    difference: Matrix
+    total_variation: Floats
+    jensen_shannon: Floats
+    future: Matrix
+    entropy: Matrix
+    gained: list[int]
+    gain: Floats
+    lost: list[int]
+    loss: Floats
+    entered: list[list[int]]
+    left: list[list[int]]
+    worst: list[Cell]
+    mass: Matrix | None = None
+    partial: Partial | None = None
+
+
+class Change(msgspec.Struct, frozen=True):
+    """The differences between one side and the first.
+
+    Attributes:
+        side: Number of the side, from 1.
+        heads: One entry per text and shown layer and head.
+    """
+
+    side: int
+    heads: list[HeadChange]
+
+
+class StageVerdict(msgspec.Struct, frozen=True):
+    """Verdict on one stage.
+
+    Attributes:
+        stage: The stage; `pooled` for maps.
+        compared: Number of compared cells, over every side, text, layer and head.
+        beyond: Number of these cells that differ by more than the tolerance.
+        side: Number of the side with the worst cell.
+        text: Number of its text.
+        first: Its layer and head in the first side.
+        second: Its layer and head in the second side.
+        cell: The cell with the largest |second − first| − relative·|first|.
+    """
+
+    stage: str
+    compared: int
+    beyond: int
+    side: int
+    text: int
+    first: str
+    second: str
+    cell: Cell
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    """Whether every cell of every stage stays within a tolerance: |second − first| ≤ absolute + relative·|first|.
+
+    Attributes:
+        absolute: `--tolerance`.
+        relative: `--relative`.
+        passed: Every cell stays within, and everything could be compared.
+        stages: One entry per stage that both sides have.
+        unmatched: Descriptions of what could not be compared; if there are any, the comparison fails at any tolerance.
+    """
+
+    absolute: float
+    relative: float
+    passed: bool
+    stages: list[StageVerdict]
+    unmatched: list[str]
+
+
+class Comparison(msgspec.Struct, frozen=True):
+    """What `attnscope compare` found.
+
+    Attributes:
+        axis: The setting that differs between the sides: `mask`, `layer`, `head`, `text`, `model`, `config`, `dtype`,
+            `engine` or `report`.
+        sides: The sides; each is compared with the first.
+        changes: One entry per side after the first.
+        notes: Remarks for the reader, such as what was left out, and how to see it.
+        verdict: Verdict under `--tolerance` and `--relative`; None without them.
+        named: Which of `query` and `key` the user selected: screens show all of what is selected, and of long texts
+            otherwise the rows and columns where most weight moves.
+        schema: Name and version of this format.
+    """
+
+    axis: str
+    sides: list[Side]
+    changes: list[Change]
+    notes: list[str] = []
+    verdict: Verdict | None = None
+    named: list[str] = []
+    schema: str = COMPARE_SCHEMA

@@ -1,0 +1,218 @@
+"""What `attnscope explain` found, as plain data: one query of one head, from what enters the layer to its output."""
+
+import msgspec
+
+from attnscope.findings.arrays import Floats, Matrix
+from attnscope.findings.run import TextFindings
+
+EXPLAIN_SCHEMA = "attnscope.explain/1"
+
+
+class Vector(msgspec.Struct, frozen=True):
+    """One vector of the computation.
+
+    Attributes:
+        name: Name of the vector, such as `token`, `residual`, `query`.
+        made: Formula, such as `W_q x + b`.
+        norm: Its Euclidean norm.
+        values: The vector.
+    """
+
+    name: str
+    made: str
+    norm: float
+    values: Floats
+
+
+class ArithmeticCheck(msgspec.Struct, frozen=True):
+    """A step of the arithmetic, recomputed in float64 and compared with the model.
+
+    Attributes:
+        name: `embedding`, `embedding norm`, `norm`, `query`, `key` (of the cells in depth), `position`, `parts`,
+            `scaled`, `weights` or `output`; each only if the model has this step.
+        said: The equation that is checked.
+        difference: The largest absolute difference.
+        tolerance: Largest difference that rounding explains in the type of the step.
+    """
+
+    name: str
+    said: str
+    difference: float
+    tolerance: float
+
+    @property
+    def holds(self) -> bool:
+        """Whether the two differ only by rounding."""
+        return self.difference <= self.tolerance
+
+
+class Row(msgspec.Struct, frozen=True):
+    """The query's row, step by step: one number for each position in Explanation.keys, float32.
+
+    Attributes:
+        key_norms: ‖k_j‖ of the keys that attention uses (after norm and rotation).
+        value_norms: ‖v_j‖.
+        scores: q·k.
+        times_scale: scores × scale.
+        capped: c·tanh(x/c) of `times_scale`; None if the model has no soft-cap.
+        bias: Position bias; None if the model has none.
+        scaled: Scores after scale, soft-cap and bias.
+        masked: `scaled` if the mask allows the key; otherwise −inf in memory and null in JSON.
+        exponentials: exp(masked − the row's maximum); null in a fully masked row.
+        weights: Each exponential divided by their sum; null in a fully masked row.
+    """
+
+    key_norms: Floats
+    value_norms: Floats
+    scores: Floats
+    times_scale: Floats
+    capped: Floats | None
+    bias: Floats | None
+    scaled: Floats
+    masked: Floats
+    exponentials: Floats
+    weights: Floats
+
+
+class Rest(msgspec.Struct, frozen=True):
+    """Sums over the keys that Explanation.keys leaves out.
+
+    Attributes:
+        allowed: Number of keys that the mask allows.
+        barred: Number of keys that the mask forbids.
+        exponentials: Sum of their exponentials.
+        weight: Sum of their weights.
+        blend: Σ α·v over them, (Ev,).
+    """
+
+    allowed: int
+    barred: int
+    exponentials: float
+    weight: float
+    blend: Floats
+
+
+class Sink(msgspec.Struct, frozen=True):
+    """A logit that takes part in the softmax and belongs to no token: it has no value vector.
+
+    Attributes:
+        logit: The head's sink logit: one more masked score.
+        exponential: exp(logit − the row's maximum).
+        weight: Weight of the sink: the weights of all keys sum to 1 minus this.
+    """
+
+    logit: float
+    exponential: float
+    weight: float
+
+
+class Part(msgspec.Struct, frozen=True):
+    """Contribution of one dimension, or one rotated pair of dimensions, to a dot product; float64.
+
+    Attributes:
+        dims: The dimension; for a rotated pair, both.
+        q: Values of the query in these dimensions.
+        k: Values of the key in these dimensions.
+        product: Sum of q × k over them.
+        wavelength: Tokens per full turn of a rotated pair; None for a dimension that is not rotated.
+        before: Product before the rotation; None for a dimension that is not rotated.
+    """
+
+    dims: list[int]
+    q: list[float]
+    k: list[float]
+    product: float
+    wavelength: float | None = None
+    before: float | None = None
+
+
+class ExplainedCell(msgspec.Struct, frozen=True):
+    """One query and one key in detail.
+
+    Attributes:
+        key: Position of the key.
+        chosen: `--key`, or the reason for this choice.
+        allowed: The mask lets the query see it.
+        score: q·k as attention computed it, float32.
+        key_steps: The key after the projection, after the norm if the model has one, and after the rotation if the
+            model has one.
+        parts: Every part of q·k, largest magnitude first.
+        total: Sum of the parts, float64.
+    """
+
+    key: int
+    chosen: str
+    allowed: bool
+    score: float
+    key_steps: list[Vector]
+    parts: list[Part]
+    total: float
+
+
+class Explanation(TextFindings, frozen=True):
+    """What `attnscope explain` found.
+
+    Attributes:
+        query: Position of the query.
+        layer: Number of the layer.
+        head: Number of the query head.
+        group: Number of the key/value head that serves it.
+        chosen: Why this layer and head are shown, if the user did not name them.
+        inputs: The inputs of the layer: for layer 0, the vectors that the embedding sums; for later layers, the
+            residual stream before each layer; the last vector is the one that queries are computed from.
+        query_steps: The query after the projection, after the norm if the model has one, and after the rotation if the
+            model has one.
+        scale: Factor on the scores.
+        softcap: c of c·tanh(x/c); None if there is none.
+        bias: Name of the position bias; None if there is none.
+        keys: Positions of the keys that are shown, ascending.
+        row: The numbers of these keys, step by step.
+        key_vectors: k_j of the keys that attention uses (after norm and rotation), (keys, E).
+        value_vectors: v_j, (keys, Ev).
+        rest: Sums over the keys that are not shown; None if all are shown.
+        maximum: Largest masked score, or the sink's logit if that is larger; None in a fully masked row.
+        exponential_sum: Sum of the exponentials over all keys and the sink; None in a fully masked row.
+        fully_masked: Whether the mask allows the query no key.
+        cells: The cells in depth.
+        blend: Σ α·v, float64 rounded to float32; empty in a fully masked row.
+        output: The output of attention for the query; empty in a fully masked row.
+        projected: That output after the output projection; None if the layer has no projection, or the row is fully
+            masked.
+        checks: Every step, recomputed and compared.
+        notes: What was left out or shortened.
+        sink: The sink's part of the softmax; None if the model has none, or in a fully masked row.
+        layer_mask: The mask that was used in this layer; None if `mask.used` holds for every layer.
+        schema: Name and version of this format.
+    """
+
+    query: int
+    layer: int
+    head: int
+    group: int
+    chosen: str | None
+    inputs: list[Vector]
+    query_steps: list[Vector]
+    scale: float
+    softcap: float | None
+    bias: str | None
+    keys: list[int]
+    row: Row
+    key_vectors: Matrix
+    value_vectors: Matrix
+    rest: Rest | None
+    maximum: float | None
+    exponential_sum: float | None
+    fully_masked: bool
+    cells: list[ExplainedCell]
+    blend: Floats
+    output: Floats
+    projected: Vector | None
+    checks: list[ArithmeticCheck]
+    notes: list[str] = msgspec.field(default_factory=list)
+    sink: Sink | None = None
+    layer_mask: str | None = None
+    schema: str = EXPLAIN_SCHEMA
+
+    def check(self, name: str) -> ArithmeticCheck | None:
+        """Return the check of this name, where the step is there."""
+        return next((check for check in self.checks if check.name == name), None)

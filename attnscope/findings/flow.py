@@ -1,0 +1,82 @@
+"""Measures of how much of a token's output stems from each token, over layers: each declared once."""
+
+from dataclasses import dataclass
+
+import msgspec
+
+from attnscope.findings.arrays import Matrix, Places
+
+ATTENTION = "weights"  # value of --measure for the weights of heads
+
+
+@dataclass(frozen=True)
+class FlowMeasure:
+    """A measure of contributions between tokens over layers.
+
+    Attributes:
+        name: Name in options and reports.
+        meaning: Definition of a cell.
+        source: Publication that defines it.
+        zeroing: Whether it is computed by running layers again without the value of a token, instead of from weights.
+        residual: Whether the layer's input is added to the weights.
+        cumulative: Whether the matrices of all layers are multiplied into one; otherwise each layer has a matrix.
+    """
+
+    name: str
+    meaning: str
+    source: str
+    zeroing: bool
+    residual: bool
+    cumulative: bool
+
+
+_ROLLOUT = "weights A averaged over heads, multiplied over layers"
+_ZEROING = "1 − cosine of a token's output with and without the value vectors of another, rows normalised to sum to 1"
+FLOW_MEASURES = {
+    one.name: one
+    for one in (
+        FlowMeasure(
+            "rollout", f"{_ROLLOUT} as 0.5 A + 0.5 I", "Abnar and Zuidema, 2020",
+            zeroing=False, residual=True, cumulative=True,
+        ),
+        FlowMeasure(
+            "rollout-no-residual", _ROLLOUT, "Abnar and Zuidema, 2020",
+            zeroing=False, residual=False, cumulative=True,
+        ),
+        FlowMeasure(
+            "value-zeroing", _ZEROING, "Mohebbi et al., 2023",
+            zeroing=True, residual=False, cumulative=False,
+        ),
+        FlowMeasure(
+            "value-zeroing-rollout", f"{_ZEROING}, multiplied over layers", "Mohebbi et al., 2023",
+            zeroing=True, residual=False, cumulative=True,
+        ),
+    )
+}  # fmt: skip
+
+
+class TokenFlow(msgspec.Struct, frozen=True):
+    """How much each token's output of some layers depends on each token of their input.
+
+    Attributes:
+        measure: Name of the measure, such as `rollout`.
+        layers: The layers, ascending.
+        matrix: Shares, (queries, keys); null in rows that no token contributes to.
+        nothing: Positions of the queries that no token contributes to.
+        keys: Positions of the strongest sources of every query, (queries, rank); −1 if there are fewer.
+        values: Their shares, (queries, rank).
+        left_out: Tokens that are excluded from the ranking: `special tokens`, `first token`.
+    """
+
+    measure: str
+    layers: list[int]
+    matrix: Matrix
+    nothing: list[int]
+    keys: Places
+    values: Matrix
+    left_out: list[str] = []
+
+    @property
+    def name(self) -> str:
+        """`L3`, or `L0–5` for layers that follow one another."""
+        return f"L{self.layers[0]}" if len(self.layers) == 1 else f"L{self.layers[0]}–{self.layers[-1]}"

@@ -1,0 +1,85 @@
+"""A survey of heads, or of effects, as a table: one row for every head, layer or edge."""
+
+import csv
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from attnscope.base.errors import PARQUET
+from attnscope.base.system.csv_lines import CsvLines
+from attnscope.findings.ablation import EffectSurvey
+from attnscope.findings.heads import HeadSurvey, MeasuredHeads
+
+Column = np.ndarray[Any, np.dtype[Any]] | list[str | None]
+
+
+def columns(found: HeadSurvey | MeasuredHeads | EffectSurvey) -> dict[str, Column]:
+    """Return the columns of the table.
+
+    Layer, head, the main role's name, and every role's value and standard error; or what is cut, its weight and its
+    effects.
+    """
+    if isinstance(found, EffectSurvey):
+        return _effect_columns(found)
+    values = found.values if isinstance(found, MeasuredHeads) else found.main
+    layers, heads = np.indices(values.shape)
+    table: dict[str, Column] = {"layer": layers.ravel(), "head": heads.ravel()}
+    if isinstance(found, MeasuredHeads):
+        return table | {found.measure: found.values.ravel()}
+    names = [role.name for role in found.roles]
+    table["main"] = [None if place < 0 else names[place] for place in found.main.ravel().tolist()]
+    for role in found.roles:
+        table |= {role.name: role.values.ravel(), f"{role.name}_error": role.errors.ravel()}
+    return table
+
+
+def _effect_columns(found: EffectSurvey) -> dict[str, Column]:
+    """Return what is cut, its weight, and each effect; of edges in both ways."""
+    table: dict[str, Column] = {"layer": np.array(found.layers)}
+    if found.unit != "layer":
+        table["head"] = np.array(found.heads)
+    if found.unit == "edge":
+        sources = found.sources
+        for name, places, tokens in (("query", found.queries, found.tokens), ("key", found.keys, sources)):
+            table |= {name: np.array(places), f"{name}_text": [tokens[place].text for place in places]}
+    table["weight"] = found.weights
+    for effects in found.effects:
+        end = f"_{effects.how}" if len(found.effects) > 1 else ""
+        if effects.kl is not None:
+            table[f"kl{end}"] = effects.kl
+        table[f"hidden{end}"] = effects.hidden
+    return table
+
+
+def csv_parts(found: HeadSurvey | MeasuredHeads | EffectSurvey) -> Iterator[bytes]:
+    """Yield a CSV file; numbers in shortest exact digits, an empty cell for none."""
+    table = columns(found)
+    buffer = CsvLines()
+    writer = csv.writer(buffer)
+    writer.writerow(table)
+    cells = [[_cell(value) for value in column] for column in table.values()]
+    writer.writerows(zip(*cells, strict=True))
+    yield buffer.getvalue().encode()
+
+
+def _cell(value: Any) -> str:
+    if value is None or (isinstance(value, np.floating) and np.isnan(value)):
+        return ""
+    return str(value)
+
+
+def parquet_parts(found: HeadSurvey | MeasuredHeads | EffectSurvey) -> Iterator[bytes]:
+    """Yield a Parquet file; null for none.
+
+    Raises:
+        AttnscopeError: The extra is missing.
+    """
+    PARQUET.require(".parquet")
+    import pyarrow
+    from pyarrow import parquet
+
+    arrays = {name: pyarrow.array(column, from_pandas=True) for name, column in columns(found).items()}
+    sink = pyarrow.BufferOutputStream()
+    parquet.write_table(pyarrow.table(arrays), sink, compression="zstd")
+    yield sink.getvalue().to_pybytes()

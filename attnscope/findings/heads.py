@@ -1,0 +1,131 @@
+"""What `attnscope heads` found, as plain data: the roles of every head, or one number for every head."""
+
+import msgspec
+
+from attnscope.findings.arrays import Matrix, Places
+from attnscope.findings.run import MaskUse, Provenance
+from attnscope.findings.tokens import Token
+
+SURVEY_SCHEMA = "attnscope.heads/1"
+MEASURED_SCHEMA = "attnscope.measured-heads/1"
+
+
+class Probes(msgspec.Struct, frozen=True):
+    """The data on which the heads were measured.
+
+    Attributes:
+        seed: Seed of the random tokens.
+        draws: Number of random sequences of each kind.
+        repeated: Number of different tokens in a sequence that is repeated once; 0 if the model is too small.
+        needle: Number of tokens in a needle; 0 if the model is too small.
+        before: Special tokens before random tokens.
+        after: Special tokens after random tokens.
+        texts: Number of texts.
+        tokens: Number of tokens in all texts.
+        shipped: Whether the texts are attnscope's built-in ones.
+        unknown: Number of tokens for words that the tokenizer does not know.
+        tripled: Number of different tokens in a sequence that is repeated twice; 0 if the model is too small.
+    """
+
+    seed: int
+    draws: int
+    repeated: int
+    needle: int
+    before: list[str]
+    after: list[str]
+    texts: int
+    tokens: int
+    shipped: bool
+    unknown: int = 0
+    tripled: int = 0
+
+
+class RoleValues(msgspec.Struct, frozen=True):
+    """One role of every head.
+
+    Attributes:
+        name: Its name.
+        letter: Letter of the role in the grid.
+        title: Title of the role.
+        meaning: Definition of its value.
+        source: Publication that describes it.
+        measured: Where it is measured: on `texts`, on `repeated` or `tripled` random tokens, on a `needle`, or on the
+            `weights`.
+        clear: Smallest value at which it can be the main role of a head.
+        values: Values, (layers, heads); null if not measured.
+        errors: Standard error of each value, over texts or draws; null if there is only one.
+    """
+
+    name: str
+    letter: str
+    title: str
+    meaning: str
+    source: str
+    measured: str
+    clear: float
+    values: Matrix
+    errors: Matrix
+
+
+class HeadSurvey(msgspec.Struct, frozen=True):
+    """The roles of every head of a model.
+
+    Attributes:
+        provenance: What produced the numbers.
+        mask: Which keys a query could see.
+        probes: The data on which the heads were measured.
+        roles: Every requested role.
+        main: Index in `roles` of each head's main role, (layers, heads); −1 if none is clear.
+        notes: Remarks for the reader, such as what was left out, and why.
+        schema: Name and version of this format.
+    """
+
+    provenance: Provenance
+    mask: MaskUse
+    probes: Probes
+    roles: list[RoleValues]
+    main: Places
+    notes: list[str] = []
+    schema: str = SURVEY_SCHEMA
+
+
+class MeasuredText(msgspec.Struct, frozen=True):
+    """One text of the measurement.
+
+    Attributes:
+        text: The text.
+        tokens: Its tokens.
+        queries: Positions of the rows that are averaged.
+        keys: Positions of the keys whose weights are summed; None for a statistic of whole rows.
+        context: Tokens of the key side under cross-attention; otherwise None.
+    """
+
+    text: str
+    tokens: list[Token]
+    queries: list[int]
+    keys: list[int] | None = None
+    context: list[Token] | None = None
+
+
+class MeasuredHeads(msgspec.Struct, frozen=True):
+    """One number for every head, averaged over the rows of the texts.
+
+    Attributes:
+        provenance: What produced the numbers.
+        mask: Which keys a query could see.
+        measure: `weight`, `value`, `projected`, or a row statistic.
+        meaning: Definition of the number, and its unit.
+        values: (layers, heads).
+        texts: The texts, with the rows and keys.
+        notes: Remarks for the reader, such as what was left out, and why.
+        schema: Name and version of this format.
+    """
+
+    provenance: Provenance
+    mask: MaskUse
+    measure: str
+    meaning: str
+    values: Matrix
+    texts: list[MeasuredText]
+    notes: list[str] = []
+    schema: str = MEASURED_SCHEMA

@@ -1,0 +1,275 @@
+"""Declare the statistics of a row of attention weights, each once.
+
+Everything else is derived from these declarations: what recorders compute, the fields of Reports and dump records and
+their JSON Schema, the columns of tables, averages, headers, memory and cost estimates, the recount of `attnscope
+check`, and the list in `attnscope batch --help`. To add a statistic, add its declaration, with `added=True`.
+"""
+
+import unicodedata
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+import msgspec
+import numpy as np
+
+from attnscope.findings.arrays import Floats, Matrix
+from attnscope.findings.tokens import Token
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+class RowWeights(Protocol):
+    """The weights of some rows on a device, as a recorder sees them: (B texts, h heads, r rows, k keys) of tensors."""
+
+    @property
+    def weights(self) -> Any:
+        """Weight of each row on the keys of a tile, (B, h, r, k); on all other keys it is 0."""
+
+    def entropy(self) -> Any:
+        """Return −Σ α log₂ α, (B, h, r)."""
+
+    def on_first(self) -> Any:
+        """Return the weight on the first key, (B, h, r)."""
+
+    def on_keys(self, name: str) -> Any:
+        """Return the weight on the keys that the declaration of this name selects, (B, h, r)."""
+
+    def on_self(self) -> Any:
+        """Return the weight on the row's own position, (B, h, r)."""
+
+    def on_others(self) -> Any:
+        """Return the weight on keys that are not the row itself, not special and not the first, (B, h, r)."""
+
+    def within(self, n: int) -> Any:
+        """Return the weight on keys at most `n` positions away, (B, h, r)."""
+
+    def distance(self) -> Any:
+        """Return Σ α · |query − key|, (B, h, r)."""
+
+
+@dataclass(frozen=True)
+class WholeRows:
+    """The whole rows of one head in float64, for a recount by other means.
+
+    Attributes:
+        weights: α, (Q, K).
+        query: Position of every query, (Q, 1).
+        key: Position of every key, (1, K).
+        tokens: The tokens that keys stand for.
+        same: Queries and keys are the same tokens.
+    """
+
+    weights: Array
+    query: Array
+    key: Array
+    tokens: Sequence[Token]
+    same: bool
+
+    def on(self, keys: Array) -> Array:
+        """Return the weight on some keys, (Q,); `keys` is bool and broadcast to (Q, K)."""
+        total: Array = (self.weights * keys).sum(-1)
+        return total
+
+    def has(self, selects: Callable[[Token], bool]) -> Array:
+        """Return which keys' tokens a predicate selects, (1, K)."""
+        return np.array([[selects(token) for token in self.tokens]])
+
+
+@dataclass(frozen=True)
+class RowStatistic:
+    """A statistic of a row of weights.
+
+    Attributes:
+        name: Name in JSON, tables and Python.
+        meaning: Definition and unit.
+        compute: Computes it on the device, from what a recorder sees.
+        recount: Computes it in NumPy from whole rows, in another way.
+        key_token: For a weight on keys of a kind: which tokens are of that kind.
+        aligned: Whether it requires queries and keys to be the same tokens; it is null under cross-attention.
+        within: How far away the keys are whose weight it sums, in tokens; None where it sums other weights.
+        phrase: Format of its average in a header; None if headers do not show it.
+        place: Order in a header.
+        added: Whether it was added after version 1 of the formats: older reports and dumps do not have it.
+    """
+
+    name: str
+    meaning: str
+    compute: Callable[[RowWeights], Any]
+    recount: Callable[[WholeRows], Array]
+    key_token: Callable[[Token], bool] | None = None
+    aligned: bool = False
+    within: int | None = None
+    phrase: str | None = None
+    place: int = 0
+    added: bool = False
+
+
+def _weight_on(
+    name: str, meaning: str, key_token: Callable[[Token], bool], phrase: str, place: int, *, added: bool = False
+) -> RowStatistic:
+    """Declare the weight on keys of a kind."""
+    return RowStatistic(
+        name,
+        meaning,
+        lambda row: row.on_keys(name),
+        lambda rows: rows.on(rows.has(key_token)),
+        key_token=key_token,
+        phrase=phrase,
+        place=place,
+        added=added,
+    )
+
+
+def _weight_within(n: int, meaning: str) -> RowStatistic:
+    """Declare the weight on keys at most `n` positions away."""
+    return RowStatistic(
+        f"within_{n}",
+        meaning,
+        lambda row: row.within(n),
+        lambda rows: rows.on(np.abs(rows.query - rows.key) <= n),
+        aligned=True,
+        within=n,
+        phrase=f"{{:.2f}} within {n:,}",
+        place=8,
+    )
+
+
+def _is_punctuation(token: Token) -> bool:
+    marks = token.text.strip()
+    return bool(marks) and not token.special and all(unicodedata.category(mark).startswith("P") for mark in marks)
+
+
+def _entropy(rows: WholeRows) -> Array:
+    logs = np.log2(rows.weights, out=np.zeros_like(rows.weights), where=rows.weights > 0)
+    return rows.on(-logs)
+
+
+def _on_others(rows: WholeRows) -> Array:
+    others = ~rows.has(lambda token: token.special) & (rows.key != 0)
+    return rows.on(others & (rows.query != rows.key) if rows.same else others)
+
+
+ROW_STATISTICS = (
+    RowStatistic(
+        "entropy",
+        "−Σ α log₂ α, in bits.",
+        lambda row: row.entropy(),
+        _entropy,
+        phrase="entropy {:.2f} bits",
+        place=6,
+    ),
+    RowStatistic(
+        "first",
+        "Weight on the first token.",
+        lambda row: row.on_first(),
+        lambda rows: rows.weights[:, 0],
+        phrase="{:.2f} on the first token",
+        place=3,
+    ),
+    _weight_on(
+        "special", "Weight on special tokens.", lambda token: token.special, "{:.2f} on special tokens", place=4
+    ),
+    RowStatistic(
+        "self",
+        "Weight on the query's own position; null under cross-attention.",
+        lambda row: row.on_self(),
+        lambda rows: rows.on(rows.query == rows.key),
+        aligned=True,
+        phrase="{:.2f} on itself",
+        place=2,
+    ),
+    RowStatistic(
+        "other",
+        "Weight on the rest: not the query itself, not special, not the first token.",
+        lambda row: row.on_others(),
+        _on_others,
+        phrase="{:.2f} on other words",
+        place=1,
+    ),
+    RowStatistic(
+        "distance",
+        "Mean |query − key| in tokens, weighted by α; null under cross-attention.",
+        lambda row: row.distance(),
+        lambda rows: rows.on(np.abs(rows.query - rows.key)),
+        aligned=True,
+        phrase="mean distance {:.1f} tokens",
+        place=7,
+    ),
+    _weight_within(16, "Weight on keys at most 16 tokens away; null under cross-attention, as are those that follow."),
+    _weight_within(64, "At most 64."),
+    _weight_within(256, "At most 256."),
+    _weight_within(1024, "At most 1,024."),
+    _weight_on(
+        "punctuation",
+        "Weight on tokens of punctuation marks alone (Unicode's categories P), special tokens not among them.",
+        _is_punctuation,
+        "{:.2f} on punctuation",
+        place=4,
+        added=True,
+    ),
+)
+STATISTICS = tuple(statistic.name for statistic in ROW_STATISTICS)
+KEY_TOKENS = {statistic.name: statistic.key_token for statistic in ROW_STATISTICS if statistic.key_token is not None}
+WITHIN = tuple(statistic.within for statistic in ROW_STATISTICS if statistic.within is not None)
+
+
+def _struct(name: str, doc: str, kind: Any, *, sink: str | None = None, some: bool = False) -> Any:
+    """Return a struct with a field for each statistic, and one for what a sink takes; any may be left out of `some`."""
+    fields: list[Any] = []
+    meanings = []
+    for statistic in ROW_STATISTICS:
+        fields.append((statistic.name, kind | None, None) if statistic.added or some else (statistic.name, kind))
+        meanings.append(f"        {statistic.name}: {statistic.meaning}")
+    if sink is not None:
+        fields.append(("sink", kind | None, None))
+        meanings.append(f"        sink: {sink}")
+    fields.sort(key=len)  # optional fields come last
+    text = "\n".join((doc, "", "    Attributes:", *meanings, "    "))
+    return msgspec.defstruct(
+        name, fields, namespace={"__doc__": text}, module=__name__, frozen=True, omit_defaults=some
+    )
+
+
+if TYPE_CHECKING:  # the fields are those of ROW_STATISTICS, which a type checker does not see
+
+    class Rows(msgspec.Struct, frozen=True):
+        """See below."""
+
+        def __init__(self, *given: Array, **named: Array) -> None: ...
+        def __getattr__(self, name: str) -> Array: ...
+
+    class RowArrays(msgspec.Struct, frozen=True):
+        """See below."""
+
+        sink: Array | None
+
+        def __init__(self, *given: Array, **named: Array | None) -> None: ...
+        def __getattr__(self, name: str) -> Array: ...
+
+    class Means(msgspec.Struct, frozen=True):
+        """See below."""
+
+        sink: float | None
+
+        def __init__(self, *given: float | None, **named: float | None) -> None: ...
+        def __getattr__(self, name: str) -> float | None: ...
+else:
+    Rows = _struct(
+        "Rows",
+        "Statistics of every shown query's whole row of weights, keys that are not shown included.",
+        Floats,
+    )
+    RowArrays = _struct(
+        "RowArrays",
+        "Statistics of every query's whole row of weights, (unit, query) each, where kept; see report.Rows.",
+        Matrix,
+        sink="What each query gives to the head's sink: its weights sum to 1 minus this. None without sinks.",
+        some=True,
+    )
+    Means = _struct(
+        "Means",
+        "Statistics of a row (see Rows), averaged over the text's queries; special tokens count only where all are.",
+        float | None,
+        sink="What goes to the head's sink; None where it has none.",
+    )

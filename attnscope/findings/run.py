@@ -1,0 +1,242 @@
+"""What `attnscope run` found, as plain data: tokens, provenance, masks, matrices, top contributors, row statistics."""
+
+import msgspec
+
+from attnscope.findings.arrays import Floats, Matrix, Places
+from attnscope.findings.attribution import Attribution
+from attnscope.findings.flow import TokenFlow
+from attnscope.findings.overview import Columns, Pooled
+from attnscope.findings.predictions import Prediction
+from attnscope.findings.row_statistics import Means, Rows
+from attnscope.findings.tokens import Token
+
+SCHEMA = "attnscope.report/1"
+STAGES = ("scores", "scaled", "masked", "weights", "output")
+
+
+class Provenance(msgspec.Struct, frozen=True):
+    """The model, versions and settings that produced the numbers.
+
+    Attributes:
+        attnscope: Version of attnscope.
+        torch: Version of torch.
+        model: The model as the user named it: a folder, a bundled sample or a config file.
+        family: `model_type` of the checkpoint, or `config` for a stack described in TOML.
+        fingerprint: SHA-256 (hex, first 16 digits) over config, tokenizer, tensor headers and samples of the data.
+        engine: `native` or `transformers`.
+        dtype: Data type that the model ran in; scores and softmax are always float32.
+        device: Device, such as `cpu` or `cuda:0`.
+        weights: `trained` if they come from a checkpoint that does not state otherwise, or `random`.
+        n_layers: Number of layers in the model.
+        n_heads: Number of query heads in a layer.
+        notes: Anything else that changes how the numbers are read.
+        part: `encoder`, `decoder` or `cross` of an encoder-decoder; otherwise None.
+        adapter: The LoRA adapter that was added to the weights, as the user named it; None if there was none.
+        values: `exact`, or `pooled` if a map of fixed size replaces the matrices of some text.
+        versions: Versions of the libraries that affect the numbers, besides torch.
+        weights_hash: SHA-256 (hex) over every byte of the weights' files; None unless requested.
+        tokenizer: The tokenizer that replaces the model's own, as the user named it; None if there is none.
+        ignored_keys: Keys of config.json that were ignored, because no code of transformers reads them or at the user's
+            request; `notes` tells them apart.
+        details: Routine facts on how the model was found and read, such as options stored in tokenizer.json that are
+            not used; screens show them with `--verbose`.
+    """
+
+    attnscope: str
+    torch: str
+    model: str
+    family: str
+    fingerprint: str
+    engine: str
+    dtype: str
+    device: str
+    weights: str
+    n_layers: int
+    n_heads: int
+    notes: list[str] = []
+    part: str | None = None
+    values: str = "exact"
+    versions: dict[str, str] = {}
+    weights_hash: str | None = None
+    adapter: str | None = None
+    tokenizer: str | None = None
+    ignored_keys: list[str] = []
+    details: list[str] = []
+
+
+class MaskUse(msgspec.Struct, frozen=True):
+    """Which keys a query could see, and why.
+
+    Attributes:
+        own: The model's own mask, such as `causal` or `bidirectional`.
+        used: The mask that the numbers shown were computed under.
+        what_if: None if `used` is the model's own; otherwise `stack` (the whole model ran under the new mask) or
+            `same-scores` (the new mask was applied to the q·k that the model computed under its own).
+        hidden: Tokens that were hidden from all queries, as typed; None if there were none. TextReport.hidden has their
+            positions.
+    """
+
+    own: str
+    used: str
+    what_if: str | None = None
+    hidden: str | None = None
+
+
+class Top(msgspec.Struct, frozen=True):
+    """The strongest sources of every shown query: arrays of one shape (queries, rank), strongest first.
+
+    If a query has fewer sources than ranks, `keys` is −1 and the numbers are null.
+
+    Attributes:
+        by: The measure that ranks them: `weight`, `value` or `projected`.
+        keys: Position of the source.
+        weight: α_ij, the attention weight.
+        value: α_ij·‖v_j‖.
+        projected: α_ij·‖v_j W_O^h‖ (Kobayashi et al., 2020); None unless requested.
+        left_out: Tokens that are excluded from the ranking: `special tokens`, `first token`.
+    """
+
+    by: str
+    keys: Places
+    weight: Matrix
+    value: Matrix
+    projected: Matrix | None = None
+    left_out: list[str] = []
+
+
+class HeadReport(msgspec.Struct, frozen=True):
+    """One layer and head over one text.
+
+    Attributes:
+        layer: Number from 0, or `mean` over the selected layers.
+        head: Number from 0, or `mean` over the selected heads.
+        chosen: Why it is shown, if the user did not name it, such as `chosen automatically: most weight on other words
+            (0.71)`.
+        scale: Factor from `scores` to `scaled`.
+        softcap: c of c·tanh(x/c), applied to the scaled scores; None if the model has none.
+        bias: Name of the position bias that `scaled` contains, such as `alibi`; None if there is none.
+        stages: Stage name to matrix of shape (queries, keys); `output` is (queries, value width). In `masked`,
+            −inf in memory and null in JSON mean "not allowed".
+        fully_masked: Positions of the queries that may attend to nothing; their weights and output are null.
+        top: Strongest sources per query.
+        rows: Statistics per query.
+        sink: Weight of each query on the head's sink, a logit that takes part in the softmax and belongs to no token: a
+            row of weights sums to 1 minus this. None if the model has none.
+        pooled: The whole matrix of weights as a map of fixed size; None if neither requested nor needed.
+        columns: Column sums over the whole text; None without a map.
+        means: Averages over every query of the text; None without a map.
+    """
+
+    layer: int | str
+    head: int | str
+    chosen: str | None
+    scale: float
+    softcap: float | None
+    bias: str | None
+    stages: dict[str, Matrix]
+    fully_masked: list[int]
+    top: Top
+    rows: Rows
+    sink: Floats | None = None
+    pooled: Pooled | None = None
+    columns: Columns | None = None
+    means: Means | None = None
+
+
+def selection_name(head: HeadReport) -> str:
+    """Return `L1H2`, `L1 mean`, `mean H2` or `mean`."""
+    layer = "mean" if head.layer == "mean" else f"L{head.layer}"
+    if head.head == "mean":
+        return layer if layer == "mean" else f"{layer} mean"
+    return f"mean H{head.head}" if layer == "mean" else f"{layer}H{head.head}"
+
+
+class TextReport(msgspec.Struct, frozen=True):
+    """One text.
+
+    Attributes:
+        index: Number of the text within the call, from 0.
+        text: The text.
+        pair: The second text of an encoder's pair.
+        tokens: Tokens of the query side, all of them.
+        context: Tokens of the key side under cross-attention; None where queries and keys are the same tokens.
+        queries: Positions of the rows of every matrix.
+        keys: Positions of the columns of every matrix.
+        heads: One entry per shown layer and head.
+        notes: What was left out of this text's report, and which option shows it.
+        hidden: Positions of the keys that `--hide` hides from every query.
+        predictions: The model's predictions: the next token, or the token at each mask token; empty if the checkpoint
+            has no output head, or if not requested.
+        generated: For each generated token, the prediction it was chosen from: `position` is that of the token before
+            it, and the first of `tokens` is the token itself.
+        attribution: Contributions of the model's parts to a logit (`--by logit`); None unless requested.
+        padding: How many of the last tokens are padding; 0 unless padding is shown.
+        flows: Matrices of contributions between tokens over layers (`--measure`); empty unless requested.
+    """
+
+    index: int
+    text: str
+    pair: str | None
+    tokens: list[Token]
+    context: list[Token] | None
+    queries: list[int]
+    keys: list[int]
+    heads: list[HeadReport]
+    notes: list[str] = []
+    hidden: list[int] = []
+    predictions: list[Prediction] = []
+    generated: list[Prediction] = []
+    attribution: Attribution | None = None
+    flows: list[TokenFlow] = []
+    padding: int = 0
+
+    @property
+    def sources(self) -> list[Token]:
+        """The tokens that keys stand for."""
+        return self.tokens if self.context is None else self.context
+
+
+class TextFindings(msgspec.Struct, frozen=True):
+    """What findings about one text begin with. Classes made of it list these attributes before their own.
+
+    Attributes:
+        provenance: What produced the numbers.
+        mask: Which keys a query could see.
+        text: The text.
+        pair: The second segment; None if there is none.
+        tokens: Its tokens.
+        context: Tokens of the key side under cross-attention; otherwise None.
+    """
+
+    provenance: Provenance
+    mask: MaskUse
+    text: str
+    pair: str | None
+    tokens: list[Token]
+    context: list[Token] | None
+
+    def __init_subclass__(cls) -> None:
+        """List the shared attributes in the description of a class, which its JSON Schema has, too."""
+        shared = str(TextFindings.__doc__).partition("Attributes:\n")[2].rstrip()
+        cls.__doc__ = str(cls.__doc__).replace("Attributes:\n", f"Attributes:\n{shared}\n", 1)
+
+    @property
+    def sources(self) -> list[Token]:
+        """The tokens that keys stand for."""
+        return self.tokens if self.context is None else self.context
+
+
+class Report(msgspec.Struct, frozen=True):
+    """What `attnscope run` found.
+
+    Attributes:
+        provenance: What produced the numbers.
+        mask: Which keys a query could see.
+        texts: One entry per text.
+        schema: Name and version of this format.
+    """
+
+    provenance: Provenance
+    mask: MaskUse
+    texts: list[TextReport]
+    schema: str = SCHEMA

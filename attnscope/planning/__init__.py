@@ -1,1 +1,0 @@
-"""What a run will compute, and whether it fits into memory. Never imports torch."""

@@ -1,0 +1,210 @@
+"""Read single arguments, typed on the command line or given from Python, with usage errors."""
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, get_args
+
+from attnscope.base.errors import UsageError, did_you_mean
+from attnscope.request.selection import parse_cut, parse_indices, parse_unit
+
+Dtype = Literal["float32", "bfloat16", "float16"]
+EngineWord = Literal["native", "transformers"]
+PartWord = Literal["encoder", "decoder", "cross"]
+WhatIf = Literal["stack", "same-scores"]
+By = Literal["weight", "value", "projected"]
+RankBy = Literal["weight", "value", "projected", "logit"]  # logit: not of a head, but what parts add to a prediction
+Each = Literal["head", "layer", "edge"]
+Replacement = Literal["zero", "mean"]
+LARGEST_POOL = 1024
+GENERATED = 4096  # largest --generate
+CHECKED_TEXT = "The bank by the river was eroded"  # default text of `check`
+STAGES = ("scores", "scaled", "masked", "weights", "output")  # as in report.STAGES, without NumPy
+
+_SIZE = re.compile(r"(\d+(?:\.\d+)?) ?([kmgt]?)(?:i?b)?", re.IGNORECASE)
+_MOST_MEMORY = float(1 << 62)
+_DEVICE = re.compile(r"auto|cpu|cuda(:[0-9]{1,3})?|mps")
+
+
+def one_of(option: str, words: Any) -> Callable[[str], str]:
+    """Return a reader of one of the words of a Literal type."""
+    known: tuple[str, ...] = get_args(words)
+
+    def read(text: str) -> str:
+        if not isinstance(text, str) or text not in known:  # an array cannot be looked up
+            near = did_you_mean(str(text), known)
+            found = f"must be {', '.join(known[:-1])} or {known[-1]}, not '{text}'"
+            raise UsageError(found, where=option, hint=_unless_listed(near))
+        return text
+
+    return read
+
+
+def some_of(option: str, what: str, known: tuple[str, ...]) -> Callable[[str], str]:
+    """Return a reader of some of the known words, joined by commas.
+
+    The words are returned in the order of `known`.
+    """
+
+    def read(text: str) -> str:
+        asked = [part.strip() for part in text.split(",")]
+        for word in asked:
+            if word not in known:
+                raise UsageError(f"unknown {what} '{word}'", where=option, hint=did_you_mean(word, known))
+        return ",".join(word for word in known if word in asked)
+
+    return read
+
+
+def stages(text: str) -> str:
+    """Read stages joined by commas, or `none`."""
+    return text if text == "none" else some_of("--stage", "stage", STAGES)(text)
+
+
+def number(option: str, low: int, high: int | None = None) -> Callable[[Any], int]:
+    """Return a reader of a whole number within bounds."""
+    bounds = f"{low} or more" if high is None else f"{low} to {high}"
+
+    def read(text: Any) -> int:
+        digits = str(text)
+        if not (digits.isascii() and digits.isdigit() and len(digits) < 19):
+            raise UsageError(f"must be a whole number, {bounds}, not '{digits}'", where=option)
+        if int(digits) < low or (high is not None and int(digits) > high):
+            raise UsageError(f"{digits} is out of range", where=option, hint=f"use {bounds}")
+        return int(digits)
+
+    return read
+
+
+THREADS = 1024  # that may be asked for
+DRAWS = 2, 1000  # smallest and largest number of random sequences of each kind
+
+
+def text(option: str) -> Callable[[str], str]:
+    """Return a reader of text that a file can hold.
+
+    In what was typed, bytes that are not UTF-8 are halves of characters.
+    """
+
+    def read(text: str) -> str:
+        if not isinstance(text, str):
+            raise UsageError(f"{text!r:.80} is not a text", where=option, hint="pass a str")
+        try:
+            text.encode()
+        except UnicodeEncodeError as e:
+            raise UsageError(f"'{text}' is not UTF-8", where=option) from e
+        return text
+
+    return read
+
+
+def indices(option: str) -> Callable[[str], str]:
+    """Return a reader of layers or heads that leaves the text as typed: which numbers exist is known later."""
+
+    def read(text: str) -> str:
+        if parse_unit(text, text) == (text, text):  # not the label of a layer and head
+            parse_indices(text, option)
+        return text
+
+    return read
+
+
+def cut(text: str) -> str:
+    """Check a cut expression, and leave it as typed."""
+    parse_cut(text, "--cut")
+    return text
+
+
+def mask(text: str) -> str:
+    """Check a mask expression, and leave it as typed."""
+    from attnscope.request.masks.expression import parse_mask
+
+    parse_mask(text)
+    return text
+
+
+def device(text: str) -> str:
+    """Read `auto`, `cpu`, `cuda`, `cuda:N` or `mps`; whether it is there is known later."""
+    if not _DEVICE.fullmatch(text):
+        hint = (
+            "use cuda" if text.startswith("gpu") else _unless_listed(did_you_mean(text, ("auto", "cpu", "cuda", "mps")))
+        )
+        raise UsageError(f"must be auto, cpu, cuda, cuda:N or mps, not '{text}'", where="--device", hint=hint)
+    return text
+
+
+def size(text: Any) -> int:
+    """Read a number of bytes such as `800M` or `1.5G`; the letters are powers of 1024."""
+    match = _SIZE.fullmatch(str(text).strip())
+    if not match:
+        raise UsageError(f"'{text}' is not a size", where="--max-memory", hint="use 1.5G, 800M or a number of bytes")
+    count = float(match[1]) * 1024 ** " kmgt".index(match[2].lower() or " ")
+    if count < 1:
+        raise UsageError("must be at least one byte", where="--max-memory")
+    if count > _MOST_MEMORY:
+        raise UsageError(f"'{text}' is too large", where="--max-memory", hint="use a size such as 1.5G")
+    return int(count)
+
+
+def roles(text: str) -> str:
+    """Read roles of heads, joined by commas."""
+    from attnscope.findings.head_roles import ROLES
+
+    return some_of("--role", "role", tuple(ROLES))(text)
+
+
+def measure(text: str) -> str:
+    """Read the name of a number of every head: a contribution, or a statistic of rows."""
+    from attnscope.findings.row_statistics import STATISTICS
+
+    return one_of("--measure", Literal[(*get_args(By), *STATISTICS)])(text)
+
+
+def asks_one_number(given: Mapping[str, Any]) -> bool:
+    """Tell whether arguments of `heads` ask for one number for every head, instead of roles.
+
+    Args:
+        given: `role`, `draws`, `seed`, `measure`, `query`, `key` and `hide`; what is not given is None, or not there.
+
+    Raises:
+        UsageError: They exclude each other.
+    """
+    asked = given.get("measure") is not None or given.get("key") is not None
+    if asked and given.get("role") is not None:
+        raise UsageError("--role cannot be used with --measure or --key", hint="remove one of them")
+    for name in ("draws", "seed"):
+        if asked and given.get(name) is not None:
+            found = "has no effect with --measure or --key, which use no random tokens"
+            raise UsageError(found, where=f"--{name}", hint="remove it")
+    for name in ("query", "hide"):
+        if not asked and given.get(name) is not None:
+            found = "applies only to one number for every head"
+            raise UsageError(found, where=f"--{name}", hint="add --key or --measure")
+    return asked
+
+
+def flow_measure(text: str) -> str:
+    """Read `weights`, or the name of a measure of token to token over layers."""
+    from attnscope.findings.flow import ATTENTION, FLOW_MEASURES
+
+    return one_of("--measure", Literal[(ATTENTION, *FLOW_MEASURES)])(text)
+
+
+def tolerance(option: str) -> Callable[[Any], float]:
+    """Return a reader of a number of 0 or more."""
+
+    def read(text: Any) -> float:
+        try:
+            value = -1.0 if isinstance(text, bool) else float(text)
+        except (TypeError, ValueError, OverflowError):
+            value = -1.0
+        if not 0 <= value < float("inf"):
+            raise UsageError(
+                f"must be a number, 0 or more, not '{text}'", where=option, hint="use a number such as 1e-5"
+            )
+        return value
+
+    return read
+
+
+def _unless_listed(hint: str) -> str | None:
+    return None if hint.startswith("known") else hint

@@ -1,0 +1,259 @@
+"""Estimate the peak memory of a run before anything is allocated.
+
+What recorders take is declared with them (`record_parts`), every other constant is here; `benchmarks/memory.py`
+compares the sum with the memory of real runs.
+"""
+
+from dataclasses import dataclass, field
+
+from attnscope.base.model_config import ModelConfig
+from attnscope.base.system.malloc import RETAINED_BLOCK
+from attnscope.base.system.threads import count_threads
+from attnscope.findings.record_parts import RECORD_PARTS, Quantities, TileSize
+from attnscope.findings.row_statistics import STATISTICS, WITHIN
+from attnscope.request.masks.terms import MaskTerm
+from attnscope.request.memory import DTYPE_BYTES, PROGRAM, embedding_parameters, head_parameters, layer_parameters
+
+TOKEN = 450  # a token as Python objects: its struct, its strings, its numbers in lists
+VOCABULARY_ENTRY = 400  # an entry of a tokenizer.json's vocabulary, as `tokenizers` holds it
+MERGE = 560  # what a merge of a BPE takes besides, or a piece of a Unigram
+ENCODED = 850  # what `tokenizers` holds of a token besides, while it encodes
+WORTH_COMPILED_LOOPS = 1 << 23  # cells of a layer's recorded heads: from 12 heads and 837 tokens on
+RANKED_SINGLY = 8  # sources of a row that are found one after the other, by loops or by operators; more are sorted
+COMPILED_LOOPS = 76 << 20  # what LLVM and the compiled loops take
+READING = 16 << 20  # what a thread that reads stored weights takes besides them: its buffers, and its share of malloc
+TILE = 1 << 20  # scores in a tile, at least …
+TILE_ROWS = 32  # … so many rows of them, …
+ENOUGH_ROWS = 128  # … or so many, where these are twice the scores at most
+WINDOW_ROWS = 256  # rows of a tile under a window, at most
+STAGES = 3  # tensors of a tile's size: two stages, and what recorders make of them, …
+SINK = 3  # … what a softmax with sinks makes, and what is copied because of it, …
+BIAS = 2  # … and a bias and the distances that it is made of
+BUFFERS = 24 << 20  # what products of matrices need besides, whatever their size
+OF_A_THREAD = 16 << 20  # what another thread's products and small blocks need, whatever their size
+SHAPE = 4 << 20  # what a product of one width of tile is prepared as, …
+SHAPES = 32  # … so many of them at most, …
+NARROWER = 384  # … one for so many tokens of a text under a mask whose tiles become wider
+WRITING = 12 << 20  # what numbers need while they are written, some after the other
+COPIES = 3  # of a JSON text without its numbers, while it is written
+TOKEN_TEXT = 130  # bytes of a token in JSON
+UNIT = 12 << 10  # a layer and head of a text as Python objects, and their names in JSON
+DRAWN = 100  # of a number in a table that is drawn, …
+PICTURE = 3600  # … or in an .svg
+KERNEL = 1 << 20  # cells of a mask that a kernel takes, of each text where they are padded
+KERNEL_CELL = 6  # bytes of them: as bool, and as the number that is added; …
+KERNEL_BIAS = 16  # … with a bias of each head, also distances and what is masked of them
+PART = 1024  # tokens that an MLP takes at a time
+SPARE = 1.06  # fragmentation between short-lived tensors
+LOGITS = 3  # tensors of a token's logits: themselves, what they are capped by or ranked as, and their probabilities
+HOLES = 4  # what several layers' tensors leave between those of them that are kept, in inputs of a layer
+
+
+@dataclass(frozen=True)
+class MemoryDemand:
+    """What a run asks for.
+
+    Attributes:
+        layers: Blocks that are loaded.
+        batch: Texts.
+        tokens: Tokens of the longest text.
+        characters: Characters of all texts.
+        cells: Matrix cells kept, over all texts, stages, layers and heads.
+        rows: Rows kept, over all texts, layers and heads.
+        top: Contributors a row.
+        as_text: The findings are written with every number.
+        units: Layers and heads, or means over them, of one text.
+        gathered: Of the cells, those that are copied because texts show different rows or columns.
+        raw: Scores are kept as they are before anything is done to them.
+        measures: How many measures of contributors are kept.
+        mean: Layers or heads are averaged.
+        padded: Texts are of different lengths.
+        drawn: Numbers that are drawn.
+        picture: They are drawn into an .svg.
+        counted: Rows of which statistics are kept, over all texts, layers and heads; those kept by default.
+        pool: Runs of a pooled map; 0 for none.
+        heads: Heads of a layer that are recorded.
+        words: Tokens are words; otherwise a tokenizer.json makes them.
+        n_merges: Merges of a BPE, or pieces of a Unigram.
+        copied_elements: Numbers in the largest tensor whose parts are copied out of it as it is read.
+        streamed: Blocks are not kept: one runs while the next one is read, in every pass.
+        tiled_queries: Queries of a text that tiles are made of.
+        output_needed: A recorded layer is not the last one.
+        masks: The masks of the layers that run.
+        threads: That compute tiles side by side.
+        predicted: Tokens whose logits are computed at once; 0 where the head is not needed.
+    """
+
+    layers: int
+    batch: int
+    tokens: int
+    characters: int
+    cells: int
+    rows: int
+    top: int
+    as_text: bool
+    units: int = 1
+    gathered: int = 0
+    raw: bool = False
+    measures: int = 2
+    mean: bool = False
+    padded: bool = False
+    drawn: int = 0
+    picture: bool = False
+    counted: int = 0
+    pool: int = 0
+    heads: int = 1
+    words: bool = False
+    n_merges: int = 0
+    copied_elements: int = 0
+    streamed: bool = False
+    tiled_queries: int = 0
+    output_needed: bool = False
+    masks: frozenset[tuple[MaskTerm, ...]] = frozenset()
+    threads: int = field(default_factory=count_threads)
+    predicted: int = 0
+
+    @property
+    def kept(self) -> Quantities:
+        """What recorders keep."""
+        return Quantities(
+            texts=self.batch,
+            units=self.units,
+            sources=self.tokens,
+            rows=self.rows,
+            counted=max(self.rows, self.counted),
+            cells=self.cells,
+            top=self.top,
+            measures=self.measures,
+            statistics=len(STATISTICS),
+            pool=min(self.pool, self.tokens),
+        )
+
+
+def estimate_memory(c: ModelConfig, dtype: str, d: MemoryDemand) -> dict[str, int]:
+    """Estimate bytes by purpose; their sum is the peak.
+
+    Returns:
+        `program`; `weights`; `text` (tokens as Python objects, and their vocabulary); `activations` of the one layer
+        that runs; `tile`; `kept` by recorders; `report`, where writing the findings takes more than running the model
+        did.
+    """
+    size, everything = DTYPE_BYTES[dtype], d.batch * d.tokens
+    parameters = embedding_parameters(c) + min(d.layers, 2 if d.streamed else d.layers) * layer_parameters(c)
+    if d.predicted:
+        parameters += head_parameters(c)
+    running, (tile, beside_tiles) = _activation_bytes(c, size, d), _tile_bytes(c, d)
+    library = 0 if d.words else everything * ENCODED + c.vocab_size * VOCABULARY_ENTRY + d.n_merges * MERGE
+    kept = sum(part.numbers(d.kept) + part.beside(d.kept) for part in RECORD_PARTS)
+    windowed = bool(d.masks) and all(any((term.window or d.tokens) < d.tokens for term in mask) for mask in d.masks)
+    compiled = 0 < d.top <= RANKED_SINGLY and not d.mean and not c.sinks and not windowed
+    compiled = compiled and everything * d.tiled_queries * d.heads >= WORTH_COMPILED_LOOPS
+    report = 4 * d.gathered + d.batch * d.units * UNIT
+    if d.as_text:
+        report += WRITING + COPIES * TOKEN_TEXT * everything
+    else:
+        report += (PICTURE if d.picture else DRAWN) * d.drawn
+    return {
+        "program": PROGRAM + COMPILED_LOOPS * compiled,
+        "weights": (parameters + d.copied_elements) * size + (_drawn_bytes(c, size) if d.words else READING),
+        "text": everything * TOKEN + library + 8 * d.characters,
+        "activations": running,
+        "tile": tile + beside_tiles,
+        "kept": 4 * (kept + LOGITS * d.predicted * c.vocab_size),
+        "report": max(0, report - running - tile),
+    }
+
+
+def _drawn_bytes(c: ModelConfig, size: int) -> int:
+    """Return bytes of the largest parameter as random numbers are drawn, before they become 16 bits wide."""
+    rows = max(c.vocab_size, c.max_positions or 0, c.d_mlp, c.n_heads * c.d_head)
+    return 4 * c.d_model * rows if size < 4 else 0
+
+
+def _activation_bytes(c: ModelConfig, size: int, d: MemoryDemand) -> int:
+    """Return bytes of the one layer that runs; `size` is that of a number."""
+    everything = d.batch * d.tokens
+    wide = 2 + c.gated + 3 * (c.glu_limit is not None or c.glu_plus_one)  # before and after the activation, and gates
+    narrow = 3 + 2 * bool(c.n_experts)  # a part's input normed, what the MLP makes of it, and the sum; experts' own
+    in_part = wide * c.d_mlp + narrow * c.d_model + c.n_experts
+    one = everything * c.d_model * size
+    holes = HOLES * one if one < RETAINED_BLOCK and d.layers > 1 else 0
+    return int(SPARE * everything * _numbers_per_token(c, size, d) * size) + holes + min(PART, everything) * in_part * 4
+
+
+def _numbers_per_token(c: ModelConfig, size: int, d: MemoryDemand) -> int:
+    """Return numbers that a layer holds of a token where it holds most."""
+    q, k, v, o = c.n_heads * c.d_head, c.n_kv_heads * c.d_head, c.n_kv_heads * c.d_value, c.n_heads * c.d_value
+    rotary, wide = c.positions == "rope", 4 // size  # norms and what is recorded are float32
+    entering = c.d_model * max(4, 1 + 2 * wide)
+    sides = 2 * c.d_model + q + k + v  # a layer's input, the same normed, and what is made of it
+    projecting = sides + q * rotary
+    tiled = d.layers > 1 and not _has_kernel(c)  # layers that are not recorded go through tiles with all heads
+    watching = sides + wide * min(c.n_heads if tiled else d.heads, c.n_kv_heads) * (c.d_head + c.d_value)
+    leaving = max(sides, 3 * c.d_model) + o if d.layers > 1 else 0  # a layer that another one follows
+    if d.output_needed:
+        unbounded = not all(map(_windowed, d.masks))
+        apart = d.heads < c.n_heads and unbounded  # heads that are not recorded
+        watching += o * (1 + apart)
+    elif tiled:
+        watching += 3 * o  # as tiles fill it, as the projection takes it, and the hole that the last layer's left
+    return max(entering, projecting, watching, leaving) + 2 * c.d_head * rotary
+
+
+def _windowed(mask: tuple[MaskTerm, ...]) -> bool:
+    return any(term.window is not None for term in mask)
+
+
+def _tile_bytes(c: ModelConfig, d: MemoryDemand) -> tuple[int, int]:
+    """Count the bytes of tiles and of a kernel's mask, which are reused for findings; and of what products need.
+
+    Libraries keep the latter, or never take it, as processors differ.
+    """
+    a_row = d.batch * d.tokens
+    scores = _tile_scores(d, d.tiled_queries, d.heads)
+    widening = any(not _windowed(mask) and any(term.left_to_right for term in mask) for mask in d.masks)
+    shapes = min(SHAPES, d.tokens // NARROWER, -(-d.tiled_queries // ENOUGH_ROWS)) * widening
+    unrecorded = STAGES + SINK * c.sinks + BIAS * (c.positions == "alibi")
+    rows = min(d.tiled_queries, max(TILE_ROWS, scores // a_row))
+    near = max((within for within in WITHIN if within < d.tokens), default=0)  # to both sides of every row of a tile
+    at_once = max(1, min(d.heads, scores // (a_row * rows)))
+    largest = TileSize(scores, rows, at_once, raw=d.raw, mean=d.mean, within=near, kept=d.kept)
+    tile = 4 * unrecorded * scores + sum(part.tile(largest) for part in RECORD_PARTS)
+    tiles = tile + int(_more_tiles(d, scores, d.tiled_queries * d.heads) * tile)
+    if d.layers > 1 and not _has_kernel(c):  # layers that are not recorded go through tiles, too
+        scores = _tile_scores(d, d.tokens, c.n_heads)
+        tiles = max(tiles, int((1 + _more_tiles(d, scores, d.tokens * c.n_heads)) * 4 * unrecorded * scores))
+    beside_tiles = BUFFERS + OF_A_THREAD * (d.threads - 1) + SHAPE * shapes
+    return tiles + _kernel(c, d), beside_tiles
+
+
+def _tile_scores(d: MemoryDemand, queries: int, heads: int) -> int:
+    """Count the scores in the largest tile of so many queries of so many heads."""
+    a_row = d.batch * d.tokens
+    return min(max(TILE, min(2 * TILE, ENOUGH_ROWS * a_row), TILE_ROWS * a_row), a_row * queries * heads)
+
+
+def _more_tiles(d: MemoryDemand, scores: int, rows: int) -> float:
+    """Count the tiles of so many scores, out of so many rows, that other threads hold.
+
+    Those of a window are as wide as that.
+    """
+    windows = [min((term.window for term in mask if term.window is not None), default=d.tokens) for mask in d.masks]
+    width = d.tokens if d.raw else min(d.tokens, 2 * max(windows, default=d.tokens) + WINDOW_ROWS)
+    others = min(d.threads, -(-d.batch * d.tokens * rows // scores)) - 1
+    return others * min(1.0, d.batch * width * WINDOW_ROWS * d.heads / scores)
+
+
+def _has_kernel(c: ModelConfig) -> bool:
+    """Tell whether torch's kernel knows the attention of layers that are not recorded."""
+    return c.softcap is None and not c.sinks
+
+
+def _kernel(c: ModelConfig, d: MemoryDemand) -> int:
+    """Return bytes of the mask that a kernel takes for heads or layers that are not recorded."""
+    if d.layers == 1 or not _has_kernel(c):
+        return 0  # the last layer's output is not needed; what no kernel knows goes through tiles
+    if c.positions == "alibi":
+        return KERNEL_BIAS * min(max(KERNEL, d.batch * c.n_heads * d.tokens), d.batch * c.n_heads * d.tokens**2)
+    texts = d.batch if d.padded else 1
+    return KERNEL_CELL * texts * min(max(KERNEL, d.tokens), d.tokens**2)

@@ -1,0 +1,143 @@
+"""Count parameters and bytes, and refuse what does not fit into memory."""
+
+from attnscope.base.errors import AttnscopeError, MemoryExceeded
+from attnscope.base.model_config import ModelConfig
+from attnscope.base.system.memory import available_memory, resident_memory
+
+PROGRAM = 256 << 20  # bytes of Python, torch for CPUs and the libraries that every run imports
+DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
+MEMORY_HINT = "select less with --layer, --head, --query, --key or --stage, or raise --max-memory"
+
+
+def layer_parameters(c: ModelConfig) -> int:
+    """Return parameters of one block."""
+    heads_out, keys, values = c.n_heads * c.d_head, c.n_kv_heads * c.d_head, c.n_kv_heads * c.d_value
+    count = c.d_model * (heads_out + keys + values) + (heads_out + keys + values) * c.qkv_bias
+    if c.out_projection:
+        count += c.n_heads * c.d_value * c.d_model + c.d_model * c.out_bias
+    if c.d_mlp:
+        mlp = (2 + c.gated) * c.d_model * c.d_mlp + ((1 + c.gated) * c.d_mlp + c.d_model) * c.mlp_bias
+        count += c.n_experts * (mlp + c.d_model + c.router_bias) if c.n_experts else mlp
+    count += c.n_heads * c.sinks
+    norms = (2 if c.norm_order == "sandwich" else 1) * (1 + bool(c.d_mlp)) * norm_parameters(c, c.d_model)
+    if c.qk_norm:
+        whole = c.qk_norm == "whole"
+        norms += sum(norm_parameters(c, c.d_head * (n if whole else 1)) for n in (c.n_heads, c.n_kv_heads))
+    return count + norms
+
+
+def norm_parameters(c: ModelConfig, width: int) -> int:
+    """Return parameters of one norm of this width."""
+    return {"layernorm": 2, "rmsnorm": 1, "none": 0}[c.norm] * width
+
+
+def embedding_parameters(c: ModelConfig) -> int:
+    """Return parameters in front of the first block."""
+    rows = c.vocab_size + c.n_segments
+    rows += (c.max_positions or 0) + c.position_offset if c.positions == "learned" else 0
+    return rows * c.d_model + c.embedding_norm * norm_parameters(c, c.d_model)
+
+
+def head_parameters(c: ModelConfig) -> int:
+    """Return parameters behind the last block, without an embedding that they share."""
+    if c.head is None:
+        return 0
+    count = (c.head.norm + bool(c.head.transform)) * norm_parameters(c, c.d_model)
+    count += (c.d_model + 1) * c.d_model * bool(c.head.transform)
+    return count + c.head.predicts * c.vocab_size * (c.d_model * (not c.head.tied) + c.head.bias)
+
+
+def cache_bytes(c: ModelConfig, dtype: str, tokens: int) -> int:
+    """Return bytes of the keys and values of a text of so many tokens in every layer, one of them while it grows."""
+    return (c.n_layers + 1) * tokens * c.n_kv_heads * (c.d_head + c.d_value) * DTYPE_BYTES[dtype]
+
+
+class MemoryLimit:
+    """What stops a run that takes more memory than it was given: its estimate did not hold.
+
+    Memory that the process held before, beyond the program itself (a caller's own data, a loaded model), does not
+    count.
+
+    Args:
+        limit: Bytes that the run may take.
+        what: Where the limit comes from, for the error.
+        estimate: Bytes that it was estimated to take.
+    """
+
+    def __init__(self, limit: int, what: str, estimate: int) -> None:
+        self._limit, self._what, self.estimate = limit, what, estimate
+        self._before = max(0, resident_memory() - PROGRAM)
+
+    def check(self) -> None:
+        """Compare what the process holds now with the limit: some microseconds, so that every tile can afford it.
+
+        Raises:
+            MemoryExceeded: It holds more.
+        """
+        held = resident_memory() - self._before
+        if held > self._limit:
+            found = f"stopped at {format_bytes(held)} of memory: {self._what} is {format_bytes(self._limit)}"
+            found = f"{found} (the estimate was about {format_bytes(self.estimate)})"
+            raise MemoryExceeded(found, hint="raise --max-memory, and please report the estimate")
+
+
+def memory_limit(named: int | None) -> tuple[int, str]:
+    """Return bytes that a run may take, and where that limit comes from.
+
+    Args:
+        named: Value of `--max-memory`; None if not given.
+    """
+    return (available_memory() // 2, "half of the free memory") if named is None else (named, "--max-memory")
+
+
+def find_stream_reason(kept: dict[str, int], streamed: dict[str, int] | None, limit: int, what: str, hint: str) -> str:
+    """Return why weights are read again in every pass; empty if they fit in memory.
+
+    Args:
+        kept: Bytes by purpose where they are kept.
+        streamed: The same where they are read again; None where they cannot be.
+        limit: Bytes that may be taken.
+        what: Where the limit comes from.
+        hint: Advice on how to make it fit.
+
+    Raises:
+        AttnscopeError: The run does not fit into memory either way.
+    """
+    if sum(kept.values()) <= limit:
+        return ""
+    least = streamed and {
+        "weights, two layers at a time" if n == "weights" else n: size for n, size in streamed.items()
+    }
+    require_memory(least or kept, limit, what, hint)
+    total, weights = format_bytes(sum(kept.values())), format_bytes(kept["weights"])
+    return f"keeping all of them ({weights}) needs about {total}, but {what} is {format_bytes(limit)}"
+
+
+def require_memory(need: dict[str, int], limit: int, what: str, hint: str = MEMORY_HINT) -> None:
+    """Refuse what would not fit.
+
+    Args:
+        need: Bytes by purpose, such as from `estimate.estimate_memory`.
+        limit: Bytes that may be taken.
+        what: Where the limit comes from, for the error.
+        hint: Advice on how to make it fit.
+
+    Raises:
+        AttnscopeError: The sum is above the limit; the message holds the formula and the numbers.
+    """
+    total = sum(need.values())
+    if total > limit:
+        parts = " + ".join(f"{name} {format_bytes(size)}" for name, size in need.items())
+        raise AttnscopeError(
+            f"needs about {format_bytes(total)} ({parts}), but {what} is {format_bytes(limit)}", hint=hint
+        )
+
+
+def format_bytes(size: int) -> str:
+    """Return a number of bytes as `3.2 GiB`."""
+    value = float(size)
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if value < 1024 or unit == "TiB":
+            break
+        value /= 1024
+    return f"{value:.0f} {unit}" if unit == "B" else f"{value:,.1f} {unit}"

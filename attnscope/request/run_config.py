@@ -1,0 +1,108 @@
+"""RunConfig: what a run is asked for, as strict data. Never imports torch."""
+
+from typing import Any, Literal
+
+import msgspec
+
+Positions = str | tuple[int | slice | str, ...]  # as typed, or numbers, slices and words; see selection
+
+
+class TextInput(msgspec.Struct, frozen=True):
+    """One text to run through the model.
+
+    Attributes:
+        text: The text.
+        pair: The second segment, for an encoder.
+        context: The text that provides keys and values in cross-attention.
+        where: Origin of the text, for errors: `TEXT`, or a file and a line.
+    """
+
+    text: str
+    pair: str | None = None
+    context: str | None = None
+    where: str = "TEXT"
+
+
+class RunConfig(msgspec.Struct, frozen=True):
+    """A request to `attnscope run`.
+
+    Attributes:
+        texts: The texts.
+        model: Model folder or file, repository in the Hugging Face cache, or name of a bundled sample; None if `config`
+            is given.
+        config: TOML file, or name of a bundled config; None if `model` is given.
+        adapter: Folder of a LoRA adapter to add to the model's weights; None for none.
+        tokenizer: A tokenizer that replaces the model's own: a file, folder or name; None for its own.
+        mask: Mask expression; `own` is the model's.
+        matrices: Arrays that the expression names, (queries, keys), bool, True where allowed.
+        what_if: What a different mask applies to: the whole `stack`, or only the softmax over the `same-scores`.
+        hide: Tokens to hide from every query, as typed or as Python values; None for none.
+        layer: Layers, as typed.
+        head: Heads, as typed.
+        query: Rows, as typed or as Python values; None for all (or the first `window`).
+        key: Columns, in the same form; None for all (or the first `window`).
+        stages: Stages whose matrices are kept.
+        top: Number of contributors per query.
+        by: Measure that ranks contributors.
+        special: Special tokens and the first token take part in the ranking.
+        device: `auto`, `cpu`, `cuda`, `cuda:N`, `mps`.
+        dtype: Data type of the model.
+        window: Length in tokens of the longest text whose matrices are shown whole; also the number of rows and columns
+            shown beside those that the user names; None for no limit.
+        pool: Size of a pooled map to show; None for a map only if a text is longer than `window`.
+        truncate: Truncate texts that exceed the model's limit, with a note.
+        max_memory: Limit on memory in bytes; None for half of the free memory.
+        threads: Number of CPU threads; None for what `system.threads.count_threads` finds.
+        engine: Engine that computes queries, keys and values: `native`, or `transformers`.
+        part: Attention of an encoder-decoder to show; None if the model has only one part.
+        hash_weights: Record a hash of all weights in the Report.
+        predict: Show the model's predictions; None for only if the checkpoint has an output head and predictions cost
+            little.
+        target: Tokens whose logit, or whose difference of logits, to break down; empty for the most probable one, None
+            for no breakdown.
+        generate: Number of tokens by which the model continues each text.
+        auto_key: Columns by which `auto` ranks heads, in the same form, if all columns are kept; None for those of
+            `key`.
+        show_padding: Also keep the rows and columns of padding of texts that are shorter than the longest.
+        measure: `weights` for the attention of heads, or a measure over layers (see report.flow).
+        picture: The findings are written as an .svg, which is built as a whole before it is written.
+        ignore_key: Keys of config.json to ignore.
+        trust_config: Accept a config.json that refers to its own model code, which is not run.
+    """
+
+    texts: tuple[TextInput, ...]
+    model: str | None = None
+    config: str | None = None
+    adapter: str | None = None
+    tokenizer: str | None = None
+    mask: str = "own"
+    what_if: Literal["stack", "same-scores"] = "stack"
+    hide: Positions | None = None
+    layer: str = "auto"
+    head: str = "auto"
+    query: Positions | None = None
+    key: Positions | None = None
+    stages: tuple[str, ...] = ("scores", "masked", "weights")
+    top: int = 3
+    by: Literal["weight", "value", "projected"] = "weight"
+    special: bool = True
+    device: str = "auto"
+    dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+    window: int | None = None
+    pool: int | None = None
+    truncate: bool = False
+    max_memory: int | None = None
+    threads: int | None = None
+    engine: Literal["native", "transformers"] = "native"
+    part: Literal["encoder", "decoder", "cross"] | None = None
+    hash_weights: bool = False
+    show_padding: bool = False
+    measure: str = "weights"
+    picture: bool = False
+    ignore_key: tuple[str, ...] = ()
+    trust_config: bool = False
+    auto_key: Positions | None = None
+    predict: bool | None = False
+    generate: int = 0
+    target: tuple[str, ...] | None = None
+    matrices: dict[str, Any] = {}

@@ -1,0 +1,1 @@
+"""From a RunConfig to findings: session, plan, pass."""

@@ -1,0 +1,80 @@
+"""Arrays over texts, heads and rows of a batch, for dumps."""
+
+from itertools import groupby
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from attnscope.findings.row_statistics import STATISTICS
+from attnscope.model.recorders import RowRecorder
+from attnscope.model.trace import Trace, UnitRecorders
+from attnscope.run.analysis.heads import top_of_mean
+
+
+def unit_names(trace: Trace) -> list[tuple[int | str, int | str]]:
+    """Name the layer and head of every unit: numbers, or `mean`."""
+    return [
+        ("mean" if unit.mean_layer else unit.layers[0], "mean" if unit.mean_head else unit.heads[0])
+        for unit, _ in trace.recorded
+    ]
+
+
+def unit_arrays(trace: Trace) -> dict[str, Any]:
+    """Return everything kept of a batch as NumPy arrays whose axes are text, unit, row, then those of the array.
+
+    Returns:
+        `top.keys` (int32), `top.weight` and so on, `rows.entropy` and so on, `columns`, `pooled`, `stages.weights` and
+        so on; rows and columns are those of `RecordSpec`. With sheets, each of `stages` is a list of every text's own.
+    """
+    parts = []
+    for _, together in groupby((recorded for _, recorded in trace.recorded), key=lambda one: id(one.matrices)):
+        units = list(together)  # heads of one layer, which share their recorders
+        heads = [one.head for one in units]
+        whole = _unit_arrays(units[0], trace)
+        parts.append({n: x if heads == list(range(x.shape[1])) else x[:, heads] for n, x in whole.items()})
+    found: dict[str, Any] = {name: torch.cat([part[name] for part in parts], 1).cpu().numpy() for name in parts[0]}
+    if trace.packed is not None:
+        for stage in trace.record_spec.stages:
+            found[f"stages.{stage}"] = [text.numpy() for text in trace.packed.texts(stage)]
+    return found
+
+
+def _unit_arrays(recorded: UnitRecorders, trace: Trace) -> dict[str, Tensor]:
+    """Return all that a unit and those that share its recorders keep, (B, heads, …) each; one head over a mean."""
+    w, found = trace.record_spec, dict[str, Tensor]()
+    if "top" in w.parts:
+        keys, measures = _top_arrays(recorded, trace)
+        found |= {"top.keys": keys.int()} | {f"top.{name}": measure for name, measure in measures.items()}
+    if "rows" in w.parts:
+        found |= {f"rows.{name}": _row_arrays(recorded, name) for name in STATISTICS}
+        if any(one.sink is not None for _, other in trace.recorded for one in other.rows):
+            found["rows.sink"] = _row_arrays(recorded, "sink")
+    found |= {name: one.compute() for name, one in recorded.sums.items()}
+    if trace.packed is None:
+        found |= {f"stages.{stage}": recorded.matrices.compute()[stage] for stage in w.stages}
+    return found
+
+
+def _row_arrays(recorded: UnitRecorders, name: str) -> Tensor:
+    """Return a statistic of every row, (B, heads, rows), or one head, the mean of all, over a mean."""
+    each = [_of_rows(one, name) for one in recorded.rows]
+    return torch.stack([one.mean(1, keepdim=True) for one in each]).mean(0) if recorded.matrices.mean else each[0]
+
+
+def _of_rows(rows: RowRecorder, name: str) -> Tensor:
+    if name != "sink":
+        return rows.recorded[name]
+    return (
+        torch.zeros_like(rows.recorded["first"]) if rows.sink is None else rows.sink
+    )  # a layer without sinks has no weight on them
+
+
+def _top_arrays(recorded: UnitRecorders, trace: Trace) -> tuple[Tensor, dict[str, Tensor]]:
+    """Return the strongest sources in every text, (B, heads, rows, rank); one head over a mean."""
+    if recorded.top is not None:
+        return recorded.top.keys, recorded.top.measures
+    each = [top_of_mean(recorded, trace, text, slice(None)) for text in range(len(trace.record_tokens.eligible))]
+    names = trace.record_spec.measures or tuple(each[0][1])
+    keys = torch.stack([keys for keys, _ in each])[:, None]
+    return keys, {n: torch.stack([m[n] for _, m in each])[:, None] for n in names}

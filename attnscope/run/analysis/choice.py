@@ -1,0 +1,167 @@
+"""Choose the layers and heads to show."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from attnscope.findings.head_roles import content_weight
+from attnscope.model.batch import Batch
+from attnscope.model.recorders import ColumnRecorder, OffsetRecorder
+from attnscope.model.recorders.patterns import FURTHEST
+from attnscope.model.tile import Recorder
+from attnscope.model.trace import HeadSelection
+from attnscope.request.selection import IndexSelection
+
+
+@dataclass(frozen=True)
+class HeadRanking:
+    """The values by which `auto` ranks heads.
+
+    Attributes:
+        said: What is said of the head with the largest value; `{}` stands for the value.
+        mean: What is said of the layer whose heads have the largest on average.
+        none: What is said of the first head, where every value is 0.
+        values: The value of every head, (layers, heads).
+    """
+
+    said: str
+    mean: str
+    none: str
+    values: Tensor
+
+
+class RankingRecorders:
+    """The recorders that `auto` needs: of the weight on the keys that were named, or of what depends on content.
+
+    Args:
+        batch: The texts side by side.
+        queries: Rows of every text that were named; None where none were.
+        keys: Keys of every text that were named; None where none were.
+        sizes: Layers that run, and heads in each.
+
+    Attributes:
+        recorders: Layer to its recorders.
+    """
+
+    def __init__(
+        self,
+        batch: Batch,
+        queries: Sequence[Sequence[int]] | None,
+        keys: Sequence[Sequence[int]] | None,
+        sizes: tuple[int, int],
+    ) -> None:
+        real, sources, heads = batch.tokens.real, batch.sources, range(sizes[1])
+        words = real & ~batch.tokens.special
+        words |= real & ~words.any(1, keepdim=True)  # a text of only special tokens has no other rows
+        self._rows = words if queries is None else _at(queries, real)
+        self._named = queries is not None
+        self._keys = None if keys is None else _at(keys, sources.real)
+        self._columns: list[ColumnRecorder] = []
+        self._offsets: list[tuple[OffsetRecorder, OffsetRecorder]] = []
+        self.recorders: dict[int, list[Recorder]] = {}
+        reach = FURTHEST if sources.same else None
+        for layer in range(sizes[0]):
+            if keys is not None:
+                self._columns.append(ColumnRecorder(heads, range(real.shape[1]), self._rows, sources))
+                self.recorders[layer] = [self._columns[-1]]
+                continue
+            every = OffsetRecorder(heads, words, sources.content(), reach=reach)
+            some = every if queries is None else OffsetRecorder(heads, self._rows, sources.content(), reach=reach)
+            self._offsets.append((some, every))
+            self.recorders[layer] = [every] if some is every else [every, some]
+
+    def compute(self) -> HeadRanking:
+        """Return the ranking, after the model has run."""
+        count = self._rows.sum()
+        if self._keys is not None:
+            wanted = self._keys[:, None].float()
+            values = torch.stack([(one.compute() * wanted).sum((0, 2)) for one in self._columns]) / count
+            who = "all words" if not self._named else "this row" if count == 1 else "these rows"
+            weight = f"weight from {who} on {'this column' if self._keys.sum() == 1 else 'these columns'}"
+            mean = f"the layer with the most {weight} ({{}} on average over these heads)"
+            return HeadRanking(f"most {weight} ({{}})", mean, f"the first, as none has {weight}", values.cpu())
+        found = []
+        for some, every in self._offsets:
+            rows, all_rows = (
+                {
+                    "offset_sums": one.sums.cpu().double().sum(0).numpy(),
+                    "offset_squares": one.squares.cpu().double().sum(0).numpy(),
+                    "offset_cells": one.cells.cpu().double().sum(0).numpy(),
+                    "rows": np.array(float(count)),
+                }
+                for one in (some, every)
+            )
+            found.append(content_weight(rows, all_rows))
+        where = "" if not self._named else "in this row, " if count == 1 else "in these rows, "
+        said = f"{where}its weights depend most on content (score {{}})"
+        mean = f"{where}the weights of its heads depend most on content (mean score {{}})"
+        none = f"the first, as {where}no weights depend on content"
+        return HeadRanking(said, mean, none, torch.from_numpy(np.nan_to_num(np.stack(found))))
+
+
+def _at(places: Sequence[Sequence[int]], like: Tensor) -> Tensor:
+    """Return a mask of the shape of `like` that is True at the given positions of each text."""
+    found = torch.zeros_like(like)
+    for text, some in enumerate(places):
+        found[text, torch.tensor(some, dtype=torch.int64, device=like.device)] = True
+    return found
+
+
+def choose_heads(
+    ranking: HeadRanking | None, layers: IndexSelection, heads: IndexSelection, n_layers: int, n_heads: int
+) -> list[HeadSelection]:
+    """Return the units that a selection of layers and heads stands for.
+
+    Args:
+        ranking: Values that rank heads; needed if a selection is `auto`.
+        layers: The user's selection of layers.
+        heads: The user's selection of heads.
+        n_layers: Layers in the model.
+        n_heads: Query heads in a layer.
+
+    Raises:
+        UsageError: A number is out of range.
+    """
+    all_layers, all_heads = list(layers.numbers(n_layers, "layer")), list(heads.numbers(n_heads, "head"))
+    if layers.word == "mean":
+        return _over_mean_layer(ranking, tuple(all_layers), heads, all_heads)
+    reason = None
+    if layers.word == "auto" and ranking is not None:
+        values = ranking.values[:, all_heads]
+        best = values.amax(1) if heads.word == "auto" else values.mean(1)  # (layers,)
+        all_layers = [int(best.argmax())]
+        one = heads.word == "mean" or len(all_heads) == 1  # otherwise the value belongs to several heads
+        if n_layers > 1:
+            what = "" if heads.word == "auto" else "layer "
+            reason = _auto(ranking.said if one else ranking.mean, ranking, best.max(), what)
+    units = []
+    for layer in all_layers:
+        if heads.word == "mean":
+            units.append(HeadSelection((layer,), tuple(all_heads), mean_head=True, chosen=reason))
+        elif heads.word == "auto" and ranking is not None:
+            head = int(ranking.values[layer].argmax())
+            if n_heads > 1:
+                reason = _auto(ranking.said, ranking, ranking.values[layer, head])
+            units.append(HeadSelection((layer,), (head,), chosen=reason))
+        else:
+            units += [HeadSelection((layer,), (head,), chosen=reason) for head in all_heads]
+    return units
+
+
+def _auto(said: str, ranking: HeadRanking, value: Tensor, what: str = "") -> str:
+    return f"{what}chosen automatically: {said.format(f'{float(value):.2f}') if value else ranking.none}"
+
+
+def _over_mean_layer(
+    ranking: HeadRanking | None, layers: tuple[int, ...], pick: IndexSelection, heads: list[int]
+) -> list[HeadSelection]:
+    if pick.word == "mean":
+        return [HeadSelection(layers, tuple(heads), mean_layer=True, mean_head=True)]
+    if pick.word == "auto" and ranking is not None:
+        best = ranking.values.mean(0)  # (heads,)
+        reason = _auto(ranking.said, ranking, best.max())
+        return [HeadSelection(layers, (int(best.argmax()),), mean_layer=True, chosen=reason)]
+    return [HeadSelection(layers, (head,), mean_layer=True) for head in heads]

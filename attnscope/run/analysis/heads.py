@@ -1,0 +1,132 @@
+"""Build the report of one layer and head over one text."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from attnscope.base.errors import UsageError
+from attnscope.findings.row_statistics import STATISTICS
+from attnscope.findings.row_statistics import Rows as RowFacts
+from attnscope.findings.run import HeadReport, Top
+from attnscope.model.recorders import strongest
+from attnscope.model.trace import HeadSelection, Trace, UnitRecorders
+from attnscope.request.record_spec import RecordSpec
+from attnscope.run.analysis.overview import TextExtent, column_mass, means, pooled_map
+from attnscope.run.analysis.tensors import masked_rows, row_sink, row_statistic, to_numpy
+
+
+@dataclass(frozen=True)
+class TextSlice:
+    """Which text of a batch, and what of it is shown.
+
+    Attributes:
+        text: Index of the text in the batch.
+        queries: Rows.
+        keys: Columns.
+        extent: Positions of the whole text, for its map and averages; None without them.
+    """
+
+    text: int
+    queries: list[int]
+    keys: list[int]
+    extent: TextExtent | None = None
+
+
+def head_report(
+    unit: HeadSelection, recorded: UnitRecorders, trace: Trace, place: TextSlice, *, left_out: list[str]
+) -> HeadReport:
+    """Return one unit's findings about one text.
+
+    Args:
+        unit: The layer and head, or the mean, to report.
+        recorded: The unit's recorders, filled.
+        trace: What was recorded, and of which tokens.
+        place: Which text, and what of it.
+        left_out: Names of the tokens that are excluded from the ranking.
+
+    Raises:
+        UsageError: A mean over layers that scale their scores differently.
+    """
+    text, queries, extent, record_spec = place.text, place.queries, place.extent, trace.record_spec
+    rows, counted = _index_of(queries, record_spec.rows), _index_of(queries, record_spec.counted)
+    facts = {name: row_statistic(recorded, name, text)[counted] for name in STATISTICS}
+    fully_masked = [
+        q for q, nothing in zip(queries, masked_rows(recorded, text)[counted].tolist(), strict=True) if nothing
+    ]
+    sink = row_sink(recorded, text)
+    scale, softcap, bias = _shared_spec(recorded)
+    return HeadReport(
+        layer="mean" if unit.mean_layer else unit.layers[0],
+        head="mean" if unit.mean_head else unit.heads[0],
+        chosen=unit.chosen,
+        scale=scale,
+        softcap=softcap,
+        bias=bias,
+        stages=_stages(recorded, record_spec, place, rows) if queries else {},
+        fully_masked=fully_masked,
+        top=_top(recorded, trace, text, rows, left_out),
+        rows=RowFacts(**{name: to_numpy(values) for name, values in facts.items()}),
+        sink=None if sink is None else to_numpy(sink[counted]),
+        pooled=None if extent is None else pooled_map(recorded, text, extent),
+        columns=None if extent is None else column_mass(recorded, text, extent),
+        means=None if extent is None else means(recorded, text, extent),
+    )
+
+
+def _stages(
+    recorded: UnitRecorders, record_spec: RecordSpec, place: TextSlice, rows: "slice | Tensor"
+) -> dict[str, Any]:
+    """Return the matrices of the rows and columns that are shown."""
+    columns, matrices, found = _index_of(place.keys, record_spec.columns), recorded.matrices.compute(), {}
+    for stage in record_spec.stages:
+        matrix = matrices[stage][place.text, recorded.head][rows]
+        found[stage] = to_numpy(matrix if stage == "output" else matrix[:, columns])
+    return found
+
+
+def _index_of(chosen: list[int], among: list[int]) -> "slice | Tensor":
+    """Find positions within a sorted list that contains them all; a slice if they are adjacent there."""
+    if not chosen:
+        return slice(0, 0)
+    found = torch.searchsorted(torch.tensor(among), torch.tensor(chosen))
+    first, last = int(found[0]), int(found[-1])
+    return slice(first, last + 1) if last - first + 1 == len(chosen) else found
+
+
+def _shared_spec(recorded: UnitRecorders) -> tuple[float, float | None, str | None]:
+    """Return scale, soft-cap and bias, which a unit's layers share."""
+    specs = {(spec.scale, spec.softcap, spec.bias_name) for one in recorded.rows for spec in one.specs.values()}
+    if len(specs) > 1:
+        raise UsageError("these layers scale their scores differently", where="--layer", hint="select one layer")
+    return specs.pop()
+
+
+def _top(recorded: UnitRecorders, trace: Trace, text: int, rows: "slice | Tensor", left_out: list[str]) -> Top:
+    record_spec = trace.record_spec
+    if not record_spec.rows:
+        none = torch.empty(0, record_spec.top)
+        keys, found = none.long(), dict.fromkeys(("weight", "value", record_spec.by), none)
+    elif recorded.top is not None:
+        keys, found = recorded.top.of(text, recorded.head, rows)
+    else:
+        keys, found = top_of_mean(recorded, trace, text, rows)
+    projected = to_numpy(found["projected"]) if "projected" in found else None
+    return Top(
+        record_spec.by, keys.cpu().numpy(), to_numpy(found["weight"]), to_numpy(found["value"]), projected, left_out
+    )
+
+
+def top_of_mean(
+    recorded: UnitRecorders, trace: Trace, text: int, rows: "slice | Tensor"
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """Return places and measures, (rows, rank), of the strongest sources of a mean over heads or layers."""
+    assert recorded.contributions is not None
+    mean = {name: values[text, 0][rows] for name, values in recorded.contributions.compute().items()}  # (r, K)
+    mean["weight"] = mean.pop("weights")
+    # A key is a source if any of the layers allows it, whatever the weight of a sink.
+    excluded = (mean.pop("allowed") == 0) | ~trace.record_tokens.eligible[text]
+    keys, values = strongest(mean[trace.record_spec.by].masked_fill(excluded, -torch.inf), trace.record_spec.top)
+    none = (values == -torch.inf) | values.isnan()
+    return keys.masked_fill(none, -1), {n: m.gather(-1, keys).masked_fill(none, torch.nan) for n, m in mean.items()}

@@ -1,0 +1,66 @@
+"""Pooled map, column mass and row averages of a whole text."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from torch import Tensor
+
+from attnscope.findings.overview import Columns, Pooled
+from attnscope.findings.row_statistics import STATISTICS, Means
+from attnscope.model.trace import UnitRecorders
+from attnscope.run.analysis.tensors import row_sink, row_statistic, to_numpy
+
+
+@dataclass(frozen=True)
+class TextExtent:
+    """A text as a whole.
+
+    Attributes:
+        n_queries: Its tokens.
+        n_keys: Tokens that its keys come from.
+        counted: Queries that averages count, (Q,), bool.
+    """
+
+    n_queries: int
+    n_keys: int
+    counted: Tensor
+
+
+def pooled_map(recorded: UnitRecorders, text: int, extent: TextExtent) -> Pooled:
+    """Return the map of one text, without the runs that longer texts of its batch have.
+
+    Args:
+        recorded: Recorders of one unit, `pooled` among them.
+        text: Number of the text in the batch.
+        extent: The text.
+    """
+    found = recorded.sums["pooled"].compute()[text, recorded.head]  # (n, n)
+    queries, keys = _starts(extent.n_queries, found.shape[0]), _starts(extent.n_keys, found.shape[1])
+    return Pooled(queries, keys, to_numpy(found[: len(queries) - 1, : len(keys) - 1]))
+
+
+def _starts(count: int, size: int) -> list[int]:
+    """Return where runs start, and the end: token i is in run i·n // count, as in model.recorders.Pooled."""
+    n = min(size, count)
+    return [-(-i * count // n) for i in range(n + 1)]
+
+
+def column_mass(recorded: UnitRecorders, text: int, extent: TextExtent) -> Columns:
+    """Return what every source of one text gets; see pooled_map."""
+    mass = to_numpy(recorded.sums["columns"].compute()[text, recorded.head][: extent.n_keys])
+    return Columns(mass, float(mass.astype(np.float64).sum()))
+
+
+def means(recorded: UnitRecorders, text: int, extent: TextExtent) -> Means:
+    """Return averages over the rows of one text that count; see pooled_map."""
+    facts = {name: row_statistic(recorded, name, text) for name in STATISTICS}
+    if (sink := row_sink(recorded, text)) is not None:
+        facts["sink"] = sink
+    # statistics of every token, since the text is pooled; in a batch, padding follows a shorter text
+    facts = {name: values[: extent.n_queries][extent.counted] for name, values in facts.items()}
+    return Means(**{name: _mean(values) for name, values in facts.items()})
+
+
+def _mean(values: Tensor) -> float | None:
+    known = values[~values.isnan()].double()
+    return float(known.mean()) if known.numel() else None

@@ -1,0 +1,83 @@
+"""Whether a logit is a sum over parts of the model, and whose logit is meant. Never imports torch."""
+
+from collections.abc import Sequence
+
+from attnscope.base.errors import UsageError, listed
+from attnscope.checkpoints.source import ModelSource
+from attnscope.findings.tokens import Token
+from attnscope.request.run_config import RunConfig
+
+_MOST = 1 << 24  # largest number of sources × heads × layers for which a logit is broken down
+_WHERE = "--by logit"
+# bytes of such a number: recorded, side by side, and freed in between but not reused; its size, with a place, ranked
+_RECORDED, _RANKED = 24, 24
+
+
+def check_attribution(run: RunConfig, source: ModelSource, texts: Sequence[Sequence[Token]]) -> None:
+    """Refuse what direct logit attribution is not defined for, or would not fit.
+
+    Raises:
+        UsageError: It is not; says why.
+    """
+    config = source.config
+    if source.predicts is None:
+        hint = "use a checkpoint of a language model, with its head"
+        raise UsageError(f"{source.name} has no output head", where=_WHERE, hint=hint)
+    if not source.layerwise:
+        raise UsageError("direct logit attribution needs the native engine", where=_WHERE, hint="remove --engine")
+    if run.what_if == "same-scores" and (run.mask != "own" or run.hide is not None):
+        hint = "use --what-if stack, so that the model runs under the mask that is shown"
+        raise UsageError("the logit does not come from the weights that are shown", where=_WHERE, hint=hint)
+    assert config.head is not None
+    reason = ""
+    if config.head.transform is not None:
+        reason = "its output head has a non-linear layer in front of the vocabulary"
+    elif config.norm_order == "post":
+        reason = "it normalises after every residual sum (post-norm)"
+    elif not config.residual:
+        reason = "it has no residual stream"
+    if reason:
+        found = f"the logits of {source.name} are not a sum over its parts: {reason}"
+        raise UsageError(found, where=_WHERE, hint="use a pre-norm model, such as GPT-2 or Llama, or --by projected")
+    if count_cells(source, texts) > _MOST:
+        raise UsageError("the text is too long to break a logit down", where=_WHERE, hint="use a shorter text")
+    target_ids(run, source)
+
+
+def attribution_bytes(source: ModelSource, texts: Sequence[Sequence[Token]]) -> int:
+    """Return bytes of what every token adds through every head: recorded, side by side, and of a layer while ranked."""
+    cells = count_cells(source, texts)
+    return _RECORDED * cells + _RANKED * cells // source.config.n_layers
+
+
+def count_cells(source: ModelSource, texts: Sequence[Sequence[Token]]) -> int:
+    """Count the numbers that are kept: what every token adds through every head."""
+    return max(map(len, texts)) * len(texts) * source.config.n_heads * source.config.n_layers
+
+
+def target_ids(run: RunConfig, source: ModelSource) -> tuple[int | None, int | None]:
+    """Return the ids of the target and of the token whose logit is subtracted; None where none was named.
+
+    Raises:
+        UsageError: A target is not one token of the vocabulary, or one that the model has no logit for.
+    """
+    found = [_token_id(target, source) for target in run.target or ()]
+    rows = source.config.vocab_size
+    for target, number in zip(run.target or (), found, strict=True):
+        if number >= rows:  # the tokenizer was given more tokens than the model
+            said = f"'{target}' has id {number}, but the vocabulary of {source.name} has {rows} tokens"
+            raise UsageError(said, where="--target", hint=f"use a token with an id below {rows}")
+    return (found[0] if found else None), (found[1] if len(found) > 1 else None)
+
+
+def _token_id(target: str, source: ModelSource) -> int:
+    tokenizer = source.tokenizer
+    named = tokenizer.id_of(target)
+    if named is not None:
+        return named
+    tokens = [token for token in tokenizer.encode(target, where="--target") if not token.special]
+    if len(tokens) == 1:
+        return tokens[0].id
+    pieces = listed([f"'{token.piece}'" for token in tokens], 8)
+    hint = "use one token; for most tokenizers the space before a word belongs to its token: --target ' store'"
+    raise UsageError(f"'{target}' is {len(tokens)} tokens: {pieces}", where="--target", hint=hint)

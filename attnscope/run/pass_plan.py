@@ -1,0 +1,79 @@
+"""Plan passes over sequences of tokens that every layer and head is recorded on. Never imports torch."""
+
+from collections.abc import Sequence
+from dataclasses import replace as changed
+
+from msgspec.structs import replace
+
+from attnscope.base.system.threads import count_threads
+from attnscope.checkpoints.source import ModelSource
+from attnscope.request.estimate import MemoryDemand
+from attnscope.request.masks.expression import used_mask
+from attnscope.request.run_config import RunConfig
+from attnscope.run.plan import RunPlan, plan_for_texts, spare_memory
+from attnscope.run.text_plan import TextPlan
+
+_AT_ONCE = 2048  # largest number of tokens in a pass, padding included, unless one sequence has more
+_HINT = "use a shorter text, or raise --max-memory"
+
+
+def batches_by_length(lengths: Sequence[int], *, padded: bool = True) -> list[list[int]]:
+    """Group sequences of similar length for one pass each.
+
+    Args:
+        lengths: Tokens of every sequence.
+        padded: Sequences of different lengths may share a pass.
+
+    Returns:
+        Numbers of the sequences of each group.
+    """
+    groups: list[list[int]] = []
+    for number in sorted(range(len(lengths)), key=lambda n: -lengths[n]):  # the first of a group is its longest
+        longest = lengths[groups[-1][0]] if groups else 0
+        fits = padded or longest == lengths[number]
+        if groups and fits and (len(groups[-1]) + 1) * longest <= _AT_ONCE:
+            groups[-1].append(number)
+        else:
+            groups.append([number])
+    return groups
+
+
+def plan_passes(run: RunConfig, source: ModelSource, groups: Sequence[Sequence[TextPlan]], kept: int) -> list[RunPlan]:
+    """Plan one pass of the model for each group of texts, with every head of every layer recorded.
+
+    Args:
+        run: What the user asked; its layers, heads, rows and columns are not looked at.
+        source: The model.
+        groups: The texts of each pass.
+        kept: Bytes of the recorders and of their results.
+
+    Raises:
+        AttnscopeError: It does not fit into memory.
+    """
+    c = source.config
+    every = [text for group in groups for text in group]
+    run = replace(run, layer="all", head="all", query=None, key=None, stages=(), top=0)
+    plan = plan_for_texts(run, source, every)
+    sides = [(text.tokens, text.context or text.encoder_tokens or ()) for text in every]
+    longest = max(len(side) for both in sides for side in both)
+    demand = MemoryDemand(
+        layers=c.n_layers,
+        batch=max(map(len, groups)),
+        tokens=longest,
+        characters=sum(len(text.text) for text in run.texts),
+        cells=0,
+        rows=0,
+        top=0,
+        as_text=True,
+        heads=c.n_heads,
+        padded=any(len({(len(text.tokens), text.hidden) for text in group}) > 1 for group in groups),
+        words=source.tokenizer.name == "words",
+        n_merges=source.tokenizer.n_merges,
+        copied_elements=source.copied_elements,
+        tiled_queries=longest,
+        output_needed=c.n_layers > 1,
+        masks=frozenset(used_mask(plan.terms, mask) for mask in c.masks_of(c.n_layers)),
+        threads=run.threads or count_threads(),
+    )
+    _, stream_reason, memory = spare_memory(run, source, demand, {"kept": kept}, _HINT)
+    return [changed(plan, text_plans=list(group), stream_reason=stream_reason, memory=memory) for group in groups]

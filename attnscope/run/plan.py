@@ -1,0 +1,306 @@
+"""Resolve what the user asked against a model: layers, heads, rows and columns. Never imports torch."""
+
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from attnscope.base.errors import AttnscopeError, NotInText, UsageError
+from attnscope.base.files.mask_files import read_mask
+from attnscope.base.model_config import ModelConfig
+from attnscope.base.system.threads import count_threads
+from attnscope.checkpoints.source import ModelSource
+from attnscope.findings.run import STAGES
+from attnscope.findings.tokens import Token
+from attnscope.request.estimate import MemoryDemand, estimate_memory
+from attnscope.request.masks.expression import parse_mask, used_mask
+from attnscope.request.masks.terms import Hidden, MaskTerm, MatrixFile, Own
+from attnscope.request.memory import (
+    DTYPE_BYTES,
+    MEMORY_HINT,
+    MemoryLimit,
+    cache_bytes,
+    find_stream_reason,
+    layer_parameters,
+    memory_limit,
+)
+from attnscope.request.run_config import RunConfig, TextInput
+from attnscope.request.selection import FEW, POOL, PRINTED, IndexSelection, extremes, parse_indices, written
+from attnscope.run.attribution_plan import attribution_bytes
+from attnscope.run.prediction_plan import AT_ONCE, PredictedPlaces, plan_predictions
+from attnscope.run.text_plan import TextPlan, plan_text, with_padding
+
+if TYPE_CHECKING:
+    import numpy as np
+
+_DISTANCES, _BUCKETS = 48, 16  # bytes of a pair of positions while transformers sorts distances into buckets, and after
+
+
+@dataclass(frozen=True)
+class RunPlan:
+    """What a run computes: a RunConfig that has been checked against a model and its texts.
+
+    Attributes:
+        run: What the user asked; its texts are those of `text_plans`, except in a batch.
+        source: The model.
+        layers: Picked layers.
+        heads: Picked heads.
+        terms: The mask.
+        stages: Stages in their order.
+        text_plans: The texts.
+        n_layers_run: How many layers have to run.
+        matrices: The matrices of the mask's files, (queries, keys), bool, True where allowed.
+        multiplications: About how many multiplications the layers that run take.
+        stream_reason: Why weights are read again in every pass, layer by layer; empty where they are kept.
+        predicted: Places of every text where the model predicts; empty where it does not.
+        memory: Limit that stops the run if it uses too much memory; None before it is known.
+    """
+
+    run: RunConfig
+    source: ModelSource
+    layers: IndexSelection
+    heads: IndexSelection
+    terms: tuple[MaskTerm, ...]
+    stages: tuple[str, ...]
+    text_plans: list[TextPlan]
+    n_layers_run: int
+    matrices: "dict[str, np.ndarray[Any, np.dtype[np.bool_]]]"
+    multiplications: int
+    stream_reason: str = ""
+    predicted: Sequence[PredictedPlaces] = ()
+    memory: MemoryLimit | None = None
+
+    @property
+    def auto(self) -> bool:
+        """A layer or a head is chosen by what it does."""
+        return "auto" in (self.layers.word, self.heads.word)
+
+    @property
+    def own_mask(self) -> bool:
+        """The mask is the model's own."""
+        return all(isinstance(term, Own) for term in self.terms)
+
+    @property
+    def config(self) -> ModelConfig:
+        """The model's sizes and mathematics."""
+        return self.source.config
+
+
+def make_plan(run: RunConfig, source: ModelSource, continued: Mapping[int, list[Token]] | None = None) -> RunPlan:
+    """Plan what the user asked, checked against the model and the texts.
+
+    Args:
+        run: What the user asked.
+        source: The model.
+        continued: By a text's number, its tokens with those that the model continued it by.
+
+    Raises:
+        UsageError: A layer, head, position or word is not there.
+        AttnscopeError: A text does not fit the model, or what was asked for does not fit into memory.
+    """
+    plan = plan_for_texts(run, source, plan_texts(run, source, continued))
+    hint = MEMORY_HINT
+    if (
+        plan.stages
+        and run.pool is None
+        and any(text_plan.keys and len(text_plan.tokens) > PRINTED for text_plan in plan.text_plans)
+    ):
+        hint = f"use --pool {POOL} for a map instead of matrices, or {MEMORY_HINT}"
+    more: dict[str, int] = {}
+    if run.target is not None:
+        more = {"kept": attribution_bytes(source, [text_plan.tokens for text_plan in plan.text_plans])}
+    if run.generate and continued is None:  # the pass that continues texts, one after the other
+        longest = max(len(text_plan.tokens) for text_plan in plan.text_plans)
+        more |= {"cache": cache_bytes(source.config, run.dtype, longest + run.generate)}
+    return fit_to_memory(plan, more, hint=hint)
+
+
+def plan_texts(
+    run: RunConfig, source: ModelSource, continued: Mapping[int, list[Token]] | None = None
+) -> list[TextPlan]:
+    """Plan every text; of several, those that lack a word or position that was typed are left out, and named.
+
+    Raises:
+        NotInText: No text has the word or position.
+    """
+    text_plans: list[TextPlan] = []
+    missing: list[tuple[TextInput, NotInText]] = []
+    for number, text in enumerate(run.texts):
+        try:
+            tokens = None if continued is None else continued[number]
+            text_plan = plan_text(run, source, text, clip=len(run.texts) > 1, continued=tokens)
+            text_plans.append(replace(text_plan, number=number))
+        except NotInText as e:
+            missing.append((text, e))
+    if missing and not text_plans:
+        raise missing[0][1]
+    for text, error in missing:
+        warnings.warn(f"{text.where}: skipped: {error.where} {error.found}", stacklevel=2)
+    return with_padding(run, text_plans) if run.show_padding else text_plans
+
+
+def fit_to_memory(plan: RunPlan, more: Mapping[str, int] | None = None, hint: str = MEMORY_HINT) -> RunPlan:
+    """Decide whether weights are kept, or read again in every pass because they do not fit in memory.
+
+    Args:
+        plan: What the run computes.
+        more: Bytes by purpose that come on top.
+        hint: Advice on how to make it fit.
+
+    Raises:
+        AttnscopeError: The run does not fit into memory either way.
+    """
+    _, streamed, memory = spare_memory(plan.run, plan.source, memory_demand(plan), more, hint)
+    return replace(plan, stream_reason=streamed, memory=memory)
+
+
+def spare_memory(
+    run: RunConfig,
+    source: ModelSource,
+    asked: MemoryDemand,
+    more: Mapping[str, int] | None = None,
+    hint: str = MEMORY_HINT,
+) -> tuple[int, str, MemoryLimit]:
+    """Count the bytes left over; say why weights are read again in every pass (empty: they are kept), and the limit.
+
+    Raises:
+        AttnscopeError: The run does not fit into memory either way.
+    """
+    kept, streamed = (
+        _bytes_needed(run, source, replace(asked, streamed=streamed), more or {}) for streamed in (False, True)
+    )
+    most, what = memory_limit(run.max_memory)
+    again = source.can_stream and asked.layers > 2
+    if 2 * (streamed if again else kept)["weights"] > most:
+        hint = "raise --max-memory" if run.dtype != "float32" else "use --dtype bfloat16, or raise --max-memory"
+    why = find_stream_reason(kept, streamed if again else None, most, what, hint)
+    estimated = sum((streamed if why else kept).values())
+    return most - estimated, why, MemoryLimit(most, what, estimated)
+
+
+def required_memory(plan: RunPlan) -> dict[str, int]:
+    """Estimate the bytes that a run takes, by purpose; see estimate.estimate_memory."""
+    return _bytes_needed(plan.run, plan.source, memory_demand(plan), {})
+
+
+def _bytes_needed(run: RunConfig, source: ModelSource, asked: MemoryDemand, more: Mapping[str, int]) -> dict[str, int]:
+    need = estimate_memory(source.config, run.dtype, asked)
+    if not source.layerwise:
+        need["weights"] = 0  # they are in memory already
+    if source.dense_masks:
+        need["masks"] = 2 * 5 * asked.batch * asked.tokens**2  # as bool and as float
+    if source.dense_biases:
+        bias = source.dense_biases * source.config.n_heads * DTYPE_BYTES[run.dtype]
+        need["position bias"] = max(_DISTANCES, bias + _BUCKETS) * asked.tokens**2  # texts share it
+    return need | {name: need.get(name, 0) + size for name, size in more.items()}
+
+
+def plan_for_texts(run: RunConfig, source: ModelSource, text_plans: list[TextPlan]) -> RunPlan:
+    """Plan what the user asked, of texts that are tokens already; `run.texts` is not looked at.
+
+    Raises:
+        UsageError: A layer or head is not there.
+        AttnscopeError: A mask's file does not fit the texts.
+    """
+    layers, heads = parse_indices(run.layer, "--layer"), parse_indices(run.head, "--head")
+    c = source.config
+    picked = layers.numbers(c.n_layers, "layer")
+    heads.numbers(c.n_heads, "head")
+    if run.by == "projected" and not source.has_projection:
+        hint = "use --by weight or --by value"
+        raise UsageError("the model's output projection was not found", where="--by projected", hint=hint)
+    n_layers_run = c.n_layers if layers.word else 1 + extremes(picked)[1]
+    stages = tuple(stage for stage in STAGES if stage in run.stages)
+    terms = mask_terms(run)
+    tokens = [text_plan.tokens for text_plan in text_plans]
+    predicted = plan_predictions(run, source, terms, tokens, whole=n_layers_run == c.n_layers)
+    if run.target is not None and run.query is not None:  # the logit that the named row gives
+        for number, text_plan in enumerate(text_plans):
+            if len(text_plan.queries) == 1:
+                predicted[number] = replace(predicted[number], positions=text_plan.queries)
+    n_layers_run = c.n_layers if predicted else n_layers_run
+    work = n_layers_run * layer_parameters(c) * sum(len(text_plan.tokens) for text_plan in text_plans)
+    matrices = _matrices(run, terms, text_plans)
+    return RunPlan(
+        run, source, layers, heads, terms, stages, text_plans, n_layers_run, matrices, work, predicted=predicted
+    )
+
+
+def mask_terms(run: RunConfig) -> tuple[MaskTerm, ...]:
+    """Return the terms of the mask that the user asked for, with hidden tokens as the last."""
+    terms = parse_mask(run.mask)
+    return terms if run.hide is None else (*terms, Hidden(written(run.hide)))
+
+
+def _matrices(
+    run: RunConfig, terms: tuple[MaskTerm, ...], text_plans: list[TextPlan]
+) -> "dict[str, np.ndarray[Any, np.dtype[np.bool_]]]":
+    """Return the matrices that a mask expression names, each of the size of every text's matrix."""
+    named = [term.path for term in terms if isinstance(term, MatrixFile)]
+    found = {path: run.matrices[path] if path in run.matrices else read_mask(Path(path)) for path in named}
+    for path, matrix in found.items():
+        for text_plan in text_plans:
+            shape = len(text_plan.tokens), len(text_plan.context or text_plan.tokens)
+            if matrix.shape != shape:
+                sizes = f"{matrix.shape[0]} × {matrix.shape[1]}, but the text needs {shape[0]} × {shape[1]}"
+                hint = "expected a row per query token and a column per key token"
+                raise AttnscopeError(f"the matrix is {sizes}", where=path, hint=hint)
+    return found
+
+
+def memory_demand(plan: RunPlan) -> MemoryDemand:
+    """Count how much of everything a run asks for."""
+    run, source, c, text_plans = plan.run, plan.source, plan.config, plan.text_plans
+    picked = plan.layers.numbers(c.n_layers, "layer")
+    layers = 1 if plan.layers.word in ("auto", "mean") else len(picked)
+    heads = 1 if plan.heads.word in ("auto", "mean") else len(plan.heads.numbers(c.n_heads, "head"))
+    longest = max(
+        len(tokens)
+        for text_plan in text_plans
+        for tokens in (text_plan.tokens, text_plan.context or text_plan.encoder_tokens or text_plan.tokens)
+    )
+    rows = len(text_plans) * len({q for text_plan in text_plans for q in text_plan.queries})
+    columns = len({k for text_plan in text_plans for k in text_plan.keys})
+    pool = max(text_plan.pool or 0 for text_plan in text_plans)
+    width = sum(c.d_value if stage == "output" else columns for stage in plan.stages)
+    compared = run.window is not None and run.window > PRINTED and run.auto_key is None  # few columns are drawn
+    narrowed = {text_plan.narrowed for text_plan in text_plans}
+    few = PRINTED if compared else FEW if narrowed == {"columns"} else width
+    drawn = min(width, few * len(plan.stages)) + 2 * run.top  # a contributor has two numbers
+    drawn *= layers * heads * (FEW * len(text_plans) if narrowed == {"rows"} else rows)
+    if "mean" in (plan.layers.word, plan.heads.word):
+        width += 4 * longest  # mean contributions over every key
+    cells = layers * heads * rows * width
+    return MemoryDemand(
+        layers=plan.n_layers_run,
+        batch=len(text_plans),
+        tokens=longest,
+        characters=sum(len(text.text) + len(text.pair or "") for text in run.texts),
+        cells=cells,
+        rows=layers * heads * rows,
+        top=run.top,
+        as_text=run.window is None,
+        units=layers * heads,
+        gathered=cells if len(text_plans) > 1 and (run.query or run.key) else 0,
+        raw=bool({"scores", "scaled"} & set(plan.stages)),
+        measures=3 if run.by == "projected" else 2,
+        mean="mean" in (plan.layers.word, plan.heads.word),
+        drawn=0 if run.window is None else drawn,
+        picture=run.picture,
+        padded=len({(len(text_plan.tokens), text_plan.hidden) for text_plan in text_plans}) > 1,
+        counted=layers * heads * len(text_plans) * longest if pool else 0,
+        pool=pool,
+        heads=c.n_heads if plan.auto or plan.heads.word == "mean" or run.target is not None else heads,
+        words=source.tokenizer.name == "words",
+        n_merges=source.tokenizer.n_merges,
+        copied_elements=source.copied_elements,
+        streamed=bool(plan.stream_reason),
+        tiled_queries=longest
+        if pool or plan.auto or plan.n_layers_run > 1
+        else max(len(text_plan.queries) for text_plan in text_plans),
+        output_needed=extremes(picked)[0] + 1 < plan.n_layers_run,
+        masks=frozenset(used_mask(plan.terms, mask) for mask in c.masks_of(plan.n_layers_run)),
+        threads=run.threads or count_threads(),
+        predicted=max(min(AT_ONCE, sum(len(place.positions) for place in plan.predicted)), int(run.generate > 0)),
+    )

@@ -1,0 +1,124 @@
+"""Where a model predicts tokens, and whether that is asked for. Never imports torch."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from attnscope.base.errors import UsageError
+from attnscope.checkpoints.source import ModelSource, count_closing
+from attnscope.findings.predictions import PredictionKind
+from attnscope.findings.tokens import Token
+from attnscope.request.masks.terms import Hidden, MaskTerm, MatrixFile, Own
+from attnscope.request.run_config import RunConfig
+from attnscope.run.attribution_plan import check_attribution
+
+MASKS = ("[MASK]", "<mask>")  # spellings of the mask token
+AT_ONCE = 16  # number of positions whose logits are in memory at a time
+_CHEAP = 2048  # largest total number of tokens for which a run predicts by default …
+_FEW = 8  # … and texts
+
+
+@dataclass(frozen=True)
+class PredictedPlaces:
+    """Places of one text where a model predicts tokens.
+
+    Attributes:
+        kind: See report.Prediction.
+        positions: Positions of the tokens whose final states the head reads.
+    """
+
+    kind: PredictionKind
+    positions: list[int]
+
+
+def plan_predictions(
+    run: RunConfig, source: ModelSource, terms: tuple[MaskTerm, ...], texts: Sequence[Sequence[Token]], *, whole: bool
+) -> list[PredictedPlaces]:
+    """Return the places of every text where the model predicts; empty where it does not.
+
+    Args:
+        run: What the user asked.
+        source: The model.
+        terms: The mask.
+        texts: Tokens of every text.
+        whole: All layers run anyway.
+
+    Raises:
+        UsageError: Predictions were asked for, and the model has no head, or the text no mask token.
+    """
+    if run.target is not None:
+        check_attribution(run, source, texts)
+    elif run.predict is False:
+        return []
+    kind = prediction_kind(run, source, terms)
+    if kind is None:
+        if run.predict:
+            raise _no_head(source, "--predict")
+        return []
+    if run.target is not None:
+        return [PredictedPlaces(kind, predicted_positions(kind, tokens)) for tokens in texts]
+    cheap = whole and sum(map(len, texts)) <= _CHEAP and len(texts) <= _FEW and source.weights != "random"
+    if not (run.predict or cheap):
+        return []
+    places = [PredictedPlaces(kind, predicted_positions(kind, tokens)) for tokens in texts]
+    if any(place.positions for place in places):
+        return places
+    if run.predict:
+        hint = f"write {MASKS[0]} (or {MASKS[1]}) in its place, as the model's tokenizer spells it"
+        raise UsageError("the text has no mask token to predict", where="--predict", hint=hint)
+    return []
+
+
+def _no_head(source: ModelSource, option: str) -> UsageError:
+    if source.part is not None:
+        found = "predictions of a model with an encoder and a decoder are not shown"
+        return UsageError(found, where=option, hint="remove it")
+    found = f"{source.name} has no output head"
+    return UsageError(found, where=option, hint="use a checkpoint of a language model, with its head")
+
+
+def plan_generation(run: RunConfig, source: ModelSource, terms: tuple[MaskTerm, ...], tokens: Sequence[Token]) -> int:
+    """Return how many of its tokens a text is continued after: those that its tokenizer closes it with are left out.
+
+    Raises:
+        UsageError: The model does not predict the next token under this mask, or takes no text that long.
+    """
+    option = "--generate"
+    if source.predicts is None:
+        raise _no_head(source, option)
+    if run.what_if == "same-scores" and run.mask != "own":
+        hint = "remove --what-if same-scores, which runs the model under its own mask"
+        raise UsageError("the text would not be continued under the mask that is shown", where=option, hint=hint)
+    if prediction_kind(run, source, terms) != "next":
+        hint = "use a causal model, or a mask that the model was trained under, such as --mask causal for riverbank"
+        raise UsageError(f"{source.name} does not predict the next token", where=option, hint=hint)
+    own = not source.mask_known and not all(isinstance(term, Own) for term in terms)
+    if own or any(isinstance(term, MatrixFile | Hidden) for term in terms):
+        hint = "remove --mask" if own else "use a mask expression, without --hide"
+        raise UsageError("the mask is not defined for a text that gets longer", where=option, hint=hint)
+    kept = len(tokens) - count_closing(tokens)
+    most = source.config.max_positions
+    if most is not None and kept + run.generate > most:
+        found = f"{kept} tokens and {run.generate} more, but the model takes at most {most}"
+        hint = f"use at most {most - kept}" if most > kept else "use a shorter text"
+        raise UsageError(found, where=option, hint=hint)
+    return max(1, kept)
+
+
+def prediction_kind(run: RunConfig, source: ModelSource, terms: tuple[MaskTerm, ...]) -> PredictionKind | None:
+    """Return what the model predicts under the mask that it runs under; None where it has no head.
+
+    A masked language model predicts the next token under a causal mask that it was trained with.
+    """
+    used = "+".join(str(term) for term in terms if not isinstance(term, Hidden))
+    trained = run.what_if == "stack" and used in source.trained_masks and any(term.left_to_right for term in terms)
+    return "next" if source.predicts == "masked" and trained else source.predicts
+
+
+def predicted_positions(kind: PredictionKind, tokens: Sequence[Token]) -> list[int]:
+    """Return the positions whose final states predict: the last token of the text, or every mask token.
+
+    Special tokens that the tokenizer adds at the end of a text are not predicted from, since nothing follows them.
+    """
+    if kind == "masked":
+        return [position for position, token in enumerate(tokens) if token.special and token.piece in MASKS]
+    return [max(0, len(tokens) - 1 - count_closing(tokens))]

@@ -1,0 +1,22 @@
+"""What a run records for its Report. Never imports torch."""
+
+from attnscope.request.record_spec import RecordSpec
+from attnscope.run.plan import RunPlan
+
+
+def make_record_spec(plan: RunPlan) -> RecordSpec:
+    """List what a Report of a run holds."""
+    text_plans = plan.text_plans
+    pool = max((text_plan.pool or 0 for text_plan in text_plans), default=0)
+    rows = sorted({query for text_plan in text_plans for query in text_plan.queries})
+    longest = max(len(text_plan.tokens) for text_plan in text_plans)
+    return RecordSpec(
+        stages=plan.stages,
+        rows=rows,
+        counted=list(range(longest)) if pool else rows,
+        columns=sorted({key for text_plan in text_plans for key in text_plan.keys}),
+        top=plan.run.top,
+        by=plan.run.by,
+        parts=("top", "rows", "columns", "pooled") if pool else ("top", "rows"),
+        pool=pool,
+    )

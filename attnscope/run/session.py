@@ -1,0 +1,455 @@
+"""The whole program in order: from a RunConfig to a Report."""
+
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from importlib.metadata import version
+from itertools import count
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from attnscope.base.system.escape import as_unicode
+from attnscope.base.version import __version__
+from attnscope.checkpoints.folder import hash_weights
+from attnscope.checkpoints.source import ModelSource
+from attnscope.engines.opening import open_source
+from attnscope.engines.torch_setup import choose_device, import_torch, set_threads
+from attnscope.engines.transformers.opening import LiveModel, open_live
+from attnscope.findings.attribution import Attribution
+from attnscope.findings.narrowing import narrow_to_weight
+from attnscope.findings.run import MaskUse, Provenance, Report, TextReport
+from attnscope.findings.tokens import PADDING
+from attnscope.request.masks.expression import used_mask
+from attnscope.request.masks.terms import Hidden, Mask, MaskTerm, MatrixFile, Own
+from attnscope.request.memory import layer_parameters
+from attnscope.request.record_spec import RecordSpec
+from attnscope.request.run_config import RunConfig, TextInput
+from attnscope.request.selection import FEW
+from attnscope.run.attribution_plan import target_ids
+from attnscope.run.cost import allowed_pairs
+from attnscope.run.plan import RunPlan, make_plan, mask_terms
+from attnscope.run.prediction_plan import plan_generation
+from attnscope.run.record_plan import make_record_spec
+
+if TYPE_CHECKING:
+    import torch
+
+    from attnscope.engines.protocol import Engine, LoadedModel
+    from attnscope.model.batch import Batch, TokenTensors
+    from attnscope.model.tile import Recorder
+    from attnscope.model.trace import HeadSelection, Trace
+    from attnscope.run.analysis import Continued
+
+
+ProgressCallback = Callable[[str, int, int], None]  # the current step, how much of it is done, and its total
+
+
+class Session:
+    """Models that are opened and loaded once for several runs.
+
+    Args:
+        texts: The texts of all runs: a vocabulary that is made from the texts is made from these.
+        progress: Function that receives the current step, how much of it is done, and its total.
+        live: Models of transformers that are in memory already, by the name that runs have for them as `model`.
+        own_process: The process is ours, and nobody else's objects are frozen with torch's (see import_torch).
+    """
+
+    def __init__(
+        self,
+        texts: Iterable[TextInput],
+        progress: ProgressCallback | None = None,
+        live: Mapping[str, LiveModel] | None = None,
+        *,
+        own_process: bool = True,
+    ) -> None:
+        self.texts, self.live, self.own_process = texts, live or {}, own_process
+        self.report_to(progress)
+        self.sources: dict[tuple[object, ...], ModelSource] = {}
+        self.models: dict[tuple[object, ...], LoadedModel] = {}
+
+    def report_to(self, progress: ProgressCallback | None) -> None:
+        """Report progress to this function from now on; None for no reports."""
+        self.progress = progress
+        self.on_progress: ProgressCallback = progress or (lambda what, done, total: None)
+
+    def source(self, run: RunConfig) -> ModelSource:
+        """Open the model that a run names, once."""
+        key = _model_key(run)
+        if key not in self.sources:
+            live = self.live.get(run.model or "")
+            self.sources[key] = open_source(run, self.texts) if live is None else open_live(live, run)
+        return self.sources[key]
+
+    def load(self, plan: RunPlan) -> "tuple[LoadedModel, torch.device]":
+        """Load the layers that a run needs, once where enough of them are loaded; the model, and its device.
+
+        Raises:
+            AttnscopeError: They cannot be loaded, or the device does not exist.
+        """
+        import_torch(freeze=self.own_process)  # everything that can be refused without it has been
+        import torch
+
+        run = plan.run
+        set_threads(plan.multiplications, run.threads)
+        device = choose_device(run.device)
+        key = *_model_key(run), str(device)
+        model = self.models.get(key)
+        if model is None or model.n_layers < plan.n_layers_run:
+            self.on_progress("loading", 0, 1)
+            model = self.models[key] = plan.source.load(plan.n_layers_run, getattr(torch, run.dtype), device)
+        if plan.stream_reason and not model.stream:
+            say = f"weights are read again in every pass: {plan.stream_reason}"
+            warnings.warn(say, stacklevel=2)
+        model.stream = bool(plan.stream_reason)
+        return model, device
+
+
+def _model_key(run: RunConfig) -> tuple[object, ...]:
+    """Return all that decides which model is opened, and how."""
+    opened = run.engine, run.model, run.config, run.adapter, run.tokenizer, run.part, run.dtype
+    return *opened, run.ignore_key, run.trust_config
+
+
+def inspect(run: RunConfig, progress: ProgressCallback | None = None, session: Session | None = None) -> Report:
+    """Do what `attnscope run` does, without printing.
+
+    Args:
+        run: What the user asked.
+        progress: Function that receives the current step, how much of it is done, and its total.
+        session: Models that are open already.
+
+    Raises:
+        AttnscopeError: The model, the texts or the memory do not allow it.
+        UsageError: A selection does not fit the model or the text.
+    """
+    session = session or Session(run.texts, progress)
+    source = session.source(run)
+    continued = None if not run.generate else _continue(run, source, session)
+    grown = None if continued is None else {number: one.tokens for number, one in continued.items()}
+    plan = make_plan(run, source, grown)
+    model, device = session.load(plan)
+    batch, engine = prepare(plan, model, device)
+    trace = attend(plan, batch, engine, session.progress)
+    check = memory_check(plan, batch)
+    texts = [_text_report(plan, i, trace, engine, check) for i in range(len(plan.text_plans))]
+    if run.target is not None:
+        found = _attribute(plan, batch, model, engine, session.progress)
+        texts = [msgspec.structs.replace(text, attribution=one) for text, one in zip(texts, found, strict=True)]
+    if continued is not None:
+        texts = [msgspec.structs.replace(text, generated=continued[text.index].generated) for text in texts]
+    values = "pooled" if any(text_plan.pool for text_plan in plan.text_plans) else "exact"
+    made = provenance(source, run, device, values)
+    return Report(made, describe_mask_use(source, run, engine.describe_mask()), texts)
+
+
+def _continue(run: RunConfig, source: ModelSource, session: Session) -> "dict[int, Continued]":
+    """Continue every text with the model; return the continuations by the text's number."""
+    whole = msgspec.structs.replace(run, layer="auto", head="auto", query=None, key=None, predict=False)
+    plan = make_plan(whole, source)
+    counts = [plan_generation(run, source, plan.terms, text_plan.tokens) for text_plan in plan.text_plans]
+    model, device = session.load(plan)
+    batch, engine = prepare(plan, model, device)
+
+    from attnscope.run.analysis import continue_text
+
+    found, check = {}, memory_check(plan, batch)
+    for done, (text_plan, kept) in enumerate(zip(plan.text_plans, counts, strict=True)):
+        grow, steps = engine.continuation().logits, count(done * run.generate)
+
+        def logits(
+            tokens: "TokenTensors",
+            grow: "Callable[[TokenTensors], torch.Tensor]" = grow,
+            steps: Iterator[int] = steps,
+        ) -> "torch.Tensor":
+            check()
+            session.on_progress("generating", next(steps), len(counts) * run.generate)
+            return grow(tokens)
+
+        spelling = source.tokenizer.spelled, source.tokenizer.made_token
+        tokens = text_plan.tokens[:kept]
+        found[text_plan.number] = continue_text(logits, tokens, run.generate, source.ends, spelling, device)
+    return found
+
+
+def _attribute(
+    plan: RunPlan, batch: "Batch", model: "LoadedModel", engine: "Engine", on_progress: ProgressCallback | None
+) -> list[Attribution]:
+    """Take one logit of every text apart, in two passes; see model.logit_parts."""
+    from attnscope.model.logit_parts import Directions, StreamCapture, logit_parts, make_recorders
+    from attnscope.model.stack import Stack
+    from attnscope.run.analysis import attribution
+
+    stack, head = model.module, plan.config.head
+    assert isinstance(stack, Stack)
+    assert head is not None
+    positions = [place.positions[0] for place in plan.predicted]
+    target, against = target_ids(plan.run, plan.source)
+    capture, step = StreamCapture(stack, positions), ("attributing", on_progress)
+    with capture.capturing():
+        forward(plan, batch, engine, {}, step, final=True)
+    logits = stack.logits(capture.last, capped=False)  # (B, V)
+    targets = [(int(row.argmax()) if target is None else target, against) for row in logits]
+    directions = Directions(stack, capture, targets)
+    recorders = make_recorders(stack, directions, positions, max(batch.tokens.lengths))
+    forward(plan, batch, engine, {layer: [one] for layer, one in enumerate(recorders)}, step)
+    found = []
+    for text, parts in enumerate(logit_parts(capture, directions, recorders)):
+        row = logits[text]
+        about = len(plan.text_plans[text].tokens), plan.source.tokenizer.spelled, head.softcap
+        found.append(attribution(parts, positions[text], targets[text], lambda i, row=row: float(row[i]), about))  # type: ignore[misc]
+    return found
+
+
+def prepare(plan: RunPlan, model: "LoadedModel", device: "torch.device") -> "tuple[Batch, Engine]":
+    """Put the texts side by side, and the model under the mask that was asked for."""
+    from attnscope.engines.protocol import EngineSettings
+    from attnscope.model.batch import make_batch, pad_texts
+    from attnscope.model.masks import hidden_keys_mask, mask_from_matrix
+
+    contexts = [text_plan.context for text_plan in plan.text_plans if text_plan.context is not None]
+    batch = make_batch([text_plan.tokens for text_plan in plan.text_plans], contexts or None, device)
+    encoder_tokens = [text_plan.encoder_tokens for text_plan in plan.text_plans if text_plan.encoder_tokens is not None]
+    hidden = [text_plan.hidden for text_plan in plan.text_plans]
+    resolved: dict[MaskTerm, Mask] = {
+        term: mask_from_matrix(plan.matrices[term.path], device)
+        if isinstance(term, MatrixFile)
+        else hidden_keys_mask(hidden, batch.sources.real.shape[1], device)
+        for term in plan.terms
+        if isinstance(term, MatrixFile | Hidden)
+    }
+    settings = EngineSettings(
+        plan.terms,
+        resolved,
+        same_scores=not plan.own_mask and plan.run.what_if == "same-scores",
+        encoder_texts=pad_texts(encoder_tokens, device) if encoder_tokens else None,
+    )
+    return batch, model.under(settings)
+
+
+def select_heads(
+    plan: RunPlan, batch: "Batch", engine: "Engine", on_progress: ProgressCallback | None
+) -> "tuple[list[HeadSelection], torch.Tensor | None]":
+    """Return the layers and heads that were asked for; where that was left to us, chosen by what they do.
+
+    Choosing runs all layers. If the plan wants predictions, the final hidden states of that pass, (B, T, D), are
+    returned for them; None without such a pass.
+    """
+    from attnscope.run.analysis import RankingRecorders, choose_heads
+
+    (n_layers, n_heads), ranking, hidden = engine.sizes, None, None
+    if plan.auto:
+        rows, columns = _named_places(plan)
+        found = RankingRecorders(batch, rows, columns, (plan.n_layers_run, n_heads))
+        step = "choosing a head", on_progress
+        hidden = forward(plan, batch, engine, found.recorders, step, final=bool(plan.predicted))
+        ranking = found.compute()
+    return choose_heads(ranking, plan.layers, plan.heads, n_layers, n_heads), hidden
+
+
+def _named_places(plan: RunPlan) -> tuple[list[list[int]] | None, list[list[int]] | None]:
+    """Return rows and columns of every text that the user named; None where they name none, or all."""
+    texts = plan.text_plans
+    rows = [text.queries for text in texts]
+    columns = [text.keys if text.auto_keys is None else text.auto_keys for text in texts]
+    every_row = all(len(text.queries) == len(text.tokens) for text in texts)
+    every_column = all(len(some) == len(text.context or text.tokens) for some, text in zip(columns, texts, strict=True))
+    return (
+        None if plan.run.query is None or every_row else rows,
+        None if plan.run.key is None or every_column else columns,
+    )
+
+
+def attend(
+    plan: RunPlan,
+    batch: "Batch",
+    engine: "Engine",
+    on_progress: ProgressCallback | None,
+    record_spec: RecordSpec | None = None,
+) -> "Trace":
+    """Choose the heads, where that is left to us, and record what was asked for of them.
+
+    Args:
+        plan: What the run computes.
+        batch: The texts side by side.
+        engine: The model under its mask.
+        on_progress: See `inspect`.
+        record_spec: What to record; None for the content of a Report.
+
+    Raises:
+        AttnscopeError: A score is not finite.
+    """
+    from attnscope.model.recorders import RecordedTokens
+    from attnscope.model.trace import make_trace
+
+    eligible = batch.sources.real if plan.run.special else batch.sources.content()
+    record_tokens = RecordedTokens(batch.sources, eligible, _shown(plan, batch.tokens.real), batch.tokens.real)
+    heads, hidden = select_heads(plan, batch, engine, on_progress)
+    trace = make_trace(heads, record_spec or make_record_spec(plan), record_tokens)
+    final = bool(plan.predicted) and hidden is None
+    made = forward(plan, batch, engine, trace.recorders, ("attending", on_progress), final=final)
+    trace.hidden = made if final else hidden
+    return trace
+
+
+def new_window() -> None:
+    """Start a new window of packed matrices; a dump calls this before the batches whose matrices go to one file."""
+    from attnscope.model.recorders.packed import new_window
+
+    new_window()
+
+
+def forward(
+    plan: RunPlan,
+    batch: "Batch",
+    engine: "Engine",
+    recorders: "Mapping[int, Sequence[Recorder]]",
+    step: tuple[str, ProgressCallback | None],
+    *,
+    final: bool = False,
+) -> "torch.Tensor | None":
+    """Run the model with recorders and report progress.
+
+    Args:
+        plan: The plan of the run.
+        batch: The texts side by side.
+        engine: The model under its mask.
+        recorders: Layer to its recorders.
+        step: Name of this step and its progress callback; None for no progress.
+        final: See Engine.forward.
+
+    Returns:
+        The final hidden states, (B, T, D), if `final`; else None.
+    """
+    from attnscope.model.recorders.limited import limited
+
+    what, on_progress = step
+    check = memory_check(plan, batch)
+    recorders = limited(recorders, check)
+    if on_progress is None:
+        return engine.forward(batch, recorders, lambda done, total: check(), final=final)
+    from attnscope.model.progress import ForwardProgress, LayerCost
+
+    c, tokens = plan.config, sum(batch.tokens.lengths)
+    masks = [used_mask(plan.terms, c.mask_of(layer)) for layer in range(plan.n_layers_run)]
+    pairs = {mask: allowed_pairs(mask, max(batch.tokens.lengths)) * len(batch.tokens.lengths) for mask in set(masks)}
+    width = c.d_head + c.d_value
+    loads = [LayerCost(tokens * layer_parameters(c), width * pairs[mask]) for mask in masks]
+    forward_progress = ForwardProgress(what, on_progress, loads, c.n_heads, recorders)
+
+    def layer_done(done: int, total: int) -> None:
+        check()
+        forward_progress.layer(done, total)
+
+    return engine.forward(batch, forward_progress.recorders, layer_done, final=final)
+
+
+def memory_check(plan: RunPlan, batch: "Batch") -> Callable[[], None]:
+    """Return what stops a run that takes more than it may.
+
+    This does not cover a GPU's memory, whose allocations fail by themselves.
+    """
+    if plan.memory is None or batch.tokens.real.device.type != "cpu":
+        return lambda: None
+    return plan.memory.check
+
+
+def _shown(plan: RunPlan, real: "torch.Tensor") -> "torch.Tensor":
+    """Return the rows of each text that sums count, (B, Q), bool: those that are shown, or all."""
+    import torch
+
+    shown = torch.zeros_like(real)
+    for number, text_plan in enumerate(plan.text_plans):
+        rows = (
+            real[number] if text_plan.pool else torch.tensor(text_plan.queries, dtype=torch.int64, device=real.device)
+        )
+        shown[number, rows] = True
+    return shown
+
+
+def _text_report(plan: RunPlan, index: int, trace: "Trace", engine: "Engine", check: Callable[[], None]) -> TextReport:
+    import torch
+
+    from attnscope.run.analysis import TextExtent, TextSlice, head_report, predict
+
+    run, text_plan = plan.run, plan.text_plans[index]
+    text = run.texts[text_plan.number]
+    extent = None
+    if text_plan.pool:
+        words = [not token.special for token in text_plan.tokens]
+        counted = torch.tensor([word or not any(words) for word in words])
+        extent = TextExtent(len(text_plan.tokens), len(text_plan.context or text_plan.tokens), counted)
+    place = TextSlice(index, text_plan.queries, text_plan.keys, extent)
+    left_out = [] if run.special else ["special tokens", "first token"]
+    heads = []
+    for unit, recorded in trace.recorded:
+        heads.append(head_report(unit, recorded, trace, place, left_out=left_out))
+        check()
+    predictions = []
+    if trace.hidden is not None:
+        predictions = predict(engine.logits, trace.hidden[index], plan.predicted[index], plan.source.tokenizer.spelled)
+    found = TextReport(
+        text_plan.number,
+        text.text,
+        text.pair,
+        [*text_plan.tokens, *[PADDING] * text_plan.padding],
+        text_plan.context,
+        text_plan.queries,
+        text_plan.keys,
+        heads,
+        text_plan.notes,
+        list(text_plan.hidden),
+        predictions,
+        padding=text_plan.padding,
+    )
+    return found if text_plan.narrowed is None else narrow_to_weight(found, text_plan.narrowed, FEW)
+
+
+def provenance(source: ModelSource, run: RunConfig, device: "torch.device", values: str = "exact") -> Provenance:
+    """Return what produces the numbers, and what they are: see report.Provenance."""
+    import torch
+
+    return Provenance(
+        attnscope=__version__,
+        torch=str(torch.__version__),
+        model=source.name,
+        family=source.family,
+        fingerprint=source.fingerprint,
+        engine=source.engine,
+        dtype=run.dtype,
+        device=str(device),
+        weights=source.weights,
+        n_layers=source.config.n_layers,
+        n_heads=source.config.n_heads,
+        notes=list(source.notes),
+        details=list(source.details),
+        adapter=None if run.adapter is None else as_unicode(run.adapter),
+        part=source.part,
+        values=values,
+        versions={name: version(name) for name in source.libraries},
+        ignored_keys=list(source.ignored_keys),
+        weights_hash=hash_weights(source.folder) if run.hash_weights and source.folder is not None else None,
+        tokenizer=None if source.tokenizer_name is None else as_unicode(source.tokenizer_name),
+    )
+
+
+def describe_mask_use(source: ModelSource, run: RunConfig, seen: str | None = None) -> MaskUse:
+    """Describe the mask that is used, and whose it is.
+
+    A mask that the model was trained under is not a what-if, unless it masks the scores of another one (`same-scores`).
+
+    Args:
+        source: The model.
+        run: What the user asked.
+        seen: The model's own mask as observed, if the config does not determine it; otherwise None.
+    """
+    own = source.config.describe_mask() if seen is None else seen
+    terms = mask_terms(run)
+    hidden = [as_unicode(term.typed) for term in terms if isinstance(term, Hidden)]
+    seen_by = [term for term in terms if not isinstance(term, Hidden)]
+    in_full = len(seen_by) == 1 or "," not in own  # "causal, with window:4 in 2 of 3 layers" is no term of a sum
+    used = as_unicode("+".join(own if isinstance(term, Own) and in_full else str(term) for term in seen_by))
+    whose = " or ".join((own, *(mask for mask in source.trained_masks if mask != own)))
+    if hidden:
+        return MaskUse(whose, used, run.what_if, hidden[0])
+    trained = used in source.trained_masks and run.what_if == "stack"
+    return MaskUse(whose, used, None if used == own or trained else run.what_if)

@@ -1,0 +1,266 @@
+"""Plan one text: its tokens, and which cells of its matrices are shown, or whether a pooled map replaces them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import msgspec
+
+from attnscope.base.errors import NotInText, UsageError
+from attnscope.checkpoints.source import ModelSource, tokenize
+from attnscope.findings.tokens import Token
+from attnscope.request.masks.expression import parse_mask, used_mask
+from attnscope.request.run_config import Positions, RunConfig, TextInput
+from attnscope.request.selection import FEW, POOL, PRINTED, parse_positions
+
+_MOST_CELLS = 1 << 17  # of one head, that are kept so that those with most weight can be shown
+
+Part = Literal["rows", "columns"]
+
+
+@dataclass(frozen=True)
+class TextPlan:
+    """One text with what is shown of it.
+
+    Attributes:
+        tokens: Tokens of the text.
+        context: Tokens of the text that keys and values come from; None where they come from the text itself.
+        encoder_tokens: Tokens of the text that the encoder reads where a decoder's attention to itself is shown; None
+            elsewhere.
+        queries: Rows, sorted.
+        keys: Columns, sorted.
+        pool: Runs, each way, of the pooled map that is shown; None where there is none.
+        notes: Remarks for the reader, such as what was truncated or left out.
+        number: Number of the text within the call, from 0.
+        auto_keys: Columns that `auto` ranks heads by, where these are not `keys`; None where they are.
+        hidden: Keys that no query sees, sorted.
+        padding: Tokens of padding after the text whose rows and columns are shown.
+        narrowed: Whether only those of the rows or of the columns are shown that have most weight; None for all.
+    """
+
+    tokens: list[Token]
+    context: list[Token] | None
+    encoder_tokens: list[Token] | None
+    queries: list[int]
+    keys: list[int]
+    pool: int | None
+    notes: list[str]
+    number: int = 0
+    auto_keys: list[int] | None = None
+    hidden: tuple[int, ...] = ()
+    padding: int = 0
+    narrowed: Part | None = None
+
+
+def with_padding(run: RunConfig, texts: Sequence[TextPlan]) -> list[TextPlan]:
+    """Add the padding of each text to its rows and columns, where all of them are shown.
+
+    Raises:
+        UsageError: Keys come from a second text.
+    """
+    if any(text.context is not None for text in texts):
+        hint = "remove it, or use a model without cross-attention"
+        raise UsageError("applies only to self-attention", where="--show-padding", hint=hint)
+    longest = max(len(text.tokens) for text in texts)
+    found = []
+    for text in texts:
+        n = len(text.tokens)
+        rows = text.queries if run.query is not None or len(text.queries) < n else list(range(longest))
+        columns = text.keys if run.key is not None or len(text.keys) < n else list(range(longest))
+        shown = longest - n if max(len(rows), len(columns)) == longest else 0
+        found.append(replace(text, queries=rows, keys=columns, padding=shown))
+    if not any(text.padding for text in found):
+        said = "--show-padding: no text is padded" if len({len(text.tokens) for text in texts}) == 1 else None
+        found[0].notes.append(said or "--show-padding: has no effect, since not all rows or columns are shown")
+    return found
+
+
+def plan_text(
+    run: RunConfig,
+    source: ModelSource,
+    text: TextInput,
+    *,
+    clip: bool = False,
+    continued: list[Token] | None = None,
+) -> TextPlan:
+    """Return one text as tokens, with the rows and columns that are shown of it.
+
+    Args:
+        run: What the user asked.
+        source: The model.
+        text: The text.
+        clip: Slices of rows and columns may reach beyond it: they are meant for texts of any length.
+        continued: Tokens of the text and of its continuation by the model; None without one.
+
+    Raises:
+        UsageError: A position or word is not there, or a context is missing or too many.
+        AttnscopeError: The text does not fit the model.
+    """
+    _check_context(text, source)
+    tokens, notes = tokenize(source, text.text, text.pair, text.where, truncate=run.truncate)
+    if continued is not None:
+        tokens = continued
+        rows = [position - 1 for position, token in enumerate(tokens) if token.made]
+        if run.query is None and run.pool is None and run.window is not None and len(tokens) > run.window:
+            run = msgspec.structs.replace(run, query=tuple(rows[-run.window :]))  # of which the new tokens were made
+    context = None
+    if text.context is not None:
+        context, more = tokenize(source, text.context, None, "--context", truncate=run.truncate)
+        notes += [f"--context: {note}" for note in more]
+    encoder_tokens = None
+    if context is not None and not source.config.cross_attention:
+        encoder_tokens, context = context, None
+        notes.append(f"the encoder reads --context: {text.context}")
+
+    if text.pair is not None and source.mask_known and "causal" in source.config.mask:
+        notes.append(
+            "--pair: the model is a decoder and was not trained on pairs; no token of the text attends to the pair"
+        )
+    causal = any(term.left_to_right for term in used_mask(parse_mask(run.mask), source.config.mask))
+    queries, keys, pool, narrowed, more = _choose_cells(run, text, tokens, context, causal=causal, clip=clip)
+    sources, texts = (tokens, (text.text, text.pair)) if context is None else (context, (text.context,))
+    auto_keys = _parse_named("--key", run.auto_key, sources, texts, clip=clip)
+    hidden = _hidden(run, sources, texts, text.where, clip=clip)
+    return TextPlan(
+        tokens,
+        context,
+        encoder_tokens,
+        queries,
+        keys,
+        pool,
+        notes + more,
+        auto_keys=auto_keys,
+        hidden=hidden,
+        narrowed=narrowed,
+    )
+
+
+def _hidden(
+    run: RunConfig, sources: Sequence[Token], texts: Sequence[str | None], where: str, *, clip: bool
+) -> tuple[int, ...]:
+    """Return the keys of a text that no query sees.
+
+    Raises:
+        UsageError: One is not there. Unlike a row that a text lacks, this would leave a text under another mask than
+            the rest, so that no text is passed over.
+    """
+    try:
+        return tuple(_parse_named("--hide", run.hide, sources, texts, clip=clip) or ())
+    except NotInText as e:
+        raise UsageError(f"{e.found} ({where})" if clip else e.found, where=e.where, hint=e.hint) from e
+
+
+def _check_context(text: TextInput, source: ModelSource) -> None:
+    """Refuse a missing context under cross-attention, and a context anywhere else."""
+    given = text.context is not None
+    if source.needs_context and not given:
+        hint = "pass the text for the encoder" if source.part else "pass the text that provides keys and values"
+        raise UsageError("is required, since the model attends to a second text", where="--context", hint=hint)
+    if given and source.part == "encoder":
+        raise UsageError("an encoder reads only TEXT", where="--context", hint="remove it, or use --part cross")
+    if given and not source.needs_context:
+        hint = "remove it, or use a config with cross_attention = true"
+        raise UsageError("the model has no cross-attention", where="--context", hint=hint)
+
+
+def _choose_cells(
+    run: RunConfig,
+    text: TextInput,
+    tokens: Sequence[Token],
+    context: Sequence[Token] | None,
+    *,
+    causal: bool,
+    clip: bool,
+) -> tuple[list[int], list[int], int | None, Part | None, list[str]]:
+    """Return the rows and columns that were named; where none were, all, or a map of a text that is too long.
+
+    Args:
+        run: What the user asked.
+        text: The text.
+        tokens: Tokens of the text.
+        context: Tokens of the key side in cross-attention; None in self-attention.
+        causal: A query sees only earlier keys, so a window next to it is placed before it.
+        clip: Slices may reach beyond the text.
+
+    Returns:
+        Rows, columns, size of the pooled map (None for none), TextPlan.narrowed, and notes on what was left out.
+
+    Raises:
+        UsageError: A position or word is not in the text.
+    """
+    sources = tokens if context is None else context
+    texts = (text.text, text.pair)
+    queries = _parse_named("--query", run.query, tokens, texts, clip=clip)
+    keys = _parse_named("--key", run.key, sources, texts if context is None else (text.context,), clip=clip)
+    too_long = run.window is not None and max(len(tokens), len(sources)) > run.window
+    nothing_named = queries is None and keys is None
+    pool = run.pool or (POOL if too_long and nothing_named else None)
+    if pool is not None and nothing_named:
+        return [], [], pool, None, _pooled_notes(run, len(tokens), len(sources), pool)
+    notes: list[str] = []
+    aligned = context is None
+    found_queries, found_keys = queries, keys
+    narrowed = _narrowed(run, queries, keys, len(tokens), len(sources))
+    if narrowed == "columns":
+        found_keys = list(range(len(sources)))
+        notes.append(f"the {FEW} columns with most weight are shown; --key 0:{len(sources)} shows all")
+    elif narrowed == "rows":
+        found_queries = list(range(len(tokens)))
+        notes.append(f"the {FEW} rows with most weight are shown; --query 0:{len(tokens)} shows all")
+    if found_queries is None:
+        beside = _window_start(keys, len(tokens), run.window, causal, after=True) if aligned else 0
+        found_queries = _window("rows", "--query", len(tokens), run.window, beside, notes)
+    if found_keys is None:
+        beside = _window_start(queries, len(sources), run.window, causal, after=False) if aligned else 0
+        found_keys = _window("columns", "--key", len(sources), run.window, beside, notes)
+    if too_long and pool is None:
+        notes.append(f"--pool {POOL} adds a map of the whole text")
+    return found_queries, found_keys, pool, narrowed, notes
+
+
+def _narrowed(
+    run: RunConfig, queries: list[int] | None, keys: list[int] | None, n_queries: int, n_keys: int
+) -> Part | None:
+    """Return which of rows and columns a screen has too many of, and the user has not selected; see TextPlan."""
+    if run.window != PRINTED or "weights" not in run.stages:
+        return None
+    if queries is not None and keys is None and n_keys > PRINTED and len(queries) * n_keys <= _MOST_CELLS:
+        return "columns"
+    if keys is not None and queries is None and n_queries > PRINTED and n_queries * len(keys) <= _MOST_CELLS:
+        return "rows"
+    return None
+
+
+def _parse_named(
+    option: str, typed: Positions | None, tokens: Sequence[Token], texts: Sequence[str | None], *, clip: bool
+) -> list[int] | None:
+    return None if typed is None else sorted(parse_positions(typed, tokens, texts, option, clip=clip))
+
+
+def _window_start(named: list[int] | None, count: int, window: int | None, causal: bool, *, after: bool) -> int:
+    """Find the start of a window next to the other side's named positions."""
+    if named is None or window is None:
+        return 0
+    first, last = named[0], min(named[-1], named[0] + window)
+    centred = (first + last + 1 - window) // 2
+    start = (first if after else last + 1 - window) if causal else centred
+    return max(0, min(start, count - window))
+
+
+def _window(what: str, option: str, count: int, window: int | None, start: int, notes: list[str]) -> list[int]:
+    if window is None or count <= window:
+        return list(range(count))
+    notes.append(f"{what} {start}–{start + window - 1} of {count} shown; {option} 0:{count} shows all")
+    return list(range(start, start + window))
+
+
+def _pooled_notes(run: RunConfig, n_queries: int, n_keys: int, pool: int) -> list[str]:
+    """Say what the map replaces, and how to see exact cells."""
+    size = f"{min(pool, n_queries)} × {min(pool, n_keys)}"
+    whose = "the matrices are" if run.pool else f"texts over {run.window} tokens are"
+    last = min(n_queries, n_keys)
+    example = f"--query {max(0, last - 8)}:{last} --key {max(0, last - 8)}:{last}"
+    return [
+        f"{whose} replaced by a {size} map of token runs, which includes every weight",
+        f"for exact cells and contributors, select rows and columns, such as {example}",
+    ]

@@ -1,0 +1,1 @@
+"""Cut heads, layers or edges of attention, and measure what changes."""

@@ -1,0 +1,281 @@
+"""Resolve what is cut against a model and a text. Never imports torch."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from dataclasses import replace as changed
+from typing import Literal
+
+from msgspec.structs import replace
+
+from attnscope.base.errors import AttnscopeError, UsageError
+from attnscope.checkpoints.source import ModelSource, tokenize
+from attnscope.findings.tokens import Token
+from attnscope.request.masks.expression import parse_mask
+from attnscope.request.run_config import Positions, RunConfig
+from attnscope.request.selection import IndexSelection, parse_cut, parse_indices, parse_positions
+from attnscope.run.pass_plan import plan_passes
+from attnscope.run.plan import RunPlan, plan_texts
+from attnscope.run.prediction_plan import MASKS, predicted_positions, prediction_kind
+from attnscope.run.text_plan import TextPlan
+
+Unit = Literal["head", "layer", "edge"]
+Replacement = Literal["zero", "mean"]
+_EVERY = ("all", "auto")  # values of --layer and --head that mean all
+MOST_EDGES = 20_000  # that are cut one by one
+_TOKENS = 4096  # largest number of tokens in a pass; larger passes are no faster
+LOGITS = 1 << 23  # number of logits that are compared at a time
+
+
+@dataclass(frozen=True)
+class AblationOptions:
+    """What is cut, and what is compared.
+
+    Attributes:
+        cuts: Cut expressions, all made together; empty if `each` is given.
+        each: Unit to cut one at a time; None if `cuts` are given.
+        replacement: Replacement for the output of a cut head.
+        reference: A text over whose tokens `mean` averages; None for the text itself.
+        at: Positions whose predictions and hidden states are compared, as typed or as Python values; None for the
+            last token of a causal model, and the mask tokens of a masked one.
+    """
+
+    cuts: tuple[str, ...] = ()
+    each: Unit | None = None
+    replacement: Replacement = "zero"
+    reference: str | None = None
+    at: Positions | None = None
+
+
+@dataclass(frozen=True)
+class Cut:
+    """Heads that are cut, or edges of them.
+
+    Attributes:
+        written: As it was typed; empty where it was not.
+        heads: Layer and head of each.
+        queries: Positions of the queries of edges; None for whole heads.
+        keys: Positions of the keys of these edges; None if whole heads are cut.
+    """
+
+    written: str
+    heads: tuple[tuple[int, int], ...]
+    queries: tuple[int, ...] | None = None
+    keys: tuple[int, ...] | None = None
+
+    @property
+    def layers(self) -> list[int]:
+        """Layers that it touches, sorted."""
+        return sorted({layer for layer, _ in self.heads})
+
+
+def check_options(run: RunConfig, asked: AblationOptions) -> None:
+    """Refuse what contradicts itself, before a model is opened.
+
+    Raises:
+        UsageError: It is not one text, nothing is cut, or an option has nothing to do.
+    """
+    if len(run.texts) != 1:
+        raise UsageError(f"{len(run.texts)} texts; ablate takes one", where="--file", hint="pass TEXT")
+    if bool(asked.cuts) == (asked.each is not None):
+        what = "cannot be used together" if asked.cuts else "are both missing: nothing is cut"
+        hint = 'use --cut L5H1, --cut "L5H1: it→animal", or --each head'
+        raise UsageError(f"--cut and --each {what}", hint=hint)
+    if asked.reference is not None and asked.replacement != "mean":
+        raise UsageError("applies only to --with mean", where="--reference", hint="add --with mean")
+    edges_only = asked.each == "edge" or (
+        asked.each is None and all(parse_cut(text, "--cut").query is not None for text in asked.cuts)
+    )
+    if asked.replacement == "mean" and edges_only:
+        raise UsageError("applies to heads and layers, not to edges", where="--with", hint="remove it")
+    narrowed = {"--layer": run.layer not in _EVERY, "--head": run.head not in _EVERY}
+    narrowed |= {"--query": run.query is not None, "--key": run.key is not None}
+    takes = {None: "", "head": "--layer --head", "layer": "--layer", "edge": "--layer --head --query --key"}
+    for option, given in narrowed.items():
+        if given and option not in takes[asked.each].split():
+            known = takes[asked.each].replace(" ", ", ")
+            unit = "--cut" if asked.each is None else f"--each {asked.each}"
+            hint = f"{unit} takes {known}" if known else "name layer, head and edge in --cut"
+            raise UsageError(f"does not apply to {unit}", where=option, hint=hint)
+    for option, typed in (("--layer", run.layer), ("--head", run.head)):
+        if parse_indices(typed, option).word == "mean":
+            raise UsageError("a mean cannot be cut", where=option, hint="use all, or numbers")
+    if asked.each == "edge" and not any(narrowed[option] for option in ("--layer", "--head", "--query")):
+        hint = "add --layer, --head or --query"
+        raise UsageError("cannot cut every edge of every head", where="--each edge", hint=hint)
+
+
+def plan_one(run: RunConfig, source: ModelSource) -> TextPlan:
+    """Tokenize the text and resolve the named queries and keys; all of them where none were named."""
+    (text_plan,) = plan_texts(replace(run, window=None, pool=None), source)
+    return text_plan
+
+
+def resolve_cuts(asked: AblationOptions, run: RunConfig, source: ModelSource, text: TextPlan) -> list[Cut]:
+    """Resolve cut expressions to layers, heads and positions of the model and the text.
+
+    Raises:
+        UsageError: A layer, head or token is not there.
+    """
+    c, found = source.config, list[Cut]()
+    for typed in asked.cuts:
+        expression = parse_cut(typed, "--cut")
+        where = f"--cut '{expression.written}'"
+        places: dict[tuple[int, int], None] = {}
+        for layers, heads in expression.heads:
+            for layer in layers.numbers(c.n_layers, "layer", where):
+                places |= {(layer, head): None for head in heads.numbers(c.n_heads, "head", where)}
+        if expression.query is None or expression.key is None:
+            found.append(Cut(expression.written, tuple(places)))
+            continue
+        written = run.texts[0]
+        own = written.text, written.pair
+        queries = _side(expression.query, text.tokens, own, where)
+        sources = text.tokens if text.context is None else text.context
+        keys = _side(expression.key, sources, own if text.context is None else (written.context,), where)
+        found.append(Cut(expression.written, tuple(places), queries, keys))
+    return found
+
+
+def _side(typed: str, tokens: Sequence[Token], texts: Sequence[str | None], where: str) -> tuple[int, ...]:
+    """Return positions of one side of an edge; all where it is left out."""
+    if not typed:
+        return tuple(range(len(tokens)))
+    return tuple(sorted(parse_positions(typed, tokens, texts, where)))
+
+
+def compared_positions(
+    asked: AblationOptions, run: RunConfig, source: ModelSource, text: TextPlan
+) -> tuple[list[int], list[str]]:
+    """Return where predictions and hidden states are compared, and notes; nowhere for all hidden states.
+
+    Raises:
+        UsageError: A position that was named is not there.
+    """
+    if asked.at is not None:
+        written = run.texts[0]
+        return sorted(parse_positions(asked.at, text.tokens, (written.text, written.pair), "--at")), []
+    kind = prediction_kind(run, source, parse_mask(run.mask))
+    if kind is None:
+        return [], []
+    found = predicted_positions(kind, text.tokens)
+    if found:
+        return found, []
+    said = f"no {MASKS[0]} in the text: comparing hidden states of all tokens; --at compares predictions at a token"
+    return [], [said]
+
+
+def units(asked: AblationOptions, run: RunConfig, source: ModelSource, text: TextPlan) -> list[Cut]:
+    """List every head, layer or edge that is cut alone, including edges that the mask does not allow.
+
+    Raises:
+        UsageError: A layer or head is not there, or there are too many edges.
+    """
+    c = source.config
+    layers = _every(run.layer, "--layer").numbers(c.n_layers, "layer")
+    heads = _every(run.head, "--head").numbers(c.n_heads, "head")
+    if asked.each == "layer":
+        return [Cut("", tuple((layer, head) for head in range(c.n_heads))) for layer in layers]
+    places = [(layer, head) for layer in layers for head in heads]
+    if asked.each == "head":
+        return [Cut("", (place,)) for place in places]
+    pairs = [(query, key) for query in text.queries for key in text.keys]
+    if len(places) * len(pairs) > MOST_EDGES:
+        found = f"{len(places) * len(pairs):,} edges: {len(places):,} heads × {len(pairs):,} pairs of tokens"
+        hint = f"at most {MOST_EDGES:,}; select fewer with --layer, --head, --query or --key"
+        raise UsageError(found, where="--each edge", hint=hint)
+    return [Cut("", (place,), (query,), (key,)) for place in places for query, key in pairs]
+
+
+def _every(typed: str, option: str) -> IndexSelection:
+    return parse_indices("all" if typed in _EVERY else typed, option)
+
+
+def plan_reference(asked: AblationOptions, run: RunConfig, source: ModelSource) -> TextPlan | None:
+    """Return the text over which `mean` averages; None where it is the text itself.
+
+    Tokens that `--hide` names are hidden in this text as well, as far as it has them; otherwise its mean would be
+    computed under another mask.
+    """
+    if asked.reference is None:
+        return None
+    if source.needs_context:
+        hint = "remove it: the mean is then over the text itself"
+        raise UsageError("cannot be used with a model that attends to a second text", where="--reference", hint=hint)
+    tokens, notes = tokenize(source, asked.reference, None, "--reference", truncate=run.truncate)
+    notes.insert(0, f"the mean is over the {len(tokens)} tokens of: {asked.reference}")
+    hidden, missing = list[int](), list[str]()
+    if run.hide is not None:
+        given = (asked.reference,)
+        hidden = sorted(parse_positions(run.hide, tokens, given, "--hide", clip=True, missing=missing))
+    if missing:
+        notes.append(f"has no {', '.join(missing)} to hide")
+    return TextPlan(tokens, None, None, [], [], None, [f"--reference: {n}" for n in notes], hidden=tuple(hidden))
+
+
+def plan_variants(
+    run: RunConfig,
+    source: ModelSource,
+    texts: tuple[TextPlan, TextPlan | None],
+    count: int,
+    kept: int,
+    n_positions: int,
+) -> tuple[RunPlan, RunPlan | None, int]:
+    """Plan the pass without cuts, that of the reference, and how many variants run side by side.
+
+    Args:
+        run: What the user asked.
+        source: The model.
+        texts: The text, and the one over which `mean` averages, if there is one.
+        count: Variants in all.
+        kept: Bytes that recorders keep.
+        n_positions: Positions whose predictions are compared.
+
+    Raises:
+        AttnscopeError: Not even one variant fits into memory.
+    """
+    text, reference = texts
+    longest = max(len(text.tokens), len(text.context or text.encoder_tokens or ()))
+    at_once = max(1, min(count, _TOKENS // longest))
+    entering, leaving = bytes_per_token(source)
+    inputs = len(text.tokens) * entering
+    while True:
+        logits = logit_bytes(source, at_once * n_positions)
+        hidden = at_once * len(text.tokens) * leaving
+        groups = [[text] * at_once, *([[reference]] if reference else [])]
+        try:
+            plans = plan_passes(run, source, groups, kept + inputs + hidden + logits)
+        except AttnscopeError:
+            if at_once == 1:
+                raise
+            at_once //= 2
+            continue
+        alone = changed(plans[0], text_plans=[text])
+        return alone, plans[1] if reference else None, at_once
+
+
+def bytes_per_token(source: ModelSource) -> tuple[int, int]:
+    """Return bytes held of a token: what enters every layer without cuts, and final states of one of the variants."""
+    c = source.config
+    return c.n_layers * c.d_model * 4, 3 * c.d_model * 8
+
+
+def logit_bytes(source: ModelSource, rows: int | None = None) -> int:
+    """Return bytes of the logits that are compared at a time: of so many rows, or where that is not known, at most."""
+    vocabulary = source.config.vocab_size
+    most = max(LOGITS, vocabulary)
+    return 3 * 8 * (most if rows is None else min(most, rows * vocabulary)) if source.predicts else 0
+
+
+def kept_bytes(cuts: Sequence[Cut], sides: tuple[int, int], heads: tuple[int, int]) -> int:
+    """Return bytes of what is recorded without cuts.
+
+    Args:
+        cuts: What will be cut.
+        sides: Queries and keys of the text.
+        heads: Query heads of a layer, and the width of a value.
+    """
+    cells = len({layer for cut in cuts for layer in cut.layers}) * heads[0] * (sides[1] + heads[1])
+    rows = {query for cut in cuts for query in cut.queries or ()}
+    columns = {key for cut in cuts for key in cut.keys or ()}
+    recorded = len({place for cut in cuts if cut.queries is not None for place in cut.heads})
+    return 4 * (cells + recorded * len(rows) * len(columns))

@@ -1,0 +1,223 @@
+"""What a cut changes, and the effects of every head, layer or edge, as parts."""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from attnscope.findings.ablation import Ablation, Effects, EffectSurvey, PredictionChange
+from attnscope.findings.run import Report, TextReport
+from attnscope.studies.heads.screen import Listing, head_numbers
+from attnscope.studies.screens.header import more_options, notes, report_header, text_header, unknown_words
+from attnscope.studies.screens.predictions import percent
+from attnscope.views.axes import token_axis
+from attnscope.views.numbers import formatted
+from attnscope.views.parts import Column, Facts, Gap, Grid, Paragraph, ViewPart, WholeNames
+from attnscope.views.settings import DisplaySettings
+from attnscope.views.spans import Span, Spans, note, ours, token_span, untrusted
+
+_LISTED = 10
+_ROWS = 16  # number of tokens whose hidden states are shown
+_HOW = {
+    "zero": ("set to 0", "{} replaced by 0"),
+    "mean": ("set to mean", "{} replaced by {}"),
+    "renormalised": ("renormalised", "score −inf: softmax redistributes the weight over the other keys"),
+    "unnormalised": ("unnormalised", "weight 0: the other weights stay as they were"),
+}
+_OUTPUTS = {"head": ("the head's output is", "its mean"), "layer": ("the outputs of its heads are", "their means")}
+_KL = "KL divergence of the predictions in bits, KL(before ‖ after)"
+_HIDDEN = "length of the change of the final hidden state, relative to that of the state"
+_EDGE = "edge A → B: what query A reads from key B."
+
+
+def present_ablation(found: Ablation, settings: DisplaySettings) -> Iterator[ViewPart]:
+    """Turn what a cut changes into parts.
+
+    Args:
+        found: What to show.
+        settings: Digits, and whose options are named.
+    """
+    yield from _header(found, settings)
+    yield Gap()
+    yield _cuts(found, settings)
+    yield Gap()
+    if any(effect.predictions for effect in found.effects):
+        for effects in zip(*(effect.predictions for effect in found.effects), strict=True):
+            yield from _predictions(found, list(effects), settings)
+            yield Gap()
+    yield from _hidden(found, settings)
+    yield Gap()
+    yield notes(found.notes)
+    edges = all(cut.queries is not None for cut in found.cuts)
+    more = ["--cut L5H1 (a head)" if edges else "--cut 'L5H1: it→animal' (an edge)"]
+    more += ["--with mean"] if any(effect.how == "zero" for effect in found.effects) else []
+    more += ["--each head", "--at TOKEN"]
+    yield from more_options([*more, "--format json (every number)"], settings)
+
+
+def present_effects(found: EffectSurvey, settings: DisplaySettings, listing: Listing) -> Iterator[ViewPart]:
+    """Turn the effects of every head, layer or edge into parts.
+
+    Args:
+        found: What to show.
+        settings: Digits, and whose options are named.
+        listing: How many are listed.
+    """
+    yield from _header(found, settings)
+    yield Gap()
+    for effects in found.effects:
+        yield from _effects(found, effects, settings)
+        yield Gap()
+    yield _strongest(found, listing, settings)
+    yield Gap()
+    edge = [_EDGE] if found.unit == "edge" else []
+    meaning = found.meaning[:1].lower() + found.meaning[1:]
+    yield notes([*edge, f"columns: {meaning.rstrip('.')}; its rank, 1 for the largest.", *found.notes])
+    more = ["--top K (list more)", "--at TOKEN"]
+    more += ["--each edge --layer N --head N"] if found.unit == "head" else []
+    yield from more_options([*more, "--format json, -o effects.csv (every number)"], settings)
+
+
+def _header(found: Ablation | EffectSurvey, settings: DisplaySettings) -> Iterator[ViewPart]:
+    shown = TextReport(0, found.text, found.pair, found.tokens, found.context, [], [], [])
+    yield from unknown_words([shown])
+    yield from report_header(Report(found.provenance, found.mask, []), settings)
+    yield text_header(shown, 1, settings)
+
+
+def _cuts(found: Ablation, settings: DisplaySettings) -> Facts:
+    """Say what is cut, and how much weight it has."""
+    lines: list[tuple[str, Spans]] = []
+    for cut in found.cuts:
+        heads = "1 head" if len(cut.heads) == 1 else f"{len(cut.heads):,} heads"
+        said: Spans = (*untrusted(cut.written, "bold"), Span("  "))
+        if cut.queries is None:
+            what = ours(
+                f"{heads}; weight {cut.weight:.{settings.precision}f} on tokens that are not first or special", "dim"
+            )
+        else:
+            pairs = len(cut.queries) * len(cut.keys or ())
+            counted = "1 edge" if pairs == 1 else f"{pairs:,} edges"
+            what = ours(f"{counted} of {heads}; weight {cut.weight:.{settings.precision}f}", "dim")
+        lines.append(("cut", (*said, *what)))
+    for effect in found.effects:
+        name, meaning = _HOW[effect.how]
+        lines.append((name, note(meaning.format(*_OUTPUTS["head"]))))
+    return Facts(lines)
+
+
+def _predictions(found: Ablation, changes: list[PredictionChange], settings: DisplaySettings) -> Iterator[ViewPart]:
+    """Present what is predicted at one position, without the cut and with it in each way."""
+    place = changes[0].position
+    kl = "  ".join(
+        f"{_HOW[effect.how][0]} {_size(one.kl, settings.precision)}"
+        for effect, one in zip(found.effects, changes, strict=True)
+    )
+    at = (Span("prediction", "title"), Span(f"  at {place} "), token_span(found.tokens, place))
+    yield Paragraph((*at, Span(f"; KL divergence in bits: {kl}; bits: log₂ of after / before")))
+    rows = changes[0].tokens
+    columns = [Column("before", [percent(one.before) for one in rows])]
+    for effect, change in zip(found.effects, changes, strict=True):
+        columns.append(Column(_HOW[effect.how][0], [percent(one.after) for one in change.tokens]))
+        columns.append(Column("bits", [formatted(one.change, "+z.2f") for one in change.tokens], "dim"))
+    yield Grid("token", None, [(Span(one.text, "", "token"),) for one in rows], columns)
+
+
+def _hidden(found: Ablation, settings: DisplaySettings) -> Iterator[ViewPart]:
+    """Present cosine and change of the final hidden states; of a long text, those that change most."""
+    largest = np.max([effect.change for effect in found.effects], axis=0)
+    rows = sorted(np.argsort(-largest, kind="stable")[:_ROWS].tolist())
+    count = len(found.tokens)
+    which = "of every token" if len(rows) == count else f"of the {len(rows)} tokens of {count:,} that change most"
+    axis = token_axis("token", found.tokens, rows)
+    for n, effect in enumerate(found.effects):
+        if n:
+            yield Gap()
+        how = f", {_HOW[effect.how][0]}" if len(found.effects) > 1 else ""
+        said = f"  {which}, without and with the cut{how}: cosine, and length of the change"
+        yield Paragraph((Span("final hidden state", "title"), Span(said)))
+        norms = zip(effect.change[rows].tolist(), found.norms[rows].tolist(), strict=True)
+        columns = [
+            Column("cosine", [_number(value, settings.precision) for value in effect.cosine[rows].tolist()]),
+            Column("change", [_size(value, settings.precision) for value in effect.change[rows].tolist()]),
+            Column("of length", [f"{100 * change / norm:.1f} %" if norm else "–" for change, norm in norms], "dim"),
+        ]
+        yield Grid("token", axis, [], columns)
+    yield WholeNames(axis)
+
+
+def _number(value: float, digits: int) -> str:
+    """Write a number; a dash for one that is not defined, such as the cosine with a vector of zeros."""
+    return "–" if np.isnan(value) else formatted(value, f"z.{digits}f")
+
+
+def _size(value: float, digits: int) -> str:
+    """Write a size that is at least 0; one that would round to 0 with two digits, so that only nothing is `0`."""
+    if np.isnan(value):
+        return "–"
+    if value == 0:
+        return "0"
+    return formatted(value, f".{digits}f" if value >= 0.5 * 10**-digits else ".1e")
+
+
+def _effects(found: EffectSurvey, effects: Effects, settings: DisplaySettings) -> Iterator[ViewPart]:
+    """Show one effect of every unit as a picture, and how well weights predict it."""
+    meaning = _HIDDEN if effects.kl is None else _KL
+    where = _where(found)
+    name, how = _HOW[effects.how]
+    how = how.format(*_OUTPUTS.get(found.unit, ()))  # of edges, nothing is replaced
+    title = f"effect of cutting each {found.unit}"
+    yield Paragraph(
+        (
+            Span(title, "title"),
+            Span(f"  {name}  "),
+            *note(f"{meaning}, {where}; {how}"),
+        )
+    )
+    if found.unit == "head":
+        yield head_numbers(found.grid(effects.effect), settings)
+    elif found.unit == "layer" and len(found.layers) > _LISTED:  # else the list below has all of them
+        sizes = [_size(value, settings.precision) for value in effects.effect.tolist()]
+        yield Grid("layer", None, [ours(f"L{layer}") for layer in found.layers], [Column(_heading(effects), sizes)])
+    if effects.correlation is not None:
+        count = f"Spearman, {len(found.layers):,} {found.unit}s"
+        said = formatted(effects.correlation, "z.2f")
+        yield Paragraph(ours(f"rank correlation of weight and effect {said} ({count})"))
+
+
+def _where(found: EffectSurvey) -> str:
+    if not found.positions:
+        return f"averaged over all {len(found.tokens)} tokens"
+    places = ", ".join(f"{place} {found.tokens[place].text}" for place in found.positions[:3])
+    more = f" and {len(found.positions) - 3} more" if len(found.positions) > 3 else ""
+    return f"at {places}{more}"
+
+
+def _strongest(found: EffectSurvey, listing: Listing, settings: DisplaySettings) -> Grid:
+    """List the units with the largest effects, with weights and ranks by weight."""
+    order = found.order()[: listing.top or _LISTED]
+    by_weight = np.argsort(np.argsort(-found.weights, kind="stable"), kind="stable") + 1
+    digits, several = settings.precision, len(found.effects) > 1
+    columns = []
+    for effects in found.effects:
+        heading = _HOW[effects.how][0] if several else _heading(effects)
+        columns.append(Column(heading, [_size(effects.effect[n], digits) for n in order]))
+        if effects.kl is not None and not several:
+            columns.append(Column("hidden", [_size(effects.hidden[n], digits) for n in order]))
+    columns.append(Column("weight", [_size(found.weights[n], digits) for n in order]))
+    columns.append(Column("rank", [f"{by_weight[n]:,}" for n in order], "dim"))
+    return Grid(found.unit, None, [_label(found, n) for n in order], columns)
+
+
+def _heading(effects: Effects) -> str:
+    return "hidden" if effects.kl is None else "KL"
+
+
+def _label(found: EffectSurvey, n: int) -> Spans:
+    head = f"L{found.layers[n]}" if found.unit == "layer" else f"L{found.layers[n]}H{found.heads[n]}"
+    if found.unit != "edge":
+        return ours(head)
+    query, key = found.queries[n], found.keys[n]
+    sources = found.sources
+    return (
+        Span(f"{head}  {query} "), token_span(found.tokens, query), Span(f" → {key} "), token_span(sources, key)
+    )  # fmt: skip

@@ -1,0 +1,1 @@
+"""Check a model's attention against laws and references."""

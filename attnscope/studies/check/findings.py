@@ -1,0 +1,248 @@
+"""What a run reports of attention besides stages, counted again from the stages in NumPy float64.
+
+Recorders keep contributors, row statistics, column sums, averages and pooled maps while the model runs. This module
+recomputes them from the whole matrices of the same pass, by their definitions in `report`, without using the code of
+the recorders.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from attnscope.findings.check import Check
+from attnscope.findings.row_statistics import ROW_STATISTICS, WholeRows
+from attnscope.findings.run import HeadReport
+from attnscope.findings.tokens import Token
+from attnscope.model.batch import Batch
+from attnscope.model.recorders import RecordedTokens
+from attnscope.model.tile import Recorder
+from attnscope.model.trace import HeadSelection, Trace, make_trace
+from attnscope.request.record_spec import RecordSpec
+from attnscope.run.analysis import TextExtent, TextSlice, head_report
+from attnscope.studies.check.measures import make_check
+from attnscope.studies.check.observe import LayerStages, ModelShape
+
+_TOP = 3
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+@dataclass(frozen=True)
+class Selection:
+    """What one run would ask for: recorders go different ways for whole layers and for a few heads and rows.
+
+    Attributes:
+        heads: Query heads.
+        rows: Query positions.
+        by: What ranks contributors.
+        special: Special tokens and the first token take part in the ranking.
+        pool: Runs of a pooled map, each way; None for no map and no sums.
+    """
+
+    heads: list[int]
+    rows: list[int]
+    by: str
+    special: bool
+    pool: int | None = None
+
+
+def selections(n_heads: int, n_queries: int) -> list[Selection]:
+    """Return the selections that are checked: everything, a few neighbours, and some that are not neighbours."""
+    heads, rows = list(range(n_heads)), list(range(n_queries))
+    return [
+        Selection(heads, rows, "weight", special=True, pool=max(1, n_queries * 2 // 3)),
+        Selection(heads[: max(1, n_heads // 2)], rows[-1:], "weight", special=True),
+        Selection(heads[::-2][::-1], rows[::2], "value", special=False),
+        Selection(heads[-1:], rows[n_queries // 2 :], "projected", special=True),
+    ]
+
+
+class Findings:
+    """The recorders of several runs over one text, and the checks of what they kept.
+
+    Args:
+        model_shape: The model's sizes.
+        tokens: The text.
+    """
+
+    def __init__(self, model_shape: ModelShape, tokens: list[Token]) -> None:
+        self._look, self._tokens = model_shape, tokens
+        self._sources = tokens if model_shape.context is None else model_shape.context
+        self._asked = selections(model_shape.n_heads, len(tokens))
+        self._traces: list[Trace] = []
+
+    def recorders(self, batch: Batch) -> Mapping[int, Sequence[Recorder]]:
+        """Make the recorders of every layer, as `attnscope run` would."""
+        self._traces = [self._trace(one, batch) for one in self._asked]
+        return {layer: [r for t in self._traces for r in t.recorders[layer]] for layer in range(self._look.n_layers)}
+
+    def _trace(self, asked: Selection, batch: Batch) -> Trace:
+        shown = torch.zeros_like(batch.tokens.real)
+        shown[:, asked.rows] = True
+        record_spec = RecordSpec(
+            stages=(),
+            rows=asked.rows,
+            counted=asked.rows,
+            columns=list(range(len(self._sources))),
+            top=_TOP,
+            by=asked.by,
+            parts=("top", "rows", "columns", "pooled") if asked.pool else ("top", "rows"),
+            pool=asked.pool or 0,
+        )
+        eligible = batch.sources.real if asked.special else batch.sources.content()
+        record_tokens = RecordedTokens(batch.sources, eligible, shown, batch.tokens.real)
+        layers = range(self._look.n_layers)
+        return make_trace(
+            [HeadSelection((layer,), (head,)) for layer in layers for head in asked.heads], record_spec, record_tokens
+        )
+
+    def checks(self, layers: Sequence[LayerStages], limit: float) -> list[Check]:
+        """Compare what the recorders kept with the stages of the same pass.
+
+        Args:
+            layers: Every layer's stages.
+            limit: Largest allowed deviation, as a share of the largest value of its kind if that is above 1.
+        """
+        gaps = [torch.zeros(3, self._look.n_heads, dtype=torch.float64) for _ in layers]
+        for asked, trace in zip(self._asked, self._traces, strict=True):
+            words = np.array([not token.special for token in self._tokens])
+            counted = words if words.any() else ~words
+            extent = TextExtent(len(self._tokens), len(self._sources), torch.from_numpy(counted))
+            place = TextSlice(0, asked.rows, [], extent if asked.pool else None)
+            for unit, recorded in trace.recorded:
+                layer, head = unit.layers[0], unit.heads[0]
+                report = head_report(unit, recorded, trace, place, left_out=[])
+                again = Again(layers[layer], head, self._sources, same=self._look.context is None)
+                found = [
+                    again.contributors(report, asked),
+                    again.statistics(report, asked),
+                    again.sums(report, counted) if asked.pool else 0.0,
+                ]
+                gaps[layer][:, head] = gaps[layer][:, head].maximum(torch.tensor(found, dtype=torch.float64))
+        names = ("contributors are the strongest sources", "row statistics follow from weights",
+                 "maps, sums and averages follow from weights")  # fmt: skip
+        return [make_check(name, [one[number] for one in gaps], limit) for number, name in enumerate(names)]
+
+
+class Again:
+    """One head's stages in float64, and what follows from them.
+
+    Args:
+        seen: The layer.
+        head: The head.
+        sources: The tokens that keys stand for.
+        same: Queries and keys are the same tokens.
+    """
+
+    def __init__(self, seen: LayerStages, head: int, sources: Sequence[Token], *, same: bool) -> None:
+        self._dead = _numpy(seen.fully_masked[0, head]).astype(bool)  # (Q,)
+        self._masked = _numpy(seen.stages["masked"][0, head])  # (Q, K)
+        self._weights = np.where(self._dead[:, None], 0.0, _numpy(seen.stages["weights"][0, head]))
+        self._sink = (
+            None if seen.inputs.spec.sinks is None else np.where(self._dead, np.nan, _numpy(seen.sink[0, head]))
+        )
+        self._sources, self._special = sources, np.array([token.special for token in sources])
+        self._same = same
+        value = _numpy(seen.inputs.v[0, head // (seen.inputs.q.shape[1] // seen.inputs.v.shape[1])])  # (K, Ev)
+        self._norms = {"weight": np.ones(len(value)), "value": np.linalg.norm(value, axis=-1)}
+        if seen.projection is None:
+            self._norms["projected"] = self._norms["value"]
+        else:
+            width = value.shape[1]
+            part = _numpy(seen.projection[:, head * width : (head + 1) * width])  # (D, Ev)
+            self._norms["projected"] = np.linalg.norm(value @ part.T, axis=-1)
+
+    def contributors(self, report: HeadReport, asked: Selection) -> float:
+        """Return the largest error of the recorded strongest sources; infinite where a key is invalid."""
+        eligible = np.ones(len(self._special), dtype=bool) if asked.special else ~self._special
+        if not asked.special:
+            eligible[0] = False
+        measures = {"weight": report.top.weight, "value": report.top.value, "projected": report.top.projected}
+        worst = 0.0
+        for row, query in enumerate(asked.rows):
+            free = eligible & (self._masked[query] > -np.inf) & ~self._dead[query]
+            listed = report.top.keys[row]
+            keys = listed[listed >= 0]
+            if len(keys) != min(_TOP, int(free.sum())) or len(set(keys)) < len(keys) or not free[keys].all():
+                return np.inf
+            for name, values in measures.items():
+                if values is not None:
+                    expected = np.where(listed < 0, np.nan, self._weights[query, listed] * self._norms[name][listed])
+                    worst = max(worst, _apart(values[row], expected))
+            # Ranking by weight uses the very scores that the recorder saw, so no deviation is allowed.
+            exact = asked.by == "weight"
+            ranks = self._masked[query] if exact else self._weights[query] * self._norms[asked.by]
+            free[keys] = False
+            order = np.concatenate((ranks[keys], [ranks[free].max()] if free.any() and len(keys) else []))
+            rise = float(np.diff(order).max(initial=0.0))
+            if rise > 0 and exact:
+                return np.inf
+            worst = max(worst, rise / max(1.0, float(np.abs(order).max(initial=0.0))))
+        return worst
+
+    def statistics(self, report: HeadReport, asked: Selection) -> float:
+        """Return the largest difference between recorded row statistics and those of the weights."""
+        expected = self._statistics()
+        gaps = [_apart(getattr(report.rows, name), values[asked.rows]) for name, values in expected.items()]
+        if self._sink is not None and report.sink is not None:
+            gaps.append(_apart(report.sink, self._sink[asked.rows]))
+        fully_masked = [query for query in asked.rows if self._dead[query]]
+        extent = report.fully_masked == fully_masked and (report.sink is None) == (self._sink is None)
+        return max(gaps) if extent else np.inf
+
+    def _statistics(self) -> dict[str, Array]:
+        """Return every statistic, (Q,) each; NaN where a row may see nothing, or it has no meaning."""
+        n_queries, n_keys = self._weights.shape
+        rows = WholeRows(
+            self._weights, np.arange(n_queries)[:, None], np.arange(n_keys)[None], self._sources, same=self._same
+        )
+        nothing = np.full(n_queries, np.nan)
+        found = {one.name: one.recount(rows) if self._same or not one.aligned else nothing for one in ROW_STATISTICS}
+        return {name: np.where(self._dead, np.nan, values) for name, values in found.items()}
+
+    def sums(self, report: HeadReport, counted: Array) -> float:
+        """Return the largest difference of the pooled map, column sums and averages from those of the weights."""
+        assert report.pooled is not None and report.columns is not None and report.means is not None
+        mass = self._weights.sum(0)
+        gaps = [_apart(report.columns.mass, mass), _apart(np.array(report.columns.total), mass.sum())]
+        gaps.append(_apart(report.pooled.weights, self._pooled(report.pooled.queries, report.pooled.keys)))
+        facts = self._statistics()
+        if self._sink is not None:
+            facts["sink"] = self._sink
+        for name, values in facts.items():
+            known = values[counted & ~np.isnan(values)]
+            mean = getattr(report.means, name)
+            expected = np.array(known.mean() if known.size else np.nan)
+            gaps.append(_apart(np.array(np.nan if mean is None else mean), expected))
+        return max(gaps)
+
+    def _pooled(self, queries: Sequence[int], keys: Sequence[int]) -> Array:
+        """Return what a query of each run that may see anything gives to each run of keys on average."""
+        by_run = np.stack([self._weights[:, start:end].sum(1) for start, end in pairwise(keys)], 1)  # (Q, runs)
+        found = np.full((len(queries) - 1, by_run.shape[1]), np.nan)
+        for run, (start, end) in enumerate(pairwise(queries)):
+            live = by_run[start:end][~self._dead[start:end]]
+            if len(live):
+                found[run] = live.mean(0)
+        return found
+
+
+def _numpy(tensor: Tensor) -> Array:
+    found: Array = tensor.double().cpu().numpy()
+    return found
+
+
+def _apart(ours: Array, theirs: Array) -> float:
+    """Return the largest difference, as a share of the largest magnitude where that is above 1.
+
+    NaN equals NaN alone.
+    """
+    a, b = np.asarray(ours, np.float64), np.asarray(theirs, np.float64)
+    if not np.array_equal(np.isnan(a), np.isnan(b)):
+        return np.inf
+    gap = float(np.fmax.reduce(np.abs(a - b), axis=None, initial=0.0))
+    return gap / max(1.0, float(np.fmax.reduce(np.abs(b), axis=None, initial=0.0)))

@@ -1,0 +1,61 @@
+"""Measure the difference of two tensors per head, and judge it."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from attnscope.findings.check import Check, Differences
+
+
+def largest_difference(ours: Tensor, theirs: Tensor, *, absolute: bool = False) -> Tensor:
+    """Return the largest difference of every head, (H,), of tensors (B, H, …).
+
+    Weights are between 0 and 1 and are compared as they are. Scores and outputs have no such bound: their difference is
+    divided by the largest magnitude of the layer where that is above 1. Where one is −inf or NaN and the other is not,
+    the difference is infinite.
+    """
+    ours, theirs = ours.double(), theirs.double()
+    same = (ours == theirs) | (ours.isnan() & theirs.isnan())
+    finite = ours.isfinite() & theirs.isfinite()
+    gap = (ours - theirs).abs().masked_fill(~finite, torch.inf).masked_fill(same, 0.0)
+    size = 1.0
+    if not absolute and finite.any():
+        size = max(1.0, float(theirs[finite].abs().max()))
+    return gap.transpose(0, 1).flatten(1).amax(1) / size  # (H,)
+
+
+def make_check(
+    name: str,
+    found: Sequence[Tensor],
+    limits: float | Sequence[float],
+    note: str | None = None,
+    layers: int | None = None,
+) -> Check:
+    """Make a check of deviations; it reports the one nearest to its limit, or furthest beyond it.
+
+    Args:
+        name: The check's name.
+        found: Deviations of every head, (H,): one tensor a layer, or more, one pass over the layers after the other.
+        limits: What they may be: one number for all, or one for each tensor.
+        note: Further information.
+        layers: Layers in a pass; None where each layer has one tensor.
+    """
+    each = [limits] * len(found) if isinstance(limits, float) else limits
+    worst = [float(one.max()) for one in found]
+    at = max(range(len(worst)), key=lambda i: worst[i] / max(each[i], 1e-300))
+    value, limit = worst[at], each[at]
+    where = f"L{at % (layers or len(found))}H{int(found[at].argmax())}" if value > 0 else None
+    measured = value if value < float("inf") else None
+    return Check(name, "pass" if value <= limit else "fail", measured, limit, where, note)
+
+
+def skipped_check(name: str, why: str) -> Check:
+    """Return a check that has no meaning here."""
+    return Check(name, "skipped", note=why)
+
+
+def differences(reference: str, stage: str, found: Sequence[Tensor], limits: float | Sequence[float]) -> Differences:
+    """Return what `make_check` judges, by layer and head."""
+    by_head = [[float(x) if x < float("inf") else None for x in one] for one in found]
+    return Differences(reference, stage, [limits] * len(found) if isinstance(limits, float) else [*limits], by_head)

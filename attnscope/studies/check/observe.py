@@ -1,0 +1,140 @@
+"""Record every stage of every layer and head without reduction."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from threading import Lock
+
+import torch
+from torch import Tensor
+
+from attnscope.engines.protocol import Engine
+from attnscope.findings.run import STAGES
+from attnscope.findings.tokens import Token
+from attnscope.model.batch import Batch, make_batch
+from attnscope.model.inputs import AttentionInputs
+from attnscope.model.tile import Recorder, Tile
+
+
+@dataclass
+class LayerStages:
+    """One layer's attention over a batch.
+
+    Attributes:
+        inputs: Queries, keys, values and specification of the layer's attention.
+        stages: Stage to (B, H, Q, K), or (B, H, Q, Ev).
+        fully_masked: Rows that may see nothing, (B, H, Q).
+        sink: Weight of each row on the sink, (B, H, Q); 0 if there is none.
+        projection: The output projection, (D, H·Ev), in float64; None if there is none, or it was not requested.
+    """
+
+    inputs: AttentionInputs
+    stages: dict[str, Tensor]
+    fully_masked: Tensor
+    sink: Tensor
+    projection: Tensor | None = None
+
+
+class StageRecorder:
+    """A recorder that keeps everything, and that knows nothing of how others keep it.
+
+    Args:
+        n_heads: Query heads.
+        n_queries: Rows.
+        n_keys: Columns.
+        include_masked: Scores of keys that are not allowed are wanted, too; without, a tile is as narrow as its mask
+            lets it.
+        projects: The output projection is kept, too.
+    """
+
+    def __init__(
+        self, n_heads: int, n_queries: int, n_keys: int, *, include_masked: bool = True, projects: bool = False
+    ) -> None:
+        self.heads: Sequence[int] = list(range(n_heads))
+        self.rows: Sequence[int] = list(range(n_queries))
+        self._keys, self._include_masked, self._projects = n_keys, include_masked, projects
+        self.seen: LayerStages | None = None
+        self._making = Lock()
+
+    needs_scores = needs_masked = True  # every stage is kept
+    n_strongest = 0
+
+    def score_range(self) -> tuple[int, int] | None:
+        """Ask for the scores of every key, where those that are not allowed are wanted."""
+        return (0, self._keys) if self._include_masked else None
+
+    def update(self, tile: Tile) -> None:
+        """Copy a tile into the stages."""
+        with self._making:
+            if self.seen is None:
+                self.seen = self._empty(tile)
+        rows, keys = slice(tile.q0, tile.q1), slice(tile.k0, tile.k1)
+        for stage in STAGES:
+            where = slice(None) if stage == "output" else keys
+            self.seen.stages[stage][:, tile.heads, rows, where] = tile.stage(stage)
+        if tile.fully_masked is not None:
+            self.seen.fully_masked[:, tile.heads, rows] = tile.fully_masked
+        if tile.sink is not None:
+            self.seen.sink[:, tile.heads, rows] = tile.sink
+
+    def _empty(self, tile: Tile) -> LayerStages:
+        shape = (len(tile.masked), len(self.heads), len(self.rows))
+        like = tile.masked
+        beyond = {"masked": -torch.inf, "weights": 0.0} if not self._include_masked else {}
+        stages = {stage: like.new_full((*shape, self._keys), beyond.get(stage, torch.nan)) for stage in STAGES[:4]}
+        stages["output"] = like.new_full((*shape, tile.output.shape[-1]), torch.nan)
+        inputs = replace(tile.inputs, out_weight=None)  # drop the model's weight, so that it can be freed
+        out = tile.inputs.out_weight if self._projects else None
+        kept = None if out is None else out.double().clone()
+        return LayerStages(inputs, stages, like.new_zeros(shape, dtype=torch.bool), like.new_zeros(shape), kept)
+
+
+@dataclass(frozen=True)
+class ModelShape:
+    """What to look at.
+
+    Attributes:
+        n_layers: Layers.
+        n_heads: Query heads in a layer.
+        device: Where the model is.
+        context: Tokens that keys and values come from under cross-attention.
+    """
+
+    n_layers: int
+    n_heads: int
+    device: torch.device
+    context: list[Token] | None
+
+
+Beside = Callable[[Batch], Mapping[int, Sequence[Recorder]]]
+
+
+def record_stages(
+    engine: Engine,
+    texts: Sequence[list[Token]],
+    model_shape: ModelShape,
+    *,
+    include_masked: bool = True,
+    beside: Beside | None = None,
+) -> list[LayerStages]:
+    """Return every layer's attention over these texts, padded on the right to one length.
+
+    Args:
+        engine: The model.
+        texts: The tokens of each.
+        model_shape: What to look at.
+        include_masked: See Whole.
+        beside: Gives other recorders of the same pass, for a batch; None for none.
+
+    Raises:
+        AttnscopeError: A score is not finite.
+    """
+    contexts = None if model_shape.context is None else [model_shape.context] * len(texts)
+    batch = make_batch(texts, contexts, model_shape.device)
+    sizes = model_shape.n_heads, batch.tokens.ids[0].shape[1], batch.sources.real.shape[1]
+    recorders = [
+        StageRecorder(*sizes, include_masked=include_masked, projects=beside is not None)
+        for _ in range(model_shape.n_layers)
+    ]
+    others = {} if beside is None else beside(batch)
+    engine.forward(batch, {layer: [one, *others.get(layer, ())] for layer, one in enumerate(recorders)})
+    return [one.seen for one in recorders if one.seen is not None]

@@ -1,0 +1,267 @@
+"""Run the model in several ways and compare them: what `attnscope check` does, without printing."""
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from importlib.metadata import version
+from typing import Any
+
+import torch
+from msgspec.structs import replace
+from torch import Tensor, nn
+
+from attnscope.base.errors import AttnscopeError, ModelError
+from attnscope.checkpoints.source import ModelSource
+from attnscope.engines.protocol import Engine, EngineSettings, LoadedModel
+from attnscope.findings.check import Check, CheckReport, Differences
+from attnscope.findings.run import STAGES
+from attnscope.findings.tokens import Token
+from attnscope.model.batch import make_batch, pad_texts
+from attnscope.request.masks.expression import parse_mask
+from attnscope.request.masks.terms import Causal
+from attnscope.request.run_config import RunConfig
+from attnscope.run.plan import make_plan
+from attnscope.run.session import ProgressCallback, Session, provenance
+from attnscope.run.text_plan import TextPlan
+from attnscope.studies.check.findings import Findings
+from attnscope.studies.check.laws import laws
+from attnscope.studies.check.measures import differences, largest_difference, make_check, skipped_check
+from attnscope.studies.check.observe import LayerStages, ModelShape, record_stages
+from attnscope.studies.check.references import projection_difference, row_difference, sdpa_difference
+from attnscope.studies.check.rounding import Limits, limits
+
+EXACT = 1e-5  # invariants concern float32 arithmetic, whatever the dtype of the model
+_OWN, _EAGER = parse_mask("own"), "eager transformers"
+
+
+@dataclass(frozen=True)
+class _CheckedModel:
+    """A loaded model and a text.
+
+    Attributes:
+        source: The model, described.
+        model: The model, loaded.
+        text_plan: The text.
+        model_shape: What to look at.
+        dtype: Type that the model runs in.
+        exact: Limit of laws.
+        given: Limit of everything that is not exact, where the user gave one.
+    """
+
+    source: ModelSource
+    model: LoadedModel
+    text_plan: TextPlan
+    model_shape: ModelShape
+    dtype: str
+    exact: float
+    user_limit: float | None
+
+    def engine(self, texts: int = 1, tile_elements: int | None = None) -> Engine:
+        """Return the model under its own mask, for so many texts at once."""
+        given = self.text_plan.encoder_tokens
+        read = None if given is None else pad_texts([given] * texts, self.model_shape.device)
+        settings = EngineSettings(_OWN, encoder_texts=read, tile_elements=tile_elements, all_outputs=True)
+        return self.model.under(settings)
+
+    def limits(self, tokens: list[Token], alone: Sequence[LayerStages]) -> Limits:
+        """Return what stages of a text may differ by between two ways to the same numbers, by layer."""
+        if self.user_limit is not None:
+            return [dict.fromkeys(STAGES, self.user_limit) for _ in alone]
+        return limits(alone, lambda: self.stages_of(tokens), self.model.module, getattr(torch, self.dtype))
+
+    def stages_of(self, *texts: list[Token]) -> list[LayerStages]:
+        """Return every layer's attention over these texts."""
+        return record_stages(self.engine(len(texts)), texts, self.model_shape)
+
+
+def check(
+    run: RunConfig,
+    tolerance: float | None = None,
+    progress: ProgressCallback | None = None,
+    session: Session | None = None,
+) -> CheckReport:
+    """Check what attnscope shows for a checkpoint and a text by the laws of attention, and by references.
+
+    Args:
+        run: One text, and the model.
+        tolerance: Largest allowed difference in every check that is not exact; None for what rounding can do.
+        progress: See pipeline.inspect.
+        session: Models that are open already.
+
+    Raises:
+        AttnscopeError: The model, the text or the memory do not allow it.
+    """
+    session = session or Session(run.texts, progress)
+    source = session.source(run)
+    run = replace(run, layer="all", head="all", stages=STAGES, mask="own")  # memory is estimated for this
+    plan = make_plan(run, source)
+    model, device = session.load(plan)
+    text_plan = plan.text_plans[0]
+    model_shape = ModelShape(source.config.n_layers, source.config.n_heads, device, text_plan.context)
+    job = _CheckedModel(
+        source, model, text_plan, model_shape, run.dtype, EXACT if tolerance is None else tolerance, tolerance
+    )
+    found, differing, fully_masked, mask = _checks(job, session.on_progress)
+    passed = all(one.verdict != "fail" for one in found)
+    made = provenance(source, run, device)
+    if any(one.reference == _EAGER for one in differing):
+        made = replace(made, versions={**made.versions, "transformers": version("transformers")})
+    return CheckReport(made, mask, run.texts[0].text, text_plan.tokens, found, differing, fully_masked, passed)
+
+
+@torch.inference_mode()
+def _checks(job: _CheckedModel, on_progress: ProgressCallback) -> tuple[list[Check], list[Differences], list[int], str]:
+    steps = 5
+    on_progress("checking", 0, steps)
+    engine = job.engine()
+    findings = Findings(job.model_shape, job.text_plan.tokens)
+    try:
+        alone, on = _alone(job, engine, findings)
+    except AttnscopeError as e:
+        if isinstance(e, ModelError) or "not finite" not in e.found:
+            raise
+        return [Check("every number is finite", "fail", note=str(e))], [], [], engine.describe_mask()
+    found = [*laws(alone, job.exact), *findings.checks(alone, job.exact)]
+    found.append(on)
+    on_progress("checking", 1, steps)
+    bounds = job.limits(job.text_plan.tokens, alone)
+    found.append(_tiled(job, alone, bounds))
+    on_progress("checking", 2, steps)
+    found += _shorter(job, alone)
+    on_progress("checking", 3, steps)
+    kernel, by_kernel = _kernel(job, alone)
+    on_progress("checking", 4, steps)
+    others, by_others = _transformers(job, alone, bounds)
+    on_progress("checking", steps, steps)
+    fully_masked = sorted({int(q) for one in alone for q in one.fully_masked.any(1)[0].nonzero()})
+    return [*found, kernel, *others], [*by_kernel, *by_others], fully_masked, engine.describe_mask()
+
+
+def _alone(job: _CheckedModel, engine: Engine, findings: Findings) -> tuple[list[LayerStages], Check]:
+    """Run the text by itself, and check whether what each layer passed on follows from what was seen of it."""
+    name = "what a layer passes on is W·(weights·v)"
+    projections = _projections(job, engine)
+    if projections is None:
+        alone = record_stages(engine, [job.text_plan.tokens], job.model_shape, beside=findings.recorders)
+        return alone, skipped_check(name, "the output projection was not found")
+    went_on: dict[nn.Module, list[Tensor]] = {}
+
+    def listen(module: nn.Module, _: Any, made: Tensor) -> None:
+        went_on.setdefault(module, []).append(made)
+
+    with ExitStack() as stack:
+        for module in dict.fromkeys(projections):
+            stack.callback(module.register_forward_hook(listen).remove)
+        alone = record_stages(engine, [job.text_plan.tokens], job.model_shape, beside=findings.recorders)
+    calls = [len(went_on.get(module, ())) for module in projections]
+    if calls != [projections.count(module) for module in projections]:
+        return alone, skipped_check(name, "the output projection is not called exactly once per layer")
+    gaps = []
+    for layer, (one, module) in enumerate(zip(alone, projections, strict=True)):
+        with engine.holding(layer):
+            gaps.append(projection_difference(one, module, went_on[module].pop(0)))
+    # The same module on the same numbers: only the order of sums may differ, before one rounding.
+    once = float(torch.finfo(getattr(torch, job.dtype)).eps)
+    return alone, make_check(name, gaps, max(EXACT, once) if job.user_limit is None else job.user_limit)
+
+
+def _projections(job: _CheckedModel, engine: Engine) -> list[nn.Module] | None:
+    """Return the output projection of every layer; None where any is missing."""
+    context = None if job.text_plan.context is None else [job.text_plan.context]
+    found = engine.output_projections(make_batch([job.text_plan.tokens], context, job.model_shape.device))
+    known = [one for one in found if one is not None]
+    return known if len(known) == len(found) else None
+
+
+def _compare(
+    name: str, ours: Sequence[LayerStages], theirs: Sequence[LayerStages], stages: Sequence[str], bounds: Limits
+) -> Check:
+    """Return a check of the rows that two lists of layers share."""
+    pairs = [(stage, layer) for stage in stages for layer in range(len(theirs))]
+    gaps = [row_difference(ours[layer], theirs[layer], stage) for stage, layer in pairs]
+    return make_check(name, gaps, [bounds[layer][stage] for stage, layer in pairs], layers=len(theirs))
+
+
+def _tiled(job: _CheckedModel, alone: Sequence[LayerStages], bounds: Limits) -> Check:
+    """Compare tiles of three rows, with no more keys than they may see, with one tile of everything."""
+    engine = job.engine(tile_elements=3 * alone[0].stages["scores"].shape[3])
+    tiled = record_stages(engine, [job.text_plan.tokens], job.model_shape, include_masked=False)
+    return _compare("tiled equals whole", tiled, alone, ("masked", "weights", "output"), bounds)
+
+
+def _shorter(job: _CheckedModel, alone: Sequence[LayerStages]) -> list[Check]:
+    """Compare the first half of the text by itself with the same tokens in the whole text, and beside it in a batch."""
+    prefix, padded, tokens = "a prefix does not see what follows", "padding changes nothing", job.text_plan.tokens
+    if len(tokens) < 2:
+        return [skipped_check(name, "the text is one token") for name in (prefix, padded)]
+    half = tokens[: len(tokens) // 2]
+    shorter = job.stages_of(half)
+    bounds = job.limits(half, shorter)
+    why = _sees_on(job, alone)
+    first = skipped_check(prefix, why) if why else _compare(prefix, alone, shorter, STAGES, bounds)
+    return [first, _compare(padded, job.stages_of(half, tokens), shorter, STAGES, bounds)]
+
+
+def _sees_on(job: _CheckedModel, alone: Sequence[LayerStages]) -> str | None:
+    """Return why a prefix may see what follows; None where it may not."""
+    tokens = job.text_plan.tokens
+    if job.text_plan.context is not None:
+        return "queries and keys are different texts"
+    ahead = torch.ones(len(tokens), len(tokens), dtype=torch.bool, device=job.model_shape.device).triu(1)
+    if any((one.stages["masked"] > -torch.inf)[..., ahead].any() for one in alone) and not _is_causal(job):
+        return "the model's mask is not causal"
+    return None
+
+
+def _is_causal(job: _CheckedModel) -> bool:
+    """Tell whether the model's config guarantees a causal mask, whatever was observed."""
+    source = job.source
+    return source.mask_known and any(isinstance(term, Causal) for term in parse_mask(source.config.mask))
+
+
+def _kernel(job: _CheckedModel, alone: Sequence[LayerStages]) -> tuple[Check, list[Differences]]:
+    reference = "scaled_dot_product_attention"
+    if any(one.inputs.spec.softcap is not None for one in alone):
+        return skipped_check(f"equals {reference}", "it has no soft-cap"), []
+    gaps = [sdpa_difference(one) for one in alone]
+    return make_check(f"equals {reference}", gaps, job.exact), [differences(reference, "output", gaps, job.exact)]
+
+
+def _transformers(
+    job: _CheckedModel, alone: Sequence[LayerStages], bounds: Limits
+) -> tuple[list[Check], list[Differences]]:
+    name, source = f"equals {_EAGER}", job.source
+    if source.family == "config":
+        return [skipped_check(name, "a TOML stack is not a transformers model")], []
+    if job.model.stream:
+        return [skipped_check(name, "the whole model does not fit in memory")], []
+    try:
+        theirs = _eager(job)
+    except AttnscopeError as e:
+        return [skipped_check(name, str(e))], []
+    if len(theirs) != len(alone):
+        return [skipped_check(name, f"it returns {len(theirs)} layers")], []
+    checks, found = [], []
+    for stage in STAGES:
+        pairs = zip(alone, theirs, strict=True)
+        gaps = [largest_difference(a.stages[stage], b[stage], absolute=stage == "weights") for a, b in pairs]
+        allowed = [one[stage] for one in bounds]
+        checks.append(make_check(f"{name}: {stage}", gaps, allowed))
+        found.append(differences(_EAGER, stage, gaps, allowed))
+    return checks, found
+
+
+def _eager(job: _CheckedModel) -> list[dict[str, Tensor]]:
+    from attnscope.engines.transformers.reference import ReferenceInputs, eager_stages
+
+    text_plan, model_shape = job.text_plan, job.model_shape
+    batch = make_batch(
+        [text_plan.tokens], None if text_plan.context is None else [text_plan.context], model_shape.device
+    )
+    given = None if text_plan.encoder_tokens is None else pad_texts([text_plan.encoder_tokens], model_shape.device)
+    part = job.source.part
+    return eager_stages(
+        ReferenceInputs(
+            job.source.folder or job.model, getattr(torch, job.dtype), model_shape.device, part, batch, given
+        )
+    )

@@ -1,0 +1,85 @@
+"""Align the tokens of two texts."""
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import numpy as np
+
+from attnscope.base.errors import AttnscopeError
+from attnscope.findings.tokens import Token
+
+MAX_CELLS = 1 << 26  # largest number of token pairs to compare: a quarter of a GiB
+
+
+def align(first: Sequence[Token], second: Sequence[Token]) -> list[tuple[int, int]]:
+    """Return positions of the pieces that two texts share: a longest common subsequence (Wagner and Fischer, 1974).
+
+    Raises:
+        AttnscopeError: They are too long for that, and too different.
+    """
+    a, b = [t.piece for t in first], [t.piece for t in second]
+    shortest = min(len(a), len(b))
+    start = next((i for i in range(shortest) if a[i] != b[i]), shortest)
+    rest = shortest - start
+    end = next((i for i in range(rest) if a[-1 - i] != b[-1 - i]), rest)
+    inner = _longest(a[start : len(a) - end], b[start : len(b) - end])
+    head = [(i, i) for i in range(start)]
+    tail = [(len(a) - end + i, len(b) - end + i) for i in range(end)]
+    return [*head, *((start + i, start + j) for i, j in inner), *tail]
+
+
+def _longest(a: Sequence[str], b: Sequence[str]) -> list[tuple[int, int]]:
+    """Return a longest common subsequence between a common prefix and a common suffix."""
+    if not a or not b:
+        return []
+    if len(a) * len(b) > MAX_CELLS:
+        found = f"runs of {len(a):,} and {len(b):,} tokens differ, too many to align"
+        raise AttnscopeError(found, hint="compare shorter texts, or the same text under another mask or model")
+    longest = np.zeros((len(a) + 1, len(b) + 1), dtype=np.int32)  # length of the common subsequence from (i, j) on
+    codes = {piece: n for n, piece in enumerate({*a, *b})}
+    right = np.array([codes[p] for p in b])
+    for i in range(len(a) - 1, -1, -1):
+        taken = np.where(right == codes[a[i]], longest[i + 1, 1:] + 1, longest[i + 1, :-1])
+        longest[i, :-1] = np.maximum.accumulate(taken[::-1])[::-1]
+    pairs, i, j = [], 0, 0
+    while i < len(a) and j < len(b):
+        if a[i] == b[j]:
+            pairs.append((i, j))
+            i, j = i + 1, j + 1
+        elif longest[i + 1, j] >= longest[i, j + 1]:
+            i += 1
+        else:
+            j += 1
+    return pairs
+
+
+def pair_replaced(
+    first: Sequence[Token], second: Sequence[Token], shared: Sequence[tuple[int, int]]
+) -> list[tuple[int, int]]:
+    """Return positions of tokens that take each other's place, and of those that two texts share, in order.
+
+    Between two shared tokens, tokens are paired one by one if both sides have equally many, as are the pieces of one
+    word as far as both words have them. Other tokens have no counterpart.
+
+    Args:
+        first: Tokens of one text.
+        second: Tokens of the other.
+        shared: What align found.
+    """
+    ends = [(-1, -1), *shared, (len(first), len(second))]
+    pairs = list(shared)
+    for (i, j), (i_end, j_end) in pairwise(ends):
+        ours, theirs = range(i + 1, i_end), range(j + 1, j_end)
+        one_word = _is_word([first[p] for p in ours]) and _is_word([second[p] for p in theirs])
+        if len(ours) == len(theirs) or one_word:
+            pairs += [pair for pair in zip(ours, theirs, strict=False) if _alike(first[pair[0]], second[pair[1]])]
+    return sorted(pairs)
+
+
+def _is_word(tokens: Sequence[Token]) -> bool:
+    """Tell whether tokens are next to each other with nothing between them."""
+    return all(a.end is not None and a.end == b.start and a.segment == b.segment for a, b in pairwise(tokens))
+
+
+def _alike(one: Token, other: Token) -> bool:
+    return (one.special, one.segment) == (other.special, other.segment)

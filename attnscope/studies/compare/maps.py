@@ -1,0 +1,43 @@
+"""Compare the pooled maps and column masses of two heads."""
+
+import numpy as np
+
+from attnscope.base.errors import AttnscopeError
+from attnscope.findings.compare import HeadChange
+from attnscope.findings.run import HeadReport, TextReport
+from attnscope.studies.compare.tolerance import MatrixPair
+
+_Side = tuple[TextReport, HeadReport, str]
+
+
+def pooled_change(number: int, first: _Side, second: _Side) -> tuple[HeadChange, list[MatrixPair]]:
+    """Return what changes between two maps of one text, and the maps.
+
+    Args:
+        number: Number of the text.
+        first: Text, head and its name.
+        second: The other side's.
+
+    Raises:
+        AttnscopeError: A side has no map, or the two are of different runs or different tokens.
+    """
+    (one, a, name), (other, b, other_name) = first, second
+    if a.pooled is None or b.pooled is None or a.columns is None or b.columns is None:
+        hint = "select rows with --query, or run both with --pool"
+        raise AttnscopeError("only one side has a map", where=name, hint=hint)
+    same = [t.piece for t in one.tokens] == [t.piece for t in other.tokens]
+    same_sources = [t.piece for t in one.sources] == [t.piece for t in other.sources]
+    if not same or not same_sources or a.pooled.weights.shape != b.pooled.weights.shape:
+        hint = "select rows with --query, or use the same text and the same --pool"
+        raise AttnscopeError("maps of different tokens or runs cannot be compared", where=name, hint=hint)
+    none, empty = np.zeros(0, dtype=np.float32), np.zeros((0, 0), dtype=np.float32)
+    before, after = a.pooled.weights.astype(np.float64), b.pooled.weights.astype(np.float64)
+    maps = MatrixPair("pooled", before, after, a.pooled.queries, a.pooled.keys)
+    change = HeadChange(
+        text=number, first=name, second=other_name, queries=[], keys=[], only_first=[], only_second=[],
+        difference=empty, total_variation=none, jensen_shannon=none, future=empty, entropy=empty,
+        gained=[], gain=none, lost=[], loss=none, entered=[], left=[],
+        worst=[maps.worst()],
+        mass=np.array([a.columns.mass, b.columns.mass]),
+    )  # fmt: skip
+    return change, [maps]

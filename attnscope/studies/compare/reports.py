@@ -1,0 +1,443 @@
+"""Compare reports cell by cell. NumPy on plain data, so that saved reports compare without a model."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from attnscope.base.errors import AttnscopeError
+from attnscope.findings.compare import Change, Comparison, HeadChange, Partial, Side
+from attnscope.findings.run import STAGES, HeadReport, TextReport, selection_name
+from attnscope.findings.tokens import Token, spell_piece
+from attnscope.studies.compare.alignment import align, pair_replaced
+from attnscope.studies.compare.maps import pooled_change
+from attnscope.studies.compare.tolerance import Judge, MatrixPair, Tolerance
+
+_Array = np.ndarray[Any, np.dtype[Any]]
+
+
+def compare_sides(
+    axis: str,
+    sides: Sequence[Side],
+    shown_keys: Sequence[Sequence[int] | None] | None = None,
+    tolerance: Tolerance | None = None,
+    stages: Sequence[str] = STAGES,
+    named: Sequence[str] = (),
+) -> Comparison:
+    """Compare every side with the first.
+
+    Args:
+        axis: What differs between them.
+        sides: At least two.
+        shown_keys: Of every text: columns of the first side that the difference matrix has, None for all; None for
+            all of every text.
+        tolerance: What may differ; None for no verdict.
+        stages: Stages whose worst cells are looked for.
+        named: See Comparison.
+
+    Raises:
+        AttnscopeError: A side lacks a text, a layer and head, or the weights or maps that it needs, or texts are too
+            long and too different.
+    """
+    judge = Judge(tolerance or Tolerance())
+    notes: dict[str, None] = {}
+    unmatched: list[str] = []
+    changes = []
+    for number, side in enumerate(sides[1:], 1):
+        change = Change(number, [])
+        for text in _texts(axis, sides[0], side):
+            shown = None if shown_keys is None else shown_keys[text.number]
+            for found, pairs in text.changes(shown, stages):
+                change.heads.append(found)
+                judge.see(number, text.number, (found.first, found.second), pairs)
+            notes |= dict.fromkeys(text.notes())
+            unmatched += text.unmatched()
+        changes.append(change)
+    notes |= dict.fromkeys(_notes(changes))
+    verdict = judge.verdict(unmatched) if tolerance else None
+    return Comparison(axis, list(sides), changes, list(notes), verdict, list(named))
+
+
+def _texts(axis: str, first: Side, second: Side) -> "list[_Text]":
+    one, other = first.report.texts, second.report.texts
+    if len(one) != len(other):
+        found = f"'{first.label}' has {len(one)} texts, '{second.label}' has {len(other)}"
+        raise AttnscopeError(found, hint="compare reports of the same texts")
+    labels = first.label, second.label
+    return [_Text(axis, number, labels, a, b) for number, (a, b) in enumerate(zip(one, other, strict=True))]
+
+
+@dataclass(frozen=True)
+class _Text:
+    """One text of two sides."""
+
+    axis: str
+    number: int
+    labels: tuple[str, str]
+    a: TextReport
+    b: TextReport
+
+    @property
+    def _where(self) -> str:
+        return "" if self.axis == "text" else f"text {self.number}: "  # of texts, the labels say which
+
+    @property
+    def maps(self) -> bool:
+        """Whether a map replaces the matrices of a side."""
+        return not self.a.queries or not self.b.queries
+
+    @cached_property
+    def shared(self) -> "_Pairs":
+        """Tokens that both texts have: a tolerance judges their cells alone."""
+        tokens = align(self.a.tokens, self.b.tokens)
+        same = self.a.context is None and self.b.context is None
+        return self._pairs(tokens, tokens if same else align(self.a.sources, self.b.sources))
+
+    @cached_property
+    def aligned(self) -> "_Pairs":
+        """The same; of texts that may differ, also tokens that take each other's place."""
+        if self.axis not in ("text", "report"):
+            return self.shared
+        a, b, shared = self.a, self.b, self.shared
+        return self._pairs(
+            pair_replaced(a.tokens, b.tokens, shared.tokens), pair_replaced(a.sources, b.sources, shared.sources)
+        )
+
+    def _pairs(self, tokens: list[tuple[int, int]], sources: list[tuple[int, int]]) -> "_Pairs":
+        queries = _shown_in_both(tokens, self.a.queries, self.b.queries)
+        return _Pairs(tokens, sources, queries, _shown_in_both(sources, self.a.keys, self.b.keys))
+
+    def heads(self) -> list[tuple[HeadReport, HeadReport]]:
+        """Return heads of the first side, each with the one that it is compared with."""
+        if self.axis in ("layer", "head") and len(self.a.heads) == len(self.b.heads):
+            return list(zip(self.a.heads, self.b.heads, strict=True))
+        return [(head, _counterpart(head, self.b, self.labels[1])) for head in self.a.heads]
+
+    def changes(
+        self, shown: Sequence[int] | None, stages: Sequence[str]
+    ) -> Iterator[tuple[HeadChange, list[MatrixPair]]]:
+        """Compare every head with its counterpart."""
+        for x, y in self.heads():
+            if self.maps:
+                yield pooled_change(self.number, (self.a, x, selection_name(x)), (self.b, y, selection_name(y)))
+                continue
+            halves = self._halves(self.shared, x, y)
+            pairs = [_pair(s, *halves) for s in STAGES if s in stages and s in x.stages and s in y.stages]
+            yield _head_change(self.number, *self._halves(self.aligned, x, y), pairs, shown), pairs
+
+    def _halves(self, pairs: "_Pairs", x: HeadReport, y: HeadReport) -> "tuple[_AlignedSide, _AlignedSide]":
+        def half(side: int, text: TextReport, head: HeadReport) -> _AlignedSide:
+            found = (pairs.queries, pairs.keys, pairs.sources)
+            return _AlignedSide(text, head, *([pair[side] for pair in one] for one in found))
+
+        return half(0, self.a, x), half(1, self.b, y)
+
+    def unmatched(self) -> list[str]:
+        """Return what cannot be compared, and so fails at any tolerance.
+
+        For texts that are meant to differ, only the shared tokens are compared.
+        """
+        where = self._where
+        found = [] if self.axis == "text" or self.maps else [where + one for one in self._alone()]
+        if nothing := self._nothing(self.shared):
+            found.insert(0, where + nothing)
+        return found
+
+    def _alone(self) -> Iterator[str]:
+        """Yield tokens that only one side has."""
+        for kind in ("tokens", "sources") if self.a.context is not None or self.b.context is not None else ("tokens",):
+            for n, text in enumerate((self.a, self.b)):
+                spelled: Sequence[Token] = getattr(text, kind)
+                if alone := _without(spelled, [pair[n] for pair in getattr(self.shared, kind)]):
+                    few = ", ".join(f"{p} '{spell_piece(spelled, p)}'" for p in alone[:_NAMED])
+                    more = f" and {len(alone) - _NAMED} more" if len(alone) > _NAMED else ""
+                    yield f"only '{self.labels[n]}' has the tokens {few}{more}"
+
+    def _nothing(self, pairs: "_Pairs") -> str:
+        """Return why no cell of these pairs is compared; empty where any is."""
+        one, other = (f"'{label}'" for label in self.labels)
+        if not self.a.heads:
+            return f"{one} has no layer and head"
+        if self.maps:
+            return ""
+        of_kinds = ("query", pairs.tokens, pairs.queries), ("key", pairs.sources, pairs.keys)
+        for kind, matched, in_both in of_kinds:
+            if not matched:
+                return f"no {kind} token of {one} has a counterpart in {other}"
+            if not in_both:
+                saved = [listed(text.queries if kind == "query" else text.keys) for text in (self.a, self.b)]
+                return f"{one} has {kind} {saved[0]}, {other} has {saved[1]}, and none correspond"
+        return ""
+
+    def notes(self) -> Iterator[str]:
+        """Yield what a reader must know of what was not compared."""
+        if nothing := self._nothing(self.aligned):
+            yield self._where + nothing
+        paired = {(y.layer, y.head) for _, y in self.heads()}
+        if more := [selection_name(head) for head in self.b.heads if (head.layer, head.head) not in paired]:
+            yield f"only '{self.labels[1]}' has {', '.join(more[:_NAMED])}{' …' if len(more) > _NAMED else ''}"
+        if self.maps:
+            return
+        stages = [set(text.heads[0].stages) if text.heads else set() for text in (self.a, self.b)]
+        for n, label in enumerate(self.labels):
+            if only := [stage for stage in STAGES if stage in stages[n] - stages[1 - n]]:
+                yield f"only '{label}' has {', '.join(only)}"
+        for text, label in ((self.a, self.labels[0]), (self.b, self.labels[1])):
+            if len(text.keys) < len(text.sources):
+                yield (
+                    f"'{label}' has {len(text.keys)} of {len(text.sources)} keys: moved, JS, gains and losses need "
+                    "whole rows and are not computed; save it without --key to get them"
+                )
+        for n, (text, label) in enumerate(((self.a, self.labels[0]), (self.b, self.labels[1]))):
+            there, shown = ({pair[n] for pair in pairs} for pairs in (self.aligned.tokens, self.aligned.queries))
+            if lost := [q for q in text.queries if q in there and q not in shown]:
+                yield f"only '{label}' has the rows of query {listed(lost)}"
+        if any(not _same_ranking(x, y) for x, y in self.heads()):
+            yield "contributors are ranked by different measures: gains and losses are not shown"
+        if self.aligned.sources != self.shared.sources:
+            yield "a token that takes another's place (a│b) is compared with it"
+
+
+@dataclass(frozen=True)
+class _Pairs:
+    """Positions in both sides of what is compared.
+
+    Attributes:
+        tokens: Tokens of the query side.
+        sources: Tokens of the key side.
+        queries: Those tokens that both show rows of.
+        keys: Those sources that both show columns of.
+    """
+
+    tokens: list[tuple[int, int]]
+    sources: list[tuple[int, int]]
+    queries: list[tuple[int, int]]
+    keys: list[tuple[int, int]]
+
+
+_NAMED = 5  # number of tokens or heads that a message names
+
+
+def _without(tokens: Sequence[Token], matched: Sequence[int]) -> list[int]:
+    """Return positions that have no counterpart."""
+    there = set(matched)
+    return [position for position in range(len(tokens)) if position not in there]
+
+
+def listed(positions: Sequence[int]) -> str:
+    """Write positions as runs, such as `0–4, 7`."""
+    runs: list[list[int]] = []
+    for position in positions:
+        if runs and position == runs[-1][1] + 1:
+            runs[-1][1] = position
+        else:
+            runs.append([position, position])
+    return ", ".join(str(a) if a == b else f"{a}–{b}" for a, b in runs) or "none"
+
+
+def _shown_in_both(pairs: list[tuple[int, int]], first: list[int], second: list[int]) -> list[tuple[int, int]]:
+    """Return the pairs whose positions both sides show."""
+    here, there = set(first), set(second)
+    return [(i, j) for i, j in pairs if i in here and j in there]
+
+
+def _counterpart(head: HeadReport, text: TextReport, label: str) -> HeadReport:
+    for other in text.heads:
+        if (other.layer, other.head) == (head.layer, head.head):
+            return other
+    there = [selection_name(other) for other in text.heads]
+    hint = "compare reports of the same layers and heads"
+    if head.chosen and text.heads and text.heads[0].chosen:
+        hint = f"each side chose its own head; run one again with --layer {head.layer} --head {head.head}"
+    found = f"{selection_name(head)} is not in '{label}', which has {', '.join(there[:_NAMED]) or 'no head'}"
+    raise AttnscopeError(found + (" …" if len(there) > _NAMED else ""), hint=hint)
+
+
+@dataclass(frozen=True)
+class _AlignedSide:
+    """One side's share of a comparison.
+
+    Attributes:
+        text: The text.
+        head: The layer and head.
+        queries: Positions of the rows that have a counterpart in the other side.
+        keys: Positions of the columns that have one.
+        sources: Positions of all sources that have one, whether or not the other side shows their columns.
+    """
+
+    text: TextReport
+    head: HeadReport
+    queries: list[int]
+    keys: list[int]
+    sources: list[int]
+
+    @property
+    def whole(self) -> bool:
+        """The report holds every key of a row."""
+        return len(self.text.keys) == len(self.text.sources)
+
+    @cached_property
+    def at(self) -> list[int]:
+        """Rows of the aligned queries within the report's matrices."""
+        return _index_of(self.queries, self.text.queries)
+
+    @cached_property
+    def columns(self) -> list[int]:
+        """Columns of the aligned keys within the report's matrices."""
+        return _index_of(self.keys, self.text.keys)
+
+    @cached_property
+    def weights(self) -> _Array:
+        """Weights of the aligned queries over every key of the report, (queries, keys), float64."""
+        if "weights" not in self.head.stages:
+            hint = "save it with --stage scores,masked,weights"
+            raise AttnscopeError("the report has no weights", where=selection_name(self.head), hint=hint)
+        return self.head.stages["weights"][self.at].astype(np.float64)
+
+    @cached_property
+    def own_keys(self) -> list[int]:
+        """Positions of the sources without a counterpart."""
+        return _without(self.text.sources, self.sources)
+
+    @cached_property
+    def own(self) -> _Array:
+        """Weights of the aligned queries on the keys without a counterpart, (queries, own keys)."""
+        return self.weights[:, _index_of(self.own_keys, self.text.keys)]
+
+    @property
+    def sink(self) -> _Array:
+        """What the aligned queries give to the head's sink, (queries, 1); 0 where it has none."""
+        given = np.zeros(len(self.at)) if self.head.sink is None else self.head.sink[self.at].astype(np.float64)
+        return given[:, None]
+
+    @property
+    def outside(self) -> _Array:
+        """Weight of the aligned queries on keys that are not saved, (queries,)."""
+        saved = self.weights.sum(-1)
+        return np.where(np.isnan(saved), np.nan, 0.0 if self.whole else np.maximum(1 - self.sink[:, 0] - saved, 0))
+
+    @property
+    def future(self) -> _Array:
+        """Weight on keys after the query, (queries,); NaN where not all of them are saved."""
+        queries = np.array(self.queries, dtype=np.int64)
+        if self.text.context is not None:
+            return np.full(len(queries), np.nan)
+        after = np.array(self.text.keys)[None] > queries[:, None]
+        last_missing = max(set(range(len(self.text.sources))).difference(self.text.keys), default=-1)
+        return np.where(last_missing > queries, np.nan, (self.weights * after).sum(-1))
+
+    def top(self, ranks: int) -> list[list[int]]:
+        """Return positions of the `count` top contributors of every aligned query, strongest first."""
+        return [[int(k) for k in row if k >= 0] for row in self.head.top.keys[self.at, :ranks]]
+
+
+def _index_of(chosen: Sequence[int], among: Sequence[int]) -> list[int]:
+    """Find the index of each of these among those."""
+    place = {position: n for n, position in enumerate(among)}
+    return [place[position] for position in chosen]
+
+
+def _head_change(
+    number: int, one: _AlignedSide, other: _AlignedSide, pairs: Sequence[MatrixPair], shown_keys: Sequence[int] | None
+) -> HeadChange:
+    wanted = set(one.keys if shown_keys is None else shown_keys)
+    shown = [n for n, key in enumerate(one.keys) if key in wanted]
+    moved = other.weights[:, other.columns] - one.weights[:, one.columns]  # over aligned keys
+    partial = None
+    if one.whole and other.whole:
+        # the same outcomes on both sides: aligned keys, the first side's own, the second's own, and the sink
+        p = np.hstack([one.weights[:, one.columns], one.own, np.zeros_like(other.own), one.sink])
+        q = np.hstack([other.weights[:, other.columns], np.zeros_like(one.own), other.own, other.sink])
+        apart, divergence = 0.5 * np.abs(q - p).sum(-1), jensen_shannon(p, q)
+        gained, gain = _largest(np.hstack([moved, other.own]), other.keys + other.own_keys)
+        lost, loss = _largest(np.hstack([-moved, one.own]), one.keys + one.own_keys)
+    else:
+        apart = divergence = gain = loss = np.full(len(one.queries), np.nan)
+        gained = lost = [-1] * len(one.queries)
+        saved = len(one.text.keys), len(other.text.keys)
+        of = len(one.text.sources), len(other.text.sources)
+        partial = Partial(saved, of, np.array([one.outside, other.outside], dtype=np.float32))
+    return HeadChange(
+        text=number,
+        first=selection_name(one.head),
+        second=selection_name(other.head),
+        queries=list(zip(one.queries, other.queries, strict=True)),
+        keys=[(one.keys[n], other.keys[n]) for n in shown],
+        only_first=one.own_keys,
+        only_second=other.own_keys,
+        difference=moved[:, shown].astype(np.float32),
+        total_variation=apart.astype(np.float32),
+        jensen_shannon=divergence.astype(np.float32),
+        future=np.array([one.future, other.future], dtype=np.float32),
+        entropy=np.array([half.head.rows.entropy[half.at] for half in (one, other)]),
+        gained=gained,
+        gain=gain.astype(np.float32),
+        lost=lost,
+        loss=loss.astype(np.float32),
+        entered=_entered(one, other),
+        left=_entered(other, one),
+        worst=[pair.worst() for pair in pairs],
+        partial=partial,
+    )
+
+
+def jensen_shannon(p: _Array, q: _Array) -> _Array:
+    """Return the Jensen–Shannon divergence of rows in bits: ½ KL(p‖m) + ½ KL(q‖m), m = ½(p + q) (Lin, 1991).
+
+    Args:
+        p: (rows, outcomes), each row sums to 1.
+        q: Likewise.
+
+    Returns:
+        (rows,), 0 for equal rows and 1 for rows that share nothing; NaN where a row is.
+    """
+    m = 0.5 * (p + q)
+
+    def parts(x: _Array) -> _Array:
+        ratio = np.divide(x, m, out=np.ones_like(x), where=x > 0)
+        return np.where(np.isnan(x), np.nan, x * np.log2(ratio))
+
+    return np.maximum(0.5 * (parts(p) + parts(q)).sum(-1), 0.0)  # type: ignore[no-any-return]
+
+
+def _largest(change: _Array, positions: list[int]) -> tuple[list[int], _Array]:
+    """Return, for every row, the position whose weight grows most, and by how much; −1 and 0 where none grows."""
+    if not positions:
+        return [-1] * len(change), np.zeros(len(change), dtype=np.float32)
+    best = np.where(np.isnan(change), 0.0, change)
+    at = best.argmax(-1)
+    most = np.take_along_axis(best, at[:, None], axis=1)[:, 0]
+    gained = [positions[i] if value > 0 else -1 for i, value in zip(at, most, strict=True)]
+    return gained, np.maximum(most, 0).astype(np.float32)
+
+
+def _same_ranking(one: HeadReport, other: HeadReport) -> bool:
+    return (one.top.by, one.top.left_out) == (other.top.by, other.top.left_out)
+
+
+def _entered(before: _AlignedSide, after: _AlignedSide) -> list[list[int]]:
+    """Return, for every row, top contributors of one side that the other side's top does not hold."""
+    if not _same_ranking(before.head, after.head):
+        return [[] for _ in after.queries]
+    ranks = min(half.head.top.keys.shape[1] for half in (before, after))
+    there = dict(zip(before.sources, after.sources, strict=True))
+    carried = [{there[p] for p in row if p in there} for row in before.top(ranks)]
+    return [[p for p in row if p not in old] for row, old in zip(after.top(ranks), carried, strict=True)]
+
+
+def _pair(stage: str, one: _AlignedSide, other: _AlignedSide) -> MatrixPair:
+    a, b = (half.head.stages[stage][half.at].astype(np.float64) for half in (one, other))
+    if stage != "output":
+        return MatrixPair(stage, a[:, one.columns], b[:, other.columns], one.queries, one.keys)
+    if a.shape != b.shape:
+        raise AttnscopeError("the values are of different widths", where=f"{selection_name(one.head)}: output")
+    return MatrixPair(stage, a, b, one.queries, range(a.shape[1]))
+
+
+def _notes(changes: Sequence[Change]) -> list[str]:
+    """Return what a reader must know of tokens without counterpart."""
+    if not any(head.only_first or head.only_second for change in changes for head in change.heads):
+        return []
+    return ["the weight of a token that only one side has (a│ or │b) counts as moved"]

@@ -1,0 +1,317 @@
+"""Run a model once per side and compare the reports."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from attnscope.base.errors import AttnscopeError, UsageError
+from attnscope.base.files.reading import read_file
+from attnscope.base.system.escape import as_unicode
+from attnscope.checkpoints.source import tokenize
+from attnscope.findings.codec import from_json
+from attnscope.findings.compare import Comparison, Side
+from attnscope.findings.narrowing import narrow_rows, require_heads
+from attnscope.findings.read_arrays import ARRAY_FILES, from_arrays
+from attnscope.findings.run import STAGES, HeadReport, Report
+from attnscope.request.run_config import Positions, RunConfig
+from attnscope.request.selection import parse_indices, parse_positions
+from attnscope.run.session import ProgressCallback, Session, inspect
+from attnscope.studies.compare.alignment import align, pair_replaced
+from attnscope.studies.compare.reports import compare_sides, listed
+from attnscope.studies.compare.tolerance import Tolerance
+
+_CAP = 4 << 30
+_LONGEST = 30  # longest text, in characters, that is used as its own label
+_ROWS = 1024  # rows that are compared for a table, of which it shows those where most weight moves
+
+
+def compare_runs(
+    axis: str,
+    runs: Sequence[tuple[str, RunConfig]],
+    key: Positions | None,
+    progress: ProgressCallback | None = None,
+    tolerance: Tolerance | None = None,
+    session: Session | None = None,
+) -> Comparison:
+    """Run every side and compare it with the first.
+
+    A layer or head that `auto` chooses is chosen on the side with the model's own mask, or else on the first, and the
+    other sides use the same.
+
+    Args:
+        axis: What differs between the runs.
+        runs: Value of what differs, and run, of every side; each keeps every column.
+        key: Columns of the difference that are shown, as typed; None for all.
+        progress: See pipeline.inspect.
+        tolerance: What may differ; None for no verdict.
+        session: Models that are open already.
+
+    Raises:
+        AttnscopeError: A side cannot be run, or the sides do not go together.
+        UsageError: A selection does not fit.
+    """
+    asked = [stage for stage in STAGES if any(stage in run.stages for _, run in runs)] or ["weights"]
+    runs = [(label, _with_weights(run)) for label, run in runs]
+    session = session or Session([text for _, run in runs for text in run.texts], progress)
+    columns, typed = None, any(one is not None for one in (runs[0][1].query, key))
+    if axis == "text" and typed and all(len(run.texts) == 1 for _, run in runs):
+        runs, columns = _found_in_either([label for label, _ in runs], [run for _, run in runs], key, session)
+    leader = _reference_side(axis, runs, session)
+    reports = {leader: inspect(runs[leader][1], session=session)}
+    chosen = _chosen(reports[leader])
+    for number, (_, run) in enumerate(runs):
+        if number != leader:
+            kept = {name: numbers for name, numbers in chosen.items() if getattr(run, name) == "auto"}
+            report = inspect(replace(run, **kept), session=session)
+            reports[number] = _same_heads(axis, report, reports[leader]) if kept else report
+    labels = _labels(axis, [as_unicode(value) for value, _ in runs])
+    sides = [Side(label, reports[number]) for number, label in enumerate(labels)]
+    named = _named(runs[0][1].query, key)
+    shown = _shown(sides[0].report, key) if columns is None else [columns]
+    return compare_sides(axis, sides, shown, tolerance, asked, named)
+
+
+def _found_in_either(
+    labels: Sequence[str], runs: Sequence[RunConfig], key: Positions | None, session: Session
+) -> tuple[list[tuple[str, RunConfig]], list[int] | None]:
+    """Look for words of `--query` and `--key` in every text: a word of one stands for its counterpart in the other.
+
+    Returns:
+        The runs, with the positions of their rows; and the columns of the first that the difference has, None for all.
+
+    Raises:
+        UsageError: No text has a word or position, or it has no counterpart.
+    """
+    texts = [run.texts[0] for run in runs]
+    tokens = [
+        tokenize(session.source(run), text.text, text.pair, text.where, truncate=run.truncate)[0]
+        for text, run in zip(texts, runs, strict=True)
+    ]
+    pairs = [pair_replaced(tokens[0], other, align(tokens[0], other)) for other in tokens[1:]]
+
+    def positions(typed: Positions, option: str) -> list[list[int]]:
+        missing: list[list[str]] = [[] for _ in tokens]
+        found = [
+            {*parse_positions(typed, one, (text.text, text.pair), option, missing=lacking)}
+            for one, text, lacking in zip(tokens, texts, missing, strict=True)
+        ]
+        if set(missing[0]).intersection(*missing[1:]):
+            parse_positions(typed, tokens[0], (texts[0].text, texts[0].pair), option)  # says what the first text has
+        theirs = [{i for i, j in both if j in there} for both, there in zip(pairs, found[1:], strict=True)]
+        first = found[0].union(*theirs)
+        others = [there | {j for i, j in both if i in first} for both, there in zip(pairs, found[1:], strict=True)]
+        if not first or not all(others):
+            written = typed if isinstance(typed, str) else ", ".join(map(str, typed))
+            raise UsageError(f"'{written}' has no counterpart in another text", where=option)
+        return [sorted(one) for one in (first, *others)]
+
+    changed = list(runs)
+    if runs[0].query is not None:
+        rows = positions(runs[0].query, "--query")
+        changed = [replace(run, query=tuple(one)) for run, one in zip(runs, rows, strict=True)]
+    if key is None or texts[0].context is not None:
+        return list(zip(labels, changed, strict=True)), None
+    columns = positions(key, "--key")
+    changed = [replace(run, auto_key=tuple(one)) for run, one in zip(changed, columns, strict=True)]
+    return list(zip(labels, changed, strict=True)), columns[0]
+
+
+def _labels(axis: str, values: Sequence[str]) -> list[str]:
+    """Name the sides by what differs, and by a number where that is the same, or where a text is long."""
+    if axis == "text" and (max(map(len, values)) > _LONGEST or len(set(values)) < len(values)):
+        return [f"text {number}" for number in range(len(values))]
+    return [
+        f"{value} ({values[: number + 1].count(value)})" if values.count(value) > 1 else value
+        for number, value in enumerate(values)
+    ]
+
+
+def _named(query: Positions | None, key: Positions | None) -> list[str]:
+    """Return which of rows and columns the user selected."""
+    return [name for name, typed in (("query", query), ("key", key)) if typed is not None]
+
+
+def _shown(report: Report, key: Positions | None) -> list[list[int] | None]:
+    """Return, for every text, the columns that the difference has; None for all."""
+    if key is None:
+        return [None] * len(report.texts)
+    texts = [(text, (text.text, text.pair) if text.context is None else (None,)) for text in report.texts]
+    return [parse_positions(key, text.sources, words, "--key") for text, words in texts]
+
+
+def side_of(axis: str, run: RunConfig) -> RunConfig:
+    """Return one side's run: every column, whichever are shown; or a map, where no cell was named and `--pool` was.
+
+    On a screen, a text that is too long for tables has a map, too; maps of two texts cannot be compared.
+    """
+    run = replace(run, window=None if run.window is None else _ROWS)
+    if axis != "text" and run.query is None and run.key is None and (run.window is not None or run.pool is not None):
+        return run
+    return replace(run, key="0:", auto_key=run.key)
+
+
+def _with_weights(run: RunConfig) -> RunConfig:
+    """Return the same run, keeping the weights, too: everything but worst cells is measured with them."""
+    return replace(run, stages=tuple(dict.fromkeys((*run.stages, "weights"))))
+
+
+def _reference_side(axis: str, runs: Sequence[tuple[str, RunConfig]], session: Session) -> int:
+    """Return the side on which `auto` chooses."""
+    own = [run.hide is None and run.mask in ("own", session.source(run).config.describe_mask()) for _, run in runs]
+    return own.index(True) if axis in ("mask", "hide") and True in own else 0
+
+
+def _chosen(report: Report) -> dict[str, str]:
+    """Return the layers and heads of a report, as one would type them; only `auto` is replaced by them."""
+    heads = report.texts[0].heads
+    found = {
+        "layer": dict.fromkeys(str(head.layer) for head in heads),
+        "head": dict.fromkeys(str(h.head) for h in heads),
+    }
+    return {name: ",".join(numbers) for name, numbers in found.items()}
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What to compare of saved reports, as typed; None for all that they hold.
+
+    Attributes:
+        layer: Layers.
+        head: Heads.
+        query: Rows.
+        key: Columns of the difference.
+        stages: Stages.
+    """
+
+    layer: str | None = None
+    head: str | None = None
+    query: Positions | None = None
+    key: Positions | None = None
+    stages: tuple[str, ...] | None = None
+
+
+def _same_heads(axis: str, report: Report, chosen: Report) -> Report:
+    """Leave out the heads that were chosen for another layer than their own."""
+    units = [(head.layer, head.head) for head in chosen.texts[0].heads]
+    if axis == "layer":  # the first layer takes the head that was chosen for the first layer of the other side, …
+        layers = list(dict.fromkeys(head.layer for head in report.texts[0].heads))
+        units = [(layer, head) for layer, (_, head) in zip(layers, units, strict=False)]
+    if axis == "head" or len(units) != len(chosen.texts[0].heads):
+        return report
+    texts = [
+        replace(text, heads=[head for head in text.heads if (head.layer, head.head) in units]) for text in report.texts
+    ]
+    return replace(report, texts=texts)
+
+
+def compare_files(
+    paths: Sequence[Path], wanted: Wanted | None = None, tolerance: Tolerance | None = None
+) -> Comparison:
+    """Compare saved Reports with the first of them; no model is needed.
+
+    Args:
+        paths: Where they are.
+        wanted: What to compare of them; None for all that they hold.
+        tolerance: What may differ; None for no verdict.
+
+    Raises:
+        AttnscopeError: A file is no Report, or the Reports do not go together.
+        UsageError: A report does not hold what was selected.
+    """
+    return compare_reports([(as_unicode(str(path)), read_report(path)) for path in paths], wanted, tolerance)
+
+
+def compare_reports(
+    reports: Sequence[tuple[str, Report]], wanted: Wanted | None = None, tolerance: Tolerance | None = None
+) -> Comparison:
+    """Compare Reports with the first of them.
+
+    Args:
+        reports: Label and Report of each side.
+        wanted: See compare_files.
+        tolerance: See compare_files.
+
+    Raises:
+        AttnscopeError: The Reports do not go together.
+        UsageError: A report does not hold what was selected.
+    """
+    wanted = wanted or Wanted()
+    labels = _labels("report", [name for name, _ in reports])
+    narrowed = [_narrowed(name, report, wanted) for name, report in reports]
+    sides = [Side(label, report) for label, report in zip(labels, narrowed, strict=True)]
+    shown = _shown(sides[0].report, wanted.key)
+    for text, keys in zip(sides[0].report.texts, shown, strict=True):
+        _check_saved(keys or [], text.keys, "key", sides[0].label)
+    named = _named(wanted.query, wanted.key)
+    return compare_sides("report", sides, shown, tolerance, wanted.stages or STAGES, named)
+
+
+def read_report(path: Path) -> Report:
+    """Read a saved Report.
+
+    Raises:
+        AttnscopeError: The file cannot be read, or is no Report.
+    """
+    ending = path.suffix.lower()
+    try:
+        data = read_file(path, cap=_CAP)
+        return from_arrays(data, ending) if ending in ARRAY_FILES else from_json(data)
+    except AttnscopeError as e:
+        raise e if e.where else AttnscopeError(e.found, where=path, hint=e.hint) from e
+
+
+def _narrowed(name: str, report: Report, wanted: Wanted) -> Report:
+    """Return the part of a report that is wanted.
+
+    Raises:
+        UsageError: The report does not hold what was selected.
+    """
+    require_heads(report, f"'{name}'")
+    texts = []
+    for text in report.texts:
+        made = report.provenance
+        layers = _picked(wanted.layer, "layer", made.n_layers, [head.layer for head in text.heads], name)
+        heads = _picked(wanted.head, "head", made.n_heads, [head.head for head in text.heads], name)
+        named = {(head.layer, head.head): head for head in text.heads}
+        chosen = [named[layer, head] for layer in layers for head in heads if (layer, head) in named]
+        if text.heads and not chosen:
+            raise UsageError(f"'{name}' has no such layer and head", where="--layer and --head")
+        queries = text.queries
+        if wanted.query is not None:
+            queries = sorted(parse_positions(wanted.query, text.tokens, (text.text, text.pair), "--query"))
+            _check_saved(queries, text.queries, "query", name)
+        rows = [text.queries.index(query) for query in queries]
+        parts = [narrow_rows(_stages_of(head, wanted.stages, name), text, rows) for head in chosen]
+        texts.append(replace(text, queries=queries, heads=parts))
+    return replace(report, texts=texts)
+
+
+def _picked(typed: str | None, what: str, count: int, saved: Sequence[int | str], name: str) -> Sequence[int | str]:
+    """Return the selected layers or heads, of those that are saved."""
+    pick = parse_indices("all" if typed is None else typed, f"--{what}")
+    if pick.word in ("auto", "all"):
+        return list(dict.fromkeys(saved))
+    picked: Sequence[int | str] = ["mean"] if pick.word else pick.numbers(count, what)
+    if missing := [str(number) for number in picked if number not in saved]:
+        found = f"'{name}' has no {what} {', '.join(missing)}"
+        raise UsageError(found, where=f"--{what}", hint=f"it has {', '.join(dict.fromkeys(map(str, saved)))}")
+    return picked
+
+
+def _check_saved(asked: Sequence[int], saved: Sequence[int], what: str, name: str) -> None:
+    if missing := [position for position in asked if position not in saved]:
+        found = f"'{name}' has no {what} {listed(missing)}"
+        raise UsageError(found, where=f"--{what}", hint=f"it has {listed(saved)}")
+
+
+def _stages_of(head: HeadReport, stages: tuple[str, ...] | None, name: str) -> HeadReport:
+    """Return a head with these stages alone, and the weights, which everything is measured with."""
+    if stages is None:
+        return head
+    if missing := [stage for stage in stages if stage not in head.stages]:
+        found = f"'{name}' has no {', '.join(missing)}"
+        raise UsageError(found, where="--stage", hint=f"it has {', '.join(head.stages) or 'none'}")
+    kept = {stage: matrix for stage, matrix in head.stages.items() if stage in stages or stage == "weights"}
+    return replace(head, stages=kept)

@@ -1,0 +1,573 @@
+"""A Comparison: both sides' weights, their difference, and what moved per token."""
+
+import re
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
+from itertools import zip_longest
+
+import msgspec
+import numpy as np
+
+from attnscope.findings.arrays import Matrix
+from attnscope.findings.compare import Change, Comparison, HeadChange, Side
+from attnscope.findings.run import HeadReport, TextReport, selection_name
+from attnscope.findings.tokens import Token
+from attnscope.request.selection import FEW, PRINTED
+from attnscope.studies.compare.tolerance import conclusion, worst_of_stage
+from attnscope.studies.heads.screen import Listing, head_numbers, strongest
+from attnscope.studies.screens.header import (
+    WHAT_IF,
+    describe_mask,
+    describe_used,
+    more_options,
+    notes,
+    report_header,
+    short_path,
+    text_header,
+    unknown_words,
+)
+from attnscope.studies.screens.overview import HEAVIEST, weight_map
+from attnscope.views.axes import Axis, source_kind, token_axis
+from attnscope.views.numbers import MINUS, NOT_ALLOWED, digits_for, formatted, texts
+from attnscope.views.parts import (
+    Facts,
+    FirstFitting,
+    Flow,
+    Gap,
+    HeatPanels,
+    Matrices,
+    MovedSources,
+    Moves,
+    Paragraph,
+    StageMatrix,
+    ViewPart,
+)
+from attnscope.views.scales import scale_for
+from attnscope.views.settings import DisplaySettings
+from attnscope.views.spans import Span, Spans, ours, token_span, untrusted
+
+_PRINTED = 10  # number of heads that are printed, if there are more
+_NAMED = 12  # number of tokens without counterpart that are named
+_LINES = 70  # of one head, above which only the rows and columns are shown where most moves
+_VISIBLE = 0.005  # share of a row's weight that is not printed as 0.00
+_NUMBERED = ("layer", "head")  # axes whose sides are labelled by a number, which alone says little
+_SAID_BY_SIDES = (*_NUMBERED, "hide")  # axes that the labels of the sides name
+_LEGEND = (
+    "moved: share of the weight that moved (total variation) · JS: Jensen–Shannon divergence in bits"
+    " · future: weight on later tokens"
+)
+
+
+def present_comparison(
+    comparison: Comparison, settings: DisplaySettings, *, heat: bool = False, verdict: bool = False
+) -> Iterator[ViewPart]:
+    """Turn a comparison into parts.
+
+    Args:
+        comparison: What to show.
+        settings: Digits, and whose options are named.
+        heat: Pictures in place of numbers.
+        verdict: Only the verdict of the tolerance.
+    """
+    if not settings.verbose:
+        comparison = _with_short_labels(comparison)
+    if not verdict:
+        yield from _sides(comparison, settings)
+    yield from _verdict(comparison)
+    if verdict:
+        yield notes([*comparison.sides[0].report.provenance.notes, *_other_notes(comparison), *comparison.notes])
+        return
+    for change in comparison.changes:
+        sides = comparison.sides[0], comparison.sides[change.side]
+        shown = _most_moved(change)
+        if len(shown) < len(change.heads):
+            yield from _moved(sides, change, settings)
+        for head in shown:
+            yield Gap()
+            yield from _change(sides, head, comparison.named, settings, heat)
+    yield Gap()
+    of_texts = [note for side in comparison.sides for text in side.report.texts for note in text.notes]
+    yield notes(dict.fromkeys([*of_texts, *comparison.notes]))
+    heads = [head for change in comparison.changes for head in change.heads]
+    first = comparison.sides[0].report
+    some = len({head.head for text in first.texts for head in text.heads}) < first.provenance.n_heads
+    more = ["--head all"] if some and comparison.axis != "head" else []
+    if all(head.mass is not None for head in heads):
+        more += ["--query ROWS", "--pool N"]
+    else:
+        shown = [head for head in heads if head.partial is None and head.mass is None and _is_visible(head)]
+        yield Facts([("legend", ours(_LEGEND))] if shown else [])
+        more += ["--query WORD"] if any(len(head.queries) > 1 for head in heads) else []
+    yield from more_options([*more, "--format json (every digit)"], settings)
+
+
+def _with_short_labels(comparison: Comparison) -> Comparison:
+    """Return a comparison whose sides are called by the ends of their paths, where these differ; `head 0` for a 0.
+
+    Sides under which tokens are hidden are called `The hidden` and `nothing hidden`.
+    """
+    if comparison.axis == "text":
+        return comparison
+    if comparison.axis == "hide":
+        labels = ["nothing hidden" if side.label == "none" else f"{side.label} hidden" for side in comparison.sides]
+    else:
+        kind = f"{comparison.axis} " if comparison.axis in _NUMBERED else ""
+        labels = [kind + short_path(side.label) for side in comparison.sides]
+    if len(set(labels)) < len(labels):
+        return comparison
+    sides = [msgspec.structs.replace(side, label=label) for side, label in zip(comparison.sides, labels, strict=True)]
+    return msgspec.structs.replace(comparison, sides=sides)
+
+
+def _most_moved(change: Change) -> list[HeadChange]:
+    """Return the heads that are printed each: all, or those in which most weight moved."""
+    moved = np.array([_share_moved(head) for head in change.heads])
+    if len(moved) <= _PRINTED or np.isnan(moved).all():
+        return change.heads
+    order = np.argsort(-np.nan_to_num(moved, nan=-1.0), kind="stable")[:_PRINTED]
+    return [change.heads[n] for n in order]
+
+
+def _moved(sides: tuple[Side, Side], change: Change, settings: DisplaySettings) -> Iterator[ViewPart]:
+    """Present how much moved in every head.
+
+    The grid has the second side's layers and heads; with several texts, it shows the mean.
+    """
+    made = sides[1].report.provenance
+    total, count = np.zeros((2, made.n_layers, made.n_heads))
+    for head in change.heads:
+        place, share = re.fullmatch(r"L(\d+)H(\d+)", head.second), _share_moved(head)
+        if place and not np.isnan(share):
+            total[int(place[1]), int(place[2])] += share
+            count[int(place[1]), int(place[2])] += 1
+    yield Gap()
+    said = Span("  share of the average row's weight that moved")
+    yield Paragraph((Span("what moved", "title"), Span("  "), *_arrow(sides), said))
+    with np.errstate(invalid="ignore"):
+        values = (total / count).astype(np.float32)
+    yield head_numbers(values, settings)
+    yield Gap()
+    yield strongest(values, None, Listing(), settings)
+    others = settings.named("--layer and --head", "layer and head")
+    yield Paragraph(ours(f"the {_PRINTED} that moved most follow; {others} select others", "dim"))
+
+
+def _arrow(sides: tuple[Side, Side]) -> Spans:
+    return *untrusted(sides[0].label), Span(" → "), *untrusted(sides[1].label)
+
+
+def _share_moved(head: HeadChange) -> float:
+    """Return the rows' mean total variation, of a map the share of all weight that moved; NaN of rows in part."""
+    if head.mass is not None:
+        first, second = head.mass.astype(np.float64)
+        return float(np.abs(second - first).sum() / 2 / max(first.sum(), 1e-30))
+    known = head.total_variation[~np.isnan(head.total_variation)]
+    return float(known.mean()) if known.size else float("nan")
+
+
+def _verdict(comparison: Comparison) -> Iterator[ViewPart]:
+    """Give the verdict of the tolerance, with the worst cell of every stage."""
+    verdict = comparison.verdict
+    if verdict is None:
+        return
+    lines = [("verdict", untrusted(conclusion(comparison, verdict), "good" if verdict.passed else "bad"))]
+    lines += [(stage.stage, untrusted(worst_of_stage(comparison, stage))) for stage in verdict.stages]
+    yield Facts(lines)
+
+
+def _sides(comparison: Comparison, settings: DisplaySettings) -> Iterator[ViewPart]:
+    """Say what produced the first side, and what differs in the others."""
+    first = comparison.sides[0].report
+    if comparison.axis == "hide":  # the labels say what each side hides
+        mask = first.mask
+        what_if = None if mask.used == mask.own else mask.what_if
+        first = msgspec.structs.replace(first, mask=msgspec.structs.replace(mask, hidden=None, what_if=what_if))
+    others = comparison.sides if comparison.axis in ("text", "model", "tokenizer") else comparison.sides[:1]
+    yield from unknown_words([text for side in others for text in side.report.texts])
+    yield from report_header(first, settings)
+    for side in comparison.sides[1:]:
+        if side.report.provenance.weights == "random" != first.provenance.weights:
+            yield Paragraph((Span(" RANDOM WEIGHTS ", "alarm"), Span(" in "), *untrusted(side.label)))
+    labels = untrusted(comparison.sides[0].label)
+    for n, side in enumerate(comparison.sides[1:]):
+        labels += (Span(", " if n else " → "), *untrusted(side.label))
+    said = labels if comparison.axis in _SAID_BY_SIDES else (Span(f"{comparison.axis}: "), *labels)
+    used = {side.report.mask.what_if for side in comparison.sides} - {None}
+    others = []
+    if comparison.axis not in ("mask", "hide"):
+        others = [side for side in comparison.sides[1:] if describe_used(side.report.mask) != describe_used(first.mask)]
+    elif used and first.mask.what_if is None:
+        said += (Span(WHAT_IF.get(str(used.pop()), "")),)
+    masks = [(*untrusted(side.label), Span(": "), *describe_mask(side.report.mask)) for side in others]
+    yield Facts([("compare", said), *(("mask", mask) for mask in masks)])
+    yield notes(_other_notes(comparison))
+    shown = comparison.sides if comparison.axis == "text" else comparison.sides[:1]
+    for several in zip(*(side.report.texts for side in shown), strict=True):
+        written = [text.text for text in several]
+        differs = next((n for n, letters in enumerate(zip_longest(*written)) if len(set(letters)) > 1), 0)
+        for side, text in zip(shown, several, strict=True):
+            if comparison.axis == "hide":
+                text = msgspec.structs.replace(text, hidden=[])
+            name = side.label if re.fullmatch(r"text \d+", side.label) else None
+            yield text_header(text, len(side.report.texts), settings, name, around=differs)
+
+
+def _other_notes(comparison: Comparison) -> list[str]:
+    """Collect notes on models that the first side's do not say."""
+    said = comparison.sides[0].report.provenance.notes
+    others = [(side.label, note) for side in comparison.sides[1:] for note in side.report.provenance.notes]
+    return [f"{label}: {note}" for label, note in others if note not in said]
+
+
+def _change(
+    sides: tuple[Side, Side], head: HeadChange, named: Sequence[str], settings: DisplaySettings, heat: bool
+) -> Iterator[ViewPart]:
+    reports = [side.report.texts[head.text] for side in sides]
+    which = head.first if head.first == head.second else f"{head.first} → {head.second}"
+    where = f"  text {head.text}" if len(sides[0].report.texts) > 1 else ""
+    heads = zip(reports, (head.first, head.second), strict=True)
+    found = [h.chosen for text, name in heads for h in text.heads if selection_name(h) == name]
+    chosen = next(((Span("  "), *untrusted(said)) for said in found if said and not settings.data_only), ())
+    between = (Span("  "), *_arrow(sides)) if head.first == head.second else ()
+    yield Paragraph((Span(which, "title"), Span(where), *between, *chosen))
+    yield from _alone(sides, reports, head)
+    yield from _partial(sides, head)
+    yield Gap()
+    yield from _maps(sides, reports, head)
+    if head.mass is not None:
+        yield from _moved_sources(reports[0].sources, head.mass, sides)
+        return
+    if not head.queries or not head.keys:
+        others = settings.named("--query and --key", "query and key")
+        yield Paragraph(ours(f"no shown row or column is in both; select others with {others}"))
+        return
+    columns = _columns(reports, head)
+    sizes = {"query": len(head.queries), "key": len(columns)}
+    some = {name for name, size in sizes.items() if size > FEW and name not in named}
+    few = _numbers(sides, reports, head, columns, settings, few=some, heat=heat)
+    if not some or any(sizes[name] > PRINTED for name in some):
+        yield from few
+    else:
+        whole = _numbers(sides, reports, head, columns, settings, heat=heat)
+        yield FirstFitting([list(whole)], list(few), lines=_LINES)
+
+
+def _numbers(
+    sides: tuple[Side, Side],
+    reports: Sequence[TextReport],
+    head: HeadChange,
+    columns: "Columns",
+    settings: DisplaySettings,
+    *,
+    few: Collection[str] = (),
+    heat: bool,
+) -> Iterator[ViewPart]:
+    """Present both sides' weights, their difference and what moved.
+
+    Args:
+        sides: What is compared.
+        reports: Its texts.
+        head: What changes.
+        columns: What `_columns` found.
+        settings: Digits, and whose options are named.
+        few: Those of `query` and `key` of which only the ones are shown where most moves.
+        heat: Pictures in place of numbers.
+    """
+    rows = len(head.queries)
+    if few and _largest_change(head) == 0:  # there are no rows where most moves
+        yield from _moves(reports, head)
+        return
+    left_out: list[tuple[str, int, int]] = []
+    if "query" in few:
+        head = _at_rows(head, _largest(np.abs(_differences(reports, head, columns)).sum(1), FEW))
+        left_out.append(("rows", len(head.queries), rows))
+    if "key" in few:
+        most = _largest(np.abs(_differences(reports, head, columns)).sum(0), FEW)
+        left_out.append(("columns", len(most), len(columns)))
+        columns = [columns[n] for n in most]
+    if left_out and not settings.data_only:
+        yield from _say_left_out(left_out, settings)
+    stages = [_weights(reports, head, n, sides[n].label, columns, settings) for n in range(len(sides))]
+    stages.append(_difference(reports, head, sides, columns, settings))
+    if left_out:
+        stages = [msgspec.structs.replace(one, columns=replace(one.columns, announced=True)) for one in stages]
+    yield HeatPanels(stages) if heat else Matrices(stages)
+    yield Gap()
+    yield from _moves(reports, head)
+
+
+def _largest(values: Matrix, count: int) -> list[int]:
+    """Return the indices of the largest values, in ascending order; a masked row's NaN is smallest."""
+    return sorted(int(n) for n in np.argsort(-np.nan_to_num(values, nan=-1.0), kind="stable")[:count])
+
+
+def _at_rows(head: HeadChange, rows: list[int]) -> HeadChange:
+    """Return what changes in some of the rows."""
+    of_rows = ("difference", "total_variation", "jensen_shannon", "gain", "loss")
+    lists = ("queries", "gained", "lost", "entered", "left")
+    changed: dict[str, object] = {name: getattr(head, name)[rows] for name in of_rows}
+    changed |= {name: [getattr(head, name)[row] for row in rows] for name in lists}
+    changed |= {name: getattr(head, name)[:, rows] for name in ("future", "entropy")}
+    if head.partial is not None:
+        changed["partial"] = msgspec.structs.replace(head.partial, outside=head.partial.outside[:, rows])
+    return msgspec.structs.replace(head, **changed)
+
+
+def _say_left_out(left_out: Sequence[tuple[str, int, int]], settings: DisplaySettings) -> Iterator[ViewPart]:
+    """Say how many rows and columns are shown, and what shows all."""
+    shown = " and ".join(f"{count} of {of:,} {what}" for what, count, of in left_out)
+    options = {"rows": settings.named("--query", "query"), "columns": settings.named("--key", "key")}
+    others = " and ".join(f"{options[what]} 0:{of}" for what, _, of in left_out)
+    show = "show" if len(left_out) > 1 else "shows"
+    yield Paragraph(ours(f"{shown}, where most weight moves; {others} {show} all", "dim"))
+
+
+def _maps(sides: tuple[Side, Side], reports: Sequence[TextReport], head: HeadChange) -> Iterator[ViewPart]:
+    """Present each side's map, where it has one: in place of matrices, or beside selected rows."""
+    for n, (text, side) in enumerate(zip(reports, sides, strict=True)):
+        report = _head_of(text, head, n)
+        if report.pooled is not None:
+            yield Paragraph(untrusted(side.label, "bold"))
+            yield weight_map(text, report.pooled)
+            yield Gap()
+
+
+def _moved_sources(sources: Sequence[Token], mass: Matrix, sides: tuple[Side, Side]) -> Iterator[ViewPart]:
+    """Present the sources whose weight differs most between two sides."""
+    first, second = mass.astype(np.float64)
+    change = second - first
+    order = [int(key) for key in np.argsort(-np.abs(change), kind="stable")[:HEAVIEST] if change[key]]
+    moved = float(np.abs(change).sum()) / 2
+    share = 100 * moved / max(first.sum(), 1e-30)
+    said = f"  {share:.0f} % of all weight; sources whose total weight changes most:"
+    yield Paragraph((Span("what moved", "bold"), Span(said, "dim")))
+    if order:
+        columns = [[f"{values[key]:,.1f}" for key in order] for values in (first, second)]
+        columns.append([formatted(change[key], "+z,.1f") for key in order])
+        labels = untrusted(sides[0].label), untrusted(sides[1].label)
+        yield MovedSources(token_axis("source", sources, order), labels, columns)
+
+
+def _alone(sides: tuple[Side, Side], reports: Sequence[TextReport], head: HeadChange) -> Iterator[ViewPart]:
+    """Name tokens that only one side has."""
+    for text, alone, side in zip(reports, (head.only_first, head.only_second), sides, strict=True):
+        if alone:
+            title = (Span("only in ", "dim"), *untrusted(side.label, "dim"), Span(": ", "dim"))
+            names = [(Span(f"{p} ", "dim"), token_span(text.sources, p, "dim")) for p in alone[:_NAMED]]
+            if len(alone) > _NAMED:
+                names.append((Span(f"{len(alone) - _NAMED} ", "dim"), Span("more", "dim")))
+            yield Flow([(*title, *names[0]), *names[1:]], " · ")
+
+
+def _partial(sides: tuple[Side, Side], head: HeadChange) -> Iterator[ViewPart]:
+    """Say how much of every row is saved."""
+    if head.partial is None:
+        return
+    for side, keys, of, outside in zip(sides, head.partial.keys, head.partial.of, head.partial.outside, strict=True):
+        known = outside[~np.isnan(outside)]
+        if keys < of and known.size:
+            low, high = (f"{share:.2f}" for share in (known.min(), known.max()))
+            share = low if low == high else f"{low} to {high}"
+            said = Span(f" has {keys} of {of} keys; {share} of each row's weight is outside", "remark")
+            yield Paragraph((*untrusted(side.label, "remark"), said))
+
+
+Columns = list[tuple[int | None, int | None]]  # positions in both sides; None where a side has none
+
+
+def _columns(reports: Sequence[TextReport], head: HeadChange) -> Columns:
+    """Return the columns of the difference.
+
+    Those that both sides have, and, unless only some of these are shown, those that one side alone has: what they
+    gain or lose has moved, too.
+    """
+    columns: Columns = list(head.keys)
+    one, other = reports
+    if head.partial is None and len(head.keys) + len(head.only_first) == len(one.sources):
+        columns += [(i, None) for i in head.only_first] + [(None, j) for j in head.only_second]
+        following = [len(one.sources)] * (len(other.sources) + 1)  # of each of the second side's keys: the next shared
+        paired = {j: i for i, j in head.keys}
+        for j in reversed(range(len(other.sources))):
+            following[j] = paired.get(j, following[j + 1])
+        columns.sort(key=lambda c: (c[0], 0, 0) if c[0] is not None else (following[c[1] or 0], -1, c[1] or 0))
+    return columns
+
+
+def _rows(reports: Sequence[TextReport], head: HeadChange, side: int | None = None) -> Axis:
+    """Return the queries as a side labels them, or all do: by both texts' tokens where one takes another's place."""
+    if side is not None and any(i != j for i, j in head.queries):
+        return token_axis("query", reports[side].tokens, [pair[side] for pair in head.queries])
+    return _both_axis("query", reports[0].tokens, reports[1].tokens, head.queries)
+
+
+def _both_axis(
+    kind: str, first: Sequence[Token], second: Sequence[Token], pairs: Sequence[tuple[int | None, int | None]]
+) -> Axis:
+    """Return the axis of tokens of two texts: `4 river│lake`; `5│ bank│` is in the first alone."""
+    names = [_both(first, second, pair) for pair in pairs]
+    special = [first[i].special if i is not None else second[j or 0].special for i, j in pairs]
+    positions = [i if i is not None else j or 0 for i, j in pairs]
+    total = len(first) + sum(i is None for i, _ in pairs)
+    return Axis(kind, positions, names, special, total, [_number(*pair) for pair in pairs])
+
+
+def _number(first: int | None, second: int | None) -> str:
+    """Write positions in two texts: one where they are the same, else both."""
+    if first == second:
+        return str(first)
+    return "│".join("" if position is None else str(position) for position in (first, second))
+
+
+def _both(first: Sequence[Token], second: Sequence[Token], pair: tuple[int | None, int | None]) -> Span:
+    """Name a token, or both that take each other's place: `river│lake`; `river│` is in the first text alone."""
+    here = [(text, at) for text, at in zip((first, second), pair, strict=True) if at is not None]
+    names = ["" if at is None else token_span(text, at).text for text, at in zip((first, second), pair, strict=True)]
+    if names[0] == names[1]:
+        return token_span(*here[0])
+    unknown = any(text[at].unknown for text, at in here)
+    return Span("│".join(names), "", "unknown token" if unknown else "token")
+
+
+def _pair_name(reports: Sequence[TextReport], pair: tuple[int, int]) -> Spans:
+    return Span(f"{_number(*pair)} "), _both(reports[0].tokens, reports[1].tokens, pair)
+
+
+def _head_of(text: TextReport, head: HeadChange, side: int) -> HeadReport:
+    name = (head.first, head.second)[side]
+    return next(h for h in text.heads if selection_name(h) == name)
+
+
+def _weights(
+    reports: Sequence[TextReport], head: HeadChange, side: int, label: str, columns: Columns, settings: DisplaySettings
+) -> StageMatrix:
+    """Return the weights of one side, over the aligned tokens and those that it alone has."""
+    text, report = reports[side], _head_of(reports[side], head, side)
+    queries, keys = [pair[side] for pair in head.queries], [c[side] for c in columns]
+    known = sorted(key for key in keys if key is not None)
+    at = [text.queries.index(q) for q in queries]
+    matrix = report.stages["weights"][at][:, [text.keys.index(k) for k in known]]
+    masked = [q in report.fully_masked for q in queries]
+    axes = _rows(reports, head, side), token_axis(source_kind(text), text.sources, known)
+    return _stage("weights", untrusted(label), ours("weights"), matrix, masked, axes, settings)
+
+
+def _difference(
+    reports: Sequence[TextReport],
+    head: HeadChange,
+    sides: tuple[Side, Side],
+    columns: Columns,
+    settings: DisplaySettings,
+) -> StageMatrix:
+    """Return the matrix of the second side's weights minus the first's."""
+    matrix = _differences(reports, head, columns)
+    axis = _both_axis(source_kind(reports[0]), reports[0].sources, reports[1].sources, columns)
+    said = (*untrusted(sides[1].label), Span(" − "), *untrusted(sides[0].label))
+    masked = (np.isnan(head.entropy[0]) | np.isnan(head.entropy[1])).tolist()
+    return _stage("difference", said, ours("difference"), matrix, masked, (_rows(reports, head), axis), settings)
+
+
+def _differences(reports: Sequence[TextReport], head: HeadChange, columns: Columns) -> Matrix:
+    """Return the second side's weights minus the first's; a side that lacks a column has no weight there."""
+    matrix = np.zeros((len(head.queries), len(columns)), dtype=np.float32)
+    paired = {pair: n for n, pair in enumerate(head.keys)}
+    for n, column in enumerate(columns):
+        if column in paired:
+            matrix[:, n] = head.difference[:, paired[column]]
+            continue
+        for side, position in enumerate(column):
+            if position is not None:
+                text = reports[side]
+                rows = _head_of(text, head, side).stages["weights"][:, text.keys.index(position)]
+                alone = rows[[text.queries.index(pair[side]) for pair in head.queries]]
+                matrix[:, n] = alone if side else -alone
+    return matrix
+
+
+def _stage(
+    stage: str,
+    title: Spans,
+    said: Spans,
+    matrix: Matrix,
+    masked: list[bool],
+    axes: tuple[Axis, Axis],
+    settings: DisplaySettings,
+) -> StageMatrix:
+    digits = digits_for(matrix, max(settings.precision, 1))
+    cells = texts("weights", matrix, masked, digits)
+    zeros = stage == "weights" and (matrix == 0).any()
+    pictured = (*said, *ours(f"; {NOT_ALLOWED} is exactly zero")) if zeros else said
+    return StageMatrix(stage, title, said, pictured, matrix, cells, masked, scale_for(stage, matrix), digits, *axes)
+
+
+_TITLES = ("query", "moved", "JS", "future", "entropy", "gains", "loses")
+_PARTIAL_TITLES = ("query", "outside", "future", "entropy")  # the values that do not need whole rows
+
+
+def _moves(reports: Sequence[TextReport], head: HeadChange) -> Iterator[ViewPart]:
+    """Present for each token how much weight moved, from where to where, and which contributors are new."""
+    if not _is_visible(head):
+        most = _largest_change(head)
+        said = f"at most {most:.1g} of a row's weight" if most else "nothing: both sides have the same weights"
+        yield Paragraph((Span("what moved", "bold"), Span(f"  {said}", "dim")))
+        return
+    yield Paragraph(ours("what moved", "bold"))
+    titles = _TITLES if head.partial is None else _PARTIAL_TITLES
+    rows = [_move(reports, head, n, len(titles)) for n in range(len(head.queries))]
+    yield Moves(titles, [title in ("query", "gains", "loses") for title in titles], rows)
+    yield from _top(reports, head)
+
+
+def _largest_change(head: HeadChange) -> float:
+    """Return the largest share of a row's weight that moved; NaN where none is known."""
+    known = head.total_variation[~np.isnan(head.total_variation)]
+    return float(known.max()) if known.size else float("nan")
+
+
+def _is_visible(head: HeadChange) -> bool:
+    """Tell whether what moved is more than zeros where it is rounded to two decimals, or cannot be known."""
+    return head.partial is not None or not _largest_change(head) < _VISIBLE
+
+
+def _move(reports: Sequence[TextReport], head: HeadChange, n: int, cells: int) -> list[Spans]:
+    name = _pair_name(reports, head.queries[n])
+    if np.isnan(head.entropy[:, n]).any():
+        return [name, ours("masked"), *([()] * (cells - 2))]
+
+    def both(values: Matrix) -> Spans:
+        return () if np.isnan(values[:, n]).any() else ours(f"{values[0, n]:z.2f}→{values[1, n]:z.2f}")
+
+    if head.partial is not None:
+        return [name, both(head.partial.outside), both(head.future), both(head.entropy)]
+    gains = _side_of_move(reports[1], head.gained[n], float(head.gain[n]), "+")
+    loses = _side_of_move(reports[0], head.lost[n], float(head.loss[n]), MINUS)
+    moved, divergence = ours(f"{head.total_variation[n]:.2f}"), ours(f"{head.jensen_shannon[n]:.2f}")
+    return [name, moved, divergence, both(head.future), both(head.entropy), gains, loses]
+
+
+def _side_of_move(text: TextReport, position: int, amount: float, sign: str) -> Spans:
+    said = f"{amount:.2f}"
+    return () if position < 0 or float(said) == 0 else (Span(f"{sign}{said} "), *_token(text.sources, position))
+
+
+def _token(tokens: Sequence[Token], position: int) -> Spans:
+    return Span(f"{position} "), token_span(tokens, position)
+
+
+def _top(reports: Sequence[TextReport], head: HeadChange) -> Iterator[ViewPart]:
+    """Present which tokens entered and left each query's top contributors."""
+    rows: list[list[Spans]] = []
+    for pair, entered, left in zip(head.queries, head.entered, head.left, strict=True):
+        if entered or left:
+            cells = [_tokens(text.sources, some) for text, some in zip(reports, (left, entered), strict=True)]
+            rows.append([_pair_name(reports, pair), *reversed(cells)])
+    if rows:
+        yield Gap()
+        yield Paragraph(ours("top contributors that change", "bold"))
+        yield Moves(("query", "enter the top", "leave the top"), (True, True, True), rows)
+
+
+def _tokens(tokens: Sequence[Token], positions: Sequence[int]) -> Spans:
+    listed: Spans = ()
+    for n, position in enumerate(positions):
+        listed += (*(ours(" · ") if n else ()), *_token(tokens, position))
+    return listed

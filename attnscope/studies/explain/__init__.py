@@ -1,0 +1,1 @@
+"""The arithmetic of one query of one head."""

@@ -1,0 +1,138 @@
+"""Attention's arithmetic again in NumPy float64, with checks."""
+
+from typing import Any
+
+import numpy as np
+
+from attnscope.base.model_config import ModelConfig
+from attnscope.findings.explain import ArithmeticCheck, Part
+
+Numbers = np.ndarray[Any, np.dtype[np.float64]]
+EPSILON = {"float32": 2.0**-23, "bfloat16": 2.0**-7, "float16": 2.0**-10}
+_ROUNDINGS = 8  # ε of the sum's terms: what a sum in blocks may lose, several times over
+
+
+def check(
+    name: str, said: str, made: Numbers, held: Numbers, terms: Numbers, dtype: str = "float32"
+) -> ArithmeticCheck:
+    """Compare what was computed again with what the model has.
+
+    Args:
+        name: See report.Check.
+        said: The equation that is checked.
+        made: Computed again.
+        held: The model's.
+        terms: Sum of the magnitudes of what was added up to get there; rounding is proportional to it.
+        dtype: The type that the model's own step ran in.
+    """
+    size = float(np.max(terms, initial=0.0))
+    difference = float(np.max(np.abs(made - held), initial=0.0))
+    return ArithmeticCheck(name, said, difference, _ROUNDINGS * EPSILON[dtype] * max(size, 2.0**-100))
+
+
+def norm(config: ModelConfig, x: Numbers, weight: Numbers, bias: Numbers | None) -> Numbers:
+    """Apply the configured norm to one vector.
+
+    LayerNorm (Ba et al., 2016): (x − mean) / √(variance + ε) · weight + bias. RMSNorm (Zhang and Sennrich, 2019):
+    x / √(mean of x² + ε) · weight, or · (weight + 1) where the family stores it so.
+
+    Args:
+        config: Says which norm, and ε.
+        x: (D,).
+        weight: (D,).
+        bias: (D,); None for none.
+
+    Returns:
+        (D,).
+    """
+    if config.norm == "layernorm":
+        normed: Numbers = (x - x.mean()) / np.sqrt(x.var() + config.norm_eps) * weight
+        return normed if bias is None else normed + bias
+    found: Numbers = x / np.sqrt((x**2).mean() + config.norm_eps) * (weight + config.norm_plus_one)
+    return found
+
+
+def project(x: Numbers, weight: Numbers, bias: Numbers | None) -> tuple[Numbers, Numbers]:
+    """Compute W x + b, and the sum of the magnitudes of its terms, to which rounding is proportional.
+
+    Args:
+        x: (D,).
+        weight: W, (E, D).
+        bias: b, (E,); None for none.
+
+    Returns:
+        (E,) each.
+    """
+    made, sizes = weight @ x, np.abs(weight) @ np.abs(x)
+    return (made, sizes) if bias is None else (made + bias, sizes + np.abs(bias))
+
+
+def rotate(x: Numbers, cos: Numbers, sin: Numbers) -> Numbers:
+    """Rotate the first dimensions of queries or keys by their positions (Su et al., 2021), half-split layout.
+
+    Args:
+        x: (E,) or (K, E).
+        cos: (R,) or (K, R) with R ≤ E.
+        sin: Likewise.
+    """
+    half = cos.shape[-1] // 2
+    first, second, rest = x[..., :half], x[..., half : 2 * half], x[..., 2 * half :]
+    rotated = first * cos[..., :half] - second * sin[..., :half], second * cos[..., half:] + first * sin[..., half:]
+    return np.concatenate((*rotated, rest), axis=-1)
+
+
+def parts(q: Numbers, k: Numbers, lengths: Numbers | None, before: tuple[Numbers, Numbers]) -> list[Part]:
+    """Split q·k into its products, one for each dimension or rotated pair of dimensions, the largest first.
+
+    Args:
+        q: The query as attention takes it, (E,).
+        k: The key likewise.
+        lengths: Wavelength of each rotated pair, (R / 2,); None where nothing is rotated.
+        before: Query and key before the rotation.
+    """
+    half = 0 if lengths is None else len(lengths)
+    plain = before[0] * before[1]
+    found = []
+    for i in range(half):
+        dims = [i, i + half]
+        product, unturned = float((q[dims] * k[dims]).sum()), float(plain[dims].sum())
+        length = None if lengths is None else float(lengths[i])
+        found.append(Part(dims, q[dims].tolist(), k[dims].tolist(), product, length, unturned))
+    for i in range(2 * half, len(q)):
+        found.append(Part([i], [float(q[i])], [float(k[i])], float(q[i] * k[i])))
+    return sorted(found, key=lambda part: -abs(part.product))
+
+
+def scaled(
+    scores: Numbers, scale: float, softcap: float | None, bias: Numbers | None
+) -> tuple[Numbers, Numbers | None, Numbers]:
+    """Compute what softmax takes of a row of scores, step by step.
+
+    Args:
+        scores: q·k of every key, (K,).
+        scale: Factor on the scores.
+        softcap: c of c · tanh(score / c), in Gemma 2 as in Bello et al. (2016); None for no cap.
+        bias: What is added for the distance of each key, (K,); None for none.
+
+    Returns:
+        Scores × scale; the same soft-capped, None without a cap; and these plus the bias: (K,) each.
+    """
+    times_scale = scores * scale
+    capped = None if softcap is None else softcap * np.tanh(times_scale / softcap)
+    so_far = times_scale if capped is None else capped
+    return times_scale, capped, so_far if bias is None else so_far + bias
+
+
+def exponentials(masked: Numbers, sink: float | None = None) -> tuple[Numbers, float, float]:
+    """Compute the exponentials of a softmax, from whose arguments the maximum is subtracted so that none overflows.
+
+    Args:
+        masked: Masked scores of a row that is not fully masked, (K,).
+        sink: An extra logit, whose exponential is only in the sum; None for none.
+
+    Returns:
+        exp(masked − maximum), (K,); the maximum; the sum.
+    """
+    maximum = float(masked.max() if sink is None else max(masked.max(), sink))
+    found: Numbers = np.exp(masked - maximum)
+    return found, maximum, float(found.sum() + (0.0 if sink is None else np.exp(sink - maximum)))

@@ -1,0 +1,121 @@
+"""Check every captured step against float64 arithmetic."""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from attnscope.findings.explain import ArithmeticCheck, ExplainedCell
+from attnscope.studies.explain import arithmetic
+from attnscope.studies.explain.arithmetic import Numbers, check
+from attnscope.studies.explain.location import QueryLocation
+
+if TYPE_CHECKING:
+    from attnscope.model.head_capture import HeadCapture
+    from attnscope.model.stack import Stack
+
+
+def all_checks(
+    dtype: str,
+    location: QueryLocation,
+    stack: "Stack",
+    capture: "HeadCapture",
+    embedding: dict[str, Numbers],
+    cells: list[ExplainedCell],
+    weigh: tuple[Numbers, float, float] | None,
+) -> list[ArithmeticCheck]:
+    """Check every step by doing it again in float64 from what went into it.
+
+    Args:
+        dtype: The type that the model ran in.
+        location: Which query of which head.
+        stack: The model.
+        capture: The captured vectors and numbers.
+        embedding: The parts that the embedding sums.
+        cells: The cells in depth.
+        weigh: Exponentials, their maximum and sum; None in a fully masked row.
+    """
+    found, c = capture.found, stack.config
+    checks = []
+    if location.layer == 0:
+        rows = np.stack(list(embedding.values()))
+        said, sizes = f"{' + '.join(embedding)} = what is embedded", np.abs(rows).sum(0)
+        checks.append(check("embedding", said, rows.sum(0), found["embedded"], sizes, dtype))
+    checks += _norm_checks(dtype, location.layer, stack, found)
+    checks += _projection_checks(dtype, location, stack, capture, [cell.key for cell in cells])
+    checks.append(_position_check(dtype, location, stack, found))
+    products = max(sum(abs(part.product) for part in cell.parts) for cell in cells)
+    totals, scores = np.array([cell.total for cell in cells]), np.array([cell.score for cell in cells])
+    checks.append(check("parts", "the parts' sum = q·k", totals, scores, np.array(products)))
+    times_scale, _, whole = arithmetic.scaled(found["scores"], c.attention_scale, c.softcap, found.get("bias"))
+    sizes = np.abs(times_scale) + np.abs(found.get("bias", np.zeros(1)))
+    said = " ".join(["q·k × scale", *["soft-capped"] * bool(c.softcap), *["+ bias"] * ("bias" in found), "= scaled"])
+    checks.append(check("scaled", said, whole, found["scaled"], sizes))
+    return checks if weigh is None else checks + _output_checks(found, weigh)
+
+
+def _norm_checks(dtype: str, layer: int, stack: "Stack", found: dict[str, Numbers]) -> list[ArithmeticCheck]:
+    """Check the norms on the way into the layer's queries."""
+    from attnscope.model.head_capture import norm_parameters
+
+    c, checks = stack.config, []
+    if c.norm == "none":
+        return []
+    if layer == 0 and c.embedding_norm:
+        again = arithmetic.norm(c, found["embedded"], *norm_parameters(stack, None))
+        checks.append(
+            check("embedding norm", "the sum, normed = the embedding", again, found["stream"][0], again, dtype)
+        )
+    if c.norm_order not in ("post", "output"):
+        again = arithmetic.norm(c, found["stream"][-1], *norm_parameters(stack, layer))
+        sizes = np.abs(again) + 1
+        checks.append(check("norm", "the residual, normed = x", again, found["x"], sizes, dtype))
+    return checks
+
+
+def _projection_checks(
+    dtype: str, location: QueryLocation, stack: "Stack", capture: "HeadCapture", keys: list[int]
+) -> list[ArithmeticCheck]:
+    """Check the projected query, and the projected keys that are taken apart."""
+    from attnscope.model.head_capture import projection
+
+    found, checks = capture.found, []
+    of_query = [(capture.found["x"], found["q"])]
+    of_keys = [(capture.key_input(key), found["k"][key]) for key in keys]
+    for letter, head, pairs in (("q", location.head, of_query), ("k", capture.group, of_keys)):
+        weight, bias = projection(stack, location.layer, letter, head)
+        made = [arithmetic.project(x, weight, bias) for x, _ in pairs]
+        again, sizes = (np.stack(part) for part in zip(*made, strict=True))
+        said = f"W_{letter} x{' + b' if bias is not None else ''} = {letter}"
+        name = {"q": "query", "k": "key"}[letter]
+        checks.append(check(name, said, again, np.stack([held for _, held in pairs]), sizes, dtype))
+    return checks
+
+
+def _position_check(dtype: str, location: QueryLocation, stack: "Stack", found: dict[str, Numbers]) -> ArithmeticCheck:
+    """Check that attention took the query and every key above, rotated where positions are rotary."""
+    from attnscope.model.head_capture import rotary
+
+    n, query = len(found["scores"]), location.query
+    q, k = found.get("q_norm", found["q"]), found.get("k_norm", found["k"])
+    said = "q and k above = those in q·k"
+    tables = rotary(stack, location.layer, max(n, len(location.text_plan.tokens)))
+    if tables is not None:
+        cos, sin = tables
+        q, k = arithmetic.rotate(q, cos[query], sin[query]), arithmetic.rotate(k, cos[:n], sin[:n])
+        said = "q and k, rotated = those in q·k"
+    held = np.vstack((found["q_used"], found["k_used"]))
+    return check("position", said, np.vstack((q, k)), held, 2 * np.abs(held), dtype)
+
+
+def _output_checks(found: dict[str, Numbers], weigh: tuple[Numbers, float, float]) -> list[ArithmeticCheck]:
+    """Check weights against exponentials, and the output against weights and values."""
+    exponentials, maximum, total = weigh
+    held = found["weights"]
+    if "sink" in found:
+        exponentials = np.append(exponentials, np.exp(found["sink"][0] - maximum))
+        held = np.append(held, found["sink"][1])
+    blend, sizes = found["weights"] @ found["v"], found["weights"] @ np.abs(found["v"])
+    return [
+        check("weights", "exponential / sum = weight", exponentials / total, held, held),
+        check("output", "the sum of α·v = the output", blend, found["output"], sizes),
+    ]

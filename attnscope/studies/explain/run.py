@@ -1,0 +1,93 @@
+"""Explain one query of one head: every step of its arithmetic, with checks."""
+
+from msgspec.structs import replace
+
+from attnscope.base.errors import UsageError, listed
+from attnscope.findings.explain import Explanation
+from attnscope.findings.tokens import spell_piece
+from attnscope.request.run_config import RunConfig
+from attnscope.request.selection import parse_indices, written
+from attnscope.run.plan import RunPlan, fit_to_memory, make_plan
+from attnscope.run.session import ProgressCallback, Session, describe_mask_use, prepare, provenance, select_heads
+from attnscope.run.text_plan import TextPlan
+from attnscope.studies.explain.location import QueryLocation
+
+__all__ = ["explain"]
+
+_NAMED = 40  # tokens that an error names
+
+
+def explain(run: RunConfig, progress: ProgressCallback | None = None, session: Session | None = None) -> Explanation:
+    """Do what `attnscope explain` does, without printing.
+
+    Args:
+        run: What the user asked; `window` is how many keys are kept (None for all), `key` names the cells in depth.
+        progress: See pipeline.inspect.
+        session: Models that are open already.
+
+    Raises:
+        UsageError: It is not one text, one query and one head, or they are not there.
+        AttnscopeError: The model, the text or the memory do not allow it.
+    """
+    _check_one(run)
+    session = session or Session(run.texts, progress)
+    source, on_progress = session.source(run), session.on_progress
+    whole = replace(run, window=None, stages=())
+    plan = make_plan(whole, source)
+    text_plan = plan.text_plans[0]
+    query = _one_query(run, text_plan)
+    plan = _within_memory(plan, run.window)
+
+    model, device = session.load(plan)
+    from attnscope.model.head_capture import HeadCapture
+    from attnscope.studies.explain.build import build
+
+    batch, engine = prepare(plan, model, device)
+    (unit,), _ = select_heads(plan, batch, engine, on_progress)
+    location = QueryLocation(text_plan, query, unit.layers[0], unit.heads[0], unit.chosen)
+    modules = engine.modules_of(location.layer)
+    capture = HeadCapture(modules, location.layer, location.head, query, len(text_plan.context or text_plan.tokens))
+    with capture.capturing():
+        engine.forward(batch, {location.layer: [capture]}, lambda done, total: on_progress("attending", done, total))
+    mask = describe_mask_use(source, run, engine.describe_mask())
+    here = describe_mask_use(source, run, engine.describe_layer_mask(location.layer)).used
+    made = provenance(source, run, device), mask, None if here == mask.used else here
+    return build(run, made, location, modules.stack, capture, batch.tokens.ids)
+
+
+def _within_memory(plan: RunPlan, window: int | None) -> RunPlan:
+    """Add the memory of an explanation to the plan: keys, values and rotary tables of one head, in float64."""
+    c, text_plan = plan.config, plan.text_plans[0]
+    n_keys = len(text_plan.context or text_plan.tokens)
+    kept = n_keys * (5 * c.d_head + 3 * c.d_value + 16)
+    shown = min(n_keys, window or n_keys) * (c.d_head + c.d_value + 16)
+    return fit_to_memory(plan, {"walk": 8 * kept, "kept": 20 * shown})
+
+
+def _check_one(run: RunConfig) -> None:
+    """Refuse more than one text, layer or head: an explanation is about one query of one head."""
+    if len(run.texts) != 1:
+        raise UsageError(f"{len(run.texts)} texts; explain takes one", where="--file", hint="pass TEXT")
+    for option, typed in (("--layer", run.layer), ("--head", run.head)):
+        pick = parse_indices(typed, option)
+        several = pick.word in ("mean", "all") or len(pick.ranges) > 1 or any(a != b for a, b in pick.ranges)
+        if several:
+            what = option.removeprefix("--")
+            found = (
+                f"'{typed}' is not a single {what}" if typed != "mean" else f"explain needs a single {what}, not a mean"
+            )
+            raise UsageError(found, where=option, hint=f"use one, such as {option} 0, or auto")
+
+
+def _one_query(run: RunConfig, text_plan: TextPlan) -> int:
+    asked = text_plan.queries if run.query is not None else range(len(text_plan.tokens))
+    named = listed([f"{i} {spell_piece(text_plan.tokens, i)}" for i in asked[: _NAMED + 1]], _NAMED)
+    if run.query is None:
+        hint = f"use --query WORD or --query POSITION; the text has {named}"
+        raise UsageError("explain needs one token", where="--query", hint=hint)
+    if len(text_plan.queries) > 1:
+        found = f"'{written(run.query)}' is {len(text_plan.queries)} tokens: {named}"
+        raise UsageError(
+            found, where="--query", hint=f"select one by its position, such as --query {text_plan.queries[-1]}"
+        )
+    return text_plan.queries[0]

@@ -1,0 +1,185 @@
+"""An Explanation: one query's arithmetic with its numbers, from top to bottom."""
+
+from collections.abc import Iterator
+
+import msgspec
+
+from attnscope.findings.explain import ArithmeticCheck, Explanation, Vector
+from attnscope.findings.run import Report, TextReport
+from attnscope.studies.explain.screen_rows import (
+    blend_grid,
+    cell_parts,
+    in_one_line,
+    key_parts,
+    scaled_parts,
+    score_grid,
+    softmax_grid,
+)
+from attnscope.studies.screens.header import (
+    RANDOM_WEIGHTS,
+    describe_used,
+    more_options,
+    notes,
+    report_header,
+    text_header,
+    unknown_words,
+)
+from attnscope.studies.screens.stages import BIAS_NAMES
+from attnscope.views.axes import Axis, token_axis
+from attnscope.views.numbers import MASKED, digits_for, number_text
+from attnscope.views.parts import Facts, Flow, Gap, Paragraph, VectorLine, ViewPart, WholeNames
+from attnscope.views.settings import DisplaySettings
+from attnscope.views.spans import Look, Span, Spans, ours, token_span, untrusted
+
+_STREAM = 4  # residuals up to which each has its vector shown
+
+
+def present_explanation(e: Explanation, settings: DisplaySettings) -> Iterator[ViewPart]:
+    """Turn an explanation into parts.
+
+    Args:
+        e: What to show.
+        settings: Digits, and whose options are named.
+    """
+    axis = token_axis("key" if e.context is None else "context", e.sources, e.keys)
+    text = TextReport(0, e.text, e.pair, e.tokens, e.context, [*range(len(e.tokens))], [], [])
+    yield from unknown_words([text])
+    yield from report_header(Report(e.provenance, e.mask, []), settings, labelled=True)
+    yield text_header(text, 1, settings)
+    yield Facts([("query", (Span(f"{e.query} "), token_span(e.tokens, e.query)))])
+    yield Gap()
+    random = RANDOM_WEIGHTS if e.provenance.weights == "random" else ()
+    between = " " if random else "  "  # the badge ends with a blank
+    chosen = (Span(between), *untrusted(e.chosen)) if e.chosen and not settings.data_only else ()
+    yield Paragraph((Span(f"L{e.layer}H{e.head}", "title"), *random, *chosen))
+    yield from _inputs(e, settings)
+    yield from _query_and_keys(e, axis, settings)
+    yield from _scores(e, axis, settings)
+    yield from _scaled(e, axis, settings)
+    yield from _weights(e, axis, settings)
+    yield from _output(e, axis, settings)
+    yield from _cells(e, settings)
+    yield Gap()
+    yield WholeNames(axis)
+    yield notes(e.notes)
+    more = ["--key WORD (another cell)", "--layer N --head N", "--top K (more keys)", "--format json (every number)"]
+    yield from more_options(more, settings)
+
+
+def _inputs(e: Explanation, settings: DisplaySettings) -> Iterator[ViewPart]:
+    last = "the last of these" if len(e.inputs) > 1 else "this"
+    said = f"{last} is x, which the query is computed from; ‖·‖ is the length of a vector"
+    yield from _title(1, f"what enters layer {e.layer}", ours(said, "dim"))
+    residual = [vector for vector in e.inputs if vector.name == "residual"]
+    between = residual[1:-1] if len(residual) > _STREAM else []
+    for vector in e.inputs:
+        if vector not in between:
+            yield _vector(vector, settings)
+        elif vector is between[-1]:
+            norms = [ours(f"{v.made} ‖·‖ {number_text(v.norm, settings.precision)}", "dim") for v in between]
+            yield Flow(norms, ", ", indent=2)
+    yield from _check(e.check("embedding"), trivial=len(e.inputs) == 1 or e.inputs[1].name == "normed")
+    yield from _check(e.check("embedding norm"))
+    yield from _check(e.check("norm"))
+
+
+def _query_and_keys(e: Explanation, axis: Axis, settings: DisplaySettings) -> Iterator[ViewPart]:
+    weights = "W_q, W_k and b" if e.query_steps[0].made.endswith("+ b") else "W_q and W_k"
+    said = f"the query q of this token and the key k of every token; {weights} are weights of the layer"
+    yield from _title(2, "query and keys", ours(said, "dim"))
+    for vector in e.query_steps:
+        yield _vector(vector, settings)
+    yield from _check(e.check("query"))
+    yield from _check(e.check("position"), trivial=e.query_steps[-1].name != "q rotated")
+    cell = e.cells[0]
+    steps = [step.made.replace(f" by position {cell.key}", ", each by its own position") for step in cell.key_steps]
+    shared = "" if e.group == e.head else f", of key/value head {e.group}"
+    of = "" if e.context is None else " from the embedded context"
+    yield Gap()
+    yield _say(f"k of every token{of}{shared}: {', '.join(steps)}")
+    yield from key_parts(e, axis, settings)
+    yield from _check(e.check("key"))
+
+
+def _scores(e: Explanation, axis: Axis, settings: DisplaySettings) -> Iterator[ViewPart]:
+    norm = number_text(e.query_steps[-1].norm, settings.precision)
+    yield from _title(3, "scores: q·k", ours(f"‖q‖ × ‖k‖ × the cosine between them; ‖q‖ is {norm}", "dim"))
+    yield score_grid(e, axis, settings)
+    for cell in e.cells:
+        yield Gap()
+        yield from cell_parts(e, cell, settings)
+    yield from _check(e.check("parts"))
+
+
+def _scaled(e: Explanation, axis: Axis, settings: DisplaySettings) -> Iterator[ViewPart]:
+    steps = [f"× {e.scale:.4g}", *([f"soft-capped at {e.softcap:g}"] if e.softcap is not None else [])]
+    steps += [f"plus {BIAS_NAMES.get(e.bias, e.bias)} bias"] if e.bias is not None else []
+    used = msgspec.structs.replace(e.mask, used=e.layer_mask or e.mask.used)
+    mask = (*ours("mask: ", "dim"), *untrusted(describe_used(used), "dim"))
+    yield from _title(4, f"scaled: {', '.join(steps)}; then masked", mask)
+    yield from scaled_parts(e, axis, settings)
+    yield from _check(e.check("scaled"))
+
+
+def _weights(e: Explanation, axis: Axis, settings: DisplaySettings) -> Iterator[ViewPart]:
+    said = "; the head's sink adds one score that belongs to no token" if e.sink is not None else ""
+    yield from _title(5, "weights: softmax", ours(f"exp(masked − largest), divided by the sum{said}", "dim"))
+    if e.fully_masked:
+        yield _say(f"{MASKED}: no key is allowed, so there are no weights and no output", "warning")
+        return
+    yield softmax_grid(e, axis, settings)
+    yield from _check(e.check("weights"))
+
+
+def _output(e: Explanation, axis: Axis, settings: DisplaySettings) -> Iterator[ViewPart]:
+    if e.fully_masked:
+        return
+    said = ours("each value vector v × its weight α, added up", "dim")
+    yield from _title(6, "output: the weighted sum of the values", said)
+    yield blend_grid(e, axis, settings)
+    if e.sink is not None:
+        share = number_text(e.sink.weight, settings.precision)
+        yield _say(f"the sink's {share} adds nothing: the sink has no value vector", "dim")
+    yield from _check(e.check("output"))
+    if e.projected is not None:
+        yield Gap()
+        yield _vector(e.projected, settings)
+
+
+def _cells(e: Explanation, settings: DisplaySettings) -> Iterator[ViewPart]:
+    """Show the whole way of each cell in depth, on one line."""
+    if not e.fully_masked:
+        yield from _title(7, "in one line", ())
+        for cell in e.cells:
+            yield in_one_line(e, cell, settings)
+
+
+def _title(step: int, title: str, said: Spans) -> Iterator[ViewPart]:
+    yield Gap()
+    yield Paragraph(ours(f"{step}  {title}", "bold"))
+    if said:
+        yield Paragraph(said, indent=1)
+
+
+def _say(said: str, look: Look = "") -> Paragraph:
+    return Paragraph(ours(said, look), indent=1)
+
+
+def _vector(vector: Vector, settings: DisplaySettings) -> VectorLine:
+    """Present how a vector was made, with its norm and numbers."""
+    norm = number_text(vector.norm, settings.precision)
+    digits = digits_for(vector.values, settings.precision)  # type: ignore[arg-type]
+    return VectorLine(vector.name, vector.made, norm, vector.values, digits)
+
+
+def _check(check: ArithmeticCheck | None, *, trivial: bool = False) -> Iterator[ViewPart]:
+    """Say whether a step holds when it is done again; where nothing was to be done, only if it does not."""
+    if check is None or (trivial and check.holds):
+        return
+    if check.holds:
+        said = f"holds to {check.difference:.1e}" if check.difference else "holds exactly"
+        verdict = Span(f"{check.said}, {said}", "good")
+    else:
+        said = f"DOES NOT HOLD: differs by {check.difference:.1e}, rounding explains {check.tolerance:.1e}"
+        verdict = Span(f"{check.said} {said}", "bad")
+    yield Paragraph((Span("check: ", "dim"), verdict), indent=1)

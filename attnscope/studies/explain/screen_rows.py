@@ -1,0 +1,194 @@
+"""Grids of an Explanation: a row for every key shown, and one for the rest."""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from attnscope.findings.explain import ExplainedCell, Explanation, Part
+from attnscope.views.axes import Axis
+from attnscope.views.numbers import NOT_ALLOWED, ZERO, column_texts, digits_for, number_text
+from attnscope.views.parts import Column, Dimensions, Grid, Paragraph, ViewPart
+from attnscope.views.settings import DisplaySettings
+from attnscope.views.spans import Span, Spans, ours, token_span
+
+PARTS = 8  # parts of a dot product that are shown before the rest is summed
+
+
+def key_parts(e: Explanation, axis: Axis, settings: DisplaySettings) -> Iterator[ViewPart]:
+    """Present every key with its norm and numbers."""
+    columns = [Column("‖k‖", column_texts(e.row.key_norms.tolist(), settings.precision))]
+    yield Grid("token", axis, [], columns, dimensions=_dimensions("k", e.key_vectors, settings))
+    if e.rest is not None:
+        share = number_text(e.rest.weight, settings.precision)
+        parts = [f"{e.rest.allowed} allowed ({share} of the weight)"] if e.rest.allowed else []
+        parts += [f"{e.rest.barred} not allowed"] if e.rest.barred else []
+        more = settings.named("--top K", "top=K")
+        said = f"the heaviest keys are shown; left out: {', '.join(parts)}; {more} shows more"
+        yield Paragraph(ours(said, "dim"), indent=1)
+
+
+def _dimensions(name: str, matrix: "np.ndarray", settings: DisplaySettings) -> Dimensions:
+    whole = f"{settings.named('--format json', 'data')} has all"
+    return Dimensions(name, matrix, digits_for(matrix, settings.precision), whole)
+
+
+def score_grid(e: Explanation, axis: Axis, settings: DisplaySettings) -> Grid:
+    """Present q·k of every key, with the norm and the angle that make it."""
+    row, norm, precision = e.row, e.query_steps[-1].norm, settings.precision
+    with np.errstate(divide="ignore", invalid="ignore"):
+        cosine = row.scores / (norm * row.key_norms.astype(np.float64))
+    columns = [
+        Column("‖k‖", column_texts(row.key_norms.tolist(), precision)),
+        Column("cosine", column_texts([None if np.isnan(c) else c for c in cosine.tolist()], precision)),
+        Column("q·k", column_texts(row.scores.tolist(), precision)),
+    ]
+    return Grid("key", axis, [], columns)
+
+
+def cell_parts(e: Explanation, cell: ExplainedCell, settings: DisplaySettings) -> Iterator[ViewPart]:
+    """Present one dot product as the sum of its parts, the largest of them one by one."""
+    bands = any(part.wavelength is not None for part in cell.parts)
+    kind = "rotated pairs of dimensions" if bands else "dimensions"
+    masked = "" if cell.allowed else "; not allowed by the mask"
+    said = Span(f"  ({cell.chosen}{masked})", "dim")
+    yield Paragraph((*_pair(e, cell, "·"), said), indent=1)
+    yield Paragraph(ours(f"its {kind}, largest first", "dim"), indent=1)
+    shown = cell.parts if len(cell.parts) <= PARTS + 2 else cell.parts[:PARTS]
+    left = sum(part.product for part in cell.parts[len(shown) :])
+    products: list[float | None] = [part.product for part in shown]
+    sums = np.cumsum([part.product for part in shown]).tolist()
+    labels = [ours(", ".join(str(dim) for dim in part.dims)) for part in shown]
+    if len(shown) < len(cell.parts):
+        labels.append(ours(f"{len(cell.parts) - len(shown)} more", "dim"))
+        products, sums = [*products, left], [*sums, cell.total]
+    labels.append(ours("sum", "bold"))
+    products, sums = [*products, cell.total], [*sums, None]
+    blank = [""] * (len(labels) - len(shown))
+    columns = [*(_band_columns if bands else _dim_columns)(shown, settings)]
+    columns = [Column(c.heading, [*c.cells, *blank], c.look) for c in columns]
+    columns.append(Column("adds" if bands else "q × k", column_texts(products, settings.precision)))
+    columns.append(Column("so far", column_texts(sums, settings.precision), "dim"))
+    yield Grid("pair" if bands else "dimension", None, labels, columns)
+
+
+def _pair(e: Explanation, cell: ExplainedCell, between: str) -> Spans:
+    """Name a query and a key, each with its position."""
+    query, key = token_span(e.tokens, e.query, "bold"), token_span(e.sources, cell.key, "bold")
+    return Span(f"{e.query} ", "bold"), query, Span(f" {between} {cell.key} ", "bold"), key
+
+
+def _dim_columns(shown: list[Part], settings: DisplaySettings) -> list[Column]:
+    return [
+        Column("q", column_texts([part.q[0] for part in shown], settings.precision)),
+        Column("k", column_texts([part.k[0] for part in shown], settings.precision)),
+    ]
+
+
+def _band_columns(shown: list[Part], settings: DisplaySettings) -> list[Column]:
+    lengths = [f"{part.wavelength:,.4g} tokens" if part.wavelength is not None else "never" for part in shown]
+    return [
+        Column("full turn in", lengths),
+        Column("unrotated", column_texts([part.before for part in shown], settings.precision), "dim"),
+    ]
+
+
+def in_one_line(e: Explanation, cell: ExplainedCell, settings: DisplaySettings) -> Paragraph:
+    """Show a cell's way from its score to what it gives."""
+
+    def said(value: float) -> str:
+        return number_text(float(value), settings.precision)
+
+    row, at = e.row, e.keys.index(cell.key)
+    steps = [f"{said(cell.score)} × {e.scale:.4g} = {said(row.times_scale[at])}"]
+    if row.capped is not None:
+        steps.append(f"soft-capped {said(row.capped[at])}")
+    if row.bias is not None:
+        steps.append(f"+ bias {said(row.bias[at])} = {said(row.scaled[at])}")
+    if not cell.allowed:
+        steps.append("not allowed, so its weight is exactly 0")
+    else:
+        steps.append(f"exp({said(row.masked[at] - np.float32(e.maximum or 0.0))}) = {said(row.exponentials[at])}")
+        steps.append(f"/ {said(e.exponential_sum or 1.0)} = weight {said(row.weights[at])}")
+        steps.append(f"× ‖v‖ {said(row.value_norms[at])} = {said(row.weights[at] * row.value_norms[at])}")
+    return Paragraph((*_pair(e, cell, "←"), Span(f": {'; '.join(steps)}")), indent=1)
+
+
+def scaled_parts(e: Explanation, axis: Axis, settings: DisplaySettings) -> Iterator[ViewPart]:
+    """Present the steps from scores to what softmax takes."""
+    row, precision = e.row, settings.precision
+    columns = [Column("q·k", column_texts(row.scores.tolist(), precision))]
+    columns.append(Column(f"× {e.scale:.4g}", column_texts(row.times_scale.tolist(), precision)))
+    if row.capped is not None:
+        columns.append(Column(f"cap {e.softcap:g}", column_texts(row.capped.tolist(), precision)))
+    if row.bias is not None:
+        columns.append(Column("bias", column_texts(row.bias.tolist(), precision)))
+        columns.append(Column("scaled", column_texts(row.scaled.tolist(), precision)))
+    columns.append(Column("masked", column_texts(_allowed(e), precision, none=NOT_ALLOWED)))
+    yield Grid("key", axis, [], columns)
+    if np.isneginf(row.masked).any():
+        yield Paragraph(ours(f"{NOT_ALLOWED} not allowed: minus infinity", "dim"), indent=1)
+
+
+def softmax_grid(e: Explanation, axis: Axis, settings: DisplaySettings) -> Grid:
+    """Present exponentials, their sum, and weights: of every key, of those left out, and of the head's sink."""
+    row, precision = e.row, settings.precision
+    labels: list[Spans] = []
+    exponentials, weights, logits = _column(row.exponentials), _column(row.weights), _allowed(e)
+    if e.rest is not None:
+        labels.append(ours(_rest_name(e), "dim"))
+        exponentials.append(e.rest.exponentials)
+        weights.append(e.rest.weight)
+    if e.sink is not None:
+        labels.append(ours("(sink)", "dim"))
+        exponentials.append(e.sink.exponential)
+        weights.append(e.sink.weight)
+        logits.append(e.sink.logit)
+    total = float(sum(weight for weight in weights if weight is not None))
+    labels.append(ours("sum", "bold"))
+    shifted = [None if logit is None else logit - (e.maximum or 0.0) for logit in logits]
+    columns = [
+        Column("masked", _spread(e, column_texts(logits, precision, none=NOT_ALLOWED))),
+        Column("− largest", _spread(e, column_texts(shifted, precision))),
+        Column("exp", column_texts([*exponentials, e.exponential_sum], precision, zero=ZERO)),
+        Column("weight", column_texts([*weights, total], precision, zero=ZERO)),
+    ]
+    return Grid("key", axis, labels, columns, bars=[*weights, None])
+
+
+def _spread(e: Explanation, cells: list[str]) -> list[str]:
+    """Spread cells over the keys and the sink, with blanks for the rest and the sum."""
+    return [*cells[: len(e.keys)], *[""] * (e.rest is not None), *cells[len(e.keys) :], ""]
+
+
+def blend_grid(e: Explanation, axis: Axis, settings: DisplaySettings) -> Grid:
+    """Present each value × its weight, and what that sums to."""
+    row, precision = e.row, settings.precision
+    labels: list[Spans] = []
+    weights = np.nan_to_num(row.weights).astype(np.float64)
+    shares = [weight * vector for weight, vector in zip(weights, e.value_vectors.astype(np.float64), strict=True)]
+    given, norms = _column(row.weights), _column(row.value_norms)
+    if e.rest is not None:
+        labels.append(ours(_rest_name(e), "dim"))
+        shares.append(e.rest.blend.astype(np.float64))
+        given, norms = [*given, e.rest.weight], [*norms, None]
+    labels += [ours("sum", "bold"), ours("output", "bold")]
+    shares += [e.blend.astype(np.float64), e.output.astype(np.float64)]
+    columns = [
+        Column("weight", column_texts([*given, None, None], precision, zero=ZERO)),
+        Column("‖v‖", column_texts([*norms, None, None], precision)),
+        Column("‖α·v‖", column_texts([float(np.linalg.norm(share)) for share in shares], precision, zero=ZERO)),
+    ]
+    return Grid("key", axis, labels, columns, dimensions=_dimensions("α·v", np.stack(shares), settings))
+
+
+def _column(values: "np.ndarray") -> list[float | None]:
+    return [None if np.isnan(value) else value for value in values.tolist()]
+
+
+def _allowed(e: Explanation) -> list[float | None]:
+    """Return masked scores; None where a key is not allowed."""
+    return [None if np.isneginf(value) else value for value in e.row.masked.tolist()]
+
+
+def _rest_name(e: Explanation) -> str:
+    return f"{e.rest.allowed if e.rest else 0} more"

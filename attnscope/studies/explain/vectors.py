@@ -1,0 +1,99 @@
+"""The vectors that enter a layer and become queries and keys, with names and norms."""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from attnscope.base.model_config import ModelConfig
+from attnscope.findings.explain import Vector
+from attnscope.findings.tokens import Token
+from attnscope.studies.explain.arithmetic import Numbers
+
+
+def vector(name: str, made: str, values: Numbers) -> Vector:
+    """Return a vector as plain data, with its norm in float64."""
+    return Vector(name, made, float(np.linalg.norm(values)), values.astype(np.float32))
+
+
+def inputs(
+    config: ModelConfig,
+    layer: int,
+    token: Token,
+    query: int,
+    embedding: Mapping[str, Numbers],
+    found: Mapping[str, Numbers],
+) -> list[Vector]:
+    """Return what enters a layer, in order; the last one is what queries are made of.
+
+    Args:
+        config: The model.
+        layer: Number of the layer.
+        token: The query's token.
+        query: Its position.
+        embedding: The parts that the embedding sums.
+        found: See model.head_capture.HeadCapture.
+    """
+    made = _embedded(config, token, query, embedding, found) if layer == 0 else _stream(found["stream"])
+    if config.norm_order in ("pre", "sandwich") and config.norm != "none":
+        made.append(vector("normed", _norm_made(config, made[-1].name, found["stream"][-1]), found["x"]))
+    return made
+
+
+def _embedded(
+    config: ModelConfig, token: Token, query: int, embedding: Mapping[str, Numbers], found: Mapping[str, Numbers]
+) -> list[Vector]:
+    scale = "" if config.embedding_scale is None else f" × {config.embedding_scale:.4g}"
+    said = {
+        "token": f"row {token.id} of the token table{scale}",
+        "segment": f"row {token.type_id} of the segment table",
+        "position": f"{'sines and cosines of' if config.positions == 'sinusoidal' else 'learned for'} position {query}",
+    }
+    made = [vector(name, said[name], values) for name, values in embedding.items()]
+    if len(made) > 1:
+        made.append(vector("sum", " + ".join(embedding), found["embedded"]))
+    if config.embedding_norm and config.norm != "none":
+        made.append(vector("embedding", _norm_made(config, made[-1].name, found["embedded"]), found["stream"][0]))
+    return made
+
+
+def _stream(stream: Numbers) -> list[Vector]:
+    """Return the residual stream as each layer found it."""
+    made = ["the embedding", *(f"after layer {layer}" for layer in range(len(stream) - 1))]
+    return [vector("residual", said, values) for said, values in zip(made, stream, strict=True)]
+
+
+def _norm_made(config: ModelConfig, name: str, x: Numbers) -> str:
+    """Return what a norm does to the vector of this name, with its numbers; `x` is what queries are made of."""
+    weight = "(1 + weight)" if config.norm_plus_one else "weight"
+    if config.norm == "layernorm":
+        deviation = float(np.sqrt(x.var() + config.norm_eps))
+        mean = f"{'−' if x.mean() < 0 else ''}{abs(x.mean()):.4g}"
+        return f"({name} − mean) / deviation {deviation:.4g} × weight + bias; mean {mean}"
+    root = float(np.sqrt((x**2).mean() + config.norm_eps))
+    return f"{name} / its root mean square {root:.4g} × {weight}"
+
+
+def chain(
+    config: ModelConfig, layer: int, letter: str, position: int, rows: Mapping[str, Numbers], factor: float
+) -> list[Vector]:
+    """Return a query or key as projected, normed and rotated, each where the model does so.
+
+    Args:
+        config: The model.
+        layer: Number of the layer.
+        letter: `q` or `k`.
+        position: Of the query or key.
+        rows: `projected`, `used`, and `normed` where there is one, (E,) each.
+        factor: What the rotated dimensions are multiplied by.
+    """
+    bias = " + b" if config.qkv_bias else ""
+    made = [vector(letter, f"W_{letter} x{bias}", rows["projected"])]
+    if "normed" in rows:
+        over = "all heads" if config.qk_norm == "whole" else f"the head's {config.d_head} dimensions"
+        made.append(vector(f"{letter} normed", f"{config.norm} over {over}", rows["normed"]))
+    rope = config.rope_of(layer)
+    if rope is not None:
+        whole = "" if rope.fraction == 1 else "the rotated dimensions "
+        times = "" if factor == 1 else f", {whole}× {factor:.4g}"
+        made.append(vector(f"{letter} rotated", f"rotated by position {position}{times}", rows["used"]))
+    return made

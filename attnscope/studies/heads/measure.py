@@ -1,0 +1,196 @@
+"""Record what the roles of heads are computed from: one pass for each batch of sequences, sums from tiles."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from attnscope.engines.protocol import Engine
+from attnscope.findings.head_roles import NEAR
+from attnscope.model.batch import Batch
+from attnscope.model.recorders import ColumnRecorder, OffsetRecorder, TargetRecorder, UniformRecorder
+from attnscope.model.recorders.patterns import FURTHEST
+from attnscope.model.tile import Recorder
+from attnscope.studies.heads.probes import Probe
+
+Array = np.ndarray[Any, np.dtype[Any]]
+BLOCKS = 16  # largest number of blocks of sequences; standard errors are computed between blocks
+# What is measured on each kind of random sequence, and over how many rows.
+_ROWS = {("duplicate", "induction"): "copies", ("retrieval",): "copied", ("second-order",): "thirds"}
+_OFFSETS = [-1, 1, 0, *(sign * n for n in range(2, NEAR + 1) for sign in (-1, 1))]  # previous, next, self, local
+
+
+class Sums:
+    """What roles are computed from, summed over the sequences of each block.
+
+    Args:
+        shape: Layers and heads.
+        n_texts: Texts in all.
+        n_draws: Number of random sequences of each kind.
+        longest: Tokens of the longest text.
+
+    Attributes:
+        arrays: Name to (blocks, layers, heads, …), float64. Of texts: `rows` that count, the weight that these give in
+            sum (`previous`, `next`, `self`, `local`, `first`, `special`, `punctuation`), `uniform`, and `offset_sums`,
+            `offset_squares` and `offset_cells` of words by offset; see OffsetRecorder. Of random tokens: `duplicate`
+            and `induction` over `copies` rows, `retrieval` over `copied` ones, `second-order` over `thirds`. Of
+            weights: `copying`.
+    """
+
+    def __init__(self, shape: tuple[int, int], n_texts: int, n_draws: int, longest: int) -> None:
+        self._reach = max(0, min(FURTHEST, longest - 1))
+        texts, draws = (min(BLOCKS, n) for n in (n_texts, n_draws))
+        names = ("rows", "previous", "next", "self", "local", "first", "special", "punctuation", "uniform")
+        self.arrays: dict[str, Array] = {name: np.zeros((texts, *shape)) for name in names}
+        width = 2 * self._reach + 2
+        self.arrays |= {name: np.zeros((texts, *shape, width)) for name in ("offset_sums", "offset_squares")}
+        self.arrays["offset_cells"] = np.zeros((texts, shape[0], 1, width))
+        if draws:
+            drawn = (name for kind, rows in _ROWS.items() for name in (*kind, rows))
+            self.arrays |= {name: np.zeros((draws, *shape)) for name in drawn}
+
+    def add(self, name: str, layer: int, sequences: Sequence[int], found: Tensor) -> None:
+        """Add what was found of some sequences, (sequences, heads, …), to their blocks."""
+        total = self.arrays[name][:, layer]
+        np.add.at(total, np.array(sequences) % len(total), found.cpu().double().numpy())
+
+    def add_offsets(self, layer: int, texts: Sequence[int], recorder: OffsetRecorder) -> None:
+        """Add what was found by offset; a short text has fewer of them."""
+        reach, width = recorder.reach or 0, self.arrays["offset_sums"].shape[-1]
+        for name, found in (
+            ("offset_sums", recorder.sums),
+            ("offset_squares", recorder.squares),
+            ("offset_cells", recorder.cells[:, None]),
+        ):
+            wide = found.new_zeros(*found.shape[:-1], width)
+            wide[..., self._reach - reach : self._reach + reach + 1] = found[..., :-1]
+            wide[..., -1] = found[..., -1]
+            self.add(name, layer, texts, wide)
+
+
+class TextPass:
+    """The recorders of one batch of texts.
+
+    Args:
+        batch: The texts side by side.
+        texts: Number of each.
+        sizes: Layers and heads.
+    """
+
+    def __init__(self, batch: Batch, texts: Sequence[int], sizes: tuple[int, int]) -> None:
+        self._batch, self._texts = batch, texts
+        heads, longest = range(sizes[1]), max(batch.tokens.lengths)
+        counted = counted_rows(batch)
+        targets = _offset_targets(counted, batch.tokens.real)
+        words = batch.sources.content()
+        self._of_layers = [
+            (
+                ColumnRecorder(heads, range(longest), counted, batch.sources),
+                TargetRecorder(heads, range(longest), targets),
+                OffsetRecorder(heads, counted, words),
+                UniformRecorder(heads, counted),
+            )
+            for _ in range(sizes[0])
+        ]
+        self.recorders: dict[int, list[Recorder]] = {n: list(four) for n, four in enumerate(self._of_layers)}
+
+    def add_to(self, sums: Sums) -> None:
+        """Add what was recorded."""
+        kinds = self._batch.sources.kinds
+        special = kinds["special"].cpu().clone()
+        special[:, 0] = False
+        marks = kinds["punctuation"].cpu().clone()
+        marks[:, 0] = False  # the first token is counted as that
+        for layer, (columns, targets, offsets, uniform) in enumerate(self._of_layers):
+            mass, rows = columns.compute().cpu().double(), uniform.rows_seen.cpu().double()  # (B, H, K), (B, H)
+            found = {"rows": rows, "uniform": uniform.shared}
+            found["first"] = mass[..., 0] + (rows - mass.sum(-1)).clamp_min(0.0)  # the rest: a sink's
+            found["special"], found["punctuation"] = ((mass * keys[:, None]).sum(-1) for keys in (special, marks))
+            found |= dict(zip(("previous", "next", "self"), targets.sums.unbind(-1), strict=False))
+            found["local"] = targets.sums[..., 3:].sum(-1)
+            for name, values in found.items():
+                sums.add(name, layer, self._texts, values)
+            sums.add_offsets(layer, self._texts, offsets)
+
+
+def counted_rows(batch: Batch) -> Tensor:
+    """Return words from the third token of a text on, (B, Q), bool: their first, previous and own token are three."""
+    counted = batch.tokens.real & ~batch.tokens.special
+    counted[:, :2] = False
+    return counted
+
+
+def _offset_targets(counted: Tensor, real: Tensor) -> Tensor:
+    """Return the keys at each of _OFFSETS from a row that counts, (B, Q, N); −1 where there is none."""
+    size = counted.shape[1]
+    at = torch.arange(size, device=counted.device)[:, None] + torch.tensor(_OFFSETS, device=counted.device)  # (Q, N)
+    there = (at >= 0) & (at < size) & real[:, at.clamp(0, size - 1)] & counted[:, :, None]
+    return torch.where(there, at, -1)
+
+
+class ProbePass:
+    """The recorders of one batch of random tokens.
+
+    Args:
+        probes: The sequences, all of one length, in the order of the batch.
+        sizes: Layers and heads.
+        device: Where the tensors go.
+    """
+
+    def __init__(self, probes: Sequence[Probe], sizes: tuple[int, int], device: torch.device) -> None:
+        self._probes = probes
+        self._of_layers: list[list[TargetRecorder]] = [[] for _ in range(sizes[0])]
+        for names in _ROWS:
+            rows = sorted({row for probe in probes for n in names if n in probe.targets for row in probe.targets[n][0]})
+            targets = torch.full((len(probes), len(rows), len(names)), -1, device=device)
+            for number, probe in enumerate(probes):
+                for n, name in enumerate(names):
+                    for row, key in zip(*probe.targets.get(name, (range(0), range(0))), strict=True):
+                        targets[number, rows.index(row), n] = key
+            for recorders in self._of_layers:
+                recorders.append(TargetRecorder(range(sizes[1]), rows, targets, strongest=names == ("retrieval",)))
+        self.recorders: dict[int, list[Recorder]] = {n: list(both) for n, both in enumerate(self._of_layers)}
+
+    def add_to(self, sums: Sums) -> None:
+        """Add what was recorded."""
+        for layer, recorders in enumerate(self._of_layers):
+            for (names, per), recorder in zip(_ROWS.items(), recorders, strict=True):
+                mine = [i for i, probe in enumerate(self._probes) if names[0] in probe.targets]
+                if not mine:
+                    continue
+                draws = [self._probes[i].draw for i in mine]
+                for n, name in enumerate(names):
+                    sums.add(name, layer, draws, recorder.sums[mine, :, n])
+                rows = torch.tensor([[len(self._probes[i].targets[names[0]][0])] for i in mine])
+                sums.add(per, layer, draws, rows.expand(-1, recorder.sums.shape[1]))
+
+
+def copying_scores(engine: Engine, sizes: tuple[int, int]) -> Array | str:
+    """Compute Σ λ / Σ |λ| over the eigenvalues λ of W_V W_O of every head, (layers, heads).
+
+    The eigenvalues of the (D, D) product are those of the small (Ev, Ev) one in the other order, and zeros. Real parts
+    are summed: complex eigenvalues come in pairs.
+
+    Returns:
+        The scores; where the weights of a layer are not known, why.
+    """
+    found = []
+    for layer in range(sizes[0]):
+        with engine.holding(layer):
+            pair = engine.value_and_output(layer)
+            if isinstance(pair, str):
+                return pair
+            value, output = (one.detach().cpu().double().numpy() for one in pair)
+        found.append(_copying_of_heads(value, output, sizes[1]))
+    return np.stack(found)
+
+
+def _copying_of_heads(value: Array, output: Array, heads: int) -> Array:
+    output = output.reshape(len(output), heads, -1).transpose(1, 0, 2)  # (H, D, Ev)
+    value = value.reshape(-1, output.shape[2], value.shape[1])  # (G, Ev, D)
+    values = np.linalg.eigvals(np.repeat(value, heads // len(value), axis=0) @ output)  # (H, Ev)
+    size = np.abs(values).sum(-1)
+    scores: Array = np.where(size > 0, values.real.sum(-1) / np.where(size > 0, size, 1.0), np.nan)
+    return scores

@@ -1,0 +1,131 @@
+"""Draw the sequences of random tokens that heads are measured on. Never imports torch."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from attnscope.checkpoints.source import ModelSource
+from attnscope.checkpoints.tokenization.hugging_face import FileTokenizer
+from attnscope.findings.tokens import Token
+
+REPEATED = 50  # number of different tokens of a sequence that is repeated once
+NEEDLE = 10  # tokens of a needle
+TRIPLED = 16  # number of different tokens of a sequence that is repeated twice
+_FEWEST = 4  # smallest number of different tokens; with fewer there is nothing to find
+
+
+@dataclass(frozen=True)
+class Probe:
+    """A sequence of tokens, and which key each role looks for.
+
+    Attributes:
+        tokens: The tokens.
+        targets: Role to (rows, keys): a row's role is to attend to the key in the same place.
+        draw: Number of the draw among those of its kind.
+    """
+
+    tokens: list[Token]
+    targets: dict[str, tuple[range, range]]
+    draw: int
+
+
+@dataclass(frozen=True)
+class RandomProbes:
+    """Sequences of random tokens.
+
+    Attributes:
+        probes: The sequences: those that are repeated once, then those with a needle that comes again, then those that
+            are repeated twice.
+        repeated: Different tokens of those that are repeated once; 0 where there are none.
+        needle: Number of tokens of each needle; 0 if the model is too small.
+        tripled: Number of different tokens in a sequence that is repeated twice; 0 if the model is too small.
+        before: Special tokens in front.
+        after: Special tokens behind.
+    """
+
+    probes: list[Probe]
+    repeated: int
+    needle: int
+    tripled: int
+    before: list[Token]
+    after: list[Token]
+
+
+def special_frame(source: ModelSource, tokens: Sequence[Token]) -> tuple[list[Token], list[Token]]:
+    """Return the special tokens in front of and behind random tokens: those that a text has there.
+
+    If the tokenizer puts no special token before a text, but config.json names a `bos_token_id`, that token is used,
+    since many heads attend to it by default.
+
+    Args:
+        source: The model.
+        tokens: Tokens of any text.
+    """
+    added = [token.special and token.start is None for token in tokens]
+    first = added.index(False) if False in added else 0
+    last = len(tokens) - (added[::-1].index(False) if False in added else 0)
+    before, after = list(tokens[:first]), list(tokens[last:])
+    tokenizer, named = source.tokenizer, {} if source.folder is None else source.folder.config
+    start = named.get("bos_token_id")
+    if (
+        not before
+        and isinstance(tokenizer, FileTokenizer)
+        and type(start) is int
+        and 0 <= start < source.config.vocab_size
+    ):
+        before = [tokenizer.special_token(start)]
+    return before, after
+
+
+def draw_probes(source: ModelSource, frame: tuple[list[Token], list[Token]], draws: int, seed: int) -> RandomProbes:
+    """Draw sequences from the model's own vocabulary, special and unknown tokens left out.
+
+    A sequence is as long as 50 tokens and their repetition, or as the model allows. In one with a needle, the same
+    number of tokens are random, apart from ten that come twice: somewhere in the middle, and at the end. Three copies
+    of 16 tokens are a third kind.
+
+    Args:
+        source: The model.
+        frame: Special tokens in front and behind.
+        draws: Sequences of each of the three kinds.
+        seed: Of the random numbers.
+    """
+    before, after = frame
+    ids = np.array([number for number in source.tokenizer.ordinary_ids() if number < source.config.vocab_size])
+    limit = source.config.max_positions
+    room = 2 * REPEATED if limit is None else min(2 * REPEATED, limit - len(before) - len(after))
+    half = min(room // 2, len(ids))
+    half = half if half >= _FEWEST else 0
+    needle = min(NEEDLE, 2 * half // 4, len(ids) - 1)
+    needle = needle if needle >= _FEWEST else 0
+    third = min(TRIPLED, room // 3, len(ids))
+    third = third if third >= _FEWEST else 0
+    random, start = np.random.default_rng(seed), len(before)
+    type_id = before[0].type_id if before else 0
+
+    def probe(numbers: np.ndarray, targets: dict[str, tuple[range, range]], draw: int) -> Probe:
+        drawn = [Token(int(number), "", "", type_id=type_id) for number in numbers]
+        return Probe([*before, *drawn, *after], targets, draw)
+
+    probes = []
+    for draw in range(draws if half else 0):
+        copy, rows = random.choice(ids, half, replace=False), range(start + half, start + 2 * half)
+        targets = {
+            "duplicate": (rows, range(start, start + half)),
+            "induction": (rows, range(start + 1, rows.start + 1)),
+        }
+        probes.append(probe(np.concatenate((copy, copy)), targets, draw))
+    for draw in range(draws if needle else 0):
+        wanted = random.choice(ids, needle, replace=False)
+        others = random.choice(np.setdiff1d(ids, wanted), 2 * half - 2 * needle)
+        depth = int(random.integers(0, len(others) - needle + 1))  # at least a needle's length before its copy
+        rows = range(start + 2 * half - needle, start + 2 * half - 1)
+        keys = range(start + depth + 1, start + depth + needle)
+        numbers = np.concatenate((others[:depth], wanted, others[depth:], wanted))
+        probes.append(probe(numbers, {"retrieval": (rows, keys)}, draw))
+    for draw in range(draws if third else 0):
+        copy, rows = random.choice(ids, third, replace=False), range(start + 2 * third, start + 3 * third)
+        targets = {"second-order": (rows, range(start + 1, start + third + 1))}
+        probes.append(probe(np.tile(copy, 3), targets, draw))
+    return RandomProbes(probes, half, needle, third, before, after)

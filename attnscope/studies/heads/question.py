@@ -1,0 +1,134 @@
+"""One number for every head: the weight that some tokens give to others, or a statistic of their rows."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from msgspec.structs import replace
+
+from attnscope.base.errors import UsageError
+from attnscope.findings.heads import MeasuredHeads, MeasuredText
+from attnscope.findings.row_statistics import ROW_STATISTICS
+from attnscope.request.run_config import RunConfig
+from attnscope.run.pass_plan import batches_by_length, plan_passes
+from attnscope.run.plan import plan_texts
+from attnscope.run.session import ProgressCallback, Session, describe_mask_use, forward, prepare, provenance
+from attnscope.run.text_plan import TextPlan
+
+Array = np.ndarray[Any, np.dtype[Any]]
+OF_KEYS = {
+    "weight": "Weight α that the rows give to the keys.",
+    "value": "Contribution α·‖v‖ of the keys to the rows.",
+    "projected": "Contribution α·‖v W_O‖ of the keys to the rows.",
+}
+MEASURES = OF_KEYS | {one.name: one.meaning for one in ROW_STATISTICS}
+
+
+def ask_heads(
+    run: RunConfig, measure: str, progress: ProgressCallback | None = None, session: Session | None = None
+) -> MeasuredHeads:
+    """Measure one number for every head.
+
+    Args:
+        run: The model, how it runs, the texts, rows (`query`; None for all words) and keys.
+        measure: One of MEASURES.
+        progress: See pipeline.inspect.
+        session: Models that are open already.
+
+    Raises:
+        AttnscopeError: The model, the texts or the memory do not allow it.
+        UsageError: A row or key is not there, or keys are missing or too many.
+    """
+    if measure in OF_KEYS and run.key is None:
+        hint = "name the keys, such as --key animal, or use --measure entropy"
+        raise UsageError(f"{measure} is a sum over keys, and none are given", where="--key", hint=hint)
+    if measure not in OF_KEYS and run.key is not None:
+        hint = f"remove it, or use --measure {', '.join(OF_KEYS)}"
+        raise UsageError(f"{measure} is a statistic of whole rows", where="--key", hint=hint)
+    session = session or Session(run.texts, progress)
+    source = session.source(run)
+    run = replace(run, by=measure) if measure in OF_KEYS else run
+    texts = plan_texts(replace(run, window=None, pool=None), source)
+    rows = [_rows(run, text) for text in texts]
+    groups = batches_by_length([max(len(text.tokens), len(text.context or ())) for text in texts])
+    c = source.config
+    longest = max(len(side) for text in texts for side in (text.tokens, text.context or text.tokens))
+    kept = max(map(len, groups)) * c.n_layers * c.n_heads * longest * 4
+    plans = plan_passes(run, source, [[texts[n] for n in group] for group in groups], kept)
+    model, device = session.load(plans[0])
+    total, count, engine = np.zeros((c.n_layers, c.n_heads)), np.zeros((c.n_layers, c.n_heads)), None
+    for group, plan in zip(groups, plans, strict=True):
+        batch, engine = prepare(plan, model, device)
+        keys = [texts[n].keys for n in group]
+        found = _Question(measure, batch, [rows[n] for n in group], keys, total.shape)
+        forward(plan, batch, engine, found.recorders, ("measuring heads", session.progress))
+        for sums, here in zip((total, count), found.sums(), strict=True):
+            sums += here
+    assert engine is not None
+    with np.errstate(invalid="ignore", divide="ignore"):
+        values = (total / count).astype(np.float32)
+    measured = [
+        MeasuredText(
+            run.texts[text.number].text, text.tokens, here, text.keys if measure in OF_KEYS else None, text.context
+        )
+        for text, here in zip(texts, rows, strict=True)
+    ]
+    notes = [note for text in texts for note in text.notes]
+    mask = describe_mask_use(source, run, engine.describe_mask())
+    return MeasuredHeads(provenance(source, run, device), mask, measure, MEASURES[measure], values, measured, notes)
+
+
+def _rows(run: RunConfig, text: TextPlan) -> list[int]:
+    """Return the rows that were named, or all words; all tokens where there is no word."""
+    words = [position for position, token in enumerate(text.tokens) if not token.special]
+    return text.queries if run.query is not None else words or list(range(len(text.tokens)))
+
+
+class _Question:
+    """The recorders of one batch.
+
+    Args:
+        measure: One of MEASURES.
+        batch: The texts side by side.
+        rows: Rows of every text.
+        keys: Keys of every text.
+        shape: Layers and heads.
+    """
+
+    def __init__(
+        self, measure: str, batch: Any, rows: Sequence[list[int]], keys: Sequence[list[int]], shape: tuple[int, ...]
+    ) -> None:
+        import torch
+
+        from attnscope.model.recorders import ColumnRecorder, RowRecorder
+
+        self._measure, device = measure, batch.tokens.real.device
+        every = sorted({row for one in rows for row in one})
+        shown, wanted = torch.zeros_like(batch.tokens.real), torch.zeros_like(batch.sources.real)
+        for number, (some, others) in enumerate(zip(rows, keys, strict=True)):
+            shown[number, torch.tensor(some, device=device)] = True
+            wanted[number, torch.tensor(others, dtype=torch.int64, device=device)] = True
+        self._shown, self._wanted = shown[:, every].cpu(), wanted.cpu()
+        heads, names = range(shape[1]), () if measure in OF_KEYS else (measure,)
+        self._rows = [RowRecorder(heads, every, batch.sources, names) for _ in range(shape[0])]
+        self._columns = [
+            ColumnRecorder(heads, every, shown, batch.sources, by=measure) for _ in range(shape[0]) if not names
+        ]
+        pairs = zip(self._rows, self._columns, strict=True) if self._columns else ((one,) for one in self._rows)
+        self.recorders = {layer: list(some) for layer, some in enumerate(pairs)}
+
+    def sums(self) -> tuple[Array, Array]:
+        """Return the sums over rows and the numbers of rows, (layers, heads) each; fully masked rows do not count."""
+        totals, counts = [], []
+        for layer, rows in enumerate(self._rows):
+            live = self._shown & ~rows.fully_masked.cpu()  # (B, rows)
+            if self._columns:
+                total = (self._columns[layer].compute().cpu().double() * self._wanted[:, None]).sum((0, 2))  # (H,)
+                count = live.sum().expand(len(total))
+            else:
+                values = rows.recorded[self._measure].cpu().double()  # (B, H, rows)
+                known = live[:, None] & ~values.isnan()
+                total, count = (values.nan_to_num(0.0) * known).sum((0, 2)), known.sum((0, 2))
+            totals.append(total.numpy())
+            counts.append(count.numpy())
+        return np.stack(totals), np.stack(counts)

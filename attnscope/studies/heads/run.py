@@ -1,0 +1,224 @@
+"""Measure the roles of every head: probes and texts to a HeadSurvey."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from msgspec.structs import replace
+
+from attnscope.base.errors import AttnscopeError, UsageError
+from attnscope.checkpoints.source import ModelSource, tokenize
+from attnscope.findings.head_roles import HEAD_ROLES, jackknife, main_roles
+from attnscope.findings.heads import HeadSurvey, Probes, RoleValues
+from attnscope.findings.tokens import Token
+from attnscope.request.run_config import RunConfig, TextInput
+from attnscope.run.pass_plan import batches_by_length, plan_passes
+from attnscope.run.session import ProgressCallback, Session, describe_mask_use, forward, prepare, provenance
+from attnscope.run.text_plan import TextPlan
+from attnscope.studies.heads.probes import RandomProbes, draw_probes, special_frame
+from attnscope.studies.heads.texts import TEXTS
+
+if TYPE_CHECKING:
+    from attnscope.model.batch import Batch
+    from attnscope.studies.heads.measure import ProbePass, Sums, TextPass
+
+_OFFSETS = 514  # that are kept apart of every head, and those that are not
+
+
+@dataclass(frozen=True)
+class SurveyOptions:
+    """What is measured.
+
+    Attributes:
+        roles: Names of roles; None for all.
+        draws: Number of random sequences of each kind.
+        seed: Of the random tokens.
+    """
+
+    roles: tuple[str, ...] | None = None
+    draws: int = 8
+    seed: int = 0
+
+
+def survey_heads(
+    run: RunConfig,
+    asked: SurveyOptions,
+    progress: ProgressCallback | None = None,
+    session: Session | None = None,
+) -> HeadSurvey:
+    """Do what `attnscope heads` does, without printing.
+
+    Args:
+        run: The model, how it runs, and the texts; without texts, the shipped ones.
+        asked: What is measured.
+        progress: See pipeline.inspect.
+        session: Models that are open already.
+
+    Raises:
+        AttnscopeError: The model, the texts or the memory do not allow it.
+        UsageError: The model attends to a second text.
+    """
+    shipped = not run.texts
+    if shipped:
+        run = replace(run, texts=tuple(TextInput(text, where=f"shipped text {n}") for n, text in enumerate(TEXTS)))
+    session = session or Session(run.texts, progress)
+    source = session.source(run)
+    if source.needs_context:
+        hint = "use --part encoder" if source.part else "use a model without cross-attention"
+        raise UsageError("roles are defined only for self-attention", where=source.name, hint=hint)
+    texts, notes = _tokenized(run, source, shipped=shipped)
+    worded = next((tokens for tokens in texts if not all(token.special for token in tokens)), texts[0])
+    random = draw_probes(source, special_frame(source, worded), asked.draws, asked.seed)
+    passes = _passes(texts, random)
+    planned = [[TextPlan(tokens, None, None, [], [], None, []) for tokens in one.tokens] for one in passes]
+    plans = plan_passes(run, source, planned, _bytes_kept(source, [one.tokens for one in passes], len(texts)))
+    model, device = session.load(plans[0])
+
+    from attnscope.studies.heads.measure import Sums, copying_scores
+
+    sizes = source.config.n_layers, source.config.n_heads
+    sums = Sums(sizes, len(texts), asked.draws if random.probes else 0, max(map(len, texts)))
+    for number, (plan, one) in enumerate(zip(plans, passes, strict=True), 1):
+        batch, engine = prepare(plan, model, device)
+        here = one.measured(batch, sizes, random)
+        step = f"measuring heads, {number} of {len(plans)}", session.progress
+        forward(plan, batch, engine, here.recorders, step)
+        here.add_to(sums)
+    if asked.roles is None or "copying" in asked.roles:
+        found = copying_scores(engine, sizes)
+        if isinstance(found, str):
+            notes.append(f"copying is not measured: {found}")
+        else:
+            sums.arrays["copying"] = found[None]
+    roles, main = _roles(sums, asked)
+    made, mask = provenance(source, run, device), describe_mask_use(source, run, engine.describe_mask())
+    probes = _describe(source, asked, texts, random, shipped=shipped)
+    return HeadSurvey(made, mask, probes, roles, main, [*notes, *_missing(random, roles)])
+
+
+@dataclass(frozen=True)
+class _Pass:
+    """Sequences that go through the model together.
+
+    Attributes:
+        tokens: Of each.
+        numbers: Which of the texts, or of the probes, they are.
+        of_texts: They are texts.
+    """
+
+    tokens: list[list[Token]]
+    numbers: Sequence[int]
+    of_texts: bool
+
+    def measured(self, batch: "Batch", sizes: tuple[int, int], random: RandomProbes) -> "TextPass | ProbePass":
+        """Return the recorders of the pass, in a model of so many layers and heads."""
+        from attnscope.studies.heads.measure import ProbePass, TextPass
+
+        if self.of_texts:
+            return TextPass(batch, self.numbers, sizes)
+        return ProbePass([random.probes[n] for n in self.numbers], sizes, batch.tokens.real.device)
+
+
+def _passes(texts: list[list[Token]], random: RandomProbes) -> list[_Pass]:
+    """Group texts, and then probes, into passes; the probes of one pass have one length."""
+    drawn = [probe.tokens for probe in random.probes]
+    return [
+        _Pass([sequences[n] for n in numbers], numbers, of_texts=sequences is texts)
+        for sequences in (texts, drawn)
+        for numbers in batches_by_length([len(tokens) for tokens in sequences], padded=sequences is texts)
+    ]
+
+
+def _describe(
+    source: ModelSource, asked: SurveyOptions, texts: list[list[Token]], random: RandomProbes, *, shipped: bool
+) -> Probes:
+    """Return what roles were measured on."""
+    unknown = getattr(source.tokenizer, "unknown_id", None)
+    return Probes(
+        seed=asked.seed,
+        draws=asked.draws if random.probes else 0,
+        repeated=random.repeated,
+        needle=random.needle,
+        before=[token.piece for token in random.before],
+        after=[token.piece for token in random.after],
+        texts=len(texts),
+        tokens=sum(map(len, texts)),
+        shipped=shipped,
+        unknown=sum(token.id == unknown for tokens in texts for token in tokens) if unknown is not None else 0,
+        tripled=random.tripled,
+    )
+
+
+def _tokenized(run: RunConfig, source: ModelSource, *, shipped: bool) -> tuple[list[list[Token]], list[str]]:
+    """Return the tokens of every text, and what was done to them."""
+    texts, notes = [], list[str]()
+    for text in run.texts:
+        try:
+            tokens, said = tokenize(source, text.text, text.pair, text.where, truncate=shipped or run.truncate)
+        except AttnscopeError as e:
+            if not shipped:
+                raise
+            hint = "pass a text that the model's tokenizer knows"
+            raise AttnscopeError(f"attnscope's own texts do not fit this model ({e.found})", hint=hint) from e
+        texts.append(tokens)
+        notes += [f"{text.where}: {note}" for note in said]
+    return texts, notes
+
+
+def _bytes_kept(source: ModelSource, groups: Sequence[Sequence[Sequence[Token]]], n_texts: int) -> int:
+    """Return bytes of the recorders of all layers, and of their sums over blocks of sequences."""
+    heads = source.config.n_layers * source.config.n_heads
+    longest = max(len(tokens) for group in groups for tokens in group)
+    offsets = min(_OFFSETS, 2 * longest)
+    most = max(len(group) for group in groups)
+    recorded = most * heads * (4 * longest + 8 * (2 * offsets + 20))
+    blocks = min(16, n_texts)
+    return recorded + heads * (4 * blocks + 8) * 8 * offsets  # sums, squares, and what a jackknife makes of them
+
+
+def _roles(sums: "Sums", asked: SurveyOptions) -> tuple[list[RoleValues], np.ndarray]:
+    """Return every role that was asked for, and the main role of every head."""
+    kept = [role for role in HEAD_ROLES if asked.roles is None or role.name in asked.roles]
+    shape = sums.arrays["rows"].shape[1:]
+    roles, values = [], {}
+    for role in kept:
+        if set(role.needs) <= set(sums.arrays):
+            value, error = jackknife(sums.arrays, role)
+        else:
+            value = error = np.full(shape, np.nan)
+        values[role.name] = value
+        roles.append(
+            RoleValues(
+                role.name,
+                role.letter,
+                role.title,
+                role.meaning,
+                role.source,
+                role.measured,
+                role.clear,
+                value.astype(np.float32),
+                error.astype(np.float32),
+            )
+        )
+    places = {HEAD_ROLES.index(role): n for n, role in enumerate(kept)} | {-1: -1}
+    main = main_roles(values)
+    return roles, np.vectorize(places.__getitem__, otypes=[np.int64])(main)
+
+
+def _missing(random: RandomProbes, asked: Sequence[RoleValues]) -> list[str]:
+    """Return which of these roles could not be measured on texts, and which on random tokens."""
+    worded = [role for role in asked if role.measured == "texts"]
+    notes = list[str]()
+    if worded and all(np.isnan(role.values).all() for role in worded):
+        said = _not_measured([role.name for role in worded])
+        notes.append(f"{said}: no text has a word after its first two tokens")
+    sizes = {"repeated": random.repeated, "needle": random.needle, "tripled": random.tripled}
+    if missed := [role.name for role in asked if sizes.get(role.measured, 1) == 0]:
+        notes.append(f"{_not_measured(missed)}: the vocabulary or the longest text of this model is too small")
+    return notes
+
+
+def _not_measured(names: Sequence[str]) -> str:
+    subject = f"{', '.join(names[:-1])} and {names[-1]} are" if len(names) > 1 else f"{names[0]} is"
+    return f"{subject} not measured"

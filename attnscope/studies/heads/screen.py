@@ -1,0 +1,215 @@
+"""What every head does: a picture of layers × heads, and the strongest heads."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from attnscope.findings.arrays import Matrix
+from attnscope.findings.head_roles import ROLES
+from attnscope.findings.heads import HeadSurvey, MeasuredHeads, MeasuredText, RoleValues
+from attnscope.findings.run import Report, TextReport
+from attnscope.studies.screens.header import (
+    counted,
+    more_options,
+    notes,
+    report_header,
+    text_header,
+    unknown_tokens,
+    unknown_words,
+)
+from attnscope.views.numbers import formatted
+from attnscope.views.parts import (
+    Facts,
+    Gap,
+    HeadNumbers,
+    Listed,
+    Paragraph,
+    RoleCell,
+    RolePicture,
+    StrongestHeads,
+    StrongestRow,
+    ViewPart,
+)
+from attnscope.views.scales import Scale
+from attnscope.views.settings import DisplaySettings
+from attnscope.views.spans import Span, Spans, note, ours, token_span
+
+_STRONGEST = 10  # number of heads listed for one role or measure
+_MOST = 64  # number of heads of a role from which a lowering takes as many as fit on a line
+_UNCLEAR = "·"
+_LEAST = 0.005  # smaller values would show as 0.00
+_ROLES_ALONE = 3  # largest number of roles that are shown with their values
+
+
+@dataclass(frozen=True)
+class Listing:
+    """Which heads are listed below a picture.
+
+    Attributes:
+        top: How many of each role or measure; None for as many as fit on a line, or for ten.
+        sort: In which order those are that have the largest values.
+        signed: Whether a value below 0 is weak; otherwise, as strong as its amount.
+    """
+
+    top: int | None = None
+    sort: Literal["value", "layer"] = "value"
+    signed: bool = True
+
+    def heads(self, values: Matrix, most: int) -> list[tuple[int, int]]:
+        """Choose the layers and heads that are listed, of those that have a value."""
+        flat = np.where(np.isnan(values), -np.inf, values if self.signed else np.abs(values)).ravel()
+        order = [int(n) for n in np.argsort(-flat, kind="stable")[: self.top or most] if flat[n] > -np.inf]
+        return [divmod(n, values.shape[1]) for n in (sorted(order) if self.sort == "layer" else order)]
+
+
+def present_survey(survey: HeadSurvey, settings: DisplaySettings, listing: Listing) -> Iterator[ViewPart]:
+    """Turn a survey of all heads into parts.
+
+    Args:
+        survey: What to show.
+        settings: Digits, and whose options are named.
+        listing: Which heads are listed.
+    """
+    yield from unknown_tokens(survey.probes.unknown, survey.probes.tokens)
+    yield from report_header(Report(survey.provenance, survey.mask, []), settings)
+    yield Facts([(name, note(said)) for name, said in _probes(survey)])
+    yield Gap()
+    if len(survey.roles) <= _ROLES_ALONE:
+        for role in survey.roles:
+            yield from _role(role, settings, listing)
+            yield Gap()
+    else:
+        yield _picture(survey)
+        yield Gap()
+        counted = [(role, int((survey.main == n).sum())) for n, role in enumerate(survey.roles)]  # as main role
+        rows = [_strongest_row(role, count, listing) for role, count in counted]
+        yield StrongestHeads(rows, one_line=listing.top is None)
+        yield Gap()
+        none = int((survey.main < 0).sum())
+        have = "has" if none == 1 else "have"
+        said = Span(f"{none} of {survey.main.size} heads {have} no clear role", "bold")
+        beside = any(ROLES[role.name].rank is None for role in survey.roles)
+        counts = "; a head counts for its main role" + (" (– is never one)" if beside else "")
+        yield Paragraph((said, Span(f" ({_UNCLEAR} in the picture; shades: how strong a role is){counts}")))
+    yield notes(survey.notes)
+    more = [] if len(survey.roles) <= _ROLES_ALONE else ["--role induction (its values for every head)"]
+    yield from more_options([*more, "--top K (more heads)", "--format json, -o heads.csv (every number)"], settings)
+
+
+def present_measured(measured: MeasuredHeads, settings: DisplaySettings, listing: Listing) -> Iterator[ViewPart]:
+    """Turn one number for every head into parts; see present_survey."""
+    texts = [
+        TextReport(number, text.text, None, text.tokens, text.context, [], [], [])
+        for number, text in enumerate(measured.texts)
+    ]
+    yield from unknown_words(texts)
+    yield from report_header(Report(measured.provenance, measured.mask, []), settings)
+    for asked, text in zip(texts, measured.texts, strict=True):
+        yield text_header(asked, len(texts), settings)
+        yield Facts(list(_asked(text)))
+    yield Gap()
+    yield Paragraph((Span(measured.measure, "title"), Span("  "), *note(measured.meaning)))
+    yield head_numbers(measured.values, settings)
+    yield Gap()
+    yield strongest(measured.values, None, listing, settings)
+    yield Gap()
+    yield notes(measured.notes)
+    other = "--measure weight --key WORD" if measured.measure == "entropy" else "--measure entropy"
+    more = [other, "--top K (more heads)", "--format json (every number)"]
+    yield from more_options(more, settings)
+
+
+def _probes(survey: HeadSurvey) -> Iterator[tuple[str, str]]:
+    probes = survey.probes
+    whose = "attnscope's own" if probes.shipped else "yours"
+    said = f"{probes.texts} ({whose}), {counted(probes.tokens, 'token')}"
+    yield "texts", said
+    if probes.repeated:
+        third = f"; of {probes.tripled}, in three copies" if probes.tripled else ""
+        needle = f"; with {probes.needle} that come again (a needle)" if probes.needle else ""
+        framed = " ".join([*probes.before, "…", *probes.after]) if probes.before or probes.after else ""
+        inside = f"; in {framed}" if framed else ""
+        of = f"{probes.draws} texts of {probes.repeated} tokens, in two copies"
+        yield "random", f"{of}{third}{needle}{inside}; seed {probes.seed}"
+
+
+def _asked(text: MeasuredText) -> Iterator[tuple[str, Spans]]:
+    sources = text.tokens if text.context is None else text.context
+    for name, places, tokens in (("query", text.queries, text.tokens), ("key", text.keys, sources)):
+        if places is not None and len(places) < len(tokens):
+            named: Spans = ()
+            for n, place in enumerate(places[:_STRONGEST]):
+                named += (Span(f"{' · ' * bool(n)}{place} "), token_span(tokens, place))
+            if len(places) > _STRONGEST:
+                named += ours(f" · and {len(places) - _STRONGEST} more")
+            yield name, named
+
+
+def _picture(survey: HeadSurvey) -> RolePicture:
+    """Present the letter of each head's main role, and its strength."""
+    cells = [
+        [
+            None if place < 0 else _cell(survey.roles[place], float(survey.roles[place].values[layer, head]))
+            for head, place in enumerate(row)
+        ]
+        for layer, row in enumerate(survey.main.tolist())
+    ]
+    return RolePicture(cells, _UNCLEAR)
+
+
+def _cell(role: RoleValues, strength: float) -> RoleCell:
+    return RoleCell(role.letter, ROLES[role.name].colour if role.name in ROLES else None, strength)
+
+
+def _strongest_row(role: RoleValues, count: int, listing: Listing) -> StrongestRow:
+    listed = [place for place in listing.heads(role.values, _MOST) if abs(role.values[place]) >= _LEAST]
+    heads = [
+        ours(f"L{layer}H{head} {_value(role.values, role.errors, layer, head, 2)}", look)
+        for layer, head in listed
+        for look in ("" if role.values[layer, head] >= role.clear else "dim",)
+    ]
+    if not heads:
+        measured = not np.isnan(role.values).all()
+        said = ours("0" if measured else "–", "dim")
+        return StrongestRow(_cell(role, 1.0), role.title, said, [], "no head" if measured else "not measured")
+    said = ours("–" if ROLES[role.name].rank is None else str(count), "" if count else "dim")
+    return StrongestRow(_cell(role, 1.0), role.title, said, heads, "")
+
+
+def _value(values: Matrix, errors: Matrix | None, layer: int, head: int, digits: int) -> str:
+    """Format a value, and its standard error where it has one."""
+    error = float("nan") if errors is None else float(errors[layer, head])
+    return formatted(values[layer, head], f"z.{digits}f") + ("" if np.isnan(error) else f" ±{error:.{digits}f}")
+
+
+def _role(role: RoleValues, settings: DisplaySettings, listing: Listing) -> Iterator[ViewPart]:
+    """Present the value of one role for every head."""
+    said = note(f"{role.meaning}")
+    yield Paragraph((Span(f"{role.letter} {role.title}", "title"), Span("  "), *said, Span(f" ({role.source})")))
+    if np.isnan(role.values).all():
+        yield Paragraph(ours("not measured", "dim"))
+        return
+    yield head_numbers(role.values, settings)
+    yield Gap()
+    yield strongest(role.values, role.errors, listing, settings)
+
+
+def head_numbers(values: Matrix, settings: DisplaySettings) -> HeadNumbers:
+    """Present a number for every head, with a scale from the smallest to the largest."""
+    finite = values[np.isfinite(values)]
+    low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 0.0)
+    scale = Scale(-max(-low, high), max(-low, high), True) if low < 0 else Scale(0.0, high, False)
+    digits = max(1, settings.precision)
+    form = f"z.{digits}f"
+    texts = [["–" if np.isnan(value) else formatted(value, form) for value in row] for row in values.tolist()]
+    return HeadNumbers(values, texts, scale, formatted(scale.low, form), formatted(scale.high, form))
+
+
+def strongest(values: Matrix, errors: Matrix | None, listing: Listing, settings: DisplaySettings) -> Listed:
+    """List the heads with the largest values."""
+    digits = max(2, settings.precision)
+    found = listing.heads(values, _STRONGEST)
+    items = [f"L{layer}H{head} {_value(values, errors, layer, head, digits)}" for layer, head in found]
+    return Listed("strongest", items)

@@ -1,0 +1,1 @@
+"""Attention over layers: rollout and value zeroing."""

@@ -1,0 +1,269 @@
+"""Measure how much of every token stems from each token, over layers."""
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+
+from attnscope.base.errors import UsageError
+from attnscope.checkpoints.source import ModelSource
+from attnscope.findings.flow import FLOW_MEASURES, FlowMeasure, TokenFlow
+from attnscope.findings.run import Report, TextReport
+from attnscope.request.run_config import RunConfig
+from attnscope.request.selection import parse_indices
+from attnscope.run.plan import RunPlan, memory_demand, plan_for_texts, plan_texts, spare_memory
+from attnscope.run.session import ProgressCallback, Session, describe_mask_use, forward, prepare, provenance
+from attnscope.run.text_plan import TextPlan
+from attnscope.studies.rollout.arithmetic import normalized, rollout, strongest
+
+if TYPE_CHECKING:
+    import torch
+
+    from attnscope.engines.protocol import Engine
+    from attnscope.model.batch import Batch
+    from attnscope.model.stack import RunBlock
+    from attnscope.request.masks.terms import Mask
+
+Array = np.ndarray[Any, np.dtype[Any]]
+_AT_ONCE = 2048  # number of tokens in a batch of copies of a text, unless one copy has more
+_FLOATS = 6  # number of float64 matrices of a text, besides one per layer, that the arithmetic needs
+
+
+@dataclass(frozen=True)
+class FlowPlan:
+    """What is measured.
+
+    Attributes:
+        measure: The measure.
+        layers: The layers, ascending.
+        shown: Rows and columns that are shown of every text.
+        plan: Passes over the texts, one at a time, with every row and column.
+    """
+
+    measure: FlowMeasure
+    layers: list[int]
+    shown: list[TextPlan]
+    plan: RunPlan
+
+
+def measure_flow(run: RunConfig, progress: ProgressCallback | None = None, session: Session | None = None) -> Report:
+    """Measure how much of every token's output stems from each token, over layers.
+
+    Args:
+        run: What the user asked; `measure` is one of FLOW_MEASURES.
+        progress: See pipeline.inspect.
+        session: Models that are open already.
+
+    Raises:
+        AttnscopeError: The model, the texts or the memory do not allow it.
+        UsageError: The measure is not defined for the model, or an option does not go with it.
+    """
+    session = session or Session(run.texts, progress)
+    source = session.source(run)
+    asked = plan_flow(run, source)
+    model, device = session.load(asked.plan)
+    texts, engine, find = [], None, _zeroing if asked.measure.zeroing else _weights
+    for number, text in enumerate(asked.shown):
+        one = replace(asked.plan, text_plans=[asked.plan.text_plans[number]])
+        batch, engine = prepare(one, model, device)
+        step = f"{run.measure}, text {number + 1} of {len(asked.shown)}" if len(asked.shown) > 1 else run.measure
+        matrices = find(one, batch, engine, asked.layers, (step, session.progress))
+        texts.append(_text_report(run, text, matrices, asked.layers, asked.measure))
+    assert engine is not None
+    mask = describe_mask_use(source, run, engine.describe_mask())
+    return Report(provenance(source, run, device), mask, texts)
+
+
+def plan_flow(run: RunConfig, source: ModelSource) -> FlowPlan:
+    """Plan what the user asked, checked against the model, the texts and the memory.
+
+    Raises:
+        AttnscopeError: They do not allow it.
+        UsageError: The measure is not defined for the model, or an option does not go with it.
+    """
+    measure = FLOW_MEASURES[run.measure]
+    _check_options(run)
+    _check_model(source, measure)
+    layers = _layers(run, source.config.n_layers, measure)
+    shown = [_within(run, text) for text in plan_texts(msgspec.structs.replace(run, window=None), source)]
+    plan = _plan(run, source, layers, shown, measure)
+    if measure.zeroing and run.what_if == "same-scores" and not plan.own_mask:
+        hint = "remove --what-if same-scores"
+        raise UsageError(
+            f"{measure.name} runs whole layers, so a mask cannot apply to their scores alone",
+            where="--what-if",
+            hint=hint,
+        )
+    return FlowPlan(measure, layers, shown, plan)
+
+
+def _check_options(run: RunConfig) -> None:
+    """Refuse options that do not apply to a matrix of whole layers."""
+    if parse_indices(run.head, "--head").word is None:
+        raise UsageError(f"{run.measure} combines all heads of a layer", where="--head", hint="remove it")
+    if run.show_padding:
+        raise UsageError(
+            f"{run.measure} runs each text alone, without padding", where="--show-padding", hint="remove it"
+        )
+    if run.by != "weight":
+        raise UsageError(f"{run.measure} ranks sources by its own values", where="--by", hint="remove it")
+    if run.target is not None:
+        raise UsageError(f"{run.measure} is not measured on a logit", where="--by logit", hint="remove it")
+    if run.stages != RunConfig(()).stages:
+        raise UsageError(f"{run.measure} has no stages", where="--stage", hint="remove it")
+    for option, given in (("--predict", run.predict), ("--generate", run.generate)):
+        if given:
+            raise UsageError(f"{run.measure} shows no predictions", where=option, hint="remove it, or --measure")
+    if run.pool is not None:
+        hint = "remove it; --query and --key select rows and columns"
+        raise UsageError(f"{run.measure} has no pooled map", where="--pool", hint=hint)
+
+
+def _check_model(source: ModelSource, measure: FlowMeasure) -> None:
+    """Refuse a model whose layers do more to tokens than the measure follows."""
+    where = f"--measure {measure.name}"
+    if source.needs_context or source.part == "cross":
+        found = "is not defined under cross-attention, where a layer's output also depends on a second text"
+        raise UsageError(found, where=where, hint="use a model without cross-attention, or --part encoder")
+    if measure.residual and not source.config.residual:
+        hint = "use rollout-no-residual"
+        raise UsageError("the layers of this model do not add their input to their output", where=where, hint=hint)
+
+
+def _layers(run: RunConfig, n_layers: int, measure: FlowMeasure) -> list[int]:
+    """Return the layers, ascending; of a product they must follow one another."""
+    picked = parse_indices(run.layer, "--layer")
+    if picked.word == "mean":
+        raise UsageError(
+            f"{measure.name} cannot be averaged over layers", where="--layer", hint="use all, or a range such as 0-3"
+        )
+    layers = sorted(picked.numbers(n_layers, "layer"))
+    if measure.cumulative and layers != list(range(layers[0], layers[-1] + 1)):
+        hint = f"use {layers[0]}-{layers[-1]}, or one layer"
+        raise UsageError(f"{measure.name} needs consecutive layers", where="--layer", hint=hint)
+    return layers
+
+
+def _within(run: RunConfig, text: TextPlan) -> TextPlan:
+    """Return a text with as many rows and columns as are shown of a long one, with a note on the rest."""
+    notes, size = list(text.notes), run.window
+    queries, keys = text.queries, text.keys
+    if size is not None and run.query is None and len(queries) > size:
+        notes.append(f"rows 0–{size - 1} of {len(queries)} shown; --query selects others")
+        queries = queries[:size]
+    if size is not None and run.key is None and len(keys) > size:
+        notes.append(f"columns 0–{size - 1} of {len(keys)} shown; --key selects others")
+        keys = keys[:size]
+    return replace(text, queries=queries, keys=keys, notes=notes)
+
+
+def _plan(
+    run: RunConfig, source: ModelSource, layers: list[int], shown: list[TextPlan], measure: FlowMeasure
+) -> RunPlan:
+    """Plan passes over one text at a time, with every row and column, and estimate what they take.
+
+    Raises:
+        AttnscopeError: It does not fit into memory.
+    """
+    texts = [replace(text, queries=(n := list(range(len(text.tokens)))), keys=n) for text in shown]
+    asked = msgspec.structs.replace(
+        run, layer=f"{layers[0]}-{layers[-1]}", head="mean", stages=("weights",), top=0, query=None, key=None
+    )
+    plan = plan_for_texts(asked, source, texts)
+    longest = max(texts, key=lambda text: len(text.tokens))
+    cells, matrices = len(longest.tokens) ** 2, 1 if measure.cumulative else len(layers)
+    results = matrices * sum(len(text.queries) * (len(text.keys) + 2 * run.top) for text in shown)
+    demand = replace(
+        memory_demand(replace(plan, text_plans=[longest])),
+        batch=_copies(len(longest.tokens)) + 1 if measure.zeroing else 1,
+        cells=0 if measure.zeroing else len(layers) * cells,
+        rows=0,
+        mean=False,
+        drawn=0 if run.window is None else results,
+        output_needed=True,
+    )
+    kept = 8 * cells * (len(layers) + _FLOATS)
+    hint = "use a shorter text, or raise --max-memory"
+    _, stream_reason, memory = spare_memory(run, source, demand, {"kept": kept + 4 * results}, hint)
+    return replace(plan, stream_reason=stream_reason, memory=memory)
+
+
+def _copies(n_tokens: int) -> int:
+    """Return how many copies of a text go through a layer together, each without another value."""
+    return max(1, min(n_tokens, _AT_ONCE // n_tokens))
+
+
+def _weights(
+    plan: RunPlan, batch: "Batch", engine: "Engine", layers: list[int], step: tuple[str, ProgressCallback | None]
+) -> list[Array]:
+    """Return the weights of every layer averaged over heads, (T, T) each; 0 in fully masked rows."""
+    from attnscope.model.recorders import MatrixRecorder
+
+    every, heads = plan.text_plans[0].queries, range(engine.sizes[1])
+    recorders = {layer: MatrixRecorder(("weights",), heads, every, every, mean=True) for layer in layers}
+    forward(plan, batch, engine, {layer: [one] for layer, one in recorders.items()}, step)
+    return [
+        np.nan_to_num(recorders[layer].compute()["weights"][0, 0].cpu().numpy().astype(np.float64)) for layer in layers
+    ]
+
+
+def _zeroing(
+    plan: RunPlan, batch: "Batch", engine: "Engine", layers: list[int], step: tuple[str, ProgressCallback | None]
+) -> list[Array]:
+    """Return how much the output of every token changes without the value of each, by layer, rows summing to 1."""
+    from attnscope.model.value_zeroing import output_changes
+
+    n = len(plan.text_plans[0].tokens)
+    what, on_progress = step
+    found: dict[int, Array] = {}
+    done, total = 0, len(layers) * n
+
+    def advance(count: int) -> None:
+        nonlocal done
+        done += count
+        if plan.memory is not None:
+            plan.memory.check()
+        if on_progress is not None:
+            on_progress(what, done, total)
+
+    def block(layer: int, again: "RunBlock", x: "torch.Tensor", y: "torch.Tensor", mask: "Mask") -> None:
+        if layer in layers:
+            found[layer] = normalized(output_changes(again, x, y, mask, _copies(n), advance).cpu().numpy())
+
+    engine.run_blocks(batch, layers[-1], block)
+    return [found[layer] for layer in layers]
+
+
+def _text_report(
+    run: RunConfig, text: TextPlan, matrices: list[Array], layers: list[int], measure: FlowMeasure
+) -> TextReport:
+    flows = []
+    eligible = np.array([run.special or not token.special for token in text.tokens])
+    eligible[0] &= run.special
+    if measure.cumulative:
+        covered = [(layers, rollout(matrices, residual=measure.residual))]
+    else:
+        covered = [([layer], matrix) for layer, matrix in zip(layers, matrices, strict=True)]
+    for some, matrix in covered:
+        rows = matrix[text.queries]
+        keys, values = strongest(rows, eligible, run.top)
+        nothing = [query for query, row in zip(text.queries, rows, strict=True) if not row.any()]
+        part = rows[:, text.keys].astype(np.float32)
+        part[[query in nothing for query in text.queries]] = np.nan
+        left_out = [] if run.special else ["special tokens", "first token"]
+        flows.append(TokenFlow(measure.name, some, part, nothing, keys, values.astype(np.float32), left_out))
+    given = run.texts[text.number]
+    return TextReport(
+        text.number,
+        given.text,
+        given.pair,
+        text.tokens,
+        None,
+        text.queries,
+        text.keys,
+        [],
+        text.notes,
+        list(text.hidden),
+        flows=flows,
+    )

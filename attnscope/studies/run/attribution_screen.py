@@ -1,0 +1,89 @@
+"""What the parts of a model add to a logit: a ranking, a picture of layers × heads, and the tokens that they read."""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from attnscope.findings.attribution import Attribution, LogitEdge, TargetToken
+from attnscope.findings.run import TextReport
+from attnscope.studies.heads.screen import Listing, head_numbers, strongest
+from attnscope.views.numbers import column_texts, number_text
+from attnscope.views.parts import Column, Flow, Gap, Grid, Paragraph, ViewPart
+from attnscope.views.settings import DisplaySettings
+from attnscope.views.spans import Span, Spans, ours, token_span
+
+_PARTS = 12  # parts that are listed
+_SOURCES = 8  # tokens that are listed
+
+
+def present_attribution(text: TextReport, found: Attribution, settings: DisplaySettings) -> Iterator[ViewPart]:
+    """Present what every part adds to the logit of a token."""
+    yield Gap()
+    yield _heading(text, found, settings)
+    yield _ranking(
+        "part", [(ours(name), value) for name, value in _parts(found)], found.total, _PARTS, settings, rest="parts"
+    )
+    yield Gap()
+    yield Paragraph((Span("heads", "bold"), Span("  what each adds", "dim")))
+    yield head_numbers(found.heads, settings)
+    yield strongest(found.heads, None, Listing(signed=False), settings)
+    yield Gap()
+    yield Paragraph((Span("sources", "bold"), Span("  what each token adds through all heads", "dim")))
+    named: list[tuple[Spans, float]] = [
+        ((Span(f"{position} "), token_span(text.tokens, position)), value)
+        for position, value in enumerate(found.sources.tolist())
+    ]
+    yield _ranking("token", named, float(found.sources.sum()), _SOURCES, settings, rest="tokens")
+    yield Gap()
+    yield Paragraph((Span("tokens through single heads", "bold"), Span("  what each adds, largest first", "dim")))
+    yield Flow([_edge(text, edge, settings) for edge in found.edges[:_SOURCES]], " · ", 1)
+
+
+def _heading(text: TextReport, found: Attribution, settings: DisplaySettings) -> Paragraph:
+    what: Spans = (Span("logit of ", "bold"), _target(found.target))
+    if found.against is not None:
+        what = (*what, Span(" minus that of ", "bold"), _target(found.against))
+    after = Span(f"  after {found.position} ", "dim"), token_span(text.tokens, found.position, "dim")
+    capped = f", before the soft-cap of {found.softcap:g}" if found.softcap is not None else ""
+    said = f": {number_text(found.total, settings.precision)}, with the scale of the final norm frozen{capped}"
+    return Paragraph((*what, *after, Span(said, "dim")))
+
+
+def _edge(text: TextReport, edge: LogitEdge, settings: DisplaySettings) -> Spans:
+    name = Span(f"L{edge.layer}H{edge.head} ← {edge.source} ")
+    return name, token_span(text.tokens, edge.source), Span(f" {number_text(edge.value, settings.precision)}", "bold")
+
+
+def _target(token: TargetToken) -> Span:
+    return Span(token.text, "bold", "token")
+
+
+def _parts(found: Attribution) -> list[tuple[str, float]]:
+    """List every part with what it adds."""
+    n_layers, n_heads = found.heads.shape
+    parts = [("embedding", found.embedding), ("biases of norm and head", found.constant)]
+    parts += [
+        (f"L{layer}H{head}", float(found.heads[layer, head])) for layer in range(n_layers) for head in range(n_heads)
+    ]
+    parts += [(f"L{layer} MLP", value) for layer, value in enumerate(found.mlps.tolist())]
+    parts += [(f"L{layer} attention bias", value) for layer, value in enumerate(found.attention_biases.tolist())]
+    return [(name, value) for name, value in parts if value]
+
+
+def _ranking(
+    heading: str, named: list[tuple[Spans, float]], total: float, most: int, settings: DisplaySettings, *, rest: str
+) -> Grid:
+    """Rank parts by how much they add or take away, with the sum of the others and of all."""
+    order = np.argsort([-abs(value) for _, value in named], kind="stable").tolist()
+    shown = [named[i] for i in order[:most]]
+    values = [value for _, value in shown]
+    labels = [label for label, _ in shown]
+    if len(named) > most:
+        others = len(named) - most
+        labels.append(ours(f"{others} other {rest if others > 1 else rest.removesuffix('s')}", "dim"))
+        values.append(total - sum(values))
+    largest = max(map(abs, values), default=0.0) or 1.0
+    bars: list[float | None] = [abs(value) / largest for value in values]
+    labels.append(ours("sum", "bold"))
+    cells = column_texts([*values, total], settings.precision)
+    return Grid(heading, None, labels, [Column("adds", cells)], bars=[*bars, None])

@@ -1,0 +1,150 @@
+"""A Report: header, then per text, layer and head the matrices and the top contributors."""
+
+from collections.abc import Iterator
+
+from attnscope.findings.arrays import Matrix
+from attnscope.findings.overview import Pooled
+from attnscope.findings.run import HeadReport, Report, TextReport
+from attnscope.studies.rollout.screen import present_flow
+from attnscope.studies.screens.contributors import brief, contributors, fitted, generated
+from attnscope.studies.screens.header import (
+    head_header,
+    more_of_report,
+    notes,
+    report_header,
+    text_header,
+    token_ids,
+    unknown_words,
+)
+from attnscope.studies.screens.overview import overview, weight_map
+from attnscope.studies.screens.stages import stage_matrices
+from attnscope.studies.screens.words import word_contributors, word_matrix
+from attnscope.views.parts import FirstFitting, Gap, HeatPanels, Matrices, Paragraph, StageMatrix, Thumbnails, ViewPart
+from attnscope.views.settings import DisplaySettings
+from attnscope.views.spans import ours
+
+_FEWEST = 8  # heads: of fewer, each has pictures of its own
+
+
+def present_report(report: Report, settings: DisplaySettings, *, heat: bool = False) -> Iterator[ViewPart]:
+    """Turn a report into parts.
+
+    Args:
+        report: What to show.
+        settings: Digits, and whose options are named.
+        heat: Pictures in place of numbers.
+    """
+    small = [heat and not settings.words and are_thumbnails(text) for text in report.texts]
+    yield from unknown_words(report.texts)
+    yield from report_header(report, settings, labelled=True)
+    for text, thumbnails in zip(report.texts, small, strict=True):
+        yield text_header(text, len(report.texts), settings)
+        if settings.ids:
+            yield token_ids(text)
+        for flow in text.flows:
+            yield Gap()
+            yield from present_flow(text, flow, settings, heat=heat)
+        if thumbnails:
+            yield Gap()
+            yield Thumbnails({(int(head.layer), int(head.head)): _weights(head) for head in text.heads})
+        else:
+            for head in text.heads:
+                yield Gap()
+                yield from _present_head(report, text, head, settings, heat)
+        if text.generated:
+            from attnscope.studies.screens.predictions import continuation
+
+            yield from continuation(text)
+        if text.predictions:  # only what is shown is imported
+            from attnscope.studies.screens.predictions import predictions
+
+            yield from predictions(report, text)
+        if text.attribution is not None:
+            from attnscope.studies.run.attribution_screen import present_attribution
+
+            yield from present_attribution(text, text.attribution, settings)
+        yield Gap()
+        yield notes(text.notes)
+    yield from more_of_report(report, settings, thumbnails=any(small))
+
+
+def _present_head(
+    report: Report, text: TextReport, head: HeadReport, settings: DisplaySettings, heat: bool
+) -> Iterator[ViewPart]:
+    yield from head_header(report, text, head, settings)
+    if head.pooled is not None:
+        yield Gap()
+        yield from overview(text, head)
+    if not text.queries:
+        if settings.words:
+            yield Paragraph(ours("words are merged in matrices, not in maps: add --query ROWS", "dim"))
+        return
+    if settings.words and "weights" in head.stages and text.keys:
+        yield Gap()
+        matrix = word_matrix(text, head, settings)
+        yield HeatPanels([matrix]) if heat else Matrices([matrix])
+        if head.top.keys.shape[1]:
+            yield Gap()
+            yield fitted(word_contributors(text, head, settings, compact=heat), settings)
+        return
+    stages = stage_matrices(text, head, settings)
+    ranking = contributors(text, head, settings, compact=heat) if head.top.keys.shape[1] else None
+    matrices: list[list[ViewPart]] = [[Gap(), HeatPanels(stages) if heat else Matrices(stages)]] if stages else [[]]
+    rankings: list[list[ViewPart]] = [[Gap(), ranking]] if ranking is not None else [[]]
+    if settings.brief:  # otherwise, the user chose what is shown
+        if not heat:
+            matrices += _weights_alone(stages, settings)
+        if ranking is not None:
+            rankings.append([Gap(), brief(ranking)])
+    forms = [[*some, *others] for some in matrices for others in rankings]
+    if len(forms) > 1:
+        drawn = None if heat or not settings.brief else _drawn(text, head, stages, settings)
+        yield FirstFitting(forms, None if drawn is None else [*drawn, *rankings[-1]])
+    else:
+        yield from forms[0]
+    if ranking is not None and text.generated:
+        yield from generated(text, ranking)
+
+
+def _weights_alone(stages: list[StageMatrix], settings: DisplaySettings) -> list[list[ViewPart]]:
+    """Return the form in which the weights are the only matrix, if there are others."""
+    weights = [stage for stage in stages if stage.name == "weights"]
+    others = [stage.name for stage in stages if stage.name != "weights"]
+    if not weights or not others:
+        return []
+    return [[Gap(), Matrices(weights), *_not_shown(", ".join(others), stages, settings)]]
+
+
+def _drawn(
+    text: TextReport, head: HeadReport, stages: list[StageMatrix], settings: DisplaySettings
+) -> list[ViewPart] | None:
+    """Return the map of a text whose numbers take several screens; None where it would not hold all of them."""
+    sizes = len(text.tokens), len(text.sources)
+    if "weights" not in head.stages or head.stages["weights"].shape != sizes or head.sink is not None:
+        return None
+    queries, keys = (list(range(size + 1)) for size in sizes)
+    pooled = Pooled(queries, keys, head.stages["weights"])
+    others = ", ".join([*(stage.name for stage in stages if stage.name != "weights"), "the weights as numbers"])
+    return [Gap(), weight_map(text, pooled), *_not_shown(others, stages, settings)]
+
+
+def _not_shown(what: str, stages: list[StageMatrix], settings: DisplaySettings) -> list[ViewPart]:
+    """Say what is left out, and how to get it."""
+    option = settings.named("--stage", "stages") + " " + ",".join(stage.name for stage in stages)
+    return [] if settings.data_only else [Paragraph(ours(f"not shown: {what} ({option})", "dim"))]
+
+
+def are_thumbnails(text: TextReport) -> bool:
+    """Tell whether a text has so many heads, in several layers, that a picture of each is a thumbnail."""
+    layers = {head.layer for head in text.heads}
+    numbered = all(isinstance(one, int) for head in text.heads for one in (head.layer, head.head))
+    drawn = all("weights" in head.stages or head.pooled is not None for head in text.heads)
+    return numbered and drawn and len(layers) > 1 and len(text.heads) > _FEWEST
+
+
+def _weights(head: HeadReport) -> Matrix:
+    """Return the weights that are shown: of the shown rows and columns, or those of a map."""
+    if "weights" in head.stages and head.stages["weights"].size:
+        return head.stages["weights"]
+    assert head.pooled is not None
+    return head.pooled.weights

@@ -1,0 +1,1 @@
+"""What the screens of several studies share."""

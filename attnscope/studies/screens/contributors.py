@@ -1,0 +1,170 @@
+"""The strongest sources of every query."""
+
+from collections.abc import Iterator, Sequence
+
+import msgspec
+import numpy as np
+
+from attnscope.findings.arrays import Matrix
+from attnscope.findings.run import HeadReport, TextReport, Top
+from attnscope.views.axes import ranked_out, source_kind, token_axis
+from attnscope.views.numbers import Digits, digits_for
+from attnscope.views.parts import FirstFitting, Gap, Ranking, SourceRow, ViewPart
+from attnscope.views.settings import DisplaySettings
+from attnscope.views.spans import Span, Spans, ours
+
+LITTLE = 0.005  # weight below which sources are not listed one by one
+SHARP = 4.0  # A source's share of weight over its share of content (or the reverse) that is worth a remark …
+MATTERS = 0.2  # … where the larger of the two is at least this, 1 being the row's strongest source.
+_NAMES = {"weight": "weight", "value": "α·‖v‖", "projected": "α·‖vW‖"}
+
+
+def contributors(text: TextReport, head: HeadReport, settings: DisplaySettings, *, compact: bool) -> Ranking:
+    """Present the strongest sources of every shown query, with numbers as text and remarks.
+
+    Args:
+        text: The text.
+        head: The head, with its `top`.
+        settings: Digits, and whether sources with little weight are summed.
+        compact: One paragraph per query in place of one line per source.
+    """
+    top = head.top
+    left_out = f", without {' and '.join(top.left_out)}" if top.left_out else ""
+    title = Span("top contributors", "bold"), Span(f"  by {_NAMES.get(top.by, top.by)}{left_out}", "dim")
+    measures = {"weight": top.weight, "value": top.value}
+    if top.projected is not None:
+        measures["projected"] = top.projected
+    digits = [digits_for(m, settings.precision + (name == "weight")) for name, m in measures.items()]
+    ranked = measures.get(top.by, top.weight)
+    full = 1.0 if top.by == "weight" else _largest(ranked)
+    words = [position for position in text.queries if position < len(text.tokens) - text.padding]
+    rows = [
+        None if position in head.fully_masked else _sources(top, r, list(measures.values()), digits, ranked[r] / full)
+        for r, position in enumerate(words)
+    ]
+    rest: list[tuple[str, str] | None] = [None] * len(rows)
+    if top.by == "weight" and not settings.verbose:
+        for r, row in enumerate(rows):
+            rows[r], rest[r] = _summed(text, head, r, row, digits[0])
+    return Ranking(
+        title,
+        _norms(list(measures), titled=top.by == "value" and not left_out),
+        token_axis("query", text.tokens, words),
+        token_axis(source_kind(text), text.sources),
+        [_NAMES[name] for name in measures],
+        rows,
+        rest,
+        list(measures).index(top.by) if top.by in measures else 0,
+        compact,
+    )
+
+
+def fitted(ranking: Ranking, settings: DisplaySettings) -> ViewPart:
+    """Return a ranking that may be brief where it fills more than a screen."""
+    return FirstFitting([[ranking], [brief(ranking)]]) if settings.brief else ranking
+
+
+def brief(ranking: Ranking) -> Ranking:
+    """Return the short form of a ranking."""
+    return msgspec.structs.replace(ranking, compact=True, brief=True)
+
+
+def _norms(measures: Sequence[str], *, titled: bool) -> Spans:
+    """Explain α·‖v‖ and α·‖vW‖; `titled` if the title in front ends with the name α·‖v‖, which is then left out."""
+    said = f"{':' if titled else '; α·‖v‖:'} weight × norm of the source's value"
+    return ours(said + ("; α·‖vW‖: after the output projection" if "projected" in measures else ""), "dim")
+
+
+def generated(text: TextReport, ranking: Ranking) -> Iterator[ViewPart]:
+    """Present what each token that the model generated was made of: the strongest sources of the query before it."""
+    rows = {query: row for row, query in enumerate(text.queries)}
+    chosen = [(one.position, rows[one.position]) for one in text.generated if one.position in rows]
+    if chosen:
+        said = (
+            Span("generated tokens", "bold"),
+            Span("  attention of the token before each, from which it was predicted", "dim"),
+        )
+        yield Gap()
+        yield msgspec.structs.replace(
+            ranking,
+            title=said,
+            meaning=_norms([name for name, said in _NAMES.items() if said in ranking.measures], titled=False),
+            queries=token_axis("new", text.tokens, [position + 1 for position, _ in chosen]),
+            rows=[ranking.rows[row] for _, row in chosen],
+            rest=[ranking.rest[row] for _, row in chosen],
+            compact=False,
+        )
+
+
+def _summed(
+    text: TextReport, head: HeadReport, r: int, row: list[SourceRow] | None, digits: Digits
+) -> tuple[list[SourceRow] | None, tuple[str, str] | None]:
+    """Leave out sources with little weight; sum their weight and that of all that are not listed, and count them.
+
+    This needs whole rows, without which every source is listed. Without the matrix, they are not counted, and their
+    weight is what is left of 1.
+    """
+    if row is None or len(text.keys) < len(text.sources):
+        return row, None
+    of = dict(zip(head.top.keys[r].tolist(), head.top.weight[r].tolist(), strict=True))
+    kept = [source for source in row if of[source.index] >= LITTLE]
+    if len(kept) == len(row):
+        return row, None
+    if "weights" not in head.stages:
+        left = 1 - sum(of[source.index] for source in kept) - (0.0 if head.sink is None else float(head.sink[r]))
+        return (row, None) if head.top.left_out else (kept, ("others", _sum_text(max(0.0, left), digits)))
+    weights = head.stages["weights"][r].astype(np.float64)
+    excluded = ranked_out(text.sources, head.top.left_out)
+    return kept, rest_of(weights, [source.index for source in kept], excluded, digits)
+
+
+def rest_of(weights: np.ndarray, kept: list[int], excluded: np.ndarray, digits: Digits) -> tuple[str, str]:
+    """Count the sources of a row that are not listed, and sum their weight.
+
+    Args:
+        weights: The row, over every source.
+        kept: Sources that are listed.
+        excluded: Which sources do not take part in the ranking.
+        digits: How the sum is written; one that would be 0 as less than the smallest number.
+    """
+    others = np.where(excluded, 0.0, weights)
+    others[kept] = 0
+    return f"{(others > 0).sum()} more", _sum_text(float(others.sum()), digits)
+
+
+def _sum_text(total: float, digits: Digits) -> str:
+    if not digits.scientific and round(total, digits.decimals) == 0:
+        return f"<{10.0**-digits.decimals:.{digits.decimals}f}"
+    return digits.text(total)
+
+
+def _sources(top: Top, r: int, measures: list[Matrix], digits: list[Digits], bars: np.ndarray) -> list[SourceRow]:
+    remarks = _remarks(top.weight[r], top.value[r] if top.projected is None else top.projected[r])
+    return [
+        SourceRow(
+            key, float(bars[k]), [d.text(float(m[r, k])) for m, d in zip(measures, digits, strict=True)], remarks[k]
+        )
+        for k, key in enumerate(top.keys[r].tolist())
+        if key >= 0
+    ]
+
+
+def _remarks(weight: np.ndarray, content: np.ndarray) -> list[tuple[str, str] | None]:
+    """Remark on a source whose ranks by weight and by content differ, and whose shares of the row differ sharply."""
+    remarks: list[tuple[str, str] | None] = [None] * len(weight)
+    known = np.isfinite(weight) & np.isfinite(content)
+    if known.sum() < 2 or not weight[known].max() or not content[known].max():
+        return remarks
+    weight, content = (np.where(known, a, np.float32(-1)) / a[known].max() for a in (weight, content))
+    for k in np.flatnonzero(known):
+        by_weight, by_content = int((weight > weight[k]).sum()), int((content > content[k]).sum())
+        if by_weight < by_content and weight[k] >= max(MATTERS, SHARP * content[k]):
+            remarks[k] = "▾", "high weight, small value"
+        if by_content < by_weight and content[k] >= max(MATTERS, SHARP * weight[k]):
+            remarks[k] = "▴", "low weight, large value"
+    return remarks
+
+
+def _largest(matrix: Matrix) -> float:
+    finite = matrix[np.isfinite(matrix)]
+    return float(finite.max()) if finite.size and finite.max() > 0 else 1.0

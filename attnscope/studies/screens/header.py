@@ -1,0 +1,315 @@
+"""The lines around matrices: what produced them, which head this is, where to see more."""
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
+
+import numpy as np
+
+from attnscope.findings.row_statistics import ROW_STATISTICS, Means
+from attnscope.findings.run import STAGES, HeadReport, MaskUse, Report, TextReport
+from attnscope.findings.tokens import Token, continues, describe_unknown
+from attnscope.views.axes import format_positions
+from attnscope.views.parts import Facts, Flow, OneLine, Paragraph, ViewPart
+from attnscope.views.settings import DisplaySettings
+from attnscope.views.spans import NEW, UNKNOWN, Span, Spans, note, ours, token_span, untrusted
+
+_LONGEST_TEXT = 120, 400  # Characters that a header repeats in full, usually and verbose; of more, the first half.
+_SHORT_NAME = 8  # Characters of a folder's name that says little, such as `model` or `main`.
+_LONGEST_PATH = 30  # Longest name of a model that is shown whole; of a longer one, the end is shown.
+UNKNOWN_WORDS = Span(" UNKNOWN WORDS ", "alarm")
+_LONGEST_ROWS = 16  # Longest list of rows beside the length of the text.
+_NAMED = 5  # number of unknown words, and hidden tokens, that are named
+WHAT_IF = {"stack": " in every layer", "same-scores": " in the softmax alone"}
+_EXPLAINED = {
+    "stack": "the whole model ran with this mask, so later layers read changed inputs",
+    "same-scores": "the scores are those of the model's own mask; only the softmax changes",
+}
+Line = tuple[str, Spans | Flow | OneLine]
+
+
+def unknown_words(texts: Sequence[TextReport]) -> Iterator[ViewPart]:
+    """Say how many words the tokenizer does not know, before anything that is computed from its tokens."""
+    share, words = describe_unknown((text.text, text.pair, text.tokens) for text in texts)
+    if share:
+        named = _joined(map(untrusted, words[:_NAMED]), ", ")
+        more = ours(", …") if len(words) > _NAMED else ()
+        yield Paragraph((UNKNOWN_WORDS, Span(f" {share} (marked {UNKNOWN}): "), *named, *more))
+    if pieces := sum(token.unknown for text in texts for token in text.context or ()):
+        said = f"{counted(pieces, 'token')} of the context {'is' if pieces == 1 else 'are'}"
+        yield Paragraph((UNKNOWN_WORDS, Span(f" {said} unknown to the tokenizer (marked {UNKNOWN})")))
+
+
+def unknown_tokens(count: int, of: int) -> Iterator[ViewPart]:
+    """Say how many tokens of texts that are not shown the tokenizer does not know; see unknown_words."""
+    if count:
+        said = f" {count:,} of {counted(of, 'token')} {'is' if count == 1 else 'are'} unknown to the tokenizer"
+        yield Paragraph((UNKNOWN_WORDS, Span(said)))
+
+
+def report_header(report: Report, settings: DisplaySettings, *, labelled: bool = False) -> Iterator[ViewPart]:
+    """Say what produced the numbers, random weights first of all: model and mask, and what is not as usual.
+
+    Args:
+        report: The report.
+        settings: How much is said.
+        labelled: The title of every head says that weights are random.
+    """
+    made = report.provenance
+    if made.weights == "random" and not (labelled and settings.data_only):
+        said = " untrained model: real arithmetic, meaningless patterns"
+        yield Paragraph((Span(" RANDOM WEIGHTS ", "alarm"), Span(said)))
+    sizes = f"{counted(made.n_layers, 'layer')} × {counted(made.n_heads, 'head')}"
+    usual = {"cpu", "float32"} if not settings.verbose else set()
+    machine = [one for one in (made.device, made.dtype) if one not in usual]
+    engine = [] if made.engine == "native" else [f"engine {made.engine}"]
+    items = [*map(untrusted, [made.part] if made.part else []), ours(sizes), *map(untrusted, [*machine, *engine])]
+    after = (*untrusted(f" ({made.family})"), Span(" · "), *_joined(items, " · "))
+    if settings.verbose:
+        folders = [untrusted(one) for one in re.findall(r"[^/\\]*[/\\]+|[^/\\]+", made.model or "?")]
+        lines: list[Line] = [("model", Flow([*folders[:-1], (*folders[-1], *after)], ""))]
+    else:
+        lines = [("model", OneLine(untrusted(short_path(made.model)), after, end=True))]
+    if made.adapter is not None:
+        lines.append(("adapter", untrusted(made.adapter)))
+    lines.append(("mask", describe_mask(report.mask)))
+    if settings.verbose and report.mask.what_if in _EXPLAINED:
+        lines.append(("what if", ours(f"{report.mask.what_if}: {_EXPLAINED[report.mask.what_if]}")))
+    if settings.verbose and made.values != "exact":  # a map says so itself
+        lines.append(("values", untrusted(made.values)))
+    if made.weights_hash is not None:
+        lines.append(("weights", ours(f"SHA-256 {made.weights_hash}")))
+    if made.tokenizer is not None:
+        folder = re.sub(r"(?<=.)[/\\]tokenizer\.json$", "", made.tokenizer)
+        whose = made.tokenizer if settings.verbose else short_path(folder)
+        lines.append(("tokens", (*untrusted(whose), Span(", in place of the model's own tokenizer"))))
+    noted = [*made.notes, *(made.details if settings.verbose else [])]
+    yield Facts([*lines, *(("note", note(one)) for one in noted)])
+
+
+def describe_mask(mask: MaskUse) -> Spans:
+    """Say which mask was used and what it changed, if it is not one of the model's own."""
+    if mask.what_if is None:
+        whose = "the model's own" if mask.own == mask.used else f"one of the model's masks: {mask.own}"
+        return untrusted(f"{mask.used} ({whose})")
+    if mask.used == mask.own and mask.hidden is not None:
+        hidden = untrusted(f"{mask.hidden} hidden", "warning")
+        return *untrusted(f"{mask.used} (the model's own), with "), *hidden, Span(WHAT_IF.get(mask.what_if, ""))
+    used = untrusted(describe_used(mask), "warning")
+    own = untrusted(f"the model's own is {mask.own}")
+    return *used, Span(f"{WHAT_IF.get(mask.what_if, '')}; "), *own
+
+
+def describe_used(mask: MaskUse) -> str:
+    """Say which mask was used, with the tokens that it hides."""
+    return mask.used if mask.hidden is None else f"{mask.used}, with {mask.hidden} hidden"
+
+
+def short_path(name: str) -> str:
+    """Shorten a path to its last component, with the one before where that alone says little, such as `model`."""
+    parts = [part for part in re.split(r"[/\\]", name) if part]
+    if len(name) <= _LONGEST_PATH or len(parts) < 2:
+        return name
+    return parts[-1] if len(parts[-1]) > _SHORT_NAME else "/".join(parts[-2:])
+
+
+def _joined(items: Iterable[Spans], between: str) -> Spans:
+    joined: Spans = ()
+    for item in items:
+        joined += (*ours(between), *item) if joined else item
+    return joined
+
+
+def counted(number: int, what: str) -> str:
+    """Count things: `1 token`, `1,024 tokens`."""
+    return f"{number} {what}" if number == 1 else f"{number:,} {what}s"
+
+
+def text_header(
+    text: TextReport, count: int, settings: DisplaySettings, name: str | None = None, *, around: int = 0
+) -> Facts:
+    """Say which text this is and how many tokens it has.
+
+    Args:
+        text: The text.
+        count: How many texts there are.
+        settings: How much of it is repeated.
+        name: What it is called; None for its number among several.
+        around: Character that the part of a long text that is repeated has to hold.
+    """
+    name = name or ("text" if count == 1 else f"text {text.index}")
+    made = sum(token.made for token in text.tokens)
+    generated = f", {made:,} of them generated (marked {NEW})" if made else ""
+    size = Span(f" · {counted(len(text.tokens) - text.padding, 'token')}{generated}")
+    quoted, characters = _quoted(text.text, settings, around)
+    rows = ""
+    if 0 < len(text.queries) < len(text.tokens):
+        rows = f"{'row' if len(text.queries) == 1 else 'rows'} {format_positions(text.queries)}"
+    fits = len(rows) <= _LONGEST_ROWS
+    after = (*characters, size, Span(f" · {rows}" if rows and fits else ""))
+    lines: list[Line] = [(name, (*quoted, *after) if settings.verbose else OneLine(quoted, after))]
+    if text.pair is not None:
+        second = [i for i, token in enumerate(text.tokens) if token.segment == 1]
+        quoted, characters = _quoted(text.pair, settings)
+        lines.append(("pair", (*quoted, *characters, Span(f" · tokens {format_positions(second)}"))))
+    if text.context is not None:
+        lines.append(("context", ours(f"keys and values come from {len(text.context)} tokens of another text")))
+    if text.padding:
+        done = "its column is masked; its row is computed"
+        if text.padding > 1:
+            done = "their columns are masked; their rows are computed"
+        said = f"{counted(text.padding, 'token')}, up to the longest text: {done}, but not used"
+        lines.append(("padding", ours(said)))
+    if text.hidden:
+        lines.append(("hidden", _quoted_tokens(text.sources, text.hidden)))
+    if not fits:
+        lines.append(("rows", ours(f"{rows.removeprefix('rows ')} (the text has 0–{len(text.tokens) - 1})")))
+    return Facts(lines)
+
+
+def _quoted_tokens(tokens: Sequence[Token], positions: Sequence[int]) -> Spans:
+    """Name tokens and their positions."""
+    named = [(token_span(tokens, position), Span(f" {position}")) for position in positions[:_NAMED]]
+    more = len(positions) - _NAMED
+    return (*_joined(named, ", "), Span(f", and {more} more" if more > 0 else ""))
+
+
+def token_ids(text: TextReport) -> Facts:
+    """List what the tokenizer made of a text: position, token and id of each."""
+    lines: list[Line] = []
+    for name, tokens in (("ids", text.tokens), ("context", text.context or [])):
+        items = [
+            (Span(f"{n} ", "dim"), token_span(tokens, n), Span(f" {token.id}", "remark"))
+            for n, token in enumerate(tokens)
+        ]
+        if items:
+            lines.append((name, Flow(items, " · ")))
+    return Facts(lines)
+
+
+def _quoted(text: str, settings: DisplaySettings, around: int = 0) -> tuple[Spans, Spans]:
+    """Return a text, or the part of a long one with a certain character, and how long the whole is."""
+    longest = _LONGEST_TEXT[settings.verbose]
+    if len(text) <= longest:
+        return untrusted(text), ()
+    size, start = longest // 2, 0
+    if around >= size // 2:
+        start = min(around - size // 3, len(text) - size)
+        start = text.find(" ", start, around) + 1 or start
+    part = untrusted(text[start : start + size])
+    cut = [Span("…") if there else Span("") for there in (start > 0, start + size < len(text))]
+    return (cut[0], *part, cut[1]), (Span(f" · {len(text):,} characters"),)
+
+
+def head_header(report: Report, text: TextReport, head: HeadReport, settings: DisplaySettings) -> Iterator[ViewPart]:
+    """Say which layer and head this is, how it came to be shown, and what its rows look like on average."""
+    spans = [Span(head_name(head), "title")]
+    said = [ours(f"text {text.index}")] if len(report.texts) > 1 else []
+    said += [untrusted(head.chosen)] if head.chosen and not settings.data_only else []
+    between = "  "
+    if report.provenance.weights == "random":
+        spans += RANDOM_WEIGHTS
+        between = " "  # the badge ends with a blank
+    for one in said:
+        spans += [Span(between), *one]
+        between = "  "
+    yield Paragraph(tuple(spans))
+    if not settings.data_only and (facts := _row_facts(text, head)):
+        yield Flow([ours(fact, "dim") for fact in facts], " ")
+
+
+RANDOM_WEIGHTS = (Span(" "), Span(" random weights ", "alarm"))
+
+
+def head_name(head: HeadReport) -> str:
+    """Name a layer and head, `L2H1`, or what a mean is over."""
+    layer, which = str(head.layer), str(head.head)
+    if "mean" not in (layer, which):
+        return f"L{layer}H{which}"
+    if layer == which:
+        return "mean of layers and heads"
+    return f"L{layer}, mean of heads" if which == "mean" else f"H{which}, mean of layers"
+
+
+def _row_facts(text: TextReport, head: HeadReport) -> list[str]:
+    """Describe the average row, of all or of those shown; as in the choice of a head, special tokens do not count."""
+    sources = text.sources[: len(text.sources) - text.padding]
+    forms = {5: [("sink", "{:.2f} on the sink")]}  # by their place, see RowStatistic.place
+    for one in ROW_STATISTICS:
+        some = one.key_token is None or any(map(one.key_token, sources))
+        near = one.within is None or (head.means is not None and one.within < len(text.tokens))
+        if one.phrase is not None and some and near:
+            forms.setdefault(one.place, []).append((one.name, one.phrase))
+    said = dict(form for place in sorted(forms) for form in forms[place])
+    shown = range(len(text.tokens)) if head.means is not None else text.queries
+    words = np.array([not text.tokens[position].special for position in shown], dtype=bool)
+    found = _shown_means(head, words if words.any() else ~words) if head.means is None else head.means
+    known = [name for name in said if getattr(found, name) is not None]
+    facts = [said[name].format(getattr(found, name)) for name in known]
+    if any(continues(text.tokens, position) for position in range(len(text.tokens))):
+        facts = [fact.replace("on other words", "on other words and pieces") for fact in facts]
+    shares = [n for n, name in enumerate(known) if _quantity(said[name]) == "on"]
+    if sum(getattr(found, known[n]) for n in shares) > 1.01:  # the first token is special, or the row itself
+        facts[shares[-1]] += " (these overlap)"
+    for n, (phrase, following) in enumerate(pairwise(said[name] for name in known)):
+        facts[n] += "," if _quantity(phrase) == _quantity(following) else ";"
+    whose = "average row" if words.all() or not words.any() else "average row of words"
+    return [f"{whose}: {facts[0]}", *facts[1:]] if facts else []
+
+
+def _quantity(phrase: str) -> str:
+    """Return the word after a phrase's number ("on", "within", "bits"): commas separate phrases that share it."""
+    return phrase.partition("}")[2].split()[0]
+
+
+def _shown_means(head: HeadReport, counted: np.ndarray) -> Means:
+    """Average the shown rows that count."""
+    values = {name: getattr(head.rows, name) for name in head.rows.__struct_fields__}
+    if head.sink is not None:
+        values["sink"] = head.sink
+    known = {name: each[counted & np.isfinite(each)] for name, each in values.items() if each is not None}
+    return Means(**(dict.fromkeys(values) | {name: float(each.mean()) for name, each in known.items() if each.size}))
+
+
+def notes(notes: Iterable[str]) -> Facts:
+    """Say what was left out, and which option shows it."""
+    return Facts([("note", note(said)) for said in notes])
+
+
+def more_of_report(report: Report, settings: DisplaySettings, *, thumbnails: bool = False) -> Iterator[ViewPart]:
+    """Name the options that show what the parts of a report do not.
+
+    Args:
+        report: The report.
+        settings: Whose options are named.
+        thumbnails: Whether heads are thumbnails, which have weights alone.
+    """
+    if any(text.flows for text in report.texts):
+        yield from more_options(["--layer LAYERS", "--query WORD", "--top K", "--format json (every digit)"], settings)
+        return
+    heads = [head for text in report.texts for head in text.heads]
+    stages = {stage for head in heads for stage in head.stages}
+    more = []
+    if len({head.layer for head in heads}) < report.provenance.n_layers:
+        more.append("--layer all")
+    if len({head.head for head in heads}) < report.provenance.n_heads:
+        more.append("--head all")
+    if any(len(text.queries) > 1 for text in report.texts):
+        more.append("--query WORD")
+    if thumbnails:
+        more.append("--layer N (stages and contributors)")
+    elif any(text.queries for text in report.texts):
+        missing = [stage for stage in STAGES if stage not in stages]
+        if missing and not settings.words:
+            more.append(f"--stage {','.join(missing)}")
+        more.append("--top K")
+    else:
+        more += ["--query ROWS", "--query ROWS --key COLUMNS", "--pool N"]
+    more.append("--format json (every digit)")
+    yield from more_options(more, settings)
+
+
+def more_options(options: Iterable[str], settings: DisplaySettings) -> Iterator[ViewPart]:
+    """Name options that show more, to a user of the command line."""
+    if settings.options:
+        yield Facts([("more", Flow([ours(option) for option in options], " · "))])

@@ -1,0 +1,56 @@
+"""What replaces the matrices of a long text: a map, and the sources that get the most weight."""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from attnscope.findings.overview import Columns, Pooled
+from attnscope.findings.run import HeadReport, TextReport
+from attnscope.views.axes import ranked_out, source_kind, token_axis
+from attnscope.views.numbers import digits_for
+from attnscope.views.parts import AttendedRow, Gap, MostAttended, Paragraph, ViewPart, WeightMap
+from attnscope.views.spans import Span, token_span
+
+HEAVIEST = 10  # sources that are listed
+NEIGHBOURS = 8  # tokens of context on each side of a source
+
+
+def overview(text: TextReport, head: HeadReport) -> Iterator[ViewPart]:
+    """Present what replaces the matrices of a head, if it has a map."""
+    if head.pooled is not None:
+        yield weight_map(text, head.pooled)
+    if head.columns is not None:
+        yield Gap()
+        yield from _most_attended(text, head, head.columns)
+
+
+def weight_map(text: TextReport, pooled: Pooled) -> WeightMap:
+    """Return the map of a text."""
+    return WeightMap(source_kind(text), pooled.queries, pooled.keys, pooled.weights)
+
+
+def _most_attended(text: TextReport, head: HeadReport, columns: Columns) -> Iterator[ViewPart]:
+    """Present the heaviest sources of a whole text, with their weight and their share of all of it."""
+    mass, left_out = columns.mass.astype(np.float64), head.top.left_out
+    excluded = ranked_out(text.sources, left_out)
+    order = [int(key) for key in np.argsort(-np.where(excluded, -1.0, mass), kind="stable")[:HEAVIEST]]
+    order = [key for key in order if mass[key] > 0 and not excluded[key]]
+    without = f", without {' and '.join(left_out)}" if left_out else ""
+    share = 100 * float(mass[order].sum()) / (columns.total or 1.0)
+    said = f"  of {len(mass):,} sources{without}, by total weight from all queries"
+    said += f"; the {len(order)} below receive {share:.{0 if share >= 10 else 1}f}%"
+    yield Paragraph((Span("most attended", "bold"), Span(said, "dim")))
+    if order:
+        parts = (100 * mass[order] / columns.total).astype(np.float32)
+        digits = digits_for(parts, 1)
+        rows = [
+            AttendedRow(
+                float(mass[key] / mass[order[0]]),
+                f"{mass[key]:,.1f}",
+                f"{digits.text(part)}%",
+                [token_span(text.sources, n) for n in reversed(range(max(0, key - NEIGHBOURS), key))],
+                [token_span(text.sources, n) for n in range(key + 1, min(key + 1 + NEIGHBOURS, len(text.sources)))],
+            )
+            for key, part in zip(order, parts.tolist(), strict=True)
+        ]
+        yield MostAttended(token_axis("source", text.sources, order), rows)

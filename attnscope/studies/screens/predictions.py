@@ -1,0 +1,58 @@
+"""What a model predicts: the most probable tokens of each place."""
+
+from collections.abc import Iterator
+
+from attnscope.findings.predictions import Prediction
+from attnscope.findings.run import Report, TextReport
+from attnscope.views.numbers import formatted
+from attnscope.views.parts import Column, Gap, Grid, Paragraph, ViewPart
+from attnscope.views.spans import Span, Spans, token_span
+
+
+def predictions(report: Report, text: TextReport) -> Iterator[ViewPart]:
+    """Present what the model predicts in a text."""
+    for one in text.predictions:
+        yield Gap()
+        yield _heading(report, text, one)
+        tokens = [(Span(token.text, "", "token"),) for token in one.tokens]
+        shares = [token.probability for token in one.tokens]
+        columns = [
+            Column("probability", [percent(share) for share in shares]),
+            Column("logit", [formatted(token.logit, "z.2f") for token in one.tokens], "dim"),
+        ]
+        yield Grid("token", None, tokens, columns, bars=shares)
+
+
+def continuation(text: TextReport) -> Iterator[ViewPart]:
+    """Present the tokens that the model generated, each with the probability that it had."""
+    yield Gap()
+    count = len(text.generated)
+    said = "  1 token, the most probable one" if count == 1 else f"  {count} tokens, each the most probable one"
+    yield Paragraph((Span("generated", "bold"), Span(said, "dim")))
+    wide = len(str(len(text.tokens) - 1))
+    names = [(f"{one.position + 1:>{wide}} ", one.tokens[0].text) for one in text.generated]
+    tokens = [(Span(number), Span(name, "", "token")) for number, name in names]
+    shares = [one.tokens[0].probability for one in text.generated]
+    seconds = [one.tokens[1] if len(one.tokens) > 1 else None for one in text.generated]
+    columns = [
+        Column("probability", [percent(share) for share in shares]),
+        Column("next best", ["" if one is None else percent(one.probability) for one in seconds], "dim"),
+    ]
+    yield Grid("token", None, tokens, columns, bars=shares)
+
+
+def _heading(report: Report, text: TextReport, one: Prediction) -> Paragraph:
+    """Say what is predicted, and under which mask where that is not the one that is shown."""
+    place, token = Span(f"{one.position} "), token_span(text.tokens, one.position)
+    where = Span(" after " if one.kind == "next" else " in place of ", "dim")
+    own = report.mask.what_if == "same-scores"
+    under = (Span(", under the model's own mask", "dim"),) if own else ()
+    blank: Spans = ()
+    if any(" " in token.text for token in one.tokens):
+        blank = Span("; ", "dim"), Span(" ", "dim", "token"), Span(" is a space", "dim")  # as tokens spell it
+    return Paragraph((Span("prediction", "bold"), where, place, token, *under, *blank))
+
+
+def percent(share: float) -> str:
+    """Format a probability; one that would read 0.0 is said to be less."""
+    return "<0.1 %" if 0 < share < 0.0005 else f"{100 * share:.1f} %"

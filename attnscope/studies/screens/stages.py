@@ -1,0 +1,66 @@
+"""The matrices of a head in stage order, each with the arithmetic that made it."""
+
+import numpy as np
+
+from attnscope.findings.run import STAGES, HeadReport, TextReport
+from attnscope.views.axes import dim_axis, source_kind, token_axis, with_sink
+from attnscope.views.numbers import NOT_ALLOWED, digits_for, texts
+from attnscope.views.parts import StageMatrix
+from attnscope.views.scales import scale_for
+from attnscope.views.settings import DisplaySettings
+from attnscope.views.spans import ours
+
+BIAS_NAMES = {"alibi": "ALiBi"}  # of position biases, as their papers write them
+
+
+def stage_matrices(text: TextReport, head: HeadReport, settings: DisplaySettings) -> list[StageMatrix]:
+    """Return the stages that a head's report has, in the order in which they are computed."""
+    rows = token_axis("query", text.tokens, text.queries)
+    keys = token_axis(source_kind(text), text.sources, text.keys)
+    masked_rows = [position in head.fully_masked for position in text.queries]
+    found = []
+    for name in STAGES:
+        if name not in head.stages:
+            continue
+        matrix = head.stages[name]
+        columns = keys
+        if name == "weights" and head.sink is not None:
+            matrix, columns = np.column_stack((matrix, head.sink)), with_sink(keys)
+        digits = digits_for(matrix, max(settings.precision, int(name == "weights")))  # 0 is not 0.3 without decimals
+        if name == "output":
+            columns = dim_axis(matrix.shape[1])
+        cells = texts(name, matrix, masked_rows, digits)
+        said, pictured = (ours(_arithmetic(name, text, head, picture=picture)) for picture in (False, True))
+        of_matrix = matrix, cells, masked_rows, scale_for(name, matrix), digits
+        found.append(StageMatrix(name, ours(name), said, pictured, *of_matrix, rows, columns))
+    return found
+
+
+def _arithmetic(stage: str, text: TextReport, head: HeadReport, *, picture: bool) -> str:
+    """Return the formula of a stage, and the meaning of cells without a number."""
+    mean = "mean of " if "mean" in (head.layer, head.head) else ""
+    if stage == "scores":
+        return f"{mean}q·k"
+    if stage == "scaled":
+        return mean + _scaled(head)
+    if stage == "masked":
+        source = "scaled" if "scaled" in head.stages else _scaled(head)
+        allowed = not np.isneginf(head.stages[stage]).any()
+        return f"{mean}{source}; {'every key shown is allowed' if allowed else f'{NOT_ALLOWED} not allowed'}"
+    masked = "; masked: no key is allowed" if head.fully_masked else ""
+    if stage == "output":
+        return f"{mean}weights · v{masked}"
+    whole = "" if len(text.keys) == len(text.sources) else f" over all {len(text.sources)} keys"
+    zero = f"; {NOT_ALLOWED if picture else 'a plain 0'} is exactly zero"
+    zeros = zero if (head.stages[stage] == 0).any() else ""
+    sink = " (column +)" if picture else ""
+    of = f"softmax of masked and the head's sink{sink}" if head.sink is not None else "softmax of masked"
+    one = "each row with its sink sums to 1" if head.sink is not None else "each row sums to 1"
+    return f"{mean}{of}; {one}{whole}{zeros}{masked}"
+
+
+def _scaled(head: HeadReport) -> str:
+    said = f"scores × {head.scale:.4g}"
+    if head.softcap is not None:
+        said += f", soft-capped at {head.softcap:g}"
+    return said if head.bias is None else f"{said}, plus {BIAS_NAMES.get(head.bias, head.bias)} bias"

@@ -1,0 +1,105 @@
+"""Rows and columns of matrices: positions and tokens."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from attnscope.findings.run import TextReport
+from attnscope.findings.tokens import Token
+from attnscope.views.spans import Span, token_span
+
+SINK = -1  # the position of the column without a key
+
+
+@dataclass(frozen=True)
+class Axis:
+    """Rows or columns of a matrix, or every token that could be one.
+
+    Attributes:
+        kind: Kind of the entries: `query`, `key`, `context` (a key of another text), `source` or `dim`.
+        positions: Position of each entry, as `--query` and `--key` count; SINK for the column of a head's sink.
+        names: Each token; dimensions have none.
+        special: Which entries are special tokens.
+        total: How many entries there would be if none were left out.
+        numbers: Label of each position; None for the position itself.
+        words: Whether entries are words, each at the position of its first piece.
+        announced: Whether the screen says elsewhere that entries are left out.
+    """
+
+    kind: str
+    positions: Sequence[int]
+    names: Sequence[Span]
+    special: Sequence[bool]
+    total: int
+    numbers: Sequence[str] | None = None
+    words: bool = False
+    announced: bool = False
+
+    @cached_property
+    def digits(self) -> int:
+        """Characters of the longest position."""
+        return max((len(self.number(i)) for i in range(len(self.positions))), default=1)
+
+    @property
+    def count(self) -> int:
+        """Count the entries that are a token or a dimension."""
+        return sum(p != SINK for p in self.positions)
+
+    @property
+    def needs_caption(self) -> bool:
+        """Whether a matrix has to say that entries are left out."""
+        return self.count < self.total and not self.announced
+
+    @property
+    def numbered(self) -> bool:
+        """Whether positions number the entries from 0; those of words and of two texts skip or repeat some."""
+        return not self.words and (self.count < self.total or [*self.positions[: self.total]] == [*range(self.total)])
+
+    def number(self, index: int) -> str:
+        """Return the position of an entry; nothing for the sink."""
+        if self.numbers is not None:
+            return self.numbers[index]
+        return str(self.positions[index]) if self.positions[index] != SINK else ""
+
+
+def token_axis(kind: str, tokens: Sequence[Token], positions: Sequence[int] | None = None) -> Axis:
+    """Return the axis of these positions of a text, or of all of them."""
+    chosen = range(len(tokens)) if positions is None else positions
+    return Axis(kind, chosen, [token_span(tokens, p) for p in chosen], [tokens[p].special for p in chosen], len(tokens))
+
+
+def with_sink(keys: Axis) -> Axis:
+    """Return the keys, then a column for the weight on no key."""
+    return replace(
+        keys, positions=[*keys.positions, SINK], names=[*keys.names, Span("(sink)")], special=[*keys.special, True]
+    )
+
+
+def dim_axis(size: int) -> Axis:
+    """Return the axis of a value's dimensions."""
+    return Axis("dim", range(size), [], [False] * size, size)
+
+
+def source_kind(text: TextReport) -> str:
+    """Say what the columns are called: keys are another text's under cross-attention."""
+    return "key" if text.context is None else "context"
+
+
+def format_positions(positions: Sequence[int]) -> str:
+    """Write positions as text: `0–11`, `0, 5, 7–9`."""
+    runs: list[list[int]] = []
+    for p in positions:
+        if runs and p == runs[-1][1] + 1:
+            runs[-1][1] = p
+        else:
+            runs.append([p, p])
+    return ", ".join(str(a) if a == b else f"{a}–{b}" for a, b in runs)
+
+
+def ranked_out(sources: Sequence[Token], left_out: Sequence[str]) -> np.ndarray:
+    """Say which sources do not take part in rankings."""
+    excluded = np.array([token.special for token in sources]) & ("special tokens" in left_out)
+    excluded[0] |= "first token" in left_out
+    return excluded

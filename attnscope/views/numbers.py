@@ -1,0 +1,116 @@
+"""Format numbers so that they align within a matrix and stay readable at any size."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import floor, inf, isfinite, isnan, log10
+
+import numpy as np
+
+from attnscope.findings.arrays import Matrix
+
+NOT_ALLOWED = "·"
+MASKED = "masked"
+NOTHING = "nothing to rank"  # in the place of a query's sources
+ZERO = "0"
+MINUS = "−"  # as wide as a plus and a digit; a terminal that lacks it has a hyphen
+
+
+@dataclass(frozen=True)
+class Digits:
+    """How the numbers of one matrix are written.
+
+    Attributes:
+        decimals: Digits after the point.
+        scientific: As `1.5e+07`, where no number of decimals would do.
+    """
+
+    decimals: int
+    scientific: bool = False
+
+    def text(self, value: float) -> str:
+        """Format a number; one that rounds to zero has no sign."""
+        if isnan(value):
+            return "nan"
+        if not isfinite(value):
+            return "inf" if value == inf else f"{MINUS}inf"
+        return formatted(value, f"z.{self.decimals}{'e' if self.scientific else 'f'}")
+
+    def units(self, mark: str) -> str:
+        """Align a mark under the digit before the point."""
+        return mark if self.scientific or not self.decimals else mark + " " * (self.decimals + 1)
+
+
+def formatted(value: float, form: str) -> str:
+    """Format a number as Python does, but with a minus sign instead of a hyphen in front."""
+    said = format(value, form)
+    return MINUS + said[1:] if said.startswith("-") else said
+
+
+def digits_for(matrix: Matrix, precision: int) -> Digits:
+    """Choose digits so that the largest number keeps two places and a column stays narrow.
+
+    Args:
+        matrix: The numbers; what is not finite does not count.
+        precision: Decimals of ordinary numbers. Large ones get fewer, small ones more, by up to four.
+    """
+    finite = np.abs(matrix[np.isfinite(matrix)])
+    largest = float(finite.max()) if finite.size else 0.0
+    if largest == 0:
+        return Digits(precision)
+    magnitude = floor(log10(largest))
+    if magnitude >= precision + 5 or magnitude < -precision - 3:
+        return Digits(max(1, precision - 1), scientific=True)
+    if magnitude < 0:
+        return Digits(max(precision, 1 - magnitude) if precision else -magnitude)
+    return Digits(max(0, min(precision, precision + 3 - magnitude)))
+
+
+def cell_text(stage: str, value: float, masked_row: bool, digits: Digits) -> str:
+    """Write one cell of a stage.
+
+    Not allowed is `·`; a row that may attend to nothing is `masked`, never a number; a weight of exactly 0 is `0`,
+    whereas `0.00` is a small one.
+    """
+    if masked_row and stage in ("weights", "output"):
+        return MASKED
+    if stage == "masked" and value == -inf:
+        return digits.units(NOT_ALLOWED)
+    if stage == "weights" and value == 0:
+        return ZERO
+    return digits.text(value)
+
+
+def texts(stage: str, matrix: Matrix, masked_rows: list[bool], digits: Digits) -> list[list[str]]:
+    """Format every cell of a matrix."""
+    return [
+        [cell_text(stage, value, masked, digits) for value in row]
+        for row, masked in zip(matrix.tolist(), masked_rows, strict=True)
+    ]
+
+
+def column_texts(values: Sequence[float | None], precision: int, *, zero: str = "", none: str = "") -> list[str]:
+    """Format the cells of one column with the same number of digits.
+
+    Args:
+        values: The numbers.
+        precision: Digits after the point of ordinary ones.
+        zero: Text for exactly 0; empty for the number itself.
+        none: Text for a missing number.
+    """
+    known = np.array([value for value in values if value is not None], dtype=np.float64)
+    return written(values, digits_for(known, precision), zero, none)  # type: ignore[arg-type]
+
+
+def written(values: Sequence[float | None], digits: Digits, zero: str = "", none: str = "") -> list[str]:
+    """Format the cells of one column with given digits; see column_texts."""
+    return [
+        (digits.units(none) if none else "")
+        if value is None
+        else zero if zero and value == 0 else digits.text(float(value))
+        for value in values
+    ]  # fmt: skip
+
+
+def number_text(value: float, precision: int) -> str:
+    """Format one number with as many digits as a column of its size would have."""
+    return column_texts([value], precision)[0]

@@ -1,0 +1,101 @@
+"""Places of numbers on a scale of colours."""
+
+from dataclasses import dataclass
+from math import isfinite, log
+
+import numpy as np
+
+from attnscope.findings.arrays import Matrix
+
+_LARGEST_RATIO = 1000.0  # ratio of the largest weight to the smallest with a colour of its own on a logarithmic scale
+
+
+@dataclass(frozen=True)
+class Scale:
+    """The range that a ramp is stretched over.
+
+    Attributes:
+        low: The value of the ramp's first colour.
+        high: The value of its last.
+        signed: Centred at 0.
+    """
+
+    low: float
+    high: float
+    signed: bool
+
+    def place(self, value: float) -> float | None:
+        """Return the place of a value on the scale, from 0 to 1; None if it has none.
+
+        A value that is beyond an end is at it: a report from elsewhere may hold weights below 0.
+        """
+        if not isfinite(value):
+            return None
+        if self.high <= self.low:
+            return 0.5 if self.signed else 0.0
+        return min(1.0, max(0.0, (value - self.low) / (self.high - self.low)))
+
+
+@dataclass(frozen=True)
+class LogScale:
+    """A logarithmic scale of weights above zero.
+
+    Attributes:
+        low: The weight at its lower end.
+        high: The largest weight.
+    """
+
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, weights: Matrix) -> "LogScale":
+        """Return the scale of the weights that are known and above zero."""
+        known = weights[np.isfinite(weights) & (weights > 0)]
+        high = float(known.max()) if known.size else 1.0
+        return cls(max(high / _LARGEST_RATIO, float(known.min())) if known.size else 1.0, high)
+
+    def place(self, weight: float) -> float:
+        """Return the place of a weight above zero on the scale, from 0 to 1."""
+        if self.high <= self.low:
+            return 1.0
+        return min(1.0, max(0.0, log(weight / self.low) / log(self.high / self.low)))
+
+    def at(self, place: float) -> float:
+        """Return the weight at a place of the scale."""
+        return float(self.low * (self.high / self.low) ** place)
+
+
+def pool_largest(matrix: Matrix, rows: int, columns: int) -> Matrix:
+    """Pool a matrix to the largest number of every cell of a coarser grid; −1 where there is none."""
+    known = np.where(np.isnan(matrix), -1.0, matrix).astype(np.float32)
+    for axis, count in ((0, rows), (1, columns)):
+        size = known.shape[axis]
+        if count < size:
+            known = np.maximum.reduceat(known, [n * size // count for n in range(count)], axis=axis)
+    return known
+
+
+def pooled_cells(shape: tuple[int, ...], rows: int, columns: int, *, together: int = 1) -> str:
+    """Say how many queries and keys a cell of pool_largest stands for; empty if it is one of each.
+
+    Args:
+        shape: Queries and keys.
+        rows: Rows of the coarser grid.
+        columns: Its columns.
+        together: How many of its rows are drawn as one cell.
+    """
+    queries, keys = shape[-2:]
+    starts = [n * queries // rows for n in range(0, rows, together)]
+    most = max(end - start for start, end in zip(starts, [*starts[1:], queries], strict=True))
+    per = f"{most} × {-(-keys // columns)}"
+    return "" if per == "1 × 1" else f"; a cell is the largest of up to {per} (queries × keys)"
+
+
+def scale_for(stage: str, matrix: Matrix) -> Scale:
+    """Choose the scale of one stage: weights from 0 to the largest, everything else centred at 0."""
+    finite = matrix[np.isfinite(matrix)]
+    if stage == "weights":
+        return Scale(0.0, float(finite.max()) if finite.size else 0.0, signed=False)
+    largest = float(np.abs(finite).max()) if finite.size else 0.0
+    return Scale(-largest, largest, signed=True)

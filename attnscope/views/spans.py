@@ -1,0 +1,55 @@
+"""Texts of parts. They keep their origin, so that each lowering can escape what is untrusted in its own way."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from attnscope.findings.tokens import Token, spell_piece
+
+Look = Literal["", "dim", "bold", "title", "remark", "warning", "alarm", "good", "bad"]
+Origin = Literal["ours", "note", "untrusted", "token", "unknown token", "new token"]
+UNKNOWN = "?"  # before a token that the tokenizer does not know
+NEW = "+"  # before a token that the model generated
+TOKEN_MARKS: dict[str, str] = {"token": "", "unknown token": UNKNOWN, "new token": NEW}
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Some text that looks the same.
+
+    Attributes:
+        text: The text as it was found: nothing is escaped.
+        look: What it is, for a lowering to choose how that looks.
+        origin: `ours`; a `note` of ours that may quote untrusted text; `untrusted`; or the text of a `token`, which is
+            untrusted and whose blanks have to be visible; UNKNOWN marks one that the tokenizer does not know, NEW one
+            that the model generated.
+    """
+
+    text: str
+    look: Look = ""
+    origin: Origin = "ours"
+
+
+Spans = tuple[Span, ...]
+
+
+def ours(text: str, look: Look = "") -> Spans:
+    """Return text of ours."""
+    return (Span(text, look),)
+
+
+def untrusted(text: str, look: Look = "") -> Spans:
+    """Return text of a user, a file or a model."""
+    return (Span(text, look, "untrusted"),)
+
+
+def note(text: str, look: Look = "") -> Spans:
+    """Return a note of ours that may quote untrusted text."""
+    return (Span(text, look, "note"),)
+
+
+def token_span(tokens: Sequence[Token], position: int, look: Look = "") -> Span:
+    """Return what a token of a text is called; see spell_piece."""
+    token = tokens[position]
+    origin: Origin = "new token" if token.made else "unknown token" if token.unknown else "token"
+    return Span(spell_piece(tokens, position), look, origin)
