@@ -33,6 +33,10 @@ def ours(model: str, text: Path, output: Path) -> list[float]:
     import_torch()
     import tokenizers  # noqa: F401
 
+    import attnscope.engines.native
+    import attnscope.model.checkpoint
+    import attnscope.model.trace  # noqa: F401
+
     at = [time.perf_counter()]
     settings = Settings(top=TOP)
     run, words = run_config(settings, RunConfig(texts=(), model=model)), text.read_text().strip()

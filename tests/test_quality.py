@@ -12,46 +12,33 @@ PACKAGE = ROOT / "attnscope"
 
 # A room is a module or folder of the package, from the bottom up; its row says which rooms it may import.
 ROOMS = {
-    "version": "",
-    "system": "",
-    "errors": "system",
-    "masks": "errors",
-    "config": "errors",
-    "report": "errors config",
-    "selection": "errors config report",
-    "arguments": "errors masks config report selection",
-    "files": "system errors config",
-    "tokenization": "system errors report files",
-    "families": "errors config",
-    "checkpoints": "errors masks config report files tokenization",
-    "importing": "system errors files checkpoints",
-    "planning": "system errors masks config report selection files checkpoints",
-    "model": "system errors masks config report files tokenization families checkpoints planning",
-    "engines": "system errors masks config report tokenization families checkpoints planning model",
-    "analysis": "errors report selection planning model",
-    "pipeline": "version system masks config report selection checkpoints planning model engines analysis",
-    "comparison": "system errors config report selection files checkpoints engines pipeline",
-    "explanation": "errors config report selection checkpoints planning model engines pipeline",
-    "ablation": "errors masks config report selection checkpoints planning model engines pipeline",
-    "checks": "errors masks config report checkpoints planning model engines analysis pipeline",
-    "survey": "errors config report checkpoints tokenization planning model engines pipeline",
-    "flow": "errors masks config report selection checkpoints planning model engines pipeline",
-    "batch": "system errors config report selection files checkpoints planning engines analysis pipeline ablation",
-    "views": "system errors config report selection comparison",
-    "api": "errors masks config report selection arguments files engines pipeline comparison explanation ablation "
-    "checks survey flow batch views",
-    "__init__": "version api",
-    "cli": "version system errors masks config report selection arguments files checkpoints importing planning engines "
-    "pipeline comparison explanation ablation checks survey flow batch views",
+    "base": "",
+    "findings": "base",
+    "request": "base findings",
+    "checkpoints": "base findings request",
+    "model": "base findings request checkpoints",
+    "engines": "base findings request checkpoints model",
+    "run": "base findings request checkpoints model engines",
+    "views": "base findings",
+    "studies": "base findings request checkpoints model engines run views",
+    "batch": "base findings request checkpoints engines run studies",
+    "api": "base findings request engines run views studies batch",
+    "__init__": "base api",
+    "cli": "base findings request checkpoints engines run views studies batch",
     "__main__": "cli",
 }
 AT_ONCE = {
-    "cli": "version cli errors masks selection arguments system views",
-    "__init__": "version",
+    "cli": "base cli request views",
+    "__init__": "base",
 }  # what it may import before it knows what is wanted
-LIGHT = ("attnscope.batch.formats", "attnscope.findings.record_parts")  # declarations that options are made of, too
+# Declarations that options are made of, too
+LIGHT = (
+    "attnscope.batch.formats",
+    "attnscope.findings.record_parts",
+    "attnscope.studies.formats",
+)
 OTHERS = {
-    "torch": "ablation analysis checks engines flow importing model pipeline survey",
+    "torch": "model engines run studies checkpoints/convert_pickle",
     "transformers": "engines/transformers",
     "typer": "cli",
     "rich": "cli views/terminal",
@@ -103,9 +90,9 @@ def test_one_engine_does_not_import_the_other():
 
 
 def test_nothing_outside_engines_asks_which_engine_it_has():
-    """By its name, or by the class of a model; `cli` reads what was typed, `views` name it in a header."""
+    """By its name, or by the class of a model; `cli` reads what was typed, a screen names it in a header."""
     for path in FILES:
-        if room(path) in ("engines", "cli", "views"):
+        if room(path) in ("engines", "cli") or "screens" in path.parts:
             continue
         for node in ast.walk(parsed(path)):
             if isinstance(node, ast.Compare):
@@ -148,27 +135,17 @@ def views_seen_by(folder):
             yield path, name
 
 
-def test_presentation_knows_no_lowering():
-    """So that a new view is another lowering of the same parts."""
-    for path, name in views_seen_by("presentation"):
-        assert not name.startswith("attnscope.views.") or name.startswith("attnscope.studies.screens"), path
-        assert name.partition(".")[0] not in ("rich", "torch", "textual", "html"), path
-
-
 @pytest.mark.parametrize("view", ["terminal", "figure"])
 def test_a_view_draws_parts_and_reads_no_findings(view):
-    own = (f"attnscope.views.{view}", "attnscope.views.plain", "attnscope.studies.screens", "attnscope.base.system")
-    own = (*own, "attnscope.base.errors")
+    """So that a new view is another folder, and every screen of every study appears in it."""
+    shared = ("axes", "numbers", "parts", "plain", "scales", "spans")
+    allowed = (f"attnscope.views.{view}", *(f"attnscope.views.{name}" for name in shared), "attnscope.base")
     for path, name in views_seen_by(view):
         if name.startswith("attnscope."):
-            assert name.startswith((*own, "attnscope.findings.arrays")), f"{name} in {path}"
-    data = ("axes", "numbers", "parts", "scales", "spans")
-    for path, name in views_seen_by(view):
-        if path.name not in ("__init__.py", "recorded.py") and name.startswith("attnscope.studies.screens"):
-            assert name.endswith(data), f"{name} in {path}"
+            assert name.startswith((*allowed, "attnscope.findings.arrays")), f"{name} in {path}"
 
 
-PRINT_OR_EXIT = [PACKAGE / "__main__.py", PACKAGE / "system" / "signals.py", *(PACKAGE / "cli").rglob("*.py")]
+PRINT_OR_EXIT = [PACKAGE / "__main__.py", PACKAGE / "base" / "system" / "signals.py", *(PACKAGE / "cli").rglob("*.py")]
 
 
 @pytest.mark.parametrize("path", [p for p in FILES if p not in PRINT_OR_EXIT], ids=lambda path: path.name)

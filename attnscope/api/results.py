@@ -154,9 +154,10 @@ def _as_text(data: Findings, width: int | None, precision: int) -> str:
         from attnscope.views.plain import Page
 
         return check_as_text(data, Page(columns))
+    from attnscope.studies.present import present
     from attnscope.views.terminal.recorded import as_text
 
-    return as_text(data, width=columns, precision=precision, options=False)
+    return as_text(present(data, precision=precision, options=False), columns)
 
 
 def _as_html(data: Findings, precision: int) -> str:
@@ -164,9 +165,10 @@ def _as_html(data: Findings, precision: int) -> str:
         import html
 
         return f"<pre>{html.escape(_as_text(data, _WIDEST_HTML, precision))}</pre>"
+    from attnscope.studies.present import present
     from attnscope.views.terminal.recorded import as_html
 
-    return as_html(data, width=_WIDEST_HTML, precision=precision)
+    return as_html(present(data, precision=precision, options=False), _WIDEST_HTML)
 
 
 def _abridged(data: Any) -> Any:

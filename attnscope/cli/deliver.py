@@ -102,19 +102,13 @@ def put(
     **detail: "Unpack[Detail]",
 ) -> None:
     """Draw findings on standard output."""
+    from attnscope.studies.present import present
     from attnscope.views.terminal import draw
 
     if show.verbose:
         detail |= {"verbose": True, "brief": False}
-    draw(
-        findings,
-        console(show.color),
-        format=format,
-        precision=show.precision,
-        listing=listing,
-        data_only=show.quiet,
-        **detail,
-    )
+    parts = present(findings, format=format, precision=show.precision, listing=listing, data_only=show.quiet, **detail)
+    draw(parts, console(show.color))
 
 
 def _to_file(findings: "Findings", show: OutputOptions, listing: "Listing | None") -> None:

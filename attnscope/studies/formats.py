@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from attnscope.findings.heads import HeadSurvey, MeasuredHeads
     from attnscope.findings.run import Report
     from attnscope.studies.heads.screen import Listing
+    from attnscope.views.parts import ViewPart
 
 WIDTH = 120  # columns of text drawn into a file
 Look = Literal["figure", "terminal"]
@@ -153,27 +154,37 @@ def _txt(findings: Any, drawing: Drawing) -> Iterator[bytes]:
 
         yield check_as_text(findings, Page(drawing.width)).encode()
         return
+    from attnscope.studies.present import present
     from attnscope.views.terminal.recorded import as_text  # rich is only needed for drawing
 
-    yield as_text(findings, width=drawing.width, precision=drawing.precision, listing=drawing.listing).encode()
+    parts = present(findings, precision=drawing.precision, listing=drawing.listing)
+    yield as_text(parts, drawing.width).encode()
 
 
 def _svg(findings: Any, drawing: Drawing) -> Iterator[bytes]:
     if drawing.look == "terminal":
+        from attnscope.studies.present import present
         from attnscope.views.terminal.recorded import as_svg as as_terminal
 
-        text = as_terminal(findings, width=drawing.width, precision=drawing.precision, listing=drawing.listing)
+        parts = present(findings, precision=drawing.precision, listing=drawing.listing)
+        text = as_terminal(parts, drawing.width)
     else:
         from attnscope.views.figure import as_svg
 
-        text = as_svg(findings, precision=drawing.precision, listing=drawing.listing)
+        text = as_svg(_figure_parts(findings, drawing))
     yield text.encode()
 
 
 def _png(findings: Any, drawing: Drawing) -> Iterator[bytes]:
     from attnscope.views.figure import as_png
 
-    yield as_png(findings, precision=drawing.precision, listing=drawing.listing)
+    yield as_png(_figure_parts(findings, drawing))
+
+
+def _figure_parts(findings: Any, drawing: Drawing) -> "Iterator[ViewPart]":
+    from attnscope.studies.present import present
+
+    return present(findings, format="heat", precision=drawing.precision, options=False, listing=drawing.listing)
 
 
 def _safetensors(findings: Any, _drawing: Drawing) -> Iterator[bytes]:

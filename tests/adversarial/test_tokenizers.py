@@ -232,7 +232,8 @@ def test_a_closed_stderr_is_no_obstacle(tmp_path: Path) -> None:
     value["normalizer"] = _charsmap("AAAA")
     file = write(tmp_path, value)
     code = (
-        "import os; from pathlib import Path; from attnscope.checkpoints.tokenization.hugging_face import load_tokenizer\n"
+        "import os; from pathlib import Path\n"
+        "from attnscope.checkpoints.tokenization.hugging_face import load_tokenizer\n"
         "from attnscope.base.errors import AttnscopeError\nos.close(2)\n"
         f"try: load_tokenizer(Path({str(file)!r}))\nexcept AttnscopeError as e: print(e.found[:30])"
     )

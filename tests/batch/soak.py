@@ -208,6 +208,9 @@ def main():
     given = parser.parse_args()
     import torch
 
+    import attnscope.batch.convert
+    import attnscope.engines.native  # noqa: F401
+
     torch.set_num_threads(1)
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="attnscope-soak-") as name:

@@ -21,6 +21,7 @@ from attnscope.studies.compare.maps import pooled_change
 from attnscope.studies.compare.reports import compare_sides, jensen_shannon, listed
 from attnscope.studies.compare.runs import Wanted, compare_files, compare_runs
 from attnscope.studies.compare.tolerance import Tolerance, failure
+from attnscope.studies.present import present
 from attnscope.views.terminal.recorded import as_text
 from tests.helpers.sample_reports import report, text_report, tokens
 from tests.helpers.schemas import validate
@@ -387,7 +388,7 @@ def test_reports_of_some_keys_are_measured_where_they_are_complete(tmp_path):
         np.testing.assert_allclose(head.future[1][2:], known.future[1][2:], atol=1e-7)
     assert found.notes[0].startswith(f"'{paths[0]}' has 2 of 7 keys: moved, JS, gains")
     validate(json.loads(to_json(found)), "compare")
-    for draw in (as_text(found, width=width, precision=2) for width in (40, 100)):
+    for draw in (as_text(present(found), width) for width in (40, 100)):
         assert "has 2 of 7 keys;" in " ".join(draw.split())
         assert "outside" in draw
         assert "moved: share of the weight" not in draw

@@ -3,10 +3,11 @@
     pip download --no-deps --dest wheels transformers==5.0.0 …
     python -m tests.families.read_keys wheels/*.whl
 
-writes `attnscope/checkpoints/families/transformers_keys.json`, from which `families/unknown_keys.py` knows which keys of a config
-nobody reads. The list is longer than what is truly read: every name that a family's own files hold as an attribute, a
-string or an argument counts, and so does every name that shared files (masking, rope, cache, attention, base classes)
-look up in a config. A name too many refuses a file; a name too few could hide a key that changes attention.
+writes `attnscope/checkpoints/families/transformers_keys.json`, from which `families/unknown_keys.py` knows which keys
+of a config nobody reads. The list is longer than what is truly read: every name that a family's own files hold as an
+attribute, a string or an argument counts, and so does every name that shared files (masking, rope, cache, attention,
+base classes) look up in a config. A name too many refuses a file;
+a name too few could hide a key that changes attention.
 """
 
 import ast

@@ -7,6 +7,7 @@ from io import StringIO
 from rich.console import Console
 
 from attnscope.findings.run import STAGES
+from attnscope.studies.present import present
 from attnscope.views.terminal import draw as put
 
 
@@ -21,7 +22,7 @@ def draw(report, width, *, colour=None, encoding="utf-8", **kw):
         legacy_windows=False,
         _environ={},
     )
-    put(report, console, **kw)
+    put(present(report, **kw), console)
     return file.getvalue()
 
 

@@ -15,6 +15,7 @@ from attnscope.findings.head_roles import ROLES
 from attnscope.findings.run import STAGES
 from attnscope.studies import formats
 from attnscope.studies.compare.reports import compare_sides
+from attnscope.studies.present import present
 from attnscope.views import figure as drawing
 from attnscope.views.figure import canvas, matrices
 from attnscope.views.spans import Span, ours
@@ -420,11 +421,11 @@ def test_long_names_are_cut_at_once():
 
 def test_a_picture_that_is_too_large_is_refused(monkeypatch):
     """The library that draws it ends the process where memory is short."""
-    png = drawing.as_png(bank(), precision=2)
+    png = drawing.as_png(present(bank(), format="heat", options=False))
     size = [int.from_bytes(png[at : at + 4], "big") for at in (16, 20)]  # in the IHDR chunk
     monkeypatch.setattr(drawing, "_MOST_PIXELS", size[0] * size[1] - sum(size))
     with pytest.raises(AttnscopeError, match="pixels, of which at most") as caught:
-        drawing.as_png(bank(), precision=2)
+        drawing.as_png(present(bank(), format="heat", options=False))
     said = re.search(r"([\d,]+) × ([\d,]+)", str(caught.value))
     assert said is not None
     assert [int(one.replace(",", "")) for one in said.groups()] == pytest.approx(size, abs=1)

@@ -137,7 +137,7 @@ def _convert(files: dict[Path, Path], max_memory: int | None) -> list[dict[str, 
             size += status.st_size
     memory = available_memory() // 2 if max_memory is None else max_memory
     seconds = _SECONDS + size // _BYTES_A_SECOND
-    package = str(Path(__file__).parents[2])
+    package = str(Path(__file__).parents[3])
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (package, os.environ.get("PYTHONPATH"))))}
     paths = [str(path.absolute()) for pair in files.items() for path in pair]
     command = [

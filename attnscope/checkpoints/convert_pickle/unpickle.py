@@ -1,7 +1,7 @@
 """The process that reads pickled weights: with torch's loader that runs no code, and limits on time and memory.
 
-`python -m attnscope.checkpoints.convert_pickle.unpickle MEMORY SECONDS IN OUT [IN OUT …]` writes safetensors files, and prints one line
-of JSON for each of them: the names and bytes of its tensors, or an error, which ends the process.
+`python -m attnscope.checkpoints.convert_pickle.unpickle MEMORY SECONDS IN OUT [IN OUT …]` writes safetensors files, and
+prints one line of JSON for each of them: the names and bytes of its tensors, or an error, which ends the process.
 """
 
 import json

@@ -1,21 +1,17 @@
-"""Draw findings as a vector figure: the parts of their presentation on a light background, in standard fonts.
+"""Draw parts as a vector figure, on a light background and in standard fonts.
 
 Matrices are pictures with labels and a scale. Text stays text, so that it can be searched, copied and edited. No
 external resource is loaded.
 """
 
 import re
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable
 
 from attnscope.base.errors import FIGURES, AttnscopeError
-from attnscope.studies.present import Findings, present
 from attnscope.views.figure.canvas import MARGIN, Canvas
 from attnscope.views.figure.lowering import put_part
+from attnscope.views.parts import ViewPart
 from attnscope.views.spans import ours
-
-if TYPE_CHECKING:
-    from attnscope.studies.heads.screen import Listing
 
 _ZOOM = 3  # pixels of a .png per unit of the figure: 288 dpi if a unit is a CSS pixel
 # What Helvetica, Arial and Liberation Sans hold: Latin, Greek, Cyrillic, and common punctuation, arrows and symbols
@@ -29,21 +25,15 @@ _IN_NO_FONT = "\U0010fffe"
 _MOST_PIXELS = 1 << 28  # of a .png, which takes 4 bytes for each while it is drawn
 
 
-def as_svg(findings: Findings, *, precision: int, listing: "Listing | None" = None) -> str:
-    """Draw findings as an SVG.
-
-    Args:
-        findings: What to show.
-        precision: Digits after the point.
-        listing: Of a survey of heads: which of them are listed.
-    """
-    canvas = _drawn(findings, precision, listing)
+def as_svg(parts: Iterable[ViewPart]) -> str:
+    """Draw parts as an SVG."""
+    canvas = _drawn(parts)
     return canvas.svg(_font(canvas))
 
 
-def _drawn(findings: Findings, precision: int, listing: "Listing | None") -> Canvas:
+def _drawn(parts: Iterable[ViewPart]) -> Canvas:
     canvas = Canvas()
-    for part in present(findings, format="heat", precision=precision, options=False, listing=listing):
+    for part in parts:
         put_part(canvas, part)
     return canvas
 
@@ -58,8 +48,8 @@ def _font(canvas: Canvas) -> str:
     return _LARGE_FONT if _unusual(canvas) else ""
 
 
-def as_png(findings: Findings, *, precision: int, listing: "Listing | None" = None) -> bytes:
-    """Draw findings as a PNG; see as_svg.
+def as_png(parts: Iterable[ViewPart]) -> bytes:
+    """Draw parts as a PNG.
 
     Raises:
         AttnscopeError: The library that renders it is not installed, the system has no font, or the picture is too
@@ -71,7 +61,7 @@ def as_png(findings: Findings, *, precision: int, listing: "Listing | None" = No
     if _letter("M", svg_to_bytes) == _letter("", svg_to_bytes):
         hint = "install a font such as DejaVu Sans, or write .svg"
         raise AttnscopeError(".png needs a font, and this system has none", hint=hint)
-    canvas = _drawn(findings, precision, listing)
+    canvas = _drawn(parts)
     width, height = (int(_ZOOM * (edge + MARGIN)) for edge in (canvas.right, canvas.y))
     if width * height > _MOST_PIXELS:
         found = f"the .png would have {width:,} × {height:,} pixels, of which at most {_MOST_PIXELS:,} can be drawn"

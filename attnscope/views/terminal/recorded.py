@@ -1,17 +1,14 @@
-"""Findings as the text of a file, plain or SVG."""
+"""Parts as the text of a file, plain, HTML or SVG."""
 
+from collections.abc import Iterable
 from io import StringIO
-from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.terminal_theme import SVG_EXPORT_THEME
 
-from attnscope.studies.present import Findings
+from attnscope.views.parts import ViewPart
 from attnscope.views.terminal import draw
 from attnscope.views.terminal.smaller_svg import smaller
-
-if TYPE_CHECKING:
-    from attnscope.studies.heads.screen import Listing
 
 _PRE = (
     "<pre style=\"font-family:Menlo,Consolas,'DejaVu Sans Mono',monospace;line-height:1.25;white-space:pre;"
@@ -19,42 +16,24 @@ _PRE = (
 )
 
 
-def as_text(
-    findings: Findings, *, width: int, precision: int, options: bool = True, listing: "Listing | None" = None
-) -> str:
-    """Draw the table view without colour.
-
-    Args:
-        findings: What to show.
-        width: Columns.
-        precision: Digits after the point.
-        options: See present.
-        listing: Of a survey of heads: which of them are listed.
-    """
+def as_text(parts: Iterable[ViewPart], width: int) -> str:
+    """Draw parts without colour, `width` columns wide."""
     file = StringIO()
-    console = Console(file=file, width=width, color_system=None, legacy_windows=False, force_jupyter=False)
-    draw(findings, console, precision=precision, options=options, listing=listing)
+    draw(parts, Console(file=file, width=width, color_system=None, legacy_windows=False, force_jupyter=False))
     return file.getvalue()
 
 
-def as_html(findings: Findings, *, width: int, precision: int) -> str:
-    """Draw the table view in colour, as one HTML element that loads nothing from anywhere; see as_text."""
+def as_html(parts: Iterable[ViewPart], width: int) -> str:
+    """Draw parts in colour, as one HTML element that loads nothing from anywhere."""
     console = _recording(width)
-    draw(findings, console, precision=precision, options=False)
+    draw(parts, console)
     return console.export_html(theme=SVG_EXPORT_THEME, code_format=_PRE, inline_styles=True)
 
 
-def as_svg(findings: Findings, *, width: int, precision: int, listing: "Listing | None" = None) -> str:
-    """Draw the table view in colour, as a picture that loads nothing from anywhere.
-
-    Args:
-        findings: What to show.
-        width: Columns.
-        precision: Digits after the point.
-        listing: See as_text.
-    """
+def as_svg(parts: Iterable[ViewPart], width: int) -> str:
+    """Draw parts in colour, as a picture of a terminal that loads nothing from anywhere."""
     console = _recording(width)
-    draw(findings, console, precision=precision, listing=listing)
+    draw(parts, console)
     return smaller(console.export_svg(title="attnscope"))
 
 
