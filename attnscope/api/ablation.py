@@ -1,14 +1,14 @@
 """What cuts change, from Python."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from attnscope.api.options import cuts, positions
+from attnscope.api.options import cuts, read_values
 from attnscope.api.results import Float1, Float2, Result, import_pandas
 from attnscope.base.errors import UsageError
 from attnscope.findings.ablation import Ablation, CutEffect, EffectSurvey
-from attnscope.request.arguments import Each, Replacement, one_of, text
+from attnscope.request.options import ABLATE
 from attnscope.request.run_config import RunConfig
 from attnscope.studies.ablate.plan import AblationOptions
 from attnscope.studies.ablate.run import ablate, survey_effects
@@ -131,16 +131,8 @@ def ablate_text(run: RunConfig, options: Mapping[str, Any], session: "Session") 
         options: See ModelAblateArguments.
         session: Session in which the model is already open.
     """
-    given = {name: read(options[name]) for name, read in _READERS.items() if options.get(name) is not None}
+    given = read_values(options, ABLATE, "each", "replacement", "at", "reference")
     asked = AblationOptions(cuts(options.get("cut")), **given)
     if asked.each is None:
         return AblationResult(ablate(run, asked, session=session))
     return EffectsResult(survey_effects(run, asked, session=session))
-
-
-_READERS: dict[str, Callable[[Any], Any]] = {
-    "each": one_of("each", Each),
-    "replacement": one_of("replacement", Replacement),
-    "at": positions("at"),
-    "reference": text("reference"),
-}

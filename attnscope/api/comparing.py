@@ -5,14 +5,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attnscope.api.options import indices, mask_name, positions, run_values, texts_of
+from attnscope.api.options import indices, mask_of, positions, run_values, texts_of
 from attnscope.api.results import CompareResult, InspectResult
-from attnscope.api.running import new_session, opened, placed, running
+from attnscope.api.running import new_session, opened, running
 from attnscope.base.errors import UsageError
 from attnscope.findings.run import Report
 from attnscope.request.arguments import tolerance
+from attnscope.request.masks.expression import spell_mask
 from attnscope.request.run_config import RunConfig, TextInput
-from attnscope.request.selection import written
 
 if TYPE_CHECKING:
     from attnscope.engines.transformers.opening import LiveModel
@@ -54,9 +54,8 @@ def sides_of(texts: Sequence[Any], options: Mapping[str, Any]) -> tuple[str, lis
     if not several:
         if given.get("mask") is not None:
             hint = "pass a list, such as mask=['own', 'causal']"
-            raise UsageError(
-                f"{mask_name(given['mask'])!r:.80} needs another mask to be compared with", where="mask", hint=hint
-            )
+            mask = spell_mask(mask_of(given["mask"]))
+            raise UsageError(f"{mask!r:.80} needs another mask to be compared with", where="mask", hint=hint)
         hidden = given.get("hide")
         several = {"mask": ["causal", "bidirectional"]} if hidden is None else {"hide": [None, hidden]}
     ((axis, values),) = several.items()
@@ -71,11 +70,11 @@ def sides_of(texts: Sequence[Any], options: Mapping[str, Any]) -> tuple[str, lis
 
 def _label(axis: str, value: Any) -> str:
     if axis == "hide":
-        return "none" if value is None else written(positions("hide")(value))
+        return "none" if value is None else str(positions("hide")(value))
     if axis == "mask":
-        return mask_name(value)
-    if axis in ("layer", "head") and not isinstance(value, slice):
-        return indices(axis, value, 0)
+        return spell_mask(mask_of(value))
+    if axis in ("layer", "head"):
+        return str(indices(axis)(value))
     return ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
@@ -120,7 +119,7 @@ def compare_sides(
     for values, side in sides:
         run = RunConfig(**{**run_values(side), **values, "texts": texts_of(side["text"], side)})
         value = session.source(run).name if axis == "model" else _label(axis, side[axis])
-        runs.append((value, placed(session, run, side)))
+        runs.append((value, run))
     key = runs[0][1].key
     whole = [(value, side_of(axis, run)) for value, run in runs]
     return CompareResult(compare_runs(axis, whole, key, session.progress, _verdict(options), session))
@@ -151,12 +150,7 @@ def compare_reports(reports: Sequence[Any], options: Mapping[str, Any]) -> Compa
             sides.append((os.fsdecode(report), read_report(Path(report))))
         else:
             raise UsageError(f"a {type(report).__name__} is not a report", hint="pass only reports, or only texts")
-    first = sides[0][1].provenance
-    wanted = run_values(options)
-    for name, count in (("layer", first.n_layers), ("head", first.n_heads)):
-        if isinstance(options.get(name), slice):
-            wanted[name] = indices(name, options[name], count)
-    return CompareResult(compare(sides, Wanted(**wanted), _verdict(options)))
+    return CompareResult(compare(sides, Wanted(**run_values(options)), _verdict(options)))
 
 
 def _verdict(options: Mapping[str, Any]) -> "Tolerance | None":

@@ -1,18 +1,19 @@
 """What every head of a model does, from Python."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from attnscope.api.options import one_or_several
+from attnscope.api.options import one_or_several, read_values
 from attnscope.api.results import Float2, Result, import_pandas
 from attnscope.base.errors import UsageError, did_you_mean
 from attnscope.findings.arrays import Matrix
 from attnscope.findings.heads import HeadSurvey, MeasuredHeads, Probes
-from attnscope.request.arguments import DRAWS, number, roles
 from attnscope.request.arguments import measure as read_measure
+from attnscope.request.arguments import roles
+from attnscope.request.options import HEADS
 from attnscope.request.run_config import RunConfig
 
 if TYPE_CHECKING:
@@ -162,9 +163,5 @@ def measure_roles(run: RunConfig, options: Mapping[str, Any], session: "Session"
 
     wanted: Any = options.get("role")
     names = None if wanted is None else roles(",".join(map(str, one_or_several(wanted))))
-    counts = {name: read(options[name]) for name, read in _NUMBERS.items() if options.get(name) is not None}
-    asked = SurveyOptions(None if names is None else tuple(names.split(",")), **counts)
+    asked = SurveyOptions(names, **read_values(options, HEADS, "draws", "seed"))
     return SurveyResult(survey_heads(run, asked, session=session))
-
-
-_NUMBERS: dict[str, Callable[[Any], int]] = {"draws": number("draws", *DRAWS), "seed": number("seed", 0)}

@@ -23,7 +23,7 @@ from attnscope.api.options import (
     texts_of,
 )
 from attnscope.api.results import CheckResult, CompareResult, ExplainResult, InspectResult
-from attnscope.api.running import new_session, opened, placed, running
+from attnscope.api.running import new_session, opened, running
 from attnscope.api.words import python_words
 from attnscope.base.errors import UsageError
 from attnscope.request.arguments import CHECKED_TEXT, asks_one_number, number, tolerance
@@ -76,7 +76,7 @@ class OpenModel:
         check_names("inspect", options, ModelInspectArguments)
         with self._call(options, text) as (session, texts):
             ranked: dict[str, Any] = {**options, **({"by": "weight"} if options.get("by") == "logit" else {})}
-            run = msgspec.structs.replace(self._placed(session, texts, ranked), target=targets_of(options))
+            run = msgspec.structs.replace(self._run(texts, ranked), target=targets_of(options))
             if options.get("predict") is None:
                 run = msgspec.structs.replace(run, predict=None)
             return InspectResult(reporter(run)(run, session=session))
@@ -89,7 +89,7 @@ class OpenModel:
         kept = options.get("top")
         window = None if kept is None else number("top", 1)(kept)
         with self._call(options, text) as (session, texts):
-            run = self._placed(session, texts, {**options, "top": None})
+            run = self._run(texts, {**options, "top": None})
             return ExplainResult(explain(msgspec.structs.replace(run, window=window), session=session))
 
     def heads(
@@ -114,7 +114,7 @@ class OpenModel:
         """See attnscope.ablate."""
         check_names("ablate", options, ModelAblateArguments)
         with self._call(options, text) as (session, texts):
-            return ablate_text(self._placed(session, texts, options), options, session)
+            return ablate_text(self._run(texts, options), options, session)
 
     def check(self, text: str = CHECKED_TEXT, **options: Unpack[ModelCheckArguments]) -> CheckResult:
         """See attnscope.check."""
@@ -137,9 +137,6 @@ class OpenModel:
 
     def _run(self, texts: tuple[TextInput, ...], options: Mapping[str, Any]) -> RunConfig:
         return RunConfig(**{**self._values, **run_values(options), "texts": texts})
-
-    def _placed(self, session: "Session", texts: tuple[TextInput, ...], options: Mapping[str, Any]) -> RunConfig:
-        return placed(session, self._run(texts, options), options)
 
     @contextmanager
     def _call(self, options: Mapping[str, Any], text: Any) -> Iterator[tuple["Session", tuple[TextInput, ...]]]:

@@ -11,10 +11,7 @@ import numpy as np
 
 from attnscope.base.errors import UsageError, did_you_mean
 from attnscope.request.arguments import (
-    GENERATED,
-    LARGEST_POOL,
     STAGES,
-    THREADS,
     By,
     Dtype,
     Each,
@@ -24,15 +21,15 @@ from attnscope.request.arguments import (
     Replacement,
     WhatIf,
     device,
-    flow_measure,
-    number,
     one_of,
-    size,
     some_of,
+    text,
 )
-from attnscope.request.masks.expression import parse_mask
-from attnscope.request.run_config import Positions, TextInput
-from attnscope.request.selection import parse_cut
+from attnscope.request.masks.expression import parse_mask, spell_mask
+from attnscope.request.masks.terms import MaskTerm, MatrixFile
+from attnscope.request.options import COMPARE, RUN, Option
+from attnscope.request.run_config import RunConfig, TextInput
+from attnscope.request.selection import CutExpression, IndexSelection, PositionSelection, parse_cut
 
 IndexWord = Literal["auto", "all", "mean"]
 Indices = int | slice | range | Sequence[int] | IndexWord
@@ -415,9 +412,6 @@ def targets_of(options: Mapping[str, Any]) -> tuple[str, ...] | None:
 def run_values(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of a RunConfig that a call names; None leaves a field as it is.
 
-    Slices of layers and heads are left out, since the number of layers and heads is only known from the model (see
-    indices).
-
     Raises:
         UsageError: A value is none that the argument takes.
     """
@@ -425,10 +419,8 @@ def run_values(options: Mapping[str, Any]) -> dict[str, Any]:
     for name, value in options.items():
         if value is not None and name in _READERS:
             found[name] = _READERS[name](value)
-        elif value is not None and name in ("layer", "head") and not isinstance(value, slice):
-            found[name] = indices(name, value, 0)
     if "mask" in found and not isinstance(options["mask"], str):
-        found["matrices"] = {found["mask"]: _mask_matrix(options["mask"])}
+        found["matrices"] = {spell_mask(found["mask"]): _mask_matrix(options["mask"])}
     return found
 
 
@@ -451,18 +443,17 @@ def _path(name: str) -> Callable[[Any], str]:
     return read
 
 
-def mask_name(value: Any) -> str:
-    """Return a mask as one would type it; of an array a name that stands for it, the same for the same array.
+def mask_of(value: Any) -> tuple[MaskTerm, ...]:
+    """Return the terms of a mask; of an array a term whose name stands for it, the same for the same array.
 
     Raises:
         UsageError: It is no mask.
     """
     if isinstance(value, str):
-        parse_mask(value, "mask")
-        return value
+        return parse_mask(value, "mask")
     matrix = _mask_matrix(value)
     cells = np.packbits(matrix).tobytes()
-    return f"array:{sha256(repr(matrix.shape).encode() + cells).hexdigest()[:8]}"
+    return (MatrixFile(f"array:{sha256(repr(matrix.shape).encode() + cells).hexdigest()[:8]}"),)
 
 
 def _mask_matrix(value: Any) -> "BoolMatrix":
@@ -496,11 +487,11 @@ def _stages(value: Any) -> tuple[str, ...]:
     named = one_or_several(value)
     if not named:
         return ()
-    return tuple(some_of("stages", "stage", STAGES)(",".join(map(str, named))).split(","))
+    return some_of("stages", "stage", STAGES)(",".join(map(str, named)))
 
 
-def cuts(value: Any) -> tuple[str, ...]:
-    """Return what is cut, as one would type it: an expression, or several; none for None.
+def cuts(value: Any) -> tuple[CutExpression, ...]:
+    """Read what is cut: an expression, or several; none for None.
 
     Raises:
         UsageError: It is no expression.
@@ -511,8 +502,7 @@ def cuts(value: Any) -> tuple[str, ...]:
     for one in named:
         if not isinstance(one, str):
             raise UsageError(f"{one!r:.80} is not a cut", where="cut", hint="use a str such as 'L5H1', or several")
-        parse_cut(one, "cut")
-    return tuple(named)
+    return tuple(parse_cut(one, "cut") for one in named)
 
 
 def _keys(value: Any) -> tuple[str, ...]:
@@ -522,39 +512,41 @@ def _keys(value: Any) -> tuple[str, ...]:
     return tuple(named)
 
 
-def indices(name: str, value: Any, count: int) -> str:
-    """Return layers or heads, as one would type them.
+def indices(name: str) -> Callable[[Any], IndexSelection]:
+    """Return a reader of layers or heads: a number, several, a slice, or a word."""
 
-    Args:
-        name: `layer` or `head`.
-        value: A number, several, a slice, or a word.
-        count: How many there are, for a slice.
+    def read(value: Any) -> IndexSelection:
+        if isinstance(value, str) and value in ("auto", "all", "mean"):
+            return IndexSelection(value)  # type: ignore[arg-type]
+        try:
+            if isinstance(value, slice):
+                start, stop, step = (
+                    None if edge is None else _whole(edge) for edge in (value.start, value.stop, value.step)
+                )
+                if step == 0:
+                    raise ValueError
+                return IndexSelection(slice=(start, stop, step))
+            numbers = [_whole(one) for one in one_or_several(value)]
+        except (TypeError, ValueError) as e:
+            hint = "use a number, several, a slice or range, 'auto', 'all' or 'mean'"
+            raise UsageError(f"cannot read {value!r:.80}", where=name, hint=hint) from e
+        if not numbers:
+            hint = f"use 0, a list of {name}s, 'all' or 'auto'"
+            raise UsageError(f"the list of {name}s is empty", where=name, hint=hint)
+        return IndexSelection.of(numbers)
 
-    Raises:
-        UsageError: It is none of these.
-    """
-    if isinstance(value, str) and value in ("auto", "all", "mean"):
-        return value
-    try:
-        value = range(count)[value] if isinstance(value, slice) else value
-        numbers = [_whole(one) for one in one_or_several(value)]
-    except (TypeError, ValueError) as e:  # ValueError: a slice whose step is 0
-        hint = "use a number, several, a slice or range, 'auto', 'all' or 'mean'"
-        raise UsageError(f"cannot read {value!r:.80}", where=name, hint=hint) from e
-    if not numbers:
-        raise UsageError(f"the list of {name}s is empty", where=name, hint=f"use 0, a list of {name}s, 'all' or 'auto'")
-    return ",".join(map(str, numbers))
+    return read
 
 
-def positions(name: str) -> Callable[[Any], Positions]:
+def positions(name: str) -> Callable[[Any], PositionSelection]:
     """Return a reader of rows or columns: positions, slices and words."""
 
-    def read(value: Any) -> Positions:
+    def read(value: Any) -> PositionSelection:
         parts = tuple(_position(name, part) for part in one_or_several(value))
         if not parts:
             hint = f"leave it out{' for all' if name in ('query', 'key') else ''}"
             raise UsageError("the list of positions is empty", where=name, hint=hint)
-        return parts
+        return PositionSelection.of(parts)
 
     return read
 
@@ -589,33 +581,42 @@ def _named(read: Callable[[str], Any], prefix: str = "") -> Callable[[Any], Any]
     return lambda value: read(str(value).removeprefix(prefix))
 
 
-_READERS: dict[str, Callable[[Any], Any]] = {
+_PYTHON = {
     "config": _path("config"),
     "adapter": _path("adapter"),
     "dtype": _named(one_of("dtype", Dtype), "torch."),
     "device": _named(device),
-    "engine": one_of("engine", EngineWord),
-    "part": one_of("part", PartWord),
-    "max_memory": size,
-    "threads": number("threads", 1, THREADS),
-    "hash_weights": _flag("hash_weights"),
     "ignore_key": _keys,
-    "trust_config": _flag("trust_config"),
-    "truncate": _flag("truncate"),
-    "mask": mask_name,
-    "what_if": one_of("what_if", WhatIf),
-    "hide": positions("hide"),
-    "query": positions("query"),
-    "key": positions("key"),
+    "mask": mask_of,
     "stages": _stages,
-    "top": number("top", 0),
-    "by": one_of("by", By),
-    "special": _flag("special"),
-    "pool": number("pool", 1, LARGEST_POOL),
-    "predict": _flag("predict"),
-    "generate": number("generate", 0, GENERATED),
-    "show_padding": _flag("show_padding"),
-    "measure": flow_measure,
+    **{name: positions(name) for name in ("hide", "query", "key", "at")},
+    **{name: indices(name) for name in ("layer", "head")},
+}  # readers of values that are no text, or mean something else in Python
+
+
+def read_values(options: Mapping[str, Any], known: Iterable[Option], *names: str) -> dict[str, Any]:
+    """Return the values of some arguments that were given, read as the option table says.
+
+    Args:
+        options: The arguments; None leaves one out.
+        known: Options of a command.
+        *names: Those to read.
+    """
+    readers = {option.name: _reader(option) for option in known}
+    return {name: readers[name](options[name]) for name in names if options.get(name) is not None}
+
+
+def _reader(option: Option) -> Callable[[Any], Any]:
+    if option.is_flag:
+        return _flag(option.name)
+    return _PYTHON.get(option.name) or option.read or text(option.name)
+
+
+_OF_RUN = {option.name: option for option in (*RUN, *COMPARE)}  # `by` is that of compare, without `logit`
+_READERS = {
+    name: _reader(option)
+    for name, option in _OF_RUN.items()
+    if name in RunConfig.__struct_fields__ and name not in ("model", "tokenizer", "target")
 }
 
 

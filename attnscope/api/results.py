@@ -25,8 +25,7 @@ from attnscope.findings.row_statistics import Rows
 from attnscope.findings.run import HeadReport, MaskUse, Provenance, Report, TextReport
 from attnscope.findings.tokens import Token, spell_piece
 from attnscope.request.arguments import number, one_of
-from attnscope.request.run_config import Positions
-from attnscope.request.selection import PRINTED, parse_positions, written
+from attnscope.request.selection import PRINTED, PositionSelection
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -314,19 +313,17 @@ def _stage(head: HeadReport, name: str) -> Float2:
     return head.stages[name]
 
 
-def _one_position(query: Positions, text: TextReport) -> int:
+def _one_position(query: PositionSelection, text: TextReport) -> int:
     """Return the position of one shown query."""
     texts = (text.text, text.pair)
-    found = [one for one in parse_positions(query, text.tokens, texts, "query") if one in text.queries]
+    found = [one for one in query.find(text.tokens, texts, "query") if one in text.queries]
     if len(found) == 1:
         return found[0]
     if not found:
         hint = f"it holds {listed([*map(str, text.queries)], _NAMED)}"
-        raise UsageError(f"the report has no row for {written(query)}", where="query", hint=hint)
+        raise UsageError(f"the report has no row for {query}", where="query", hint=hint)
     several = listed([f"{position} {spell_piece(text.tokens, position)}" for position in found], _NAMED)
-    raise UsageError(
-        f"'{written(query)}' is {len(found)} tokens: {several}", where="query", hint="choose one by its position"
-    )
+    raise UsageError(f"'{query}' is {len(found)} tokens: {several}", where="query", hint="choose one by its position")
 
 
 class TextResult:

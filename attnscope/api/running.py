@@ -5,12 +5,10 @@ from contextlib import ExitStack, contextmanager
 from threading import RLock
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
-from attnscope.api.options import Model, OpenArguments, indices, model_path, run_values, tokenizer_path
+from attnscope.api.options import Model, OpenArguments, model_path, run_values, tokenizer_path
 from attnscope.api.words import python_words
 from attnscope.base.errors import UsageError
-from attnscope.request.run_config import RunConfig, TextInput
+from attnscope.request.run_config import TextInput
 
 if TYPE_CHECKING:
     from attnscope.engines.transformers.opening import LiveModel
@@ -104,14 +102,3 @@ def running(session: "Session", live: "Mapping[str, LiveModel]", progress: Any =
             stack.enter_context(borrowed(one.model))
         session.report_to(progress)
         yield
-
-
-def placed(session: "Session", run: RunConfig, options: Mapping[str, Any]) -> RunConfig:
-    """Return a run with slices of layers and heads resolved to numbers, which takes the model's sizes."""
-    for name in ("layer", "head"):
-        value = options.get(name)
-        if isinstance(value, slice):
-            config = session.source(run).config
-            count = config.n_layers if name == "layer" else config.n_heads
-            run = msgspec.structs.replace(run, **{name: indices(name, value, count)})
-    return run

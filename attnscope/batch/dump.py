@@ -25,6 +25,7 @@ from attnscope.batch.worker import NUMBER_BYTES, ModelWorker, count_units, run_c
 from attnscope.checkpoints.source import ModelSource
 from attnscope.engines.torch_setup import limit_threads
 from attnscope.request.estimate import MemoryDemand, estimate_memory
+from attnscope.request.masks.expression import mask_files
 from attnscope.request.memory import MemoryLimit, format_bytes, layer_parameters
 from attnscope.request.run_config import RunConfig
 from attnscope.run.plan import spare_memory
@@ -130,7 +131,7 @@ def check_output(order: DumpConfig) -> None:
     """
     run = order.run
     for path in (order.output, order.output / INDEX):
-        check_not_read(path, (order.input, run.model, run.adapter, run.config, run.tokenizer, run.mask))
+        check_not_read(path, (order.input, run.model, run.adapter, run.config, run.tokenizer, *mask_files(run.mask)))
         with suppress(OSError, ValueError):  # it is not there, or no file can have its name
             if order.input == "-" and os.path.samestat(os.fstat(0), os.stat(path)):
                 raise AttnscopeError("is an input of this command", where=path, hint="choose another output")
@@ -150,7 +151,7 @@ def _load(
     model = ModelWorker(run, settings, session, bounds.tokens, stream_reason, memory)
     bounds = msgspec.structs.replace(bounds, threads=limit_threads(bounds.threads))
     if old is None:
-        cuts = count_units(settings, source) if "effects" in settings.keep else 0
+        cuts = count_units(run, source) if "effects" in settings.keep else 0
         first, most = _window_tokens(source, model.device.type, cuts)
         bounds = msgspec.structs.replace(bounds, window_tokens=most, first_window_tokens=first)
     seen = None if source.mask_known else "own"  # what that is, only running a text shows
@@ -171,7 +172,7 @@ def _group_limits(settings: Settings, run: RunConfig, source: ModelSource) -> tu
     Raises:
         AttnscopeError: Not even a small group fits, or none of that size.
     """
-    units = count_units(settings, source)
+    units = count_units(run, source)
     layers, heads, tokens = source.config.n_layers, source.config.n_heads, 256
     cells, copied_elements, cut = units * tokens, source.copied_elements, "effects" in settings.keep
     asked = MemoryDemand(

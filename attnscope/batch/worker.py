@@ -17,10 +17,11 @@ from attnscope.checkpoints.source import ModelSource
 from attnscope.findings.record_parts import PARTS, Axis
 from attnscope.findings.row_statistics import STATISTICS
 from attnscope.findings.tokens import describe_unknown
+from attnscope.request.masks.terms import Own
 from attnscope.request.memory import MemoryLimit, layer_parameters
 from attnscope.request.record_spec import RecordSpec
 from attnscope.request.run_config import RunConfig
-from attnscope.request.selection import parse_indices
+from attnscope.request.selection import parse_indices, parse_positions
 from attnscope.run.plan import RunPlan, plan_for_texts
 from attnscope.run.record_plan import make_record_spec
 from attnscope.run.session import Session, attend, new_window, prepare
@@ -51,8 +52,8 @@ def run_config(settings: Settings, given: RunConfig) -> RunConfig:
         UsageError: A layer or head is left to be chosen, which no dump can do the same way for every text.
     """
     effects = "effects" in settings.keep
-    for option, typed in (("--layer", settings.layer), ("--head", settings.head)):
-        word = parse_indices(typed, option).word
+    layer, head = parse_indices(settings.layer, "--layer"), parse_indices(settings.head, "--head")
+    for option, word in (("--layer", layer.word), ("--head", head.word)):
         if word == "auto":
             raise UsageError(
                 "auto cannot be used, since it would choose differently for every text",
@@ -62,16 +63,16 @@ def run_config(settings: Settings, given: RunConfig) -> RunConfig:
         if word == "mean" and effects:
             hint = "use all or numbers, or remove effects from --keep"
             raise UsageError("a mean cannot be cut", where=option, hint=hint)
-    if effects and given.what_if == "same-scores" and given.mask != "own":
+    if effects and given.what_if == "same-scores" and given.mask != (Own(),):
         hint = "remove --what-if same-scores, or effects from --keep"
         raise UsageError("cutting heads runs the whole model under the mask", where="--what-if", hint=hint)
     return msgspec.structs.replace(
         given,
         texts=(),
-        layer=settings.layer,
-        head=settings.head,
-        query=settings.query,
-        key=settings.key,
+        layer=layer,
+        head=head,
+        query=None if settings.query is None else parse_positions(settings.query),
+        key=None if settings.key is None else parse_positions(settings.key),
         stages=settings.stages if "stages" in settings.keep else (),
         top=settings.top,
         by=settings.by,
@@ -81,15 +82,15 @@ def run_config(settings: Settings, given: RunConfig) -> RunConfig:
     )
 
 
-def count_units(settings: Settings, source: ModelSource) -> int:
+def count_units(run: RunConfig, source: ModelSource) -> int:
     """Return layers times heads of a dump; a mean counts once.
 
     Raises:
         UsageError: One of them is not there.
     """
-    layers, heads = parse_indices(settings.layer, "--layer"), parse_indices(settings.head, "--head")
-    counts = [len(layers.numbers(source.config.n_layers, "layer")), len(heads.numbers(source.config.n_heads, "head"))]
-    return (1 if layers.word == "mean" else counts[0]) * (1 if heads.word == "mean" else counts[1])
+    layers = run.layer.numbers(source.config.n_layers, "layer")
+    heads = run.head.numbers(source.config.n_heads, "head")
+    return (1 if run.layer.word == "mean" else len(layers)) * (1 if run.head.word == "mean" else len(heads))
 
 
 class ModelWorker:
@@ -124,7 +125,7 @@ class ModelWorker:
         work = n_layers * layer_parameters(self._source.config) * group
         plan = replace(plan, n_layers_run=n_layers, multiplications=work, stream_reason=stream_reason)
         self._model, self.device = session.load(plan)
-        self._units = count_units(settings, self._source)
+        self._units = count_units(run, self._source)
 
     def prepare(self, item: Item) -> PreparedText | Record:
         """Tokenize a text and plan what is shown of it, or return the record of a text that is skipped."""
@@ -175,9 +176,8 @@ class ModelWorker:
 
     def _places(self) -> list[tuple[int, int]]:
         """Return layer and head of every unit, where none is a mean."""
-        c, settings = self._source.config, self._settings
-        layers = parse_indices(settings.layer, "--layer").numbers(c.n_layers, "layer")
-        heads = parse_indices(settings.head, "--head").numbers(c.n_heads, "head")
+        c = self._source.config
+        layers, heads = self._run.layer.numbers(c.n_layers, "layer"), self._run.head.numbers(c.n_heads, "head")
         return [(layer, head) for layer in layers for head in heads]
 
     def _effects(self, one: PreparedText) -> dict[str, Any]:

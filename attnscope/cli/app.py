@@ -1,13 +1,11 @@
 """The Typer application. A new command is one file and one line here."""
 
 from importlib import import_module
-from typing import Annotated
 
 import typer
 
-from attnscope.base.version import __version__
 from attnscope.cli.help import Command, Group
-from attnscope.cli.option_groups import expand_groups, with_option
+from attnscope.cli.parameters import Version, as_command
 
 COMMANDS = {
     "run": "run",
@@ -35,15 +33,6 @@ attnscope info
 """
 
 
-def _show_version(asked: bool) -> None:
-    if asked:
-        typer.echo(f"attnscope {__version__}")
-        raise typer.Exit
-
-
-Version = Annotated[bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version.")]
-
-
 def build_app(command: str | None = None) -> typer.Typer:
     """Build the application.
 
@@ -59,8 +48,8 @@ def build_app(command: str | None = None) -> typer.Typer:
     )
     for name in [command] if command in COMMANDS else COMMANDS:
         module = import_module(f"attnscope.cli.{COMMANDS[name]}")
-        function = expand_groups(getattr(module, COMMANDS[name]))
-        app.command(name, cls=Command, epilog=module.EXAMPLES)(with_option(function, "version", Version))
+        function = as_command(name, getattr(module, COMMANDS[name]))
+        app.command(name, cls=Command, epilog=module.EXAMPLES)(function)
     app.callback(invoke_without_command=True)(_root)
     return app
 

@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -11,9 +11,11 @@ from attnscope.base.errors import Exit, UsageError
 from attnscope.base.system.escape import escape_control
 from attnscope.base.system.shutdown import at_signal
 from attnscope.batch.formats import DUMPS, format_of
-from attnscope.cli.batch_options import DumpOutputOptions, DumpSelectionOptions, InputOptions
-from attnscope.cli.options import MachineOptions, ModelOptions
+from attnscope.cli.parameters import Given
 from attnscope.cli.process import is_piped, print_notice
+from attnscope.findings.record_parts import EXACT_PARTS, PARTS
+from attnscope.request.options import ALL, ALL_PARTS, BATCH, BRIEF, BRIEF_DIGITS, BRIEF_STATISTICS
+from attnscope.request.selection import join_label
 
 if TYPE_CHECKING:
     from attnscope.batch.dump import DumpConfig
@@ -30,13 +32,7 @@ zcat texts.jsonl.gz | attnscope batch --from jsonl -o dump.jsonl --shard 1/4
 """
 
 
-def batch(
-    texts: InputOptions,
-    stack: ModelOptions,
-    selection: DumpSelectionOptions,
-    target: DumpOutputOptions,
-    machine: MachineOptions,
-) -> None:
+def batch(given: Given) -> None:
     """Write the attention of many texts to a file.
 
     Keeps the top contributors and the row statistics of every head by default. After an interruption, run the same
@@ -44,36 +40,36 @@ def batch(
     """
     from attnscope.cli.batch_progress import progress
 
-    if texts.file is None and not is_piped(sys.stdin):
+    if given.file is None and not is_piped(sys.stdin):
         raise UsageError("no input given", hint="pass FILE, or - for standard input")
-    name = texts.file or "-"
-    resumes = _check_ending(target.output)
-    order = _order(name, texts, stack, selection, target, machine)
+    name = given.file or "-"
+    resumes = _check_ending(given.output)
+    order = _order(name, given)
     from attnscope.batch.convert import write_document
     from attnscope.batch.dump import write_dump
 
     begun: list[tuple[Callable[[], int], int]] = []
     # registered first, so that the progress bar is gone when it is called
-    with at_signal(lambda: _say_stopped(begun, target)), progress(quiet=target.quiet) as on_progress:
+    with at_signal(lambda: _say_stopped(begun, given)), progress(quiet=given.quiet) as on_progress:
         if resumes:
             summary = write_dump(order, on_progress, on_start=lambda saved, total: begun.append((saved, total)))
         else:
             summary = write_document(order, on_progress)
-    if not target.quiet:
-        _report(summary, target.output, name)
+    if not given.quiet:
+        _report(summary, given.output, name)
     if summary.counts["failed"]:
         raise typer.Exit(Exit.SOME_RECORDS_FAILED)
 
 
-def _say_stopped(begun: "list[tuple[Callable[[], int], int]]", target: DumpOutputOptions) -> None:
+def _say_stopped(begun: "list[tuple[Callable[[], int], int]]", given: Given) -> None:
     """Print what a signal left of a dump that can be resumed, and how to resume it."""
-    if target.quiet or str(target.output) == "-" or target.output.suffix == ".json":
+    if given.quiet or str(given.output) == "-" or given.output.suffix == ".json":
         return
     if not begun:
         print_notice("stopped", "while starting; nothing new was saved")
     else:
         ((saved, total),) = begun
-        command = "the same command without --force" if target.force else "the same command"
+        command = "the same command without --force" if given.force else "the same command"
         print_notice("stopped", f"{saved():,} of {total:,} saved; run {command} to continue")
 
 
@@ -95,36 +91,53 @@ def _check_ending(output: Path) -> bool:
     raise UsageError(f"'{output}' is not a dump format", where="--output", hint=hint)
 
 
-def _order(
-    name: str,
-    texts: InputOptions,
-    stack: ModelOptions,
-    selection: DumpSelectionOptions,
-    target: DumpOutputOptions,
-    machine: MachineOptions,
-) -> "DumpConfig":
+def _order(name: str, given: Given) -> "DumpConfig":
     from attnscope.batch.dump import DumpConfig
     from attnscope.batch.header import Settings
-    from attnscope.request.run_config import RunConfig
+    from attnscope.cli.run_config import run_config
 
-    number, count = map(int, texts.shard.split("/"))
+    layer, head = join_label(given.layer, given.head)
+    names = ("top", "by", "special", "stages", "pool", "truncate", "column", "skip", "limit", "shard")
     settings = Settings(
-        **selection.chosen(),
-        **selection.kept(),
-        pool=selection.pool,
-        truncate=machine.truncate,
-        column=texts.column,
-        skip=texts.skip,
-        limit=texts.limit,
-        shard=(number, count),
+        layer=str(layer),
+        head=str(head),
+        query=None if given.query is None else str(given.query),
+        key=None if given.key is None else str(given.key),
+        **_kept(given),
+        **{name: getattr(given, name) for name in names},
     )
-    run = RunConfig(
-        texts=(),
-        **stack.chosen(),
-        **selection.masking(),
-        **vars(machine),
-    )
-    return DumpConfig(name, texts.format, target.output, settings, run, force=target.force, strict=target.strict)
+    run = run_config((), given, pool=None)
+    return DumpConfig(name, given.format, given.output, settings, run, force=given.force, strict=given.strict)
+
+
+_USED_BY = {"pool": "pooled", "top": "top", "by": "top", "special": "top"}  # an option to the part it is about
+
+
+def _kept(given: Given) -> dict[str, Any]:
+    """Return the fields of batch.header.Settings that `--keep` and `--stage` stand for.
+
+    Raises:
+        UsageError: A brief dump was asked for beside exact findings, or an option was set for what is not kept.
+    """
+    brief = given.keep == (BRIEF,)
+    if BRIEF in given.keep and not brief:
+        hint = f"remove {BRIEF}, or the others"
+        raise UsageError(f"{BRIEF} cannot be combined with exact findings", where="--keep", hint=hint)
+    again = tuple(word for word in given.keep if word in EXACT_PARTS and PARTS[word].runs_again)
+    others = tuple(word for word in given.keep if word not in again)
+    parts = ("top", "rows") if brief else (*(ALL_PARTS if ALL in given.keep else others), *again)
+    for option in BATCH:
+        part = _USED_BY.get(option.name)
+        if part is not None and part not in parts and option.name in given.typed:
+            hint = f"use --keep {part}" if brief else f"add {part} to --keep"
+            raise UsageError(f"applies only to {part}", where=option.spelled, hint=hint)
+    if given.key is not None and not given.stages:
+        raise UsageError("applies only to whole matrices", where="--key", hint="add --stage weights")
+    return {
+        "keep": (*parts, *(["stages"] if given.stages else [])),
+        "statistics": BRIEF_STATISTICS if brief else None,
+        "digits": BRIEF_DIGITS if brief else None,
+    }
 
 
 def _report(summary: "Summary", output: Path, name: str) -> None:

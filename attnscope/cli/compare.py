@@ -1,29 +1,15 @@
-"""The command `attnscope compare`: show what differs between masks, heads, texts or models."""
+"""The command `attnscope compare`: show what changes between masks, layers, heads, texts or models."""
 
-from dataclasses import dataclass, fields
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
-
-from typer import Context
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 from attnscope.base.errors import UsageError
-from attnscope.cli.option_groups import pick_values, repeatable, several_values
-from attnscope.cli.options import (
-    MachineOptions,
-    ModelOptions,
-    OutputOptions,
-    TextOptions,
-    exported,
-    output_option,
-    precision_option,
-    tolerance_option,
-)
-from attnscope.cli.selection_options import STAGES, OverviewOptions, SelectionOptions, stage_option
-from attnscope.request.selection import PRINTED, parse_unit
+from attnscope.cli.parameters import Given
+from attnscope.request.options import COMPARE, SHOW
+from attnscope.request.selection import ALL, PRINTED, join_label
 
 if TYPE_CHECKING:
     from attnscope.findings.compare import Comparison
-    from attnscope.request.run_config import RunConfig, TextInput
     from attnscope.studies.compare.tolerance import Tolerance
 
 EXAMPLES = """
@@ -39,76 +25,12 @@ attnscope compare before.json after.json --tolerance 1e-5
 attnscope compare before.json after.json --relative 1e-3 --tolerance 1e-6 --layer 3 --format table
 """
 
-
-@dataclass(frozen=True, kw_only=True)
-class CompareSelectionOptions(SelectionOptions):
-    """What is compared.
-
-    Attributes:
-        stage: Stages that a tolerance judges, and that data has; None where the user left that to us.
-    """
-
-    stage: Annotated[
-        str | None,
-        stage_option(
-            "Stages that --tolerance compares and json has (tables show the weights)", f"; default: {STAGES}."
-        ),
-    ] = None
+_COMPARED = {option.name: option for option in COMPARE if option.several == "compared"}
+_OF_REPORTS = {"text", *(option.name for option in COMPARE if option.group == SHOW)}
+_WANTED = ("layer", "head", "query", "key", "stages")  # what saved reports are narrowed down to
 
 
-Texts = repeatable(TextOptions, "text")
-Stacks = repeatable(ModelOptions, "model", "config", "adapter", "tokenizer")
-Selections = repeatable(CompareSelectionOptions, "mask", "hide", "layer", "head")
-Machines = repeatable(MachineOptions, "dtype", "engine")
-
-
-@dataclass(frozen=True, kw_only=True)
-class ToleranceOptions:
-    """When a difference is too large.
-
-    Attributes:
-        tolerance: Largest difference of any cell of any stage that is tolerated.
-        relative: The same as a share of the first side's value; both together add up, as in NumPy.
-    """
-
-    tolerance: Annotated[
-        float | None,
-        tolerance_option(
-            "Fail (exit code 1) if any cell differs by more; print a one-line verdict and the worst cell of every "
-            "stage instead of tables (--format prints both)."
-        ),
-    ] = None
-    relative: Annotated[
-        float | None,
-        tolerance_option(
-            "Allow |second − first| ≤ X + R·|first|, as in numpy.testing.assert_allclose.", "--relative", "R"
-        ),
-    ] = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class CompareOutputOptions(OutputOptions):
-    """Where the findings go, and how they look.
-
-    Attributes:
-        output: A file instead of standard output.
-        precision: Digits after the point in tables.
-    """
-
-    output: Annotated[Path | None, output_option(exported("compare"))] = None
-    precision: Annotated[int, precision_option("Decimal places in tables; json is exact.")] = 2
-
-
-def compare(
-    typer: Context,
-    source: Texts,  # type: ignore[valid-type]
-    stack: Stacks,  # type: ignore[valid-type]
-    selection: Selections,  # type: ignore[valid-type]
-    overview: OverviewOptions,
-    show: CompareOutputOptions,
-    machine: Machines,  # type: ignore[valid-type]
-    judge: ToleranceOptions,
-) -> None:
+def compare(given: Given) -> None:
     """Show what changes between masks, layers, heads, texts or models.
 
     Repeat one option, or the text, to compare its values; the first is the reference. By default, compares the causal
@@ -118,70 +40,46 @@ def compare(
     """
     from attnscope.cli.deliver import check_output, deliver, is_table, put
 
-    check_output(show, "compare", source, stack, selection)
-    given: dict[str, Any] = {}
-    groups = {
-        "source": (TextOptions, source),
-        "stack": (ModelOptions, stack),
-        "selection": (CompareSelectionOptions, selection),
-    }
-    groups["machine"] = (MachineOptions, machine)
-    for kind, group in groups.values():
-        given |= several_values(kind, group)
-    tolerance = _tolerance(judge)
-    if tolerance is None and is_table(show):
-        _check_shown(selection)
-    if _are_reports(given):
-        comparison = _saved(typer, given, selection, tolerance)
+    check_output(given, "compare")
+    several = {name: values for name in _COMPARED if (values := getattr(given, name))}
+    tolerance = _tolerance(given)
+    if tolerance is None and is_table(given) and "stages" in given.typed and given.stages != ("weights",):
+        hint = "add --tolerance X or --format json, or remove --stage"
+        raise UsageError("tables show the weights; json and --tolerance have other stages", where="--stage", hint=hint)
+    texts = several.get("text", [])
+    if len(texts) > 1 and all(text.lower().endswith(".json") for text in texts):
+        comparison = _compare_reports(several, given, tolerance)
     else:
-        comparison = _run(given, groups, overview.pool, show, tolerance)
-    if tolerance is None or show.format is not None or show.output is not None:
-        deliver(comparison, show)
+        comparison = _compare_runs(several, given, tolerance)
+    if tolerance is None or given.format is not None or given.output is not None:
+        deliver(comparison, given)
     if tolerance is not None:
         from attnscope.studies.compare.tolerance import failure
 
-        if show.format is None:
-            put(comparison, show, "verdict")
+        if given.format is None:
+            put(comparison, given, "verdict")
         if error := failure(comparison):
             raise error
 
 
-def _check_shown(selection: Any) -> None:
-    """Refuse stages that a table would leave out."""
-    if selection.stage not in (None, "weights"):
-        hint = "add --tolerance X or --format json, or remove --stage"
-        raise UsageError("tables show the weights; json and --tolerance have other stages", where="--stage", hint=hint)
-
-
-def _tolerance(judge: ToleranceOptions) -> "Tolerance | None":
-    if judge.tolerance is None and judge.relative is None:
+def _tolerance(given: Given) -> "Tolerance | None":
+    if given.tolerance is None and given.relative is None:
         return None
     from attnscope.studies.compare.tolerance import Tolerance
 
-    return Tolerance(judge.tolerance or 0.0, judge.relative or 0.0)
+    return Tolerance(given.tolerance or 0.0, given.relative or 0.0)
 
 
-def _are_reports(given: dict[str, Any]) -> bool:
-    texts = given.get("text") or []
-    return len(texts) > 1 and all(text.lower().endswith(".json") for text in texts)
+def _compare_reports(several: dict[str, list[Any]], given: Given, tolerance: "Tolerance | None") -> "Comparison":
+    from pathlib import Path
 
-
-_OF_REPORTS = (
-    "text",
-    *(f.name for group in (OutputOptions, ToleranceOptions) for f in fields(group)),
-)  # what saved reports allow
-_WANTED = ("layer", "head", "query", "key", "stage")  # what they narrow down to
-
-
-def _saved(typer: Context, given: dict[str, Any], selection: Any, tolerance: "Tolerance | None") -> "Comparison":
     from attnscope.studies.compare.runs import Wanted, compare_files
 
-    typed = [name for name in typer.params if _typed(typer, name)]
-    for name in typed:
-        if name not in (*_OF_REPORTS, *_WANTED):
+    for option in COMPARE:
+        if option.name in given.typed and option.name not in (*_OF_REPORTS, *_WANTED):
             hint = "pass texts, or remove the option"
-            raise UsageError("does not apply to saved reports", where=f"--{name.replace('_', '-')}", hint=hint)
-    values = {name: getattr(selection, name) for name in _WANTED if name in typed}
+            raise UsageError("does not apply to saved reports", where=option.spelled, hint=hint)
+    values = {name: getattr(given, name) for name in _WANTED if name in given.typed}
     for name in ("layer", "head"):
         if len(values.get(name, [""])) > 1:
             hint = "pass it once, such as 0,1"
@@ -189,24 +87,13 @@ def _saved(typer: Context, given: dict[str, Any], selection: Any, tolerance: "To
         if name in values:
             values[name] = values[name][0]
     if "layer" in values or "head" in values:
-        values["layer"], values["head"] = parse_unit(values.get("layer", "all"), values.get("head", "all"))
-    if stages := values.pop("stage", None):
-        values["stages"] = ("weights",) if stages == "none" else tuple(stages.split(","))
-    return compare_files([Path(path) for path in given["text"]], Wanted(**values), tolerance)
+        values["layer"], values["head"] = join_label(values.get("layer", ALL), values.get("head", ALL))
+    if values.get("stages") == ():
+        values["stages"] = ("weights",)
+    return compare_files([Path(path) for path in several["text"]], Wanted(**values), tolerance)
 
 
-def _typed(typer: Context, name: str) -> bool:
-    source = typer.get_parameter_source(name)
-    return source is not None and source.name == "COMMANDLINE"
-
-
-def _run(
-    given: dict[str, Any],
-    groups: dict[str, tuple[type, Any]],
-    pool: int | None,
-    show: OutputOptions,
-    tolerance: "Tolerance | None",
-) -> "Comparison":
+def _compare_runs(several: dict[str, list[Any]], given: Given, tolerance: "Tolerance | None") -> "Comparison":
     from msgspec.structs import replace
 
     from attnscope.cli.deliver import is_table
@@ -214,35 +101,48 @@ def _run(
     from attnscope.cli.run_config import read_texts, run_config
     from attnscope.studies.compare.runs import compare_runs, side_of
 
-    axis, values = _axis(given)
-    window = PRINTED if is_table(show) else None
-    selection = groups["selection"][1]
-    runs: list[tuple[str, RunConfig]] = []
-    texts: dict[TextOptions, tuple[TextInput, ...]] = {}  # standard input can be read only once
+    axis, values = _axis(several)
+    window = PRINTED if is_table(given) else None
+    runs = []
+    read: dict[Any, Any] = {}  # standard input can be read only once
     for value in values:
-        side = {name: pick_values(kind, many, {axis: value}) for name, (kind, many) in groups.items()}
-        source = side.pop("source")
-        if source not in texts:
-            texts[source] = read_texts(source, quiet=show.quiet)
-        run = run_config(texts[source], **side, window=window, pool=pool)
+        side: Any = SimpleNamespace(**vars(given), **{})
+        for name, option in _COMPARED.items():
+            default = option.read(option.default) if option.read and option.default is not None else option.default
+            setattr(side, name, value if name == axis else several.get(name, [default])[0])
+        if side.text not in read:
+            read[side.text] = read_texts(side)
+        run = run_config(read[side.text], side, window=window)
         if window is not None and tolerance is None:
             run = replace(run, stages=("weights",))  # of which alone there are tables
-        runs.append((value, side_of(axis, run)))
+        runs.append((_spelled(axis, value), side_of(axis, run)))
 
-    with progress(quiet=show.quiet) as on_progress:
-        return compare_runs(axis, runs, selection.key, on_progress, tolerance)
+    with progress(quiet=given.quiet) as on_progress:
+        return compare_runs(axis, runs, given.key, on_progress, tolerance)
 
 
-def _axis(given: dict[str, Any]) -> tuple[str, list[str]]:
+def _spelled(axis: str, value: Any) -> str:
+    """Return a value as one would type it."""
+    if axis == "mask":
+        from attnscope.request.masks.expression import spell_mask
+
+        return spell_mask(value)
+    return "none" if value is None else str(getattr(value, "written", value))
+
+
+def _axis(several: dict[str, list[Any]]) -> tuple[str, list[Any]]:
     """Return the option that was given several times, with its values."""
-    several = {name: values for name, values in given.items() if len(values) > 1}
-    if len(several) > 1:
-        names = " and ".join("TEXT" if name == "text" else f"--{name}" for name in several)
+    repeated = {name: values for name, values in several.items() if len(values) > 1}
+    if len(repeated) > 1:
+        names = " and ".join(_COMPARED[name].spelled for name in repeated)
         raise UsageError(f"{names} are given more than once", hint="repeat only one of them")
-    if several:
-        return next(iter(several.items()))
-    if "mask" in given:
-        raise UsageError(f"nothing to compare {given['mask'][0]} with", hint="pass --mask twice")
-    if "hide" in given:
-        return "hide", ["none", *given["hide"]]
-    return "mask", ["causal", "bidirectional"]
+    if repeated:
+        return next(iter(repeated.items()))
+    if "mask" in several:
+        found = f"nothing to compare {_spelled('mask', several['mask'][0])} with"
+        raise UsageError(found, hint="pass --mask twice")
+    if "hide" in several:
+        return "hide", [None, *several["hide"]]
+    from attnscope.request.masks.terms import Bidirectional, Causal
+
+    return "mask", [(Causal(),), (Bidirectional(),)]

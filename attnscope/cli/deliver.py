@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Unpack
 
 from attnscope.base.errors import UsageError
 from attnscope.base.system.escape import escape_control
-from attnscope.cli.options import OutputOptions
+from attnscope.cli.parameters import Given
 from attnscope.cli.process import print_notice, wants_color
 from attnscope.studies.formats import FILE_FORMATS, Command, check_look, format_for
 
@@ -23,80 +23,78 @@ if TYPE_CHECKING:
 _NARROWEST, _WIDEST = 40, 10_000
 
 
-def is_table(show: OutputOptions) -> bool:
+def is_table(given: Given) -> bool:
     """Tell whether findings are drawn for reading, where a window of a long text is enough."""
-    if show.output is not None:
-        return any(one.drawn and one.ending == show.output.suffix.lower() for one in FILE_FORMATS)
-    return show.format != "json"
+    if given.output is not None:
+        return any(one.drawn and one.ending == given.output.suffix.lower() for one in FILE_FORMATS)
+    return bool(given.format != "json")
 
 
-def is_picture(show: OutputOptions) -> bool:
+def is_picture(given: Given) -> bool:
     """Tell whether findings are drawn as a picture."""
-    return show.output is not None and any(
-        one.picture and one.ending == show.output.suffix.lower() for one in FILE_FORMATS
+    return given.output is not None and any(
+        one.picture and one.ending == given.output.suffix.lower() for one in FILE_FORMATS
     )
 
 
-def check_output(show: OutputOptions, command: Command, *inputs: object) -> None:
+def check_output(given: Given, command: Command) -> None:
     """Refuse an output that cannot be written before any work is done.
 
     Args:
-        show: What the user asked.
+        given: What the user asked.
         command: Whose findings it is to hold.
-        inputs: Groups of options that may name files to read.
 
     Raises:
         UsageError: The file's extension names no format, or another than `--format`.
         AttnscopeError: The file cannot be written, is the input, or exists and `--force` is off; or a library that its
             format needs is not installed.
     """
-    if show.output is None:
-        if show.look != "figure":
+    if given.output is None:
+        if given.look != "figure":
             raise UsageError("applies only to files", where="--look", hint="add --output picture.svg")
         return
     from attnscope.base.files.atomic import check_not_read, check_target
 
-    check_not_read(show.output, (value for group in inputs for value in vars(group).values()))
-    check_target(show.output, force=True)  # check last whether the file exists: --force helps only then
-    form = format_for(show.output, command)
-    check_look(show.output, show.look)
+    files = [value for name, value in vars(given).items() if name != "output"]
+    check_not_read(given.output, files)
+    check_target(given.output, force=True)  # check last whether the file exists: --force helps only then
+    form = format_for(given.output, command)
+    check_look(given.output, given.look)
     if form.extra is not None:
         form.extra.require(form.ending)
-    if show.format is not None and show.format != ("table" if form.drawn else form.ending[1:]):
+    if given.format is not None and given.format != ("table" if form.drawn else form.ending[1:]):
         hint = "remove --format: the extension sets the format"
-        raise UsageError(f"--format {show.format} cannot be written to a {form.ending} file", hint=hint)
-    check_target(show.output, force=show.force)
+        raise UsageError(f"--format {given.format} cannot be written to a {form.ending} file", hint=hint)
+    check_target(given.output, force=given.force)
 
 
-def deliver(
-    findings: "Findings", show: OutputOptions, listing: "Listing | None" = None, **detail: "Unpack[Detail]"
-) -> None:
+def deliver(findings: "Findings", given: Given, listing: "Listing | None" = None, **detail: "Unpack[Detail]") -> None:
     """Write findings to a file, print them as JSON, or draw them on the terminal.
 
     Args:
         findings: What was found.
-        show: Where to, and how it looks.
+        given: Where to, and how it looks.
         listing: Of a survey of heads: which of them are listed.
-        **detail: How much is shown on a terminal, in addition to what `show` says.
+        **detail: How much is shown on a terminal, in addition to what `given` says.
 
     Raises:
         AttnscopeError: It cannot be written.
     """
-    if show.output is not None:
-        _to_file(findings, show, listing)
-    elif show.format == "json":
+    if given.output is not None:
+        _to_file(findings, given, listing)
+    elif given.format == "json":
         from attnscope.findings.codec import json_parts
 
         for part in json_parts(findings):
             write_bytes(part)
         write_bytes(b"\n")
     else:
-        put(findings, show, show.format or "table", listing, **detail)
+        put(findings, given, given.format or "table", listing, **detail)
 
 
 def put(
     findings: "Findings",
-    show: OutputOptions,
+    given: Given,
     format: "Format",
     listing: "Listing | None" = None,
     **detail: "Unpack[Detail]",
@@ -105,20 +103,22 @@ def put(
     from attnscope.studies.present import present
     from attnscope.views.terminal import draw
 
-    if show.verbose:
+    if given.verbose:
         detail |= {"verbose": True, "brief": False}
-    parts = present(findings, format=format, precision=show.precision, listing=listing, data_only=show.quiet, **detail)
-    draw(parts, console(show.color))
+    parts = present(
+        findings, format=format, precision=given.precision, listing=listing, data_only=given.quiet, **detail
+    )
+    draw(parts, console(given.color))
 
 
-def _to_file(findings: "Findings", show: OutputOptions, listing: "Listing | None") -> None:
+def _to_file(findings: "Findings", given: Given, listing: "Listing | None") -> None:
     from attnscope.base.files.atomic import write_atomic
     from attnscope.studies.formats import export
 
-    path = Path(str(show.output))
-    parts = export(findings, path, precision=show.precision, width=_named_width(), listing=listing, look=show.look)
-    size = write_atomic(path, parts, force=show.force)
-    if not show.quiet:
+    path = Path(str(given.output))
+    parts = export(findings, path, precision=given.precision, width=_named_width(), listing=listing, look=given.look)
+    size = write_atomic(path, parts, force=given.force)
+    if not given.quiet:
         print_notice("wrote", f"{escape_control(str(path))} ({size:,} bytes)")
 
 

@@ -23,7 +23,6 @@ _QUIET_OFFLINE = {
     "TRANSFORMERS_VERBOSITY": "error",
 }
 _OFFLINE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
-PATIENCE = 5  # seconds that a command which needs no input waits for a pipe to begin
 _typed: dict[str, str] = {}  # the user's own settings of these
 
 

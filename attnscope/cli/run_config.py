@@ -1,14 +1,16 @@
 """Turn options into the RunConfig that the pipeline takes."""
 
+import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from attnscope.base.errors import AttnscopeError, UsageError
 from attnscope.base.system.escape import escape_control
-from attnscope.cli.options import MachineOptions, ModelOptions, TextOptions
-from attnscope.cli.process import PATIENCE, begins, is_begun, is_piped, print_notice
-from attnscope.cli.selection_options import SelectionOptions
+from attnscope.cli.parameters import Given
+from attnscope.cli.process import begins, is_begun, is_piped, print_notice
+from attnscope.request.options import PATIENCE, THE_MODEL
+from attnscope.request.selection import join_label
 
 if TYPE_CHECKING:
     from attnscope.request.run_config import RunConfig, TextInput
@@ -20,89 +22,81 @@ _MODEL = ".gguf"  # and of a model in one file
 _LONGEST = 16 << 20  # largest standard input in bytes, so that an endless one does not fill the memory
 
 
-def run_config(
-    texts: "tuple[TextInput, ...]",
-    stack: ModelOptions,
-    selection: SelectionOptions,
-    machine: MachineOptions,
-    *,
-    window: int | None,
-    pool: int | None = None,
-) -> "RunConfig":
+def model_fields(given: Given) -> dict[str, Any]:
+    """Return the fields of a RunConfig that name the model: of `model` and `config`, at least one is None.
+
+    --config overrides a model in the environment.
+
+    Raises:
+        UsageError: Both were typed, or an adapter beside a config.
+    """
+    fields = {option.name: getattr(given, option.name) for option in THE_MODEL}
+    if fields["adapter"] == "none":
+        fields["adapter"] = None
+    if given.config is not None:
+        if fields["adapter"] is not None:
+            raise UsageError("--adapter and --config cannot be used together", hint="an adapter belongs to a --model")
+        if given.model is not None and given.model != os.environ.get("ATTNSCOPE_MODEL"):
+            raise UsageError("--model and --config cannot be used together", hint="pass one of them")
+        fields["model"] = None
+    return fields
+
+
+def run_config(texts: "tuple[TextInput, ...]", given: Given, **fields: Any) -> "RunConfig":
     """Return what the user asked for.
 
     Args:
         texts: The texts.
-        stack: Which model.
-        selection: What to compute.
-        machine: How to run it.
-        window: See config.RunConfig.
-        pool: Size of a pooled map; None for none.
+        given: Options, of which those are used whose names are fields of a RunConfig.
+        **fields: Fields with other values.
 
     Raises:
         UsageError: Options contradict each other.
     """
     from attnscope.request.run_config import RunConfig
 
-    return RunConfig(
-        texts=texts,
-        **stack.chosen(),
-        **selection.masking(),
-        **selection.chosen(),
-        **vars(machine),
-        window=window,
-        pool=pool,
-    )
+    values = {name: getattr(given, name) for name in RunConfig.__struct_fields__ if hasattr(given, name)}
+    if values.get("stages", ()) is None:
+        del values["stages"]
+    if "layer" in values:
+        values["layer"], values["head"] = join_label(given.layer, given.head)
+    return RunConfig(**{**values, **model_fields(given), **fields, "texts": texts})
 
 
-def targets(by: str, named: list[str] | None) -> tuple[str, ...] | None:
-    """Return the tokens whose logits are taken apart; None where none are.
-
-    Raises:
-        UsageError: Tokens are named and `--by` does not say what for, or too many are.
-    """
-    if named and by != "logit":
-        raise UsageError("applies only to --by logit", where="--target", hint="add --by logit")
-    if named and len(named) > 2:
-        raise UsageError(f"given {len(named)} times", where="--target", hint="give one token, or two for a difference")
-    return tuple(named or ()) if by == "logit" else None
-
-
-def read_texts(
-    source: TextOptions, *, quiet: bool, built_in: bool = False, reads_files: bool = True
-) -> "tuple[TextInput, ...]":
+def read_texts(given: Given, *, built_in: bool = False, reads_files: bool = True) -> "tuple[TextInput, ...]":
     """Return the texts that the user named: where there is no name, what is piped to standard input.
 
     Args:
-        source: Where they are.
-        quiet: Say nothing about blank lines, and nothing about a pipe that was not read.
-        built_in: The command has texts of its own: where nothing is named or piped, there are none.
+        given: `text`, `file`, `pair`, `context` and `quiet`.
+        built_in: If nothing is named or piped, there are none.
         reads_files: The command has `--file`.
 
     Raises:
         UsageError: There is no text, or there are two sources of one.
         AttnscopeError: The file or standard input cannot be read, or is not UTF-8.
     """
+    text, pair, quiet = given.text, getattr(given, "pair", None), given.quiet
+    file = given.file if reads_files else None
     from attnscope.request.run_config import TextInput
 
-    piped = _standard_input() if source.file is None and source.text == "-" else None
-    if source.file is None and source.text is None:
+    piped = _standard_input() if file is None and text == "-" else None
+    if file is None and text is None:
         meant = is_piped(sys.stdin) and (not built_in or _is_meant(quiet=quiet))
         piped = _standard_input() if meant else ""
         if not piped and built_in:
             return ()
         if not piped:
             raise UsageError("no text given", hint="pass TEXT, - for standard input, or --file PATH")
-    for option, text in (("TEXT", source.text), ("--pair", source.pair), ("--context", source.context)):
-        if text is not None:
-            refuse_path(option, text, reads_files=reads_files)
-    if source.file is None:
+    for option, value in (("TEXT", text), ("--pair", pair), ("--context", given.context)):
+        if value is not None:
+            refuse_path(option, value, reads_files=reads_files)
+    if file is None:
         where = "TEXT" if piped is None else "standard input"
-        return (TextInput(str(source.text) if piped is None else piped, source.pair, source.context, where),)
-    if source.text is not None or source.pair is not None:
-        other = "TEXT" if source.text is not None else "--pair"
+        return (TextInput(str(text) if piped is None else piped, pair, given.context, where),)
+    if text is not None or pair is not None:
+        other = "TEXT" if text is not None else "--pair"
         raise UsageError(f"--file and {other} cannot be used together", hint="pass one of them")
-    return _from_file(source.file, source.context, quiet=quiet)
+    return _from_file(file, given.context, quiet=quiet)
 
 
 def refuse_path(option: str, text: str, *, reads_files: bool = True) -> None:

@@ -5,7 +5,6 @@ from collections.abc import Callable, Mapping
 from typing import Any, Literal, get_args
 
 from attnscope.base.errors import UsageError, did_you_mean
-from attnscope.request.selection import parse_cut, parse_indices, parse_unit
 
 Dtype = Literal["float32", "bfloat16", "float16"]
 EngineWord = Literal["native", "transformers"]
@@ -39,25 +38,25 @@ def one_of(option: str, words: Any) -> Callable[[str], str]:
     return read
 
 
-def some_of(option: str, what: str, known: tuple[str, ...]) -> Callable[[str], str]:
+def some_of(option: str, what: str, known: tuple[str, ...]) -> Callable[[str], tuple[str, ...]]:
     """Return a reader of some of the known words, joined by commas.
 
     The words are returned in the order of `known`.
     """
 
-    def read(text: str) -> str:
+    def read(text: str) -> tuple[str, ...]:
         asked = [part.strip() for part in text.split(",")]
         for word in asked:
             if word not in known:
                 raise UsageError(f"unknown {what} '{word}'", where=option, hint=did_you_mean(word, known))
-        return ",".join(word for word in known if word in asked)
+        return tuple(word for word in known if word in asked)
 
     return read
 
 
-def stages(text: str) -> str:
+def stages(text: str) -> tuple[str, ...]:
     """Read stages joined by commas, or `none`."""
-    return text if text == "none" else some_of("--stage", "stage", STAGES)(text)
+    return () if text == "none" else some_of("--stage", "stage", STAGES)(text)
 
 
 def number(option: str, low: int, high: int | None = None) -> Callable[[Any], int]:
@@ -97,31 +96,6 @@ def text(option: str) -> Callable[[str], str]:
     return read
 
 
-def indices(option: str) -> Callable[[str], str]:
-    """Return a reader of layers or heads that leaves the text as typed: which numbers exist is known later."""
-
-    def read(text: str) -> str:
-        if parse_unit(text, text) == (text, text):  # not the label of a layer and head
-            parse_indices(text, option)
-        return text
-
-    return read
-
-
-def cut(text: str) -> str:
-    """Check a cut expression, and leave it as typed."""
-    parse_cut(text, "--cut")
-    return text
-
-
-def mask(text: str) -> str:
-    """Check a mask expression, and leave it as typed."""
-    from attnscope.request.masks.expression import parse_mask
-
-    parse_mask(text)
-    return text
-
-
 def device(text: str) -> str:
     """Read `auto`, `cpu`, `cuda`, `cuda:N` or `mps`; whether it is there is known later."""
     if not _DEVICE.fullmatch(text):
@@ -145,7 +119,20 @@ def size(text: Any) -> int:
     return int(count)
 
 
-def roles(text: str) -> str:
+def shard(text: str) -> tuple[int, int]:
+    """Read `I/N`: the number of a shard, from 1, and how many there are."""
+    first, slash, second = text.partition("/")
+    if not slash:
+        raise UsageError(f"must be I/N, not '{text}'", where="--shard", hint="use 1/4 for the first of four")
+    low = number("--shard", 1)
+    if low(first) > low(second):
+        raise UsageError(
+            f"there is no shard {first} of {second}", where="--shard", hint=f"use 1/{second} to {second}/{second}"
+        )
+    return int(first), int(second)
+
+
+def roles(text: str) -> tuple[str, ...]:
     """Read roles of heads, joined by commas."""
     from attnscope.findings.head_roles import ROLES
 

@@ -4,7 +4,8 @@ from typing import Any, Literal
 
 import msgspec
 
-Positions = str | tuple[int | slice | str, ...]  # as typed, or numbers, slices and words; see selection
+from attnscope.request.masks.terms import MaskTerm, Own
+from attnscope.request.selection import AUTO, IndexSelection, PositionSelection
 
 
 class TextInput(msgspec.Struct, frozen=True):
@@ -33,14 +34,14 @@ class RunConfig(msgspec.Struct, frozen=True):
         config: TOML file, or name of a bundled config; None if `model` is given.
         adapter: Folder of a LoRA adapter to add to the model's weights; None for none.
         tokenizer: A tokenizer that replaces the model's own: a file, folder or name; None for its own.
-        mask: Mask expression; `own` is the model's.
+        mask: Terms of the mask expression; Own is the model's.
         matrices: Arrays that the expression names, (queries, keys), bool, True where allowed.
         what_if: What a different mask applies to: the whole `stack`, or only the softmax over the `same-scores`.
-        hide: Tokens to hide from every query, as typed or as Python values; None for none.
-        layer: Layers, as typed.
-        head: Heads, as typed.
-        query: Rows, as typed or as Python values; None for all (or the first `window`).
-        key: Columns, in the same form; None for all (or the first `window`).
+        hide: Tokens to hide from every query; None for none.
+        layer: Layers.
+        head: Heads.
+        query: Rows; None for all (or the first `window`).
+        key: Columns; None for all (or the first `window`).
         stages: Stages whose matrices are kept.
         top: Number of contributors per query.
         by: Measure that ranks contributors.
@@ -61,7 +62,7 @@ class RunConfig(msgspec.Struct, frozen=True):
         target: Tokens whose logit, or whose difference of logits, to break down; empty for the most probable one, None
             for no breakdown.
         generate: Number of tokens by which the model continues each text.
-        auto_key: Columns by which `auto` ranks heads, in the same form, if all columns are kept; None for those of
+        auto_key: Columns by which `auto` ranks heads, if all columns are kept; None for those of
             `key`.
         show_padding: Also keep the rows and columns of padding of texts that are shorter than the longest.
         measure: `weights` for the attention of heads, or a measure over layers (see report.flow).
@@ -75,13 +76,13 @@ class RunConfig(msgspec.Struct, frozen=True):
     config: str | None = None
     adapter: str | None = None
     tokenizer: str | None = None
-    mask: str = "own"
+    mask: tuple[MaskTerm, ...] = (Own(),)
     what_if: Literal["stack", "same-scores"] = "stack"
-    hide: Positions | None = None
-    layer: str = "auto"
-    head: str = "auto"
-    query: Positions | None = None
-    key: Positions | None = None
+    hide: PositionSelection | None = None
+    layer: IndexSelection = AUTO
+    head: IndexSelection = AUTO
+    query: PositionSelection | None = None
+    key: PositionSelection | None = None
     stages: tuple[str, ...] = ("scores", "masked", "weights")
     top: int = 3
     by: Literal["weight", "value", "projected"] = "weight"
@@ -101,8 +102,13 @@ class RunConfig(msgspec.Struct, frozen=True):
     picture: bool = False
     ignore_key: tuple[str, ...] = ()
     trust_config: bool = False
-    auto_key: Positions | None = None
+    auto_key: PositionSelection | None = None
     predict: bool | None = False
     generate: int = 0
     target: tuple[str, ...] | None = None
     matrices: dict[str, Any] = {}
+
+    @property
+    def own_mask(self) -> bool:
+        """The mask is the model's own, and no token is hidden."""
+        return self.hide is None and all(isinstance(term, Own) for term in self.mask)

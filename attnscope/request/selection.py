@@ -1,15 +1,14 @@
-"""Parse the values of `--layer`, `--head`, `--query` and `--key`. Never imports torch."""
+"""Selections of layers, heads and tokens: read from text, or made from Python values. Never imports torch."""
 
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from attnscope.base.errors import NotInText, UsageError
 
 if TYPE_CHECKING:
     from attnscope.findings.tokens import Token
-    from attnscope.request.run_config import Positions
 
 _RANGE = re.compile(r"[lh]?(-?[0-9]{1,18})(?:-[lh]?([0-9]{1,18}))?", re.IGNORECASE)
 _UNIT = re.compile(r"l([0-9]{1,18})h([0-9]{1,18})", re.IGNORECASE)
@@ -33,12 +32,32 @@ class IndexSelection:
     """Layers or heads: one of the words `auto`, `all`, `mean`, or numbers.
 
     Attributes:
-        word: The word, or None where numbers were given.
-        ranges: Inclusive ranges in the order typed; negative numbers count from the end.
+        word: The word; None for numbers.
+        ranges: Inclusive ranges; negative numbers count from the end.
+        slice: Start, stop and step of a Python slice instead of ranges; None for none.
     """
 
     word: Literal["auto", "all", "mean"] | None = None
     ranges: tuple[tuple[int, int], ...] = ()
+    slice: tuple[int | None, int | None, int | None] | None = None
+
+    def __str__(self) -> str:
+        if self.slice is not None:
+            edges = self.slice if self.slice[2] is not None else self.slice[:2]
+            return ":".join("" if edge is None else str(edge) for edge in edges)
+        return self.word or ",".join(f"{low}" if low == high else f"{low}-{high}" for low, high in self.ranges)
+
+    @classmethod
+    def of(cls, numbers: Iterable[int]) -> "IndexSelection":
+        """Select these numbers."""
+        return cls(ranges=tuple((number, number) for number in numbers))
+
+    @property
+    def single(self) -> bool:
+        """At most one number can be meant, or `auto` chooses it."""
+        if self.slice is not None or self.word in ("all", "mean"):
+            return False
+        return len(self.ranges) <= 1 and all(low == high for low, high in self.ranges)
 
     def numbers(self, count: int, what: str, where: str | None = None) -> Sequence[int]:
         """Return the numbers meant, out of `count`, without repeats; every one of them for a word.
@@ -50,6 +69,12 @@ class IndexSelection:
         """
         if self.word:
             return range(count)
+        if self.slice is not None:
+            numbers = range(count)[slice(*self.slice)]
+            if not numbers:
+                hint = f"this model has {what}s 0 to {count - 1}"
+                raise UsageError(f"the slice '{self}' is empty", where=where or f"--{what}", hint=hint)
+            return numbers
         ranges = self._within(count, what, where or f"--{what}")
         if len(ranges) == 1:
             return ranges[0]
@@ -73,33 +98,55 @@ class IndexSelection:
         return found
 
 
+AUTO, ALL, MEAN = IndexSelection("auto"), IndexSelection("all"), IndexSelection("mean")
+
+
 def extremes(numbers: Sequence[int]) -> tuple[int, int]:
     """Find the smallest and the largest of some numbers; a range is not walked through."""
     return (numbers[0], numbers[-1]) if isinstance(numbers, range) else (min(numbers), max(numbers))
 
 
-def parse_unit(layer: str, head: str) -> tuple[str, str]:
-    """Split a label such as `L2H3`, given as `--layer` or `--head`, into layer and head; return others unchanged.
+@dataclass(frozen=True)
+class HeadLabel:
+    """A layer and a head in one word, such as `L2H3`, as `--layer` or `--head`."""
 
-    Args:
-        layer: `--layer`, as typed or the default.
-        head: `--head`, likewise.
+    layer: int
+    head: int
+    written: str
 
-    Returns:
-        Both without labels, as parse_pick reads them.
+
+def parse_indices_or_label(option: str) -> "Callable[[str], IndexSelection | HeadLabel]":
+    """Return a reader of layers or heads that also takes the label of a head."""
+
+    def read(text: str) -> IndexSelection | HeadLabel:
+        match = _UNIT.fullmatch(text.strip())
+        return HeadLabel(int(match[1]), int(match[2]), text) if match else parse_indices(text, option)
+
+    return read
+
+
+def join_label(
+    layer: IndexSelection | HeadLabel, head: IndexSelection | HeadLabel
+) -> tuple[IndexSelection, IndexSelection]:
+    """Return layers and heads, of which either may be a label that means both.
 
     Raises:
         UsageError: A label and the other option contradict each other.
     """
-    labels = [(_UNIT.fullmatch(typed.strip()), typed) for typed in (layer, head)]
-    label, typed = next(((match, typed) for match, typed in labels if match), (None, ""))
+    label = next((given for given in (layer, head) if isinstance(given, HeadLabel)), None)
     if label is None:
+        assert isinstance(layer, IndexSelection) and isinstance(head, IndexSelection)
         return layer, head
-    meant, others = (label[1], label[2]), ("auto", "all", typed)
+    meant = IndexSelection.of([label.layer]), IndexSelection.of([label.head])
     for option, given, number in zip(("--layer", "--head"), (layer, head), meant, strict=True):
-        one = _RANGE.fullmatch(given.strip())
-        if given not in others and not (one and one[2] is None and int(one[1]) == int(number)):
-            raise UsageError(f"'{given}' contradicts {typed}", where=option, hint=f"remove {option}")
+        same = (
+            given in (number, AUTO, ALL)
+            if isinstance(given, IndexSelection)
+            else given == replace(label, written=given.written)
+        )
+        if not same:
+            written = given.written if isinstance(given, HeadLabel) else given
+            raise UsageError(f"'{written}' contradicts {label.written}", where=option, hint=f"remove {option}")
     return meant
 
 
@@ -110,7 +157,7 @@ def parse_indices(text: str, option: str) -> IndexSelection:
         UsageError: The text has none of these forms.
     """
     if text in ("auto", "all", "mean"):
-        return IndexSelection(word=text)  # type: ignore[arg-type]
+        return IndexSelection(text)  # type: ignore[arg-type]
     ranges = []
     for part in text.split(","):
         match = _RANGE.fullmatch(part.strip())
@@ -134,17 +181,15 @@ class CutExpression:
     Attributes:
         written: As it was typed.
         heads: Layers, and heads of each.
-        query: The queries of edges, as parse_positions reads them; empty for all. None for whole heads.
-        key: Keys of the edges, as typed.
+        edge: Queries and keys of the edges, each None for all; None for whole heads.
     """
 
     written: str
     heads: tuple[tuple[IndexSelection, IndexSelection], ...]
-    query: str | None = None
-    key: str | None = None
+    edge: "tuple[PositionSelection | None, PositionSelection | None] | None" = None
 
 
-def parse_cut(text: str, option: str) -> CutExpression:
+def parse_cut(text: str, option: str = "--cut") -> CutExpression:
     """Read `L5H1`, `L5`, `L5-8H0-2`, `*` (every head), or one of these with an edge: `L5H1: it→animal`.
 
     Commas join heads: `L5H1,L6`. The arrow is → or ->; a side that is left out stands for every token.
@@ -160,7 +205,8 @@ def parse_cut(text: str, option: str) -> CutExpression:
     if sides is None or not (sides[1].strip() or sides[2].strip()):
         found = f"'{edge.strip()}' in '{text}' is not an edge"
         raise UsageError(found, where=option, hint="use QUERY→KEY, QUERY→ or →KEY; the arrow may be ->")
-    return CutExpression(text.strip(), heads, sides[1].strip(), sides[2].strip())
+    query, key = (parse_positions(side.strip()) if side.strip() else None for side in sides.groups())
+    return CutExpression(text.strip(), heads, (query, key))
 
 
 def _cut_heads(part: str, text: str, option: str) -> tuple[IndexSelection, IndexSelection]:
@@ -169,15 +215,14 @@ def _cut_heads(part: str, text: str, option: str) -> tuple[IndexSelection, Index
     if part != "*" and (match is None or not part):
         hint = "use L5H1, L5 (all of its heads), L5-8H0-2, * (all), or with an edge: L5H1: it→animal"
         raise UsageError(f"cannot read '{text}'", where=option, hint=hint)
-    every = IndexSelection(word="all")
     if match is None:
-        return every, every
+        return ALL, ALL
     return _cut_range(match[1], match[2], part, option), _cut_range(match[3], match[4], part, option)
 
 
 def _cut_range(low: str | None, high: str | None, part: str, option: str) -> IndexSelection:
     if low is None:
-        return IndexSelection(word="all")
+        return ALL
     first, last = int(low), int(low if high is None else high)
     if high is not None and (first < 0 or last < first):
         what = "starts with a negative number" if first < 0 else "is reversed"
@@ -185,83 +230,133 @@ def _cut_range(low: str | None, high: str | None, part: str, option: str) -> Ind
     return IndexSelection(ranges=((first, last),))
 
 
-def parse_positions(
-    typed: "Positions",
-    tokens: "Sequence[Token]",
-    texts: Sequence[str | None],
-    option: str,
-    *,
-    clip: bool = False,
-    missing: list[str] | None = None,
-) -> list[int]:
-    """Return the token positions that `3`, `3:8`, `-1`, `0,4,7:9`, a word such as `bank` or a phrase stand for.
+@dataclass(frozen=True)
+class PositionItem:
+    """A position, a slice of positions, or a word or phrase.
 
-    Args:
-        typed: What the user typed. Commas separate; text in quotation marks, and a comma alone, is a word.
-            Positions that the text has (`:` ends are exclusive, as in Python) are positions; anything else is a word
-            or phrase, found wherever tokens spell it. Of Python values, only a str is a word.
-        tokens: The text's tokens.
-        texts: The text, and its pair; None for one that is not known, or not there.
-        option: Name of the option, for the error.
-        clip: A slice may reach beyond the text.
-        missing: Gets what the text does not have; None where that is an error.
-
-    Raises:
-        UsageError: A position is outside the text, or the word is not in it.
+    Attributes:
+        text: What it is called in errors, and looked up as a word.
+        position: The position, or start and end of a slice; negative numbers count from the end; None for a word.
+        word: Also a word, if the text does not have the position; a Python number is none.
     """
-    found: dict[int, None] = {}
-    for part, is_word, is_number in _listed(typed):
-        chosen = None if is_word else _numbered(part, len(tokens), clip=clip)
-        chosen = chosen or (None if is_number else _find_word(part, tokens, texts))
-        if not chosen and missing is not None:
-            missing.append(part)
-        elif not chosen:
-            beyond = _SLICE.fullmatch(part) and not is_word
-            found_out = f"'{part}' is outside the text or empty" if beyond else f"'{part}' is not in the text"
-            from attnscope.findings.tokens import spell_piece
 
-            words = " ".join(spell_piece(tokens, i) for i in range(min(_SPELLED, len(tokens))))
-            words += " …" if len(tokens) > _SPELLED else ""
-            raise NotInText(found_out, where=option, hint=f"the text has tokens 0 to {len(tokens) - 1}: {words}")
-        found.update(dict.fromkeys(chosen or ()))
-    return list(found)
+    text: str
+    position: int | tuple[int | None, int | None] | None = None
+    word: bool = True
 
+    def within(self, count: int, *, clip: bool) -> list[int]:
+        """Return the positions meant in a text of `count` tokens; none if the text does not have them.
 
-def _listed(typed: "Positions") -> list[tuple[str, bool, bool]]:
-    """Split at commas; tell whether a part can only be a word (it stood in quotes), or only a number or slice."""
-    if not isinstance(typed, str):
-        return [(_written(part), isinstance(part, str), not isinstance(part, str)) for part in typed]
-    if typed.strip() == ",":
-        return [(",", True, False)]
-    return [
-        (quoted or other or plain.strip(), bool(quoted or other), False)
-        for plain, quoted, other in (match.groups() for match in _LISTED.finditer(typed))
-    ]
+        Args:
+            count: Number of tokens.
+            clip: A slice may reach beyond the text.
+        """
+        if self.position is None:
+            return []
+        if isinstance(self.position, int):
+            return [range(count)[self.position]] if -count <= self.position < count else []
+        inside = all(edge is None or -count <= edge <= count for edge in self.position)
+        return list(range(count))[slice(*self.position)] if inside or clip else []
 
 
-def written(positions: "Positions | None") -> str:
-    """Return positions as one would type them; words among Python values in quotes, since they can only be words."""
-    if positions is None or isinstance(positions, str):
-        return positions or ""
-    return ",".join(f'"{part}"' if isinstance(part, str) else _written(part) for part in positions)
+@dataclass(frozen=True)
+class PositionSelection:
+    """Tokens of a text: positions, slices, and words or phrases.
+
+    Attributes:
+        items: What is selected.
+        written: The selection as one would type it.
+    """
+
+    items: tuple[PositionItem, ...]
+    written: str
+
+    def __str__(self) -> str:
+        return self.written
+
+    @classmethod
+    def of(cls, values: "Iterable[int | slice | str]") -> "PositionSelection":
+        """Select Python values, of which only a str is a word."""
+        items = tuple(map(_item, values))
+        spelled = (f'"{item.text}"' if item.position is None else item.text for item in items)
+        return cls(items, ",".join(spelled))
+
+    def find(
+        self,
+        tokens: "Sequence[Token]",
+        texts: Sequence[str | None],
+        option: str,
+        *,
+        clip: bool = False,
+        missing: list[str] | None = None,
+    ) -> list[int]:
+        """Return the positions of the selection in a text.
+
+        Args:
+            tokens: The text's tokens.
+            texts: The text, and its pair; None for one that is not known, or not there.
+            option: Name of the option, for the error.
+            clip: A slice may reach beyond the text.
+            missing: Gets what the text does not have; None where that is an error.
+
+        Raises:
+            NotInText: A position is outside the text, or a word is not in it.
+        """
+        found: dict[int, None] = {}
+        for item in self.items:
+            chosen = item.within(len(tokens), clip=clip)
+            chosen = chosen or (_find_word(item.text, tokens, texts) if item.word else [])
+            if not chosen and missing is not None:
+                missing.append(item.text)
+            elif not chosen:
+                beyond = isinstance(item.position, tuple)
+                message = f"'{item.text}' is {'outside the text or empty' if beyond else 'not in the text'}"
+                from attnscope.findings.tokens import spell_piece
+
+                words = " ".join(spell_piece(tokens, i) for i in range(min(_SPELLED, len(tokens))))
+                words += " …" if len(tokens) > _SPELLED else ""
+                raise NotInText(message, where=option, hint=f"the text has tokens 0 to {len(tokens) - 1}: {words}")
+            found.update(dict.fromkeys(chosen))
+        return list(found)
 
 
-def _written(part: "int | slice | str") -> str:
-    if not isinstance(part, slice):
-        return str(part)
-    return ":".join("" if edge is None else str(edge) for edge in (part.start, part.stop))
+EVERY_POSITION = PositionSelection((PositionItem("0:", (0, None), word=False),), "0:")
 
 
-def _numbered(part: str, count: int, *, clip: bool) -> list[int] | None:
-    """Return the positions of a number or slice within a text of so many tokens; None for anything else."""
-    if _NUMBER.fullmatch(part):
-        return [range(count)[int(part)]] if -count <= int(part) < count else None
-    match = _SLICE.fullmatch(part)
+def parse_positions(text: str) -> PositionSelection:
+    """Read `3`, `3:8`, `-1`, `0,4,7:9`, a word such as `bank`, or a phrase.
+
+    Commas separate; text in quotation marks, and a comma alone, is a word. Positions that the text has (`:` ends are
+    exclusive, as in Python) are positions; anything else is a word or phrase, found wherever tokens spell it.
+    """
+    if text.strip() == ",":
+        return PositionSelection((PositionItem(","),), text)
+    items = []
+    for plain, quoted, other in (match.groups() for match in _LISTED.finditer(text)):
+        if quoted or other:
+            items.append(PositionItem(quoted or other))
+        else:
+            items.append(PositionItem(plain.strip(), _position(plain.strip())))
+    return PositionSelection(tuple(items), text)
+
+
+def _position(text: str) -> int | tuple[int | None, int | None] | None:
+    if _NUMBER.fullmatch(text):
+        return int(text)
+    match = _SLICE.fullmatch(text)
     if not match:
         return None
-    first, end = (int(g) if g else None for g in match.groups())
-    inside = all(edge is None or -count <= edge <= count for edge in (first, end))
-    return list(range(count))[first:end] if inside or clip else None
+    start, end = (int(edge) if edge else None for edge in match.groups())
+    return start, end
+
+
+def _item(value: "int | slice | str") -> PositionItem:
+    if isinstance(value, str):
+        return PositionItem(value)
+    if isinstance(value, slice):
+        text = ":".join("" if edge is None else str(edge) for edge in (value.start, value.stop))
+        return PositionItem(text, (value.start, value.stop), word=False)
+    return PositionItem(str(value), value, word=False)
 
 
 def _find_word(word: str, tokens: "Sequence[Token]", texts: Sequence[str | None]) -> list[int]:

@@ -25,7 +25,7 @@ def check_attribution(run: RunConfig, source: ModelSource, texts: Sequence[Seque
         raise UsageError(f"{source.name} has no output head", where=_WHERE, hint=hint)
     if not source.layerwise:
         raise UsageError("direct logit attribution needs the native engine", where=_WHERE, hint="remove --engine")
-    if run.what_if == "same-scores" and (run.mask != "own" or run.hide is not None):
+    if run.what_if == "same-scores" and not run.own_mask:
         hint = "use --what-if stack, so that the model runs under the mask that is shown"
         raise UsageError("the logit does not come from the weights that are shown", where=_WHERE, hint=hint)
     assert config.head is not None

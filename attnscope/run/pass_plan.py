@@ -10,6 +10,7 @@ from attnscope.checkpoints.source import ModelSource
 from attnscope.request.estimate import MemoryDemand
 from attnscope.request.masks.expression import used_mask
 from attnscope.request.run_config import RunConfig
+from attnscope.request.selection import ALL
 from attnscope.run.plan import RunPlan, plan_for_texts, spare_memory
 from attnscope.run.text_plan import TextPlan
 
@@ -52,7 +53,7 @@ def plan_passes(run: RunConfig, source: ModelSource, groups: Sequence[Sequence[T
     """
     c = source.config
     every = [text for group in groups for text in group]
-    run = replace(run, layer="all", head="all", query=None, key=None, stages=(), top=0)
+    run = replace(run, layer=ALL, head=ALL, query=None, key=None, stages=(), top=0)
     plan = plan_for_texts(run, source, every)
     sides = [(text.tokens, text.context or text.encoder_tokens or ()) for text in every]
     longest = max(len(side) for both in sides for side in both)

@@ -14,7 +14,7 @@ from attnscope.checkpoints.source import ModelSource
 from attnscope.findings.run import STAGES
 from attnscope.findings.tokens import Token
 from attnscope.request.estimate import MemoryDemand, estimate_memory
-from attnscope.request.masks.expression import parse_mask, used_mask
+from attnscope.request.masks.expression import used_mask
 from attnscope.request.masks.terms import Hidden, MaskTerm, MatrixFile, Own
 from attnscope.request.memory import (
     DTYPE_BYTES,
@@ -26,7 +26,7 @@ from attnscope.request.memory import (
     memory_limit,
 )
 from attnscope.request.run_config import RunConfig, TextInput
-from attnscope.request.selection import FEW, POOL, PRINTED, IndexSelection, extremes, parse_indices, written
+from attnscope.request.selection import FEW, POOL, PRINTED, IndexSelection, extremes
 from attnscope.run.attribution_plan import attribution_bytes
 from attnscope.run.prediction_plan import AT_ONCE, PredictedPlaces, plan_predictions
 from attnscope.run.text_plan import TextPlan, plan_text, with_padding
@@ -203,7 +203,7 @@ def plan_for_texts(run: RunConfig, source: ModelSource, text_plans: list[TextPla
         UsageError: A layer or head is not there.
         AttnscopeError: A mask's file does not fit the texts.
     """
-    layers, heads = parse_indices(run.layer, "--layer"), parse_indices(run.head, "--head")
+    layers, heads = run.layer, run.head
     c = source.config
     picked = layers.numbers(c.n_layers, "layer")
     heads.numbers(c.n_heads, "head")
@@ -229,8 +229,7 @@ def plan_for_texts(run: RunConfig, source: ModelSource, text_plans: list[TextPla
 
 def mask_terms(run: RunConfig) -> tuple[MaskTerm, ...]:
     """Return the terms of the mask that the user asked for, with hidden tokens as the last."""
-    terms = parse_mask(run.mask)
-    return terms if run.hide is None else (*terms, Hidden(written(run.hide)))
+    return run.mask if run.hide is None else (*run.mask, Hidden(str(run.hide)))
 
 
 def _matrices(

@@ -85,7 +85,7 @@ def plan_generation(run: RunConfig, source: ModelSource, terms: tuple[MaskTerm, 
     option = "--generate"
     if source.predicts is None:
         raise _no_head(source, option)
-    if run.what_if == "same-scores" and run.mask != "own":
+    if run.what_if == "same-scores" and not run.own_mask:
         hint = "remove --what-if same-scores, which runs the model under its own mask"
         raise UsageError("the text would not be continued under the mask that is shown", where=option, hint=hint)
     if prediction_kind(run, source, terms) != "next":

@@ -24,7 +24,7 @@ from attnscope.request.masks.terms import Hidden, Mask, MaskTerm, MatrixFile, Ow
 from attnscope.request.memory import layer_parameters
 from attnscope.request.record_spec import RecordSpec
 from attnscope.request.run_config import RunConfig, TextInput
-from attnscope.request.selection import FEW
+from attnscope.request.selection import AUTO, FEW
 from attnscope.run.attribution_plan import target_ids
 from attnscope.run.cost import allowed_pairs
 from attnscope.run.plan import RunPlan, make_plan, mask_terms
@@ -144,7 +144,7 @@ def inspect(run: RunConfig, progress: ProgressCallback | None = None, session: S
 
 def _continue(run: RunConfig, source: ModelSource, session: Session) -> "dict[int, Continued]":
     """Continue every text with the model; return the continuations by the text's number."""
-    whole = msgspec.structs.replace(run, layer="auto", head="auto", query=None, key=None, predict=False)
+    whole = msgspec.structs.replace(run, layer=AUTO, head=AUTO, query=None, key=None, predict=False)
     plan = make_plan(whole, source)
     counts = [plan_generation(run, source, plan.terms, text_plan.tokens) for text_plan in plan.text_plans]
     model, device = session.load(plan)

@@ -9,9 +9,9 @@ import msgspec
 from attnscope.base.errors import NotInText, UsageError
 from attnscope.checkpoints.source import ModelSource, tokenize
 from attnscope.findings.tokens import Token
-from attnscope.request.masks.expression import parse_mask, used_mask
-from attnscope.request.run_config import Positions, RunConfig, TextInput
-from attnscope.request.selection import FEW, POOL, PRINTED, parse_positions
+from attnscope.request.masks.expression import used_mask
+from attnscope.request.run_config import RunConfig, TextInput
+from attnscope.request.selection import FEW, POOL, PRINTED, PositionSelection
 
 _MOST_CELLS = 1 << 17  # of one head, that are kept so that those with most weight can be shown
 
@@ -102,7 +102,8 @@ def plan_text(
         tokens = continued
         rows = [position - 1 for position, token in enumerate(tokens) if token.made]
         if run.query is None and run.pool is None and run.window is not None and len(tokens) > run.window:
-            run = msgspec.structs.replace(run, query=tuple(rows[-run.window :]))  # of which the new tokens were made
+            # the rows of the tokens before the new ones, from which these were predicted
+            run = msgspec.structs.replace(run, query=PositionSelection.of(rows[-run.window :]))
     context = None
     if text.context is not None:
         context, more = tokenize(source, text.context, None, "--context", truncate=run.truncate)
@@ -116,7 +117,7 @@ def plan_text(
         notes.append(
             "--pair: the model is a decoder and was not trained on pairs; no token of the text attends to the pair"
         )
-    causal = any(term.left_to_right for term in used_mask(parse_mask(run.mask), source.config.mask))
+    causal = any(term.left_to_right for term in used_mask(run.mask, source.config.mask))
     queries, keys, pool, narrowed, more = _choose_cells(run, text, tokens, context, causal=causal, clip=clip)
     sources, texts = (tokens, (text.text, text.pair)) if context is None else (context, (text.context,))
     auto_keys = _parse_named("--key", run.auto_key, sources, texts, clip=clip)
@@ -232,9 +233,9 @@ def _narrowed(
 
 
 def _parse_named(
-    option: str, typed: Positions | None, tokens: Sequence[Token], texts: Sequence[str | None], *, clip: bool
+    option: str, named: PositionSelection | None, tokens: Sequence[Token], texts: Sequence[str | None], *, clip: bool
 ) -> list[int] | None:
-    return None if typed is None else sorted(parse_positions(typed, tokens, texts, option, clip=clip))
+    return None if named is None else sorted(named.find(tokens, texts, option, clip=clip))
 
 
 def _window_start(named: list[int] | None, count: int, window: int | None, causal: bool, *, after: bool) -> int:

@@ -16,14 +16,14 @@ from attnscope.checkpoints.checkpoint import open_checkpoint
 from attnscope.cli import main
 from attnscope.findings.ablation import rank_correlation
 from attnscope.model.tensors import read_tensors
-from attnscope.request.run_config import RunConfig, TextInput
+from attnscope.request.run_config import TextInput
 from attnscope.run.session import Session
 from attnscope.studies.ablate import plan
-from attnscope.studies.ablate.plan import AblationOptions
 from attnscope.studies.ablate.run import ablate, survey_effects
 from tests.helpers.architectures import WORDS, write_tokenizer
 from tests.helpers.effect_arithmetic import change_of, divergence, log_softmax
 from tests.helpers.effect_arithmetic import rank_correlation as counted_correlation
+from tests.helpers.requests import cutting, requested
 from tests.helpers.tiny_models import TABLE
 from tests.parity.test_cuts import heads_replaced, masked_edges
 
@@ -70,8 +70,8 @@ def cut_heads(model, *heads, value=0.0):
 def test_every_head(gpt2, engine, monkeypatch):
     path, model = gpt2
     monkeypatch.setattr(plan, "_TOKENS", 5 * N)  # five variants at a time, of twelve
-    run = RunConfig((TextInput(TEXT),), model=path, engine=engine)
-    found = survey_effects(run, AblationOptions(each="head"))
+    run = requested((TextInput(TEXT),), model=path, engine=engine)
+    found = survey_effects(run, cutting(each="head"))
     assert list(zip(found.layers, found.heads, strict=True)) == [(n, h) for n in range(3) for h in range(4)]
     before, hidden, weights = seen(model, ids_of(found))
     off_sink = weights[:, :, 1:-1, 1:-1].sum(-1).mean(-1)  # from words to words: the first and </s> are left out
@@ -93,8 +93,8 @@ def test_every_head(gpt2, engine, monkeypatch):
 @pytest.mark.parametrize("engine", ["native", "transformers"])
 def test_cuts_together(gpt2, engine):
     path, model = gpt2
-    run = RunConfig((TextInput(TEXT),), model=path, engine=engine)
-    asked = AblationOptions(("L0H1", "L2H2", "L1H0,L1H3: and→bank,river"))
+    run = requested((TextInput(TEXT),), model=path, engine=engine)
+    asked = cutting(("L0H1", "L2H2", "L1H0,L1H3: and→bank,river"))
     found = ablate(run, asked)
     before, hidden, weights = seen(model, ids_of(found))
     edges = [(1, [0, 3], [7], [1, 4])]
@@ -131,9 +131,7 @@ def test_final_states_are_normed_without_a_head(tmp_path, engine):
         model.norm.weight.copy_(torch.linspace(0.2, 3.0, len(model.norm.weight)))
     model.save_pretrained(tmp_path)
     write_tokenizer(tmp_path)
-    found = survey_effects(
-        RunConfig((TextInput(TEXT),), model=str(tmp_path), engine=engine), AblationOptions(each="layer")
-    )
+    found = survey_effects(requested((TextInput(TEXT),), model=str(tmp_path), engine=engine), cutting(each="layer"))
     (effects,) = found.effects
     assert (effects.kl, found.positions) == (None, [])
     ids = torch.tensor([ids_of(found)])
@@ -152,8 +150,8 @@ def test_final_states_are_normed_without_a_head(tmp_path, engine):
 def test_mean_over_a_reference_text(gpt2):
     path, model = gpt2
     reference = "river was old"
-    run = RunConfig((TextInput(TEXT),), model=path)
-    found = ablate(run, AblationOptions(("L1H2",), replacement="mean", reference=reference))
+    run = requested((TextInput(TEXT),), model=path)
+    found = ablate(run, cutting(("L1H2",), replacement="mean", reference=reference))
     joined = []
     handle = model.transformer.h[1].attn.c_proj.register_forward_pre_hook(lambda _, args: joined.append(args[0][0]))
     seen(model, [WORDS.index(word) for word in reference.split()] + [2])
@@ -163,9 +161,9 @@ def test_mean_over_a_reference_text(gpt2):
     before, _, _ = seen(model, ids_of(found))
     kl = divergence(before, after)
     assert found.effects[0].predictions[0].kl == pytest.approx(kl, rel=1e-4)
-    with_edge = AblationOptions(("L1H2", "L2: -1→9"), replacement="mean", reference=reference)  # it has no token 9
+    with_edge = cutting(("L1H2", "L2: -1→9"), replacement="mean", reference=reference)  # it has no token 9
     assert [effect.how for effect in ablate(run, with_edge).effects] == ["renormalised", "unnormalised"]
-    own = ablate(run, AblationOptions(("L1H2",), replacement="mean"))
+    own = ablate(run, cutting(("L1H2",), replacement="mean"))
     assert own.effects[0].predictions[0].kl != pytest.approx(kl, rel=1e-3)
 
 
@@ -181,8 +179,8 @@ def test_hidden_tokens_are_hidden_in_a_reference_text_too(gpt2, engine):
     with masked_edges(model, "gpt2", edges, len(ids)):
         seen(model, ids)
     handle.remove()
-    run = RunConfig((TextInput(TEXT),), model=path, hide=hide, engine=engine)
-    found = ablate(run, AblationOptions(("L1H2",), replacement="mean", reference=reference))
+    run = requested((TextInput(TEXT),), model=path, hide=hide, engine=engine)
+    found = ablate(run, cutting(("L1H2",), replacement="mean", reference=reference))
     n, mean = len(found.tokens), joined[0].unflatten(-1, (4, 6))[:, 2].mean(0)
     with masked_edges(model, "gpt2", [(layer, every, range(n), [1, 2, 4, 9]) for layer in range(3)], n):
         before, _, _ = seen(model, ids_of(found))
@@ -194,15 +192,15 @@ def test_hidden_tokens_are_hidden_in_a_reference_text_too(gpt2, engine):
 
 
 def test_an_encoder_without_a_head_has_hidden_states_alone(minilm: Path):
-    run = RunConfig((TextInput("The bank by the river"),), model=str(minilm))
-    found = survey_effects(run, AblationOptions(each="layer"))
+    run = requested((TextInput("The bank by the river"),), model=str(minilm))
+    found = survey_effects(run, cutting(each="layer"))
     (effects,) = found.effects
     assert (effects.kl, found.positions, effects.ranked_by) == (None, [], "hidden")
-    one = ablate(run, AblationOptions(("L3",)))
+    one = ablate(run, cutting(("L3",)))
     assert one.effects[0].predictions == []
     share = (one.effects[0].change / one.norms).mean()
     assert effects.hidden[3] == pytest.approx(share, rel=1e-5)
-    at = survey_effects(run, AblationOptions(each="layer", at="bank"))
+    at = survey_effects(run, cutting(each="layer", at="bank"))
     assert at.positions == [2]
     assert at.effects[0].hidden[3] == pytest.approx(one.effects[0].change[2] / one.norms[2], rel=1e-5)
 
@@ -211,11 +209,11 @@ def test_a_masked_model_predicts_at_mask_tokens(tmp_path):
     (row,) = (row for row in TABLE if row.name == "bert with heads")
     row.save(tmp_path)
     write_tokenizer(tmp_path)
-    run = RunConfig((TextInput("the bank by the river"),), model=str(tmp_path))
-    found = ablate(run, AblationOptions(("L1H1",)))
+    run = requested((TextInput("the bank by the river"),), model=str(tmp_path))
+    found = ablate(run, cutting(("L1H1",)))
     assert found.effects[0].predictions == []
     assert any("no [MASK]" in note for note in found.notes)
-    assert [p.position for p in ablate(run, AblationOptions(("L1H1",), at="bank,by")).effects[0].predictions] == [1, 2]
+    assert [p.position for p in ablate(run, cutting(("L1H1",), at="bank,by")).effects[0].predictions] == [1, 2]
 
 
 def test_cuts_of_a_real_model_equal_transformers(smollm2: Path):
@@ -226,9 +224,9 @@ def test_cuts_of_a_real_model_equal_transformers(smollm2: Path):
     model.load_state_dict(dict(read_tensors(folder, folder.tensors)), assign=True, strict=False)
     model.tie_weights()
     model.model.rotary_emb = type(model.model.rotary_emb)(model.config)
-    run = RunConfig((TextInput("When Mary and John went to the store, John gave"),), model=str(smollm2))
+    run = requested((TextInput("When Mary and John went to the store, John gave"),), model=str(smollm2))
     session = Session(run.texts)
-    found = ablate(run, AblationOptions(("L1H5", "L17H0: -1→Mary")), session=session)
+    found = ablate(run, cutting(("L1H5", "L17H0: -1→Mary")), session=session)
     ids = [token.id for token in found.tokens]
 
     def predicted():
@@ -270,14 +268,14 @@ def test_fewer_variants_run_side_by_side_where_memory_is_short(gpt2, monkeypatch
             raise AttnscopeError("does not fit")
         return real(run, source, groups, kept)
 
-    run = RunConfig((TextInput(TEXT),), model=path)
-    plenty = survey_effects(run, AblationOptions(each="head"))
+    run = requested((TextInput(TEXT),), model=path)
+    plenty = survey_effects(run, cutting(each="head"))
     monkeypatch.setattr(plan, "plan_passes", tight)
-    found = survey_effects(run, AblationOptions(each="head"))
+    found = survey_effects(run, cutting(each="head"))
     assert tried == [12, 6, 3]
     np.testing.assert_allclose(found.effects[0].kl, plenty.effects[0].kl, atol=1e-6)
     with pytest.raises(AttnscopeError, match="needs about"):
-        survey_effects(RunConfig((TextInput(TEXT),), model=path, max_memory=100 << 20), AblationOptions(each="head"))
+        survey_effects(requested((TextInput(TEXT),), model=path, max_memory=100 << 20), cutting(each="head"))
 
 
 def test_hidden_tokens_are_hidden_with_and_without_the_cut(gpt2, capsys):
@@ -332,8 +330,8 @@ def test_edges_of_a_query_that_sees_nothing(gpt2, capsys):
     ],
 )
 def test_what_is_not_there_is_refused(gpt2, cut, said):
-    run = RunConfig((TextInput(TEXT),), model=gpt2[0])
+    run = requested((TextInput(TEXT),), model=gpt2[0])
     with pytest.raises(UsageError) as error:
-        ablate(run, AblationOptions((cut,)))
+        ablate(run, cutting((cut,)))
     assert said in f"{error.value.found}; {error.value.hint}"
     assert error.value.where == f"--cut '{cut}'"

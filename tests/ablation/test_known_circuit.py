@@ -5,9 +5,9 @@ from math import log2
 import numpy as np
 import pytest
 
-from attnscope.request.run_config import RunConfig, TextInput
-from attnscope.studies.ablate.plan import AblationOptions
+from attnscope.request.run_config import TextInput
 from attnscope.studies.ablate.run import ablate, survey_effects
+from tests.helpers.requests import cutting, requested
 from tests.survey.test_known_heads import LETTERS, induction_circuit
 
 TEXT = "c a b d a"  # the second a attends to b, which followed the first one
@@ -37,7 +37,7 @@ BLURRED = distribution(a=1 + 2 / 5, b=1 / 5, c=1 / 5, d=1 / 5)
 
 
 def test_cutting_a_head_of_the_circuit_destroys_the_copy_and_others_do_nothing(circuit):
-    found = survey_effects(RunConfig((TextInput(TEXT),), config=circuit), AblationOptions(each="head"))
+    found = survey_effects(requested((TextInput(TEXT),), config=circuit), cutting(each="head"))
     (effects,) = found.effects
     assert (found.positions, effects.ranked_by, effects.how) == ([4], "kl", "zero")
     expected = [[bits(UNCUT, BLURRED), 0.0], [bits(UNCUT, NO_COPY), 0.0]]
@@ -50,7 +50,7 @@ def test_cutting_a_head_of_the_circuit_destroys_the_copy_and_others_do_nothing(c
 
 
 def test_mean_of_a_head_is_what_it_gives_on_average(circuit):
-    found = ablate(RunConfig((TextInput(TEXT),), config=circuit), AblationOptions(("L1H0",), replacement="mean"))
+    found = ablate(requested((TextInput(TEXT),), config=circuit), cutting(("L1H0",), replacement="mean"))
     # What L1H0 copies for c, a, b, d, a: nothing precedes the first three words, so they see all keys before alike.
     copied = np.array([[0, 0, 1, 0], [1, 0, 1, 0], [1, 1, 1, 0], [1, 1, 1, 1]]) / np.array([[1], [2], [3], [4]])
     mean = (copied.sum(0) + np.array([0, 1, 0, 0])) / 5  # of a, b, c, d; the last token copies b
@@ -62,8 +62,8 @@ def test_mean_of_a_head_is_what_it_gives_on_average(circuit):
 
 @pytest.mark.parametrize("arrow", ["→", "->"])
 def test_an_edge_is_cut_both_ways(circuit, arrow):
-    run = RunConfig((TextInput(TEXT),), config=circuit)
-    found = ablate(run, AblationOptions((f"L1H0: -1{arrow}b",)))
+    run = requested((TextInput(TEXT),), config=circuit)
+    found = ablate(run, cutting((f"L1H0: -1{arrow}b",)))
     (part,) = found.cuts
     assert (part.queries, part.keys, part.heads) == ([4], [2], [(1, 0)])
     assert part.weight == pytest.approx(1.0, abs=1e-4)
@@ -87,8 +87,8 @@ def test_an_edge_is_cut_both_ways(circuit, arrow):
 
 
 def test_every_edge_of_the_induction_head(circuit):
-    run = RunConfig((TextInput(TEXT),), config=circuit, layer="1", head="0", query="-1")
-    found = survey_effects(run, AblationOptions(each="edge"))
+    run = requested((TextInput(TEXT),), config=circuit, layer="1", head="0", query="-1")
+    found = survey_effects(run, cutting(each="edge"))
     assert (found.queries, found.keys) == ([4] * 5, [0, 1, 2, 3, 4])
     assert found.order()[0] == 2
     for effects, after in zip(found.effects, (distribution(a=1.5, c=0.25, d=0.25), NO_COPY), strict=True):
@@ -96,6 +96,6 @@ def test_every_edge_of_the_induction_head(circuit):
 
 
 def test_every_layer(circuit):
-    found = survey_effects(RunConfig((TextInput(TEXT),), config=circuit), AblationOptions(each="layer"))
+    found = survey_effects(requested((TextInput(TEXT),), config=circuit), cutting(each="layer"))
     expected = [[bits(UNCUT, BLURRED)], [bits(UNCUT, NO_COPY)]]
     np.testing.assert_allclose(found.grid(found.effects[0].effect), expected, atol=1e-4)

@@ -16,8 +16,8 @@ from attnscope.base.files.reading import read_file
 from attnscope.checkpoints.folder import open_folder
 from attnscope.checkpoints.headers import read_header
 from attnscope.engines.opening import open_source
-from attnscope.request.run_config import RunConfig
 from tests.helpers.folders import CONFIG, TENSORS, entry, raw, safetensors, within, write_folder, write_sharded
+from tests.helpers.requests import requested
 
 WEIGHTS = safetensors(TENSORS)
 LFS = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a2146\nsize 90868376\n"
@@ -148,7 +148,7 @@ def test_auto_map_runs_nothing(tmp_path: Path) -> None:
     (tmp_path / "evil.py").write_text(f"open({str(marker)!r}, 'w')")
     write_folder(tmp_path, CONFIG | {"auto_map": {"AutoConfig": "evil.Config"}, "trust_remote_code": True})
     with pytest.raises(AttnscopeError, match="the folder has its own model code"):
-        open_source(RunConfig((), model=str(tmp_path)), [])
+        open_source(requested((), model=str(tmp_path)), [])
     assert not marker.exists()
     assert "evil" not in sys.modules
 

@@ -14,8 +14,9 @@ import torch
 
 import attnscope
 from attnscope.engines import opening
-from attnscope.request.run_config import RunConfig, TextInput
+from attnscope.request.run_config import TextInput
 from tests.engines.test_loader import ROOMY, tight
+from tests.helpers.requests import requested
 
 TEXTS = ["The bank by the river", "river", "She sat by the old bank of the river and the water ran over the stones"]
 
@@ -105,7 +106,7 @@ def test_threads_that_each_open_a_model_get_the_same_bytes():
 
 def test_threads_get_the_same_bytes_of_weights_that_are_read_in_every_pass(minilm):
     most = tight(
-        RunConfig((TextInput(TEXTS[2]),), model=str(minilm), layer="all", head="0", max_memory=ROOMY)
+        requested((TextInput(TEXTS[2]),), model=str(minilm), layer="all", head="0", max_memory=ROOMY)
     ).max_memory
     expected = attnscope.inspect(TEXTS[2], model=minilm, layer="all", head=0).to_json()
     said = pytest.warns(UserWarning, match="weights are read again in every pass")

@@ -19,10 +19,11 @@ from attnscope.batch.sinks import arrays_of
 from attnscope.findings.codec import to_json
 from attnscope.findings.record_parts import RecordPart, RecordTable
 from attnscope.findings.row_statistics import STATISTICS
-from attnscope.request.run_config import RunConfig, TextInput
+from attnscope.request.run_config import TextInput
 from attnscope.run.session import inspect
 from attnscope.studies.rollout.measure import measure_flow
 from tests.batch.test_dump import dump, found
+from tests.helpers.requests import requested
 from tests.helpers.sample_overviews import overview
 from tests.helpers.sample_reports import report, text_report, tokens
 
@@ -258,7 +259,7 @@ def test_a_full_folder_for_temporary_files_is_named(folder, monkeypatch):
     """A dump in one document is written to lines first."""
     (folder / "tmp").mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(folder / "tmp"))
-    order = DumpConfig(str(folder / "texts.txt"), None, folder / "x.json", Settings(), RunConfig((), config="causal"))
+    order = DumpConfig(str(folder / "texts.txt"), None, folder / "x.json", Settings(), requested((), config="causal"))
     with (
         full_disk(2000),
         pytest.raises(AttnscopeError, match=r"cannot be written \(.+\); set TMPDIR to a folder") as caught,
@@ -285,7 +286,7 @@ def test_a_line_end_in_a_cell_is_quoted(tmp_path):
     """A carriage return, which ends a row for readers, too."""
     names, source = ["a\rb", "c\nd", "e\r\nf", "g\r"], tmp_path / "in.jsonl"
     source.write_text("".join(json.dumps({"id": name, "text": "bank"}) + "\n" for name in names))
-    order = DumpConfig(str(source), None, tmp_path / "dump.jsonl", Settings(), RunConfig((), config="causal"))
+    order = DumpConfig(str(source), None, tmp_path / "dump.jsonl", Settings(), requested((), config="causal"))
     write_dump(order, lambda summary, total: None)
     convert(order.output, tmp_path / "t.csv", force=False)
     with open(tmp_path / "t.csv", newline="") as file:
@@ -302,7 +303,7 @@ def test_a_cell_that_readers_of_csv_refuse_is_refused(tmp_path):
         source = tmp_path / f"{length}.jsonl"
         source.write_text(json.dumps({"id": "x" * length, "text": "bank"}))
         order = DumpConfig(
-            str(source), None, tmp_path / f"dump{length}.jsonl", Settings(), RunConfig((), config="causal")
+            str(source), None, tmp_path / f"dump{length}.jsonl", Settings(), requested((), config="causal")
         )
         write_dump(order, lambda summary, total: None)
         convert(order.output, tmp_path / f"{length}.parquet", force=False)
@@ -388,7 +389,7 @@ def test_a_report_of_run_becomes_a_table(folder, table):
     """The same rows as those of a dump of the same texts, but for what a dump calls them."""
     texts = [text for text in TEXTS if text]
     given = tuple(TextInput(text) for text in texts)
-    run = RunConfig(given, config="causal", layer="all", head="all", stages=("masked",), top=2, by="value")
+    run = requested(given, config="causal", layer="all", head="all", stages=("masked",), top=2, by="value")
     (folder / "report.json").write_bytes(to_json(inspect(run)))
     count, what = convert(folder / "report.json", folder / "report.csv", table, force=False)
     dump(folder, texts, name="same.jsonl", settings=SETTINGS, config="causal")
@@ -418,7 +419,7 @@ def test_sinks_and_sources_of_a_report_are_in_its_tables(folder):
 
 
 def test_a_report_of_a_measure_over_layers_is_no_table(folder):
-    run = RunConfig((TextInput("the bank"),), config="causal", measure="rollout-no-residual")
+    run = requested((TextInput("the bank"),), config="causal", measure="rollout-no-residual")
     (folder / "report.json").write_bytes(to_json(measure_flow(run)))
     with pytest.raises(AttnscopeError, match="the report holds rollout-no-residual, not the weights of heads; save a"):
         convert(folder / "report.json", folder / "a.csv", force=False)
@@ -426,7 +427,7 @@ def test_a_report_of_a_measure_over_layers_is_no_table(folder):
 
 
 def test_a_report_is_no_dump(folder):
-    run = RunConfig((TextInput("bank"),), config="causal", layer="0", head="0", by="projected")
+    run = requested((TextInput("bank"),), config="causal", layer="0", head="0", by="projected")
     data = to_json(inspect(run))
     (folder / "report.json").write_bytes(data)
     with pytest.raises(UsageError, match="a report is not a dump"):

@@ -22,9 +22,10 @@ from attnscope.batch.records import json_schema
 from attnscope.batch.sinks import arrays_of, open_dump
 from attnscope.findings.row_statistics import STATISTICS
 from attnscope.findings.run import STAGES
-from attnscope.request.run_config import RunConfig, TextInput
+from attnscope.request.run_config import TextInput
 from attnscope.run.session import Session, inspect
 from tests.helpers.faulty_files import Crash, Faulty
+from tests.helpers.requests import changed, requested
 
 TEXTS = (
     "The bank by the river was eroded",
@@ -41,7 +42,7 @@ def dump(
 ):
     source = tmp_path / "texts.txt"
     source.write_text("".join(f"{text}\n" for text in texts))
-    given = RunConfig(texts=(), **({"config": "bidirectional"} if "model" not in run else {}) | run)
+    given = requested(texts=(), **({"config": "bidirectional"} if "model" not in run else {}) | run)
     order = DumpConfig(str(source), None, tmp_path / name, settings or Settings(), given, force=force, strict=strict)
     told = []
     summary = write_dump(order, lambda summary, total: told.append((summary.reached, summary.records, total)), files)
@@ -67,7 +68,7 @@ def test_padded_texts_have_the_numbers_of_each_text_alone(tmp_path, minilm):
         if not text:
             assert record.status == "skipped"
             continue
-        alone = RunConfig((TextInput(text),), model=str(minilm), layer="all", head="all", stages=STAGES, top=5)
+        alone = requested((TextInput(text),), model=str(minilm), layer="all", head="all", stages=STAGES, top=5)
         (report,) = inspect(msgspec.structs.replace(alone, by="projected"), session=session).texts
         assert record.tokens == report.tokens
         assert record.units == [(head.layer, head.head) for head in report.heads]
@@ -94,7 +95,7 @@ def test_weights_of_many_padded_texts_are_those_of_each_alone(tmp_path, minilm):
     dump(tmp_path, texts, settings=Settings(keep=("stages",), stages=("weights",)), model=str(minilm))
     lengths, session = set(), Session(())
     for record, text in zip(found(tmp_path), texts, strict=True):
-        alone = RunConfig((TextInput(text),), model=str(minilm), layer="all", head="all", stages=("weights",), top=1)
+        alone = requested((TextInput(text),), model=str(minilm), layer="all", head="all", stages=("weights",), top=1)
         (report,) = inspect(alone, session=session).texts
         weights = np.stack([head.stages["weights"] for head in report.heads])
         np.testing.assert_allclose(record.stages["weights"], weights, rtol=0, atol=1e-6)
@@ -126,8 +127,8 @@ def test_selections_are_those_of_run(tmp_path, layer, head):
     )
     dump(tmp_path, [text], settings=settings)
     (record,) = found(tmp_path)
-    run = RunConfig((TextInput(text),), config="bidirectional", layer=layer, head=head, stages=("weights",), top=2)
-    (report,) = inspect(msgspec.structs.replace(run, query="bank,4:6", key="0:2")).texts
+    run = requested((TextInput(text),), config="bidirectional", layer=layer, head=head, stages=("weights",), top=2)
+    (report,) = inspect(changed(run, query="bank,4:6", key="0:2")).texts
     assert record.queries == report.queries
     assert record.keys == report.keys
     assert record.units == [(one.layer, one.head) for one in report.heads]
@@ -384,7 +385,7 @@ def test_runs_of_a_pooled_map_are_those_of_the_whole_text(tmp_path, config, quer
     source.write_text("".join(json.dumps({"text": text} | cross) + "\n" for text in texts))
     for name, rows in (("whole", None), ("shown", query)):
         settings = Settings(keep=("pooled", "stages"), stages=("weights",), pool=size, query=rows)
-        order = DumpConfig(str(source), None, tmp_path / f"{name}.jsonl", settings, RunConfig((), config=config))
+        order = DumpConfig(str(source), None, tmp_path / f"{name}.jsonl", settings, requested((), config=config))
         assert write_dump(order, lambda summary, total: None).counts == {"ok": 2}
     for whole, shown in zip(found(tmp_path, "whole.jsonl"), found(tmp_path, "shown.jsonl"), strict=True):
         weights = whole.stages["weights"]

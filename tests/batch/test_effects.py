@@ -16,11 +16,12 @@ from attnscope.batch.dump_reader import Dump
 from attnscope.batch.header import Settings
 from attnscope.batch.records import json_schema
 from attnscope.cli import main
-from attnscope.request.run_config import RunConfig, TextInput
+from attnscope.request.run_config import TextInput
 from attnscope.run.session import inspect
 from tests.ablation.test_effects import cut_heads, gpt2, ids_of, seen  # noqa: F401 (a fixture among them)
 from tests.helpers.effect_arithmetic import divergence
 from tests.helpers.faulty_files import Crash, Faulty
+from tests.helpers.requests import requested
 
 TEXTS = ("the bank by the river was old and we sat", "river", "we sat on it all day")
 MASKED = ("the old [MASK] by the river", "the bank", "a [MASK] [MASK] on the bank")
@@ -29,7 +30,7 @@ MASKED = ("the old [MASK] by the river", "the bank", "a [MASK] [MASK] on the ban
 def dump(path: Path, texts, settings, files=None, **run):
     source = path.parent / "texts.txt"
     source.write_text("".join(text + "\n" for text in texts))
-    order = DumpConfig(str(source), None, path, settings, RunConfig((), **run))
+    order = DumpConfig(str(source), None, path, settings, requested((), **run))
     return write_dump(order, lambda summary, total: None, files)
 
 
@@ -70,7 +71,7 @@ def test_records_are_those_of_ablate_and_tables_theirs(tmp_path, name):
             np.testing.assert_allclose(record.effects.kl, effects.kl, rtol=1e-4, atol=1e-7)
         np.testing.assert_allclose(record.effects.hidden, effects.hidden, rtol=1e-5)
         np.testing.assert_allclose(record.effects.weight, one.weights, rtol=1e-5)
-        (seen,) = inspect(RunConfig((TextInput(text),), layer="all", head="all", stages=("weights",))).texts
+        (seen,) = inspect(requested((TextInput(text),), layer="all", head="all", stages=("weights",))).texts
         np.testing.assert_allclose(record.stages["weights"], [h.stages["weights"] for h in seen.heads], atol=1e-6)
     if name == "dump.jsonl":
         for line in (tmp_path / name).read_bytes().splitlines():
@@ -120,7 +121,7 @@ def test_the_command_line_keeps_effects_and_other_parts(tmp_path, capsys):
 def test_effects_count_toward_memory(tmp_path, monkeypatch):
     """Fixed sizes toward every group, those of a text toward its own: a text that is too long fails alone."""
     plain, cut = (
-        dumping._group_limits(Settings(keep=keep), RunConfig(()), _riverbank()) for keep in ((), ("effects",))
+        dumping._group_limits(Settings(keep=keep), requested(()), _riverbank()) for keep in ((), ("effects",))
     )
     assert cut[1] < plain[1]
     assert cut[3].estimate - plain[3].estimate > 24 << 23
@@ -136,4 +137,4 @@ def test_effects_count_toward_memory(tmp_path, monkeypatch):
 def _riverbank():
     from attnscope.engines.opening import open_source
 
-    return open_source(RunConfig(()), ())
+    return open_source(requested(()), ())

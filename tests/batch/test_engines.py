@@ -9,9 +9,10 @@ from attnscope.base.errors import AttnscopeError, UsageError
 from attnscope.batch.dump import DumpConfig, write_dump
 from attnscope.batch.dump_reader import Dump
 from attnscope.batch.header import Settings
-from attnscope.request.run_config import RunConfig, TextInput
+from attnscope.request.run_config import TextInput
 from attnscope.run.session import inspect
 from tests.helpers.architectures import ONE_PART, TWO_PARTS, make, save
+from tests.helpers.requests import requested
 
 TEXTS = ("the bank by the river", "water", "we sat on the old bank", "the the the", "we sat on it all day")
 LONG = tuple(
@@ -28,7 +29,7 @@ def folders(tmp_path_factory):
 def dump(tmp_path, lines, settings, name="dump.jsonl", **run):
     source = tmp_path / "texts.jsonl"
     source.write_text("".join(f"{line}\n" for line in lines))
-    given = RunConfig(texts=(), **run)
+    given = requested(texts=(), **run)
     write_dump(DumpConfig(str(source), None, tmp_path / name, settings, given), lambda summary, total: None)
     dumped = Dump(tmp_path / name)
     return dumped.header, list(dumped.records())
@@ -42,7 +43,7 @@ def test_a_decoder(folders, tmp_path):
     assert (header.provenance.engine, header.provenance.family) == ("transformers", "opt")
     assert (header.mask.own, header.mask.used, header.mask.what_if) == ("own", "own", None)
     for record, text in zip(records, (*TEXTS, *LONG), strict=True):
-        alone = RunConfig((TextInput(text),), layer="all", head="all", stages=("weights",), top=2, **run)
+        alone = requested((TextInput(text),), layer="all", head="all", stages=("weights",), top=2, **run)
         (report,) = inspect(alone).texts
         assert record.tokens == report.tokens
         for unit, head in enumerate(report.heads):
@@ -62,7 +63,7 @@ def test_every_part_of_two_halves(folders, tmp_path, part):
     assert header.provenance.part == part
     for record, text, context in zip(records, TEXTS, contexts, strict=True):
         given = TextInput(text, None, context)
-        (report,) = inspect(RunConfig((given,), layer="all", head="all", stages=("weights",), **run)).texts
+        (report,) = inspect(requested((given,), layer="all", head="all", stages=("weights",), **run)).texts
         for unit, head in enumerate(report.heads):
             np.testing.assert_allclose(record.stages["weights"][unit], head.stages["weights"], rtol=0, atol=1e-6)
 

@@ -16,10 +16,11 @@ from attnscope.checkpoints.families import family_for, read_config
 from attnscope.checkpoints.gguf_header import MAX_HEADER, read_gguf_header
 from attnscope.cli import main
 from attnscope.engines.opening import open_source
-from attnscope.request.run_config import RunConfig, TextInput
+from attnscope.request.run_config import TextInput
 from attnscope.run.plan import make_plan, required_memory
 from attnscope.run.session import inspect
 from tests.helpers import gguf_files
+from tests.helpers.requests import requested
 
 
 def refused(path: Path) -> str:
@@ -66,7 +67,7 @@ def test_a_dump_of_a_gguf_file(tmp_path: Path) -> None:
 
 def test_layers_that_do_not_fit_into_memory_are_read_again(tmp_path: Path) -> None:
     gguf_files.write(tmp_path / "m.gguf", "gemma3", "Q4_K")
-    run = RunConfig((TextInput("abc z y"),), model=str(tmp_path / "m.gguf"), layer="all", head="all")
+    run = requested((TextInput("abc z y"),), model=str(tmp_path / "m.gguf"), layer="all", head="all")
     least = sum(required_memory(make_plan(run, open_source(run, ()))).values()) - 1
     expected = inspect(run)
     with pytest.warns(UserWarning, match="weights are read again in every pass"):

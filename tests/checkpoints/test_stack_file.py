@@ -12,8 +12,9 @@ from attnscope.engines.description import describe
 from attnscope.model.randomize import make_random
 from attnscope.model.stack import Stack
 from attnscope.request.memory import embedding_parameters, layer_parameters
-from attnscope.request.run_config import RunConfig, TextInput
+from attnscope.request.run_config import TextInput
 from attnscope.run.session import inspect
+from tests.helpers.requests import requested
 from training.walkthroughs import word_tokenizer
 
 TEXT = TextInput("The bank by the river, the bank")
@@ -29,7 +30,7 @@ def test_every_shipped_config_runs_and_says_that_its_weights_are_random(name):
     cross = described.model.get("cross_attention", False)
     text = KNOWN.get(described.file.tokenizer.split("/")[-2] if "/" in described.file.tokenizer else "", TEXT.text)
     given = TextInput(text, context="s0 s1 s2 s3 s4 s5 s6 s7" if cross else None)
-    report = inspect(RunConfig(texts=(given,), config=name, head="all"))
+    report = inspect(requested(texts=(given,), config=name, head="all"))
     assert report.provenance.weights == "random", "none of them was trained"
     assert report.provenance.family == "config"
     for head in report.texts[0].heads:
@@ -60,11 +61,11 @@ def test_parameters_of_experts_and_sinks_are_counted_too(tmp_path):
 def test_experts_that_do_not_fit_are_refused_before_any_is_made(tmp_path):
     path = written(tmp_path, EXPERTS.replace("n_experts = 6", "n_experts = 1000000000"))
     with pytest.raises(AttnscopeError, match=r"weights 1\.1 TiB"):
-        inspect(RunConfig((TEXT,), config=str(path)))
+        inspect(requested((TEXT,), config=str(path)))
 
 
 def test_a_stack_with_experts_and_sinks_runs(tmp_path):
-    (head,) = inspect(RunConfig((TEXT,), config=str(written(tmp_path, EXPERTS)))).texts[0].heads
+    (head,) = inspect(requested((TEXT,), config=str(written(tmp_path, EXPERTS)))).texts[0].heads
     np.testing.assert_allclose(head.stages["weights"].sum(1) + head.sink, 1, atol=1e-6)
     assert (head.sink > 0.01).all()
 
@@ -143,7 +144,7 @@ def test_weights_from_a_checkpoint_are_used_and_not_called_random(tmp_path):
     state = {name: value.clone() for name, value in stack.state_dict().items()}
     state["blocks.0.attention.q.weight"].zero_()
     save_file(state, tmp_path / "stack.safetensors")
-    report = inspect(RunConfig(texts=(TEXT,), config=str(path), layer="0", head="0"))
+    report = inspect(requested(texts=(TEXT,), config=str(path), layer="0", head="0"))
     assert report.provenance.weights == "trained"
     assert (report.texts[0].heads[0].stages["scores"] == 0).all()
 
@@ -155,4 +156,4 @@ def test_a_checkpoint_that_lacks_a_weight_is_refused(tmp_path):
     save_file(state, tmp_path / "stack.safetensors")
     said = re.escape("the tensor 'blocks.0.attention.k.weight' is missing")
     with pytest.raises(AttnscopeError, match=said):
-        inspect(RunConfig(texts=(TEXT,), config=str(path)))
+        inspect(requested(texts=(TEXT,), config=str(path)))

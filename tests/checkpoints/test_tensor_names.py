@@ -12,8 +12,8 @@ from torch import Tensor
 from attnscope.base.errors import AttnscopeError
 from attnscope.checkpoints.folder import open_folder
 from attnscope.engines.opening import open_source
-from attnscope.request.run_config import RunConfig
 from tests.helpers import native_stages
+from tests.helpers.requests import requested
 from tests.helpers.tiny_models import TABLE
 from tests.helpers.tokenizer_files import content, write
 
@@ -29,7 +29,7 @@ def rewritten(path: Path, name: str, change: Callable[[dict[str, Tensor]], dict[
 
 
 def notes(path: Path) -> tuple[str, ...]:
-    return open_source(RunConfig((), model=str(path)), ()).notes
+    return open_source(requested((), model=str(path)), ()).notes
 
 
 @pytest.mark.parametrize("prefix", ["module.", "_orig_mod.", "base_model.model.", "_orig_mod.module."])

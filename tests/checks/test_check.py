@@ -13,10 +13,11 @@ from attnscope.cli import main
 from attnscope.findings.check import Check, CheckReport, Differences
 from attnscope.findings.codec import to_json
 from attnscope.request.masks.terms import Causal
-from attnscope.request.run_config import RunConfig, TextInput
+from attnscope.request.run_config import TextInput
 from attnscope.studies.check.run import check
 from attnscope.studies.check.screen import as_text
 from tests.helpers.architectures import ONE_PART
+from tests.helpers.requests import requested
 from tests.helpers.schemas import validate
 from tests.helpers.transformers_runs import SOURCE
 
@@ -24,7 +25,7 @@ TEXT = "the bank by the river was old"
 
 
 def checked(folder=None, context=None, text=TEXT, **options) -> CheckReport:
-    return check(RunConfig((TextInput(text, context=context),), None if folder is None else str(folder), **options))
+    return check(requested((TextInput(text, context=context),), None if folder is None else str(folder), **options))
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +72,7 @@ def test_smaller_types_have_their_own_tolerance(folders, name, dtype):
 
 
 def test_a_tolerance_of_ones_own_is_that_of_every_comparison(folders):
-    report = check(RunConfig((TextInput(TEXT),), str(folders("gpt_oss")), dtype="bfloat16"), 0.3)
+    report = check(requested((TextInput(TEXT),), str(folders("gpt_oss")), dtype="bfloat16"), 0.3)
     assert {one.limit for one in report.checks if one.name.startswith("equals eager")} == {0.3}
 
 

@@ -12,16 +12,17 @@ from attnscope.model import attention, hooks, row_summary, stack
 from attnscope.model.inputs import AttentionInputs
 from attnscope.model.recorders import rows, sums, top
 from attnscope.request.masks.terms import Bidirectional, Causal
-from attnscope.request.run_config import RunConfig, TextInput
+from attnscope.request.run_config import TextInput
 from attnscope.run.analysis import overview
 from attnscope.studies.check import run as checks_run
 from attnscope.studies.check.run import check
+from tests.helpers.requests import requested
 
 TEXT = "the bank by the river was old"
 
 
 def outcome(folder, **options):
-    report = check(RunConfig((TextInput(TEXT),), str(folder), **options))
+    report = check(requested((TextInput(TEXT),), str(folder), **options))
     return report, {one.name for one in report.checks if one.verdict == "fail"}
 
 

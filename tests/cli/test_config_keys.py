@@ -10,10 +10,10 @@ from msgspec.structs import replace
 import attnscope
 from attnscope.checkpoints.samples import samples_folder
 from attnscope.cli import main
-from attnscope.request.run_config import RunConfig
 from attnscope.run.session import Session
 from attnscope.studies.screens.header import short_path
 from tests.helpers.published_configs import PUBLISHED
+from tests.helpers.requests import requested
 
 TEXT = "The bank by the river"
 OVERRIDES = ["--ignore-key", "my_alibi", "--ignore-key", "other_mask", "--trust-config"]
@@ -86,7 +86,7 @@ def test_overrides_are_recorded_in_every_file(capfdbinary, tmp_path, folder):
 
 def test_a_session_does_not_take_a_trusted_model_for_another(folder):
     session = Session([])
-    trusted = RunConfig((), model=str(folder), ignore_key=("my_alibi", "other_mask"), trust_config=True)
+    trusted = requested((), model=str(folder), ignore_key=("my_alibi", "other_mask"), trust_config=True)
     assert session.source(trusted) is session.source(trusted)
     for other in (replace(trusted, ignore_key=()), replace(trusted, trust_config=False)):
         with pytest.raises(attnscope.AttnscopeError):

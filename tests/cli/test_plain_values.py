@@ -1,6 +1,5 @@
 """Values that commands take without pydantic are those that Typer would have made of them."""
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -45,15 +44,3 @@ def test_every_option_takes_what_typer_would(name: str, tmp_path: Path, monkeypa
             )
             compared += 1
     assert compared >= 19 * len(command.params)
-
-
-def test_a_path_that_is_not_readable_is_refused_in_typers_words(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    command: Any = get_command(build_app("run"))
-    parameter = next(one for one in command.commands["run"].params if one.name == "output")
-    take_plain_values([parameter])
-    (tmp_path / "x").touch()
-    monkeypatch.setattr(os, "access", lambda *_: False)
-    with pytest.raises(typer.BadParameter, match="is not readable"):
-        parameter.get_runtime_param().coerce(str(tmp_path / "x"), param=parameter, ctx=typer.Context(command))

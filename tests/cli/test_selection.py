@@ -4,7 +4,14 @@ from attnscope.base.errors import UsageError
 from attnscope.findings.tokens import Token
 from attnscope.request.masks.expression import parse_mask, used_mask
 from attnscope.request.masks.terms import MatrixFile
-from attnscope.request.selection import extremes, parse_cut, parse_indices, parse_positions, parse_unit
+from attnscope.request.selection import (
+    extremes,
+    join_label,
+    parse_cut,
+    parse_indices,
+    parse_indices_or_label,
+    parse_positions,
+)
 
 TEXT = "The bank, by 2024 the  river bank 3:10\n" + '"a" b-a 😀'
 PIECES = 'The bank , by 20 24 the riv er bank 3:10 " a " b - a'.split()
@@ -54,25 +61,30 @@ def test_a_label_of_something_else_is_refused(option, typed):
         parse_indices(typed, option)
 
 
+def join_labels(layer, head):
+    return join_label(parse_indices_or_label("--layer")(layer), parse_indices_or_label("--head")(head))
+
+
 @pytest.mark.parametrize(
     ("layer", "head", "meant"),
     [
         ("auto", "L2H3", ("2", "3")),
         ("L2H3", "all", ("2", "3")),
         ("2", "l2h3", ("2", "3")),
-        ("L02H3", "H3", ("02", "3")),
+        ("L02H3", "H3", ("2", "3")),
         ("0,1", "mean", ("0,1", "mean")),
-        ("L1", "H2", ("L1", "H2")),
+        ("L1", "H2", ("1", "2")),
+        ("L1-3", "-1", ("1-3", "-1")),
     ],
 )
 def test_the_label_of_a_head_stands_for_its_layer_too(layer, head, meant):
-    assert parse_unit(layer, head) == meant
+    assert tuple(map(str, join_labels(layer, head))) == meant
 
 
 @pytest.mark.parametrize(("layer", "head"), [("1", "L2H3"), ("L2H3", "mean"), ("L2H3", "L2H4"), ("2-3", "L2H3")])
 def test_a_label_that_contradicts_the_other_option_is_refused(layer, head):
     with pytest.raises(UsageError, match=r"contradicts .*; remove --"):
-        parse_unit(layer, head)
+        join_labels(layer, head)
 
 
 @pytest.mark.parametrize("typed", ["", "x", "1.5", "1,,2", "1-", "auto,1"])
@@ -139,45 +151,45 @@ def test_a_number_that_is_not_there_is_named(typed, named):
 def test_positions_words_and_phrases(typed, meant):
     if meant is None:
         with pytest.raises(UsageError, match="is not in the text"):
-            parse_positions(typed, TOKENS, (TEXT, None), "--query")
+            parse_positions(typed).find(TOKENS, (TEXT, None), "--query")
     else:
-        assert parse_positions(typed, TOKENS, (TEXT, None), "--query") == meant
+        assert parse_positions(typed).find(TOKENS, (TEXT, None), "--query") == meant
 
 
 @pytest.mark.parametrize("typed", ["21", "-22", "lake", "", "1,lake", "1,,2"])
 def test_a_position_or_word_that_is_not_there_is_refused_with_what_is(typed):
     said = r"--query: '.*' is not in the text; the text has tokens 0 to 20: \[CLS\] The bank , by"
     with pytest.raises(UsageError, match=said):
-        parse_positions(typed, TOKENS, (TEXT, None), "--query")
+        parse_positions(typed).find(TOKENS, (TEXT, None), "--query")
 
 
 @pytest.mark.parametrize("typed", ["3:99", "21:", "22:", "-22:", "0:22", "5:3", "4:4"])
 def test_a_slice_lies_within_the_text_and_holds_something(typed):
     with pytest.raises(UsageError, match=f"--key: '{typed}' is outside the text or empty; the text has tokens"):
-        parse_positions(typed, TOKENS, (TEXT, None), "--key")
+        parse_positions(typed).find(TOKENS, (TEXT, None), "--key")
 
 
 def test_a_slice_for_texts_of_any_length_is_cut():
-    assert parse_positions("19:99", TOKENS, (TEXT, None), "--key", clip=True) == [19, 20]
+    assert parse_positions("19:99").find(TOKENS, (TEXT, None), "--key", clip=True) == [19, 20]
     with pytest.raises(UsageError):
-        parse_positions("30:99", TOKENS, (TEXT, None), "--key", clip=True)
+        parse_positions("30:99").find(TOKENS, (TEXT, None), "--key", clip=True)
 
 
 def test_a_time_of_day_is_a_word_where_it_is_no_slice_of_the_text():
     tokens = [Token(0, w, w, i, i + len(w)) for w, i in (("at", 0), ("12", 3), (":", 5), ("30", 6))]
-    assert parse_positions("12:30", tokens, ("at 12:30", None), "--query") == [1, 2, 3]
+    assert parse_positions("12:30").find(tokens, ("at 12:30", None), "--query") == [1, 2, 3]
 
 
 def test_a_text_that_is_not_known_is_what_its_tokens_show():
-    assert parse_positions("river bank,2024", TOKENS, (None,), "--key") == [8, 9, 10, 5, 6]
+    assert parse_positions("river bank,2024").find(TOKENS, (None,), "--key") == [8, 9, 10, 5, 6]
 
 
 def test_words_of_a_pair_are_found_in_their_own_text():
     tokens = [Token(0, "ab", "ab", 0, 2), Token(0, "c", "c", 3, 4), Token(0, "a", "a", 0, 1, segment=1),
               Token(0, "b", "b", 1, 2, segment=1)]  # fmt: skip
-    assert parse_positions("ab", tokens, ("ab c", "ab"), "--query") == [0, 2, 3]
+    assert parse_positions("ab").find(tokens, ("ab c", "ab"), "--query") == [0, 2, 3]
     with pytest.raises(UsageError, match="'c ab' is not in the text"):
-        parse_positions("c ab", tokens, ("ab c", "ab"), "--query")
+        parse_positions("c ab").find(tokens, ("ab c", "ab"), "--query")
 
 
 @pytest.mark.parametrize("typed", ["own", "causal", "bidirectional", "window:3", "prefix:2", "causal+window:4"])
@@ -247,7 +259,8 @@ def test_cuts(typed, heads, query, key):
     found = parse_cut(typed, "--cut")
     places = [(layers.numbers(8, "layer"), some.numbers(4, "head")) for layers, some in found.heads]
     assert [(list(a), list(b)) for a, b in places] == [(list(a), list(b)) for a, b in heads]
-    assert (found.written, found.query, found.key) == (typed.strip(), query, key)
+    edge = None if query is None else tuple(parse_positions(side) if side else None for side in (query, key))
+    assert (found.written, found.edge) == (typed.strip(), edge)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,8 @@ from attnscope.findings.codec import to_json
 from attnscope.findings.compare import Cell, Side
 from attnscope.findings.run import STAGES
 from attnscope.findings.tokens import Token
-from attnscope.request.run_config import RunConfig, TextInput
+from attnscope.request.run_config import TextInput
+from attnscope.request.selection import parse_positions
 from attnscope.run.session import inspect
 from attnscope.studies.compare import alignment
 from attnscope.studies.compare.alignment import align, pair_replaced
@@ -23,6 +24,7 @@ from attnscope.studies.compare.runs import Wanted, compare_files, compare_runs
 from attnscope.studies.compare.tolerance import Tolerance, failure
 from attnscope.studies.present import present
 from attnscope.views.terminal.recorded import as_text
+from tests.helpers.requests import parsed, requested
 from tests.helpers.sample_reports import report, text_report, tokens
 from tests.helpers.schemas import validate
 
@@ -31,7 +33,7 @@ TEXT = "The bank by the river was eroded"
 
 def config(text=TEXT, **options):
     kept = {"config": "bidirectional", "layer": "all", "head": "all", "stages": STAGES} | options
-    return RunConfig(texts=(TextInput(text),), **kept)
+    return requested(texts=(TextInput(text),), **kept)
 
 
 def masks(what_if="stack", tolerance=None, **options):
@@ -286,7 +288,7 @@ def test_layers_and_heads_are_paired_in_order():
 
 def test_the_difference_shows_the_columns_asked_for_and_measures_all():
     runs = [(mask, config(mask=mask, layer="0", head="0")) for mask in ("causal", "bidirectional")]
-    part = compare_runs("mask", runs, "river,0").changes[0].heads[0]
+    part = compare_runs("mask", runs, parse_positions("river,0")).changes[0].heads[0]
     whole = compare_runs("mask", runs, None).changes[0].heads[0]
     assert part.keys == [(0, 0), (4, 4)]
     np.testing.assert_array_equal(part.difference, whole.difference[:, [0, 4]])
@@ -430,7 +432,7 @@ def test_texts_that_shall_differ_are_judged_where_they_are_the_same():
 
 def test_saved_reports_are_narrowed_to_what_is_wanted(saved):
     whole = compare_files(saved).changes[0].heads
-    wanted = Wanted(layer="-1", head="1,3", query="by,0", key="river,2", stages=("masked", "output"))
+    wanted = Wanted(**parsed(dict(layer="-1", head="1,3", query="by,0", key="river,2", stages=("masked", "output"))))
     found = compare_files(saved, wanted)
     assert [(h.first, h.second) for h in found.changes[0].heads] == [("L1H1", "L1H1"), ("L1H3", "L1H3")]
     for head, known in zip(found.changes[0].heads, (whole[5], whole[7]), strict=True):
@@ -443,8 +445,10 @@ def test_saved_reports_are_narrowed_to_what_is_wanted(saved):
         assert head.entered == [known.entered[0], known.entered[2]]
         assert [cell.stage for cell in head.worst] == ["masked", "output"]
     assert found.sides[0].report.texts[0].queries == [0, 2]
-    assert failure(compare_files(saved, Wanted(query="0"), Tolerance(1e-9))) is None, "row 2 differs, row 0 does not"
-    assert failure(compare_files(saved, Wanted(stages=("scores",)), Tolerance(1e-9))) is None
+    assert failure(compare_files(saved, Wanted(**parsed(dict(query="0"))), Tolerance(1e-9))) is None, (
+        "row 2 differs, row 0 does not"
+    )
+    assert failure(compare_files(saved, Wanted(**parsed(dict(stages=("scores",)))), Tolerance(1e-9))) is None
 
 
 @pytest.mark.parametrize(
@@ -462,7 +466,7 @@ def test_what_is_wanted_and_not_saved_is_refused(tmp_path, wanted, said):
     options = {"layer": "1", "query": "2:5", "key": "2,4", "stages": ("masked", "weights")}
     path = kept(tmp_path, "a.json", **options)
     with pytest.raises(UsageError, match=said):
-        compare_files([path, path], Wanted(**wanted))
+        compare_files([path, path], Wanted(**parsed(wanted)))
 
 
 def test_contributors_of_other_numbers_and_rankings(tmp_path):
@@ -504,9 +508,9 @@ def test_a_head_that_is_saved_of_another_layer_alone_is_refused(tmp_path):
     heads = [head for head in whole.texts[0].heads if (head.layer, head.head) in {(0, 0), (1, 1)}]
     path = tmp_path / "some.json"
     path.write_bytes(to_json(replace(whole, texts=[replace(whole.texts[0], heads=heads)])))
-    assert len(compare_files([path, path], Wanted(layer="1", head="1")).changes[0].heads) == 1
+    assert len(compare_files([path, path], Wanted(**parsed(dict(layer="1", head="1")))).changes[0].heads) == 1
     with pytest.raises(UsageError, match=r"some\.json' has no such layer and head"):
-        compare_files([path, path], Wanted(layer="0", head="1"))
+        compare_files([path, path], Wanted(**parsed(dict(layer="0", head="1"))))
 
 
 @pytest.mark.parametrize("lacking", ["pooled", "columns"])

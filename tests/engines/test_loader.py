@@ -28,6 +28,7 @@ from attnscope.run.session import Session, inspect
 from attnscope.studies.check.run import check
 from attnscope.studies.compare.runs import compare_runs
 from attnscope.studies.explain.run import explain
+from tests.helpers.requests import changed, requested
 
 TEXT = TextInput("The bank by the river was eroded")
 AGAIN = "weights are read again in every pass: "
@@ -51,7 +52,7 @@ def tight(run: RunConfig) -> RunConfig:
 @pytest.fixture
 def bert(minilm: Path) -> RunConfig:
     """A real model of six layers, whose text goes through it twice: once to choose a head."""
-    return RunConfig((TEXT,), model=str(minilm), max_memory=ROOMY)
+    return requested((TEXT,), model=str(minilm), max_memory=ROOMY)
 
 
 def test_a_model_that_does_not_fit_runs_with_the_same_numbers_and_says_once_why_it_is_slow(bert: RunConfig) -> None:
@@ -113,20 +114,20 @@ def test_where_weights_decide_a_smaller_type_is_what_helps(bert: RunConfig) -> N
 
 @pytest.mark.parametrize("layers", ["0", "0,1"])
 def test_two_layers_are_kept_or_refused(bert: RunConfig, layers: str) -> None:
-    few = replace(bert, layer=layers)
+    few = changed(bert, layer=layers)
     with pytest.raises(AttnscopeError, match=r"\+ weights \d"):
         inspect(tight(few))
 
 
 def test_random_weights_are_kept_or_refused(tmp_path: Path) -> None:
     (tmp_path / "stack.toml").write_text("d_model = 64\nn_layers = 9\n")
-    run = RunConfig((TEXT,), config=str(tmp_path / "stack.toml"))
+    run = requested((TEXT,), config=str(tmp_path / "stack.toml"))
     with pytest.raises(AttnscopeError, match=r"\+ weights \d"):
         inspect(tight(run))
 
 
 def test_a_comparison_is_the_same(bert: RunConfig) -> None:
-    sides = [(mask, replace(bert, mask=mask, key="0:")) for mask in ("own", "causal")]
+    sides = [(mask, changed(bert, mask=mask, key="0:")) for mask in ("own", "causal")]
     expected = compare_runs("mask", sides, None)
     with pytest.warns(UserWarning, match=AGAIN) as said:
         found = compare_runs("mask", [(mask, tight(run)) for mask, run in sides], None, None)
@@ -136,7 +137,7 @@ def test_a_comparison_is_the_same(bert: RunConfig) -> None:
 
 @pytest.mark.parametrize("layer", ["auto", "4"])
 def test_a_walk_is_the_same(bert: RunConfig, layer: str) -> None:
-    run = replace(bert, query="bank", layer=layer, stages=())
+    run = changed(bert, query="bank", layer=layer, stages=())
     expected = explain(run)
     with pytest.warns(UserWarning, match=AGAIN):
         found = explain(tight(run))
@@ -145,7 +146,7 @@ def test_a_walk_is_the_same(bert: RunConfig, layer: str) -> None:
 
 def test_check_has_the_same_verdicts_but_for_the_whole_model_beside_it(bert: RunConfig) -> None:
     expected = check(bert)
-    whole = replace(bert, layer="all", head="all", stages=("scores", "scaled", "masked", "weights", "output"))
+    whole = changed(bert, layer="all", head="all", stages=("scores", "scaled", "masked", "weights", "output"))
     with pytest.warns(UserWarning, match=AGAIN):
         found = check(replace(bert, max_memory=tight(whole).max_memory))
     mine = [one for one in expected.checks if "eager" not in one.name]
@@ -159,7 +160,7 @@ def test_a_dump_is_the_same(tmp_path: Path, minilm: Path) -> None:
     (tmp_path / "texts.txt").write_text(f"{TEXT.text}\n")
 
     def dump(name: str, limit: int) -> list[dict[str, object]]:
-        run = RunConfig((), model=str(minilm), max_memory=limit)
+        run = requested((), model=str(minilm), max_memory=limit)
         write_dump(DumpConfig(str(tmp_path / "texts.txt"), None, tmp_path / name, Settings(), run), lambda *_: None)
         lines = map(json.loads, (tmp_path / name).read_bytes().splitlines()[1:])
         return [{key: value for key, value in line.items() if key != "check"} for line in lines]  # of the header, too
@@ -203,7 +204,7 @@ def test_a_number_that_is_missing_in_a_late_layer_is_one_error(
 def test_a_dump_stops_at_weights_that_cannot_be_read(tmp_path: Path, minilm: Path) -> None:
     """And does not call every text a failure."""
     (tmp_path / "texts.txt").write_text("bank\nriver\n")
-    run = RunConfig((), model=str(spoilt(tmp_path / "model", minilm)))
+    run = requested((), model=str(spoilt(tmp_path / "model", minilm)))
     with pytest.raises(ModelError, match="contains nan at"):
         write_dump(
             DumpConfig(str(tmp_path / "texts.txt"), None, tmp_path / "d.jsonl", Settings(), run), lambda *_: None
@@ -221,7 +222,7 @@ def test_a_file_that_is_cut_between_loading_and_running_is_one_error(tmp_path: P
             os.truncate(file, 1 << 20)
 
     with pytest.raises(ModelError) as caught:
-        inspect(RunConfig((TEXT,), model=str(tmp_path / "model"), layer="5", head="0"), cut)
+        inspect(requested((TEXT,), model=str(tmp_path / "model"), layer="5", head="0"), cut)
     assert str(caught.value) == f"{file}: changed while it was read; run again when it is no longer being written"
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("weights")]
 

@@ -11,8 +11,9 @@ from attnscope.base.model_config import ModelConfig
 from attnscope.engines.torch_setup import set_threads
 from attnscope.findings.codec import to_json
 from attnscope.request.estimate import MemoryDemand, estimate_memory
-from attnscope.request.run_config import RunConfig, TextInput
+from attnscope.request.run_config import TextInput
 from attnscope.run.session import inspect
+from tests.helpers.requests import requested
 
 
 @pytest.fixture(autouse=True)
@@ -25,9 +26,9 @@ def _as_before():
 @pytest.mark.parametrize("threads", [1, 2, 3])
 def test_a_run_uses_as_many_as_it_was_told(threads):
     text = TextInput("the bank by the river " * 40)
-    run = RunConfig((text,), config="multi-head", layer="all", head="all", query="3:9")
+    run = requested((text,), config="multi-head", layer="all", head="all", query="3:9")
     plain = inspect(run)
-    told = inspect(RunConfig((text,), config="multi-head", layer="all", head="all", query="3:9", threads=threads))
+    told = inspect(requested((text,), config="multi-head", layer="all", head="all", query="3:9", threads=threads))
     assert torch.get_num_threads() == threads
     assert to_json(told) == to_json(plain)
 

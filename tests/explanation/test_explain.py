@@ -12,13 +12,14 @@ from attnscope.engines.opening import open_source
 from attnscope.findings.codec import to_json
 from attnscope.findings.run import STAGES
 from attnscope.model.head_capture import HeadCapture, modules_of
-from attnscope.request.run_config import RunConfig, TextInput
+from attnscope.request.run_config import TextInput
 from attnscope.run.session import inspect
 from attnscope.studies.explain.run import explain
 from attnscope.studies.explain.screen import present_explanation
 from attnscope.views.parts import Paragraph
 from attnscope.views.settings import DisplaySettings
 from tests.helpers.explanation_arithmetic import assert_sums, failed
+from tests.helpers.requests import requested
 from tests.helpers.schemas import validate
 
 TEXT = "The bank by the river was eroded by the river"
@@ -26,7 +27,7 @@ TEXT = "The bank by the river was eroded by the river"
 
 def walk(text=TEXT, context=None, pair=None, **options):
     options = {"config": "causal", "query": "bank", "layer": "1", "head": "2", **options}
-    return explain(RunConfig((TextInput(text, pair, context),), **options))
+    return explain(requested((TextInput(text, pair, context),), **options))
 
 
 @pytest.fixture
@@ -94,7 +95,7 @@ def test_a_norm_names_the_vector_above_it(options, said):
 
 def test_one_text_at_a_time():
     with pytest.raises(UsageError, match="2 texts; explain takes one"):
-        explain(RunConfig((TextInput("a b"), TextInput("c d")), config="causal", query="0"))
+        explain(requested((TextInput("a b"), TextInput("c d")), config="causal", query="0"))
 
 
 def test_without_a_key_the_largest_visible_dot_product_is_taken_apart():
@@ -146,7 +147,7 @@ def test_a_query_that_sees_nothing(masked):
 def test_another_mask_is_that_of_run(what_if):
     options = {"mask": "bidirectional", "what_if": what_if, "config": "causal", "layer": "1", "head": "2"}
     e = walk(query="2", **options)
-    (head,) = inspect(RunConfig((TextInput(TEXT),), query="2", stages=STAGES, **options)).texts[0].heads
+    (head,) = inspect(requested((TextInput(TEXT),), query="2", stages=STAGES, **options)).texts[0].heads
     np.testing.assert_array_equal(e.row.weights, head.stages["weights"][0])
     assert e.mask.what_if == what_if and (e.row.weights > 0).all()
     assert_sums(e)
@@ -179,7 +180,7 @@ def test_the_mask_of_the_layer_is_named_where_layers_differ(tmp_path, options, w
 def test_queries_of_one_text_and_keys_of_another(cross):
     context = "eat the dessert first today"
     e = walk("life is short", context, config=cross, layer="0", head="1", query="is", key="dessert")
-    asked = RunConfig((TextInput("life is short", None, context),), config=cross, head="1", query="1", stages=STAGES)
+    asked = requested((TextInput("life is short", None, context),), config=cross, head="1", query="1", stages=STAGES)
     (head,) = inspect(asked).texts[0].heads
     assert [token.text for token in e.sources] == context.split() and e.cells[0].key == 2
     np.testing.assert_array_equal(e.row.weights, head.stages["weights"][0])
@@ -211,7 +212,7 @@ def test_half_precision_rounds_more_and_still_holds(dtype, config):
 def test_the_projected_output_is_what_the_head_adds():
     """With one head, the attention module's own output without its bias."""
     e = walk(config="single-head", layer="0", head="0")
-    source = open_source(RunConfig((), config="single-head"), [TextInput(TEXT)])
+    source = open_source(requested((), config="single-head"), [TextInput(TEXT)])
     stack = source.load(1, torch.float32, torch.device("cpu")).module
     expected = stack.blocks[0].attention.out.weight @ torch.from_numpy(e.output)
     np.testing.assert_allclose(e.projected.values, expected.detach(), atol=1e-6)
@@ -234,7 +235,7 @@ def test_more_than_the_memory_allows_is_refused_with_the_formula():
 
     text = " ".join(["river"] * 9000)
     asked = {"config": "grouped-query", "query": "0", "layer": "1", "head": "2"}
-    run = RunConfig((TextInput(text),), stages=(), max_memory=1 << 40, **asked)
+    run = requested((TextInput(text),), stages=(), max_memory=1 << 40, **asked)
     source = open_source(run, run.texts)
     without_walk = sum(required_memory(make_plan(run, source)).values())
     with pytest.raises(AttnscopeError, match=r"needs about .* \+ walk 5\.5 MiB\), but --max-memory is .* MiB; select"):
@@ -251,7 +252,7 @@ def test_listening_ends_with_the_walk():
     from attnscope.engines.opening import open_source
 
     stack = (
-        open_source(RunConfig((), config="causal"), [TextInput(TEXT)])
+        open_source(requested((), config="causal"), [TextInput(TEXT)])
         .load(1, torch.float32, torch.device("cpu"))
         .module
     )

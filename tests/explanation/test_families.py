@@ -10,12 +10,13 @@ import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from attnscope.findings.run import STAGES
-from attnscope.request.run_config import RunConfig, TextInput
+from attnscope.request.run_config import TextInput
 from attnscope.run.session import Session, inspect
 from attnscope.studies.explain.run import explain
 from attnscope.studies.explain.screen import present_explanation
 from attnscope.views.settings import DisplaySettings
 from tests.helpers.explanation_arithmetic import assert_inputs_sum, assert_sums, failed
+from tests.helpers.requests import requested
 from tests.helpers.tiny_models import TABLE, VOCAB
 
 CONFIGS = sorted((Path(__file__).parent.parent.parent / "configs").glob("*.toml"))
@@ -41,9 +42,9 @@ def folder(request, tmp_path_factory):
 
 def both(session, **options):
     """The explanation, and what run says about the same row."""
-    asked = RunConfig(texts=tuple(session.texts), **options)
+    asked = requested(texts=tuple(session.texts), **options)
     explained = explain(asked)
-    text = inspect(RunConfig(texts=asked.texts, stages=STAGES, top=1, **options), session=session).texts[0]
+    text = inspect(requested(texts=asked.texts, stages=STAGES, top=1, **options), session=session).texts[0]
     return explained, text.heads[0]
 
 
@@ -75,7 +76,7 @@ def test_parts_sum_to_wholes_and_agree_with_run(folder, layer):
 
 def test_rotated_pairs_are_named_with_their_wavelengths(folder):
     config = json.loads((Path(folder) / "config.json").read_text())
-    e = explain(RunConfig((TextInput(TEXT),), model=folder, layer="0", head="0", query=str(QUERY)))
+    e = explain(requested((TextInput(TEXT),), model=folder, layer="0", head="0", query=str(QUERY)))
     (cell,) = e.cells
     lengths = [part.wavelength for part in cell.parts if part.wavelength is not None]
     unturned = config.get("no_rope_layers", [1])[0] == 0
@@ -105,7 +106,7 @@ def test_what_the_rotation_multiplies_by_is_named(tmp_path, scaling, said, fract
     lines = ["d_model = 16", "n_heads = 2", 'positions = "rope"', 'mask = "causal"', "[rope]", f"fraction = {fraction}"]
     original = ["original_max_positions = 16"] if "yarn" in scaling[0] else []
     path.write_text("\n".join([*lines, "[rope.scaling]", *scaling, *original, ""]))
-    e = explain(RunConfig((TextInput("a bank by a river"),), config=str(path), query="1", key="0"))
+    e = explain(requested((TextInput("a bank by a river"),), config=str(path), query="1", key="0"))
     if fraction != 1:
         said = said.replace("×", "the rotated dimensions ×")
     assert e.query_steps[-1].made == f"rotated by position 1{said}"
@@ -138,15 +139,15 @@ def test_every_config(path):
 
 def test_auto_takes_the_head_that_run_takes():
     texts = (TextInput("The bank by the river was eroded"),)
-    e = explain(RunConfig(texts, config="causal", query="river"))
-    (head,) = inspect(RunConfig(texts, config="causal", query="river")).texts[0].heads
+    e = explain(requested(texts, config="causal", query="river"))
+    (head,) = inspect(requested(texts, config="causal", query="river")).texts[0].heads
     assert (e.layer, e.head, e.chosen) == (head.layer, head.head, head.chosen)
 
 
 def test_a_real_bert(minilm):
     """L0H4 gives "river" about 0.70 of "bank"."""
     texts = (TextInput("The bank by the river was eroded"),)
-    e = explain(RunConfig(texts, model=str(minilm), layer="0", head="4", query="bank", key="river"))
+    e = explain(requested(texts, model=str(minilm), layer="0", head="4", query="bank", key="river"))
     assert_sums(e)
     assert_inputs_sum(e)
     assert not failed(e)

@@ -5,11 +5,12 @@ import pytest
 
 from attnscope.model import attention, head_capture
 from attnscope.model.inputs import AttentionInputs
-from attnscope.request.run_config import RunConfig, TextInput
+from attnscope.request.run_config import TextInput
 from attnscope.studies.explain import arithmetic
 from attnscope.studies.explain.run import explain
 from tests.explanation.test_families import QUERY, TEXT, save
 from tests.helpers.explanation_arithmetic import failed
+from tests.helpers.requests import requested
 from tests.helpers.tiny_models import TABLE
 
 ARITHMETIC = "attnscope.studies.explain.arithmetic"
@@ -91,7 +92,7 @@ def folders(tmp_path_factory):
 
 
 def _explain(folder):
-    return explain(RunConfig((TextInput(TEXT),), model=str(folder), layer="0", head="3", query=str(QUERY)))
+    return explain(requested((TextInput(TEXT),), model=str(folder), layer="0", head="3", query=str(QUERY)))
 
 
 @pytest.mark.parametrize(("row", "target", "bug", "check"), BUGS.values(), ids=BUGS)

@@ -12,8 +12,8 @@ from attnscope.base.errors import AttnscopeError
 from attnscope.checkpoints.families import FAMILIES, open_config
 from attnscope.checkpoints.families.transformers_keys import reference_keys
 from attnscope.engines.opening import open_source
-from attnscope.request.run_config import RunConfig
 from tests.helpers.published_configs import PUBLISHED
+from tests.helpers.requests import requested
 
 _BY_TYPE = {raw["model_type"]: raw for raw in PUBLISHED.values()}
 _STELLA = {"AutoModel": "modeling_qwen.Qwen2Model", "AutoModelForCausalLM": "modeling_qwen.Qwen2ForCausalLM"}
@@ -110,6 +110,6 @@ def test_the_transformers_engine_refuses_own_code_as_well(tmp_path: Path) -> Non
     hf.Qwen2Model(config).save_pretrained(tmp_path)
     path = tmp_path / "config.json"
     path.write_text(path.read_text().replace("{", '{"auto_map": {"AutoModel": "modeling_qwen.Qwen2Model"},', 1))
-    run = RunConfig((), model=str(tmp_path), engine="transformers")
+    run = requested((), model=str(tmp_path), engine="transformers")
     with pytest.raises(AttnscopeError, match="the folder has its own model code"):
         open_source(run, [])

@@ -11,9 +11,10 @@ from msgspec.structs import replace
 from attnscope.cli import main
 from attnscope.findings.codec import from_json
 from attnscope.findings.run import Report, TextReport
-from attnscope.request.run_config import RunConfig, TextInput
+from attnscope.request.run_config import TextInput
 from attnscope.request.selection import PRINTED
 from attnscope.run.session import inspect
+from tests.helpers.requests import requested
 
 LONG = " ".join(f"word{i % 11}" for i in range(70))
 PAIRS = {
@@ -84,7 +85,7 @@ def test_a_screen_of_texts_of_which_some_are_too_long_to_print(
 ) -> None:
     """A long text has a map in place of matrices, a short one next to it the matrices that it always has."""
     lines = PAIRS[case]
-    asked = RunConfig(tuple(map(TextInput, lines)), config="grouped-query", layer="0", head="all", window=PRINTED)
+    asked = requested(tuple(map(TextInput, lines)), config="grouped-query", layer="0", head="all", window=PRINTED)
     exact = inspect(replace(asked, window=None)).texts
     for text, whole in zip(inspect(asked).texts, exact, strict=True):
         matrices = np.array([head.stages["weights"] for head in whole.heads], dtype=np.float64)
@@ -150,7 +151,7 @@ def test_a_batch_goes_on_after_a_record_that_lacks_the_word(tmp_path: Path) -> N
 
 @pytest.mark.parametrize(("stack", "noted"), [("causal", True), ("bidirectional", False)])
 def test_a_pair_on_a_decoder_is_noted(stack: str, noted: bool) -> None:
-    (text,) = inspect(RunConfig((TextInput("the bank", pair="a river"),), config=stack)).texts
+    (text,) = inspect(requested((TextInput("the bank", pair="a river"),), config=stack)).texts
     said = "--pair: the model is a decoder and was not trained on pairs; no token of the text attends to the pair"
     assert (said in text.notes) == noted
     if noted:

@@ -9,8 +9,9 @@ from safetensors.numpy import save_file
 
 from attnscope.base.errors import AttnscopeError
 from attnscope.base.files.mask_files import read_mask
-from attnscope.request.run_config import RunConfig, TextInput
+from attnscope.request.run_config import TextInput
 from attnscope.run.session import inspect
+from tests.helpers.requests import requested
 
 MATRIX = np.array([[True, False, True], [True, True, False], [False, False, False]])
 
@@ -80,7 +81,7 @@ def test_a_pickle_in_npy_is_never_loaded(tmp_path):
 
 
 def run(mask, text="the cat sleeps", config="bidirectional"):
-    return inspect(RunConfig(texts=(TextInput(text),), config=config, layer="0", head="0", mask=mask)).texts[0].heads[0]
+    return inspect(requested(texts=(TextInput(text),), config=config, layer="0", head="0", mask=mask)).texts[0].heads[0]
 
 
 def test_a_mask_file_decides_and_a_fully_masked_row_has_no_numbers(tmp_path):
@@ -123,7 +124,7 @@ def test_a_files_name_is_neither_rewritten_nor_read_as_a_word(path, tmp_path, mo
     write(Path(path), allowed)
     text = TextInput("bank " * n)
     for mask in (path, f"own+{path}"):
-        run = RunConfig((text,), config="bidirectional", mask=mask, layer="0", head="0", query="40", window=20)
+        run = requested((text,), config="bidirectional", mask=mask, layer="0", head="0", query="40", window=20)
         report = inspect(run, lambda *_: None)  # with progress, which estimates the work from the mask
         assert report.mask.used == mask.replace("own+", "bidirectional+")
         assert report.texts[0].keys == list(range(30, 50))

@@ -15,13 +15,14 @@ from attnscope.base.errors import AttnscopeError, UsageError
 from attnscope.cli import main
 from attnscope.engines.opening import open_source
 from attnscope.findings.codec import from_json, to_json
-from attnscope.request.run_config import RunConfig, TextInput
+from attnscope.request.run_config import TextInput
 from attnscope.request.selection import PRINTED
 from attnscope.studies.rollout.measure import plan_flow
 from attnscope.studies.rollout.run import reporter
 from benchmarks.memory import peak
 from tests.helpers.architectures import ONE_PART, TWO_PARTS, make, save
 from tests.helpers.effect_arithmetic import rollout, zeroing_shares
+from tests.helpers.requests import requested
 
 TEXTS = ("the bank by the river was old", "we sat on it all day while water ran")
 VALUES = {
@@ -55,7 +56,7 @@ def folders(tmp_path_factory):
 
 
 def run(folder, texts=TEXTS, context=None, **options):
-    asked = RunConfig(tuple(TextInput(t, context=context) for t in texts), str(folder), **options)
+    asked = requested(tuple(TextInput(t, context=context) for t in texts), str(folder), **options)
     return reporter(asked)(asked)
 
 
@@ -319,7 +320,7 @@ STACK = "d_model = 256\nn_heads = 8\nn_layers = 4\nd_mlp = 1024\nmask = 'causal'
 def test_a_measure_keeps_to_its_own_estimate(measure, words, form, tmp_path):
     (tmp_path / "stack.toml").write_text(STACK)
     text = " ".join(["the", "bank"] * (words // 2))
-    given = RunConfig((TextInput(text),), config=str(tmp_path / "stack.toml"), measure=measure)
+    given = requested((TextInput(text),), config=str(tmp_path / "stack.toml"), measure=measure)
     given = msgspec.structs.replace(given, window=PRINTED if form == "table" else None)
     limit = plan_flow(given, open_source(given, given.texts)).plan.memory
     asked = ["run", text, "--config", given.config, "--measure", measure, "--format", form, "--quiet"]

@@ -5,8 +5,9 @@ import torch
 from attnscope.base.errors import UsageError
 from attnscope.engines.opening import open_source
 from attnscope.findings.run import STAGES
-from attnscope.request.run_config import RunConfig, TextInput
+from attnscope.request.run_config import TextInput
 from attnscope.run.session import inspect
+from tests.helpers.requests import requested
 
 pytestmark = pytest.mark.usefixtures("both_ways")
 
@@ -24,7 +25,7 @@ def config(tmp_path):
 
 def run(config, *pairs, **options):
     texts = tuple(TextInput(text, context=context) for text, context in pairs or ((TEXT, CONTEXT),))
-    return inspect(RunConfig(texts=texts, config=config, head="all", stages=STAGES, **options))
+    return inspect(requested(texts=texts, config=config, head="all", stages=STAGES, **options))
 
 
 def test_queries_are_of_one_text_and_keys_and_values_of_the_other(config):
@@ -32,7 +33,7 @@ def test_queries_are_of_one_text_and_keys_and_values_of_the_other(config):
     text = run(config).texts[0]
     assert [t.text for t in text.tokens] == TEXT.split()
     assert [t.text for t in text.sources] == CONTEXT.split()
-    source = open_source(RunConfig((), config=config), [TextInput(TEXT, context=CONTEXT)])
+    source = open_source(requested((), config=config), [TextInput(TEXT, context=CONTEXT)])
     stack = source.load(1, torch.float32, torch.device("cpu")).module
     a = stack.blocks[0].attention
     rows, keys = (stack.embed.tokens.weight[[t.id for t in side]] for side in (text.tokens, text.sources))

@@ -8,8 +8,9 @@ import pytest
 
 from attnscope.model import attention, hooks, row_summary
 from attnscope.model.weights import WeightStore
-from attnscope.request.run_config import RunConfig, TextInput
+from attnscope.request.run_config import TextInput
 from attnscope.run.session import inspect
+from tests.helpers.requests import requested
 
 RIVER = "the bank by the river was steep and the money was in the bank by the road"
 
@@ -51,7 +52,7 @@ def test_they_are_compiled_beforehand_where_they_are_used(
     monkeypatch.setattr(hooks, "loops_for", noting("before", hooks.loops_for))
     monkeypatch.setattr(attention, "loops_for", noting("layer", attention.loops_for))
     monkeypatch.setattr(WeightStore, "_fill", filled)
-    inspect(RunConfig((TextInput(RIVER),), **({"layer": "all", "head": "all"} | options)))
+    inspect(requested((TextInput(RIVER),), **({"layer": "all", "head": "all"} | options)))
     before, after = happened[: happened.index("embedding")], happened[happened.index("embedding") :]
     assert (f"before: {True}" in before) == used
     assert (f"layer: {True}" in after) == used
@@ -62,9 +63,9 @@ def test_a_layer_of_few_rows_compiles_nothing(monkeypatch: pytest.MonkeyPatch) -
     chosen = list[object]()
     choose = hooks.loops_for
     monkeypatch.setattr(hooks, "loops_for", lambda *size: chosen.append(choose(*size)) or chosen[-1])
-    n_tokens = len(inspect(RunConfig((TextInput(RIVER),))).texts[0].tokens)
+    n_tokens = len(inspect(requested((TextInput(RIVER),))).texts[0].tokens)
     monkeypatch.setattr(row_summary, "WORTH_COMPILED_LOOPS", 2 * n_tokens)
     for query, used in (("0", False), ("0:2", True)):
         chosen.clear()
-        inspect(RunConfig((TextInput(RIVER),), layer="0", head="0", query=query))
+        inspect(requested((TextInput(RIVER),), layer="0", head="0", query=query))
         assert [loops is not None for loops in chosen] == [used]

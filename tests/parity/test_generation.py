@@ -22,12 +22,13 @@ from attnscope.model.batch import make_batch, pad_texts
 from attnscope.model.cache import KeyValueCache
 from attnscope.model.randomize import make_random
 from attnscope.request.masks.terms import Own
-from attnscope.request.run_config import RunConfig, TextInput
+from attnscope.request.run_config import TextInput
 from attnscope.run.analysis import continue_text
 from attnscope.run.plan import make_plan
 from attnscope.run.session import inspect
 from tests.analysis.test_predictions import SAMPLE
 from tests.helpers.architectures import write_tokenizer
+from tests.helpers.requests import requested
 from tests.helpers.tiny_models import LONGROPE, Row, raise_weights
 from tests.parity.test_logits import CPU, SETTINGS, WITH_HEAD, open_native
 
@@ -183,7 +184,7 @@ def test_the_cache_is_part_of_the_estimate_and_the_bar_counts_tokens(tmp_path: P
     caches, steps = list[KeyValueCache](), list[tuple[str, int, int]]()
     make = KeyValueCache.__init__
     monkeypatch.setattr(KeyValueCache, "__init__", lambda self: (make(self), caches.append(self))[0])
-    given = RunConfig((TextInput("the bank by the river"), TextInput("water")), str(tmp_path), predict=True)
+    given = requested((TextInput("the bank by the river"), TextInput("water")), str(tmp_path), predict=True)
     run = msgspec.structs.replace(given, generate=4)
     source = open_source(run, run.texts)
     report = inspect(run, lambda *step: steps.append(step))

@@ -7,9 +7,10 @@ import pytest
 
 from attnscope.findings.codec import from_json, to_json
 from attnscope.findings.write_arrays import labelled_arrays
-from attnscope.request.run_config import RunConfig, TextInput
+from attnscope.request.run_config import TextInput
 from attnscope.request.selection import POOL, PRINTED
 from attnscope.run.session import inspect
+from tests.helpers.requests import requested
 
 STACK = """
 d_model = 32
@@ -37,7 +38,7 @@ def config(tmp_path_factory):
 def look(config):
     def run(*texts, window=PRINTED, **options):
         given = tuple(TextInput(text) for text in texts or (LONG,))
-        return inspect(RunConfig(given, config=str(config), window=window, **{"layer": "1", "head": "all"} | options))
+        return inspect(requested(given, config=str(config), window=window, **{"layer": "1", "head": "all"} | options))
 
     return run
 
@@ -100,7 +101,7 @@ def test_named_rows_and_columns_are_exact_and_alone(look):
 
 def test_named_rows_cost_no_more_than_themselves(look, config):
     told = []
-    asked = RunConfig((TextInput(LONG),), config=str(config), window=PRINTED, layer="0", head="2", query="5,149")
+    asked = requested((TextInput(LONG),), config=str(config), window=PRINTED, layer="0", head="2", query="5,149")
     inspect(asked, lambda what, done, total: told.append(what))
     assert [what for what in told if "tile" in what] == [f"attending · layer 1 of 1 · tile {n}" for n in (1, 2)]
 
@@ -172,7 +173,7 @@ def test_a_pooled_report_survives_json_and_has_its_arrays_in_files(look):
 def test_queries_that_may_see_nothing_are_left_out_of_map_and_averages(tmp_path, config):
     blind = [[key <= query and query % 3 != 0 for key in range(150)] for query in range(150)]
     (tmp_path / "mask.json").write_text(json.dumps(blind))
-    made = RunConfig((TextInput(LONG),), config=str(config), window=PRINTED, pool=50, layer="0", head="0",
+    made = requested((TextInput(LONG),), config=str(config), window=PRINTED, pool=50, layer="0", head="0",
                      mask=str(tmp_path / "mask.json"))  # fmt: skip
     head = inspect(made).texts[0].heads[0]
     np.testing.assert_allclose(head.pooled.weights.sum(1), 1.0, atol=1e-5)

@@ -3,11 +3,9 @@ import traceback
 from pathlib import Path
 from types import SimpleNamespace
 
-import msgspec
 import numpy as np
 import pytest
 import torch
-from msgspec.structs import replace
 
 from attnscope.base.errors import AttnscopeError, UsageError
 from attnscope.base.model_config import ModelConfig
@@ -15,15 +13,16 @@ from attnscope.batch.dump import DumpConfig, write_dump
 from attnscope.batch.header import Settings
 from attnscope.findings.run import STAGES
 from attnscope.model import attention, hooks
-from attnscope.request.run_config import RunConfig, TextInput
+from attnscope.request.run_config import TextInput
 from attnscope.run.session import describe_mask_use, inspect
 from attnscope.studies.compare.runs import compare_runs, side_of
 from tests.conftest import SENTENCE
+from tests.helpers.requests import changed, requested
 
 
 def run(*texts, pair=None, **options):
     given = tuple(TextInput(text, pair) for text in texts or (SENTENCE,))
-    return inspect(RunConfig(texts=given, **({"config": "bidirectional"} if "model" not in options else {}) | options))
+    return inspect(requested(texts=given, **({"config": "bidirectional"} if "model" not in options else {}) | options))
 
 
 def heads(report, text=0):
@@ -100,8 +99,8 @@ def test_auto_answers_the_question_that_was_asked(minilm):
 
 def test_auto_answers_the_question_of_a_comparison():
     """Every column is kept of both sides, whichever are shown."""
-    asked = RunConfig((TextInput("The bank by the river"),), model="riverbank", query="river", key="bank")
-    sides = [(mask, side_of("mask", msgspec.structs.replace(asked, mask=mask))) for mask in ("own", "causal")]
+    asked = requested((TextInput("The bank by the river"),), model="riverbank", query="river", key="bank")
+    sides = [(mask, side_of("mask", changed(asked, mask=mask))) for mask in ("own", "causal")]
     (change,) = compare_runs("mask", sides, "bank").changes
     every = heads(run("The bank by the river", model="riverbank", layer="all", head="all"))
     best = max(every, key=lambda at: every[at].stages["weights"][4, 1])
@@ -211,7 +210,7 @@ def test_a_mask_that_differs_between_layers_is_no_term_of_a_sum(mask, used):
     """ "causal, with window:4 in 1 of 2 layers+block:2" left open what the second term is added to."""
     sizes = dict(vocab_size=9, d_model=8, n_layers=2, n_heads=2, n_kv_heads=2, d_head=4, d_value=4)
     source = SimpleNamespace(config=ModelConfig(**sizes, mask="causal", windows=(4, None)), trained_masks=())
-    found = describe_mask_use(source, RunConfig((TextInput("a"),), mask=mask))
+    found = describe_mask_use(source, requested((TextInput("a"),), mask=mask))
     assert found.own == "causal, with window:4 in 1 of 2 layers"
     assert found.used == (used or found.own)
 
@@ -306,15 +305,15 @@ def test_five_calls_lead_from_the_pipeline_to_the_arithmetic(command, tmp_path, 
     def attend(*args, **named):
         files = [Path(frame.filename) for frame in traceback.extract_stack()]
         ours = [path.name for path in files if path.is_relative_to(Path(attention.__file__).parent.parent)]
-        found.append(ours[len(ours) - ours[::-1].index("pipeline.py") :])
+        found.append(ours[len(ours) - ours[::-1].index("session.py") :])
         return attention.attend(*args, **named)
 
     monkeypatch.setattr(hooks, "attend", attend)
-    asked = RunConfig(texts=(TextInput(SENTENCE),), config="causal", layer="0", head="0")
+    asked = requested(texts=(TextInput(SENTENCE),), config="causal", layer="0", head="0")
     if command == "run":
         inspect(asked)
     elif command == "compare":
-        compare_runs("mask", [("causal", asked), ("bidirectional", replace(asked, mask="bidirectional"))], None, None)
+        compare_runs("mask", [("causal", asked), ("bidirectional", changed(asked, mask="bidirectional"))], None, None)
     else:
         (tmp_path / "texts.txt").write_text(SENTENCE)
         order = DumpConfig(str(tmp_path / "texts.txt"), None, tmp_path / "dump.jsonl", Settings(), asked)

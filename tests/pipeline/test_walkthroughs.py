@@ -8,8 +8,9 @@ from safetensors.torch import load_file
 
 from attnscope.engines.opening import open_source
 from attnscope.findings.run import STAGES
-from attnscope.request.run_config import RunConfig, TextInput
+from attnscope.request.run_config import TextInput
 from attnscope.run.session import Session, inspect
+from tests.helpers.requests import requested
 from training.walkthroughs import EXAMPLES, SAMPLES, word_tokenizer
 
 LIFE = "Life is short, eat dessert first"
@@ -20,12 +21,12 @@ SLEEPS = ("the cat sleeps", "the small dog runs fast")
 def run(config, *texts, context=None, **options):
     given = tuple(TextInput(text, context=context) for text in texts)
     kept = {"layer": "0", "head": "all", "stages": STAGES} | options
-    return inspect(RunConfig(texts=given, config=config, **kept))
+    return inspect(requested(texts=given, config=config, **kept))
 
 
 def parts(config, texts):
     """The stack itself, and the vectors that enter its first layer."""
-    source = open_source(RunConfig((), config=config), [TextInput(text) for text in texts])
+    source = open_source(requested((), config=config), [TextInput(text) for text in texts])
     stack = source.load(1, torch.float32, torch.device("cpu")).module
     ids = [torch.tensor([[t.id for t in source.tokenizer.encode(text)]]) for text in texts]
     return stack.blocks[0].attention, [stack.embed(i, torch.zeros_like(i))[0].detach() for i in ids]
@@ -165,7 +166,7 @@ def test_a_transformer_layer_is_that_of_torch(mask):
     text = "The bank by the river was eroded"
     session = Session([TextInput(text)])
     given = (TextInput(text),)
-    asked = RunConfig(given, config="transformer-layer", layer="1", head="all", stages=STAGES, mask=mask)
+    asked = requested(given, config="transformer-layer", layer="1", head="all", stages=STAGES, mask=mask)
     report = inspect(asked, session=session).texts[0]
     source = session.source(asked)
     stack = source.load(2, torch.float32, torch.device("cpu")).module

@@ -11,10 +11,11 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from attnscope.base.errors import AttnscopeError
 from attnscope.engines.opening import open_source
-from attnscope.request.run_config import RunConfig, TextInput
+from attnscope.request.run_config import TextInput
 from attnscope.run.plan import make_plan, required_memory
 from benchmarks.draws import Draw
 from benchmarks.memory import STACKS, measure, measure_drawn, peak
+from tests.helpers.requests import requested
 
 LINUX = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="only Linux tells the peak of a process")
 CASES = [  # a sample: benchmarks/memory.py has all selections and lengths of all stacks, and draws others
@@ -99,7 +100,7 @@ def test_a_logit_of_many_heads_keeps_to_its_estimate(tmp_path):
     tokenizer.pre_tokenizer = WhitespaceSplit()
     tokenizer.save(str(tmp_path / "tokenizer.json"))
     text = "the bank " * 32
-    run = RunConfig((TextInput(text),), str(tmp_path), layer="0", head="0", target=(), window=64, max_memory=1 << 60)
+    run = requested((TextInput(text),), str(tmp_path), layer="0", head="0", target=(), window=64, max_memory=1 << 60)
     estimate = make_plan(run, open_source(run, run.texts)).memory.estimate
     asked = ["run", text, "--model", str(tmp_path), "--by", "logit", "--layer", "0", "--head", "0", "--quiet"]
     taken = peak([*asked, "--max-memory", str(estimate)])
@@ -108,7 +109,7 @@ def test_a_logit_of_many_heads_keeps_to_its_estimate(tmp_path):
 
 def need(tmp_path, text="river " * 3000, **options):
     (tmp_path / "stack.toml").write_text(STACKS["windowed"])
-    run = RunConfig((TextInput(text),), config=str(tmp_path / "stack.toml"), **{"max_memory": 1 << 62} | options)
+    run = requested((TextInput(text),), config=str(tmp_path / "stack.toml"), **{"max_memory": 1 << 62} | options)
     source = open_source(run, run.texts)
     return required_memory(make_plan(run, source))
 

@@ -13,9 +13,10 @@ from attnscope.batch.header import Settings
 from attnscope.cli import main
 from attnscope.model.recorders import RowRecorder
 from attnscope.request.memory import MemoryLimit
-from attnscope.request.run_config import RunConfig, TextInput
+from attnscope.request.run_config import TextInput
 from attnscope.run import plan as run_plan
 from attnscope.run.session import inspect
+from tests.helpers.requests import requested
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="only Linux tells what a process holds")
 HELD = 128 << 20  # bytes that the recorder below keeps of every tile
@@ -63,14 +64,14 @@ def test_it_ends_within_a_few_tiles_and_says_what_it_reached(hoard, tight, capsy
 
 def test_what_was_there_before_is_not_the_runs(tight):
     ballast = torch.ones(4 * HELD // 4)
-    assert inspect(RunConfig((TextInput("the bank"),), **MODEL)).texts
+    assert inspect(requested((TextInput("the bank"),), **MODEL)).texts
     assert ballast.sum() == len(ballast)
 
 
 def test_a_layer_that_nobody_watches_is_a_boundary_too(tight, monkeypatch):
     calls = []
     monkeypatch.setattr(MemoryLimit, "check", lambda self: calls.append(resident_memory()))
-    inspect(RunConfig((TextInput("the bank"),), layer="-1", head="0", **MODEL))
+    inspect(requested((TextInput("the bank"),), layer="-1", head="0", **MODEL))
     assert len(calls) >= 4  # two layers, a tile and a report
 
 
@@ -78,7 +79,7 @@ def test_a_batch_ends_and_goes_on_later(hoard, tight, tmp_path, monkeypatch):
     source = tmp_path / "texts.txt"
     # ten tiles: systems that take unread pages of programs back make a process smaller while it runs
     source.write_text("".join("bank " * n + "\n" for n in range(1, 6)))
-    given = RunConfig((), max_memory=4 << 30, **MODEL)
+    given = requested((), max_memory=4 << 30, **MODEL)
 
     def write(name):
         write_dump(DumpConfig(str(source), None, tmp_path / name, Settings(), given), lambda *_: None)

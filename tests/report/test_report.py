@@ -9,14 +9,15 @@ from attnscope.base.errors import AttnscopeError
 from attnscope.findings.__main__ import KINDS, schema_file
 from attnscope.findings.codec import from_json, json_schema, to_json
 from attnscope.findings.run import STAGES
-from attnscope.request.run_config import RunConfig, TextInput
+from attnscope.request.run_config import TextInput
 from attnscope.run.session import inspect
+from tests.helpers.requests import requested
 
 SCHEMA_FILE = schema_file("report")
 
 
 def run(text="The bank by the river", **options):
-    return inspect(RunConfig(texts=(TextInput(text),), **options))
+    return inspect(requested(texts=(TextInput(text),), **options))
 
 
 @pytest.fixture(scope="module")

@@ -11,9 +11,10 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 
-from attnscope.request.run_config import RunConfig, TextInput
+from attnscope.request.run_config import TextInput
 from attnscope.studies.heads.run import SurveyOptions, survey_heads
 from tests.helpers import architectures
+from tests.helpers.requests import requested
 
 N_WORDS, N_POSITIONS = 13, 24
 SHARP = 60.0  # scores: enough for weights of 1 within 1e-6
@@ -76,7 +77,7 @@ def induction_circuit(folder: Path) -> Path:
 
 def test_heads_that_were_built_by_hand(tmp_path):
     texts = (TextInput(" ".join(LETTERS[:12])), TextInput(" ".join(LETTERS[5::-1])), TextInput("a b a c d b a l"))
-    survey = survey_heads(RunConfig(texts, config=str(induction_circuit(tmp_path))), SurveyOptions(draws=4))
+    survey = survey_heads(requested(texts, config=str(induction_circuit(tmp_path))), SurveyOptions(draws=4))
     assert survey.probes.repeated == 12
     names = [role.name for role in survey.roles]
     main = [[names[place] for place in row] for row in survey.main.tolist()]
@@ -133,7 +134,7 @@ def missed(survey) -> set[tuple[str, int, int]]:
 
 @pytest.mark.skipif(gpt2_folder() is None, reason=f"GPT-2's weights are not in the Hugging Face cache {hub()}")
 def test_known_heads_of_gpt2():
-    assert missed(survey_heads(RunConfig((), model=str(gpt2_folder())), SurveyOptions())) == set()
+    assert missed(survey_heads(requested((), model=str(gpt2_folder())), SurveyOptions())) == set()
 
 
 def test_how_known_heads_are_found(tmp_path, monkeypatch):
@@ -145,7 +146,7 @@ def test_how_known_heads_are_found(tmp_path, monkeypatch):
     folder = tmp_path / "hub" / "models--openai-community--gpt2" / "snapshots" / "607a30d7"
     architectures.save(folder, architectures.make("gpt2", sizes))
     assert gpt2_folder() == folder
-    survey = survey_heads(RunConfig((), model=str(gpt2_folder())), SurveyOptions(draws=2))
+    survey = survey_heads(requested((), model=str(gpt2_folder())), SurveyOptions(draws=2))
     known = {(role, *head) for role, heads in GPT2.items() for head in heads}
     assert len(known) == 10 and missed(survey) == known
     for role in survey.roles:

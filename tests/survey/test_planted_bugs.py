@@ -11,13 +11,14 @@ import torch
 
 from attnscope.findings import head_roles
 from attnscope.model.recorders import KeyTokens, UniformRecorder
-from attnscope.request.run_config import RunConfig, TextInput
+from attnscope.request.run_config import TextInput
 from attnscope.studies.heads import measure
 from attnscope.studies.heads import run as survey_run
 from attnscope.studies.heads.measure import ProbePass, Sums
 from attnscope.studies.heads.run import SurveyOptions, survey_heads
 from tests.helpers import architectures
 from tests.helpers import head_roles as reference
+from tests.helpers.requests import requested
 from tests.survey.test_roles import found_and_expected
 
 TEXTS = (
@@ -56,7 +57,7 @@ class Case:
 
     def wrong(self, tolerance: float = 1e-3) -> set[str]:
         """Roles with another value in a survey, and, as `previous_error`, with another standard error."""
-        run = RunConfig(tuple(TextInput(text) for text in TEXTS), str(self.folder))
+        run = requested(tuple(TextInput(text) for text in TEXTS), str(self.folder))
         return {
             name
             for role in survey_heads(run, SurveyOptions(draws=DRAWS)).roles

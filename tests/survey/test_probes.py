@@ -12,16 +12,17 @@ from attnscope.model.attention import attend
 from attnscope.model.inputs import AttentionInputs, AttentionSpec
 from attnscope.model.recorders import OffsetRecorder, TargetRecorder, UniformRecorder
 from attnscope.request.masks.terms import Bidirectional, Causal
-from attnscope.request.run_config import RunConfig, TextInput
+from attnscope.request.run_config import TextInput
 from attnscope.run.session import Session
 from attnscope.studies.heads.measure import ProbePass, Sums
 from attnscope.studies.heads.probes import draw_probes, special_frame
 from tests.helpers import architectures
 from tests.helpers import head_roles as reference
+from tests.helpers.requests import requested
 
 
 def drawn(model, draws=5, seed=0):
-    run = RunConfig((TextInput("the bank"),), str(model))
+    run = requested((TextInput("the bank"),), str(model))
     source = Session(run.texts).source(run)
     tokens, _ = tokenize(source, "the bank", None, "TEXT", truncate=False)
     return source, draw_probes(source, special_frame(source, tokens), draws, seed)

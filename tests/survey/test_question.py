@@ -5,25 +5,25 @@ import json
 import numpy as np
 import pytest
 import torch
-from msgspec import structs
 
 from attnscope.base.errors import AttnscopeError, UsageError
 from attnscope.cli import main
 from attnscope.findings.row_statistics import STATISTICS
-from attnscope.request.run_config import RunConfig, TextInput
+from attnscope.request.run_config import TextInput
 from attnscope.run.session import inspect
 from attnscope.studies.heads.question import ask_heads
 from attnscope.studies.heads.run import SurveyOptions, survey_heads
 from attnscope.studies.heads.texts import TEXTS
 from tests.helpers import architectures
 from tests.helpers import head_roles as reference
+from tests.helpers.requests import changed, requested
 
 TEXT = "The animal did not cross the street because it was too tired."
 OTHER = "The animal saw it"
 
 
 def asked(folder, measure, *texts, **options):
-    run = RunConfig(tuple(TextInput(text) for text in texts or (TEXT,)), str(folder), **options)
+    run = requested(tuple(TextInput(text) for text in texts or (TEXT,)), str(folder), **options)
     return ask_heads(run, measure)
 
 
@@ -132,11 +132,11 @@ STACK = 'd_model = 16\nn_heads = 2\nn_layers = 2\nmask = "causal"\npositions = "
 
 def test_offsets_of_a_long_text_beyond_those_that_are_kept_apart(tmp_path):
     (tmp_path / "long.toml").write_text(STACK)
-    run = RunConfig((TextInput(" ".join(TEXTS + TEXTS[:3])),), config=str(tmp_path / "long.toml"))
+    run = requested((TextInput(" ".join(TEXTS + TEXTS[:3])),), config=str(tmp_path / "long.toml"))
     survey = survey_heads(run, SurveyOptions(("previous", "first", "uniform", "positional", "content"), draws=2))
     size = survey.probes.tokens
     assert size > 2.5 * reference.FURTHEST
-    (text,) = inspect(structs.replace(run, layer="all", head="all", stages=("weights",), top=0)).texts
+    (text,) = inspect(changed(run, layer="all", head="all", stages=("weights",), top=0)).texts
     offset = np.arange(size) - np.arange(size)[:, None]
     offset = np.where(np.abs(offset) > reference.FURTHEST, -reference.FURTHEST - 1, offset)
     counted = np.tril(np.ones((size, size), dtype=bool))
@@ -157,16 +157,16 @@ def test_offsets_of_a_long_text_beyond_those_that_are_kept_apart(tmp_path):
 
 
 def test_many_texts_are_several_passes():
-    survey = survey_heads(RunConfig(tuple(TextInput(t) for t in TEXTS * 6), "riverbank"), SurveyOptions(draws=2))
+    survey = survey_heads(requested(tuple(TextInput(t) for t in TEXTS * 6), "riverbank"), SurveyOptions(draws=2))
     assert survey.probes.texts == 48
-    once = survey_heads(RunConfig(tuple(TextInput(t) for t in TEXTS), "riverbank"), SurveyOptions(draws=2))
+    once = survey_heads(requested(tuple(TextInput(t) for t in TEXTS), "riverbank"), SurveyOptions(draws=2))
     for many, few in zip(survey.roles, once.roles, strict=True):
         if few.measured == "texts" and few.name != "content":  # what offsets predict is known better from more texts
             np.testing.assert_allclose(many.values, few.values, atol=1e-5, err_msg=few.name)
 
 
 def test_too_little_memory_is_refused_before_anything_runs(minilm):
-    run = RunConfig((TextInput(TEXT),), str(minilm), max_memory=300 << 20)
+    run = requested((TextInput(TEXT),), str(minilm), max_memory=300 << 20)
     with pytest.raises(AttnscopeError, match=r"needs about .* kept .*--max-memory is 300\.0 MiB"):
         survey_heads(run, SurveyOptions())
 

@@ -5,13 +5,14 @@ import pytest
 
 from attnscope.checkpoints.source import tokenize
 from attnscope.findings.head_roles import HEAD_ROLES
-from attnscope.request.run_config import RunConfig, TextInput
+from attnscope.request.run_config import TextInput
 from attnscope.run.session import Session
 from attnscope.studies.heads.probes import draw_probes, special_frame
 from attnscope.studies.heads.run import SurveyOptions, survey_heads
 from attnscope.studies.heads.texts import TEXTS
 from tests.helpers import architectures
 from tests.helpers import head_roles as reference
+from tests.helpers.requests import requested
 
 WORDS = (
     "the bank by the river was old and we sat on it all day while the water ran",
@@ -22,7 +23,7 @@ WORDS = (
 
 def found_and_expected(folder, texts=WORDS, engine="native", draws=3, blocks=None):
     """What attnscope finds, and the reference, role by role: (value, error) each."""
-    run = RunConfig(tuple(TextInput(text) for text in texts), str(folder), engine=engine)
+    run = requested(tuple(TextInput(text) for text in texts), str(folder), engine=engine)
     session = Session(run.texts)
     survey = survey_heads(run, SurveyOptions(draws=draws), session=session)
     source = session.source(run)

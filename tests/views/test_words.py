@@ -41,8 +41,8 @@ def test_a_piece_that_goes_on_with_a_word_says_so():
     assert [continues(spelled, i) for i in range(len(spelled))] == [p[0] in "#·" for p in PIECES]
     assert group_words(spelled, range(len(spelled))) == WORDS
     assert group_words(spelled, [0, 2, 4, 5, 6]) == [[0], [2], [4], [5, 6]]
-    assert parse_positions("##able", spelled, ("the unbelievable river, ran",), "--query") == [4]
-    assert parse_positions("·ver", spelled, ("the unbelievable river, ran",), "--query") == [6]
+    assert parse_positions("##able").find(spelled, ("the unbelievable river, ran",), "--query") == [4]
+    assert parse_positions("·ver").find(spelled, ("the unbelievable river, ran",), "--query") == [6]
 
 
 @pytest.mark.parametrize("text", ["漢字", "a,b", "x 3"])

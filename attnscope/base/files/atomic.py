@@ -4,7 +4,7 @@ import errno
 import os
 import secrets
 import stat
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -49,19 +49,26 @@ def check_not_read(path: Path, given: Iterable[object]) -> None:
 
     Args:
         path: Where to write the file.
-        given: What the user named as input: files, folders of checkpoints, mask expressions, texts; lists of these;
-            None for nothing.
+        given: What the user named as input: files, folders of checkpoints, masks, texts; lists of these; None for
+            nothing.
 
     Raises:
         AttnscopeError: The target is one of the files, a file of a mask expression, or belongs to a checkpoint.
     """
-    every = [str(one) for each in given if each is not None for one in (each if isinstance(each, list) else [each])]
-    for name in {part for one in every for part in (one, *map(str.strip, one.split("+")))}:
+    for name in {part for text in _texts(given) for part in (text, *map(str.strip, text.split("+")))}:
         with suppress(OSError, ValueError):  # one of the paths does not exist, or cannot be opened
             belongs = path.name.startswith(_CHECKPOINT_FILES) and path.exists() and os.path.samefile(path.parent, name)
             if belongs or os.path.samefile(path, name):
                 found = f"is a file of {name}" if belongs else "is an input of this command"
                 raise AttnscopeError(found, where=path, hint="choose another output")
+
+
+def _texts(given: Iterable[object]) -> Iterator[str]:
+    for value in given:
+        if isinstance(value, list | tuple):
+            yield from _texts(value)
+        elif value is not None:
+            yield str(value)
 
 
 def check_name(path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Sequence
+from functools import lru_cache
 
 from attnscope.base.errors import UsageError, did_you_mean
 from attnscope.request.masks.terms import TERMS, MaskTerm, MatrixFile, Own, SizedTerm
@@ -12,6 +13,7 @@ MASK_FILES = (".json", ".npy", ".safetensors")
 _SIZE_DIGITS = 18  # digits of a mask's size: larger than any text, without overflow in a 64-bit sum with a position
 
 
+@lru_cache
 def parse_mask(text: str, where: str = "--mask") -> tuple[MaskTerm, ...]:
     """Read a mask expression; a key is visible where every term lets it be seen.
 
@@ -51,6 +53,16 @@ def _parse_term(part: str, where: str) -> MaskTerm:
     raise UsageError(f"unknown mask '{part}'", where=where, hint=did_you_mean(part, MASK_WORDS))
 
 
+def spell_mask(terms: Sequence[MaskTerm]) -> str:
+    """Return a mask expression as one would type it."""
+    return "+".join(map(str, terms))
+
+
 def used_mask(terms: Sequence[MaskTerm], own: str) -> tuple[MaskTerm, ...]:
     """Return the terms of a layer's mask: those that the user asked for, with `own` for the layer's own."""
     return tuple(part for term in terms for part in (parse_mask(own) if isinstance(term, Own) else (term,)))
+
+
+def mask_files(terms: Sequence[MaskTerm]) -> list[str]:
+    """List the files that a mask expression names."""
+    return [term.path for term in terms if isinstance(term, MatrixFile)]

@@ -10,9 +10,8 @@ from msgspec.structs import replace
 from attnscope.base.errors import AttnscopeError, UsageError
 from attnscope.checkpoints.source import ModelSource, tokenize
 from attnscope.findings.tokens import Token
-from attnscope.request.masks.expression import parse_mask
-from attnscope.request.run_config import Positions, RunConfig
-from attnscope.request.selection import IndexSelection, parse_cut, parse_indices, parse_positions
+from attnscope.request.run_config import RunConfig
+from attnscope.request.selection import CutExpression, PositionSelection
 from attnscope.run.pass_plan import plan_passes
 from attnscope.run.plan import RunPlan, plan_texts
 from attnscope.run.prediction_plan import MASKS, predicted_positions, prediction_kind
@@ -35,15 +34,15 @@ class AblationOptions:
         each: Unit to cut one at a time; None if `cuts` are given.
         replacement: Replacement for the output of a cut head.
         reference: A text over whose tokens `mean` averages; None for the text itself.
-        at: Positions whose predictions and hidden states are compared, as typed or as Python values; None for the
-            last token of a causal model, and the mask tokens of a masked one.
+        at: Positions whose predictions and hidden states are compared; None for the last token of a causal
+            model, and the mask tokens of a masked one.
     """
 
-    cuts: tuple[str, ...] = ()
+    cuts: tuple[CutExpression, ...] = ()
     each: Unit | None = None
     replacement: Replacement = "zero"
     reference: str | None = None
-    at: Positions | None = None
+    at: PositionSelection | None = None
 
 
 @dataclass(frozen=True)
@@ -82,12 +81,10 @@ def check_options(run: RunConfig, asked: AblationOptions) -> None:
         raise UsageError(f"--cut and --each {what}", hint=hint)
     if asked.reference is not None and asked.replacement != "mean":
         raise UsageError("applies only to --with mean", where="--reference", hint="add --with mean")
-    edges_only = asked.each == "edge" or (
-        asked.each is None and all(parse_cut(text, "--cut").query is not None for text in asked.cuts)
-    )
+    edges_only = asked.each == "edge" or (asked.each is None and all(cut.edge is not None for cut in asked.cuts))
     if asked.replacement == "mean" and edges_only:
         raise UsageError("applies to heads and layers, not to edges", where="--with", hint="remove it")
-    narrowed = {"--layer": run.layer not in _EVERY, "--head": run.head not in _EVERY}
+    narrowed = {"--layer": run.layer.word not in _EVERY, "--head": run.head.word not in _EVERY}
     narrowed |= {"--query": run.query is not None, "--key": run.key is not None}
     takes = {None: "", "head": "--layer --head", "layer": "--layer", "edge": "--layer --head --query --key"}
     for option, given in narrowed.items():
@@ -96,8 +93,8 @@ def check_options(run: RunConfig, asked: AblationOptions) -> None:
             unit = "--cut" if asked.each is None else f"--each {asked.each}"
             hint = f"{unit} takes {known}" if known else "name layer, head and edge in --cut"
             raise UsageError(f"does not apply to {unit}", where=option, hint=hint)
-    for option, typed in (("--layer", run.layer), ("--head", run.head)):
-        if parse_indices(typed, option).word == "mean":
+    for option, picked in (("--layer", run.layer), ("--head", run.head)):
+        if picked.word == "mean":
             raise UsageError("a mean cannot be cut", where=option, hint="use all, or numbers")
     if asked.each == "edge" and not any(narrowed[option] for option in ("--layer", "--head", "--query")):
         hint = "add --layer, --head or --query"
@@ -117,30 +114,30 @@ def resolve_cuts(asked: AblationOptions, run: RunConfig, source: ModelSource, te
         UsageError: A layer, head or token is not there.
     """
     c, found = source.config, list[Cut]()
-    for typed in asked.cuts:
-        expression = parse_cut(typed, "--cut")
+    for expression in asked.cuts:
         where = f"--cut '{expression.written}'"
         places: dict[tuple[int, int], None] = {}
         for layers, heads in expression.heads:
             for layer in layers.numbers(c.n_layers, "layer", where):
                 places |= {(layer, head): None for head in heads.numbers(c.n_heads, "head", where)}
-        if expression.query is None or expression.key is None:
+        if expression.edge is None:
             found.append(Cut(expression.written, tuple(places)))
             continue
         written = run.texts[0]
         own = written.text, written.pair
-        queries = _side(expression.query, text.tokens, own, where)
+        query, key = expression.edge
+        queries = _side(query, text.tokens, own, where)
         sources = text.tokens if text.context is None else text.context
-        keys = _side(expression.key, sources, own if text.context is None else (written.context,), where)
+        keys = _side(key, sources, own if text.context is None else (written.context,), where)
         found.append(Cut(expression.written, tuple(places), queries, keys))
     return found
 
 
-def _side(typed: str, tokens: Sequence[Token], texts: Sequence[str | None], where: str) -> tuple[int, ...]:
+def _side(
+    side: PositionSelection | None, tokens: Sequence[Token], texts: Sequence[str | None], where: str
+) -> tuple[int, ...]:
     """Return positions of one side of an edge; all where it is left out."""
-    if not typed:
-        return tuple(range(len(tokens)))
-    return tuple(sorted(parse_positions(typed, tokens, texts, where)))
+    return tuple(range(len(tokens)) if side is None else sorted(side.find(tokens, texts, where)))
 
 
 def compared_positions(
@@ -153,8 +150,8 @@ def compared_positions(
     """
     if asked.at is not None:
         written = run.texts[0]
-        return sorted(parse_positions(asked.at, text.tokens, (written.text, written.pair), "--at")), []
-    kind = prediction_kind(run, source, parse_mask(run.mask))
+        return sorted(asked.at.find(text.tokens, (written.text, written.pair), "--at")), []
+    kind = prediction_kind(run, source, run.mask)
     if kind is None:
         return [], []
     found = predicted_positions(kind, text.tokens)
@@ -171,8 +168,7 @@ def units(asked: AblationOptions, run: RunConfig, source: ModelSource, text: Tex
         UsageError: A layer or head is not there, or there are too many edges.
     """
     c = source.config
-    layers = _every(run.layer, "--layer").numbers(c.n_layers, "layer")
-    heads = _every(run.head, "--head").numbers(c.n_heads, "head")
+    layers, heads = run.layer.numbers(c.n_layers, "layer"), run.head.numbers(c.n_heads, "head")
     if asked.each == "layer":
         return [Cut("", tuple((layer, head) for head in range(c.n_heads))) for layer in layers]
     places = [(layer, head) for layer in layers for head in heads]
@@ -184,10 +180,6 @@ def units(asked: AblationOptions, run: RunConfig, source: ModelSource, text: Tex
         hint = f"at most {MOST_EDGES:,}; select fewer with --layer, --head, --query or --key"
         raise UsageError(found, where="--each edge", hint=hint)
     return [Cut("", (place,), (query,), (key,)) for place in places for query, key in pairs]
-
-
-def _every(typed: str, option: str) -> IndexSelection:
-    return parse_indices("all" if typed in _EVERY else typed, option)
 
 
 def plan_reference(asked: AblationOptions, run: RunConfig, source: ModelSource) -> TextPlan | None:
@@ -206,7 +198,7 @@ def plan_reference(asked: AblationOptions, run: RunConfig, source: ModelSource) 
     hidden, missing = list[int](), list[str]()
     if run.hide is not None:
         given = (asked.reference,)
-        hidden = sorted(parse_positions(run.hide, tokens, given, "--hide", clip=True, missing=missing))
+        hidden = sorted(run.hide.find(tokens, given, "--hide", clip=True, missing=missing))
     if missing:
         notes.append(f"has no {', '.join(missing)} to hide")
     return TextPlan(tokens, None, None, [], [], None, [f"--reference: {n}" for n in notes], hidden=tuple(hidden))

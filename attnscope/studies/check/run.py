@@ -18,8 +18,9 @@ from attnscope.findings.run import STAGES
 from attnscope.findings.tokens import Token
 from attnscope.model.batch import make_batch, pad_texts
 from attnscope.request.masks.expression import parse_mask
-from attnscope.request.masks.terms import Causal
+from attnscope.request.masks.terms import Causal, Own
 from attnscope.request.run_config import RunConfig
+from attnscope.request.selection import ALL
 from attnscope.run.plan import make_plan
 from attnscope.run.session import ProgressCallback, Session, provenance
 from attnscope.run.text_plan import TextPlan
@@ -93,7 +94,7 @@ def check(
     """
     session = session or Session(run.texts, progress)
     source = session.source(run)
-    run = replace(run, layer="all", head="all", stages=STAGES, mask="own")  # memory is estimated for this
+    run = replace(run, layer=ALL, head=ALL, stages=STAGES, mask=(Own(),))  # memory is estimated for this
     plan = make_plan(run, source)
     model, device = session.load(plan)
     text_plan = plan.text_plans[0]

@@ -15,8 +15,9 @@ from attnscope.findings.compare import Comparison, Side
 from attnscope.findings.narrowing import narrow_rows, require_heads
 from attnscope.findings.read_arrays import ARRAY_FILES, from_arrays
 from attnscope.findings.run import STAGES, HeadReport, Report
-from attnscope.request.run_config import Positions, RunConfig
-from attnscope.request.selection import parse_indices, parse_positions
+from attnscope.request.masks.expression import spell_mask
+from attnscope.request.run_config import RunConfig
+from attnscope.request.selection import EVERY_POSITION, MEAN, IndexSelection, PositionSelection
 from attnscope.run.session import ProgressCallback, Session, inspect
 from attnscope.studies.compare.alignment import align, pair_replaced
 from attnscope.studies.compare.reports import compare_sides, listed
@@ -30,7 +31,7 @@ _ROWS = 1024  # rows that are compared for a table, of which it shows those wher
 def compare_runs(
     axis: str,
     runs: Sequence[tuple[str, RunConfig]],
-    key: Positions | None,
+    key: PositionSelection | None,
     progress: ProgressCallback | None = None,
     tolerance: Tolerance | None = None,
     session: Session | None = None,
@@ -63,7 +64,7 @@ def compare_runs(
     chosen = _chosen(reports[leader])
     for number, (_, run) in enumerate(runs):
         if number != leader:
-            kept = {name: numbers for name, numbers in chosen.items() if getattr(run, name) == "auto"}
+            kept = {name: numbers for name, numbers in chosen.items() if getattr(run, name).word == "auto"}
             report = inspect(replace(run, **kept), session=session)
             reports[number] = _same_heads(axis, report, reports[leader]) if kept else report
     labels = _labels(axis, [as_unicode(value) for value, _ in runs])
@@ -74,7 +75,7 @@ def compare_runs(
 
 
 def _found_in_either(
-    labels: Sequence[str], runs: Sequence[RunConfig], key: Positions | None, session: Session
+    labels: Sequence[str], runs: Sequence[RunConfig], key: PositionSelection | None, session: Session
 ) -> tuple[list[tuple[str, RunConfig]], list[int] | None]:
     """Look for words of `--query` and `--key` in every text: a word of one stands for its counterpart in the other.
 
@@ -91,30 +92,29 @@ def _found_in_either(
     ]
     pairs = [pair_replaced(tokens[0], other, align(tokens[0], other)) for other in tokens[1:]]
 
-    def positions(typed: Positions, option: str) -> list[list[int]]:
+    def positions(named: PositionSelection, option: str) -> list[list[int]]:
         missing: list[list[str]] = [[] for _ in tokens]
         found = [
-            {*parse_positions(typed, one, (text.text, text.pair), option, missing=lacking)}
+            {*named.find(one, (text.text, text.pair), option, missing=lacking)}
             for one, text, lacking in zip(tokens, texts, missing, strict=True)
         ]
         if set(missing[0]).intersection(*missing[1:]):
-            parse_positions(typed, tokens[0], (texts[0].text, texts[0].pair), option)  # says what the first text has
+            named.find(tokens[0], (texts[0].text, texts[0].pair), option)  # says what the first text has
         theirs = [{i for i, j in both if j in there} for both, there in zip(pairs, found[1:], strict=True)]
         first = found[0].union(*theirs)
         others = [there | {j for i, j in both if i in first} for both, there in zip(pairs, found[1:], strict=True)]
         if not first or not all(others):
-            written = typed if isinstance(typed, str) else ", ".join(map(str, typed))
-            raise UsageError(f"'{written}' has no counterpart in another text", where=option)
+            raise UsageError(f"'{named}' has no counterpart in another text", where=option)
         return [sorted(one) for one in (first, *others)]
 
     changed = list(runs)
     if runs[0].query is not None:
         rows = positions(runs[0].query, "--query")
-        changed = [replace(run, query=tuple(one)) for run, one in zip(runs, rows, strict=True)]
+        changed = [replace(run, query=PositionSelection.of(one)) for run, one in zip(runs, rows, strict=True)]
     if key is None or texts[0].context is not None:
         return list(zip(labels, changed, strict=True)), None
     columns = positions(key, "--key")
-    changed = [replace(run, auto_key=tuple(one)) for run, one in zip(changed, columns, strict=True)]
+    changed = [replace(run, auto_key=PositionSelection.of(one)) for run, one in zip(changed, columns, strict=True)]
     return list(zip(labels, changed, strict=True)), columns[0]
 
 
@@ -128,17 +128,17 @@ def _labels(axis: str, values: Sequence[str]) -> list[str]:
     ]
 
 
-def _named(query: Positions | None, key: Positions | None) -> list[str]:
+def _named(query: PositionSelection | None, key: PositionSelection | None) -> list[str]:
     """Return which of rows and columns the user selected."""
     return [name for name, typed in (("query", query), ("key", key)) if typed is not None]
 
 
-def _shown(report: Report, key: Positions | None) -> list[list[int] | None]:
+def _shown(report: Report, key: PositionSelection | None) -> list[list[int] | None]:
     """Return, for every text, the columns that the difference has; None for all."""
     if key is None:
         return [None] * len(report.texts)
     texts = [(text, (text.text, text.pair) if text.context is None else (None,)) for text in report.texts]
-    return [parse_positions(key, text.sources, words, "--key") for text, words in texts]
+    return [key.find(text.sources, words, "--key") for text, words in texts]
 
 
 def side_of(axis: str, run: RunConfig) -> RunConfig:
@@ -149,7 +149,7 @@ def side_of(axis: str, run: RunConfig) -> RunConfig:
     run = replace(run, window=None if run.window is None else _ROWS)
     if axis != "text" and run.query is None and run.key is None and (run.window is not None or run.pool is not None):
         return run
-    return replace(run, key="0:", auto_key=run.key)
+    return replace(run, key=EVERY_POSITION, auto_key=run.key)
 
 
 def _with_weights(run: RunConfig) -> RunConfig:
@@ -159,23 +159,25 @@ def _with_weights(run: RunConfig) -> RunConfig:
 
 def _reference_side(axis: str, runs: Sequence[tuple[str, RunConfig]], session: Session) -> int:
     """Return the side on which `auto` chooses."""
-    own = [run.hide is None and run.mask in ("own", session.source(run).config.describe_mask()) for _, run in runs]
+    own = [
+        run.own_mask or (run.hide is None and spell_mask(run.mask) == session.source(run).config.describe_mask())
+        for _, run in runs
+    ]
     return own.index(True) if axis in ("mask", "hide") and True in own else 0
 
 
-def _chosen(report: Report) -> dict[str, str]:
-    """Return the layers and heads of a report, as one would type them; only `auto` is replaced by them."""
+def _chosen(report: Report) -> dict[str, IndexSelection]:
+    """Return the layers and heads of a report, with which `auto` is replaced."""
     heads = report.texts[0].heads
-    found = {
-        "layer": dict.fromkeys(str(head.layer) for head in heads),
-        "head": dict.fromkeys(str(h.head) for h in heads),
+    return {
+        name: MEAN if "mean" in numbers else IndexSelection.of(dict.fromkeys(map(int, numbers)))
+        for name, numbers in (("layer", [h.layer for h in heads]), ("head", [h.head for h in heads]))
     }
-    return {name: ",".join(numbers) for name, numbers in found.items()}
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """What to compare of saved reports, as typed; None for all that they hold.
+    """What to compare of saved reports; None for all that they hold.
 
     Attributes:
         layer: Layers.
@@ -185,10 +187,10 @@ class Wanted:
         stages: Stages.
     """
 
-    layer: str | None = None
-    head: str | None = None
-    query: Positions | None = None
-    key: Positions | None = None
+    layer: IndexSelection | None = None
+    head: IndexSelection | None = None
+    query: PositionSelection | None = None
+    key: PositionSelection | None = None
     stages: tuple[str, ...] | None = None
 
 
@@ -280,7 +282,7 @@ def _narrowed(name: str, report: Report, wanted: Wanted) -> Report:
             raise UsageError(f"'{name}' has no such layer and head", where="--layer and --head")
         queries = text.queries
         if wanted.query is not None:
-            queries = sorted(parse_positions(wanted.query, text.tokens, (text.text, text.pair), "--query"))
+            queries = sorted(wanted.query.find(text.tokens, (text.text, text.pair), "--query"))
             _check_saved(queries, text.queries, "query", name)
         rows = [text.queries.index(query) for query in queries]
         parts = [narrow_rows(_stages_of(head, wanted.stages, name), text, rows) for head in chosen]
@@ -288,10 +290,11 @@ def _narrowed(name: str, report: Report, wanted: Wanted) -> Report:
     return replace(report, texts=texts)
 
 
-def _picked(typed: str | None, what: str, count: int, saved: Sequence[int | str], name: str) -> Sequence[int | str]:
+def _picked(
+    pick: IndexSelection | None, what: str, count: int, saved: Sequence[int | str], name: str
+) -> Sequence[int | str]:
     """Return the selected layers or heads, of those that are saved."""
-    pick = parse_indices("all" if typed is None else typed, f"--{what}")
-    if pick.word in ("auto", "all"):
+    if pick is None or pick.word in ("auto", "all"):
         return list(dict.fromkeys(saved))
     picked: Sequence[int | str] = ["mean"] if pick.word else pick.numbers(count, what)
     if missing := [str(number) for number in picked if number not in saved]:

@@ -6,7 +6,6 @@ from attnscope.base.errors import UsageError, listed
 from attnscope.findings.explain import Explanation
 from attnscope.findings.tokens import spell_piece
 from attnscope.request.run_config import RunConfig
-from attnscope.request.selection import parse_indices, written
 from attnscope.run.plan import RunPlan, fit_to_memory, make_plan
 from attnscope.run.session import ProgressCallback, Session, describe_mask_use, prepare, provenance, select_heads
 from attnscope.run.text_plan import TextPlan
@@ -68,15 +67,11 @@ def _check_one(run: RunConfig) -> None:
     """Refuse more than one text, layer or head: an explanation is about one query of one head."""
     if len(run.texts) != 1:
         raise UsageError(f"{len(run.texts)} texts; explain takes one", where="--file", hint="pass TEXT")
-    for option, typed in (("--layer", run.layer), ("--head", run.head)):
-        pick = parse_indices(typed, option)
-        several = pick.word in ("mean", "all") or len(pick.ranges) > 1 or any(a != b for a, b in pick.ranges)
-        if several:
-            what = option.removeprefix("--")
-            found = (
-                f"'{typed}' is not a single {what}" if typed != "mean" else f"explain needs a single {what}, not a mean"
-            )
-            raise UsageError(found, where=option, hint=f"use one, such as {option} 0, or auto")
+    for what, picked in (("layer", run.layer), ("head", run.head)):
+        if not picked.single:
+            mean = picked.word == "mean"
+            found = f"explain needs a single {what}, not a mean" if mean else f"'{picked}' is not a single {what}"
+            raise UsageError(found, where=f"--{what}", hint=f"use one, such as --{what} 0, or auto")
 
 
 def _one_query(run: RunConfig, text_plan: TextPlan) -> int:
@@ -86,7 +81,7 @@ def _one_query(run: RunConfig, text_plan: TextPlan) -> int:
         hint = f"use --query WORD or --query POSITION; the text has {named}"
         raise UsageError("explain needs one token", where="--query", hint=hint)
     if len(text_plan.queries) > 1:
-        found = f"'{written(run.query)}' is {len(text_plan.queries)} tokens: {named}"
+        found = f"'{run.query}' is {len(text_plan.queries)} tokens: {named}"
         raise UsageError(
             found, where="--query", hint=f"select one by its position, such as --query {text_plan.queries[-1]}"
         )

@@ -11,7 +11,7 @@ from attnscope.checkpoints.source import ModelSource
 from attnscope.findings.flow import FLOW_MEASURES, FlowMeasure, TokenFlow
 from attnscope.findings.run import Report, TextReport
 from attnscope.request.run_config import RunConfig
-from attnscope.request.selection import parse_indices
+from attnscope.request.selection import MEAN, IndexSelection
 from attnscope.run.plan import RunPlan, memory_demand, plan_for_texts, plan_texts, spare_memory
 from attnscope.run.session import ProgressCallback, Session, describe_mask_use, forward, prepare, provenance
 from attnscope.run.text_plan import TextPlan
@@ -100,7 +100,7 @@ def plan_flow(run: RunConfig, source: ModelSource) -> FlowPlan:
 
 def _check_options(run: RunConfig) -> None:
     """Refuse options that do not apply to a matrix of whole layers."""
-    if parse_indices(run.head, "--head").word is None:
+    if run.head.word is None:
         raise UsageError(f"{run.measure} combines all heads of a layer", where="--head", hint="remove it")
     if run.show_padding:
         raise UsageError(
@@ -133,7 +133,7 @@ def _check_model(source: ModelSource, measure: FlowMeasure) -> None:
 
 def _layers(run: RunConfig, n_layers: int, measure: FlowMeasure) -> list[int]:
     """Return the layers, ascending; of a product they must follow one another."""
-    picked = parse_indices(run.layer, "--layer")
+    picked = run.layer
     if picked.word == "mean":
         raise UsageError(
             f"{measure.name} cannot be averaged over layers", where="--layer", hint="use all, or a range such as 0-3"
@@ -168,7 +168,7 @@ def _plan(
     """
     texts = [replace(text, queries=(n := list(range(len(text.tokens)))), keys=n) for text in shown]
     asked = msgspec.structs.replace(
-        run, layer=f"{layers[0]}-{layers[-1]}", head="mean", stages=("weights",), top=0, query=None, key=None
+        run, layer=IndexSelection.of(layers), head=MEAN, stages=("weights",), top=0, query=None, key=None
     )
     plan = plan_for_texts(asked, source, texts)
     longest = max(texts, key=lambda text: len(text.tokens))

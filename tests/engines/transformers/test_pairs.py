@@ -9,10 +9,11 @@ import transformers as hf
 from tokenizers import Tokenizer
 
 from attnscope.base.errors import AttnscopeError
-from attnscope.request.run_config import RunConfig, TextInput
+from attnscope.request.run_config import TextInput
 from attnscope.run.session import inspect
 from attnscope.studies.explain.run import explain
 from tests.helpers.architectures import ONE_PART, make, save
+from tests.helpers.requests import requested
 
 PAIRS = [("the bank by the river", "was old"), ("we sat", "on it all day while the water ran")]
 START, END = {"SpecialToken": {"id": "<s>", "type_id": 0}}, {"SpecialToken": {"id": "</s>", "type_id": 0}}
@@ -54,7 +55,7 @@ def _folder(path, name, processor, **config):
 
 def _run(folder, engine, pairs=PAIRS, **more):
     texts = tuple(TextInput(text, pair) for text, pair in pairs)
-    return inspect(RunConfig(texts, str(folder), engine=engine, layer="all", head="all", stages=("weights",), **more))
+    return inspect(requested(texts, str(folder), engine=engine, layer="all", head="all", stages=("weights",), **more))
 
 
 @pytest.mark.parametrize("engine", ["native", "transformers"])
@@ -93,7 +94,7 @@ def test_a_type_id_that_the_model_has_no_row_for_is_refused(tmp_path, engine):
 def test_explain_names_the_row_of_the_segment_table_that_the_model_was_given(tmp_path):
     folder = _folder(tmp_path, "bert", PROCESSORS["1 and 0"], type_vocab_size=2)
     texts = (TextInput(*PAIRS[0]),)
-    explanation = explain(RunConfig(texts, str(folder), layer="0", head="0", query="was", stages=()))
+    explanation = explain(requested(texts, str(folder), layer="0", head="0", query="was", stages=()))
     segment = next(vector for vector in explanation.inputs if vector.name == "segment")
     table = hf.AutoModel.from_pretrained(folder).embeddings.token_type_embeddings.weight.detach().numpy()
     assert segment.made == "row 0 of the segment table"

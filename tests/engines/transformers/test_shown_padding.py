@@ -11,8 +11,9 @@ from transformers import AutoModel
 from attnscope.base.errors import AttnscopeError, UsageError
 from attnscope.cli import main
 from attnscope.findings.codec import from_json, to_json
-from attnscope.request.run_config import RunConfig, TextInput
+from attnscope.request.run_config import TextInput
 from attnscope.run.session import inspect
+from tests.helpers.requests import requested
 from tests.helpers.transformers_runs import SOURCE, TEXTS, run
 
 
@@ -56,12 +57,12 @@ def test_what_is_not_padding_stays_as_it_was(folders):
 def test_rows_that_are_named_stay_the_only_ones():
     texts = tuple(TextInput(text) for text in ("the cat sleeps", "the small dog runs fast"))
     asked = {"config": "padded-batch", "show_padding": True, "head": "0"}
-    (short, _) = inspect(RunConfig(texts, query="0", **asked)).texts
+    (short, _) = inspect(requested(texts, query="0", **asked)).texts
     assert (short.queries, short.keys, short.padding) == ([0], [0, 1, 2, 3, 4], 2)
-    (short, _) = inspect(RunConfig(texts, query="0", key="1", **asked)).texts
+    (short, _) = inspect(requested(texts, query="0", key="1", **asked)).texts
     assert (short.queries, short.keys, short.padding) == ([0], [1], 0)
     assert short.notes == ["--show-padding: has no effect, since not all rows or columns are shown"]
-    (only,) = inspect(RunConfig(texts[:1], **asked)).texts
+    (only,) = inspect(requested(texts[:1], **asked)).texts
     assert only.notes == ["--show-padding: no text is padded"]
 
 

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from attnscope.cli import main
-from attnscope.request.run_config import RunConfig, TextInput
+from attnscope.request.run_config import TextInput
 from attnscope.run.session import inspect
 from tests.helpers.architectures import TWO_PARTS, make, save
+from tests.helpers.requests import requested
 from tests.pipeline.test_pipeline import BY_CONTENT, beyond_distance
 
 TEXT = "the zebra by the okapi </s> was old"  # the last of them but one is a special token that was typed
@@ -17,7 +18,7 @@ UNKNOWN, WORDS, SPECIAL = [1, 4], [0, 1, 2, 3, 4, 6, 7], [5, 8]
 
 def _run(folder, text=TEXT, **more):
     asked = {"layer": "0", "head": "all", "stages": ("weights",), **more}
-    return inspect(RunConfig((TextInput(text),), str(folder), **asked)).texts[0]
+    return inspect(requested((TextInput(text),), str(folder), **asked)).texts[0]
 
 
 def test_unknown_words_are_words_and_typed_special_tokens_are_special(folders):
@@ -73,6 +74,6 @@ def test_a_decoders_text_keeps_a_special_token_that_was_typed_at_its_end(tmp_pat
     content = json.loads((folder / "tokenizer.json").read_text())
     (folder / "tokenizer.json").write_text(json.dumps({**content, "post_processor": None}))
     options = {"engine": "transformers", "part": "decoder", "stages": ()}
-    run = RunConfig((TextInput("the zebra </s>", context="was old"),), str(folder), **options)
+    run = requested((TextInput("the zebra </s>", context="was old"),), str(folder), **options)
     tokens = inspect(run).texts[0].tokens
     assert [(token.piece, token.start) for token in tokens] == [("</s>", None), ("the", 0), ("<unk>", 4), ("</s>", 10)]

@@ -13,8 +13,9 @@ from attnscope.engines.transformers import interface
 from attnscope.engines.transformers.engine import describe_allowed
 from attnscope.model.attention import attend
 from attnscope.request.masks.terms import Bidirectional
-from attnscope.request.run_config import RunConfig, TextInput
+from attnscope.request.run_config import TextInput
 from attnscope.run.plan import make_plan, required_memory
+from tests.helpers.requests import requested
 from tests.helpers.transformers_runs import SOURCE, run
 
 
@@ -82,7 +83,7 @@ def test_a_bias_is_named_where_there_is_one(folders, part, bias):
 def test_a_bias_for_every_pair_of_positions_is_in_the_memory_estimate(folders, part, count):
     """Against the size of the tensor that T5 makes; attention between its halves has one of zeros as large."""
     texts = (TextInput("the bank " * 40, context=None if part == "encoder" else "the river " * 30),)
-    asked = RunConfig(texts, model=str(folders("t5")), engine="transformers", part=part)
+    asked = requested(texts, model=str(folders("t5")), engine="transformers", part=part)
     source = open_source(asked, texts)
     plan = make_plan(asked, source)
     n = len(plan.text_plans[0].tokens)

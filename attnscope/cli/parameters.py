@@ -1,0 +1,127 @@
+"""Turn the option table into commands that Typer understands, and what was typed into values."""
+
+import inspect
+import string
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Annotated, Any
+
+import typer
+
+from attnscope.base.errors import UsageError
+from attnscope.base.version import __version__
+from attnscope.cli import completion
+from attnscope.request.options import COMMANDS, Option
+from attnscope.studies.formats import Command, endings
+
+
+def _show_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"attnscope {__version__}")
+        raise typer.Exit
+
+
+Version = Annotated[bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version.")]
+
+
+class Given(SimpleNamespace):
+    """The value of every option of a command, by its name; `typed` has the names of those on the command line."""
+
+    typed: frozenset[str]
+
+    def __getattr__(self, name: str) -> Any:
+        """Only tells a type checker that every option is an attribute."""
+        raise AttributeError(name)
+
+
+def as_command(name: str, function: Callable[[Given], None]) -> Callable[..., None]:
+    """Return a function whose parameters are the options of a command, as Typer reads them."""
+    options = COMMANDS[name]
+
+    def call(typer_context: typer.Context, version: bool = False, **values: Any) -> None:
+        sources = {option.name: typer_context.get_parameter_source(option.name) for option in options}
+        typed = (name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE")
+        for option in options:
+            if option.off is False:
+                values[option.name] = not values[option.name]
+            elif option.several == "yes":
+                values[option.name] = tuple(values[option.name] or ())
+        if "json" in values:
+            values["format"] = _format(values["format"], json=values["json"])
+        function(Given(**values, typed=frozenset(typed)))
+
+    first = inspect.Parameter("typer_context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
+    last = inspect.Parameter("version", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Version)
+    parameters = [first, *(_parameter(name, option) for option in options), last]
+    call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    call.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    call.__name__, call.__doc__ = function.__name__, function.__doc__
+    return call
+
+
+def _format(format: str | None, *, json: bool) -> str | None:
+    if json and format not in (None, "json"):
+        raise UsageError(f"--json and --format {format} cannot be used together", hint="remove one of them")
+    return "json" if json else format
+
+
+def _parameter(command: str, option: Option) -> inspect.Parameter:
+    shown: dict[str, Any] = {"help": _spell_help(command, option.help), "rich_help_panel": option.group}
+    if option.argument:
+        declared: Any = typer.Argument(
+            metavar=option.metavar, parser=option.read, autocompletion=_completion(option), **shown
+        )
+    else:
+        names = [f"{option.spelled}/{option.off}" if option.off else option.spelled]
+        declared = typer.Option(
+            *names,
+            *([option.short] if option.short else []),
+            metavar=option.metavar or None,
+            parser=option.read,
+            autocompletion=_completion(option),
+            envvar=option.variable,
+            **shown,
+        )
+    default = False if option.is_flag and not option.off else option.default
+    kind: Any = bool | None if option.is_flag and option.off else bool if option.is_flag else str | None
+    if option.several != "no":
+        kind, default = list[str] | None, None
+    if option.required:
+        kind, default = str, inspect.Parameter.empty
+    return inspect.Parameter(
+        option.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, declared]
+    )
+
+
+def _completion(option: Option) -> Callable[[str], list[str]] | None:
+    if isinstance(option.complete, tuple):
+        return completion.words(*option.complete) if option.complete else None
+    complete: Callable[[str], list[str]] = getattr(completion, option.complete)
+    return complete
+
+
+def _spell_help(command: str, text: str) -> str:
+    """Replace names of options and formats in the help of an option of this command."""
+    names = {name for _, name, _, _ in string.Formatter().parse(text) if name}
+    return text.format(**{name: _spelled(command, name) for name in names})
+
+
+def _spelled(command: str, name: str) -> str:
+    from attnscope.batch.formats import DUMP_FORMATS, DUMPS, TABLES
+
+    if name == "row_statistics":
+        return "{row_statistics}"  # takes NumPy; help.py replaces it where it is shown
+    known: Command = command  # type: ignore[assignment]
+    formats = {
+        "endings": lambda: " ".join(endings(known)),
+        "table_endings": lambda: " ".join(e for e in endings("effects") if e not in endings("ablate")),
+        "dumps": lambda: ", ".join(DUMPS),
+        "tables": lambda: ", ".join(TABLES),
+        "or_tables": lambda: " or ".join(TABLES),
+        "resumed": lambda: ", ".join(one.ending for one in DUMP_FORMATS if one.ending and one.resumes),
+        "whole": lambda: ", ".join(one.ending for one in DUMP_FORMATS if not one.resumes and not one.table),
+    }
+    if name in formats:
+        return formats[name]()
+    every = (option for options in (COMMANDS[command], *COMMANDS.values()) for option in options)
+    return next(option.spelled for option in every if option.name == name)

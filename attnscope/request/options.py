@@ -1,0 +1,745 @@
+"""Every option, declared once: its name, meaning, default, how its value is read, and which commands take it.
+
+The command line, its help and completion, the arguments of the Python functions and the fields of a RunConfig follow
+from these declarations. An option is a row here, a place in COMMANDS, and the code that obeys it.
+
+Help names another option as `{query}`, and text that is known only to the command line as `{endings}`.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from attnscope.findings.record_parts import EXACT_PARTS, PARTS, RECORD_PARTS
+from attnscope.request import arguments
+from attnscope.request.arguments import STAGES, By, Dtype, Each, EngineWord, PartWord, RankBy, Replacement, WhatIf
+from attnscope.request.masks.expression import MASK_FILES, parse_mask
+from attnscope.request.masks.terms import TERMS, Own
+from attnscope.request.selection import POOL, PRINTED, parse_cut, parse_indices_or_label, parse_positions
+
+Reader = Callable[[str], Any]
+TEXT, MODEL, COMPUTE, SHOW, MACHINE = "Text", "Model", "What to compute", "What to show", "Machine"
+INPUT, OUTPUT, MEASURE, CUT, OTHER = "Input", "Output", "What to measure", "What to cut", "Options"
+DEFAULT_STAGES = "scores,masked,weights"
+BRIEF, ALL = "brief", "all"
+KEPT = (BRIEF, *EXACT_PARTS, ALL)
+BRIEF_STATISTICS, BRIEF_DIGITS = ("entropy", "first", "special", "self"), 3
+ALL_PARTS = tuple(name for name in EXACT_PARTS if not PARTS[name].runs_again)
+PATIENCE = 5  # seconds that a command which needs no text waits for a pipe to begin
+
+
+@dataclass(frozen=True)
+class Option:
+    """An option, or an argument, of one command or several.
+
+    Attributes:
+        name: Its name in Python, which is also the field of a RunConfig or of a dump's settings, if it is one.
+        group: Title in the help.
+        help: Its meaning.
+        read: Reads what was typed; None for text as it is.
+        metavar: What stands for the value in the help; "" for a flag.
+        default: Its value if it is not given, as one would type it; None for none.
+        flag: Its name on the command line; None for `--name`.
+        short: Its short name.
+        complete: Name of a function of `cli.completion`, or the words to complete.
+        several: How often it may be given: `no`, `yes` (its values belong together), or `compared`.
+        argument: It is an argument, not an option.
+        required: It must be given.
+        off: Flag that says the opposite, or False for a flag that sets its field to False.
+        variable: Environment variable that sets it.
+    """
+
+    name: str
+    group: str
+    help: str
+    read: Reader | None = None
+    metavar: str = ""
+    default: Any = None
+    flag: str | None = None
+    short: str | None = None
+    complete: str | tuple[str, ...] = ()
+    several: Literal["no", "yes", "compared"] = "no"
+    argument: bool = False
+    required: bool = False
+    off: str | Literal[False] | None = None
+    variable: str | None = None
+
+    @property
+    def spelled(self) -> str:
+        """Its name on the command line."""
+        return self.metavar if self.argument else self.flag or f"--{self.name.replace('_', '-')}"
+
+    @property
+    def is_flag(self) -> bool:
+        """It takes no value."""
+        return not self.metavar and not self.argument
+
+
+def choice(name: str, group: str, words: Any, help: str, default: str | None = None, **more: Any) -> Option:
+    """Declare an option that takes one of the words of a Literal type."""
+    flag = more.get("flag") or f"--{name.replace('_', '-')}"
+    known: tuple[str, ...] = words.__args__
+    return Option(name, group, help, arguments.one_of(flag, words), "|".join(known), default, complete=known, **more)
+
+
+def number(name: str, group: str, low: int, help: str, high: int | None = None, **more: Any) -> Option:
+    """Declare an option that takes a whole number within bounds."""
+    read = arguments.number(f"--{name}", low, high)
+    return Option(name, group, help, read, more.pop("metavar", "N"), **more)
+
+
+_NUMBERS = "or numbers such as 3, 0,2,5-7 or -1 (the last)."
+_AUTO_HEAD = (
+    "auto picks the head with the most weight from {query} on {key}; without {key}, the one whose weights depend most "
+    "on content, not on distance, special tokens or the first."
+)
+_DATA_ONLY = "Print data only: no header, hints or notes, and no progress on standard error."
+_TABLE_OR_JSON = Literal["table", "json"]
+_FORMATS = Literal["table", "heat", "json"]
+_MASK_FORMS = ", ".join(term.form for term in TERMS if term is not Own)
+
+TEXTS = (
+    Option(
+        "text",
+        TEXT,
+        "Text to inspect; without it, or with -, standard input is read as one text.",
+        metavar="TEXT",
+        argument=True,
+    ),
+    Option("file", TEXT, "Read one text per line from a file instead.", Path, "PATH", complete="files"),
+    Option("pair", TEXT, "Second segment, for encoders such as BERT.", metavar="TEXT"),
+    Option("context", TEXT, "Text that provides keys and values in cross-attention.", metavar="TEXT"),
+)
+THE_MODEL = (
+    Option(
+        "model",
+        MODEL,
+        "Checkpoint folder (config.json, tokenizer.json, *.safetensors), GGUF file, repository in the Hugging Face "
+        "cache (org/name), or name of a bundled sample; default: the bundled sample.",
+        metavar="PATH|NAME",
+        short="-m",
+        complete="samples",
+        variable="ATTNSCOPE_MODEL",
+    ),
+    Option(
+        "adapter",
+        MODEL,
+        "LoRA adapter to add to the weights: a folder with adapter_config.json and adapter_model.safetensors; none "
+        "adds no adapter.",
+        metavar="PATH",
+        complete="files",
+    ),
+    Option(
+        "config",
+        MODEL,
+        "Stack described in TOML, or name of a bundled config. Weights are random unless the stack names a weights "
+        "file.",
+        metavar="FILE|NAME",
+        complete="configs",
+    ),
+    Option(
+        "tokenizer",
+        MODEL,
+        "Use this tokenizer instead of the model's own: a tokenizer.json, vocab.txt, vocab.json or tokenizer.model, or "
+        "a folder that has one.",
+        metavar="PATH",
+        complete="files",
+    ),
+    Option(
+        "ignore_key",
+        MODEL,
+        "Ignore a key of config.json that would be refused; repeatable. Recorded in the output, and noted on every "
+        "screen.",
+        metavar="NAME",
+        several="yes",
+    ),
+    Option(
+        "trust_config",
+        MODEL,
+        "Accept a config.json that refers to its own model code. The code is not run, so the real model may differ "
+        "from what is shown.",
+    ),
+)
+THE_MACHINE = (
+    Option(
+        "device",
+        MACHINE,
+        "Device to run on; auto uses CUDA if available.",
+        arguments.device,
+        "auto|cpu|cuda[:N]|mps",
+        "auto",
+        complete=("auto", "cpu", "cuda", "mps"),
+    ),
+    choice(
+        "dtype", MACHINE, Dtype, "Data type of the model; scores and softmax are always float32.", default="float32"
+    ),
+    Option("truncate", MACHINE, "Truncate texts that exceed the model's limit, with a note."),
+    Option(
+        "max_memory",
+        MACHINE,
+        "Limit memory, such as 800M or 1.5G; default: half of the free memory.",
+        arguments.size,
+        "SIZE",
+    ),
+    number(
+        "threads",
+        MACHINE,
+        1,
+        "Number of CPU threads; default: OMP_NUM_THREADS, or the CPUs available to this process.",
+        arguments.THREADS,
+    ),
+    choice(
+        "engine",
+        MACHINE,
+        EngineWord,
+        "Run the model with attnscope's own code, or with transformers (install attnscope[transformers]), which "
+        "supports nearly every architecture.",
+        default="native",
+    ),
+    choice(
+        "part",
+        MACHINE,
+        PartWord,
+        "Attention of an encoder-decoder to show, with {engine} transformers; for decoder and cross, TEXT is the "
+        "decoder's input and {context} the encoder's.",
+    ),
+    Option("hash_weights", MACHINE, "Record a SHA-256 hash of all weights in the output."),
+)
+LAYER = Option(
+    "layer",
+    COMPUTE,
+    f"Layers, counted from 0: auto, all, mean, {_NUMBERS}",
+    parse_indices_or_label("--layer"),
+    "LAYERS",
+    "auto",
+    short="-l",
+    complete=("auto", "all", "mean"),
+)
+HEAD = replace(
+    LAYER,
+    name="head",
+    help=f"Heads, in the same form, or L2H3. {_AUTO_HEAD}",
+    read=parse_indices_or_label("--head"),
+    metavar="HEADS",
+    short="-H",
+)
+QUERY = Option(
+    "query",
+    COMPUTE,
+    "Rows: positions (3, 3:8, -1), words or phrases, separated by commas. Numbers that are not positions, and anything "
+    "in quotation marks, are words.",
+    parse_positions,
+    "ROWS",
+    short="-q",
+)
+KEY = Option("key", COMPUTE, "Columns, in the same form; the slice 0: selects all.", parse_positions, "COLUMNS")
+MASK = Option(
+    "mask",
+    COMPUTE,
+    f"own (the model's), {_MASK_FORMS}, or a file with a boolean matrix ({' '.join(MASK_FILES)}); combine with +.",
+    parse_mask,
+    "MASK",
+    "own",
+    complete="masks",
+)
+WHAT_IF = choice(
+    "what_if",
+    COMPUTE,
+    WhatIf,
+    "Apply another {mask} to the whole stack, or only to the softmax over the model's own scores.",
+    default="stack",
+)
+HIDE = Option(
+    "hide",
+    COMPUTE,
+    'Hide tokens from every query, in the same form as {query}, such as "[CLS],[SEP]" or 3,7; none hides no token.',
+    lambda text: None if text == "none" else parse_positions(text),
+    "TOKENS",
+)
+STAGE = Option(
+    "stages",
+    COMPUTE,
+    f"Stages to show, separated by commas: {', '.join(STAGES)}, or none; default: {DEFAULT_STAGES}, or weights alone "
+    "where these would fill more than a screen.",
+    arguments.stages,
+    "STAGES",
+    flag="--stage",
+    complete="stages",
+)
+TOP = number("top", COMPUTE, 0, "Contributors per token; 0 hides them.", metavar="K", default="3")
+_RANK = "Rank contributors by weight α, by α·‖v‖, or by α·‖v W‖ after the output projection"
+BY = choice("by", COMPUTE, By, f"{_RANK}.", default="weight")
+BY_LOGIT = choice(
+    "by",
+    COMPUTE,
+    RankBy,
+    f"{_RANK}; logit also shows how much each part of the model adds to the logit of {{target}}.",
+    default="weight",
+)
+SPECIAL = Option(
+    "special", COMPUTE, "Exclude special tokens and the first token from the ranking.", flag="--no-special", off=False
+)
+POOLED = number(
+    "pool",
+    COMPUTE,
+    1,
+    "Show a map of N × N runs of tokens and the most attended tokens instead of matrices. Tables of texts longer than "
+    f"{PRINTED} tokens show a {POOL} × {POOL} map unless {{query}} or {{key}} is given.",
+    arguments.LARGEST_POOL,
+)
+FORMAT = choice("format", SHOW, _FORMATS, "Output format: table (default), heat (a heat map), or json (exact).")
+DATA_FORMAT = choice("format", SHOW, _TABLE_OR_JSON, "Output format: table (default) or json (exact).")
+JSON = Option("json", SHOW, "Short for {format} json.")
+FILE_OUT = Option(
+    "output",
+    SHOW,
+    "Write to a file; the extension sets the format: {endings}.",
+    Path,
+    "FILE",
+    short="-o",
+    complete="files",
+)
+PRECISION = number(
+    "precision",
+    SHOW,
+    0,
+    "Decimal places in tables; json, .safetensors and .npz are exact.",
+    9,
+    metavar="DIGITS",
+    default="2",
+)
+QUIET = Option("quiet", SHOW, _DATA_ONLY)
+VERBOSE = Option(
+    "verbose",
+    SHOW,
+    "In a terminal, show the model's full path, its device and all notes, every matrix of {stages}, and small "
+    "contributors one by one.",
+)
+VERBOSE_FACTS = replace(VERBOSE, help="In a terminal, show the model's full path, its device and all notes.")
+_LOOKS = (
+    choice(
+        "look",
+        SHOW,
+        Literal["figure", "terminal"],
+        "Look of an .svg: a figure on white, or the terminal's tables.",
+        default="figure",
+    ),
+    choice("color", SHOW, Literal["auto", "always", "never"], "When to use colour.", default="auto"),
+    Option("force", SHOW, "Overwrite the {output} file if it exists."),
+    QUIET,
+)
+SELECTION = (LAYER, HEAD, QUERY, KEY, MASK, WHAT_IF, HIDE, STAGE, TOP, BY, SPECIAL)
+
+
+def _tolerance(name: str, help: str, metavar: str = "X") -> Option:
+    return Option(name, SHOW, help, arguments.tolerance(f"--{name}"), metavar)
+
+
+def _shown(precision: str, default: str, format: Option = DATA_FORMAT, output: str | None = None) -> tuple[Option, ...]:
+    file = FILE_OUT if output is None else replace(FILE_OUT, help=output)
+    return (
+        format,
+        JSON,
+        file,
+        replace(PRECISION, help=precision, default=default),
+        *_LOOKS,
+        VERBOSE if format is FORMAT else VERBOSE_FACTS,
+    )
+
+
+def _compared(options: tuple[Option, ...], *names: str) -> tuple[Option, ...]:
+    return tuple(replace(option, several="compared") if option.name in names else option for option in options)
+
+
+def _grouped(option: Option, group: str, help: str, **more: Any) -> Option:
+    return replace(option, group=group, help=help, **more)
+
+
+RUN = (
+    *TEXTS,
+    *THE_MODEL,
+    *SELECTION[:-2],
+    BY_LOGIT,
+    SPECIAL,
+    POOLED,
+    Option(
+        "measure",
+        COMPUTE,
+        "Show how much each token contributes to every token over {layer}, instead of the heads' weights: rollout, "
+        "rollout-no-residual, value-zeroing (of each layer) or value-zeroing-rollout.",
+        arguments.flow_measure,
+        "NAME",
+        "weights",
+        complete="flow_measures",
+    ),
+    Option("show_padding", COMPUTE, "With several texts ({file}), also show the rows and columns of padding."),
+    Option(
+        "predict",
+        COMPUTE,
+        "Show the five most probable tokens: the next one, or at every [MASK]. Default: where the checkpoint has an "
+        "output head, all layers run anyway and texts are short.",
+        off="--no-predict",
+    ),
+    number(
+        "generate",
+        COMPUTE,
+        0,
+        "Continue the text by up to N tokens, each the most probable one, and show what each attended to.",
+        arguments.GENERATED,
+        default="0",
+    ),
+    Option(
+        "target",
+        COMPUTE,
+        "Token whose logit {by} logit breaks down, such as ' store' with its leading space; given twice, the "
+        "difference between the two logits. Default: the most probable token.",
+        metavar="TOKEN",
+        several="yes",
+    ),
+    Option(
+        "words",
+        SHOW,
+        "Merge the pieces of a word: weights are summed over its keys and averaged over its queries. In a terminal "
+        "only.",
+    ),
+    Option("ids", SHOW, "List the tokens with their ids. In a terminal only."),
+    *_shown(PRECISION.help, "2", FORMAT),
+    *THE_MACHINE,
+)
+COMPARE = (
+    *_compared(TEXTS, "text"),
+    *_compared(THE_MODEL, "model", "config", "adapter", "tokenizer"),
+    *_compared(
+        tuple(
+            replace(
+                option,
+                help=f"Stages that {{tolerance}} compares and json has (tables show the weights), separated by commas: "
+                f"{', '.join(STAGES)}, or none; default: {DEFAULT_STAGES}.",
+            )
+            if option is STAGE
+            else option
+            for option in SELECTION
+        ),
+        "mask",
+        "hide",
+        "layer",
+        "head",
+    ),
+    POOLED,
+    *_shown("Decimal places in tables; json is exact.", "2", FORMAT),
+    *_compared(THE_MACHINE, "dtype", "engine"),
+    _tolerance(
+        "tolerance",
+        "Fail (exit code 1) if any cell differs by more; print a one-line verdict and the worst cell of every stage "
+        "instead of tables ({format} prints both).",
+    ),
+    _tolerance("relative", "Allow |second − first| ≤ X + R·|first|, as in numpy.testing.assert_allclose.", "R"),
+)
+EXPLAIN = (
+    *TEXTS,
+    *THE_MODEL,
+    replace(QUERY, help="Token to explain: a position such as 3, or a word.", metavar="TOKEN"),
+    replace(
+        KEY,
+        help="Key whose dot product is broken down; default: the one with the largest dot product.",
+        metavar="TOKEN",
+    ),
+    replace(LAYER, help="Layer, counted from 0; -1 is the last.", metavar="LAYER", complete=("auto",)),
+    replace(HEAD, help=f"Head, in the same form. {_AUTO_HEAD}", metavar="HEAD", complete=("auto",)),
+    number(
+        "top",
+        COMPUTE,
+        1,
+        "Keys to show, largest weight first; default: 16 in a terminal, all in json.",
+        metavar="K",
+    ),
+    MASK,
+    WHAT_IF,
+    HIDE,
+    *_shown("Decimal places in tables; json is exact.", "4"),
+    *THE_MACHINE,
+)
+HEADS = (
+    replace(
+        TEXTS[0],
+        help=f"Text to measure on; - reads standard input. Default: what is piped (if it begins within {PATIENCE} "
+        "seconds), or built-in texts; {key} and {measure} need a text.",
+    ),
+    *TEXTS[1:],
+    *THE_MODEL,
+    QUERY,
+    KEY,
+    MASK,
+    WHAT_IF,
+    HIDE,
+    Option(
+        "role",
+        MEASURE,
+        "Show only these roles, separated by commas, with their values for every head; see Roles below.",
+        arguments.roles,
+        "ROLES",
+        complete="roles",
+    ),
+    Option(
+        "measure",
+        MEASURE,
+        "One number for every head instead of roles: weight, value or projected (of {key}, averaged over {query}; "
+        "default with {key}: weight), or a statistic of the average row: {row_statistics}.",
+        arguments.measure,
+        "NAME",
+        complete="measures",
+    ),
+    number(
+        "draws", MEASURE, arguments.DRAWS[0], "Number of random sequences of each kind; default: 8.", arguments.DRAWS[1]
+    ),
+    number("seed", MEASURE, 0, "Seed of the random tokens; default: 0."),
+    number(
+        "top",
+        SHOW,
+        1,
+        "Heads to list for each role; default: as many as fit on a line, or 10 for a single role.",
+        metavar="K",
+    ),
+    choice("sort", SHOW, Literal["value", "layer"], "Order of the listed heads.", default="value"),
+    *_shown("Decimal places of {measure}; files other than pictures and .txt are exact.", "2"),
+    *THE_MACHINE,
+)
+ABLATE = (
+    *TEXTS,
+    *THE_MODEL,
+    Option(
+        "cuts",
+        CUT,
+        "What to cut: a head (L5H1), several (L5-8H0-2), all heads of a layer (L5), all heads (*), or edges of any of "
+        'these: "*: →[CLS]", "L5H1: it→animal" (query→key; -> is the same as →). Tokens are written as for {query}. '
+        "Repeatable; all cuts are made together.",
+        parse_cut,
+        "CUT",
+        flag="--cut",
+        several="yes",
+    ),
+    choice(
+        "each",
+        CUT,
+        Each,
+        "Cut each head, all heads of each layer, or each edge on its own, and rank them by effect. Edges need {layer}, "
+        "{head} or {query}.",
+    ),
+    _grouped(LAYER, CUT, f"With {{each}}, the layers to cut: all, {_NUMBERS}", default="all", complete=("all",)),
+    _grouped(
+        HEAD,
+        CUT,
+        "With {each} head or edge, the heads to cut: all, numbers such as 3, 0,2,5-7 or -1 (the last), or L2H3.",
+        default="all",
+        complete=("all",),
+    ),
+    _grouped(
+        QUERY,
+        CUT,
+        "With {each} edge, the queries of the edges to cut: positions (3, 3:8, -1), words or phrases, separated by "
+        "commas.",
+        metavar="TOKENS",
+    ),
+    _grouped(KEY, CUT, "With {each} edge, the keys of the edges to cut, in the same form.", metavar="TOKENS"),
+    choice(
+        "replacement",
+        CUT,
+        Replacement,
+        "What replaces the output of a cut head: zero, or its mean over the text's tokens.",
+        default="zero",
+        flag="--with",
+    ),
+    Option(
+        "reference",
+        CUT,
+        "With {replacement} mean, average over the tokens of this text instead. Tokens that {hide} names are hidden in "
+        "it as well.",
+        metavar="TEXT",
+    ),
+    Option(
+        "at",
+        CUT,
+        "Tokens at which predictions and hidden states are compared, written as for {query}; default: the last token, "
+        "or every [MASK] for a masked language model.",
+        parse_positions,
+        "TOKENS",
+    ),
+    number("top", SHOW, 1, "With {each}: number of entries to list; default: 10.", metavar="K"),
+    MASK,
+    HIDE,
+    *_shown(
+        "Decimal places in tables; files other than pictures and .txt are exact.",
+        "3",
+        output="Write to a file; the extension sets the format: {endings}, with {each} also {table_endings}.",
+    ),
+    *THE_MACHINE,
+)
+CHECK = (
+    replace(
+        TEXTS[0],
+        group=OTHER,
+        help="Text to run the checks on; - reads standard input, which is not read otherwise. Default: a built-in "
+        "sentence.",
+        default=arguments.CHECKED_TEXT,
+    ),
+    TEXTS[3],
+    _tolerance("tolerance", "Largest allowed difference; default: what rounding explains in the model's {dtype}."),
+    QUIET,
+    replace(VERBOSE, help="Show the model's full path, its device, all notes, and the differences of each layer."),
+    DATA_FORMAT,
+    JSON,
+    *THE_MODEL,
+    *THE_MACHINE,
+)
+INFO = (
+    *THE_MODEL,
+    DATA_FORMAT,
+    JSON,
+    Option("cost", SHOW, "Show FLOPs and bytes of attention as the text grows."),
+    Option("list", SHOW, "List bundled samples, bundled configs and supported families instead."),
+)
+_TABLES = tuple(part.table for part in RECORD_PARTS if part.table)
+CONVERT = (
+    Option(
+        "source",
+        OTHER,
+        "Finished dump ({dumps} or a folder), report of run (.json), or table of either ({tables}).",
+        Path,
+        "IN",
+        complete="files",
+        argument=True,
+        required=True,
+    ),
+    Option(
+        "target",
+        OTHER,
+        "{or_tables} for a table; {dumps}, or a name without extension for a folder.",
+        Path,
+        "OUT",
+        complete="files",
+        argument=True,
+        required=True,
+    ),
+    choice(
+        "table",
+        OTHER,
+        Literal[tuple(table.name for table in _TABLES)],
+        f"Table to write: {', '.join(f'{table.name} ({table.rows})' for table in _TABLES)}; default: the first of "
+        "these that IN has.",
+    ),
+    Option("force", OTHER, "Overwrite OUT if it exists."),
+    Option("quiet", OTHER, "Hide notes on standard error."),
+)
+IMPORT = (
+    Option(
+        "source",
+        OTHER,
+        "Folder with pickled weights: pytorch_model.bin, as one file or in shards.",
+        Path,
+        "SRC",
+        complete="files",
+        argument=True,
+        required=True,
+    ),
+    Option(
+        "target",
+        OTHER,
+        "New folder for model.safetensors and copies of config and tokenizer files.",
+        Path,
+        "DST",
+        argument=True,
+        required=True,
+    ),
+    Option(
+        "max_memory",
+        OTHER,
+        "Limit the memory of the process that reads the pickles, such as 8G; default: half of the free memory.",
+        arguments.size,
+        "SIZE",
+    ),
+    Option("quiet", OTHER, "Hide notes on standard error."),
+)
+PULL = (
+    Option("name", OTHER, "Repository on the Hugging Face Hub.", metavar="ORG/NAME", argument=True, required=True),
+    Option("quiet", OTHER, "Hide progress and notes on standard error."),
+)
+BATCH = (
+    Option(
+        "file",
+        INPUT,
+        "Texts: .txt (one per line), .jsonl, .csv, .tsv or .parquet, optionally compressed as .gz or .zst; without it, "
+        "or with -, standard input is read.",
+        metavar="FILE",
+        argument=True,
+    ),
+    choice(
+        "format",
+        INPUT,
+        Literal["txt", "jsonl", "csv", "tsv", "parquet"],
+        "Format of the input, if the file's extension does not show it.",
+        flag="--from",
+    ),
+    Option(
+        "column",
+        INPUT,
+        "Column or JSON member that holds the text.",
+        arguments.text("--column"),
+        "NAME",
+        "text",
+    ),
+    number("skip", INPUT, 0, "Skip the first N texts.", default="0"),
+    number("limit", INPUT, 1, "Stop after N texts."),
+    Option("shard", INPUT, "Process every N-th text, starting with the I-th.", arguments.shard, "I/N", "1/1"),
+    *THE_MODEL,
+    replace(LAYER, help=f"Layers, counted from 0: all, mean, {_NUMBERS}", default="all", complete=("all", "mean")),
+    replace(HEAD, help="Heads, in the same form.", default="all", complete=("all", "mean")),
+    *SELECTION[2:7],
+    replace(
+        STAGE,
+        help=f"Whole matrices to keep (large), separated by commas: {', '.join(STAGES)}, or none.",
+        default="none",
+    ),
+    *SELECTION[8:],
+    Option(
+        "keep",
+        COMPUTE,
+        f"Results to keep, separated by commas: {BRIEF} (contributors and the statistics "
+        f"{', '.join(BRIEF_STATISTICS)}, to {BRIEF_DIGITS} decimals), or exact ones: "
+        f"{', '.join(f'{name} ({PARTS[name].phrase})' for name in ALL_PARTS)}, {ALL} (every one of these), or "
+        f"{', '.join(f'{name} ({PARTS[name].phrase})' for name in EXACT_PARTS if PARTS[name].runs_again)}.",
+        arguments.some_of("--keep", "part", KEPT),
+        "WHAT",
+        BRIEF,
+        complete=KEPT,
+    ),
+    replace(POOLED, help="Rows and columns of a pooled map.", default="16"),
+    Option(
+        "output",
+        OUTPUT,
+        "Output: {resumed}, or a name without extension for a folder of .safetensors shards (all resumable); {whole} "
+        "(one document); - writes .jsonl to standard output.",
+        Path,
+        "OUT",
+        short="-o",
+        complete="files",
+        required=True,
+    ),
+    Option("strict", OUTPUT, "Stop at the first failed record."),
+    Option("force", OUTPUT, "Start over instead of resuming; the old dump is kept until new records are safe."),
+    Option("quiet", OUTPUT, "Hide progress and notes on standard error."),
+    *THE_MACHINE,
+)
+COMMANDS: Mapping[str, tuple[Option, ...]] = {
+    "run": RUN,
+    "compare": COMPARE,
+    "explain": EXPLAIN,
+    "heads": HEADS,
+    "ablate": ABLATE,
+    "batch": BATCH,
+    "convert": CONVERT,
+    "import": IMPORT,
+    "check": CHECK,
+    "info": INFO,
+    "pull": PULL,
+}
