@@ -28,7 +28,7 @@ ROOMS = {
     "planning": "system errors masks config report selection files checkpoints",
     "model": "system errors masks config report files tokenization families checkpoints planning",
     "engines": "system errors masks config report tokenization families checkpoints planning model",
-    "analysis": "errors report selection planning model",
+    "analysis": "errors report selection checkpoints planning model",
     "pipeline": "version system masks config report selection checkpoints planning model engines analysis",
     "comparison": "system errors config report selection files checkpoints engines pipeline",
     "explanation": "errors config report selection checkpoints planning model engines pipeline",
